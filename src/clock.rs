@@ -1,0 +1,97 @@
+//! The one place that reads time. Everything else is handed a [`Clock`] or a time it read, so a
+//! test moves time and nothing sleeps.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// A point on the monotonic clock, in nanoseconds since the process's clock was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Tick(pub u64);
+
+impl Tick {
+    /// This point moved later by `by`; stands still at the end of time (584 years).
+    pub fn plus(self, by: Duration) -> Tick {
+        Tick(self.0.saturating_add(nanos(by)))
+    }
+
+    /// How long after `earlier` this point is; zero if it is not after it.
+    pub fn since(self, earlier: Tick) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// `Duration` as nanoseconds, cut at `u64::MAX`.
+pub fn nanos(d: Duration) -> u64 {
+    u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Tells the time: a monotonic one for limits and freshness, the wall's for expiries.
+#[derive(Clone, Debug)]
+pub struct Clock(Source);
+
+#[derive(Clone, Debug)]
+enum Source {
+    System(Instant),
+    Manual(Arc<Hands>),
+}
+
+#[derive(Debug)]
+struct Hands {
+    tick: AtomicU64,
+    unix_ms: AtomicI64,
+}
+
+impl Clock {
+    /// The machine's own clocks.
+    pub fn system() -> Self {
+        Clock(Source::System(Instant::now()))
+    }
+
+    /// A clock that stands still until [`Clock::advance`] or [`Clock::set_unix`] moves it.
+    pub fn manual(unix_seconds: i64) -> Self {
+        Clock(Source::Manual(Arc::new(Hands {
+            tick: AtomicU64::new(0),
+            unix_ms: AtomicI64::new(unix_seconds.saturating_mul(1000)),
+        })))
+    }
+
+    /// Now, on the monotonic clock.
+    pub fn now(&self) -> Tick {
+        match &self.0 {
+            Source::System(start) => Tick(nanos(start.elapsed())),
+            Source::Manual(hands) => Tick(hands.tick.load(Ordering::SeqCst)),
+        }
+    }
+
+    /// Seconds since the Unix epoch; a clock set before 1970 reads as negative.
+    pub fn unix(&self) -> i64 {
+        self.unix_ms().div_euclid(1000)
+    }
+
+    /// Milliseconds since the Unix epoch.
+    pub fn unix_ms(&self) -> i64 {
+        match &self.0 {
+            Source::System(_) => match SystemTime::now().duration_since(UNIX_EPOCH) {
+                Ok(d) => i64::try_from(d.as_millis()).unwrap_or(i64::MAX),
+                Err(e) => -i64::try_from(e.duration().as_millis()).unwrap_or(i64::MAX),
+            },
+            Source::Manual(hands) => hands.unix_ms.load(Ordering::SeqCst),
+        }
+    }
+
+    /// Moves a manual clock, both its hands; the system's own cannot be moved.
+    pub fn advance(&self, by: Duration) {
+        if let Source::Manual(hands) = &self.0 {
+            hands.tick.fetch_add(nanos(by), Ordering::SeqCst);
+            hands.unix_ms.fetch_add(i64::try_from(by.as_millis()).unwrap_or(i64::MAX), Ordering::SeqCst);
+        }
+    }
+
+    /// Sets a manual clock's wall time alone, as NTP or an operator would.
+    pub fn set_unix(&self, seconds: i64) {
+        if let Source::Manual(hands) = &self.0 {
+            hands.unix_ms.store(seconds.saturating_mul(1000), Ordering::SeqCst);
+        }
+    }
+}

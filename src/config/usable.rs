@@ -1,0 +1,176 @@
+//! The configuration as the rest of the house uses it: every value checked, no code below re-checks.
+
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ipnet::IpNet;
+
+use crate::wire::Wording;
+
+/// Everything `gateway.toml` says (contract section 3), with its defaults filled in.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    pub server: Server,
+    pub answers: Answers,
+    pub origin: Origin,
+    pub keys: Keys,
+    pub limits: Limits,
+    pub cache: Cache,
+    pub log: Log,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Server {
+    pub listen: Vec<Listen>,
+    /// Empty, or begins with a slash and does not end in one.
+    pub base_path: String,
+    /// At least 1; the file's 0 is replaced by the number of cores.
+    pub threads: usize,
+    pub max_connections: usize,
+    /// `None`: no limit.
+    pub max_connections_per_address: Option<usize>,
+    pub header_timeout: Duration,
+    pub body_timeout: Duration,
+    pub write_timeout: Duration,
+    pub idle_timeout: Duration,
+    pub drain_timeout: Duration,
+    /// Bytes.
+    pub max_body: usize,
+    /// Bytes.
+    pub max_header: usize,
+    pub trusted_proxies: Vec<IpNet>,
+    /// `None`: off.
+    pub health_path: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listen {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answers {
+    pub wording: Wording,
+    /// `error_status = "ok"`: every refusal is sent with status 200.
+    pub errors_as_ok: bool,
+    pub headers: AnswerHeaders,
+}
+
+/// Which of the optional headers answers carry (`[answers] headers`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AnswerHeaders {
+    pub cache_status: bool,
+    pub ratelimit: bool,
+    pub request_id: bool,
+    pub age: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Origin {
+    pub kind: OriginKind,
+    /// The store's location, resolved; opened with every kind when `keys.source = "store"`.
+    pub store: PathBuf,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum OriginKind {
+    Builtin,
+    Http(Upstream),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Upstream {
+    /// `host:port`, to be resolved; never empty.
+    pub authority: String,
+    /// Empty, or begins with a slash and does not end in one.
+    pub path: String,
+    /// The `Host` sent upstream.
+    pub host: String,
+    pub connect_timeout: Duration,
+    pub timeout: Duration,
+    pub max_in_flight: usize,
+    pub retries: u32,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Keys {
+    Store,
+    File(PathBuf),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Limits {
+    pub default_tier: Arc<Tier>,
+    /// All tiers, the default one among them, in order of name.
+    pub tiers: Vec<Arc<Tier>>,
+    /// Count and report, refuse nothing.
+    pub shadow: bool,
+    pub strangers: Rate,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tier {
+    pub name: String,
+    pub main: Rate,
+    /// setPoints, counted in addition.
+    pub write: Option<Rate>,
+}
+
+/// A GCRA rate: one request each `period`, and `burst` at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// Nanoseconds per request, rounded up so that no window holds more than the file says; at least 1.
+    pub period_ns: u64,
+    pub burst: NonZeroU32,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cache {
+    /// Bytes.
+    pub max_size: u64,
+    pub points: Freshness,
+    pub warns: Freshness,
+    pub reviews: Freshness,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Freshness {
+    pub ttl: Duration,
+    pub stale_while_revalidate: Duration,
+    pub stale_if_error: Duration,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Log {
+    pub level: Level,
+    pub json: bool,
+    pub access: Access,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Access {
+    None,
+    Stderr,
+    File(PathBuf),
+}
+
+impl Limits {
+    /// The tier of this name; the default one where the name is gone or none is given.
+    pub fn tier(&self, name: Option<&str>) -> &Arc<Tier> {
+        let found = name.and_then(|n| self.tiers.iter().find(|t| t.name == n));
+        found.unwrap_or(&self.default_tier)
+    }
+}

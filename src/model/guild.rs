@@ -1,0 +1,53 @@
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+/// The longest guild id taken. A snowflake has 19 digits; the rest is for names of one's own.
+pub const MAX_GUILD_ID: usize = 64;
+
+/// A guild's id: 1 to 64 visible ASCII characters, usually a snowflake. Cheap to clone.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct GuildId(Arc<str>);
+
+/// Why a text is no guild id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a guild id is 1 to 64 visible ASCII characters, such as 81384788765712384")]
+pub struct BadGuildId;
+
+impl GuildId {
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for GuildId {
+    type Err = BadGuildId;
+
+    fn from_str(text: &str) -> Result<Self, BadGuildId> {
+        let fits = (1..=MAX_GUILD_ID).contains(&text.len());
+        if fits && text.bytes().all(|b| b.is_ascii_graphic()) { Ok(GuildId(text.into())) } else { Err(BadGuildId) }
+    }
+}
+
+impl TryFrom<String> for GuildId {
+    type Error = BadGuildId;
+
+    fn try_from(text: String) -> Result<Self, BadGuildId> {
+        text.parse()
+    }
+}
+
+impl From<GuildId> for String {
+    fn from(id: GuildId) -> String {
+        id.0.to_string()
+    }
+}
+
+impl fmt::Display for GuildId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}

@@ -1,0 +1,108 @@
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+/// The public name of a key: what logs, lists and commands call it by. Never the secret.
+pub type KeyId = Arc<str>;
+
+/// What a key may do; goes by operation, since every method is POST (contract section 1, code 15).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Scope {
+    /// Reads only.
+    Read,
+    /// Reads and setPoints.
+    #[default]
+    Write,
+}
+
+impl Scope {
+    pub fn name(self) -> &'static str {
+        match self {
+            Scope::Read => "read",
+            Scope::Write => "write",
+        }
+    }
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Scope {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "read" => Ok(Scope::Read),
+            "write" => Ok(Scope::Write),
+            other => Err(format!("'{other}' is no scope; it is read or write")),
+        }
+    }
+}
+
+/// The SHA-256 of a key: the only form in which a key is kept (contract section 2, "Key format").
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Digest(pub [u8; 32]);
+
+impl Digest {
+    /// The digest of a key as it stands in `Authorization`.
+    pub fn of(key: &[u8]) -> Self {
+        Digest(Sha256::digest(key).into())
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("sha256:")?;
+        self.0.iter().try_for_each(|b| write!(f, "{b:02x}"))
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for Digest {
+    type Err = String;
+
+    /// Reads `sha256:` and 64 hexadecimal digits.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad = || "a digest is 'sha256:' and 64 hexadecimal digits; `guildgate key hash` makes one".to_owned();
+        let hex = text.strip_prefix("sha256:").ok_or_else(bad)?.as_bytes();
+        if hex.len() != 64 {
+            return Err(bad());
+        }
+        let mut out = [0u8; 32];
+        for (byte, pair) in out.iter_mut().zip(hex.chunks_exact(2)) {
+            let nibble = |c: u8| (c as char).to_digit(16).ok_or_else(bad);
+            *byte = (nibble(pair[0])? * 16 + nibble(pair[1])?) as u8;
+        }
+        Ok(Digest(out))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_digest_reads_back_what_it_prints() {
+        let d = Digest::of(b"some key");
+        assert_eq!(d.to_string().parse::<Digest>(), Ok(d));
+    }
+
+    #[test]
+    fn a_digest_of_the_wrong_length_or_alphabet_is_refused() {
+        for bad in ["", "sha256:", "sha256:zz", &format!("sha256:{}", "g".repeat(64)), &"a".repeat(64)] {
+            assert!(bad.parse::<Digest>().is_err(), "{bad}");
+        }
+    }
+}

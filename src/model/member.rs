@@ -1,0 +1,71 @@
+use std::borrow::Cow;
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+
+/// The stars a review may give (contract section 1, "Built-in backend").
+pub const RATINGS: RangeInclusive<u8> = 1..=5;
+
+/// A member's id: 0 to 2^63-1. `007` and `7` are one member (contract section 1, "Parameters").
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MemberId(u64);
+
+impl MemberId {
+    /// The id of this value, if it is within the spec's `long`.
+    pub const fn new(value: u64) -> Option<Self> {
+        if value <= i64::MAX as u64 { Some(MemberId(value)) } else { None }
+    }
+
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// As a database's signed 64-bit column holds it.
+    pub const fn as_i64(self) -> i64 {
+        self.0 as i64
+    }
+}
+
+impl FromStr for MemberId {
+    type Err = &'static str;
+
+    /// ASCII digits and nothing else; leading zeros are dropped.
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        let value = if digits { text.parse().ok() } else { None };
+        value.and_then(MemberId::new).ok_or("a member id is digits, at most 9223372036854775807")
+    }
+}
+
+impl fmt::Display for MemberId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+/// A warning given to a member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Warn {
+    /// Unique in its guild.
+    pub id: i64,
+    pub author: String,
+    pub reason: String,
+    /// Unix seconds; the warn is gone from this second on.
+    pub expires: i64,
+}
+
+/// A review of a member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Review {
+    /// Unique in its guild.
+    pub id: i64,
+    pub author: String,
+    /// 1 to 5.
+    pub rating: u8,
+    pub text: String,
+}
+
+/// `text` as it is stored: each control character a space, so that an answer stays one line.
+pub fn one_line(text: &str) -> Cow<'_, str> {
+    if text.contains(char::is_control) { Cow::Owned(text.replace(char::is_control, " ")) } else { Cow::Borrowed(text) }
+}

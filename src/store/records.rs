@@ -1,0 +1,66 @@
+//! What goes into a store and comes out of it.
+
+use super::*;
+
+/// A guild in the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GuildRecord {
+    pub id: GuildId,
+    pub name: String,
+    /// The bot left it: its keys answer 03 until it returns.
+    pub left: bool,
+}
+
+/// A key in the store, by its digest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyRecord {
+    pub id: KeyId,
+    pub name: String,
+    pub guild: GuildId,
+    pub digest: Digest,
+    /// `None`: the default tier, whatever it is at the time.
+    pub tier: Option<String>,
+    pub scope: Scope,
+    /// Unix seconds.
+    pub created: i64,
+    /// Unix seconds; the key is refused from this second on.
+    pub expires: Option<i64>,
+    /// Unix seconds.
+    pub last_used: Option<i64>,
+}
+
+/// A member of a guild, without warns and reviews.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberRecord {
+    pub member: MemberId,
+    pub name: String,
+    pub points: i64,
+}
+
+/// What another process or connection changed, as the change feed tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Keys or guilds: the book of keys must be read again.
+    Directory,
+    /// Something about one member: points, name, warns or reviews.
+    Member(MemberId),
+    /// Too much to name, or the feed was lost: everything known of the store is in doubt.
+    Everything,
+}
+
+/// Why the store could not do it. `Display` is for the operator; the caller gets 20, 21 or 22.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The guild is not in the store, or the bot left it.
+    #[error("guild {0} is not in the store, or the bot has left it")]
+    GuildGone(GuildId),
+    /// Another process holds the store, or the queue is full: nothing was written, try again.
+    #[error("the store is busy: {0}")]
+    Busy(String),
+    /// What was asked for is not there, or what was to be made is.
+    #[error("{0}")]
+    Refused(String),
+    /// The disk or the file failed; a write may or may not have happened.
+    #[error("{0}")]
+    Failed(String),
+}

@@ -1,0 +1,159 @@
+use std::fmt::Write;
+
+use super::{Operation, Param};
+
+/// Every refusal there is: the contract's table of codes (section 1, "Refusals").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    NoKey,
+    IncorrectKey,
+    GuildGone,
+    MemberMissing,
+    MemberNotInteger,
+    AmountMissing,
+    AmountNotInteger,
+    Repeated(Param),
+    UnknownOperation,
+    MethodNotPost,
+    /// Seconds until it would be let in, at least 1.
+    TooManyRequests {
+        retry_after: u64,
+    },
+    NotAForm,
+    BodyTooLarge,
+    NotAllowed(Operation),
+    Malformed,
+    TooSlow,
+    NoUsableAnswer,
+    /// Seconds after which to try again, at least 1.
+    Unavailable {
+        retry_after: u64,
+    },
+    OriginTimeout,
+}
+
+/// The operator's words in the refusals (`[answers]`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wording {
+    pub service_name: String,
+    pub key_command: String,
+}
+
+impl Fault {
+    /// The two digits that begin the line.
+    pub const fn code(self) -> u8 {
+        match self {
+            Fault::NoKey => 1,
+            Fault::IncorrectKey => 2,
+            Fault::GuildGone => 3,
+            Fault::MemberMissing => 4,
+            Fault::MemberNotInteger => 5,
+            Fault::AmountMissing => 6,
+            Fault::AmountNotInteger => 7,
+            Fault::Repeated(_) => 8,
+            Fault::UnknownOperation => 10,
+            Fault::MethodNotPost => 11,
+            Fault::TooManyRequests { .. } => 12,
+            Fault::NotAForm => 13,
+            Fault::BodyTooLarge => 14,
+            Fault::NotAllowed(_) => 15,
+            Fault::Malformed => 16,
+            Fault::TooSlow => 17,
+            Fault::NoUsableAnswer => 20,
+            Fault::Unavailable { .. } => 21,
+            Fault::OriginTimeout => 22,
+        }
+    }
+
+    /// The HTTP status, where `answers.error_status` is `http`.
+    pub const fn status(self) -> u16 {
+        match self {
+            Fault::NoKey | Fault::IncorrectKey => 401,
+            Fault::GuildGone | Fault::NotAllowed(_) => 403,
+            Fault::MemberMissing
+            | Fault::MemberNotInteger
+            | Fault::AmountMissing
+            | Fault::AmountNotInteger
+            | Fault::Repeated(_)
+            | Fault::Malformed => 400,
+            Fault::UnknownOperation => 404,
+            Fault::MethodNotPost => 405,
+            Fault::TooManyRequests { .. } => 429,
+            Fault::NotAForm => 415,
+            Fault::BodyTooLarge => 413,
+            Fault::TooSlow => 408,
+            Fault::NoUsableAnswer => 502,
+            Fault::Unavailable { .. } => 503,
+            Fault::OriginTimeout => 504,
+        }
+    }
+
+    /// The value of `Retry-After`, in seconds, where the table has one.
+    pub const fn retry_after(self) -> Option<u64> {
+        match self {
+            Fault::TooManyRequests { retry_after } | Fault::Unavailable { retry_after } => Some(retry_after),
+            _ => None,
+        }
+    }
+
+    /// Whether the origin failed, as against having answered: what stale-if-error stands in for.
+    pub const fn is_origin_failure(self) -> bool {
+        matches!(self, Fault::NoUsableAnswer | Fault::Unavailable { .. } | Fault::OriginTimeout)
+    }
+
+    /// The spec's own refusals that an origin may answer with (02 to 05), by code.
+    pub const fn from_origin(code: u8) -> Option<Fault> {
+        match code {
+            2 => Some(Fault::IncorrectKey),
+            3 => Some(Fault::GuildGone),
+            4 => Some(Fault::MemberMissing),
+            5 => Some(Fault::MemberNotInteger),
+            _ => None,
+        }
+    }
+
+    /// The whole line, `<code> | <message>`.
+    pub fn line(self, wording: &Wording) -> String {
+        let mut line = format!("{:02} | ", self.code());
+        let fixed = match self {
+            Fault::NoKey => {
+                line += "No api key provided! Create it using: ";
+                &wording.key_command
+            }
+            Fault::IncorrectKey => "Incorrect API key!",
+            Fault::GuildGone => {
+                line += "Error while retrieving guild using this API key. Is ";
+                line += &wording.service_name;
+                " still on guild?"
+            }
+            Fault::MemberMissing => "Param 'memberID' is not provided!",
+            Fault::MemberNotInteger => "Param 'memberID' should contain only integers!",
+            Fault::AmountMissing => "Param 'amount' is not provided!",
+            Fault::AmountNotInteger => "Param 'amount' should contain only integers!",
+            Fault::Repeated(param) => {
+                let _ = write!(line, "Param '{}' is provided ", param.name());
+                "more than once!"
+            }
+            Fault::UnknownOperation => "Unknown operation!",
+            Fault::MethodNotPost => "Method should be POST!",
+            Fault::TooManyRequests { retry_after } => {
+                let _ = write!(line, "Too many requests! Try again in {retry_after}");
+                " s."
+            }
+            Fault::NotAForm => "Body should be application/x-www-form-urlencoded!",
+            Fault::BodyTooLarge => "Body is too large!",
+            Fault::NotAllowed(operation) => {
+                line += "This API key is not allowed to use ";
+                line += operation.name();
+                "!"
+            }
+            Fault::Malformed => "Malformed request!",
+            Fault::TooSlow => "Request took too long!",
+            Fault::NoUsableAnswer => "The service gave no usable answer. Try again later.",
+            Fault::Unavailable { .. } => "The service is not available. Try again later.",
+            Fault::OriginTimeout => "The service took too long to answer. Try again later.",
+        };
+        line += fixed;
+        line
+    }
+}

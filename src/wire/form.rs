@@ -1,0 +1,175 @@
+use std::borrow::Cow;
+
+use super::{Fault, Operation, Param, Request};
+use crate::model::MemberId;
+
+/// What a body says of the two parameters, decoded once as the WHATWG URL standard says. The
+/// judgement is left to [`Form::request`], so that the contract's order stands in one place.
+#[derive(Debug, Default)]
+pub struct Form<'b> {
+    member: Given<'b>,
+    amount: Given<'b>,
+}
+
+#[derive(Debug, Default)]
+enum Given<'b> {
+    #[default]
+    Not,
+    Once(Cow<'b, str>),
+    Again,
+}
+
+impl<'b> Given<'b> {
+    fn add(&mut self, value: Cow<'b, str>) {
+        *self = match self {
+            Given::Not => Given::Once(value),
+            Given::Once(_) | Given::Again => Given::Again,
+        }
+    }
+
+    /// The value; 08 where it is given twice, `missing` where it is not given or empty.
+    fn value(&self, param: Param, missing: Fault) -> Result<&str, Fault> {
+        match self {
+            Given::Again => Err(Fault::Repeated(param)),
+            Given::Once(value) if !value.is_empty() => Ok(value),
+            Given::Once(_) | Given::Not => Err(missing),
+        }
+    }
+}
+
+impl<'b> Form<'b> {
+    /// Reads a body; every sequence of bytes is a form to the WHATWG parser.
+    pub fn read(body: &'b [u8]) -> Self {
+        let mut form = Form::default();
+        for (name, value) in form_urlencoded::parse(body) {
+            match &*name {
+                "memberID" => form.member.add(value),
+                "amount" => form.amount.add(value),
+                _ => {}
+            }
+        }
+        form
+    }
+
+    /// The request for `operation`: memberID (08, 04, 05), then amount (08, 06, 07).
+    pub fn request(&self, operation: Operation) -> Result<Request, Fault> {
+        let member = self.member.value(Param::MemberId, Fault::MemberMissing)?;
+        let member: MemberId = member.parse().map_err(|_| Fault::MemberNotInteger)?;
+        match operation {
+            Operation::Read(read) => Ok(Request::Read { read, member }),
+            Operation::SetPoints => {
+                let amount = self.amount.value(Param::Amount, Fault::AmountMissing)?;
+                let amount = signed(amount).ok_or(Fault::AmountNotInteger)?;
+                Ok(Request::SetPoints { member, amount })
+            }
+        }
+    }
+}
+
+/// `-?` and ASCII digits within a signed 64-bit value. Rust's own parser would take a `+` too.
+fn signed(text: &str) -> Option<i64> {
+    if text.starts_with('+') { None } else { text.parse().ok() }
+}
+
+/// Whether a `Content-Type` names the form type; its case and parameters are ignored.
+pub fn is_form_type(content_type: &[u8]) -> bool {
+    let essence = content_type.split(|b| *b == b';').next().unwrap_or_default();
+    essence.trim_ascii().eq_ignore_ascii_case(b"application/x-www-form-urlencoded")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::Read;
+    use super::*;
+
+    const GET: Operation = Operation::Read(Read::Points);
+
+    fn get(body: &str) -> Result<u64, Fault> {
+        Form::read(body.as_bytes()).request(GET).map(|r| match r {
+            Request::Read { member, .. } => member.get(),
+            Request::SetPoints { .. } => unreachable!(),
+        })
+    }
+
+    fn set(body: &str) -> Result<(u64, i64), Fault> {
+        Form::read(body.as_bytes()).request(Operation::SetPoints).map(|r| match r {
+            Request::SetPoints { member, amount } => (member.get(), amount),
+            Request::Read { .. } => unreachable!(),
+        })
+    }
+
+    #[test]
+    fn leading_zeros_and_encoded_digits_name_the_same_member() {
+        for body in ["memberID=7", "memberID=007", "memberID=%37", "member%49D=7", "x=1&memberID=7&y", "&&memberID=7&"]
+        {
+            assert_eq!(get(body), Ok(7), "{body}");
+        }
+    }
+
+    #[test]
+    fn each_bad_member_is_refused_with_its_own_code() {
+        for body in ["", "memberID", "memberID=", "memberid=7", "memberID%3D7", "=7"] {
+            assert_eq!(get(body), Err(Fault::MemberMissing), "{body}");
+        }
+        for body in
+            ["+7", "-7", "7 ", "7.0", "0x7", "%D9%A7", "9223372036854775808", "99999999999999999999", "%FF", "7%00"]
+        {
+            assert_eq!(get(&format!("memberID={body}")), Err(Fault::MemberNotInteger), "{body}");
+        }
+        assert_eq!(get("memberID=9223372036854775807"), Ok(i64::MAX as u64));
+        for body in ["memberID=7&memberID=7", "memberID=&memberID=7", "memberID=7&member%49D=8"] {
+            assert_eq!(get(body), Err(Fault::Repeated(Param::MemberId)), "{body}");
+        }
+    }
+
+    #[test]
+    fn each_bad_amount_is_refused_after_the_member() {
+        assert_eq!(set("memberID=7&amount=-5"), Ok((7, -5)));
+        assert_eq!(set("memberID=7&amount=-9223372036854775808"), Ok((7, i64::MIN)));
+        assert_eq!(set("memberID=7&amount=-0"), Ok((7, 0)));
+        assert_eq!(set("amount=5"), Err(Fault::MemberMissing));
+        assert_eq!(set("memberID=x"), Err(Fault::MemberNotInteger));
+        assert_eq!(set("memberID=7"), Err(Fault::AmountMissing));
+        assert_eq!(set("memberID=7&amount="), Err(Fault::AmountMissing));
+        assert_eq!(set("memberID=7&amount=1&amount=1"), Err(Fault::Repeated(Param::Amount)));
+        for amount in ["%2B5", "+5", "-", "--5", "5-", "1e3", "9223372036854775808", "-9223372036854775809"] {
+            assert_eq!(set(&format!("memberID=7&amount={amount}")), Err(Fault::AmountNotInteger), "{amount}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_parameter_may_come_twice() {
+        assert_eq!(get("memberID=7&amount=1&amount=2&x&x"), Ok(7));
+    }
+
+    #[test]
+    fn the_content_type_is_compared_without_case_or_parameters() {
+        assert!(is_form_type(b"application/x-www-form-urlencoded"));
+        assert!(is_form_type(b"Application/X-WWW-Form-URLencoded ; charset=utf-8"));
+        assert!(!is_form_type(b"application/json"));
+        assert!(!is_form_type(b"application/x-www-form-urlencodedx"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_body_panics(body in proptest::collection::vec(any::<u8>(), 0..200)) {
+            for operation in Operation::ALL {
+                let _ = Form::read(&body).request(operation);
+            }
+        }
+
+        #[test]
+        fn what_the_gateway_takes_for_equal_the_origin_takes_for_equal(
+            member in 0..=i64::MAX as u64, zeros in 0usize..5, amount: i64, noise in "[a-z]{0,4}",
+        ) {
+            // However it was written, one canonical body is sent, and reading that gives the same request.
+            let written = format!("{noise}=1&memberID={}{member}&amount={amount}", "0".repeat(zeros));
+            let request = Form::read(written.as_bytes()).request(Operation::SetPoints);
+            let sent = request.unwrap().canonical_body();
+            prop_assert_eq!(&sent, &format!("memberID={member}&amount={amount}"));
+            prop_assert_eq!(Form::read(sent.as_bytes()).request(Operation::SetPoints), request);
+        }
+    }
+}

@@ -1,0 +1,102 @@
+use std::fmt::Write;
+
+use crate::model::{MemberId, Review, Warn};
+
+/// The answer to getWarns: entries in ascending id order. Expired warns are the caller's to leave out.
+pub fn warns(member: MemberId, warns: &[Warn]) -> String {
+    map(warns, |out, w| {
+        let Warn { id, author, reason, expires } = w;
+        write!(out, "warns_{member}_id_{id}_{expires}={author}: {reason} (Expires {expires})")
+    })
+}
+
+/// The answer to getReviews: entries in ascending id order.
+pub fn reviews(member: MemberId, reviews: &[Review]) -> String {
+    map(reviews, |out, r| {
+        let Review { id, author, rating, text } = r;
+        write!(out, "reviews_{member}_id_{id}_{rating}={author} ({rating}★): {text}")
+    })
+}
+
+fn map<T>(entries: &[T], entry: impl Fn(&mut String, &T) -> std::fmt::Result) -> String {
+    let mut out = String::with_capacity(2 + entries.len() * 96);
+    out.push('{');
+    for (i, e) in entries.iter().enumerate() {
+        if i > 0 {
+            out.push_str(", ");
+        }
+        let _ = entry(&mut out, e); // writing to a String cannot fail
+    }
+    out.push('}');
+    out
+}
+
+/// The answer to setPoints.
+pub fn set_points_line(member_name: &str, new_value: i64) -> String {
+    format!("Successfully set '{member_name}' points to '{new_value}'")
+}
+
+/// The first expiry after `now` that a getWarns answer holds, in Unix seconds. A text may contain
+/// what looks like an entry; taking it for one can only make the answer be kept for less time.
+pub fn first_expiry(answer: &str, member: MemberId, now: i64) -> Option<i64> {
+    let key = format!("warns_{member}_id_");
+    let expiries = answer.match_indices(&key).filter_map(|(at, found)| {
+        let entry = &answer[at + found.len()..];
+        let key = &entry[..entry.find('=')?];
+        key[key.rfind('_')? + 1..].parse::<i64>().ok()
+    });
+    expiries.filter(|expires| *expires > now).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn seven() -> MemberId {
+        "7".parse().unwrap()
+    }
+
+    fn warn(id: i64, expires: i64) -> Warn {
+        Warn { id, author: "Mod".into(), reason: "spam, twice".into(), expires }
+    }
+
+    #[test]
+    fn maps_read_as_the_contract_shows_them() {
+        assert_eq!(warns(seven(), &[]), "{}");
+        assert_eq!(
+            warns(seven(), &[warn(17, 1990), warn(18, 2000)]),
+            "{warns_7_id_17_1990=Mod: spam, twice (Expires 1990), warns_7_id_18_2000=Mod: spam, twice (Expires 2000)}"
+        );
+        let review = Review { id: 9, author: "Bo".into(), rating: 5, text: "Quick and kind".into() };
+        assert_eq!(reviews(seven(), &[review]), "{reviews_7_id_9_5=Bo (5★): Quick and kind}");
+    }
+
+    #[test]
+    fn the_first_expiry_still_to_come_is_found() {
+        let answer = warns(seven(), &[warn(1, 100), warn(2, 300), warn(3, 200)]);
+        assert_eq!(first_expiry(&answer, seven(), 0), Some(100));
+        assert_eq!(first_expiry(&answer, seven(), 100), Some(200));
+        assert_eq!(first_expiry(&answer, seven(), 300), None);
+        assert_eq!(first_expiry("{}", seven(), 0), None);
+        assert_eq!(first_expiry("{warns_7_id_", seven(), 0), None);
+    }
+
+    proptest! {
+        #[test]
+        fn rendering_then_reading_gives_back_the_first_expiry(
+            expiries in proptest::collection::vec(1i64..1000, 1..20), now in 0i64..1000, reason in "\\PC{0,20}",
+        ) {
+            let list: Vec<Warn> = expiries.iter().enumerate()
+                .map(|(i, e)| Warn { id: i as i64, author: "A".into(), reason: reason.clone(), expires: *e }).collect();
+            let expected = expiries.iter().copied().filter(|e| *e > now).min();
+            prop_assert_eq!(first_expiry(&warns(seven(), &list), seven(), now), expected);
+        }
+
+        #[test]
+        fn no_answer_panics(answer in "\\PC*") {
+            let _ = first_expiry(&answer, seven(), 0);
+        }
+    }
+}

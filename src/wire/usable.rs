@@ -1,0 +1,92 @@
+use super::{Fault, Operation, Read};
+
+/// The most of an origin's answer that is read (contract section 1, "Upstream").
+pub const MAX_ORIGIN_ANSWER: usize = 1 << 20;
+
+/// Judges a whole answer of an HTTP origin: its text as it may be passed on, or the spec's refusal
+/// that it carries (02 to 05, at any status), or, if it is neither, `None`: no usable answer.
+pub fn usable(operation: Operation, status: u16, body: &[u8]) -> Option<Result<&str, Fault>> {
+    if body.len() > MAX_ORIGIN_ANSWER {
+        return None;
+    }
+    let text = std::str::from_utf8(body).ok()?;
+    let text = text.strip_suffix("\r\n").or_else(|| text.strip_suffix('\n')).unwrap_or(text);
+    if text.contains(char::is_control) {
+        return None;
+    }
+    if let Some(fault) = refusal(text) {
+        return Some(Err(fault));
+    }
+    let fits = match operation {
+        Operation::Read(Read::Points) => {
+            let digits = text.strip_prefix('-').unwrap_or(text);
+            !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit())
+        }
+        Operation::Read(Read::Warns | Read::Reviews) => text.len() >= 2 && text.starts_with('{') && text.ends_with('}'),
+        Operation::SetPoints => !text.is_empty(),
+    };
+    ((200..300).contains(&status) && fits).then_some(Ok(text))
+}
+
+/// The refusal that a line `0N | …` stands for.
+fn refusal(text: &str) -> Option<Fault> {
+    let (code, _) = text.split_once(" | ")?;
+    match code.as_bytes() {
+        [b'0', digit @ b'2'..=b'5'] => Fault::from_origin(digit - b'0'),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const POINTS: Operation = Operation::Read(Read::Points);
+    const WARNS: Operation = Operation::Read(Read::Warns);
+
+    #[test]
+    fn a_good_answer_is_passed_on_without_its_newline() {
+        assert_eq!(usable(POINTS, 200, b"1250"), Some(Ok("1250")));
+        assert_eq!(usable(POINTS, 201, b"-3\n"), Some(Ok("-3")));
+        assert_eq!(usable(POINTS, 200, b"3\r\n"), Some(Ok("3")));
+        assert_eq!(usable(WARNS, 200, b"{}"), Some(Ok("{}")));
+        assert_eq!(usable(Operation::SetPoints, 200, b"done"), Some(Ok("done")));
+    }
+
+    #[test]
+    fn a_line_of_the_spec_counts_at_any_status() {
+        for status in [200, 401, 403, 500, 503] {
+            let body = "03 | Error while retrieving guild using this API key. Is X still on guild?";
+            assert_eq!(usable(POINTS, status, body.as_bytes()), Some(Err(Fault::GuildGone)));
+        }
+        assert_eq!(usable(Operation::SetPoints, 200, b"02 | Incorrect API key!\n"), Some(Err(Fault::IncorrectKey)));
+    }
+
+    #[test]
+    fn what_is_no_answer_is_not_passed_on() {
+        for body in [&b""[..], b"-", b"12a", b"1\n\n", b"1\n2", b"\xff", b"01 | No api key", b"06 | x", b"<html>"] {
+            assert_eq!(usable(POINTS, 200, body), None, "{body:?}");
+        }
+        assert_eq!(usable(POINTS, 500, b"1250"), None);
+        assert_eq!(usable(POINTS, 304, b"1250"), None);
+        assert_eq!(usable(WARNS, 200, b"{"), None);
+        assert_eq!(usable(WARNS, 200, b"{a\tb}"), None);
+        assert_eq!(usable(Operation::SetPoints, 200, b"\n"), None);
+        let long = vec![b'1'; MAX_ORIGIN_ANSWER + 1];
+        assert_eq!(usable(POINTS, 200, &long), None);
+        assert_eq!(usable(POINTS, 200, &long[1..]).map(|r| r.is_ok()), Some(true));
+    }
+
+    proptest! {
+        #[test]
+        fn no_answer_panics_or_carries_a_control_character(status in 0u16..1000, body in proptest::collection::vec(any::<u8>(), 0..60)) {
+            for operation in Operation::ALL {
+                if let Some(Ok(text)) = usable(operation, status, &body) {
+                    prop_assert!(!text.contains(char::is_control));
+                }
+            }
+        }
+    }
+}
