@@ -1,0 +1,290 @@
+//! From text to [`ConfigFile`]: every fault of form at once, each with its place.
+//!
+//! Serde stops at the first fault. So the text is parsed to a tree whose nodes know their places; what serde
+//! rejects is noted and cut out of the tree, its default stands in, and the rest is read again.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use serde::Deserialize;
+use toml::Spanned;
+use toml::de::{DeArray, DeTable, DeValue, Deserializer};
+
+use super::file::ConfigFile;
+use super::leaf::shown;
+use super::problem::{Problem, instead};
+
+/// Faults told at once. Whoever has more has given the wrong file; each costs one more reading of it.
+const MAX_PROBLEMS: usize = 100;
+
+/// Where a list may stand. Serde would also take one for a table, its elements in the order of the fields.
+const LISTS: [&str; 4] = ["server.listen", "server.trusted_proxies", "answers.headers", "origin.upstreams"];
+
+/// What was read, and the faults that were cut out of it.
+pub(super) struct Reading<'t> {
+    pub file: ConfigFile,
+    pub places: Places<'t>,
+    pub problems: Vec<Problem>,
+    /// Whether `file` is all of the text but the faults, so that it makes sense to judge its values.
+    pub whole: bool,
+}
+
+/// Where in the text each name of the config stands.
+pub(super) struct Places<'t> {
+    text: &'t str,
+    values: HashMap<String, usize>,
+}
+
+/// A way down the tree: a name, or an element of a list.
+#[derive(Clone, Debug, PartialEq)]
+enum Step {
+    Name(String),
+    Element(usize),
+}
+
+impl<'t> Places<'t> {
+    fn new(text: &'t str) -> Self {
+        Places { text, values: HashMap::new() }
+    }
+
+    /// Whether the operator wrote this.
+    pub fn given(&self, path: &str) -> bool {
+        self.values.contains_key(path)
+    }
+
+    /// A fault of the value at this path; where it is not written, it is placed at what holds it.
+    pub fn problem(&self, path: &str, message: impl Into<String>) -> Problem {
+        let mut holder = path;
+        let offset = loop {
+            if let Some(&offset) = self.values.get(holder) {
+                break offset;
+            }
+            match holder.rfind(['.', '[']) {
+                Some(end) => holder = &holder[..end],
+                None => break 0,
+            }
+        };
+        self.problem_at(path.to_owned(), offset, message.into())
+    }
+
+    fn problem_at(&self, path: String, offset: usize, message: String) -> Problem {
+        let before = self.text.get(..offset).unwrap_or(self.text);
+        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+        let line = before.matches('\n').count() + 1;
+        let column = before[line_start..].chars().count() + 1;
+        Problem { path, line, column, message }
+    }
+
+    fn note(&mut self, table: &DeTable<'_>, above: &mut Vec<Step>) {
+        for (name, value) in table.iter() {
+            above.push(Step::Name(name.get_ref().to_string()));
+            self.note_value(value, above);
+            above.pop();
+        }
+    }
+
+    fn note_value(&mut self, value: &Spanned<DeValue<'_>>, path: &mut Vec<Step>) {
+        self.values.insert(dotted(path), value.span().start);
+        match value.get_ref() {
+            DeValue::Table(table) => self.note(table, path),
+            DeValue::Array(array) => {
+                for (i, element) in array.iter().enumerate() {
+                    path.push(Step::Element(i));
+                    self.note_value(element, path);
+                    path.pop();
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Reads a config file's text.
+pub(super) fn read(text: &str) -> Reading<'_> {
+    let (tree, faults) = DeTable::parse_recoverable(text);
+    let mut root = tree.into_inner();
+    let mut places = Places::new(text);
+    let mut problems: Vec<Problem> = faults
+        .iter()
+        .map(|fault| {
+            let offset = fault.span().map_or(text.len(), |span| span.start);
+            places.problem_at(String::new(), offset, fault.message().to_owned())
+        })
+        .collect();
+    problems.truncate(MAX_PROBLEMS);
+    let broken: Vec<usize> = problems.iter().map(|p| p.line).collect();
+    // What stands below a table's broken header was put elsewhere: its names would be called unknown.
+    let is_header = |line: &usize| text.lines().nth(line - 1).is_some_and(|l| l.trim_start().starts_with('['));
+    if broken.iter().any(is_header) {
+        return Reading { file: ConfigFile::default(), places, problems, whole: false };
+    }
+    let (file, whole) = read_tree(&mut root, &places, &mut problems);
+    // What was made of a line that is no TOML is a guess, and its faults are the guess's.
+    let mut seen = 0..broken.len();
+    problems.retain(|p| seen.next().is_some() || !broken.contains(&p.line));
+    places.note(&root, &mut Vec::new());
+    Reading { file, places, problems, whole }
+}
+
+/// Reads the tree, cutting out whatever is rejected. False: there was no end to it.
+fn read_tree(root: &mut DeTable<'_>, places: &Places<'_>, problems: &mut Vec<Problem>) -> (ConfigFile, bool) {
+    for (path, offset) in stray_lists(root) {
+        remove(root, &path);
+        problems.push(places.problem_at(dotted(&path), offset, "no list can stand here".to_owned()));
+    }
+    while problems.len() < MAX_PROBLEMS {
+        let input = Deserializer::from(Spanned::new(0..places.text.len(), root.clone()));
+        let fault = match ConfigFile::deserialize(input) {
+            Ok(file) => return (file, true),
+            Err(fault) => fault,
+        };
+        let span = fault.span().unwrap_or_default();
+        let Some(path) = find(root, &span) else {
+            problems.push(places.problem_at(String::new(), span.start, fault.message().to_owned()));
+            return (ConfigFile::default(), false);
+        };
+        let removed = remove(root, &path);
+        let message = explain(fault.message(), &path, removed.as_ref());
+        problems.push(places.problem_at(dotted(&path), span.start, message));
+    }
+    (ConfigFile::default(), false)
+}
+
+/// Lists where none may stand, and their places.
+fn stray_lists(root: &DeTable<'_>) -> Vec<(Vec<Step>, usize)> {
+    let mut found = Vec::new();
+    let mut table: Vec<(Vec<Step>, &DeTable<'_>)> = vec![(Vec::new(), root)];
+    while let Some((above, next)) = table.pop() {
+        for (name, value) in next.iter() {
+            let mut path = above.clone();
+            path.push(Step::Name(name.get_ref().to_string()));
+            match value.get_ref() {
+                DeValue::Table(below) => table.push((path, below)),
+                DeValue::Array(_) if !LISTS.contains(&dotted(&path).as_str()) => found.push((path, value.span().start)),
+                _ => {}
+            }
+        }
+    }
+    found
+}
+
+/// The way to the name or value that stands exactly here, or else to the smallest value around it.
+fn find(table: &DeTable<'_>, span: &Range<usize>) -> Option<Vec<Step>> {
+    let mut best: Option<(usize, Vec<Step>)> = None;
+    let mut consider = |here: Range<usize>, path: &[Step]| {
+        let holds = here.start <= span.start && span.end <= here.end;
+        if holds && best.as_ref().is_none_or(|(size, _)| here.len() < *size) {
+            best = Some((here.len(), path.to_vec()));
+        }
+    };
+    walk(table, &mut Vec::new(), &mut consider);
+    best.map(|(_, path)| path)
+}
+
+fn walk(table: &DeTable<'_>, path: &mut Vec<Step>, visit: &mut impl FnMut(Range<usize>, &[Step])) {
+    for (name, value) in table.iter() {
+        path.push(Step::Name(name.get_ref().to_string()));
+        visit(name.span(), path);
+        walk_value(value, path, visit);
+        path.pop();
+    }
+}
+
+fn walk_value(value: &Spanned<DeValue<'_>>, path: &mut Vec<Step>, visit: &mut impl FnMut(Range<usize>, &[Step])) {
+    visit(value.span(), path);
+    match value.get_ref() {
+        DeValue::Table(table) => walk(table, path, visit),
+        DeValue::Array(array) => {
+            for (i, element) in array.iter().enumerate() {
+                path.push(Step::Element(i));
+                walk_value(element, path, visit);
+                path.pop();
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Takes a name out of its table. An element of a list becomes an empty string instead, so that the others keep
+/// their numbers; all lists of the config are lists of strings.
+fn remove<'i>(table: &mut DeTable<'i>, path: &[Step]) -> Option<DeValue<'i>> {
+    let (Step::Name(name), rest) = path.split_first()? else { return None };
+    if rest.is_empty() {
+        return table.remove(name.as_str()).map(Spanned::into_inner);
+    }
+    remove_below(table.get_mut(name.as_str())?, rest)
+}
+
+fn remove_below<'i>(value: &mut Spanned<DeValue<'i>>, path: &[Step]) -> Option<DeValue<'i>> {
+    match value.get_mut() {
+        DeValue::Table(table) => remove(table, path),
+        DeValue::Array(array) => {
+            let (Step::Element(cut), _) = path.split_first()? else { return None };
+            let mut removed = None;
+            let mut kept = DeArray::new();
+            for (i, element) in array.iter().enumerate() {
+                if i == *cut {
+                    kept.push(Spanned::new(element.span(), DeValue::String("".into())));
+                    removed = Some(element.get_ref().clone());
+                } else {
+                    kept.push(element.clone());
+                }
+            }
+            *array = kept;
+            removed
+        }
+        _ => None,
+    }
+}
+
+/// `limits.tiers.free.burst`, `server.listen[1]`.
+fn dotted(path: &[Step]) -> String {
+    let mut out = String::new();
+    for step in path {
+        match step {
+            Step::Element(i) => out += &format!("[{i}]"),
+            Step::Name(name) => {
+                if !out.is_empty() {
+                    out.push('.');
+                }
+                out += &bare(name);
+            }
+        }
+    }
+    out
+}
+
+/// A name as it is written in TOML: in quotes where it needs them.
+pub(super) fn bare(name: &str) -> String {
+    let plain = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
+    if plain { name.to_owned() } else { format!("{name:?}") }
+}
+
+/// Serde's message in the words of a config file, with the nearest valid name.
+fn explain(message: &str, path: &[Step], removed: Option<&DeValue<'_>>) -> String {
+    // Serde lists the valid names in backquotes behind the wrong one.
+    let names = |rest: &str| rest.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
+    if let Some(Step::Name(name)) = path.last()
+        && let Some(rest) = message.strip_prefix(&format!("unknown field `{name}`, "))
+    {
+        let names = names(rest);
+        return format!("unknown name {}; {}", shown(name), instead(name, names.iter().map(String::as_str)));
+    }
+    if let Some(DeValue::String(value)) = removed
+        && let Some(rest) = message.strip_prefix(&format!("unknown variant `{value}`, "))
+    {
+        let names = names(rest);
+        return format!("unknown value {}; {}", shown(value), instead(value, names.iter().map(String::as_str)));
+    }
+    // Rust's names of types mean nothing to who runs a gateway.
+    let plain = [
+        ("expected u64", "expected a whole number from 0"),
+        ("expected a sequence", "expected a list"),
+        ("expected a map", "expected a table"),
+        ("invalid type: sequence", "invalid type: list"),
+        ("invalid type: map", "invalid type: table"),
+        ("invalid type: floating point", "invalid type: number"),
+        ("wanted string or table", "invalid type: expected a string"),
+    ];
+    plain.iter().fold(message.to_owned(), |message, (from, to)| message.replace(from, to))
+}
