@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::Notice;
-use super::file::{AdminFile, AnswersFile, ClusterFile, ConfigFile, ErrorStatus, LevelFile, LogFile, LogFormat};
+use super::file::{
+    AdminFile, AnswersFile, ClusterFile, ConfigFile, ErrorStatus, HEADERS, LevelFile, LogFile, LogFormat,
+};
 use super::leaf::{HumanDuration, HumanSize, shown};
 use super::problem::{Problem, instead};
 use super::secret::{Secret, Source};
@@ -22,9 +24,6 @@ const MAX_DURATION: HumanDuration = HumanDuration::secs(365 * 86_400);
 
 /// The longest of the operator's words in a refusal. A refusal is one short line.
 const MAX_WORDS: usize = 256;
-
-/// The headers that answers may carry beside the ones they must.
-const HEADERS: [&str; 4] = ["cache-status", "ratelimit", "request-id", "age"];
 
 /// Judges values and collects what is wrong with them and what is not in force yet.
 pub(super) struct Checker<'t> {
@@ -107,9 +106,12 @@ impl Checker<'_> {
         self.duration(path, value)
     }
 
-    /// A path of a file, from the config file's folder.
-    fn path(&self, path: &str) -> PathBuf {
-        self.folder.join(path)
+    /// A file's path, from the config file's folder.
+    fn file(&mut self, path: &str, text: &str) -> PathBuf {
+        if text.is_empty() || text.contains('\0') {
+            self.fault(path, "must be a path");
+        }
+        self.folder.join(text)
     }
 
     fn answers(&mut self, file: &AnswersFile) -> Answers {
@@ -162,7 +164,7 @@ impl Checker<'_> {
             access: match file.access.as_str() {
                 "" => Access::None,
                 "stderr" => Access::Stderr,
-                path => Access::File(self.path(path)),
+                path => Access::File(self.file("log.access", path)),
             },
         }
     }

@@ -52,6 +52,7 @@ pub struct ServerFile {
     /// Worker threads; 0: one per core.
     pub threads: u64,
     /// Connections at once; one over it is closed when it comes.
+    #[schemars(range(min = 1))]
     pub max_connections: u64,
     /// Connections at once from one address; 0: no limit.
     pub max_connections_per_address: u64,
@@ -112,6 +113,9 @@ impl Default for ServerFile {
     }
 }
 
+/// The headers that answers may carry beside the ones they must: the names of `answers.headers`.
+pub const HEADERS: [&str; 4] = ["cache-status", "ratelimit", "request-id", "age"];
+
 /// `[answers]`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
@@ -124,7 +128,7 @@ pub struct AnswersFile {
     /// "http": a refusal has its own status; "ok": 200, for callers that read bodies only.
     pub error_status: ErrorStatus,
     /// The optional headers that answers carry.
-    #[schemars(with = "Vec<HeaderFile>")]
+    #[schemars(extend("items" = { "type": "string", "enum": HEADERS }))]
     pub headers: Vec<String>,
 }
 
@@ -134,7 +138,7 @@ impl Default for AnswersFile {
             service_name: "Guildgate".to_owned(),
             key_command: "/apikey create".to_owned(),
             error_status: ErrorStatus::Http,
-            headers: ["cache-status", "ratelimit", "request-id", "age"].map(str::to_owned).to_vec(),
+            headers: HEADERS.map(str::to_owned).to_vec(),
         }
     }
 }
@@ -145,18 +149,6 @@ impl Default for AnswersFile {
 pub enum ErrorStatus {
     Http,
     Ok,
-}
-
-/// What may stand in `answers.headers`. Not the field's own type: a list of strings is read whole, so that every
-/// wrong element is told at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-#[schemars(inline)]
-pub enum HeaderFile {
-    CacheStatus,
-    Ratelimit,
-    RequestId,
-    Age,
 }
 
 /// `[admin]`

@@ -287,6 +287,23 @@ fn a_file_of_nothing_but_faults_ends() {
 }
 
 #[test]
+fn a_tree_however_deep_is_a_fault_and_no_overflow_of_the_stack() {
+    let dotted = format!("{}a = 1\n", "a.".repeat(100_000));
+    let deepest = format!("{}1{}", format!("{}a = {{", "a.".repeat(78)).repeat(78), "}".repeat(78));
+    for text in [dotted, deepest, "a = [".repeat(100_000), "a = {".repeat(100_000)] {
+        assert!(!faults(&text).is_empty());
+    }
+}
+
+#[test]
+fn what_needs_a_restart_is_said_by_name() {
+    let next = "server = { threads = 1023, max_connections = 5 }\norigin.store = \"b.db\"\n";
+    assert_eq!(config("").needs_restart(&config(next)), ["server.threads", "origin.store"]);
+    assert_eq!(config("").needs_restart(&config("server.listen = [\"[::1]:1\"]")), ["server.listen"]);
+    assert_eq!(config("").needs_restart(&config("limits.shadow = true")), Vec::<&str>::new());
+}
+
+#[test]
 fn a_tiers_missing_rate_and_burst_are_standards_and_a_missing_write_rate_is_none() {
     let limits = config("[limits.tiers.standard]\nrate = \"1/s\"\n[limits.tiers.gold]\nwrite_rate = \"3/s\"\n").limits;
     let standard = Tier { name: "standard".into(), main: rate(1_000_000_000, 40), write: None };
@@ -355,6 +372,10 @@ fn an_upstream_is_taken_apart() {
 fn values_out_of_bounds_are_faults() {
     for bad in [
         "server.listen = []",
+        "server.listen = [\"unix:/0123456789/0123456789/0123456789/0123456789/0123456789/0123456789/0123456789/0123456789/\
+         0123456789/0123456789\"]",
+        "log.access = \"a\\u0000b\"",
+        "keys = { source = \"file\", file = \"\" }",
         "server.base_path = \"/\"",
         "server.base_path = \"/a?b\"",
         "server.max_connections = 0",

@@ -20,6 +20,9 @@ const MAX_PROBLEMS: usize = 100;
 /// Where a list may stand. Serde would also take one for a table, its elements in the order of the fields.
 const LISTS: [&str; 4] = ["server.listen", "server.trusted_proxies", "answers.headers", "origin.upstreams"];
 
+/// Values within values. The config's deepest is five; thousands, which TOML allows, would exhaust the stack.
+const MAX_DEPTH: usize = 20;
+
 /// What was read, and the faults that were cut out of it.
 pub(super) struct Reading<'t> {
     pub file: ConfigFile,
@@ -101,9 +104,9 @@ impl<'t> Places<'t> {
 
 /// Reads a config file's text.
 pub(super) fn read(text: &str) -> Reading<'_> {
+    let mut places = Places::new(text);
     let (tree, faults) = DeTable::parse_recoverable(text);
     let mut root = tree.into_inner();
-    let mut places = Places::new(text);
     let mut problems: Vec<Problem> = faults
         .iter()
         .map(|fault| {
@@ -112,6 +115,12 @@ pub(super) fn read(text: &str) -> Reading<'_> {
         })
         .collect();
     problems.truncate(MAX_PROBLEMS);
+    if let Some(offset) = too_deep(&root) {
+        let message = format!("nothing of the config stands deeper than {MAX_DEPTH} tables and lists");
+        problems.push(places.problem_at(String::new(), offset, message));
+        take_apart(root);
+        return Reading { file: ConfigFile::default(), places, problems, whole: false };
+    }
     let broken: Vec<usize> = problems.iter().map(|p| p.line).collect();
     // What stands below a table's broken header was put elsewhere: its names would be called unknown.
     let is_header = |line: &usize| text.lines().nth(line - 1).is_some_and(|l| l.trim_start().starts_with('['));
@@ -148,6 +157,34 @@ fn read_tree(root: &mut DeTable<'_>, places: &Places<'_>, problems: &mut Vec<Pro
         problems.push(places.problem_at(dotted(&path), span.start, message));
     }
     (ConfigFile::default(), false)
+}
+
+/// Where the tree is too deep to be walked by recursion.
+fn too_deep(root: &DeTable<'_>) -> Option<usize> {
+    let mut next: Vec<(usize, &Spanned<DeValue<'_>>)> = root.values().map(|value| (1, value)).collect();
+    while let Some((depth, value)) = next.pop() {
+        if depth > MAX_DEPTH {
+            return Some(value.span().start);
+        }
+        match value.get_ref() {
+            DeValue::Table(table) => next.extend(table.values().map(|below| (depth + 1, below))),
+            DeValue::Array(array) => next.extend(array.iter().map(|below| (depth + 1, below))),
+            _ => {}
+        }
+    }
+    None
+}
+
+/// Drops a tree that is too deep to drop itself, which is a recursion too.
+fn take_apart(root: DeTable<'_>) {
+    let mut next: Vec<DeValue<'_>> = vec![DeValue::Table(root)];
+    while let Some(value) = next.pop() {
+        match value {
+            DeValue::Table(table) => next.extend(table.into_iter().map(|(_, below)| below.into_inner())),
+            DeValue::Array(array) => next.extend(array.into_iter().map(Spanned::into_inner)),
+            _ => {}
+        }
+    }
 }
 
 /// Lists where none may stand, and their places.

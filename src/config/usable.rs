@@ -167,6 +167,18 @@ pub enum Access {
     File(PathBuf),
 }
 
+impl Config {
+    /// The names that differ in `next` and take effect only at the next start (contract section 3, the last paragraph).
+    pub fn needs_restart(&self, next: &Config) -> Vec<&'static str> {
+        let changed = [
+            ("server.listen", self.server.listen != next.server.listen),
+            ("server.threads", self.server.threads != next.server.threads),
+            ("origin.store", self.origin.store != next.origin.store),
+        ];
+        changed.into_iter().filter(|(_, changed)| *changed).map(|(name, _)| name).collect()
+    }
+}
+
 impl Limits {
     /// The tier of this name; the default one where the name is gone or none is given.
     pub fn tier(&self, name: Option<&str>) -> &Arc<Tier> {

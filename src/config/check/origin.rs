@@ -137,13 +137,11 @@ impl Checker<'_> {
             self.fault(path, format!("a postgres:// store is not in force yet: {why}"));
         } else if found.contains("://") {
             self.fault(path, "must be a path of an SQLite file");
-        } else if found.is_empty() || found.contains('\0') {
-            self.fault(path, "must be a path of an SQLite file, such as \"guildgate.db\"");
         } else if found == ":memory:" {
             // SQLite would take it and lose every setPoints that was answered with success.
             self.fault(path, "must be a file: what is in memory is lost at the end");
         }
-        self.path(&found)
+        self.file(path, &found)
     }
 
     pub(super) fn keys(&mut self, file: &KeysFile) -> Keys {
@@ -156,12 +154,9 @@ impl Checker<'_> {
         if file.file.is_some() && file.source != KeySource::File {
             self.notice("keys.file", "has no effect unless `keys.source` is \"file\"");
         }
-        if file.file.as_deref() == Some("") {
-            self.fault("keys.file", "must be a path");
-        }
         match (file.source, &file.file) {
             (KeySource::Store, _) => Keys::Store,
-            (KeySource::File, Some(keys)) => Keys::File(self.path(keys)),
+            (KeySource::File, Some(keys)) => Keys::File(self.file("keys.file", keys)),
             (KeySource::File, None) => {
                 self.fault("keys.file", "`keys.source` \"file\" needs it: the path of the key file");
                 Keys::Store // never seen: there is a fault

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 use std::thread;
 
 use ipnet::IpNet;
@@ -26,6 +27,9 @@ const MIN_HEADER: u64 = 1 << 10;
 
 /// Largest header limit. Each connection may hold that much.
 const MAX_HEADER: u64 = 1 << 20;
+
+/// Longest path of a socket: what the kernel's address holds beside its last zero.
+const MAX_SOCKET_PATH: usize = 107;
 
 impl Checker<'_> {
     pub(super) fn server(&mut self, file: &ServerFile) -> Server {
@@ -65,11 +69,7 @@ impl Checker<'_> {
         for (i, text) in listens.iter().enumerate() {
             let path = format!("server.listen[{i}]");
             let listen = match text.strip_prefix("unix:") {
-                Some("") => {
-                    self.fault(&path, "a path must follow `unix:`");
-                    continue;
-                }
-                Some(socket) => Listen::Unix(self.path(socket)),
+                Some(socket) => Listen::Unix(self.socket(&path, socket)),
                 None => match self.tcp_address(&path, text) {
                     Some(address) => Listen::Tcp(address),
                     None => continue,
@@ -84,6 +84,18 @@ impl Checker<'_> {
             found.push(listen);
         }
         found
+    }
+
+    fn socket(&mut self, path: &str, text: &str) -> PathBuf {
+        if text.is_empty() {
+            self.fault(path, "a path must follow `unix:`");
+            return PathBuf::new();
+        }
+        let socket = self.file(path, text);
+        if socket.as_os_str().len() > MAX_SOCKET_PATH {
+            self.fault(path, format!("must be at most {MAX_SOCKET_PATH} bytes long, folder included"));
+        }
+        socket
     }
 
     pub(super) fn tcp_address(&mut self, path: &str, text: &str) -> Option<SocketAddr> {

@@ -26,6 +26,7 @@ pub struct OriginFile {
     /// For an upstream's whole answer.
     pub timeout: HumanDuration,
     /// Requests at an upstream at once; over it, 21.
+    #[schemars(range(min = 1))]
     pub max_in_flight: u64,
     /// How often a read is asked again where nothing was answered; setPoints never is.
     pub retries: u64,

@@ -42,12 +42,14 @@ pub struct TierFile {
     /// Requests over time, such as "20/s" or "600/m".
     pub rate: HumanRate,
     /// Requests at once.
+    #[schemars(range(min = 1))]
     pub burst: u64,
     /// setPoints over time, counted in addition; where it is not given, there is no separate limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "HumanRate")]
     pub write_rate: Option<HumanRate>,
     /// setPoints at once.
+    #[schemars(range(min = 1))]
     pub write_burst: u64,
     /// Requests in a UTC day, kept across restarts.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -93,6 +95,7 @@ pub struct CandidateFile {
     /// Requests over time.
     pub rate: HumanRate,
     /// Requests at once.
+    #[schemars(range(min = 1))]
     pub burst: u64,
 }
 
@@ -110,6 +113,7 @@ pub struct StrangersFile {
     /// Requests without a valid key over time.
     pub rate: HumanRate,
     /// Requests without a valid key at once.
+    #[schemars(range(min = 1))]
     pub burst: u64,
 }
 
