@@ -13,9 +13,9 @@ use super::file::{
     AdminFile, AnswersFile, ClusterFile, ConfigFile, ErrorStatus, HEADERS, LevelFile, LogFile, LogFormat,
 };
 use super::leaf::{HumanDuration, HumanSize, shown};
+use super::places::Places;
 use super::problem::{Problem, instead};
 use super::secret::{Secret, Source};
-use super::tree::Places;
 use super::usable::{Access, AnswerHeaders, Answers, Config, Level, Log};
 use crate::wire::Wording;
 

@@ -1,11 +1,12 @@
 //! `gateway.toml`: what was typed ([`file::ConfigFile`]) and what is usable ([`Config`]) are two types.
 //!
-//! The way between them: [`tree`](self) reads the text and finds every fault of form, `check` judges the values;
-//! both collect [`Problems`], each with its line and column.
+//! On the way `tree` reads the text and finds every fault of form, then `check` judges the values; both collect
+//! [`Problems`], each with its line and column.
 
 mod check;
 pub mod file;
 pub mod leaf;
+mod places;
 mod problem;
 mod report;
 pub mod secret;
@@ -104,10 +105,13 @@ fn load_with(text: &str, folder: &Path, name: &str, env: &dyn Fn(&str) -> Option
     // One place, one fault: what stands in for a value already rejected is not judged as well.
     let judged = problems.split_off(form_faults);
     for problem in judged {
-        if !problems.iter().any(|p| (p.line, p.column) == (problem.line, problem.column) && p.path == problem.path) {
+        if !problems.iter().any(|p| (p.line, p.column, &p.path) == (problem.line, problem.column, &problem.path)) {
             problems.push(problem);
         }
     }
+    // What was made of a line that is no TOML is a guess, and its faults are the guess's.
+    let broken: Vec<usize> = problems.iter().filter(|p| p.path.is_empty()).map(|p| p.line).collect();
+    problems.retain(|p| p.path.is_empty() || !broken.contains(&p.line));
     problems.sort_by_key(|p| (p.line, p.column));
     match config {
         Some(config) if problems.is_empty() => Ok(Loaded { config, notices, path: None }),

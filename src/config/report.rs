@@ -35,7 +35,7 @@ pub fn report(loaded: &Loaded) -> String {
     page.freshness("reviews", &config.cache.reviews);
     page.log(config);
     if !notices.is_empty() {
-        page.line("\nTo be known:");
+        page.line("\nNotices:");
         for notice in notices {
             page.line(format_args!("  {notice}"));
         }

@@ -3,7 +3,6 @@
 //! Serde stops at the first fault. So the text is parsed to a tree whose nodes know their places; what serde
 //! rejects is noted and cut out of the tree, its default stands in, and the rest is read again.
 
-use std::collections::HashMap;
 use std::ops::Range;
 
 use serde::Deserialize;
@@ -12,6 +11,7 @@ use toml::de::{DeArray, DeTable, DeValue, Deserializer};
 
 use super::file::ConfigFile;
 use super::leaf::shown;
+use super::places::{Places, Step, dotted};
 use super::problem::{Problem, instead};
 
 /// Faults told at once. Whoever has more has given the wrong file; each costs one more reading of it.
@@ -32,88 +32,26 @@ pub(super) struct Reading<'t> {
     pub whole: bool,
 }
 
-/// Where in the text each name of the config stands.
-pub(super) struct Places<'t> {
-    text: &'t str,
-    values: HashMap<String, usize>,
-}
-
-/// A way down the tree: a name, or an element of a list.
-#[derive(Clone, Debug, PartialEq)]
-enum Step {
-    Name(String),
-    Element(usize),
-}
-
-impl<'t> Places<'t> {
-    fn new(text: &'t str) -> Self {
-        Places { text, values: HashMap::new() }
-    }
-
-    /// Whether the operator wrote this.
-    pub fn given(&self, path: &str) -> bool {
-        self.values.contains_key(path)
-    }
-
-    /// A fault of the value at this path; where it is not written, it is placed at what holds it.
-    pub fn problem(&self, path: &str, message: impl Into<String>) -> Problem {
-        let mut holder = path;
-        let offset = loop {
-            if let Some(&offset) = self.values.get(holder) {
-                break offset;
-            }
-            match holder.rfind(['.', '[']) {
-                Some(end) => holder = &holder[..end],
-                None => break 0,
-            }
-        };
-        self.problem_at(path.to_owned(), offset, message.into())
-    }
-
-    fn problem_at(&self, path: String, offset: usize, message: String) -> Problem {
-        let before = self.text.get(..offset).unwrap_or(self.text);
-        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-        let line = before.matches('\n').count() + 1;
-        let column = before[line_start..].chars().count() + 1;
-        Problem { path, line, column, message }
-    }
-
-    fn note(&mut self, table: &DeTable<'_>, above: &mut Vec<Step>) {
-        for (name, value) in table.iter() {
-            above.push(Step::Name(name.get_ref().to_string()));
-            self.note_value(value, above);
-            above.pop();
-        }
-    }
-
-    fn note_value(&mut self, value: &Spanned<DeValue<'_>>, path: &mut Vec<Step>) {
-        self.values.insert(dotted(path), value.span().start);
-        match value.get_ref() {
-            DeValue::Table(table) => self.note(table, path),
-            DeValue::Array(array) => {
-                for (i, element) in array.iter().enumerate() {
-                    path.push(Step::Element(i));
-                    self.note_value(element, path);
-                    path.pop();
-                }
-            }
-            _ => {}
-        }
-    }
-}
-
 /// Reads a config file's text.
 pub(super) fn read(text: &str) -> Reading<'_> {
     let mut places = Places::new(text);
     let (tree, faults) = DeTable::parse_recoverable(text);
     let mut root = tree.into_inner();
-    let mut problems: Vec<Problem> = faults
-        .iter()
-        .map(|fault| {
-            let offset = fault.span().map_or(text.len(), |span| span.start);
-            places.problem_at(String::new(), offset, fault.message().to_owned())
-        })
-        .collect();
+    let mut problems = Vec::new();
+    let mut header_broken = false;
+    for fault in faults {
+        let offset = fault.span().map_or(text.len(), |span| span.start);
+        let message = match fault.message() {
+            "duplicate key" => "duplicate name: it stands above already",
+            message => {
+                header_broken |= places.line_around(offset).trim_start().starts_with('[');
+                message
+            }
+        };
+        problems.push(places.problem_at(String::new(), offset, message.to_owned()));
+    }
+    problems.sort_by_key(|p| (p.line, p.column));
+    problems.dedup_by_key(|p| p.line); // the second on a line comes of the first
     problems.truncate(MAX_PROBLEMS);
     if let Some(offset) = too_deep(&root) {
         let message = format!("nothing of the config stands deeper than {MAX_DEPTH} tables and lists");
@@ -121,16 +59,11 @@ pub(super) fn read(text: &str) -> Reading<'_> {
         take_apart(root);
         return Reading { file: ConfigFile::default(), places, problems, whole: false };
     }
-    let broken: Vec<usize> = problems.iter().map(|p| p.line).collect();
     // What stands below a table's broken header was put elsewhere: its names would be called unknown.
-    let is_header = |line: &usize| text.lines().nth(line - 1).is_some_and(|l| l.trim_start().starts_with('['));
-    if broken.iter().any(is_header) {
+    if header_broken {
         return Reading { file: ConfigFile::default(), places, problems, whole: false };
     }
     let (file, whole) = read_tree(&mut root, &places, &mut problems);
-    // What was made of a line that is no TOML is a guess, and its faults are the guess's.
-    let mut seen = 0..broken.len();
-    problems.retain(|p| seen.next().is_some() || !broken.contains(&p.line));
     places.note(&root, &mut Vec::new());
     Reading { file, places, problems, whole }
 }
@@ -142,7 +75,7 @@ fn read_tree(root: &mut DeTable<'_>, places: &Places<'_>, problems: &mut Vec<Pro
         problems.push(places.problem_at(dotted(&path), offset, "no list can stand here".to_owned()));
     }
     while problems.len() < MAX_PROBLEMS {
-        let input = Deserializer::from(Spanned::new(0..places.text.len(), root.clone()));
+        let input = Deserializer::from(Spanned::new(0..0, root.clone()));
         let fault = match ConfigFile::deserialize(input) {
             Ok(file) => return (file, true),
             Err(fault) => fault,
@@ -274,29 +207,6 @@ fn remove_below<'i>(value: &mut Spanned<DeValue<'i>>, path: &[Step]) -> Option<D
     }
 }
 
-/// `limits.tiers.free.burst`, `server.listen[1]`.
-fn dotted(path: &[Step]) -> String {
-    let mut out = String::new();
-    for step in path {
-        match step {
-            Step::Element(i) => out += &format!("[{i}]"),
-            Step::Name(name) => {
-                if !out.is_empty() {
-                    out.push('.');
-                }
-                out += &bare(name);
-            }
-        }
-    }
-    out
-}
-
-/// A name as it is written in TOML: in quotes where it needs them.
-pub(super) fn bare(name: &str) -> String {
-    let plain = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
-    if plain { name.to_owned() } else { format!("{name:?}") }
-}
-
 /// Serde's message in the words of a config file, with the nearest valid name.
 fn explain(message: &str, path: &[Step], removed: Option<&DeValue<'_>>) -> String {
     // Serde lists the valid names in backquotes behind the wrong one.
@@ -313,15 +223,22 @@ fn explain(message: &str, path: &[Step], removed: Option<&DeValue<'_>>) -> Strin
         let names = names(rest);
         return format!("unknown value {}; {}", shown(value), instead(value, names.iter().map(String::as_str)));
     }
+    if let Some(rest) = message.strip_prefix("missing field ") {
+        return format!("needs {rest}");
+    }
+    if message.starts_with("wanted ") {
+        return "invalid type: expected a string".to_owned();
+    }
     // Rust's names of types mean nothing to who runs a gateway.
     let plain = [
         ("expected u64", "expected a whole number from 0"),
-        ("expected a sequence", "expected a list"),
-        ("expected a map", "expected a table"),
-        ("invalid type: sequence", "invalid type: list"),
+        (" as i128", ""),
+        (" as u128", ""),
         ("invalid type: map", "invalid type: table"),
+        ("invalid type: sequence", "invalid type: list"),
         ("invalid type: floating point", "invalid type: number"),
-        ("wanted string or table", "invalid type: expected a string"),
+        ("expected a map", "expected a table"),
+        ("expected a sequence", "expected a list"),
     ];
     plain.iter().fold(message.to_owned(), |message, (from, to)| message.replace(from, to))
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::Checker;
 use crate::config::file::{CacheFile, LimitsFile, TierFile};
 use crate::config::leaf::{HumanDuration, HumanRate, shown};
+use crate::config::places::bare;
 use crate::config::problem::{instead, nearest};
-use crate::config::tree::bare;
 use crate::config::usable::{Cache, Freshness, Limits, Rate, Tier};
 
 /// Requests at once. More is no limit any more.
