@@ -102,10 +102,9 @@ fn load_with(text: &str, folder: &Path, name: &str, env: &dyn Fn(&str) -> Option
     let form_faults = checker.problems.len();
     let config = whole.then(|| checker.config(&file));
     let check::Checker { mut problems, notices, .. } = checker;
-    // One place, one fault: what stands in for a value already rejected is not judged as well.
-    let judged = problems.split_off(form_faults);
-    for problem in judged {
-        if !problems.iter().any(|p| (p.line, p.column, &p.path) == (problem.line, problem.column, &problem.path)) {
+    // One name, one fault: what stands in for a value already rejected is not judged as well.
+    for problem in problems.split_off(form_faults) {
+        if !problems.iter().any(|p| p.path == problem.path) {
             problems.push(problem);
         }
     }

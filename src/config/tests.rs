@@ -58,6 +58,40 @@ fn an_empty_file_is_a_valid_config() {
 }
 
 #[test]
+fn zero_and_nothing_turn_off_what_they_are_said_to() {
+    let off =
+        "server = { max_connections_per_address = 0, health_path = \"\" }\nlog.access = \"\"\nanswers.headers = []\n";
+    let config = config(off);
+    assert_eq!(config.server.max_connections_per_address, None);
+    assert_eq!(config.server.health_path, None);
+    assert_eq!(config.log.access, Access::None);
+    let headers = AnswerHeaders { cache_status: false, ratelimit: false, request_id: false, age: false };
+    assert_eq!(config.answers.headers, headers);
+}
+
+#[test]
+fn each_word_of_the_file_has_its_own_meaning() {
+    let config = config(
+        "answers = { error_status = \"ok\", headers = [\"age\"], service_name = \"S\", key_command = \"K\" }\n\
+         log = { level = \"trace\", format = \"json\" }\ncache.reviews = { ttl = \"1s\", stale_while_revalidate = \"2s\", \
+         stale_if_error = \"3s\" }\nserver = { header_timeout = \"1ms\", body_timeout = \"2ms\", write_timeout = \"3ms\", \
+         idle_timeout = \"4ms\", drain_timeout = \"5ms\", max_body = \"1B\", max_header = \"2KiB\", threads = 3, \
+         trusted_proxies = [\"10.0.0.0/8\", \"::1\"] }\n",
+    );
+    assert!(config.answers.errors_as_ok && config.answers.headers.age && !config.answers.headers.ratelimit);
+    assert_eq!((config.answers.wording.service_name, config.answers.wording.key_command), ("S".into(), "K".into()));
+    assert!(config.log.level == Level::Trace && config.log.json);
+    let Freshness { ttl, stale_while_revalidate, stale_if_error } = config.cache.reviews;
+    assert_eq!([ttl, stale_while_revalidate, stale_if_error], [1, 2, 3].map(Duration::from_secs));
+    let server = config.server;
+    let timeouts =
+        [server.header_timeout, server.body_timeout, server.write_timeout, server.idle_timeout, server.drain_timeout];
+    assert_eq!(timeouts, [1, 2, 3, 4, 5].map(Duration::from_millis));
+    assert_eq!((server.max_body, server.max_header, server.threads), (1, 2048, 3));
+    assert_eq!(server.trusted_proxies, ["10.0.0.0/8".parse().unwrap(), "::1/128".parse().unwrap()]);
+}
+
+#[test]
 fn the_shipped_file_says_the_defaults() {
     let shipped = loaded(include_str!("../../gateway.toml")).unwrap();
     assert_eq!(shipped, loaded("").unwrap());

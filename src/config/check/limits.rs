@@ -57,6 +57,10 @@ impl Checker<'_> {
     fn missing_default(&mut self, file: &LimitsFile) {
         let (path, wanted) = ("limits.default_tier", file.default_tier.as_str());
         let names = file.tiers.keys().map(String::as_str);
+        let tier = format!("limits.tiers.{}", bare(wanted));
+        if self.problems.iter().any(|p| ["limits", "limits.tiers", &tier].contains(&p.path.as_str())) {
+            return; // it is there, and was cut out for a fault of its own
+        }
         if wanted != STANDARD {
             let all = names.chain(file.tiers.is_empty().then_some(STANDARD));
             self.fault(path, format!("there is no tier {}; {}", shown(wanted), instead(wanted, all)));

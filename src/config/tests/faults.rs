@@ -131,6 +131,18 @@ fn faults_of_type_are_told_in_the_words_of_the_file() {
 }
 
 #[test]
+fn a_rejected_value_makes_no_second_fault_by_its_absence() {
+    for text in [
+        "keys = { source = \"file\", file = 5 }",
+        "origin = { kind = \"http\", upstreams = 5 }",
+        "limits = { default_tier = \"gold\", tiers = 5 }",
+        "limits = { default_tier = \"gold\", tiers.gold = 5 }",
+    ] {
+        assert_eq!(faults(text).len(), 1, "{text}: {:#?}", faults(text));
+    }
+}
+
+#[test]
 fn a_column_counts_characters_and_a_fault_of_nothing_written_stands_at_its_section() {
     assert_eq!(faults("answers = { service_name = \"日本\", x = 1 }")[0][..5], *"1:34:");
     assert_eq!(faults("\r\n[keys]\r\nsource = \"file\"\r\n")[0][..15], *"2:1: keys.file:");
