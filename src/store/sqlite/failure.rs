@@ -1,5 +1,6 @@
 //! SQLite's errors as lines for the operator: what failed, and what to do next.
 
+use std::fmt::Display;
 use std::path::Path;
 
 use rusqlite::{Error, ErrorCode};
@@ -47,9 +48,7 @@ pub(super) fn line(path: &Path, error: &Error) -> String {
         Some(ErrorCode::NotADatabase) => {
             format!("{path} is not an SQLite file; name another file for the store, or move this one away")
         }
-        Some(ErrorCode::DatabaseCorrupt) => {
-            format!("{path} is damaged or cut short ({error}); put a backup in its place, and remove its -wal and -shm")
-        }
+        Some(ErrorCode::DatabaseCorrupt) => cut_short(&path, error),
         Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => read_only(&path),
         Some(ErrorCode::CannotOpen) => {
             format!("{path} cannot be opened ({error}); check that the file and its folder belong to this user")
@@ -59,6 +58,14 @@ pub(super) fn line(path: &Path, error: &Error) -> String {
     }
 }
 
-pub(super) fn read_only(path: &dyn std::fmt::Display) -> String {
+pub(super) fn read_only(path: &dyn Display) -> String {
     format!("{path} is read-only; make the file and its folder writable for this user (chmod u+w)")
+}
+
+fn cut_short(path: &dyn Display, why: &dyn Display) -> String {
+    format!("{path} is damaged or cut short ({why}); put a backup in its place, and remove its -wal and -shm")
+}
+
+pub(super) fn damaged(path: &Path, why: &str) -> StoreError {
+    StoreError::Failed(cut_short(&path.display(), &why))
 }

@@ -153,7 +153,7 @@ impl SqliteStore {
         sql: &str,
         each: impl Fn(&Row<'_>) -> rusqlite::Result<T>,
     ) -> Result<Vec<T>, StoreError> {
-        let rows = self.readers.with(|conn| {
+        self.readers.with(|conn| {
             let no = match guild_number(conn, guild) {
                 Ok(no) => no,
                 Err(Fault::Own(refused)) => return Ok(Err(refused)),
@@ -162,8 +162,7 @@ impl SqliteStore {
             let mut statement = conn.prepare_cached(sql)?;
             let rows = statement.query_map(params![no, of.map(MemberId::as_i64)], &each)?;
             rows.collect::<rusqlite::Result<Vec<T>>>().map(Ok)
-        })?;
-        rows
+        })?
     }
 }
 

@@ -8,7 +8,7 @@ mod members; // members, their warns and reviews
 pub(super) mod open;
 mod readers;
 #[cfg(test)]
-mod tests;
+pub(in crate::store) mod tests;
 mod writer;
 
 use std::path::{Path, PathBuf};

@@ -78,6 +78,7 @@ pub(super) fn prepare(path: &Path) -> Result<Identity, StoreError> {
             path.display()
         )));
     }
+    refuse_torn(&conn, path, meta.len())?;
     if owner == 0 {
         conn.pragma_update(None, "application_id", APPLICATION_ID).map_err(|e| failure::of(path, &e))?;
     }
@@ -85,6 +86,18 @@ pub(super) fn prepare(path: &Path) -> Result<Identity, StoreError> {
     conn.pragma_update(None, "synchronous", "FULL").map_err(|e| failure::of(path, &e))?;
     migrate(&mut conn, path)?;
     Identity::of(path).map_err(|e| failed(path, &e))
+}
+
+/// SQLite sees that pages are missing, but not that the last one is cut. Beside a WAL that may be
+/// a crash's doing, which the WAL mends.
+fn refuse_torn(conn: &Connection, path: &Path, size: u64) -> Result<(), StoreError> {
+    let mut wal = path.as_os_str().to_owned();
+    wal.push("-wal");
+    if fs::metadata(wal).is_ok_and(|wal| wal.len() > 0) {
+        return Ok(());
+    }
+    let page: i64 = conn.pragma_query_value(None, "page_size", |row| row.get(0)).map_err(|e| failure::of(path, &e))?;
+    if size.is_multiple_of(page.cast_unsigned()) { Ok(()) } else { Err(failure::damaged(path, "its last page is cut")) }
 }
 
 /// A connection that writes.

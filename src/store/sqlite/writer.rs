@@ -228,7 +228,8 @@ impl Desk {
             let Some(wait) = self.next_wait(group) else { return };
             match self.commit(group, wait) {
                 Ok(()) => return group.drain(..).for_each(|job| job.answer(None)),
-                Err(Trouble::Locked) => {}
+                // Who came meanwhile waits along, each until a deadline of its own.
+                Err(Trouble::Locked) => group.extend(self.jobs.try_iter().take(GROUP - group.len())),
                 Err(Trouble::Failed(line)) => {
                     return group.drain(..).for_each(|job| job.answer(Some(StoreError::Failed(line.clone()))));
                 }

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
+use rusqlite::fallible_streaming_iterator::FallibleStreamingIterator;
 use rusqlite::{Connection, Row, Rows, Transaction};
 
 use super::import::Progress;
@@ -28,15 +29,15 @@ pub enum ExportError {
     Store(#[from] StoreError),
     #[error("the export cannot be written: {0}")]
     Write(#[from] io::Error),
-    /// The store's own rows could not be read; named by the caller, who knows the file.
-    #[error("{0}")]
-    Sqlite(rusqlite::Error),
 }
 
-impl From<rusqlite::Error> for ExportError {
-    fn from(error: rusqlite::Error) -> Self {
-        ExportError::Sqlite(error)
-    }
+/// As it is met, before the file's name is added.
+#[derive(Debug, thiserror::Error)]
+enum Cut {
+    #[error(transparent)]
+    Sqlite(#[from] rusqlite::Error),
+    #[error(transparent)]
+    Write(#[from] io::Error),
 }
 
 impl SqliteStore {
@@ -48,11 +49,10 @@ impl SqliteStore {
         let mut conn = open::readable(self.path(), BUSY).map_err(told)?;
         let snapshot = conn.transaction().map_err(told)?;
         let mut sink = Sink { to, progress, so_far: Progress::default(), line: Vec::new() };
-        match write_all(&snapshot, &mut sink) {
-            Ok(()) => {}
-            Err(ExportError::Sqlite(e)) => return Err(told(e)),
-            Err(e) => return Err(e),
-        }
+        write_all(&snapshot, &mut sink).map_err(|e| match e {
+            Cut::Sqlite(e) => told(e),
+            Cut::Write(e) => ExportError::Write(e),
+        })?;
         sink.to.flush()?;
         (sink.progress)(sink.so_far);
         Ok(sink.so_far.records)
@@ -67,7 +67,7 @@ struct Sink<'a> {
 }
 
 impl Sink<'_> {
-    fn put(&mut self, record: &Record) -> Result<(), ExportError> {
+    fn put(&mut self, record: &Record) -> Result<(), Cut> {
         self.line.clear();
         serde_json::to_writer(&mut self.line, record).map_err(io::Error::from)?;
         self.line.push(b'\n');
@@ -81,7 +81,7 @@ impl Sink<'_> {
     }
 }
 
-fn write_all(snapshot: &Transaction<'_>, sink: &mut Sink<'_>) -> Result<(), ExportError> {
+fn write_all(snapshot: &Transaction<'_>, sink: &mut Sink<'_>) -> Result<(), Cut> {
     let mut guilds = snapshot.prepare("SELECT no, id, name FROM guild ORDER BY id")?;
     let mut rows = guilds.query([])?;
     while let Some(row) = rows.next()? {
@@ -93,7 +93,7 @@ fn write_all(snapshot: &Transaction<'_>, sink: &mut Sink<'_>) -> Result<(), Expo
 }
 
 /// Three cursors side by side, all ordered by member: a query for each member would take longer.
-fn write_members(conn: &Connection, no: i64, guild: &GuildId, sink: &mut Sink<'_>) -> Result<(), ExportError> {
+fn write_members(conn: &Connection, no: i64, guild: &GuildId, sink: &mut Sink<'_>) -> Result<(), Cut> {
     let mut members = conn.prepare_cached(MEMBERS)?;
     let (mut warns, mut reviews) = (conn.prepare_cached(WARNS)?, conn.prepare_cached(REVIEWS)?);
     let mut warns = Ahead::of(warns.query([no])?)?;
@@ -133,25 +133,21 @@ struct Ahead<'s> {
 }
 
 impl<'s> Ahead<'s> {
-    fn of(rows: Rows<'s>) -> Result<Self, ExportError> {
+    fn of(rows: Rows<'s>) -> Result<Self, Cut> {
         let mut ahead = Ahead { rows, next: None };
         ahead.step()?;
         Ok(ahead)
     }
 
-    fn step(&mut self) -> Result<(), ExportError> {
+    fn step(&mut self) -> Result<(), Cut> {
         self.next = self.rows.next()?.map(member_id).transpose()?;
         Ok(())
     }
 
     /// The rows of `member`, which comes after all those asked for before.
-    fn each_of(
-        &mut self,
-        member: MemberId,
-        mut write: impl FnMut(&Row<'_>) -> Result<(), ExportError>,
-    ) -> Result<(), ExportError> {
+    fn each_of(&mut self, member: MemberId, mut write: impl FnMut(&Row<'_>) -> Result<(), Cut>) -> Result<(), Cut> {
         while self.next == Some(member) {
-            if let Some(row) = rusqlite::fallible_streaming_iterator::FallibleStreamingIterator::get(&self.rows) {
+            if let Some(row) = self.rows.get() {
                 write(row)?;
             }
             self.step()?;
