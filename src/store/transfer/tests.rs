@@ -269,7 +269,9 @@ fn record() -> impl Strategy<Value = Record> {
 /// What a store holds after `records`, as lines in the order of an export: the rules once more,
 /// on a map.
 fn expected(records: &[Record]) -> String {
-    let mut map: BTreeMap<(String, Option<(u64, u8, i64)>), Record> = BTreeMap::new();
+    /// Guild; and in it the member, the kind, and the number of the warn or review.
+    type Place = (String, Option<(u64, u8, i64)>);
+    let mut map: BTreeMap<Place, Record> = BTreeMap::new();
     for record in records {
         let guild = record.guild().to_string();
         let place = match record {
