@@ -205,7 +205,8 @@ fn what_protects_nobody_and_is_not_in_force_is_said() {
 #[test]
 fn what_needs_a_restart_is_said_by_name() {
     let next = "server = { threads = 1023, max_connections = 5 }\norigin.store = \"b.db\"\n";
-    assert_eq!(config("").needs_restart(&config(next)), ["server.threads", "origin.store"]);
+    let named = ["server.threads", "server.max_connections", "origin.store"];
+    assert_eq!(config("").needs_restart(&config(next)), named);
     assert_eq!(config("").needs_restart(&config("server.listen = [\"[::1]:1\"]")), ["server.listen"]);
     assert_eq!(config("").needs_restart(&config("limits.shadow = true")), Vec::<&str>::new());
 }

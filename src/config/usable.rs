@@ -173,7 +173,14 @@ impl Config {
         let changed = [
             ("server.listen", self.server.listen != next.server.listen),
             ("server.threads", self.server.threads != next.server.threads),
+            ("server.max_connections", self.server.max_connections != next.server.max_connections),
+            (
+                "server.max_connections_per_address",
+                self.server.max_connections_per_address != next.server.max_connections_per_address,
+            ),
             ("origin.store", self.origin.store != next.origin.store),
+            ("cache.max_size", self.cache.max_size != next.cache.max_size),
+            ("log", self.log != next.log),
         ];
         changed.into_iter().filter(|(_, changed)| *changed).map(|(name, _)| name).collect()
     }
