@@ -10,6 +10,7 @@ use rusqlite::{Connection, TransactionBehavior};
 use tokio::sync::oneshot;
 
 use super::feed::Marks;
+use super::open::Identity;
 use super::{failure, open};
 use crate::clock::{Clock, Tick};
 use crate::store::{Change, StoreError};
@@ -137,6 +138,7 @@ pub(super) struct Writer {
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub path: PathBuf,
+    pub identity: Identity,
     pub node: i64,
     /// How long a job waits for another process's lock, from its queueing on.
     pub busy_wait: Duration,
@@ -258,6 +260,7 @@ impl Desk {
     /// One transaction. `Locked` comes only from its beginning, when no job has run.
     fn commit(&mut self, group: &mut Group, wait: Duration) -> Result<(), Trouble> {
         let told = |e| Trouble::of(&self.plan.path, &e);
+        self.plan.identity.check(&self.plan.path).map_err(|e| Trouble::Failed(e.to_string()))?;
         let mut conn = match self.conn.take() {
             Some(conn) => conn,
             None => open::writable(&self.plan.path).map_err(told)?,
