@@ -2,11 +2,14 @@
 //! disk that is there; compare the figures of one run with each other, not with another machine's.
 #![expect(clippy::unwrap_used, reason = "a bench that cannot go on should say so and stop")]
 
+use std::fs::File;
+use std::io::{BufReader, BufWriter, Write as _};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{Criterion, SamplingMode, Throughput, criterion_group, criterion_main};
 use guildgate::model::{GuildId, MemberId};
+use guildgate::store::transfer::Mode;
 use guildgate::store::{SqliteStore, Store};
 use rusqlite::Connection;
 use tempfile::TempDir;
@@ -30,7 +33,7 @@ impl Bench {
         let member = |id| format!("{{\"guild\":\"1\",\"member\":\"{id}\",\"name\":\"m{id}\",\"points\":{id}}}\n");
         let lines: String =
             std::iter::once("{\"guild\":\"1\",\"name\":\"G\"}\n".to_owned()).chain((0..MEMBERS).map(member)).collect();
-        store.import(lines.as_bytes(), guildgate::store::transfer::Mode::AllOrNothing, &mut |_| {}).unwrap();
+        store.import(lines.as_bytes(), Mode::AllOrNothing, &mut |_| {}).unwrap();
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         Bench { folder, store: store.into(), guild: "1".parse().unwrap(), runtime }
     }
@@ -106,5 +109,45 @@ fn writes(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, reads, writes);
+/// A million members of a thousand guilds, into a new store each time.
+fn import(c: &mut Criterion) {
+    const ALL: u64 = 1_000_000;
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let file = folder.path().join("members.jsonl");
+    let mut lines = BufWriter::new(File::create(&file).unwrap());
+    for guild in 0..1000 {
+        writeln!(lines, "{{\"guild\":\"{guild}\",\"name\":\"G\"}}").unwrap();
+        for _ in 0..ALL / 1000 {
+            let member = fastrand::u64(1 << 57..1 << 60);
+            writeln!(lines, "{{\"guild\":\"{guild}\",\"member\":\"{member}\",\"name\":\"A name\",\"points\":1250}}")
+                .unwrap();
+        }
+    }
+    lines.into_inner().unwrap().sync_all().unwrap();
+    let mut group = c.benchmark_group("store/import");
+    group.throughput(Throughput::Elements(ALL)).sample_size(10).sampling_mode(SamplingMode::Flat);
+    group.warm_up_time(Duration::from_millis(1)).measurement_time(Duration::from_secs(10));
+    group.bench_function("a million members", |b| {
+        b.iter_custom(|times| (0..times).map(|_| import_once(folder.path(), &file)).sum());
+    });
+    group.finish();
+}
+
+fn import_once(folder: &Path, file: &Path) -> Duration {
+    let home = tempfile::tempdir_in(folder).unwrap();
+    let store = SqliteStore::open(home.path().join("store.db")).unwrap();
+    let (start, mut applying) = (Instant::now(), None);
+    let source = BufReader::with_capacity(1 << 18, File::open(file).unwrap());
+    let told = store.import(source, Mode::AllOrNothing, &mut |p| {
+        if p.applying {
+            applying = Some(start.elapsed());
+        }
+    });
+    assert_eq!(told.unwrap().records, 1_001_000);
+    let all = start.elapsed();
+    eprintln!("staged in {:?}, applied in {:?}", applying.unwrap(), all - applying.unwrap());
+    all
+}
+
+criterion_group!(benches, reads, writes, import);
 criterion_main!(benches);

@@ -100,16 +100,8 @@ impl Feed {
 
     /// What others changed since the last call.
     pub(super) fn changes(&mut self) -> Result<Vec<Change>, StoreError> {
-        match Identity::of(&self.path) {
-            Ok(now) if now == self.identity => {}
-            Ok(_) => return Err(self.lost("another file has been put in its place")),
-            Err(e) => return Err(self.lost(&e.to_string())),
-        }
+        self.identity.check(&self.path)?;
         self.read().map_err(|e| failure::of(&self.path, &e))
-    }
-
-    fn lost(&self, why: &str) -> StoreError {
-        StoreError::Failed(format!("{}: {why}; stop the server and start it again", self.path.display()))
     }
 
     fn read(&mut self) -> rusqlite::Result<Vec<Change>> {

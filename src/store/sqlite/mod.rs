@@ -69,13 +69,15 @@ impl SqliteStore {
 
     /// As [`SqliteStore::open`], with settings of one's own.
     pub fn open_with(path: impl AsRef<Path>, settings: Settings) -> Result<Self, StoreError> {
-        let path = path.as_ref().to_owned();
+        // Absolute, so that no name has a meaning of its own to SQLite, as ":memory:" has.
+        let path = std::path::absolute(path.as_ref())
+            .map_err(|e| StoreError::Failed(format!("'{}' is no name for a store: {e}", path.as_ref().display())))?;
         let identity = open::prepare(&path)?;
         super::transfer::remove_leftovers(&path);
         let node = getrandom::u64().map_err(|e| StoreError::Failed(format!("no random number to be had: {e}")))?;
         let node = node.cast_signed();
         let Settings { busy_wait, feed_kept } = settings;
-        let writer = Writer::start(Plan { path: path.clone(), node, busy_wait, feed_kept })?;
+        let writer = Writer::start(Plan { path: path.clone(), identity, node, busy_wait, feed_kept })?;
         let readers = Readers::open(&path)?;
         let feed = Mutex::new(Feed::open(&path, identity, node)?);
         Ok(SqliteStore { feed, readers, writer, path, node, feed_kept })

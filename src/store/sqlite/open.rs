@@ -32,6 +32,9 @@ const OPENING_POLL: Duration = Duration::from_millis(10);
 /// How long the statements of opening wait for a lock, such as an import's.
 const OPENING_BUSY: Duration = Duration::from_secs(10);
 
+/// Bytes of WAL kept for reuse: a usual one has 4 MiB, an import's hundreds, which are given back.
+const WAL_KEPT: i64 = 16 << 20;
+
 /// Statements kept prepared per connection: all that this module has, and room.
 const STATEMENTS: usize = 64;
 
@@ -46,6 +49,17 @@ impl Identity {
     pub(super) fn of(path: &Path) -> io::Result<Self> {
         let meta = fs::metadata(path)?;
         Ok(Identity { device: meta.dev(), inode: meta.ino() })
+    }
+
+    /// Refuses to go on where another file, or none, is in the place of this one: what is written
+    /// to a file without a name is lost when the process ends.
+    pub(super) fn check(self, path: &Path) -> Result<(), StoreError> {
+        let why = match Identity::of(path) {
+            Ok(now) if now == self => return Ok(()),
+            Ok(_) => "another file has been put in its place".to_owned(),
+            Err(e) => e.to_string(),
+        };
+        Err(StoreError::Failed(format!("{}: {why}; stop the server and start it again", path.display())))
     }
 }
 
@@ -82,7 +96,15 @@ pub(super) fn prepare(path: &Path) -> Result<Identity, StoreError> {
     if owner == 0 {
         conn.pragma_update(None, "application_id", APPLICATION_ID).map_err(|e| failure::of(path, &e))?;
     }
-    conn.pragma_update(None, "journal_mode", "WAL").map_err(|e| failure::of(path, &e))?;
+    let mode: String = conn
+        .pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))
+        .map_err(|e| failure::of(path, &e))?;
+    if mode != "wal" {
+        return Err(StoreError::Failed(format!(
+            "{} lies on a file system without shared memory, which SQLite's WAL needs; put the store on a local disk",
+            path.display()
+        )));
+    }
     conn.pragma_update(None, "synchronous", "FULL").map_err(|e| failure::of(path, &e))?;
     migrate(&mut conn, path)?;
     Identity::of(path).map_err(|e| failed(path, &e))
@@ -91,7 +113,8 @@ pub(super) fn prepare(path: &Path) -> Result<Identity, StoreError> {
 /// SQLite sees that pages are missing, but not that the last one is cut. Beside a WAL that may be
 /// a crash's doing, which the WAL mends.
 fn refuse_torn(conn: &Connection, path: &Path, size: u64) -> Result<(), StoreError> {
-    let mut wal = path.as_os_str().to_owned();
+    // SQLite puts it beside the file itself, not beside a link to it.
+    let mut wal = fs::canonicalize(path).map_err(|e| failed(path, &e))?.into_os_string();
     wal.push("-wal");
     if fs::metadata(wal).is_ok_and(|wal| wal.len() > 0) {
         return Ok(());
@@ -106,6 +129,7 @@ pub(in crate::store) fn writable(path: &Path) -> rusqlite::Result<Connection> {
     // FULL: the commit is fsynced before it is acknowledged (guarantee 1).
     conn.pragma_update(None, "synchronous", "FULL")?;
     conn.pragma_update(None, "foreign_keys", true)?;
+    conn.pragma_update(None, "journal_size_limit", WAL_KEPT)?;
     conn.set_prepared_statement_cache_capacity(STATEMENTS);
     Ok(conn)
 }

@@ -10,6 +10,7 @@ use rusqlite::{Connection, TransactionBehavior};
 use tokio::sync::oneshot;
 
 use super::feed::Marks;
+use super::open::Identity;
 use super::{failure, open};
 use crate::clock::{Clock, Tick};
 use crate::store::{Change, StoreError};
@@ -41,7 +42,7 @@ trait Job: Send {
     fn queued(&self) -> Tick;
     /// Runs it, and notes what it changed. An error is the whole group's: the disk or the file
     /// failed, and the transaction with it. What the job alone got wrong it keeps to itself.
-    fn run(&mut self, conn: &Connection, marks: &mut Marks) -> Result<(), StoreError>;
+    fn run(&mut self, conn: &Connection, path: &Path, marks: &mut Marks) -> Result<(), StoreError>;
     /// Answers the caller: what came of it, or the fault that the whole group met.
     fn answer(self: Box<Self>, fault: Option<StoreError>);
 }
@@ -49,7 +50,6 @@ trait Job: Send {
 struct Task<T, F> {
     queued: Tick,
     writes: Writes,
-    path: PathBuf,
     work: Option<F>,
     made: Option<Result<T, StoreError>>,
     answer: oneshot::Sender<Result<T, StoreError>>,
@@ -67,22 +67,16 @@ impl From<rusqlite::Error> for Fault {
     }
 }
 
-impl From<StoreError> for Fault {
-    fn from(error: StoreError) -> Self {
-        Fault::Own(error)
-    }
-}
-
 impl<T: Send, F: FnOnce(&Connection) -> Result<(T, Change), Fault> + Send> Job for Task<T, F> {
     fn queued(&self) -> Tick {
         self.queued
     }
 
-    fn run(&mut self, conn: &Connection, marks: &mut Marks) -> Result<(), StoreError> {
+    fn run(&mut self, conn: &Connection, path: &Path, marks: &mut Marks) -> Result<(), StoreError> {
         let Some(work) = self.work.take() else { return Ok(()) };
         let made = match self.writes {
             Writes::Once => work(conn),
-            Writes::Several => alone(conn, work),
+            Writes::Several => alone(conn, work).map_err(|e| failure::of(path, &e))?,
         };
         self.made = Some(match made {
             Ok((made, change)) => {
@@ -90,10 +84,13 @@ impl<T: Send, F: FnOnce(&Connection) -> Result<(T, Change), Fault> + Send> Job f
                 Ok(made)
             }
             Err(Fault::Own(error)) => Err(error),
-            Err(Fault::Sqlite(error)) if conn.is_autocommit() || failure::is_the_files(&error) => {
-                return Err(failure::of(&self.path, &error));
+            Err(Fault::Sqlite(error)) => {
+                let told = failure::of(path, &error);
+                if conn.is_autocommit() || failure::is_the_files(&error) {
+                    return Err(told);
+                }
+                Err(told)
             }
-            Err(Fault::Sqlite(error)) => Err(failure::of(&self.path, &error)),
         });
         Ok(())
     }
@@ -111,17 +108,23 @@ impl<T: Send, F: FnOnce(&Connection) -> Result<(T, Change), Fault> + Send> Job f
     }
 }
 
-/// Runs `work` in a savepoint: all of it stays, or nothing.
-fn alone<T>(conn: &Connection, work: impl FnOnce(&Connection) -> Result<T, Fault>) -> Result<T, Fault> {
+/// Runs `work` in a savepoint: all of it stays, or nothing. The outer error is the savepoint's own,
+/// with which nobody can say what stays.
+fn alone<T>(
+    conn: &Connection,
+    work: impl FnOnce(&Connection) -> Result<T, Fault>,
+) -> rusqlite::Result<Result<T, Fault>> {
     conn.prepare_cached("SAVEPOINT job")?.execute([])?;
     let made = work(conn);
-    if made.is_err() && !conn.is_autocommit() {
+    // Some errors roll everything back, the savepoint with it.
+    if conn.is_autocommit() {
+        return Ok(made);
+    }
+    if made.is_err() {
         conn.prepare_cached("ROLLBACK TO job")?.execute([])?;
     }
-    if !conn.is_autocommit() {
-        conn.prepare_cached("RELEASE job")?.execute([])?;
-    }
-    made
+    conn.prepare_cached("RELEASE job")?.execute([])?;
+    Ok(made)
 }
 
 /// The way to the writing thread. Dropping it lets the thread finish its queue, and waits for it.
@@ -130,13 +133,13 @@ pub(super) struct Writer {
     queue: Option<SyncSender<Box<dyn Job>>>,
     thread: Option<JoinHandle<()>>,
     clock: Clock,
-    path: PathBuf,
 }
 
 /// How this store writes.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub path: PathBuf,
+    pub identity: Identity,
     pub node: i64,
     /// How long a job waits for another process's lock, from its queueing on.
     pub busy_wait: Duration,
@@ -154,26 +157,26 @@ impl Writer {
     pub(super) fn start(plan: Plan) -> Result<Self, StoreError> {
         let conn = open::writable(&plan.path).map_err(|e| failure::of(&plan.path, &e))?;
         let (queue, jobs) = mpsc::sync_channel(QUEUE);
-        let (clock, path) = (Clock::system(), plan.path.clone());
+        let clock = Clock::system();
         let desk = Desk { plan, clock: clock.clone(), jobs, conn: Some(conn) };
         let thread = std::thread::Builder::new()
             .name("store-writer".to_owned())
             .spawn(move || desk.run())
             .map_err(|e| StoreError::Failed(format!("no thread for the store's writer: {e}")))?;
-        Ok(Writer { queue: Some(queue), thread: Some(thread), clock, path })
+        Ok(Writer { queue: Some(queue), thread: Some(thread), clock })
     }
 
     /// Queues `work`, which says what it made and what it changed, and waits until it is committed.
-    /// `work` only runs its own statements: the transaction is the group's. A caller that stops waiting harms nothing:
-    /// the job is done all the same.
+    /// `work` only runs its own statements: the transaction is the group's. A caller that stops
+    /// waiting harms nothing: the job is done all the same.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         writes: Writes,
         work: impl FnOnce(&Connection) -> Result<(T, Change), Fault> + Send + 'static,
     ) -> Result<T, StoreError> {
         let (answer, told) = oneshot::channel();
-        let (queued, path) = (self.clock.now(), self.path.clone());
-        let task = Task { queued, writes, path, work: Some(work), made: None, answer };
+        let queued = self.clock.now();
+        let task = Task { queued, writes, work: Some(work), made: None, answer };
         let gone = || StoreError::Failed("the store's writer has stopped; start the server again".to_owned());
         let queue = self.queue.as_ref().ok_or_else(gone)?;
         queue.try_send(Box::new(task)).map_err(|e| match e {
@@ -244,8 +247,9 @@ impl Desk {
     fn send_away_the_late(&self, group: &mut Group) {
         let now = self.clock.now();
         for job in group.extract_if(.., |job| self.deadline(job.as_ref()) <= now) {
-            let path = self.plan.path.display();
-            job.answer(Some(StoreError::Busy(format!("another process holds {path}; nothing was written, try again"))));
+            let (path, wait) = (self.plan.path.display(), self.plan.busy_wait);
+            let line = format!("{path} could not be had for writing within {wait:?}; nothing was written, try again");
+            job.answer(Some(StoreError::Busy(line)));
         }
     }
 
@@ -258,6 +262,7 @@ impl Desk {
     /// One transaction. `Locked` comes only from its beginning, when no job has run.
     fn commit(&mut self, group: &mut Group, wait: Duration) -> Result<(), Trouble> {
         let told = |e| Trouble::of(&self.plan.path, &e);
+        self.plan.identity.check(&self.plan.path).map_err(|e| Trouble::Failed(e.to_string()))?;
         let mut conn = match self.conn.take() {
             Some(conn) => conn,
             None => open::writable(&self.plan.path).map_err(told)?,
@@ -290,7 +295,7 @@ fn transact(conn: &mut Connection, group: &mut Group, plan: &Plan) -> Result<(),
     let mut marks = Marks::default();
     for job in group {
         // The neighbours' work is rolled back with it.
-        job.run(&tx, &mut marks).map_err(|e| Trouble::Failed(e.to_string()))?;
+        job.run(&tx, &plan.path, &mut marks).map_err(|e| Trouble::Failed(e.to_string()))?;
     }
     let done = marks.write(&tx, plan.node, plan.feed_kept).and_then(|()| tx.commit());
     // Never `Locked`: the jobs have run, and run once.

@@ -92,13 +92,17 @@ async fn a_store_put_back_to_an_earlier_state_is_told_as_everything() {
 }
 
 #[tokio::test]
-async fn another_file_in_the_stores_place_is_an_error() {
-    let world = World::new();
-    let other = World::new();
-    std::fs::copy(other.path(), world.folder.path().join("copy.db")).unwrap();
+async fn another_file_in_the_stores_place_is_an_error_and_nothing_is_written_to_the_lost_one() {
+    let (world, other) = (World::new(), World::new());
+    world.store.add(&guild("g")).await;
+    let copy = world.folder.path().join("copy.db");
+    std::fs::copy(other.path(), &copy).unwrap();
     assert_eq!(world.store.changes().await.unwrap(), []);
-    std::fs::rename(world.folder.path().join("copy.db"), world.path()).unwrap();
-    assert!(matches!(world.store.changes().await, Err(StoreError::Failed(_))));
+    std::fs::rename(copy, world.path()).unwrap();
+    let lost = |answer: Option<StoreError>| assert!(matches!(&answer, Some(StoreError::Failed(_))), "{answer:?}");
+    lost(world.store.changes().await.err());
+    lost(world.store.set_points(&guild("g"), member(7), 5).await.err());
     std::fs::remove_file(world.path()).unwrap();
-    assert!(matches!(world.store.changes().await, Err(StoreError::Failed(_))));
+    lost(world.store.changes().await.err());
+    lost(world.store.set_points(&guild("g"), member(7), 5).await.err());
 }

@@ -10,29 +10,50 @@ fn commits(world: &World) -> i64 {
     world.raw().query_row("SELECT max(seq) FROM change", [], |row| row.get(0)).unwrap()
 }
 
+/// Keeps the writer at work while `queue` queues, so that all of it becomes one group; `queue` is
+/// handed what lets the writer go on.
+async fn grouped<T>(store: &SqliteStore, queue: impl AsyncFnOnce(std::sync::mpsc::Sender<()>) -> T) -> T {
+    let (entered, at_work) = tokio::sync::oneshot::channel();
+    let (open, opened) = std::sync::mpsc::channel();
+    let wait = move |_: &Connection| {
+        entered.send(()).unwrap();
+        opened.recv().unwrap();
+        Ok(((), Change::Directory))
+    };
+    let queued = async {
+        at_work.await.unwrap();
+        queue(open).await
+    };
+    let (gate, answers) = tokio::join!(store.writer.run(Writes::Once, wait), queued);
+    gate.unwrap();
+    answers
+}
+
 #[tokio::test]
 async fn many_writes_at_once_share_a_commit_and_are_all_answered_and_durable() {
     let world = World::with(PATIENT);
     world.store.add(&guild("g")).await;
     let before = commits(&world);
-    let store = std::sync::Arc::new(world.store);
-    let world = World { store: SqliteStore::open(world.folder.path().join("store.db")).unwrap(), folder: world.folder };
-    // While another holds the lock they queue up.
-    let other = world.raw();
-    other.execute_batch("BEGIN IMMEDIATE").unwrap();
-    let mut callers = JoinSet::new();
-    for id in 0..300 {
-        let store = store.clone();
-        callers.spawn(async move { store.set_points(&guild("g"), member(id), id as i64 + 1).await });
-    }
-    tokio::task::yield_now().await;
-    other.execute_batch("COMMIT").unwrap();
-    let mut names: Vec<u64> = callers.join_all().await.into_iter().map(|name| name.unwrap().parse().unwrap()).collect();
+    let World { store, folder } = world;
+    let store = std::sync::Arc::new(store);
+    let answers = grouped(&store, async |open| {
+        let mut callers = JoinSet::new();
+        for id in 0..300 {
+            let store = store.clone();
+            callers.spawn(async move { store.set_points(&guild("g"), member(id), id as i64 + 1).await });
+        }
+        // Each runs up to its wait for the answer.
+        tokio::task::yield_now().await;
+        open.send(()).unwrap();
+        callers.join_all().await
+    })
+    .await;
+    let mut names: Vec<u64> = answers.into_iter().map(|name| name.unwrap().parse().unwrap()).collect();
     names.sort_unstable();
     assert_eq!(names, (0..300).collect::<Vec<_>>());
-    // The first try may have been under way before the rest was queued.
-    assert!(commits(&world) - before <= 2);
     drop(store);
+    let world = World { store: SqliteStore::open(folder.path().join("store.db")).unwrap(), folder };
+    assert_eq!(commits(&world) - before, 2, "the gate's, and one for all");
     for id in 0..300 {
         assert_eq!(world.store.points(&guild("g"), member(id)).await.unwrap(), id as i64 + 1);
     }
@@ -42,16 +63,17 @@ async fn many_writes_at_once_share_a_commit_and_are_all_answered_and_durable() {
 async fn a_write_that_is_refused_harms_none_beside_it() {
     let world = World::with(PATIENT);
     world.store.add(&guild("g")).await;
-    let other = world.raw();
-    other.execute_batch("BEGIN IMMEDIATE").unwrap();
     let (here, nowhere) = (guild("g"), guild("nowhere"));
-    let (one, two, three, four, ()) = tokio::join!(
-        world.store.set_points(&here, member(1), 1),
-        world.store.set_points(&nowhere, member(2), 2),
-        world.store.add_warn(&nowhere, member(3), "Mod", "spam", 0),
-        world.store.set_points(&here, member(4), 4),
-        async { other.execute_batch("COMMIT").unwrap() },
-    );
+    let (one, two, three, four, ()) = grouped(&world.store, async |open| {
+        tokio::join!(
+            world.store.set_points(&here, member(1), 1),
+            world.store.set_points(&nowhere, member(2), 2),
+            world.store.add_warn(&nowhere, member(3), "Mod", "spam", 0),
+            world.store.set_points(&here, member(4), 4),
+            async { open.send(()).unwrap() },
+        )
+    })
+    .await;
     one.unwrap();
     crate::store::suite::gone(two);
     refused(three);
@@ -147,4 +169,49 @@ async fn dropping_the_store_finishes_what_is_queued() {
     other.execute_batch("COMMIT").unwrap();
     drop(store);
     assert_eq!(SqliteStore::open(&path).unwrap().points(&here, member(7)).await.unwrap(), 5);
+}
+
+#[tokio::test]
+async fn a_commit_is_synced_before_it_is_acknowledged_also_after_a_failure() {
+    let world = World::new();
+    let pragmas = |conn: &Connection| {
+        let (mut sync, mut mode) = (0i64, String::new());
+        conn.pragma_query(None, "synchronous", |row| row.get(0).map(|found| sync = found))?;
+        conn.pragma_query(None, "journal_mode", |row| row.get(0).map(|found| mode = found))?;
+        Ok(((sync, mode), Change::Directory))
+    };
+    let full = (2, "wal".to_owned());
+    assert_eq!(world.store.writer.run(Writes::Once, pragmas).await.unwrap(), full);
+    let fail = |_: &Connection| -> Result<((), Change), Fault> {
+        let full = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR_FSYNC);
+        Err(Fault::Sqlite(rusqlite::Error::SqliteFailure(full, None)))
+    };
+    let answer = world.store.writer.run(Writes::Once, fail).await;
+    assert!(matches!(answer, Err(StoreError::Failed(_))), "{answer:?}");
+    assert_eq!(world.store.writer.run(Writes::Once, pragmas).await.unwrap(), full);
+}
+
+#[tokio::test]
+async fn a_failing_disk_fails_the_whole_group_and_nothing_of_it_is_written() {
+    let world = World::with(PATIENT);
+    world.store.add(&guild("g")).await;
+    let fail = |_: &Connection| -> Result<((), Change), Fault> {
+        let failure = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR);
+        Err(Fault::Sqlite(rusqlite::Error::SqliteFailure(failure, None)))
+    };
+    let here = guild("g");
+    let (before, failed, after, ()) = grouped(&world.store, async |open| {
+        tokio::join!(
+            world.store.set_points(&here, member(1), 1),
+            world.store.writer.run(Writes::Once, fail),
+            world.store.set_points(&here, member(2), 2),
+            async { open.send(()).unwrap() },
+        )
+    })
+    .await;
+    for answer in [before.map(drop), failed, after.map(drop)] {
+        assert!(matches!(answer, Err(StoreError::Failed(_))), "{answer:?}");
+    }
+    assert_eq!(world.store.members(&here).await.unwrap(), []);
+    world.store.set_points(&here, member(1), 1).await.unwrap();
 }
