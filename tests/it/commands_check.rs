@@ -1,0 +1,164 @@
+//! Contract section 2: `check`, `completions`, `man`.
+
+use crate::support::*;
+
+#[test]
+fn an_empty_config_is_valid_and_its_defaults_are_told() {
+    let ran = World::new("").run(&["check"]).done();
+    let told = ran.stdout.replace([',', '_', '\u{a0}', '\u{202f}'], "");
+    assert!(told.contains("standard"), "{told}");
+    // 20 a second, 40 at once: 40 + 60 * 20 in the first minute.
+    for figure in ["20", "40", "1240"] {
+        assert!(told.contains(figure), "{figure} is not told:\n{told}");
+    }
+}
+
+#[test]
+fn each_tiers_first_minute_is_told() {
+    let world = World::new(
+        "[limits.tiers.gold]\nrate = \"600/m\"\nburst = 7\n[limits.tiers.drip]\nrate = \"30/h\"\nburst = 100\n",
+    );
+    let told = world.run(&["check"]).done().stdout.replace([',', '_', '\u{a0}', '\u{202f}'], "");
+    for figure in ["gold", "607", "drip", "100"] {
+        assert!(told.contains(figure), "{figure} is not told:\n{told}");
+    }
+}
+
+#[test]
+fn every_fault_is_named_at_once_with_its_place_and_the_nearest_name() {
+    let world = World::new(
+        "[server]\n\
+         listen = [\"127.0.0.1\"]\n\
+         max_bodi = \"4KiB\"\n\
+         header_timeout = \"5 parsecs\"\n\
+         [limits.tiers.standard]\n\
+         rate = \"20 per second\"\n\
+         burts = 40\n\
+         [cache.points]\n\
+         ttl = 30\n\
+         [lmits]\n\
+         [origin]\n\
+         kind = \"htp\"\n",
+    );
+    let ran = world.run(&["check"]).failed(2);
+    let told = format!("{}{}", ran.stdout, ran.stderr);
+    for (line, name) in [
+        (2, "listen"),
+        (3, "max_bodi"),
+        (4, "header_timeout"),
+        (6, "rate"),
+        (7, "burts"),
+        (9, "ttl"),
+        (10, "lmits"),
+        (12, "kind"),
+    ] {
+        assert!(told.contains(name), "{name} is not named:\n{told}");
+        assert!(told.contains(&format!("gateway.toml:{line}:")), "line {line} ({name}) is not named:\n{told}");
+    }
+    for nearest in ["max_body", "burst", "limits"] {
+        assert!(told.contains(nearest), "the nearest name {nearest} is not told:\n{told}");
+    }
+}
+
+#[test]
+fn each_bad_value_is_refused_by_itself() {
+    for (section, line) in [
+        ("server", "listen = []"),
+        ("server", "listen = [\"localhost\"]"),
+        ("server", "base_path = \"no-slash\""),
+        ("server", "threads = -1"),
+        ("server", "max_connections = 0"),
+        ("server", "header_timeout = \"5\""),
+        ("server", "header_timeout = 5"),
+        ("server", "max_body = \"4 kilos\""),
+        ("server", "trusted_proxies = [\"10.0.0.0/33\"]"),
+        ("server", "health_path = \"no-slash\""),
+        ("answers", "error_status = \"maybe\""),
+        ("answers", "headers = [\"cookies\"]"),
+        ("answers", "service_name = \"two\\nlines\""),
+        ("origin", "kind = \"http\""),
+        ("origin", "kind = \"http\"\nupstreams = []"),
+        ("origin", "kind = \"http\"\nupstreams = [\"ftp://x\"]"),
+        ("keys", "source = \"memory\""),
+        ("keys", "source = \"file\""),
+        ("limits", "default_tier = \"missing\""),
+        ("limits.tiers.standard", "burst = 0"),
+        ("limits.tiers.standard", "rate = \"0/s\""),
+        ("limits.tiers.standard", "rate = \"5/fortnight\""),
+        ("limits.strangers", "burst = 0"),
+        ("cache", "max_size = \"-1KiB\""),
+        ("cache.warns", "ttl = \"-1s\""),
+        ("log", "level = \"loud\""),
+        ("log", "format = \"xml\""),
+        ("nonsense", "a = 1"),
+    ] {
+        let world = World::new(&format!("[{section}]\n{line}\n"));
+        let checked = world.run(&["check"]).failed(2);
+        let told = format!("{}{}", checked.stdout, checked.stderr);
+        assert!(told.contains("gateway.toml"), "[{section}] {line}: the file is not named:\n{told}");
+    }
+}
+
+#[test]
+fn what_is_no_toml_is_refused_with_its_place() {
+    for text in ["[server", "listen == 1", "a = \"unfinished", "\u{0}", "[server]\n[server]\n"] {
+        let ran = World::new(text).run(&["check"]).failed(2);
+        let told = format!("{}{}", ran.stdout, ran.stderr);
+        assert!(told.contains("gateway.toml:"), "{text:?}:\n{told}");
+    }
+}
+
+#[tokio::test]
+async fn a_setting_that_protects_and_cannot_take_effect_ends_check_and_serve() {
+    for section in [
+        "[server]\nlisten = [\"127.0.0.1:0\"]\ntls = { certificate = \"no-cert.pem\", private_key = \"no-key.pem\" }\n",
+        "[server]\nlisten = [\"127.0.0.1:0\"]\n[cluster]\nredis = \"redis://127.0.0.1:1\"\n",
+    ] {
+        let world = World::new(section);
+        let named = if section.contains("tls") { "tls" } else { "redis" };
+        let ran = world.run(&["check"]).failed(2);
+        assert!(format!("{}{}", ran.stdout, ran.stderr).contains(named), "{ran:?}");
+        let mut process = world.serve(&[]);
+        assert_eq!(process.exit().await, Some(2), "{}", process.stderr());
+    }
+}
+
+#[test]
+fn a_key_whose_tier_is_gone_is_named() {
+    let world = World::new("[limits.tiers.standard]\nrate = \"20/s\"\n[limits.tiers.gold]\nrate = \"100/s\"\n");
+    world.run(&["guild", "add", GUILD, "--name", "N"]).done();
+    world.run(&["key", "create", "--guild", GUILD, "--tier", "gold"]).done();
+    let keys = world.run(&["key", "list", "--json"]).done().list();
+    let id = keys[0]["id"].as_str().unwrap();
+    let told = |ran: Ran| format!("{}{}", ran.stdout, ran.stderr);
+    assert!(!told(world.run(&["check"]).done()).contains(id));
+    world.write("gateway.toml", "[limits.tiers.standard]\nrate = \"20/s\"\n");
+    let now = told(world.run(&["check"]));
+    assert!(now.contains(id) && now.contains("gold"), "{now}");
+}
+
+#[test]
+fn check_makes_nothing() {
+    let world = World::plain();
+    world.run(&["check"]).done();
+    let files: Vec<_> = world.files().into_iter().map(|(path, _)| path).collect();
+    assert_eq!(files, [world.path("gateway.toml")]);
+}
+
+#[test]
+fn without_a_config_the_defaults_are_in_force() {
+    let empty = tempfile::tempdir().unwrap();
+    let world = World::plain();
+    Ran::of(world.command(&["check"]).current_dir(empty.path()), "").done();
+}
+
+#[test]
+fn completions_and_the_manual_are_printed() {
+    let world = World::plain();
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(world.run(&["completions", shell]).done().stdout.contains("guildgate"), "{shell}");
+    }
+    world.run(&["completions", "tcsh-ish"]).failed(2);
+    let man = world.run(&["man"]).done().stdout;
+    assert!(man.contains(".TH") && man.contains("guildgate"), "{man}");
+}

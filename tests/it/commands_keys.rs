@@ -1,0 +1,175 @@
+//! Contract section 2: `key`, and the key's format.
+
+use std::os::unix::fs::PermissionsExt;
+
+use crate::support::*;
+
+fn world() -> World {
+    let world = World::new(
+        "[server]\nlisten = [\"127.0.0.1:0\"]\n[admin]\nlisten = \"\"\n\
+         [limits.tiers.standard]\nrate = \"20/s\"\n[limits.tiers.gold]\nrate = \"100/s\"\nburst = 200\n",
+    );
+    world.run(&["guild", "add", GUILD, "--name", "Night Watch"]).done();
+    world
+}
+
+fn create(world: &World, more: &[&str]) -> String {
+    let created = world.run(&[&["key", "create", "--guild", GUILD], more].concat()).done();
+    assert_eq!(created.stdout.lines().count(), 1, "the key stands alone on stdout: {created:?}");
+    created.stdout.trim_end_matches('\n').to_owned()
+}
+
+fn mode(world: &World, file: &str) -> u32 {
+    std::fs::metadata(world.path(file)).unwrap().permissions().mode() & 0o777
+}
+
+#[test]
+fn a_key_is_gg_and_49_base62_characters_and_no_two_are_alike() {
+    let world = world();
+    let keys: std::collections::HashSet<String> = (0..5).map(|_| create(&world, &[])).collect();
+    assert_eq!(keys.len(), 5);
+    for key in &keys {
+        let rest = key.strip_prefix("gg_").unwrap_or_else(|| panic!("{key} does not begin with gg_"));
+        assert!(rest.len() == 49 && rest.bytes().all(|b| b.is_ascii_alphanumeric()), "{key}");
+    }
+}
+
+#[test]
+fn the_list_tells_everything_but_the_key() {
+    let world = world();
+    let secret = create(&world, &["--name", "Ada's bot", "--tier", "gold", "--scope", "read", "--expires", "90d"]);
+    let plain = create(&world, &[]);
+    let listed = world.run(&["key", "list", "--json"]).done();
+    let keys = listed.list();
+    assert_eq!(keys.len(), 2);
+    for key in &keys {
+        for name in ["id", "name", "guild", "tier", "scope", "created", "expires", "last_used"] {
+            assert!(key.get(name).is_some(), "{name} is missing: {key}");
+        }
+        assert_eq!(key["guild"], GUILD);
+    }
+    let ada = keys.iter().find(|k| k["name"] == "Ada's bot").unwrap();
+    assert_eq!((&ada["tier"], &ada["scope"]), (&"gold".into(), &"read".into()));
+    let other = keys.iter().find(|k| k["name"] != "Ada's bot").unwrap();
+    assert_eq!(other["scope"], "write");
+    assert!(other["expires"].is_null() && other["last_used"].is_null(), "{other}");
+    let id = ada["id"].as_str().unwrap();
+    let shown = world.run(&["key", "show", id]).done();
+    let text = world.run(&["key", "list"]).done();
+    assert!(shown.stdout.contains("Ada's bot") && text.stdout.contains(id), "{shown:?} {text:?}");
+    for output in [listed.stdout, shown.stdout, text.stdout] {
+        assert!(!output.contains(&secret[3..]) && !output.contains(&plain[3..]), "{output}");
+    }
+}
+
+#[test]
+fn bad_keys_are_not_made() {
+    let world = world();
+    let refused = |args: &[&str]| world.run(&[&["key", "create"], args].concat()).refused();
+    refused(&["--guild", "404404"]).names(&["404404"]);
+    refused(&["--guild", GUILD, "--tier", "golf"]).names(&["golf"]);
+    refused(&["--guild", GUILD, "--scope", "admin"]);
+    refused(&["--guild", GUILD, "--expires", "soon"]);
+    refused(&["--guild", GUILD, "--expires", "0d"]);
+    assert!(world.run(&["key", "list", "--json"]).done().list().is_empty());
+}
+
+#[test]
+fn what_is_no_key_id_is_refused_by_name() {
+    let world = world();
+    for command in ["show", "revoke"] {
+        world.run(&["key", command, "nobody"]).failed(1).names(&["nobody"]);
+    }
+}
+
+#[test]
+fn a_revoked_key_cannot_be_taken_for_a_working_one() {
+    let world = world();
+    create(&world, &["--name", "a"]);
+    let list = || world.run(&["key", "list", "--json"]).done().list();
+    let before = list();
+    world.run(&["key", "revoke", before[0]["id"].as_str().unwrap()]).done();
+    assert_ne!(list(), before);
+}
+
+#[tokio::test]
+async fn a_mistyped_key_is_refused() {
+    let gate = TestGateway::builder().key("bot").points("7", 3).start().await;
+    let secret = gate.secret("bot").to_owned();
+    gate.get_points("bot", "7").await.is("3");
+    for at in [3, 20, 45, 46, 51] {
+        let typed: String = secret
+            .char_indices()
+            .map(|(i, c)| match (i == at, c) {
+                (true, 'a') => 'b',
+                (true, _) => 'a',
+                (false, c) => c,
+            })
+            .collect();
+        let answer = gate.send(&Request::post("/getPoints", "memberID=7").key(&typed)).await;
+        answer.is_refused(401, INCORRECT_KEY);
+    }
+    let swapped = format!("{}{}{}", &secret[..10], &secret[11..12], &secret[10..11]) + &secret[12..];
+    if swapped != secret {
+        gate.send(&Request::post("/getPoints", "memberID=7").key(&swapped)).await.is_refused(401, INCORRECT_KEY);
+    }
+}
+
+#[test]
+fn store_and_token_files_are_for_their_owner_only() {
+    let world = world();
+    create(&world, &[]);
+    assert_eq!(mode(&world, "guildgate.db"), 0o600);
+    for (path, _) in world.files() {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if name.starts_with("guildgate.db") {
+            assert_eq!(mode(&world, &name), 0o600, "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_running_servers_store_files_are_for_their_owner_only() {
+    let gate = TestGateway::builder().key("bot").start().await;
+    gate.set_points("bot", "7", 1).await;
+    let files = gate.world().files();
+    let mut checked = 0;
+    for (path, _) in files {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if name.starts_with("guildgate.db") {
+            assert_eq!(mode(gate.world(), &name), 0o600, "{name}");
+            checked += 1;
+        }
+    }
+    assert!(checked > 0);
+}
+
+#[tokio::test]
+async fn a_hash_from_stdin_works_in_a_key_file() {
+    let world = World::plain();
+    let digest = world.run_with_input(&["key", "hash"], "another service's key\n").done();
+    let digest = digest.stdout.trim_end_matches('\n').to_owned();
+    // sha256 of the key without the newline that ends the line.
+    assert!(digest.starts_with("sha256:") && digest.len() == 7 + 64, "{digest}");
+    assert_eq!(world.run_with_input(&["key", "hash"], "another service's key").done().stdout.trim_end(), digest);
+    world.run_with_input(&["key", "hash"], "").refused();
+
+    let world = World::new(
+        "[server]\nlisten = [\"127.0.0.1:0\"]\n[admin]\nlisten = \"\"\n[keys]\nsource = \"file\"\nfile = \"keys.toml\"\n",
+    );
+    world.run(&["guild", "add", GUILD, "--name", "N"]).done();
+    world.write("keys.toml", format!("[[key]]\nid = \"old\"\ndigest = {digest:?}\nguild = {GUILD:?}\n"));
+    let mut process = world.serve(&[]);
+    let mut connection = Connection::to(process.ready().await).await;
+    let request = Request::post("/getPoints", "memberID=7");
+    connection.ask(&request.clone().key("another service's key")).await.is("0");
+    connection.ask(&request.key("another service's keys")).await.is_refused(401, INCORRECT_KEY);
+}
+
+#[tokio::test]
+async fn the_list_tells_when_a_key_was_last_used() {
+    let gate = TestGateway::builder().key("bot").start().await;
+    gate.get_points("bot", "7").await.is("0");
+    let told = || async { !gate.run(&["key", "list", "--json"]).done().list()[0]["last_used"].is_null() };
+    eventually(PATIENCE, "last_used is told", told).await;
+}

@@ -1,0 +1,149 @@
+//! Contract section 2: `guild`, `member`, `warn`, `review`.
+
+use serde_json::Value;
+
+use crate::support::*;
+
+/// How `list` is asked for and `remove` is spelt, in one place.
+const MEMBERS: [&str; 4] = ["member", "list", "--guild", GUILD];
+
+fn world() -> World {
+    let world = World::plain();
+    world.run(&["guild", "add", GUILD, "--name", "Night Watch"]).done();
+    world
+}
+
+/// The objects of a `--json` list in which all of these values stand, under whatever names.
+fn holding<'a>(list: &'a [Value], values: &[&str]) -> Vec<&'a Value> {
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let holds = |object: &&Value| {
+        let object = object.as_object().expect("a list is of objects");
+        values.iter().all(|wanted| object.values().any(|value| text(value) == *wanted))
+    };
+    list.iter().filter(holds).collect()
+}
+
+#[test]
+fn guilds_are_added_listed_left_and_returned_to() {
+    let world = world();
+    world.run(&["guild", "add", "999", "--name", "Other"]).done();
+    let list = || world.run(&["guild", "list", "--json"]).done().list();
+    let here = list();
+    assert_eq!(here.len(), 2, "{here:?}");
+    assert_eq!(holding(&here, &[GUILD, "Night Watch"]).len(), 1, "{here:?}");
+    assert_eq!(holding(&here, &["999", "Other"]).len(), 1, "{here:?}");
+    world.run(&["guild", "leave", "999"]).done();
+    assert_ne!(list(), here, "the list does not tell that the bot has left");
+    world.run(&["guild", "return", "999"]).done();
+    assert_eq!(list(), here);
+    let text = world.run(&["guild", "list"]).done().stdout;
+    assert!(text.contains(GUILD) && text.contains("Night Watch") && text.contains("Other"), "{text}");
+}
+
+#[test]
+fn an_empty_list_is_an_empty_array() {
+    let world = World::plain();
+    assert!(world.run(&["guild", "list", "--json"]).done().list().is_empty());
+    assert!(world.run(&["key", "list", "--json"]).done().list().is_empty());
+}
+
+#[test]
+fn what_is_no_guild_is_refused_by_name() {
+    let world = world();
+    world.run(&["guild", "add", "", "--name", "N"]).refused();
+    world.run(&["guild", "add", "two words", "--name", "N"]).refused();
+    world.run(&["guild", "add", &"9".repeat(65), "--name", "N"]).refused();
+    for command in ["leave", "return"] {
+        world.run(&["guild", command, "404404"]).failed(1).names(&["404404"]);
+    }
+    world.run(&["member", "set", "--guild", "404404", "--member", "7", "--points", "1"]).failed(1).names(&["404404"]);
+    assert_eq!(world.run(&["guild", "list", "--json"]).done().list().len(), 1);
+}
+
+#[test]
+fn members_are_set_changed_listed_and_removed() {
+    let world = world();
+    let set = |args: &[&str]| world.run(&[&["member", "set", "--guild", GUILD, "--member"], args].concat());
+    set(&["007", "--name", "Ada", "--points", "1250"]).done();
+    set(&["8", "--points", "-5"]).done();
+    set(&["7", "--points", "30"]).done();
+    let list = || world.run(&[&MEMBERS[..], &["--json"]].concat()).done().list();
+    let members = list();
+    assert_eq!(members.len(), 2, "{members:?}");
+    assert_eq!(holding(&members, &["7", "Ada", "30"]).len(), 1, "a name not given stays: {members:?}");
+    assert_eq!(holding(&members, &["8", "-5"]).len(), 1, "{members:?}");
+    for bad in [
+        &["x", "--points", "1"][..],
+        &["-7", "--points", "1"],
+        &["7", "--points", "many"],
+        &["9223372036854775808", "--points", "1"],
+    ] {
+        set(bad).refused();
+    }
+    assert_eq!(list(), members);
+    world.run(&["member", "remove", "--guild", GUILD, "--member", "8"]).done();
+    assert_eq!(list().len(), 1);
+    world.run(&["member", "remove", "--guild", GUILD, "--member", "8"]).failed(1);
+}
+
+#[test]
+fn warns_are_numbered_listed_and_removed() {
+    let world = world();
+    let add = |member: &str, expires: &str| {
+        let args = ["warn", "add", "--guild", GUILD, "--member", member, "--author", "Mod", "--reason", "spam"];
+        world.run(&[&args[..], &["--expires", expires]].concat())
+    };
+    assert_eq!(add("7", "4000000000").done().stdout.trim(), "1");
+    assert_eq!(add("8", "4000000000").done().stdout.trim(), "2", "ids are unique in a guild");
+    let line = format!(
+        r#"{{"guild":"{GUILD}","member":"7","warn":"17","author":"Mod","reason":"spam","expires":4000000000}}"#
+    );
+    world.import(&line).done();
+    assert_eq!(add("7", "4000000000").done().stdout.trim(), "18", "highest + 1");
+    let list =
+        |member: &str| world.run(&["warn", "list", "--guild", GUILD, "--member", member, "--json"]).done().list();
+    assert_eq!(list("7").len(), 3);
+    assert_eq!(holding(&list("7"), &["17", "Mod", "spam", "4000000000"]).len(), 1, "{:?}", list("7"));
+    world.run(&["warn", "remove", "--guild", GUILD, "--id", "17"]).done();
+    assert_eq!(list("7").len(), 2);
+    world.run(&["warn", "remove", "--guild", GUILD, "--id", "17"]).failed(1).names(&["17"]);
+    add("7", "some day").refused();
+    add("seven", "4000000000").refused();
+    assert_eq!((list("7").len(), list("8").len()), (2, 1));
+}
+
+#[test]
+fn reviews_are_numbered_listed_and_removed() {
+    let world = world();
+    let add = |rating: &str| {
+        let args = ["review", "add", "--guild", GUILD, "--member", "7", "--author", "Bo", "--text", "Quick and kind"];
+        world.run(&[&args[..], &["--rating", rating]].concat())
+    };
+    assert_eq!(add("5").done().stdout.trim(), "1");
+    assert_eq!(add("1").done().stdout.trim(), "2");
+    for bad in ["0", "6", "-1", "x", "4.5", ""] {
+        add(bad).refused();
+    }
+    let list = || world.run(&["review", "list", "--guild", GUILD, "--member", "7", "--json"]).done().list();
+    assert_eq!(list().len(), 2);
+    assert_eq!(holding(&list(), &["1", "Bo", "5", "Quick and kind"]).len(), 1, "{:?}", list());
+    world.run(&["review", "remove", "--guild", GUILD, "--id", "1"]).done();
+    assert_eq!(list().len(), 1);
+}
+
+#[tokio::test]
+async fn what_commands_write_is_what_callers_read() {
+    let gate = TestGateway::builder().key("bot").start().await;
+    let member = ["--guild", GUILD, "--member", "7"];
+    let run = |before: &[&str], after: &[&str]| gate.run(&[before, &member[..], after].concat()).done();
+    run(&["member", "set"], &["--name", "Ada", "--points", "12"]);
+    run(&["warn", "add"], &["--author", "Mod", "--reason", "spam", "--expires", "4000000000"]);
+    run(&["review", "add"], &["--author", "Bo", "--rating", "5", "--text", "Quick and kind"]);
+    let what = "the member as the commands made it";
+    eventually(ONE_SECOND, what, || async { gate.get_points("bot", "7").await.body == "12" }).await;
+    gate.get_warns("bot", "7").await.is("{warns_7_id_1_4000000000=Mod: spam (Expires 4000000000)}");
+    gate.get_reviews("bot", "7").await.is("{reviews_7_id_1_5=Bo (5★): Quick and kind}");
+    gate.set_points("bot", "7", 13).await.is("Successfully set 'Ada' points to '13'");
+    gate.run(&["warn", "remove", "--guild", GUILD, "--id", "1"]).done();
+    eventually(ONE_SECOND, "the warn is gone", || async { gate.get_warns("bot", "7").await.body == "{}" }).await;
+}

@@ -1,0 +1,163 @@
+//! Contract section 5, guarantee 1: an acknowledged setPoints outlives kill -9; and one store
+//! serves several processes.
+
+use crate::support::*;
+
+/// One caller, one member: amounts 1, 2, 3, … so that what is found tells how far it came.
+struct Writer {
+    member: String,
+    acknowledged: i64,
+    sent: i64,
+}
+
+async fn write_until_it_dies(
+    mut writer: Writer,
+    mut connection: Connection,
+    key: String,
+    acknowledged: Gate,
+) -> Writer {
+    loop {
+        writer.sent += 1;
+        let body = format!("memberID={}&amount={}", writer.member, writer.sent);
+        if connection.try_send(Request::post("/setPoints", &body).key(&key).bytes()).await.is_err() {
+            return writer;
+        }
+        let Some(answer) = connection.answer_if_any().await else { return writer };
+        assert_eq!(answer.body, format!("Successfully set '{}' points to '{}'", writer.member, writer.sent));
+        writer.acknowledged = writer.sent;
+        if writer.acknowledged % 5 == 0 {
+            acknowledged.open();
+        }
+    }
+}
+
+#[tokio::test]
+async fn guarantee_1_every_acknowledged_write_outlives_kill_9() {
+    let mut gate = TestGateway::builder().key("bot").start().await;
+    let mut writers: Vec<Writer> =
+        (1..=8).map(|m| Writer { member: m.to_string(), acknowledged: 0, sent: 0 }).collect();
+    let mut random = fastrand::Rng::with_seed(1);
+    for round in 1..=12 {
+        let key = gate.secret("bot").to_owned();
+        let some = Gate::shut();
+        let mut running = Vec::new();
+        for writer in writers.drain(..) {
+            let connection = gate.connect().await;
+            running.push(tokio::spawn(write_until_it_dies(writer, connection, key.clone(), some.clone())));
+        }
+        tokio::time::timeout(PATIENCE, some.passed()).await.expect("no write is acknowledged");
+        // A different moment each round; nothing depends on which.
+        tokio::time::sleep(std::time::Duration::from_millis(random.u64(0..30))).await;
+        gate.restart_after_kill().await;
+        for task in running {
+            writers.push(task.await.unwrap());
+        }
+        for writer in &mut writers {
+            let found: i64 = gate.get_points("bot", &writer.member).await.body.parse().unwrap();
+            let Writer { member, acknowledged, sent } = &writer;
+            assert!(
+                (*acknowledged..=*sent).contains(&found),
+                "round {round}: member {member} has {found}; {acknowledged} was acknowledged, {sent} sent"
+            );
+            (writer.acknowledged, writer.sent) = (found, found);
+        }
+    }
+    assert!(writers.iter().all(|w| w.acknowledged > 0), "each of them wrote something");
+}
+
+#[tokio::test]
+async fn guarantee_1_a_store_whose_server_was_killed_is_whole() {
+    let mut gate = TestGateway::builder().key("bot").points("7", 3).start().await;
+    gate.set_points("bot", "7", 4).await.is("Successfully set 'Ada' points to '4'");
+    gate.restart_after_kill().await;
+    gate.get_points("bot", "7").await.is("4");
+    let out = gate.world().path("out.jsonl");
+    gate.run(&["export", out.to_str().unwrap()]).done();
+    let lines = String::from_utf8(gate.world().read("out.jsonl")).unwrap();
+    let ada = lines.lines().map(|l| serde_json::from_str::<serde_json::Value>(l).unwrap());
+    let ada: Vec<_> = ada.filter(|r| r["member"] == "7").collect();
+    assert_eq!(ada.len(), 1, "{ada:?}");
+    assert_eq!((&ada[0]["name"], &ada[0]["points"]), (&"Ada".into(), &4.into()));
+}
+
+#[tokio::test]
+async fn a_server_sees_what_a_command_changes_within_a_second() {
+    let gate = TestGateway::builder().key("bot").points("7", 3).start().await;
+    gate.get_points("bot", "7").await.is("3");
+    gate.get_points("bot", "7").await.is("3").is_hit();
+    gate.run(&["member", "set", "--guild", GUILD, "--member", "7", "--points", "10"]).done();
+    eventually(ONE_SECOND, "the command's 10 points", || async { gate.get_points("bot", "7").await.body == "10" })
+        .await;
+    gate.get_warns("bot", "7").await.is("{}");
+    gate.get_reviews("bot", "7").await.is("{}");
+    let warn =
+        format!(r#"{{"guild":"{GUILD}","member":"7","warn":"1","author":"M","reason":"r","expires":4000000000}}"#);
+    let review = format!(r#"{{"guild":"{GUILD}","member":"7","review":"1","author":"B","rating":4,"text":"t"}}"#);
+    gate.world().import(&format!("{warn}\n{review}\n")).done();
+    eventually(ONE_SECOND, "the imported warn", || async { gate.get_warns("bot", "7").await.body.contains("M: r") })
+        .await;
+    eventually(ONE_SECOND, "the imported review", || async {
+        gate.get_reviews("bot", "7").await.body.contains("★): t")
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_server_sees_a_new_key_and_guild_within_a_second() {
+    let gate = TestGateway::builder().key("bot").start().await;
+    gate.run(&["guild", "add", "555", "--name", "New"]).done();
+    let key = gate.run(&["key", "create", "--guild", "555"]).done().stdout.trim_end().to_owned();
+    let request = Request::post("/getPoints", "memberID=7").key(&key);
+    eventually(ONE_SECOND, "the new key works", || async { gate.send(&request).await.status == 200 }).await;
+    gate.send(&request).await.is("0");
+}
+
+#[tokio::test]
+async fn two_servers_on_one_store_see_each_others_writes_within_a_second() {
+    let gate = TestGateway::builder().key("bot").points("7", 3).start().await;
+    let mut other = gate.world().serve(&[]);
+    let address = other.ready().await;
+    let mut connection = Connection::to(address).await;
+    let read = gate.request("getPoints", "bot", "memberID=7");
+    for round in 0..5 {
+        let (here, there) = (100 + round, 200 + round);
+        gate.set_points("bot", "7", here).await.is(&format!("Successfully set 'Ada' points to '{here}'"));
+        let end = std::time::Instant::now() + ONE_SECOND;
+        while connection.ask(&read).await.body != here.to_string() {
+            assert!(std::time::Instant::now() < end, "the other server does not follow");
+        }
+        let write = gate.request("setPoints", "bot", &format!("memberID=7&amount={there}"));
+        connection.ask(&write).await.is(&format!("Successfully set 'Ada' points to '{there}'"));
+        connection.ask(&read).await.is(&there.to_string());
+        let what = "this server follows the other";
+        eventually(ONE_SECOND, what, || async { gate.get_points("bot", "7").await.body == there.to_string() }).await;
+    }
+}
+
+#[tokio::test]
+async fn two_servers_writing_at_once_lose_nothing() {
+    let gate = TestGateway::builder().key("bot").start().await;
+    let mut other = gate.world().serve(&[]);
+    let addresses = [gate.address(), other.ready().await];
+    let mut tasks = Vec::new();
+    for writer in 0..6_u64 {
+        let key = gate.secret("bot").to_owned();
+        let address = addresses[(writer % 2) as usize];
+        tasks.push(tokio::spawn(async move {
+            let mut connection = Connection::to(address).await;
+            for amount in 1..=20 {
+                let body = format!("memberID={writer}&amount={amount}");
+                let answer = connection.ask(&Request::post("/setPoints", &body).key(&key)).await;
+                answer.is(&format!("Successfully set '{writer}' points to '{amount}'"));
+            }
+        }));
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let mut third = gate.world().serve(&[]);
+    let mut connection = Connection::to(third.ready().await).await;
+    for member in 0..6 {
+        connection.ask(&gate.request("getPoints", "bot", &format!("memberID={member}"))).await.is("20");
+    }
+}

@@ -1,0 +1,170 @@
+//! Contract section 5, guarantee 2: the orders of events that break a cache, each set up by hand.
+
+use crate::support::*;
+
+fn gate() -> Builder {
+    TestGateway::before_http().key("bot").points("7", 3)
+}
+
+async fn ask_later(gate: &TestGateway, operation: &str, body: &str) -> Connection {
+    let mut connection = gate.connect().await;
+    connection.send(gate.request(operation, "bot", body).bytes()).await;
+    connection
+}
+
+#[tokio::test]
+async fn guarantee_2_a_read_after_a_write_gives_the_new_value() {
+    for kind in [Kind::Builtin, Kind::Http] {
+        let gate = TestGateway::on(kind).key("bot").points("7", 3).start().await;
+        for amount in 10..20 {
+            gate.get_points("bot", "7").await;
+            gate.get_points("bot", "7").await.is_hit();
+            gate.set_points("bot", "7", amount).await.is(&format!("Successfully set 'Ada' points to '{amount}'"));
+            gate.get_points("bot", "7").await.is(&amount.to_string());
+        }
+    }
+}
+
+#[tokio::test]
+async fn guarantee_2_a_fill_that_began_before_a_write_does_not_bring_the_old_value_back() {
+    let gate = gate().start().await;
+    let hold = Gate::shut();
+    gate.origin().next("getPoints", Act::HoldAnswer(hold.clone()));
+    let mut early = ask_later(&gate, "getPoints", "memberID=7").await;
+    gate.origin().has_been_asked("getPoints", 1).await; // the origin holds a 3 in its hands
+    gate.set_points("bot", "7", 10).await.is("Successfully set 'Ada' points to '10'");
+    hold.open();
+    let concurrent = early.answer().await.body;
+    assert!(concurrent == "3" || concurrent == "10", "{concurrent}");
+    for _ in 0..3 {
+        gate.get_points("bot", "7").await.is("10");
+    }
+}
+
+#[tokio::test]
+async fn guarantee_2_a_read_after_a_write_does_not_join_a_fill_from_before_it() {
+    let gate = gate().start().await;
+    let hold = Gate::shut();
+    gate.origin().next("getPoints", Act::HoldAnswer(hold.clone()));
+    let mut early = ask_later(&gate, "getPoints", "memberID=7").await;
+    gate.origin().has_been_asked("getPoints", 1).await;
+    gate.set_points("bot", "7", 10).await.is("Successfully set 'Ada' points to '10'");
+    gate.get_points("bot", "7").await.is("10"); // while the old fill is still held
+    hold.open();
+    early.answer().await;
+    gate.get_points("bot", "7").await.is("10");
+}
+
+#[tokio::test]
+async fn guarantee_2_a_fill_amid_a_write_is_not_kept_past_it() {
+    let gate = gate().start().await;
+    gate.get_points("bot", "7").await.is("3");
+    let hold = Gate::shut();
+    gate.origin().next("setPoints", Act::HoldAll(hold.clone()));
+    let mut write = ask_later(&gate, "setPoints", "memberID=7&amount=10").await;
+    gate.origin().has_been_asked("setPoints", 1).await;
+    let amid = gate.get_points("bot", "7").await.body; // the origin still says 3, rightly
+    assert!(amid == "3" || amid == "10", "{amid}");
+    hold.open();
+    write.answer().await.is("Successfully set 'Ada' points to '10'");
+    gate.get_points("bot", "7").await.is("10");
+    gate.get_points("bot", "7").await.is("10").is_hit();
+}
+
+#[tokio::test]
+async fn guarantee_2_a_write_does_not_wait_for_a_fill_nor_a_fill_for_a_write() {
+    let gate = gate().start().await;
+    let (hold_read, hold_write) = (Gate::shut(), Gate::shut());
+    gate.origin().next("getPoints", Act::HoldAnswer(hold_read.clone()));
+    let mut read = ask_later(&gate, "getPoints", "memberID=7").await;
+    gate.origin().has_been_asked("getPoints", 1).await;
+    gate.origin().next("setPoints", Act::HoldAll(hold_write.clone()));
+    let mut write = ask_later(&gate, "setPoints", "memberID=7&amount=10").await;
+    gate.origin().has_been_asked("setPoints", 1).await;
+    hold_write.open();
+    write.answer().await.is("Successfully set 'Ada' points to '10'");
+    hold_read.open();
+    assert_eq!(read.answer().await.status, 200);
+    gate.get_points("bot", "7").await.is("10");
+}
+
+#[tokio::test]
+async fn guarantee_2_after_a_write_of_unknown_outcome_answers_are_not_kept() {
+    let unusable = Act::say(500, "<html>");
+    let cuts = [Cut::BeforeHeader, Cut::AmidHeader, Cut::AfterHeader, Cut::AmidBody].map(Act::Cut);
+    for unknown in [Act::Stall, unusable, Act::Raw(b"garbage\r\n\r\n".to_vec())].into_iter().chain(cuts) {
+        let gate = gate().set("origin.timeout", r#""300ms""#).set("cache.points.ttl", r#""20s""#).start().await;
+        gate.get_points("bot", "7").await.is("3");
+        gate.get_points("bot", "7").await.is("3").is_hit();
+        gate.origin().next("setPoints", unknown.clone());
+        let answer = gate.set_points("bot", "7", 10).await;
+        assert!(matches!(answer.code(), Some(20 | 22)), "{unknown:?}: {answer:#?}");
+        // Whatever the origin holds now, and whenever the lost write lands, is seen at once.
+        for landed in [3, 10, 3, 10] {
+            gate.origin().put_points("7", landed);
+            let answer = gate.get_points("bot", "7").await;
+            assert_eq!(answer.body, landed.to_string(), "{unknown:?}: {answer:#?}");
+            assert!(!answer.was_hit(), "{unknown:?}: {answer:#?}");
+        }
+        gate.get_points("bot", "8").await.is("0");
+    }
+}
+
+#[tokio::test]
+async fn guarantee_2_after_one_ttl_answers_are_kept_again() {
+    let gate = gate().set("cache.points.ttl", r#""400ms""#).start().await;
+    gate.origin().next("setPoints", Act::Cut(Cut::AfterHeader));
+    gate.set_points("bot", "7", 10).await.is_refused(502, NO_ANSWER);
+    eventually(PATIENCE, "a hit after the ttl", || async { gate.get_points("bot", "7").await.is("10").was_hit() })
+        .await;
+}
+
+#[tokio::test]
+async fn guarantee_2_no_stale_answer_stands_in_after_a_write() {
+    for outcome in [Act::Normal, Act::Cut(Cut::AmidBody), Act::Stall] {
+        let mut gate = gate()
+            .set("origin.timeout", r#""300ms""#)
+            .set("cache.points.ttl", r#""100ms""#)
+            .set("cache.points.stale_if_error", r#""10m""#)
+            .start()
+            .await;
+        gate.get_points("bot", "7").await.is("3");
+        gate.origin().next("setPoints", outcome.clone());
+        gate.set_points("bot", "7", 10).await;
+        gate.origin_mut().refuse().await;
+        for _ in 0..3 {
+            let answer = gate.get_points("bot", "7").await;
+            assert_ne!(answer.body, "3", "{outcome:?}: the value from before the write came back: {answer:#?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn guarantee_2_a_write_by_one_key_is_seen_by_every_key() {
+    let gate = gate().key("other").start().await;
+    for key in ["bot", "other"] {
+        gate.get_points(key, "7").await.is("3");
+    }
+    gate.set_points("other", "7", 10).await.is("Successfully set 'Ada' points to '10'");
+    for key in ["bot", "other"] {
+        gate.get_points(key, "7").await.is("10");
+    }
+}
+
+#[tokio::test]
+async fn guarantee_2_what_others_change_behind_the_gateway_shows_within_the_ttl() {
+    let gate = gate().set("cache.points.ttl", r#""300ms""#).start().await;
+    gate.get_points("bot", "7").await.is("3");
+    gate.origin().put_points("7", 50);
+    eventually(PATIENCE, "the origin's new value", || async { gate.get_points("bot", "7").await.body == "50" }).await;
+}
+
+#[tokio::test]
+async fn guarantee_2_a_refused_write_leaves_the_answers_right() {
+    let gate = gate().start().await;
+    gate.get_points("bot", "7").await.is("3");
+    gate.origin().next("setPoints", Act::say(403, "03 | gone"));
+    assert_eq!(gate.set_points("bot", "7", 10).await.code(), Some(3));
+    gate.get_points("bot", "7").await.is("3");
+    gate.get_points("bot", "7").await.is("3").is_hit();
+}

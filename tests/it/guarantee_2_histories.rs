@@ -1,0 +1,109 @@
+//! Contract section 5, guarantee 2: concurrent histories are linearizable per member.
+
+use std::sync::{Arc, Mutex};
+
+use stateright::semantics::register::{Register, RegisterOp, RegisterRet};
+use stateright::semantics::{ConsistencyTester, LinearizabilityTester};
+
+use crate::support::*;
+
+type History = Arc<Mutex<LinearizabilityTester<usize, Register<i64>>>>;
+
+/// Members at once, callers a member, calls a caller: small histories, many of them.
+const MEMBERS: usize = 24;
+const CALLERS: usize = 4;
+const CALLS: i64 = 8;
+
+/// One caller of one member: reads and writes at random, each noted as it begins and as it ends.
+async fn call(
+    mut connection: Connection,
+    key: String,
+    member: usize,
+    caller: usize,
+    seed: u64,
+    history: History,
+) -> usize {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut hits = 0;
+    for call in 0..CALLS {
+        // No amount is written twice, so a read tells which write it saw.
+        let amount = i64::try_from(caller).unwrap() * 1000 + call + 1;
+        let write = random.u8(0..10) < 3;
+        let (operation, body, noted) = if write {
+            ("/setPoints", format!("memberID={member}&amount={amount}"), RegisterOp::Write(amount))
+        } else {
+            ("/getPoints", format!("memberID={member}"), RegisterOp::Read)
+        };
+        let request = Request::post(operation, &body).key(&key);
+        history.lock().unwrap().on_invoke(caller, noted).unwrap();
+        let answer = connection.ask(&request).await;
+        assert_eq!(answer.status, 200, "{answer:#?}");
+        hits += usize::from(answer.was_hit());
+        let ended = if write { RegisterRet::WriteOk } else { RegisterRet::ReadOk(answer.body.parse().unwrap()) };
+        history.lock().unwrap().on_return(caller, ended).unwrap();
+    }
+    hits
+}
+
+async fn histories_are_linearizable(gate: TestGateway, seed: u64) {
+    let mut callers = Vec::new();
+    let mut histories = Vec::new();
+    for member in 0..MEMBERS {
+        let history: History = Arc::new(Mutex::new(LinearizabilityTester::new(Register(0))));
+        histories.push(Arc::clone(&history));
+        for caller in 0..CALLERS {
+            let seed = seed * 1_000_000 + (member * CALLERS + caller) as u64;
+            let (connection, key) = (gate.connect().await, gate.secret("bot").to_owned());
+            callers.push(tokio::spawn(call(connection, key, member, caller, seed, Arc::clone(&history))));
+        }
+    }
+    let mut hits = 0;
+    for caller in callers {
+        hits += caller.await.unwrap();
+    }
+    assert!(hits > 0, "nothing was answered from the cache: this tells nothing about it");
+    for (member, history) in histories.into_iter().enumerate() {
+        let history = history.lock().unwrap().clone();
+        assert_eq!(history.len(), CALLERS * usize::try_from(CALLS).unwrap());
+        assert!(history.is_consistent(), "seed {seed}, member {member} is not linearizable: {history:#?}");
+    }
+}
+
+#[tokio::test]
+async fn guarantee_2_histories_on_the_builtin_backend_are_linearizable() {
+    for seed in 0..4 {
+        histories_are_linearizable(TestGateway::builder().key("bot").start().await, seed).await;
+    }
+}
+
+#[tokio::test]
+async fn guarantee_2_histories_before_an_origin_that_delays_at_random_are_linearizable() {
+    for seed in 0..4 {
+        let gate = TestGateway::before_http().key("bot").seed(seed).start().await;
+        gate.origin().always(Act::Jitter(6));
+        histories_are_linearizable(gate, seed).await;
+    }
+}
+
+#[tokio::test]
+async fn guarantee_2_histories_with_answers_that_expire_all_the_time_are_linearizable() {
+    for seed in 10..12 {
+        let gate = TestGateway::before_http()
+            .key("bot")
+            .set("cache.points.ttl", r#""5ms""#)
+            .set("cache.points.stale_if_error", r#""1s""#)
+            .seed(seed)
+            .start()
+            .await;
+        gate.origin().always(Act::Jitter(4));
+        histories_are_linearizable(gate, seed).await;
+    }
+}
+
+#[test]
+fn the_tester_would_catch_a_stale_read() {
+    let mut history = LinearizabilityTester::new(Register(0));
+    history.on_invret(0, RegisterOp::Write(5), RegisterRet::WriteOk).unwrap();
+    history.on_invret(1, RegisterOp::Read, RegisterRet::ReadOk(0)).unwrap();
+    assert!(!history.is_consistent());
+}

@@ -1,0 +1,111 @@
+//! Contract section 5, guarantee 3: however many callers miss at once, the origin is asked once.
+
+use crate::support::*;
+
+fn gate() -> Builder {
+    TestGateway::before_http().key("bot").points("7", 3)
+}
+
+/// `count` connections that have each asked for member 7, the first of them as the flight's leader.
+async fn ask_at_once(gate: &TestGateway, count: usize) -> Vec<Connection> {
+    let request = gate.request("getPoints", "bot", "memberID=7").bytes();
+    let mut asking = Vec::new();
+    for i in 0..count {
+        let mut connection = gate.connect().await;
+        connection.send(&request).await;
+        if i == 0 {
+            gate.origin().has_been_asked("getPoints", 1).await;
+        }
+        asking.push(connection);
+    }
+    // Requests answered after those above were sent: by then they have been read too.
+    for _ in 0..40 {
+        assert_eq!(gate.send(&Request::bare("GET", "/healthz")).await.status, 200);
+    }
+    asking
+}
+
+#[tokio::test]
+async fn guarantee_3_a_hundred_misses_are_one_question() {
+    let gate = gate().start().await;
+    let hold = Gate::shut();
+    gate.origin().next("getPoints", Act::HoldAnswer(hold.clone()));
+    let asking = ask_at_once(&gate, 100).await;
+    hold.open();
+    let mut collapsed = 0;
+    for mut connection in asking {
+        let answer = connection.answer().await;
+        collapsed += usize::from(answer.is("3").cache_status().contains("collapsed"));
+    }
+    assert_eq!(gate.origin().asked("getPoints"), 1);
+    assert!(collapsed > 0, "no answer says that it was collapsed");
+}
+
+#[tokio::test]
+async fn guarantee_3_a_leader_that_hangs_up_harms_no_follower() {
+    let gate = gate().start().await;
+    let hold = Gate::shut();
+    gate.origin().next("getPoints", Act::HoldAnswer(hold.clone()));
+    let mut asking = ask_at_once(&gate, 20).await;
+    drop(asking.remove(0));
+    for _ in 0..40 {
+        assert_eq!(gate.send(&Request::bare("GET", "/healthz")).await.status, 200);
+    }
+    hold.open();
+    for mut connection in asking {
+        connection.answer().await.is("3");
+    }
+    assert_eq!(gate.origin().asked("getPoints"), 1);
+}
+
+#[tokio::test]
+async fn guarantee_3_an_answer_that_nobody_waits_for_any_more_is_kept_or_dropped_but_asked_once() {
+    let gate = gate().start().await;
+    let hold = Gate::shut();
+    gate.origin().next("getPoints", Act::HoldAnswer(hold.clone()));
+    drop(ask_at_once(&gate, 10).await);
+    hold.open();
+    gate.get_points("bot", "7").await.is("3");
+    assert!(gate.origin().asked("getPoints") <= 2);
+}
+
+#[tokio::test]
+async fn guarantee_3_a_failed_question_fails_its_followers_and_the_next_caller_asks_again() {
+    let gate = gate().set("origin.retries", "0").set("origin.timeout", r#""1s""#).start().await;
+    gate.origin().next("getPoints", Act::Stall);
+    for mut connection in ask_at_once(&gate, 20).await {
+        let answer = connection.answer().await;
+        assert_eq!(answer.code(), Some(22), "{answer:#?}");
+    }
+    assert_eq!(gate.origin().asked("getPoints"), 1);
+    gate.get_points("bot", "7").await.is("3");
+    assert_eq!(gate.origin().asked("getPoints"), 2);
+}
+
+#[tokio::test]
+async fn guarantee_3_different_entries_do_not_wait_for_each_other() {
+    let gate = gate().start().await;
+    let hold = Gate::shut();
+    gate.origin().next("getPoints", Act::HoldAnswer(hold.clone()));
+    let mut asking = ask_at_once(&gate, 1).await;
+    gate.get_points("bot", "8").await.is("0");
+    gate.get_warns("bot", "7").await.is("{}");
+    hold.open();
+    asking[0].answer().await.is("3");
+}
+
+#[tokio::test]
+async fn guarantee_3_a_read_whose_connection_was_cut_unanswered_is_asked_again_once() {
+    let gate = gate().set("origin.retries", "1").start().await;
+    gate.origin().next("getPoints", Act::Cut(Cut::BeforeHeader));
+    gate.get_points("bot", "7").await.is("3");
+    assert_eq!(gate.origin().asked("getPoints"), 2);
+    gate.origin().next("getPoints", Act::Cut(Cut::BeforeHeader));
+    gate.origin().next("getPoints", Act::Cut(Cut::BeforeHeader));
+    gate.get_points("bot", "8").await.is_refused(502, NO_ANSWER);
+    assert_eq!(gate.origin().asked_about("getPoints", "8"), 2);
+    // Where something was answered there is no asking again.
+    gate.origin().next("getPoints", Act::Cut(Cut::AmidBody));
+    gate.get_points("bot", "9").await.is_refused(502, NO_ANSWER);
+    assert_eq!(gate.origin().asked_about("getPoints", "9"), 1);
+}

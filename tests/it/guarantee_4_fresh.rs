@@ -1,0 +1,153 @@
+//! Contract section 5, guarantee 4: no warn past its expiry, no failure and no refusal from memory.
+
+use crate::support::*;
+
+fn gate() -> Builder {
+    TestGateway::before_http().key("bot").points("7", 3)
+}
+
+#[tokio::test]
+async fn guarantee_4_a_warn_is_not_shown_past_its_expiry_even_when_the_answer_is_cached() {
+    let soon = unix_now() + 2;
+    let gate = TestGateway::builder()
+        .key("bot")
+        .points("7", 0)
+        .warn("7", 1, "Mod", "short", soon)
+        .warn("7", 2, "Mod", "long", 4_000_000_000)
+        .start()
+        .await;
+    let long = "{warns_7_id_2_4000000000=Mod: long (Expires 4000000000)}";
+    let (mut shown, mut hits) = (0, 0);
+    let end = std::time::Instant::now() + PATIENCE;
+    loop {
+        let over = unix_now() >= soon; // judged before asking: what is over now stays over
+        let answer = gate.get_warns("bot", "7").await;
+        assert!(answer.body.contains("Mod: long"), "{answer:#?}");
+        if over {
+            answer.is(long);
+            break;
+        }
+        shown += usize::from(answer.body.contains("Mod: short"));
+        hits += usize::from(answer.was_hit());
+        assert!(std::time::Instant::now() < end, "the wall's clock does not move");
+    }
+    assert!(shown > 0 && hits > 0, "it was shown {shown} times, {hits} times from the cache");
+    gate.get_warns("bot", "7").await.is(long);
+}
+
+#[tokio::test]
+async fn guarantee_4_an_origins_map_is_cached_up_to_its_first_expiry_only() {
+    let soon = unix_now() + 2;
+    let gate = gate().warn("7", 1, "Mod", "short", soon).warn("7", 2, "Mod", "long", 4_000_000_000).start().await;
+    assert!(gate.get_warns("bot", "7").await.body.contains("Mod: short"));
+    gate.origin().put_map("getWarns", "7", "{}");
+    let end = std::time::Instant::now() + PATIENCE;
+    let mut hits = 0;
+    loop {
+        let over = unix_now() >= soon;
+        let answer = gate.get_warns("bot", "7").await;
+        if over {
+            answer.is("{}");
+            break;
+        }
+        hits += usize::from(answer.was_hit());
+        assert!(std::time::Instant::now() < end, "the wall's clock does not move");
+    }
+    assert!(hits > 0, "it was never cached: this tells nothing");
+}
+
+#[tokio::test]
+async fn guarantee_4_an_origins_map_is_passed_on_as_it_came() {
+    let past = "{warns_7_id_1_1000=Mod: long over (Expires 1000)}";
+    let gate = gate().start().await;
+    gate.origin().put_map("getWarns", "7", past);
+    gate.get_warns("bot", "7").await.is(past);
+}
+
+#[tokio::test]
+async fn guarantee_4_an_origins_failure_is_never_cached() {
+    let gate = gate().set("origin.timeout", r#""300ms""#).set("origin.retries", "0").start().await;
+    let failures = [
+        Act::say(500, "<html>"),
+        Act::say(503, "later"),
+        Act::say(200, "no number"),
+        Act::Cut(Cut::AmidBody),
+        Act::Stall,
+        Act::Raw(b"garbage\r\n\r\n".to_vec()),
+    ];
+    for (i, failure) in failures.into_iter().enumerate() {
+        let member = (100 + i).to_string();
+        gate.origin().next("getPoints", failure.clone());
+        let answer = gate.get_points("bot", &member).await;
+        assert!(matches!(answer.code(), Some(20..=22)), "{failure:?}: {answer:#?}");
+        gate.get_points("bot", &member).await.is("0").is_miss();
+        gate.get_points("bot", &member).await.is("0").is_hit();
+    }
+}
+
+#[tokio::test]
+async fn guarantee_4_a_refusal_is_never_cached() {
+    let gate = gate().start().await;
+    for (i, code) in ["02", "03", "04", "05"].into_iter().enumerate() {
+        let member = (100 + i).to_string();
+        for operation in ["getPoints", "getWarns", "getReviews"] {
+            gate.origin().next(operation, Act::say(200, &format!("{code} | some words")));
+            let request = gate.request(operation, "bot", &format!("memberID={member}"));
+            assert_eq!(gate.send(&request).await.code(), code.parse().ok(), "{operation}");
+            assert_eq!(gate.send(&request).await.status, 200, "{operation} after {code}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn guarantee_4_parameters_are_judged_before_any_answer_from_memory() {
+    let gate = gate().start().await;
+    gate.get_points("bot", "7").await.is("3");
+    gate.get_points("bot", "7").await.is("3").is_hit();
+    assert_eq!(gate.send(&gate.request("getPoints", "bot", "memberID=7&memberID=7")).await.code(), Some(8));
+}
+
+#[tokio::test]
+async fn a_stale_answer_stands_in_while_the_origin_fails() {
+    let failures = [Act::say(500, "<html>"), Act::say(503, "later"), Act::Cut(Cut::BeforeHeader), Act::Stall];
+    for failure in failures {
+        let gate = gate()
+            .set("cache.points.ttl", r#""100ms""#)
+            .set("cache.points.stale_if_error", r#""10m""#)
+            .set("origin.timeout", r#""300ms""#)
+            .start()
+            .await;
+        gate.get_points("bot", "7").await.is("3");
+        gate.origin().always(failure.clone());
+        let what = format!("a stale answer while the origin does {failure:?}");
+        eventually(PATIENCE, &what, || async {
+            let answer = gate.get_points("bot", "7").await;
+            answer.is("3").cache_status() == "guildgate; hit; detail=stale-if-error"
+        })
+        .await;
+        // What was never asked has no stale answer.
+        assert!(matches!(gate.get_points("bot", "8").await.code(), Some(20..=22)));
+        gate.origin().put_points("7", 4);
+        gate.origin().always(Act::Normal);
+        eventually(PATIENCE, "the origin's own answer", || async { gate.get_points("bot", "7").await.body == "4" })
+            .await;
+    }
+}
+
+#[tokio::test]
+async fn without_stale_if_error_a_failure_is_told() {
+    let gate = gate().set("cache.points.ttl", r#""100ms""#).set("cache.points.stale_if_error", r#""0s""#).start().await;
+    gate.get_points("bot", "7").await.is("3");
+    gate.origin().always(Act::say(500, "<html>"));
+    eventually(PATIENCE, "20", || async { gate.get_points("bot", "7").await.code() == Some(20) }).await;
+    gate.get_points("bot", "7").await.is_refused(502, NO_ANSWER);
+}
+
+#[tokio::test]
+async fn a_refusal_by_the_origin_is_no_failure_that_a_stale_answer_may_hide() {
+    let gate =
+        gate().set("cache.points.ttl", r#""100ms""#).set("cache.points.stale_if_error", r#""10m""#).start().await;
+    gate.get_points("bot", "7").await.is("3");
+    gate.origin().always(Act::say(200, "03 | gone"));
+    eventually(PATIENCE, "03", || async { gate.get_points("bot", "7").await.code() == Some(3) }).await;
+}

@@ -1,0 +1,164 @@
+//! Contract section 5, guarantee 6: at most `burst + rate * T`, and nobody pays for a neighbour.
+
+use std::time::{Duration, Instant};
+
+use crate::support::*;
+
+fn limited(rate: &str, burst: &str) -> Builder {
+    TestGateway::builder()
+        .points("7", 3)
+        .set("limits.tiers.slow.rate", &format!("{rate:?}"))
+        .set("limits.tiers.slow.burst", burst)
+        .key_of_tier("slow", "slow")
+        .key("bot")
+}
+
+#[tokio::test]
+async fn guarantee_6_a_key_is_let_through_at_most_burst_plus_rate_times_t() {
+    let gate = limited("20/s", "10").start().await;
+    let start = Instant::now();
+    let mut callers = Vec::new();
+    for _ in 0..4 {
+        let mut connection = gate.connect().await;
+        let request = gate.request("getPoints", "slow", "memberID=7");
+        callers.push(tokio::spawn(async move {
+            let (mut let_in, mut refused) = (0.0, 0);
+            while start.elapsed() < Duration::from_millis(1500) {
+                match connection.ask(&request).await {
+                    answer if answer.status == 200 => let_in += 1.0,
+                    answer => {
+                        answer.is_too_many();
+                        refused += 1;
+                    }
+                }
+            }
+            (let_in, refused)
+        }));
+    }
+    let (mut let_in, mut refused) = (0.0, 0);
+    for caller in callers {
+        let (more, less) = caller.await.unwrap();
+        let_in += more;
+        refused += less;
+    }
+    let most = 10.0 + 20.0 * start.elapsed().as_secs_f64();
+    assert!(let_in <= most, "{let_in} were let in, {most} at most");
+    assert!(let_in > 10.0 && refused > 0, "{let_in} let in, {refused} refused: the limit was not met");
+}
+
+#[tokio::test]
+async fn guarantee_6_a_neighbours_traffic_costs_a_key_nothing() {
+    let gate = limited("1/h", "3").key_of_tier("neighbour", "slow").start().await;
+    for _ in 0..20 {
+        gate.get_points("neighbour", "7").await;
+    }
+    gate.get_points("neighbour", "7").await.is_too_many();
+    for _ in 0..3 {
+        gate.get_points("slow", "7").await.is("3");
+    }
+    gate.get_points("slow", "7").await.is_too_many();
+    for _ in 0..50 {
+        gate.get_points("bot", "7").await.is("3");
+    }
+}
+
+#[tokio::test]
+async fn guarantee_6_retry_after_is_honest() {
+    let gate = limited("1/s", "1").start().await;
+    gate.get_points("slow", "7").await.is("3");
+    for _ in 0..2 {
+        // Asking again and again meanwhile does not push it further away.
+        let waits: Vec<u64> =
+            [gate.get_points("slow", "7").await.is_too_many(), gate.get_points("slow", "7").await.is_too_many()].into();
+        assert_eq!(waits, [1, 1], "one a second, so a second at most");
+        tokio::time::sleep(Duration::from_secs(1)).await; // what the caller was told to do
+        gate.get_points("slow", "7").await.is("3");
+    }
+}
+
+#[tokio::test]
+async fn guarantee_6_a_request_that_is_refused_later_counts() {
+    let gate = limited("1/h", "3").start().await;
+    assert_eq!(gate.get_points("slow", "x").await.code(), Some(5));
+    assert_eq!(gate.send(&gate.request("getPoints", "slow", "")).await.code(), Some(4));
+    let gzip = gate.request("getPoints", "slow", "memberID=7").header("Content-Encoding", "gzip");
+    assert_eq!(gate.send(&gzip).await.code(), Some(13));
+    gate.get_points("slow", "7").await.is_too_many();
+}
+
+#[tokio::test]
+async fn guarantee_6_what_is_refused_before_the_key_costs_nothing() {
+    let gate = limited("1/h", "2").start().await;
+    let key = gate.secret("slow");
+    for _ in 0..5 {
+        assert_eq!(gate.send(&Request::post("/nothing", "").key(key)).await.code(), Some(10));
+        assert_eq!(gate.send(&Request::bare("GET", "/getPoints").key(key)).await.code(), Some(11));
+        assert_eq!(gate.send(&Request::post("/getPoints", "x".repeat(5000)).key(key)).await.code(), Some(14));
+        assert_eq!(gate.send(&Request::post("/getPoints", "").key(key).without("Host")).await.code(), Some(16));
+    }
+    gate.get_points("slow", "7").await.is("3");
+    gate.get_points("slow", "7").await.is("3");
+    gate.get_points("slow", "7").await.is_too_many();
+}
+
+#[tokio::test]
+async fn guarantee_6_writes_are_counted_in_addition_and_a_refused_one_costs_the_main_bucket_nothing() {
+    let gate = limited("1/h", "6")
+        .set("limits.tiers.slow.write_rate", r#""1/h""#)
+        .set("limits.tiers.slow.write_burst", "2")
+        .start()
+        .await;
+    for amount in [10, 11] {
+        gate.set_points("slow", "7", amount).await.is(&format!("Successfully set 'Ada' points to '{amount}'"));
+    }
+    for _ in 0..10 {
+        gate.set_points("slow", "7", 12).await.is_too_many();
+    }
+    for _ in 0..4 {
+        gate.get_points("slow", "7").await.is("11");
+    }
+    gate.get_points("slow", "7").await.is_too_many();
+}
+
+#[tokio::test]
+async fn guarantee_6_a_stranger_pays_by_address_and_a_good_key_from_there_goes_on() {
+    let gate =
+        limited("1/h", "30").set("limits.strangers.rate", r#""1/h""#).set("limits.strangers.burst", "4").start().await;
+    let mut connection = gate.connect().await;
+    for i in 0..2 {
+        gate.send(&Request::post("/getPoints", "memberID=7").key(&format!("nobody {i}")))
+            .await
+            .is_refused(401, INCORRECT_KEY);
+        gate.send(&Request::post("/getPoints", "memberID=7")).await.is_refused(401, NO_KEY);
+    }
+    let mistyped = format!("{}x", gate.secret("slow"));
+    for key in ["nobody", "another", &mistyped] {
+        let answer = gate.send(&Request::post("/getPoints", "memberID=7").key(key)).await;
+        answer.is_too_many();
+        assert_eq!(answer.header("ratelimit"), None, "a stranger's budget is nobody's policy");
+    }
+    gate.send(&Request::post("/getPoints", "memberID=7")).await.is_too_many();
+    for _ in 0..30 {
+        connection.ask(&gate.request("getPoints", "slow", "memberID=7")).await.is("3");
+    }
+    gate.get_points("slow", "7").await.is_too_many();
+}
+
+#[tokio::test]
+async fn in_shadow_nothing_is_refused() {
+    let gate = limited("1/h", "1").set("limits.shadow", "true").start().await;
+    for _ in 0..10 {
+        gate.get_points("slow", "7").await.is("3");
+    }
+}
+
+#[tokio::test]
+async fn a_rate_may_be_given_by_second_minute_hour_or_day() {
+    for (rate, n) in [("1/s", 1), ("1/m", 60), ("1/h", 3600), ("1/d", 86400)] {
+        let gate = limited(rate, "1").start().await;
+        gate.get_points("slow", "7").await.is("3");
+        let answer = gate.get_points("slow", "7").await;
+        let told = answer.is_too_many();
+        assert!(told <= n && told + 15 > n, "{rate}: try again in {told} s");
+    }
+}

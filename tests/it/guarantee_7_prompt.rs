@@ -1,0 +1,95 @@
+//! Contract section 5, guarantee 7: what ends, ends within one second, cached answers included.
+
+use crate::support::*;
+
+const GONE: &str = "03 | Error while retrieving guild using this API key. Is Guildgate still on guild?";
+
+#[tokio::test]
+async fn guarantee_7_a_revoked_key_is_refused_even_when_the_answer_is_cached() {
+    let gate = TestGateway::builder().key("bot").key("other").points("7", 3).start().await;
+    let mut kept = gate.connect().await;
+    gate.get_points("bot", "7").await.is("3");
+    kept.ask(&gate.request("getPoints", "bot", "memberID=7")).await.is("3").is_hit();
+    gate.run(&["key", "revoke", &gate.key_id("bot")]).done();
+    eventually(ONE_SECOND, "02", || async { gate.get_points("bot", "7").await.code() == Some(2) }).await;
+    kept.ask(&gate.request("getPoints", "bot", "memberID=7")).await.is_refused(401, INCORRECT_KEY);
+    gate.set_points("bot", "7", 5).await.is_refused(401, INCORRECT_KEY);
+    gate.get_points("other", "7").await.is("3");
+}
+
+#[tokio::test]
+async fn guarantee_7_a_revoked_key_stays_refused_after_a_restart() {
+    let mut gate = TestGateway::builder().key("bot").points("7", 3).start().await;
+    gate.get_points("bot", "7").await.is("3");
+    gate.run(&["key", "revoke", &gate.key_id("bot")]).done();
+    gate.restart_after_kill().await;
+    gate.get_points("bot", "7").await.is_refused(401, INCORRECT_KEY);
+}
+
+#[tokio::test]
+async fn guarantee_7_an_expired_key_is_refused_even_when_the_answer_is_cached() {
+    let gate = TestGateway::builder().key("bot").key_expiring("brief", "3s").points("7", 3).start().await;
+    gate.get_points("brief", "7").await.is("3");
+    gate.get_points("brief", "7").await.is("3").is_hit();
+    eventually(PATIENCE, "02", || async { gate.get_points("brief", "7").await.code() == Some(2) }).await;
+    gate.get_points("brief", "7").await.is_refused(401, INCORRECT_KEY);
+    gate.get_points("bot", "7").await.is("3");
+}
+
+#[tokio::test]
+async fn guarantee_7_a_key_in_a_file_expires_to_the_second() {
+    let soon = unix_now() + 3;
+    let gate = TestGateway::before_http()
+        .key_expiring("brief", &soon.to_string())
+        .key_expiring("over", "1000")
+        .points("7", 3)
+        .start()
+        .await;
+    gate.get_points("over", "7").await.is_refused(401, INCORRECT_KEY);
+    let mut served = 0;
+    loop {
+        let over = unix_now() >= soon; // judged before asking
+        let answer = gate.get_points("brief", "7").await;
+        if over {
+            answer.is_refused(401, INCORRECT_KEY);
+            break;
+        }
+        served += usize::from(answer.status == 200);
+    }
+    assert!(served > 0, "it never worked");
+}
+
+#[tokio::test]
+async fn guarantee_7_a_guild_that_is_left_answers_03_until_it_returns() {
+    let gate = TestGateway::builder().key("bot").key_of_guild("elsewhere", "999").points("7", 3).start().await;
+    for _ in 0..2 {
+        gate.get_points("bot", "7").await.is("3");
+        gate.run(&["guild", "leave", GUILD]).done();
+        eventually(ONE_SECOND, "03", || async { gate.get_points("bot", "7").await.code() == Some(3) }).await;
+        gate.get_points("bot", "7").await.is_refused(403, GONE);
+        gate.set_points("bot", "7", 4).await.is_refused(403, GONE);
+        gate.get_points("elsewhere", "7").await.is("0");
+        gate.run(&["guild", "return", GUILD]).done();
+        eventually(ONE_SECOND, "its points are back", || async { gate.get_points("bot", "7").await.status == 200 })
+            .await;
+        gate.get_points("bot", "7").await.is("3");
+    }
+}
+
+#[tokio::test]
+async fn guarantee_7_a_guild_that_is_left_answers_03_before_an_http_origin_too() {
+    let gate = TestGateway::before_http().keys_in_store().key("bot").points("7", 3).start().await;
+    gate.get_points("bot", "7").await.is("3");
+    gate.run(&["guild", "leave", GUILD]).done();
+    eventually(ONE_SECOND, "03", || async { gate.get_points("bot", "7").await.code() == Some(3) }).await;
+    let asked = gate.origin().seen().len();
+    gate.set_points("bot", "7", 4).await.is_refused(403, GONE);
+    assert_eq!(gate.origin().seen().len(), asked, "the origin was asked for a guild that is gone");
+}
+
+#[tokio::test]
+async fn guarantee_7_a_key_whose_scope_is_taken_away_cannot_write() {
+    let gate = TestGateway::builder().read_key("reader").points("7", 3).start().await;
+    assert_eq!(gate.set_points("reader", "7", 9).await.code(), Some(15));
+    gate.get_points("reader", "7").await.is("3");
+}

@@ -1,0 +1,89 @@
+//! Contract section 5, guarantee 8: each of connections, headers, bodies and time has a limit (the
+//! last three are in `framing_*`).
+
+use crate::support::*;
+
+fn gate() -> Builder {
+    TestGateway::builder().key("bot").points("7", 3)
+}
+
+/// Opens connections until one is closed at accept, or `most` are served.
+async fn served(gate: &TestGateway, most: usize) -> Vec<Connection> {
+    let mut open = Vec::new();
+    for _ in 0..most {
+        let mut connection = gate.connect().await;
+        let sent = connection.try_send(gate.request("getPoints", "bot", "memberID=7").bytes()).await;
+        let answer = if sent.is_ok() { connection.answer_if_any().await } else { None };
+        let Some(answer) = answer else { break };
+        answer.is("3");
+        open.push(connection);
+    }
+    open
+}
+
+#[tokio::test]
+async fn guarantee_8_connections_over_max_connections_are_closed_and_room_is_used_again() {
+    let gate = gate().set("server.max_connections", "5").start().await;
+    let open = served(&gate, 8).await;
+    assert_eq!(open.len(), 5);
+    drop(open);
+    eventually(PATIENCE, "room for five again", || async { served(&gate, 5).await.len() == 5 }).await;
+}
+
+#[tokio::test]
+async fn guarantee_8_connections_of_one_address_are_bounded() {
+    let gate = gate().set("server.max_connections_per_address", "3").start().await;
+    let mut open = served(&gate, 8).await;
+    assert_eq!(open.len(), 3);
+    open[0].ask(&gate.request("getPoints", "bot", "memberID=7")).await.is("3"); // those there are go on
+    drop(open);
+    eventually(PATIENCE, "room for three again", || async { served(&gate, 3).await.len() == 3 }).await;
+}
+
+#[tokio::test]
+async fn guarantee_8_no_limit_per_address_is_no_limit() {
+    let gate = gate().set("server.max_connections_per_address", "0").start().await;
+    assert_eq!(served(&gate, 50).await.len(), 50);
+}
+
+#[tokio::test]
+async fn guarantee_8_a_small_cache_lets_go_and_stays_right() {
+    let gate = gate().set("cache.max_size", r#""4KiB""#).start().await;
+    let mut connection = gate.connect().await;
+    for member in 1..=2000 {
+        let request = gate.request("getPoints", "bot", &format!("memberID={member}"));
+        connection.ask(&request).await.is(if member == 7 { "3" } else { "0" });
+    }
+    gate.set_points("bot", "7", 4).await;
+    gate.get_points("bot", "7").await.is("4");
+}
+
+#[tokio::test]
+async fn guarantee_8_many_unknown_keys_leave_memory_where_it_was() {
+    let mut gate = gate().start().await;
+    let resident = |pid: u32| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let line = status.lines().find(|l| l.starts_with("VmRSS:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
+    };
+    let pid = gate.process().id();
+    let mut connection = gate.connect().await;
+    let mut unknown = 0;
+    let mut after = Vec::new();
+    for _ in 0..3 {
+        for _ in 0..200 {
+            let batch: Vec<u8> = (0..50)
+                .flat_map(|i| Request::post("/getPoints", "memberID=7").key(&format!("unknown-{unknown}-{i}")).bytes())
+                .collect();
+            connection.send(batch).await;
+            for _ in 0..50 {
+                connection.answer().await.is_refused(401, INCORRECT_KEY);
+            }
+            unknown += 1;
+        }
+        after.push(resident(pid));
+    }
+    // 10,000 keys a round: a record of 200 bytes for each would be 2 MiB.
+    assert!(after[2] < after[0] + 2048, "resident KiB after each round of strangers: {after:?}");
+    gate.get_points("bot", "7").await.is("3");
+}

@@ -1,0 +1,42 @@
+//! Guildgate from the outside: the real binary, real sockets, real files. A module's name says
+//! which part of `docs/contract.md` it holds; each test starts its own gateway on its own port in
+//! its own folder.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[macro_use]
+mod support;
+
+mod wire_builtin;
+mod wire_headers;
+mod wire_order;
+mod wire_parameters;
+mod wire_refusals;
+mod wire_upstream;
+
+mod framing_body;
+mod framing_connection;
+mod framing_header;
+mod framing_slow;
+
+mod guarantee_1_durable;
+mod guarantee_2_coherent;
+mod guarantee_2_histories;
+mod guarantee_3_one_question;
+mod guarantee_4_fresh;
+mod guarantee_5_at_most_once;
+mod guarantee_6_fair;
+mod guarantee_7_prompt;
+mod guarantee_8_bounded;
+mod guarantee_9_silent;
+
+mod serving;
+mod serving_log;
+mod serving_refusals;
+
+mod commands_check;
+mod commands_import;
+mod commands_keys;
+mod commands_records;
+
+mod floors;

@@ -1,0 +1,77 @@
+//! Contract section 3, `[log]`: the access line of each request.
+
+use serde_json::Value;
+
+use crate::support::*;
+
+fn gate(format: &str) -> Builder {
+    TestGateway::builder().key("bot").points("7", 3).set("log.format", &format!("{format:?}"))
+}
+
+async fn some_requests(gate: &TestGateway) {
+    gate.get_points("bot", "7").await.is("3");
+    gate.get_points("bot", "7").await.is("3");
+    assert_eq!(gate.set_points("bot", "7", 4).await.status, 200);
+    assert_eq!(gate.get_points("bot", "x").await.code(), Some(5));
+    assert_eq!(gate.send(&Request::post("/getPoints", "").key("nobody")).await.code(), Some(2));
+    assert_eq!(gate.send(&Request::post("/nothing", "")).await.code(), Some(10));
+}
+
+#[tokio::test]
+async fn the_text_log_has_a_line_a_request_with_the_keys_id_and_never_the_key() {
+    let mut gate = gate("text").set("log.access", r#""access.log""#).start().await;
+    let id = gate.key_id("bot");
+    some_requests(&gate).await;
+    gate.has_logged("access.log", "getPoints with its key and status", |line| {
+        line.contains("getPoints") && line.contains(&id) && line.contains("200")
+    })
+    .await;
+    assert_eq!(gate.stop().await, Some(0));
+    let log = String::from_utf8(gate.world().read("access.log")).unwrap();
+    assert_eq!(log.lines().count(), 6, "{log}");
+    assert_eq!(log.lines().filter(|l| l.contains(&id)).count(), 4, "four requests had a known key: {log}");
+    assert_eq!(log.lines().filter(|l| l.contains("getPoints")).count(), 4, "{log}");
+    assert!(!log.contains(gate.secret("bot")) && !log.contains("nobody"), "{log}");
+}
+
+#[tokio::test]
+async fn the_json_log_is_an_object_a_line() {
+    let mut gate = gate("json").set("log.access", r#""access.log""#).start().await;
+    let id = gate.key_id("bot");
+    some_requests(&gate).await;
+    assert_eq!(gate.stop().await, Some(0));
+    let log = String::from_utf8(gate.world().read("access.log")).unwrap();
+    let lines: Vec<Value> =
+        log.lines().map(|l| serde_json::from_str(l).unwrap_or_else(|e| panic!("{e}: {l}"))).collect();
+    assert_eq!(lines.len(), 6, "{log}");
+    assert!(lines.iter().all(Value::is_object), "{log}");
+    let having = |value: Value| lines.iter().filter(|l| l.as_object().unwrap().values().any(|v| *v == value)).count();
+    assert_eq!(having(id.into()), 4, "{log}");
+    assert_eq!(having(200.into()), 3, "{log}");
+    assert_eq!((having(400.into()), having(401.into()), having(404.into())), (1, 1, 1), "{log}");
+}
+
+#[tokio::test]
+async fn a_line_can_be_found_by_the_answers_request_id() {
+    let gate = gate("json").set("log.access", r#""access.log""#).start().await;
+    let answer = gate.get_points("bot", "7").await;
+    let id = answer.header("x-request-id").unwrap().to_owned();
+    gate.has_logged("access.log", "the request id", |line| line.contains(&id)).await;
+}
+
+#[tokio::test]
+async fn the_access_log_goes_to_stderr_unless_told_otherwise() {
+    let gate = gate("text").start().await;
+    let id = gate.key_id("bot");
+    gate.get_points("bot", "7").await.is("3");
+    let logged = || async { gate.stderr().lines().any(|l| l.contains("getPoints") && l.contains(&id)) };
+    eventually(PATIENCE, "the access line on stderr", logged).await;
+}
+
+#[tokio::test]
+async fn an_empty_access_setting_is_no_access_log() {
+    let mut gate = gate("text").set("log.access", r#""""#).start().await;
+    some_requests(&gate).await;
+    assert_eq!(gate.stop().await, Some(0));
+    assert!(!gate.stderr().contains("getPoints"), "{}", gate.stderr());
+}

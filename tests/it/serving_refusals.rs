@@ -1,0 +1,118 @@
+//! `serve` that cannot: one clear line, no panic, the right exit code.
+
+use crate::support::*;
+
+/// Runs `serve` to its end, which must come by itself.
+async fn ends(world: &World) -> (Option<i32>, String) {
+    let mut process = world.serve(&[]);
+    let code = process.exit().await;
+    // The catching threads may be a moment behind the end.
+    eventually(PATIENCE, "something on stderr", || async { !process.stderr().is_empty() }).await;
+    let stderr = process.stderr();
+    assert!(!stderr.contains("panicked") && !stderr.contains("RUST_BACKTRACE"), "{stderr}");
+    assert!(!stderr.contains("ready: "), "{stderr}");
+    (code, stderr)
+}
+
+fn config(more: &str) -> World {
+    World::new(&format!("{more}\n[admin]\nlisten = \"\"\n"))
+}
+
+#[tokio::test]
+async fn a_taken_port_is_one_line_and_exit_1() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let (code, stderr) = ends(&config(&format!("[server]\nlisten = [\"{address}\"]"))).await;
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.contains(&address.to_string()), "the address is not named: {stderr}");
+}
+
+#[tokio::test]
+async fn a_missing_config_that_was_named_is_exit_2() {
+    let world = World::plain();
+    let missing = world.path("nowhere.toml");
+    for command in ["serve", "check"] {
+        Ran::of(&mut world.command(&[command, "--config", missing.to_str().unwrap()]), "")
+            .failed(2)
+            .names(&["nowhere.toml"]);
+    }
+    Ran::of(world.command(&["check"]).env("GUILDGATE_CONFIG", &missing), "").failed(2).names(&["nowhere.toml"]);
+}
+
+#[tokio::test]
+async fn an_unreadable_store_is_named_and_exit_1() {
+    let whole = World::plain();
+    whole.run(&["guild", "add", "1", "--name", "N"]).done();
+    let good = whole.read("guildgate.db");
+    let noise: Vec<u8> = (0..100_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 11) as u8).collect();
+    let stores: [(&str, Vec<u8>); 3] = [
+        ("random bytes", noise),
+        ("a text", b"this is no database, it is a sentence that goes on for a while".repeat(50)),
+        ("half a header", good[..50].to_vec()),
+    ];
+    for (what, bytes) in stores {
+        let world = config("[server]\nlisten = [\"127.0.0.1:0\"]\n[origin]\nstore = \"broken.db\"");
+        world.write("broken.db", &bytes);
+        let (code, stderr) = ends(&world).await;
+        assert_eq!(code, Some(1), "{what}: {stderr}");
+        assert!(stderr.contains("broken.db"), "{what}: the store is not named: {stderr}");
+        world.run(&["guild", "list"]).failed(1).names(&["broken.db"]);
+        assert_eq!(world.read("broken.db"), bytes, "{what}: the file was changed");
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_is_a_folder_or_in_none_is_named_and_exit_1() {
+    let folder = config("[server]\nlisten = [\"127.0.0.1:0\"]\n[origin]\nstore = \"folder\"");
+    std::fs::create_dir(folder.path("folder")).unwrap();
+    let (code, stderr) = ends(&folder).await;
+    assert!(code == Some(1) && stderr.contains("folder"), "{code:?} {stderr}");
+    let nowhere = config("[server]\nlisten = [\"127.0.0.1:0\"]\n[origin]\nstore = \"no/such/place.db\"");
+    let (code, stderr) = ends(&nowhere).await;
+    assert!(code == Some(1) && stderr.contains("place.db"), "{code:?} {stderr}");
+}
+
+#[tokio::test]
+async fn a_bad_config_names_every_fault_and_is_exit_2() {
+    let (code, stderr) =
+        ends(&config("[server]\nheader_timeout = \"5 fortnights\"\nmax_bodi = \"4KiB\"\n[cache]\nmax_size = \"many\""))
+            .await;
+    assert_eq!(code, Some(2), "{stderr}");
+    for named in ["gateway.toml", "header_timeout", "max_bodi", "max_body", "max_size"] {
+        assert!(stderr.contains(named), "{named} is not named: {stderr}");
+    }
+}
+
+#[tokio::test]
+async fn a_missing_key_file_is_named() {
+    let (code, stderr) =
+        ends(&config("[server]\nlisten = [\"127.0.0.1:0\"]\n[keys]\nsource = \"file\"\nfile = \"lost.toml\"")).await;
+    assert!(matches!(code, Some(1 | 2)) && stderr.contains("lost.toml"), "{code:?} {stderr}");
+}
+
+#[tokio::test]
+async fn a_bad_key_file_is_named_and_gives_no_key_away() {
+    for keys in [
+        "[[key]]\nid = \"a\"\ndigest = \"secret-in-the-wrong-place\"\nguild = \"1\"\n",
+        "[[key]]\nid = \"a\"\nguild = \"1\"\n",
+        "not toml at all secret-in-the-wrong-place",
+    ] {
+        let world = config("[server]\nlisten = [\"127.0.0.1:0\"]\n[keys]\nsource = \"file\"\nfile = \"keys.toml\"");
+        world.write("keys.toml", keys);
+        let (code, stderr) = ends(&world).await;
+        assert!(matches!(code, Some(1 | 2)) && stderr.contains("keys.toml"), "{code:?} {stderr}");
+        assert!(!stderr.contains("secret-in-the-wrong-place"), "{stderr}");
+    }
+}
+
+#[tokio::test]
+async fn bad_usage_is_exit_2_and_says_what_is_known() {
+    let world = World::plain();
+    for args in [&["sevre"][..], &[], &["serve", "--demmo"], &["key"], &["key", "create"], &["guild", "add"]] {
+        Ran::of(&mut world.command(args), "").failed(2);
+    }
+    for args in [&["--help"][..], &["serve", "--help"], &["key", "create", "--help"], &["import", "--help"]] {
+        let ran = Ran::of(&mut world.command(args), "").done();
+        assert!(ran.stdout.contains("--config") || args == ["--help"], "{ran:#?}");
+    }
+}

@@ -1,0 +1,280 @@
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
+
+use sha2::{Digest as _, Sha256};
+
+use super::{ScriptedOrigin, TestGateway, World};
+
+/// The guild that everything belongs to where a test names none.
+pub const GUILD: &str = "81384788765712384";
+
+/// Which of the two backends a gateway stands before.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Kind {
+    Builtin,
+    Http,
+}
+
+/// Makes a [`TestGateway`]: what is said here is what its world holds when it starts.
+pub struct Builder {
+    kind: Kind,
+    keys_in_store: bool,
+    keys: Vec<KeySpec>,
+    /// Section, then name, then value as TOML.
+    config: BTreeMap<String, BTreeMap<String, String>>,
+    upstream_path: String,
+    seed: u64,
+    points: Vec<(String, i64)>,
+    warns: Vec<WarnSpec>,
+    reviews: Vec<ReviewSpec>,
+    lines: String,
+}
+
+struct KeySpec {
+    name: String,
+    guild: String,
+    tier: Option<String>,
+    scope: Option<&'static str>,
+    expires: Option<String>,
+}
+
+struct WarnSpec {
+    member: String,
+    id: u64,
+    author: String,
+    reason: String,
+    expires: i64,
+}
+
+struct ReviewSpec {
+    member: String,
+    id: u64,
+    author: String,
+    rating: u8,
+    text: String,
+}
+
+impl Builder {
+    pub(super) fn new(kind: Kind) -> Builder {
+        let builder = Builder {
+            kind,
+            keys_in_store: kind == Kind::Builtin,
+            keys: Vec::new(),
+            config: BTreeMap::new(),
+            upstream_path: String::new(),
+            seed: 0,
+            points: Vec::new(),
+            warns: Vec::new(),
+            reviews: Vec::new(),
+            lines: String::new(),
+        };
+        // Limits stand wide open, so that only a test that sets one meets one.
+        builder
+            .set("server.listen", r#"["127.0.0.1:0"]"#)
+            .set("server.threads", "2")
+            .set("limits.tiers.standard.rate", r#""1000000/s""#)
+            .set("limits.tiers.standard.burst", "1000000")
+            .set("limits.strangers.rate", r#""1000000/s""#)
+            .set("limits.strangers.burst", "1000000")
+            .set("admin.listen", r#""""#)
+    }
+
+    /// `section.name = value`, the value as TOML writes it.
+    pub fn set(mut self, path: &str, value: &str) -> Builder {
+        let (section, name) = path.rsplit_once('.').unwrap();
+        self.config.entry(section.into()).or_default().insert(name.into(), value.into());
+        self
+    }
+
+    /// Adds a key that may do everything; tests call it by this name.
+    pub fn key(self, name: &str) -> Builder {
+        self.add_key(name, |_| {})
+    }
+
+    pub fn read_key(self, name: &str) -> Builder {
+        self.add_key(name, |key| key.scope = Some("read"))
+    }
+
+    pub fn key_of_tier(self, name: &str, tier: &str) -> Builder {
+        self.add_key(name, |key| key.tier = Some(tier.into()))
+    }
+
+    pub fn key_of_guild(self, name: &str, guild: &str) -> Builder {
+        self.add_key(name, |key| key.guild = guild.into())
+    }
+
+    /// A key that ends: for the store a duration such as `2s`, for a file Unix seconds.
+    pub fn key_expiring(self, name: &str, expires: &str) -> Builder {
+        self.add_key(name, |key| key.expires = Some(expires.into()))
+    }
+
+    fn add_key(mut self, name: &str, change: impl FnOnce(&mut KeySpec)) -> Builder {
+        let mut key = KeySpec { name: name.into(), guild: GUILD.into(), tier: None, scope: None, expires: None };
+        change(&mut key);
+        self.keys.push(key);
+        self
+    }
+
+    /// Keeps the keys in a key file (as an HTTP origin's are unless told otherwise).
+    pub fn keys_in_file(mut self) -> Builder {
+        self.keys_in_store = false;
+        self
+    }
+
+    /// Keeps the keys in the store (as the built-in backend's are unless told otherwise).
+    pub fn keys_in_store(mut self) -> Builder {
+        self.keys_in_store = true;
+        self
+    }
+
+    /// A member called Ada with so many points.
+    pub fn points(mut self, member: &str, points: i64) -> Builder {
+        self.points.push((member.into(), points));
+        self
+    }
+
+    pub fn warn(mut self, member: &str, id: u64, author: &str, reason: &str, expires: i64) -> Builder {
+        let (member, author, reason) = (member.into(), author.into(), reason.into());
+        self.warns.push(WarnSpec { member, id, author, reason, expires });
+        self
+    }
+
+    pub fn review(mut self, member: &str, id: u64, author: &str, rating: u8, text: &str) -> Builder {
+        let (member, author, text) = (member.into(), author.into(), text.into());
+        self.reviews.push(ReviewSpec { member, id, author, rating, text });
+        self
+    }
+
+    /// More lines for the import into the store.
+    pub fn line(mut self, json: &str) -> Builder {
+        let _ = writeln!(self.lines, "{json}");
+        self
+    }
+
+    /// A path that the upstream's URL ends in.
+    pub fn upstream_path(mut self, path: &str) -> Builder {
+        self.upstream_path = path.into();
+        self
+    }
+
+    /// What the origin's random delays follow.
+    pub fn seed(mut self, seed: u64) -> Builder {
+        self.seed = seed;
+        self
+    }
+
+    /// Writes the config, fills the store with the real commands, and starts `serve`.
+    pub async fn start(self) -> TestGateway {
+        let (world, origin, secrets) = self.prepare().await;
+        TestGateway::serve(world, origin, secrets).await
+    }
+
+    /// As [`Builder::start`], but nothing is started.
+    pub async fn prepare(mut self) -> (World, Option<ScriptedOrigin>, HashMap<String, String>) {
+        let origin = match self.kind {
+            Kind::Builtin => None,
+            Kind::Http => Some(self.origin().await),
+        };
+        if let Some(origin) = &origin {
+            let upstream = format!("[\"{}{}\"]", origin.url(), self.upstream_path);
+            self = self.set("origin.kind", r#""http""#).set("origin.upstreams", &upstream);
+        }
+        if !self.keys_in_store {
+            self = self.set("keys.source", r#""file""#).set("keys.file", r#""keys.toml""#);
+        }
+        let world = World::new(&self.toml());
+        if self.kind == Kind::Builtin || self.keys_in_store {
+            world.import(&self.records()).done();
+        }
+        let secrets = if self.keys_in_store { self.create_keys(&world) } else { self.write_key_file(&world) };
+        (world, origin, secrets)
+    }
+
+    fn toml(&self) -> String {
+        let mut toml = String::new();
+        for (section, values) in &self.config {
+            let _ = writeln!(toml, "[{section}]");
+            for (name, value) in values {
+                let _ = writeln!(toml, "{name} = {value}");
+            }
+        }
+        toml
+    }
+
+    async fn origin(&self) -> ScriptedOrigin {
+        let origin = ScriptedOrigin::start(self.seed).await;
+        for (member, points) in &self.points {
+            origin.put_points(member, *points);
+        }
+        let mut maps: BTreeMap<(&str, &str), BTreeMap<u64, String>> = BTreeMap::new();
+        for WarnSpec { member, id, author, reason, expires } in &self.warns {
+            let entry = format!("warns_{member}_id_{id}_{expires}={author}: {reason} (Expires {expires})");
+            maps.entry(("getWarns", member)).or_default().insert(*id, entry);
+        }
+        for ReviewSpec { member, id, author, rating, text } in &self.reviews {
+            let entry = format!("reviews_{member}_id_{id}_{rating}={author} ({rating}★): {text}");
+            maps.entry(("getReviews", member)).or_default().insert(*id, entry);
+        }
+        for ((operation, member), entries) in maps {
+            let entries: Vec<String> = entries.into_values().collect();
+            origin.put_map(operation, member, &format!("{{{}}}", entries.join(", ")));
+        }
+        origin
+    }
+
+    /// Everything that is not a key, as JSON Lines.
+    fn records(&self) -> String {
+        let guilds: std::collections::BTreeSet<&str> =
+            self.keys.iter().map(|key| key.guild.as_str()).chain([GUILD]).collect();
+        let guilds = guilds.iter().map(|guild| serde_json::json!({"guild": guild, "name": "Night Watch"}));
+        let points = self.points.iter().map(
+            |(member, points)| serde_json::json!({"guild": GUILD, "member": member, "name": "Ada", "points": points}),
+        );
+        let warns = self.warns.iter().map(|w| {
+            serde_json::json!({"guild": GUILD, "member": w.member, "warn": w.id.to_string(), "author": w.author,
+                "reason": w.reason, "expires": w.expires})
+        });
+        let reviews = self.reviews.iter().map(|r| {
+            serde_json::json!({"guild": GUILD, "member": r.member, "review": r.id.to_string(), "author": r.author,
+                "rating": r.rating, "text": r.text})
+        });
+        let lines: String = guilds.chain(points).chain(warns).chain(reviews).map(|line| format!("{line}\n")).collect();
+        lines + &self.lines
+    }
+
+    fn create_keys(&self, world: &World) -> HashMap<String, String> {
+        let mut secrets = HashMap::new();
+        for key in &self.keys {
+            let mut args = vec!["key", "create", "--guild", &key.guild, "--name", &key.name];
+            args.extend(key.tier.iter().flat_map(|tier| ["--tier", tier]));
+            args.extend(key.scope.iter().flat_map(|scope| ["--scope", scope]));
+            args.extend(key.expires.iter().flat_map(|expires| ["--expires", expires]));
+            let created = world.run(&args).done();
+            secrets.insert(key.name.clone(), created.stdout.trim_end_matches('\n').to_owned());
+        }
+        secrets
+    }
+
+    fn write_key_file(&self, world: &World) -> HashMap<String, String> {
+        let mut file = String::new();
+        let mut secrets = HashMap::new();
+        for key in &self.keys {
+            // Another service's key, so it is held to no checksum (contract section 2, "Key format").
+            let secret = format!("{}.{:032x}", key.name, fastrand::u128(..));
+            let _ = writeln!(file, "[[key]]\nid = {:?}\ndigest = {:?}", key.name, digest(&secret));
+            let _ = writeln!(file, "guild = {:?}", key.guild);
+            let _ = key.tier.iter().try_for_each(|tier| writeln!(file, "tier = {tier:?}"));
+            let _ = key.scope.iter().try_for_each(|scope| writeln!(file, "scope = {scope:?}"));
+            let _ = key.expires.iter().try_for_each(|expires| writeln!(file, "expires = {expires}"));
+            secrets.insert(key.name.clone(), secret);
+        }
+        world.write("keys.toml", file);
+        secrets
+    }
+}
+
+/// A key's digest as a key file holds it.
+fn digest(secret: &str) -> String {
+    let hex: String = Sha256::digest(secret).iter().map(|b| format!("{b:02x}")).collect();
+    format!("sha256:{hex}")
+}

@@ -1,0 +1,141 @@
+use std::collections::HashMap;
+use std::net::SocketAddr;
+
+use nix::sys::signal::Signal;
+
+use super::{Answer, Builder, Connection, Kind, PATIENCE, Process, Ran, Request, ScriptedOrigin, World, eventually};
+
+/// A running gateway in a world of its own.
+pub struct TestGateway {
+    world: World,
+    origin: Option<ScriptedOrigin>,
+    secrets: HashMap<String, String>,
+    process: Process,
+    address: SocketAddr,
+}
+
+impl TestGateway {
+    /// Before the built-in backend, with keys in the store.
+    pub fn builder() -> Builder {
+        Builder::new(Kind::Builtin)
+    }
+
+    /// Before a [`ScriptedOrigin`], with keys in a file.
+    pub fn before_http() -> Builder {
+        Builder::new(Kind::Http)
+    }
+
+    pub fn on(kind: Kind) -> Builder {
+        Builder::new(kind)
+    }
+
+    pub(super) async fn serve(
+        world: World,
+        origin: Option<ScriptedOrigin>,
+        secrets: HashMap<String, String>,
+    ) -> TestGateway {
+        let mut process = world.serve(&[]);
+        let address = process.ready().await;
+        TestGateway { world, origin, secrets, process, address }
+    }
+
+    /// The process dies without a chance to tidy up, and another one starts on the same world.
+    pub async fn restart_after_kill(&mut self) {
+        self.process.kill_hard();
+        self.process = self.world.serve(&[]);
+        self.address = self.process.ready().await;
+    }
+
+    pub fn world(&self) -> &World {
+        &self.world
+    }
+
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub fn origin(&self) -> &ScriptedOrigin {
+        self.origin.as_ref().expect("this gateway has no HTTP origin")
+    }
+
+    pub fn origin_mut(&mut self) -> &mut ScriptedOrigin {
+        self.origin.as_mut().expect("this gateway has no HTTP origin")
+    }
+
+    /// The key itself, by the name the test gave it.
+    pub fn secret(&self, key: &str) -> &str {
+        self.secrets.get(key).unwrap_or_else(|| panic!("the test made no key {key:?}"))
+    }
+
+    /// A request as a well-behaved bot sends it.
+    pub fn request(&self, operation: &str, key: &str, body: &str) -> Request {
+        Request::post(&format!("/{operation}"), body).key(self.secret(key))
+    }
+
+    pub async fn connect(&self) -> Connection {
+        Connection::to(self.address).await
+    }
+
+    /// Sends one request on a connection of its own.
+    #[track_caller]
+    pub fn send(&self, request: &Request) -> impl Future<Output = Answer> {
+        let caller = std::panic::Location::caller();
+        async move {
+            let mut connection = self.connect().await;
+            let sent = connection.try_send(request.bytes()).await;
+            let answer = connection.answer_or_close().await;
+            answer.unwrap_or_else(|| panic!("{caller}: closed without an answer (sent: {sent:?})"))
+        }
+    }
+
+    pub async fn get_points(&self, key: &str, member: &str) -> Answer {
+        self.send(&self.request("getPoints", key, &format!("memberID={member}"))).await
+    }
+
+    pub async fn set_points(&self, key: &str, member: &str, amount: i64) -> Answer {
+        self.send(&self.request("setPoints", key, &format!("memberID={member}&amount={amount}"))).await
+    }
+
+    pub async fn get_warns(&self, key: &str, member: &str) -> Answer {
+        self.send(&self.request("getWarns", key, &format!("memberID={member}"))).await
+    }
+
+    pub async fn get_reviews(&self, key: &str, member: &str) -> Answer {
+        self.send(&self.request("getReviews", key, &format!("memberID={member}"))).await
+    }
+
+    /// A command in this gateway's world, beside the running server.
+    pub fn run(&self, args: &[&str]) -> Ran {
+        self.world.run(args)
+    }
+
+    /// The public id of a key in the store, by its name.
+    pub fn key_id(&self, name: &str) -> String {
+        let keys = self.run(&["key", "list", "--json"]).done().list();
+        let found = keys.iter().find(|key| key["name"] == name).unwrap_or_else(|| panic!("no key {name}: {keys:?}"));
+        found["id"].as_str().unwrap().to_owned()
+    }
+
+    pub fn stderr(&self) -> String {
+        self.process.stderr()
+    }
+
+    /// Waits until a file of this world (a log) holds a line for which `holds` says yes.
+    pub async fn has_logged(&self, file: &str, what: &str, holds: impl Fn(&str) -> bool) {
+        eventually(PATIENCE, &format!("{what} in {file}"), || async {
+            let log = std::fs::read(self.world.path(file)).unwrap_or_default();
+            String::from_utf8_lossy(&log).lines().any(&holds)
+        })
+        .await;
+    }
+
+    /// SIGTERM, and the exit code.
+    pub async fn stop(&mut self) -> Option<i32> {
+        self.process.signal(Signal::SIGTERM);
+        self.process.exit().await
+    }
+}

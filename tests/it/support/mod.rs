@@ -1,0 +1,39 @@
+//! What the tests stand on: a gateway, a strict client, and an origin that does as it is told.
+
+mod answer;
+mod builder;
+mod client;
+mod gateway;
+mod origin;
+mod origin_talk;
+mod patience;
+mod process;
+mod world;
+
+pub use answer::{Answer, INCORRECT_KEY, MALFORMED, NO_ANSWER, NO_KEY, TOO_LARGE, TOO_SLOW};
+pub use builder::{Builder, GUILD, Kind};
+pub use client::{Connection, Request};
+pub use gateway::TestGateway;
+pub use origin::{Act, Cut, Gate, ScriptedOrigin};
+pub use patience::{ONE_SECOND, PATIENCE, eventually, unix_now};
+pub use process::Process;
+pub use world::{Ran, World};
+
+/// Makes two tests of each function named: one on the built-in backend, one on an HTTP origin.
+/// A function left out of the list is dead code, so it cannot be forgotten.
+macro_rules! on_both_origins {
+    ($($test:ident),+ $(,)?) => {
+        mod builtin {
+            $(#[tokio::test]
+            async fn $test() {
+                super::$test($crate::support::Kind::Builtin).await;
+            })+
+        }
+        mod http {
+            $(#[tokio::test]
+            async fn $test() {
+                super::$test($crate::support::Kind::Http).await;
+            })+
+        }
+    };
+}

@@ -1,0 +1,259 @@
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::origin_talk;
+use super::{PATIENCE, eventually};
+
+/// What the origin does with one request.
+#[derive(Clone, Debug)]
+pub enum Act {
+    /// Looks at its memory (or changes it) and answers.
+    Normal,
+    /// Looks at its memory, or changes it, and keeps the answer until the gate opens.
+    HoldAnswer(Gate),
+    /// Leaves its memory alone until the gate opens, then answers normally.
+    HoldAll(Gate),
+    /// Changes nothing and never answers.
+    Stall,
+    /// Changes its memory, then closes the connection at this point of the answer.
+    Cut(Cut),
+    /// Says this instead; its memory stays as it is.
+    Say(u16, &'static str, Vec<u8>),
+    /// Sends these bytes and closes the connection; its memory stays as it is.
+    Raw(Vec<u8>),
+    /// Waits up to so many milliseconds before it looks at its memory, and again after.
+    Jitter(u64),
+}
+
+/// Where an answer is cut.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Cut {
+    BeforeHeader,
+    AmidHeader,
+    AfterHeader,
+    AmidBody,
+}
+
+impl Act {
+    /// A plain answer of another status or body, without more headers.
+    pub fn say(status: u16, body: &str) -> Act {
+        Act::Say(status, "", body.as_bytes().to_vec())
+    }
+}
+
+/// Holds what waits for it until the test opens it.
+#[derive(Clone, Debug)]
+pub struct Gate(Arc<watch::Sender<bool>>);
+
+impl Gate {
+    pub fn shut() -> Gate {
+        Gate(Arc::new(watch::Sender::new(false)))
+    }
+
+    pub fn open(&self) {
+        self.0.send_replace(true);
+    }
+
+    pub async fn passed(&self) {
+        let _ = self.0.subscribe().wait_for(|open| *open).await;
+    }
+}
+
+/// A request as the origin saw it.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// Counts connections from 0.
+    pub connection: usize,
+    pub method: String,
+    pub path: String,
+    pub headers: Vec<(String, String)>,
+    pub body: String,
+}
+
+impl Seen {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+    }
+
+    /// The last part of the path.
+    pub fn operation(&self) -> &str {
+        self.path.rsplit('/').next().unwrap_or_default()
+    }
+
+    /// The value of a parameter, as it stands in the body.
+    pub fn param(&self, name: &str) -> Option<&str> {
+        self.body.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
+    }
+}
+
+/// An HTTP/1.1 origin on a port of its own that keeps points in memory and does as it is told.
+pub struct ScriptedOrigin {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    accepting: Option<JoinHandle<()>>,
+    /// Keeps the port, refusing connections, once the origin has gone.
+    gone: Option<TcpSocket>,
+}
+
+/// What its connections share.
+pub(super) struct Shared {
+    state: Mutex<State>,
+    /// Moves when idle connections are to be closed.
+    pub(super) close_idle: watch::Sender<u64>,
+}
+
+struct State {
+    points: HashMap<String, i64>,
+    maps: HashMap<(String, String), String>,
+    seen: Vec<Seen>,
+    next: HashMap<String, VecDeque<Act>>,
+    always: Act,
+    random: fastrand::Rng,
+}
+
+impl ScriptedOrigin {
+    /// Starts one whose random delays follow `seed`.
+    pub async fn start(seed: u64) -> ScriptedOrigin {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let state = State {
+            points: HashMap::new(),
+            maps: HashMap::new(),
+            seen: Vec::new(),
+            next: HashMap::new(),
+            always: Act::Normal,
+            random: fastrand::Rng::with_seed(seed),
+        };
+        let shared = Arc::new(Shared { state: Mutex::new(state), close_idle: watch::Sender::new(0) });
+        let address = listener.local_addr().unwrap();
+        let accepting = tokio::spawn(origin_talk::accept(listener, Arc::clone(&shared)));
+        ScriptedOrigin { address, shared, accepting: Some(accepting), gone: None }
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Puts points in its memory, as someone behind Guildgate's back would.
+    pub fn put_points(&self, member: &str, points: i64) {
+        self.shared.state().points.insert(member.to_owned(), points);
+    }
+
+    pub fn points(&self, member: &str) -> i64 {
+        self.shared.state().points.get(member).copied().unwrap_or(0)
+    }
+
+    /// What getWarns or getReviews is to be answered with; `{}` until told.
+    pub fn put_map(&self, operation: &str, member: &str, map: &str) {
+        self.shared.state().maps.insert((operation.to_owned(), member.to_owned()), map.to_owned());
+    }
+
+    /// What to do with the next request of this operation that no earlier `next` waits for.
+    pub fn next(&self, operation: &str, act: Act) {
+        self.shared.state().next.entry(operation.to_owned()).or_default().push_back(act);
+    }
+
+    /// What to do with every request that no `next` speaks of.
+    pub fn always(&self, act: Act) {
+        self.shared.state().always = act;
+    }
+
+    pub fn seen(&self) -> Vec<Seen> {
+        self.shared.state().seen.clone()
+    }
+
+    /// How many requests of this operation it has seen.
+    pub fn asked(&self, operation: &str) -> usize {
+        self.shared.state().seen.iter().filter(|s| s.operation() == operation).count()
+    }
+
+    /// How many requests of this operation it has seen about this member.
+    pub fn asked_about(&self, operation: &str, member: &str) -> usize {
+        let state = self.shared.state();
+        state.seen.iter().filter(|s| s.operation() == operation && s.param("memberID") == Some(member)).count()
+    }
+
+    /// Waits until it has seen `count` requests of this operation.
+    pub async fn has_been_asked(&self, operation: &str, count: usize) {
+        eventually(PATIENCE, &format!("{count} × {operation} at the origin"), || async {
+            self.asked(operation) >= count
+        })
+        .await;
+    }
+
+    /// Closes every connection that is not amid a request.
+    pub fn close_idle(&self) {
+        self.shared.close_idle.send_modify(|n| *n += 1);
+    }
+
+    /// Goes away: connections are closed, new ones refused. The port stays taken.
+    pub async fn refuse(&mut self) {
+        self.accepting.take().unwrap().abort();
+        let address = self.address;
+        let mut gone = None;
+        eventually(PATIENCE, "the origin's port is free", || {
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.set_reuseaddr(true).unwrap();
+            gone = socket.bind(address).is_ok().then_some(socket);
+            let bound = gone.is_some();
+            async move { bound }
+        })
+        .await;
+        self.gone = gone;
+    }
+}
+
+impl Drop for ScriptedOrigin {
+    fn drop(&mut self) {
+        if let Some(accepting) = &self.accepting {
+            accepting.abort();
+        }
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    /// Notes the request and says what to do with it.
+    pub(super) fn met(&self, seen: &Seen) -> Act {
+        let mut state = self.state();
+        state.seen.push(seen.clone());
+        let next = state.next.get_mut(seen.operation()).and_then(VecDeque::pop_front);
+        next.unwrap_or_else(|| state.always.clone())
+    }
+
+    /// A random part of `max_ms` milliseconds.
+    pub(super) fn some_of(&self, max_ms: u64) -> Duration {
+        Duration::from_millis(self.state().random.u64(0..=max_ms))
+    }
+
+    /// Does what is asked for, as the service's own documentation has it.
+    pub(super) fn perform(&self, seen: &Seen) -> (u16, String) {
+        let Some(member) = seen.param("memberID") else {
+            return (400, "04 | Param 'memberID' is not provided!".into());
+        };
+        let mut state = self.state();
+        match seen.operation() {
+            "getPoints" => (200, state.points.get(member).copied().unwrap_or(0).to_string()),
+            "setPoints" => {
+                let Some(Ok(amount)) = seen.param("amount").map(str::parse) else {
+                    return (400, "the gateway sent no amount".into());
+                };
+                state.points.insert(member.to_owned(), amount);
+                (200, format!("Successfully set 'Ada' points to '{amount}'"))
+            }
+            map @ ("getWarns" | "getReviews") => {
+                let key = (map.to_owned(), member.to_owned());
+                (200, state.maps.get(&key).cloned().unwrap_or_else(|| "{}".into()))
+            }
+            other => (404, format!("no such operation: {other}")),
+        }
+    }
+}

@@ -1,0 +1,99 @@
+use std::io::Read;
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::PATIENCE;
+
+/// A running binary whose output is caught as it comes. Killed, by its own id, when dropped.
+pub struct Process {
+    child: Child,
+    stdout: Caught,
+    stderr: Caught,
+}
+
+type Caught = Arc<Mutex<Vec<u8>>>;
+
+impl Process {
+    pub fn start(command: &mut Command) -> Process {
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let stdout = catch(child.stdout.take().unwrap());
+        let stderr = catch(child.stderr.take().unwrap());
+        Process { child, stdout, stderr }
+    }
+
+    /// The address in the first `ready:` line; what it said instead, if none comes.
+    pub async fn ready(&mut self) -> SocketAddr {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let said = self.stderr();
+            // Only whole lines: the port may still be on its way.
+            let lines = said.split_inclusive('\n').filter_map(|l| l.strip_suffix('\n'));
+            if let Some(url) = lines.filter_map(|l| l.strip_prefix("ready: ")).next() {
+                let address = url.trim().strip_prefix("http://").unwrap_or_else(|| panic!("no http url: {url}"));
+                return address.parse().unwrap_or_else(|e| panic!("{e} in the ready line: {url}"));
+            }
+            if let Some(status) = self.child.try_wait().unwrap() {
+                panic!("it ended before it was ready ({status}); stderr:\n{}", self.stderr());
+            }
+            assert!(Instant::now() < end, "not ready within {PATIENCE:?}; stderr:\n{said}");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(i32::try_from(self.child.id()).unwrap()), signal).unwrap();
+    }
+
+    /// Waits for the end by itself and gives the exit code (`None`: ended by a signal).
+    pub async fn exit(&mut self) -> Option<i32> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(Instant::now() < end, "still running after {PATIENCE:?}; stderr:\n{}", self.stderr());
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// kill -9, and wait until the process is gone.
+    pub fn kill_hard(&mut self) {
+        let _ = self.child.kill(); // it may have ended by itself
+        self.child.wait().unwrap();
+    }
+
+    pub fn stderr(&self) -> String {
+        String::from_utf8_lossy(&self.stderr.lock().unwrap()).into_owned()
+    }
+
+    pub fn stdout(&self) -> String {
+        String::from_utf8_lossy(&self.stdout.lock().unwrap()).into_owned()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill_hard();
+    }
+}
+
+fn catch(mut from: impl Read + Send + 'static) -> Caught {
+    let caught = Caught::default();
+    let into = Arc::clone(&caught);
+    std::thread::spawn(move || {
+        let mut buffer = [0; 8192];
+        while let Ok(n @ 1..) = from.read(&mut buffer) {
+            into.lock().unwrap().extend_from_slice(&buffer[..n]);
+        }
+    });
+    caught
+}

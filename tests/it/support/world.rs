@@ -1,0 +1,175 @@
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::io::{Read, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::Process;
+
+/// A folder of one's own with a `gateway.toml` in it, and the command that works there.
+pub struct World {
+    dir: TempDir,
+}
+
+/// How long a command may take before it counts as hung.
+const COMMAND: Duration = Duration::from_secs(60);
+
+impl World {
+    pub fn new(config: &str) -> World {
+        let world = World { dir: tempfile::Builder::new().prefix("guildgate-it-").tempdir().unwrap() };
+        world.write("gateway.toml", config);
+        world
+    }
+
+    /// A world whose config sets nothing but a port of its own.
+    pub fn plain() -> World {
+        World::new("[server]\nlisten = [\"127.0.0.1:0\"]\n[admin]\nlisten = \"\"\n")
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path(name);
+        std::fs::write(&path, content).unwrap();
+        path
+    }
+
+    pub fn read(&self, name: &str) -> Vec<u8> {
+        std::fs::read(self.path(name)).unwrap()
+    }
+
+    /// Every file of the folder, with its name: what a thief of the disk would have.
+    pub fn files(&self) -> Vec<(PathBuf, Vec<u8>)> {
+        let entries = std::fs::read_dir(self.dir.path()).unwrap().map(|e| e.unwrap().path());
+        entries.filter(|p| p.is_file()).map(|p| (p.clone(), std::fs::read(&p).unwrap())).collect()
+    }
+
+    /// The binary, in this folder, without the caller's environment leaking in.
+    pub fn command<S: AsRef<OsStr>>(&self, args: &[S]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_guildgate"));
+        command.args(args).current_dir(self.dir.path());
+        command.env_remove("GUILDGATE_CONFIG").env_remove("RUST_LOG");
+        command
+    }
+
+    /// Runs a command to its end.
+    pub fn run(&self, args: &[&str]) -> Ran {
+        self.run_with_input(args, "")
+    }
+
+    pub fn run_with_input(&self, args: &[&str], input: &str) -> Ran {
+        let config = self.path("gateway.toml");
+        let mut command = self.command(args);
+        command.arg("--config").arg(config);
+        Ran::of(&mut command, input)
+    }
+
+    /// Imports these JSON Lines.
+    pub fn import(&self, lines: &str) -> Ran {
+        let file = self.write("import.jsonl", lines);
+        self.run(&["import", file.to_str().unwrap()])
+    }
+
+    /// Starts `serve` and does not wait for anything.
+    pub fn serve(&self, more: &[&str]) -> Process {
+        let config = self.path("gateway.toml");
+        let mut args = vec!["serve", "--config", config.to_str().unwrap()];
+        args.extend(more);
+        Process::start(&mut self.command(&args))
+    }
+}
+
+/// A command that has ended.
+#[derive(Debug)]
+pub struct Ran {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+    #[expect(dead_code, reason = "for the message of a failing test, by Debug")]
+    line: String,
+}
+
+impl Ran {
+    pub fn of(command: &mut Command, input: &str) -> Ran {
+        let line = describe(command);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let _ = child.stdin.take().unwrap().write_all(input.as_bytes()); // it may end without reading
+        let stdout = read_aside(child.stdout.take().unwrap());
+        let stderr = read_aside(child.stderr.take().unwrap());
+        let end = Instant::now() + COMMAND;
+        let status = loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                break status;
+            }
+            if Instant::now() > end {
+                let _ = child.kill();
+                panic!("`{line}` hung");
+            }
+            std::thread::sleep(Duration::from_millis(1)); // between two looks at the child
+        };
+        Ran { code: status.code(), stdout: stdout.join().unwrap(), stderr: stderr.join().unwrap(), line }
+    }
+
+    /// Asserts exit 0.
+    #[track_caller]
+    pub fn done(self) -> Ran {
+        assert_eq!(self.code, Some(0), "{self:#?}");
+        self
+    }
+
+    /// Asserts this exit code, something said on stderr, and no panic.
+    #[track_caller]
+    pub fn failed(self, code: i32) -> Ran {
+        assert_eq!(self.code, Some(code), "{self:#?}");
+        assert!(!self.stderr.trim().is_empty(), "it failed without a word: {self:#?}");
+        assert!(!self.stderr.contains("panicked"), "{self:#?}");
+        self
+    }
+
+    /// Asserts that it was refused: as bad usage or as a failure, in words and without a panic.
+    #[track_caller]
+    pub fn refused(self) -> Ran {
+        let code = if self.code == Some(2) { 2 } else { 1 };
+        self.failed(code)
+    }
+
+    /// Asserts that stderr names each of these.
+    #[track_caller]
+    pub fn names(self, words: &[&str]) -> Ran {
+        for word in words {
+            assert!(self.stderr.contains(word), "stderr does not name {word:?}: {self:#?}");
+        }
+        self
+    }
+
+    /// Stdout as one JSON array.
+    #[track_caller]
+    pub fn list(&self) -> Vec<Value> {
+        match serde_json::from_str(&self.stdout) {
+            Ok(Value::Array(list)) => list,
+            other => panic!("one JSON array was expected: {other:?} in {self:#?}"),
+        }
+    }
+}
+
+fn describe(command: &Command) -> String {
+    let mut line = Path::new(command.get_program()).file_name().unwrap().to_string_lossy().into_owned();
+    for arg in command.get_args() {
+        let _ = write!(line, " {}", arg.to_string_lossy());
+    }
+    line
+}
+
+fn read_aside(mut from: impl Read + Send + 'static) -> std::thread::JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        from.read_to_end(&mut bytes).unwrap();
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
