@@ -295,7 +295,7 @@ fn expected(records: &[Record]) -> String {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
     #[test]
     fn any_records_are_stored_by_the_rules_and_an_export_imports_as_itself(
