@@ -1,3 +1,5 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use tokio::task::JoinSet;
 
 use super::*;
@@ -36,14 +38,20 @@ async fn many_writes_at_once_share_a_commit_and_are_all_answered_and_durable() {
     let before = commits(&world);
     let World { store, folder } = world;
     let store = std::sync::Arc::new(store);
+    let begun = std::sync::Arc::new(AtomicUsize::new(0));
     let answers = grouped(&store, async |open| {
         let mut callers = JoinSet::new();
         for id in 0..300 {
-            let store = store.clone();
-            callers.spawn(async move { store.set_points(&guild("g"), member(id), id as i64 + 1).await });
+            let (store, begun) = (store.clone(), begun.clone());
+            callers.spawn(async move {
+                begun.fetch_add(1, Ordering::SeqCst);
+                store.set_points(&guild("g"), member(id), id as i64 + 1).await
+            });
         }
-        // Each runs up to its wait for the answer.
-        tokio::task::yield_now().await;
+        // On this one thread a caller that has begun has queued its write before another runs.
+        while begun.load(Ordering::SeqCst) < 300 {
+            tokio::task::yield_now().await;
+        }
         open.send(()).unwrap();
         callers.join_all().await
     })
@@ -96,15 +104,17 @@ async fn a_job_that_fails_midway_leaves_nothing_of_itself() {
 
 #[tokio::test]
 async fn a_store_held_by_another_is_busy_after_the_wait_and_nothing_is_written() {
-    let world = World::with(IMPATIENT);
+    let world = World::with(PATIENT);
     world.store.add(&guild("g")).await;
+    let hasty = SqliteStore::open_with(world.path(), IMPATIENT).unwrap();
     let other = world.raw();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
-    let answer = world.store.set_points(&guild("g"), member(7), 5).await;
+    let answer = hasty.set_points(&guild("g"), member(7), 5).await;
     assert!(matches!(answer, Err(StoreError::Busy(_))), "{answer:?}");
     // Readers do not wait for the one who holds it.
-    assert_eq!(world.store.points(&guild("g"), member(7)).await.unwrap(), 0);
+    assert_eq!(hasty.points(&guild("g"), member(7)).await.unwrap(), 0);
     other.execute_batch("COMMIT").unwrap();
+    drop(hasty);
     world.store.set_points(&guild("g"), member(8), 6).await.unwrap();
     assert_eq!(world.store.points(&guild("g"), member(7)).await.unwrap(), 0);
     assert_eq!(world.store.points(&guild("g"), member(8)).await.unwrap(), 6);
