@@ -53,7 +53,7 @@ impl ImportArgs {
         if bad.total > 0 {
             eprintln!("{bad}");
         }
-        let left_out = if bad.total > 0 { format!(", {} bad lines left out", bad.total) } else { String::new() };
+        let left_out = if bad.total > 0 { format!(", bad lines left out: {}", bad.total) } else { String::new() };
         Ok(writeln!(out, "{records} records imported{left_out}")?)
     }
 }
@@ -199,7 +199,7 @@ mod tests {
         assert!(error.message.starts_with("line 1: not JSON"), "{error}");
         assert!(error.message.ends_with("with --partial"), "{error}");
         ImportArgs { file, partial: true }.run(&store, &mut out).await.unwrap();
-        assert_eq!(String::from_utf8(out).unwrap(), "1 records imported, 1 bad lines left out\n");
+        assert_eq!(String::from_utf8(out).unwrap(), "1 records imported, bad lines left out: 1\n");
     }
 
     #[tokio::test]

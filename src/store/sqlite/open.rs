@@ -6,6 +6,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
 use super::failure;
@@ -126,11 +127,11 @@ fn refuse_torn(conn: &Connection, path: &Path, size: u64) -> Result<(), StoreErr
 /// A connection that writes.
 pub(in crate::store) fn writable(path: &Path) -> rusqlite::Result<Connection> {
     let conn = Connection::open_with_flags(path, flags(false))?;
+    keep_statements(&conn)?;
     // FULL: the commit is fsynced before it is acknowledged (guarantee 1).
     conn.pragma_update(None, "synchronous", "FULL")?;
     conn.pragma_update(None, "foreign_keys", true)?;
     conn.pragma_update(None, "journal_size_limit", WAL_KEPT)?;
-    conn.set_prepared_statement_cache_capacity(STATEMENTS);
     Ok(conn)
 }
 
@@ -138,8 +139,15 @@ pub(in crate::store) fn writable(path: &Path) -> rusqlite::Result<Connection> {
 pub(in crate::store) fn readable(path: &Path, busy: Duration) -> rusqlite::Result<Connection> {
     let conn = Connection::open_with_flags(path, flags(true))?;
     conn.busy_timeout(busy)?;
-    conn.set_prepared_statement_cache_capacity(STATEMENTS);
+    keep_statements(&conn)?;
     Ok(conn)
+}
+
+/// Statements stay prepared whatever is bound to them. Without the stability guarantee SQLite plans
+/// a statement anew at each change of a parameter in its WHERE, which is most of a read's time.
+pub(in crate::store) fn keep_statements(conn: &Connection) -> rusqlite::Result<()> {
+    conn.set_prepared_statement_cache_capacity(STATEMENTS);
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map(drop)
 }
 
 /// Never CREATE: making the file is [`create`]'s, with its mode. No mutex: a connection is one

@@ -19,7 +19,7 @@ const KEPT: usize = 64;
 /// WAL mode nothing else makes a reader wait; it blocks its thread, so it is short.
 const BUSY: Duration = Duration::from_millis(250);
 
-const POINTS: &str = "SELECT g.gone, m.points FROM guild g \
+pub(super) const POINTS: &str = "SELECT g.gone, m.points FROM guild g \
     LEFT JOIN member m ON m.guild = g.no AND m.member = ?2 WHERE g.id = ?1";
 
 // One statement, so one snapshot: a row with a NULL id is a guild whose member has none.

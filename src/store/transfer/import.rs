@@ -76,7 +76,7 @@ impl fmt::Display for BadLines {
         }
         match self.total - self.shown.len() as u64 {
             0 => Ok(()),
-            more => write!(f, "\nand {more} more bad lines"),
+            more => write!(f, "\nbad lines beside these: {more}"),
         }
     }
 }

@@ -13,7 +13,7 @@ use super::record::Record;
 use crate::model::GuildId;
 use crate::store::StoreError;
 use crate::store::sqlite::file_failure;
-use crate::store::sqlite::open::{FILE_MODE, folder_of};
+use crate::store::sqlite::open::{FILE_MODE, folder_of, keep_statements};
 
 /// A staging file is `STORE.import-NUMBER.tmp`, so that one left by a crash is known by its name.
 const INFIX: &str = ".import-";
@@ -113,6 +113,7 @@ impl Stage {
         let file = StageFile::create(store)?;
         let begin = || -> rusqlite::Result<Connection> {
             let conn = Connection::open(file.path())?;
+            keep_statements(&conn)?;
             // Thrown away after a crash, so nothing is spent on surviving one.
             conn.pragma_update(None, "journal_mode", "OFF")?;
             conn.pragma_update(None, "synchronous", "OFF")?;

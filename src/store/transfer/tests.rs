@@ -180,7 +180,7 @@ fn of_many_bad_lines_the_first_are_shown_and_the_rest_counted() {
     let bad = bad(import(&world.store, "x\n".repeat(1000), Mode::AllOrNothing));
     assert_eq!((bad.total, bad.shown.len()), (1000, SHOWN));
     assert!(
-        bad.to_string().ends_with("line 20: not JSON: expected value at column 1\nand 980 more bad lines"),
+        bad.to_string().ends_with("line 20: not JSON: expected value at column 1\nbad lines beside these: 980"),
         "{bad}"
     );
 }
@@ -240,6 +240,19 @@ async fn an_import_waits_for_who_holds_the_store_and_keeps_that_the_bot_left() {
     assert!(matches!(answer, Err(StoreError::GuildGone(_))));
 }
 
+#[test]
+fn a_store_opened_beside_an_import_leaves_its_staging_file_alone() {
+    let world = World::new();
+    let mut opened = 0;
+    let answer = world.store.import(SAMPLE.as_bytes(), Mode::AllOrNothing, &mut |_| {
+        assert_eq!(files(&world).iter().filter(|name| name.starts_with("store.db.import-")).count(), 1);
+        drop(world.neighbour());
+        opened += 1;
+    });
+    answer.unwrap();
+    assert_eq!((opened, export(&world.store)), (1, SAMPLE.to_owned()));
+}
+
 fn text() -> impl Strategy<Value = String> {
     // What is stored is one line, so what is drawn is too.
     any::<String>().prop_map(|text| crate::model::one_line(&text).into_owned())
@@ -295,7 +308,7 @@ fn expected(records: &[Record]) -> String {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
     #[test]
     fn any_records_are_stored_by_the_rules_and_an_export_imports_as_itself(

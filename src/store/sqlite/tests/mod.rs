@@ -18,7 +18,8 @@ pub(in crate::store) struct World {
 
 impl World {
     pub(in crate::store) fn new() -> Self {
-        Self::with(Settings::default())
+        // Patient: on a busy machine an fsync may take longer than the contract's wait.
+        Self::with(Settings { busy_wait: Duration::from_secs(60), ..Settings::default() })
     }
 
     pub(in crate::store) fn with(settings: Settings) -> Self {

@@ -1,6 +1,8 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
+use rusqlite::StatementStatus;
+
 use super::*;
 
 /// Opening this must fail, in one line that names the file.
@@ -125,4 +127,21 @@ fn what_a_crashed_import_left_is_removed_at_the_next_start_and_one_in_use_is_not
     lock.lock().unwrap();
     SqliteStore::open(&path).unwrap();
     assert_eq!([left.exists(), used.exists(), other.exists()], [false, true, true]);
+}
+
+#[tokio::test]
+async fn statements_are_prepared_once_whatever_is_asked() {
+    let world = World::new();
+    world.store.add(&guild("g")).await;
+    for id in 0..20 {
+        world.store.set_points(&guild("g"), member(id), 1).await.unwrap();
+        world.store.points(&guild("g"), member(id)).await.unwrap();
+    }
+    let prepared = |conn: &Connection, sql| -> rusqlite::Result<(i32, i32)> {
+        let statement = conn.prepare_cached(sql)?;
+        Ok((statement.get_status(StatementStatus::Run), statement.get_status(StatementStatus::RePrepare)))
+    };
+    assert_eq!(world.store.readers.with(|conn| prepared(conn, readers::POINTS)).unwrap(), (20, 0));
+    let written = move |conn: &Connection| Ok((prepared(conn, SET_POINTS)?, Change::Directory));
+    assert_eq!(world.store.writer.run(Writes::Once, written).await.unwrap(), (20, 0));
 }

@@ -1,3 +1,5 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use tokio::task::JoinSet;
 
 use super::*;
@@ -36,14 +38,20 @@ async fn many_writes_at_once_share_a_commit_and_are_all_answered_and_durable() {
     let before = commits(&world);
     let World { store, folder } = world;
     let store = std::sync::Arc::new(store);
+    let begun = std::sync::Arc::new(AtomicUsize::new(0));
     let answers = grouped(&store, async |open| {
         let mut callers = JoinSet::new();
         for id in 0..300 {
-            let store = store.clone();
-            callers.spawn(async move { store.set_points(&guild("g"), member(id), id as i64 + 1).await });
+            let (store, begun) = (store.clone(), begun.clone());
+            callers.spawn(async move {
+                begun.fetch_add(1, Ordering::SeqCst);
+                store.set_points(&guild("g"), member(id), id as i64 + 1).await
+            });
         }
-        // Each runs up to its wait for the answer.
-        tokio::task::yield_now().await;
+        // On this one thread a caller that has begun has queued its write before another runs.
+        while begun.load(Ordering::SeqCst) < 300 {
+            tokio::task::yield_now().await;
+        }
         open.send(()).unwrap();
         callers.join_all().await
     })
@@ -96,18 +104,46 @@ async fn a_job_that_fails_midway_leaves_nothing_of_itself() {
 
 #[tokio::test]
 async fn a_store_held_by_another_is_busy_after_the_wait_and_nothing_is_written() {
-    let world = World::with(IMPATIENT);
+    let world = World::with(PATIENT);
     world.store.add(&guild("g")).await;
+    let hasty = SqliteStore::open_with(world.path(), IMPATIENT).unwrap();
     let other = world.raw();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
-    let answer = world.store.set_points(&guild("g"), member(7), 5).await;
+    let answer = hasty.set_points(&guild("g"), member(7), 5).await;
     assert!(matches!(answer, Err(StoreError::Busy(_))), "{answer:?}");
     // Readers do not wait for the one who holds it.
-    assert_eq!(world.store.points(&guild("g"), member(7)).await.unwrap(), 0);
+    assert_eq!(hasty.points(&guild("g"), member(7)).await.unwrap(), 0);
     other.execute_batch("COMMIT").unwrap();
+    drop(hasty);
     world.store.set_points(&guild("g"), member(8), 6).await.unwrap();
     assert_eq!(world.store.points(&guild("g"), member(7)).await.unwrap(), 0);
     assert_eq!(world.store.points(&guild("g"), member(8)).await.unwrap(), 6);
+}
+
+#[tokio::test]
+async fn where_the_queue_is_full_a_write_is_busy_at_once_and_those_queued_are_done() {
+    let world = World::with(PATIENT);
+    world.store.add(&guild("g")).await;
+    let here = guild("g");
+    let refused_at = grouped(&world.store, async |open| {
+        let mut queued = 0;
+        let fault = loop {
+            // Polled once, so queued or refused; then given up.
+            tokio::select! {
+                biased;
+                answer = world.store.set_points(&here, member(queued), 1) => break answer.unwrap_err(),
+                () = async {} => queued += 1,
+            }
+        };
+        open.send(()).unwrap();
+        assert!(matches!(fault, StoreError::Busy(_)), "{fault:?}");
+        queued
+    })
+    .await;
+    let World { store, folder } = world;
+    drop(store);
+    let store = SqliteStore::open(folder.path().join("store.db")).unwrap();
+    assert_eq!(store.members(&here).await.unwrap().len() as u64, refused_at);
 }
 
 #[tokio::test]
@@ -214,4 +250,45 @@ async fn a_failing_disk_fails_the_whole_group_and_nothing_of_it_is_written() {
     }
     assert_eq!(world.store.members(&here).await.unwrap(), []);
     world.store.set_points(&here, member(1), 1).await.unwrap();
+}
+
+/// Names the store to the child process of the test below.
+const CHILD: &str = "GUILDGATE_TEST_STORE_TO_WRITE_UNTIL_KILLED";
+
+#[tokio::test]
+async fn what_was_acknowledged_survives_kill_9() {
+    use std::io::{BufRead, BufReader, Write};
+    if let Some(path) = std::env::var_os(CHILD) {
+        let store = SqliteStore::open(path).unwrap();
+        for points in 1.. {
+            store.set_points(&guild("g"), member(points as u64 % 10), points).await.unwrap();
+            // Past the test harness, which would keep what is printed.
+            writeln!(std::io::stderr(), "acknowledged {points}").unwrap();
+        }
+    }
+    let world = World::new();
+    world.store.add(&guild("g")).await;
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "--nocapture", "store::sqlite::tests::writing::what_was_acknowledged_survives_kill_9"])
+        .env(CHILD, world.path())
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut last = 0;
+    for line in BufReader::new(child.stderr.take().unwrap()).lines() {
+        if let Some(points) = line.unwrap().strip_prefix("acknowledged ") {
+            last = points.parse::<i64>().unwrap();
+            if last == 40 {
+                child.kill().unwrap();
+            }
+        }
+    }
+    child.wait().unwrap();
+    assert!(last >= 40, "the child ended at {last}");
+    for points in last - 9..=last {
+        let found = world.store.points(&guild("g"), member(points as u64 % 10)).await.unwrap();
+        // One more may have been written and not acknowledged.
+        assert!(found == points || found == points + 10 && points + 10 == last + 1, "{points}: {found}");
+    }
 }
