@@ -52,6 +52,12 @@ impl Fence {
         Write { fence: self, member, hold, unknown_at: Some(now) }
     }
 
+    /// What is held of one read is in doubt: a caller is about to be given an answer that may be
+    /// newer than it.
+    pub fn overtaken(&self, member: MemberId, read: Read) {
+        self.move_on(member, read);
+    }
+
     /// Everything known of a member is in doubt: somebody else changed something about it.
     pub fn changed(&self, member: MemberId) {
         Read::ALL.into_iter().for_each(|read| self.move_on(member, read));

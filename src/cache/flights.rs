@@ -26,7 +26,7 @@ type Landed = Result<Arc<Entry>, Fault>;
 #[derive(Debug)]
 struct Flight {
     epoch: Epoch,
-    /// Empty while in the air; `None` where the leader was lost without an answer.
+    /// Empty while in the air; `None` where no answer came that its followers may be given.
     landed: OnceLock<Option<Landed>>,
     bell: Notify,
 }
@@ -49,9 +49,14 @@ impl Flights {
     /// Takes a seat in the flight for `key`. A flight that began under another epoch is not
     /// joined: what it brings may be older than a write that this caller knows to be done. It
     /// flies on for those aboard, and the next ones join the new flight.
-    pub fn board(&self, key: EntryKey, epoch: Epoch) -> Seat<'_> {
+    ///
+    /// The epoch is read here, under the lock: a caller that read it earlier could put a flight
+    /// of an older epoch into the place of a newer one, and two flights of one epoch would be in
+    /// the air, of which the later to land may bring the older answer.
+    pub fn board(&self, key: EntryKey, epoch: impl FnOnce() -> Epoch) -> Seat<'_> {
         let shard = &self.shards[self.hasher.hash_one(key) as usize % SHARDS];
         let mut flights = shard.lock();
+        let epoch = epoch();
         let slot = flights.entry(key);
         if let Slot::Occupied(there) = &slot
             && there.get().epoch == epoch
@@ -69,7 +74,8 @@ impl Flights {
     }
 }
 
-/// The one who asks. Lost without landing (cancelled, panicked), it lets its followers know.
+/// The one who asks. Dropped without landing (cancelled, panicked, or what came back is outdated),
+/// it lets its followers know that they are to board again.
 pub struct Lead<'f> {
     shard: &'f Shard,
     key: EntryKey,
@@ -114,7 +120,8 @@ impl Drop for Lead<'_> {
 pub struct Follow(Arc<Flight>);
 
 impl Follow {
-    /// The leader's answer; `None` if the leader was lost, and it is this caller's turn to ask.
+    /// The leader's answer; `None` if there is none to be had from it, and this caller is to
+    /// board again.
     pub async fn landed(self) -> Option<Landed> {
         let bell = self.0.bell.notified();
         tokio::pin!(bell);
@@ -191,9 +198,9 @@ mod tests {
     #[tokio::test]
     async fn ten_thousand_followers_get_the_answer_of_one_leader() {
         let (flights, fence) = (Flights::default(), Fence::default());
-        let leader = lead(flights.board(key(), epoch(&fence)));
+        let leader = lead(flights.board(key(), || epoch(&fence)));
         let waiting: Vec<_> =
-            (0..10_000).map(|_| tokio::spawn(follow(flights.board(key(), epoch(&fence))).landed())).collect();
+            (0..10_000).map(|_| tokio::spawn(follow(flights.board(key(), || epoch(&fence))).landed())).collect();
         tokio::task::yield_now().await;
         leader.land(answer("3", epoch(&fence)));
         for w in waiting {
@@ -205,21 +212,21 @@ mod tests {
     #[tokio::test]
     async fn a_lost_leader_leaves_nothing_behind_and_a_follower_takes_over() {
         let (flights, fence) = (Flights::default(), Fence::default());
-        let leader = lead(flights.board(key(), epoch(&fence)));
-        let follower = follow(flights.board(key(), epoch(&fence)));
+        let leader = lead(flights.board(key(), || epoch(&fence)));
+        let follower = follow(flights.board(key(), || epoch(&fence)));
         drop(leader);
         assert!(follower.landed().await.is_none());
         assert_eq!(flights.in_the_air(), 0);
-        lead(flights.board(key(), epoch(&fence))).land(answer("3", epoch(&fence)));
+        lead(flights.board(key(), || epoch(&fence))).land(answer("3", epoch(&fence)));
     }
 
     #[tokio::test]
     async fn a_read_after_a_write_does_not_join_a_flight_from_before_it() {
         let (flights, fence) = (Flights::default(), Fence::default());
-        let old = lead(flights.board(key(), epoch(&fence)));
+        let old = lead(flights.board(key(), || epoch(&fence)));
         fence.begin_write(key().member, Duration::ZERO, Tick(0)).settled();
-        let new = lead(flights.board(key(), epoch(&fence)));
-        let follower = follow(flights.board(key(), epoch(&fence)));
+        let new = lead(flights.board(key(), || epoch(&fence)));
+        let follower = follow(flights.board(key(), || epoch(&fence)));
         old.land(answer("old", epoch(&fence)));
         assert_eq!(flights.in_the_air(), 1, "the old flight took the new one's place away");
         new.land(answer("new", epoch(&fence)));
@@ -229,8 +236,8 @@ mod tests {
     #[tokio::test]
     async fn a_fault_reaches_every_follower() {
         let (flights, fence) = (Flights::default(), Fence::default());
-        let leader = lead(flights.board(key(), epoch(&fence)));
-        let follower = follow(flights.board(key(), epoch(&fence)));
+        let leader = lead(flights.board(key(), || epoch(&fence)));
+        let follower = follow(flights.board(key(), || epoch(&fence)));
         leader.land(Err(Fault::OriginTimeout));
         assert_eq!(follower.landed().await.unwrap().unwrap_err(), Fault::OriginTimeout);
     }

@@ -90,7 +90,7 @@ async fn guarantee_2_histories_with_answers_that_expire_all_the_time_are_lineari
     for seed in 10..12 {
         let gate = TestGateway::before_http()
             .key("bot")
-            .set("cache.points.ttl", r#""5ms""#)
+            .set("cache.points.ttl", r#""20ms""#)
             .set("cache.points.stale_if_error", r#""1s""#)
             .seed(seed)
             .start()
