@@ -9,14 +9,14 @@ pub mod model; // guilds, members, keys' digests, warns, reviews
 // Floor 1: what is said on the network, pure.
 pub mod wire; // operations, form parameters, faults, maps
 
-// Floor 2: what the operator says, and what is told back.
+// Floor 2: what the operator says.
 pub mod config; // gateway.toml: as typed, checked, usable
-pub mod telemetry; // one outcome per request: the access line
 
 // Floor 3: the parts that hold state.
 pub mod cache; // answers in memory, epochs (the fence), flights (one question)
 pub mod limits; // GCRA buckets, tiers, strangers
 pub mod store; // guilds, keys and members on disk
+pub mod telemetry; // one outcome per request: the access line
 
 // Floor 4: who asks, and whom we ask.
 pub mod keys; // secrets, and the book of keys

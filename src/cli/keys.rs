@@ -122,9 +122,13 @@ impl CreateArgs {
             let there: Vec<&str> = limits.tiers.iter().map(|t| t.name.as_str()).collect();
             return Err(CommandError::new(format!("there is no tier '{tier}'; there is {}", there.join(", "))));
         }
+        let now = Clock::system().unix();
+        let expires = self.expires.map(|expires| expires.unix(now));
+        if expires.is_some_and(|expires| expires <= now) {
+            return Err(CommandError::new("--expires is not in the future: such a key would be refused at once"));
+        }
         let key = ApiKey::generate().map_err(CommandError::new)?;
         let taken: HashSet<_> = store.keys().await?.into_iter().map(|key| key.id).collect();
-        let now = Clock::system().unix();
         let record = KeyRecord {
             id: free_id(|id| taken.contains(id)).into(),
             name: self.name,
@@ -133,7 +137,7 @@ impl CreateArgs {
             tier: self.tier,
             scope: self.scope,
             created: now,
-            expires: self.expires.map(|expires| expires.unix(now)),
+            expires,
             last_used: None,
         };
         store.create_key(record).await?;

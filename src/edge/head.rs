@@ -158,8 +158,8 @@ fn split_target(target: &[u8]) -> Option<(&[u8], Option<&[u8]>)> {
             return Some((if path.is_empty() { b"/" } else { path }, Some(authority)));
         }
     }
-    // `*` and an authority alone name no operation.
-    Some((target, None))
+    // `*` names no operation, but is a target; anything else is none (RFC 9112, 3.2).
+    (target == b"*").then_some((target, None))
 }
 
 fn end_of_header(bytes: &[u8]) -> Option<usize> {
@@ -281,6 +281,7 @@ mod tests {
         assert_eq!(path_of("*", "a").as_deref(), Some("*"));
         assert_eq!(path_of("http://b/getPoints", "a"), None);
         assert_eq!(path_of("http://u@a/getPoints", "a"), None);
+        assert_eq!(path_of("getPoints", "a"), None);
     }
 
     #[test]

@@ -10,7 +10,7 @@ const FLOORS: [(&str, u8); 16] = [
     ("model", 0),
     ("wire", 1),
     ("config", 2),
-    ("telemetry", 2),
+    ("telemetry", 3),
     ("cache", 3),
     ("limits", 3),
     ("store", 3),
