@@ -91,7 +91,10 @@ async fn serve(named: Option<PathBuf>, loaded: Loaded, demo: Option<Demo>) -> Re
                 if let Some(access) = &access {
                     access.reopen();
                 }
-                reloader.reload().await;
+                // A demo is its own configuration; the file would make something else of it.
+                if demo.is_none() {
+                    reloader.reload().await;
+                }
             }
             Heard::Stop => break,
         }
@@ -102,6 +105,9 @@ async fn serve(named: Option<PathBuf>, loaded: Loaded, demo: Option<Demo>) -> Re
     let left = drain(&guests, reloader.gateway.state().config.server.drain_timeout, &mut signals).await;
     if left > 0 {
         tracing::warn!(connections = left, "server.drain_timeout is over; these connections are cut");
+    }
+    if let Some(store) = &reloader.store {
+        reloader.gateway.note_last_use(store).await;
     }
     if let Some(access) = access {
         access.close();

@@ -35,8 +35,10 @@ struct Connection<'e> {
     out: Vec<u8>,
     outcomes: Vec<Outcome>,
     spill: Vec<u8>,
-    /// When the header now awaited or read began: at accept, then at its first byte.
+    /// When the header now awaited or read began, for its deadline: at accept, then at its first byte.
     header_began: Instant,
+    /// When the last bytes came, from which the access log counts.
+    arrived: Instant,
     /// Whether a request was answered here before.
     reused: bool,
 }
@@ -75,6 +77,7 @@ impl Edge {
             outcomes: Vec::new(),
             spill: Vec::new(),
             header_began: Instant::now(),
+            arrived: Instant::now(),
             reused: false,
         };
         let stop = async move {
@@ -233,7 +236,7 @@ impl Connection<'_> {
             key: facts.key.as_ref().map(|key| key.id.clone()),
             cache: facts.cache.map(answer::cache_word),
             over_limit: facts.over_limit,
-            took: self.header_began.elapsed(),
+            took: self.arrived.elapsed(),
             id: facts.id,
         });
     }
@@ -275,8 +278,9 @@ impl Connection<'_> {
             if idle && self.reused { Instant::now() + idle_timeout } else { self.header_began + header_timeout };
         match self.line.read(&mut self.buffer, until).await {
             Got::Bytes(_) => {
+                self.arrived = Instant::now();
                 if idle && self.reused {
-                    self.header_began = Instant::now();
+                    self.header_began = self.arrived;
                 }
                 true
             }

@@ -50,7 +50,9 @@ impl Gateway {
             return Err(self.stranger(state, head, Fault::IncorrectKey));
         };
         facts.key = Some(key.clone());
-        let (refused, spent) = key.policy.decide(&key.meters, operation, self.now());
+        let now = self.now();
+        key.last_use.touch(now);
+        let (refused, spent) = key.policy.decide(&key.meters, operation, now);
         facts.spent = Some(spent);
         if let Some(wait) = refused {
             facts.over_limit = true;

@@ -11,6 +11,9 @@ use crate::store::{Change, SqliteStore, Store};
 /// few microseconds.
 const POLL: Duration = Duration::from_millis(100);
 
+/// How often the last uses of keys are written down, in looks: every 5 s. A kill loses no more.
+const LOOKS_PER_NOTE: u64 = 50;
+
 /// Where the book of keys is read from.
 #[derive(Clone, Debug)]
 pub enum KeySource {
@@ -48,8 +51,11 @@ impl Gateway {
     pub async fn follow(self: Arc<Self>, store: Arc<SqliteStore>) {
         let source = KeySource::Store(store.clone());
         let mut deaf = false;
-        loop {
+        for look in 1u64.. {
             tokio::time::sleep(POLL).await;
+            if look.is_multiple_of(LOOKS_PER_NOTE) {
+                self.note_last_use(&store).await;
+            }
             match store.changes().await {
                 Ok(changes) => {
                     if std::mem::take(&mut deaf) {
@@ -75,6 +81,21 @@ impl Gateway {
                     }
                 }
             }
+        }
+    }
+
+    /// Writes down when keys were last used. What cannot be written is lost: it is a hint for
+    /// people, and the next use notes itself again.
+    pub async fn note_last_use(&self, store: &SqliteStore) {
+        let used = self.state().book.used();
+        if used.is_empty() {
+            return;
+        }
+        let (now, unix) = (self.now(), self.clock.unix());
+        let ago = |at| i64::try_from(now.since(at).as_secs()).unwrap_or(i64::MAX);
+        let used = used.into_iter().map(|(id, at)| (id, unix.saturating_sub(ago(at)))).collect();
+        if let Err(error) = store.note_last_use(used).await {
+            tracing::warn!(%error, "when keys were last used could not be written down");
         }
     }
 

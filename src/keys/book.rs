@@ -1,6 +1,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::cache::Realm;
 use crate::clock::Tick;
@@ -18,6 +19,26 @@ pub struct Key {
     pub expires: Option<i64>,
     pub policy: Arc<Policy>,
     pub meters: Arc<Meters>,
+    pub last_use: Arc<LastUse>,
+}
+
+/// When a key was used last, since that was last written down: no write per request.
+#[derive(Debug, Default)]
+pub struct LastUse(AtomicU64);
+
+impl LastUse {
+    /// Notes a use. (0 stands for none; a use in the clock's first nanosecond is the second's.)
+    pub fn touch(&self, now: Tick) {
+        self.0.store(now.0.max(1), Ordering::Relaxed);
+    }
+
+    /// The last use, once.
+    fn take(&self) -> Option<Tick> {
+        match self.0.swap(0, Ordering::Relaxed) {
+            0 => None,
+            tick => Some(Tick(tick)),
+        }
+    }
 }
 
 /// A key's guild.
@@ -62,11 +83,11 @@ impl Book {
             let policy = policy.cloned().unwrap_or_else(|| Arc::new(Policy::new(tier.clone())));
             let guild = Guild { realm: book.realm(&key.guild), id: key.guild, gone: key.guild_gone };
             let same = known.get(&key.id);
-            let meters = same.map_or_else(Arc::default, |before| {
+            let (meters, last_use) = same.map_or_else(Default::default, |before| {
                 policy.take_over(&before.meters, &before.policy, now);
-                before.meters.clone()
+                (before.meters.clone(), before.last_use.clone())
             });
-            let entry = Key { id: key.id, guild, scope: key.scope, expires: key.expires, policy, meters };
+            let entry = Key { id: key.id, guild, scope: key.scope, expires: key.expires, policy, meters, last_use };
             book.by_digest.insert(key.digest, Arc::new(entry));
         }
         book
@@ -77,6 +98,11 @@ impl Book {
         let key = self.by_digest.get(digest)?;
         let expired = key.expires.is_some_and(|expires| expires <= unix());
         (!expired).then_some(key)
+    }
+
+    /// The keys used since the last call, and when.
+    pub fn used(&self) -> Vec<(KeyId, Tick)> {
+        self.by_digest.values().filter_map(|key| key.last_use.take().map(|at| (key.id.clone(), at))).collect()
     }
 
     pub fn len(&self) -> usize {

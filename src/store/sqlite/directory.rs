@@ -3,8 +3,9 @@
 use rusqlite::types::FromSqlError;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
+use super::writer::Writes;
 use super::{Fault, SqliteStore};
-use crate::model::{Digest, GuildId, one_line};
+use crate::model::{Digest, GuildId, KeyId, one_line};
 use crate::store::{Change, GuildRecord, KeyRecord, StoreError};
 
 impl SqliteStore {
@@ -64,6 +65,20 @@ impl SqliteStore {
             changed(removed, || format!("there is no key {id}; `guildgate key list` shows those there are"))
         };
         self.write(Change::Directory, revoke).await
+    }
+
+    /// Notes when keys were last used (Unix seconds). Nobody's answers depend on it, so no change
+    /// is told to others; a key that is gone meanwhile is passed over.
+    pub async fn note_last_use(&self, used: Vec<(KeyId, i64)>) -> Result<(), StoreError> {
+        let note = move |conn: &Connection| {
+            let sql = "UPDATE key SET last_used = ?2 WHERE id = ?1 AND coalesce(last_used, ?2 - 1) < ?2";
+            let mut statement = conn.prepare_cached(sql)?;
+            for (id, at) in used {
+                statement.execute(params![&*id, at])?;
+            }
+            Ok(((), None))
+        };
+        self.writer.run(Writes::Several, note).await
     }
 }
 

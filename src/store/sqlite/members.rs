@@ -140,7 +140,7 @@ impl SqliteStore {
             let no = guild_number(conn, &guild)?;
             let owner = conn.prepare_cached(sql)?.query_row([no, id], |row| member(row, 0)).optional()?;
             let absent = || Fault::Own(StoreError::Refused(format!("guild {guild} has no {what} {id}")));
-            owner.map(|owner| ((), Change::Member(owner))).ok_or_else(absent)
+            owner.map(|owner| ((), Some(Change::Member(owner)))).ok_or_else(absent)
         };
         self.writer.run(Writes::Several, take).await
     }

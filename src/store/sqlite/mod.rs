@@ -103,7 +103,7 @@ impl SqliteStore {
         mark: Change,
         work: impl FnOnce(&Connection) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.writer.run(Writes::Several, move |conn| work(conn).map(|made| (made, mark))).await
+        self.writer.run(Writes::Several, move |conn| work(conn).map(|made| (made, Some(mark)))).await
     }
 }
 
@@ -127,7 +127,7 @@ impl Store for SqliteStore {
             conn.prepare_cached(SET_POINTS)?
                 .query_row(params![guild.as_str(), member.as_i64(), name, amount], |row| row.get(0))
                 .optional()?
-                .map(|name| (name, Change::Member(member)))
+                .map(|name| (name, Some(Change::Member(member))))
                 .ok_or(Fault::Own(StoreError::GuildGone(guild)))
         };
         self.writer.run(Writes::Once, set).await

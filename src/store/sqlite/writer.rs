@@ -67,7 +67,7 @@ impl From<rusqlite::Error> for Fault {
     }
 }
 
-impl<T: Send, F: FnOnce(&Connection) -> Result<(T, Change), Fault> + Send> Job for Task<T, F> {
+impl<T: Send, F: FnOnce(&Connection) -> Result<(T, Option<Change>), Fault> + Send> Job for Task<T, F> {
     fn queued(&self) -> Tick {
         self.queued
     }
@@ -80,7 +80,7 @@ impl<T: Send, F: FnOnce(&Connection) -> Result<(T, Change), Fault> + Send> Job f
         };
         self.made = Some(match made {
             Ok((made, change)) => {
-                marks.add(&change);
+                change.iter().for_each(|change| marks.add(change));
                 Ok(made)
             }
             Err(Fault::Own(error)) => Err(error),
@@ -166,13 +166,13 @@ impl Writer {
         Ok(Writer { queue: Some(queue), thread: Some(thread), clock })
     }
 
-    /// Queues `work`, which says what it made and what it changed, and waits until it is committed.
+    /// Queues `work`, which says what it made and what others must hear of it, and waits until it is committed.
     /// `work` only runs its own statements: the transaction is the group's. A caller that stops
     /// waiting harms nothing: the job is done all the same.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         writes: Writes,
-        work: impl FnOnce(&Connection) -> Result<(T, Change), Fault> + Send + 'static,
+        work: impl FnOnce(&Connection) -> Result<(T, Option<Change>), Fault> + Send + 'static,
     ) -> Result<T, StoreError> {
         let (answer, told) = oneshot::channel();
         let queued = self.clock.now();

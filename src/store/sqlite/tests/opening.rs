@@ -142,6 +142,6 @@ async fn statements_are_prepared_once_whatever_is_asked() {
         Ok((statement.get_status(StatementStatus::Run), statement.get_status(StatementStatus::RePrepare)))
     };
     assert_eq!(world.store.readers.with(|conn| prepared(conn, readers::POINTS)).unwrap(), (20, 0));
-    let written = move |conn: &Connection| Ok((prepared(conn, SET_POINTS)?, Change::Directory));
+    let written = move |conn: &Connection| Ok((prepared(conn, SET_POINTS)?, Some(Change::Directory)));
     assert_eq!(world.store.writer.run(Writes::Once, written).await.unwrap(), (20, 0));
 }

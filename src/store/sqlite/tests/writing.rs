@@ -20,7 +20,7 @@ async fn grouped<T>(store: &SqliteStore, queue: impl AsyncFnOnce(std::sync::mpsc
     let wait = move |_: &Connection| {
         entered.send(()).unwrap();
         opened.recv().unwrap();
-        Ok(((), Change::Directory))
+        Ok(((), Some(Change::Directory)))
     };
     let queued = async {
         at_work.await.unwrap();
@@ -171,7 +171,7 @@ async fn after_a_full_disk_the_writes_fail_and_with_room_they_go_on() {
     let no_room = |conn: &Connection| {
         let pages: i64 = conn.pragma_query_value(None, "page_count", |row| row.get(0))?;
         conn.query_row(&format!("PRAGMA max_page_count = {pages}"), [], |_| Ok(()))?;
-        Ok(((), Change::Directory))
+        Ok(((), Some(Change::Directory)))
     };
     world.store.writer.run(Writes::Once, no_room).await.unwrap();
     let mut acknowledged = 0;
@@ -214,7 +214,7 @@ async fn a_commit_is_synced_before_it_is_acknowledged_also_after_a_failure() {
         let (mut sync, mut mode) = (0i64, String::new());
         conn.pragma_query(None, "synchronous", |row| row.get(0).map(|found| sync = found))?;
         conn.pragma_query(None, "journal_mode", |row| row.get(0).map(|found| mode = found))?;
-        Ok(((sync, mode), Change::Directory))
+        Ok(((sync, mode), Some(Change::Directory)))
     };
     let full = (2, "wal".to_owned());
     assert_eq!(world.store.writer.run(Writes::Once, pragmas).await.unwrap(), full);
