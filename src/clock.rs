@@ -26,6 +26,11 @@ pub fn nanos(d: Duration) -> u64 {
     u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// Whole seconds, rounded up: a caller told to wait is never sent back too soon.
+pub fn seconds_up(wait: Duration) -> u64 {
+    wait.as_secs() + u64::from(wait.subsec_nanos() > 0)
+}
+
 /// Tells the time: a monotonic one for limits and freshness, the wall's for expiries.
 #[derive(Clone, Debug)]
 pub struct Clock(Source);

@@ -1,1 +1,11 @@
+//! Answers in memory, and what keeps them coherent with writes (guarantees 2 to 4): the fence,
+//! whose epochs say whether an answer still stands, and the flights, by which one question is
+//! asked once.
 
+mod answers;
+mod fence;
+mod flights;
+
+pub use answers::{Answers, Entry, EntryKey, Realm, Use};
+pub use fence::{Epoch, Fence, Write};
+pub use flights::{Flights, Lead, Seat};

@@ -1,1 +1,150 @@
+//! The command: arguments to exit code (contract section 2).
 
+pub mod error; // a command that failed: exit 1
+pub mod expires; // --expires
+pub mod notes; // warn, review
+pub mod records; // guild, member
+pub mod transfer; // import, export
+
+mod check; // check
+mod demo; // serve --demo: what is in its store
+mod keys; // key
+mod reload; // a new configuration for a running server
+mod serve; // serve
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+use crate::config::{self, LoadError, Loaded};
+use crate::store::SqliteStore;
+use error::CommandError;
+
+/// The edge gateway for guild data.
+#[derive(Debug, Parser)]
+#[command(name = "guildgate", version, propagate_version = true)]
+struct Cli {
+    /// The configuration; without it gateway.toml, and without that the defaults
+    #[arg(long, global = true, value_name = "FILE", env = "GUILDGATE_CONFIG")]
+    config: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Runs the gateway until SIGTERM or SIGINT
+    Serve {
+        /// Serves a throw-away store on loopback, and prints a key and a curl line to try
+        #[arg(long)]
+        demo: bool,
+    },
+    /// Reads the configuration and prints what is in force, or every fault in it
+    Check,
+    /// Guilds in the store
+    #[command(subcommand)]
+    Guild(records::GuildCommand),
+    /// API keys in the store
+    #[command(subcommand)]
+    Key(keys::KeyCommand),
+    /// Members of a guild and their points
+    #[command(subcommand)]
+    Member(records::MemberCommand),
+    /// Warns of members
+    #[command(subcommand)]
+    Warn(notes::WarnCommand),
+    /// Reviews of members
+    #[command(subcommand)]
+    Review(notes::ReviewCommand),
+    /// Takes guilds, members, warns and reviews from JSON Lines into the store
+    Import(transfer::ImportArgs),
+    /// Writes guilds, members, warns and reviews of the store as JSON Lines
+    Export(transfer::ExportArgs),
+    /// Prints the JSON Schema of gateway.toml, for editors
+    Schema,
+    /// Prints a completion script for a shell
+    Completions { shell: clap_complete::Shell },
+    /// Prints the manual page
+    Man,
+}
+
+/// Why the process ends otherwise than with 0.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    /// Exit 1.
+    #[error("{0}")]
+    Failed(#[from] CommandError),
+    /// Exit 2: bad usage or bad configuration.
+    #[error("{0}")]
+    Unusable(String),
+}
+
+impl From<LoadError> for Failure {
+    fn from(error: LoadError) -> Self {
+        Failure::Unusable(error.to_string())
+    }
+}
+
+/// Reads the arguments, does what they say, and tells how it went.
+pub fn run() -> ExitCode {
+    let cli = Cli::parse();
+    match cli.command.run(cli.config.filter(|path| !path.as_os_str().is_empty())) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            // Where stderr is gone there is nobody to tell.
+            let _ = writeln!(io::stderr(), "guildgate: {failure}");
+            ExitCode::from(match failure {
+                Failure::Failed(_) => 1,
+                Failure::Unusable(_) => 2,
+            })
+        }
+    }
+}
+
+impl Command {
+    fn run(self, named: Option<PathBuf>) -> Result<(), Failure> {
+        let load = || config::load(named.as_deref());
+        let mut out = io::stdout().lock();
+        match self {
+            Command::Serve { demo } => {
+                drop(out);
+                serve::run(named, demo)
+            }
+            Command::Check => check::run(&load()?, &mut out),
+            Command::Guild(command) => on_store(&load()?, async |store, _| command.run(store, &mut out).await),
+            Command::Key(keys::KeyCommand::Hash) => Ok(keys::hash(&mut io::stdin().lock(), &mut out)?),
+            Command::Key(command) => {
+                on_store(&load()?, async |store, loaded| command.run(store, &loaded.config.limits, &mut out).await)
+            }
+            Command::Member(command) => on_store(&load()?, async |store, _| command.run(store, &mut out).await),
+            Command::Warn(command) => on_store(&load()?, async |store, _| command.run(store, &mut out).await),
+            Command::Review(command) => on_store(&load()?, async |store, _| command.run(store, &mut out).await),
+            Command::Import(args) => on_store(&load()?, async |store, _| args.run(store, &mut out).await),
+            Command::Export(args) => on_store(&load()?, async |store, _| args.run(store, &mut out).await),
+            Command::Schema => Ok(writeln!(out, "{}", config::schema().trim_end()).map_err(CommandError::from)?),
+            Command::Completions { shell } => {
+                clap_complete::generate(shell, &mut Cli::command(), "guildgate", &mut out);
+                Ok(())
+            }
+            Command::Man => Ok(clap_mangen::Man::new(Cli::command()).render(&mut out).map_err(CommandError::from)?),
+        }
+    }
+}
+
+/// Opens the store that the configuration names and runs a command on it.
+fn on_store(
+    loaded: &Loaded,
+    command: impl AsyncFnOnce(&SqliteStore, &Loaded) -> Result<(), CommandError>,
+) -> Result<(), Failure> {
+    let store = Arc::new(SqliteStore::open(&loaded.config.origin.store).map_err(CommandError::from)?);
+    Ok(runtime()?.block_on(command(&store, loaded))?)
+}
+
+/// A runtime for the command's own thread.
+fn runtime() -> Result<tokio::runtime::Runtime, CommandError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|e| CommandError::new(format!("no runtime could be started: {e}")))
+}

@@ -1,5 +1,138 @@
-//! `gateway.toml`: what was typed ([`file`]) and what is usable ([`Config`]) are two types.
+//! `gateway.toml`: what was typed ([`file::ConfigFile`]) and what is usable ([`Config`]) are two types.
+//!
+//! On the way `tree` reads the text and finds every fault of form, then `check` judges the values; both collect
+//! [`Problems`], each with its line and column.
 
+mod check;
+pub mod file;
+pub mod leaf;
+mod places;
+mod problem;
+mod report;
+pub mod secret;
+#[cfg(test)]
+mod tests;
+mod tree;
 mod usable;
 
-pub use usable::*;
+use std::fs;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+pub use self::problem::{Problem, Problems};
+pub use self::report::{report, schema};
+pub use self::usable::*;
+
+/// The config file where none is named.
+pub const DEFAULT_FILE: &str = "gateway.toml";
+
+/// Largest config file that is read. A thousand tiers fit; a file of data named by mistake does not.
+const MAX_FILE: u64 = 1 << 20;
+
+/// A config that may be put in force.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Loaded {
+    pub config: Config,
+    /// What the operator should know and need not mend.
+    pub notices: Vec<Notice>,
+    /// The file it came from; `None`: the defaults, there being no file.
+    pub path: Option<PathBuf>,
+}
+
+/// A setting that is accepted and does nothing, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    pub path: String,
+    pub text: String,
+}
+
+impl std::fmt::Display for Notice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.path, self.text)
+    }
+}
+
+/// Why there is no config; every one of them is exit 2 (contract section 2).
+#[derive(Debug, Error)]
+pub enum LoadError {
+    #[error("there is no config file {}; name one with --config, or leave it out for the defaults", .0.display())]
+    Missing(PathBuf),
+    #[error("{} is a folder; name the config file in it", .0.display())]
+    Folder(PathBuf),
+    #[error("{} cannot be read: {cause}", path.display())]
+    Unreadable { path: PathBuf, cause: io::Error },
+    #[error("{} is not UTF-8 text: line {line} has other bytes", path.display())]
+    NotText { path: PathBuf, line: usize },
+    #[error("{} is larger than 1 MiB; is it a config file?", .0.display())]
+    TooLarge(PathBuf),
+    #[error(transparent)]
+    Problems(#[from] Problems),
+}
+
+/// Reads the config: the named file, or else `gateway.toml` in the current folder if there is one, or else the
+/// defaults (contract section 3).
+///
+/// # Errors
+/// A named file that is missing, a file that cannot be read, or every fault that the file has.
+pub fn load(named: Option<&Path>) -> Result<Loaded, LoadError> {
+    let path = named.unwrap_or(Path::new(DEFAULT_FILE));
+    let text = match read_text(path) {
+        Err(LoadError::Missing(_)) if named.is_none() => return Ok(load_str("", Path::new(""), DEFAULT_FILE)?),
+        text => text?,
+    };
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let loaded = load_str(&text, folder, &path.display().to_string())?;
+    Ok(Loaded { path: Some(path.to_owned()), ..loaded })
+}
+
+/// Reads a config from text. Relative paths in it start at `folder`; `name` is what its faults call it.
+///
+/// # Errors
+/// Every fault that the text has.
+pub fn load_str(text: &str, folder: &Path, name: &str) -> Result<Loaded, Problems> {
+    load_with(text, folder, name, &|variable| std::env::var(variable).ok())
+}
+
+/// As [`load_str`], in an environment of the caller's.
+fn load_with(text: &str, folder: &Path, name: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Loaded, Problems> {
+    let tree::Reading { file, places, problems, whole } = tree::read(text);
+    let mut checker = check::Checker { places, folder, env, problems, notices: Vec::new() };
+    let form_faults = checker.problems.len();
+    let config = whole.then(|| checker.config(&file));
+    let check::Checker { mut problems, notices, .. } = checker;
+    // One name, one fault: what stands in for a value already rejected is not judged as well.
+    for problem in problems.split_off(form_faults) {
+        if !problems.iter().any(|p| p.path == problem.path) {
+            problems.push(problem);
+        }
+    }
+    // What was made of a line that is no TOML is a guess, and its faults are the guess's.
+    let broken: Vec<usize> = problems.iter().filter(|p| p.path.is_empty()).map(|p| p.line).collect();
+    problems.retain(|p| p.path.is_empty() || !broken.contains(&p.line));
+    problems.sort_by_key(|p| (p.line, p.column));
+    match config {
+        Some(config) if problems.is_empty() => Ok(Loaded { config, notices, path: None }),
+        _ => Err(Problems { name: name.to_owned(), list: problems }),
+    }
+}
+
+fn read_text(path: &Path) -> Result<String, LoadError> {
+    let unreadable = |cause: io::Error| match cause.kind() {
+        io::ErrorKind::NotFound => LoadError::Missing(path.to_owned()),
+        io::ErrorKind::IsADirectory => LoadError::Folder(path.to_owned()),
+        _ => LoadError::Unreadable { path: path.to_owned(), cause },
+    };
+    let mut bytes = Vec::new();
+    let file = fs::File::open(path).map_err(unreadable)?;
+    file.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > MAX_FILE {
+        return Err(LoadError::TooLarge(path.to_owned()));
+    }
+    String::from_utf8(bytes).map_err(|fault| {
+        let good = &fault.as_bytes()[..fault.utf8_error().valid_up_to()];
+        let line = good.iter().filter(|b| **b == b'\n').count() + 1;
+        LoadError::NotText { path: path.to_owned(), line }
+    })
+}

@@ -167,6 +167,25 @@ pub enum Access {
     File(PathBuf),
 }
 
+impl Config {
+    /// The names that differ in `next` and take effect only at the next start (contract section 3, the last paragraph).
+    pub fn needs_restart(&self, next: &Config) -> Vec<&'static str> {
+        let changed = [
+            ("server.listen", self.server.listen != next.server.listen),
+            ("server.threads", self.server.threads != next.server.threads),
+            ("server.max_connections", self.server.max_connections != next.server.max_connections),
+            (
+                "server.max_connections_per_address",
+                self.server.max_connections_per_address != next.server.max_connections_per_address,
+            ),
+            ("origin.store", self.origin.store != next.origin.store),
+            ("cache.max_size", self.cache.max_size != next.cache.max_size),
+            ("log", self.log != next.log),
+        ];
+        changed.into_iter().filter(|(_, changed)| *changed).map(|(name, _)| name).collect()
+    }
+}
+
 impl Limits {
     /// The tier of this name; the default one where the name is gone or none is given.
     pub fn tier(&self, name: Option<&str>) -> &Arc<Tier> {

@@ -1,1 +1,142 @@
+//! The rules that must not break: who may ask, how often, what may be answered from memory. No
+//! socket and no Pingora type is here, so they run in a test with a clock that the test moves.
 
+mod admit;
+mod follow;
+mod read;
+mod reload;
+mod reply;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+use std::future::Future;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use arc_swap::{ArcSwap, Guard};
+use parking_lot::Mutex;
+
+use crate::cache::{Answers, Fence, Flights};
+use crate::clock::{Clock, Tick};
+use crate::config::Config;
+use crate::keys::Book;
+use crate::limits::Strangers;
+use crate::origin::Origin;
+use crate::wire::{Fault, Form, Operation, Request, RequestId, is_form_type};
+
+pub use follow::KeySource;
+pub use reply::{CacheUse, Facts, Reply};
+
+/// The gateway: what outlives a reload, and the state that a reload swaps.
+#[derive(Debug)]
+pub struct Gateway {
+    clock: Clock,
+    state: ArcSwap<State>,
+    answers: Answers,
+    fence: Fence,
+    flights: Flights,
+    strangers: Strangers,
+    /// Held while a new state is made: two changes at once would carry budgets over twice.
+    changing: Mutex<()>,
+    /// The book may be older than the store; the follower reads it again at its next look.
+    book_is_old: AtomicBool,
+}
+
+/// What one request sees from its first byte to its last: a reload never changes it midway.
+#[derive(Debug)]
+pub struct State {
+    pub config: Arc<Config>,
+    pub book: Arc<Book>,
+    pub origin: Arc<Origin>,
+}
+
+/// A request's header, as far as the rules need it. The edge has judged its framing.
+#[derive(Clone, Copy)]
+#[expect(missing_debug_implementations, reason = "it holds the key in the clear")]
+pub struct Head<'h> {
+    pub method: &'h [u8],
+    /// Without the query.
+    pub path: &'h [u8],
+    /// The whole value.
+    pub authorization: Option<&'h [u8]>,
+    pub content_type: Option<&'h [u8]>,
+    pub content_encoded: bool,
+    pub content_length: Option<u64>,
+    /// Who pays as a stranger: the peer, or whom a trusted proxy names.
+    pub client: IpAddr,
+}
+
+/// A request's body, read only once the key is accepted (contract section 1, "Order").
+pub trait Body: Send {
+    /// The whole body; 14, 16 or 17 where it is too large, malformed or too slow.
+    fn whole(&mut self) -> impl Future<Output = Result<&[u8], Fault>> + Send;
+}
+
+impl Gateway {
+    pub fn new(clock: Clock, state: State) -> Self {
+        Gateway {
+            clock,
+            answers: Answers::new(state.config.cache.max_size),
+            state: ArcSwap::from_pointee(state),
+            fence: Fence::default(),
+            flights: Flights::default(),
+            strangers: Strangers::default(),
+            changing: Mutex::new(()),
+            book_is_old: AtomicBool::new(false),
+        }
+    }
+
+    /// The state that a request beginning now is answered under.
+    pub fn state(&self) -> Guard<Arc<State>> {
+        self.state.load()
+    }
+
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// Answers one request. Up to a fresh hit this never waits and allocates nothing.
+    pub async fn handle<B: Body>(self: &Arc<Self>, state: &Arc<State>, head: &Head<'_>, body: &mut B) -> Reply {
+        let mut facts = Facts::new(RequestId::random());
+        let answer = self.answer(state, head, body, &mut facts).await;
+        Reply { answer, facts }
+    }
+
+    /// The contract's order of refusals, top to bottom (section 1, "Order").
+    async fn answer<B: Body>(
+        self: &Arc<Self>,
+        state: &Arc<State>,
+        head: &Head<'_>,
+        body: &mut B,
+        facts: &mut Facts,
+    ) -> Result<Arc<str>, Fault> {
+        let server = &state.config.server;
+        let operation = Operation::at(head.path, &server.base_path).ok_or(Fault::UnknownOperation)?;
+        facts.operation = Some(operation);
+        if head.method != b"POST" {
+            return Err(Fault::MethodNotPost);
+        }
+        if head.content_length.is_some_and(|length| length > server.max_body as u64) {
+            return Err(Fault::BodyTooLarge);
+        }
+        let admitted = self.admit(state, operation, head, facts)?;
+        if head.content_encoded || head.content_type.is_some_and(|t| !t.is_empty() && !is_form_type(t)) {
+            return Err(Fault::NotAForm);
+        }
+        let request = Form::read(body.whole().await?).request(operation)?;
+        if admitted.key().guild.gone {
+            return Err(Fault::GuildGone);
+        }
+        match request {
+            Request::Read { read, member } => self.read(state, &admitted, read, member, facts).await,
+            Request::SetPoints { member, amount } => self.write(state, &admitted, member, amount, facts).await,
+        }
+    }
+
+    fn now(&self) -> Tick {
+        self.clock.now()
+    }
+}

@@ -1,1 +1,57 @@
+//! Whom we ask: the built-in backend, by a call, or an HTTP upstream (contract section 1,
+//! "Built-in backend" and "Upstream").
 
+mod builtin;
+mod http;
+mod pool;
+
+use crate::model::GuildId;
+use crate::wire::{Fault, Request, RequestId};
+
+pub use builtin::Builtin;
+pub use http::HttpOrigin;
+
+/// One question to an origin.
+#[derive(Clone, Copy, Debug)]
+pub struct Question<'q> {
+    pub request: Request,
+    /// Whose members these are; the built-in backend asks for it, an HTTP origin knows by the key.
+    pub guild: &'q GuildId,
+    /// The key as it came, for an HTTP origin.
+    pub authorization: Authorization<'q>,
+    pub id: RequestId,
+}
+
+/// The raw value of `Authorization`; `Debug` does not show it.
+#[derive(Clone, Copy)]
+pub struct Authorization<'q>(pub &'q [u8]);
+
+impl std::fmt::Debug for Authorization<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Authorization(…)")
+    }
+}
+
+/// The one source of truth behind the cache.
+#[derive(Debug)]
+pub enum Origin {
+    Builtin(Builtin),
+    Http(HttpOrigin),
+}
+
+impl Origin {
+    /// Asks once (an HTTP origin, for reads, up to `origin.retries` times more). The answer is
+    /// whole and usable, or the fault says what it was instead.
+    pub async fn ask(&self, question: &Question<'_>) -> Result<String, Fault> {
+        match self {
+            Origin::Builtin(builtin) => builtin.ask(question).await,
+            Origin::Http(http) => http.ask(question).await,
+        }
+    }
+}
+
+/// Whether, after this fault, a setPoints may have happened all the same (contract section 1:
+/// "After 22, or 20 to setPoints, it may have happened").
+pub fn may_have_happened(fault: Fault) -> bool {
+    matches!(fault, Fault::NoUsableAnswer | Fault::OriginTimeout)
+}

@@ -1,12 +1,18 @@
 //! Guilds, keys and members on disk (contract section 1 "Built-in backend", guarantee 1).
 
 mod records;
+mod sqlite;
+pub mod transfer; // import and export: JSON Lines
+
+#[cfg(test)]
+mod suite;
 
 use std::future::Future;
 
 use crate::model::{Digest, GuildId, KeyId, MemberId, Review, Scope, Warn};
 
 pub use records::*;
+pub use sqlite::{Settings, SqliteStore};
 
 /// A place where guilds, keys and members are kept. What it answers is committed; a write that it
 /// acknowledged survives kill -9 and power loss (guarantee 1).

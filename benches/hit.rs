@@ -1,0 +1,120 @@
+//! The hit path without sockets, whole and in its parts: what a request costs beside the kernel.
+//!
+//! `cargo bench --bench hit`. Compare lines of one run only.
+
+use std::hint::black_box;
+use std::num::NonZeroU32;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use guildgate::clock::{Clock, Tick};
+use guildgate::config::{self, Limits, Rate};
+use guildgate::gateway::{Body, Gateway, Head, State};
+use guildgate::keys::{Book, Listed};
+use guildgate::limits::Bucket;
+use guildgate::model::{Digest, Scope};
+use guildgate::origin::{Builtin, Origin};
+use guildgate::store::SqliteStore;
+use guildgate::wire::{Fault, Form, Operation};
+
+const KEY: &[u8] = b"gg_vmdEUsM0rJngX08Jl4CcfYutJQSEZrqX5Anhtpkdnjs0r0nUY";
+const BODY: &[u8] = b"memberID=190551803669118976";
+const PLENTY: &str = "[limits.tiers.standard]\nrate = \"1000000/s\"\nburst = 1000000\n[cache.points]\nttl = \"24h\"\n";
+
+struct Bytes(&'static [u8]);
+
+impl Body for Bytes {
+    async fn whole(&mut self) -> Result<&[u8], Fault> {
+        Ok(self.0)
+    }
+}
+
+fn listed(n: usize) -> Listed {
+    Listed {
+        id: format!("k{n}").into(),
+        digest: if n == 0 { Digest::of(KEY) } else { Digest::of(&n.to_be_bytes()) },
+        guild: GUILD.parse().expect("a guild id"),
+        guild_gone: false,
+        tier: None,
+        scope: Scope::Write,
+        expires: None,
+    }
+}
+
+const GUILD: &str = "81384788765712384";
+
+fn book(keys: usize, limits: &Limits) -> Book {
+    Book::new((0..keys).map(listed).collect(), limits, &Book::default(), Tick(0))
+}
+
+/// Runs a future that must be ready at once: a hit never waits.
+fn now<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => value,
+        Poll::Pending => panic!("a hit waited"),
+    }
+}
+
+fn handle(c: &mut Criterion) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = config::load_str(PLENTY, folder.path(), "bench").expect("a good config").config;
+    let store = Arc::new(SqliteStore::open(folder.path().join("bench.db")).expect("a store"));
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    runtime.block_on(store.add_guild(&GUILD.parse().expect("a guild id"), "Bench")).expect("a guild");
+    let clock = Clock::system();
+    let state = State {
+        book: Arc::new(book(1000, &config.limits)),
+        config: Arc::new(config),
+        origin: Arc::new(Origin::Builtin(Builtin::new(store, clock.clone()))),
+    };
+    let gateway = Arc::new(Gateway::new(clock, state));
+    let head = Head {
+        method: b"POST",
+        path: b"/getPoints",
+        authorization: Some(KEY),
+        content_type: Some(b"application/x-www-form-urlencoded"),
+        content_encoded: false,
+        content_length: Some(BODY.len() as u64),
+        client: [127, 0, 0, 1].into(),
+    };
+    let ask = || {
+        let state = gateway.state();
+        now(gateway.handle(&state, &head, &mut Bytes(BODY)))
+    };
+    assert!(ask().answer.is_ok(), "the entry is filled");
+    c.bench_function("handle, a hit", |b| b.iter(|| black_box(ask())));
+    let strange = Head { authorization: Some(b"an unknown key"), ..head };
+    c.bench_function("handle, an unknown key", |b| {
+        b.iter(|| {
+            let state = gateway.state();
+            black_box(now(gateway.handle(&state, &strange, &mut Bytes(BODY))))
+        })
+    });
+}
+
+fn parse(c: &mut Criterion) {
+    let operation = Operation::ALL[0];
+    c.bench_function("parse a body", |b| b.iter(|| Form::read(black_box(BODY)).request(operation)));
+}
+
+fn keys(c: &mut Criterion) {
+    let config = config::load_str("", std::path::Path::new(""), "bench").expect("defaults").config;
+    let mut group = c.benchmark_group("find a key by its digest");
+    for keys in [100, 100_000] {
+        let book = book(keys, &config.limits);
+        group.bench_function(format!("among {keys}"), |b| {
+            b.iter(|| book.find(&Digest::of(black_box(KEY)), || 0).is_some())
+        });
+    }
+}
+
+fn gcra(c: &mut Criterion) {
+    let rate = Rate { period_ns: 1000, burst: NonZeroU32::MAX };
+    let (bucket, clock) = (Bucket::default(), Clock::system());
+    c.bench_function("decide by GCRA, clock read included", |b| b.iter(|| bucket.decide(black_box(rate), clock.now())));
+}
+
+criterion_group!(benches, handle, parse, keys, gcra);
+criterion_main!(benches);

@@ -1,0 +1,153 @@
+//! What a read and a write of the SQLite store cost. The file lies in the target folder, on the
+//! disk that is there; compare the figures of one run with each other, not with another machine's.
+#![expect(clippy::unwrap_used, reason = "a bench that cannot go on should say so and stop")]
+
+use std::fs::File;
+use std::io::{BufReader, BufWriter, Write as _};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use criterion::{Criterion, SamplingMode, Throughput, criterion_group, criterion_main};
+use guildgate::model::{GuildId, MemberId};
+use guildgate::store::transfer::Mode;
+use guildgate::store::{SqliteStore, Store};
+use rusqlite::Connection;
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
+
+/// Members of the guild that is read and written.
+const MEMBERS: u64 = 100_000;
+
+struct Bench {
+    folder: TempDir,
+    store: std::sync::Arc<SqliteStore>,
+    guild: GuildId,
+    runtime: Runtime,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let store = SqliteStore::open(folder.path().join("store.db")).unwrap();
+        let member = |id| format!("{{\"guild\":\"1\",\"member\":\"{id}\",\"name\":\"m{id}\",\"points\":{id}}}\n");
+        let lines: String =
+            std::iter::once("{\"guild\":\"1\",\"name\":\"G\"}\n".to_owned()).chain((0..MEMBERS).map(member)).collect();
+        store.import(lines.as_bytes(), Mode::AllOrNothing, &mut |_| {}).unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        Bench { folder, store: store.into(), guild: "1".parse().unwrap(), runtime }
+    }
+
+    /// How long `writes` take by as many callers at once, each waiting for its own.
+    fn write(&self, callers: u64, writes: u64) -> Duration {
+        self.runtime.block_on(async {
+            let mut all = JoinSet::new();
+            let start = Instant::now();
+            for caller in 0..callers {
+                let (store, guild) = (self.store.clone(), self.guild.clone());
+                all.spawn(async move {
+                    for _ in 0..writes / callers + u64::from(caller < writes % callers) {
+                        store.set_points(&guild, random(), 1).await.unwrap();
+                    }
+                });
+            }
+            all.join_all().await;
+            start.elapsed()
+        })
+    }
+}
+
+fn random() -> MemberId {
+    MemberId::new(fastrand::u64(0..MEMBERS)).unwrap()
+}
+
+/// The plain way: a transaction and an fsync for each write.
+fn one_by_one(path: &Path, writes: u64) -> Duration {
+    let conn = Connection::open(path).unwrap();
+    conn.execute_batch("PRAGMA synchronous = FULL").unwrap();
+    let mut set = conn.prepare("UPDATE member SET points = 1 WHERE guild = 1 AND member = ?1").unwrap();
+    let start = Instant::now();
+    for _ in 0..writes {
+        set.execute([random().as_i64()]).unwrap();
+    }
+    start.elapsed()
+}
+
+fn reads(c: &mut Criterion) {
+    let bench = Bench::new();
+    let mut group = c.benchmark_group("store/read");
+    group.throughput(Throughput::Elements(1));
+    group.bench_function("points of a member", |b| {
+        b.iter(|| pollster(bench.store.points(&bench.guild, random())));
+    });
+    group.bench_function("warns, none", |b| {
+        b.iter(|| pollster(bench.store.warns(&bench.guild, random(), 0)));
+    });
+    group.finish();
+}
+
+/// Reads are answered by their first poll: no runtime is needed, so none is measured.
+fn pollster<T>(future: impl Future<Output = T>) -> T {
+    let mut future = std::pin::pin!(future);
+    match future.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop())) {
+        std::task::Poll::Ready(answer) => answer,
+        std::task::Poll::Pending => panic!("a read waited"),
+    }
+}
+
+fn writes(c: &mut Criterion) {
+    let bench = Bench::new();
+    let mut group = c.benchmark_group("store/write");
+    group.throughput(Throughput::Elements(1)).sample_size(20);
+    let path = bench.folder.path().join("store.db");
+    group.bench_function("a transaction each", |b| b.iter_custom(|writes| one_by_one(&path, writes)));
+    for callers in [1, 16, 256] {
+        group.bench_function(format!("group commit, {callers} callers"), |b| {
+            b.iter_custom(|writes| bench.write(callers, writes));
+        });
+    }
+    group.finish();
+}
+
+/// A million members of a thousand guilds, into a new store each time.
+fn import(c: &mut Criterion) {
+    const ALL: u64 = 1_000_000;
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let file = folder.path().join("members.jsonl");
+    let mut lines = BufWriter::new(File::create(&file).unwrap());
+    for guild in 0..1000 {
+        writeln!(lines, "{{\"guild\":\"{guild}\",\"name\":\"G\"}}").unwrap();
+        for _ in 0..ALL / 1000 {
+            let member = fastrand::u64(1 << 57..1 << 60);
+            writeln!(lines, "{{\"guild\":\"{guild}\",\"member\":\"{member}\",\"name\":\"A name\",\"points\":1250}}")
+                .unwrap();
+        }
+    }
+    lines.into_inner().unwrap().sync_all().unwrap();
+    let mut group = c.benchmark_group("store/import");
+    group.throughput(Throughput::Elements(ALL)).sample_size(10).sampling_mode(SamplingMode::Flat);
+    group.warm_up_time(Duration::from_millis(1)).measurement_time(Duration::from_secs(10));
+    group.bench_function("a million members", |b| {
+        b.iter_custom(|times| (0..times).map(|_| import_once(folder.path(), &file)).sum());
+    });
+    group.finish();
+}
+
+fn import_once(folder: &Path, file: &Path) -> Duration {
+    let home = tempfile::tempdir_in(folder).unwrap();
+    let store = SqliteStore::open(home.path().join("store.db")).unwrap();
+    let (start, mut applying) = (Instant::now(), None);
+    let source = BufReader::with_capacity(1 << 18, File::open(file).unwrap());
+    let told = store.import(source, Mode::AllOrNothing, &mut |p| {
+        if p.applying {
+            applying = Some(start.elapsed());
+        }
+    });
+    assert_eq!(told.unwrap().records, 1_001_000);
+    let all = start.elapsed();
+    eprintln!("staged in {:?}, applied in {:?}", applying.unwrap(), all - applying.unwrap());
+    all
+}
+
+criterion_group!(benches, reads, writes, import);
+criterion_main!(benches);

@@ -1,0 +1,192 @@
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::clock::Tick;
+use crate::model::MemberId;
+use crate::wire::Read;
+
+/// Epochs for every member and read there can be: 512 KiB, whatever is asked. A collision costs
+/// one needless miss, never a stale answer.
+const EPOCHS: usize = 1 << 16;
+
+/// Moments until which a member's answers are not kept, by hash: 32 KiB.
+const HOLDS: usize = 1 << 12;
+
+/// The fence between writes and fills. Whoever asks the origin takes an [`Epoch`] first; what came
+/// back stands only while that epoch does. A write moves the epoch before and after it asks the
+/// origin, and so reaches every guild and key under which the member's answers are held.
+pub struct Fence {
+    epochs: Box<[AtomicU64]>,
+    /// Added to every epoch, so that moving it moves all of them.
+    all: AtomicU64,
+    holds: Box<[AtomicU64]>,
+}
+
+/// What an answer was asked under. Equal epochs of one member and read mean that nothing changed
+/// in between: both parts only grow, so their sum is equal only if both are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Epoch(u64);
+
+impl Default for Fence {
+    fn default() -> Self {
+        let zeros = |n| (0..n).map(|_| AtomicU64::new(0)).collect();
+        Fence { epochs: zeros(EPOCHS), all: AtomicU64::new(0), holds: zeros(HOLDS) }
+    }
+}
+
+impl Fence {
+    /// The epoch that an answer asked for from now on belongs to.
+    pub fn epoch(&self, member: MemberId, read: Read) -> Epoch {
+        Epoch(self.slot(member, read).load(Ordering::SeqCst).wrapping_add(self.all.load(Ordering::SeqCst)))
+    }
+
+    /// Whether an answer asked under `epoch` still stands.
+    pub fn stands(&self, epoch: Epoch, member: MemberId, read: Read) -> bool {
+        self.epoch(member, read) == epoch
+    }
+
+    /// Begins a setPoints: moves the epoch now, and again when the guard goes.
+    pub fn begin_write(&self, member: MemberId, hold: Duration, now: Tick) -> Write<'_> {
+        self.move_on(member, Read::Points);
+        Write { fence: self, member, hold, unknown_at: Some(now) }
+    }
+
+    /// Everything known of a member is in doubt: somebody else changed something about it.
+    pub fn changed(&self, member: MemberId) {
+        Read::ALL.into_iter().for_each(|read| self.move_on(member, read));
+    }
+
+    /// Everything is in doubt.
+    pub fn changed_all(&self) {
+        self.all.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Whether answers about this member may be kept at `now`: not for a while after a write whose
+    /// outcome nobody knows, since it may still take effect.
+    pub fn may_keep(&self, member: MemberId, now: Tick) -> bool {
+        self.hold_of(member).load(Ordering::SeqCst) <= now.0
+    }
+
+    fn move_on(&self, member: MemberId, read: Read) {
+        self.slot(member, read).fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn slot(&self, member: MemberId, read: Read) -> &AtomicU64 {
+        let hash = spread(member.get().wrapping_mul(4).wrapping_add(read.index() as u64));
+        &self.epochs[hash as usize % EPOCHS]
+    }
+
+    fn hold_of(&self, member: MemberId) -> &AtomicU64 {
+        &self.holds[spread(member.get()) as usize % HOLDS]
+    }
+}
+
+/// Spreads snowflakes, whose low bits are much alike, over a table (a multiply and a fold).
+fn spread(value: u64) -> u64 {
+    let wide = u128::from(value ^ 0x9E37_79B9_7F4A_7C15) * u128::from(0xD6E8_FEB8_6659_FD93_u64);
+    (wide >> 64) as u64 ^ wide as u64
+}
+
+/// A write under way. Dropping it moves the epoch the second time, **whatever came back**: a read
+/// that began amid the write must not fill the cache.
+#[derive(Debug)]
+pub struct Write<'f> {
+    fence: &'f Fence,
+    member: MemberId,
+    hold: Duration,
+    /// When the outcome was last found to be unknown: at the start, so that a guard dropped unsaid
+    /// (the request was cancelled, or panicked) holds too. `None` once the origin has said.
+    unknown_at: Option<Tick>,
+}
+
+impl Write<'_> {
+    /// The origin said what became of it.
+    pub fn settled(mut self) {
+        self.unknown_at = None;
+    }
+
+    /// Nobody knows what became of it: the member's answers are not kept for one `points.ttl`.
+    pub fn unknown(mut self, now: Tick) {
+        self.unknown_at = Some(now);
+    }
+}
+
+impl Drop for Write<'_> {
+    fn drop(&mut self) {
+        if let Some(now) = self.unknown_at {
+            // The hold comes before the second move: whoever sees the moved epoch sees the hold.
+            let until = now.plus(self.hold).0;
+            self.fence.hold_of(self.member).fetch_max(until, Ordering::SeqCst);
+            self.fence.changed(self.member);
+        } else {
+            self.fence.move_on(self.member, Read::Points);
+        }
+    }
+}
+
+impl fmt::Debug for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fence").field("epochs", &self.epochs.len()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TTL: Duration = Duration::from_secs(30);
+
+    fn member(n: u64) -> MemberId {
+        MemberId::new(n).unwrap()
+    }
+
+    #[test]
+    fn what_was_asked_before_or_amid_a_write_does_not_stand_after_it() {
+        let fence = Fence::default();
+        let before = fence.epoch(member(7), Read::Points);
+        let write = fence.begin_write(member(7), TTL, Tick(0));
+        let amid = fence.epoch(member(7), Read::Points);
+        assert!(!fence.stands(before, member(7), Read::Points));
+        write.settled();
+        assert!(!fence.stands(amid, member(7), Read::Points));
+        assert!(fence.may_keep(member(7), Tick(0)));
+    }
+
+    #[test]
+    fn a_write_of_points_leaves_warns_and_other_members_alone() {
+        let fence = Fence::default();
+        let warns = fence.epoch(member(7), Read::Warns);
+        let other = fence.epoch(member(8), Read::Points);
+        fence.begin_write(member(7), TTL, Tick(0)).settled();
+        assert!(fence.stands(warns, member(7), Read::Warns));
+        assert!(fence.stands(other, member(8), Read::Points));
+    }
+
+    #[test]
+    fn after_a_write_of_unknown_outcome_nothing_of_the_member_is_kept_for_one_ttl() {
+        let fence = Fence::default();
+        let warns = fence.epoch(member(7), Read::Warns);
+        fence.begin_write(member(7), TTL, Tick(0)).unknown(Tick(5));
+        assert!(!fence.stands(warns, member(7), Read::Warns));
+        assert!(!fence.may_keep(member(7), Tick(5).plus(TTL - Duration::from_nanos(1))));
+        assert!(fence.may_keep(member(7), Tick(5).plus(TTL)));
+    }
+
+    #[test]
+    fn moving_all_moves_each() {
+        let fence = Fence::default();
+        let epoch = fence.epoch(member(7), Read::Reviews);
+        fence.changed_all();
+        assert!(!fence.stands(epoch, member(7), Read::Reviews));
+    }
+
+    #[test]
+    fn snowflakes_of_one_second_spread_over_the_table() {
+        let fence = Fence::default();
+        let slots: std::collections::HashSet<*const AtomicU64> = (0..1000u64)
+            .map(|n| std::ptr::from_ref(fence.slot(member(190_551_803_669_118_976 + n * 4_194_304), Read::Points)))
+            .collect();
+        assert!(slots.len() > 980, "{}", slots.len());
+    }
+}

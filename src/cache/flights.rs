@@ -1,0 +1,237 @@
+use std::collections::HashMap;
+use std::collections::hash_map::Entry as Slot;
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::answers::{Entry, EntryKey};
+use super::fence::Epoch;
+use crate::wire::Fault;
+
+/// Locks among which the flights are spread; held for a look-up, never across an await.
+const SHARDS: usize = 64;
+
+/// The questions that are being asked of the origin now, one flight each (guarantee 3).
+pub struct Flights {
+    shards: Box<[Shard]>,
+    hasher: RandomState,
+}
+
+type Shard = Mutex<HashMap<EntryKey, Arc<Flight>>>;
+type Landed = Result<Arc<Entry>, Fault>;
+
+#[derive(Debug)]
+struct Flight {
+    epoch: Epoch,
+    /// Empty while in the air; `None` where the leader was lost without an answer.
+    landed: OnceLock<Option<Landed>>,
+    bell: Notify,
+}
+
+/// A caller's place in a flight.
+pub enum Seat<'f> {
+    /// Ask the origin, then [`Lead::land`].
+    Lead(Lead<'f>),
+    /// Wait for the answer of whoever asks already.
+    Follow(Follow),
+}
+
+impl Default for Flights {
+    fn default() -> Self {
+        Flights { shards: (0..SHARDS).map(|_| Shard::default()).collect(), hasher: RandomState::new() }
+    }
+}
+
+impl Flights {
+    /// Takes a seat in the flight for `key`. A flight that began under another epoch is not
+    /// joined: what it brings may be older than a write that this caller knows to be done. It
+    /// flies on for those aboard, and the next ones join the new flight.
+    pub fn board(&self, key: EntryKey, epoch: Epoch) -> Seat<'_> {
+        let shard = &self.shards[self.hasher.hash_one(key) as usize % SHARDS];
+        let mut flights = shard.lock();
+        let slot = flights.entry(key);
+        if let Slot::Occupied(there) = &slot
+            && there.get().epoch == epoch
+        {
+            return Seat::Follow(Follow(there.get().clone()));
+        }
+        let flight = Arc::new(Flight { epoch, landed: OnceLock::new(), bell: Notify::new() });
+        slot.insert_entry(flight.clone());
+        Seat::Lead(Lead { shard, key, flight })
+    }
+
+    /// How many questions are in the air.
+    pub fn in_the_air(&self) -> usize {
+        self.shards.iter().map(|s| s.lock().len()).sum()
+    }
+}
+
+/// The one who asks. Lost without landing (cancelled, panicked), it lets its followers know.
+pub struct Lead<'f> {
+    shard: &'f Shard,
+    key: EntryKey,
+    flight: Arc<Flight>,
+}
+
+impl Lead<'_> {
+    /// The epoch that the answer will belong to.
+    pub fn epoch(&self) -> Epoch {
+        self.flight.epoch
+    }
+
+    /// Tells every follower what came back. What is to be kept must be in the cache before this,
+    /// so that nobody falls between the flight and the cache.
+    pub fn land(self, landed: Landed) {
+        self.finish(Some(landed));
+    }
+
+    fn finish(&self, landed: Option<Landed>) {
+        if self.flight.landed.set(landed).is_err() {
+            return; // landed before: this is the guard's own drop
+        }
+        let mut flights = self.shard.lock();
+        if let Slot::Occupied(there) = flights.entry(self.key)
+            && Arc::ptr_eq(there.get(), &self.flight)
+        {
+            there.remove();
+        }
+        drop(flights);
+        self.flight.bell.notify_waiters();
+    }
+}
+
+impl Drop for Lead<'_> {
+    fn drop(&mut self) {
+        self.finish(None);
+    }
+}
+
+/// One who waits.
+#[derive(Debug)]
+pub struct Follow(Arc<Flight>);
+
+impl Follow {
+    /// The leader's answer; `None` if the leader was lost, and it is this caller's turn to ask.
+    pub async fn landed(self) -> Option<Landed> {
+        let bell = self.0.bell.notified();
+        tokio::pin!(bell);
+        // Listen first, look second: a landing between the two rings a bell that is heard.
+        bell.as_mut().enable();
+        if let Some(landed) = self.0.landed.get() {
+            return landed.clone();
+        }
+        bell.await;
+        self.0.landed.get().cloned().flatten()
+    }
+}
+
+impl fmt::Debug for Flights {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Flights").field("in_the_air", &self.in_the_air()).finish()
+    }
+}
+
+impl fmt::Debug for Lead<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lead").field("key", &self.key).finish()
+    }
+}
+
+impl fmt::Debug for Seat<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Seat::Lead(lead) => lead.fmt(f),
+            Seat::Follow(follow) => follow.fmt(f),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::{Fence, Realm};
+    use super::*;
+    use crate::clock::Tick;
+    use crate::config::Freshness;
+    use crate::model::MemberId;
+    use crate::wire::Read;
+
+    fn key() -> EntryKey {
+        EntryKey { realm: Realm(1), member: MemberId::new(7).unwrap(), read: Read::Points }
+    }
+
+    fn epoch(fence: &Fence) -> Epoch {
+        fence.epoch(key().member, key().read)
+    }
+
+    fn answer(text: &str, epoch: Epoch) -> Landed {
+        let z = Duration::ZERO;
+        let freshness = Freshness { ttl: z, stale_while_revalidate: z, stale_if_error: z };
+        Ok(Arc::new(Entry::new(text, epoch, Tick(0), freshness, None)))
+    }
+
+    fn lead(seat: Seat<'_>) -> Lead<'_> {
+        match seat {
+            Seat::Lead(lead) => lead,
+            Seat::Follow(_) => panic!("a follower"),
+        }
+    }
+
+    fn follow(seat: Seat<'_>) -> Follow {
+        match seat {
+            Seat::Follow(follow) => follow,
+            Seat::Lead(_) => panic!("a second leader"),
+        }
+    }
+
+    #[tokio::test]
+    async fn ten_thousand_followers_get_the_answer_of_one_leader() {
+        let (flights, fence) = (Flights::default(), Fence::default());
+        let leader = lead(flights.board(key(), epoch(&fence)));
+        let waiting: Vec<_> =
+            (0..10_000).map(|_| tokio::spawn(follow(flights.board(key(), epoch(&fence))).landed())).collect();
+        tokio::task::yield_now().await;
+        leader.land(answer("3", epoch(&fence)));
+        for w in waiting {
+            assert_eq!(&*w.await.unwrap().unwrap().unwrap().text, "3");
+        }
+        assert_eq!(flights.in_the_air(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_lost_leader_leaves_nothing_behind_and_a_follower_takes_over() {
+        let (flights, fence) = (Flights::default(), Fence::default());
+        let leader = lead(flights.board(key(), epoch(&fence)));
+        let follower = follow(flights.board(key(), epoch(&fence)));
+        drop(leader);
+        assert!(follower.landed().await.is_none());
+        assert_eq!(flights.in_the_air(), 0);
+        lead(flights.board(key(), epoch(&fence))).land(answer("3", epoch(&fence)));
+    }
+
+    #[tokio::test]
+    async fn a_read_after_a_write_does_not_join_a_flight_from_before_it() {
+        let (flights, fence) = (Flights::default(), Fence::default());
+        let old = lead(flights.board(key(), epoch(&fence)));
+        fence.begin_write(key().member, Duration::ZERO, Tick(0)).settled();
+        let new = lead(flights.board(key(), epoch(&fence)));
+        let follower = follow(flights.board(key(), epoch(&fence)));
+        old.land(answer("old", epoch(&fence)));
+        assert_eq!(flights.in_the_air(), 1, "the old flight took the new one's place away");
+        new.land(answer("new", epoch(&fence)));
+        assert_eq!(&*follower.landed().await.unwrap().unwrap().text, "new");
+    }
+
+    #[tokio::test]
+    async fn a_fault_reaches_every_follower() {
+        let (flights, fence) = (Flights::default(), Fence::default());
+        let leader = lead(flights.board(key(), epoch(&fence)));
+        let follower = follow(flights.board(key(), epoch(&fence)));
+        leader.land(Err(Fault::OriginTimeout));
+        assert_eq!(follower.landed().await.unwrap().unwrap_err(), Fault::OriginTimeout);
+    }
+}

@@ -1,0 +1,93 @@
+use std::net::{Ipv4Addr, SocketAddr};
+
+use tempfile::TempDir;
+
+use super::error::CommandError;
+use crate::clock::Clock;
+use crate::config::{Config, Keys, Listen, OriginKind};
+use crate::keys::ApiKey;
+use crate::model::{GuildId, MemberId, Scope};
+use crate::store::{KeyRecord, SqliteStore};
+
+/// Where the demo listens if its first choice is taken.
+pub(super) const ANY_PORT: Listen = Listen::Tcp(SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0));
+
+const GUILD: &str = "81384788765712384";
+const ADA: u64 = 190_551_803_669_118_976;
+
+/// A throw-away store, gone when the demo ends.
+#[derive(Debug)]
+pub(super) struct Demo {
+    key: ApiKey,
+    guild: GuildId,
+    // Held for its drop: it removes the folder.
+    _folder: TempDir,
+}
+
+impl Demo {
+    /// Turns a configuration into the demo's: built-in backend, store thrown away, loopback only.
+    pub(super) fn prepare(config: &mut Config) -> Result<Self, CommandError> {
+        let folder = tempfile::Builder::new()
+            .prefix("guildgate-demo-")
+            .tempdir()
+            .map_err(|e| CommandError::new(format!("no folder for the demo's store could be made: {e}")))?;
+        config.origin.kind = OriginKind::Builtin;
+        config.origin.store = folder.path().join("guildgate.db");
+        config.keys = Keys::Store;
+        for listen in &mut config.server.listen {
+            if let Listen::Tcp(address) = listen
+                && !address.ip().is_loopback()
+            {
+                address.set_ip(Ipv4Addr::LOCALHOST.into());
+            }
+        }
+        let guild = GUILD.parse().map_err(|e| CommandError::new(format!("{e}")))?;
+        Ok(Demo { key: ApiKey::generate().map_err(CommandError::new)?, guild, _folder: folder })
+    }
+
+    /// Puts one guild, its key, members, warns and reviews into the store.
+    pub(super) async fn fill(&self, store: &SqliteStore) -> Result<(), CommandError> {
+        let (guild, now) = (&self.guild, Clock::system().unix());
+        let day = 86_400;
+        store.add_guild(guild, "Night Watch").await?;
+        let key = KeyRecord {
+            id: "k_demo".into(),
+            name: "demo".into(),
+            guild: guild.clone(),
+            digest: self.key.digest(),
+            tier: None,
+            scope: Scope::Write,
+            created: now,
+            expires: None,
+            last_used: None,
+        };
+        store.create_key(key).await?;
+        let member = |n: u64| MemberId::new(ADA + n).ok_or_else(|| CommandError::new("the demo's members are wrong"));
+        for (n, name, points) in [(0, "Ada", 1250), (1, "Bo", 310), (2, "Cy", 40), (3, "Dee", 0)] {
+            store.set_member(guild, member(n)?, Some(name), Some(points)).await?;
+        }
+        store.add_warn(guild, member(0)?, "Mod", "spam in #general after two reminders", now + 30 * day).await?;
+        store.add_warn(guild, member(2)?, "Mod", "advertising", now + 7 * day).await?;
+        store.add_review(guild, member(0)?, "Bo", 5, "Quick and kind, solved it in minutes").await?;
+        store.add_review(guild, member(0)?, "Cy", 4, "Helpful, if a little late").await?;
+        Ok(())
+    }
+
+    /// The key, and a line to try it with.
+    pub(super) fn words(&self, urls: &[String], config: &Config) -> String {
+        let key = self.key.reveal();
+        let base = &config.server.base_path;
+        let curl = match urls.iter().find(|url| url.starts_with("http")) {
+            Some(url) => format!("curl -d memberID={ADA} -H 'Authorization: {key}' {url}{base}/getPoints"),
+            None => {
+                let socket = urls.first().map_or("", |url| url.trim_start_matches("unix:"));
+                format!(
+                    "curl --unix-socket {socket} -d memberID={ADA} -H 'Authorization: {key}' http://localhost{base}/getPoints"
+                )
+            }
+        };
+        format!(
+            "A throw-away guild is served; it is gone when you press Ctrl-C. Its key:\n\n{key}\n\nAsk for a member's points:\n\n{curl}\n"
+        )
+    }
+}

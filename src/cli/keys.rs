@@ -1,0 +1,239 @@
+use std::collections::HashSet;
+use std::io::{Read, Write};
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+
+use super::error::CommandError;
+use super::expires::Expires;
+use crate::clock::Clock;
+use crate::config::Limits;
+use crate::keys::ApiKey;
+use crate::model::{Digest, GuildId, Scope};
+use crate::store::{KeyRecord, SqliteStore, Store};
+
+/// The longest key that `key hash` takes; a header has no room for more.
+const MAX_KEY: u64 = 16 * 1024;
+
+#[derive(Debug, Subcommand)]
+pub enum KeyCommand {
+    /// Makes a key and prints it, alone and once; the store keeps its digest only
+    Create(CreateArgs),
+    /// Lists the keys
+    List {
+        /// Prints one JSON array
+        #[arg(long)]
+        json: bool,
+    },
+    /// Shows one key
+    Show {
+        /// The key's id, as `key list` prints it
+        id: String,
+        /// Prints one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Takes a key away; a running server refuses it within a second
+    Revoke {
+        /// The key's id, as `key list` prints it
+        id: String,
+    },
+    /// Reads a key from stdin and prints the digest to put into a key file
+    Hash,
+}
+
+#[derive(Debug, Args)]
+pub struct CreateArgs {
+    /// The guild that the key speaks for
+    #[arg(long)]
+    guild: GuildId,
+    /// What people call it
+    #[arg(long, default_value = "")]
+    name: String,
+    /// A tier of [limits.tiers]; without it the default one, whichever that is at the time
+    #[arg(long)]
+    tier: Option<String>,
+    /// read or write
+    #[arg(long, default_value_t)]
+    scope: Scope,
+    /// When it ends: 90d from now, or Unix seconds
+    #[arg(long)]
+    expires: Option<Expires>,
+}
+
+/// A key as it is listed, by id and never by key.
+#[derive(Serialize)]
+struct Line<'k> {
+    id: &'k str,
+    name: &'k str,
+    guild: &'k GuildId,
+    tier: &'k str,
+    scope: Scope,
+    created: i64,
+    expires: Option<i64>,
+    last_used: Option<i64>,
+}
+
+impl KeyCommand {
+    pub(super) async fn run(
+        self,
+        store: &SqliteStore,
+        limits: &Limits,
+        out: &mut dyn Write,
+    ) -> Result<(), CommandError> {
+        match self {
+            KeyCommand::Create(args) => {
+                let key = args.create(store, limits).await?;
+                writeln!(out, "{}", key.reveal())?;
+            }
+            KeyCommand::List { json } => {
+                let keys = store.keys().await?;
+                let lines: Vec<Line<'_>> = keys.iter().map(|key| line(key, limits)).collect();
+                if json {
+                    writeln!(out, "{}", serde_json::to_string(&lines)?)?;
+                } else {
+                    lines.iter().try_for_each(|line| writeln!(out, "{}", line.row()))?;
+                }
+            }
+            KeyCommand::Show { id, json } => {
+                let keys = store.keys().await?;
+                let key = keys.iter().find(|key| *key.id == *id).ok_or_else(|| {
+                    CommandError::new(format!("there is no key '{id}'; `guildgate key list` prints the ids"))
+                })?;
+                let line = line(key, limits);
+                if json {
+                    writeln!(out, "{}", serde_json::to_string(&line)?)?;
+                } else {
+                    writeln!(out, "{}", line.page())?;
+                }
+            }
+            KeyCommand::Revoke { id } => store.revoke_key(&id).await?,
+            KeyCommand::Hash => hash(&mut std::io::stdin().lock(), out)?,
+        }
+        Ok(())
+    }
+}
+
+impl CreateArgs {
+    async fn create(self, store: &SqliteStore, limits: &Limits) -> Result<ApiKey, CommandError> {
+        if let Some(tier) = &self.tier
+            && !limits.tiers.iter().any(|t| t.name == *tier)
+        {
+            let there: Vec<&str> = limits.tiers.iter().map(|t| t.name.as_str()).collect();
+            return Err(CommandError::new(format!("there is no tier '{tier}'; there is {}", there.join(", "))));
+        }
+        let key = ApiKey::generate().map_err(CommandError::new)?;
+        let taken: HashSet<_> = store.keys().await?.into_iter().map(|key| key.id).collect();
+        let now = Clock::system().unix();
+        let record = KeyRecord {
+            id: free_id(|id| taken.contains(id)).into(),
+            name: self.name,
+            guild: self.guild,
+            digest: key.digest(),
+            tier: self.tier,
+            scope: self.scope,
+            created: now,
+            expires: self.expires.map(|expires| expires.unix(now)),
+            last_used: None,
+        };
+        store.create_key(record).await?;
+        Ok(key)
+    }
+}
+
+/// An id that is not taken: `k_` and 8 letters or digits. It is a name and no secret.
+fn free_id(taken: impl Fn(&str) -> bool) -> String {
+    loop {
+        let id: String = "k_".chars().chain((0..8).map(|_| fastrand::alphanumeric().to_ascii_lowercase())).collect();
+        if !taken(&id) {
+            return id;
+        }
+    }
+}
+
+/// Reads a key and prints its digest, as a key file wants it.
+pub(super) fn hash(input: &mut dyn Read, out: &mut dyn Write) -> Result<(), CommandError> {
+    let mut text = Vec::new();
+    input
+        .take(MAX_KEY + 1)
+        .read_to_end(&mut text)
+        .map_err(|e| CommandError::new(format!("stdin cannot be read: {e}")))?;
+    let key = text.trim_ascii_end();
+    if key.is_empty() {
+        return Err(CommandError::new("stdin is empty; write the key to it, as in: guildgate key hash < key.txt"));
+    }
+    if text.len() as u64 > MAX_KEY || key.iter().any(|b| b.is_ascii_control()) {
+        return Err(CommandError::new("stdin holds more than one key; write one key, on one line"));
+    }
+    writeln!(out, "{}", Digest::of(key))?;
+    Ok(())
+}
+
+fn line<'k>(key: &'k KeyRecord, limits: &'k Limits) -> Line<'k> {
+    Line {
+        id: &key.id,
+        name: &key.name,
+        guild: &key.guild,
+        tier: key.tier.as_deref().unwrap_or(&limits.default_tier.name),
+        scope: key.scope,
+        created: key.created,
+        expires: key.expires,
+        last_used: key.last_used,
+    }
+}
+
+impl Line<'_> {
+    fn row(&self) -> String {
+        let Line { id, name, guild, tier, scope, .. } = self;
+        format!("{id}  guild={guild} tier={tier} scope={scope} expires={} {name}", when(self.expires))
+            .trim_end()
+            .to_owned()
+    }
+
+    fn page(&self) -> String {
+        let Line { id, name, guild, tier, scope, .. } = self;
+        let (created, expires, used) = (when(Some(self.created)), when(self.expires), when(self.last_used));
+        format!(
+            "id         {id}\nname       {name}\nguild      {guild}\ntier       {tier}\nscope      {scope}\n\
+             created    {created}\nexpires    {expires}\nlast used  {used}"
+        )
+    }
+}
+
+fn when(unix: Option<i64>) -> String {
+    match unix.map(jiff::Timestamp::from_second) {
+        Some(Ok(time)) => time.to_string(),
+        Some(Err(_)) => "out of range".to_owned(),
+        None => "never".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_hashed_without_its_line_end() {
+        let mut out = Vec::new();
+        hash(&mut &b"some key\r\n"[..], &mut out).unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), format!("{}\n", Digest::of(b"some key")));
+    }
+
+    #[test]
+    fn what_is_not_one_key_is_not_hashed() {
+        for input in [&b""[..], b"\n", b"one\ntwo\n"] {
+            assert!(hash(&mut &*input, &mut Vec::new()).is_err());
+        }
+    }
+
+    #[test]
+    fn an_id_that_is_taken_is_not_given_again() {
+        let mut asked = 0;
+        let asked = std::cell::RefCell::new(&mut asked);
+        let id = free_id(|_| {
+            **asked.borrow_mut() += 1;
+            **asked.borrow() < 3
+        });
+        assert_eq!((**asked.borrow(), id.len()), (3, 10));
+    }
+}

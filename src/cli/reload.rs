@@ -1,0 +1,60 @@
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::config::{self, Config, Keys, OriginKind};
+use crate::gateway::{Gateway, KeySource};
+use crate::origin::{HttpOrigin, Origin};
+use crate::store::SqliteStore;
+
+/// What is needed to put a new configuration in force while serving.
+#[derive(Debug)]
+pub(super) struct Reloader {
+    pub(super) gateway: Arc<Gateway>,
+    pub(super) named: Option<PathBuf>,
+    pub(super) store: Option<Arc<SqliteStore>>,
+}
+
+impl Reloader {
+    /// Reads the configuration anew: all of it is taken, or none and the reasons are logged.
+    pub(super) async fn reload(&self) {
+        match self.try_reload().await {
+            Ok(()) => tracing::info!("the configuration was read anew and is in force"),
+            Err(reason) => tracing::error!("the configuration was not taken; the one before stays in force\n{reason}"),
+        }
+    }
+
+    async fn try_reload(&self) -> Result<(), String> {
+        let loaded = config::load(self.named.as_deref()).map_err(|e| e.to_string())?;
+        let before = self.gateway.state().clone();
+        for setting in before.config.needs_restart(&loaded.config) {
+            tracing::warn!(setting, "cannot change while running; start anew for it");
+        }
+        for notice in &loaded.notices {
+            tracing::warn!("{notice}");
+        }
+        let config = loaded.config;
+        let (keys, origin) = match (&config.keys, self.store.as_ref()) {
+            (Keys::File(path), _) => (KeySource::File(path.clone()), self.origin(&config, &before.origin)?),
+            (Keys::Store, Some(store)) => (KeySource::Store(store.clone()), self.origin(&config, &before.origin)?),
+            (Keys::Store, None) => return Err("keys.source cannot become \"store\" while running".into()),
+        };
+        let listed = keys.list().await?;
+        self.gateway.reload(config, listed, origin);
+        Ok(())
+    }
+
+    /// The origin of the new configuration: the same one where nothing about it changed, so that
+    /// its connections stay.
+    fn origin(&self, config: &Config, before: &Arc<Origin>) -> Result<Arc<Origin>, String> {
+        match (&config.origin.kind, &**before) {
+            (OriginKind::Builtin, Origin::Builtin(_)) => Ok(before.clone()),
+            (OriginKind::Http(upstream), Origin::Http(http)) if http.upstream() == upstream => Ok(before.clone()),
+            (OriginKind::Http(upstream), Origin::Http(_)) => {
+                Ok(Arc::new(Origin::Http(HttpOrigin::new(upstream.clone())?)))
+            }
+            (OriginKind::Builtin, Origin::Http(_)) | (OriginKind::Http(_), Origin::Builtin(_)) => {
+                Err("origin.kind cannot change while running; start anew for it".into())
+            }
+        }
+    }
+}

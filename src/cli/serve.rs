@@ -1,0 +1,198 @@
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::demo::Demo;
+use super::error::CommandError;
+use super::reload::Reloader;
+use super::{Failure, runtime};
+use crate::clock::Clock;
+use crate::config::{self, Config, Keys, Loaded, OriginKind};
+use crate::edge::{self, Bound, Draining, Edge, Guests};
+use crate::gateway::{Gateway, KeySource, State};
+use crate::keys::Book;
+use crate::origin::{Builtin, HttpOrigin, Origin};
+use crate::store::SqliteStore;
+use crate::telemetry::{self, AccessLog};
+
+/// Files open beside the connections: store, logs, upstream connections of 256 requests, runtimes.
+const OTHER_FILES: u64 = 512;
+
+/// How often, while draining, the connections left are counted.
+const DRAIN_LOOK: Duration = Duration::from_millis(5);
+
+/// Runs the gateway until SIGTERM or SIGINT.
+pub(super) fn run(named: Option<PathBuf>, demo: bool) -> Result<(), Failure> {
+    let mut loaded = config::load(named.as_deref())?;
+    telemetry::init(&loaded.config.log);
+    let demo = if demo { Some(Demo::prepare(&mut loaded.config)?) } else { None };
+    runtime()?.block_on(serve(named, loaded, demo))
+}
+
+async fn serve(named: Option<PathBuf>, loaded: Loaded, demo: Option<Demo>) -> Result<(), Failure> {
+    let config = loaded.config;
+    for notice in &loaded.notices {
+        tracing::warn!("{notice}");
+    }
+    // Signals are heard from here on: one that comes during the start stops it in good order.
+    let mut signals = Signals::hear().map_err(|e| CommandError::new(format!("signals cannot be heard: {e}")))?;
+    let bound = bind_all(&config, demo.is_some())?;
+    raise_file_limit(&config);
+    let clock = Clock::system();
+    let store = open_store(&config)?;
+    if let (Some(demo), Some(store)) = (&demo, &store) {
+        demo.fill(store).await?;
+    }
+    let keys = match (&config.keys, &store) {
+        (Keys::File(path), _) => KeySource::File(path.clone()),
+        (Keys::Store, Some(store)) => KeySource::Store(store.clone()),
+        (Keys::Store, None) => return Err(CommandError::new("the store is not open").into()),
+    };
+    let listed = match keys.list().await {
+        Ok(listed) => listed,
+        Err(reason) if matches!(keys, KeySource::File(_)) => return Err(Failure::Unusable(reason)),
+        Err(reason) => return Err(CommandError::new(reason).into()),
+    };
+    let origin = match (&config.origin.kind, &store) {
+        (OriginKind::Http(upstream), _) => Origin::Http(HttpOrigin::new(upstream.clone()).map_err(Failure::Unusable)?),
+        (OriginKind::Builtin, Some(store)) => Origin::Builtin(Builtin::new(store.clone(), clock.clone())),
+        (OriginKind::Builtin, None) => return Err(CommandError::new("the store is not open").into()),
+    };
+    let access = AccessLog::open(&config.log.access, config.log.json)
+        .map_err(|e| CommandError::new(format!("log.access cannot be opened: {e}")))?
+        .map(Arc::new);
+
+    let book = Book::new(listed, &config.limits, &Book::default(), clock.now());
+    let config = Arc::new(config);
+    let state = State { config: config.clone(), book: Arc::new(book), origin: Arc::new(origin) };
+    let gateway = Arc::new(Gateway::new(clock, state));
+    if let Some(store) = &store {
+        tokio::spawn(gateway.clone().follow(store.clone()));
+    }
+
+    let draining = Arc::new(Draining::default());
+    let server = &config.server;
+    let guests = Arc::new(Guests::new(server.max_connections, server.max_connections_per_address));
+    let edge =
+        Edge { gateway: gateway.clone(), guests: guests.clone(), access: access.clone(), draining: draining.clone() };
+    let urls: Vec<String> = bound.iter().map(|b| b.url().to_owned()).collect();
+    let words = demo.as_ref().map(|demo| demo.words(&urls, &config));
+    let ready = move || say_ready(&urls, words.as_deref());
+    let mut running = edge::Server::start(edge, bound, server.threads, server.drain_timeout, ready)
+        .map_err(|e| CommandError::new(format!("no thread could be started: {e}")))?;
+
+    let reloader = Reloader { gateway, named, store };
+    loop {
+        match signals.next().await {
+            Heard::Reload => {
+                if let Some(access) = &access {
+                    access.reopen();
+                }
+                reloader.reload().await;
+            }
+            Heard::Stop => break,
+        }
+    }
+    tracing::info!(connections = guests.here(), "stopping: requests under way are finished");
+    draining.begin();
+    running.stop();
+    let left = drain(&guests, reloader.gateway.state().config.server.drain_timeout, &mut signals).await;
+    if left > 0 {
+        tracing::warn!(connections = left, "server.drain_timeout is over; these connections are cut");
+    }
+    if let Some(access) = access {
+        access.close();
+    }
+    Ok(())
+}
+
+/// Waits until every connection is gone, or the time is over, or a second signal says now.
+async fn drain(guests: &Guests, timeout: Duration, signals: &mut Signals) -> usize {
+    let end = Instant::now() + timeout;
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(DRAIN_LOOK) => {}
+            heard = signals.next() => if matches!(heard, Heard::Stop) {
+                return guests.here();
+            }
+        }
+        if guests.here() == 0 || Instant::now() >= end {
+            return guests.here();
+        }
+    }
+}
+
+/// Everything that is listened on, or the first address that cannot be.
+fn bind_all(config: &Config, demo: bool) -> Result<Vec<Bound>, CommandError> {
+    let bind = |listen| match edge::bind(listen) {
+        // A demo is to be seen, wherever there is room for it.
+        Err(_) if demo => edge::bind(&super::demo::ANY_PORT),
+        bound => bound,
+    };
+    config.server.listen.iter().map(bind).collect::<Result<_, _>>().map_err(|e| CommandError::new(e.to_string()))
+}
+
+/// Opens the store where the origin or the keys are in it.
+fn open_store(config: &Config) -> Result<Option<Arc<SqliteStore>>, CommandError> {
+    let needed = config.keys == Keys::Store || config.origin.kind == OriginKind::Builtin;
+    Ok(if needed { Some(Arc::new(SqliteStore::open(&config.origin.store)?)) } else { None })
+}
+
+/// Lets the process open a file for each connection, or says by name what stands in the way.
+fn raise_file_limit(config: &Config) {
+    let needed = config.server.max_connections as u64 + OTHER_FILES;
+    match rlimit::increase_nofile_limit(needed) {
+        Ok(limit) if limit < needed => tracing::warn!(
+            limit,
+            needed,
+            "server.max_connections is more than the file limit (ulimit -n) allows; raise the one or lower the other"
+        ),
+        Ok(_) => {}
+        Err(error) => tracing::warn!(%error, "the file limit could not be raised to server.max_connections"),
+    }
+}
+
+/// The ready lines on stderr, and what the demo says on stdout. Where either is gone there is
+/// nobody to tell.
+fn say_ready(urls: &[String], words: Option<&str>) {
+    for url in urls {
+        let _ = writeln!(io::stderr(), "ready: {url}");
+    }
+    if let Some(words) = words {
+        let mut out = io::stdout().lock();
+        let _ = writeln!(out, "{words}").and_then(|()| out.flush());
+    }
+}
+
+/// What a signal asks for.
+enum Heard {
+    Stop,
+    Reload,
+}
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hang_up: Signal,
+}
+
+impl Signals {
+    fn hear() -> io::Result<Self> {
+        Ok(Signals {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hang_up: signal(SignalKind::hangup())?,
+        })
+    }
+
+    async fn next(&mut self) -> Heard {
+        tokio::select! {
+            _ = self.terminate.recv() => Heard::Stop,
+            _ = self.interrupt.recv() => Heard::Stop,
+            _ = self.hang_up.recv() => Heard::Reload,
+        }
+    }
+}

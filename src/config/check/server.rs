@@ -1,0 +1,170 @@
+//! `[server]`, judged.
+
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::thread;
+
+use ipnet::IpNet;
+
+use super::Checker;
+use crate::config::file::ServerFile;
+use crate::config::leaf::shown;
+use crate::config::usable::{Listen, Server};
+use crate::wire::Operation;
+
+/// Threads: far above any machine's cores, far below what starting them would exhaust.
+const MAX_THREADS: u64 = 1_024;
+
+/// Connections: more than one address and one process can hold open.
+const MAX_CONNECTIONS: u64 = 10_000_000;
+
+/// Largest body that may be allowed. The longest legal form is 60 bytes; this is slack for unknown parameters.
+const MAX_BODY: u64 = 1 << 20;
+
+/// Smallest header limit. Less would refuse browsers and proxies, whose headers alone come to some hundred bytes.
+const MIN_HEADER: u64 = 1 << 10;
+
+/// Largest header limit. Each connection may hold that much.
+const MAX_HEADER: u64 = 1 << 20;
+
+/// Longest path of a socket: what the kernel's address holds beside its last zero.
+const MAX_SOCKET_PATH: usize = 107;
+
+impl Checker<'_> {
+    pub(super) fn server(&mut self, file: &ServerFile) -> Server {
+        if file.tls.is_some() {
+            self.not_in_force("server.tls", "TLS comes with a later version; remove it or put a TLS proxy in front");
+        }
+        let per_address = "server.max_connections_per_address";
+        let per_address = self.count(per_address, file.max_connections_per_address, 0..=MAX_CONNECTIONS);
+        let max_body = self.size("server.max_body", file.max_body, 1..=MAX_BODY);
+        let max_header = self.size("server.max_header", file.max_header, MIN_HEADER..=MAX_HEADER);
+        Server {
+            listen: self.listen(&file.listen),
+            base_path: self.base_path(&file.base_path),
+            threads: match self.count("server.threads", file.threads, 0..=MAX_THREADS) {
+                0 => thread::available_parallelism().map_or(1, NonZeroUsize::get),
+                threads => threads,
+            },
+            max_connections: self.count("server.max_connections", file.max_connections, 1..=MAX_CONNECTIONS),
+            max_connections_per_address: (per_address != 0).then_some(per_address),
+            header_timeout: self.timeout("server.header_timeout", file.header_timeout),
+            body_timeout: self.timeout("server.body_timeout", file.body_timeout),
+            write_timeout: self.timeout("server.write_timeout", file.write_timeout),
+            idle_timeout: self.timeout("server.idle_timeout", file.idle_timeout),
+            drain_timeout: self.timeout("server.drain_timeout", file.drain_timeout),
+            max_body: usize::try_from(max_body).unwrap_or(usize::MAX),
+            max_header: usize::try_from(max_header).unwrap_or(usize::MAX),
+            trusted_proxies: self.trusted_proxies(&file.trusted_proxies),
+            health_path: (!file.health_path.is_empty()).then(|| file.health_path.clone()),
+        }
+    }
+
+    fn listen(&mut self, listens: &[String]) -> Vec<Listen> {
+        if listens.is_empty() {
+            self.fault("server.listen", "must name an address, such as \"127.0.0.1:8080\"");
+        }
+        let mut found = Vec::new();
+        for (i, text) in listens.iter().enumerate() {
+            let path = format!("server.listen[{i}]");
+            let listen = match text.strip_prefix("unix:") {
+                Some(socket) => Listen::Unix(self.socket(&path, socket)),
+                None => match self.tcp_address(&path, text) {
+                    Some(address) => Listen::Tcp(address),
+                    None => continue,
+                },
+            };
+            // Port 0 asks for any free port: twice is two of them.
+            let any_port = matches!(&listen, Listen::Tcp(address) if address.port() == 0);
+            if !any_port && found.contains(&listen) {
+                self.fault(&path, format!("{} stands here twice", shown(text)));
+                continue;
+            }
+            found.push(listen);
+        }
+        found
+    }
+
+    fn socket(&mut self, path: &str, text: &str) -> PathBuf {
+        if text.is_empty() {
+            self.fault(path, "a path must follow `unix:`");
+            return PathBuf::new();
+        }
+        let socket = self.file(path, text);
+        if socket.as_os_str().len() > MAX_SOCKET_PATH {
+            self.fault(path, format!("must be at most {MAX_SOCKET_PATH} bytes long, folder included"));
+        }
+        socket
+    }
+
+    pub(super) fn tcp_address(&mut self, path: &str, text: &str) -> Option<SocketAddr> {
+        let address = text.parse();
+        if address.is_err() {
+            let hint = match text.rsplit_once(':') {
+                Some(("" | "*", port)) if port.parse::<u16>().is_ok() => {
+                    format!("for every address \"0.0.0.0:{port}\"")
+                }
+                Some(("localhost", port)) if port.parse::<u16>().is_ok() => format!("\"127.0.0.1:{port}\""),
+                _ => "such as \"127.0.0.1:8080\" or \"[::1]:8080\"".to_owned(),
+            };
+            self.fault(path, format!("{} is no address; write IP:PORT, {hint}", shown(text)));
+        }
+        address.ok()
+    }
+
+    fn base_path(&mut self, text: &str) -> String {
+        let path = "server.base_path";
+        if !text.is_empty() && !text.starts_with('/') {
+            self.fault(path, format!("must be empty or begin with `/`; did you mean \"/{}\"?", text.escape_debug()));
+        } else if text.ends_with('/') {
+            let without = text.trim_end_matches('/').escape_debug();
+            self.fault(path, format!("must not end in `/`; did you mean \"{without}\"?"));
+        } else {
+            self.url_path(path, text);
+        }
+        text.to_owned()
+    }
+
+    /// The health path must not take an operation's place, since it is looked at first.
+    pub(super) fn health_path(&mut self, file: &ServerFile) {
+        let (path, text) = ("server.health_path", file.health_path.as_str());
+        if text.is_empty() {
+            return;
+        }
+        if !text.starts_with('/') {
+            self.fault(path, format!("must be empty or begin with `/`; did you mean \"/{}\"?", text.escape_debug()));
+            return;
+        }
+        self.url_path(path, text);
+        let operation = text.strip_prefix(file.base_path.as_str()).and_then(|rest| rest.strip_prefix('/'));
+        if operation.is_some_and(|name| Operation::ALL.iter().any(|o| o.name() == name)) {
+            self.fault(path, "is the path of an operation");
+        }
+    }
+
+    /// Paths are compared byte for byte, so one that no caller can send would never match.
+    pub(super) fn url_path(&mut self, path: &str, text: &str) {
+        if let Some(bad) = text.chars().find(|c| !c.is_ascii_graphic() || matches!(c, '?' | '#')) {
+            self.fault(
+                path,
+                format!("must not hold {}; a path on the wire has it percent-encoded", shown(&bad.to_string())),
+            );
+        }
+    }
+
+    fn trusted_proxies(&mut self, texts: &[String]) -> Vec<IpNet> {
+        let mut found = Vec::new();
+        for (i, text) in texts.iter().enumerate() {
+            // A single address is a network of one.
+            match text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from)) {
+                Ok(net) => found.push(net),
+                Err(_) => {
+                    let message = format!("{} is no CIDR; write one such as \"10.0.0.0/8\"", shown(text));
+                    self.fault(&format!("server.trusted_proxies[{i}]"), message);
+                }
+            }
+        }
+        found
+    }
+}

@@ -1,0 +1,119 @@
+//! `[origin]` and `[keys]` as they are typed.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::config::leaf::HumanDuration;
+use crate::config::secret::Secret;
+
+/// `[origin]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, expecting = "a table")]
+#[schemars(rename = "origin")]
+pub struct OriginFile {
+    /// "builtin": the store's own data; "http": a service behind the gateway.
+    pub kind: OriginKindFile,
+    /// An SQLite file, "postgres://user@host/db", or "env:NAME".
+    pub store: Secret,
+    /// URLs of the service, for kind "http".
+    pub upstreams: Vec<String>,
+    /// The Host sent upstream; the upstream's own where it is not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub host: Option<String>,
+    /// For a connection to an upstream to be made.
+    pub connect_timeout: HumanDuration,
+    /// For an upstream's whole answer.
+    pub timeout: HumanDuration,
+    /// Requests at an upstream at once; over it, 21.
+    #[schemars(range(min = 1))]
+    pub max_in_flight: u64,
+    /// How often a read is asked again where nothing was answered; setPoints never is.
+    pub retries: u64,
+    /// How an upstream is judged to be out; the last one never is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "HealthFile")]
+    pub health: Option<HealthFile>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum OriginKindFile {
+    Builtin,
+    Http,
+}
+
+impl Default for OriginFile {
+    fn default() -> Self {
+        OriginFile {
+            kind: OriginKindFile::Builtin,
+            store: Secret::new("guildgate.db"),
+            upstreams: Vec::new(),
+            host: None,
+            connect_timeout: HumanDuration::secs(1),
+            timeout: HumanDuration::secs(5),
+            max_in_flight: 256,
+            retries: 1,
+            health: None,
+        }
+    }
+}
+
+/// `origin.health`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, expecting = "a table")]
+#[schemars(rename = "health")]
+pub struct HealthFile {
+    /// What is asked for with GET.
+    pub path: String,
+    /// How often.
+    pub interval: HumanDuration,
+    /// Failures in a row that put an upstream out.
+    pub fall: u64,
+    /// Successes in a row that bring it back.
+    pub rise: u64,
+}
+
+impl Default for HealthFile {
+    fn default() -> Self {
+        HealthFile { path: "/".to_owned(), interval: HumanDuration::secs(5), fall: 3, rise: 2 }
+    }
+}
+
+/// `[keys]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, expecting = "a table")]
+#[schemars(rename = "keys")]
+pub struct KeysFile {
+    /// Who knows the keys: the "store", a "file", or the "origin" by its answers.
+    pub source: KeySource,
+    /// The key file, for source "file": [[key]] with id, digest, guild, tier, scope, expires.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub file: Option<String>,
+    /// For source "origin": how long a usable answer proves a key.
+    pub accepted_for: HumanDuration,
+    /// For source "origin": how long a refused key is remembered.
+    pub refused_for: HumanDuration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum KeySource {
+    Store,
+    File,
+    Origin,
+}
+
+impl Default for KeysFile {
+    fn default() -> Self {
+        KeysFile {
+            source: KeySource::Store,
+            file: None,
+            accepted_for: HumanDuration::secs(60),
+            refused_for: HumanDuration::secs(30),
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! The config file from the outside: text in, config or faults out.
+
+mod faults;
+
+use std::fs;
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::*;
+
+/// Loads text as if from `/etc/gg/gateway.toml`, in an environment of two variables.
+fn loaded(text: &str) -> Result<Loaded, Problems> {
+    load_with(text, Path::new("/etc/gg"), "gateway.toml", &|name| match name {
+        "STORE" => Some("elsewhere.db".to_owned()),
+        "PG" => Some("postgres://me:hunter2@host/db".to_owned()),
+        _ => None,
+    })
+}
+
+fn config(text: &str) -> Config {
+    loaded(text).unwrap_or_else(|faults| panic!("{faults}")).config
+}
+
+/// The faults as printed, without the file's name.
+fn faults(text: &str) -> Vec<String> {
+    let problems = loaded(text).err().map(|p| p.list).unwrap_or_default();
+    problems.iter().map(ToString::to_string).collect()
+}
+
+/// Paths that the notices of this text speak of, the admin listener's apart, which is always there.
+fn notices(text: &str) -> Vec<String> {
+    let notices = loaded(text).unwrap_or_else(|faults| panic!("{faults}")).notices;
+    notices.into_iter().map(|n| n.path).filter(|path| path != "admin.listen").collect()
+}
+
+fn rate(period_ns: u64, burst: u32) -> Rate {
+    Rate { period_ns, burst: NonZeroU32::new(burst).unwrap() }
+}
+
+#[test]
+fn an_empty_file_is_a_valid_config() {
+    let config = config("");
+    assert_eq!(config.server.listen, [Listen::Tcp("127.0.0.1:8080".parse().unwrap())]);
+    assert!(config.server.threads >= 1);
+    assert_eq!(config.server.max_connections_per_address, Some(1000));
+    assert_eq!(config.server.max_body, 4096);
+    assert_eq!(config.server.health_path.as_deref(), Some("/healthz"));
+    assert_eq!(config.origin, Origin { kind: OriginKind::Builtin, store: PathBuf::from("/etc/gg/guildgate.db") });
+    let standard = Tier { name: "standard".into(), main: rate(50_000_000, 40), write: Some(rate(200_000_000, 10)) };
+    assert_eq!(*config.limits.default_tier, standard);
+    assert_eq!(config.limits.tiers.len(), 1);
+    assert_eq!(config.limits.strangers, rate(1_000_000_000, 30));
+    assert_eq!(config.cache.points.stale_if_error, Duration::from_secs(600));
+    assert_eq!(config.cache.warns.stale_if_error, Duration::ZERO);
+    assert_eq!(config.cache.reviews.ttl, Duration::from_secs(300));
+    assert_eq!(config.log, Log { level: Level::Info, json: false, access: Access::Stderr });
+}
+
+#[test]
+fn zero_and_nothing_turn_off_what_they_are_said_to() {
+    let off =
+        "server = { max_connections_per_address = 0, health_path = \"\" }\nlog.access = \"\"\nanswers.headers = []\n";
+    let config = config(off);
+    assert_eq!(config.server.max_connections_per_address, None);
+    assert_eq!(config.server.health_path, None);
+    assert_eq!(config.log.access, Access::None);
+    let headers = AnswerHeaders { cache_status: false, ratelimit: false, request_id: false, age: false };
+    assert_eq!(config.answers.headers, headers);
+}
+
+#[test]
+fn each_word_of_the_file_has_its_own_meaning() {
+    let config = config(
+        "answers = { error_status = \"ok\", headers = [\"age\"], service_name = \"S\", key_command = \"K\" }\n\
+         log = { level = \"trace\", format = \"json\" }\ncache.reviews = { ttl = \"1s\", stale_while_revalidate = \"2s\", \
+         stale_if_error = \"3s\" }\nserver = { header_timeout = \"1ms\", body_timeout = \"2ms\", write_timeout = \"3ms\", \
+         idle_timeout = \"4ms\", drain_timeout = \"5ms\", max_body = \"1B\", max_header = \"2KiB\", threads = 3, \
+         trusted_proxies = [\"10.0.0.0/8\", \"::1\"] }\n",
+    );
+    assert!(config.answers.errors_as_ok && config.answers.headers.age && !config.answers.headers.ratelimit);
+    assert_eq!((config.answers.wording.service_name, config.answers.wording.key_command), ("S".into(), "K".into()));
+    assert!(config.log.level == Level::Trace && config.log.json);
+    let Freshness { ttl, stale_while_revalidate, stale_if_error } = config.cache.reviews;
+    assert_eq!([ttl, stale_while_revalidate, stale_if_error], [1, 2, 3].map(Duration::from_secs));
+    let server = config.server;
+    let timeouts =
+        [server.header_timeout, server.body_timeout, server.write_timeout, server.idle_timeout, server.drain_timeout];
+    assert_eq!(timeouts, [1, 2, 3, 4, 5].map(Duration::from_millis));
+    assert_eq!((server.max_body, server.max_header, server.threads), (1, 2048, 3));
+    assert_eq!(server.trusted_proxies, ["10.0.0.0/8".parse().unwrap(), "::1/128".parse().unwrap()]);
+}
+
+#[test]
+fn the_shipped_file_says_the_defaults() {
+    let shipped = loaded(include_str!("../../gateway.toml")).unwrap();
+    assert_eq!(shipped, loaded("").unwrap());
+}
+
+#[test]
+fn the_schema_on_disk_is_the_files_own() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/gateway.schema.json");
+    let on_disk = fs::read_to_string(path).unwrap_or_default();
+    assert!(on_disk == schema(), "it is out of date; run `guildgate schema > docs/gateway.schema.json`");
+}
+
+#[test]
+fn every_name_of_the_shipped_file_is_in_the_schema_with_a_description() {
+    let schema: serde_json::Value = serde_json::from_str(&schema()).unwrap();
+    let mut described = 0;
+    let mut sections = vec![&schema];
+    sections.extend(schema["$defs"].as_object().unwrap().values());
+    for section in sections {
+        for (name, property) in section["properties"].as_object().unwrap() {
+            assert!(property["description"].is_string(), "{name} has no description");
+            described += 1;
+        }
+    }
+    assert!(described > 60, "{described}");
+}
+
+/// The shipped file with its commented names switched on.
+fn uncommented(names: &[&str]) -> String {
+    let lines = include_str!("../../gateway.toml").lines().map(|line| match line.strip_prefix("# ") {
+        Some(setting) if names.iter().any(|name| setting.starts_with(&format!("{name} ="))) => setting,
+        _ => line,
+    });
+    lines.flat_map(|line| [line, "\n"]).collect()
+}
+
+#[test]
+fn every_commented_name_is_accepted_or_refused_for_not_being_in_force() {
+    let accepted = [
+        "upstreams",
+        "host",
+        "connect_timeout",
+        "timeout",
+        "max_in_flight",
+        "retries",
+        "health",
+        "file",
+        "accepted_for",
+        "refused_for",
+        "candidate",
+        "node",
+    ];
+    let text = uncommented(&accepted);
+    assert_eq!(
+        notices(&text),
+        [
+            "origin.health",
+            "origin.upstreams",
+            "origin.host",
+            "origin.connect_timeout",
+            "origin.timeout",
+            "origin.max_in_flight",
+            "origin.retries",
+            "keys.accepted_for",
+            "keys.refused_for",
+            "keys.file",
+            "limits.tiers.standard.candidate",
+            "cluster.node",
+        ]
+    );
+    let refused = uncommented(&["tls", "daily", "in_flight", "redis"]);
+    let paths: Vec<_> = loaded(&refused).unwrap_err().list.into_iter().map(|p| p.path).collect();
+    let protecting = ["server.tls", "limits.tiers.standard.daily", "limits.tiers.standard.in_flight", "cluster.redis"];
+    assert_eq!(paths, protecting);
+}
+
+#[test]
+fn what_protects_and_is_not_in_force_is_refused_by_name() {
+    let tls = "[server]\ntls = { certificate = \"cert.pem\", private_key = \"key.pem\" }\n";
+    let why = "TLS comes with a later version; remove it or put a TLS proxy in front";
+    assert_eq!(faults(tls), [format!("2:7: server.tls: `server.tls` is not in force yet: {why}")]);
+    for text in [
+        "cluster.redis = \"redis://:hunter2@127.0.0.1\"",
+        "keys.source = \"origin\"",
+        "origin.store = \"postgres://me:hunter2@host/db\"",
+        "origin.store = \"env:PG\"",
+        "limits.tiers.standard.daily = 5",
+        "limits.tiers.standard.in_flight = 5",
+        "origin = { kind = \"http\", upstreams = [\"https://me:hunter2@10.0.0.8\"] }",
+    ] {
+        let faults = faults(text);
+        assert_eq!(faults.len(), 1, "{text}: {faults:?}");
+        assert!(faults[0].contains("not in force yet") && !faults[0].contains("hunter2"), "{faults:?}");
+    }
+}
+
+#[test]
+fn what_protects_nobody_and_is_not_in_force_is_said() {
+    assert_eq!(notices("log.decisions = \"d.log\""), ["log.decisions"]);
+    assert_eq!(notices("cluster.node = \"edge-1\""), ["cluster.node"]);
+    let http = "[origin]\nkind = \"http\"\nupstreams = [\"http://a\", \"http://b\"]\nhealth = { interval = \"1s\" }\n";
+    assert_eq!(notices(http), ["origin.health", "origin.upstreams"]);
+    assert_eq!(notices("[limits.tiers.standard]\ncandidate = { burst = 5 }"), ["limits.tiers.standard.candidate"]);
+    let in_force = "limits.shadow = true\ncache.points.stale_while_revalidate = \"5s\"\nlimits.strangers.burst = 1\n\
+                    server.trusted_proxies = [\"10.0.0.0/8\"]\nserver.max_connections_per_address = 0\n";
+    assert_eq!(notices(in_force), Vec::<String>::new());
+    assert_eq!(loaded("").unwrap().notices[0].path, "admin.listen");
+    assert_eq!(loaded("admin.listen = \"\"").unwrap().notices, []);
+}
+
+#[test]
+fn what_needs_a_restart_is_said_by_name() {
+    let next = "server = { threads = 1023, max_connections = 5 }\norigin.store = \"b.db\"\n";
+    let named = ["server.threads", "server.max_connections", "origin.store"];
+    assert_eq!(config("").needs_restart(&config(next)), named);
+    assert_eq!(config("").needs_restart(&config("server.listen = [\"[::1]:1\"]")), ["server.listen"]);
+    assert_eq!(config("").needs_restart(&config("limits.shadow = true")), Vec::<&str>::new());
+}
+
+#[test]
+fn a_tiers_missing_rate_and_burst_are_standards_and_a_missing_write_rate_is_none() {
+    let limits = config("[limits.tiers.standard]\nrate = \"1/s\"\n[limits.tiers.gold]\nwrite_rate = \"3/s\"\n").limits;
+    let standard = Tier { name: "standard".into(), main: rate(1_000_000_000, 40), write: None };
+    let gold = Tier { name: "gold".into(), main: rate(50_000_000, 40), write: Some(rate(333_333_334, 10)) };
+    assert_eq!(*limits.default_tier, standard);
+    assert_eq!(*limits.tiers[0], gold, "in order of name");
+    assert_eq!(*limits.tiers[1], standard);
+    assert_eq!(limits.tier(Some("gone")).name, "standard");
+}
+
+#[test]
+fn the_built_in_standard_stands_beside_other_tiers_but_not_in_for_a_misspelt_one() {
+    let other = "[limits.tiers.gold]\nburst = 7\n";
+    assert_eq!(config(other).limits.default_tier.write, Some(rate(200_000_000, 10)));
+    assert_eq!(config(other).limits.tiers.len(), 2);
+    assert_eq!(notices(other), ["limits.default_tier"]);
+    assert_eq!(notices(&format!("limits.default_tier = \"gold\"\n{other}")), Vec::<String>::new());
+    let misspelt = faults("[limits.tiers.standrad]\nrate = \"1/s\"\n");
+    assert_eq!(misspelt.len(), 1);
+    assert!(misspelt[0].starts_with("1:1: limits.tiers.standrad: did you mean `standard`"), "{misspelt:?}");
+}
+
+#[test]
+fn a_default_tier_that_is_missing_is_a_fault_even_without_tiers() {
+    let told = faults("limits.default_tier = \"standrad\"");
+    assert_eq!(told, ["1:23: limits.default_tier: there is no tier `standrad`; did you mean `standard`?"]);
+}
+
+#[test]
+fn paths_start_at_the_files_folder() {
+    let config = config(
+        "server.listen = [\"unix:run/gg.sock\", \"unix:/run/gg.sock\"]\norigin.store = \"env:STORE\"\n\
+         log.access = \"/var/log/gg\"\nkeys = { source = \"file\", file = \"keys.toml\" }\n",
+    );
+    let [relative, absolute] = ["/etc/gg/run/gg.sock", "/run/gg.sock"].map(|path| Listen::Unix(path.into()));
+    assert_eq!(config.server.listen, [relative, absolute]);
+    assert_eq!(config.origin.store, Path::new("/etc/gg/elsewhere.db"));
+    assert_eq!(config.log.access, Access::File("/var/log/gg".into()));
+    assert_eq!(config.keys, Keys::File("/etc/gg/keys.toml".into()));
+    assert!(faults("origin.store = \"env:NOT_THERE\"")[0].ends_with("`NOT_THERE` is not set, or is no text"));
+}
+
+#[test]
+fn an_upstream_is_taken_apart() {
+    let upstream =
+        |url: &str, more: &str| match config(&format!("[origin]\nkind = \"http\"\nupstreams = [\"{url}\"]\n{more}"))
+            .origin
+            .kind
+        {
+            OriginKind::Http(upstream) => (upstream.authority, upstream.path, upstream.host),
+            OriginKind::Builtin => panic!("not http"),
+        };
+    let expect = |authority: &str, path: &str, host: &str| (authority.into(), path.into(), host.into());
+    assert_eq!(upstream("http://10.0.0.7:3000", ""), expect("10.0.0.7:3000", "", "10.0.0.7:3000"));
+    assert_eq!(upstream("http://svc/", ""), expect("svc:80", "", "svc"));
+    assert_eq!(upstream("http://[::1]/api/v1/", ""), expect("[::1]:80", "/api/v1", "[::1]"));
+    assert_eq!(upstream("http://[::1]:81", "host = \"g.example\"\n"), expect("[::1]:81", "", "g.example"));
+    for bad in ["http://", "http:///x", "http://h:", "http://h:99999", "http://h?x", "http://h/a b", "http://::1", "h"]
+    {
+        let text = format!("[origin]\nkind = \"http\"\nupstreams = [\"{bad}\"]\n");
+        assert_eq!(faults(&text).len(), 1, "{bad}");
+    }
+}
+
+#[test]
+fn the_report_says_what_a_key_can_do_in_its_first_minute() {
+    let text = "[limits.tiers.standard]\nrate = \"3/s\"\nburst = 10\nwrite_rate = \"1/d\"\nwrite_burst = 2\n";
+    let report = report(&loaded(text).unwrap());
+    let line = |begin: &str| {
+        let found = report.lines().find(|l| l.trim_start().starts_with(begin));
+        found.unwrap_or_else(|| panic!("no {begin} in\n{report}")).trim().to_owned()
+    };
+    assert!(line("all operations").ends_with("2.999999994/s, burst 10; a key can do at most 189 in its first minute"));
+    assert!(line("setPoints").ends_with("0.00001157407407/s, burst 2; a key can do at most 2 in its first minute"));
+    assert!(line("strangers").ends_with("1/s, burst 30; an address can do at most 90 in its first minute"));
+    assert!(line("points").ends_with("ttl 30s, stale_while_revalidate 0s, stale_if_error 10m"));
+    assert!(report.ends_with("admin.listen: not in force yet: the admin listener comes with a later version\n"));
+}
+
+#[test]
+fn a_whole_rate_is_reported_whole() {
+    assert_eq!(rate(50_000_000, 1).per_second(), "20");
+    assert_eq!(rate(1, 1).per_second(), "1000000000");
+    assert_eq!(rate(50_000_000, 40).most_in_first_minute(), 1240);
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_told_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("gateway.toml");
+    assert!(matches!(load(Some(&path)), Err(LoadError::Missing(missing)) if missing == path));
+    assert!(matches!(load(Some(folder.path())), Err(LoadError::Folder(_))));
+    fs::write(&path, b"# fine\n\"\xff\" = 1\n").unwrap();
+    assert!(matches!(load(Some(&path)), Err(LoadError::NotText { line: 2, .. })));
+    fs::write(&path, vec![b'#'; (1 << 20) + 1]).unwrap();
+    assert!(matches!(load(Some(&path)), Err(LoadError::TooLarge(_))));
+    fs::write(&path, "[limts]\n").unwrap();
+    let told = load(Some(&path)).unwrap_err().to_string();
+    assert_eq!(told, format!("{}:1:2: limts: unknown name `limts`; did you mean `limits`?", path.display()));
+}
+
+#[test]
+fn a_named_file_is_loaded_with_its_own_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("gw.toml");
+    fs::write(&path, "limits.shadow = true\n").unwrap();
+    let loaded = load(Some(&path)).unwrap();
+    assert!(loaded.config.limits.shadow);
+    assert_eq!(loaded.config.origin.store, folder.path().join("guildgate.db"));
+    assert_eq!(loaded.path.as_deref(), Some(path.as_path()));
+}

@@ -1,0 +1,259 @@
+//! Files with faults: each is told, with its place, in words that help.
+
+use proptest::prelude::*;
+
+use super::{faults, loaded};
+
+#[test]
+fn every_fault_is_told_at_once_with_its_place_and_the_nearest_name() {
+    let text = r#"
+[server]
+listen = ["127.0.0.1:8080", 5, "localhost:80", "127.0.0.1:8080", "unix:"]
+base_path = "v1/"
+threads = -1
+header_timeout = "5"
+body_timeout = "0s"
+max_body = 4096
+maxheader = "16KiB"
+trusted_proxies = ["10.0.0.0/8", "10.0.0.0/99"]
+
+[answers]
+error_status = "htpp"
+headers = ["age", "agee", "age"]
+service_name = "a\nb"
+
+[limits]
+default_tier = "fre"
+shadow = "no"
+[limits.tiers.free]
+rate = "0/s"
+  brust = 5
+burst = 0
+write_burst = 3
+"é" = "✓"
+
+[[cache]]
+ttl = "5s"
+
+[origin]
+kind = "http"
+upstreams = ["http://u:p@h", "ftp://h", "http://h:0"]
+store = ":memory:"
+
+[keys]
+source = "file"
+
+[log]
+level = "loud"
+"#;
+    assert_eq!(
+        faults(text),
+        [
+            "3:29: server.listen[1]: invalid type: integer `5`, expected a string",
+            "3:32: server.listen[2]: `localhost:80` is no address; write IP:PORT, \"127.0.0.1:80\"",
+            "3:48: server.listen[3]: `127.0.0.1:8080` stands here twice",
+            "3:66: server.listen[4]: a path must follow `unix:`",
+            "4:13: server.base_path: must be empty or begin with `/`; did you mean \"/v1/\"?",
+            "5:11: server.threads: invalid value: integer `-1`, expected a whole number from 0",
+            "6:18: server.header_timeout: `5` is no duration; write a whole number and ms, s, m, h or d, such as \"250ms\"",
+            "7:16: server.body_timeout: must not be 0: nothing could be done in time",
+            "8:12: server.max_body: invalid type: integer `4096`, expected a size such as \"8KiB\"",
+            "9:1: server.maxheader: unknown name `maxheader`; did you mean `max_header`?",
+            "10:34: server.trusted_proxies[1]: `10.0.0.0/99` is no CIDR; write one such as \"10.0.0.0/8\"",
+            "13:16: answers.error_status: unknown value `htpp`; did you mean `http`?",
+            "14:19: answers.headers[1]: unknown header `agee`; did you mean `age`?",
+            "14:27: answers.headers[2]: `age` stands here twice",
+            "15:16: answers.service_name: must be one line without control characters, since a refusal is one line",
+            "18:16: limits.default_tier: there is no tier `fre`; did you mean `free`?",
+            "19:10: limits.shadow: invalid type: string \"no\", expected a boolean",
+            "21:8: limits.tiers.free.rate: a rate of 0 would refuse everyone; the lowest is \"1/d\"",
+            "22:3: limits.tiers.free.brust: unknown name `brust`; did you mean `burst`?",
+            "23:9: limits.tiers.free.burst: must be from 1 to 1000000000",
+            "24:15: limits.tiers.free.write_burst: needs `write_rate`: without it there is no separate limit of writes",
+            "25:1: limits.tiers.free.\"é\": unknown name `é`; there are `rate`, `burst`, `write_rate`, `write_burst`, \
+             `daily`, `in_flight` and `candidate`",
+            "27:1: cache: no list can stand here",
+            "32:14: origin.upstreams[0]: must not hold a user or password: the caller's key is what is sent",
+            "32:30: origin.upstreams[1]: is no upstream; write http://host:port or http://host:port/path",
+            "32:41: origin.upstreams[2]: is no upstream; write http://host:port or http://host:port/path",
+            "33:9: origin.store: must be a file: what is in memory is lost at the end",
+            "35:1: keys.file: `keys.source` \"file\" needs it: the path of the key file",
+            "39:9: log.level: unknown value `loud`; there are `error`, `warn`, `info`, `debug` and `trace`",
+        ]
+    );
+}
+
+#[test]
+fn what_is_no_toml_is_told_beside_the_other_faults() {
+    let text = "[server]\nmax_body = \"4KiB\"\nmax_body = \"5KiB\"\nthreads = 20/s\nbase_path = \"v1\n[server]\n\
+                [limits.strangers]\nbrst = 1\n";
+    assert_eq!(
+        faults(text),
+        [
+            "3:1: duplicate name: it stands above already",
+            "4:11: string values must be quoted, expected literal string",
+            "5:16: invalid basic string, expected `\"`",
+            "6:2: duplicate name: it stands above already",
+            "8:1: limits.strangers.brst: unknown name `brst`; did you mean `burst`?",
+        ]
+    );
+}
+
+#[test]
+fn below_a_broken_header_nothing_is_called_unknown() {
+    let text = "[server\nmax_body = \"4KiB\"\n[limits]\nshadow = true\n";
+    assert_eq!(faults(text), ["1:8: unclosed table, expected `]`"]);
+}
+
+#[test]
+fn a_list_that_is_not_closed_is_told_once_a_line() {
+    let told = "missing comma between array elements, expected `,`";
+    let text = "[server]\nlisten = [\"[::1]:80\"\nthreads = 5\nx = 1\n";
+    assert_eq!(faults(text), [format!("3:1: {told}"), format!("4:1: {told}")]);
+}
+
+#[test]
+fn faults_of_type_are_told_in_the_words_of_the_file() {
+    for (text, told) in [
+        ("server.tls = true", "1:14: server.tls: invalid type: boolean `true`, expected a table"),
+        ("server.tls = { certificate = \"a\" }", "1:14: server.tls: needs `private_key`"),
+        ("answers.error_status = 5", "1:24: answers.error_status: invalid type: expected a string"),
+        ("limits.tiers = 5", "1:16: limits.tiers: invalid type: integer `5`, expected a table"),
+        ("log.level = {}", "1:13: log.level: invalid type: expected a string"),
+        ("server.threads = 1.5", "1:18: server.threads: invalid type: number `1.5`, expected a whole number from 0"),
+        (
+            "server.threads = 99999999999999999999",
+            "1:18: server.threads: invalid type: integer `99999999999999999999`, expected a whole number from 0",
+        ),
+    ] {
+        assert_eq!(faults(text), [told]);
+    }
+}
+
+#[test]
+fn a_rejected_value_makes_no_second_fault_by_its_absence() {
+    for text in [
+        "keys = { source = \"file\", file = 5 }",
+        "origin = { kind = \"http\", upstreams = 5 }",
+        "limits = { default_tier = \"gold\", tiers = 5 }",
+        "limits = { default_tier = \"gold\", tiers.gold = 5 }",
+    ] {
+        assert_eq!(faults(text).len(), 1, "{text}: {:#?}", faults(text));
+    }
+}
+
+#[test]
+fn a_column_counts_characters_and_a_fault_of_nothing_written_stands_at_its_section() {
+    assert_eq!(faults("answers = { service_name = \"日本\", x = 1 }")[0][..5], *"1:34:");
+    assert_eq!(faults("\r\n[keys]\r\nsource = \"file\"\r\n")[0][..15], *"2:1: keys.file:");
+    assert_eq!(faults("origin.kind = \"http\"")[0][..4], *"1:1:");
+}
+
+#[test]
+fn the_faults_are_printed_one_a_line_behind_the_files_name() {
+    let problems = loaded("a = 1\nb = 2\n").unwrap_err();
+    let lines: Vec<_> = problems.to_string().lines().map(str::to_owned).collect();
+    assert_eq!(lines.len(), 2);
+    assert!(lines[0].starts_with("gateway.toml:1:1: a: unknown name `a`; there are `server`,"), "{lines:?}");
+    assert!(lines[1].starts_with("gateway.toml:2:1: b: unknown name `b`;"), "{lines:?}");
+}
+
+#[test]
+fn a_file_of_nothing_but_faults_ends() {
+    let text: String = (0..5000).map(|i| format!("k{i} = 1\n")).collect();
+    assert_eq!(faults(&text).len(), 100);
+}
+
+#[test]
+fn a_tree_however_deep_is_a_fault_and_no_overflow_of_the_stack() {
+    let dotted = format!("{}a = 1\n", "a.".repeat(100_000));
+    let deepest = format!("{}1{}", format!("{}a = {{", "a.".repeat(78)).repeat(78), "}".repeat(78));
+    for text in [dotted, deepest, "a = [".repeat(100_000), "a = {".repeat(100_000)] {
+        assert!(!faults(&text).is_empty());
+    }
+}
+
+#[test]
+fn values_out_of_bounds_are_faults() {
+    for bad in [
+        "server.listen = []",
+        "server.listen = [\"unix:/0123456789/0123456789/0123456789/0123456789/0123456789/0123456789/0123456789/0123456789/\
+         0123456789/0123456789\"]",
+        "log.access = \"a\\u0000b\"",
+        "keys = { source = \"file\", file = \"\" }",
+        "server.base_path = \"/\"",
+        "server.base_path = \"/a?b\"",
+        "server.max_connections = 0",
+        "server.threads = 100000",
+        "server.max_header = \"1B\"",
+        "server.max_header = \"1GiB\"",
+        "server.max_body = \"0B\"",
+        "server.max_body = \"2MiB\"",
+        "server.idle_timeout = \"366d\"",
+        "server.drain_timeout = \"0s\"",
+        "server.health_path = \"healthz\"",
+        "server.health_path = \"/getPoints\"",
+        "server = { base_path = \"/v1\", health_path = \"/v1/setPoints\" }",
+        "server = []",
+        "origin.retries = 11",
+        "origin.host = \"a b\"",
+        "origin.timeout = \"0s\"",
+        "origin.store = \"\"",
+        "origin.store = \"file:x\"",
+        "limits.strangers = { rate = \"1/d\", burst = 1000 }",
+        "limits.strangers.burst = 1000000001",
+        "limits.tiers.\"a b\".burst = 5\nlimits.tiers.standard = {}",
+        "cache.max_size = \"99999999GiB\"",
+        "admin.listen = \"9180\"",
+        "admin.token = \"env:\"",
+        "admin.token = 12345",
+    ] {
+        let faults = faults(bad);
+        assert_eq!(faults.len(), 1, "{bad}: {faults:#?}");
+        assert!(!faults[0].contains("12345"), "a token is shown: {faults:?}");
+    }
+    for good in [
+        "server.listen = [\"127.0.0.1:0\", \"127.0.0.1:0\", \"[::]:80\"]",
+        "server.base_path = \"/v1\"",
+        "server.health_path = \"\"",
+        "server.trusted_proxies = [\"10.1.2.3\", \"::1/128\"]",
+        "cache.points.ttl = \"0s\"",
+        "answers.headers = []",
+    ] {
+        assert_eq!(faults(good), Vec::<String>::new(), "{good}");
+    }
+}
+
+/// Text that is nearly a config: lines of the shipped one, cut, joined and spoilt.
+fn nearly_a_config() -> impl Strategy<Value = String> {
+    let line = (
+        0..include_str!("../../../gateway.toml").lines().count(),
+        any::<prop::sample::Index>(),
+        "[\"\\[\\]{}=.#,a0é ]{0,3}",
+    );
+    prop::collection::vec(line, 0..20).prop_map(|lines| {
+        let mut text = String::new();
+        for (number, cut, noise) in lines {
+            let line = include_str!("../../../gateway.toml").lines().nth(number).unwrap_or_default();
+            let line: Vec<char> = line.strip_prefix("# ").unwrap_or(line).chars().collect();
+            let cut = cut.index(line.len() + 1);
+            text.extend(&line[..cut]);
+            text += &noise;
+            text.extend(&line[cut..]);
+            text.push('\n');
+        }
+        text
+    })
+}
+
+proptest! {
+    #[test]
+    fn no_text_panics_the_loader(text in any::<String>(), nearly in nearly_a_config()) {
+        for text in [text, nearly] {
+            if let Err(problems) = loaded(&text) {
+                prop_assert!(!problems.list.is_empty());
+                prop_assert!(problems.list.iter().all(|p| p.line >= 1 && p.column >= 1 && !p.message.is_empty()));
+            }
+        }
+    }
+}

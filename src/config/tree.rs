@@ -1,0 +1,244 @@
+//! From text to [`ConfigFile`]: every fault of form at once, each with its place.
+//!
+//! Serde stops at the first fault. So the text is parsed to a tree whose nodes know their places; what serde
+//! rejects is noted and cut out of the tree, its default stands in, and the rest is read again.
+
+use std::ops::Range;
+
+use serde::Deserialize;
+use toml::Spanned;
+use toml::de::{DeArray, DeTable, DeValue, Deserializer};
+
+use super::file::ConfigFile;
+use super::leaf::shown;
+use super::places::{Places, Step, dotted};
+use super::problem::{Problem, instead};
+
+/// Faults told at once. Whoever has more has given the wrong file; each costs one more reading of it.
+const MAX_PROBLEMS: usize = 100;
+
+/// Where a list may stand. Serde would also take one for a table, its elements in the order of the fields.
+const LISTS: [&str; 4] = ["server.listen", "server.trusted_proxies", "answers.headers", "origin.upstreams"];
+
+/// Values within values. The config's deepest is five; thousands, which TOML allows, would exhaust the stack.
+const MAX_DEPTH: usize = 20;
+
+/// What was read, and the faults that were cut out of it.
+pub(super) struct Reading<'t> {
+    pub file: ConfigFile,
+    pub places: Places<'t>,
+    pub problems: Vec<Problem>,
+    /// Whether `file` is all of the text but the faults, so that it makes sense to judge its values.
+    pub whole: bool,
+}
+
+/// Reads a config file's text.
+pub(super) fn read(text: &str) -> Reading<'_> {
+    let mut places = Places::new(text);
+    let (tree, faults) = DeTable::parse_recoverable(text);
+    let mut root = tree.into_inner();
+    let mut problems = Vec::new();
+    let mut header_broken = false;
+    for fault in faults {
+        let offset = fault.span().map_or(text.len(), |span| span.start);
+        let message = match fault.message() {
+            "duplicate key" => "duplicate name: it stands above already",
+            message => {
+                header_broken |= places.line_around(offset).trim_start().starts_with('[');
+                message
+            }
+        };
+        problems.push(places.problem_at(String::new(), offset, message.to_owned()));
+    }
+    problems.sort_by_key(|p| (p.line, p.column));
+    problems.dedup_by_key(|p| p.line); // the second on a line comes of the first
+    problems.truncate(MAX_PROBLEMS);
+    if let Some(offset) = too_deep(&root) {
+        let message = format!("nothing of the config stands deeper than {MAX_DEPTH} tables and lists");
+        problems.push(places.problem_at(String::new(), offset, message));
+        take_apart(root);
+        return Reading { file: ConfigFile::default(), places, problems, whole: false };
+    }
+    // What stands below a table's broken header was put elsewhere: its names would be called unknown.
+    if header_broken {
+        return Reading { file: ConfigFile::default(), places, problems, whole: false };
+    }
+    let (file, whole) = read_tree(&mut root, &places, &mut problems);
+    places.note(&root, &mut Vec::new());
+    Reading { file, places, problems, whole }
+}
+
+/// Reads the tree, cutting out whatever is rejected. False: there was no end to it.
+fn read_tree(root: &mut DeTable<'_>, places: &Places<'_>, problems: &mut Vec<Problem>) -> (ConfigFile, bool) {
+    for (path, offset) in stray_lists(root) {
+        remove(root, &path);
+        problems.push(places.problem_at(dotted(&path), offset, "no list can stand here".to_owned()));
+    }
+    while problems.len() < MAX_PROBLEMS {
+        let input = Deserializer::from(Spanned::new(0..0, root.clone()));
+        let fault = match ConfigFile::deserialize(input) {
+            Ok(file) => return (file, true),
+            Err(fault) => fault,
+        };
+        let span = fault.span().unwrap_or_default();
+        let Some(path) = find(root, &span) else {
+            problems.push(places.problem_at(String::new(), span.start, fault.message().to_owned()));
+            return (ConfigFile::default(), false);
+        };
+        let removed = remove(root, &path);
+        let message = explain(fault.message(), &path, removed.as_ref());
+        problems.push(places.problem_at(dotted(&path), span.start, message));
+    }
+    (ConfigFile::default(), false)
+}
+
+/// Where the tree is too deep to be walked by recursion.
+fn too_deep(root: &DeTable<'_>) -> Option<usize> {
+    let mut next: Vec<(usize, &Spanned<DeValue<'_>>)> = root.values().map(|value| (1, value)).collect();
+    while let Some((depth, value)) = next.pop() {
+        if depth > MAX_DEPTH {
+            return Some(value.span().start);
+        }
+        match value.get_ref() {
+            DeValue::Table(table) => next.extend(table.values().map(|below| (depth + 1, below))),
+            DeValue::Array(array) => next.extend(array.iter().map(|below| (depth + 1, below))),
+            _ => {}
+        }
+    }
+    None
+}
+
+/// Drops a tree that is too deep to drop itself, which is a recursion too.
+fn take_apart(root: DeTable<'_>) {
+    let mut next: Vec<DeValue<'_>> = vec![DeValue::Table(root)];
+    while let Some(value) = next.pop() {
+        match value {
+            DeValue::Table(table) => next.extend(table.into_iter().map(|(_, below)| below.into_inner())),
+            DeValue::Array(array) => next.extend(array.into_iter().map(Spanned::into_inner)),
+            _ => {}
+        }
+    }
+}
+
+/// Lists where none may stand, and their places.
+fn stray_lists(root: &DeTable<'_>) -> Vec<(Vec<Step>, usize)> {
+    let mut found = Vec::new();
+    let mut table: Vec<(Vec<Step>, &DeTable<'_>)> = vec![(Vec::new(), root)];
+    while let Some((above, next)) = table.pop() {
+        for (name, value) in next.iter() {
+            let mut path = above.clone();
+            path.push(Step::Name(name.get_ref().to_string()));
+            match value.get_ref() {
+                DeValue::Table(below) => table.push((path, below)),
+                DeValue::Array(_) if !LISTS.contains(&dotted(&path).as_str()) => found.push((path, value.span().start)),
+                _ => {}
+            }
+        }
+    }
+    found
+}
+
+/// The way to the name or value that stands exactly here, or else to the smallest value around it.
+fn find(table: &DeTable<'_>, span: &Range<usize>) -> Option<Vec<Step>> {
+    let mut best: Option<(usize, Vec<Step>)> = None;
+    let mut consider = |here: Range<usize>, path: &[Step]| {
+        let holds = here.start <= span.start && span.end <= here.end;
+        if holds && best.as_ref().is_none_or(|(size, _)| here.len() < *size) {
+            best = Some((here.len(), path.to_vec()));
+        }
+    };
+    walk(table, &mut Vec::new(), &mut consider);
+    best.map(|(_, path)| path)
+}
+
+fn walk(table: &DeTable<'_>, path: &mut Vec<Step>, visit: &mut impl FnMut(Range<usize>, &[Step])) {
+    for (name, value) in table.iter() {
+        path.push(Step::Name(name.get_ref().to_string()));
+        visit(name.span(), path);
+        walk_value(value, path, visit);
+        path.pop();
+    }
+}
+
+fn walk_value(value: &Spanned<DeValue<'_>>, path: &mut Vec<Step>, visit: &mut impl FnMut(Range<usize>, &[Step])) {
+    visit(value.span(), path);
+    match value.get_ref() {
+        DeValue::Table(table) => walk(table, path, visit),
+        DeValue::Array(array) => {
+            for (i, element) in array.iter().enumerate() {
+                path.push(Step::Element(i));
+                walk_value(element, path, visit);
+                path.pop();
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Takes a name out of its table. An element of a list becomes an empty string instead, so that the others keep
+/// their numbers; all lists of the config are lists of strings.
+fn remove<'i>(table: &mut DeTable<'i>, path: &[Step]) -> Option<DeValue<'i>> {
+    let (Step::Name(name), rest) = path.split_first()? else { return None };
+    if rest.is_empty() {
+        return table.remove(name.as_str()).map(Spanned::into_inner);
+    }
+    remove_below(table.get_mut(name.as_str())?, rest)
+}
+
+fn remove_below<'i>(value: &mut Spanned<DeValue<'i>>, path: &[Step]) -> Option<DeValue<'i>> {
+    match value.get_mut() {
+        DeValue::Table(table) => remove(table, path),
+        DeValue::Array(array) => {
+            let (Step::Element(cut), _) = path.split_first()? else { return None };
+            let mut removed = None;
+            let mut kept = DeArray::new();
+            for (i, element) in array.iter().enumerate() {
+                if i == *cut {
+                    kept.push(Spanned::new(element.span(), DeValue::String("".into())));
+                    removed = Some(element.get_ref().clone());
+                } else {
+                    kept.push(element.clone());
+                }
+            }
+            *array = kept;
+            removed
+        }
+        _ => None,
+    }
+}
+
+/// Serde's message in the words of a config file, with the nearest valid name.
+fn explain(message: &str, path: &[Step], removed: Option<&DeValue<'_>>) -> String {
+    // Serde lists the valid names in backquotes behind the wrong one.
+    let names = |rest: &str| rest.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
+    if let Some(Step::Name(name)) = path.last()
+        && let Some(rest) = message.strip_prefix(&format!("unknown field `{name}`, "))
+    {
+        let names = names(rest);
+        return format!("unknown name {}; {}", shown(name), instead(name, names.iter().map(String::as_str)));
+    }
+    if let Some(DeValue::String(value)) = removed
+        && let Some(rest) = message.strip_prefix(&format!("unknown variant `{value}`, "))
+    {
+        let names = names(rest);
+        return format!("unknown value {}; {}", shown(value), instead(value, names.iter().map(String::as_str)));
+    }
+    if let Some(rest) = message.strip_prefix("missing field ") {
+        return format!("needs {rest}");
+    }
+    if message.starts_with("wanted ") {
+        return "invalid type: expected a string".to_owned();
+    }
+    // Rust's names of types mean nothing to who runs a gateway.
+    let plain = [
+        ("expected u64", "expected a whole number from 0"),
+        (" as i128", ""),
+        (" as u128", ""),
+        ("invalid type: map", "invalid type: table"),
+        ("invalid type: sequence", "invalid type: list"),
+        ("invalid type: floating point", "invalid type: number"),
+        ("expected a map", "expected a table"),
+        ("expected a sequence", "expected a list"),
+    ];
+    plain.iter().fold(message.to_owned(), |message, (from, to)| message.replace(from, to))
+}

@@ -1,0 +1,174 @@
+/// Bytes of framing (sizes, extensions, line ends, trailers) that a chunked body may carry beside
+/// its data. Honest ones carry a few dozen; without a bound a body of one-byte chunks would cost
+/// far more to read than it says.
+const MAX_FRAMING: usize = 4096;
+
+/// Decodes a chunked body (RFC 9112, 7.1), byte by byte and strictly: CRLF line ends, hexadecimal
+/// sizes. Extensions and trailers are read past.
+#[derive(Debug)]
+pub(super) struct Chunked {
+    state: State,
+    framing: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// At the first digit of a size.
+    SizeStart,
+    Size(u64),
+    Extension(u64),
+    SizeLf(u64),
+    Data(u64),
+    DataCr,
+    DataLf,
+    TrailerStart,
+    Trailer,
+    TrailerLf,
+    EndLf,
+    Done,
+}
+
+/// How far a piece of the stream has brought the body.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    More,
+    /// The body ended after this many bytes of the piece.
+    Done(usize),
+    /// More data than `max`.
+    TooLarge,
+    Malformed,
+}
+
+impl Default for Chunked {
+    fn default() -> Self {
+        Chunked { state: State::SizeStart, framing: 0 }
+    }
+}
+
+impl Chunked {
+    /// Takes the next piece of the stream, appending the data in it to `body`.
+    pub(super) fn feed(&mut self, piece: &[u8], body: &mut Vec<u8>, max: usize) -> Progress {
+        let mut at = 0;
+        while at < piece.len() {
+            if let State::Data(left) = self.state {
+                let take = usize::try_from(left).unwrap_or(usize::MAX).min(piece.len() - at);
+                if body.len() + take > max {
+                    return Progress::TooLarge;
+                }
+                body.extend_from_slice(&piece[at..at + take]);
+                at += take;
+                let left = left - take as u64;
+                self.state = if left == 0 { State::DataCr } else { State::Data(left) };
+                continue;
+            }
+            self.framing += 1;
+            let next = if self.framing > MAX_FRAMING { None } else { step(self.state, piece[at]) };
+            at += 1;
+            match next {
+                None => return Progress::Malformed,
+                Some(State::Done) => {
+                    self.state = State::Done;
+                    return Progress::Done(at);
+                }
+                Some(State::Data(size)) if body.len() as u64 + size > max as u64 => return Progress::TooLarge,
+                Some(state) => self.state = state,
+            }
+        }
+        Progress::More
+    }
+}
+
+fn step(state: State, byte: u8) -> Option<State> {
+    let digit = (byte as char).to_digit(16).map(u64::from);
+    match (state, byte) {
+        (State::SizeStart, _) => digit.map(State::Size),
+        (State::Size(size), b'\r') => Some(State::SizeLf(size)),
+        (State::Size(size), b';' | b' ' | b'\t') => Some(State::Extension(size)),
+        (State::Size(size), _) => Some(State::Size(size.checked_mul(16)?.checked_add(digit?)?)),
+        (State::Extension(size), b'\r') => Some(State::SizeLf(size)),
+        (State::Extension(_), b'\n' | b'\0') => None,
+        (State::Extension(size), _) => Some(State::Extension(size)),
+        (State::SizeLf(0), b'\n') => Some(State::TrailerStart),
+        (State::SizeLf(size), b'\n') => Some(State::Data(size)),
+        (State::DataCr, b'\r') => Some(State::DataLf),
+        (State::DataLf, b'\n') => Some(State::SizeStart),
+        (State::TrailerStart, b'\r') => Some(State::EndLf),
+        (State::TrailerStart | State::Trailer, b'\n' | b'\0') => None,
+        (State::Trailer, b'\r') => Some(State::TrailerLf),
+        (State::TrailerStart | State::Trailer, _) => Some(State::Trailer),
+        (State::TrailerLf, b'\n') => Some(State::TrailerStart),
+        (State::EndLf, b'\n') => Some(State::Done),
+        (State::SizeLf(_) | State::DataCr | State::DataLf | State::TrailerLf | State::EndLf, _) => None,
+        (State::Data(_) | State::Done, _) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn decode(text: &[u8], max: usize) -> (Progress, Vec<u8>) {
+        let mut body = Vec::new();
+        let progress = Chunked::default().feed(text, &mut body, max);
+        (progress, body)
+    }
+
+    #[test]
+    fn a_chunked_body_ends_where_it_says() {
+        let text = b"5\r\nhello\r\n1;a=b\r\n!\r\n0\r\nX-Trailer: y\r\n\r\nPOST";
+        assert_eq!(decode(text, 100), (Progress::Done(text.len() - 4), b"hello!".to_vec()));
+    }
+
+    #[test]
+    fn a_body_over_its_bound_is_noticed_before_it_comes() {
+        assert_eq!(decode(b"65\r\n", 100).0, Progress::TooLarge);
+        assert_eq!(decode(b"64\r\n", 100).0, Progress::More);
+        assert_eq!(decode(b"ffffffffffffffff\r\n", 100).0, Progress::TooLarge);
+    }
+
+    #[test]
+    fn what_is_no_chunk_is_malformed() {
+        for text in [
+            "\r\n",
+            "g\r\n",
+            "-1\r\n",
+            "5\nhello",
+            "5\r\nhello!\r\n",
+            "5\r\nhelloX",
+            "0\r\n\n",
+            "1ffffffffffffffff\r\n",
+            "0\r\nX\n",
+            "5\r\rhello",
+        ] {
+            assert_eq!(decode(text.as_bytes(), 100).0, Progress::Malformed, "{text:?}");
+        }
+        assert_eq!(decode(&[b"1;".to_vec(), vec![b'x'; MAX_FRAMING]].concat(), 100).0, Progress::Malformed);
+    }
+
+    proptest! {
+        #[test]
+        fn however_it_is_cut_it_is_the_same_body(body in proptest::collection::vec(any::<u8>(), 1..200), size in 1usize..50, cut in 1usize..20) {
+            let mut text = Vec::new();
+            for chunk in body.chunks(size) {
+                text.extend(format!("{:x}\r\n", chunk.len()).bytes());
+                text.extend(chunk);
+                text.extend(b"\r\n");
+            }
+            text.extend(b"0\r\n\r\n");
+            let (mut decoder, mut out, mut last) = (Chunked::default(), Vec::new(), Progress::More);
+            for piece in text.chunks(cut) {
+                prop_assert_eq!(&last, &Progress::More);
+                last = decoder.feed(piece, &mut out, 1000);
+            }
+            prop_assert!(matches!(last, Progress::Done(_)));
+            prop_assert_eq!(out, body);
+        }
+
+        #[test]
+        fn no_bytes_panic_or_exceed_the_bound(text in proptest::collection::vec(any::<u8>(), 0..300)) {
+            prop_assert!(decode(&text, 10).1.len() <= 10);
+        }
+    }
+}

@@ -1,0 +1,326 @@
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use pingora::protocols::Stream;
+use pingora::server::ShutdownWatch;
+use tokio::time::Instant;
+
+use super::Edge;
+use super::answer::{self, Shape};
+use super::body::{Fate, Incoming};
+use super::head::{Framing, Parsed, RequestHead, parse};
+use super::line::{DRAIN_TIME, Got, Line, MAX_DRAIN};
+use super::proxies;
+use crate::config::{Config, Server};
+use crate::gateway::{Facts, Head, Reply, State};
+use crate::telemetry::Outcome;
+use crate::wire::{Fault, RequestId};
+
+/// What a connection reads into, and keeps while it idles. The longest honest request is about
+/// 600 bytes; several pipelined ones fit.
+const READ_BUFFER: usize = 4096;
+
+/// Answers to pipelined requests that are gathered before they are sent.
+const MAX_GATHERED: usize = 64 * 1024;
+
+/// One HTTP/1.1 connection.
+struct Connection<'e> {
+    edge: &'e Edge,
+    line: Line,
+    peer: Option<IpAddr>,
+    /// Bytes read; those before `start` are done with.
+    buffer: Vec<u8>,
+    start: usize,
+    /// Answers not sent yet, and what the access log is to be told once they are.
+    out: Vec<u8>,
+    outcomes: Vec<Outcome>,
+    spill: Vec<u8>,
+    /// When the header now awaited or read began: at accept, then at its first byte.
+    header_began: Instant,
+    /// Whether a request was answered here before.
+    reused: bool,
+}
+
+/// What is to come after an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    /// The next request, `skip` bytes on.
+    Request {
+        skip: usize,
+    },
+    /// The same, once this many bytes of the last body were read past.
+    Drain(u64),
+    /// The next request begins in what the body's reader read too much.
+    Surplus {
+        at: usize,
+    },
+    Close,
+    /// The peer is gone; there is nobody to answer.
+    Gone,
+}
+
+impl Edge {
+    pub(super) async fn serve(&self, stream: Stream, mut shutdown: ShutdownWatch) {
+        let digest = stream.get_socket_digest();
+        let peer = digest.and_then(|d| d.peer_addr().and_then(|a| a.as_inet().map(|a| a.ip())));
+        let Some(_place) = self.guests.enter(peer) else { return };
+        let write_timeout = self.gateway.state().config.server.write_timeout;
+        let mut connection = Connection {
+            edge: self,
+            line: Line::new(stream, write_timeout),
+            peer,
+            buffer: Vec::with_capacity(READ_BUFFER),
+            start: 0,
+            out: Vec::new(),
+            outcomes: Vec::new(),
+            spill: Vec::new(),
+            header_began: Instant::now(),
+            reused: false,
+        };
+        let stop = async move {
+            // An error means that the server is gone, which is a stop as well.
+            let _ = shutdown.wait_for(|stop| *stop).await;
+        };
+        tokio::pin!(stop);
+        loop {
+            let goes_on = connection.answer_what_is_there().await;
+            if !goes_on || !connection.send().await {
+                break;
+            }
+            let more = if connection.is_idle() {
+                tokio::select! {
+                    biased;
+                    more = connection.read_more() => more,
+                    () = &mut stop => false,
+                }
+            } else {
+                connection.read_more().await
+            };
+            if !more {
+                break;
+            }
+        }
+        connection.end().await;
+    }
+}
+
+impl Connection<'_> {
+    /// Answers every whole request that has been read. Whether the connection goes on.
+    async fn answer_what_is_there(&mut self) -> bool {
+        loop {
+            let state = self.edge.gateway.state();
+            let server = &state.config.server;
+            // An empty line before a request is some clients' habit after a POST (RFC 9112, 2.2).
+            while self.buffer[self.start..].starts_with(b"\r\n") {
+                self.start += 2;
+            }
+            let want_forwarded = !server.trusted_proxies.is_empty()
+                && self.peer.is_none_or(|p| proxies::is_trusted(p.to_canonical(), &server.trusted_proxies));
+            // Taken out, so that the header may borrow from it while the rest of `self` is used.
+            let buffer = std::mem::take(&mut self.buffer);
+            let next = match parse(&buffer[self.start..], server.max_header, want_forwarded) {
+                Parsed::Partial => {
+                    self.buffer = buffer;
+                    return true;
+                }
+                Parsed::Malformed => {
+                    self.refuse(&state.config, Fault::Malformed);
+                    Next::Close
+                }
+                Parsed::Whole(head) => {
+                    let rest = &buffer[self.start + head.length..];
+                    self.one(&state, &head, rest).await
+                }
+            };
+            self.buffer = buffer;
+            self.reused = true;
+            match next {
+                Next::Request { skip } => self.start += skip,
+                Next::Surplus { at } => {
+                    self.buffer.clear();
+                    self.buffer.extend_from_slice(&self.spill[at..]);
+                    self.start = 0;
+                }
+                Next::Drain(bytes) => {
+                    self.start = self.buffer.len();
+                    if !self.send().await || !self.line.drain(bytes, Instant::now() + DRAIN_TIME).await {
+                        return false;
+                    }
+                }
+                Next::Close => return false,
+                Next::Gone => {
+                    self.out.clear();
+                    return false;
+                }
+            }
+            if self.out.len() > MAX_GATHERED && !self.send().await {
+                return false;
+            }
+            self.header_began = Instant::now();
+        }
+    }
+
+    /// Answers one request whose header is `head` and behind which `rest` was read.
+    async fn one(&mut self, state: &Arc<State>, head: &RequestHead<'_>, rest: &[u8]) -> Next {
+        let config = &state.config;
+        let head_only = head.method == b"HEAD";
+        if is_health(&config.server, head) {
+            let keep = head.framing == Some(Framing::Length(0)) && head.keep_alive && !self.edge.draining.has_begun();
+            answer::write_health(self.edge.draining.has_begun(), shape(keep, head, head_only), &mut self.out);
+            return if keep { Next::Request { skip: head.length } } else { Next::Close };
+        }
+        let Some(framing) = head.framing else {
+            self.refuse(config, Fault::Malformed);
+            return Next::Close;
+        };
+        let request = Head {
+            method: head.method,
+            path: head.path,
+            authorization: head.authorization,
+            content_type: head.content_type,
+            content_encoded: head.content_encoded,
+            content_length: match framing {
+                Framing::Length(length) => Some(length),
+                Framing::Chunked => None,
+            },
+            client: proxies::client(
+                self.peer.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
+                &head.forwarded_for,
+                &config.server.trusted_proxies,
+            ),
+        };
+        let mut body = Incoming {
+            line: &mut self.line,
+            out: &mut self.out,
+            buffered: rest,
+            spill: &mut self.spill,
+            framing,
+            expect_continue: head.expect_continue,
+            max_body: config.server.max_body,
+            timeout: config.server.body_timeout,
+            fate: Fate::Untouched,
+        };
+        let reply = self.edge.gateway.handle(state, &request, &mut body).await;
+        let next = after(&body, head);
+        if next == Next::Gone {
+            return next;
+        }
+        let keep = next != Next::Close && head.keep_alive && !self.edge.draining.has_begun();
+        answer::write(config, &reply, shape(keep, head, head_only), &mut self.out);
+        self.record(config, &reply, request.client);
+        if keep { next } else { Next::Close }
+    }
+
+    /// Refuses what was not even a request; the connection is closed after it.
+    fn refuse(&mut self, config: &Config, fault: Fault) {
+        let reply = Reply { answer: Err(fault), facts: Facts::new(RequestId::random()) };
+        let shape = Shape { close: true, say_keep_alive: false, head_only: false };
+        answer::write(config, &reply, shape, &mut self.out);
+        self.record(config, &reply, self.peer.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)));
+    }
+
+    fn record(&mut self, config: &Config, reply: &Reply, client: IpAddr) {
+        if self.edge.access.is_none() {
+            return;
+        }
+        let facts = &reply.facts;
+        self.outcomes.push(Outcome {
+            unix_ms: self.edge.gateway.clock().unix_ms(),
+            client,
+            operation: facts.operation.map(|o| o.name()),
+            status: answer::status(config, reply),
+            code: reply.answer.as_ref().err().map(|fault| fault.code()),
+            key: facts.key.as_ref().map(|key| key.id.clone()),
+            cache: facts.cache.map(answer::cache_word),
+            over_limit: facts.over_limit,
+            took: self.header_began.elapsed(),
+            id: facts.id,
+        });
+    }
+
+    /// Sends the answers gathered. Whether the peer took them.
+    async fn send(&mut self) -> bool {
+        let sent = self.out.is_empty() || self.line.write(&self.out).await.is_ok();
+        self.out.clear();
+        if let Some(access) = &self.edge.access {
+            self.outcomes.drain(..).for_each(|outcome| access.record(outcome));
+        }
+        sent
+    }
+
+    /// Nothing of a request has been read yet.
+    fn is_idle(&self) -> bool {
+        self.start == self.buffer.len()
+    }
+
+    /// Waits for more of the next request, no longer than its deadline. Whether more came.
+    async fn read_more(&mut self) -> bool {
+        let (header_timeout, idle_timeout) = {
+            let state = self.edge.gateway.state();
+            (state.config.server.header_timeout, state.config.server.idle_timeout)
+        };
+        let idle = self.is_idle();
+        self.buffer.drain(..self.start);
+        self.start = 0;
+        if idle {
+            // What a large request or answer needed is given back while the connection idles.
+            self.buffer.shrink_to(READ_BUFFER);
+            self.out.shrink_to(READ_BUFFER);
+            self.spill.shrink_to(READ_BUFFER);
+        }
+        if self.buffer.capacity() - self.buffer.len() < READ_BUFFER / 4 {
+            self.buffer.reserve(READ_BUFFER);
+        }
+        let until =
+            if idle && self.reused { Instant::now() + idle_timeout } else { self.header_began + header_timeout };
+        match self.line.read(&mut self.buffer, until).await {
+            Got::Bytes(_) => {
+                if idle && self.reused {
+                    self.header_began = Instant::now();
+                }
+                true
+            }
+            Got::TimedOut if !idle => {
+                let config = self.edge.gateway.state().config.clone();
+                self.refuse(&config, Fault::TooSlow);
+                false
+            }
+            Got::TimedOut | Got::End | Got::Broken => false,
+        }
+    }
+
+    /// Sends what is due and closes so that it arrives.
+    async fn end(mut self) {
+        let answered = !self.out.is_empty();
+        if self.send().await && answered {
+            self.line.close().await;
+        }
+    }
+}
+
+/// What comes after a request's answer, as far as its body decides it.
+fn after(body: &Incoming<'_>, head: &RequestHead<'_>) -> Next {
+    match body.fate {
+        Fate::Whole { spill_surplus_at: Some(at), .. } => Next::Surplus { at },
+        Fate::Whole { of_buffered, spill_surplus_at: None } => Next::Request { skip: head.length + of_buffered },
+        Fate::Lost => Next::Close,
+        Fate::Gone => Next::Gone,
+        // Refused before the body was asked for. Whether a caller that awaits a 100 sends its body
+        // after a refusal is its own choice: the connection cannot go on.
+        Fate::Untouched => match (body.still_to_come(), body.framing) {
+            (Some(0), Framing::Length(length)) => Next::Request { skip: head.length + length as usize },
+            (Some(left), _) if left <= MAX_DRAIN && !head.expect_continue => Next::Drain(left),
+            (Some(_) | None, _) => Next::Close,
+        },
+    }
+}
+
+fn is_health(server: &Server, head: &RequestHead<'_>) -> bool {
+    let path = server.health_path.as_ref().is_some_and(|path| path.as_bytes() == head.path);
+    path && matches!(head.method, b"GET" | b"HEAD")
+}
+
+fn shape(keep: bool, head: &RequestHead<'_>, head_only: bool) -> Shape {
+    // A kept HTTP/1.0 connection must be told so; one of HTTP/1.1 is kept by being silent.
+    Shape { close: !keep, say_keep_alive: keep && !head.is_http_11, head_only }
+}

@@ -1,0 +1,312 @@
+use std::mem::MaybeUninit;
+
+use memchr::memchr_iter;
+use memchr::memmem::Finder;
+
+/// Header fields in one request; more is 16 (contract section 1, "Framing").
+const MAX_FIELDS: usize = 100;
+
+/// A request's header, borrowed from the bytes it came in.
+pub(super) struct RequestHead<'b> {
+    pub(super) method: &'b [u8],
+    /// Of the target, without the query; of an absolute target, without its authority too.
+    pub(super) path: &'b [u8],
+    pub(super) authorization: Option<&'b [u8]>,
+    pub(super) content_type: Option<&'b [u8]>,
+    pub(super) content_encoded: bool,
+    /// `X-Forwarded-For` in the order it came, where the reader was asked to look for it.
+    pub(super) forwarded_for: Vec<&'b [u8]>,
+    pub(super) expect_continue: bool,
+    pub(super) is_http_11: bool,
+    pub(super) keep_alive: bool,
+    /// `None` where the fields contradict each other or the rules: 16, then close.
+    pub(super) framing: Option<Framing>,
+    /// Bytes of the header, the empty line included.
+    pub(super) length: usize,
+}
+
+/// How long the body is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Framing {
+    Length(u64),
+    Chunked,
+}
+
+/// What the bytes so far are.
+pub(super) enum Parsed<'b> {
+    /// The beginning of a header that may still be good.
+    Partial,
+    Whole(RequestHead<'b>),
+    /// No header of HTTP/1.1, or one that is too long: 16, then close.
+    Malformed,
+}
+
+/// Reads one header, strictly: an edge that disagrees with its origin is a smuggling hole.
+pub(super) fn parse(bytes: &[u8], max_header: usize, want_forwarded: bool) -> Parsed<'_> {
+    let Some(length) = end_of_header(bytes) else {
+        let too_long = bytes.len() >= max_header;
+        return if too_long || has_bare_lf(bytes) { Parsed::Malformed } else { Parsed::Partial };
+    };
+    if length > max_header || has_bare_lf(&bytes[..length]) {
+        return Parsed::Malformed;
+    }
+    let mut fields = [const { MaybeUninit::uninit() }; MAX_FIELDS];
+    let mut request = httparse::Request::new(&mut []);
+    // httparse refuses what is left: bare CR, NUL, obs-fold, a space before a colon, 101 fields.
+    match request.parse_with_uninit_headers(&bytes[..length], &mut fields) {
+        Ok(httparse::Status::Complete(n)) if n == length => {}
+        Ok(_) | Err(_) => return Parsed::Malformed,
+    }
+    match read_fields(&request, length, want_forwarded) {
+        Some(head) => Parsed::Whole(head),
+        None => Parsed::Malformed,
+    }
+}
+
+/// The fields as they are counted on the way.
+#[derive(Default)]
+struct Seen<'b> {
+    host: Option<&'b [u8]>,
+    length: Option<&'b [u8]>,
+    transfer: Option<&'b [u8]>,
+    close: bool,
+    keep: bool,
+    repeated: bool,
+}
+
+fn read_fields<'b>(
+    request: &httparse::Request<'_, 'b>,
+    length: usize,
+    want_forwarded: bool,
+) -> Option<RequestHead<'b>> {
+    let is_http_11 = request.version? == 1;
+    let mut head = RequestHead {
+        method: request.method?.as_bytes(),
+        path: request.path?.as_bytes(),
+        authorization: None,
+        content_type: None,
+        content_encoded: false,
+        forwarded_for: Vec::new(),
+        expect_continue: false,
+        is_http_11,
+        keep_alive: is_http_11,
+        framing: None,
+        length,
+    };
+    let mut seen = Seen::default();
+    for field in request.headers.iter() {
+        let (name, value) = (field.name, field.value);
+        let is = |other: &str| name.eq_ignore_ascii_case(other);
+        match name.len() {
+            4 if is("host") => seen.repeated |= seen.host.replace(value).is_some(),
+            6 if is("expect") => head.expect_continue |= is_http_11 && value.eq_ignore_ascii_case(b"100-continue"),
+            10 if is("connection") => {
+                for token in value.split(|b| *b == b',').map(<[u8]>::trim_ascii) {
+                    seen.close |= token.eq_ignore_ascii_case(b"close");
+                    seen.keep |= token.eq_ignore_ascii_case(b"keep-alive");
+                }
+            }
+            12 if is("content-type") => {
+                // Two types are not one type: neither is taken.
+                head.content_type = Some(if head.content_type.is_some() { b"two" } else { value });
+            }
+            13 if is("authorization") => seen.repeated |= head.authorization.replace(value).is_some(),
+            14 if is("content-length") => seen.repeated |= seen.length.replace(value).is_some(),
+            15 if want_forwarded && is("x-forwarded-for") => head.forwarded_for.push(value),
+            16 if is("content-encoding") => head.content_encoded = true,
+            17 if is("transfer-encoding") => seen.repeated |= seen.transfer.replace(value).is_some(),
+            _ => {}
+        }
+    }
+    head.keep_alive = !seen.close && (is_http_11 || seen.keep);
+    let (path, authority) = split_target(head.path)?;
+    head.path = path;
+    let authority_agrees = authority.is_none_or(|a| seen.host.is_some_and(|h| h.eq_ignore_ascii_case(a)));
+    let host_given = seen.host.is_some() || !is_http_11;
+    if !seen.repeated && host_given && authority_agrees {
+        head.framing = framing(seen.length, seen.transfer, is_http_11);
+    }
+    Some(head)
+}
+
+/// The body's framing; `None` where an origin could read it otherwise.
+fn framing(length: Option<&[u8]>, transfer: Option<&[u8]>, is_http_11: bool) -> Option<Framing> {
+    match (length, transfer) {
+        (None, None) => Some(Framing::Length(0)),
+        (Some(length), None) => {
+            let digits = !length.is_empty() && length.iter().all(u8::is_ascii_digit);
+            let text = std::str::from_utf8(length).ok().filter(|_| digits)?;
+            text.parse().ok().map(Framing::Length)
+        }
+        (None, Some(coding)) if is_http_11 && coding.eq_ignore_ascii_case(b"chunked") => Some(Framing::Chunked),
+        (None | Some(_), Some(_)) => None,
+    }
+}
+
+/// A target's path without its query, and its authority where the target is absolute.
+fn split_target(target: &[u8]) -> Option<(&[u8], Option<&[u8]>)> {
+    let without_query = |t: &'_ [u8]| t.iter().position(|b| *b == b'?').unwrap_or(t.len());
+    if target.starts_with(b"/") {
+        return Some((&target[..without_query(target)], None));
+    }
+    for scheme in [&b"http://"[..], b"https://"] {
+        let Some((start, rest)) = target.split_at_checked(scheme.len()) else { continue };
+        if start.eq_ignore_ascii_case(scheme) {
+            let end = rest.iter().position(|b| matches!(b, b'/' | b'?')).unwrap_or(rest.len());
+            let (authority, rest) = rest.split_at(end);
+            let path = &rest[..without_query(rest)];
+            return Some((if path.is_empty() { b"/" } else { path }, Some(authority)));
+        }
+    }
+    // `*` and an authority alone name no operation.
+    Some((target, None))
+}
+
+fn end_of_header(bytes: &[u8]) -> Option<usize> {
+    // A searcher costs a little to make; one a thread serves.
+    thread_local! {
+        static EMPTY_LINE: Finder<'static> = Finder::new(b"\r\n\r\n");
+    }
+    EMPTY_LINE.with(|finder| finder.find(bytes)).map(|at| at + 4)
+}
+
+fn has_bare_lf(bytes: &[u8]) -> bool {
+    memchr_iter(b'\n', bytes).any(|at| at == 0 || bytes[at - 1] != b'\r')
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MAX: usize = 16 * 1024;
+
+    fn framing_of(text: &str) -> Option<Option<Framing>> {
+        match parse(text.as_bytes(), MAX, false) {
+            Parsed::Whole(head) => Some(head.framing),
+            Parsed::Malformed => None,
+            Parsed::Partial => panic!("partial: {text:?}"),
+        }
+    }
+
+    fn refused(text: &str) -> bool {
+        matches!(framing_of(text), None | Some(None))
+    }
+
+    fn path_of(target: &str, host: &str) -> Option<String> {
+        let text = format!("POST {target} HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        match parse(text.as_bytes(), MAX, false) {
+            Parsed::Whole(head) if head.framing.is_some() => Some(String::from_utf8(head.path.to_vec()).unwrap()),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn a_body_is_framed_in_one_way_only() {
+        let post = |fields: &str| framing_of(&format!("POST / HTTP/1.1\r\nHost: a\r\n{fields}\r\n"));
+        assert_eq!(post(""), Some(Some(Framing::Length(0))));
+        assert_eq!(post("Content-Length: 7\r\n"), Some(Some(Framing::Length(7))));
+        assert_eq!(post("transfer-encoding: Chunked\r\n"), Some(Some(Framing::Chunked)));
+        for fields in [
+            "Content-Length: 7\r\nTransfer-Encoding: chunked\r\n",
+            "Content-Length: 7\r\nContent-Length: 7\r\n",
+            "Content-Length: 7, 7\r\n",
+            "Content-Length: +7\r\n",
+            "Content-Length: -7\r\n",
+            "Content-Length: 0x7\r\n",
+            "Content-Length:\r\n",
+            "Content-Length: 99999999999999999999\r\n",
+            "Transfer-Encoding: gzip\r\n",
+            "Transfer-Encoding: gzip, chunked\r\n",
+            "Transfer-Encoding: chunked, chunked\r\n",
+            "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+            "Transfer-Encoding: identity\r\n",
+            "Transfer-Encoding:\r\n",
+            "Authorization: a\r\nAuthorization: a\r\n",
+            "Host: a\r\n",
+            "X: a\rb\r\n",
+            "X: a\0b\r\n",
+            "X: a\nY: b\r\n",
+            "X: a\r\n b\r\n",
+            "X : a\r\n",
+            ": a\r\n",
+            "X\r\n",
+        ] {
+            assert!(matches!(post(fields), None | Some(None)), "{fields:?}");
+        }
+    }
+
+    #[test]
+    fn a_request_line_is_held_to_its_form() {
+        for line in [
+            "POST / HTTP/1.2",
+            "POST / HTTP/2.0",
+            "POST  / HTTP/1.1",
+            "POST /",
+            "POST / HTTP/1.1 ",
+            "PO ST / HTTP/1.1",
+            "PRI * HTTP/2.0",
+        ] {
+            assert!(refused(&format!("{line}\r\nHost: a\r\n\r\n")), "{line}");
+        }
+        assert!(refused("POST / HTTP/1.1\r\n\r\n"), "no Host");
+        assert!(!refused("POST / HTTP/1.0\r\n\r\n"));
+        assert!(refused("POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n"));
+        assert!(refused("POST / HTTP/1.0\r\nHost: a\r\nHost: a\r\n\r\n"));
+    }
+
+    #[test]
+    fn a_hundred_fields_are_taken_and_one_more_is_not() {
+        let with = |n: usize| format!("POST / HTTP/1.1\r\nHost: a\r\n{}\r\n", "X: y\r\n".repeat(n - 1));
+        assert!(!refused(&with(100)));
+        assert!(refused(&with(101)));
+    }
+
+    #[test]
+    fn a_header_over_its_bound_is_refused_before_it_ends() {
+        let long = format!("POST / HTTP/1.1\r\nX: {}", "y".repeat(2000));
+        assert!(matches!(parse(long.as_bytes(), 1024, false), Parsed::Malformed));
+        assert!(matches!(parse(long.as_bytes(), MAX, false), Parsed::Partial));
+        assert!(matches!(parse(b"POST / HTTP/1.1\nHost", MAX, false), Parsed::Malformed));
+        assert!(matches!(parse(b"POST / HTTP/1.1\r\nHost", MAX, false), Parsed::Partial));
+    }
+
+    #[test]
+    fn a_target_is_its_path_alone() {
+        assert_eq!(path_of("/getPoints?memberID=7", "a").as_deref(), Some("/getPoints"));
+        assert_eq!(path_of("http://a:80/getPoints?x", "A:80").as_deref(), Some("/getPoints"));
+        assert_eq!(path_of("HTTPS://a/getPoints", "a").as_deref(), Some("/getPoints"));
+        assert_eq!(path_of("http://a?x", "a").as_deref(), Some("/"));
+        assert_eq!(path_of("*", "a").as_deref(), Some("*"));
+        assert_eq!(path_of("http://b/getPoints", "a"), None);
+        assert_eq!(path_of("http://u@a/getPoints", "a"), None);
+    }
+
+    #[test]
+    fn a_connection_is_kept_as_the_version_and_the_caller_say() {
+        let keep = |text: &str| match parse(text.as_bytes(), MAX, false) {
+            Parsed::Whole(head) => head.keep_alive,
+            _ => panic!("{text}"),
+        };
+        assert!(keep("POST / HTTP/1.1\r\nHost: a\r\n\r\n"));
+        assert!(!keep("POST / HTTP/1.1\r\nHost: a\r\nConnection: x, Close\r\n\r\n"));
+        assert!(!keep("POST / HTTP/1.0\r\n\r\n"));
+        assert!(keep("POST / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let _ = parse(&bytes, 256, true);
+        }
+
+        #[test]
+        fn no_mangled_header_panics(at in 0usize..80, byte: u8) {
+            let mut text = b"POST http://a/x?y HTTP/1.1\r\nHost: a\r\nContent-Length: 7\r\nConnection: close\r\n\r\n".to_vec();
+            let at = at % text.len();
+            text[at] = byte;
+            let _ = parse(&text, MAX, true);
+        }
+    }
+}

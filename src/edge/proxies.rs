@@ -1,0 +1,65 @@
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
+
+/// Who the client is: the peer, or, where the peer is a trusted proxy, the first address from the
+/// right of `X-Forwarded-For` that is none (contract section 3, `trusted_proxies`).
+pub(super) fn client(peer: IpAddr, forwarded_for: &[&[u8]], trusted: &[IpNet]) -> IpAddr {
+    let mut client = peer.to_canonical();
+    let hops = forwarded_for.iter().rev().flat_map(|value| value.rsplit(|b| *b == b','));
+    for hop in hops {
+        if !is_trusted(client, trusted) {
+            break;
+        }
+        // What cannot be read was not written by a proxy that is to be believed.
+        let Some(address) = address(hop) else { break };
+        client = address;
+    }
+    client
+}
+
+/// Whether the peer's `X-Forwarded-For` is worth reading at all.
+pub(super) fn is_trusted(peer: IpAddr, trusted: &[IpNet]) -> bool {
+    trusted.iter().any(|net| net.contains(&peer))
+}
+
+/// An address, with or without a port, as the proxies in use write it.
+fn address(hop: &[u8]) -> Option<IpAddr> {
+    let text = std::str::from_utf8(hop).ok()?.trim();
+    let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
+    let address = bare.parse::<IpAddr>().or_else(|_| text.parse::<SocketAddr>().map(|a| a.ip()));
+    address.ok().map(|a| a.to_canonical())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client_of(peer: &str, forwarded: &[&str]) -> String {
+        let trusted = ["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()];
+        let forwarded: Vec<&[u8]> = forwarded.iter().map(|f| f.as_bytes()).collect();
+        client(peer.parse().unwrap(), &forwarded, &trusted).to_string()
+    }
+
+    #[test]
+    fn a_peer_that_is_no_proxy_is_the_client_whatever_it_says() {
+        assert_eq!(client_of("203.0.113.9", &["198.51.100.1"]), "203.0.113.9");
+    }
+
+    #[test]
+    fn the_first_untrusted_address_from_the_right_is_the_client() {
+        assert_eq!(client_of("10.0.0.1", &["6.6.6.6, 203.0.113.9, 10.0.0.2"]), "203.0.113.9");
+        assert_eq!(client_of("10.0.0.1", &["6.6.6.6", "203.0.113.9", "10.0.0.2"]), "203.0.113.9");
+        assert_eq!(client_of("10.0.0.1", &["203.0.113.9:4711"]), "203.0.113.9");
+        assert_eq!(client_of("fd00::1", &["[2001:db8::7]:80"]), "2001:db8::7");
+        assert_eq!(client_of("::ffff:10.0.0.1", &["203.0.113.9"]), "203.0.113.9");
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_believed() {
+        assert_eq!(client_of("10.0.0.1", &["203.0.113.9, unknown"]), "10.0.0.1");
+        assert_eq!(client_of("10.0.0.1", &["6.6.6.6, , 10.0.0.2"]), "10.0.0.2");
+        assert_eq!(client_of("10.0.0.1", &[]), "10.0.0.1");
+        assert_eq!(client_of("10.0.0.1", &["10.0.0.3, 10.0.0.2"]), "10.0.0.3");
+    }
+}

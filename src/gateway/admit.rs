@@ -1,0 +1,80 @@
+use std::sync::Arc;
+
+use super::{CacheUse, Facts, Gateway, Head, State};
+use crate::clock::seconds_up;
+use crate::keys::{Key, is_mistyped};
+use crate::limits::Verdict;
+use crate::model::{Digest, Scope};
+use crate::origin::{Authorization, Question};
+use crate::wire::{Fault, Operation, Request, RequestId};
+
+/// One who may ask: the only way to the cache and to the origin, and only [`Gateway::admit`]
+/// makes one.
+#[derive(Debug)]
+pub(super) struct Admitted<'h> {
+    key: Arc<Key>,
+    authorization: Authorization<'h>,
+}
+
+impl Admitted<'_> {
+    pub(super) fn key(&self) -> &Key {
+        &self.key
+    }
+
+    pub(super) fn question(&self, request: Request, id: RequestId) -> Question<'_> {
+        Question { request, guild: &self.key.guild.id, authorization: self.authorization, id }
+    }
+
+    /// The same, to be taken along by a task that outlives the request.
+    pub(super) fn owned(&self) -> (Arc<Key>, Vec<u8>) {
+        (self.key.clone(), self.authorization.0.to_vec())
+    }
+}
+
+impl Gateway {
+    /// Key, then its limit (12), then its scope (15). Whoever has no key or an unknown one pays
+    /// the address's strangers budget and learns nothing else.
+    pub(super) fn admit<'h>(
+        &self,
+        state: &State,
+        operation: Operation,
+        head: &Head<'h>,
+        facts: &mut Facts,
+    ) -> Result<Admitted<'h>, Fault> {
+        let limits = &state.config.limits;
+        let Some(raw) = head.authorization.filter(|value| !value.is_empty()) else {
+            return Err(self.stranger(state, head, Fault::NoKey));
+        };
+        let found = if is_mistyped(raw) { None } else { state.book.find(&Digest::of(raw), || self.clock.unix()) };
+        let Some(key) = found.cloned() else {
+            return Err(self.stranger(state, head, Fault::IncorrectKey));
+        };
+        facts.key = Some(key.clone());
+        let (refused, spent) = key.policy.decide(&key.meters, operation, self.now());
+        facts.spent = Some(spent);
+        if let Some(wait) = refused {
+            facts.over_limit = true;
+            if !limits.shadow {
+                return Err(Fault::TooManyRequests { retry_after: seconds_up(wait).max(1) });
+            }
+        }
+        if operation.scope() == Scope::Write && key.scope == Scope::Read {
+            return Err(Fault::NotAllowed(operation));
+        }
+        facts.cache = Some(match operation {
+            Operation::Read(_) => CacheUse::Refused,
+            Operation::SetPoints => CacheUse::Method,
+        });
+        Ok(Admitted { key, authorization: Authorization(raw) })
+    }
+
+    fn stranger(&self, state: &State, head: &Head<'_>, fault: Fault) -> Fault {
+        let limits = &state.config.limits;
+        match self.strangers.decide(limits.strangers, head.client, self.now()) {
+            Verdict::Refused { wait } if !limits.shadow => {
+                Fault::TooManyRequests { retry_after: seconds_up(wait).max(1) }
+            }
+            Verdict::Refused { .. } | Verdict::Admitted => fault,
+        }
+    }
+}

@@ -1,0 +1,59 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::keys::Key;
+use crate::limits::Spent;
+use crate::wire::{Fault, Operation, RequestId};
+
+/// What is said to the caller, and what was found on the way to it.
+#[derive(Debug)]
+pub struct Reply {
+    pub answer: Result<Arc<str>, Fault>,
+    pub facts: Facts,
+}
+
+/// What was found out about a request, as far as it came: for the answer's headers and the log.
+#[derive(Debug)]
+pub struct Facts {
+    pub id: RequestId,
+    pub operation: Option<Operation>,
+    pub key: Option<Arc<Key>>,
+    pub spent: Option<Spent>,
+    /// Over its limit, whether or not that was held against it (`limits.shadow`).
+    pub over_limit: bool,
+    pub cache: Option<CacheUse>,
+}
+
+impl Facts {
+    pub fn new(id: RequestId) -> Self {
+        Facts { id, operation: None, key: None, spent: None, over_limit: false, cache: None }
+    }
+}
+
+/// The part the cache had in an answer (RFC 9211; contract section 1, "Headers on answers").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CacheUse {
+    Hit {
+        ttl: Duration,
+        age: Duration,
+    },
+    /// Stale, while it is asked for anew.
+    WhileRevalidating {
+        age: Duration,
+    },
+    /// Stale, since the origin failed.
+    IfError {
+        age: Duration,
+    },
+    /// The origin was asked; `stale`: for an answer that was held but too old.
+    Asked {
+        stale: bool,
+        stored: bool,
+    },
+    /// Another caller's question to the origin was joined.
+    Collapsed,
+    /// A write, which goes to the origin by its nature.
+    Method,
+    /// Refused before the cache was asked.
+    Refused,
+}

@@ -1,0 +1,263 @@
+//! The rules, on the built-in backend, with a clock that the test moves and no socket.
+
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::config;
+use crate::model::{Digest, GuildId, MemberId, Scope};
+use crate::origin::Builtin;
+use crate::store::{KeyRecord, SqliteStore};
+use crate::wire::Param;
+
+/// A gateway over a store of its own, at Unix second 1000.
+struct World {
+    gateway: Arc<Gateway>,
+    store: Arc<SqliteStore>,
+    source: KeySource,
+    _folder: TempDir,
+}
+
+const GUILD: &str = "81384788765712384";
+
+struct Bytes<'b>(&'b [u8]);
+
+impl Body for Bytes<'_> {
+    async fn whole(&mut self) -> Result<&[u8], Fault> {
+        Ok(self.0)
+    }
+}
+
+/// A body that must not be asked for.
+struct Untouched;
+
+impl Body for Untouched {
+    async fn whole(&mut self) -> Result<&[u8], Fault> {
+        panic!("the body was read")
+    }
+}
+
+impl World {
+    async fn new(toml: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let config = config::load_str(toml, folder.path(), "test").unwrap().config;
+        let store = Arc::new(SqliteStore::open(folder.path().join("test.db")).unwrap());
+        let guild: GuildId = GUILD.parse().unwrap();
+        store.add_guild(&guild, "Night Watch").await.unwrap();
+        for (id, scope, expires) in
+            [("k1", Scope::Write, None), ("k2", Scope::Read, None), ("k3", Scope::Write, Some(2000))]
+        {
+            let key = KeyRecord {
+                id: id.into(),
+                name: String::new(),
+                guild: guild.clone(),
+                digest: Digest::of(id.as_bytes()),
+                tier: None,
+                scope,
+                created: 0,
+                expires,
+                last_used: None,
+            };
+            store.create_key(key).await.unwrap();
+        }
+        let clock = Clock::manual(1000);
+        let source = KeySource::Store(store.clone());
+        let book = Book::new(source.list().await.unwrap(), &config.limits, &Book::default(), clock.now());
+        let origin = Arc::new(Origin::Builtin(Builtin::new(store.clone(), clock.clone())));
+        let state = State { config: Arc::new(config), book: Arc::new(book), origin };
+        World { gateway: Arc::new(Gateway::new(clock, state)), store, source, _folder: folder }
+    }
+
+    async fn ask(&self, operation: &str, key: &str, body: &str) -> Reply {
+        let path = format!("/{operation}");
+        self.ask_head(&Head { path: path.as_bytes(), authorization: Some(key.as_bytes()), ..head() }, body).await
+    }
+
+    async fn ask_head(&self, head: &Head<'_>, body: &str) -> Reply {
+        let state = self.gateway.state().clone();
+        self.gateway.handle(&state, head, &mut Bytes(body.as_bytes())).await
+    }
+
+    async fn refused_unread(&self, head: &Head<'_>) -> Fault {
+        let state = self.gateway.state().clone();
+        self.gateway.handle(&state, head, &mut Untouched).await.answer.unwrap_err()
+    }
+
+    fn advance(&self, seconds: u64) {
+        self.gateway.clock.advance(Duration::from_secs(seconds));
+    }
+
+    fn guild(&self) -> GuildId {
+        GUILD.parse().unwrap()
+    }
+}
+
+fn head() -> Head<'static> {
+    Head {
+        method: b"POST",
+        path: b"/getPoints",
+        authorization: Some(b"k1"),
+        content_type: None,
+        content_encoded: false,
+        content_length: None,
+        client: [127, 0, 0, 1].into(),
+    }
+}
+
+fn seven() -> MemberId {
+    "7".parse().unwrap()
+}
+
+fn text(reply: &Reply) -> &str {
+    reply.answer.as_deref().unwrap()
+}
+
+const PLENTY: &str = "limits.tiers.standard = { rate = \"1000/s\", burst = 1000 }\n";
+
+#[tokio::test]
+async fn refusals_come_in_the_contracts_order_and_before_the_body() {
+    let w = World::new("limits.tiers.standard = { rate = \"1/s\", burst = 3 }").await;
+    let bad = Head { path: b"/nothing", method: b"GET", content_length: Some(1 << 30), authorization: None, ..head() };
+    assert_eq!(w.refused_unread(&bad).await, Fault::UnknownOperation);
+    let bad = Head { path: b"/setPoints", ..bad };
+    assert_eq!(w.refused_unread(&bad).await, Fault::MethodNotPost);
+    let bad = Head { method: b"POST", ..bad };
+    assert_eq!(w.refused_unread(&bad).await, Fault::BodyTooLarge);
+    let bad = Head { content_length: None, content_type: Some(b"text/html"), ..bad };
+    assert_eq!(w.refused_unread(&bad).await, Fault::NoKey);
+    let bad = Head { authorization: Some(b""), ..bad };
+    assert_eq!(w.refused_unread(&bad).await, Fault::NoKey);
+    let bad = Head { authorization: Some(b"k9"), ..bad };
+    assert_eq!(w.refused_unread(&bad).await, Fault::IncorrectKey);
+    let bad = Head { authorization: Some(b"k2"), ..bad };
+    let not_allowed = Fault::NotAllowed(Operation::SetPoints);
+    assert_eq!(w.refused_unread(&bad).await, not_allowed);
+    let bad = Head { path: b"/getPoints", ..bad };
+    assert_eq!(w.refused_unread(&bad).await, Fault::NotAForm);
+    let bad = Head { content_type: None, content_encoded: true, ..bad };
+    assert_eq!(w.refused_unread(&bad).await, Fault::NotAForm);
+    // The three above have used the burst up: 12 comes before all of them.
+    assert_eq!(w.refused_unread(&bad).await, Fault::TooManyRequests { retry_after: 1 });
+    let bad = Head { path: b"/setPoints", ..bad };
+    assert_eq!(w.refused_unread(&bad).await, Fault::TooManyRequests { retry_after: 1 });
+    w.advance(3);
+    w.store.set_guild_left(&w.guild(), true).await.unwrap();
+    w.gateway.take_book(w.source.list().await.unwrap());
+    let ask = async |body| w.ask("getPoints", "k1", body).await.answer.unwrap_err();
+    assert_eq!(ask("memberID=7&memberID=7").await, Fault::Repeated(Param::MemberId));
+    assert_eq!(ask("memberID=7").await, Fault::GuildGone);
+}
+
+#[tokio::test]
+async fn an_answer_is_given_from_memory_until_its_ttl_is_over() {
+    let w = World::new(PLENTY).await;
+    w.store.set_member(&w.guild(), seven(), None, Some(3)).await.unwrap();
+    let first = w.ask("getPoints", "k1", "memberID=7").await;
+    assert_eq!((text(&first), first.facts.cache), ("3", Some(CacheUse::Asked { stale: false, stored: true })));
+    w.store.set_member(&w.guild(), seven(), None, Some(4)).await.unwrap();
+    w.advance(12);
+    let hit = w.ask("getPoints", "k2", "memberID=007").await;
+    let (ttl, age) = (Duration::from_secs(18), Duration::from_secs(12));
+    assert_eq!((text(&hit), hit.facts.cache), ("3", Some(CacheUse::Hit { ttl, age })));
+    w.advance(18);
+    let late = w.ask("getPoints", "k1", "memberID=7").await;
+    assert_eq!((text(&late), late.facts.cache), ("4", Some(CacheUse::Asked { stale: true, stored: true })));
+}
+
+#[tokio::test]
+async fn a_read_after_a_write_gives_what_was_written() {
+    let w = World::new(PLENTY).await;
+    assert_eq!(text(&w.ask("getPoints", "k1", "memberID=7").await), "0");
+    let set = w.ask("setPoints", "k1", "memberID=7&amount=-5").await;
+    assert_eq!(text(&set), "Successfully set '7' points to '-5'");
+    assert_eq!(set.facts.cache, Some(CacheUse::Method));
+    assert_eq!(text(&w.ask("getPoints", "k2", "memberID=7").await), "-5");
+}
+
+#[tokio::test]
+async fn a_warn_is_never_given_past_its_expiry_even_by_a_wall_clock_that_jumps() {
+    let w = World::new(PLENTY).await;
+    w.store.add_warn(&w.guild(), seven(), "Mod", "spam", 1010).await.unwrap();
+    w.store.add_warn(&w.guild(), seven(), "Mod", "more", 9999).await.unwrap();
+    let both = w.ask("getWarns", "k1", "memberID=7").await;
+    assert!(text(&both).contains("spam") && text(&both).contains("more"));
+    w.advance(9);
+    assert!(text(&w.ask("getWarns", "k1", "memberID=7").await).contains("spam"));
+    w.gateway.clock.set_unix(1010);
+    let later = w.ask("getWarns", "k1", "memberID=7").await;
+    assert_eq!(text(&later), "{warns_7_id_2_9999=Mod: more (Expires 9999)}");
+}
+
+#[tokio::test]
+async fn retry_after_names_a_second_at_which_the_key_is_let_in() {
+    let w = World::new("limits.tiers.standard = { rate = \"1/m\", burst = 1 }").await;
+    assert!(w.ask("getPoints", "k1", "memberID=7").await.answer.is_ok());
+    w.advance(1);
+    let refused = w.ask("getPoints", "k1", "memberID=7").await.answer.unwrap_err();
+    assert_eq!(refused, Fault::TooManyRequests { retry_after: 59 });
+    w.advance(58);
+    assert!(w.ask("getPoints", "k1", "memberID=7").await.answer.is_err());
+    assert!(w.ask("getPoints", "k2", "memberID=7").await.answer.is_ok(), "a neighbour pays nothing");
+    w.advance(1);
+    assert!(w.ask("getPoints", "k1", "memberID=7").await.answer.is_ok());
+}
+
+#[tokio::test]
+async fn in_shadow_limits_are_counted_and_nobody_is_refused() {
+    let w = World::new("[limits]\nshadow = true\ntiers.standard = { rate = \"1/m\", burst = 1 }\nstrangers = { rate = \"1/m\", burst = 1 }").await;
+    let over = [w.ask("getPoints", "k1", "memberID=7").await, w.ask("getPoints", "k1", "memberID=7").await];
+    assert!(over.iter().all(|reply| reply.answer.is_ok()));
+    assert_eq!(over.map(|reply| reply.facts.over_limit), [false, true]);
+    for _ in 0..3 {
+        assert_eq!(w.ask("getPoints", "k9", "").await.answer.unwrap_err(), Fault::IncorrectKey);
+    }
+}
+
+#[tokio::test]
+async fn strangers_are_held_to_their_budget_and_a_known_key_is_not() {
+    let w = World::new("limits.strangers = { rate = \"1/s\", burst = 2 }").await;
+    for key in ["k8", "k9"] {
+        assert_eq!(w.ask("getPoints", key, "").await.answer.unwrap_err(), Fault::IncorrectKey);
+    }
+    let refused = w.ask("getPoints", "", "").await;
+    assert_eq!(refused.answer.unwrap_err(), Fault::TooManyRequests { retry_after: 1 });
+    assert!(refused.facts.spent.is_none(), "no key, no RateLimit");
+    assert!(w.ask("getPoints", "k1", "memberID=7").await.answer.is_ok());
+}
+
+#[tokio::test]
+async fn a_reload_is_in_force_with_the_next_request_and_refills_no_one() {
+    let w = World::new("limits.tiers.standard = { rate = \"1/m\", burst = 2 }").await;
+    for _ in 0..2 {
+        assert!(w.ask("getPoints", "k1", "memberID=7").await.answer.is_ok());
+    }
+    let toml = "answers.service_name = \"Watch\"\nlimits.tiers.standard = { rate = \"1/s\", burst = 20 }";
+    let config = config::load_str(toml, w._folder.path(), "test").unwrap().config;
+    let origin = w.gateway.state().origin.clone();
+    w.gateway.reload(config, w.source.list().await.unwrap(), origin);
+    let refused = w.ask("getPoints", "k1", "memberID=7").await.answer.unwrap_err();
+    assert_eq!(refused, Fault::TooManyRequests { retry_after: 1 });
+    w.advance(1);
+    assert!(w.ask("getPoints", "k1", "memberID=7").await.answer.is_ok());
+    assert_eq!(w.gateway.state().config.answers.wording.service_name, "Watch");
+}
+
+#[tokio::test]
+async fn a_key_is_refused_from_the_second_it_expires_its_cached_answers_included() {
+    let w = World::new(PLENTY).await;
+    assert!(w.ask("getPoints", "k3", "memberID=7").await.answer.is_ok());
+    w.gateway.clock.set_unix(1999);
+    assert!(w.ask("getPoints", "k3", "memberID=7").await.answer.is_ok());
+    w.gateway.clock.set_unix(2000);
+    assert_eq!(w.ask("getPoints", "k3", "memberID=7").await.answer.unwrap_err(), Fault::IncorrectKey);
+}
+
+#[tokio::test]
+async fn a_revoked_key_is_refused_even_when_the_answer_is_cached() {
+    let w = World::new(PLENTY).await;
+    assert!(w.ask("getPoints", "k1", "memberID=7").await.answer.is_ok());
+    w.store.revoke_key("k1").await.unwrap();
+    w.gateway.take_book(w.source.list().await.unwrap());
+    assert_eq!(w.ask("getPoints", "k1", "memberID=7").await.answer.unwrap_err(), Fault::IncorrectKey);
+}

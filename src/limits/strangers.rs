@@ -1,0 +1,81 @@
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+
+use super::{Bucket, Verdict};
+use crate::clock::Tick;
+use crate::config::Rate;
+
+/// Buckets for all the addresses there are: 512 KiB, whoever comes. Two addresses whose hashes
+/// meet share a budget; they are strangers both, and a known key never pays here.
+const BUCKETS: usize = 1 << 16;
+
+/// What each client address may spend on requests that end in 01 or 02 (`[limits.strangers]`).
+pub struct Strangers {
+    buckets: Box<[Bucket]>,
+    // Random per process, so that nobody can choose an address that meets a certain other's.
+    hasher: RandomState,
+}
+
+impl Default for Strangers {
+    fn default() -> Self {
+        Strangers { buckets: (0..BUCKETS).map(|_| Bucket::default()).collect(), hasher: RandomState::new() }
+    }
+}
+
+impl Strangers {
+    /// Charges one request to an address.
+    pub fn decide(&self, rate: Rate, address: IpAddr, now: Tick) -> Verdict {
+        self.bucket(address).decide(rate, now)
+    }
+
+    /// Carries every budget over to another rate.
+    pub fn take_over(&self, from: Rate, to: Rate, now: Tick) {
+        self.buckets.iter().for_each(|bucket| bucket.carry(from, to, now));
+    }
+
+    fn bucket(&self, address: IpAddr) -> &Bucket {
+        let hash = self.hasher.hash_one(network(address));
+        &self.buckets[hash as usize % BUCKETS]
+    }
+}
+
+/// What counts as one address: an IPv4 address, or an IPv6 /64, which is what one customer has.
+fn network(address: IpAddr) -> u64 {
+    match address.to_canonical() {
+        IpAddr::V4(v4) => u64::from(v4.to_bits()),
+        IpAddr::V6(v6) => (v6.to_bits() >> 64) as u64,
+    }
+}
+
+impl fmt::Debug for Strangers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Strangers").field("buckets", &self.buckets.len()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use super::*;
+
+    const RATE: Rate = Rate { period_ns: 1_000_000_000, burst: NonZeroU32::new(2).unwrap() };
+
+    #[test]
+    fn addresses_of_one_ipv6_network_share_a_budget_and_others_do_not() {
+        let strangers = Strangers::default();
+        let ask = |a: &str| strangers.decide(RATE, a.parse().unwrap(), Tick(0));
+        assert_eq!(ask("2001:db8::1"), Verdict::Admitted);
+        assert_eq!(ask("2001:db8::2"), Verdict::Admitted);
+        assert!(matches!(ask("2001:db8::3"), Verdict::Refused { .. }));
+        // One of these may meet that bucket by chance; not all of them can.
+        assert!((1..9).any(|n| ask(&format!("2001:db8:{n}::1")) == Verdict::Admitted));
+    }
+
+    #[test]
+    fn a_mapped_ipv4_address_is_the_ipv4_address() {
+        assert_eq!(network("::ffff:10.0.0.1".parse().unwrap()), network("10.0.0.1".parse().unwrap()));
+        assert_ne!(network("10.0.0.2".parse().unwrap()), network("10.0.0.1".parse().unwrap()));
+    }
+}

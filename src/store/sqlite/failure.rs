@@ -1,0 +1,71 @@
+//! SQLite's errors as lines for the operator: what failed, and what to do next.
+
+use std::fmt::Display;
+use std::path::Path;
+
+use rusqlite::{Error, ErrorCode};
+
+use crate::store::StoreError;
+
+/// Whether another connection's lock is all that is wrong.
+pub(super) fn is_busy(error: &Error) -> bool {
+    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
+}
+
+/// Whether the disk or the file failed, and not the statement: nothing else in the transaction can
+/// be trusted to have been written then.
+pub(super) fn is_the_files(error: &Error) -> bool {
+    use ErrorCode::*;
+    matches!(
+        error.sqlite_error_code(),
+        Some(
+            SystemIoFailure
+                | DiskFull
+                | DatabaseCorrupt
+                | NotADatabase
+                | CannotOpen
+                | ReadOnly
+                | PermissionDenied
+                | OutOfMemory
+                | FileLockingProtocolFailed
+                | InternalMalfunction
+        )
+    )
+}
+
+/// An error of a store that is open. A lock is `Busy`: SQLite reports it before it writes anything.
+pub(in crate::store) fn of(path: &Path, error: &Error) -> StoreError {
+    if is_busy(error) {
+        return StoreError::Busy(format!("another process is writing to {}; try again", path.display()));
+    }
+    StoreError::Failed(line(path, error))
+}
+
+/// One line on what is wrong with the file and what to do about it.
+pub(super) fn line(path: &Path, error: &Error) -> String {
+    let path = path.display();
+    match error.sqlite_error_code() {
+        Some(ErrorCode::NotADatabase) => {
+            format!("{path} is not an SQLite file; name another file for the store, or move this one away")
+        }
+        Some(ErrorCode::DatabaseCorrupt) => cut_short(&path, error),
+        Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => read_only(&path),
+        Some(ErrorCode::CannotOpen) => {
+            format!("{path} cannot be opened ({error}); check that the file and its folder belong to this user")
+        }
+        Some(ErrorCode::DiskFull) => format!("the disk of {path} is full; make room, then try again"),
+        _ => format!("{path}: {error}"),
+    }
+}
+
+pub(super) fn read_only(path: &dyn Display) -> String {
+    format!("{path} is read-only; make the file and its folder writable for this user (chmod u+w)")
+}
+
+fn cut_short(path: &dyn Display, why: &dyn Display) -> String {
+    format!("{path} is damaged or cut short ({why}); put a backup in its place, and remove its -wal and -shm")
+}
+
+pub(super) fn damaged(path: &Path, why: &str) -> StoreError {
+    StoreError::Failed(cut_short(&path.display(), &why))
+}

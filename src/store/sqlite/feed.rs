@@ -1,0 +1,178 @@
+//! The change feed: what was changed is numbered in the store, in the change's own transaction, so
+//! a change and its notice are there together or not at all.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::{Connection, params};
+
+use super::failure;
+use super::open::{self, Identity};
+use crate::model::MemberId;
+use crate::store::{Change, StoreError};
+
+/// Changes kept. One is written a batch, its own writer's among them, and a follower asks several
+/// times a second: this is most of a second of one-write batches, and minutes of usual traffic.
+pub(super) const KEPT: i64 = 8192;
+
+/// Old changes are pruned once in so many, so that a commit seldom pays for it.
+const PRUNE_EVERY: i64 = 64;
+
+/// Members told one by one in an answer; with more, forgetting everything is cheaper.
+const TOLD: usize = 100_000;
+
+/// How long a look at the feed waits for a lock; in WAL mode only recovery makes it wait.
+const BUSY: Duration = Duration::from_millis(250);
+
+const KIND_MEMBERS: i64 = 1;
+const KIND_DIRECTORY: i64 = 2;
+const KIND_EVERYTHING: i64 = 3;
+
+/// What a transaction has changed so far.
+#[derive(Debug, Default)]
+pub(in crate::store) struct Marks {
+    members: Vec<MemberId>,
+    directory: bool,
+    everything: bool,
+}
+
+impl Marks {
+    pub(in crate::store) fn add(&mut self, change: &Change) {
+        match change {
+            Change::Member(member) => self.members.push(*member),
+            Change::Directory => self.directory = true,
+            Change::Everything => self.everything = true,
+        }
+    }
+
+    /// Writes the marks as changes made by `node`, and prunes old ones down to `kept`.
+    pub(in crate::store) fn write(&self, conn: &Connection, node: i64, kept: i64) -> rusqlite::Result<()> {
+        if self.everything {
+            return insert(conn, node, KIND_EVERYTHING, None, kept);
+        }
+        if self.directory {
+            insert(conn, node, KIND_DIRECTORY, None, kept)?;
+        }
+        if !self.members.is_empty() {
+            let blob: Vec<u8> = self.members.iter().flat_map(|m| m.as_i64().to_le_bytes()).collect();
+            insert(conn, node, KIND_MEMBERS, Some(&blob), kept)?;
+        }
+        Ok(())
+    }
+}
+
+fn insert(conn: &Connection, node: i64, kind: i64, members: Option<&[u8]>, kept: i64) -> rusqlite::Result<()> {
+    conn.prepare_cached("INSERT INTO change (node, kind, members) VALUES (?1, ?2, ?3)")?
+        .execute(params![node, kind, members])?;
+    let seq = conn.last_insert_rowid();
+    if seq % PRUNE_EVERY.min(kept) == 0 {
+        conn.prepare_cached("DELETE FROM change WHERE seq <= ?1")?.execute([seq - kept])?;
+    }
+    Ok(())
+}
+
+/// Follows the changes that others make.
+#[derive(Debug)]
+pub(super) struct Feed {
+    conn: Connection,
+    path: PathBuf,
+    identity: Identity,
+    node: i64,
+    /// SQLite's own count of commits by others: moves whenever there may be something to read.
+    version: i64,
+    /// The newest change read.
+    last: i64,
+}
+
+impl Feed {
+    /// Starts after the newest change there is.
+    pub(super) fn open(path: &Path, identity: Identity, node: i64) -> Result<Self, StoreError> {
+        let start = || -> rusqlite::Result<(Connection, i64, i64)> {
+            let conn = open::readable(path, BUSY)?;
+            // In this order: a commit between the two moves the version, and is looked for again.
+            let version = data_version(&conn)?;
+            let last = newest(&conn)?;
+            Ok((conn, version, last))
+        };
+        let (conn, version, last) = start().map_err(|e| failure::of(path, &e))?;
+        Ok(Feed { conn, path: path.to_owned(), identity, node, version, last })
+    }
+
+    /// What others changed since the last call.
+    pub(super) fn changes(&mut self) -> Result<Vec<Change>, StoreError> {
+        self.identity.check(&self.path)?;
+        self.read().map_err(|e| failure::of(&self.path, &e))
+    }
+
+    fn read(&mut self) -> rusqlite::Result<Vec<Change>> {
+        let version = data_version(&self.conn)?;
+        if version == self.version {
+            return Ok(Vec::new());
+        }
+        let found = self.since_last()?;
+        // Only now: a look that failed is made again.
+        self.version = version;
+        Ok(found)
+    }
+
+    fn since_last(&mut self) -> rusqlite::Result<Vec<Change>> {
+        let mut statement =
+            self.conn.prepare_cached("SELECT seq, node, kind, members FROM change WHERE seq >= ?1 ORDER BY seq")?;
+        let mut rows = statement.query([self.last])?;
+        let mut found = Marks::default();
+        let mut last = self.last;
+        let mut first = None;
+        while let Some(row) = rows.next()? {
+            let seq: i64 = row.get(0)?;
+            first.get_or_insert(seq);
+            if seq == self.last {
+                continue;
+            }
+            last = seq;
+            if row.get::<_, i64>(1)? == self.node {
+                continue;
+            }
+            match row.get(2)? {
+                KIND_MEMBERS => found.members.extend(members(row.get_ref(3)?.as_blob_or_null()?.unwrap_or_default())),
+                KIND_DIRECTORY => found.directory = true,
+                _ => found.everything = true,
+            }
+        }
+        match first {
+            // Rows between the last one read and the oldest one left were pruned unread.
+            Some(first) => {
+                let gap = first > self.last + 1;
+                self.last = last;
+                Ok(told(found, gap))
+            }
+            None if self.last == 0 => Ok(Vec::new()),
+            // The newest row is never pruned: the store was put back to an earlier state.
+            None => {
+                self.last = newest(&self.conn)?;
+                Ok(told(found, true))
+            }
+        }
+    }
+}
+
+fn told(mut found: Marks, gap: bool) -> Vec<Change> {
+    found.members.sort_unstable();
+    found.members.dedup();
+    if gap || found.everything || found.members.len() > TOLD {
+        return vec![Change::Everything];
+    }
+    let directory = found.directory.then_some(Change::Directory);
+    directory.into_iter().chain(found.members.into_iter().map(Change::Member)).collect()
+}
+
+fn members(blob: &[u8]) -> impl Iterator<Item = MemberId> {
+    blob.as_chunks::<8>().0.iter().filter_map(|bytes| MemberId::new(u64::from_le_bytes(*bytes)))
+}
+
+fn data_version(conn: &Connection) -> rusqlite::Result<i64> {
+    conn.prepare_cached("PRAGMA data_version")?.query_row([], |row| row.get(0))
+}
+
+fn newest(conn: &Connection) -> rusqlite::Result<i64> {
+    conn.prepare_cached("SELECT coalesce(max(seq), 0) FROM change")?.query_row([], |row| row.get(0))
+}

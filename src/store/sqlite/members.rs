@@ -1,0 +1,184 @@
+//! Members, their warns and reviews, one record at a time. They may be changed while the bot is
+//! away from the guild: only the callers' own operations end in 03 then.
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::directory::{changed, guild_number};
+use super::{Fault, SqliteStore, Writes};
+use crate::model::{GuildId, MemberId, RATINGS, Review, Warn, one_line};
+use crate::store::{Change, MemberRecord, StoreError};
+
+/// What makes a member that is not there yet: named by its id, without points.
+const MAKE_MEMBER: &str = "INSERT INTO member (guild, member, name, points) VALUES (?1, ?2, ?3, 0) \
+    ON CONFLICT (guild, member) DO NOTHING";
+
+impl SqliteStore {
+    /// Sets what is given of a member's name and points, making the member if need be.
+    pub async fn set_member(
+        &self,
+        guild: &GuildId,
+        member: MemberId,
+        name: Option<&str>,
+        points: Option<i64>,
+    ) -> Result<(), StoreError> {
+        let (guild, name) = (guild.clone(), name.map(|name| one_line(name).into_owned()));
+        let set = move |conn: &Connection| {
+            let no = make_member(conn, &guild, member)?;
+            conn.prepare_cached(
+                "UPDATE member SET name = coalesce(?3, name), points = coalesce(?4, points) \
+                 WHERE guild = ?1 AND member = ?2",
+            )?
+            .execute(params![no, member.as_i64(), name, points])?;
+            Ok(())
+        };
+        self.write(Change::Member(member), set).await
+    }
+
+    /// A guild's members in ascending id order.
+    pub async fn members(&self, guild: &GuildId) -> Result<Vec<MemberRecord>, StoreError> {
+        let sql = "SELECT member, name, points FROM member WHERE guild = ?1 AND ?2 IS NULL ORDER BY member";
+        self.listed(guild, None, sql, |row| {
+            Ok(MemberRecord { member: member(row, 0)?, name: row.get(1)?, points: row.get(2)? })
+        })
+    }
+
+    /// Removes a member with its warns and reviews; one that is not there is refused.
+    pub async fn remove_member(&self, guild: &GuildId, member: MemberId) -> Result<(), StoreError> {
+        let guild = guild.clone();
+        let remove = move |conn: &Connection| {
+            let no = guild_number(conn, &guild)?;
+            let sql = "DELETE FROM member WHERE guild = ?1 AND member = ?2";
+            let removed = conn.prepare_cached(sql)?.execute(params![no, member.as_i64()])?;
+            changed(removed, || format!("guild {guild} has no member {member}"))
+        };
+        self.write(Change::Member(member), remove).await
+    }
+
+    /// Warns a member, making it if need be; answers the warn's id, the guild's highest + 1.
+    pub async fn add_warn(
+        &self,
+        guild: &GuildId,
+        member: MemberId,
+        author: &str,
+        reason: &str,
+        expires: i64,
+    ) -> Result<i64, StoreError> {
+        let guild = guild.clone();
+        let (author, reason) = (one_line(author).into_owned(), one_line(reason).into_owned());
+        let add = move |conn: &Connection| {
+            let no = make_member(conn, &guild, member)?;
+            let id = next_id(conn, no, "SELECT coalesce(max(id), 0) FROM warn WHERE guild = ?1")?;
+            let sql = "INSERT INTO warn (guild, member, id, author, reason, expires) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+            conn.prepare_cached(sql)?.execute(params![no, member.as_i64(), id, author, reason, expires])?;
+            Ok(id)
+        };
+        self.write(Change::Member(member), add).await
+    }
+
+    /// A guild's warns, expired ones too, or those of one of its members: by member, then by id.
+    pub async fn list_warns(&self, guild: &GuildId, of: Option<MemberId>) -> Result<Vec<(MemberId, Warn)>, StoreError> {
+        let sql = "SELECT member, id, author, reason, expires FROM warn \
+            WHERE guild = ?1 AND (?2 IS NULL OR member = ?2) ORDER BY member, id";
+        self.listed(guild, of, sql, |row| {
+            let warn = Warn { id: row.get(1)?, author: row.get(2)?, reason: row.get(3)?, expires: row.get(4)? };
+            Ok((member(row, 0)?, warn))
+        })
+    }
+
+    /// Takes a warn back; one that is not there is refused.
+    pub async fn remove_warn(&self, guild: &GuildId, id: i64) -> Result<(), StoreError> {
+        self.remove(guild, id, "warn", "DELETE FROM warn WHERE guild = ?1 AND id = ?2 RETURNING member").await
+    }
+
+    /// Reviews a member, making it if need be; answers the review's id, the guild's highest + 1.
+    pub async fn add_review(
+        &self,
+        guild: &GuildId,
+        member: MemberId,
+        author: &str,
+        rating: u8,
+        text: &str,
+    ) -> Result<i64, StoreError> {
+        if !RATINGS.contains(&rating) {
+            return Err(StoreError::Refused(format!("a rating is {} to {}", RATINGS.start(), RATINGS.end())));
+        }
+        let guild = guild.clone();
+        let (author, text) = (one_line(author).into_owned(), one_line(text).into_owned());
+        let add = move |conn: &Connection| {
+            let no = make_member(conn, &guild, member)?;
+            let id = next_id(conn, no, "SELECT coalesce(max(id), 0) FROM review WHERE guild = ?1")?;
+            let sql = "INSERT INTO review (guild, member, id, author, rating, text) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+            conn.prepare_cached(sql)?.execute(params![no, member.as_i64(), id, author, rating, text])?;
+            Ok(id)
+        };
+        self.write(Change::Member(member), add).await
+    }
+
+    /// A guild's reviews, or those of one of its members: by member, then by id.
+    pub async fn list_reviews(
+        &self,
+        guild: &GuildId,
+        of: Option<MemberId>,
+    ) -> Result<Vec<(MemberId, Review)>, StoreError> {
+        let sql = "SELECT member, id, author, rating, text FROM review \
+            WHERE guild = ?1 AND (?2 IS NULL OR member = ?2) ORDER BY member, id";
+        self.listed(guild, of, sql, |row| {
+            let review = Review { id: row.get(1)?, author: row.get(2)?, rating: row.get(3)?, text: row.get(4)? };
+            Ok((member(row, 0)?, review))
+        })
+    }
+
+    /// Removes a review; one that is not there is refused.
+    pub async fn remove_review(&self, guild: &GuildId, id: i64) -> Result<(), StoreError> {
+        self.remove(guild, id, "review", "DELETE FROM review WHERE guild = ?1 AND id = ?2 RETURNING member").await
+    }
+
+    /// Removes a warn or review by `sql`, which answers whose it was.
+    async fn remove(&self, guild: &GuildId, id: i64, what: &'static str, sql: &'static str) -> Result<(), StoreError> {
+        let guild = guild.clone();
+        let take = move |conn: &Connection| {
+            let no = guild_number(conn, &guild)?;
+            let owner = conn.prepare_cached(sql)?.query_row([no, id], |row| member(row, 0)).optional()?;
+            let absent = || Fault::Own(StoreError::Refused(format!("guild {guild} has no {what} {id}")));
+            owner.map(|owner| ((), Change::Member(owner))).ok_or_else(absent)
+        };
+        self.writer.run(Writes::Several, take).await
+    }
+
+    /// The rows of `sql`, whose parameters are the guild's number and a member or NULL.
+    fn listed<T>(
+        &self,
+        guild: &GuildId,
+        of: Option<MemberId>,
+        sql: &str,
+        each: impl Fn(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Vec<T>, StoreError> {
+        self.readers.with(|conn| {
+            let no = match guild_number(conn, guild) {
+                Ok(no) => no,
+                Err(Fault::Own(refused)) => return Ok(Err(refused)),
+                Err(Fault::Sqlite(error)) => return Err(error),
+            };
+            let mut statement = conn.prepare_cached(sql)?;
+            let rows = statement.query_map(params![no, of.map(MemberId::as_i64)], &each)?;
+            rows.collect::<rusqlite::Result<Vec<T>>>().map(Ok)
+        })?
+    }
+}
+
+/// Makes the member if need be; answers the guild's number.
+fn make_member(conn: &Connection, guild: &GuildId, member: MemberId) -> Result<i64, Fault> {
+    let no = guild_number(conn, guild)?;
+    conn.prepare_cached(MAKE_MEMBER)?.execute(params![no, member.as_i64(), member.to_string()])?;
+    Ok(no)
+}
+
+fn next_id(conn: &Connection, guild: i64, highest: &str) -> Result<i64, Fault> {
+    let highest: i64 = conn.prepare_cached(highest)?.query_row([guild], |row| row.get(0))?;
+    highest.checked_add(1).ok_or_else(|| Fault::Own(StoreError::Refused("the guild's ids are used up".to_owned())))
+}
+
+fn member(row: &Row<'_>, column: usize) -> rusqlite::Result<MemberId> {
+    let id: i64 = row.get(column)?;
+    u64::try_from(id).ok().and_then(MemberId::new).ok_or(rusqlite::Error::IntegralValueOutOfRange(column, id))
+}

@@ -1,0 +1,147 @@
+//! The store in an SQLite file: one writing thread (group commit), readers that do not wait for
+//! it, and a numbered feed of changes for other processes.
+
+mod directory; // guilds and keys
+mod failure;
+mod feed;
+mod members; // members, their warns and reviews
+pub(super) mod open;
+mod readers;
+#[cfg(test)]
+pub(in crate::store) mod tests;
+mod writer;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::{Change, GuildRecord, KeyRecord, Store, StoreError};
+use crate::model::{GuildId, MemberId, Review, Warn};
+use feed::Feed;
+use readers::Readers;
+use writer::{Fault, Plan, Writer, Writes};
+
+pub(super) use failure::of as file_failure;
+pub(super) use feed::Marks;
+
+/// How long a write waits for another process's lock, such as an import's (contract section 2).
+pub const BUSY_WAIT: Duration = Duration::from_secs(2);
+
+const SET_POINTS: &str = "INSERT INTO member (guild, member, name, points) \
+    SELECT no, ?2, ?3, ?4 FROM guild WHERE id = ?1 AND gone = 0 \
+    ON CONFLICT (guild, member) DO UPDATE SET points = excluded.points RETURNING name";
+
+/// What may be set about a store; the defaults are the contract's.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How long a write waits for another process's lock, from its queueing on.
+    pub busy_wait: Duration,
+    /// Changes kept for others to read; who is further behind is told [`Change::Everything`].
+    pub feed_kept: i64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings { busy_wait: BUSY_WAIT, feed_kept: feed::KEPT }
+    }
+}
+
+/// A store in an SQLite file. Dropping it finishes the writes that are queued.
+#[derive(Debug)]
+pub struct SqliteStore {
+    // Dropped in this order: the writer's connection closes last and so tidies the WAL away.
+    feed: Mutex<Feed>,
+    readers: Readers,
+    writer: Writer,
+    path: PathBuf,
+    node: i64,
+    feed_kept: i64,
+}
+
+impl SqliteStore {
+    /// Opens the store, making the file (mode 0600) and bringing its schema up to date if need be.
+    /// A file that cannot be used is named with what to do about it. Blocks.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
+        Self::open_with(path, Settings::default())
+    }
+
+    /// As [`SqliteStore::open`], with settings of one's own.
+    pub fn open_with(path: impl AsRef<Path>, settings: Settings) -> Result<Self, StoreError> {
+        // Absolute, so that no name has a meaning of its own to SQLite, as ":memory:" has.
+        let path = std::path::absolute(path.as_ref())
+            .map_err(|e| StoreError::Failed(format!("'{}' is no name for a store: {e}", path.as_ref().display())))?;
+        let identity = open::prepare(&path)?;
+        super::transfer::remove_leftovers(&path);
+        let node = getrandom::u64().map_err(|e| StoreError::Failed(format!("no random number to be had: {e}")))?;
+        let node = node.cast_signed();
+        let Settings { busy_wait, feed_kept } = settings;
+        let writer = Writer::start(Plan { path: path.clone(), identity, node, busy_wait, feed_kept })?;
+        let readers = Readers::open(&path)?;
+        let feed = Mutex::new(Feed::open(&path, identity, node)?);
+        Ok(SqliteStore { feed, readers, writer, path, node, feed_kept })
+    }
+
+    /// The store's file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Who changed it, as the change feed names this opening of the store.
+    pub(super) fn node(&self) -> i64 {
+        self.node
+    }
+
+    pub(super) fn feed_kept(&self) -> i64 {
+        self.feed_kept
+    }
+
+    /// Runs `work` in the writer's transaction, all of it or nothing.
+    async fn write<T: Send + 'static>(
+        &self,
+        mark: Change,
+        work: impl FnOnce(&Connection) -> Result<T, Fault> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.writer.run(Writes::Several, move |conn| work(conn).map(|made| (made, mark))).await
+    }
+}
+
+impl Store for SqliteStore {
+    async fn points(&self, guild: &GuildId, member: MemberId) -> Result<i64, StoreError> {
+        self.readers.points(guild, member)
+    }
+
+    async fn warns(&self, guild: &GuildId, member: MemberId, now: i64) -> Result<Vec<Warn>, StoreError> {
+        self.readers.warns(guild, member, now)
+    }
+
+    async fn reviews(&self, guild: &GuildId, member: MemberId) -> Result<Vec<Review>, StoreError> {
+        self.readers.reviews(guild, member)
+    }
+
+    async fn set_points(&self, guild: &GuildId, member: MemberId, amount: i64) -> Result<String, StoreError> {
+        let guild = guild.clone();
+        let set = move |conn: &Connection| {
+            let name = member.to_string();
+            conn.prepare_cached(SET_POINTS)?
+                .query_row(params![guild.as_str(), member.as_i64(), name, amount], |row| row.get(0))
+                .optional()?
+                .map(|name| (name, Change::Member(member)))
+                .ok_or(Fault::Own(StoreError::GuildGone(guild)))
+        };
+        self.writer.run(Writes::Once, set).await
+    }
+
+    async fn guilds(&self) -> Result<Vec<GuildRecord>, StoreError> {
+        self.readers.with(directory::guilds)
+    }
+
+    async fn keys(&self) -> Result<Vec<KeyRecord>, StoreError> {
+        self.readers.with(directory::keys)
+    }
+
+    async fn changes(&self) -> Result<Vec<Change>, StoreError> {
+        self.feed.lock().changes()
+    }
+}

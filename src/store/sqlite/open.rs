@@ -1,0 +1,239 @@
+//! From a path to a store that this binary can use, or to one line that says why not.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags};
+
+use super::failure;
+use crate::clock::Clock;
+use crate::store::StoreError;
+
+mod embedded {
+    refinery::embed_migrations!("src/store/sqlite/migrations");
+}
+
+/// Stands in the file's header (`PRAGMA application_id`) and says whose it is: "Ggat" in ASCII.
+const APPLICATION_ID: i32 = 0x4767_6174;
+
+/// Only the owner may read a store: it holds the digests of keys (contract section 2).
+pub(in crate::store) const FILE_MODE: u32 = 0o600;
+
+/// How long opening waits for another process that is opening or migrating the same store.
+/// Migrating a million rows takes seconds; a minute says that something hangs.
+const OPENING_WAIT: Duration = Duration::from_secs(60);
+
+/// How often the wait above looks again.
+const OPENING_POLL: Duration = Duration::from_millis(10);
+
+/// How long the statements of opening wait for a lock, such as an import's.
+const OPENING_BUSY: Duration = Duration::from_secs(10);
+
+/// Bytes of WAL kept for reuse: a usual one has 4 MiB, an import's hundreds, which are given back.
+const WAL_KEPT: i64 = 16 << 20;
+
+/// Statements kept prepared per connection: all that this module has, and room.
+const STATEMENTS: usize = 64;
+
+/// Which file it is, however it is named: a file put in its place has another inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Identity {
+    device: u64,
+    inode: u64,
+}
+
+impl Identity {
+    pub(super) fn of(path: &Path) -> io::Result<Self> {
+        let meta = fs::metadata(path)?;
+        Ok(Identity { device: meta.dev(), inode: meta.ino() })
+    }
+
+    /// Refuses to go on where another file, or none, is in the place of this one: what is written
+    /// to a file without a name is lost when the process ends.
+    pub(super) fn check(self, path: &Path) -> Result<(), StoreError> {
+        let why = match Identity::of(path) {
+            Ok(now) if now == self => return Ok(()),
+            Ok(_) => "another file has been put in its place".to_owned(),
+            Err(e) => e.to_string(),
+        };
+        Err(StoreError::Failed(format!("{}: {why}; stop the server and start it again", path.display())))
+    }
+}
+
+/// Makes the file if need be, checks that it is a store of ours, and brings its schema up to date.
+/// Leaves behind a store that [`writable`] and [`readable`] can open.
+pub(super) fn prepare(path: &Path) -> Result<Identity, StoreError> {
+    let folder = folder_of(path);
+    let _alone = lock_folder(&folder, path)?;
+    create(path, &folder)?;
+    let meta = fs::metadata(path).map_err(|e| failed(path, &e))?;
+    // Said from the mode and not from a failed write, since root may write to anything.
+    if meta.permissions().readonly() {
+        return Err(StoreError::Failed(failure::read_only(&path.display())));
+    }
+    let mut conn = Connection::open_with_flags(path, flags(false)).map_err(|e| failure::of(path, &e))?;
+    conn.busy_timeout(OPENING_BUSY).map_err(|e| failure::of(path, &e))?;
+    let shape = || -> rusqlite::Result<(bool, i32, i64)> {
+        let owner = conn.pragma_query_value(None, "application_id", |row| row.get(0))?;
+        let tables = conn.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+        Ok((conn.is_readonly("main")?, owner, tables))
+    };
+    let (read_only, owner, tables) = shape().map_err(|e| failure::of(path, &e))?;
+    if read_only {
+        return Err(StoreError::Failed(failure::read_only(&path.display())));
+    }
+    // Refused before anything is written: a database of another program stays as it is.
+    if owner != APPLICATION_ID && (owner != 0 || tables != 0) {
+        return Err(StoreError::Failed(format!(
+            "{} is an SQLite database of another program; name another file for the store",
+            path.display()
+        )));
+    }
+    refuse_torn(&conn, path, meta.len())?;
+    if owner == 0 {
+        conn.pragma_update(None, "application_id", APPLICATION_ID).map_err(|e| failure::of(path, &e))?;
+    }
+    let mode: String = conn
+        .pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))
+        .map_err(|e| failure::of(path, &e))?;
+    if mode != "wal" {
+        return Err(StoreError::Failed(format!(
+            "{} lies on a file system without shared memory, which SQLite's WAL needs; put the store on a local disk",
+            path.display()
+        )));
+    }
+    conn.pragma_update(None, "synchronous", "FULL").map_err(|e| failure::of(path, &e))?;
+    migrate(&mut conn, path)?;
+    Identity::of(path).map_err(|e| failed(path, &e))
+}
+
+/// SQLite sees that pages are missing, but not that the last one is cut. Beside a WAL that may be
+/// a crash's doing, which the WAL mends.
+fn refuse_torn(conn: &Connection, path: &Path, size: u64) -> Result<(), StoreError> {
+    // SQLite puts it beside the file itself, not beside a link to it.
+    let mut wal = fs::canonicalize(path).map_err(|e| failed(path, &e))?.into_os_string();
+    wal.push("-wal");
+    if fs::metadata(wal).is_ok_and(|wal| wal.len() > 0) {
+        return Ok(());
+    }
+    let page: i64 = conn.pragma_query_value(None, "page_size", |row| row.get(0)).map_err(|e| failure::of(path, &e))?;
+    if size.is_multiple_of(page.cast_unsigned()) { Ok(()) } else { Err(failure::damaged(path, "its last page is cut")) }
+}
+
+/// A connection that writes.
+pub(in crate::store) fn writable(path: &Path) -> rusqlite::Result<Connection> {
+    let conn = Connection::open_with_flags(path, flags(false))?;
+    // FULL: the commit is fsynced before it is acknowledged (guarantee 1).
+    conn.pragma_update(None, "synchronous", "FULL")?;
+    conn.pragma_update(None, "foreign_keys", true)?;
+    conn.pragma_update(None, "journal_size_limit", WAL_KEPT)?;
+    conn.set_prepared_statement_cache_capacity(STATEMENTS);
+    Ok(conn)
+}
+
+/// A connection that cannot write.
+pub(in crate::store) fn readable(path: &Path, busy: Duration) -> rusqlite::Result<Connection> {
+    let conn = Connection::open_with_flags(path, flags(true))?;
+    conn.busy_timeout(busy)?;
+    conn.set_prepared_statement_cache_capacity(STATEMENTS);
+    Ok(conn)
+}
+
+/// Never CREATE: making the file is [`create`]'s, with its mode. No mutex: a connection is one
+/// thread's at a time by construction.
+fn flags(read_only: bool) -> OpenFlags {
+    let access = if read_only { OpenFlags::SQLITE_OPEN_READ_ONLY } else { OpenFlags::SQLITE_OPEN_READ_WRITE };
+    access | OpenFlags::SQLITE_OPEN_NO_MUTEX
+}
+
+pub(in crate::store) fn folder_of(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
+/// Two processes that open a new store at once take turns. The folder is locked and not the file:
+/// closing a second descriptor of the file would drop SQLite's own locks on it.
+fn lock_folder(folder: &Path, path: &Path) -> Result<File, StoreError> {
+    let handle = File::open(folder).map_err(|e| match e.kind() {
+        ErrorKind::NotFound => StoreError::Failed(format!(
+            "the folder of {} does not exist; make it (mkdir -p {}) or name another file for the store",
+            path.display(),
+            folder.display()
+        )),
+        _ => failed(folder, &e),
+    })?;
+    let clock = Clock::system();
+    let start = clock.now();
+    loop {
+        match handle.try_lock() {
+            Ok(()) => return Ok(handle),
+            Err(fs::TryLockError::WouldBlock) if clock.now().since(start) < OPENING_WAIT => {
+                std::thread::sleep(OPENING_POLL);
+            }
+            Err(fs::TryLockError::WouldBlock) => {
+                return Err(StoreError::Busy(format!(
+                    "another process has been opening {} for a minute",
+                    path.display()
+                )));
+            }
+            Err(fs::TryLockError::Error(e)) => return Err(failed(folder, &e)),
+        }
+    }
+}
+
+fn create(path: &Path, folder: &Path) -> Result<(), StoreError> {
+    // -wal and -shm get the mode of the file itself, from SQLite.
+    match OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(path) {
+        Ok(_) => File::open(folder).and_then(|f| f.sync_all()).map_err(|e| failed(folder, &e)),
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => match fs::metadata(path) {
+            Ok(meta) if meta.is_file() => Ok(()),
+            Ok(meta) if meta.is_dir() => {
+                Err(StoreError::Failed(format!("{} is a folder; name a file in it for the store", path.display())))
+            }
+            Ok(_) => Err(StoreError::Failed(format!("{} is not a file; name a file for the store", path.display()))),
+            Err(e) => Err(failed(path, &e)),
+        },
+        Err(e) => Err(failed(path, &e)),
+    }
+}
+
+fn failed(path: &Path, error: &io::Error) -> StoreError {
+    StoreError::Failed(match error.kind() {
+        ErrorKind::ReadOnlyFilesystem => failure::read_only(&path.display()),
+        ErrorKind::PermissionDenied => {
+            format!("{} may not be opened by this user; check who owns the file and its folder", path.display())
+        }
+        _ => format!("{}: {error}", path.display()),
+    })
+}
+
+fn migrate(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
+    let runner = embedded::migrations::runner();
+    let newest = runner.get_migrations().iter().map(|m| i64::from(m.version())).max().unwrap_or(0);
+    let found = schema_version(conn).map_err(|e| failure::of(path, &e))?;
+    if found > newest {
+        return Err(StoreError::Failed(format!(
+            "{} was written by a newer Guildgate (its schema is {found}, this one knows {newest}); run that version or \
+             a later one",
+            path.display()
+        )));
+    }
+    if found == newest {
+        return Ok(());
+    }
+    let run = runner.set_grouped(true).run(conn);
+    run.map(drop).map_err(|e| StoreError::Failed(format!("{} could not be brought up to date: {e}", path.display())))
+}
+
+fn schema_version(conn: &Connection) -> rusqlite::Result<i64> {
+    let sql = "SELECT count(*) FROM sqlite_schema WHERE name = 'refinery_schema_history'";
+    if conn.query_row(sql, [], |row| row.get::<_, i64>(0))? == 0 {
+        return Ok(0);
+    }
+    conn.query_row("SELECT coalesce(max(version), 0) FROM refinery_schema_history", [], |row| row.get(0))
+}

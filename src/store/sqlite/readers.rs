@@ -1,0 +1,108 @@
+//! Reads: they never wait for the writer, and run straight on the thread that asks. A cached
+//! statement takes microseconds; handing it to another thread would cost several times that.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crossbeam_queue::ArrayQueue;
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::{failure, open};
+use crate::model::{GuildId, MemberId, Review, Warn};
+use crate::store::StoreError;
+
+/// Connections kept open for reads. A read does not yield, so as many are in use at once as there
+/// are worker threads; more than this many are opened for the moment and closed again.
+const KEPT: usize = 64;
+
+/// How long a read waits where SQLite must have the file to itself (recovery after a crash). In
+/// WAL mode nothing else makes a reader wait; it blocks its thread, so it is short.
+const BUSY: Duration = Duration::from_millis(250);
+
+const POINTS: &str = "SELECT g.gone, m.points FROM guild g \
+    LEFT JOIN member m ON m.guild = g.no AND m.member = ?2 WHERE g.id = ?1";
+
+// One statement, so one snapshot: a row with a NULL id is a guild whose member has none.
+const WARNS: &str = "SELECT w.id, w.author, w.reason, w.expires FROM guild g \
+    LEFT JOIN warn w ON w.guild = g.no AND w.member = ?2 AND w.expires > ?3 \
+    WHERE g.id = ?1 AND g.gone = 0 ORDER BY w.id";
+
+const REVIEWS: &str = "SELECT r.id, r.author, r.rating, r.text FROM guild g \
+    LEFT JOIN review r ON r.guild = g.no AND r.member = ?2 \
+    WHERE g.id = ?1 AND g.gone = 0 ORDER BY r.id";
+
+/// The read-only connections at rest.
+#[derive(Debug)]
+pub(super) struct Readers {
+    path: PathBuf,
+    idle: ArrayQueue<Connection>,
+}
+
+impl Readers {
+    /// Opens the first connection, so that a file that cannot be read is said at the start.
+    pub(super) fn open(path: &Path) -> Result<Self, StoreError> {
+        let readers = Readers { path: path.to_owned(), idle: ArrayQueue::new(KEPT) };
+        readers.with(|_| Ok(()))?;
+        Ok(readers)
+    }
+
+    /// Runs `read` on a connection of its own. `read` leaves no statement open behind it, so no
+    /// snapshot is held and checkpoints go on.
+    pub(super) fn with<T>(&self, read: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, StoreError> {
+        let told = |e| failure::of(&self.path, &e);
+        let conn = match self.idle.pop() {
+            Some(conn) => conn,
+            None => open::readable(&self.path, BUSY).map_err(told)?,
+        };
+        // A connection that failed is closed: the next one starts afresh.
+        let found = read(&conn).map_err(told)?;
+        let _ = self.idle.push(conn);
+        Ok(found)
+    }
+
+    pub(super) fn points(&self, guild: &GuildId, member: MemberId) -> Result<i64, StoreError> {
+        let row = self.with(|conn| {
+            conn.prepare_cached(POINTS)?
+                .query_row(params![guild.as_str(), member.as_i64()], |row| {
+                    Ok((row.get::<_, bool>(0)?, row.get::<_, Option<i64>>(1)?))
+                })
+                .optional()
+        })?;
+        match row {
+            Some((false, points)) => Ok(points.unwrap_or(0)),
+            _ => Err(StoreError::GuildGone(guild.clone())),
+        }
+    }
+
+    pub(super) fn warns(&self, guild: &GuildId, member: MemberId, now: i64) -> Result<Vec<Warn>, StoreError> {
+        let found = self.with(|conn| {
+            let mut statement = conn.prepare_cached(WARNS)?;
+            let mut rows = statement.query(params![guild.as_str(), member.as_i64(), now])?;
+            let mut found = None;
+            while let Some(row) = rows.next()? {
+                let warns = found.get_or_insert_with(Vec::new);
+                if let Some(id) = row.get(0)? {
+                    warns.push(Warn { id, author: row.get(1)?, reason: row.get(2)?, expires: row.get(3)? });
+                }
+            }
+            Ok(found)
+        })?;
+        found.ok_or_else(|| StoreError::GuildGone(guild.clone()))
+    }
+
+    pub(super) fn reviews(&self, guild: &GuildId, member: MemberId) -> Result<Vec<Review>, StoreError> {
+        let found = self.with(|conn| {
+            let mut statement = conn.prepare_cached(REVIEWS)?;
+            let mut rows = statement.query(params![guild.as_str(), member.as_i64()])?;
+            let mut found = None;
+            while let Some(row) = rows.next()? {
+                let reviews = found.get_or_insert_with(Vec::new);
+                if let Some(id) = row.get(0)? {
+                    reviews.push(Review { id, author: row.get(1)?, rating: row.get(2)?, text: row.get(3)? });
+                }
+            }
+            Ok(found)
+        })?;
+        found.ok_or_else(|| StoreError::GuildGone(guild.clone()))
+    }
+}

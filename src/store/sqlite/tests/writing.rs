@@ -1,0 +1,217 @@
+use tokio::task::JoinSet;
+
+use super::*;
+
+/// Long enough that a test ends by what it is about, and not by this.
+const PATIENT: Settings = Settings { busy_wait: Duration::from_secs(60), feed_kept: 1000 };
+const IMPATIENT: Settings = Settings { busy_wait: Duration::from_millis(30), feed_kept: 1000 };
+
+fn commits(world: &World) -> i64 {
+    world.raw().query_row("SELECT max(seq) FROM change", [], |row| row.get(0)).unwrap()
+}
+
+/// Keeps the writer at work while `queue` queues, so that all of it becomes one group; `queue` is
+/// handed what lets the writer go on.
+async fn grouped<T>(store: &SqliteStore, queue: impl AsyncFnOnce(std::sync::mpsc::Sender<()>) -> T) -> T {
+    let (entered, at_work) = tokio::sync::oneshot::channel();
+    let (open, opened) = std::sync::mpsc::channel();
+    let wait = move |_: &Connection| {
+        entered.send(()).unwrap();
+        opened.recv().unwrap();
+        Ok(((), Change::Directory))
+    };
+    let queued = async {
+        at_work.await.unwrap();
+        queue(open).await
+    };
+    let (gate, answers) = tokio::join!(store.writer.run(Writes::Once, wait), queued);
+    gate.unwrap();
+    answers
+}
+
+#[tokio::test]
+async fn many_writes_at_once_share_a_commit_and_are_all_answered_and_durable() {
+    let world = World::with(PATIENT);
+    world.store.add(&guild("g")).await;
+    let before = commits(&world);
+    let World { store, folder } = world;
+    let store = std::sync::Arc::new(store);
+    let answers = grouped(&store, async |open| {
+        let mut callers = JoinSet::new();
+        for id in 0..300 {
+            let store = store.clone();
+            callers.spawn(async move { store.set_points(&guild("g"), member(id), id as i64 + 1).await });
+        }
+        // Each runs up to its wait for the answer.
+        tokio::task::yield_now().await;
+        open.send(()).unwrap();
+        callers.join_all().await
+    })
+    .await;
+    let mut names: Vec<u64> = answers.into_iter().map(|name| name.unwrap().parse().unwrap()).collect();
+    names.sort_unstable();
+    assert_eq!(names, (0..300).collect::<Vec<_>>());
+    drop(store);
+    let world = World { store: SqliteStore::open(folder.path().join("store.db")).unwrap(), folder };
+    assert_eq!(commits(&world) - before, 2, "the gate's, and one for all");
+    for id in 0..300 {
+        assert_eq!(world.store.points(&guild("g"), member(id)).await.unwrap(), id as i64 + 1);
+    }
+}
+
+#[tokio::test]
+async fn a_write_that_is_refused_harms_none_beside_it() {
+    let world = World::with(PATIENT);
+    world.store.add(&guild("g")).await;
+    let (here, nowhere) = (guild("g"), guild("nowhere"));
+    let (one, two, three, four, ()) = grouped(&world.store, async |open| {
+        tokio::join!(
+            world.store.set_points(&here, member(1), 1),
+            world.store.set_points(&nowhere, member(2), 2),
+            world.store.add_warn(&nowhere, member(3), "Mod", "spam", 0),
+            world.store.set_points(&here, member(4), 4),
+            async { open.send(()).unwrap() },
+        )
+    })
+    .await;
+    one.unwrap();
+    crate::store::suite::gone(two);
+    refused(three);
+    four.unwrap();
+    assert_eq!(world.store.points(&here, member(1)).await.unwrap(), 1);
+    assert_eq!(world.store.points(&here, member(4)).await.unwrap(), 4);
+}
+
+#[tokio::test]
+async fn a_job_that_fails_midway_leaves_nothing_of_itself() {
+    let world = World::new();
+    world.store.add(&guild("g")).await;
+    let highest =
+        "INSERT INTO member VALUES (1, 1, 'Ada', 0); INSERT INTO warn VALUES (1, 1, 9223372036854775807, '', '', 0)";
+    world.raw().execute_batch(highest).unwrap();
+    // The member is made first, then no id is left for the warn.
+    refused(world.store.add_warn(&guild("g"), member(2), "Mod", "spam", 0).await);
+    assert_eq!(world.store.members(&guild("g")).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_store_held_by_another_is_busy_after_the_wait_and_nothing_is_written() {
+    let world = World::with(IMPATIENT);
+    world.store.add(&guild("g")).await;
+    let other = world.raw();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let answer = world.store.set_points(&guild("g"), member(7), 5).await;
+    assert!(matches!(answer, Err(StoreError::Busy(_))), "{answer:?}");
+    // Readers do not wait for the one who holds it.
+    assert_eq!(world.store.points(&guild("g"), member(7)).await.unwrap(), 0);
+    other.execute_batch("COMMIT").unwrap();
+    world.store.set_points(&guild("g"), member(8), 6).await.unwrap();
+    assert_eq!(world.store.points(&guild("g"), member(7)).await.unwrap(), 0);
+    assert_eq!(world.store.points(&guild("g"), member(8)).await.unwrap(), 6);
+}
+
+#[tokio::test]
+async fn a_caller_who_goes_away_harms_nothing() {
+    let world = World::with(PATIENT);
+    world.store.add(&guild("g")).await;
+    let other = world.raw();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let here = guild("g");
+    // The first branch queues its write, then is dropped.
+    tokio::select! {
+        biased;
+        _ = world.store.set_points(&here, member(7), 5) => panic!("the lock is held"),
+        () = async {} => {}
+    }
+    other.execute_batch("COMMIT").unwrap();
+    world.store.set_points(&here, member(8), 6).await.unwrap();
+    assert_eq!(world.store.points(&here, member(7)).await.unwrap(), 5);
+}
+
+#[tokio::test]
+async fn after_a_full_disk_the_writes_fail_and_with_room_they_go_on() {
+    let world = World::new();
+    world.store.add(&guild("g")).await;
+    let no_room = |conn: &Connection| {
+        let pages: i64 = conn.pragma_query_value(None, "page_count", |row| row.get(0))?;
+        conn.query_row(&format!("PRAGMA max_page_count = {pages}"), [], |_| Ok(()))?;
+        Ok(((), Change::Directory))
+    };
+    world.store.writer.run(Writes::Once, no_room).await.unwrap();
+    let mut acknowledged = 0;
+    let fault = loop {
+        match world.store.set_points(&guild("g"), member(acknowledged), 9).await {
+            Ok(_) => acknowledged += 1,
+            Err(fault) => break fault,
+        }
+        assert!(acknowledged < 10_000, "the disk never filled");
+    };
+    assert!(matches!(&fault, StoreError::Failed(line) if line.contains("is full")), "{fault:?}");
+    assert_eq!(world.store.points(&guild("g"), member(acknowledged)).await.unwrap(), 0);
+    // The limit went away with the connection, which is opened anew after a failure.
+    world.store.set_points(&guild("g"), member(acknowledged), 9).await.unwrap();
+    assert_eq!(world.store.members(&guild("g")).await.unwrap().len() as u64, acknowledged + 1);
+}
+
+#[tokio::test]
+async fn dropping_the_store_finishes_what_is_queued() {
+    let World { store, folder } = World::with(PATIENT);
+    store.add(&guild("g")).await;
+    let path = folder.path().join("store.db");
+    let other = Connection::open(&path).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let here = guild("g");
+    tokio::select! {
+        biased;
+        _ = store.set_points(&here, member(7), 5) => panic!("the lock is held"),
+        () = async {} => {}
+    }
+    other.execute_batch("COMMIT").unwrap();
+    drop(store);
+    assert_eq!(SqliteStore::open(&path).unwrap().points(&here, member(7)).await.unwrap(), 5);
+}
+
+#[tokio::test]
+async fn a_commit_is_synced_before_it_is_acknowledged_also_after_a_failure() {
+    let world = World::new();
+    let pragmas = |conn: &Connection| {
+        let (mut sync, mut mode) = (0i64, String::new());
+        conn.pragma_query(None, "synchronous", |row| row.get(0).map(|found| sync = found))?;
+        conn.pragma_query(None, "journal_mode", |row| row.get(0).map(|found| mode = found))?;
+        Ok(((sync, mode), Change::Directory))
+    };
+    let full = (2, "wal".to_owned());
+    assert_eq!(world.store.writer.run(Writes::Once, pragmas).await.unwrap(), full);
+    let fail = |_: &Connection| -> Result<((), Change), Fault> {
+        let full = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR_FSYNC);
+        Err(Fault::Sqlite(rusqlite::Error::SqliteFailure(full, None)))
+    };
+    let answer = world.store.writer.run(Writes::Once, fail).await;
+    assert!(matches!(answer, Err(StoreError::Failed(_))), "{answer:?}");
+    assert_eq!(world.store.writer.run(Writes::Once, pragmas).await.unwrap(), full);
+}
+
+#[tokio::test]
+async fn a_failing_disk_fails_the_whole_group_and_nothing_of_it_is_written() {
+    let world = World::with(PATIENT);
+    world.store.add(&guild("g")).await;
+    let fail = |_: &Connection| -> Result<((), Change), Fault> {
+        let failure = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR);
+        Err(Fault::Sqlite(rusqlite::Error::SqliteFailure(failure, None)))
+    };
+    let here = guild("g");
+    let (before, failed, after, ()) = grouped(&world.store, async |open| {
+        tokio::join!(
+            world.store.set_points(&here, member(1), 1),
+            world.store.writer.run(Writes::Once, fail),
+            world.store.set_points(&here, member(2), 2),
+            async { open.send(()).unwrap() },
+        )
+    })
+    .await;
+    for answer in [before.map(drop), failed, after.map(drop)] {
+        assert!(matches!(answer, Err(StoreError::Failed(_))), "{answer:?}");
+    }
+    assert_eq!(world.store.members(&here).await.unwrap(), []);
+    world.store.set_points(&here, member(1), 1).await.unwrap();
+}

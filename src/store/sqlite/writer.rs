@@ -1,0 +1,303 @@
+//! Group commit: one thread writes. It waits for the first job, takes what else is queued, runs it
+//! all in one transaction with one fsync, and answers everyone after the commit.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rusqlite::{Connection, TransactionBehavior};
+use tokio::sync::oneshot;
+
+use super::feed::Marks;
+use super::open::Identity;
+use super::{failure, open};
+use crate::clock::{Clock, Tick};
+use crate::store::{Change, StoreError};
+
+/// Jobs that may wait. At the 50,000 writes a second that a disk does in groups this is a third of
+/// a second; a queue that is longer would only answer later, and hold more memory.
+const QUEUE: usize = 16_384;
+
+/// Jobs in one transaction. More gain nothing, the fsync being shared by so many already, and each
+/// waits for the whole group.
+const GROUP: usize = 512;
+
+/// How long one try for the write lock lasts before the deadlines of the waiting are looked at.
+const LOCK_SLICE: Duration = Duration::from_millis(20);
+
+/// How long closing waits for the lock that emptying the WAL needs; another process can do it later.
+const CLOSING_BUSY: Duration = Duration::from_millis(200);
+
+/// How many statements of a job write, and so whether it needs a savepoint to be undone alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Writes {
+    /// One: SQLite undoes a failed statement by itself.
+    Once,
+    Several,
+}
+
+/// A job in the queue: run in a transaction that others share, answered after its commit.
+trait Job: Send {
+    fn queued(&self) -> Tick;
+    /// Runs it, and notes what it changed. An error is the whole group's: the disk or the file
+    /// failed, and the transaction with it. What the job alone got wrong it keeps to itself.
+    fn run(&mut self, conn: &Connection, path: &Path, marks: &mut Marks) -> Result<(), StoreError>;
+    /// Answers the caller: what came of it, or the fault that the whole group met.
+    fn answer(self: Box<Self>, fault: Option<StoreError>);
+}
+
+struct Task<T, F> {
+    queued: Tick,
+    writes: Writes,
+    work: Option<F>,
+    made: Option<Result<T, StoreError>>,
+    answer: oneshot::Sender<Result<T, StoreError>>,
+}
+
+/// What a job's closure says: what it made, or its own refusal, or what SQLite said.
+pub(super) enum Fault {
+    Own(StoreError),
+    Sqlite(rusqlite::Error),
+}
+
+impl From<rusqlite::Error> for Fault {
+    fn from(error: rusqlite::Error) -> Self {
+        Fault::Sqlite(error)
+    }
+}
+
+impl<T: Send, F: FnOnce(&Connection) -> Result<(T, Change), Fault> + Send> Job for Task<T, F> {
+    fn queued(&self) -> Tick {
+        self.queued
+    }
+
+    fn run(&mut self, conn: &Connection, path: &Path, marks: &mut Marks) -> Result<(), StoreError> {
+        let Some(work) = self.work.take() else { return Ok(()) };
+        let made = match self.writes {
+            Writes::Once => work(conn),
+            Writes::Several => alone(conn, work).map_err(|e| failure::of(path, &e))?,
+        };
+        self.made = Some(match made {
+            Ok((made, change)) => {
+                marks.add(&change);
+                Ok(made)
+            }
+            Err(Fault::Own(error)) => Err(error),
+            Err(Fault::Sqlite(error)) => {
+                let told = failure::of(path, &error);
+                if conn.is_autocommit() || failure::is_the_files(&error) {
+                    return Err(told);
+                }
+                Err(told)
+            }
+        });
+        Ok(())
+    }
+
+    fn answer(self: Box<Self>, fault: Option<StoreError>) {
+        let answer = match (fault, self.made) {
+            // What the job refused of itself stands, whatever became of its neighbours.
+            (_, Some(Err(own))) => Err(own),
+            (Some(fault), _) => Err(fault),
+            (None, Some(made)) => made,
+            (None, None) => Err(StoreError::Failed("the job was not run".to_owned())),
+        };
+        // The caller may have gone; what was written stays.
+        let _ = self.answer.send(answer);
+    }
+}
+
+/// Runs `work` in a savepoint: all of it stays, or nothing. The outer error is the savepoint's own,
+/// with which nobody can say what stays.
+fn alone<T>(
+    conn: &Connection,
+    work: impl FnOnce(&Connection) -> Result<T, Fault>,
+) -> rusqlite::Result<Result<T, Fault>> {
+    conn.prepare_cached("SAVEPOINT job")?.execute([])?;
+    let made = work(conn);
+    // Some errors roll everything back, the savepoint with it.
+    if conn.is_autocommit() {
+        return Ok(made);
+    }
+    if made.is_err() {
+        conn.prepare_cached("ROLLBACK TO job")?.execute([])?;
+    }
+    conn.prepare_cached("RELEASE job")?.execute([])?;
+    Ok(made)
+}
+
+/// The way to the writing thread. Dropping it lets the thread finish its queue, and waits for it.
+#[derive(Debug)]
+pub(super) struct Writer {
+    queue: Option<SyncSender<Box<dyn Job>>>,
+    thread: Option<JoinHandle<()>>,
+    clock: Clock,
+}
+
+/// How this store writes.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub path: PathBuf,
+    pub identity: Identity,
+    pub node: i64,
+    /// How long a job waits for another process's lock, from its queueing on.
+    pub busy_wait: Duration,
+    /// Changes kept in the feed.
+    pub feed_kept: i64,
+}
+
+impl std::fmt::Debug for dyn Job {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Job")
+    }
+}
+
+impl Writer {
+    pub(super) fn start(plan: Plan) -> Result<Self, StoreError> {
+        let conn = open::writable(&plan.path).map_err(|e| failure::of(&plan.path, &e))?;
+        let (queue, jobs) = mpsc::sync_channel(QUEUE);
+        let clock = Clock::system();
+        let desk = Desk { plan, clock: clock.clone(), jobs, conn: Some(conn) };
+        let thread = std::thread::Builder::new()
+            .name("store-writer".to_owned())
+            .spawn(move || desk.run())
+            .map_err(|e| StoreError::Failed(format!("no thread for the store's writer: {e}")))?;
+        Ok(Writer { queue: Some(queue), thread: Some(thread), clock })
+    }
+
+    /// Queues `work`, which says what it made and what it changed, and waits until it is committed.
+    /// `work` only runs its own statements: the transaction is the group's. A caller that stops
+    /// waiting harms nothing: the job is done all the same.
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        writes: Writes,
+        work: impl FnOnce(&Connection) -> Result<(T, Change), Fault> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (answer, told) = oneshot::channel();
+        let queued = self.clock.now();
+        let task = Task { queued, writes, work: Some(work), made: None, answer };
+        let gone = || StoreError::Failed("the store's writer has stopped; start the server again".to_owned());
+        let queue = self.queue.as_ref().ok_or_else(gone)?;
+        queue.try_send(Box::new(task)).map_err(|e| match e {
+            TrySendError::Full(_) => StoreError::Busy(format!("{QUEUE} writes wait already")),
+            TrySendError::Disconnected(_) => gone(),
+        })?;
+        told.await.unwrap_or_else(|_| Err(gone()))
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // Without its sender the queue ends: the thread empties it, then stops.
+        self.queue = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The writing thread's own.
+struct Desk {
+    plan: Plan,
+    clock: Clock,
+    jobs: Receiver<Box<dyn Job>>,
+    /// `None` after a failure: opened anew before anything is written again, since after a failed
+    /// fsync this connection's idea of what is on disk is worth nothing.
+    conn: Option<Connection>,
+}
+
+type Group = Vec<Box<dyn Job>>;
+
+impl Desk {
+    fn run(mut self) {
+        let mut group: Group = Vec::with_capacity(GROUP);
+        while let Ok(first) = self.jobs.recv() {
+            group.push(first);
+            group.extend(self.jobs.try_iter().take(GROUP - 1));
+            self.serve(&mut group);
+        }
+        if let Some(conn) = self.conn {
+            let _ = conn.busy_timeout(CLOSING_BUSY);
+            // Not needed for durability: it spares the next start the reading of the WAL.
+            let _ = conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+        }
+    }
+
+    /// Waits for the write lock while anyone still may, then does the group; leaves it empty.
+    fn serve(&mut self, group: &mut Group) {
+        loop {
+            self.send_away_the_late(group);
+            let Some(wait) = self.next_wait(group) else { return };
+            match self.commit(group, wait) {
+                Ok(()) => return group.drain(..).for_each(|job| job.answer(None)),
+                // Who came meanwhile waits along, each until a deadline of its own.
+                Err(Trouble::Locked) => group.extend(self.jobs.try_iter().take(GROUP - group.len())),
+                Err(Trouble::Failed(line)) => {
+                    return group.drain(..).for_each(|job| job.answer(Some(StoreError::Failed(line.clone()))));
+                }
+            }
+        }
+    }
+
+    fn deadline(&self, job: &dyn Job) -> Tick {
+        job.queued().plus(self.plan.busy_wait)
+    }
+
+    fn send_away_the_late(&self, group: &mut Group) {
+        let now = self.clock.now();
+        for job in group.extract_if(.., |job| self.deadline(job.as_ref()) <= now) {
+            let (path, wait) = (self.plan.path.display(), self.plan.busy_wait);
+            let line = format!("{path} could not be had for writing within {wait:?}; nothing was written, try again");
+            job.answer(Some(StoreError::Busy(line)));
+        }
+    }
+
+    /// How long to try for the lock: a slice, or less if the first deadline comes sooner.
+    fn next_wait(&self, group: &Group) -> Option<Duration> {
+        let now = self.clock.now();
+        group.iter().map(|job| self.deadline(job.as_ref()).since(now)).min().map(|wait| wait.min(LOCK_SLICE))
+    }
+
+    /// One transaction. `Locked` comes only from its beginning, when no job has run.
+    fn commit(&mut self, group: &mut Group, wait: Duration) -> Result<(), Trouble> {
+        let told = |e| Trouble::of(&self.plan.path, &e);
+        self.plan.identity.check(&self.plan.path).map_err(|e| Trouble::Failed(e.to_string()))?;
+        let mut conn = match self.conn.take() {
+            Some(conn) => conn,
+            None => open::writable(&self.plan.path).map_err(told)?,
+        };
+        let result = conn.busy_timeout(wait).map_err(told).and_then(|()| transact(&mut conn, group, &self.plan));
+        // A connection that failed is dropped here.
+        if matches!(result, Ok(()) | Err(Trouble::Locked)) {
+            self.conn = Some(conn);
+        }
+        result
+    }
+}
+
+/// Why a transaction did not come about.
+enum Trouble {
+    /// Another process holds the lock: nothing was tried.
+    Locked,
+    Failed(String),
+}
+
+impl Trouble {
+    fn of(path: &Path, error: &rusqlite::Error) -> Self {
+        if failure::is_busy(error) { Trouble::Locked } else { Trouble::Failed(failure::line(path, error)) }
+    }
+}
+
+fn transact(conn: &mut Connection, group: &mut Group, plan: &Plan) -> Result<(), Trouble> {
+    let begun = conn.transaction_with_behavior(TransactionBehavior::Immediate);
+    let tx = begun.map_err(|e| Trouble::of(&plan.path, &e))?;
+    let mut marks = Marks::default();
+    for job in group {
+        // The neighbours' work is rolled back with it.
+        job.run(&tx, &plan.path, &mut marks).map_err(|e| Trouble::Failed(e.to_string()))?;
+    }
+    let done = marks.write(&tx, plan.node, plan.feed_kept).and_then(|()| tx.commit());
+    // Never `Locked`: the jobs have run, and run once.
+    done.map_err(|e| Trouble::Failed(failure::line(&plan.path, &e)))
+}

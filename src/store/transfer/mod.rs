@@ -1,0 +1,15 @@
+//! Import and export: JSON Lines, one record a line (contract section 2).
+
+mod apply; // from the staging file into the store, in one transaction
+mod export;
+mod import;
+mod lines; // a file as lines of bounded length
+mod record; // what a line says
+mod stage; // the staging file
+#[cfg(test)]
+mod tests;
+
+pub use export::ExportError;
+pub use import::{BadLine, BadLines, ImportError, Imported, Mode, Progress, SHOWN};
+pub use record::Record;
+pub(in crate::store) use stage::remove_leftovers;

@@ -1,0 +1,326 @@
+use std::collections::BTreeMap;
+use std::io::{BufReader, Read};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::store::sqlite::tests::World;
+use crate::store::suite::{guild, member};
+use crate::store::{Change, SqliteStore, Store, StoreError};
+
+const SAMPLE: &str = r#"{"guild":"81384788765712384","name":"Night Watch"}
+{"guild":"81384788765712384","member":"190551803669118976","name":"Ada","points":1250}
+{"guild":"81384788765712384","member":"190551803669118976","warn":"17","author":"Mod","reason":"spam","expires":1790000000}
+{"guild":"81384788765712384","member":"190551803669118976","review":"9","author":"Bo","rating":5,"text":"Quick and kind"}
+"#;
+
+fn import(store: &SqliteStore, text: impl AsRef<[u8]>, mode: Mode) -> Result<Imported, ImportError> {
+    store.import(text.as_ref(), mode, &mut |_| {})
+}
+
+fn export(store: &SqliteStore) -> String {
+    let mut out = Vec::new();
+    store.export(&mut out, &mut |_| {}).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+fn bad(answer: Result<Imported, ImportError>) -> BadLines {
+    match answer {
+        Err(ImportError::Bad(bad)) => bad,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The bad lines of a file, as `line: reason`.
+fn reasons(answer: Result<Imported, ImportError>) -> Vec<String> {
+    bad(answer).shown.into_iter().map(|bad| format!("{}: {}", bad.line, bad.reason)).collect()
+}
+
+fn files(world: &World) -> Vec<String> {
+    let entries = std::fs::read_dir(world.folder.path()).unwrap();
+    let mut names: Vec<_> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[tokio::test]
+async fn an_import_is_exported_byte_for_byte_and_read_back() {
+    let world = World::new();
+    let neighbour = world.neighbour();
+    assert_eq!(import(&world.store, SAMPLE, Mode::AllOrNothing).unwrap().records, 4);
+    assert_eq!(export(&world.store), SAMPLE);
+    let (watch, ada) = (guild("81384788765712384"), member(190551803669118976));
+    assert_eq!(neighbour.points(&watch, ada).await.unwrap(), 1250);
+    assert_eq!(neighbour.warns(&watch, ada, 0).await.unwrap()[0].id, 17);
+    assert_eq!(neighbour.reviews(&watch, ada).await.unwrap()[0].rating, 5);
+    assert_eq!(neighbour.changes().await.unwrap(), [Change::Everything]);
+    assert_eq!(world.store.changes().await.unwrap(), []);
+    // The next warn's number follows the highest.
+    assert_eq!(world.store.add_warn(&watch, ada, "Mod", "again", 0).await.unwrap(), 18);
+}
+
+#[test]
+fn an_import_leaves_no_file_behind_whether_it_succeeds_or_not() {
+    let world = World::new();
+    let before = files(&world);
+    import(&world.store, SAMPLE, Mode::AllOrNothing).unwrap();
+    bad(import(&world.store, "nonsense", Mode::AllOrNothing));
+    assert_eq!(files(&world), before);
+}
+
+#[test]
+fn what_exists_is_replaced_and_within_a_file_the_later_line_wins() {
+    let world = World::new();
+    import(&world.store, SAMPLE, Mode::AllOrNothing).unwrap();
+    let later = r#"{"guild":"81384788765712384","name":"Day Watch"}
+{"guild":"81384788765712384","member":"190551803669118976","name":"Eve","points":1}
+{"guild":"81384788765712384","member":"190551803669118976","name":"Ida","points":-2}
+{"guild":"81384788765712384","member":"190551803669118976","warn":"17","author":"Mod","reason":"a","expires":1}
+{"guild":"81384788765712384","member":"190551803669118976","warn":"17","author":"Mod","reason":"b","expires":2}
+{"guild":"81384788765712384","member":"190551803669118976","review":"9","author":"Bo","rating":1,"text":"Slow"}
+"#;
+    import(&world.store, later, Mode::AllOrNothing).unwrap();
+    let lines: Vec<&str> = later.lines().collect();
+    let expected = [lines[0], lines[2], lines[4], lines[5], ""].join("\n");
+    assert_eq!(export(&world.store), expected);
+}
+
+#[test]
+fn a_warn_or_review_whose_id_another_member_has_moves() {
+    let world = World::new();
+    import(&world.store, SAMPLE, Mode::AllOrNothing).unwrap();
+    let moved = SAMPLE.replace("190551803669118976", "5").replace("Ada", "Bea");
+    import(&world.store, &moved, Mode::AllOrNothing).unwrap();
+    let ada = SAMPLE.lines().nth(1).unwrap();
+    assert_eq!(export(&world.store), format!("{moved}{ada}\n"));
+}
+
+#[test]
+fn a_warn_for_an_unknown_member_makes_it_named_by_its_id() {
+    let world = World::new();
+    let text = r#"{"guild":"g","member":"007","warn":"1","author":"Mod","reason":"spam","expires":1}
+{"guild":"g","member":"8","review":"1","author":"Bo","rating":1,"text":""}
+{"guild":"g","name":"Later"}"#;
+    import(&world.store, text, Mode::AllOrNothing).unwrap();
+    let out = export(&world.store);
+    assert!(out.contains(r#"{"guild":"g","member":"7","name":"7","points":0}"#), "{out}");
+    assert!(out.contains(r#"{"guild":"g","member":"8","name":"8","points":0}"#), "{out}");
+}
+
+#[test]
+fn a_bad_line_is_named_by_number_and_reason_and_nothing_is_taken() {
+    let cases = [
+        ("not json", "1: not JSON"),
+        (r#"{"guild":"g","name":"G"} {"#, "1: not JSON: trailing characters at column 26"),
+        ("[]", "1: invalid type: sequence, expected an object"),
+        (r#"{"name":"G"}"#, "1: 'guild' is missing"),
+        (r#"{"guild":1,"name":"G"}"#, "1: 'guild': invalid type: integer `1`, expected a text in quotes"),
+        (r#"{"guild":"a b","name":"G"}"#, "1: a guild id is"),
+        (r#"{"guild":"g"}"#, "1: 'name' is missing"),
+        (r#"{"guild":"g","name":"G","colour":1}"#, "1: unknown field 'colour'"),
+        (r#"{"guild":"g","name":"G","name":"H"}"#, "1: 'name' is given twice"),
+        (r#"{"guild":"g","name":"G","points":1}"#, "1: a guild has no field 'points'"),
+        (r#"{"guild":"g","member":"7","name":"G"}"#, "1: 'points' is missing"),
+        (r#"{"guild":"g","member":"-7","name":"G","points":1}"#, "1: 'member': a member id is digits"),
+        (r#"{"guild":"g","member":"9223372036854775808","name":"G","points":1}"#, "1: 'member'"),
+        (r#"{"guild":"g","member":"7","name":"G","points":1.5}"#, "1: 'points': invalid type: floating point"),
+        (r#"{"guild":"g","member":"7","name":"G","points":9223372036854775808}"#, "1: 'points': invalid value"),
+        (r#"{"guild":"g","member":"7","warn":"x","author":"","reason":"","expires":1}"#, "1: 'warn' is digits"),
+        (r#"{"guild":"g","member":"7","warn":"1","author":"","reason":""}"#, "1: 'expires' is missing"),
+        (r#"{"guild":"g","member":"7","review":"1","author":"","rating":6,"text":""}"#, "1: 'rating' is 1 to 5"),
+        (r#"{"guild":"g","member":"7","review":"1","author":"","rating":257,"text":""}"#, "1: 'rating' is 1 to 5"),
+    ];
+    let world = World::new();
+    for (line, expected) in cases {
+        let text = format!("{line}\n{SAMPLE}");
+        let found = reasons(import(&world.store, &text, Mode::AllOrNothing));
+        assert!(found.len() == 1 && found[0].starts_with(expected), "{line}: {found:?}");
+        assert_eq!(export(&world.store), "");
+    }
+    let latin1 = b"{\"guild\":\"g\",\"name\":\"\xE9\"}";
+    assert_eq!(reasons(import(&world.store, latin1, Mode::AllOrNothing)).len(), 1);
+}
+
+#[test]
+fn a_guild_neither_in_the_file_nor_in_the_store_makes_bad_lines() {
+    let world = World::new();
+    let text = r#"{"guild":"nowhere","member":"7","name":"A","points":1}
+nonsense
+{"guild":"later","member":"7","name":"A","points":1}
+{"guild":"nowhere","member":"7","name":"A","points":2}
+{"guild":"later","name":"Later"}"#;
+    let found = reasons(import(&world.store, text, Mode::AllOrNothing));
+    let homeless = "guild nowhere is neither in this file nor in the store";
+    assert_eq!(found.len(), 3);
+    assert_eq!(found[0], format!("1: {homeless}"));
+    assert!(found[1].starts_with("2: not JSON"));
+    assert_eq!(found[2], format!("4: {homeless}"));
+
+    let imported = import(&world.store, text, Mode::Partial).unwrap();
+    assert_eq!((imported.records, imported.bad.total), (2, 3));
+    assert_eq!(export(&world.store).lines().count(), 2);
+    // Now that the store has it, a file need not.
+    import(&world.store, r#"{"guild":"later","member":"9","name":"B","points":1}"#, Mode::AllOrNothing).unwrap();
+    assert_eq!(export(&world.store).lines().count(), 3);
+}
+
+#[test]
+fn with_partial_the_good_lines_are_taken() {
+    let world = World::new();
+    let text = format!("\u{FEFF}{SAMPLE}\r\n\n{{}}\n");
+    let imported = import(&world.store, &text, Mode::Partial).unwrap();
+    assert_eq!((imported.records, imported.bad.total), (4, 1));
+    assert_eq!(imported.bad.shown[0].line, 7);
+    assert_eq!(export(&world.store), SAMPLE);
+}
+
+#[test]
+fn of_many_bad_lines_the_first_are_shown_and_the_rest_counted() {
+    let world = World::new();
+    let bad = bad(import(&world.store, "x\n".repeat(1000), Mode::AllOrNothing));
+    assert_eq!((bad.total, bad.shown.len()), (1000, SHOWN));
+    assert!(
+        bad.to_string().ends_with("line 20: not JSON: expected value at column 1\nand 980 more bad lines"),
+        "{bad}"
+    );
+}
+
+#[test]
+fn a_line_of_ten_megabytes_is_a_bad_line_among_good_ones() {
+    let world = World::new();
+    let (head, tail) = SAMPLE.split_at(SAMPLE.find('\n').unwrap() + 1);
+    let long = std::io::repeat(b' ').take(10 << 20);
+    let source = BufReader::new(head.as_bytes().chain(long).chain(&b"\n"[..]).chain(tail.as_bytes()));
+    let imported = world.store.import(source, Mode::Partial, &mut |_| {}).unwrap();
+    assert_eq!(imported.records, 4);
+    assert_eq!(imported.bad.to_string(), "line 2: longer than 1048576 bytes");
+    assert_eq!(export(&world.store), SAMPLE);
+}
+
+#[test]
+fn a_source_that_breaks_off_leaves_the_store_as_it_was() {
+    struct Broken;
+    impl Read for Broken {
+        fn read(&mut self, _: &mut [u8]) -> std::io::Result<usize> {
+            Err(std::io::Error::other("the cable"))
+        }
+    }
+    let world = World::new();
+    let source = BufReader::new(SAMPLE.as_bytes().chain(Broken));
+    let answer = world.store.import(source, Mode::Partial, &mut |_| {});
+    assert!(matches!(answer, Err(ImportError::Read(_))), "{answer:?}");
+    assert_eq!(export(&world.store), "");
+}
+
+#[tokio::test]
+async fn an_import_waits_for_who_holds_the_store_and_keeps_that_the_bot_left() {
+    let world = World::new();
+    let watch = guild("81384788765712384");
+    world.store.add_guild(&watch, "Old").await.unwrap();
+    world.store.set_guild_left(&watch, true).await.unwrap();
+    let other = world.raw();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    std::thread::scope(|scope| {
+        let (applying, told) = std::sync::mpsc::channel();
+        let store = &world.store;
+        let import = scope.spawn(move || {
+            store.import(SAMPLE.as_bytes(), Mode::AllOrNothing, &mut |p| {
+                if p.applying {
+                    applying.send(p).unwrap();
+                }
+            })
+        });
+        assert_eq!(told.recv().unwrap().records, 4);
+        other.execute_batch("COMMIT").unwrap();
+        import.join().unwrap().unwrap();
+    });
+    let guilds = world.store.guilds().await.unwrap();
+    assert_eq!((guilds[0].name.as_str(), guilds[0].left), ("Night Watch", true));
+    let answer = world.store.points(&watch, member(190551803669118976)).await;
+    assert!(matches!(answer, Err(StoreError::GuildGone(_))));
+}
+
+fn text() -> impl Strategy<Value = String> {
+    // What is stored is one line, so what is drawn is too.
+    any::<String>().prop_map(|text| crate::model::one_line(&text).into_owned())
+}
+
+fn record() -> impl Strategy<Value = Record> {
+    let ids = || (0u8..3, prop_oneof![0u64..4, Just(i64::MAX as u64)]);
+    let place = |(g, m): (u8, u64)| (guild(&format!("g{g}")), member(m));
+    let number = || prop_oneof![0i64..4, Just(i64::MAX)];
+    prop_oneof![
+        (0u8..3, text()).prop_map(|(g, name)| Record::Guild { guild: guild(&format!("g{g}")), name }),
+        (ids(), text(), any::<i64>()).prop_map(move |(at, name, points)| {
+            let (guild, member) = place(at);
+            Record::Member { guild, member, name, points }
+        }),
+        (ids(), number(), text(), text(), any::<i64>()).prop_map(move |(at, warn, author, reason, expires)| {
+            let (guild, member) = place(at);
+            Record::Warn { guild, member, warn, author, reason, expires }
+        }),
+        (ids(), number(), text(), 1u8..=5, text()).prop_map(move |(at, review, author, rating, text)| {
+            let (guild, member) = place(at);
+            Record::Review { guild, member, review, author, rating, text }
+        }),
+    ]
+}
+
+/// What a store holds after `records`, as lines in the order of an export: the rules once more,
+/// on a map.
+fn expected(records: &[Record]) -> String {
+    /// Guild; and in it the member, the kind, and the number of the warn or review.
+    type Place = (String, Option<(u64, u8, i64)>);
+    let mut map: BTreeMap<Place, Record> = BTreeMap::new();
+    for record in records {
+        let guild = record.guild().to_string();
+        let place = match record {
+            Record::Guild { .. } => None,
+            Record::Member { member, .. } => Some((member.get(), 0, 0)),
+            Record::Warn { member, warn, .. } => Some((member.get(), 1, *warn)),
+            Record::Review { member, review, .. } => Some((member.get(), 2, *review)),
+        };
+        if let Some((_, kind @ 1.., id)) = place {
+            map.retain(|(g, at), _| *g != guild || at.is_none_or(|at| (at.1, at.2) != (kind, id)));
+        }
+        map.insert((guild, place), record.clone());
+    }
+    for ((guild_id, place), _) in map.clone() {
+        if let Some((id, 1.., _)) = place {
+            let made = Record::Member { guild: guild(&guild_id), member: member(id), name: id.to_string(), points: 0 };
+            map.entry((guild_id, Some((id, 0, 0)))).or_insert(made);
+        }
+    }
+    map.values().map(|record| serde_json::to_string(record).unwrap() + "\n").collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_records_are_stored_by_the_rules_and_an_export_imports_as_itself(
+        first in prop::collection::vec(record(), 0..30),
+        second in prop::collection::vec(record(), 0..30),
+    ) {
+        let guilds = (0..3).map(|g| Record::Guild { guild: guild(&format!("g{g}")), name: String::new() });
+        let first: Vec<Record> = guilds.chain(first).collect();
+        let world = World::new();
+        for part in [&first, &second] {
+            let text: String = part.iter().map(|r| serde_json::to_string(r).unwrap() + "\n").collect();
+            import(&world.store, text, Mode::AllOrNothing).unwrap();
+        }
+        let out = export(&world.store);
+        // A member that only a replaced warn named is made by neither file.
+        prop_assert_eq!(&out, &both(&first, &second));
+
+        let other = World::new();
+        import(&other.store, &out, Mode::AllOrNothing).unwrap();
+        prop_assert_eq!(export(&other.store), out);
+    }
+}
+
+/// The lines after two imports: the second's upon what the first left.
+fn both(first: &[Record], second: &[Record]) -> String {
+    let left: Vec<Record> = expected(first).lines().map(|line| Record::parse(line.as_bytes()).unwrap()).collect();
+    expected(&left.into_iter().chain(second.iter().cloned()).collect::<Vec<_>>())
+}

@@ -1,0 +1,35 @@
+use std::fmt;
+
+/// What one request is called in the answer, at the origin and in the logs: 128 random bits as 32
+/// hexadecimal digits. A name, not a secret.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct RequestId([u8; 32]);
+
+impl RequestId {
+    pub fn random() -> Self {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let mut bits = fastrand::u128(..);
+        let mut text = [0; 32];
+        for digit in &mut text {
+            *digit = DIGITS[(bits & 15) as usize];
+            bits >>= 4;
+        }
+        RequestId(text)
+    }
+
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Display for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|b| fmt::Write::write_char(f, char::from(*b)))
+    }
+}
+
+impl fmt::Debug for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
