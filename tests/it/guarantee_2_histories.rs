@@ -9,10 +9,11 @@ use crate::support::*;
 
 type History = Arc<Mutex<LinearizabilityTester<usize, Register<i64>>>>;
 
-/// Members at once, callers a member, calls a caller: small histories, many of them.
-const MEMBERS: usize = 24;
+/// Members at once, callers a member, calls a caller: small histories, many of them, since a bad
+/// one is proved bad only by trying every order.
+const MEMBERS: usize = 32;
 const CALLERS: usize = 4;
-const CALLS: i64 = 8;
+const CALLS: i64 = 6;
 
 /// One caller of one member: reads and writes at random, each noted as it begins and as it ends.
 async fn call(
