@@ -50,7 +50,7 @@ impl Reloader {
             (OriginKind::Builtin, Origin::Builtin(_)) => Ok(before.clone()),
             (OriginKind::Http(upstream), Origin::Http(http)) if http.upstream() == upstream => Ok(before.clone()),
             (OriginKind::Http(upstream), Origin::Http(_)) => {
-                Ok(Arc::new(Origin::Http(HttpOrigin::new(upstream.clone())?)))
+                Ok(Arc::new(Origin::Http(HttpOrigin::new(upstream.clone())?.into())))
             }
             (OriginKind::Builtin, Origin::Http(_)) | (OriginKind::Http(_), Origin::Builtin(_)) => {
                 Err("origin.kind cannot change while running; start anew for it".into())

@@ -57,7 +57,9 @@ async fn serve(named: Option<PathBuf>, loaded: Loaded, demo: Option<Demo>) -> Re
         Err(reason) => return Err(CommandError::new(reason).into()),
     };
     let origin = match (&config.origin.kind, &store) {
-        (OriginKind::Http(upstream), _) => Origin::Http(HttpOrigin::new(upstream.clone()).map_err(Failure::Unusable)?),
+        (OriginKind::Http(upstream), _) => {
+            Origin::Http(Box::new(HttpOrigin::new(upstream.clone()).map_err(Failure::Unusable)?))
+        }
         (OriginKind::Builtin, Some(store)) => Origin::Builtin(Builtin::new(store.clone(), clock.clone())),
         (OriginKind::Builtin, None) => return Err(CommandError::new("the store is not open").into()),
     };
@@ -85,18 +87,13 @@ async fn serve(named: Option<PathBuf>, loaded: Loaded, demo: Option<Demo>) -> Re
         .map_err(|e| CommandError::new(format!("no thread could be started: {e}")))?;
 
     let reloader = Reloader { gateway, named, store };
-    loop {
-        match signals.next().await {
-            Heard::Reload => {
-                if let Some(access) = &access {
-                    access.reopen();
-                }
-                // A demo is its own configuration; the file would make something else of it.
-                if demo.is_none() {
-                    reloader.reload().await;
-                }
-            }
-            Heard::Stop => break,
+    while let Heard::Reload = signals.next().await {
+        if let Some(access) = &access {
+            access.reopen();
+        }
+        // A demo is its own configuration; the file would make something else of it.
+        if demo.is_none() {
+            reloader.reload().await;
         }
     }
     tracing::info!(connections = guests.here(), "stopping: requests under way are finished");

@@ -36,7 +36,7 @@ impl std::fmt::Debug for Authorization<'_> {
 #[derive(Debug)]
 pub enum Origin {
     Builtin(Builtin),
-    Http(HttpOrigin),
+    Http(Box<HttpOrigin>),
 }
 
 impl Origin {

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::support::*;
 
-/// How `list` is asked for and `remove` is spelt, in one place.
+/// How a guild's members are asked for.
 const MEMBERS: [&str; 4] = ["member", "list", "--guild", GUILD];
 
 fn world() -> World {
@@ -104,9 +104,9 @@ fn warns_are_numbered_listed_and_removed() {
         |member: &str| world.run(&["warn", "list", "--guild", GUILD, "--member", member, "--json"]).done().list();
     assert_eq!(list("7").len(), 3);
     assert_eq!(holding(&list("7"), &["17", "Mod", "spam", "4000000000"]).len(), 1, "{:?}", list("7"));
-    world.run(&["warn", "remove", "--guild", GUILD, "--id", "17"]).done();
+    world.run(&["warn", "remove", "--guild", GUILD, "17"]).done();
     assert_eq!(list("7").len(), 2);
-    world.run(&["warn", "remove", "--guild", GUILD, "--id", "17"]).failed(1).names(&["17"]);
+    world.run(&["warn", "remove", "--guild", GUILD, "17"]).failed(1).names(&["17"]);
     add("7", "some day").refused();
     add("seven", "4000000000").refused();
     assert_eq!((list("7").len(), list("8").len()), (2, 1));
@@ -127,7 +127,7 @@ fn reviews_are_numbered_listed_and_removed() {
     let list = || world.run(&["review", "list", "--guild", GUILD, "--member", "7", "--json"]).done().list();
     assert_eq!(list().len(), 2);
     assert_eq!(holding(&list(), &["1", "Bo", "5", "Quick and kind"]).len(), 1, "{:?}", list());
-    world.run(&["review", "remove", "--guild", GUILD, "--id", "1"]).done();
+    world.run(&["review", "remove", "--guild", GUILD, "1"]).done();
     assert_eq!(list().len(), 1);
 }
 
@@ -144,6 +144,6 @@ async fn what_commands_write_is_what_callers_read() {
     gate.get_warns("bot", "7").await.is("{warns_7_id_1_4000000000=Mod: spam (Expires 4000000000)}");
     gate.get_reviews("bot", "7").await.is("{reviews_7_id_1_5=Bo (5★): Quick and kind}");
     gate.set_points("bot", "7", 13).await.is("Successfully set 'Ada' points to '13'");
-    gate.run(&["warn", "remove", "--guild", GUILD, "--id", "1"]).done();
+    gate.run(&["warn", "remove", "--guild", GUILD, "1"]).done();
     eventually(ONE_SECOND, "the warn is gone", || async { gate.get_warns("bot", "7").await.body == "{}" }).await;
 }

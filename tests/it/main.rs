@@ -2,7 +2,7 @@
 //! which part of `docs/contract.md` it holds; each test starts its own gateway on its own port in
 //! its own folder.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 #[macro_use]
 mod support;
@@ -40,3 +40,5 @@ mod commands_keys;
 mod commands_records;
 
 mod floors;
+mod harness;
+mod hit_path;

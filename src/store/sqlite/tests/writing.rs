@@ -218,7 +218,7 @@ async fn a_commit_is_synced_before_it_is_acknowledged_also_after_a_failure() {
     };
     let full = (2, "wal".to_owned());
     assert_eq!(world.store.writer.run(Writes::Once, pragmas).await.unwrap(), full);
-    let fail = |_: &Connection| -> Result<((), Change), Fault> {
+    let fail = |_: &Connection| -> Result<((), Option<Change>), Fault> {
         let full = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR_FSYNC);
         Err(Fault::Sqlite(rusqlite::Error::SqliteFailure(full, None)))
     };
@@ -231,7 +231,7 @@ async fn a_commit_is_synced_before_it_is_acknowledged_also_after_a_failure() {
 async fn a_failing_disk_fails_the_whole_group_and_nothing_of_it_is_written() {
     let world = World::with(PATIENT);
     world.store.add(&guild("g")).await;
-    let fail = |_: &Connection| -> Result<((), Change), Fault> {
+    let fail = |_: &Connection| -> Result<((), Option<Change>), Fault> {
         let failure = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR);
         Err(Fault::Sqlite(rusqlite::Error::SqliteFailure(failure, None)))
     };
