@@ -10,8 +10,8 @@ use crate::wire::Read;
 /// one needless miss, never a stale answer.
 const EPOCHS: usize = 1 << 16;
 
-/// Moments until which a member's answers are not kept, by hash: 32 KiB.
-const HOLDS: usize = 1 << 12;
+/// Members' unsettled writes, by hash: 64 KiB. A collision costs a miss as well.
+const UNSETTLED: usize = 1 << 12;
 
 /// The fence between writes and fills. Whoever asks the origin takes an [`Epoch`] first; what came
 /// back stands only while that epoch does. A write moves the epoch before and after it asks the
@@ -20,7 +20,16 @@ pub struct Fence {
     epochs: Box<[AtomicU64]>,
     /// Added to every epoch, so that moving it moves all of them.
     all: AtomicU64,
-    holds: Box<[AtomicU64]>,
+    unsettled: Box<[Unsettled]>,
+}
+
+/// Writes of which nobody can say whether they took effect.
+#[derive(Debug, Default)]
+struct Unsettled {
+    /// Those the origin has not answered yet.
+    under_way: AtomicU64,
+    /// The tick until which one that nobody answered may still take effect.
+    until: AtomicU64,
 }
 
 /// What an answer was asked under. Equal epochs of one member and read mean that nothing changed
@@ -30,8 +39,11 @@ pub struct Epoch(u64);
 
 impl Default for Fence {
     fn default() -> Self {
-        let zeros = |n| (0..n).map(|_| AtomicU64::new(0)).collect();
-        Fence { epochs: zeros(EPOCHS), all: AtomicU64::new(0), holds: zeros(HOLDS) }
+        Fence {
+            epochs: (0..EPOCHS).map(|_| AtomicU64::new(0)).collect(),
+            all: AtomicU64::new(0),
+            unsettled: (0..UNSETTLED).map(|_| Unsettled::default()).collect(),
+        }
     }
 }
 
@@ -48,12 +60,12 @@ impl Fence {
 
     /// Begins a setPoints: moves the epoch now, and again when the guard goes.
     pub fn begin_write(&self, member: MemberId, hold: Duration, now: Tick) -> Write<'_> {
+        self.unsettled_of(member).under_way.fetch_add(1, Ordering::SeqCst);
         self.move_on(member, Read::Points);
         Write { fence: self, member, hold, unknown_at: Some(now) }
     }
 
-    /// What is held of one read is in doubt: a caller is about to be given an answer that may be
-    /// newer than it.
+    /// What is held of one read is in doubt: a caller is about to be given what may be newer.
     pub fn overtaken(&self, member: MemberId, read: Read) {
         self.move_on(member, read);
     }
@@ -71,7 +83,12 @@ impl Fence {
     /// Whether answers about this member may be kept at `now`: not for a while after a write whose
     /// outcome nobody knows, since it may still take effect.
     pub fn may_keep(&self, member: MemberId, now: Tick) -> bool {
-        self.hold_of(member).load(Ordering::SeqCst) <= now.0
+        self.unsettled_of(member).until.load(Ordering::SeqCst) <= now.0
+    }
+
+    /// Whether a write to this member may yet take effect, or have taken it unanswered.
+    pub fn is_unsettled(&self, member: MemberId, now: Tick) -> bool {
+        self.unsettled_of(member).under_way.load(Ordering::SeqCst) > 0 || !self.may_keep(member, now)
     }
 
     fn move_on(&self, member: MemberId, read: Read) {
@@ -83,8 +100,8 @@ impl Fence {
         &self.epochs[hash as usize % EPOCHS]
     }
 
-    fn hold_of(&self, member: MemberId) -> &AtomicU64 {
-        &self.holds[spread(member.get()) as usize % HOLDS]
+    fn unsettled_of(&self, member: MemberId) -> &Unsettled {
+        &self.unsettled[spread(member.get()) as usize % UNSETTLED]
     }
 }
 
@@ -123,11 +140,13 @@ impl Drop for Write<'_> {
         if let Some(now) = self.unknown_at {
             // The hold comes before the second move: whoever sees the moved epoch sees the hold.
             let until = now.plus(self.hold).0;
-            self.fence.hold_of(self.member).fetch_max(until, Ordering::SeqCst);
+            self.fence.unsettled_of(self.member).until.fetch_max(until, Ordering::SeqCst);
             self.fence.changed(self.member);
         } else {
             self.fence.move_on(self.member, Read::Points);
         }
+        // Last: whoever finds no write under way finds the epoch moved.
+        self.fence.unsettled_of(self.member).under_way.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -157,6 +176,20 @@ mod tests {
         write.settled();
         assert!(!fence.stands(amid, member(7), Read::Points));
         assert!(fence.may_keep(member(7), Tick(0)));
+    }
+
+    #[test]
+    fn a_write_is_unsettled_until_the_origin_has_said() {
+        let fence = Fence::default();
+        let write = fence.begin_write(member(7), TTL, Tick(0));
+        assert!(fence.is_unsettled(member(7), Tick(0)));
+        write.settled();
+        assert!(!fence.is_unsettled(member(7), Tick(0)));
+        fence.begin_write(member(7), TTL, Tick(0)).unknown(Tick(0));
+        assert!(fence.is_unsettled(member(7), Tick(1)));
+        assert!(!fence.is_unsettled(member(7), Tick(0).plus(TTL)));
+        drop(fence.begin_write(member(7), TTL, Tick(0).plus(TTL)));
+        assert!(fence.is_unsettled(member(7), Tick(1).plus(TTL)), "a write dropped unsaid");
     }
 
     #[test]

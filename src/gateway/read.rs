@@ -2,16 +2,16 @@ use std::sync::Arc;
 
 use super::admit::Admitted;
 use super::{CacheUse, Facts, Gateway, State};
-use crate::cache::{Entry, EntryKey, Epoch, Lead, Seat, Use};
+use crate::cache::{Entry, EntryKey, Lead, Seat, Use};
 use crate::clock::Tick;
 use crate::config::Freshness;
 use crate::model::MemberId;
 use crate::origin::{Authorization, Question};
 use crate::wire::{Fault, Read, Request, RequestId, first_expiry};
 
-/// How often a caller boards a flight before it asks alone. One is the rule; it boards again when a
-/// write overtook the flight, or its leader was lost.
-const BOARDINGS: usize = 3;
+/// How often a caller boards a flight. Once is the rule; it boards again when its leader was lost
+/// (a panic). Each time somebody else leads, so more than a few mean that every leader is lost.
+const BOARDINGS: usize = 4;
 
 impl Gateway {
     /// A read: a fresh answer from memory, or the flight that asks the origin for it.
@@ -57,29 +57,24 @@ impl Gateway {
         facts: &mut Facts,
     ) -> Result<Arc<str>, Fault> {
         let question = admitted.question(Request::Read { read: at.read, member: at.member }, facts.id);
-        let mut landed = None;
+        let mut landed = Err(Fault::NoUsableAnswer);
         for _ in 0..BOARDINGS {
-            landed = match self.board(at) {
-                Seat::Lead(lead) => self.lead(state, lead, &question, at).await.map(|(answer, stored)| {
+            match self.flights.board(at, || self.fence.epoch(at.member, at.read)) {
+                Seat::Lead(lead) => {
+                    let (answer, stored) = self.lead(state, lead, &question, at).await;
                     facts.cache = Some(CacheUse::Asked { stale: held.is_some(), stored });
-                    answer
-                }),
+                    landed = answer;
+                    break;
+                }
                 Seat::Follow(follow) => {
                     facts.cache = Some(CacheUse::Collapsed);
-                    follow.landed().await
+                    if let Some(answer) = follow.landed().await {
+                        landed = answer;
+                        break;
+                    }
                 }
-            };
-            if landed.is_some() {
-                break;
             }
         }
-        let landed = match landed {
-            Some(landed) => landed,
-            None => {
-                facts.cache = Some(CacheUse::Asked { stale: held.is_some(), stored: false });
-                self.alone(state, &question, at).await
-            }
-        };
         match landed {
             Ok(entry) => Ok(entry.text.clone()),
             Err(fault) if fault.is_origin_failure() => self.stale_if_error(&at, held, facts).ok_or(fault),
@@ -87,21 +82,15 @@ impl Gateway {
         }
     }
 
-    fn board(&self, at: EntryKey) -> Seat<'_> {
-        self.flights.board(at, || self.fence.epoch(at.member, at.read))
-    }
-
     /// Asks the origin, keeps what may be kept, and tells the followers. The second value is
-    /// whether it was kept. `None` where a write overtook the question: the origin may have looked
-    /// after a later flight did, so that whoever is given this answer and then that one's would
-    /// see time run backwards. Everyone aboard boards again instead.
+    /// whether it was kept.
     async fn lead(
         &self,
         state: &State,
         lead: Lead<'_>,
         question: &Question<'_>,
         at: EntryKey,
-    ) -> Option<(Result<Arc<Entry>, Fault>, bool)> {
+    ) -> (Result<Arc<Entry>, Fault>, bool) {
         let (epoch, asked) = (lead.epoch(), self.now());
         // Somebody may have landed between this caller's look into the cache and its boarding.
         let landed_just_now = self.held(&at).filter(|entry| entry.epoch == epoch);
@@ -109,38 +98,36 @@ impl Gateway {
             && matches!(entry.good_for(asked, || self.clock.unix()), Use::Fresh { .. })
         {
             lead.land(Ok(entry.clone()));
-            return Some((Ok(entry), false));
+            return (Ok(entry), false);
         }
         let answer = state.origin.ask(question).await;
-        let answer = answer.map(|text| self.entry(state, &text, epoch, asked, at));
+        let answer = answer.map(|text| {
+            let expires = match at.read {
+                Read::Warns => first_expiry(&text, at.member, self.clock.unix()),
+                Read::Points | Read::Reviews => None,
+            };
+            Arc::new(Entry::new(&text, epoch, asked, freshness(state, at.read), expires))
+        });
         let stored = match &answer {
-            Ok(_) if !self.fence.stands(epoch, at.member, at.read) => return None,
             Ok(entry) => self.keep(at, entry),
             Err(_) => false, // an origin's failure is never cached, nor a refusal (guarantee 4)
         };
         lead.land(answer.clone());
-        Some((answer, stored))
-    }
-
-    /// Asks the origin for this caller only, after one write upon another overtook its flights. The
-    /// epoch is moved before the answer is given: nothing older is given after it.
-    async fn alone(&self, state: &State, question: &Question<'_>, at: EntryKey) -> Result<Arc<Entry>, Fault> {
-        let (epoch, asked) = (self.fence.epoch(at.member, at.read), self.now());
-        let answer = state.origin.ask(question).await;
-        self.fence.overtaken(at.member, at.read);
-        answer.map(|text| self.entry(state, &text, epoch, asked, at))
-    }
-
-    fn entry(&self, state: &State, text: &str, epoch: Epoch, asked: Tick, at: EntryKey) -> Arc<Entry> {
-        let expires = match at.read {
-            Read::Warns => first_expiry(text, at.member, self.clock.unix()),
-            Read::Points | Read::Reviews => None,
-        };
-        Arc::new(Entry::new(text, epoch, asked, freshness(state, at.read), expires))
+        (answer, stored)
     }
 
     fn keep(&self, at: EntryKey, entry: &Arc<Entry>) -> bool {
-        let keep = entry.keeps() && self.fence.may_keep(at.member, self.now());
+        let now = self.now();
+        if !self.fence.stands(entry.epoch, at.member, at.read) {
+            // A write overtook this question, and the origin may have looked after it took effect.
+            // Before anyone is told, what may be older is put out of reach: the answers and flights
+            // of the epoch that stands, if they began while that write was under way.
+            if self.fence.is_unsettled(at.member, now) {
+                self.fence.overtaken(at.member, at.read);
+            }
+            return false;
+        }
+        let keep = entry.keeps() && self.fence.may_keep(at.member, now);
         if keep {
             self.answers.put(at, entry.clone());
         }
@@ -165,7 +152,8 @@ impl Gateway {
         let (gateway, state) = (self.clone(), state.clone());
         let (key, authorization) = admitted.owned();
         tokio::spawn(async move {
-            let Seat::Lead(lead) = gateway.board(at) else { return };
+            let seat = gateway.flights.board(at, || gateway.fence.epoch(at.member, at.read));
+            let Seat::Lead(lead) = seat else { return };
             let question = Question {
                 request: Request::Read { read: at.read, member: at.member },
                 guild: &key.guild.id,
