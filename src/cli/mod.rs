@@ -95,7 +95,7 @@ pub fn run() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             // Where stderr is gone there is nobody to tell.
-            let _ = writeln!(io::stderr(), "guildgate: {failure}");
+            let _ = io::stderr().write_all(format!("guildgate: {failure}\n").as_bytes());
             ExitCode::from(match failure {
                 Failure::Failed(_) => 1,
                 Failure::Unusable(_) => 2,

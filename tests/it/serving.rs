@@ -64,9 +64,7 @@ async fn sigterm_and_sigint_let_a_request_finish_and_exit_0() {
 
 /// Whether a new connection gets an answer other than 503 from the health path.
 async fn is_served(address: std::net::SocketAddr) -> bool {
-    let Ok(stream) = tokio::net::TcpStream::connect(address).await else { return false };
-    drop(stream);
-    let mut connection = Connection::to(address).await;
+    let Ok(mut connection) = Connection::try_to(address).await else { return false };
     if connection.try_send(Request::bare("GET", "/healthz").bytes()).await.is_err() {
         return false;
     }

@@ -99,9 +99,14 @@ pub enum Broken {
 
 impl Connection {
     pub async fn to(address: SocketAddr) -> Connection {
-        let stream = timeout(PATIENCE, TcpStream::connect(address)).await.expect("connect took too long").unwrap();
-        stream.set_nodelay(true).unwrap();
-        Connection { stream, unread: Vec::new() }
+        Connection::try_to(address).await.unwrap()
+    }
+
+    /// Connects, or says why nobody took the connection.
+    pub async fn try_to(address: SocketAddr) -> io::Result<Connection> {
+        let stream = timeout(PATIENCE, TcpStream::connect(address)).await.expect("connect took too long")?;
+        stream.set_nodelay(true)?;
+        Ok(Connection { stream, unread: Vec::new() })
     }
 
     #[track_caller]

@@ -2,6 +2,7 @@ use std::io::Read;
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -16,7 +17,24 @@ pub struct Process {
     stderr: Caught,
 }
 
-type Caught = Arc<Mutex<Vec<u8>>>;
+/// What a stream said so far, and the thread that reads it until it ends.
+struct Caught {
+    said: Arc<Mutex<Vec<u8>>>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Caught {
+    /// What the stream says until its end, which a process that ended has come to.
+    fn finish(&mut self) {
+        if let Some(reader) = self.reader.take() {
+            reader.join().unwrap();
+        }
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.said.lock().unwrap()).into_owned()
+    }
+}
 
 impl Process {
     pub fn start(command: &mut Command) -> Process {
@@ -54,6 +72,8 @@ impl Process {
         let end = Instant::now() + PATIENCE;
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
+                self.stdout.finish();
+                self.stderr.finish();
                 return status.code();
             }
             assert!(Instant::now() < end, "still running after {PATIENCE:?}; stderr:\n{}", self.stderr());
@@ -72,11 +92,11 @@ impl Process {
     }
 
     pub fn stderr(&self) -> String {
-        String::from_utf8_lossy(&self.stderr.lock().unwrap()).into_owned()
+        self.stderr.text()
     }
 
     pub fn stdout(&self) -> String {
-        String::from_utf8_lossy(&self.stdout.lock().unwrap()).into_owned()
+        self.stdout.text()
     }
 }
 
@@ -87,13 +107,13 @@ impl Drop for Process {
 }
 
 fn catch(mut from: impl Read + Send + 'static) -> Caught {
-    let caught = Caught::default();
-    let into = Arc::clone(&caught);
-    std::thread::spawn(move || {
+    let said = Arc::new(Mutex::new(Vec::new()));
+    let into = Arc::clone(&said);
+    let reader = std::thread::spawn(move || {
         let mut buffer = [0; 8192];
         while let Ok(n @ 1..) = from.read(&mut buffer) {
             into.lock().unwrap().extend_from_slice(&buffer[..n]);
         }
     });
-    caught
+    Caught { said, reader: Some(reader) }
 }
