@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Waker};
 use criterion::{Criterion, criterion_group, criterion_main};
 use guildgate::clock::{Clock, Tick};
 use guildgate::config::{self, Limits, Rate};
-use guildgate::gateway::{Body, Gateway, Head, State};
+use guildgate::gateway::{Body, Gateway, Head, KeySource, State};
 use guildgate::keys::{Book, Listed};
 use guildgate::limits::Bucket;
 use guildgate::model::{Digest, Scope};
@@ -31,6 +31,8 @@ impl Body for Bytes {
     async fn whole(&mut self) -> Result<&[u8], Fault> {
         Ok(self.0)
     }
+
+    async fn will_wait(&mut self) {}
 }
 
 fn listed(n: usize) -> Listed {
@@ -66,11 +68,10 @@ fn handle(c: &mut Criterion) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     runtime.block_on(store.add_guild(&GUILD.parse().expect("a guild id"), "Bench")).expect("a guild");
     let clock = Clock::system();
-    let state = State {
-        book: Arc::new(book(1000, &config.limits)),
-        config: Arc::new(config),
-        origin: Arc::new(Origin::Builtin(Builtin::new(store, clock.clone()))),
-    };
+    let origin = Arc::new(Origin::Builtin(Builtin::new(store, clock.clone())));
+    let keys: Vec<Listed> = (0..1000).map(listed).collect();
+    let source = KeySource::File { listed: keys.clone().into(), guilds: None };
+    let state = State::new(config, origin, source, keys, clock.now());
     let gateway = Arc::new(Gateway::new(clock, state));
     let head = Head {
         method: b"POST",

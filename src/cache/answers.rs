@@ -59,13 +59,15 @@ impl Entry {
 
     /// What it is good for at `now`. The wall clock is read only where an expiry is held.
     pub fn good_for(&self, now: Tick, unix: impl FnOnce() -> i64) -> Use {
-        if self.expires.is_some_and(|expires| expires <= unix()) {
-            return Use::Nothing;
-        }
+        let expires_in = match self.expires.map(|expires| expires.saturating_sub(unix())) {
+            Some(..=0) => return Use::Nothing,
+            Some(seconds) => Duration::from_secs(seconds.unsigned_abs()),
+            None => Duration::MAX,
+        };
         let Freshness { ttl, stale_while_revalidate, stale_if_error } = self.freshness;
         let age = self.age(now);
         if age < ttl {
-            Use::Fresh { ttl: ttl - age }
+            Use::Fresh { ttl: (ttl - age).min(expires_in) }
         } else if age - ttl < stale_while_revalidate {
             Use::WhileRevalidating
         } else if age - ttl < stale_if_error {
@@ -139,7 +141,7 @@ mod tests {
     #[test]
     fn nothing_is_given_past_the_first_expiry_it_holds() {
         let e = entry(Some(100));
-        assert!(matches!(e.good_for(at(1), || 99), Use::Fresh { .. }));
+        assert_eq!(e.good_for(at(1), || 99), Use::Fresh { ttl: Duration::from_secs(1) });
         assert_eq!(e.good_for(at(1), || 100), Use::Nothing);
         assert_eq!(e.good_for(at(20), || 100), Use::Nothing);
     }

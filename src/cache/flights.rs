@@ -54,7 +54,7 @@ impl Flights {
     /// of an older epoch into the place of a newer one, and two flights of one epoch would be in
     /// the air, of which the later to land may bring the older answer.
     pub fn board(&self, key: EntryKey, epoch: impl FnOnce() -> Epoch) -> Seat<'_> {
-        let shard = &self.shards[self.hasher.hash_one(key) as usize % SHARDS];
+        let shard = self.shard(&key);
         let mut flights = shard.lock();
         let epoch = epoch();
         let slot = flights.entry(key);
@@ -66,6 +66,15 @@ impl Flights {
         let flight = Arc::new(Flight { epoch, landed: OnceLock::new(), bell: Notify::new() });
         slot.insert_entry(flight.clone());
         Seat::Lead(Lead { shard, key, flight })
+    }
+
+    /// Whether `key` is being asked for, under whatever epoch.
+    pub fn is_in_the_air(&self, key: &EntryKey) -> bool {
+        self.shard(key).lock().contains_key(key)
+    }
+
+    fn shard(&self, key: &EntryKey) -> &Shard {
+        &self.shards[self.hasher.hash_one(key) as usize % SHARDS]
     }
 
     /// How many questions are in the air.

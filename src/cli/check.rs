@@ -6,15 +6,15 @@ use crate::config::{self, Keys, Loaded};
 use crate::gateway::KeySource;
 use crate::store::SqliteStore;
 
-/// Prints what is in force, and which keys name a tier that is not there. It changes nothing: a
-/// store that does not exist yet is not made.
+/// Prints what is in force, and which keys name a tier that is not there. A store that does not
+/// exist yet is not made.
 pub(super) fn run(loaded: &Loaded, out: &mut dyn Write) -> Result<(), Failure> {
     let limits = &loaded.config.limits;
+    let store = &loaded.config.origin.store;
     let source = match &loaded.config.keys {
-        Keys::File(path) => Some(KeySource::File(path.clone())),
-        Keys::Store if loaded.config.origin.store.exists() => {
-            let store = SqliteStore::open(&loaded.config.origin.store).map_err(CommandError::from)?;
-            Some(KeySource::Store(store.into()))
+        Keys::File(path) => Some(runtime()?.block_on(KeySource::file(path.clone(), None)).map_err(Failure::Unusable)?),
+        Keys::Store if store.metadata().is_ok_and(|file| file.len() > 0) => {
+            Some(KeySource::Store(SqliteStore::open(store).map_err(CommandError::from)?.into()))
         }
         Keys::Store => None,
     };

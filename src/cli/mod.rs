@@ -126,8 +126,10 @@ impl Command {
             Command::Export(args) => on_store(&load()?, async |store, _| args.run(store, &mut out).await),
             Command::Schema => Ok(writeln!(out, "{}", config::schema().trim_end()).map_err(CommandError::from)?),
             Command::Completions { shell } => {
-                clap_complete::generate(shell, &mut Cli::command(), "guildgate", &mut out);
-                Ok(())
+                // Into memory first: the generator panics where its output ends early.
+                let mut script = Vec::new();
+                clap_complete::generate(shell, &mut Cli::command(), "guildgate", &mut script);
+                Ok(out.write_all(&script).map_err(CommandError::from)?)
             }
             Command::Man => Ok(clap_mangen::Man::new(Cli::command()).render(&mut out).map_err(CommandError::from)?),
         }

@@ -1,8 +1,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::config::{self, Config, Keys, OriginKind};
-use crate::gateway::{Gateway, KeySource};
+use super::serve::key_source;
+use crate::config::{self, Config, OriginKind};
+use crate::gateway::Gateway;
 use crate::origin::{HttpOrigin, Origin};
 use crate::store::SqliteStore;
 
@@ -33,13 +34,10 @@ impl Reloader {
             tracing::warn!("{notice}");
         }
         let config = loaded.config;
-        let (keys, origin) = match (&config.keys, self.store.as_ref()) {
-            (Keys::File(path), _) => (KeySource::File(path.clone()), self.origin(&config, &before.origin)?),
-            (Keys::Store, Some(store)) => (KeySource::Store(store.clone()), self.origin(&config, &before.origin)?),
-            (Keys::Store, None) => return Err("keys.source cannot become \"store\" while running".into()),
-        };
+        let origin = self.origin(&config, &before.origin)?;
+        let keys = key_source(&config, self.store.as_ref()).await?;
         let listed = keys.list().await?;
-        self.gateway.reload(config, listed, origin);
+        self.gateway.reload(config, origin, keys, listed);
         Ok(())
     }
 

@@ -13,7 +13,6 @@ use crate::clock::Clock;
 use crate::config::{self, Config, Keys, Loaded, OriginKind};
 use crate::edge::{self, Bound, Draining, Edge, Guests};
 use crate::gateway::{Gateway, KeySource, State};
-use crate::keys::Book;
 use crate::origin::{Builtin, HttpOrigin, Origin};
 use crate::store::SqliteStore;
 use crate::telemetry::{self, AccessLog};
@@ -27,7 +26,7 @@ const DRAIN_LOOK: Duration = Duration::from_millis(5);
 /// Runs the gateway until SIGTERM or SIGINT.
 pub(super) fn run(named: Option<PathBuf>, demo: bool) -> Result<(), Failure> {
     let mut loaded = config::load(named.as_deref())?;
-    telemetry::init(&loaded.config.log);
+    let _log = telemetry::init(&loaded.config.log);
     let demo = if demo { Some(Demo::prepare(&mut loaded.config)?) } else { None };
     runtime()?.block_on(serve(named, loaded, demo))
 }
@@ -46,16 +45,9 @@ async fn serve(named: Option<PathBuf>, loaded: Loaded, demo: Option<Demo>) -> Re
     if let (Some(demo), Some(store)) = (&demo, &store) {
         demo.fill(store).await?;
     }
-    let keys = match (&config.keys, &store) {
-        (Keys::File(path), _) => KeySource::File(path.clone()),
-        (Keys::Store, Some(store)) => KeySource::Store(store.clone()),
-        (Keys::Store, None) => return Err(CommandError::new("the store is not open").into()),
-    };
-    let listed = match keys.list().await {
-        Ok(listed) => listed,
-        Err(reason) if matches!(keys, KeySource::File(_)) => return Err(Failure::Unusable(reason)),
-        Err(reason) => return Err(CommandError::new(reason).into()),
-    };
+    // A key file that cannot be used is a fault of the configuration; a store that cannot is not.
+    let keys = key_source(&config, store.as_ref()).await.map_err(Failure::Unusable)?;
+    let listed = keys.list().await.map_err(CommandError::new)?;
     let origin = match (&config.origin.kind, &store) {
         (OriginKind::Http(upstream), _) => {
             Origin::Http(Box::new(HttpOrigin::new(upstream.clone()).map_err(Failure::Unusable)?))
@@ -67,9 +59,8 @@ async fn serve(named: Option<PathBuf>, loaded: Loaded, demo: Option<Demo>) -> Re
         .map_err(|e| CommandError::new(format!("log.access cannot be opened: {e}")))?
         .map(Arc::new);
 
-    let book = Book::new(listed, &config.limits, &Book::default(), clock.now());
-    let config = Arc::new(config);
-    let state = State { config: config.clone(), book: Arc::new(book), origin: Arc::new(origin) };
+    let state = State::new(config, Arc::new(origin), keys, listed, clock.now());
+    let config = state.config.clone();
     let gateway = Arc::new(Gateway::new(clock, state));
     if let Some(store) = &store {
         tokio::spawn(gateway.clone().follow(store.clone()));
@@ -83,7 +74,7 @@ async fn serve(named: Option<PathBuf>, loaded: Loaded, demo: Option<Demo>) -> Re
     let urls: Vec<String> = bound.iter().map(|b| b.url().to_owned()).collect();
     let words = demo.as_ref().map(|demo| demo.words(&urls, &config));
     let ready = move || say_ready(&urls, words.as_deref());
-    let mut running = edge::Server::start(edge, bound, server.threads, server.drain_timeout, ready)
+    let mut running = edge::Server::start(edge, bound, server.threads, ready)
         .map_err(|e| CommandError::new(format!("no thread could be started: {e}")))?;
 
     let reloader = Reloader { gateway, named, store };
@@ -142,6 +133,15 @@ fn bind_all(config: &Config, demo: bool) -> Result<Vec<Bound>, CommandError> {
 fn open_store(config: &Config) -> Result<Option<Arc<SqliteStore>>, CommandError> {
     let needed = config.keys == Keys::Store || config.origin.kind == OriginKind::Builtin;
     Ok(if needed { Some(Arc::new(SqliteStore::open(&config.origin.store)?)) } else { None })
+}
+
+/// Where the configuration says that the keys are.
+pub(super) async fn key_source(config: &Config, store: Option<&Arc<SqliteStore>>) -> Result<KeySource, String> {
+    match (&config.keys, store) {
+        (Keys::File(path), _) => KeySource::file(path.clone(), store.cloned()).await,
+        (Keys::Store, Some(store)) => Ok(KeySource::Store(store.clone())),
+        (Keys::Store, None) => Err("keys.source cannot become \"store\" while running; start anew for it".into()),
+    }
 }
 
 /// Lets the process open a file for each connection, or says by name what stands in the way.

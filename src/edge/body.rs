@@ -1,3 +1,4 @@
+use std::io;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -51,6 +52,11 @@ impl Body for Incoming<'_> {
             },
             Framing::Chunked => self.chunked().await,
         }
+    }
+
+    async fn will_wait(&mut self) {
+        // A peer that does not take them is noticed when its own answer is written.
+        let _ = self.send_due().await;
     }
 }
 
@@ -120,15 +126,21 @@ impl Incoming<'_> {
         if self.expect_continue && self.buffered.is_empty() {
             self.out.extend_from_slice(CONTINUE);
         }
-        if !self.out.is_empty() {
-            let sent = self.line.write(self.out).await;
-            self.out.clear();
-            if sent.is_err() {
-                self.fate = Fate::Gone;
-                return Err(Fault::Malformed);
-            }
+        if self.send_due().await.is_err() {
+            self.fate = Fate::Gone;
+            return Err(Fault::Malformed);
         }
         Ok(Instant::now() + self.timeout)
+    }
+
+    /// Sends the answers to earlier requests.
+    async fn send_due(&mut self) -> io::Result<()> {
+        if self.out.is_empty() {
+            return Ok(());
+        }
+        let sent = self.line.write(self.out).await;
+        self.out.clear();
+        sent
     }
 
     fn judge(&mut self, got: Got) -> Result<(), Fault> {

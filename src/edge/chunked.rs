@@ -16,13 +16,16 @@ enum State {
     /// At the first digit of a size.
     SizeStart,
     Size(u64),
+    /// White space behind a size, which an extension or the line's end must follow.
+    SizeSpace(u64),
     Extension(u64),
     SizeLf(u64),
     Data(u64),
     DataCr,
     DataLf,
     TrailerStart,
-    Trailer,
+    TrailerName,
+    TrailerValue,
     TrailerLf,
     EndLf,
     Done,
@@ -52,7 +55,7 @@ impl Chunked {
         while at < piece.len() {
             if let State::Data(left) = self.state {
                 let take = usize::try_from(left).unwrap_or(usize::MAX).min(piece.len() - at);
-                if body.len() + take > max {
+                if take > max.saturating_sub(body.len()) {
                     return Progress::TooLarge;
                 }
                 body.extend_from_slice(&piece[at..at + take]);
@@ -70,7 +73,7 @@ impl Chunked {
                     self.state = State::Done;
                     return Progress::Done(at);
                 }
-                Some(State::Data(size)) if body.len() as u64 + size > max as u64 => return Progress::TooLarge,
+                Some(State::Data(size)) if size > max.saturating_sub(body.len()) as u64 => return Progress::TooLarge,
                 Some(state) => self.state = state,
             }
         }
@@ -83,7 +86,10 @@ fn step(state: State, byte: u8) -> Option<State> {
     match (state, byte) {
         (State::SizeStart, _) => digit.map(State::Size),
         (State::Size(size), b'\r') => Some(State::SizeLf(size)),
-        (State::Size(size), b';' | b' ' | b'\t') => Some(State::Extension(size)),
+        (State::Size(size) | State::SizeSpace(size), b';') => Some(State::Extension(size)),
+        (State::Size(size) | State::SizeSpace(size), b' ' | b'\t') => Some(State::SizeSpace(size)),
+        (State::SizeSpace(size), b'\r') => Some(State::SizeLf(size)),
+        (State::SizeSpace(_), _) => None,
         (State::Size(size), _) => Some(State::Size(size.checked_mul(16)?.checked_add(digit?)?)),
         (State::Extension(size), b'\r') => Some(State::SizeLf(size)),
         (State::Extension(_), b'\n' | b'\0') => None,
@@ -93,9 +99,12 @@ fn step(state: State, byte: u8) -> Option<State> {
         (State::DataCr, b'\r') => Some(State::DataLf),
         (State::DataLf, b'\n') => Some(State::SizeStart),
         (State::TrailerStart, b'\r') => Some(State::EndLf),
-        (State::TrailerStart | State::Trailer, b'\n' | b'\0') => None,
-        (State::Trailer, b'\r') => Some(State::TrailerLf),
-        (State::TrailerStart | State::Trailer, _) => Some(State::Trailer),
+        (State::TrailerStart, b':') => None,
+        (State::TrailerName, b':') => Some(State::TrailerValue),
+        (State::TrailerStart | State::TrailerName, _) => byte.is_ascii_graphic().then_some(State::TrailerName),
+        (State::TrailerValue, b'\r') => Some(State::TrailerLf),
+        (State::TrailerValue, b'\n' | b'\0') => None,
+        (State::TrailerValue, _) => Some(State::TrailerValue),
         (State::TrailerLf, b'\n') => Some(State::TrailerStart),
         (State::EndLf, b'\n') => Some(State::Done),
         (State::SizeLf(_) | State::DataCr | State::DataLf | State::TrailerLf | State::EndLf, _) => None,
@@ -126,6 +135,7 @@ mod tests {
         assert_eq!(decode(b"65\r\n", 100).0, Progress::TooLarge);
         assert_eq!(decode(b"64\r\n", 100).0, Progress::More);
         assert_eq!(decode(b"ffffffffffffffff\r\n", 100).0, Progress::TooLarge);
+        assert_eq!(decode(b"1\r\na\r\nffffffffffffffff\r\nbb", 100).0, Progress::TooLarge);
     }
 
     #[test]

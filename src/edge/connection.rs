@@ -1,4 +1,4 @@
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use pingora::protocols::Stream;
@@ -37,8 +37,10 @@ struct Connection<'e> {
     spill: Vec<u8>,
     /// When the header now awaited or read began, for its deadline: at accept, then at its first byte.
     header_began: Instant,
-    /// When the last bytes came, from which the access log counts.
+    /// When the last bytes between requests came, from which the access log counts.
     arrived: Instant,
+    /// When the last request was answered, from which idleness counts.
+    answered: Instant,
     /// Whether a request was answered here before.
     reused: bool,
 }
@@ -78,6 +80,7 @@ impl Edge {
             spill: Vec::new(),
             header_began: Instant::now(),
             arrived: Instant::now(),
+            answered: Instant::now(),
             reused: false,
         };
         let stop = async move {
@@ -117,8 +120,7 @@ impl Connection<'_> {
             while self.buffer[self.start..].starts_with(b"\r\n") {
                 self.start += 2;
             }
-            let want_forwarded = !server.trusted_proxies.is_empty()
-                && self.peer.is_none_or(|p| proxies::is_trusted(p.to_canonical(), &server.trusted_proxies));
+            let want_forwarded = proxies::is_trusted(self.peer, &server.trusted_proxies);
             // Taken out, so that the header may borrow from it while the rest of `self` is used.
             let buffer = std::mem::take(&mut self.buffer);
             let next = match parse(&buffer[self.start..], server.max_header, want_forwarded) {
@@ -159,7 +161,8 @@ impl Connection<'_> {
             if self.out.len() > MAX_GATHERED && !self.send().await {
                 return false;
             }
-            self.header_began = Instant::now();
+            self.answered = Instant::now();
+            self.header_began = self.answered;
         }
     }
 
@@ -186,11 +189,7 @@ impl Connection<'_> {
                 Framing::Length(length) => Some(length),
                 Framing::Chunked => None,
             },
-            client: proxies::client(
-                self.peer.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
-                &head.forwarded_for,
-                &config.server.trusted_proxies,
-            ),
+            client: proxies::client(self.peer, &head.forwarded_for, &config.server.trusted_proxies),
         };
         let mut body = Incoming {
             line: &mut self.line,
@@ -219,7 +218,7 @@ impl Connection<'_> {
         let reply = Reply { answer: Err(fault), facts: Facts::new(RequestId::random()) };
         let shape = Shape { close: true, say_keep_alive: false, head_only: false };
         answer::write(config, &reply, shape, &mut self.out);
-        self.record(config, &reply, self.peer.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)));
+        self.record(config, &reply, proxies::client(self.peer, &[], &[]));
     }
 
     fn record(&mut self, config: &Config, reply: &Reply, client: IpAddr) {
@@ -274,8 +273,7 @@ impl Connection<'_> {
         if self.buffer.capacity() - self.buffer.len() < READ_BUFFER / 4 {
             self.buffer.reserve(READ_BUFFER);
         }
-        let until =
-            if idle && self.reused { Instant::now() + idle_timeout } else { self.header_began + header_timeout };
+        let until = if idle && self.reused { self.answered + idle_timeout } else { self.header_began + header_timeout };
         match self.line.read(&mut self.buffer, until).await {
             Got::Bytes(_) => {
                 self.arrived = Instant::now();

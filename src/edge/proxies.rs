@@ -1,11 +1,12 @@
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use ipnet::IpNet;
 
 /// Who the client is: the peer, or, where the peer is a trusted proxy, the first address from the
 /// right of `X-Forwarded-For` that is none (contract section 3, `trusted_proxies`).
-pub(super) fn client(peer: IpAddr, forwarded_for: &[&[u8]], trusted: &[IpNet]) -> IpAddr {
-    let mut client = peer.to_canonical();
+/// A peer on a Unix socket (`None`) is on this machine: a proxy, if there are any.
+pub(super) fn client(peer: Option<IpAddr>, forwarded_for: &[&[u8]], trusted: &[IpNet]) -> IpAddr {
+    let mut client = peer.map(|p| p.to_canonical());
     let hops = forwarded_for.iter().rev().flat_map(|value| value.rsplit(|b| *b == b','));
     for hop in hops {
         if !is_trusted(client, trusted) {
@@ -13,14 +14,14 @@ pub(super) fn client(peer: IpAddr, forwarded_for: &[&[u8]], trusted: &[IpNet]) -
         }
         // What cannot be read was not written by a proxy that is to be believed.
         let Some(address) = address(hop) else { break };
-        client = address;
+        client = Some(address);
     }
-    client
+    client.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
 }
 
 /// Whether the peer's `X-Forwarded-For` is worth reading at all.
-pub(super) fn is_trusted(peer: IpAddr, trusted: &[IpNet]) -> bool {
-    trusted.iter().any(|net| net.contains(&peer))
+pub(super) fn is_trusted(peer: Option<IpAddr>, trusted: &[IpNet]) -> bool {
+    !trusted.is_empty() && peer.is_none_or(|peer| trusted.iter().any(|net| net.contains(&peer.to_canonical())))
 }
 
 /// An address, with or without a port, as the proxies in use write it.
@@ -38,7 +39,7 @@ mod tests {
     fn client_of(peer: &str, forwarded: &[&str]) -> String {
         let trusted = ["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()];
         let forwarded: Vec<&[u8]> = forwarded.iter().map(|f| f.as_bytes()).collect();
-        client(peer.parse().unwrap(), &forwarded, &trusted).to_string()
+        client(peer.parse().ok(), &forwarded, &trusted).to_string()
     }
 
     #[test]
@@ -53,6 +54,13 @@ mod tests {
         assert_eq!(client_of("10.0.0.1", &["203.0.113.9:4711"]), "203.0.113.9");
         assert_eq!(client_of("fd00::1", &["[2001:db8::7]:80"]), "2001:db8::7");
         assert_eq!(client_of("::ffff:10.0.0.1", &["203.0.113.9"]), "203.0.113.9");
+    }
+
+    #[test]
+    fn a_proxy_on_a_unix_socket_is_believed() {
+        assert_eq!(client_of("unix", &["6.6.6.6, 203.0.113.9"]), "203.0.113.9");
+        assert_eq!(client_of("unix", &[]), "0.0.0.0");
+        assert!(!is_trusted(None, &[]), "where there are no proxies, nobody is one");
     }
 
     #[test]

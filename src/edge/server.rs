@@ -5,7 +5,6 @@ use std::os::fd::{IntoRawFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
@@ -24,6 +23,10 @@ use crate::config::Listen;
 /// Pingora's buffer in front of each socket's reads. Its default of 64 KiB costs a new connection
 /// 5 microseconds; ours are small, and writes must stay buffered to go out in one.
 const L4_READ_BUFFER: usize = 4096;
+
+/// How long Pingora waits before it cuts connections, in seconds: longer than any drain. How long
+/// they are given is ours to say, and the process ends then.
+const GRACE: u64 = 30 * 86_400;
 
 /// A listening socket, bound before anything else starts: an address that is taken is one clear
 /// line at once. (Pingora would try for 30 s and panic.)
@@ -105,7 +108,6 @@ impl Server {
         edge: Edge,
         bound: Vec<Bound>,
         threads: usize,
-        drain_timeout: Duration,
         ready: impl FnOnce() + Send + Sync + 'static,
     ) -> io::Result<Self> {
         let mut listening = Listening::new("edge".to_owned(), edge);
@@ -122,8 +124,7 @@ impl Server {
             threads,
             // Each connection stays on its thread: no queue to steal from, less to synchronise.
             work_stealing: false,
-            // Longer than we wait ourselves, so that it never cuts a connection that we let finish.
-            grace_period_seconds: Some(drain_timeout.as_secs() + 1),
+            grace_period_seconds: Some(GRACE),
             graceful_shutdown_timeout_seconds: Some(0),
             ..ServerConf::default()
         };

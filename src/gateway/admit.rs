@@ -72,7 +72,7 @@ impl Gateway {
 
     fn stranger(&self, state: &State, head: &Head<'_>, fault: Fault) -> Fault {
         let limits = &state.config.limits;
-        match self.strangers.decide(limits.strangers, head.client, self.now()) {
+        match state.strangers.decide(head.client, self.now()) {
             Verdict::Refused { wait } if !limits.shadow => {
                 Fault::TooManyRequests { retry_after: seconds_up(wait).max(1) }
             }

@@ -1,3 +1,4 @@
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -5,6 +6,7 @@ use std::time::Duration;
 
 use super::{Gateway, State};
 use crate::keys::{Book, Listed, read_key_file};
+use crate::model::GuildId;
 use crate::store::{Change, SqliteStore, Store};
 
 /// How often the store is asked what others changed. Guarantee 7 allows a second; a look costs a
@@ -18,17 +20,33 @@ const LOOKS_PER_NOTE: u64 = 50;
 #[derive(Clone, Debug)]
 pub enum KeySource {
     Store(Arc<SqliteStore>),
-    File(PathBuf),
+    /// A file's keys as they were when it was read: it is read anew by a reload only.
+    File {
+        listed: Arc<[Listed]>,
+        /// The built-in backend's store, which knows the guilds that the bot has left.
+        guilds: Option<Arc<SqliteStore>>,
+    },
 }
 
 impl KeySource {
+    /// Reads a key file, aside: a large one takes a second or two.
+    pub async fn file(path: PathBuf, guilds: Option<Arc<SqliteStore>>) -> Result<Self, String> {
+        let read = tokio::task::spawn_blocking(move || read_key_file(&path).map_err(|e| e.to_string())).await;
+        let listed = read.map_err(|e| format!("the key file's reader failed: {e}"))??;
+        Ok(KeySource::File { listed: listed.into(), guilds })
+    }
+
     /// All keys, as they are now.
     pub async fn list(&self) -> Result<Vec<Listed>, String> {
         match self {
-            KeySource::File(path) => read_key_file(path).map_err(|e| e.to_string()),
+            KeySource::File { listed, guilds: None } => Ok(listed.to_vec()),
+            KeySource::File { listed, guilds: Some(store) } => {
+                let gone = departed(store).await?;
+                let mark = |key: &Listed| Listed { guild_gone: gone.contains(&key.guild), ..key.clone() };
+                Ok(listed.iter().map(mark).collect())
+            }
             KeySource::Store(store) => {
-                let guilds = store.guilds().await.map_err(|e| e.to_string())?;
-                let gone: std::collections::HashSet<_> = guilds.into_iter().filter(|g| g.left).map(|g| g.id).collect();
+                let gone = departed(store).await?;
                 let keys = store.keys().await.map_err(|e| e.to_string())?;
                 let listed = keys.into_iter().map(|key| Listed {
                     guild_gone: gone.contains(&key.guild),
@@ -45,16 +63,23 @@ impl KeySource {
     }
 }
 
+/// The guilds that the bot has left.
+async fn departed(store: &SqliteStore) -> Result<HashSet<GuildId>, String> {
+    let guilds = store.guilds().await.map_err(|e| e.to_string())?;
+    Ok(guilds.into_iter().filter(|guild| guild.left).map(|guild| guild.id).collect())
+}
+
 impl Gateway {
     /// Follows the store's change feed for ever: what another process changed shows here within a
     /// second. While the feed cannot be read, nothing held from before is given (guarantee 2).
     pub async fn follow(self: Arc<Self>, store: Arc<SqliteStore>) {
-        let source = KeySource::Store(store.clone());
         let mut deaf = false;
         for look in 1u64.. {
             tokio::time::sleep(POLL).await;
             if look.is_multiple_of(LOOKS_PER_NOTE) {
-                self.note_last_use(&store).await;
+                // Aside: a store that is slow to write must not keep a revocation from being heard.
+                let (gateway, store) = (self.clone(), store.clone());
+                tokio::spawn(async move { gateway.note_last_use(&store).await });
             }
             match store.changes().await {
                 Ok(changes) => {
@@ -73,7 +98,8 @@ impl Gateway {
             }
             // A book that could not be read is read again at the next look, whatever the feed says.
             if self.book_is_old.swap(false, Ordering::AcqRel) {
-                match source.list().await {
+                let keys = self.state().keys.clone();
+                match keys.list().await {
                     Ok(listed) => self.take_book(listed),
                     Err(error) => {
                         self.book_is_old.store(true, Ordering::Release);
@@ -115,7 +141,12 @@ impl Gateway {
         let _changing = self.changing.lock();
         let state = self.state.load_full();
         let book = Book::new(listed, &state.config.limits, &state.book, self.now());
-        let (config, origin) = (state.config.clone(), state.origin.clone());
-        self.state.store(Arc::new(State { config, book: Arc::new(book), origin }));
+        self.state.store(Arc::new(State {
+            book: Arc::new(book),
+            config: state.config.clone(),
+            origin: state.origin.clone(),
+            keys: state.keys.clone(),
+            strangers: state.strangers.clone(),
+        }));
     }
 }

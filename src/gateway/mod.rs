@@ -18,11 +18,12 @@ use std::sync::atomic::AtomicBool;
 
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
+use read::Found;
 
 use crate::cache::{Answers, Fence, Flights};
 use crate::clock::{Clock, Tick};
 use crate::config::Config;
-use crate::keys::Book;
+use crate::keys::{Book, Listed};
 use crate::limits::Strangers;
 use crate::origin::Origin;
 use crate::wire::{Fault, Form, Operation, Request, RequestId, is_form_type};
@@ -38,7 +39,6 @@ pub struct Gateway {
     answers: Answers,
     fence: Fence,
     flights: Flights,
-    strangers: Strangers,
     /// Held while a new state is made: two changes at once would carry budgets over twice.
     changing: Mutex<()>,
     /// The book may be older than the store; the follower reads it again at its next look.
@@ -49,8 +49,19 @@ pub struct Gateway {
 #[derive(Debug)]
 pub struct State {
     pub config: Arc<Config>,
-    pub book: Arc<Book>,
     pub origin: Arc<Origin>,
+    book: Arc<Book>,
+    keys: KeySource,
+    strangers: Arc<Strangers>,
+}
+
+impl State {
+    /// The first state of a gateway; `listed` is what `keys` lists at `now`.
+    pub fn new(config: Config, origin: Arc<Origin>, keys: KeySource, listed: Vec<Listed>, now: Tick) -> Self {
+        let book = Arc::new(Book::new(listed, &config.limits, &Book::default(), now));
+        let strangers = Arc::new(Strangers::new(config.limits.strangers));
+        State { config: Arc::new(config), origin, book, keys, strangers }
+    }
 }
 
 /// A request's header, as far as the rules need it. The edge has judged its framing.
@@ -73,6 +84,10 @@ pub struct Head<'h> {
 pub trait Body: Send {
     /// The whole body; 14, 16 or 17 where it is too large, malformed or too slow.
     fn whole(&mut self) -> impl Future<Output = Result<&[u8], Fault>> + Send;
+
+    /// The origin is about to be asked: whoever waits for answers on the same connection should
+    /// be given them now.
+    fn will_wait(&mut self) -> impl Future<Output = ()> + Send;
 }
 
 impl Gateway {
@@ -83,7 +98,6 @@ impl Gateway {
             state: ArcSwap::from_pointee(state),
             fence: Fence::default(),
             flights: Flights::default(),
-            strangers: Strangers::default(),
             changing: Mutex::new(()),
             book_is_old: AtomicBool::new(false),
         }
@@ -131,8 +145,21 @@ impl Gateway {
             return Err(Fault::GuildGone);
         }
         match request {
-            Request::Read { read, member } => self.read(state, &admitted, read, member, facts).await,
-            Request::SetPoints { member, amount } => self.write(state, &admitted, member, amount, facts).await,
+            Request::Read { read, member } => {
+                let at = Self::entry_key(&admitted, read, member);
+                match self.look(state, &admitted, at, facts) {
+                    Found::Answer(text) => Ok(text),
+                    Found::Nothing(held) => {
+                        body.will_wait().await;
+                        // Boxed, so that a connection that only ever hits carries no room for a miss.
+                        Box::pin(self.miss(state, &admitted, at, held, facts)).await
+                    }
+                }
+            }
+            Request::SetPoints { member, amount } => {
+                body.will_wait().await;
+                Box::pin(self.write(state, &admitted, member, amount, facts)).await
+            }
         }
     }
 

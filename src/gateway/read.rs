@@ -2,44 +2,51 @@ use std::sync::Arc;
 
 use super::admit::Admitted;
 use super::{CacheUse, Facts, Gateway, State};
-use crate::cache::{Entry, EntryKey, Lead, Seat, Use};
-use crate::clock::Tick;
+use crate::cache::{Entry, EntryKey, Epoch, Lead, Seat, Use};
 use crate::config::Freshness;
 use crate::model::MemberId;
 use crate::origin::{Authorization, Question};
 use crate::wire::{Fault, Read, Request, RequestId, first_expiry};
 
-/// How often a caller boards a flight. Once is the rule; it boards again when its leader was lost
-/// (a panic). Each time somebody else leads, so more than a few mean that every leader is lost.
+/// How often a caller boards a flight before it asks alone. Once is the rule; it boards again when
+/// its leader was lost (a panic) or was refused for a key of its own.
 const BOARDINGS: usize = 4;
 
+/// What memory says to a read.
+pub(super) enum Found {
+    Answer(Arc<str>),
+    /// The origin is to be asked; what is held may stand in for it if it fails.
+    Nothing(Option<Arc<Entry>>),
+}
+
 impl Gateway {
-    /// A read: a fresh answer from memory, or the flight that asks the origin for it.
-    pub(super) async fn read(
+    /// Where a read's answer is kept.
+    pub(super) fn entry_key(admitted: &Admitted<'_>, read: Read, member: MemberId) -> EntryKey {
+        EntryKey { realm: admitted.key().guild.realm, member, read }
+    }
+
+    /// Looks for an answer in memory, once.
+    pub(super) fn look(
         self: &Arc<Self>,
         state: &Arc<State>,
         admitted: &Admitted<'_>,
-        read: Read,
-        member: MemberId,
+        at: EntryKey,
         facts: &mut Facts,
-    ) -> Result<Arc<str>, Fault> {
-        let at = EntryKey { realm: admitted.key().guild.realm, member, read };
+    ) -> Found {
         let now = self.now();
         let held = self.held(&at);
         match held.as_ref().map(|entry| (entry, entry.good_for(now, || self.clock.unix()))) {
             Some((entry, Use::Fresh { ttl })) => {
                 facts.cache = Some(CacheUse::Hit { ttl, age: entry.age(now) });
-                return Ok(entry.text.clone());
+                Found::Answer(entry.text.clone())
             }
             Some((entry, Use::WhileRevalidating)) => {
                 facts.cache = Some(CacheUse::WhileRevalidating { age: entry.age(now) });
                 self.revalidate(state, admitted, at);
-                return Ok(entry.text.clone());
+                Found::Answer(entry.text.clone())
             }
-            Some((_, Use::IfError | Use::Nothing)) | None => {}
+            Some((_, Use::IfError | Use::Nothing)) | None => Found::Nothing(held),
         }
-        // Boxed, so that a connection that only ever hits does not carry the room for a miss.
-        Box::pin(self.miss(state, admitted, at, held, facts)).await
     }
 
     /// The entry held for `at`, if nothing was written since it was asked for.
@@ -48,7 +55,8 @@ impl Gateway {
         self.answers.get(at).filter(|entry| entry.epoch == epoch)
     }
 
-    async fn miss(
+    /// A read that memory does not answer: joins the flight that asks the origin, or leads it.
+    pub(super) async fn miss(
         &self,
         state: &State,
         admitted: &Admitted<'_>,
@@ -57,24 +65,33 @@ impl Gateway {
         facts: &mut Facts,
     ) -> Result<Arc<str>, Fault> {
         let question = admitted.question(Request::Read { read: at.read, member: at.member }, facts.id);
-        let mut landed = Err(Fault::NoUsableAnswer);
+        let stale = held.is_some();
+        let mut landed = None;
         for _ in 0..BOARDINGS {
-            match self.flights.board(at, || self.fence.epoch(at.member, at.read)) {
+            landed = match self.flights.board(at, || self.fence.epoch(at.member, at.read)) {
                 Seat::Lead(lead) => {
-                    let (answer, stored) = self.lead(state, lead, &question, at).await;
-                    facts.cache = Some(CacheUse::Asked { stale: held.is_some(), stored });
-                    landed = answer;
-                    break;
+                    let (answer, cache) = self.lead(state, lead, &question, at, stale).await;
+                    facts.cache = Some(cache);
+                    Some(answer)
                 }
                 Seat::Follow(follow) => {
                     facts.cache = Some(CacheUse::Collapsed);
-                    if let Some(answer) = follow.landed().await {
-                        landed = answer;
-                        break;
-                    }
+                    follow.landed().await
                 }
+            };
+            if landed.is_some() {
+                break;
             }
         }
+        let landed = match landed {
+            Some(landed) => landed,
+            None => {
+                facts.cache = Some(CacheUse::Asked { stale, stored: false });
+                let answer = self.ask(state, &question, at, self.fence.epoch(at.member, at.read)).await;
+                self.overtake(at);
+                answer
+            }
+        };
         match landed {
             Ok(entry) => Ok(entry.text.clone()),
             Err(fault) if fault.is_origin_failure() => self.stale_if_error(&at, held, facts).ok_or(fault),
@@ -82,62 +99,84 @@ impl Gateway {
         }
     }
 
-    /// Asks the origin, keeps what may be kept, and tells the followers. The second value is
-    /// whether it was kept.
+    /// Asks for everyone aboard, and tells them.
     async fn lead(
         &self,
         state: &State,
         lead: Lead<'_>,
         question: &Question<'_>,
         at: EntryKey,
-    ) -> (Result<Arc<Entry>, Fault>, bool) {
-        let (epoch, asked) = (lead.epoch(), self.now());
+        stale: bool,
+    ) -> (Result<Arc<Entry>, Fault>, CacheUse) {
         // Somebody may have landed between this caller's look into the cache and its boarding.
-        let landed_just_now = self.held(&at).filter(|entry| entry.epoch == epoch);
-        if let Some(entry) = landed_just_now
-            && matches!(entry.good_for(asked, || self.clock.unix()), Use::Fresh { .. })
+        let now = self.now();
+        if let Some(entry) = self.held(&at).filter(|entry| entry.epoch == lead.epoch())
+            && let Use::Fresh { ttl } = entry.good_for(now, || self.clock.unix())
         {
             lead.land(Ok(entry.clone()));
-            return (Ok(entry), false);
+            let age = entry.age(now);
+            return (Ok(entry), CacheUse::Hit { ttl, age });
         }
-        let answer = state.origin.ask(question).await;
-        let answer = answer.map(|text| {
-            let expires = match at.read {
-                Read::Warns => first_expiry(&text, at.member, self.clock.unix()),
-                Read::Points | Read::Reviews => None,
-            };
-            Arc::new(Entry::new(&text, epoch, asked, freshness(state, at.read), expires))
-        });
-        let stored = match &answer {
-            Ok(entry) => self.keep(at, entry),
-            Err(_) => false, // an origin's failure is never cached, nor a refusal (guarantee 4)
-        };
-        lead.land(answer.clone());
-        (answer, stored)
+        match self.ask(state, question, at, lead.epoch()).await {
+            Ok(entry) => {
+                let stored = self.keep(at, &entry);
+                lead.land(Ok(entry.clone()));
+                (Ok(entry), CacheUse::Asked { stale, stored })
+            }
+            Err(fault) => {
+                // 02 is said of the leader's key alone: its followers may have another of the same
+                // guild, and board again. An origin's failure is never cached, nor a refusal.
+                if fault != Fault::IncorrectKey {
+                    lead.land(Err(fault));
+                }
+                (Err(fault), CacheUse::Asked { stale, stored: false })
+            }
+        }
     }
 
+    /// Asks the origin. All that an answer's age and expiry count from is read before.
+    async fn ask(
+        &self,
+        state: &State,
+        question: &Question<'_>,
+        at: EntryKey,
+        epoch: Epoch,
+    ) -> Result<Arc<Entry>, Fault> {
+        let (asked, unix) = (self.now(), self.clock.unix());
+        let text = state.origin.ask(question).await?;
+        let expires = match at.read {
+            Read::Warns => first_expiry(&text, at.member, unix),
+            Read::Points | Read::Reviews => None,
+        };
+        Ok(Arc::new(Entry::new(&text, epoch, asked, freshness(state, at.read), expires)))
+    }
+
+    /// Keeps a flight's answer, if it may be kept.
     fn keep(&self, at: EntryKey, entry: &Arc<Entry>) -> bool {
-        let now = self.now();
         if !self.fence.stands(entry.epoch, at.member, at.read) {
-            // A write overtook this question, and the origin may have looked after it took effect.
-            // Before anyone is told, what may be older is put out of reach: the answers and flights
-            // of the epoch that stands, if they began while that write was under way.
-            if self.fence.is_unsettled(at.member, now) {
-                self.fence.overtaken(at.member, at.read);
-            }
+            self.overtake(at);
             return false;
         }
-        let keep = entry.keeps() && self.fence.may_keep(at.member, now);
+        let keep = entry.keeps() && self.fence.may_keep(at.member, self.now());
         if keep {
             self.answers.put(at, entry.clone());
         }
         keep
     }
 
+    /// Before anyone is told an answer that a write overtook: the origin may have looked after that
+    /// write took effect, so what may be older is put out of reach, which is what the epoch that
+    /// stands holds and asks for, if it began while the write was under way.
+    fn overtake(&self, at: EntryKey) {
+        if self.fence.is_unsettled(at.member, self.now()) {
+            self.fence.overtaken(at.member, at.read);
+        }
+    }
+
     /// The stale answer that may stand in for a failed origin (RFC 5861), never across a write.
     fn stale_if_error(&self, at: &EntryKey, held: Option<Arc<Entry>>, facts: &mut Facts) -> Option<Arc<str>> {
         let entry = held.filter(|e| self.fence.stands(e.epoch, at.member, at.read))?;
-        let now: Tick = self.now();
+        let now = self.now();
         match entry.good_for(now, || self.clock.unix()) {
             Use::Fresh { .. } | Use::WhileRevalidating | Use::IfError => {
                 facts.cache = Some(CacheUse::IfError { age: entry.age(now) });
@@ -149,6 +188,9 @@ impl Gateway {
 
     /// Asks for `at` anew, in a task of its own, unless that is being done already.
     fn revalidate(self: &Arc<Self>, state: &Arc<State>, admitted: &Admitted<'_>, at: EntryKey) {
+        if self.flights.is_in_the_air(&at) {
+            return;
+        }
         let (gateway, state) = (self.clone(), state.clone());
         let (key, authorization) = admitted.owned();
         tokio::spawn(async move {
@@ -161,7 +203,7 @@ impl Gateway {
                 id: RequestId::random(),
             };
             // Nobody waits for it: a failure was logged by the origin, and the stale answer stands.
-            let _ = gateway.lead(&state, lead, &question, at).await;
+            let _ = gateway.lead(&state, lead, &question, at, true).await;
         });
     }
 }

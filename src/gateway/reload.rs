@@ -1,21 +1,33 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{Gateway, State};
+use super::{Gateway, KeySource, State};
 use crate::config::Config;
 use crate::keys::{Book, Listed};
+use crate::limits::Strangers;
 use crate::origin::Origin;
 
 impl Gateway {
     /// Puts another configuration in force, from the next request on: one swap, all or nothing.
-    /// Budgets already used up stay used up, in proportion (contract section 3).
-    pub fn reload(&self, config: Config, listed: Vec<Listed>, origin: Arc<Origin>) {
+    /// Budgets already used up stay used up, in proportion (contract section 3). `listed` is what
+    /// `keys` lists now.
+    pub fn reload(&self, config: Config, origin: Arc<Origin>, keys: KeySource, listed: Vec<Listed>) {
         let _changing = self.changing.lock();
         let now = self.now();
         let before = self.state.load_full();
-        self.strangers.take_over(before.config.limits.strangers, config.limits.strangers, now);
-        let book = Book::new(listed, &config.limits, &before.book, now);
-        self.state.store(Arc::new(State { config: Arc::new(config), book: Arc::new(book), origin }));
+        let rate = config.limits.strangers;
+        let strangers = if before.strangers.rate() == rate {
+            before.strangers.clone()
+        } else {
+            Arc::new(Strangers::after(&before.strangers, rate, now))
+        };
+        let book = Arc::new(Book::new(listed, &config.limits, &before.book, now));
+        let other_answers = !Arc::ptr_eq(&before.origin, &origin) || before.config.cache != config.cache;
+        self.state.store(Arc::new(State { config: Arc::new(config), origin, book, keys, strangers }));
+        if other_answers {
+            // What another origin said, or was kept by other times, is not given any more.
+            self.fence.changed_all();
+        }
         // The keys were listed before the swap; what the follower took in since is not lost.
         self.book_is_old.store(true, Ordering::Release);
     }

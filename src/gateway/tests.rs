@@ -27,6 +27,8 @@ impl Body for Bytes<'_> {
     async fn whole(&mut self) -> Result<&[u8], Fault> {
         Ok(self.0)
     }
+
+    async fn will_wait(&mut self) {}
 }
 
 /// A body that must not be asked for.
@@ -36,6 +38,8 @@ impl Body for Untouched {
     async fn whole(&mut self) -> Result<&[u8], Fault> {
         panic!("the body was read")
     }
+
+    async fn will_wait(&mut self) {}
 }
 
 impl World {
@@ -63,9 +67,8 @@ impl World {
         }
         let clock = Clock::manual(1000);
         let source = KeySource::Store(store.clone());
-        let book = Book::new(source.list().await.unwrap(), &config.limits, &Book::default(), clock.now());
         let origin = Arc::new(Origin::Builtin(Builtin::new(store.clone(), clock.clone())));
-        let state = State { config: Arc::new(config), book: Arc::new(book), origin };
+        let state = State::new(config, origin, source.clone(), source.list().await.unwrap(), clock.now());
         World { gateway: Arc::new(Gateway::new(clock, state)), store, source, _folder: folder }
     }
 
@@ -235,7 +238,7 @@ async fn a_reload_is_in_force_with_the_next_request_and_refills_no_one() {
     let toml = "answers.service_name = \"Watch\"\nlimits.tiers.standard = { rate = \"1/s\", burst = 20 }";
     let config = config::load_str(toml, w._folder.path(), "test").unwrap().config;
     let origin = w.gateway.state().origin.clone();
-    w.gateway.reload(config, w.source.list().await.unwrap(), origin);
+    w.gateway.reload(config, origin, w.source.clone(), w.source.list().await.unwrap());
     let refused = w.ask("getPoints", "k1", "memberID=7").await.answer.unwrap_err();
     assert_eq!(refused, Fault::TooManyRequests { retry_after: 1 });
     w.advance(1);

@@ -18,7 +18,7 @@ impl Gateway {
     ) -> Result<Arc<str>, Fault> {
         let question = admitted.question(Request::SetPoints { member, amount }, facts.id);
         let write = self.fence.begin_write(member, state.config.cache.points.ttl, self.now());
-        let answer = Box::pin(state.origin.ask(&question)).await;
+        let answer = state.origin.ask(&question).await;
         match &answer {
             Err(fault) if may_have_happened(*fault) => write.unknown(self.now()),
             Ok(_) | Err(_) => write.settled(),

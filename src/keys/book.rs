@@ -22,6 +22,12 @@ pub struct Key {
     pub last_use: Arc<LastUse>,
 }
 
+impl Key {
+    fn counted(&self) -> Counted {
+        Counted { policy: self.policy.clone(), meters: self.meters.clone(), last_use: self.last_use.clone() }
+    }
+}
+
 /// When a key was used last, since that was last written down: no write per request.
 #[derive(Debug, Default)]
 pub struct LastUse(AtomicU64);
@@ -69,27 +75,52 @@ pub struct Listed {
 pub struct Book {
     by_digest: HashMap<Digest, Arc<Key>, BuildHasherDefault<DigestHasher>>,
     realms: HashMap<GuildId, Realm>,
+    /// Keys that are gone and had used something up: taken away and put back, they are not refilled.
+    departed: HashMap<KeyId, Counted>,
+}
+
+/// What is counted of one key, whichever of its secrets it is asked with.
+#[derive(Clone, Debug)]
+struct Counted {
+    policy: Arc<Policy>,
+    meters: Arc<Meters>,
+    last_use: Arc<LastUse>,
+}
+
+impl Counted {
+    /// The same key under `policy`, from now on.
+    fn under(self, policy: Arc<Policy>, now: Tick) -> Self {
+        if self.policy == policy {
+            return self;
+        }
+        let meters = Arc::new(Meters::after(&self.policy, &self.meters, now));
+        Counted { policy, meters, last_use: self.last_use }
+    }
 }
 
 impl Book {
     /// A book of the keys listed, with what was used up under `before` carried over.
     pub fn new(listed: Vec<Listed>, limits: &Limits, before: &Book, now: Tick) -> Self {
-        let mut book = Book { by_digest: HashMap::default(), realms: before.realms.clone() };
+        let mut book = Book { realms: before.realms.clone(), ..Book::default() };
         let policies: Vec<Arc<Policy>> = limits.tiers.iter().map(|t| Arc::new(Policy::new(t.clone()))).collect();
-        let known: HashMap<&KeyId, &Arc<Key>> = before.by_digest.values().map(|k| (&k.id, k)).collect();
+        let mut known = before.departed.clone();
+        known.extend(before.by_digest.values().map(|key| (key.id.clone(), key.counted())));
+        let mut made: HashMap<KeyId, Counted> = HashMap::with_capacity(listed.len());
         for key in listed {
             let tier = limits.tier(key.tier.as_deref());
             let policy = policies.iter().find(|p| Arc::ptr_eq(p.tier(), tier));
             let policy = policy.cloned().unwrap_or_else(|| Arc::new(Policy::new(tier.clone())));
-            let guild = Guild { realm: book.realm(&key.guild), id: key.guild, gone: key.guild_gone };
-            let same = known.get(&key.id);
-            let (meters, last_use) = same.map_or_else(Default::default, |before| {
-                policy.take_over(&before.meters, &before.policy, now);
-                (before.meters.clone(), before.last_use.clone())
+            let counted = made.entry(key.id.clone()).or_insert_with(|| match known.remove(&key.id) {
+                Some(counted) => counted.under(policy.clone(), now),
+                None => Counted { policy, meters: Arc::default(), last_use: Arc::default() },
             });
+            let Counted { policy, meters, last_use } = counted.clone();
+            let guild = Guild { realm: book.realm(&key.guild), id: key.guild, gone: key.guild_gone };
             let entry = Key { id: key.id, guild, scope: key.scope, expires: key.expires, policy, meters, last_use };
             book.by_digest.insert(key.digest, Arc::new(entry));
         }
+        known.retain(|_, counted| !counted.meters.are_full(&counted.policy, now));
+        book.departed = known;
         book
     }
 
@@ -198,6 +229,12 @@ mod tests {
         // The key is listed under another digest (rotated) and another burst; it is the same key.
         let second = Book::new(vec![listed("b", "g2"), listed("a", "g1")], &limits(8), &first, Tick(0));
         assert!(spend(&second).is_some());
+        // Taken away and put back, it is the same key still, until its buckets would be full.
+        let without = Book::new(vec![listed("b", "g2")], &limits(2), &second, Tick(0));
+        let back = Book::new(vec![listed("a", "g1")], &limits(2), &without, Tick(0));
+        assert!(spend(&back).is_some());
+        let later = Book::new(vec![], &limits(2), &without, Tick(9_000_000_000));
+        assert!(later.departed.is_empty());
         let realm = |book: &Book, key: &[u8]| book.find(&Digest::of(key), never).unwrap().guild.realm;
         assert_eq!(realm(&first, b"a"), realm(&second, b"a"));
         assert_ne!(realm(&second, b"a"), realm(&second, b"b"));

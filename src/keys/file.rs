@@ -65,7 +65,8 @@ pub fn read_key_file(path: &Path) -> Result<Vec<Listed>, KeyFileError> {
 }
 
 fn parse(text: &str) -> Result<Vec<Listed>, Vec<String>> {
-    let line_of = |offset: usize| text[..offset.min(text.len())].matches('\n').count() + 1;
+    let line_ends: Vec<usize> = text.match_indices('\n').map(|(at, _)| at).collect();
+    let line_of = |offset: usize| line_ends.partition_point(|end| *end < offset) + 1;
     let file: KeyFile = toml::from_str(text).map_err(|e| {
         let line = e.span().map_or(1, |span| line_of(span.start));
         vec![format!("line {line}: {}", e.message())]

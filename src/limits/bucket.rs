@@ -60,19 +60,19 @@ impl Bucket {
         Level { remaining: remaining.min(burst) as u32, next: Duration::from_nanos(next) }
     }
 
-    /// Carries what is used up from one rate to another, in proportion to the burst: a bucket that
-    /// was half empty is half empty still, so a reload refills no one (guarantee 6).
-    pub fn carry(&self, from: Rate, to: Rate, now: Tick) {
-        if from == to {
-            return;
-        }
+    /// Takes over what is used up of another bucket under another rate, in proportion to the
+    /// burst: what was half empty is half empty still, so a reload refills no one (guarantee 6).
+    pub fn inherit(&self, before: &Bucket, from: Rate, to: Rate, now: Tick) {
         let capacity = |r: Rate| u128::from(r.period_ns) * u128::from(r.burst.get());
-        let moved = |tat: u64| {
-            let owed = u128::from(tat.saturating_sub(now.0));
-            let owed = (owed * capacity(to)).div_ceil(capacity(from).max(1));
-            Some(now.0.saturating_add(u64::try_from(owed).unwrap_or(u64::MAX)))
-        };
-        let _ = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, moved);
+        let owed = u128::from(before.0.load(Ordering::Acquire).saturating_sub(now.0));
+        let owed = (owed * capacity(to)).div_ceil(capacity(from).max(1));
+        let tat = now.0.saturating_add(u64::try_from(owed).unwrap_or(u64::MAX));
+        self.0.fetch_max(tat, Ordering::AcqRel);
+    }
+
+    /// Whether nothing of it is used up at `now`.
+    pub fn is_full(&self, now: Tick) -> bool {
+        self.0.load(Ordering::Acquire) <= now.0
     }
 }
 
@@ -137,14 +137,16 @@ mod tests {
 
     #[test]
     fn a_half_empty_bucket_is_half_empty_after_a_reload() {
-        let (bucket, old, new) = (Bucket::default(), rate(SECOND, 10), rate(SECOND / 4, 40));
+        let (old, new) = (rate(SECOND, 10), rate(SECOND / 4, 40));
+        let (first, second, third) = (Bucket::default(), Bucket::default(), Bucket::default());
         for _ in 0..5 {
-            bucket.decide(old, Tick(0));
+            first.decide(old, Tick(0));
         }
-        bucket.carry(old, new, Tick(0));
-        assert_eq!(bucket.level(new, Tick(0)).remaining, 20);
-        bucket.carry(new, old, Tick(0));
-        assert_eq!(bucket.level(old, Tick(0)).remaining, 5);
+        second.inherit(&first, old, new, Tick(0));
+        assert_eq!(second.level(new, Tick(0)).remaining, 20);
+        third.inherit(&second, new, old, Tick(0));
+        assert_eq!(third.level(old, Tick(0)).remaining, 5);
+        assert!(!third.is_full(Tick(4 * SECOND)) && third.is_full(Tick(5 * SECOND)));
     }
 
     proptest! {

@@ -1,17 +1,54 @@
 use std::fmt::Write;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use super::{Bucket, Level, Verdict};
 use crate::clock::{Tick, seconds_up};
 use crate::config::{Rate, Tier};
 use crate::wire::Operation;
 
-/// The buckets of one key. They outlive reloads and changes of the key's record.
+/// The buckets of one key under one policy. They outlive changes of the key's record; under another
+/// policy there are new ones, which take over what is used up when they are first asked. (Not
+/// before: until the new policy is in force, requests are still counted under the old one.)
 #[derive(Debug, Default)]
 pub struct Meters {
     main: Bucket,
     write: Bucket,
+    /// Set once there is nothing to take over any more.
+    settled: AtomicBool,
+    before: Mutex<Option<(Arc<Policy>, Arc<Meters>)>>,
+}
+
+impl Meters {
+    /// The buckets of a key that was held to another policy until now.
+    pub fn after(policy: &Arc<Policy>, meters: &Arc<Meters>, now: Tick) -> Self {
+        // Nobody may have asked since the last change; settled now, no chain of changes builds up.
+        meters.settle(policy, now);
+        Meters { before: Mutex::new(Some((policy.clone(), meters.clone()))), ..Meters::default() }
+    }
+
+    fn settle(&self, policy: &Policy, now: Tick) {
+        if self.settled.load(Ordering::Acquire) {
+            return;
+        }
+        let mut before = self.before.lock();
+        if let Some((old, meters)) = before.take() {
+            self.main.inherit(&meters.main, old.tier.main, policy.tier.main, now);
+            if let (Some(from), Some(to)) = (old.tier.write, policy.tier.write) {
+                self.write.inherit(&meters.write, from, to, now);
+            }
+        }
+        self.settled.store(true, Ordering::Release);
+    }
+
+    /// Whether nothing is used up: a key that is gone need not be remembered any longer.
+    pub fn are_full(&self, policy: &Policy, now: Tick) -> bool {
+        self.settle(policy, now);
+        self.main.is_full(now) && self.write.is_full(now)
+    }
 }
 
 /// A tier as requests are held to it, with what never changes of its headers made beforehand.
@@ -51,6 +88,7 @@ impl Policy {
     /// Asks the write bucket first, then the main one: a refusal by the write bucket costs the
     /// main one nothing (contract section 3). `Some` is how long to wait.
     pub fn decide(&self, meters: &Meters, operation: Operation, now: Tick) -> (Option<Duration>, Spent) {
+        meters.settle(self, now);
         let write = self.tier.write.filter(|_| operation == Operation::SetPoints);
         let by_write = write.map(|rate| meters.write.decide(rate, now));
         let verdict = match by_write {
@@ -92,14 +130,6 @@ impl Policy {
         if let Some(write) = spent.write {
             out.extend_from_slice(b", ");
             one(out, b"-write", write);
-        }
-    }
-
-    /// Carries what is used up of `meters` from the policy it was counted under to this one.
-    pub fn take_over(&self, meters: &Meters, before: &Policy, now: Tick) {
-        meters.main.carry(before.tier.main, self.tier.main, now);
-        if let (Some(from), Some(to)) = (before.tier.write, self.tier.write) {
-            meters.write.carry(from, to, now);
         }
     }
 }
@@ -164,7 +194,11 @@ mod tests {
             old.decide(&meters, GET, Tick(0));
         }
         let new = Policy::new(Arc::new(Tier { name: "gold".into(), main: rate(100, 400), write: None }));
-        new.take_over(&meters, &old, Tick(0));
-        assert!(new.decide(&meters, GET, Tick(0)).0.is_some());
+        let (old, meters) = (Arc::new(old), Arc::new(meters));
+        let after = Meters::after(&old, &meters, Tick(0));
+        // Still counted under the old policy, as long as that is in force.
+        assert!(old.decide(&meters, GET, Tick(0)).0.is_some());
+        assert!(new.decide(&after, GET, Tick(0)).0.is_some());
+        assert!(!after.are_full(&new, Tick(0)));
     }
 }

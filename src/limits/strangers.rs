@@ -12,26 +12,34 @@ const BUCKETS: usize = 1 << 16;
 
 /// What each client address may spend on requests that end in 01 or 02 (`[limits.strangers]`).
 pub struct Strangers {
+    rate: Rate,
     buckets: Box<[Bucket]>,
     // Random per process, so that nobody can choose an address that meets a certain other's.
     hasher: RandomState,
 }
 
-impl Default for Strangers {
-    fn default() -> Self {
-        Strangers { buckets: (0..BUCKETS).map(|_| Bucket::default()).collect(), hasher: RandomState::new() }
-    }
-}
-
 impl Strangers {
-    /// Charges one request to an address.
-    pub fn decide(&self, rate: Rate, address: IpAddr, now: Tick) -> Verdict {
-        self.bucket(address).decide(rate, now)
+    pub fn new(rate: Rate) -> Self {
+        let buckets = (0..BUCKETS).map(|_| Bucket::default()).collect();
+        Strangers { rate, buckets, hasher: RandomState::new() }
     }
 
-    /// Carries every budget over to another rate.
-    pub fn take_over(&self, from: Rate, to: Rate, now: Tick) {
-        self.buckets.iter().for_each(|bucket| bucket.carry(from, to, now));
+    /// The same addresses under another rate, with what each has used up.
+    pub fn after(before: &Self, rate: Rate, now: Tick) -> Self {
+        let after = Strangers { hasher: before.hasher.clone(), ..Strangers::new(rate) };
+        for (bucket, old) in after.buckets.iter().zip(&before.buckets) {
+            bucket.inherit(old, before.rate, rate, now);
+        }
+        after
+    }
+
+    pub fn rate(&self) -> Rate {
+        self.rate
+    }
+
+    /// Charges one request to an address.
+    pub fn decide(&self, address: IpAddr, now: Tick) -> Verdict {
+        self.bucket(address).decide(self.rate, now)
     }
 
     fn bucket(&self, address: IpAddr) -> &Bucket {
@@ -64,13 +72,21 @@ mod tests {
 
     #[test]
     fn addresses_of_one_ipv6_network_share_a_budget_and_others_do_not() {
-        let strangers = Strangers::default();
-        let ask = |a: &str| strangers.decide(RATE, a.parse().unwrap(), Tick(0));
+        let strangers = Strangers::new(RATE);
+        let ask = |a: &str| strangers.decide(a.parse().unwrap(), Tick(0));
         assert_eq!(ask("2001:db8::1"), Verdict::Admitted);
         assert_eq!(ask("2001:db8::2"), Verdict::Admitted);
         assert!(matches!(ask("2001:db8::3"), Verdict::Refused { .. }));
         // One of these may meet that bucket by chance; not all of them can.
         assert!((1..9).any(|n| ask(&format!("2001:db8:{n}::1")) == Verdict::Admitted));
+    }
+
+    #[test]
+    fn another_rate_refills_no_address() {
+        let (strangers, address) = (Strangers::new(RATE), "10.0.0.1".parse().unwrap());
+        while strangers.decide(address, Tick(0)) == Verdict::Admitted {}
+        let after = Strangers::after(&strangers, Rate { burst: NonZeroU32::new(50).unwrap(), ..RATE }, Tick(0));
+        assert!(matches!(after.decide(address, Tick(0)), Verdict::Refused { .. }));
     }
 
     #[test]

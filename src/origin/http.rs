@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, RETRY_AFTER};
+use hyper::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderValue, RETRY_AFTER, TRANSFER_ENCODING};
 use hyper::{HeaderMap, Method, Request as HttpRequest, StatusCode, Uri};
 
 use super::Question;
@@ -76,9 +76,10 @@ impl HttpOrigin {
             Request::SetPoints { .. } => 0,
         };
         let mut request = self.request(question)?;
+        let mut trust_kept = true;
         loop {
             // A kept connection may have died unseen; what it did not send goes out on another.
-            let (connection, kept) = match self.pool.kept() {
+            let (connection, kept) = match if trust_kept { self.pool.kept() } else { None } {
                 Some(connection) => (connection, true),
                 None => (self.pool.connect().await.map_err(|e| connect_fault(&e, question))?, false),
             };
@@ -88,6 +89,8 @@ impl HttpOrigin {
                 Attempt::Unsent | Attempt::Unanswered if retries > 0 => retries -= 1,
                 Attempt::Unsent | Attempt::Unanswered => return Err(Fault::NoUsableAnswer),
             }
+            // Where one kept connection was dead, the others are likely to be: the next is a new one.
+            trust_kept = false;
             request = self.request(question)?;
         }
     }
@@ -114,6 +117,11 @@ impl HttpOrigin {
             }
         };
         let (head, body) = response.into_parts();
+        if head.headers.contains_key(CONTENT_LENGTH) && head.headers.contains_key(TRANSFER_ENCODING) {
+            // Two lengths: what follows the body is anybody's guess (RFC 9112, 6.3).
+            tracing::warn!(request_id = %question.id, "the origin's answer has two lengths");
+            return Attempt::Done(Err(Fault::NoUsableAnswer));
+        }
         let body = Limited::new(body, MAX_ORIGIN_ANSWER).collect().await;
         let answer = match body {
             Ok(body) => {

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crossbeam_queue::ArrayQueue;
 use parking_lot::Mutex;
@@ -19,6 +19,9 @@ const RING: usize = 16_384;
 /// How often the writer looks. It is never woken: that would cost each request several
 /// microseconds.
 const LOOK: Duration = Duration::from_millis(20);
+
+/// How long the end waits for the last lines to be written.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The access log: a bounded ring, emptied by a thread of its own.
 #[derive(Debug)]
@@ -68,12 +71,20 @@ impl AccessLog {
         self.shared.reopen.store(true, Ordering::Release);
     }
 
-    /// Writes what is there and ends the writer.
+    /// Writes what is there and ends the writer. One that cannot write (a pipe that nobody reads)
+    /// is left behind.
     pub fn close(&self) {
         self.shared.stop.store(true, Ordering::Release);
-        if let Some(writer) = self.writer.lock().take()
-            && writer.join().is_err()
-        {
+        let Some(writer) = self.writer.lock().take() else { return };
+        let end = Instant::now() + PATIENCE;
+        while !writer.is_finished() {
+            if Instant::now() >= end {
+                tracing::error!("the access log could not be written to its end");
+                return;
+            }
+            std::thread::sleep(LOOK);
+        }
+        if writer.join().is_err() {
             tracing::error!("the access log's writer had panicked");
         }
     }

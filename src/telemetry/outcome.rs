@@ -22,7 +22,7 @@ pub struct Outcome {
     pub cache: Option<&'static str>,
     /// Over its limit, refused or (in shadow) not.
     pub over_limit: bool,
-    /// From the last bytes of the request to its answer.
+    /// From the arrival of the bytes that held its header to its answer.
     pub took: Duration,
     pub id: RequestId,
 }

@@ -1,10 +1,19 @@
-use tracing_subscriber::filter::LevelFilter;
+use std::io;
+
+use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::config::{Level, Log};
 
-/// Sends the process's own log (not the access log) to stderr, as `[log]` says. The first call in
-/// a process counts.
-pub fn init(log: &Log) {
+/// Lines that wait for stderr; what does not fit is dropped. A stderr that nobody reads must not
+/// stop the gateway.
+const LINES: usize = 4096;
+
+/// Sends the process's own log (not the access log) to stderr, as `[log]` says, by a thread of its
+/// own. Dropping what is returned writes what is left, waiting no longer than a second.
+pub fn init(log: &Log) -> WorkerGuard {
     let level = match log.level {
         Level::Error => LevelFilter::ERROR,
         Level::Warn => LevelFilter::WARN,
@@ -12,19 +21,19 @@ pub fn init(log: &Log) {
         Level::Debug => LevelFilter::DEBUG,
         Level::Trace => LevelFilter::TRACE,
     };
-    // Pingora, moka and refinery speak of their own life at info; an operator wants their worries.
+    // Pingora and refinery speak of their own life at info; an operator wants their worries.
     let quiet =
         ["pingora_core", "pingora_runtime", "refinery_core", "refinery"].map(|c| (c, LevelFilter::WARN.min(level)));
-    let filter = tracing_subscriber::filter::Targets::new().with_default(level).with_targets(quiet);
-    use tracing_subscriber::layer::SubscriberExt;
-    use tracing_subscriber::util::SubscriberInitExt;
+    let filter = Targets::new().with_default(level).with_targets(quiet);
+    let (writer, guard) = NonBlockingBuilder::default().buffered_lines_limit(LINES).lossy(true).finish(io::stderr());
     let registry = tracing_subscriber::registry().with(filter);
-    let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let layer = tracing_subscriber::fmt::layer().with_writer(writer);
     let set = if log.json {
         registry.with(layer.json()).try_init()
     } else {
         registry.with(layer.with_ansi(false).with_target(false)).try_init()
     };
-    // Only tests start twice in one process; the first subscriber serves them all.
+    // Only a process that starts twice has one already; the first serves it on.
     let _ = set;
+    guard
 }

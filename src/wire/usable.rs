@@ -23,7 +23,8 @@ pub fn usable(operation: Operation, status: u16, body: &[u8]) -> Option<Result<&
             !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit())
         }
         Operation::Read(Read::Warns | Read::Reviews) => text.len() >= 2 && text.starts_with('{') && text.ends_with('}'),
-        Operation::SetPoints => !text.is_empty(),
+        // A line of another code (another gateway's 12, sent with 200) is no success.
+        Operation::SetPoints => !text.is_empty() && !is_refusal(text),
     };
     ((200..300).contains(&status) && fits).then_some(Ok(text))
 }
@@ -35,6 +36,11 @@ fn refusal(text: &str) -> Option<Fault> {
         [b'0', digit @ b'2'..=b'5'] => Fault::from_origin(digit - b'0'),
         _ => None,
     }
+}
+
+/// Whether a line has the form of a refusal, whichever its code.
+fn is_refusal(text: &str) -> bool {
+    matches!(text.as_bytes(), [a, b, b' ', b'|', b' ', ..] if a.is_ascii_digit() && b.is_ascii_digit())
 }
 
 #[cfg(test)]
@@ -74,6 +80,7 @@ mod tests {
         assert_eq!(usable(WARNS, 200, b"{"), None);
         assert_eq!(usable(WARNS, 200, b"{a\tb}"), None);
         assert_eq!(usable(Operation::SetPoints, 200, b"\n"), None);
+        assert_eq!(usable(Operation::SetPoints, 200, b"12 | Too many requests! Try again in 1 s."), None);
         let long = vec![b'1'; MAX_ORIGIN_ANSWER + 1];
         assert_eq!(usable(POINTS, 200, &long), None);
         assert_eq!(usable(POINTS, 200, &long[1..]).map(|r| r.is_ok()), Some(true));

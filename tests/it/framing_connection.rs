@@ -233,3 +233,18 @@ async fn nothing_after_a_malformed_request_is_read() {
     connection.is_closed().await;
     gate.get_points("bot", "7").await.is("3");
 }
+
+#[tokio::test]
+async fn an_answer_that_is_there_does_not_wait_for_the_next_requests_origin() {
+    let gate = TestGateway::before_http().key("bot").points("7", 3).start().await;
+    gate.get_points("bot", "7").await.is("3");
+    let hold = Gate::shut();
+    gate.origin().next("getPoints", Act::HoldAll(hold.clone()));
+    let mut connection = gate.connect().await;
+    let hit = gate.request("getPoints", "bot", "memberID=7").bytes();
+    let miss = gate.request("getPoints", "bot", "memberID=8").bytes();
+    connection.send([hit, miss].concat()).await;
+    connection.answer().await.is("3").is_hit();
+    hold.open();
+    connection.answer().await.is("0").is_miss();
+}

@@ -135,3 +135,15 @@ async fn a_client_that_does_not_read_its_answers_is_let_go() {
     assert_ne!(ended.kind(), std::io::ErrorKind::TimedOut, "a client that reads nothing was kept");
     gate.get_points("bot", "7").await.is("3");
 }
+
+#[tokio::test]
+async fn empty_lines_do_not_keep_an_idle_connection() {
+    let gate = TestGateway::builder().key("bot").set("server.idle_timeout", r#""300ms""#).start().await;
+    let mut connection = gate.connect().await;
+    connection.ask(&gate.request("getPoints", "bot", "memberID=7")).await.is("0");
+    let end = std::time::Instant::now() + PATIENCE;
+    while connection.try_send("\r\n").await.is_ok() {
+        assert!(std::time::Instant::now() < end, "still kept after {PATIENCE:?}");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await; // the drip, not a wait
+    }
+}

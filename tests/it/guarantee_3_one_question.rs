@@ -109,3 +109,21 @@ async fn guarantee_3_a_read_whose_connection_was_cut_unanswered_is_asked_again_o
     gate.get_points("bot", "9").await.is_refused(502, NO_ANSWER);
     assert_eq!(gate.origin().asked_about("getPoints", "9"), 1);
 }
+
+#[tokio::test]
+async fn guarantee_3_one_keys_02_is_not_given_to_another_of_its_guild() {
+    let gate = TestGateway::before_http().key("bot").key("dead").points("7", 3).start().await;
+    let hold = Gate::shut();
+    gate.origin().next("getPoints", Act::HoldThen(hold.clone(), 401, "02 | Incorrect API key!".into()));
+    let mut leader = gate.connect().await;
+    leader.send(gate.request("getPoints", "dead", "memberID=7").bytes()).await;
+    gate.origin().has_been_asked("getPoints", 1).await;
+    let mut follower = gate.connect().await;
+    follower.send(gate.request("getPoints", "bot", "memberID=7").bytes()).await;
+    for _ in 0..40 {
+        assert_eq!(gate.send(&Request::bare("GET", "/healthz")).await.status, 200);
+    }
+    hold.open();
+    leader.answer().await.is_refused(401, "02 | Incorrect API key!");
+    follower.answer().await.is("3");
+}

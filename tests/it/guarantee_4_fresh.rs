@@ -151,3 +151,39 @@ async fn a_refusal_by_the_origin_is_no_failure_that_a_stale_answer_may_hide() {
     gate.origin().always(Act::say(200, "03 | gone"));
     eventually(PATIENCE, "03", || async { gate.get_points("bot", "7").await.code() == Some(3) }).await;
 }
+
+#[tokio::test]
+async fn guarantee_4_a_stale_answer_is_given_while_one_question_asks_for_it_anew() {
+    let gate = gate()
+        .set("cache.points.ttl", r#""50ms""#)
+        .set("cache.points.stale_while_revalidate", r#""1h""#)
+        .set("cache.points.stale_if_error", r#""0s""#)
+        .start()
+        .await;
+    gate.get_points("bot", "7").await.is("3");
+    gate.origin().put_points("7", 4);
+    let hold = Gate::shut();
+    gate.origin().next("getPoints", Act::HoldAll(hold.clone()));
+    // Fresh at first, then stale: the first stale answer sends the one question.
+    let stale = "guildgate; hit; detail=stale-while-revalidate";
+    let is_stale = || async { gate.get_points("bot", "7").await.is("3").cache_status() == stale };
+    eventually(PATIENCE, "a stale answer", is_stale).await;
+    gate.origin().has_been_asked("getPoints", 2).await;
+    for _ in 0..10 {
+        gate.get_points("bot", "7").await.is("3");
+    }
+    assert_eq!(gate.origin().asked("getPoints"), 2, "asked again while it was being asked");
+    hold.open();
+    eventually(PATIENCE, "the new answer", || async { gate.get_points("bot", "7").await.body == "4" }).await;
+}
+
+#[tokio::test]
+async fn guarantee_4_no_stale_answer_is_given_across_a_write() {
+    let gate =
+        gate().set("cache.points.ttl", r#""1ms""#).set("cache.points.stale_while_revalidate", r#""1h""#).start().await;
+    gate.get_points("bot", "7").await.is("3");
+    gate.set_points("bot", "7", 10).await.is("Successfully set 'Ada' points to '10'");
+    gate.origin().next("getPoints", Act::say(500, "oops"));
+    assert_eq!(gate.get_points("bot", "7").await.code(), Some(20), "the 3 was not to be given any more");
+    gate.get_points("bot", "7").await.is("10");
+}

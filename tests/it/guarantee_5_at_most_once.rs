@@ -85,3 +85,25 @@ async fn guarantee_5_a_caller_that_hangs_up_does_not_make_it_twice() {
     eventually(PATIENCE, "what the origin holds", read).await;
     assert_eq!(gate.origin().asked("setPoints"), 1);
 }
+
+#[tokio::test]
+async fn a_read_never_fails_because_many_kept_connections_die_when_used() {
+    let gate = TestGateway::before_http().key("bot").points("7", 3).start().await;
+    // Four connections are kept: four questions at once.
+    let hold = Gate::shut();
+    let mut asking = Vec::new();
+    for member in 10..14 {
+        gate.origin().next("getPoints", Act::HoldAll(hold.clone()));
+        let mut connection = gate.connect().await;
+        connection.send(gate.request("getPoints", "bot", &format!("memberID={member}")).bytes()).await;
+        asking.push(connection);
+        gate.origin().has_been_asked("getPoints", asking.len()).await;
+    }
+    hold.open();
+    for connection in &mut asking {
+        connection.answer().await.is("0");
+    }
+    // Whichever is used next dies under the request; the one retry goes out on a new connection.
+    gate.origin().next("getPoints", Act::Cut(Cut::BeforeHeader));
+    gate.get_points("bot", "7").await.is("3");
+}

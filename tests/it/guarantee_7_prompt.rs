@@ -93,3 +93,20 @@ async fn guarantee_7_a_key_whose_scope_is_taken_away_cannot_write() {
     assert_eq!(gate.set_points("reader", "7", 9).await.code(), Some(15));
     gate.get_points("reader", "7").await.is("3");
 }
+
+#[tokio::test]
+async fn guarantee_7_keys_in_a_file_stay_the_keys_whatever_the_store_is_told() {
+    let mut gate = TestGateway::builder().keys_in_file().key("bot").points("7", 3).start().await;
+    gate.get_points("bot", "7").await.is("3");
+    gate.run(&["guild", "add", "555", "--name", "Other"]).done();
+    let in_store = gate.run(&["key", "create", "--guild", "555"]).done().stdout.trim().to_owned();
+    gate.process().signal(nix::sys::signal::Signal::SIGHUP);
+    eventually(PATIENCE, "a reload", || async { gate.stderr().contains("is in force") }).await;
+    // What the store says of guilds is heard; of keys it is not.
+    gate.run(&["guild", "leave", GUILD]).done();
+    eventually(ONE_SECOND, "03", || async { gate.get_points("bot", "7").await.code() == Some(3) }).await;
+    gate.get_points("bot", "7").await.is_refused(403, GONE);
+    gate.run(&["guild", "return", GUILD]).done();
+    eventually(ONE_SECOND, "3", || async { gate.get_points("bot", "7").await.body == "3" }).await;
+    gate.send(&Request::post("/getPoints", "memberID=7").key(&in_store)).await.is_refused(401, INCORRECT_KEY);
+}

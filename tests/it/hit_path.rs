@@ -6,8 +6,8 @@ use std::task::{Context, Poll, Waker};
 
 use guildgate::clock::Clock;
 use guildgate::config;
-use guildgate::gateway::{Body, CacheUse, Gateway, Head, Reply, State};
-use guildgate::keys::{Book, Listed};
+use guildgate::gateway::{Body, CacheUse, Gateway, Head, KeySource, Reply, State};
+use guildgate::keys::Listed;
 use guildgate::model::{Digest, GuildId, Scope};
 use guildgate::origin::{Builtin, Origin};
 use guildgate::store::SqliteStore;
@@ -19,6 +19,8 @@ impl Body for Bytes {
     async fn whole(&mut self) -> Result<&[u8], Fault> {
         Ok(self.0)
     }
+
+    async fn will_wait(&mut self) {}
 }
 
 /// Asks, and insists that it is answered without waiting.
@@ -50,11 +52,9 @@ async fn a_hit_waits_for_nothing_and_allocates_nothing() {
         expires: None,
     };
     let clock = Clock::system();
-    let state = State {
-        book: Arc::new(Book::new(vec![key], &config.limits, &Book::default(), clock.now())),
-        config: Arc::new(config),
-        origin: Arc::new(Origin::Builtin(Builtin::new(store, clock.clone()))),
-    };
+    let origin = Arc::new(Origin::Builtin(Builtin::new(store, clock.clone())));
+    let keys = KeySource::File { listed: [key.clone()].into(), guilds: None };
+    let state = State::new(config, origin, keys, vec![key], clock.now());
     let gateway = Arc::new(Gateway::new(clock, state));
     let head = Head {
         method: b"POST",

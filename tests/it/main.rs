@@ -33,6 +33,8 @@ mod guarantee_9_silent;
 mod serving;
 mod serving_log;
 mod serving_refusals;
+mod serving_reload;
+mod trusted_proxies;
 
 mod commands_check;
 mod commands_import;

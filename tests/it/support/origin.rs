@@ -19,6 +19,8 @@ pub enum Act {
     HoldAnswer(Gate),
     /// Leaves its memory alone until the gate opens, then answers normally.
     HoldAll(Gate),
+    /// Says this once the gate opens; its memory stays as it is.
+    HoldThen(Gate, u16, String),
     /// Changes nothing and never answers.
     Stall,
     /// Changes its memory, then closes the connection at this point of the answer.

@@ -50,6 +50,10 @@ async fn perform(act: Act, seen: &Seen, shared: &Shared) -> Option<Bytes> {
             gate.passed().await;
             Some(normal(shared.perform(seen)))
         }
+        Act::HoldThen(gate, status, body) => {
+            gate.passed().await;
+            Some(whole(status, "", body.as_bytes()))
+        }
         Act::Stall => std::future::pending().await,
         Act::Cut(cut) => cut_at(cut, normal(shared.perform(seen)).bytes),
         Act::Say(status, headers, body) => Some(whole(status, headers, &body)),
