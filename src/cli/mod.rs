@@ -11,6 +11,7 @@ mod demo; // serve --demo: what is in its store
 mod keys; // key
 mod reload; // a new configuration for a running server
 mod serve; // serve
+mod watch; // files that changed while serving
 
 use std::io::{self, Write};
 use std::path::PathBuf;

@@ -2,7 +2,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::serve::key_source;
-use crate::config::{self, Config, OriginKind};
+use crate::config::{self, Config, Keys, OriginKind};
 use crate::gateway::Gateway;
 use crate::origin::{HttpOrigin, Origin};
 use crate::store::SqliteStore;
@@ -16,6 +16,16 @@ pub(super) struct Reloader {
 }
 
 impl Reloader {
+    /// The files whose change asks for a reload: the configuration, and the key file it names.
+    pub(super) fn files(&self) -> Vec<PathBuf> {
+        let config = self.named.clone().unwrap_or_else(|| config::DEFAULT_FILE.into());
+        let keys = match &self.gateway.state().config.keys {
+            Keys::File(path) => Some(path.clone()),
+            Keys::Store => None,
+        };
+        std::iter::once(config).chain(keys).collect()
+    }
+
     /// Reads the configuration anew: all of it is taken, or none and the reasons are logged.
     pub(super) async fn reload(&self) {
         match self.try_reload().await {

@@ -8,6 +8,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::demo::Demo;
 use super::error::CommandError;
 use super::reload::Reloader;
+use super::watch::{self, Watch};
 use super::{Failure, runtime};
 use crate::clock::Clock;
 use crate::config::{self, Config, Keys, Loaded, OriginKind};
@@ -19,6 +20,9 @@ use crate::telemetry::{self, AccessLog};
 
 /// Files open beside the connections: store, logs, upstream connections of 256 requests, runtimes.
 const OTHER_FILES: u64 = 512;
+
+/// How long the stop waits for the last uses of keys to be written down.
+const LAST_NOTE: Duration = Duration::from_millis(500);
 
 /// How often, while draining, the connections left are counted.
 const DRAIN_LOOK: Duration = Duration::from_millis(5);
@@ -78,14 +82,11 @@ async fn serve(named: Option<PathBuf>, loaded: Loaded, demo: Option<Demo>) -> Re
         .map_err(|e| CommandError::new(format!("no thread could be started: {e}")))?;
 
     let reloader = Reloader { gateway, named, store };
-    while let Heard::Reload = signals.next().await {
-        if let Some(access) = &access {
-            access.reopen();
-        }
-        // A demo is its own configuration; the file would make something else of it.
-        if demo.is_none() {
-            reloader.reload().await;
-        }
+    // A demo is its own configuration; the file would make something else of it.
+    if demo.is_none() {
+        serve_until_stopped(&reloader, access.as_deref(), &mut signals).await;
+    } else {
+        while let Heard::Reload = signals.next().await {}
     }
     tracing::info!(connections = guests.here(), "stopping: requests under way are finished");
     draining.begin();
@@ -95,12 +96,39 @@ async fn serve(named: Option<PathBuf>, loaded: Loaded, demo: Option<Demo>) -> Re
         tracing::warn!(connections = left, "server.drain_timeout is over; these connections are cut");
     }
     if let Some(store) = &reloader.store {
-        reloader.gateway.note_last_use(store).await;
+        // A hint for people is worth no more than a moment of the stop.
+        let _ = tokio::time::timeout(LAST_NOTE, reloader.gateway.note_last_use(store)).await;
     }
     if let Some(access) = access {
         access.close();
     }
     Ok(())
+}
+
+/// Reloads on SIGHUP and where a file changed, until a signal says stop.
+async fn serve_until_stopped(reloader: &Reloader, access: Option<&AccessLog>, signals: &mut Signals) {
+    let mut watch = Watch::over(reloader.files());
+    let mut look = tokio::time::interval(watch::LOOK);
+    look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+    loop {
+        tokio::select! {
+            heard = signals.next() => match heard {
+                Heard::Stop => return,
+                Heard::Reload => {
+                    if let Some(access) = access {
+                        access.reopen();
+                    }
+                }
+            },
+            _ = look.tick() => if !watch.has_changed(Instant::now()) {
+                continue;
+            },
+        }
+        // Before the files are read: what changes after this is seen.
+        watch = Watch::over(reloader.files());
+        reloader.reload().await;
+        watch.look_at_too(reloader.files());
+    }
 }
 
 /// Waits until every connection is gone, or the time is over, or a second signal says now.

@@ -1,15 +1,21 @@
-//! Contract section 3, the last paragraph: SIGHUP loads the configuration anew, all or nothing.
+//! Contract section 3, the last paragraph: SIGHUP or a change of the file loads the configuration
+//! anew, all or nothing.
 
 use nix::sys::signal::Signal;
 
 use crate::support::*;
 
-/// Writes the gateway's configuration anew, with `from` replaced by `to`, and sends SIGHUP.
-async fn reload_with(gate: &mut TestGateway, from: &str, to: &str) {
+/// The gateway's configuration with `from` replaced by `to`.
+fn edited(gate: &TestGateway, from: &str, to: &str) -> String {
     let before = String::from_utf8(gate.world().read("gateway.toml")).unwrap();
     let after = before.replace(from, to);
     assert_ne!(before, after, "nothing to replace in:\n{before}");
-    gate.world().write("gateway.toml", after);
+    after
+}
+
+/// Writes the configuration anew and sends SIGHUP.
+async fn reload_with(gate: &mut TestGateway, from: &str, to: &str) {
+    gate.world().write("gateway.toml", edited(gate, from, to));
     gate.process().signal(Signal::SIGHUP);
 }
 
@@ -82,4 +88,36 @@ async fn what_another_origin_said_is_not_given_after_a_reload() {
     reload_with(&mut gate, &from, &to).await;
     says(&gate, "is in force").await;
     gate.get_points("bot", "7").await.is("222");
+}
+
+#[tokio::test]
+async fn a_file_put_in_place_is_taken_up_without_a_signal() {
+    let gate = TestGateway::builder().key("bot").set("answers.key_command", r#""/old""#).start().await;
+    let no_key = Request::bare("POST", "/getPoints");
+    let command = || async { gate.send(&no_key).await.body };
+    assert!(command().await.ends_with("/old"));
+    // As editors and ConfigMaps do it: written aside, then renamed.
+    let aside = gate.world().write("gateway.toml.new", edited(&gate, "/old", "/new"));
+    std::fs::rename(aside, gate.world().path("gateway.toml")).unwrap();
+    eventually(PATIENCE, "the new file", || async { command().await.ends_with("/new") }).await;
+    // A bad one is reported, and an empty one is not even looked at; the good one stays in force.
+    gate.world().write("gateway.toml", "");
+    gate.world().write("gateway.toml", "[answers]\nkey_comand = \"/bad\"\n");
+    says(&gate, "did you mean `key_command`").await;
+    assert!(command().await.ends_with("/new"));
+}
+
+#[tokio::test]
+async fn a_changed_key_file_is_taken_up_whole_or_not_at_all() {
+    let gate = TestGateway::builder().keys_in_file().key("bot").points("7", 3).start().await;
+    gate.get_points("bot", "7").await.is("3");
+    let good = gate.world().read("keys.toml");
+    let bad = [good.clone(), b"[[key]]\nid = \"other\"\ndigest = \"md5:x\"\nguild = \"1\"\n".to_vec()].concat();
+    gate.world().write("keys.toml", bad);
+    says(&gate, "key 'other'").await;
+    gate.get_points("bot", "7").await.is("3");
+    gate.world().write("keys.toml", "# no keys any more\n");
+    eventually(PATIENCE, "02", || async { gate.get_points("bot", "7").await.code() == Some(2) }).await;
+    gate.world().write("keys.toml", good);
+    eventually(PATIENCE, "3", || async { gate.get_points("bot", "7").await.body == "3" }).await;
 }
