@@ -88,7 +88,7 @@ impl Default for HealthFile {
 pub struct KeysFile {
     /// Who knows the keys: the "store", a "file", or the "origin" by its answers.
     pub source: KeySource,
-    /// The key file, for source "file": [[key]] with id, digest, guild, tier, scope, expires.
+    /// The key file, for source "file": a `[[key]]` for each, with id, digest, guild, tier, scope, expires.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub file: Option<String>,

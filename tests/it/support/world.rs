@@ -55,6 +55,7 @@ impl World {
         let mut command = Command::new(env!("CARGO_BIN_EXE_guildgate"));
         command.args(args).current_dir(self.dir.path());
         command.env_remove("GUILDGATE_CONFIG").env_remove("RUST_LOG");
+        command.env("TMPDIR", self.dir.path()); // a demo that is killed leaves its folder behind
         command
     }
 
