@@ -88,6 +88,30 @@ mod tests {
 
     proptest! {
         #[test]
+        fn a_refusal_rendered_here_is_read_as_the_same_by_the_next_gateway(
+            code in 2u8..=5, status in 100u16..600, service_name in "[ -~]{0,20}", newline: bool,
+        ) {
+            let fault = Fault::from_origin(code).unwrap();
+            let wording = super::super::Wording { service_name, key_command: String::new() };
+            let line = fault.line(&wording) + if newline { "\n" } else { "" };
+            for operation in Operation::ALL {
+                prop_assert_eq!(usable(operation, status, line.as_bytes()), Some(Err(fault)));
+            }
+        }
+
+        #[test]
+        fn a_map_rendered_here_is_passed_on_to_the_letter_by_the_next_gateway(
+            texts in proptest::collection::vec("\\PC{0,20}", 0..5), member in 0..=i64::MAX as u64,
+        ) {
+            let member = crate::model::MemberId::new(member).unwrap();
+            let review = |(id, text): (usize, &String)| crate::model::Review {
+                id: id as i64, author: "Bo".into(), rating: 5, text: crate::model::one_line(text).into_owned(),
+            };
+            let map = super::super::reviews(member, &texts.iter().enumerate().map(review).collect::<Vec<_>>());
+            prop_assert_eq!(usable(Operation::Read(Read::Reviews), 200, map.as_bytes()), Some(Ok(map.as_str())));
+        }
+
+        #[test]
         fn no_answer_panics_or_carries_a_control_character(status in 0u16..1000, body in proptest::collection::vec(any::<u8>(), 0..60)) {
             for operation in Operation::ALL {
                 if let Some(Ok(text)) = usable(operation, status, &body) {
