@@ -136,14 +136,6 @@ impl Book {
         self.by_digest.values().filter_map(|key| key.last_use.take().map(|at| (key.id.clone(), at))).collect()
     }
 
-    pub fn len(&self) -> usize {
-        self.by_digest.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.by_digest.is_empty()
-    }
-
     /// A guild's realm: the one it has had since it was first seen, so that a number never comes
     /// to mean another guild.
     fn realm(&mut self, guild: &GuildId) -> Realm {
