@@ -50,7 +50,7 @@ fn listed(n: usize) -> Listed {
 const GUILD: &str = "81384788765712384";
 
 fn book(keys: usize, limits: &Limits) -> Book {
-    Book::new((0..keys).map(listed).collect(), limits, &Book::default(), Tick(0))
+    Book::new((0..keys).map(listed).collect(), limits, &Book::default(), Tick(0), 0)
 }
 
 /// Runs a future that must be ready at once: a hit never waits.
@@ -71,7 +71,7 @@ fn handle(c: &mut Criterion) {
     let origin = Arc::new(Origin::Builtin(Builtin::new(store, clock.clone())));
     let keys: Vec<Listed> = (0..1000).map(listed).collect();
     let source = KeySource::File { listed: keys.clone().into(), guilds: None };
-    let state = State::new(config, origin, source, keys, clock.now());
+    let state = State::new(config, origin, source, keys, Vec::new(), &clock);
     let gateway = Arc::new(Gateway::new(clock, state));
     let head = Head {
         method: b"POST",

@@ -16,7 +16,7 @@ pub(super) fn run(loaded: &Loaded, out: &mut dyn Write) -> Result<(), Failure> {
         Keys::Store if store.metadata().is_ok_and(|file| file.len() > 0) => {
             Some(KeySource::Store(SqliteStore::open(store).map_err(CommandError::from)?.into()))
         }
-        Keys::Store => None,
+        Keys::Store | Keys::Origin { .. } => None,
     };
     let listed = match source {
         Some(source) => runtime()?.block_on(source.list()).map_err(Failure::Unusable)?,
@@ -24,7 +24,7 @@ pub(super) fn run(loaded: &Loaded, out: &mut dyn Write) -> Result<(), Failure> {
     };
     write!(out, "{}", config::report(loaded)).map_err(CommandError::from)?;
     for key in listed {
-        if let Some(tier) = key.tier.filter(|tier| !limits.tiers.iter().any(|t| t.name == *tier)) {
+        if let Some(tier) = key.tier.filter(|tier| !limits.tiers.iter().any(|t| *t.name == **tier)) {
             let default = &limits.default_tier.name;
             writeln!(out, "key {}: its tier '{tier}' is not in [limits.tiers]; it gets '{default}'", key.id)
                 .map_err(CommandError::from)?;

@@ -21,7 +21,7 @@ impl Reloader {
         let config = self.named.clone().unwrap_or_else(|| config::DEFAULT_FILE.into());
         let keys = match &self.gateway.state().config.keys {
             Keys::File(path) => Some(path.clone()),
-            Keys::Store => None,
+            Keys::Store | Keys::Origin { .. } => None,
         };
         std::iter::once(config).chain(keys).collect()
     }

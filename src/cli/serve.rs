@@ -63,7 +63,7 @@ async fn serve(named: Option<PathBuf>, loaded: Loaded, demo: Option<Demo>) -> Re
         .map_err(|e| CommandError::new(format!("log.access cannot be opened: {e}")))?
         .map(Arc::new);
 
-    let state = State::new(config, Arc::new(origin), keys, listed, clock.now());
+    let state = State::new(config, Arc::new(origin), keys, listed, Vec::new(), &clock);
     let config = state.config.clone();
     let gateway = Arc::new(Gateway::new(clock, state));
     if let Some(store) = &store {
@@ -157,10 +157,9 @@ fn bind_all(config: &Config, demo: bool) -> Result<Vec<Bound>, CommandError> {
     config.server.listen.iter().map(bind).collect::<Result<_, _>>().map_err(|e| CommandError::new(e.to_string()))
 }
 
-/// Opens the store where the origin or the keys are in it.
+/// Opens the store where it is needed.
 fn open_store(config: &Config) -> Result<Option<Arc<SqliteStore>>, CommandError> {
-    let needed = config.keys == Keys::Store || config.origin.kind == OriginKind::Builtin;
-    Ok(if needed { Some(Arc::new(SqliteStore::open(&config.origin.store)?)) } else { None })
+    Ok(if config.needs_store() { Some(Arc::new(SqliteStore::open(&config.origin.store)?)) } else { None })
 }
 
 /// Where the configuration says that the keys are.
@@ -168,6 +167,7 @@ pub(super) async fn key_source(config: &Config, store: Option<&Arc<SqliteStore>>
     match (&config.keys, store) {
         (Keys::File(path), _) => KeySource::file(path.clone(), store.cloned()).await,
         (Keys::Store, Some(store)) => Ok(KeySource::Store(store.clone())),
+        (Keys::Origin { .. }, _) => Err("keys.source \"origin\" is not in force yet".into()),
         (Keys::Store, None) => Err("keys.source cannot become \"store\" while running; start anew for it".into()),
     }
 }

@@ -43,7 +43,7 @@ impl Checker<'_> {
             server: self.server(&file.server),
             answers: self.answers(&file.answers),
             origin: self.origin(&file.origin),
-            keys: self.keys(&file.keys),
+            keys: self.keys(&file.keys, &file.origin),
             limits: self.limits(&file.limits),
             cache: self.cache(&file.cache),
             log: self.log(&file.log),

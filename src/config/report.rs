@@ -13,8 +13,8 @@ use super::leaf::{HumanDuration, HumanSize};
 use super::usable::{Access, AnswerHeaders, Freshness, Level, Limits, Listen, OriginKind, Rate, Server, Tier};
 use super::{Config, DEFAULT_FILE, Keys, Loaded};
 
-/// Nanoseconds in the first minute of a key.
 const MINUTE_NS: u64 = 60_000_000_000;
+const DAY_NS: u64 = 24 * 60 * MINUTE_NS;
 
 /// The config in force, as `guildgate check` prints it (contract section 2): several lines, the last one ended.
 pub fn report(loaded: &Loaded) -> String {
@@ -120,6 +120,11 @@ impl Page {
                 self.row("source", "file");
                 self.row("file", path.display());
             }
+            Keys::Origin { accepted_for, refused_for } => {
+                self.row("source", "origin");
+                self.row("accepted_for", HumanDuration(*accepted_for));
+                self.row("refused_for", HumanDuration(*refused_for));
+            }
         }
     }
 
@@ -135,10 +140,20 @@ impl Page {
 
     fn tier(&mut self, tier: &Tier) {
         self.line(format_args!("  tier {}", tier.name));
-        self.row("  all operations", per_key(&tier.main));
+        self.row("  all operations", per_key(&tier.main, tier.daily));
         match &tier.write {
-            Some(write) => self.row("  setPoints, in addition", per_key(write)),
+            Some(write) => self.row("  setPoints, in addition", per_key(write, tier.daily)),
             None => self.row("  setPoints, in addition", "no separate limit"),
+        }
+        if let Some(daily) = tier.daily {
+            self.row("  daily", format_args!("{daily} requests in a UTC day, kept across restarts"));
+        }
+        if let Some(most) = tier.in_flight {
+            self.row("  in_flight", format_args!("{most} requests under way at once"));
+        }
+        if let Some(candidate) = &tier.candidate {
+            let tried = per_key(candidate, tier.daily);
+            self.row("  candidate", format_args!("{tried}; counted only, it refuses nothing"));
         }
     }
 
@@ -178,13 +193,16 @@ fn or_none(text: &str) -> &str {
     if text.is_empty() { "none" } else { text }
 }
 
-fn per_key(rate: &Rate) -> String {
-    let (each, burst, most) = (rate.per_second(), rate.burst, rate.most_in_first_minute());
-    format!("{each}/s, burst {burst}; a key can do at most {most} in its first minute")
+/// A rate as one key meets it; `daily` caps what it can do in a day.
+fn per_key(rate: &Rate, daily: Option<u64>) -> String {
+    let (each, burst, minute) = (rate.per_second(), rate.burst, rate.most_within(MINUTE_NS));
+    let cap = daily.unwrap_or(u64::MAX);
+    let (minute, day) = (minute.min(cap), rate.most_within(DAY_NS).min(cap));
+    format!("{each}/s, burst {burst}; a key can do at most {minute} in its first minute, {day} in a day")
 }
 
 fn per_address(rate: &Rate) -> String {
-    let (each, burst, most) = (rate.per_second(), rate.burst, rate.most_in_first_minute());
+    let (each, burst, most) = (rate.per_second(), rate.burst, rate.most_within(MINUTE_NS));
     format!("{each}/s, burst {burst}; an address can do at most {most} in its first minute")
 }
 
@@ -197,9 +215,9 @@ impl Rate {
         if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
     }
 
-    /// The most that is let through in the first minute: the burst, and what comes back meanwhile.
-    pub fn most_in_first_minute(&self) -> u64 {
-        u64::from(self.burst.get()) + MINUTE_NS / self.period_ns
+    /// The most that is let through in so many nanoseconds: the burst, and what comes back meanwhile.
+    pub fn most_within(&self, ns: u64) -> u64 {
+        u64::from(self.burst.get()) + ns / self.period_ns
     }
 }
 

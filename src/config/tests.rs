@@ -34,6 +34,10 @@ fn notices(text: &str) -> Vec<String> {
     notices.into_iter().map(|n| n.path).filter(|path| path != "admin.listen").collect()
 }
 
+fn tier(name: &str, main: Rate, write: Option<Rate>) -> Tier {
+    Tier { name: name.into(), main, write, daily: None, in_flight: None, candidate: None }
+}
+
 fn rate(period_ns: u64, burst: u32) -> Rate {
     Rate { period_ns, burst: NonZeroU32::new(burst).unwrap() }
 }
@@ -47,7 +51,7 @@ fn an_empty_file_is_a_valid_config() {
     assert_eq!(config.server.max_body, 4096);
     assert_eq!(config.server.health_path.as_deref(), Some("/healthz"));
     assert_eq!(config.origin, Origin { kind: OriginKind::Builtin, store: PathBuf::from("/etc/gg/guildgate.db") });
-    let standard = Tier { name: "standard".into(), main: rate(50_000_000, 40), write: Some(rate(200_000_000, 10)) };
+    let standard = tier("standard", rate(50_000_000, 40), Some(rate(200_000_000, 10)));
     assert_eq!(*config.limits.default_tier, standard);
     assert_eq!(config.limits.tiers.len(), 1);
     assert_eq!(config.limits.strangers, rate(1_000_000_000, 30));
@@ -141,6 +145,8 @@ fn every_commented_name_is_accepted_or_refused_for_not_being_in_force() {
         "file",
         "accepted_for",
         "refused_for",
+        "daily",
+        "in_flight",
         "candidate",
         "node",
     ];
@@ -158,14 +164,12 @@ fn every_commented_name_is_accepted_or_refused_for_not_being_in_force() {
             "keys.accepted_for",
             "keys.refused_for",
             "keys.file",
-            "limits.tiers.standard.candidate",
             "cluster.node",
         ]
     );
-    let refused = uncommented(&["tls", "daily", "in_flight", "redis"]);
+    let refused = uncommented(&["tls", "redis"]);
     let paths: Vec<_> = loaded(&refused).unwrap_err().list.into_iter().map(|p| p.path).collect();
-    let protecting = ["server.tls", "limits.tiers.standard.daily", "limits.tiers.standard.in_flight", "cluster.redis"];
-    assert_eq!(paths, protecting);
+    assert_eq!(paths, ["server.tls", "cluster.redis"]);
 }
 
 #[test]
@@ -175,11 +179,8 @@ fn what_protects_and_is_not_in_force_is_refused_by_name() {
     assert_eq!(faults(tls), [format!("2:7: server.tls: `server.tls` is not in force yet: {why}")]);
     for text in [
         "cluster.redis = \"redis://:hunter2@127.0.0.1\"",
-        "keys.source = \"origin\"",
         "origin.store = \"postgres://me:hunter2@host/db\"",
         "origin.store = \"env:PG\"",
-        "limits.tiers.standard.daily = 5",
-        "limits.tiers.standard.in_flight = 5",
         "origin = { kind = \"http\", upstreams = [\"https://me:hunter2@10.0.0.8\"] }",
     ] {
         let faults = faults(text);
@@ -194,9 +195,9 @@ fn what_protects_nobody_and_is_not_in_force_is_said() {
     assert_eq!(notices("cluster.node = \"edge-1\""), ["cluster.node"]);
     let http = "[origin]\nkind = \"http\"\nupstreams = [\"http://a\", \"http://b\"]\nhealth = { interval = \"1s\" }\n";
     assert_eq!(notices(http), ["origin.health", "origin.upstreams"]);
-    assert_eq!(notices("[limits.tiers.standard]\ncandidate = { burst = 5 }"), ["limits.tiers.standard.candidate"]);
     let in_force = "limits.shadow = true\ncache.points.stale_while_revalidate = \"5s\"\nlimits.strangers.burst = 1\n\
-                    server.trusted_proxies = [\"10.0.0.0/8\"]\nserver.max_connections_per_address = 0\n";
+                    server.trusted_proxies = [\"10.0.0.0/8\"]\nserver.max_connections_per_address = 0\n\
+                    [limits.tiers.standard]\ndaily = 5\nin_flight = 5\ncandidate = { burst = 5 }\n";
     assert_eq!(notices(in_force), Vec::<String>::new());
     assert_eq!(loaded("").unwrap().notices[0].path, "admin.listen");
     assert_eq!(loaded("admin.listen = \"\"").unwrap().notices, []);
@@ -214,8 +215,8 @@ fn what_needs_a_restart_is_said_by_name() {
 #[test]
 fn a_tiers_missing_rate_and_burst_are_standards_and_a_missing_write_rate_is_none() {
     let limits = config("[limits.tiers.standard]\nrate = \"1/s\"\n[limits.tiers.gold]\nwrite_rate = \"3/s\"\n").limits;
-    let standard = Tier { name: "standard".into(), main: rate(1_000_000_000, 40), write: None };
-    let gold = Tier { name: "gold".into(), main: rate(50_000_000, 40), write: Some(rate(333_333_334, 10)) };
+    let standard = tier("standard", rate(1_000_000_000, 40), None);
+    let gold = tier("gold", rate(50_000_000, 40), Some(rate(333_333_334, 10)));
     assert_eq!(*limits.default_tier, standard);
     assert_eq!(*limits.tiers[0], gold, "in order of name");
     assert_eq!(*limits.tiers[1], standard);
@@ -277,15 +278,62 @@ fn an_upstream_is_taken_apart() {
 }
 
 #[test]
-fn the_report_says_what_a_key_can_do_in_its_first_minute() {
-    let text = "[limits.tiers.standard]\nrate = \"3/s\"\nburst = 10\nwrite_rate = \"1/d\"\nwrite_burst = 2\n";
+fn a_tier_may_count_days_and_requests_under_way_and_try_out_a_limit() {
+    let limits = config(
+        "[limits.tiers.standard]\ndaily = 500000\nin_flight = 32\ncandidate = { rate = \"10/s\", burst = 20 }\n\
+         [limits.tiers.gold]\ncandidate.rate = \"1/s\"\n",
+    )
+    .limits;
+    let standard = limits.tier(Some("standard"));
+    assert_eq!((standard.daily, standard.in_flight), (Some(500_000), Some(32)));
+    assert_eq!(standard.candidate, Some(rate(100_000_000, 20)));
+    assert_eq!(limits.tier(Some("gold")).candidate, Some(rate(1_000_000_000, 40)));
+    assert!(limits.counts_days() && !config("").limits.counts_days());
+    for bad in ["daily = 0", "in_flight = 0", "daily = -1", "in_flight = 9999999", "candidate = { burst = 0 }"] {
+        assert_eq!(faults(&format!("[limits.tiers.standard]\n{bad}\n")).len(), 1, "{bad}");
+    }
+}
+
+#[test]
+fn keys_can_be_learned_from_an_http_origin_only() {
+    let http = "[origin]\nkind = \"http\"\nupstreams = [\"http://a\"]\n";
+    let s = Duration::from_secs;
+    let keys = |rest: &str| config(&format!("{http}[keys]\nsource = \"origin\"\n{rest}")).keys;
+    assert_eq!(keys(""), Keys::Origin { accepted_for: s(60), refused_for: s(30) });
+    assert_eq!(
+        keys("accepted_for = \"5m\"\nrefused_for = \"0s\"\n"),
+        Keys::Origin { accepted_for: s(300), refused_for: s(0) }
+    );
+    assert!(faults("keys.source = \"origin\"")[0].contains("origin.kind"), "{:?}", faults("keys.source = \"origin\""));
+    assert_eq!(faults(&format!("{http}[keys]\nsource = \"origin\"\naccepted_for = \"0s\"\n")).len(), 1);
+    assert_eq!(notices("keys.accepted_for = \"5m\""), ["keys.accepted_for"]);
+}
+
+#[test]
+fn the_store_is_opened_where_something_is_kept_in_it() {
+    let http = "[origin]\nkind = \"http\"\nupstreams = [\"http://a\"]\n[keys]\nsource = \"origin\"\n";
+    assert!(!config(http).needs_store());
+    assert!(config(&format!("{http}[limits.tiers.standard]\ndaily = 5\n")).needs_store());
+    assert!(config("").needs_store());
+}
+
+#[test]
+fn the_report_says_what_a_key_can_do_in_its_first_minute_and_in_a_day() {
+    let text =
+        "[limits.tiers.standard]\nrate = \"3/s\"\nburst = 10\nwrite_rate = \"1/d\"\nwrite_burst = 2\ndaily = 100000\n";
     let report = report(&loaded(text).unwrap());
     let line = |begin: &str| {
         let found = report.lines().find(|l| l.trim_start().starts_with(begin));
         found.unwrap_or_else(|| panic!("no {begin} in\n{report}")).trim().to_owned()
     };
-    assert!(line("all operations").ends_with("2.999999994/s, burst 10; a key can do at most 189 in its first minute"));
-    assert!(line("setPoints").ends_with("0.00001157407407/s, burst 2; a key can do at most 2 in its first minute"));
+    assert!(
+        line("all operations")
+            .ends_with("2.999999994/s, burst 10; a key can do at most 189 in its first minute, 100000 in a day")
+    );
+    assert!(
+        line("setPoints")
+            .ends_with("0.00001157407407/s, burst 2; a key can do at most 2 in its first minute, 3 in a day")
+    );
     assert!(line("strangers").ends_with("1/s, burst 30; an address can do at most 90 in its first minute"));
     assert!(line("points").ends_with("ttl 30s, stale_while_revalidate 0s, stale_if_error 10m"));
     assert!(report.ends_with("admin.listen: not in force yet: the admin listener comes with a later version\n"));
@@ -295,7 +343,7 @@ fn the_report_says_what_a_key_can_do_in_its_first_minute() {
 fn a_whole_rate_is_reported_whole() {
     assert_eq!(rate(50_000_000, 1).per_second(), "20");
     assert_eq!(rate(1, 1).per_second(), "1000000000");
-    assert_eq!(rate(50_000_000, 40).most_in_first_minute(), 1240);
+    assert_eq!(rate(50_000_000, 40).most_within(60_000_000_000), 1240);
 }
 
 #[test]

@@ -100,6 +100,13 @@ pub struct Upstream {
 pub enum Keys {
     Store,
     File(PathBuf),
+    /// Nobody but the origin knows them: its answers tell.
+    Origin {
+        /// How long a usable answer proves a key.
+        accepted_for: Duration,
+        /// How long 02 is remembered.
+        refused_for: Duration,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -118,6 +125,12 @@ pub struct Tier {
     pub main: Rate,
     /// setPoints, counted in addition.
     pub write: Option<Rate>,
+    /// Requests in a UTC day.
+    pub daily: Option<u64>,
+    /// Requests under way at once.
+    pub in_flight: Option<u32>,
+    /// Counted beside `main`; refuses nothing.
+    pub candidate: Option<Rate>,
 }
 
 /// A GCRA rate: one request each `period`, and `burst` at once.
@@ -186,7 +199,19 @@ impl Config {
     }
 }
 
+impl Config {
+    /// Whether the store is opened (contract section 3, `[origin] store`).
+    pub fn needs_store(&self) -> bool {
+        self.keys == Keys::Store || self.origin.kind == OriginKind::Builtin || self.limits.counts_days()
+    }
+}
+
 impl Limits {
+    /// Whether a tier counts requests by the day, which a store keeps across restarts.
+    pub fn counts_days(&self) -> bool {
+        self.tiers.iter().any(|tier| tier.daily.is_some())
+    }
+
     /// The tier of this name; the default one where the name is gone or none is given.
     pub fn tier(&self, name: Option<&str>) -> &Arc<Tier> {
         let found = name.and_then(|n| self.tiers.iter().find(|t| t.name == n));

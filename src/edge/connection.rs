@@ -235,6 +235,7 @@ impl Connection<'_> {
             key: facts.key.as_ref().map(|key| key.id.clone()),
             cache: facts.cache.map(answer::cache_word),
             over_limit: facts.over_limit,
+            over_candidate: facts.over_candidate,
             took: self.arrived.elapsed(),
             id: facts.id,
         });

@@ -2,8 +2,8 @@ use std::sync::Arc;
 
 use super::{CacheUse, Facts, Gateway, Head, State};
 use crate::clock::seconds_up;
-use crate::keys::{Key, is_mistyped};
-use crate::limits::Verdict;
+use crate::keys::{Key, UnderWay, is_mistyped};
+use crate::limits::{Ask, Verdict};
 use crate::model::{Digest, Scope};
 use crate::origin::{Authorization, Question};
 use crate::wire::{Fault, Operation, Request, RequestId};
@@ -12,22 +12,22 @@ use crate::wire::{Fault, Operation, Request, RequestId};
 /// makes one.
 #[derive(Debug)]
 pub(super) struct Admitted<'h> {
-    key: Arc<Key>,
+    request: UnderWay,
     authorization: Authorization<'h>,
 }
 
 impl Admitted<'_> {
     pub(super) fn key(&self) -> &Key {
-        &self.key
+        self.request.key()
     }
 
     pub(super) fn question(&self, request: Request, id: RequestId) -> Question<'_> {
-        Question { request, guild: &self.key.guild.id, authorization: self.authorization, id }
+        Question { request, guild: &self.key().guild.id, authorization: self.authorization, id }
     }
 
     /// The same, to be taken along by a task that outlives the request.
     pub(super) fn owned(&self) -> (Arc<Key>, Vec<u8>) {
-        (self.key.clone(), self.authorization.0.to_vec())
+        (self.request.key().clone(), self.authorization.0.to_vec())
     }
 }
 
@@ -50,12 +50,15 @@ impl Gateway {
             return Err(self.stranger(state, head, Fault::IncorrectKey));
         };
         facts.key = Some(key.clone());
+        let request = key.begin();
         let now = self.now();
-        key.last_use.touch(now);
-        let (refused, spent) = key.policy.decide(&key.meters, operation, now);
-        facts.spent = Some(spent);
-        if let Some(wait) = refused {
-            facts.over_limit = true;
+        key.usage.touch(now);
+        let ask = Ask { operation, others: request.others(), now };
+        let decided = key.policy.decide(&key.meters, &key.usage, ask, || self.clock.unix());
+        facts.spent = Some(decided.spent);
+        facts.over_candidate = decided.over_candidate;
+        if let Some((limit, wait)) = decided.over {
+            facts.over_limit = Some(limit);
             if !limits.shadow {
                 return Err(Fault::TooManyRequests { retry_after: seconds_up(wait).max(1) });
             }
@@ -67,7 +70,7 @@ impl Gateway {
             Operation::Read(_) => CacheUse::Refused,
             Operation::SetPoints => CacheUse::Method,
         });
-        Ok(Admitted { key, authorization: Authorization(raw) })
+        Ok(Admitted { request, authorization: Authorization(raw) })
     }
 
     fn stranger(&self, state: &State, head: &Head<'_>, fault: Fault) -> Fault {

@@ -53,7 +53,7 @@ impl KeySource {
                     id: key.id,
                     digest: key.digest,
                     guild: key.guild,
-                    tier: key.tier,
+                    tier: key.tier.map(Into::into),
                     scope: key.scope,
                     expires: key.expires,
                 });
@@ -140,7 +140,7 @@ impl Gateway {
     pub fn take_book(&self, listed: Vec<Listed>) {
         let _changing = self.changing.lock();
         let state = self.state.load_full();
-        let book = Book::new(listed, &state.config.limits, &state.book, self.now());
+        let book = Book::new(listed, &state.config.limits, &state.book, self.now(), self.clock.unix());
         self.state.store(Arc::new(State {
             book: Arc::new(book),
             config: state.config.clone(),

@@ -24,7 +24,8 @@ use crate::cache::{Answers, Fence, Flights};
 use crate::clock::{Clock, Tick};
 use crate::config::Config;
 use crate::keys::{Book, Listed};
-use crate::limits::Strangers;
+use crate::limits::{Counted, Strangers};
+use crate::model::KeyId;
 use crate::origin::Origin;
 use crate::wire::{Fault, Form, Operation, Request, RequestId, is_form_type};
 
@@ -56,9 +57,18 @@ pub struct State {
 }
 
 impl State {
-    /// The first state of a gateway; `listed` is what `keys` lists at `now`.
-    pub fn new(config: Config, origin: Arc<Origin>, keys: KeySource, listed: Vec<Listed>, now: Tick) -> Self {
-        let book = Arc::new(Book::new(listed, &config.limits, &Book::default(), now));
+    /// The first state of a gateway; `listed` is what `keys` lists now, `counted` what was counted
+    /// of the day before the start.
+    pub fn new(
+        config: Config,
+        origin: Arc<Origin>,
+        keys: KeySource,
+        listed: Vec<Listed>,
+        counted: Vec<(KeyId, Counted)>,
+        clock: &Clock,
+    ) -> Self {
+        let before = Book::remembering(counted, &config.limits);
+        let book = Arc::new(Book::new(listed, &config.limits, &before, clock.now(), clock.unix()));
         let strangers = Arc::new(Strangers::new(config.limits.strangers));
         State { config: Arc::new(config), origin, book, keys, strangers }
     }

@@ -21,7 +21,7 @@ impl Gateway {
         } else {
             Arc::new(Strangers::after(&before.strangers, rate, now))
         };
-        let book = Arc::new(Book::new(listed, &config.limits, &before.book, now));
+        let book = Arc::new(Book::new(listed, &config.limits, &before.book, now, self.clock.unix()));
         let other_answers = !Arc::ptr_eq(&before.origin, &origin) || before.config.cache != config.cache;
         self.state.store(Arc::new(State { config: Arc::new(config), origin, book, keys, strangers }));
         if other_answers {

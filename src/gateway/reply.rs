@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use crate::keys::Key;
 use crate::limits::Spent;
+use crate::model::Limit;
 use crate::wire::{Fault, Operation, RequestId};
 
 /// What is said to the caller, and what was found on the way to it.
@@ -19,14 +20,16 @@ pub struct Facts {
     pub operation: Option<Operation>,
     pub key: Option<Arc<Key>>,
     pub spent: Option<Spent>,
-    /// Over its limit, whether or not that was held against it (`limits.shadow`).
-    pub over_limit: bool,
+    /// The limit it was over, whether or not that was held against it (`limits.shadow`).
+    pub over_limit: Option<Limit>,
+    /// Over the limit that is being tried out (`candidate`).
+    pub over_candidate: bool,
     pub cache: Option<CacheUse>,
 }
 
 impl Facts {
     pub fn new(id: RequestId) -> Self {
-        Facts { id, operation: None, key: None, spent: None, over_limit: false, cache: None }
+        Facts { id, operation: None, key: None, spent: None, over_limit: None, over_candidate: false, cache: None }
     }
 }
 

@@ -6,7 +6,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::config;
-use crate::model::{Digest, GuildId, MemberId, Scope};
+use crate::model::{Digest, GuildId, Limit, MemberId, Scope};
 use crate::origin::Builtin;
 use crate::store::{KeyRecord, SqliteStore};
 use crate::wire::Param;
@@ -68,7 +68,7 @@ impl World {
         let clock = Clock::manual(1000);
         let source = KeySource::Store(store.clone());
         let origin = Arc::new(Origin::Builtin(Builtin::new(store.clone(), clock.clone())));
-        let state = State::new(config, origin, source.clone(), source.list().await.unwrap(), clock.now());
+        let state = State::new(config, origin, source.clone(), source.list().await.unwrap(), Vec::new(), &clock);
         World { gateway: Arc::new(Gateway::new(clock, state)), store, source, _folder: folder }
     }
 
@@ -211,7 +211,7 @@ async fn in_shadow_limits_are_counted_and_nobody_is_refused() {
     let w = World::new("[limits]\nshadow = true\ntiers.standard = { rate = \"1/m\", burst = 1 }\nstrangers = { rate = \"1/m\", burst = 1 }").await;
     let over = [w.ask("getPoints", "k1", "memberID=7").await, w.ask("getPoints", "k1", "memberID=7").await];
     assert!(over.iter().all(|reply| reply.answer.is_ok()));
-    assert_eq!(over.map(|reply| reply.facts.over_limit), [false, true]);
+    assert_eq!(over.map(|reply| reply.facts.over_limit), [None, Some(Limit::Rate)]);
     for _ in 0..3 {
         assert_eq!(w.ask("getPoints", "k9", "").await.answer.unwrap_err(), Fault::IncorrectKey);
     }

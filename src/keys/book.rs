@@ -1,12 +1,11 @@
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::cache::Realm;
 use crate::clock::Tick;
-use crate::config::Limits;
-use crate::limits::{Meters, Policy};
+use crate::config::{Limits, Tier};
+use crate::limits::{Counted, Meters, Policy, Usage};
 use crate::model::{Digest, GuildId, KeyId, Scope};
 
 /// A key as the gateway knows it. Its buckets are in it: no second look-up, no lock.
@@ -17,33 +16,45 @@ pub struct Key {
     pub scope: Scope,
     /// Unix seconds; refused from then on.
     pub expires: Option<i64>,
+    /// The tier it is listed with; `None`: the default one.
+    pub tier: Option<Arc<str>>,
     pub policy: Arc<Policy>,
     pub meters: Arc<Meters>,
-    pub last_use: Arc<LastUse>,
+    pub usage: Arc<Usage>,
 }
 
 impl Key {
-    fn counted(&self) -> Counted {
-        Counted { policy: self.policy.clone(), meters: self.meters.clone(), last_use: self.last_use.clone() }
+    /// Counts a request of this key as under way until what this returns is dropped.
+    pub fn begin(self: &Arc<Self>) -> UnderWay {
+        UnderWay { others: self.usage.begin(), key: self.clone() }
+    }
+
+    fn budget(&self) -> Budget {
+        Budget { policy: self.policy.clone(), meters: self.meters.clone(), usage: self.usage.clone() }
     }
 }
 
-/// When a key was used last, since that was last written down: no write per request.
-#[derive(Debug, Default)]
-pub struct LastUse(AtomicU64);
+/// A request of a key, while it is under way.
+#[derive(Debug)]
+pub struct UnderWay {
+    key: Arc<Key>,
+    others: u32,
+}
 
-impl LastUse {
-    /// Notes a use. (0 stands for none; a use in the clock's first nanosecond is the second's.)
-    pub fn touch(&self, now: Tick) {
-        self.0.store(now.0.max(1), Ordering::Relaxed);
+impl UnderWay {
+    pub fn key(&self) -> &Arc<Key> {
+        &self.key
     }
 
-    /// The last use, once.
-    fn take(&self) -> Option<Tick> {
-        match self.0.swap(0, Ordering::Relaxed) {
-            0 => None,
-            tick => Some(Tick(tick)),
-        }
+    /// How many others of its key were under way when it came.
+    pub fn others(&self) -> u32 {
+        self.others
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.key.usage.end();
     }
 }
 
@@ -64,64 +75,92 @@ pub struct Listed {
     pub digest: Digest,
     pub guild: GuildId,
     pub guild_gone: bool,
-    pub tier: Option<String>,
+    pub tier: Option<Arc<str>>,
     pub scope: Scope,
     pub expires: Option<i64>,
 }
 
 /// All keys, by digest. It never changes; a change makes another book, which takes over the
-/// buckets of the keys that stay, so that nobody is refilled.
+/// budgets of the keys that stay, so that nobody is refilled.
 #[derive(Debug, Default)]
 pub struct Book {
     by_digest: HashMap<Digest, Arc<Key>, BuildHasherDefault<DigestHasher>>,
     realms: HashMap<GuildId, Realm>,
+    /// In the order of the configuration's tiers.
+    policies: Vec<Arc<Policy>>,
     /// Keys that are gone and had used something up: taken away and put back, they are not refilled.
-    departed: HashMap<KeyId, Counted>,
+    departed: HashMap<KeyId, Budget>,
 }
 
-/// What is counted of one key, whichever of its secrets it is asked with.
+/// What one key has used up of its limits, whichever of its secrets it is asked with.
 #[derive(Clone, Debug)]
-struct Counted {
+struct Budget {
     policy: Arc<Policy>,
     meters: Arc<Meters>,
-    last_use: Arc<LastUse>,
+    usage: Arc<Usage>,
 }
 
-impl Counted {
+impl Budget {
     /// The same key under `policy`, from now on.
     fn under(self, policy: Arc<Policy>, now: Tick) -> Self {
-        if self.policy == policy {
-            return self;
+        if self.policy.tier() == policy.tier() {
+            return Budget { policy, ..self };
         }
         let meters = Arc::new(Meters::after(&self.policy, &self.meters, now));
-        Counted { policy, meters, last_use: self.last_use }
+        Budget { policy, meters, usage: self.usage }
     }
 }
 
 impl Book {
-    /// A book of the keys listed, with what was used up under `before` carried over.
-    pub fn new(listed: Vec<Listed>, limits: &Limits, before: &Book, now: Tick) -> Self {
-        let mut book = Book { realms: before.realms.clone(), ..Book::default() };
-        let policies: Vec<Arc<Policy>> = limits.tiers.iter().map(|t| Arc::new(Policy::new(t.clone()))).collect();
+    /// A book without keys that knows what was counted of them on the day: what a store kept.
+    pub fn remembering(counted: Vec<(KeyId, Counted)>, limits: &Limits) -> Self {
+        let policy = Arc::new(Policy::new(limits.default_tier.clone()));
+        let budget = |(id, counted)| {
+            let usage = Arc::new(Usage::known(counted));
+            (id, Budget { policy: policy.clone(), meters: Arc::default(), usage })
+        };
+        Book { departed: counted.into_iter().map(budget).collect(), ..Book::default() }
+    }
+
+    /// A book of the keys listed, with what was used up under `before` carried over. `now` and
+    /// `unix` are the same moment.
+    pub fn new(listed: Vec<Listed>, limits: &Limits, before: &Book, now: Tick, unix: i64) -> Self {
+        let policies = limits.tiers.iter().map(|tier| before.policy_for(tier)).collect();
+        let mut book = Book { realms: before.realms.clone(), policies, ..Book::default() };
         let mut known = before.departed.clone();
-        known.extend(before.by_digest.values().map(|key| (key.id.clone(), key.counted())));
-        let mut made: HashMap<KeyId, Counted> = HashMap::with_capacity(listed.len());
+        known.extend(before.by_digest.values().map(|key| (key.id.clone(), key.budget())));
+        let mut made: HashMap<KeyId, Budget> = HashMap::with_capacity(listed.len());
         for key in listed {
             let tier = limits.tier(key.tier.as_deref());
-            let policy = policies.iter().find(|p| Arc::ptr_eq(p.tier(), tier));
+            let policy = limits.tiers.iter().position(|t| Arc::ptr_eq(t, tier)).and_then(|i| book.policies.get(i));
             let policy = policy.cloned().unwrap_or_else(|| Arc::new(Policy::new(tier.clone())));
-            let counted = made.entry(key.id.clone()).or_insert_with(|| match known.remove(&key.id) {
-                Some(counted) => counted.under(policy.clone(), now),
-                None => Counted { policy, meters: Arc::default(), last_use: Arc::default() },
+            let budget = made.entry(key.id.clone()).or_insert_with(|| match known.remove(&key.id) {
+                Some(budget) => budget.under(policy.clone(), now),
+                None => Budget { policy, meters: Arc::default(), usage: Arc::default() },
             });
-            let Counted { policy, meters, last_use } = counted.clone();
+            let Budget { policy, meters, usage } = budget.clone();
             let guild = Guild { realm: book.realm(&key.guild), id: key.guild, gone: key.guild_gone };
-            let entry = Key { id: key.id, guild, scope: key.scope, expires: key.expires, policy, meters, last_use };
+            let Listed { id, tier, scope, expires, .. } = key;
+            let entry = Key { id, guild, scope, expires, tier, policy, meters, usage };
             book.by_digest.insert(key.digest, Arc::new(entry));
         }
-        known.retain(|_, counted| !counted.meters.are_full(&counted.policy, now));
+        known.retain(|_, b| !b.meters.are_full(&b.policy, now) || b.usage.day.has_counted(unix));
         book.departed = known;
         book
+    }
+
+    /// The policy of a tier: the one there is, or one that goes on with its namesake's counts.
+    fn policy_for(&self, tier: &Arc<Tier>) -> Arc<Policy> {
+        match self.policies.iter().find(|p| p.tier().name == tier.name) {
+            Some(same) if same.tier() == tier => same.clone(),
+            Some(other) => Arc::new(Policy::counting(tier.clone(), other.tally().clone())),
+            None => Arc::new(Policy::new(tier.clone())),
+        }
+    }
+
+    /// The policies in force, in order of their tiers' names.
+    pub fn policies(&self) -> &[Arc<Policy>] {
+        &self.policies
     }
 
     /// The key with this digest; an expired one is not there.
@@ -133,7 +172,20 @@ impl Book {
 
     /// The keys used since the last call, and when.
     pub fn used(&self) -> Vec<(KeyId, Tick)> {
-        self.by_digest.values().filter_map(|key| key.last_use.take().map(|at| (key.id.clone(), at))).collect()
+        self.by_digest.values().filter_map(|key| key.usage.take_last_use().map(|at| (key.id.clone(), at))).collect()
+    }
+
+    /// What was counted of the day, key by key, since it was last written down. The guard of the
+    /// usage is told what became of it ([`crate::limits::DayCount::noted`]).
+    pub fn counted(&self) -> Vec<(KeyId, Arc<Usage>, Counted)> {
+        let here = self.by_digest.values().map(|key| (&key.id, &key.usage));
+        let gone = self.departed.iter().map(|(id, budget)| (id, &budget.usage));
+        let mut seen = HashSet::new();
+        let unnoted = |(id, usage): (&KeyId, &Arc<Usage>)| {
+            let counted = usage.day.unnoted().filter(|_| seen.insert(id.clone()))?;
+            Some((id.clone(), usage.clone(), counted))
+        };
+        here.chain(gone).filter_map(unnoted).collect()
     }
 
     /// A guild's realm: the one it has had since it was first seen, so that a number never comes
@@ -169,12 +221,14 @@ mod tests {
     use std::num::NonZeroU32;
 
     use super::*;
-    use crate::config::{Rate, Tier};
+    use crate::config::Rate;
+    use crate::limits::Ask;
     use crate::wire::{Operation, Read};
 
     fn limits(burst: u32) -> Limits {
         let rate = Rate { period_ns: 1_000_000_000, burst: NonZeroU32::new(burst).unwrap() };
-        let tier = Arc::new(Tier { name: "standard".into(), main: rate, write: None });
+        let (write, daily, in_flight, candidate) = (None, None, None, None);
+        let tier = Arc::new(Tier { name: "standard".into(), main: rate, write, daily, in_flight, candidate });
         Limits { default_tier: tier.clone(), tiers: vec![tier], shadow: false, strangers: rate }
     }
 
@@ -196,7 +250,7 @@ mod tests {
 
     #[test]
     fn a_key_is_found_by_its_digest_alone() {
-        let book = Book::new(vec![listed("a", "g")], &limits(2), &Book::default(), Tick(0));
+        let book = Book::new(vec![listed("a", "g")], &limits(2), &Book::default(), Tick(0), 0);
         assert_eq!(&*book.find(&Digest::of(b"a"), never).unwrap().id, "a");
         assert!(book.find(&Digest::of(b"b"), never).is_none());
     }
@@ -204,28 +258,28 @@ mod tests {
     #[test]
     fn an_expired_key_is_not_there() {
         let key = Listed { expires: Some(100), ..listed("a", "g") };
-        let book = Book::new(vec![key], &limits(2), &Book::default(), Tick(0));
+        let book = Book::new(vec![key], &limits(2), &Book::default(), Tick(0), 0);
         assert!(book.find(&Digest::of(b"a"), || 99).is_some());
         assert!(book.find(&Digest::of(b"a"), || 100).is_none());
     }
 
     #[test]
     fn a_new_book_refills_no_key_and_keeps_each_guild_its_realm() {
-        let first = Book::new(vec![listed("a", "g1"), listed("b", "g2")], &limits(2), &Book::default(), Tick(0));
-        let get = Operation::Read(Read::Points);
+        let first = Book::new(vec![listed("a", "g1"), listed("b", "g2")], &limits(2), &Book::default(), Tick(0), 0);
         let spend = |book: &Book| {
             let key = book.find(&Digest::of(b"a"), never).unwrap();
-            key.policy.decide(&key.meters, get, Tick(0)).0
+            let ask = Ask { operation: Operation::Read(Read::Points), others: 0, now: Tick(0) };
+            key.policy.decide(&key.meters, &key.usage, ask, || 0).over
         };
         assert_eq!((spend(&first), spend(&first)), (None, None));
         // The key is listed under another digest (rotated) and another burst; it is the same key.
-        let second = Book::new(vec![listed("b", "g2"), listed("a", "g1")], &limits(8), &first, Tick(0));
+        let second = Book::new(vec![listed("b", "g2"), listed("a", "g1")], &limits(8), &first, Tick(0), 0);
         assert!(spend(&second).is_some());
         // Taken away and put back, it is the same key still, until its buckets would be full.
-        let without = Book::new(vec![listed("b", "g2")], &limits(2), &second, Tick(0));
-        let back = Book::new(vec![listed("a", "g1")], &limits(2), &without, Tick(0));
+        let without = Book::new(vec![listed("b", "g2")], &limits(2), &second, Tick(0), 0);
+        let back = Book::new(vec![listed("a", "g1")], &limits(2), &without, Tick(0), 0);
         assert!(spend(&back).is_some());
-        let later = Book::new(vec![], &limits(2), &without, Tick(9_000_000_000));
+        let later = Book::new(vec![], &limits(2), &without, Tick(9_000_000_000), 9);
         assert!(later.departed.is_empty());
         let realm = |book: &Book, key: &[u8]| book.find(&Digest::of(key), never).unwrap().guild.realm;
         assert_eq!(realm(&first, b"a"), realm(&second, b"a"));

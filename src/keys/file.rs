@@ -105,7 +105,7 @@ fn parse(text: &str) -> Result<Vec<Listed>, Vec<String>> {
                     digest,
                     guild: key.guild,
                     guild_gone: false,
-                    tier: key.tier,
+                    tier: key.tier.map(Into::into),
                     scope: key.scope,
                     expires,
                 });

@@ -5,6 +5,6 @@ mod book;
 mod file;
 mod secret;
 
-pub use book::{Book, Guild, Key, LastUse, Listed};
+pub use book::{Book, Guild, Key, Listed, UnderWay};
 pub use file::{KeyFileError, read_key_file};
 pub use secret::{ApiKey, is_mistyped};

@@ -31,7 +31,7 @@ pub enum Verdict {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Level {
     /// Requests that would be let in now.
-    pub remaining: u32,
+    pub remaining: u64,
     /// Until `remaining` grows by one; zero when the bucket is full.
     pub next: Duration,
 }
@@ -50,6 +50,13 @@ impl Bucket {
         }
     }
 
+    /// Takes back one request that was decided and let in.
+    pub fn refund(&self, rate: Rate) {
+        // The closure never says no, so neither does the update.
+        let _ =
+            self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, |tat| Some(tat.saturating_sub(rate.period_ns)));
+    }
+
     /// How full the bucket is at `now`.
     pub fn level(&self, rate: Rate, now: Tick) -> Level {
         let period = rate.period_ns;
@@ -57,7 +64,7 @@ impl Bucket {
         let owed = self.0.load(Ordering::Acquire).saturating_sub(now.0);
         let remaining = (burst * period).saturating_sub(owed) / period;
         let next = owed.saturating_sub(burst.saturating_sub(remaining + 1) * period);
-        Level { remaining: remaining.min(burst) as u32, next: Duration::from_nanos(next) }
+        Level { remaining: remaining.min(burst), next: Duration::from_nanos(next) }
     }
 
     /// Takes over what is used up of another bucket under another rate, in proportion to the
@@ -136,6 +143,19 @@ mod tests {
     }
 
     #[test]
+    fn what_is_taken_back_can_be_had_again_and_no_more() {
+        let (bucket, rate) = (Bucket::default(), rate(SECOND, 2));
+        bucket.decide(rate, Tick(0));
+        bucket.decide(rate, Tick(0));
+        bucket.refund(rate);
+        assert_eq!(bucket.level(rate, Tick(0)).remaining, 1);
+        (0..5).for_each(|_| bucket.refund(rate));
+        assert_eq!(bucket.level(rate, Tick(0)).remaining, 2);
+        assert_eq!(bucket.decide(rate, Tick(9 * SECOND)), Verdict::Admitted);
+        assert_eq!(bucket.level(rate, Tick(9 * SECOND)).remaining, 1);
+    }
+
+    #[test]
     fn a_half_empty_bucket_is_half_empty_after_a_reload() {
         let (old, new) = (rate(SECOND, 10), rate(SECOND / 4, 40));
         let (first, second, third) = (Bucket::default(), Bucket::default(), Bucket::default());
@@ -201,10 +221,10 @@ mod tests {
             }
             let now = Tick(at + later);
             let level = bucket.level(rate, now);
-            if level.remaining < burst {
+            if level.remaining < u64::from(burst) {
                 prop_assert_eq!(bucket.level(rate, now.plus(level.next)).remaining, level.remaining + 1);
             }
-            let mut let_in = 0;
+            let mut let_in = 0u64;
             while bucket.decide(rate, now) == Verdict::Admitted {
                 let_in += 1;
             }

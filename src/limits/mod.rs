@@ -2,9 +2,17 @@
 //! (contract section 3 `[limits]`, guarantees 6 and 8).
 
 mod bucket;
+mod day;
+mod meters;
 mod policy;
 mod strangers;
+mod tally;
+mod usage;
 
 pub use bucket::{Bucket, Level, Verdict};
-pub use policy::{Meters, Policy, Spent};
+pub use day::{Counted, DayCount, day_of};
+pub use meters::Meters;
+pub use policy::{Ask, Decided, Policy, Spent};
 pub use strangers::Strangers;
+pub use tally::{Tallied, Tally};
+pub use usage::Usage;

@@ -1,83 +1,79 @@
 use std::fmt::Write;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
-
-use super::{Bucket, Level, Verdict};
+use super::day::until_midnight;
+use super::{Bucket, Level, Meters, Tally, Usage, Verdict};
 use crate::clock::{Tick, seconds_up};
 use crate::config::{Rate, Tier};
+use crate::model::Limit;
 use crate::wire::Operation;
 
-/// The buckets of one key under one policy. They outlive changes of the key's record; under another
-/// policy there are new ones, which take over what is used up when they are first asked. (Not
-/// before: until the new policy is in force, requests are still counted under the old one.)
-#[derive(Debug, Default)]
-pub struct Meters {
-    main: Bucket,
-    write: Bucket,
-    /// Set once there is nothing to take over any more.
-    settled: AtomicBool,
-    before: Mutex<Option<(Arc<Policy>, Arc<Meters>)>>,
-}
-
-impl Meters {
-    /// The buckets of a key that was held to another policy until now.
-    pub fn after(policy: &Arc<Policy>, meters: &Arc<Meters>, now: Tick) -> Self {
-        // Nobody may have asked since the last change; settled now, no chain of changes builds up.
-        meters.settle(policy, now);
-        Meters { before: Mutex::new(Some((policy.clone(), meters.clone()))), ..Meters::default() }
-    }
-
-    fn settle(&self, policy: &Policy, now: Tick) {
-        if self.settled.load(Ordering::Acquire) {
-            return;
-        }
-        let mut before = self.before.lock();
-        if let Some((old, meters)) = before.take() {
-            self.main.inherit(&meters.main, old.tier.main, policy.tier.main, now);
-            if let (Some(from), Some(to)) = (old.tier.write, policy.tier.write) {
-                self.write.inherit(&meters.write, from, to, now);
-            }
-        }
-        self.settled.store(true, Ordering::Release);
-    }
-
-    /// Whether nothing is used up: a key that is gone need not be remembered any longer.
-    pub fn are_full(&self, policy: &Policy, now: Tick) -> bool {
-        self.settle(policy, now);
-        self.main.is_full(now) && self.write.is_full(now)
-    }
-}
+/// What a full set of limits in flight says: come again in the shortest time there is to say.
+const IN_FLIGHT_WAIT: Duration = Duration::from_secs(1);
 
 /// A tier as requests are held to it, with what never changes of its headers made beforehand.
-#[derive(Debug, PartialEq)]
+#[derive(Debug)]
 pub struct Policy {
     tier: Arc<Tier>,
     header: String,
+    tally: Arc<Tally>,
 }
 
-/// What one request did to its key's buckets, for the `RateLimit` header.
+/// What one request asks of its key's limits.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask {
+    pub operation: Operation,
+    /// Requests of the key that are under way already.
+    pub others: u32,
+    pub now: Tick,
+}
+
+/// What a key's limits say to one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decided {
+    /// The limit it is over, and how long until it would be let in, if nobody else comes first.
+    pub over: Option<(Limit, Duration)>,
+    /// Over the limit that is being tried out.
+    pub over_candidate: bool,
+    /// How much was counted on the UTC day before it; 0 where the tier does not count days.
+    pub used_today: u64,
+    pub spent: Spent,
+}
+
+/// What one request left of its key's budgets, for the `RateLimit` header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spent {
     main: Level,
     /// Only for setPoints under a tier that limits it.
     write: Option<Level>,
+    daily: Option<Level>,
 }
 
 impl Policy {
     pub fn new(tier: Arc<Tier>) -> Self {
+        Self::counting(tier, Arc::default())
+    }
+
+    /// As [`Policy::new`], going on with the counts of a tier of that name.
+    pub fn counting(tier: Arc<Tier>, tally: Arc<Tally>) -> Self {
         let mut header = item(&tier.name, "", tier.main);
         if let Some(write) = tier.write {
             header += ", ";
             header += &item(&tier.name, "-write", write);
         }
-        Policy { tier, header }
+        if let Some(daily) = tier.daily {
+            let _ = write!(header, ", \"{}-daily\";q={daily};w=86400", tier.name); // a String takes everything
+        }
+        Policy { tier, header, tally }
     }
 
     pub fn tier(&self) -> &Arc<Tier> {
         &self.tier
+    }
+
+    pub fn tally(&self) -> &Arc<Tally> {
+        &self.tally
     }
 
     /// The value of `RateLimit-Policy` (contract section 1, "Headers on answers").
@@ -85,33 +81,58 @@ impl Policy {
         &self.header
     }
 
-    /// Asks the write bucket first, then the main one: a refusal by the write bucket costs the
-    /// main one nothing (contract section 3). `Some` is how long to wait.
-    pub fn decide(&self, meters: &Meters, operation: Operation, now: Tick) -> (Option<Duration>, Spent) {
+    /// Decides one request and, if it is within its limits, counts it. Asked in this order: what
+    /// is under way and the day, which cost nothing where they refuse; the write bucket; the main
+    /// one, so that a refusal by the write bucket costs the main one nothing (contract section 3).
+    /// The wall clock is read only where days are counted.
+    pub fn decide(&self, meters: &Meters, usage: &Usage, ask: Ask, unix: impl FnOnce() -> i64) -> Decided {
+        let Ask { operation, others, now } = ask;
         meters.settle(self, now);
-        let write = self.tier.write.filter(|_| operation == Operation::SetPoints);
-        let by_write = write.map(|rate| meters.write.decide(rate, now));
-        let verdict = match by_write {
-            Some(Verdict::Refused { wait }) => {
-                // The wait is the longer of the two, or the answer would send the caller back too soon.
-                let main = meters.main.level(self.tier.main, now);
-                let main_wait = if main.remaining == 0 { main.next } else { Duration::ZERO };
-                Verdict::Refused { wait: wait.max(main_wait) }
+        let tier = &*self.tier;
+        let write = tier.write.filter(|_| operation == Operation::SetPoints);
+        let day = tier.daily.map(|most| (most, unix()));
+        let used_today = day.map_or(0, |(_, unix)| usage.day.used(unix));
+
+        let mut over_candidate = false;
+        let over = 'over: {
+            if tier.in_flight.is_some_and(|most| others >= most) {
+                break 'over Some((Limit::InFlight, IN_FLIGHT_WAIT));
             }
-            Some(Verdict::Admitted) | None => meters.main.decide(self.tier.main, now),
+            if day.is_some_and(|(most, _)| used_today >= most) {
+                break 'over Some((Limit::Daily, Duration::ZERO));
+            }
+            let ask = |bucket: &Bucket, rate| match bucket.decide(rate, now) {
+                Verdict::Refused { wait } => Some(wait),
+                Verdict::Admitted => None,
+            };
+            if let Some(wait) = write.and_then(|rate| ask(&meters.write, rate)) {
+                break 'over Some((Limit::WriteRate, wait));
+            }
+            over_candidate = tier.candidate.is_some_and(|rate| ask(&meters.candidate, rate).is_some());
+            if let Some(wait) = ask(&meters.main, tier.main) {
+                break 'over Some((Limit::Rate, wait));
+            }
+            // Two at once may both have seen room for one.
+            let full = day.is_some_and(|(most, unix)| !usage.day.admit(most, unix));
+            full.then_some((Limit::Daily, Duration::ZERO))
         };
+
         let spent = Spent {
-            main: meters.main.level(self.tier.main, now),
+            main: meters.main.level(tier.main, now),
             write: write.map(|rate| meters.write.level(rate, now)),
+            daily: day.map(|(most, unix)| Level {
+                remaining: most.saturating_sub(usage.day.used(unix)),
+                next: until_midnight(unix),
+            }),
         };
-        match verdict {
-            Verdict::Admitted => (None, spent),
-            Verdict::Refused { wait } => {
-                // Refused by the main bucket alone: the write bucket was charged, and may now be the later one.
-                let write_wait = spent.write.filter(|w| w.remaining == 0).map_or(Duration::ZERO, |w| w.next);
-                (Some(wait.max(write_wait)), spent)
-            }
+        if let Some((limit, _)) = over {
+            self.tally.count_over(limit);
         }
+        if over_candidate {
+            self.tally.count_over_candidate();
+        }
+        let over = over.map(|(limit, wait)| (limit, wait.max(spent.wait())));
+        Decided { over, over_candidate, used_today, spent }
     }
 
     /// Writes the value of `RateLimit`: what would be let in now, and seconds until that grows.
@@ -131,6 +152,25 @@ impl Policy {
             out.extend_from_slice(b", ");
             one(out, b"-write", write);
         }
+        if let Some(daily) = spent.daily {
+            out.extend_from_slice(b", ");
+            one(out, b"-daily", daily);
+        }
+    }
+}
+
+impl Spent {
+    /// How long until no budget stands in the way: told the wait of one alone, a caller would come
+    /// back too soon for another.
+    fn wait(&self) -> Duration {
+        let levels = [Some(self.main), self.write, self.daily];
+        levels
+            .into_iter()
+            .flatten()
+            .filter(|level| level.remaining == 0)
+            .map(|level| level.next)
+            .max()
+            .unwrap_or_default()
     }
 }
 
@@ -155,7 +195,29 @@ mod tests {
     }
 
     fn standard() -> Policy {
-        Policy::new(Arc::new(Tier { name: "standard".into(), main: rate(20, 40), write: Some(rate(5, 10)) }))
+        Policy::new(Arc::new(tier("standard")))
+    }
+
+    fn tier(name: &str) -> Tier {
+        let (main, write) = (rate(20, 40), Some(rate(5, 10)));
+        Tier { name: name.into(), main, write, daily: None, in_flight: None, candidate: None }
+    }
+
+    /// One key under a policy, asked at whatever time, with the wall clock at noon and the tick's seconds.
+    #[derive(Default)]
+    struct Caller {
+        meters: Meters,
+        usage: Usage,
+    }
+
+    const NOON: i64 = 43_200;
+    const SECOND: u64 = 1_000_000_000;
+
+    impl Caller {
+        fn ask(&self, policy: &Policy, operation: Operation, tick: u64) -> Decided {
+            let ask = Ask { operation, others: 0, now: Tick(tick) };
+            policy.decide(&self.meters, &self.usage, ask, || NOON + (tick / SECOND) as i64)
+        }
     }
 
     fn level(policy: &Policy, spent: &Spent) -> String {
@@ -165,40 +227,98 @@ mod tests {
     }
 
     const GET: Operation = Operation::Read(Read::Points);
+    const SET: Operation = Operation::SetPoints;
 
     #[test]
     fn the_headers_read_as_the_contract_shows_them() {
-        let (policy, meters) = (standard(), Meters::default());
+        let (policy, caller) = (standard(), Caller::default());
         assert_eq!(policy.header(), r#""standard";q=40;w=2, "standard-write";q=10;w=2"#);
-        let (refused, spent) = policy.decide(&meters, GET, Tick(0));
-        assert_eq!((refused, level(&policy, &spent).as_str()), (None, r#""standard";r=39;t=1"#));
-        let (_, spent) = policy.decide(&meters, Operation::SetPoints, Tick(0));
-        assert_eq!(level(&policy, &spent), r#""standard";r=38;t=1, "standard-write";r=9;t=1"#);
+        let decided = caller.ask(&policy, GET, 0);
+        assert_eq!((decided.over, level(&policy, &decided.spent).as_str()), (None, r#""standard";r=39;t=1"#));
+        let decided = caller.ask(&policy, SET, 0);
+        assert_eq!(level(&policy, &decided.spent), r#""standard";r=38;t=1, "standard-write";r=9;t=1"#);
     }
 
     #[test]
     fn a_refusal_by_the_write_bucket_costs_the_main_one_nothing() {
-        let (policy, meters) = (standard(), Meters::default());
-        for _ in 0..10 {
-            assert_eq!(policy.decide(&meters, Operation::SetPoints, Tick(0)).0, None);
-        }
-        let (refused, spent) = policy.decide(&meters, Operation::SetPoints, Tick(0));
-        assert_eq!(refused, Some(Duration::from_millis(200)));
-        assert_eq!(spent.main.remaining, 30);
+        let (policy, caller) = (standard(), Caller::default());
+        assert!((0..10).all(|_| caller.ask(&policy, SET, 0).over.is_none()));
+        let decided = caller.ask(&policy, SET, 0);
+        assert_eq!(decided.over, Some((Limit::WriteRate, Duration::from_millis(200))));
+        assert_eq!(decided.spent.main.remaining, 30);
+        assert_eq!(policy.tally().read().over[Limit::WriteRate.index()], 1);
     }
 
     #[test]
     fn a_reload_with_another_tier_refills_no_bucket() {
-        let (old, meters) = (standard(), Meters::default());
-        for _ in 0..40 {
-            old.decide(&meters, GET, Tick(0));
-        }
-        let new = Policy::new(Arc::new(Tier { name: "gold".into(), main: rate(100, 400), write: None }));
-        let (old, meters) = (Arc::new(old), Arc::new(meters));
-        let after = Meters::after(&old, &meters, Tick(0));
+        let (old, first) = (Arc::new(standard()), Caller::default());
+        assert!((0..40).all(|_| first.ask(&old, GET, 0).over.is_none()));
+        let new = Policy::new(Arc::new(Tier { main: rate(100, 400), write: None, ..tier("gold") }));
+        let first_meters = Arc::new(first.meters);
+        let second = Caller { meters: Meters::after(&old, &first_meters, Tick(0)), usage: first.usage };
         // Still counted under the old policy, as long as that is in force.
-        assert!(old.decide(&meters, GET, Tick(0)).0.is_some());
-        assert!(new.decide(&after, GET, Tick(0)).0.is_some());
-        assert!(!after.are_full(&new, Tick(0)));
+        let ask = Ask { operation: GET, others: 0, now: Tick(0) };
+        assert!(old.decide(&first_meters, &second.usage, ask, || NOON).over.is_some());
+        assert!(second.ask(&new, GET, 0).over.is_some());
+        assert!(!second.meters.are_full(&new, Tick(0)));
+    }
+
+    #[test]
+    fn a_day_has_so_many_requests_and_midnight_gives_them_back() {
+        let policy = Policy::new(Arc::new(Tier { daily: Some(3), ..tier("standard") }));
+        let caller = Caller::default();
+        assert!(policy.header().ends_with(r#", "standard-daily";q=3;w=86400"#), "{}", policy.header());
+        let used: Vec<u64> = (0..3).map(|_| caller.ask(&policy, GET, 0).used_today).collect();
+        assert_eq!(used, [0, 1, 2]);
+        let decided = caller.ask(&policy, SET, 0);
+        assert_eq!(decided.over, Some((Limit::Daily, Duration::from_secs(43_200))));
+        assert_eq!(
+            (decided.spent.main.remaining, decided.spent.write.unwrap().remaining),
+            (37, 10),
+            "it costs nothing"
+        );
+        assert!(level(&policy, &decided.spent).ends_with(r#""standard-daily";r=0;t=43200"#));
+        assert_eq!(caller.ask(&policy, GET, 43_199 * SECOND).over, Some((Limit::Daily, Duration::from_secs(1))));
+        assert_eq!(caller.ask(&policy, GET, 43_200 * SECOND).over, None);
+    }
+
+    #[test]
+    fn a_request_over_what_may_be_under_way_is_to_come_again_in_a_second() {
+        let policy = Policy::new(Arc::new(Tier { in_flight: Some(2), ..tier("standard") }));
+        let caller = Caller::default();
+        let ask = |others| {
+            let ask = Ask { operation: GET, others, now: Tick(0) };
+            policy.decide(&caller.meters, &caller.usage, ask, || NOON)
+        };
+        assert_eq!(ask(1).over, None);
+        let decided = ask(2);
+        assert_eq!(decided.over, Some((Limit::InFlight, Duration::from_secs(1))));
+        assert_eq!(decided.spent.main.remaining, 39, "it costs nothing");
+    }
+
+    #[test]
+    fn a_candidate_is_decided_on_the_same_requests_and_refuses_nothing() {
+        let policy = Policy::new(Arc::new(Tier { candidate: Some(rate(1, 2)), ..tier("standard") }));
+        let caller = Caller::default();
+        let over: Vec<bool> = (0..4)
+            .map(|_| caller.ask(&policy, GET, 0))
+            .map(|d| {
+                assert_eq!(d.over, None);
+                d.over_candidate
+            })
+            .collect();
+        assert_eq!(over, [false, false, true, true]);
+        assert_eq!(policy.tally().read().over_candidate, 2);
+    }
+
+    #[test]
+    fn a_wait_is_long_enough_for_every_budget() {
+        // The main bucket gives a second later what the write bucket gives now and then.
+        let main = Rate { period_ns: 10 * SECOND, burst: NonZeroU32::MIN };
+        let policy = Policy::new(Arc::new(Tier { main, ..tier("standard") }));
+        let caller = Caller::default();
+        assert_eq!(caller.ask(&policy, SET, 0).over, None);
+        assert!((0..9).all(|_| caller.ask(&policy, SET, 0).over.is_some()));
+        assert_eq!(caller.ask(&policy, SET, 0).over, Some((Limit::WriteRate, Duration::from_secs(10))));
     }
 }

@@ -42,6 +42,11 @@ impl Strangers {
         self.bucket(address).decide(self.rate, now)
     }
 
+    /// Takes back what one request was charged: its key turned out to be good.
+    pub fn refund(&self, address: IpAddr) {
+        self.bucket(address).refund(self.rate);
+    }
+
     fn bucket(&self, address: IpAddr) -> &Bucket {
         let hash = self.hasher.hash_one(network(address));
         &self.buckets[hash as usize % BUCKETS]

@@ -2,8 +2,10 @@
 
 mod guild;
 mod key;
+mod limit;
 mod member;
 
 pub use guild::{BadGuildId, GuildId};
 pub use key::{Digest, KeyId, Scope};
+pub use limit::Limit;
 pub use member::{MemberId, RATINGS, Review, Warn, one_line};

@@ -168,7 +168,8 @@ mod tests {
             code: None,
             key: None,
             cache: None,
-            over_limit: false,
+            over_limit: None,
+            over_candidate: false,
             took: Duration::ZERO,
             id: RequestId::random(),
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::model::KeyId;
+use crate::model::{KeyId, Limit};
 use crate::wire::RequestId;
 
 /// What became of one request: enough for the access log, and never a key or a body (guarantee 9).
@@ -20,8 +20,10 @@ pub struct Outcome {
     pub key: Option<KeyId>,
     /// The part the cache had, in one word.
     pub cache: Option<&'static str>,
-    /// Over its limit, refused or (in shadow) not.
-    pub over_limit: bool,
+    /// The limit it was over, refused or (in shadow) not.
+    pub over_limit: Option<Limit>,
+    /// Over the limit that is being tried out.
+    pub over_candidate: bool,
     /// From the arrival of the bytes that held its header to its answer.
     pub took: Duration,
     pub id: RequestId,
@@ -37,7 +39,8 @@ struct Line<'o> {
     code: Option<u8>,
     key: Option<&'o str>,
     cache: Option<&'static str>,
-    over_limit: bool,
+    over_limit: Option<&'static str>,
+    over_candidate: bool,
     took_us: u64,
     request_id: &'o str,
 }
@@ -58,7 +61,8 @@ impl Outcome {
                 code: self.code,
                 key: self.key.as_deref(),
                 cache: self.cache,
-                over_limit: self.over_limit,
+                over_limit: self.over_limit.map(Limit::name),
+                over_candidate: self.over_candidate,
                 took_us,
                 request_id: &id,
             };
@@ -75,8 +79,13 @@ impl Outcome {
                 Some(code) => write!(out, "{code:02}"),
                 None => write!(out, "-"),
             };
-            let over = if self.over_limit { " over_limit" } else { "" };
-            let _ = write!(out, " key={key} cache={cache} took_us={took_us} id={id}{over}");
+            let _ = write!(out, " key={key} cache={cache} took_us={took_us} id={id}");
+            if let Some(limit) = self.over_limit {
+                let _ = write!(out, " over_limit={}", limit.name());
+            }
+            if self.over_candidate {
+                out.push_str(" over_candidate");
+            }
         }
         out.push('\n');
     }
@@ -95,7 +104,8 @@ mod tests {
             code: Some(12),
             key: Some("k1".into()),
             cache: None,
-            over_limit: true,
+            over_limit: Some(Limit::Rate),
+            over_candidate: true,
             took: Duration::from_micros(42),
             id: RequestId::random(),
         }
@@ -109,7 +119,7 @@ mod tests {
         assert_eq!(
             line,
             format!(
-                "2026-09-21T14:13:20.123Z 10.0.0.1 getPoints 429 12 key=k1 cache=- took_us=42 id={id} over_limit\n"
+                "2026-09-21T14:13:20.123Z 10.0.0.1 getPoints 429 12 key=k1 cache=- took_us=42 id={id} over_limit=rate over_candidate\n"
             )
         );
     }
@@ -121,6 +131,7 @@ mod tests {
         let value: serde_json::Value = serde_json::from_str(line.trim_end()).unwrap();
         assert_eq!(value["key"], "k1");
         assert_eq!(value["code"], 12);
+        assert_eq!((&value["over_limit"], &value["over_candidate"]), (&"rate".into(), &true.into()));
         assert_eq!(value["took_us"], 42);
     }
 }

@@ -54,7 +54,7 @@ async fn a_hit_waits_for_nothing_and_allocates_nothing() {
     let clock = Clock::system();
     let origin = Arc::new(Origin::Builtin(Builtin::new(store, clock.clone())));
     let keys = KeySource::File { listed: [key.clone()].into(), guilds: None };
-    let state = State::new(config, origin, keys, vec![key], clock.now());
+    let state = State::new(config, origin, keys, vec![key], Vec::new(), &clock);
     let gateway = Arc::new(Gateway::new(clock, state));
     let head = Head {
         method: b"POST",

@@ -13,6 +13,12 @@ use crate::config::usable::{Cache, Freshness, Limits, Rate, Tier};
 /// Requests at once. More is no limit any more.
 const MAX_BURST: u64 = 1_000_000_000;
 
+/// Requests in a day. The count of a day has 40 bits.
+const MAX_DAILY: u64 = 1_000_000_000_000;
+
+/// Requests of one key under way. More connections than this are never open.
+const MAX_IN_FLIGHT: u64 = 1_000_000;
+
 /// Time after which an empty bucket is full again: buckets count it in 64 bits of nanoseconds, from which this is far.
 const MAX_REFILL_NS: u64 = 365 * 86_400 * 1_000_000_000;
 
@@ -90,20 +96,14 @@ impl Checker<'_> {
                 None
             }
         };
-        if file.daily.is_some() {
-            let why = "daily quotas come with a later version; remove it";
-            self.not_in_force(&format!("{path}.daily"), why);
-        }
-        if file.in_flight.is_some() {
-            let why = "limits of requests under way come with a later version; remove it";
-            self.not_in_force(&format!("{path}.in_flight"), why);
-        }
-        if let Some(candidate) = &file.candidate {
+        let daily = file.daily.map(|daily| self.whole(&format!("{path}.daily"), daily, 1..=MAX_DAILY));
+        let in_flight = file.in_flight.map(|most| self.whole(&format!("{path}.in_flight"), most, 1..=MAX_IN_FLIGHT));
+        let in_flight = in_flight.map(|most| u32::try_from(most).unwrap_or(u32::MAX));
+        let candidate = file.candidate.as_ref().map(|candidate| {
             let path = format!("{path}.candidate");
-            self.rate(&path, ("rate", candidate.rate), ("burst", candidate.burst));
-            self.notice(&path, "not in force yet: candidate limits come with a later version");
-        }
-        Tier { name: name.to_owned(), main, write }
+            self.rate(&path, ("rate", candidate.rate), ("burst", candidate.burst))
+        });
+        Tier { name: name.to_owned(), main, write, daily, in_flight, candidate }
     }
 
     fn rate(&mut self, section: &str, (_, rate): (&str, HumanRate), (name, burst): (&str, u64)) -> Rate {

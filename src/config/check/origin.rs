@@ -144,11 +144,12 @@ impl Checker<'_> {
         self.file(path, &found)
     }
 
-    pub(super) fn keys(&mut self, file: &KeysFile) -> Keys {
-        for (path, value) in [("keys.accepted_for", file.accepted_for), ("keys.refused_for", file.refused_for)] {
-            self.duration(path, value);
-            if self.places.given(path) {
-                self.notice(path, "not in force yet: it belongs to `keys.source` \"origin\", a later version's");
+    pub(super) fn keys(&mut self, file: &KeysFile, origin: &OriginFile) -> Keys {
+        let accepted_for = self.timeout("keys.accepted_for", file.accepted_for);
+        let refused_for = self.duration("keys.refused_for", file.refused_for);
+        for path in ["keys.accepted_for", "keys.refused_for"] {
+            if file.source != KeySource::Origin && self.places.given(path) {
+                self.notice(path, "has no effect unless `keys.source` is \"origin\"");
             }
         }
         if file.file.is_some() && file.source != KeySource::File {
@@ -162,9 +163,11 @@ impl Checker<'_> {
                 Keys::Store // never seen: there is a fault
             }
             (KeySource::Origin, _) => {
-                let why = "keys learned from the origin come with a later version; use \"store\" or \"file\"";
-                self.fault("keys.source", format!("\"origin\" is not in force yet: {why}"));
-                Keys::Store // never seen: there is a fault
+                if origin.kind == OriginKindFile::Builtin {
+                    let why = "the built-in backend learns its keys from the store; use \"store\" or \"file\"";
+                    self.fault("keys.source", format!("\"origin\" needs `origin.kind` \"http\": {why}"));
+                }
+                Keys::Origin { accepted_for, refused_for }
             }
         }
     }

@@ -1,0 +1,31 @@
+/// Which of a key's limits a request was over (contract section 3, `[limits]`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Limit {
+    /// `rate` and `burst`.
+    Rate,
+    /// `write_rate` and `write_burst`.
+    WriteRate,
+    /// `daily`.
+    Daily,
+    /// `in_flight`.
+    InFlight,
+}
+
+impl Limit {
+    pub const ALL: [Limit; 4] = [Limit::Rate, Limit::WriteRate, Limit::Daily, Limit::InFlight];
+
+    /// A small number for tables and records.
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// Its name in `gateway.toml`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Limit::Rate => "rate",
+            Limit::WriteRate => "write_rate",
+            Limit::Daily => "daily",
+            Limit::InFlight => "in_flight",
+        }
+    }
+}
