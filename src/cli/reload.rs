@@ -1,9 +1,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::serve::key_source;
+use super::serve::listed_keys;
 use crate::config::{self, Config, Keys, OriginKind};
-use crate::gateway::Gateway;
+use crate::gateway::{Gateway, KeySource};
 use crate::origin::{HttpOrigin, Origin};
 use crate::store::SqliteStore;
 
@@ -45,10 +45,21 @@ impl Reloader {
         }
         let config = loaded.config;
         let origin = self.origin(&config, &before.origin)?;
-        let keys = key_source(&config, self.store.as_ref()).await?;
+        let keys = self.keys(&config, &before.keys).await?;
         let listed = keys.list().await?;
         self.gateway.reload(config, origin, keys, listed);
         Ok(())
+    }
+
+    /// Where the keys are in the new configuration. What was learned of keys stays learned.
+    async fn keys(&self, config: &Config, before: &KeySource) -> Result<KeySource, String> {
+        match (&config.keys, before) {
+            (Keys::Origin { .. }, KeySource::Origin(_)) => Ok(before.clone()),
+            (Keys::Origin { .. }, _) | (_, KeySource::Origin(_)) => {
+                Err("keys.source cannot become or cease to be \"origin\" while running; start anew for it".into())
+            }
+            (Keys::Store | Keys::File(_), _) => listed_keys(config, self.store.as_ref()).await,
+        }
     }
 
     /// The origin of the new configuration: the same one where nothing about it changed, so that

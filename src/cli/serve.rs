@@ -14,6 +14,9 @@ use crate::clock::Clock;
 use crate::config::{self, Config, Keys, Loaded, OriginKind};
 use crate::edge::{self, Bound, Draining, Edge, Guests};
 use crate::gateway::{Gateway, KeySource, State};
+use crate::keys::{Learned, Rules};
+use crate::limits::{Counted, Policy};
+use crate::model::KeyId;
 use crate::origin::{Builtin, HttpOrigin, Origin};
 use crate::store::SqliteStore;
 use crate::telemetry::{self, AccessLog};
@@ -50,7 +53,7 @@ async fn serve(named: Option<PathBuf>, loaded: Loaded, demo: Option<Demo>) -> Re
         demo.fill(store).await?;
     }
     // A key file that cannot be used is a fault of the configuration; a store that cannot is not.
-    let keys = key_source(&config, store.as_ref()).await.map_err(Failure::Unusable)?;
+    let keys = key_source(&config, store.as_ref(), Vec::new()).await.map_err(Failure::Unusable)?;
     let listed = keys.list().await.map_err(CommandError::new)?;
     let origin = match (&config.origin.kind, &store) {
         (OriginKind::Http(upstream), _) => {
@@ -162,13 +165,29 @@ fn open_store(config: &Config) -> Result<Option<Arc<SqliteStore>>, CommandError>
     Ok(if config.needs_store() { Some(Arc::new(SqliteStore::open(&config.origin.store)?)) } else { None })
 }
 
-/// Where the configuration says that the keys are.
-pub(super) async fn key_source(config: &Config, store: Option<&Arc<SqliteStore>>) -> Result<KeySource, String> {
+/// The keys at the start; `counted` is what was counted of the day before it.
+async fn key_source(
+    config: &Config,
+    store: Option<&Arc<SqliteStore>>,
+    counted: Vec<(KeyId, Counted)>,
+) -> Result<KeySource, String> {
+    match config.keys {
+        Keys::Origin { accepted_for, refused_for } => {
+            let policy = Arc::new(Policy::new(config.limits.default_tier.clone()));
+            let rules = Rules { policy, accepted_for, refused_for };
+            Ok(KeySource::Origin(Arc::new(Learned::new(rules, counted))))
+        }
+        Keys::Store | Keys::File(_) => listed_keys(config, store).await,
+    }
+}
+
+/// Where the configuration says that the keys are listed.
+pub(super) async fn listed_keys(config: &Config, store: Option<&Arc<SqliteStore>>) -> Result<KeySource, String> {
     match (&config.keys, store) {
         (Keys::File(path), _) => KeySource::file(path.clone(), store.cloned()).await,
         (Keys::Store, Some(store)) => Ok(KeySource::Store(store.clone())),
-        (Keys::Origin { .. }, _) => Err("keys.source \"origin\" is not in force yet".into()),
         (Keys::Store, None) => Err("keys.source cannot become \"store\" while running; start anew for it".into()),
+        (Keys::Origin { .. }, _) => Err("keys.source \"origin\" lists no keys".into()),
     }
 }
 

@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::{Gateway, State};
-use crate::keys::{Book, Listed, read_key_file};
+use crate::config::{Config, Keys};
+use crate::keys::{Book, Learned, Listed, Rules, read_key_file};
 use crate::model::GuildId;
 use crate::store::{Change, SqliteStore, Store};
 
@@ -26,6 +27,8 @@ pub enum KeySource {
         /// The built-in backend's store, which knows the guilds that the bot has left.
         guilds: Option<Arc<SqliteStore>>,
     },
+    /// The origin alone knows them.
+    Origin(Arc<Learned>),
 }
 
 impl KeySource {
@@ -36,9 +39,18 @@ impl KeySource {
         Ok(KeySource::File { listed: listed.into(), guilds })
     }
 
-    /// All keys, as they are now.
+    /// Puts what a configuration says of learned keys in force.
+    pub(super) fn hold_to(&self, config: &Config, book: &Book) {
+        if let (KeySource::Origin(learned), Keys::Origin { accepted_for, refused_for }) = (self, &config.keys) {
+            let policy = book.default_policy(&config.limits);
+            learned.hold_to(Rules { policy, accepted_for: *accepted_for, refused_for: *refused_for });
+        }
+    }
+
+    /// All keys that are listed, as they are now.
     pub async fn list(&self) -> Result<Vec<Listed>, String> {
         match self {
+            KeySource::Origin(_) => Ok(Vec::new()),
             KeySource::File { listed, guilds: None } => Ok(listed.to_vec()),
             KeySource::File { listed, guilds: Some(store) } => {
                 let gone = departed(store).await?;
