@@ -30,6 +30,9 @@ mod guarantee_7_prompt;
 mod guarantee_8_bounded;
 mod guarantee_9_silent;
 
+mod keys_learned;
+mod keys_learned_fair;
+
 mod serving;
 mod serving_log;
 mod serving_refusals;
