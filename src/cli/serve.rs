@@ -72,6 +72,8 @@ async fn serve(named: Option<PathBuf>, loaded: Loaded, demo: Option<Demo>) -> Re
     if let Some(store) = &store {
         tokio::spawn(gateway.clone().follow(store.clone()));
     }
+    let told = Arc::default();
+    tokio::spawn(gateway.clone().tell_limits(Arc::clone(&told)));
 
     let draining = Arc::new(Draining::default());
     let server = &config.server;
@@ -98,6 +100,7 @@ async fn serve(named: Option<PathBuf>, loaded: Loaded, demo: Option<Demo>) -> Re
     if left > 0 {
         tracing::warn!(connections = left, "server.drain_timeout is over; these connections are cut");
     }
+    reloader.gateway.tell_limits_now(&mut told.lock());
     if let Some(store) = &reloader.store {
         // A hint for people is worth no more than a moment of the stop.
         let _ = tokio::time::timeout(LAST_NOTE, reloader.gateway.note_last_use(store)).await;

@@ -8,6 +8,7 @@ mod prove;
 mod read;
 mod reload;
 mod reply;
+mod tell;
 mod write;
 
 #[cfg(test)]
@@ -35,6 +36,7 @@ use crate::wire::{Fault, Form, Operation, Request, RequestId, is_form_type};
 
 pub use follow::KeySource;
 pub use reply::{CacheUse, Facts, Reply};
+pub use tell::Told;
 
 /// The gateway: what outlives a reload, and the state that a reload swaps.
 #[derive(Debug)]

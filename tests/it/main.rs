@@ -30,6 +30,8 @@ mod guarantee_7_prompt;
 mod guarantee_8_bounded;
 mod guarantee_9_silent;
 
+mod limits;
+
 mod keys_learned;
 mod keys_learned_fair;
 
