@@ -139,6 +139,7 @@ impl CreateArgs {
             created: now,
             expires,
             last_used: None,
+            previous: None,
         };
         store.create_key(record).await?;
         Ok(key)

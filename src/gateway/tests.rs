@@ -62,6 +62,7 @@ impl World {
                 created: 0,
                 expires,
                 last_used: None,
+                previous: None,
             };
             store.create_key(key).await.unwrap();
         }
