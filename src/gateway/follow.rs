@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::{Gateway, State};
 use crate::keys::{Book, Listed, read_key_file};
 use crate::model::GuildId;
-use crate::store::{Change, SqliteStore, Store};
+use crate::store::{Change, KeyRecord, SqliteStore, Store};
 
 /// How often the store is asked what others changed. Guarantee 7 allows a second; a look costs a
 /// few microseconds.
@@ -48,19 +48,31 @@ impl KeySource {
             KeySource::Store(store) => {
                 let gone = departed(store).await?;
                 let keys = store.keys().await.map_err(|e| e.to_string())?;
-                let listed = keys.into_iter().map(|key| Listed {
-                    guild_gone: gone.contains(&key.guild),
-                    id: key.id,
-                    digest: key.digest,
-                    guild: key.guild,
-                    tier: key.tier,
-                    scope: key.scope,
-                    expires: key.expires,
+                let listed = keys.into_iter().flat_map(|key| {
+                    let guild_gone = gone.contains(&key.guild);
+                    by_each_secret(key, guild_gone)
                 });
                 Ok(listed.collect())
             }
         }
     }
+}
+
+/// A key by its secret and by the one before its last rotation. The latter ends by itself, at its
+/// second: the book is told of it as of an expiry.
+fn by_each_secret(key: KeyRecord, guild_gone: bool) -> impl Iterator<Item = Listed> {
+    let before = key.previous.map(|previous| (previous.digest, key.previous_ends()));
+    let now = Listed {
+        id: key.id,
+        digest: key.digest,
+        guild: key.guild,
+        guild_gone,
+        tier: key.tier,
+        scope: key.scope,
+        expires: key.expires,
+    };
+    let before = before.map(|(digest, expires)| Listed { digest, expires, ..now.clone() });
+    std::iter::once(now).chain(before)
 }
 
 /// The guilds that the bot has left.
