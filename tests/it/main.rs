@@ -40,6 +40,7 @@ mod commands_check;
 mod commands_import;
 mod commands_keys;
 mod commands_records;
+mod key_life;
 
 mod floors;
 mod harness;
