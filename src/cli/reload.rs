@@ -44,6 +44,9 @@ impl Reloader {
             tracing::warn!("{notice}");
         }
         let config = loaded.config;
+        if config.limits.counts_days() && self.store.is_none() {
+            return Err("a tier's `daily` needs the store, which is opened at the start; start anew for it".into());
+        }
         let origin = self.origin(&config, &before.origin)?;
         let keys = self.keys(&config, &before.keys).await?;
         let listed = keys.list().await?;

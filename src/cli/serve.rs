@@ -15,7 +15,7 @@ use crate::config::{self, Config, Keys, Loaded, OriginKind};
 use crate::edge::{self, Bound, Draining, Edge, Guests};
 use crate::gateway::{Gateway, KeySource, State};
 use crate::keys::{Learned, Rules};
-use crate::limits::{Counted, Policy};
+use crate::limits::{Counted, Policy, day_of};
 use crate::model::KeyId;
 use crate::origin::{Builtin, HttpOrigin, Origin};
 use crate::store::SqliteStore;
@@ -24,8 +24,9 @@ use crate::telemetry::{self, AccessLog};
 /// Files open beside the connections: store, logs, upstream connections of 256 requests, runtimes.
 const OTHER_FILES: u64 = 512;
 
-/// How long the stop waits for the last uses of keys to be written down.
-const LAST_NOTE: Duration = Duration::from_millis(500);
+/// How long the stop waits for the day's last counts and the last uses of keys to be written down:
+/// a disk that stalls holds it up no longer.
+const LAST_NOTES: Duration = Duration::from_millis(500);
 
 /// How often, while draining, the connections left are counted.
 const DRAIN_LOOK: Duration = Duration::from_millis(5);
@@ -52,8 +53,9 @@ async fn serve(named: Option<PathBuf>, loaded: Loaded, demo: Option<Demo>) -> Re
     if let (Some(demo), Some(store)) = (&demo, &store) {
         demo.fill(store).await?;
     }
+    let counted = counted_today(store.as_deref(), &clock).await?;
     // A key file that cannot be used is a fault of the configuration; a store that cannot is not.
-    let keys = key_source(&config, store.as_ref(), Vec::new()).await.map_err(Failure::Unusable)?;
+    let keys = key_source(&config, store.as_ref(), counted.clone()).await.map_err(Failure::Unusable)?;
     let listed = keys.list().await.map_err(CommandError::new)?;
     let origin = match (&config.origin.kind, &store) {
         (OriginKind::Http(upstream), _) => {
@@ -66,11 +68,12 @@ async fn serve(named: Option<PathBuf>, loaded: Loaded, demo: Option<Demo>) -> Re
         .map_err(|e| CommandError::new(format!("log.access cannot be opened: {e}")))?
         .map(Arc::new);
 
-    let state = State::new(config, Arc::new(origin), keys, listed, Vec::new(), &clock);
+    let state = State::new(config, Arc::new(origin), keys, listed, counted, &clock);
     let config = state.config.clone();
     let gateway = Arc::new(Gateway::new(clock, state));
     if let Some(store) = &store {
         tokio::spawn(gateway.clone().follow(store.clone()));
+        tokio::spawn(gateway.clone().keep_notes(store.clone()));
     }
     let told = Arc::default();
     tokio::spawn(gateway.clone().tell_limits(Arc::clone(&told)));
@@ -102,8 +105,7 @@ async fn serve(named: Option<PathBuf>, loaded: Loaded, demo: Option<Demo>) -> Re
     }
     reloader.gateway.tell_limits_now(&mut told.lock());
     if let Some(store) = &reloader.store {
-        // A hint for people is worth no more than a moment of the stop.
-        let _ = tokio::time::timeout(LAST_NOTE, reloader.gateway.note_last_use(store)).await;
+        let _ = tokio::time::timeout(LAST_NOTES, reloader.gateway.last_notes(store)).await;
     }
     if let Some(access) = access {
         access.close();
@@ -166,6 +168,13 @@ fn bind_all(config: &Config, demo: bool) -> Result<Vec<Bound>, CommandError> {
 /// Opens the store where it is needed.
 fn open_store(config: &Config) -> Result<Option<Arc<SqliteStore>>, CommandError> {
     Ok(if config.needs_store() { Some(Arc::new(SqliteStore::open(&config.origin.store)?)) } else { None })
+}
+
+/// What was counted of each key on this UTC day, before the start.
+async fn counted_today(store: Option<&SqliteStore>, clock: &Clock) -> Result<Vec<(KeyId, Counted)>, CommandError> {
+    let Some(store) = store else { return Ok(Vec::new()) };
+    let day = day_of(clock.unix());
+    Ok(store.daily(day).await?.into_iter().map(|(key, count)| (key, Counted { day, count })).collect())
 }
 
 /// The keys at the start; `counted` is what was counted of the day before it.

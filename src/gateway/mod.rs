@@ -4,10 +4,12 @@
 mod admit;
 mod ask;
 mod follow;
+mod notes;
 mod prove;
 mod read;
 mod reload;
 mod reply;
+mod source;
 mod tell;
 mod write;
 
@@ -34,8 +36,8 @@ use crate::model::KeyId;
 use crate::origin::Origin;
 use crate::wire::{Fault, Form, Operation, Request, RequestId, is_form_type};
 
-pub use follow::KeySource;
 pub use reply::{CacheUse, Facts, Reply};
+pub use source::KeySource;
 pub use tell::Told;
 
 /// The gateway: what outlives a reload, and the state that a reload swaps.
@@ -50,6 +52,8 @@ pub struct Gateway {
     changing: Mutex<()>,
     /// The book may be older than the store; the follower reads it again at its next look.
     book_is_old: AtomicBool,
+    /// Held while the day's counts are written down.
+    noting: tokio::sync::Mutex<()>,
 }
 
 /// What one request sees from its first byte to its last: a reload never changes it midway.
@@ -117,6 +121,7 @@ impl Gateway {
             flights: Flights::default(),
             changing: Mutex::new(()),
             book_is_old: AtomicBool::new(false),
+            noting: tokio::sync::Mutex::new(()),
         }
     }
 

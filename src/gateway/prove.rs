@@ -4,8 +4,9 @@ use std::sync::Arc;
 use super::admit::Unproven;
 use super::ask::Caller;
 use super::{Body, CacheUse, Facts, Gateway, State};
-use crate::cache::{EntryKey, Seat};
+use crate::cache::{EntryKey, Lead, Seat};
 use crate::keys::{Learned, Standing, Taught, Told};
+use crate::model::Digest;
 use crate::wire::{Fault, Request};
 
 /// How often a caller takes a seat where the one who asks is lost (a panic) before it gives up.
@@ -46,22 +47,7 @@ impl Gateway {
                         Some(Told::Refused)
                     }
                     Standing::Lapsed(_) | Standing::Unknown(_) => {
-                        let answer = self.ask_as_proof(state, &unproven, asked.request, facts).await;
-                        let told = match &answer {
-                            Err(Fault::IncorrectKey) => Told::Refused,
-                            Err(fault) if fault.is_origin_failure() => Told::Failed(*fault),
-                            Ok(_) | Err(_) => Told::Proven(learned.known(&unproven.taught)),
-                        };
-                        lead.land(told.clone());
-                        if let (Told::Proven(taught), None) = (told, &unproven.lapsed) {
-                            state.strangers.refund(asked.client);
-                            let cache = facts.cache;
-                            // It was answered already; over a limit or not, it counts.
-                            let operation = asked.request.operation();
-                            let _ = self.admit_taught(state, taught, unproven.authorization, operation, facts);
-                            facts.cache = cache;
-                        }
-                        return answer;
+                        return self.lead_proof(state, learned, lead, &unproven, asked, facts).await;
                     }
                 },
             };
@@ -73,6 +59,43 @@ impl Gateway {
             }
         }
         Err(Fault::NoUsableAnswer)
+    }
+
+    /// Asks the question for all who wait. The key's own limits are charged first: a restart must not
+    /// give it a request more than its day has. They are told only once the key is proven.
+    async fn lead_proof(
+        &self,
+        state: &State,
+        learned: &Learned,
+        lead: Lead<'_, Digest, (), Told>,
+        unproven: &Unproven<'_>,
+        asked: Asked,
+        facts: &mut Facts,
+    ) -> Result<Arc<str>, Fault> {
+        let Unproven { taught, authorization, lapsed } = unproven;
+        let mut own = Facts::new(facts.id);
+        let _charged = match lapsed {
+            Some(_) => None,
+            None => {
+                let operation = asked.request.operation();
+                Some(self.admit_taught(state, taught.clone(), *authorization, operation, &mut own)?)
+            }
+        };
+        let answer = self.ask_as_proof(state, unproven, asked.request, facts).await;
+        let told = match &answer {
+            Err(Fault::IncorrectKey) => Told::Refused,
+            Err(fault) if fault.is_origin_failure() => Told::Failed(*fault),
+            Ok(_) | Err(_) => Told::Proven(learned.known(taught)),
+        };
+        if let (Told::Proven(_), None) = (&told, lapsed) {
+            state.strangers.refund(asked.client);
+            facts.key = own.key;
+            facts.spent = own.spent;
+            facts.over_limit = own.over_limit;
+            facts.over_candidate = own.over_candidate;
+        }
+        lead.land(told);
+        answer
     }
 
     /// Asks the origin, whatever is in memory: the answer is to prove the key.

@@ -86,7 +86,7 @@ pub struct Guild {
     pub gone: bool,
 }
 
-/// A key as a store or a file lists it.
+/// A key as a store or a file lists it: once for each secret it has, always by the same id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
     pub id: KeyId,

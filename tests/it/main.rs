@@ -31,6 +31,7 @@ mod guarantee_8_bounded;
 mod guarantee_9_silent;
 
 mod limits;
+mod limits_daily;
 
 mod keys_learned;
 mod keys_learned_fair;
@@ -45,6 +46,7 @@ mod commands_check;
 mod commands_import;
 mod commands_keys;
 mod commands_records;
+mod key_life;
 
 mod floors;
 mod harness;
