@@ -32,6 +32,7 @@ mod guarantee_9_silent;
 
 mod limits;
 mod limits_daily;
+mod limits_reload;
 
 mod keys_learned;
 mod keys_learned_fair;
