@@ -34,6 +34,7 @@ mod limits;
 mod limits_daily;
 mod limits_reload;
 
+mod keys_file;
 mod keys_learned;
 mod keys_learned_fair;
 
