@@ -27,7 +27,7 @@ use parking_lot::Mutex;
 use prove::Asked;
 use read::Found;
 
-use crate::cache::{Answers, EntryKey, Epoch, Fence, Flights, Landed};
+use crate::cache::Memory;
 use crate::clock::{Clock, Tick};
 use crate::config::Config;
 use crate::keys::{Book, Listed};
@@ -45,9 +45,7 @@ pub use tell::Told;
 pub struct Gateway {
     clock: Clock,
     state: ArcSwap<State>,
-    answers: Answers,
-    fence: Fence,
-    flights: Flights<EntryKey, Epoch, Landed>,
+    memory: Memory,
     /// Held while a new state is made: two changes at once would carry budgets over twice.
     changing: Mutex<()>,
     /// The book may be older than the store; the follower reads it again at its next look.
@@ -115,10 +113,8 @@ impl Gateway {
     pub fn new(clock: Clock, state: State) -> Self {
         Gateway {
             clock,
-            answers: Answers::new(state.config.cache.max_size),
+            memory: Memory::new(state.config.cache.max_size),
             state: ArcSwap::from_pointee(state),
-            fence: Fence::default(),
-            flights: Flights::default(),
             changing: Mutex::new(()),
             book_is_old: AtomicBool::new(false),
             noting: tokio::sync::Mutex::new(()),
