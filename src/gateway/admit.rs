@@ -6,6 +6,7 @@ use crate::keys::{Key, UnderWay, is_mistyped};
 use crate::limits::{Ask, Verdict};
 use crate::model::{Digest, Scope};
 use crate::origin::{Authorization, Question};
+use crate::telemetry::Decision;
 use crate::wire::{Fault, Operation, Request, RequestId};
 
 /// One who may ask: the only way to the cache and to the origin, and only [`Gateway::admit`]
@@ -55,6 +56,19 @@ impl Gateway {
         key.usage.touch(now);
         let ask = Ask { operation, others: request.others(), now };
         let decided = key.policy.decide(&key.meters, &key.usage, ask, || self.clock.unix());
+        if let Some(decisions) = &self.decisions {
+            decisions.record(Decision {
+                at: now,
+                key: key.id.clone(),
+                tier: key.tier.clone(),
+                operation,
+                over: decided.over.map(|(limit, _)| limit),
+                refused: decided.over.is_some() && !limits.shadow,
+                over_candidate: decided.over_candidate,
+                in_flight: request.others(),
+                used_today: decided.used_today,
+            });
+        }
         facts.spent = Some(decided.spent);
         facts.over_candidate = decided.over_candidate;
         if let Some((limit, wait)) = decided.over {

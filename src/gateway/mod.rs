@@ -27,6 +27,7 @@ use crate::keys::{Book, Listed};
 use crate::limits::{Counted, Strangers};
 use crate::model::KeyId;
 use crate::origin::Origin;
+use crate::telemetry::DecisionLog;
 use crate::wire::{Fault, Form, Operation, Request, RequestId, is_form_type};
 
 pub use follow::KeySource;
@@ -44,6 +45,7 @@ pub struct Gateway {
     changing: Mutex<()>,
     /// The book may be older than the store; the follower reads it again at its next look.
     book_is_old: AtomicBool,
+    decisions: Option<Arc<DecisionLog>>,
 }
 
 /// What one request sees from its first byte to its last: a reload never changes it midway.
@@ -101,7 +103,8 @@ pub trait Body: Send {
 }
 
 impl Gateway {
-    pub fn new(clock: Clock, state: State) -> Self {
+    /// A gateway that records what limits decide in `decisions`, if anywhere.
+    pub fn new(clock: Clock, state: State, decisions: Option<Arc<DecisionLog>>) -> Self {
         Gateway {
             clock,
             answers: Answers::new(state.config.cache.max_size),
@@ -110,6 +113,7 @@ impl Gateway {
             flights: Flights::default(),
             changing: Mutex::new(()),
             book_is_old: AtomicBool::new(false),
+            decisions,
         }
     }
 
