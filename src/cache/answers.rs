@@ -7,7 +7,7 @@ use super::fence::Epoch;
 use crate::clock::Tick;
 use crate::config::Freshness;
 use crate::model::MemberId;
-use crate::wire::Read;
+use crate::wire::{Fault, Read};
 
 /// What an entry weighs beside its text: key, stamps, two counts and moka's own records, measured
 /// roughly and rounded up, so that `cache.max_size` bounds memory and not only text.
@@ -36,6 +36,9 @@ pub struct Entry {
     /// Never given from this Unix second on: the first expiry it holds (guarantee 4).
     expires: Option<i64>,
 }
+
+/// What comes of asking for an entry: it, or what the origin said instead.
+pub type Landed = Result<Arc<Entry>, Fault>;
 
 /// What an entry is good for at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,51 +1,47 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::answers::{Entry, EntryKey};
-use super::fence::Epoch;
-use crate::wire::Fault;
-
 /// Locks among which the flights are spread; held for a look-up, never across an await.
 const SHARDS: usize = 64;
 
-/// The questions that are being asked of the origin now, one flight each (guarantee 3).
-pub struct Flights {
-    shards: Box<[Shard]>,
+/// The questions that are being asked now, one flight for each `K` (guarantee 3). `E` is what a
+/// flight began under: only callers under the same join it. `T` is what all aboard are told.
+pub struct Flights<K, E, T> {
+    shards: Box<[Shard<K, E, T>]>,
     hasher: RandomState,
 }
 
-type Shard = Mutex<HashMap<EntryKey, Arc<Flight>>>;
-type Landed = Result<Arc<Entry>, Fault>;
+type Shard<K, E, T> = Mutex<HashMap<K, Arc<Flight<E, T>>>>;
 
 #[derive(Debug)]
-struct Flight {
-    epoch: Epoch,
+struct Flight<E, T> {
+    epoch: E,
     /// Empty while in the air; `None` where no answer came that its followers may be given.
-    landed: OnceLock<Option<Landed>>,
+    landed: OnceLock<Option<T>>,
     bell: Notify,
 }
 
 /// A caller's place in a flight.
-pub enum Seat<'f> {
+pub enum Seat<'f, K: Copy + Eq + Hash, E, T> {
     /// Ask the origin, then [`Lead::land`].
-    Lead(Lead<'f>),
+    Lead(Lead<'f, K, E, T>),
     /// Wait for the answer of whoever asks already.
-    Follow(Follow),
+    Follow(Follow<E, T>),
 }
 
-impl Default for Flights {
+impl<K, E, T> Default for Flights<K, E, T> {
     fn default() -> Self {
         Flights { shards: (0..SHARDS).map(|_| Shard::default()).collect(), hasher: RandomState::new() }
     }
 }
 
-impl Flights {
+impl<K: Copy + Eq + Hash, E: Copy + Eq, T: Clone> Flights<K, E, T> {
     /// Takes a seat in the flight for `key`. A flight that began under another epoch is not
     /// joined: what it brings may be older than a write that this caller knows to be done. It
     /// flies on for those aboard, and the next ones join the new flight.
@@ -53,7 +49,7 @@ impl Flights {
     /// The epoch is read here, under the lock: a caller that read it earlier could put a flight
     /// of an older epoch into the place of a newer one, and two flights of one epoch would be in
     /// the air, of which the later to land may bring the older answer.
-    pub fn board(&self, key: EntryKey, epoch: impl FnOnce() -> Epoch) -> Seat<'_> {
+    pub fn board(&self, key: K, epoch: impl FnOnce() -> E) -> Seat<'_, K, E, T> {
         let shard = self.shard(&key);
         let mut flights = shard.lock();
         let epoch = epoch();
@@ -69,14 +65,16 @@ impl Flights {
     }
 
     /// Whether `key` is being asked for, under whatever epoch.
-    pub fn is_in_the_air(&self, key: &EntryKey) -> bool {
+    pub fn is_in_the_air(&self, key: &K) -> bool {
         self.shard(key).lock().contains_key(key)
     }
 
-    fn shard(&self, key: &EntryKey) -> &Shard {
+    fn shard(&self, key: &K) -> &Shard<K, E, T> {
         &self.shards[self.hasher.hash_one(key) as usize % SHARDS]
     }
+}
 
+impl<K, E, T> Flights<K, E, T> {
     /// How many questions are in the air.
     pub fn in_the_air(&self) -> usize {
         self.shards.iter().map(|s| s.lock().len()).sum()
@@ -85,25 +83,27 @@ impl Flights {
 
 /// The one who asks. Dropped without landing (cancelled, panicked, or what came back is outdated),
 /// it lets its followers know that they are to board again.
-pub struct Lead<'f> {
-    shard: &'f Shard,
-    key: EntryKey,
-    flight: Arc<Flight>,
+pub struct Lead<'f, K: Copy + Eq + Hash, E, T> {
+    shard: &'f Shard<K, E, T>,
+    key: K,
+    flight: Arc<Flight<E, T>>,
 }
 
-impl Lead<'_> {
+impl<K: Copy + Eq + Hash, E: Copy, T> Lead<'_, K, E, T> {
     /// The epoch that the answer will belong to.
-    pub fn epoch(&self) -> Epoch {
+    pub fn epoch(&self) -> E {
         self.flight.epoch
     }
+}
 
+impl<K: Copy + Eq + Hash, E, T> Lead<'_, K, E, T> {
     /// Tells every follower what came back. What is to be kept must be in the cache before this,
     /// so that nobody falls between the flight and the cache.
-    pub fn land(self, landed: Landed) {
+    pub fn land(self, landed: T) {
         self.finish(Some(landed));
     }
 
-    fn finish(&self, landed: Option<Landed>) {
+    fn finish(&self, landed: Option<T>) {
         if self.flight.landed.set(landed).is_err() {
             return; // landed before: this is the guard's own drop
         }
@@ -118,7 +118,7 @@ impl Lead<'_> {
     }
 }
 
-impl Drop for Lead<'_> {
+impl<K: Copy + Eq + Hash, E, T> Drop for Lead<'_, K, E, T> {
     fn drop(&mut self) {
         self.finish(None);
     }
@@ -126,12 +126,12 @@ impl Drop for Lead<'_> {
 
 /// One who waits.
 #[derive(Debug)]
-pub struct Follow(Arc<Flight>);
+pub struct Follow<E, T>(Arc<Flight<E, T>>);
 
-impl Follow {
+impl<E, T: Clone> Follow<E, T> {
     /// The leader's answer; `None` if there is none to be had from it, and this caller is to
     /// board again.
-    pub async fn landed(self) -> Option<Landed> {
+    pub async fn landed(self) -> Option<T> {
         let bell = self.0.bell.notified();
         tokio::pin!(bell);
         // Listen first, look second: a landing between the two rings a bell that is heard.
@@ -144,19 +144,19 @@ impl Follow {
     }
 }
 
-impl fmt::Debug for Flights {
+impl<K, E, T> fmt::Debug for Flights<K, E, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Flights").field("in_the_air", &self.in_the_air()).finish()
     }
 }
 
-impl fmt::Debug for Lead<'_> {
+impl<K: Copy + Eq + Hash + fmt::Debug, E, T> fmt::Debug for Lead<'_, K, E, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lead").field("key", &self.key).finish()
     }
 }
 
-impl fmt::Debug for Seat<'_> {
+impl<K: Copy + Eq + Hash + fmt::Debug, E: fmt::Debug, T: fmt::Debug> fmt::Debug for Seat<'_, K, E, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Seat::Lead(lead) => lead.fmt(f),
@@ -169,12 +169,17 @@ impl fmt::Debug for Seat<'_> {
 mod tests {
     use std::time::Duration;
 
-    use super::super::{Fence, Realm};
+    use super::super::{Entry, EntryKey, Epoch, Fence, Landed, Realm};
     use super::*;
     use crate::clock::Tick;
     use crate::config::Freshness;
     use crate::model::MemberId;
-    use crate::wire::Read;
+    use crate::wire::{Fault, Read};
+
+    type Flights = super::Flights<EntryKey, Epoch, Landed>;
+    type Lead<'f> = super::Lead<'f, EntryKey, Epoch, Landed>;
+    type Follow = super::Follow<Epoch, Landed>;
+    type Seat<'f> = super::Seat<'f, EntryKey, Epoch, Landed>;
 
     fn key() -> EntryKey {
         EntryKey { realm: Realm(1), member: MemberId::new(7).unwrap(), read: Read::Points }

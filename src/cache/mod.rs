@@ -6,6 +6,6 @@ mod answers;
 mod fence;
 mod flights;
 
-pub use answers::{Answers, Entry, EntryKey, Realm, Use};
+pub use answers::{Answers, Entry, EntryKey, Landed, Realm, Use};
 pub use fence::{Epoch, Fence, Write};
 pub use flights::{Flights, Lead, Seat};

@@ -61,6 +61,7 @@ impl Demo {
             created: now,
             expires: None,
             last_used: None,
+            previous: None,
         };
         store.create_key(key).await?;
         let member = |n: u64| MemberId::new(ADA + n).ok_or_else(|| CommandError::new("the demo's members are wrong"));

@@ -11,6 +11,13 @@ pub enum Expires {
     In(i64),
 }
 
+/// When something that may also last for ever ends, as typed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ends {
+    At(Expires),
+    Never,
+}
+
 impl Expires {
     /// In Unix seconds, `now` being so too.
     pub fn unix(self, now: i64) -> i64 {
@@ -46,6 +53,17 @@ impl FromStr for Expires {
     }
 }
 
+impl FromStr for Ends {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "never" => Ok(Ends::Never),
+            time => time.parse().map(Ends::At).map_err(|usage: &str| format!("{usage}, or never")),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -63,6 +81,16 @@ mod tests {
     fn what_is_no_time_is_refused() {
         for text in ["", "d", "-1", "1y", "1 d", "1.5h", "99999999999999999999", "9223372036854775807d", "٣d"] {
             assert!(text.parse::<Expires>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn never_is_a_time_only_for_what_may_last_for_ever() {
+        assert_eq!("never".parse::<Ends>(), Ok(Ends::Never));
+        assert_eq!("90s".parse::<Ends>(), Ok(Ends::At(Expires::In(90))));
+        assert!("never".parse::<Expires>().is_err());
+        for text in ["Never", "", "1y"] {
+            assert!(text.parse::<Ends>().is_err_and(|usage| usage.ends_with("or never")), "{text}");
         }
     }
 }

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::error::CommandError;
 use super::expires::Expires;
+use super::key_life::{RotateArgs, SetArgs, known_tier, still_to_come};
 use crate::clock::Clock;
 use crate::config::Limits;
 use crate::keys::ApiKey;
@@ -33,7 +34,11 @@ pub enum KeyCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Takes a key away; a running server refuses it within a second
+    /// Gives a key another secret and prints it, alone and once; id, tier, scope and budget stay
+    Rotate(RotateArgs),
+    /// Changes a key while it works; a running server follows within a second
+    Set(SetArgs),
+    /// Takes a key away, both secrets of a rotated one; a running server refuses it within a second
     Revoke {
         /// The key's id, as `key list` prints it
         id: String,
@@ -72,6 +77,9 @@ struct Line<'k> {
     created: i64,
     expires: Option<i64>,
     last_used: Option<i64>,
+    /// Only where one key is shown whose secret before the last one still works.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    previous_until: Option<i64>,
 }
 
 impl KeyCommand {
@@ -100,13 +108,17 @@ impl KeyCommand {
                 let key = keys.iter().find(|key| *key.id == *id).ok_or_else(|| {
                     CommandError::new(format!("there is no key '{id}'; `guildgate key list` prints the ids"))
                 })?;
-                let line = line(key, limits);
+                let now = Clock::system().unix();
+                let previous_until = key.previous_ends().filter(|ends| *ends > now);
+                let line = Line { previous_until, ..line(key, limits) };
                 if json {
                     writeln!(out, "{}", serde_json::to_string(&line)?)?;
                 } else {
                     writeln!(out, "{}", line.page())?;
                 }
             }
+            KeyCommand::Rotate(args) => writeln!(out, "{}", args.rotate(store).await?.reveal())?,
+            KeyCommand::Set(args) => args.set(store, limits).await?,
             KeyCommand::Revoke { id } => store.revoke_key(&id).await?,
             KeyCommand::Hash => hash(&mut std::io::stdin().lock(), out)?,
         }
@@ -116,17 +128,9 @@ impl KeyCommand {
 
 impl CreateArgs {
     async fn create(self, store: &SqliteStore, limits: &Limits) -> Result<ApiKey, CommandError> {
-        if let Some(tier) = &self.tier
-            && !limits.tiers.iter().any(|t| t.name == *tier)
-        {
-            let there: Vec<&str> = limits.tiers.iter().map(|t| t.name.as_str()).collect();
-            return Err(CommandError::new(format!("there is no tier '{tier}'; there is {}", there.join(", "))));
-        }
+        self.tier.as_deref().map_or(Ok(()), |tier| known_tier(tier, limits))?;
         let now = Clock::system().unix();
-        let expires = self.expires.map(|expires| expires.unix(now));
-        if expires.is_some_and(|expires| expires <= now) {
-            return Err(CommandError::new("--expires is not in the future: such a key would be refused at once"));
-        }
+        let expires = self.expires.map(|expires| still_to_come(expires, now)).transpose()?;
         let key = ApiKey::generate().map_err(CommandError::new)?;
         let taken: HashSet<_> = store.keys().await?.into_iter().map(|key| key.id).collect();
         let record = KeyRecord {
@@ -139,6 +143,7 @@ impl CreateArgs {
             created: now,
             expires,
             last_used: None,
+            previous: None,
         };
         store.create_key(record).await?;
         Ok(key)
@@ -183,6 +188,7 @@ fn line<'k>(key: &'k KeyRecord, limits: &'k Limits) -> Line<'k> {
         created: key.created,
         expires: key.expires,
         last_used: key.last_used,
+        previous_until: None,
     }
 }
 
@@ -197,10 +203,14 @@ impl Line<'_> {
     fn page(&self) -> String {
         let Line { id, name, guild, tier, scope, .. } = self;
         let (created, expires, used) = (when(Some(self.created)), when(self.expires), when(self.last_used));
-        format!(
+        let mut page = format!(
             "id         {id}\nname       {name}\nguild      {guild}\ntier       {tier}\nscope      {scope}\n\
              created    {created}\nexpires    {expires}\nlast used  {used}"
-        )
+        );
+        if self.previous_until.is_some() {
+            page += &format!("\nrotated    the previous secret works until {}", when(self.previous_until));
+        }
+        page
     }
 }
 

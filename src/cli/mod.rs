@@ -8,6 +8,7 @@ pub mod transfer; // import, export
 
 mod check; // check
 mod demo; // serve --demo: what is in its store
+mod key_life; // key rotate, key set
 mod keys; // key
 mod limits; // limits
 mod reload; // a new configuration for a running server

@@ -1,9 +1,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::serve::key_source;
+use super::serve::listed_keys;
 use crate::config::{self, Config, Keys, OriginKind};
-use crate::gateway::Gateway;
+use crate::gateway::{Gateway, KeySource};
 use crate::origin::{HttpOrigin, Origin};
 use crate::store::SqliteStore;
 
@@ -44,11 +44,25 @@ impl Reloader {
             tracing::warn!("{notice}");
         }
         let config = loaded.config;
+        if config.limits.counts_days() && self.store.is_none() {
+            return Err("a tier's `daily` needs the store, which is opened at the start; start anew for it".into());
+        }
         let origin = self.origin(&config, &before.origin)?;
-        let keys = key_source(&config, self.store.as_ref()).await?;
+        let keys = self.keys(&config, &before.keys).await?;
         let listed = keys.list().await?;
         self.gateway.reload(config, origin, keys, listed);
         Ok(())
+    }
+
+    /// Where the keys are in the new configuration. What was learned of keys stays learned.
+    async fn keys(&self, config: &Config, before: &KeySource) -> Result<KeySource, String> {
+        match (&config.keys, before) {
+            (Keys::Origin { .. }, KeySource::Origin(_)) => Ok(before.clone()),
+            (Keys::Origin { .. }, _) | (_, KeySource::Origin(_)) => {
+                Err("keys.source cannot become or cease to be \"origin\" while running; start anew for it".into())
+            }
+            (Keys::Store | Keys::File(_), _) => listed_keys(config, self.store.as_ref()).await,
+        }
     }
 
     /// The origin of the new configuration: the same one where nothing about it changed, so that

@@ -14,6 +14,9 @@ use crate::clock::Clock;
 use crate::config::{self, Config, Decisions, Keys, Loaded, OriginKind};
 use crate::edge::{self, Bound, Draining, Edge, Guests};
 use crate::gateway::{Gateway, KeySource, State};
+use crate::keys::{Learned, Rules};
+use crate::limits::{Counted, Policy, day_of};
+use crate::model::KeyId;
 use crate::origin::{Builtin, HttpOrigin, Origin};
 use crate::store::SqliteStore;
 use crate::telemetry::{self, AccessLog, DecisionLog};
@@ -21,8 +24,9 @@ use crate::telemetry::{self, AccessLog, DecisionLog};
 /// Files open beside the connections: store, logs, upstream connections of 256 requests, runtimes.
 const OTHER_FILES: u64 = 512;
 
-/// How long the stop waits for the last uses of keys to be written down.
-const LAST_NOTE: Duration = Duration::from_millis(500);
+/// How long the stop waits for the day's last counts and the last uses of keys to be written down:
+/// a disk that stalls holds it up no longer.
+const LAST_NOTES: Duration = Duration::from_millis(500);
 
 /// How often, while draining, the connections left are counted.
 const DRAIN_LOOK: Duration = Duration::from_millis(5);
@@ -49,8 +53,9 @@ async fn serve(named: Option<PathBuf>, loaded: Loaded, demo: Option<Demo>) -> Re
     if let (Some(demo), Some(store)) = (&demo, &store) {
         demo.fill(store).await?;
     }
+    let counted = counted_today(store.as_deref(), &clock).await?;
     // A key file that cannot be used is a fault of the configuration; a store that cannot is not.
-    let keys = key_source(&config, store.as_ref()).await.map_err(Failure::Unusable)?;
+    let keys = key_source(&config, store.as_ref(), counted.clone()).await.map_err(Failure::Unusable)?;
     let listed = keys.list().await.map_err(CommandError::new)?;
     let origin = match (&config.origin.kind, &store) {
         (OriginKind::Http(upstream), _) => {
@@ -72,12 +77,15 @@ async fn serve(named: Option<PathBuf>, loaded: Loaded, demo: Option<Demo>) -> Re
         }
     };
 
-    let state = State::new(config, Arc::new(origin), keys, listed, Vec::new(), &clock);
+    let state = State::new(config, Arc::new(origin), keys, listed, counted, &clock);
     let config = state.config.clone();
     let gateway = Arc::new(Gateway::new(clock, state, decisions.clone()));
     if let Some(store) = &store {
         tokio::spawn(gateway.clone().follow(store.clone()));
+        tokio::spawn(gateway.clone().keep_notes(store.clone()));
     }
+    let told = Arc::default();
+    tokio::spawn(gateway.clone().tell_limits(Arc::clone(&told)));
 
     let draining = Arc::new(Draining::default());
     let server = &config.server;
@@ -108,9 +116,9 @@ async fn serve(named: Option<PathBuf>, loaded: Loaded, demo: Option<Demo>) -> Re
     if left > 0 {
         tracing::warn!(connections = left, "server.drain_timeout is over; these connections are cut");
     }
+    reloader.gateway.tell_limits_now(&mut told.lock());
     if let Some(store) = &reloader.store {
-        // A hint for people is worth no more than a moment of the stop.
-        let _ = tokio::time::timeout(LAST_NOTE, reloader.gateway.note_last_use(store)).await;
+        let _ = tokio::time::timeout(LAST_NOTES, reloader.gateway.last_notes(store)).await;
     }
     if let Some(decisions) = decisions {
         decisions.close();
@@ -175,13 +183,36 @@ fn open_store(config: &Config) -> Result<Option<Arc<SqliteStore>>, CommandError>
     Ok(if config.needs_store() { Some(Arc::new(SqliteStore::open(&config.origin.store)?)) } else { None })
 }
 
-/// Where the configuration says that the keys are.
-pub(super) async fn key_source(config: &Config, store: Option<&Arc<SqliteStore>>) -> Result<KeySource, String> {
+/// What was counted of each key on this UTC day, before the start.
+async fn counted_today(store: Option<&SqliteStore>, clock: &Clock) -> Result<Vec<(KeyId, Counted)>, CommandError> {
+    let Some(store) = store else { return Ok(Vec::new()) };
+    let day = day_of(clock.unix());
+    Ok(store.daily(day).await?.into_iter().map(|(key, count)| (key, Counted { day, count })).collect())
+}
+
+/// The keys at the start; `counted` is what was counted of the day before it.
+async fn key_source(
+    config: &Config,
+    store: Option<&Arc<SqliteStore>>,
+    counted: Vec<(KeyId, Counted)>,
+) -> Result<KeySource, String> {
+    match config.keys {
+        Keys::Origin { accepted_for, refused_for } => {
+            let policy = Arc::new(Policy::new(config.limits.default_tier.clone()));
+            let rules = Rules { policy, accepted_for, refused_for };
+            Ok(KeySource::Origin(Arc::new(Learned::new(rules, counted))))
+        }
+        Keys::Store | Keys::File(_) => listed_keys(config, store).await,
+    }
+}
+
+/// Where the configuration says that the keys are listed.
+pub(super) async fn listed_keys(config: &Config, store: Option<&Arc<SqliteStore>>) -> Result<KeySource, String> {
     match (&config.keys, store) {
         (Keys::File(path), _) => KeySource::file(path.clone(), store.cloned()).await,
         (Keys::Store, Some(store)) => Ok(KeySource::Store(store.clone())),
-        (Keys::Origin { .. }, _) => Err("keys.source \"origin\" is not in force yet".into()),
         (Keys::Store, None) => Err("keys.source cannot become \"store\" while running; start anew for it".into()),
+        (Keys::Origin { .. }, _) => Err("keys.source \"origin\" lists no keys".into()),
     }
 }
 

@@ -1,34 +1,63 @@
 use std::sync::Arc;
 
-use super::{CacheUse, Facts, Gateway, Head, State};
+use super::ask::Caller;
+use super::{CacheUse, Facts, Gateway, Head, KeySource, State};
 use crate::clock::seconds_up;
-use crate::keys::{Key, UnderWay, is_mistyped};
+use crate::keys::{Key, Learned, Standing, Taught, UnderWay, is_mistyped};
 use crate::limits::{Ask, Verdict};
 use crate::model::{Digest, Scope};
-use crate::origin::{Authorization, Question};
+use crate::origin::Authorization;
 use crate::telemetry::Decision;
-use crate::wire::{Fault, Operation, Request, RequestId};
+use crate::wire::{Fault, Operation};
 
-/// One who may ask: the only way to the cache and to the origin, and only [`Gateway::admit`]
-/// makes one.
+/// One who may ask: the only way to the cache, and only [`Gateway`]'s admission makes one.
 #[derive(Debug)]
 pub(super) struct Admitted<'h> {
     request: UnderWay,
+    /// Where the key was learned from the origin.
+    taught: Option<Arc<Taught>>,
     authorization: Authorization<'h>,
 }
 
-impl Admitted<'_> {
+/// One of whom only the origin can say whether it may ask (`keys.source = "origin"`).
+#[derive(Debug)]
+pub(super) struct Unproven<'h> {
+    /// What the key is if the origin says so.
+    pub(super) taught: Arc<Taught>,
+    pub(super) authorization: Authorization<'h>,
+    /// `Some`: it was good before, and its own limits let it in. `None`: its address pays.
+    pub(super) lapsed: Option<Admitted<'h>>,
+}
+
+/// Who comes past the key and its limits.
+#[derive(Debug)]
+pub(super) enum Admission<'h> {
+    Admitted(Admitted<'h>),
+    Unproven(Unproven<'h>),
+}
+
+impl<'h> Admitted<'h> {
     pub(super) fn key(&self) -> &Key {
         self.request.key()
     }
 
-    pub(super) fn question(&self, request: Request, id: RequestId) -> Question<'_> {
-        Question { request, guild: &self.key().guild.id, authorization: self.authorization, id }
+    pub(super) fn caller(&self) -> Caller<'_> {
+        Caller { key: self.key(), taught: self.taught.as_ref(), authorization: self.authorization }
     }
 
     /// The same, to be taken along by a task that outlives the request.
-    pub(super) fn owned(&self) -> (Arc<Key>, Vec<u8>) {
-        (self.request.key().clone(), self.authorization.0.to_vec())
+    pub(super) fn owned(&self) -> (Arc<Key>, Option<Arc<Taught>>, Vec<u8>) {
+        (self.request.key().clone(), self.taught.clone(), self.authorization.0.to_vec())
+    }
+}
+
+impl Admission<'_> {
+    /// The bot has left the key's guild. Of an unproven key only the origin knows that.
+    pub(super) fn guild_is_gone(&self) -> bool {
+        match self {
+            Admission::Admitted(admitted) => admitted.key().guild.gone,
+            Admission::Unproven(_) => false,
+        }
     }
 }
 
@@ -41,20 +70,82 @@ impl Gateway {
         operation: Operation,
         head: &Head<'h>,
         facts: &mut Facts,
-    ) -> Result<Admitted<'h>, Fault> {
-        let limits = &state.config.limits;
+    ) -> Result<Admission<'h>, Fault> {
         let Some(raw) = head.authorization.filter(|value| !value.is_empty()) else {
             return Err(self.stranger(state, head, Fault::NoKey));
         };
-        let found = if is_mistyped(raw) { None } else { state.book.find(&Digest::of(raw), || self.clock.unix()) };
-        let Some(key) = found.cloned() else {
+        if is_mistyped(raw) {
+            return Err(self.stranger(state, head, Fault::IncorrectKey));
+        }
+        let (digest, authorization) = (Digest::of(raw), Authorization(raw));
+        if let KeySource::Origin(learned) = &state.keys {
+            return self.admit_learned(state, learned, (digest, authorization), operation, head, facts);
+        }
+        let Some(key) = state.book.find(&digest, || self.clock.unix()) else {
             return Err(self.stranger(state, head, Fault::IncorrectKey));
         };
+        let request = self.charge(state, key, operation, facts)?;
+        Ok(Admission::Admitted(Admitted { request, taught: None, authorization }))
+    }
+
+    /// As far as what the origin taught goes: what it does not cover, the request itself will ask.
+    fn admit_learned<'h>(
+        &self,
+        state: &State,
+        learned: &Learned,
+        (digest, authorization): (Digest, Authorization<'h>),
+        operation: Operation,
+        head: &Head<'h>,
+        facts: &mut Facts,
+    ) -> Result<Admission<'h>, Fault> {
+        match learned.find(&digest, self.now()) {
+            Standing::Proven(taught) => {
+                Ok(Admission::Admitted(self.admit_taught(state, taught, authorization, operation, facts)?))
+            }
+            // It pays as the key it was: a neighbour who spends the address's budget costs it nothing.
+            Standing::Lapsed(taught) => {
+                let lapsed = Some(self.admit_taught(state, taught.clone(), authorization, operation, facts)?);
+                Ok(Admission::Unproven(Unproven { taught, authorization, lapsed }))
+            }
+            Standing::Unknown(known) => match self.stranger(state, head, Fault::IncorrectKey) {
+                Fault::IncorrectKey => {
+                    facts.cache = Some(CacheUse::before(operation));
+                    let taught = known.unwrap_or_else(|| learned.applicant(digest));
+                    Ok(Admission::Unproven(Unproven { taught, authorization, lapsed: None }))
+                }
+                too_many => Err(too_many),
+            },
+            Standing::Refused => Err(self.stranger(state, head, Fault::IncorrectKey)),
+        }
+    }
+
+    /// Lets a key in that the origin has proven.
+    pub(super) fn admit_taught<'h>(
+        &self,
+        state: &State,
+        taught: Arc<Taught>,
+        authorization: Authorization<'h>,
+        operation: Operation,
+        facts: &mut Facts,
+    ) -> Result<Admitted<'h>, Fault> {
+        let request = self.charge(state, &taught.key, operation, facts)?;
+        Ok(Admitted { request, taught: Some(taught), authorization })
+    }
+
+    /// Charges a known key for one request: its limits (12), then its scope (15).
+    fn charge(
+        &self,
+        state: &State,
+        key: &Arc<Key>,
+        operation: Operation,
+        facts: &mut Facts,
+    ) -> Result<UnderWay, Fault> {
         facts.key = Some(key.clone());
         let request = key.begin();
         let now = self.now();
         key.usage.touch(now);
         let ask = Ask { operation, others: request.others(), now };
+        let shadow = state.config.limits.shadow;
         let decided = key.policy.decide(&key.meters, &key.usage, ask, || self.clock.unix());
         if let Some(decisions) = &self.decisions {
             decisions.record(Decision {
@@ -63,7 +154,7 @@ impl Gateway {
                 tier: key.tier.clone(),
                 operation,
                 over: decided.over.map(|(limit, _)| limit),
-                refused: decided.over.is_some() && !limits.shadow,
+                refused: decided.over.is_some() && !shadow,
                 over_candidate: decided.over_candidate,
                 in_flight: request.others(),
                 used_today: decided.used_today,
@@ -73,18 +164,15 @@ impl Gateway {
         facts.over_candidate = decided.over_candidate;
         if let Some((limit, wait)) = decided.over {
             facts.over_limit = Some(limit);
-            if !limits.shadow {
+            if !shadow {
                 return Err(Fault::TooManyRequests { retry_after: seconds_up(wait).max(1) });
             }
         }
         if operation.scope() == Scope::Write && key.scope == Scope::Read {
             return Err(Fault::NotAllowed(operation));
         }
-        facts.cache = Some(match operation {
-            Operation::Read(_) => CacheUse::Refused,
-            Operation::SetPoints => CacheUse::Method,
-        });
-        Ok(Admitted { request, authorization: Authorization(raw) })
+        facts.cache = Some(CacheUse::before(operation));
+        Ok(request)
     }
 
     fn stranger(&self, state: &State, head: &Head<'_>, fault: Fault) -> Fault {

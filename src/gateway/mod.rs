@@ -2,10 +2,15 @@
 //! socket and no Pingora type is here, so they run in a test with a clock that the test moves.
 
 mod admit;
+mod ask;
 mod follow;
+mod notes;
+mod prove;
 mod read;
 mod reload;
 mod reply;
+mod source;
+mod tell;
 mod write;
 
 #[cfg(test)]
@@ -16,11 +21,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use admit::{Admission, Admitted};
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
+use prove::Asked;
 use read::Found;
 
-use crate::cache::{Answers, Fence, Flights};
+use crate::cache::{Answers, EntryKey, Epoch, Fence, Flights, Landed};
 use crate::clock::{Clock, Tick};
 use crate::config::Config;
 use crate::keys::{Book, Listed};
@@ -30,8 +37,9 @@ use crate::origin::Origin;
 use crate::telemetry::DecisionLog;
 use crate::wire::{Fault, Form, Operation, Request, RequestId, is_form_type};
 
-pub use follow::KeySource;
 pub use reply::{CacheUse, Facts, Reply};
+pub use source::KeySource;
+pub use tell::Told;
 
 /// The gateway: what outlives a reload, and the state that a reload swaps.
 #[derive(Debug)]
@@ -40,12 +48,14 @@ pub struct Gateway {
     state: ArcSwap<State>,
     answers: Answers,
     fence: Fence,
-    flights: Flights,
+    flights: Flights<EntryKey, Epoch, Landed>,
     /// Held while a new state is made: two changes at once would carry budgets over twice.
     changing: Mutex<()>,
     /// The book may be older than the store; the follower reads it again at its next look.
     book_is_old: AtomicBool,
     decisions: Option<Arc<DecisionLog>>,
+    /// Held while the day's counts are written down.
+    noting: tokio::sync::Mutex<()>,
 }
 
 /// What one request sees from its first byte to its last: a reload never changes it midway.
@@ -53,8 +63,8 @@ pub struct Gateway {
 pub struct State {
     pub config: Arc<Config>,
     pub origin: Arc<Origin>,
+    pub keys: KeySource,
     book: Arc<Book>,
-    keys: KeySource,
     strangers: Arc<Strangers>,
 }
 
@@ -71,6 +81,7 @@ impl State {
     ) -> Self {
         let before = Book::remembering(counted, &config.limits);
         let book = Arc::new(Book::new(listed, &config.limits, &before, clock.now(), clock.unix()));
+        keys.hold_to(&config, &book);
         let strangers = Arc::new(Strangers::new(config.limits.strangers));
         State { config: Arc::new(config), origin, book, keys, strangers }
     }
@@ -114,6 +125,7 @@ impl Gateway {
             changing: Mutex::new(()),
             book_is_old: AtomicBool::new(false),
             decisions,
+            noting: tokio::sync::Mutex::new(()),
         }
     }
 
@@ -150,29 +162,50 @@ impl Gateway {
         if head.content_length.is_some_and(|length| length > server.max_body as u64) {
             return Err(Fault::BodyTooLarge);
         }
-        let admitted = self.admit(state, operation, head, facts)?;
+        let admission = self.admit(state, operation, head, facts)?;
         if head.content_encoded || head.content_type.is_some_and(|t| !t.is_empty() && !is_form_type(t)) {
             return Err(Fault::NotAForm);
         }
         let request = Form::read(body.whole().await?).request(operation)?;
-        if admitted.key().guild.gone {
+        if admission.guild_is_gone() {
             return Err(Fault::GuildGone);
         }
+        match (admission, &state.keys) {
+            (Admission::Admitted(admitted), _) => self.perform(state, &admitted, request, body, facts).await,
+            (Admission::Unproven(unproven), KeySource::Origin(learned)) => {
+                body.will_wait().await;
+                let asked = Asked { request, client: head.client };
+                Box::pin(self.prove(state, learned, unproven, asked, body, facts)).await
+            }
+            // Only keys that are learned are ever unproven.
+            (Admission::Unproven(_), KeySource::Store(_) | KeySource::File { .. }) => Err(Fault::IncorrectKey),
+        }
+    }
+
+    /// The operation itself, by one who may ask for it.
+    async fn perform<B: Body>(
+        self: &Arc<Self>,
+        state: &Arc<State>,
+        admitted: &Admitted<'_>,
+        request: Request,
+        body: &mut B,
+        facts: &mut Facts,
+    ) -> Result<Arc<str>, Fault> {
         match request {
             Request::Read { read, member } => {
-                let at = Self::entry_key(&admitted, read, member);
-                match self.look(state, &admitted, at, facts) {
+                let at = Self::entry_key(admitted, read, member);
+                match self.look(state, admitted, at, facts) {
                     Found::Answer(text) => Ok(text),
                     Found::Nothing(held) => {
                         body.will_wait().await;
                         // Boxed, so that a connection that only ever hits carries no room for a miss.
-                        Box::pin(self.miss(state, &admitted, at, held, facts)).await
+                        Box::pin(self.miss(state, admitted, at, held, facts)).await
                     }
                 }
             }
             Request::SetPoints { member, amount } => {
                 body.will_wait().await;
-                Box::pin(self.write(state, &admitted, member, amount, facts)).await
+                Box::pin(self.write(state, admitted.caller(), member, amount, facts.id)).await
             }
         }
     }

@@ -1,11 +1,12 @@
 use std::sync::Arc;
 
 use super::admit::Admitted;
+use super::ask::Caller;
 use super::{CacheUse, Facts, Gateway, State};
-use crate::cache::{Entry, EntryKey, Epoch, Lead, Seat, Use};
+use crate::cache::{Entry, EntryKey, Epoch, Landed, Lead, Seat, Use};
 use crate::config::Freshness;
 use crate::model::MemberId;
-use crate::origin::{Authorization, Question};
+use crate::origin::Authorization;
 use crate::wire::{Fault, Read, Request, RequestId, first_expiry};
 
 /// How often a caller boards a flight before it asks alone. Once is the rule; it boards again when
@@ -64,13 +65,13 @@ impl Gateway {
         held: Option<Arc<Entry>>,
         facts: &mut Facts,
     ) -> Result<Arc<str>, Fault> {
-        let question = admitted.question(Request::Read { read: at.read, member: at.member }, facts.id);
+        let caller = admitted.caller();
         let stale = held.is_some();
         let mut landed = None;
         for _ in 0..BOARDINGS {
             landed = match self.flights.board(at, || self.fence.epoch(at.member, at.read)) {
                 Seat::Lead(lead) => {
-                    let (answer, cache) = self.lead(state, lead, &question, at, stale).await;
+                    let (answer, cache) = self.lead(state, lead, caller, at, (stale, facts.id)).await;
                     facts.cache = Some(cache);
                     Some(answer)
                 }
@@ -87,7 +88,7 @@ impl Gateway {
             Some(landed) => landed,
             None => {
                 facts.cache = Some(CacheUse::Asked { stale, stored: false });
-                let answer = self.ask(state, &question, at, self.fence.epoch(at.member, at.read)).await;
+                let answer = self.ask(state, caller, at, self.fence.epoch(at.member, at.read), facts.id).await;
                 self.overtake(at);
                 answer
             }
@@ -103,10 +104,10 @@ impl Gateway {
     async fn lead(
         &self,
         state: &State,
-        lead: Lead<'_>,
-        question: &Question<'_>,
+        lead: Lead<'_, EntryKey, Epoch, Landed>,
+        caller: Caller<'_>,
         at: EntryKey,
-        stale: bool,
+        (stale, id): (bool, RequestId),
     ) -> (Result<Arc<Entry>, Fault>, CacheUse) {
         // Somebody may have landed between this caller's look into the cache and its boarding.
         let now = self.now();
@@ -117,16 +118,17 @@ impl Gateway {
             let age = entry.age(now);
             return (Ok(entry), CacheUse::Hit { ttl, age });
         }
-        match self.ask(state, question, at, lead.epoch()).await {
+        match self.ask(state, caller, at, lead.epoch(), id).await {
             Ok(entry) => {
-                let stored = self.keep(at, &entry);
+                let stored = self.keep(caller, at, &entry);
                 lead.land(Ok(entry.clone()));
                 (Ok(entry), CacheUse::Asked { stale, stored })
             }
             Err(fault) => {
                 // 02 is said of the leader's key alone: its followers may have another of the same
-                // guild, and board again. An origin's failure is never cached, nor a refusal.
-                if fault != Fault::IncorrectKey {
+                // guild, and board again; a learned key's have the same. An origin's failure is
+                // never cached, nor a refusal.
+                if fault != Fault::IncorrectKey || caller.taught.is_some() {
                     lead.land(Err(fault));
                 }
                 (Err(fault), CacheUse::Asked { stale, stored: false })
@@ -135,15 +137,16 @@ impl Gateway {
     }
 
     /// Asks the origin. All that an answer's age and expiry count from is read before.
-    async fn ask(
+    pub(super) async fn ask(
         &self,
         state: &State,
-        question: &Question<'_>,
+        caller: Caller<'_>,
         at: EntryKey,
         epoch: Epoch,
+        id: RequestId,
     ) -> Result<Arc<Entry>, Fault> {
         let (asked, unix) = (self.now(), self.clock.unix());
-        let text = state.origin.ask(question).await?;
+        let text = self.ask_origin(state, caller, Request::Read { read: at.read, member: at.member }, id).await?;
         let expires = match at.read {
             Read::Warns => first_expiry(&text, at.member, unix),
             Read::Points | Read::Reviews => None,
@@ -152,7 +155,12 @@ impl Gateway {
     }
 
     /// Keeps a flight's answer, if it may be kept.
-    fn keep(&self, at: EntryKey, entry: &Arc<Entry>) -> bool {
+    pub(super) fn keep(&self, caller: Caller<'_>, at: EntryKey, entry: &Arc<Entry>) -> bool {
+        if caller.taught.is_some() {
+            // Two learned keys may be of one guild, and their flights are not each other's: what one
+            // is told while a write is under way must not be older for the other afterwards.
+            self.overtake(at);
+        }
         if !self.fence.stands(entry.epoch, at.member, at.read) {
             self.overtake(at);
             return false;
@@ -192,18 +200,13 @@ impl Gateway {
             return;
         }
         let (gateway, state) = (self.clone(), state.clone());
-        let (key, authorization) = admitted.owned();
+        let (key, taught, authorization) = admitted.owned();
         tokio::spawn(async move {
             let seat = gateway.flights.board(at, || gateway.fence.epoch(at.member, at.read));
             let Seat::Lead(lead) = seat else { return };
-            let question = Question {
-                request: Request::Read { read: at.read, member: at.member },
-                guild: &key.guild.id,
-                authorization: Authorization(&authorization),
-                id: RequestId::random(),
-            };
+            let caller = Caller { key: &key, taught: taught.as_ref(), authorization: Authorization(&authorization) };
             // Nobody waits for it: a failure was logged by the origin, and the stale answer stands.
-            let _ = gateway.lead(&state, lead, &question, at, true).await;
+            let _ = gateway.lead(&state, lead, caller, at, (true, RequestId::random())).await;
         });
     }
 }

@@ -60,3 +60,13 @@ pub enum CacheUse {
     /// Refused before the cache was asked.
     Refused,
 }
+
+impl CacheUse {
+    /// What is said of a request that is refused between its scope and the operation itself.
+    pub(super) fn before(operation: Operation) -> Self {
+        match operation {
+            Operation::Read(_) => CacheUse::Refused,
+            Operation::SetPoints => CacheUse::Method,
+        }
+    }
+}

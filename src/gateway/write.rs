@@ -1,24 +1,23 @@
 use std::sync::Arc;
 
-use super::admit::Admitted;
-use super::{Facts, Gateway, State};
+use super::ask::Caller;
+use super::{Gateway, State};
 use crate::model::MemberId;
 use crate::origin::may_have_happened;
-use crate::wire::{Fault, Request};
+use crate::wire::{Fault, Request, RequestId};
 
 impl Gateway {
     /// setPoints: move the member's epoch, ask the origin once, move it again whatever came back.
     pub(super) async fn write(
         &self,
         state: &State,
-        admitted: &Admitted<'_>,
+        caller: Caller<'_>,
         member: MemberId,
         amount: i64,
-        facts: &Facts,
+        id: RequestId,
     ) -> Result<Arc<str>, Fault> {
-        let question = admitted.question(Request::SetPoints { member, amount }, facts.id);
         let write = self.fence.begin_write(member, state.config.cache.points.ttl, self.now());
-        let answer = state.origin.ask(&question).await;
+        let answer = self.ask_origin(state, caller, Request::SetPoints { member, amount }, id).await;
         match &answer {
             Err(fault) if may_have_happened(*fault) => write.unknown(self.now()),
             Ok(_) | Err(_) => write.settled(),

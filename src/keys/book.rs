@@ -29,6 +29,24 @@ impl Key {
         UnderWay { others: self.usage.begin(), key: self.clone() }
     }
 
+    pub(super) fn new(
+        id: KeyId,
+        guild: Guild,
+        scope: Scope,
+        expires: Option<i64>,
+        tier: Option<Arc<str>>,
+        budget: Budget,
+    ) -> Self {
+        let Budget { policy, meters, usage } = budget;
+        Key { id, guild, scope, expires, tier, policy, meters, usage }
+    }
+
+    /// The same key under another policy, with what it has used up.
+    pub(super) fn under(&self, policy: &Arc<Policy>, now: Tick) -> Self {
+        let budget = self.budget().under(policy.clone(), now);
+        Key::new(self.id.clone(), self.guild.clone(), self.scope, self.expires, self.tier.clone(), budget)
+    }
+
     fn budget(&self) -> Budget {
         Budget { policy: self.policy.clone(), meters: self.meters.clone(), usage: self.usage.clone() }
     }
@@ -68,7 +86,7 @@ pub struct Guild {
     pub gone: bool,
 }
 
-/// A key as a store or a file lists it.
+/// A key as a store or a file lists it: once for each secret it has, always by the same id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
     pub id: KeyId,
@@ -94,10 +112,10 @@ pub struct Book {
 
 /// What one key has used up of its limits, whichever of its secrets it is asked with.
 #[derive(Clone, Debug)]
-struct Budget {
-    policy: Arc<Policy>,
-    meters: Arc<Meters>,
-    usage: Arc<Usage>,
+pub(super) struct Budget {
+    pub(super) policy: Arc<Policy>,
+    pub(super) meters: Arc<Meters>,
+    pub(super) usage: Arc<Usage>,
 }
 
 impl Budget {
@@ -138,10 +156,9 @@ impl Book {
                 Some(budget) => budget.under(policy.clone(), now),
                 None => Budget { policy, meters: Arc::default(), usage: Arc::default() },
             });
-            let Budget { policy, meters, usage } = budget.clone();
+            let budget = budget.clone();
             let guild = Guild { realm: book.realm(&key.guild), id: key.guild, gone: key.guild_gone };
-            let Listed { id, tier, scope, expires, .. } = key;
-            let entry = Key { id, guild, scope, expires, tier, policy, meters, usage };
+            let entry = Key::new(key.id, guild, key.scope, key.expires, key.tier, budget);
             book.by_digest.insert(key.digest, Arc::new(entry));
         }
         known.retain(|_, b| !b.meters.are_full(&b.policy, now) || b.usage.day.has_counted(unix));
@@ -156,6 +173,11 @@ impl Book {
             Some(other) => Arc::new(Policy::counting(tier.clone(), other.tally().clone())),
             None => Arc::new(Policy::new(tier.clone())),
         }
+    }
+
+    /// The policy of the keys that name no tier.
+    pub fn default_policy(&self, limits: &Limits) -> Arc<Policy> {
+        self.policy_for(&limits.default_tier)
     }
 
     /// The policies in force, in order of their tiers' names.

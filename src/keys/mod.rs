@@ -1,10 +1,14 @@
-//! Who asks: the keys themselves, and the book in which they are looked up by digest
-//! (contract section 2 "Key format", guarantees 7 and 9).
+//! Who may ask: keys by their digests, each with its own buckets (contract section 2 "Key
+//! format", section 3 `[keys]`).
 
 mod book;
 mod file;
+mod learned;
+mod proof;
 mod secret;
 
 pub use book::{Book, Guild, Key, Listed, UnderWay};
 pub use file::{KeyFileError, read_key_file};
+pub use learned::{Learned, Rules, Standing, Taught, Told};
+pub use proof::Proof;
 pub use secret::{ApiKey, is_mistyped};

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::KeyId;
+
 /// The longest guild id taken. A snowflake has 19 digits; the rest is for names of one's own.
 pub const MAX_GUILD_ID: usize = 64;
 
@@ -18,6 +20,11 @@ pub struct GuildId(Arc<str>);
 pub struct BadGuildId;
 
 impl GuildId {
+    /// What stands for the guild of a key of which only the origin knows whose it is.
+    pub fn of_key(key: &KeyId) -> Self {
+        GuildId(key.clone())
+    }
+
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -27,6 +27,37 @@ pub struct KeyRecord {
     pub expires: Option<i64>,
     /// Unix seconds.
     pub last_used: Option<i64>,
+    /// The secret before the last rotation. It stays listed after its end, until the next rotation.
+    pub previous: Option<Previous>,
+}
+
+/// The secret that a key had before it was rotated, by its digest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Previous {
+    pub digest: Digest,
+    /// Unix seconds; refused from this second on, as the overlap was asked for. The key's own
+    /// expiry may come first: see [`KeyRecord::previous_ends`].
+    pub until: i64,
+}
+
+impl KeyRecord {
+    /// From which Unix second on the previous secret is refused: when its overlap ends, or when
+    /// the whole key does. `None`: there is no previous secret.
+    pub fn previous_ends(&self) -> Option<i64> {
+        let until = self.previous?.until;
+        Some(self.expires.map_or(until, |expires| until.min(expires)))
+    }
+}
+
+/// What is to be changed of a key; `None` stays as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeyChange {
+    pub name: Option<String>,
+    /// `Some(None)`: the default tier, whatever it is at the time.
+    pub tier: Option<Option<String>>,
+    pub scope: Option<Scope>,
+    /// Unix seconds; `Some(None)`: never.
+    pub expires: Option<Option<i64>>,
 }
 
 /// A member of a guild, without warns and reviews.

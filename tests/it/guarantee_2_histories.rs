@@ -47,6 +47,11 @@ async fn call(
 }
 
 async fn histories_are_linearizable(gate: TestGateway, seed: u64) {
+    histories_of_keys_are_linearizable(gate, &["bot"], seed).await;
+}
+
+/// As many histories as members; the callers of each use the keys in turn.
+async fn histories_of_keys_are_linearizable(gate: TestGateway, keys: &[&str], seed: u64) {
     let mut callers = Vec::new();
     let mut histories = Vec::new();
     for member in 0..MEMBERS {
@@ -54,7 +59,7 @@ async fn histories_are_linearizable(gate: TestGateway, seed: u64) {
         histories.push(Arc::clone(&history));
         for caller in 0..CALLERS {
             let seed = seed * 1_000_000 + (member * CALLERS + caller) as u64;
-            let (connection, key) = (gate.connect().await, gate.secret("bot").to_owned());
+            let (connection, key) = (gate.connect().await, gate.secret(keys[caller % keys.len()]).to_owned());
             callers.push(tokio::spawn(call(connection, key, member, caller, seed, Arc::clone(&history))));
         }
     }
@@ -98,6 +103,15 @@ async fn guarantee_2_histories_with_answers_that_expire_all_the_time_are_lineari
             .await;
         gate.origin().always(Act::Jitter(4));
         histories_are_linearizable(gate, seed).await;
+    }
+}
+
+#[tokio::test]
+async fn guarantee_2_histories_of_two_learned_keys_of_one_guild_are_linearizable() {
+    for seed in 20..26 {
+        let gate = TestGateway::before_http().key("bot").key("other").keys_at_the_origin().seed(seed).start().await;
+        gate.origin().always(Act::Jitter(6));
+        histories_of_keys_are_linearizable(gate, &["bot", "other"], seed).await;
     }
 }
 

@@ -30,6 +30,12 @@ mod guarantee_7_prompt;
 mod guarantee_8_bounded;
 mod guarantee_9_silent;
 
+mod limits;
+mod limits_daily;
+
+mod keys_learned;
+mod keys_learned_fair;
+
 mod serving;
 mod serving_log;
 mod serving_refusals;
@@ -39,7 +45,9 @@ mod trusted_proxies;
 mod commands_check;
 mod commands_import;
 mod commands_keys;
+mod commands_limits;
 mod commands_records;
+mod key_life;
 
 mod floors;
 mod harness;

@@ -5,8 +5,8 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::writer::Writes;
 use super::{Fault, SqliteStore};
-use crate::model::{Digest, GuildId, KeyId, one_line};
-use crate::store::{Change, GuildRecord, KeyRecord, StoreError};
+use crate::model::{Digest, GuildId, KeyId, Scope, one_line};
+use crate::store::{Change, GuildRecord, KeyChange, KeyRecord, Previous, StoreError};
 
 impl SqliteStore {
     /// Adds a guild; one that exists is refused.
@@ -39,8 +39,11 @@ impl SqliteStore {
     pub async fn create_key(&self, key: KeyRecord) -> Result<(), StoreError> {
         let create = move |conn: &Connection| {
             let guild = guild_number(conn, &key.guild)?;
-            let sql = "INSERT INTO key (id, digest, guild, name, tier, scope, created, expires, last_used) \
-                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT DO NOTHING";
+            let digests = [Some(key.digest), key.previous.map(|previous| previous.digest)];
+            digests.iter().flatten().try_for_each(|digest| refuse_taken(conn, digest))?;
+            let sql = "INSERT INTO key (id, digest, guild, name, tier, scope, created, expires, last_used, \
+                previous, previous_until) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11) \
+                ON CONFLICT (id) DO NOTHING";
             let made = conn.prepare_cached(sql)?.execute(params![
                 &*key.id,
                 key.digest.0,
@@ -50,19 +53,76 @@ impl SqliteStore {
                 key.scope.name(),
                 key.created,
                 key.expires,
-                key.last_used
+                key.last_used,
+                key.previous.map(|previous| previous.digest.0),
+                key.previous.map(|previous| previous.until)
             ])?;
-            changed(made, || format!("key {} or its secret is in the store already", key.id))
+            changed(made, || format!("key {} is in the store already", key.id))
         };
         self.write(Change::Directory, create).await
     }
 
-    /// Removes a key; one that is not there is refused.
+    /// Gives a key another secret. The one it had works until the Unix second `previous_until`; it
+    /// is gone at once where that is `None` or not after `now`. A secret that an earlier rotation
+    /// left is gone at once in any case: a key has two at most. Refused: a key that is not there
+    /// or has expired, a digest that is taken.
+    pub async fn rotate_key(
+        &self,
+        id: &str,
+        digest: Digest,
+        previous_until: Option<i64>,
+        now: i64,
+    ) -> Result<(), StoreError> {
+        let id = id.to_owned();
+        let until = previous_until.filter(|until| *until > now);
+        let rotate = move |conn: &Connection| {
+            let sql = "SELECT expires FROM key WHERE id = ?1";
+            let expires = conn.prepare_cached(sql)?.query_row([&id], |row| row.get::<_, Option<i64>>(0)).optional()?;
+            let expires = expires.ok_or_else(|| refused(unknown_key(&id)))?;
+            if expires.is_some_and(|expires| expires <= now) {
+                return Err(refused(format!(
+                    "key {id} has expired, and its new secret would be refused at once; \
+                     `guildgate key set {id} --expires 90d` lets it work again"
+                )));
+            }
+            // What stands on the right is the row as it was.
+            let sql = "UPDATE key SET digest = ?2, previous_until = ?3, \
+                previous = CASE WHEN ?3 IS NULL THEN NULL ELSE digest END WHERE id = ?1";
+            refuse_taken(conn, &digest)?;
+            conn.prepare_cached(sql)?.execute(params![id, digest.0, until])?;
+            Ok(())
+        };
+        self.write(Change::Directory, rotate).await
+    }
+
+    /// Changes what is given of a key; one that is not there is refused.
+    pub async fn set_key(&self, id: &str, change: KeyChange) -> Result<(), StoreError> {
+        let id = id.to_owned();
+        let set = move |conn: &Connection| {
+            let KeyChange { name, tier, scope, expires } = change;
+            let sql = "UPDATE key SET name = coalesce(?2, name), scope = coalesce(?3, scope), \
+                tier = CASE WHEN ?4 THEN ?5 ELSE tier END, expires = CASE WHEN ?6 THEN ?7 ELSE expires END \
+                WHERE id = ?1";
+            let found = conn.prepare_cached(sql)?.execute(params![
+                id,
+                name.as_deref().map(one_line),
+                scope.map(Scope::name),
+                tier.is_some(),
+                tier.flatten(),
+                expires.is_some(),
+                expires.flatten()
+            ])?;
+            changed(found, || unknown_key(&id))
+        };
+        self.write(Change::Directory, set).await
+    }
+
+    /// Removes a key, both its secrets with it; one that is not there is refused.
     pub async fn revoke_key(&self, id: &str) -> Result<(), StoreError> {
         let id = id.to_owned();
         let revoke = move |conn: &Connection| {
             let removed = conn.prepare_cached("DELETE FROM key WHERE id = ?1")?.execute([&id])?;
-            changed(removed, || format!("there is no key {id}; `guildgate key list` shows those there are"))
+            changed(removed, || unknown_key(&id))
         };
         self.write(Change::Directory, revoke).await
     }
@@ -88,16 +148,34 @@ pub(super) fn guild_number(conn: &Connection, guild: &GuildId) -> Result<i64, Fa
         .prepare_cached("SELECT no FROM guild WHERE id = ?1")?
         .query_row([guild.as_str()], |row| row.get(0))
         .optional()?;
-    found.ok_or_else(|| Fault::Own(StoreError::Refused(unknown_guild(guild))))
+    found.ok_or_else(|| refused(unknown_guild(guild)))
 }
 
 pub(super) fn unknown_guild(guild: &GuildId) -> String {
     format!("guild {guild} is not in the store; `guildgate guild add {guild} --name NAME` adds it")
 }
 
+fn unknown_key(id: &str) -> String {
+    format!("there is no key {id}; `guildgate key list` shows those there are")
+}
+
+/// Refuses a digest under which a key is found, as its secret or as the one before.
+fn refuse_taken(conn: &Connection, digest: &Digest) -> Result<(), Fault> {
+    let sql = "SELECT id FROM key WHERE digest = ?1 UNION ALL SELECT id FROM key WHERE previous = ?1 LIMIT 1";
+    let owner = conn.prepare_cached(sql)?.query_row([digest.0], |row| row.get::<_, String>(0)).optional()?;
+    match owner {
+        Some(id) => Err(refused(format!("the secret is that of key {id} already; make another one"))),
+        None => Ok(()),
+    }
+}
+
 /// Refuses where a statement found nothing to change.
 pub(super) fn changed(rows: usize, refusal: impl FnOnce() -> String) -> Result<(), Fault> {
-    if rows > 0 { Ok(()) } else { Err(Fault::Own(StoreError::Refused(refusal()))) }
+    if rows > 0 { Ok(()) } else { Err(refused(refusal())) }
+}
+
+fn refused(why: String) -> Fault {
+    Fault::Own(StoreError::Refused(why))
 }
 
 /// Every guild, by id.
@@ -110,10 +188,11 @@ pub(super) fn guilds(conn: &Connection) -> rusqlite::Result<Vec<GuildRecord>> {
 /// Every key, by id.
 pub(super) fn keys(conn: &Connection) -> rusqlite::Result<Vec<KeyRecord>> {
     let mut statement = conn.prepare_cached(
-        "SELECT k.id, k.name, g.id, k.digest, k.tier, k.scope, k.created, k.expires, k.last_used \
-         FROM key k JOIN guild g ON g.no = k.guild ORDER BY k.id",
+        "SELECT k.id, k.name, g.id, k.digest, k.tier, k.scope, k.created, k.expires, k.last_used, \
+         k.previous, k.previous_until FROM key k JOIN guild g ON g.no = k.guild ORDER BY k.id",
     )?;
     let key = |row: &Row<'_>| {
+        let previous: (Option<[u8; 32]>, Option<i64>) = (row.get(9)?, row.get(10)?);
         Ok(KeyRecord {
             id: row.get(0)?,
             name: row.get(1)?,
@@ -124,6 +203,7 @@ pub(super) fn keys(conn: &Connection) -> rusqlite::Result<Vec<KeyRecord>> {
             created: row.get(6)?,
             expires: row.get(7)?,
             last_used: row.get(8)?,
+            previous: previous.0.zip(previous.1).map(|(digest, until)| Previous { digest: Digest(digest), until }),
         })
     };
     statement.query_map([], key)?.collect()

@@ -1,6 +1,7 @@
 //! The store in an SQLite file: one writing thread (group commit), readers that do not wait for
 //! it, and a numbered feed of changes for other processes.
 
+mod daily; // what is counted of keys in a day
 mod directory; // guilds and keys
 mod failure;
 mod feed;

@@ -15,10 +15,18 @@ pub enum Kind {
     Http,
 }
 
+/// Who knows the keys.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum KeysAt {
+    Store,
+    File,
+    Origin,
+}
+
 /// Makes a [`TestGateway`]: what is said here is what its world holds when it starts.
 pub struct Builder {
     kind: Kind,
-    keys_in_store: bool,
+    keys_at: KeysAt,
     keys: Vec<KeySpec>,
     /// Section, then name, then value as TOML.
     config: BTreeMap<String, BTreeMap<String, String>>,
@@ -58,7 +66,7 @@ impl Builder {
     pub(super) fn new(kind: Kind) -> Builder {
         let builder = Builder {
             kind,
-            keys_in_store: kind == Kind::Builtin,
+            keys_at: if kind == Kind::Builtin { KeysAt::Store } else { KeysAt::File },
             keys: Vec::new(),
             config: BTreeMap::new(),
             upstream_path: String::new(),
@@ -117,13 +125,19 @@ impl Builder {
 
     /// Keeps the keys in a key file (as an HTTP origin's are unless told otherwise).
     pub fn keys_in_file(mut self) -> Builder {
-        self.keys_in_store = false;
+        self.keys_at = KeysAt::File;
+        self
+    }
+
+    /// Leaves the keys to the origin, which alone knows them.
+    pub fn keys_at_the_origin(mut self) -> Builder {
+        self.keys_at = KeysAt::Origin;
         self
     }
 
     /// Keeps the keys in the store (as the built-in backend's are unless told otherwise).
     pub fn keys_in_store(mut self) -> Builder {
-        self.keys_in_store = true;
+        self.keys_at = KeysAt::Store;
         self
     }
 
@@ -179,14 +193,20 @@ impl Builder {
             let upstream = format!("[\"{}{}\"]", origin.url(), self.upstream_path);
             self = self.set("origin.kind", r#""http""#).set("origin.upstreams", &upstream);
         }
-        if !self.keys_in_store {
-            self = self.set("keys.source", r#""file""#).set("keys.file", r#""keys.toml""#);
+        match self.keys_at {
+            KeysAt::Store => {}
+            KeysAt::File => self = self.set("keys.source", r#""file""#).set("keys.file", r#""keys.toml""#),
+            KeysAt::Origin => self = self.set("keys.source", r#""origin""#),
         }
         let world = World::new(&self.toml());
-        if self.kind == Kind::Builtin || self.keys_in_store {
+        if self.kind == Kind::Builtin || self.keys_at == KeysAt::Store {
             world.import(&self.records()).done();
         }
-        let secrets = if self.keys_in_store { self.create_keys(&world) } else { self.write_key_file(&world) };
+        let secrets = match (self.keys_at, &origin) {
+            (KeysAt::Store, _) => self.create_keys(&world),
+            (KeysAt::Origin, Some(origin)) => self.tell_keys(origin),
+            (KeysAt::File | KeysAt::Origin, _) => self.write_key_file(&world),
+        };
         (world, origin, secrets)
     }
 
@@ -255,12 +275,20 @@ impl Builder {
         secrets
     }
 
+    fn tell_keys(&self, origin: &ScriptedOrigin) -> HashMap<String, String> {
+        let tell = |key: &KeySpec| {
+            let secret = foreign_secret(&key.name);
+            origin.let_in(&secret, &key.guild);
+            (key.name.clone(), secret)
+        };
+        self.keys.iter().map(tell).collect()
+    }
+
     fn write_key_file(&self, world: &World) -> HashMap<String, String> {
         let mut file = String::new();
         let mut secrets = HashMap::new();
         for key in &self.keys {
-            // Another service's key, so it is held to no checksum (contract section 2, "Key format").
-            let secret = format!("{}.{:032x}", key.name, fastrand::u128(..));
+            let secret = foreign_secret(&key.name);
             let _ = writeln!(file, "[[key]]\nid = {:?}\ndigest = {:?}", key.name, digest(&secret));
             let _ = writeln!(file, "guild = {:?}", key.guild);
             let _ = key.tier.iter().try_for_each(|tier| writeln!(file, "tier = {tier:?}"));
@@ -271,6 +299,11 @@ impl Builder {
         world.write("keys.toml", file);
         secrets
     }
+}
+
+/// Another service's key, so it is held to no checksum (contract section 2, "Key format").
+fn foreign_secret(name: &str) -> String {
+    format!("{name}.{:032x}", fastrand::u128(..))
 }
 
 /// A key's digest as a key file holds it.

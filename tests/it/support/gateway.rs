@@ -46,6 +46,14 @@ impl TestGateway {
         self.address = self.process.ready().await;
     }
 
+    /// The process is told to stop, and another one starts on the same world. The first's exit code.
+    pub async fn restart(&mut self) -> Option<i32> {
+        let code = self.stop().await;
+        self.process = self.world.serve(&[]);
+        self.address = self.process.ready().await;
+        code
+    }
+
     pub fn world(&self) -> &World {
         &self.world
     }

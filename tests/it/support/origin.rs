@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::origin_talk;
-use super::{PATIENCE, eventually};
+use super::{GUILD, INCORRECT_KEY, PATIENCE, eventually};
 
 /// What the origin does with one request.
 #[derive(Clone, Debug)]
@@ -111,6 +111,8 @@ pub(super) struct Shared {
 }
 
 struct State {
+    /// The keys it knows, and the guild of each; `None`: it takes every key, and has one guild.
+    keys: Option<HashMap<String, String>>,
     points: HashMap<String, i64>,
     maps: HashMap<(String, String), String>,
     seen: Vec<Seen>,
@@ -124,6 +126,7 @@ impl ScriptedOrigin {
     pub async fn start(seed: u64) -> ScriptedOrigin {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let state = State {
+            keys: None,
             points: HashMap::new(),
             maps: HashMap::new(),
             seen: Vec::new(),
@@ -139,6 +142,21 @@ impl ScriptedOrigin {
 
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
+    }
+
+    /// Knows this key from now on, and that it speaks for this guild; a key it does not know is 02.
+    pub fn let_in(&self, secret: &str, guild: &str) {
+        self.shared.state().keys.get_or_insert_default().insert(secret.to_owned(), guild.to_owned());
+    }
+
+    /// Knows this key no more.
+    pub fn lock_out(&self, secret: &str) {
+        self.shared.state().keys.get_or_insert_default().remove(secret);
+    }
+
+    /// Puts points of another guild's member in its memory.
+    pub fn put_points_in(&self, guild: &str, member: &str, points: i64) {
+        self.put_points(&place(guild, member), points);
     }
 
     /// Puts points in its memory, as someone behind Guildgate's back would.
@@ -242,13 +260,21 @@ impl Shared {
             return (400, "04 | Param 'memberID' is not provided!".into());
         };
         let mut state = self.state();
+        let guild = match &state.keys {
+            None => GUILD.to_owned(),
+            Some(keys) => match keys.get(seen.header("authorization").unwrap_or_default()) {
+                Some(guild) => guild.clone(),
+                None => return (401, INCORRECT_KEY.into()),
+            },
+        };
+        let place = place(&guild, member);
         match seen.operation() {
-            "getPoints" => (200, state.points.get(member).copied().unwrap_or(0).to_string()),
+            "getPoints" => (200, state.points.get(&place).copied().unwrap_or(0).to_string()),
             "setPoints" => {
                 let Some(Ok(amount)) = seen.param("amount").map(str::parse) else {
                     return (400, "the gateway sent no amount".into());
                 };
-                state.points.insert(member.to_owned(), amount);
+                state.points.insert(place, amount);
                 (200, format!("Successfully set 'Ada' points to '{amount}'"))
             }
             map @ ("getWarns" | "getReviews") => {
@@ -258,4 +284,9 @@ impl Shared {
             other => (404, format!("no such operation: {other}")),
         }
     }
+}
+
+/// Under what a member's points are kept: its id alone in the guild that tests have by default.
+fn place(guild: &str, member: &str) -> String {
+    if guild == GUILD { member.to_owned() } else { format!("{guild}/{member}") }
 }

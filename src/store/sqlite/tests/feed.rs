@@ -33,6 +33,7 @@ async fn guilds_and_keys_are_told_as_the_directory() {
         created: 1,
         expires: Some(2),
         last_used: None,
+        previous: None,
     };
     world.store.add(&guild("g")).await;
     assert_eq!(neighbour.changes().await.unwrap(), [Change::Directory]);

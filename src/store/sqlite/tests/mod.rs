@@ -1,4 +1,6 @@
+mod daily;
 mod feed;
+mod key_life;
 mod opening;
 mod records;
 mod writing;

@@ -4,6 +4,8 @@ use std::os::unix::fs::PermissionsExt;
 use rusqlite::StatementStatus;
 
 use super::*;
+use crate::model::{Digest, Scope};
+use crate::store::MemberRecord;
 
 /// Opening this must fail, in one line that names the file.
 fn line(path: &Path) -> String {
@@ -76,10 +78,81 @@ fn a_database_of_another_program_is_refused_and_left_alone() {
 #[test]
 fn a_store_of_a_newer_version_is_refused() {
     let (_folder, path) = closed_store();
-    let sql = "INSERT INTO refinery_schema_history SELECT 999, 'later', applied_on, checksum \
-        FROM refinery_schema_history";
+    let sql = "INSERT INTO refinery_schema_history SELECT version + 1, 'later', applied_on, checksum \
+        FROM refinery_schema_history ORDER BY version DESC LIMIT 1";
     Connection::open(&path).unwrap().execute_batch(sql).unwrap();
-    assert!(line(&path).contains("newer Guildgate"));
+    assert!(line(&path).contains("newer Guildgate (its schema is 3, this one knows 2)"));
+}
+
+/// Written by the commands of the version whose schema was the first. Beside what the test below
+/// finds it holds what a running server wrote: the points of member 8, and a last use.
+const FIRST_SCHEMA: &[u8] = include_bytes!("../../../../tests/fixtures/store-v1.db");
+
+#[tokio::test]
+async fn a_store_of_the_first_schema_is_brought_up_to_date_with_all_it_holds() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.db");
+    fs::write(&path, FIRST_SCHEMA).unwrap();
+    let version = || {
+        let sql = "SELECT max(version) FROM refinery_schema_history";
+        Connection::open(&path).unwrap().query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap()
+    };
+    assert_eq!(version(), 1);
+    // Twice: what is up to date is left alone.
+    for _ in 0..2 {
+        let store = SqliteStore::open(&path).unwrap();
+        let (here, left) = (guild("81384788765712384"), guild("555"));
+        let guilds = [
+            GuildRecord { id: left.clone(), name: "Gone Fishing".into(), left: true },
+            GuildRecord { id: here.clone(), name: "Night Watch".into(), left: false },
+        ];
+        assert_eq!(store.guilds().await.unwrap(), guilds);
+        let digest = |text: &str| text.parse::<Digest>().unwrap();
+        let keys = [
+            KeyRecord {
+                id: "k_3p4g1ljt".into(),
+                name: "Ada's bot".into(),
+                guild: here.clone(),
+                digest: digest("sha256:9832673f484074c8ca5963f9739318e82bd56439bde7d06085ef336c9134b53a"),
+                tier: Some("gold".into()),
+                scope: Scope::Read,
+                created: 1_795_252_529,
+                expires: Some(4_102_444_800),
+                last_used: None,
+                previous: None,
+            },
+            KeyRecord {
+                id: "k_e17ruxhl".into(),
+                name: "website".into(),
+                guild: here.clone(),
+                digest: digest("sha256:31c75db0b26771e233c6d03df081763bbc31b3afeaee29b12033e13820efaf69"),
+                tier: None,
+                scope: Scope::Write,
+                created: 1_795_252_529,
+                expires: None,
+                last_used: Some(1_795_252_529),
+                previous: None,
+            },
+        ];
+        assert_eq!(store.keys().await.unwrap(), keys);
+        let ada = member(190_551_803_669_118_976);
+        let listed = |id, name: &str, points| MemberRecord { member: id, name: name.into(), points };
+        let members = [listed(member(8), "8", -3), listed(ada, "Ada", 1250)];
+        assert_eq!(store.members(&here).await.unwrap(), members);
+        assert_eq!(store.members(&left).await.unwrap(), []);
+        let warn = Warn { id: 1, author: "Mod".into(), reason: "spam".into(), expires: 4_102_444_800 };
+        assert_eq!(store.warns(&here, ada, 0).await.unwrap(), [warn]);
+        let review = Review { id: 1, author: "Bo".into(), rating: 5, text: "Quick and kind".into() };
+        assert_eq!(store.reviews(&here, ada).await.unwrap(), [review]);
+        assert_eq!(store.daily(0).await.unwrap(), []);
+        drop(store);
+        assert_eq!(version(), 2);
+    }
+    // And what the new schema brings can be written into it.
+    let store = SqliteStore::open(&path).unwrap();
+    store.rotate_key("k_e17ruxhl", Digest::of(b"new"), Some(200), 100).await.unwrap();
+    assert_eq!(store.note_daily(0, vec![("k_e17ruxhl".into(), 3)]).await.unwrap(), [("k_e17ruxhl".into(), 3)]);
+    assert!(store.keys().await.unwrap()[1].previous.is_some());
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 use super::*;
 use crate::model::{Digest, Scope};
 
-fn key(id: &str, secret: &[u8]) -> KeyRecord {
+pub(super) fn key(id: &str, secret: &[u8]) -> KeyRecord {
     KeyRecord {
         id: id.into(),
         name: "Bot".into(),
@@ -12,6 +12,7 @@ fn key(id: &str, secret: &[u8]) -> KeyRecord {
         created: 1,
         expires: None,
         last_used: Some(3),
+        previous: None,
     }
 }
 

@@ -1,0 +1,127 @@
+//! `key rotate` and `key set`: what becomes of a key while it works.
+
+use std::time::Duration;
+
+use clap::{ArgGroup, Args};
+
+use super::error::CommandError;
+use super::expires::{Ends, Expires};
+use crate::clock::Clock;
+use crate::config::Limits;
+use crate::config::leaf::HumanDuration;
+use crate::keys::ApiKey;
+use crate::model::Scope;
+use crate::store::{KeyChange, SqliteStore};
+
+/// The longest overlap of two secrets. What is to work for longer is another key, not an old one.
+const LONGEST_OVERLAP: Duration = Duration::from_hours(365 * 24);
+
+#[derive(Debug, Args)]
+pub struct RotateArgs {
+    /// The key's id, as `key list` prints it
+    id: String,
+    /// How long the old secret works beside the new one: 90s, 24h, 30d; 0s ends it at once
+    #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = overlap)]
+    overlap: HumanDuration,
+}
+
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("change").required(true).multiple(true))]
+pub struct SetArgs {
+    /// The key's id, as `key list` prints it
+    id: String,
+    /// A tier of [limits.tiers]
+    #[arg(long, group = "change")]
+    tier: Option<String>,
+    /// The default tier, whichever that is at the time
+    #[arg(long, group = "change", conflicts_with = "tier")]
+    default_tier: bool,
+    /// read or write
+    #[arg(long, group = "change")]
+    scope: Option<Scope>,
+    /// What people call it
+    #[arg(long, group = "change")]
+    name: Option<String>,
+    /// When it ends: 90d from now, or Unix seconds, or never
+    #[arg(long, group = "change")]
+    expires: Option<Ends>,
+}
+
+impl RotateArgs {
+    /// Answers the new secret.
+    pub(super) async fn rotate(self, store: &SqliteStore) -> Result<ApiKey, CommandError> {
+        let clock = Clock::system();
+        let key = ApiKey::generate().map_err(CommandError::new)?;
+        let until = (!self.overlap.0.is_zero()).then(|| end_of(self.overlap.0, clock.unix_ms()));
+        store.rotate_key(&self.id, key.digest(), until, clock.unix()).await?;
+        Ok(key)
+    }
+}
+
+impl SetArgs {
+    pub(super) async fn set(self, store: &SqliteStore, limits: &Limits) -> Result<(), CommandError> {
+        self.tier.as_deref().map_or(Ok(()), |tier| known_tier(tier, limits))?;
+        let now = Clock::system().unix();
+        let expires = match self.expires {
+            Some(Ends::At(time)) => Some(Some(still_to_come(time, now)?)),
+            Some(Ends::Never) => Some(None),
+            None => None,
+        };
+        let tier = if self.default_tier { Some(None) } else { self.tier.map(Some) };
+        Ok(store.set_key(&self.id, KeyChange { name: self.name, tier, scope: self.scope, expires }).await?)
+    }
+}
+
+/// Refuses a tier that the configuration does not have.
+pub(super) fn known_tier(tier: &str, limits: &Limits) -> Result<(), CommandError> {
+    if limits.tiers.iter().any(|t| t.name == tier) {
+        return Ok(());
+    }
+    let there: Vec<&str> = limits.tiers.iter().map(|t| t.name.as_str()).collect();
+    Err(CommandError::new(format!("there is no tier '{tier}'; there is {}", there.join(", "))))
+}
+
+/// An expiry in Unix seconds, if it is after `now`.
+pub(super) fn still_to_come(expires: Expires, now: i64) -> Result<i64, CommandError> {
+    let refused = || CommandError::new("--expires is not in the future: such a key would be refused at once");
+    Some(expires.unix(now)).filter(|expires| *expires > now).ok_or_else(refused)
+}
+
+fn overlap(text: &str) -> Result<HumanDuration, String> {
+    let overlap: HumanDuration = text.parse()?;
+    if overlap.0 > LONGEST_OVERLAP {
+        return Err("an overlap is at most 365d; two secrets that work for longer are two keys".to_owned());
+    }
+    Ok(overlap)
+}
+
+/// The first whole Unix second at which so much time has passed since `now_ms`: what is to last a
+/// while lasts it.
+fn end_of(overlap: Duration, now_ms: i64) -> i64 {
+    let ends = now_ms.saturating_add(i64::try_from(overlap.as_millis()).unwrap_or(i64::MAX));
+    ends.div_euclid(1000) + i64::from(ends.rem_euclid(1000) > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_overlap_is_never_shorter_than_it_says() {
+        for (overlap, now_ms, end) in
+            [(2000, 1_000_000, 1002), (2000, 1_000_001, 1003), (1, 1_000_999, 1001), (1, 0, 1)]
+        {
+            assert_eq!(end_of(Duration::from_millis(overlap), now_ms), end, "{overlap} ms from {now_ms}");
+        }
+    }
+
+    #[test]
+    fn an_overlap_is_a_duration_of_at_most_a_year() {
+        assert_eq!(overlap("365d"), Ok(HumanDuration(LONGEST_OVERLAP)));
+        assert_eq!(overlap("0s"), Ok(HumanDuration::secs(0)));
+        assert!(overlap("366d").is_err_and(|line| line.contains("at most 365d")));
+        for text in ["", "24", "never", "-1s"] {
+            assert!(overlap(text).is_err(), "{text}");
+        }
+    }
+}

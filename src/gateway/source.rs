@@ -1,0 +1,84 @@
+use std::collections::HashSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::config::{Config, Keys};
+use crate::keys::{Book, Learned, Listed, Rules, read_key_file};
+use crate::model::GuildId;
+use crate::store::{KeyRecord, SqliteStore, Store};
+
+/// Where the book of keys is read from.
+#[derive(Clone, Debug)]
+pub enum KeySource {
+    Store(Arc<SqliteStore>),
+    /// A file's keys as they were when it was read: it is read anew by a reload only.
+    File {
+        listed: Arc<[Listed]>,
+        /// The built-in backend's store, which knows the guilds that the bot has left.
+        guilds: Option<Arc<SqliteStore>>,
+    },
+    /// The origin alone knows them.
+    Origin(Arc<Learned>),
+}
+
+impl KeySource {
+    /// Reads a key file, aside: a large one takes a second or two.
+    pub async fn file(path: PathBuf, guilds: Option<Arc<SqliteStore>>) -> Result<Self, String> {
+        let read = tokio::task::spawn_blocking(move || read_key_file(&path).map_err(|e| e.to_string())).await;
+        let listed = read.map_err(|e| format!("the key file's reader failed: {e}"))??;
+        Ok(KeySource::File { listed: listed.into(), guilds })
+    }
+
+    /// Puts what a configuration says of learned keys in force.
+    pub(super) fn hold_to(&self, config: &Config, book: &Book) {
+        if let (KeySource::Origin(learned), Keys::Origin { accepted_for, refused_for }) = (self, &config.keys) {
+            let policy = book.default_policy(&config.limits);
+            learned.hold_to(Rules { policy, accepted_for: *accepted_for, refused_for: *refused_for });
+        }
+    }
+
+    /// All keys that are listed, as they are now.
+    pub async fn list(&self) -> Result<Vec<Listed>, String> {
+        match self {
+            KeySource::Origin(_) => Ok(Vec::new()),
+            KeySource::File { listed, guilds: None } => Ok(listed.to_vec()),
+            KeySource::File { listed, guilds: Some(store) } => {
+                let gone = departed(store).await?;
+                let mark = |key: &Listed| Listed { guild_gone: gone.contains(&key.guild), ..key.clone() };
+                Ok(listed.iter().map(mark).collect())
+            }
+            KeySource::Store(store) => {
+                let gone = departed(store).await?;
+                let keys = store.keys().await.map_err(|e| e.to_string())?;
+                let listed = keys.into_iter().flat_map(|key| {
+                    let guild_gone = gone.contains(&key.guild);
+                    by_each_secret(key, guild_gone)
+                });
+                Ok(listed.collect())
+            }
+        }
+    }
+}
+
+/// A key by its secret and by the one before its last rotation. The latter ends by itself, at its
+/// second: the book is told of it as of an expiry.
+fn by_each_secret(key: KeyRecord, guild_gone: bool) -> impl Iterator<Item = Listed> {
+    let before = key.previous.map(|previous| (previous.digest, key.previous_ends()));
+    let now = Listed {
+        id: key.id,
+        digest: key.digest,
+        guild: key.guild,
+        guild_gone,
+        tier: key.tier.map(Into::into),
+        scope: key.scope,
+        expires: key.expires,
+    };
+    let before = before.map(|(digest, expires)| Listed { digest, expires, ..now.clone() });
+    std::iter::once(now).chain(before)
+}
+
+/// The guilds that the bot has left.
+async fn departed(store: &SqliteStore) -> Result<HashSet<GuildId>, String> {
+    let guilds = store.guilds().await.map_err(|e| e.to_string())?;
+    Ok(guilds.into_iter().filter(|guild| guild.left).map(|guild| guild.id).collect())
+}

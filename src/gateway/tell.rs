@@ -1,0 +1,50 @@
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Gateway;
+use crate::limits::Tallied;
+use crate::model::Limit;
+
+/// How often the log tells how many requests were over a limit. A line a tier at most, and none
+/// where nothing was.
+const EVERY: Duration = Duration::from_secs(60);
+
+/// What the log was told of each tier last.
+#[derive(Debug, Default)]
+pub struct Told(HashMap<String, Tallied>);
+
+impl Gateway {
+    /// Tells the log once a minute, for ever, how many requests of which tier were over which
+    /// limit, the one that is being tried out among them.
+    pub async fn tell_limits(self: Arc<Self>, told: Arc<parking_lot::Mutex<Told>>) {
+        loop {
+            tokio::time::sleep(EVERY).await;
+            self.tell_limits_now(&mut told.lock());
+        }
+    }
+
+    /// Tells the log what was over a limit since it was told last.
+    pub fn tell_limits_now(&self, told: &mut Told) {
+        let state = self.state();
+        let shadow = state.config.limits.shadow;
+        for policy in state.book.policies() {
+            let (tier, now) = (policy.tier().name.as_str(), policy.tally().read());
+            let before = told.0.insert(tier.to_owned(), now).unwrap_or_default();
+            if now == before {
+                continue;
+            }
+            let over = |limit: Limit| now.over[limit.index()].saturating_sub(before.over[limit.index()]);
+            tracing::info!(
+                tier,
+                rate = over(Limit::Rate),
+                write_rate = over(Limit::WriteRate),
+                daily = over(Limit::Daily),
+                in_flight = over(Limit::InFlight),
+                candidate = now.over_candidate.saturating_sub(before.over_candidate),
+                "requests over a limit{}",
+                if shadow { "; in shadow, none was refused for it" } else { "" }
+            );
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! Contract section 2, `key rotate` and `key set`, and guarantee 7: what is changed of a key beside
+//! a running server holds within one second, cached answers included.
+
+use sha2::{Digest as _, Sha256};
+
+use crate::support::*;
+
+const NOT_ALLOWED: &str = "15 | This API key is not allowed to use setPoints!";
+
+/// Rotates a key of this gateway; answers its new secret.
+fn rotate(gate: &TestGateway, id: &str, more: &[&str]) -> String {
+    let ran = gate.run(&[&["key", "rotate", id], more].concat()).done();
+    assert_eq!(ran.stdout.lines().count(), 1, "the key stands alone on stdout: {ran:?}");
+    ran.stdout.trim_end_matches('\n').to_owned()
+}
+
+/// Asks for member 7's points with this secret.
+async fn ask(gate: &TestGateway, secret: &str) -> Answer {
+    gate.send(&Request::post("/getPoints", "memberID=7").key(secret)).await
+}
+
+/// Waits until a running server answers a secret that it was told of just now.
+async fn works(gate: &TestGateway, secret: &str) {
+    eventually(ONE_SECOND, "the new secret works", || async { ask(gate, secret).await.status == 200 }).await;
+}
+
+/// Waits until a secret is refused, and holds that it stays so.
+async fn stops(gate: &TestGateway, secret: &str) {
+    eventually(ONE_SECOND, "02", || async { ask(gate, secret).await.code() == Some(2) }).await;
+    ask(gate, secret).await.is_refused(401, INCORRECT_KEY);
+}
+
+/// `r` of the `RateLimit` header: what would be let in now.
+fn remaining(answer: &Answer) -> u32 {
+    let header = answer.header("ratelimit").unwrap_or_else(|| panic!("no RateLimit: {answer:#?}"));
+    let r = header.split(';').find_map(|part| part.strip_prefix("r=")).unwrap();
+    r.parse().unwrap()
+}
+
+fn shown(gate: &TestGateway, id: &str) -> serde_json::Value {
+    serde_json::from_str(&gate.run(&["key", "show", id, "--json"]).done().stdout).unwrap()
+}
+
+#[tokio::test]
+async fn guarantee_7_a_rotated_key_has_two_secrets_until_the_overlap_ends_and_then_one() {
+    let gate = TestGateway::builder().key("bot").points("7", 3).start().await;
+    let (id, old) = (gate.key_id("bot"), gate.secret("bot").to_owned());
+    ask(&gate, &old).await.is("3");
+    let before = unix_now();
+    let new = rotate(&gate, &id, &["--overlap", "4s"]);
+    let after = unix_now();
+    let ends = shown(&gate, &id)["previous_until"].as_i64().unwrap();
+    assert!((before + 4..=after + 5).contains(&ends), "{before} {after} {ends}");
+    works(&gate, &new).await;
+    let mut kept = gate.connect().await;
+    let by_old = Request::post("/getPoints", "memberID=7").key(&old);
+    let mut served = 0;
+    loop {
+        let over = unix_now() >= ends; // judged before asking
+        let answer = kept.ask(&by_old).await;
+        if over {
+            answer.is_refused(401, INCORRECT_KEY);
+            break;
+        }
+        if unix_now() < ends {
+            answer.is("3").is_hit();
+            served += 1;
+        }
+    }
+    assert!(served > 0, "it never worked");
+    ask(&gate, &new).await.is("3").is_hit();
+    assert!(shown(&gate, &id).get("previous_until").is_none());
+}
+
+#[tokio::test]
+async fn both_secrets_of_a_rotated_key_are_one_key_with_one_budget() {
+    let gate = TestGateway::builder()
+        .key("bot")
+        .points("7", 3)
+        .set("limits.tiers.standard.rate", r#""1/h""#)
+        .set("limits.tiers.standard.burst", "1000")
+        .start()
+        .await;
+    let (id, old) = (gate.key_id("bot"), gate.secret("bot").to_owned());
+    assert_eq!(remaining(&ask(&gate, &old).await), 999);
+    let before = shown(&gate, &id);
+    let new = rotate(&gate, &id, &[]);
+    works(&gate, &new).await;
+    let mut left = remaining(&ask(&gate, &new).await);
+    for secret in [&old, &new, &old, &old, &new] {
+        let now = remaining(&ask(&gate, secret).await);
+        assert_eq!(now, left - 1);
+        left = now;
+    }
+    let mut after = shown(&gate, &id);
+    // Without --overlap it is a day, as the contract's line shows.
+    let ends = after.as_object_mut().unwrap().remove("previous_until").unwrap().as_i64().unwrap();
+    assert!((ends - unix_now()).abs_diff(86_400) < 60, "{ends}");
+    assert!(gate.run(&["key", "show", &id]).done().stdout.contains("the previous secret works until"));
+    // Its last use alone may have moved on.
+    for shown in [&mut after, &mut before.clone()] {
+        shown.as_object_mut().unwrap().remove("last_used");
+        assert_eq!(shown["id"], *id);
+    }
+    let names: Vec<&String> = after.as_object().unwrap().keys().collect();
+    assert!(names.iter().all(|name| after[*name] == before[*name]), "{before} {after}");
+    let listed = gate.run(&["key", "list", "--json"]).done().list();
+    let mut fields: Vec<&String> = listed[0].as_object().unwrap().keys().collect();
+    fields.sort();
+    assert_eq!(fields, ["created", "expires", "guild", "id", "last_used", "name", "scope", "tier"]);
+}
+
+#[tokio::test]
+async fn guarantee_7_without_an_overlap_the_old_secret_is_refused_even_when_the_answer_is_cached() {
+    let gate = TestGateway::builder().key("bot").key("other").points("7", 3).start().await;
+    let old = gate.secret("bot").to_owned();
+    ask(&gate, &old).await.is("3");
+    ask(&gate, &old).await.is("3").is_hit();
+    let new = rotate(&gate, &gate.key_id("bot"), &["--overlap", "0s"]);
+    stops(&gate, &old).await;
+    ask(&gate, &new).await.is("3").is_hit();
+    gate.set_points("bot", "7", 5).await.is_refused(401, INCORRECT_KEY);
+    gate.get_points("other", "7").await.is("3");
+}
+
+#[tokio::test]
+async fn guarantee_7_rotated_again_a_key_has_two_secrets_at_most() {
+    let gate = TestGateway::builder().key("bot").points("7", 3).start().await;
+    let (id, first) = (gate.key_id("bot"), gate.secret("bot").to_owned());
+    let second = rotate(&gate, &id, &[]);
+    works(&gate, &second).await;
+    ask(&gate, &first).await.is("3").is_hit();
+    let third = rotate(&gate, &id, &[]);
+    stops(&gate, &first).await;
+    ask(&gate, &second).await.is("3").is_hit();
+    ask(&gate, &third).await.is("3").is_hit();
+    // A hurry ends the one before, whatever it was promised.
+    let fourth = rotate(&gate, &id, &["--overlap", "0s"]);
+    stops(&gate, &third).await;
+    ask(&gate, &second).await.is_refused(401, INCORRECT_KEY);
+    ask(&gate, &fourth).await.is("3").is_hit();
+}
+
+#[tokio::test]
+async fn guarantee_7_a_revoked_key_ends_with_both_its_secrets_and_stays_so_after_a_restart() {
+    let mut gate = TestGateway::builder().key("bot").points("7", 3).start().await;
+    let (id, old) = (gate.key_id("bot"), gate.secret("bot").to_owned());
+    let new = rotate(&gate, &id, &[]);
+    works(&gate, &new).await;
+    ask(&gate, &old).await.is("3").is_hit();
+    gate.run(&["key", "revoke", &id]).done();
+    stops(&gate, &old).await;
+    stops(&gate, &new).await;
+    gate.restart_after_kill().await;
+    ask(&gate, &old).await.is_refused(401, INCORRECT_KEY);
+    ask(&gate, &new).await.is_refused(401, INCORRECT_KEY);
+}
+
+#[tokio::test]
+async fn both_secrets_are_known_to_a_server_that_starts_during_the_overlap() {
+    let mut gate = TestGateway::builder().key("bot").points("7", 3).start().await;
+    let new = rotate(&gate, &gate.key_id("bot"), &[]);
+    gate.restart_after_kill().await;
+    ask(&gate, &new).await.is("3");
+    gate.get_points("bot", "7").await.is("3").is_hit();
+}
+
+#[tokio::test]
+async fn guarantee_7_a_scope_that_is_taken_away_is_gone_within_a_second_and_can_be_given_back() {
+    let gate = TestGateway::builder().key("bot").points("7", 3).start().await;
+    let id = gate.key_id("bot");
+    gate.set_points("bot", "7", 4).await.is("Successfully set 'Ada' points to '4'");
+    gate.run(&["key", "set", &id, "--scope", "read"]).done();
+    let code = || async { gate.set_points("bot", "7", 5).await.code() };
+    eventually(ONE_SECOND, "15", || async { code().await == Some(15) }).await;
+    let points = gate.get_points("bot", "7").await.body;
+    gate.set_points("bot", "7", 6).await.is_refused(403, NOT_ALLOWED);
+    gate.get_points("bot", "7").await.is(&points);
+    gate.run(&["key", "set", &id, "--scope", "write"]).done();
+    eventually(ONE_SECOND, "no 15", || async { code().await.is_none() }).await;
+    gate.get_points("bot", "7").await.is("5");
+}
+
+#[tokio::test]
+async fn guarantee_7_a_tighter_tier_holds_within_a_second_and_refills_no_one() {
+    let gate = TestGateway::builder()
+        .key("bot")
+        .points("7", 3)
+        .set("limits.tiers.standard.rate", r#""1/h""#)
+        .set("limits.tiers.standard.burst", "1000")
+        .set("limits.tiers.tight.rate", r#""1/h""#)
+        .set("limits.tiers.tight.burst", "10")
+        .start()
+        .await;
+    let id = gate.key_id("bot");
+    let mut kept = gate.connect().await;
+    let request = gate.request("getPoints", "bot", "memberID=7");
+    // All but a few: what is left is less than one of ten.
+    for _ in 0..950 {
+        assert_eq!(kept.ask(&request).await.status, 200);
+    }
+    gate.run(&["key", "set", &id, "--tier", "tight"]).done();
+    let tight = |answer: &Answer| answer.header("ratelimit-policy").is_some_and(|p| p.starts_with("\"tight\";q=10;"));
+    eventually(ONE_SECOND, "the tier", || async { tight(&gate.get_points("bot", "7").await) }).await;
+    gate.get_points("bot", "7").await.is_too_many();
+    // Nor does the way back.
+    gate.run(&["key", "set", &id, "--default-tier"]).done();
+    let wide = |answer: &Answer| answer.header("ratelimit-policy").is_some_and(|p| p.starts_with("\"standard\";"));
+    eventually(ONE_SECOND, "the tier", || async { wide(&gate.get_points("bot", "7").await) }).await;
+    assert!(remaining(&gate.get_points("bot", "7").await) < 50);
+}
+
+#[tokio::test]
+async fn guarantee_7_an_end_that_is_set_comes_to_the_second_and_can_be_taken_away() {
+    let gate = TestGateway::builder().key("bot").points("7", 3).start().await;
+    let id = gate.key_id("bot");
+    gate.get_points("bot", "7").await.is("3");
+    // Long enough for the server to have heard of it by then.
+    let ends = unix_now() + 4;
+    gate.run(&["key", "set", &id, "--expires", &ends.to_string()]).done();
+    assert_eq!(shown(&gate, &id)["expires"], ends);
+    let mut served = 0;
+    loop {
+        let over = unix_now() >= ends; // judged before asking
+        let answer = gate.get_points("bot", "7").await;
+        if over {
+            answer.is_refused(401, INCORRECT_KEY);
+            break;
+        }
+        if unix_now() < ends {
+            answer.is("3").is_hit();
+            served += 1;
+        }
+    }
+    assert!(served > 0, "it never worked");
+    gate.run(&["key", "rotate", &id]).failed(1).names(&[&id, "has expired", "key set"]);
+    gate.run(&["key", "set", &id, "--expires", "never"]).done();
+    eventually(ONE_SECOND, "it works again", || async { gate.get_points("bot", "7").await.status == 200 }).await;
+    assert!(shown(&gate, &id)["expires"].is_null());
+}
+
+#[test]
+fn what_is_set_of_a_key_is_changed_and_the_rest_stays() {
+    let (world, id) = world();
+    let row = || world.run(&["key", "list", "--json"]).done().list().remove(0);
+    let mut expected = row();
+    for (change, field, value) in [
+        (&["--name", "Ada's bot"][..], "name", serde_json::json!("Ada's bot")),
+        (&["--tier", "gold"], "tier", "gold".into()),
+        (&["--scope", "read"], "scope", "read".into()),
+        (&["--expires", "4102444800"], "expires", 4_102_444_800_i64.into()),
+        (&["--default-tier"], "tier", "standard".into()),
+        (&["--expires", "never"], "expires", serde_json::Value::Null),
+    ] {
+        let ran = world.run(&[&["key", "set", &id], change].concat()).done();
+        assert_eq!(ran.stdout, "");
+        expected[field] = value;
+        assert_eq!(row(), expected, "{change:?}");
+    }
+    world.run(&["key", "set", &id, "--name", "b", "--tier", "gold", "--scope", "write", "--expires", "1h"]).done();
+    let row = row();
+    assert_eq!((&row["name"], &row["tier"], &row["scope"]), (&"b".into(), &"gold".into(), &"write".into()));
+    assert!((row["expires"].as_i64().unwrap() - unix_now()).abs_diff(3600) < 60, "{row}");
+}
+
+#[test]
+fn a_change_that_makes_no_sense_is_refused_by_name_and_changes_nothing() {
+    let (world, id) = world();
+    let before = world.run(&["key", "list", "--json"]).done().stdout;
+    let ran = |args: &[&str]| world.run(&[&["key"], args].concat());
+    ran(&["set", &id]).failed(2).names(&["--tier", "--scope", "--name", "--expires"]);
+    ran(&["set", &id, "--tier", "gold", "--default-tier"]).failed(2);
+    ran(&["set", &id, "--scope", "admin"]).failed(2).names(&["admin"]);
+    ran(&["set", &id, "--expires", "soon"]).failed(2).names(&["soon", "never"]);
+    ran(&["set", &id, "--name", "x", "--tier", "golf"]).failed(1).names(&["golf", "gold", "standard"]);
+    ran(&["set", &id, "--name", "x", "--expires", "1000"]).failed(1).names(&["--expires"]);
+    ran(&["set", "nobody", "--name", "x"]).failed(1).names(&["nobody"]);
+    ran(&["rotate"]).failed(2);
+    ran(&["rotate", "nobody"]).failed(1).names(&["nobody"]);
+    ran(&["rotate", &id, "--overlap", "366d"]).failed(2).names(&["366d", "365d"]);
+    ran(&["rotate", &id, "--overlap", "soon"]).failed(2).names(&["soon"]);
+    assert_eq!(world.run(&["key", "list", "--json"]).done().stdout, before);
+    // A tier may have any name, "default" among them.
+    world.write("gateway.toml", "[limits.tiers.standard]\n[limits.tiers.default]\nrate = \"1/s\"\n");
+    world.run(&["key", "set", &id, "--tier", "default"]).done();
+    assert_eq!(world.run(&["key", "list", "--json"]).done().list()[0]["tier"], "default");
+}
+
+#[tokio::test]
+async fn guarantee_9_neither_the_old_nor_the_new_secret_is_in_the_stores_files() {
+    let gate = TestGateway::builder().key("bot").points("7", 3).start().await;
+    let old = gate.secret("bot").to_owned();
+    // Who reads an older state keeps the WAL from being emptied into the store.
+    let reader = rusqlite::Connection::open(gate.world().path("guildgate.db")).unwrap();
+    reader.execute_batch("BEGIN; SELECT count(*) FROM key").unwrap();
+    let new = rotate(&gate, &gate.key_id("bot"), &[]);
+    works(&gate, &new).await;
+    ask(&gate, &old).await.is("3").is_hit();
+    let holds = |bytes: &[u8], needle: &[u8]| bytes.windows(needle.len()).any(|w| w == needle);
+    // Both are looked through where they must be found: as digests.
+    for (file, secret) in [("guildgate.db", &old), ("guildgate.db-wal", &old), ("guildgate.db-wal", &new)] {
+        assert!(holds(&gate.world().read(file), &Sha256::digest(secret)), "{file} is not where the digests are");
+    }
+    for (path, bytes) in gate.world().files() {
+        for secret in [&old, &new] {
+            // The random part alone would do for a thief.
+            assert!(!holds(&bytes, &secret.as_bytes()[3..46]), "{} holds a key", path.display());
+        }
+    }
+}
+
+/// A key of the store that the first schema's version wrote (see the store's own test of it).
+const KEY_OF_THE_FIRST_SCHEMA: &str = "gg_8iW4pFpttcDb3mEj3pcflacxRlVrvb8hBr4XNcxMaBE0qG8EC";
+
+#[tokio::test]
+async fn a_store_of_the_first_schema_is_served_and_its_keys_can_be_rotated() {
+    let world = World::new(
+        "[server]\nlisten = [\"127.0.0.1:0\"]\n[admin]\nlisten = \"\"\n\
+         [limits.tiers.standard]\nrate = \"1000000/s\"\nburst = 1000000\n",
+    );
+    let store = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/store-v1.db");
+    world.write("guildgate.db", std::fs::read(store).unwrap());
+    let mut process = world.serve(&[]);
+    let address = process.ready().await;
+    let ask = async |secret: &str| {
+        let request = Request::post("/getPoints", "memberID=190551803669118976").key(secret);
+        Connection::to(address).await.ask(&request).await
+    };
+    ask(KEY_OF_THE_FIRST_SCHEMA).await.is("1250");
+    let new = world.run(&["key", "rotate", "k_e17ruxhl", "--overlap", "0s"]).done().stdout;
+    eventually(ONE_SECOND, "02", || async { ask(KEY_OF_THE_FIRST_SCHEMA).await.code() == Some(2) }).await;
+    ask(new.trim_end()).await.is("1250").is_hit();
+}
+
+/// A world with the tiers standard and gold and one key, and that key's id.
+fn world() -> (World, String) {
+    let world = World::new("[limits.tiers.standard]\n[limits.tiers.gold]\nrate = \"100/s\"\nburst = 200\n");
+    world.run(&["guild", "add", GUILD, "--name", "Night Watch"]).done();
+    world.run(&["key", "create", "--guild", GUILD, "--name", "bot"]).done();
+    let id = world.run(&["key", "list", "--json"]).done().list()[0]["id"].as_str().unwrap().to_owned();
+    (world, id)
+}

@@ -1,0 +1,299 @@
+//! Contract section 3, `keys.source = "origin"`: the origin alone knows the keys, and its answers
+//! teach them.
+
+use crate::support::*;
+
+fn gate() -> Builder {
+    TestGateway::before_http().key("bot").points("7", 3).keys_at_the_origin()
+}
+
+fn get_points(secret: &str, member: &str) -> Request {
+    Request::post("/getPoints", format!("memberID={member}")).key(secret)
+}
+
+/// Waits until requests sent before this have been read: those sent later were answered.
+async fn settle(gate: &TestGateway) {
+    for _ in 0..40 {
+        assert_eq!(gate.send(&Request::bare("GET", "/healthz")).await.status, 200);
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_the_origin_takes_is_answered_from_memory_afterwards() {
+    let gate = gate().start().await;
+    let first = gate.get_points("bot", "7").await;
+    assert!(
+        first.is("3").is_miss().header("ratelimit").is_some(),
+        "once proven, the key's limits are told: {first:#?}"
+    );
+    gate.get_points("bot", "7").await.is("3").is_hit();
+    assert_eq!(gate.origin().asked("getPoints"), 1);
+    let seen = &gate.origin().seen()[0];
+    assert_eq!(seen.header("authorization"), Some(gate.secret("bot")));
+}
+
+#[tokio::test]
+async fn an_02_is_remembered_for_refused_for_and_then_asked_about_again() {
+    let gate = gate().set("keys.refused_for", r#""1s""#).start().await;
+    let stranger = get_points("stranger", "7");
+    for member in ["7", "8", "9"] {
+        let refused = gate.send(&get_points("stranger", member)).await;
+        refused.is_refused(401, INCORRECT_KEY);
+        assert!(refused.header("ratelimit").is_none(), "{refused:#?}");
+    }
+    assert_eq!(gate.origin().asked("getPoints"), 1);
+    gate.origin().let_in("stranger", GUILD);
+    eventually(PATIENCE, "the key is asked about again", || async { gate.send(&stranger).await.status == 200 }).await;
+    assert_eq!(gate.origin().asked("getPoints"), 2);
+}
+
+#[tokio::test]
+async fn an_unknown_key_is_asked_about_once_however_many_requests_bring_it() {
+    let gate = gate().key("other").start().await;
+    let hold = Gate::shut();
+    gate.origin().next("getPoints", Act::HoldAnswer(hold.clone()));
+    let mut asking = Vec::new();
+    for member in 0..30 {
+        let mut connection = gate.connect().await;
+        connection.send(gate.request("getPoints", "bot", &format!("memberID={member}")).bytes()).await;
+        if member == 0 {
+            gate.origin().has_been_asked("getPoints", 1).await;
+        }
+        asking.push(connection);
+    }
+    settle(&gate).await;
+    assert_eq!(gate.origin().asked("getPoints"), 1, "one question about the key, whatever they ask");
+    gate.get_points("other", "7").await.is("3"); // nobody else waits for it
+    hold.open();
+    for (member, connection) in asking.iter_mut().enumerate() {
+        connection.answer().await.is(if member == 7 { "3" } else { "0" });
+    }
+}
+
+#[tokio::test]
+async fn a_refused_key_is_refused_to_everyone_who_waited_for_the_one_question() {
+    let gate = gate().start().await;
+    let hold = Gate::shut();
+    gate.origin().next("getPoints", Act::HoldAnswer(hold.clone()));
+    let mut asking = Vec::new();
+    for member in 0..20 {
+        let mut connection = gate.connect().await;
+        connection.send(get_points("stranger", &member.to_string()).bytes()).await;
+        asking.push(connection);
+    }
+    gate.origin().has_been_asked("getPoints", 1).await;
+    settle(&gate).await;
+    hold.open();
+    for connection in &mut asking {
+        connection.answer().await.is_refused(401, INCORRECT_KEY);
+    }
+    assert_eq!(gate.origin().asked("getPoints"), 1);
+}
+
+#[tokio::test]
+async fn a_question_that_fails_is_answered_to_all_and_proves_and_refuses_nothing() {
+    let gate = gate().set("origin.retries", "0").start().await;
+    let hold = Gate::shut();
+    gate.origin().next("getPoints", Act::HoldThen(hold.clone(), 500, "oh".into()));
+    let mut asking = Vec::new();
+    for member in 0..10 {
+        let mut connection = gate.connect().await;
+        connection.send(gate.request("getPoints", "bot", &format!("memberID={member}")).bytes()).await;
+        asking.push(connection);
+    }
+    gate.origin().has_been_asked("getPoints", 1).await;
+    settle(&gate).await;
+    hold.open();
+    for connection in &mut asking {
+        connection.answer().await.is_refused(502, NO_ANSWER);
+    }
+    assert_eq!(gate.origin().asked("getPoints"), 1);
+    gate.get_points("bot", "7").await.is("3");
+}
+
+#[tokio::test]
+async fn a_leader_that_hangs_up_harms_no_one_who_waits_for_the_same_key() {
+    let gate = gate().start().await;
+    let hold = Gate::shut();
+    gate.origin().next("getPoints", Act::HoldAnswer(hold.clone()));
+    let mut leader = gate.connect().await;
+    leader.send(gate.request("getPoints", "bot", "memberID=1").bytes()).await;
+    gate.origin().has_been_asked("getPoints", 1).await;
+    let mut follower = gate.connect().await;
+    follower.send(gate.request("getPoints", "bot", "memberID=7").bytes()).await;
+    settle(&gate).await;
+    drop(leader);
+    hold.open();
+    follower.answer().await.is("3");
+}
+
+#[tokio::test]
+async fn a_write_may_be_the_question_and_happens_once() {
+    let gate = gate().start().await;
+    let hold = Gate::shut();
+    gate.origin().next("setPoints", Act::HoldAnswer(hold.clone()));
+    let mut writer = gate.connect().await;
+    writer.send(gate.request("setPoints", "bot", "memberID=7&amount=5").bytes()).await;
+    gate.origin().has_been_asked("setPoints", 1).await;
+    let mut reader = gate.connect().await;
+    reader.send(gate.request("getPoints", "bot", "memberID=7").bytes()).await;
+    settle(&gate).await;
+    assert_eq!(gate.origin().asked("getPoints"), 0, "it waits for what becomes of the key");
+    hold.open();
+    writer.answer().await.is("Successfully set 'Ada' points to '5'");
+    reader.answer().await.is("5");
+    assert_eq!(gate.origin().asked("setPoints"), 1);
+}
+
+#[tokio::test]
+async fn a_write_with_an_unknown_key_is_02_and_changes_nothing() {
+    let gate = gate().start().await;
+    let write = Request::post("/setPoints", "memberID=7&amount=9").key("stranger");
+    gate.send(&write).await.is_refused(401, INCORRECT_KEY);
+    gate.send(&write).await.is_refused(401, INCORRECT_KEY);
+    assert_eq!(gate.origin().asked("setPoints"), 1);
+    gate.get_points("bot", "7").await.is("3");
+}
+
+#[tokio::test]
+async fn parameters_are_judged_before_the_origin_is_asked_about_a_key() {
+    let gate = gate().start().await;
+    for (body, line) in [
+        ("", "04 | Param 'memberID' is not provided!"),
+        ("memberID=x", "05 | Param 'memberID' should contain only integers!"),
+        ("memberID=1&memberID=2", "08 | Param 'memberID' is provided more than once!"),
+    ] {
+        gate.send(&Request::post("/getPoints", body).key("stranger")).await.is_refused(400, line);
+    }
+    assert!(gate.origin().seen().is_empty());
+}
+
+#[tokio::test]
+async fn an_03_of_the_origin_proves_a_key() {
+    let gate = gate().set("limits.strangers.burst", "1").set("limits.strangers.rate", r#""1/h""#).start().await;
+    let gone = "03 | Error while retrieving guild using this API key. Is Guildgate still on guild?";
+    gate.origin().next("getPoints", Act::say(403, gone));
+    let answer = gate.get_points("bot", "7").await;
+    answer.is_refused(403, gone);
+    assert!(answer.header("ratelimit").is_some(), "{answer:#?}");
+    gate.get_points("bot", "7").await.is("3"); // its address was paid back, and a refusal is not kept
+}
+
+#[tokio::test]
+async fn the_cached_answers_of_one_key_are_nobody_elses() {
+    let gate = gate().key_of_guild("elsewhere", "99").key("twin").start().await;
+    gate.origin().put_points_in("99", "7", 99);
+    gate.get_points("bot", "7").await.is("3");
+    gate.get_points("elsewhere", "7").await.is("99").is_miss();
+    gate.get_points("twin", "7").await.is("3").is_miss(); // who knows that they are of one guild?
+    gate.get_points("elsewhere", "7").await.is("99").is_hit();
+    gate.get_points("bot", "7").await.is("3").is_hit();
+}
+
+#[tokio::test]
+async fn a_key_that_the_origin_takes_no_more_stops_within_accepted_for_its_cached_answers_included() {
+    let gate = gate().set("keys.accepted_for", r#""1s""#).set("cache.points.ttl", r#""1h""#).start().await;
+    gate.get_points("bot", "7").await.is("3");
+    gate.origin().lock_out(gate.secret("bot"));
+    eventually(ONE_SECOND, "the key is refused", || async { gate.get_points("bot", "7").await.code() == Some(2) })
+        .await;
+    gate.get_points("bot", "7").await.is_refused(401, INCORRECT_KEY);
+}
+
+#[tokio::test]
+async fn a_key_in_use_is_asked_about_again_when_its_time_is_over_and_goes_on() {
+    let gate = gate().set("keys.accepted_for", r#""1s""#).set("cache.points.ttl", r#""1h""#).start().await;
+    gate.get_points("bot", "7").await.is("3").is_miss();
+    gate.get_points("bot", "7").await.is("3").is_hit();
+    gate.origin().has_been_asked("getPoints", 1).await;
+    eventually(PATIENCE, "the key is asked about again", || async {
+        gate.get_points("bot", "7").await.is("3");
+        gate.origin().asked("getPoints") == 2
+    })
+    .await;
+    gate.get_points("bot", "7").await.is("3").is_hit();
+}
+
+#[tokio::test]
+async fn an_02_to_a_known_key_stops_it_at_once() {
+    let gate = gate().set("cache.points.ttl", r#""1h""#).start().await;
+    gate.get_points("bot", "7").await.is("3");
+    gate.origin().lock_out(gate.secret("bot"));
+    gate.get_points("bot", "7").await.is("3").is_hit();
+    gate.get_points("bot", "8").await.is_refused(401, INCORRECT_KEY);
+    gate.get_points("bot", "7").await.is_refused(401, INCORRECT_KEY);
+}
+
+#[tokio::test]
+async fn a_lapsed_key_gets_no_stale_answer_while_the_origin_fails() {
+    let gate = gate()
+        .set("keys.accepted_for", r#""1s""#)
+        .set("cache.points.ttl", r#""1h""#)
+        .set("cache.points.stale_if_error", r#""1h""#)
+        .start()
+        .await;
+    gate.get_points("bot", "7").await.is("3");
+    gate.origin().always(Act::say(500, "oh"));
+    eventually(ONE_SECOND, "nothing is given to it", || async { gate.get_points("bot", "7").await.code() == Some(20) })
+        .await;
+}
+
+#[tokio::test]
+async fn what_one_key_read_amid_a_write_the_other_key_of_its_guild_never_sees_undone() {
+    let gate = gate().key("twin").start().await;
+    for key in ["bot", "twin"] {
+        gate.get_points(key, "1").await.is("0"); // both are known
+    }
+    // The write takes effect at once, and its answer is held.
+    let written = Gate::shut();
+    gate.origin().next("setPoints", Act::HoldAnswer(written.clone()));
+    // Begun before the write: what it saw is old, and it lands late.
+    let old = Gate::shut();
+    gate.origin().next("getPoints", Act::HoldAnswer(old.clone()));
+    let mut early = gate.connect().await;
+    early.send(gate.request("getPoints", "bot", "memberID=7").bytes()).await;
+    gate.origin().has_been_asked("getPoints", 3).await;
+    let mut writer = gate.connect().await;
+    writer.send(gate.request("setPoints", "bot", "memberID=7&amount=5").bytes()).await;
+    gate.origin().has_been_asked("setPoints", 1).await;
+    gate.get_points("twin", "7").await.is("5");
+    old.open();
+    early.answer().await.is("3");
+    for key in ["bot", "twin", "bot"] {
+        gate.get_points(key, "7").await.is("5");
+    }
+    written.open();
+    writer.answer().await.is("Successfully set 'Ada' points to '5'");
+    gate.get_points("bot", "7").await.is("5");
+}
+
+#[tokio::test]
+async fn what_one_key_read_amid_a_write_is_not_undone_by_a_flight_of_the_other_begun_amid_it() {
+    let gate = gate().key("twin").start().await;
+    for key in ["bot", "twin"] {
+        gate.get_points(key, "1").await.is("0");
+    }
+    let (unwritten, old) = (Gate::shut(), Gate::shut());
+    // Under way at the gateway, and not yet in effect at the origin.
+    gate.origin().next("setPoints", Act::HoldAll(unwritten.clone()));
+    let mut writer = gate.connect().await;
+    writer.send(gate.request("setPoints", "bot", "memberID=7&amount=5").bytes()).await;
+    gate.origin().has_been_asked("setPoints", 1).await;
+    gate.origin().next("getPoints", Act::HoldAnswer(old.clone()));
+    let mut early = gate.connect().await;
+    early.send(gate.request("getPoints", "bot", "memberID=7").bytes()).await;
+    gate.origin().has_been_asked("getPoints", 3).await;
+    // Somebody else's write, so that the value moves while ours is still open.
+    gate.origin().put_points("7", 4);
+    gate.get_points("twin", "7").await.is("4");
+    // A reader that comes now must not join the flight that saw 3, nor find what it brought.
+    let mut late = gate.connect().await;
+    late.send(gate.request("getPoints", "bot", "memberID=7").bytes()).await;
+    late.answer().await.is("4");
+    old.open();
+    early.answer().await.is("3");
+    gate.get_points("bot", "7").await.is("4");
+    unwritten.open();
+    writer.answer().await.is("Successfully set 'Ada' points to '5'");
+    gate.get_points("twin", "7").await.is("5");
+}

@@ -1,0 +1,146 @@
+//! Contract section 1, "Order", and guarantee 6, where the origin alone knows the keys: who pays.
+
+use nix::sys::signal::Signal;
+
+use crate::support::*;
+
+/// An address may bring two unproven keys, and no more for an hour.
+fn gate() -> Builder {
+    TestGateway::before_http()
+        .key("bot")
+        .points("7", 3)
+        .keys_at_the_origin()
+        .set("limits.strangers.rate", r#""1/h""#)
+        .set("limits.strangers.burst", "2")
+}
+
+fn stranger(secret: &str) -> Request {
+    Request::post("/getPoints", "memberID=7").key(secret)
+}
+
+#[tokio::test]
+async fn a_proven_key_is_paid_back_and_a_refused_one_is_not() {
+    let mut builder = gate();
+    for n in 0..10 {
+        builder = builder.key(&format!("good{n}"));
+    }
+    let gate = builder.start().await;
+    for n in 0..10 {
+        gate.get_points(&format!("good{n}"), "7").await.is("3");
+    }
+    for n in 0..2 {
+        gate.send(&stranger(&format!("bad{n}"))).await.is_refused(401, INCORRECT_KEY);
+    }
+    gate.send(&stranger("bad2")).await.is_too_many();
+    assert_eq!(gate.origin().asked("getPoints"), 12, "who cannot pay is not asked about");
+}
+
+#[tokio::test]
+async fn a_known_key_pays_nothing_for_a_stranger_at_its_address_even_when_its_time_is_over() {
+    let gate = gate().set("keys.accepted_for", r#""1s""#).start().await;
+    gate.get_points("bot", "7").await.is("3");
+    for n in 0..2 {
+        gate.send(&stranger(&format!("bad{n}"))).await.is_refused(401, INCORRECT_KEY);
+    }
+    gate.send(&stranger("bad2")).await.is_too_many();
+    // Past its time, and asked about again: it is its own limits that let it in.
+    let before = gate.origin().asked("getPoints");
+    eventually(PATIENCE, "the key is asked about again", || async {
+        gate.get_points("bot", "7").await.is("3");
+        gate.origin().asked("getPoints") > before
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn everyone_who_waited_for_a_good_key_is_paid_back() {
+    let gate = gate().set("limits.strangers.burst", "20").start().await;
+    let hold = Gate::shut();
+    gate.origin().next("getPoints", Act::HoldAnswer(hold.clone()));
+    let mut asking = Vec::new();
+    for member in 0..20 {
+        let mut connection = gate.connect().await;
+        connection.send(gate.request("getPoints", "bot", &format!("memberID={member}")).bytes()).await;
+        asking.push(connection);
+    }
+    gate.origin().has_been_asked("getPoints", 1).await;
+    for _ in 0..40 {
+        assert_eq!(gate.send(&Request::bare("GET", "/healthz")).await.status, 200);
+    }
+    gate.send(&stranger("bad")).await.is_too_many(); // all of it is charged now
+    hold.open();
+    for connection in &mut asking {
+        assert_eq!(connection.answer().await.status, 200);
+    }
+    for n in 0..20 {
+        gate.send(&stranger(&format!("bad{n}"))).await.is_refused(401, INCORRECT_KEY);
+    }
+    gate.send(&stranger("one more")).await.is_too_many();
+}
+
+#[tokio::test]
+async fn a_learned_key_is_held_to_the_default_tier_from_its_first_request_on() {
+    let gate = gate()
+        .key("other")
+        .set("limits.tiers.standard.rate", r#""1/h""#)
+        .set("limits.tiers.standard.burst", "3")
+        .start()
+        .await;
+    for _ in 0..3 {
+        gate.get_points("bot", "7").await.is("3");
+    }
+    let refused = gate.get_points("bot", "7").await;
+    refused.is_too_many();
+    assert!(refused.header("ratelimit").unwrap().starts_with("\"standard\";r=0;t="), "{refused:#?}");
+    gate.get_points("other", "7").await.is("3");
+}
+
+#[tokio::test]
+async fn a_key_that_is_refused_and_taken_again_is_not_refilled() {
+    let gate = gate()
+        .set("limits.tiers.standard.rate", r#""1/h""#)
+        .set("limits.tiers.standard.burst", "3")
+        .set("limits.strangers.burst", "1000")
+        .set("keys.refused_for", r#""1s""#)
+        .set("cache.points.ttl", r#""0s""#)
+        .start()
+        .await;
+    gate.get_points("bot", "7").await.is("3");
+    gate.origin().lock_out(gate.secret("bot"));
+    gate.get_points("bot", "7").await.is_refused(401, INCORRECT_KEY);
+    gate.origin().let_in(gate.secret("bot"), GUILD);
+    eventually(PATIENCE, "the key is taken again", || async { gate.get_points("bot", "7").await.status == 200 }).await;
+    gate.get_points("bot", "7").await.is_too_many();
+}
+
+#[tokio::test]
+async fn a_reload_refills_no_learned_key_and_holds_it_to_the_new_limits() {
+    let mut gate =
+        gate().set("limits.tiers.standard.rate", r#""1/h""#).set("limits.tiers.standard.burst", "2").start().await;
+    for _ in 0..2 {
+        gate.get_points("bot", "7").await.is("3");
+    }
+    let config = String::from_utf8(gate.world().read("gateway.toml")).unwrap();
+    let wider = config.replace("burst = 2\nrate = \"1/h\"", "burst = 50\nrate = \"1/h\"");
+    assert_ne!(wider, config);
+    gate.world().write("gateway.toml", wider);
+    gate.process().signal(Signal::SIGHUP);
+    eventually(PATIENCE, "the new limits are told", || async {
+        let answer = gate.get_points("bot", "7").await;
+        answer.is_too_many();
+        answer.header("ratelimit-policy").is_some_and(|policy| policy.contains("q=50"))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_source_cannot_cease_to_be_the_origin_while_running() {
+    let mut gate = gate().start().await;
+    gate.get_points("bot", "7").await.is("3");
+    let config = String::from_utf8(gate.world().read("gateway.toml")).unwrap();
+    gate.world().write("gateway.toml", config.replace("source = \"origin\"", "source = \"store\""));
+    gate.process().signal(Signal::SIGHUP);
+    let what = "keys.source cannot become or cease to be \"origin\" while running";
+    eventually(PATIENCE, what, || async { gate.stderr().contains(what) }).await;
+    gate.get_points("bot", "7").await.is("3");
+}

@@ -1,0 +1,132 @@
+//! Contract section 3, `[limits]`: what a tier may say beside its rate.
+
+use crate::support::*;
+
+fn gate() -> Builder {
+    TestGateway::before_http().key("bot").key_of_tier("slow", "slow").points("7", 3)
+}
+
+/// Waits until requests sent before this have been read: those sent later were answered.
+async fn settle(gate: &TestGateway) {
+    for _ in 0..40 {
+        assert_eq!(gate.send(&Request::bare("GET", "/healthz")).await.status, 200);
+    }
+}
+
+#[tokio::test]
+async fn over_in_flight_a_request_is_12_to_come_again_in_a_second_and_costs_nothing() {
+    let gate = gate()
+        .set("limits.tiers.slow.in_flight", "2")
+        .set("limits.tiers.slow.rate", r#""1/h""#)
+        .set("limits.tiers.slow.burst", "3")
+        .start()
+        .await;
+    let hold = Gate::shut();
+    gate.origin().always(Act::HoldAnswer(hold.clone()));
+    let mut under_way = Vec::new();
+    for member in ["7", "8"] {
+        let mut connection = gate.connect().await;
+        connection.send(gate.request("getPoints", "slow", &format!("memberID={member}")).bytes()).await;
+        under_way.push(connection);
+    }
+    gate.origin().has_been_asked("getPoints", 2).await;
+    for _ in 0..5 {
+        assert_eq!(gate.get_points("slow", "9").await.is_too_many(), 1);
+    }
+    hold.open();
+    for (connection, points) in under_way.iter_mut().zip(["3", "0"]) {
+        connection.answer().await.is(points);
+    }
+    gate.get_points("bot", "7").await.is("3"); // a neighbour has its own
+    gate.get_points("slow", "7").await.is("3");
+    gate.get_points("slow", "7").await.is_too_many();
+}
+
+#[tokio::test]
+async fn a_caller_that_hangs_up_gives_its_place_in_flight_back() {
+    let gate = gate().set("limits.tiers.slow.in_flight", "1").set("origin.timeout", r#""2s""#).start().await;
+    for round in 0..3 {
+        let hold = Gate::shut();
+        gate.origin().next("getPoints", Act::HoldAnswer(hold.clone()));
+        let mut connection = gate.connect().await;
+        connection.send(gate.request("getPoints", "slow", &format!("memberID={round}")).bytes()).await;
+        gate.origin().has_been_asked("getPoints", round + 1).await;
+        drop(connection);
+        hold.open();
+        settle(&gate).await;
+    }
+    eventually(PATIENCE, "its place is given back", || async { gate.get_points("slow", "0").await.status == 200 })
+        .await;
+}
+
+#[tokio::test]
+async fn a_slow_body_holds_a_place_in_flight() {
+    let gate = gate().set("limits.tiers.slow.in_flight", "1").start().await;
+    let request = gate.request("getPoints", "slow", "memberID=7");
+    let mut slow = gate.connect().await;
+    slow.send(request.head()).await;
+    settle(&gate).await;
+    gate.get_points("slow", "7").await.is_too_many();
+    slow.send("memberID=7").await;
+    slow.answer().await.is("3");
+    gate.get_points("slow", "7").await.is("3");
+}
+
+#[tokio::test]
+async fn over_daily_a_request_is_12_until_the_utc_day_ends() {
+    let gate = gate().set("limits.tiers.slow.daily", "3").start().await;
+    let before = unix_now();
+    for _ in 0..3 {
+        let answer = gate.get_points("slow", "7").await;
+        let policy = answer.is("3").header("ratelimit-policy").unwrap();
+        assert!(policy.ends_with("\"slow-daily\";q=3;w=86400"), "{policy}");
+    }
+    let refused = gate.get_points("slow", "7").await;
+    let wait = i64::try_from(refused.is_too_many()).unwrap();
+    let midnight = (before / 86_400 + 1) * 86_400;
+    assert!((midnight - unix_now()..=midnight - before).contains(&wait), "{wait} s, midnight is at {midnight}");
+    assert!(refused.header("ratelimit").unwrap().contains("\"slow-daily\";r=0;t="), "{refused:#?}");
+    gate.get_points("bot", "7").await.is("3");
+}
+
+#[tokio::test]
+async fn a_candidate_is_counted_on_the_same_requests_and_refuses_nothing() {
+    let mut gate = gate()
+        .set("limits.tiers.slow.candidate", r#"{ rate = "1/h", burst = 2 }"#)
+        .set("log.access", r#""access.log""#)
+        .start()
+        .await;
+    for _ in 0..5 {
+        let answer = gate.get_points("slow", "7").await;
+        assert!(!answer.is("3").header("ratelimit-policy").unwrap().contains("candidate"), "{answer:#?}");
+    }
+    gate.get_points("bot", "7").await.is("3");
+    assert_eq!(gate.stop().await, Some(0));
+    let log = String::from_utf8(gate.world().read("access.log")).unwrap();
+    assert_eq!(log.lines().filter(|line| line.ends_with(" over_candidate")).count(), 3, "{log}");
+    let told = gate.stderr();
+    let line = told.lines().find(|line| line.contains("requests over a limit")).unwrap_or_else(|| panic!("{told}"));
+    assert!(line.contains("slow") && line.contains("candidate=3") && line.contains("rate=0"), "{line}");
+}
+
+#[tokio::test]
+async fn in_shadow_every_limit_is_counted_and_reported_and_none_refuses() {
+    let mut gate = gate()
+        .set("limits.shadow", "true")
+        .set("limits.tiers.slow.burst", "2")
+        .set("limits.tiers.slow.rate", r#""1/h""#)
+        .set("limits.tiers.slow.daily", "1")
+        .set("limits.strangers.burst", "1")
+        .start()
+        .await;
+    for _ in 0..5 {
+        gate.get_points("slow", "7").await.is("3");
+    }
+    for _ in 0..5 {
+        gate.send(&Request::post("/getPoints", "memberID=7").key("stranger")).await.is_refused(401, INCORRECT_KEY);
+    }
+    assert_eq!(gate.stop().await, Some(0));
+    let told = gate.stderr();
+    let line = told.lines().find(|line| line.contains("requests over a limit")).unwrap_or_else(|| panic!("{told}"));
+    assert!(line.contains("none was refused") && line.contains("daily=4"), "{line}");
+}

@@ -1,0 +1,86 @@
+//! Contract section 3, `daily`: counted by the UTC day, kept across restarts, exact to within one
+//! second's worth after kill -9.
+
+use std::time::Duration;
+
+use crate::support::*;
+
+/// Five requests a day, wherever the keys are.
+fn daily(builder: Builder) -> Builder {
+    builder.key("bot").points("7", 3).set("limits.tiers.standard.daily", "5")
+}
+
+fn everywhere() -> [Builder; 3] {
+    [
+        daily(TestGateway::builder()),
+        daily(TestGateway::before_http()),
+        daily(TestGateway::before_http()).keys_at_the_origin(),
+    ]
+}
+
+async fn let_in(gate: &TestGateway) -> usize {
+    let mut let_in = 0;
+    for _ in 0..7 {
+        let_in += usize::from(gate.get_points("bot", "7").await.status == 200);
+    }
+    let_in
+}
+
+#[tokio::test]
+async fn a_days_count_goes_on_after_a_restart() {
+    for builder in everywhere() {
+        let mut gate = builder.start().await;
+        for _ in 0..3 {
+            gate.get_points("bot", "7").await.is("3");
+        }
+        assert_eq!(gate.restart().await, Some(0));
+        assert_eq!(let_in(&gate).await, 2);
+        assert_eq!(gate.restart().await, Some(0));
+        assert_eq!(let_in(&gate).await, 0);
+    }
+}
+
+#[tokio::test]
+async fn a_days_count_of_more_than_a_second_ago_survives_kill_9() {
+    for builder in everywhere() {
+        let mut gate = builder.start().await;
+        for _ in 0..3 {
+            gate.get_points("bot", "7").await.is("3");
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await; // the promise is one second
+        gate.restart_after_kill().await;
+        assert_eq!(let_in(&gate).await, 2);
+    }
+}
+
+#[tokio::test]
+async fn a_key_taken_away_and_put_back_does_not_get_its_day_back() {
+    let gate = daily(TestGateway::before_http()).start().await;
+    for _ in 0..5 {
+        gate.get_points("bot", "7").await.is("3");
+    }
+    let keys = gate.world().read("keys.toml");
+    gate.world().write("keys.toml", "# nobody\n");
+    eventually(PATIENCE, "the key is gone", || async { gate.get_points("bot", "7").await.code() == Some(2) }).await;
+    gate.world().write("keys.toml", keys);
+    eventually(PATIENCE, "the key is back", || async { gate.get_points("bot", "7").await.code() == Some(12) }).await;
+}
+
+#[tokio::test]
+async fn two_servers_on_one_store_come_to_know_of_each_others_counts() {
+    let gate = daily(TestGateway::builder()).start().await;
+    for _ in 0..3 {
+        gate.get_points("bot", "7").await.is("3");
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await; // until its count is written down
+    let mut second = gate.world().serve(&[]);
+    let address = second.ready().await;
+    let ask = || async {
+        let request = gate.request("getPoints", "bot", "memberID=7");
+        Connection::to(address).await.ask(&request).await
+    };
+    assert_eq!(ask().await.status, 200);
+    assert_eq!(ask().await.status, 200);
+    assert_eq!(ask().await.code(), Some(12));
+    second.kill_hard();
+}
