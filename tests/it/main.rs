@@ -32,7 +32,9 @@ mod guarantee_9_silent;
 
 mod limits;
 mod limits_daily;
+mod limits_reload;
 
+mod keys_file;
 mod keys_learned;
 mod keys_learned_fair;
 
