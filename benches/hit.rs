@@ -9,7 +9,7 @@ use std::num::NonZeroU32;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use guildgate::clock::{Clock, Tick};
@@ -20,6 +20,7 @@ use guildgate::limits::{Ask, Bucket, Meters, Policy, Usage};
 use guildgate::model::{Digest, Scope};
 use guildgate::origin::{Builtin, Origin};
 use guildgate::store::SqliteStore;
+use guildgate::telemetry::{Decision, DecisionLog};
 use guildgate::wire::{Fault, Form, Operation, Read};
 
 const KEY: &[u8] = b"gg_vmdEUsM0rJngX08Jl4CcfYutJQSEZrqX5Anhtpkdnjs0r0nUY";
@@ -73,7 +74,7 @@ fn handle(c: &mut Criterion) {
     let keys: Vec<Listed> = (0..1000).map(listed).collect();
     let source = KeySource::File { listed: keys.clone().into(), guilds: None };
     let state = State::new(config, origin, source, keys, Vec::new(), &clock);
-    let gateway = Arc::new(Gateway::new(clock, state));
+    let gateway = Arc::new(Gateway::new(clock, state, None));
     let head = Head {
         method: b"POST",
         path: b"/getPoints",
@@ -167,5 +168,39 @@ fn gcra(c: &mut Criterion) {
     c.bench_function("decide by GCRA, clock read included", |b| b.iter(|| bucket.decide(black_box(rate), clock.now())));
 }
 
-criterion_group!(benches, handle, parse, keys, learned, gcra, limits);
+/// What a request pays for its decision's record. The writer empties the ring beside it; it is
+/// waited for outside of the time, since a full ring would be another, cheaper way.
+fn record(c: &mut Criterion) {
+    const RING: u64 = 8_192;
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = DecisionLog::open(&folder.path().join("d.log"), 1 << 30, Clock::system()).expect("a record");
+    let (key, tier): (Arc<str>, Arc<str>) = ("k_00000000".into(), "standard".into());
+    let decision = |n: u64| Decision {
+        at: Tick(n),
+        key: key.clone(),
+        tier: Some(tier.clone()),
+        operation: Operation::ALL[0],
+        over: None,
+        refused: false,
+        over_candidate: false,
+        in_flight: 0,
+        used_today: 0,
+    };
+    let mut group = c.benchmark_group("record a decision");
+    group.sample_size(10).warm_up_time(Duration::from_millis(2)).measurement_time(Duration::from_millis(100));
+    group.bench_function("into the ring", |b| {
+        b.iter_custom(|iterations| {
+            let mut took = Duration::ZERO;
+            for from in (0..iterations).step_by(RING as usize) {
+                std::thread::sleep(Duration::from_millis(40));
+                let start = Instant::now();
+                (from..iterations.min(from + RING)).for_each(|n| log.record(black_box(decision(n))));
+                took += start.elapsed();
+            }
+            took
+        });
+    });
+}
+
+criterion_group!(benches, handle, parse, keys, learned, gcra, limits, record);
 criterion_main!(benches);

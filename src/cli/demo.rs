@@ -34,6 +34,7 @@ impl Demo {
         config.origin.kind = OriginKind::Builtin;
         config.origin.store = folder.path().join("guildgate.db");
         config.keys = Keys::Store;
+        config.log.decisions = None; // that of a server that may be running
         for listen in &mut config.server.listen {
             if let Listen::Tcp(address) = listen
                 && !address.ip().is_loopback()

@@ -7,6 +7,7 @@ use crate::keys::{Key, Learned, Standing, Taught, UnderWay, is_mistyped};
 use crate::limits::{Ask, Verdict};
 use crate::model::{Digest, Scope};
 use crate::origin::Authorization;
+use crate::telemetry::Decision;
 use crate::wire::{Fault, Operation};
 
 /// One who may ask: the only way to the cache, and only [`Gateway`]'s admission makes one.
@@ -144,12 +145,26 @@ impl Gateway {
         let now = self.now();
         key.usage.touch(now);
         let ask = Ask { operation, others: request.others(), now };
+        let shadow = state.config.limits.shadow;
         let decided = key.policy.decide(&key.meters, &key.usage, ask, || self.clock.unix());
+        if let Some(decisions) = &self.decisions {
+            decisions.record(Decision {
+                at: now,
+                key: key.id.clone(),
+                tier: key.tier.clone(),
+                operation,
+                over: decided.over.map(|(limit, _)| limit),
+                refused: decided.over.is_some() && !shadow,
+                over_candidate: decided.over_candidate,
+                in_flight: request.others(),
+                used_today: decided.used_today,
+            });
+        }
         facts.spent = Some(decided.spent);
         facts.over_candidate = decided.over_candidate;
         if let Some((limit, wait)) = decided.over {
             facts.over_limit = Some(limit);
-            if !state.config.limits.shadow {
+            if !shadow {
                 return Err(Fault::TooManyRequests { retry_after: seconds_up(wait).max(1) });
             }
         }

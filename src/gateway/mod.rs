@@ -34,6 +34,7 @@ use crate::keys::{Book, Listed};
 use crate::limits::{Counted, Strangers};
 use crate::model::KeyId;
 use crate::origin::Origin;
+use crate::telemetry::DecisionLog;
 use crate::wire::{Fault, Form, Operation, Request, RequestId, is_form_type};
 
 pub use reply::{CacheUse, Facts, Reply};
@@ -50,6 +51,7 @@ pub struct Gateway {
     changing: Mutex<()>,
     /// The book may be older than the store; the follower reads it again at its next look.
     book_is_old: AtomicBool,
+    decisions: Option<Arc<DecisionLog>>,
     /// Held while the day's counts are written down.
     noting: tokio::sync::Mutex<()>,
 }
@@ -110,13 +112,15 @@ pub trait Body: Send {
 }
 
 impl Gateway {
-    pub fn new(clock: Clock, state: State) -> Self {
+    /// A gateway that records what limits decide in `decisions`, if anywhere.
+    pub fn new(clock: Clock, state: State, decisions: Option<Arc<DecisionLog>>) -> Self {
         Gateway {
             clock,
             memory: Memory::new(state.config.cache.max_size),
             state: ArcSwap::from_pointee(state),
             changing: Mutex::new(()),
             book_is_old: AtomicBool::new(false),
+            decisions,
             noting: tokio::sync::Mutex::new(()),
         }
     }

@@ -47,6 +47,7 @@ mod trusted_proxies;
 mod commands_check;
 mod commands_import;
 mod commands_keys;
+mod commands_limits;
 mod commands_records;
 mod key_life;
 
