@@ -48,6 +48,7 @@ mod commands_keys;
 mod commands_records;
 mod key_life;
 
+mod docs_limits;
 mod floors;
 mod harness;
 mod hit_path;
