@@ -51,6 +51,7 @@ mod commands_limits;
 mod commands_records;
 mod key_life;
 
+mod docs_limits;
 mod floors;
 mod harness;
 mod hit_path;
