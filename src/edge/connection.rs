@@ -13,6 +13,7 @@ use super::line::{DRAIN_TIME, Got, Line, MAX_DRAIN};
 use super::proxies;
 use crate::config::{Config, Server};
 use crate::gateway::{Facts, Head, Reply, State};
+use crate::model::Limit;
 use crate::telemetry::Outcome;
 use crate::wire::{Fault, RequestId};
 
@@ -234,7 +235,7 @@ impl Connection<'_> {
             code: reply.answer.as_ref().err().map(|fault| fault.code()),
             key: facts.key.as_ref().map(|key| key.id.clone()),
             cache: facts.cache.map(answer::cache_word),
-            over_limit: facts.over_limit,
+            over_limit: over_limit(facts),
             over_candidate: facts.over_candidate,
             took: self.arrived.elapsed(),
             id: facts.id,
@@ -299,6 +300,11 @@ impl Connection<'_> {
             self.line.close().await;
         }
     }
+}
+
+/// The limit that a request was over, by its name.
+fn over_limit(facts: &Facts) -> Option<&'static str> {
+    facts.over_limit.map(Limit::name).or(facts.over_strangers.then_some("strangers"))
 }
 
 /// What comes after a request's answer, as far as its body decides it.

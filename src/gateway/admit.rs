@@ -72,17 +72,17 @@ impl Gateway {
         facts: &mut Facts,
     ) -> Result<Admission<'h>, Fault> {
         let Some(raw) = head.authorization.filter(|value| !value.is_empty()) else {
-            return Err(self.stranger(state, head, Fault::NoKey));
+            return Err(self.stranger(state, head, facts, Fault::NoKey));
         };
         if is_mistyped(raw) {
-            return Err(self.stranger(state, head, Fault::IncorrectKey));
+            return Err(self.stranger(state, head, facts, Fault::IncorrectKey));
         }
         let (digest, authorization) = (Digest::of(raw), Authorization(raw));
         if let KeySource::Origin(learned) = &state.keys {
             return self.admit_learned(state, learned, (digest, authorization), operation, head, facts);
         }
         let Some(key) = state.book.find(&digest, || self.clock.unix()) else {
-            return Err(self.stranger(state, head, Fault::IncorrectKey));
+            return Err(self.stranger(state, head, facts, Fault::IncorrectKey));
         };
         let request = self.charge(state, key, operation, facts)?;
         Ok(Admission::Admitted(Admitted { request, taught: None, authorization }))
@@ -107,7 +107,7 @@ impl Gateway {
                 let lapsed = Some(self.admit_taught(state, taught.clone(), authorization, operation, facts)?);
                 Ok(Admission::Unproven(Unproven { taught, authorization, lapsed }))
             }
-            Standing::Unknown(known) => match self.stranger(state, head, Fault::IncorrectKey) {
+            Standing::Unknown(known) => match self.stranger(state, head, facts, Fault::IncorrectKey) {
                 Fault::IncorrectKey => {
                     facts.cache = Some(CacheUse::before(operation));
                     let taught = known.unwrap_or_else(|| learned.applicant(digest));
@@ -115,7 +115,7 @@ impl Gateway {
                 }
                 too_many => Err(too_many),
             },
-            Standing::Refused => Err(self.stranger(state, head, Fault::IncorrectKey)),
+            Standing::Refused => Err(self.stranger(state, head, facts, Fault::IncorrectKey)),
         }
     }
 
@@ -175,13 +175,16 @@ impl Gateway {
         Ok(request)
     }
 
-    fn stranger(&self, state: &State, head: &Head<'_>, fault: Fault) -> Fault {
-        let limits = &state.config.limits;
+    fn stranger(&self, state: &State, head: &Head<'_>, facts: &mut Facts, fault: Fault) -> Fault {
         match state.strangers.decide(head.client, self.now()) {
-            Verdict::Refused { wait } if !limits.shadow => {
+            Verdict::Refused { wait } => {
+                facts.over_strangers = true;
+                if state.config.limits.shadow {
+                    return fault;
+                }
                 Fault::TooManyRequests { retry_after: seconds_up(wait).max(1) }
             }
-            Verdict::Refused { .. } | Verdict::Admitted => fault,
+            Verdict::Admitted => fault,
         }
     }
 }

@@ -128,5 +128,7 @@ async fn in_shadow_every_limit_is_counted_and_reported_and_none_refuses() {
     assert_eq!(gate.stop().await, Some(0));
     let told = gate.stderr();
     let line = told.lines().find(|line| line.contains("requests over a limit")).unwrap_or_else(|| panic!("{told}"));
+    assert!(line.contains("none was refused") && line.contains("strangers=4"), "{line}");
+    let line = told.lines().filter(|line| line.contains("requests over a limit")).nth(1).unwrap();
     assert!(line.contains("none was refused") && line.contains("daily=4"), "{line}");
 }
