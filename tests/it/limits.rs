@@ -117,6 +117,7 @@ async fn in_shadow_every_limit_is_counted_and_reported_and_none_refuses() {
         .set("limits.tiers.slow.rate", r#""1/h""#)
         .set("limits.tiers.slow.daily", "1")
         .set("limits.strangers.burst", "1")
+        .set("limits.strangers.rate", r#""1/h""#)
         .start()
         .await;
     for _ in 0..5 {
