@@ -96,7 +96,7 @@ async fn a_run_planned_against_its_own_config_refuses_nothing_anew_and_as_many_a
     let counts = ["refused_then", "would_be_refused", "newly_refused"].map(|name| row[name].as_u64().unwrap());
     assert_eq!(counts, [refused, refused, 0], "{plan:#?}");
     assert_eq!(row["tier"], "slow");
-    assert!(plan.stderr.contains("none is missing"), "{plan:#?}");
+    assert!(plan.stderr.contains("none was dropped"), "{plan:#?}");
 }
 
 #[tokio::test]

@@ -31,11 +31,11 @@ pub(super) enum LimitsCommand {
     /// the server begin; what was used of the day, and how many requests were under way, are taken
     /// from the record. Exit 3: a request that was accepted would now be refused.
     Plan(PlanArgs),
-    /// Prints how often each key asked, and a [limits] section that would have refused none of it
+    /// Prints how often each key asked, and limits that would have refused none of it
     ///
     /// The record is what `log.decisions` wrote, requests that were refused included. p50, p90,
     /// p99 and peak are requests a second, over the seconds in which the key asked at all. The
-    /// section has been replayed against the record when it is printed.
+    /// limits have been replayed against the record when they are printed.
     Suggest(SuggestArgs),
 }
 

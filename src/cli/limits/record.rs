@@ -226,7 +226,7 @@ impl fmt::Display for Read {
         }
         write!(f, " in {}", one_line(&self.file_names()))?;
         match lost {
-            0 => f.write_str("; none is missing"),
+            0 => f.write_str("; none was dropped"),
             1 => f.write_str("; 1 decision was not recorded"),
             _ => write!(f, "; {lost} decisions were not recorded"),
         }

@@ -19,7 +19,7 @@ pub(in crate::cli) struct SuggestArgs {
     /// Prints one JSON array: a key each, all of them, and no section
     #[arg(long, conflicts_with = "toml")]
     pub(super) json: bool,
-    /// Prints the [limits] section alone
+    /// Prints the section of limits alone, to be written to a file
     #[arg(long)]
     pub(super) toml: bool,
 }

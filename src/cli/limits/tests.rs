@@ -286,7 +286,7 @@ fn a_plan_names_who_would_be_refused_how_often_and_when() {
     assert!(failure.to_string().contains("would refuse 8 requests that were accepted"), "{failure}");
     let lines: Vec<&str> = text.lines().collect();
     assert!(lines[0].contains("24 decisions of 3 keys from 2024-10-03T23:59:50Z to 2024-10-04T00:01:00Z"), "{text}");
-    assert!(lines[0].ends_with("d.log; none is missing."), "{text}");
+    assert!(lines[0].ends_with("d.log; none was dropped."), "{text}");
     let cells: Vec<Vec<&str>> = lines[2..6].iter().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(cells[0][..3], ["KEY", "TIER", "REQUESTS"]);
     let (first, worst) = ("2024-10-03T23:59:50Z", "2024-10-03T23:59:00Z");
