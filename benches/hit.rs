@@ -151,7 +151,8 @@ fn learned(c: &mut Criterion) {
     let (accepted_for, refused_for) = (Duration::from_secs(3600), Duration::from_secs(3600));
     let mut group = c.benchmark_group("find a learned key by its digest");
     for keys in [100u64, 100_000] {
-        let learned = Learned::new(Rules { policy: policy.clone(), accepted_for, refused_for }, Vec::new());
+        let learned =
+            Learned::new(Rules { policy: policy.clone(), accepted_for, refused_for, since: Tick(0) }, Vec::new());
         for n in 0..keys {
             learned.accept(&learned.applicant(Digest::of(&n.to_be_bytes())), Tick(1));
         }

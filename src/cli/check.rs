@@ -11,9 +11,17 @@ use crate::store::SqliteStore;
 pub(super) fn run(loaded: &Loaded, out: &mut dyn Write) -> Result<(), Failure> {
     let limits = &loaded.config.limits;
     let store = &loaded.config.origin.store;
+    if limits.counts_days()
+        && let Some(obstacle) = SqliteStore::obstacle(store)
+    {
+        return Err(Failure::Unusable(format!("a tier's `daily` needs the store: {obstacle}")));
+    }
+    let there = store.metadata().is_ok_and(|file| file.len() > 0);
+    // Looking must not bring it up to date: an older server may be running on it.
+    let of_this_version = there && SqliteStore::is_up_to_date(store).map_err(CommandError::from)?;
     let source = match &loaded.config.keys {
         Keys::File(path) => Some(runtime()?.block_on(KeySource::file(path.clone(), None)).map_err(Failure::Unusable)?),
-        Keys::Store if store.metadata().is_ok_and(|file| file.len() > 0) => {
+        Keys::Store if of_this_version => {
             Some(KeySource::Store(SqliteStore::open(store).map_err(CommandError::from)?.into()))
         }
         Keys::Store | Keys::Origin { .. } => None,
@@ -23,6 +31,11 @@ pub(super) fn run(loaded: &Loaded, out: &mut dyn Write) -> Result<(), Failure> {
         None => Vec::new(),
     };
     write!(out, "{}", config::report(loaded)).map_err(CommandError::from)?;
+    if there && !of_this_version {
+        let store = store.display();
+        writeln!(out, "{store} is of an older version; the next command that opens it brings it up to date")
+            .map_err(CommandError::from)?;
+    }
     for key in listed {
         if let Some(tier) = key.tier.filter(|tier| !limits.tiers.iter().any(|t| *t.name == **tier)) {
             let default = &limits.default_tier.name;

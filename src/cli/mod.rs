@@ -23,6 +23,7 @@ use std::sync::Arc;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::config::{self, LoadError, Loaded};
+use crate::keys::hide_keys;
 use crate::store::SqliteStore;
 use error::CommandError;
 
@@ -99,12 +100,16 @@ impl From<LoadError> for Failure {
 
 /// Reads the arguments, does what they say, and tells how it went.
 pub fn run() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return misused(&error),
+    };
     match cli.command.run(cli.config.filter(|path| !path.as_os_str().is_empty())) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             // Where stderr is gone there is nobody to tell.
-            let _ = io::stderr().write_all(format!("guildgate: {failure}\n").as_bytes());
+            let told = hide_keys(&failure.to_string());
+            let _ = io::stderr().write_all(format!("guildgate: {told}\n").as_bytes());
             ExitCode::from(match failure {
                 Failure::Failed(_) => 1,
                 Failure::Unusable(_) => 2,
@@ -112,6 +117,18 @@ pub fn run() -> ExitCode {
             })
         }
     }
+}
+
+/// Says what is wrong with the arguments, or gives the help that was asked for.
+fn misused(error: &clap::Error) -> ExitCode {
+    let text = error.to_string();
+    let hidden = hide_keys(&text);
+    // Clap's own printing has colours; a key that somebody typed must not be in it.
+    if hidden == text {
+        error.exit();
+    }
+    let _ = io::stderr().write_all(hidden.as_bytes());
+    ExitCode::from(2)
 }
 
 impl Command {

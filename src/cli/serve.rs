@@ -10,7 +10,7 @@ use super::error::CommandError;
 use super::reload::Reloader;
 use super::watch::{self, Watch};
 use super::{Failure, runtime};
-use crate::clock::Clock;
+use crate::clock::{Clock, Tick};
 use crate::config::{self, Config, Decisions, Keys, Loaded, OriginKind};
 use crate::edge::{self, Bound, Draining, Edge, Guests};
 use crate::gateway::{Gateway, KeySource, State};
@@ -24,9 +24,12 @@ use crate::telemetry::{self, AccessLog, DecisionLog};
 /// Files open beside the connections: store, logs, upstream connections of 256 requests, runtimes.
 const OTHER_FILES: u64 = 512;
 
-/// How long the stop waits for the day's last counts and the last uses of keys to be written down:
-/// a disk that stalls holds it up no longer.
-const LAST_NOTES: Duration = Duration::from_millis(500);
+/// How long the stop waits, within `server.drain_timeout`, for the day's last counts and the last uses
+/// of keys to be written down: longer than the 2 s for which a write waits for another process's lock.
+const LAST_NOTES: Duration = Duration::from_millis(2500);
+
+/// The least that they are given, where the connections took all of `server.drain_timeout`.
+const LAST_NOTES_LEAST: Duration = Duration::from_millis(500);
 
 /// How often, while draining, the connections left are counted.
 const DRAIN_LOOK: Duration = Duration::from_millis(5);
@@ -40,8 +43,8 @@ pub(super) fn run(named: Option<PathBuf>, demo: bool) -> Result<(), Failure> {
 }
 
 async fn serve(named: Option<PathBuf>, loaded: Loaded, demo: Option<Demo>) -> Result<(), Failure> {
-    let config = loaded.config;
-    for notice in &loaded.notices {
+    let Loaded { config, notices, path } = loaded;
+    for notice in &notices {
         tracing::warn!("{notice}");
     }
     // Signals are heard from here on: one that comes during the start stops it in good order.
@@ -49,7 +52,11 @@ async fn serve(named: Option<PathBuf>, loaded: Loaded, demo: Option<Demo>) -> Re
     let bound = bind_all(&config, demo.is_some())?;
     raise_file_limit(&config);
     let clock = Clock::system();
-    let store = open_store(&config)?;
+    // Without it the limit that a tier's `daily` is could not be kept (contract section 3).
+    let store = open_store(&config).map_err(|e| match config.limits.counts_days() {
+        true => Failure::Unusable(format!("a tier's `daily` needs the store: {e}")),
+        false => e.into(),
+    })?;
     if let (Some(demo), Some(store)) = (&demo, &store) {
         demo.fill(store).await?;
     }
@@ -98,7 +105,7 @@ async fn serve(named: Option<PathBuf>, loaded: Loaded, demo: Option<Demo>) -> Re
     let mut running = edge::Server::start(edge, bound, server.threads, ready)
         .map_err(|e| CommandError::new(format!("no thread could be started: {e}")))?;
 
-    let reloader = Reloader { gateway, named, store };
+    let reloader = Reloader::new(gateway, named, path.is_some(), store);
     // A demo is its own configuration; the file would make something else of it.
     if demo.is_none() {
         let reopen = || {
@@ -112,13 +119,15 @@ async fn serve(named: Option<PathBuf>, loaded: Loaded, demo: Option<Demo>) -> Re
     tracing::info!(connections = guests.here(), "stopping: requests under way are finished");
     draining.begin();
     running.stop();
-    let left = drain(&guests, reloader.gateway.state().config.server.drain_timeout, &mut signals).await;
+    let end = Instant::now() + reloader.gateway.state().config.server.drain_timeout;
+    let left = drain(&guests, end, &mut signals).await;
     if left > 0 {
         tracing::warn!(connections = left, "server.drain_timeout is over; these connections are cut");
     }
     reloader.gateway.tell_limits_now(&mut told.lock());
     if let Some(store) = &reloader.store {
-        let _ = tokio::time::timeout(LAST_NOTES, reloader.gateway.last_notes(store)).await;
+        let left = end.saturating_duration_since(Instant::now());
+        reloader.gateway.last_notes(store, left.clamp(LAST_NOTES_LEAST, LAST_NOTES)).await;
     }
     if let Some(decisions) = decisions {
         decisions.close();
@@ -147,14 +156,28 @@ async fn serve_until_stopped(reloader: &Reloader, reopen: &dyn Fn(), signals: &m
         }
         // Before the files are read: what changes after this is seen.
         watch = Watch::over(reloader.files());
-        reloader.reload().await;
+        let reloaded = async {
+            reloader.reload().await;
+            None
+        };
+        // A file that takes for ever to be read holds no stop up.
+        let stopped = async {
+            while let Heard::Reload = signals.next().await {}
+            Some(())
+        };
+        let stop = tokio::select! {
+            none = reloaded => none,
+            stop = stopped => stop,
+        };
+        if stop.is_some() {
+            return;
+        }
         watch.look_at_too(reloader.files());
     }
 }
 
 /// Waits until every connection is gone, or the time is over, or a second signal says now.
-async fn drain(guests: &Guests, timeout: Duration, signals: &mut Signals) -> usize {
-    let end = Instant::now() + timeout;
+async fn drain(guests: &Guests, end: Instant, signals: &mut Signals) -> usize {
     loop {
         tokio::select! {
             () = tokio::time::sleep(DRAIN_LOOK) => {}
@@ -199,7 +222,7 @@ async fn key_source(
     match config.keys {
         Keys::Origin { accepted_for, refused_for } => {
             let policy = Arc::new(Policy::new(config.limits.default_tier.clone()));
-            let rules = Rules { policy, accepted_for, refused_for };
+            let rules = Rules { policy, accepted_for, refused_for, since: Tick(0) };
             Ok(KeySource::Origin(Arc::new(Learned::new(rules, counted))))
         }
         Keys::Store | Keys::File(_) => listed_keys(config, store).await,

@@ -4,7 +4,7 @@ use super::ask::Caller;
 use super::{CacheUse, Facts, Gateway, Head, KeySource, State};
 use crate::clock::seconds_up;
 use crate::keys::{Key, Learned, Standing, Taught, UnderWay, is_mistyped};
-use crate::limits::{Ask, Verdict};
+use crate::limits::{Ask, Paid};
 use crate::model::{Digest, Scope};
 use crate::origin::Authorization;
 use crate::telemetry::Decision;
@@ -25,8 +25,17 @@ pub(super) struct Unproven<'h> {
     /// What the key is if the origin says so.
     pub(super) taught: Arc<Taught>,
     pub(super) authorization: Authorization<'h>,
-    /// `Some`: it was good before, and its own limits let it in. `None`: its address pays.
-    pub(super) lapsed: Option<Admitted<'h>>,
+    pub(super) pays: Pays<'h>,
+}
+
+/// Who pays for a request whose key is not proven.
+#[derive(Debug)]
+pub(super) enum Pays<'h> {
+    /// The key, which was good before: its own limits let it in.
+    Itself(Admitted<'h>),
+    /// Its address, which is paid back if the key is good. `None`: it could not, which is not held
+    /// against it in shadow.
+    Address(Option<Paid>),
 }
 
 /// Who comes past the key and its limits.
@@ -72,17 +81,20 @@ impl Gateway {
         facts: &mut Facts,
     ) -> Result<Admission<'h>, Fault> {
         let Some(raw) = head.authorization.filter(|value| !value.is_empty()) else {
-            return Err(self.stranger(state, head, facts, Fault::NoKey));
+            self.stranger(state, head, facts)?;
+            return Err(Fault::NoKey);
         };
         if is_mistyped(raw) {
-            return Err(self.stranger(state, head, facts, Fault::IncorrectKey));
+            self.stranger(state, head, facts)?;
+            return Err(Fault::IncorrectKey);
         }
         let (digest, authorization) = (Digest::of(raw), Authorization(raw));
         if let KeySource::Origin(learned) = &state.keys {
             return self.admit_learned(state, learned, (digest, authorization), operation, head, facts);
         }
         let Some(key) = state.book.find(&digest, || self.clock.unix()) else {
-            return Err(self.stranger(state, head, facts, Fault::IncorrectKey));
+            self.stranger(state, head, facts)?;
+            return Err(Fault::IncorrectKey);
         };
         let request = self.charge(state, key, operation, facts)?;
         Ok(Admission::Admitted(Admitted { request, taught: None, authorization }))
@@ -104,18 +116,19 @@ impl Gateway {
             }
             // It pays as the key it was: a neighbour who spends the address's budget costs it nothing.
             Standing::Lapsed(taught) => {
-                let lapsed = Some(self.admit_taught(state, taught.clone(), authorization, operation, facts)?);
-                Ok(Admission::Unproven(Unproven { taught, authorization, lapsed }))
+                let admitted = self.admit_taught(state, taught.clone(), authorization, operation, facts)?;
+                Ok(Admission::Unproven(Unproven { taught, authorization, pays: Pays::Itself(admitted) }))
             }
-            Standing::Unknown(known) => match self.stranger(state, head, facts, Fault::IncorrectKey) {
-                Fault::IncorrectKey => {
-                    facts.cache = Some(CacheUse::before(operation));
-                    let taught = known.unwrap_or_else(|| learned.applicant(digest));
-                    Ok(Admission::Unproven(Unproven { taught, authorization, lapsed: None }))
-                }
-                too_many => Err(too_many),
-            },
-            Standing::Refused => Err(self.stranger(state, head, facts, Fault::IncorrectKey)),
+            Standing::Unknown(known) => {
+                let paid = self.stranger(state, head, facts)?;
+                facts.cache = Some(CacheUse::before(operation));
+                let taught = known.unwrap_or_else(|| learned.applicant(digest));
+                Ok(Admission::Unproven(Unproven { taught, authorization, pays: Pays::Address(paid) }))
+            }
+            Standing::Refused => {
+                self.stranger(state, head, facts)?;
+                Err(Fault::IncorrectKey)
+            }
         }
     }
 
@@ -175,16 +188,17 @@ impl Gateway {
         Ok(request)
     }
 
-    fn stranger(&self, state: &State, head: &Head<'_>, facts: &mut Facts, fault: Fault) -> Fault {
-        match state.strangers.decide(head.client, self.now()) {
-            Verdict::Refused { wait } => {
+    /// Charges the address of one whose key is not known to be good.
+    fn stranger(&self, state: &State, head: &Head<'_>, facts: &mut Facts) -> Result<Option<Paid>, Fault> {
+        match state.strangers.charge(head.client, self.now()) {
+            Ok(paid) => Ok(Some(paid)),
+            Err(wait) => {
                 facts.over_strangers = true;
                 if state.config.limits.shadow {
-                    return fault;
+                    return Ok(None);
                 }
-                Fault::TooManyRequests { retry_after: seconds_up(wait).max(1) }
+                Err(Fault::TooManyRequests { retry_after: seconds_up(wait).max(1) })
             }
-            Verdict::Admitted => fault,
         }
     }
 }

@@ -25,7 +25,7 @@ use admit::{Admission, Admitted};
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
 use prove::Asked;
-use read::Found;
+use read::{Asking, Found};
 
 use crate::cache::Memory;
 use crate::clock::{Clock, Tick};
@@ -79,7 +79,7 @@ impl State {
     ) -> Self {
         let before = Book::remembering(counted, &config.limits);
         let book = Arc::new(Book::new(listed, &config.limits, &before, clock.now(), clock.unix()));
-        keys.hold_to(&config, &book);
+        keys.hold_to(&config, &book, None);
         let strangers = Arc::new(Strangers::new(config.limits.strangers));
         State { config: Arc::new(config), origin, book, keys, strangers }
     }
@@ -195,7 +195,7 @@ impl Gateway {
                     Found::Nothing(held) => {
                         body.will_wait().await;
                         // Boxed, so that a connection that only ever hits carries no room for a miss.
-                        Box::pin(self.miss(state, admitted, at, held, facts)).await
+                        Box::pin(self.miss(state, admitted.caller(), at, Asking::ForWant(held), facts)).await
                     }
                 }
             }

@@ -20,7 +20,7 @@ const AT_ONCE: usize = 512;
 impl Gateway {
     /// Writes down for ever, in turn, what is kept of keys in use.
     pub async fn keep_notes(self: Arc<Self>, store: Arc<SqliteStore>) {
-        let mut failing = false;
+        let (mut failing, mut failing_last_use) = (false, false);
         let mut last_use = self.now();
         loop {
             tokio::time::sleep(COUNTS_EVERY).await;
@@ -35,17 +35,28 @@ impl Gateway {
             failing = noted.is_err();
             if self.now().since(last_use) >= LAST_USE_EVERY {
                 last_use = self.now();
-                self.note_last_use(&store).await;
+                let noted = self.note_last_use(&store).await;
+                if let Err(error) = &noted
+                    && !failing_last_use
+                {
+                    tracing::warn!(error, "when keys were last used cannot be written down");
+                }
+                failing_last_use = noted.is_err();
             }
         }
     }
 
-    /// Writes down everything at the end.
-    pub async fn last_notes(&self, store: &SqliteStore) {
-        if let Err(error) = self.note_days(store).await {
-            tracing::error!(error, "the day's last counts could not be written down");
+    /// Writes down everything at the end, within `limit`: a disk that stalls holds the end up no
+    /// longer. What could not be written down is said.
+    pub async fn last_notes(&self, store: &SqliteStore, limit: Duration) {
+        let notes = async {
+            self.note_days(store).await?;
+            self.note_last_use(store).await
+        };
+        let noted = tokio::time::timeout(limit, notes).await.unwrap_or_else(|_| Err("the store takes too long".into()));
+        if let Err(error) = noted {
+            tracing::error!(error, "the day's last counts and the last uses of keys were not written down");
         }
-        self.note_last_use(store).await;
     }
 
     /// Writes down what was counted of the day since the last time, and learns what others counted.
@@ -54,6 +65,9 @@ impl Gateway {
         let _noting = self.noting.lock().await;
         let mut counted = {
             let state = self.state();
+            if !state.config.limits.counts_days() {
+                return Ok(()); // and there may be many keys to look at
+            }
             match &state.keys {
                 KeySource::Origin(learned) => learned.counted(),
                 KeySource::Store(_) | KeySource::File { .. } => state.book.counted(),
@@ -70,17 +84,15 @@ impl Gateway {
 
     /// Writes down when keys were last used. What cannot be written is lost: it is a hint for
     /// people, and the next use notes itself again.
-    pub(super) async fn note_last_use(&self, store: &SqliteStore) {
+    pub(super) async fn note_last_use(&self, store: &SqliteStore) -> Result<(), String> {
         let used = self.state().book.used();
         if used.is_empty() {
-            return;
+            return Ok(());
         }
         let (now, unix) = (self.now(), self.clock.unix());
         let ago = |at| i64::try_from(now.since(at).as_secs()).unwrap_or(i64::MAX);
         let used = used.into_iter().map(|(id, at)| (id, unix.saturating_sub(ago(at)))).collect();
-        if let Err(error) = store.note_last_use(used).await {
-            tracing::warn!(%error, "when keys were last used could not be written down");
-        }
+        store.note_last_use(used).await.map_err(|e| e.to_string())
     }
 }
 

@@ -1,16 +1,22 @@
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::admit::Unproven;
+use super::admit::{Pays, Unproven};
 use super::ask::Caller;
-use super::{Body, CacheUse, Facts, Gateway, State};
+use super::read::Asking;
+use super::{Body, Facts, Gateway, State};
 use crate::cache::{EntryKey, Lead, Seat};
 use crate::keys::{Learned, Standing, Taught, Told};
 use crate::model::Digest;
-use crate::wire::{Fault, Request};
+use crate::wire::{Fault, Read, Request};
 
 /// How often a caller takes a seat where the one who asks is lost (a panic) before it gives up.
 const BOARDINGS: usize = 4;
+
+/// How long a key that was good waits for what another of its requests asks before it asks for
+/// itself: an operation that hangs at the origin holds the others up no longer.
+const PATIENCE: Duration = Duration::from_millis(250);
 
 /// What is asked with an unproven key, and from where.
 #[derive(Clone, Copy, Debug)]
@@ -27,14 +33,21 @@ impl Gateway {
         self: &Arc<Self>,
         state: &Arc<State>,
         learned: &Learned,
-        unproven: Unproven<'_>,
+        mut unproven: Unproven<'_>,
         asked: Asked,
         body: &mut B,
         facts: &mut Facts,
     ) -> Result<Arc<str>, Fault> {
         let digest = unproven.taught.digest();
         for _ in 0..BOARDINGS {
+            let was_good = matches!(unproven.pays, Pays::Itself(_));
             let told = match learned.questions().board(digest, || ()) {
+                Seat::Follow(follow) if was_good => match tokio::time::timeout(PATIENCE, follow.landed()).await {
+                    Ok(Some(Told::Failed(_))) | Err(_) => {
+                        return self.ask_as_proof(state, &unproven, asked.request, facts).await;
+                    }
+                    Ok(told) => told,
+                },
                 Seat::Follow(follow) => follow.landed().await,
                 Seat::Lead(lead) => match learned.find(&digest, self.now()) {
                     // Somebody may have landed between this caller's look and its boarding.
@@ -46,7 +59,12 @@ impl Gateway {
                         lead.land(Told::Refused);
                         Some(Told::Refused)
                     }
-                    Standing::Lapsed(_) | Standing::Unknown(_) => {
+                    Standing::Lapsed(taught) | Standing::Unknown(Some(taught)) => {
+                        // Whatever it was when this request came: what it has used up since counts.
+                        unproven.taught = taught;
+                        return self.lead_proof(state, learned, lead, &unproven, asked, facts).await;
+                    }
+                    Standing::Unknown(None) => {
                         return self.lead_proof(state, learned, lead, &unproven, asked, facts).await;
                     }
                 },
@@ -72,30 +90,52 @@ impl Gateway {
         asked: Asked,
         facts: &mut Facts,
     ) -> Result<Arc<str>, Fault> {
-        let Unproven { taught, authorization, lapsed } = unproven;
+        let Unproven { taught, authorization, pays } = unproven;
+        let operation = asked.request.operation();
         let mut own = Facts::new(facts.id);
-        let _charged = match lapsed {
-            Some(_) => None,
-            None => {
-                let operation = asked.request.operation();
-                Some(self.admit_taught(state, taught.clone(), *authorization, operation, &mut own)?)
-            }
+        let _charged = match pays {
+            Pays::Itself(_) => None,
+            Pays::Address(_) => match self.admit_taught(state, taught.clone(), *authorization, operation, &mut own) {
+                Ok(admitted) => Some(admitted),
+                Err(fault) => {
+                    // It is known by what it used up, and refused for that; its address owes nothing.
+                    self.pay_back(state, pays, asked);
+                    own.over_strangers = facts.over_strangers;
+                    *facts = own;
+                    return Err(fault);
+                }
+            },
         };
-        let answer = self.ask_as_proof(state, unproven, asked.request, facts).await;
+        let caller = Caller { key: &taught.key, taught: Some(taught), authorization: *authorization };
+        // Of a write by who knows whom, every key that holds the member's answers would pay for what
+        // the fence must do: so a key that was never good is asked about with a read.
+        let probe = match (asked.request, pays) {
+            (Request::SetPoints { member, .. }, Pays::Address(_)) => Some(Request::Read { read: Read::Points, member }),
+            (Request::SetPoints { .. } | Request::Read { .. }, _) => None,
+        };
+        let answer = match probe {
+            Some(probe) => self.ask_origin(state, caller, probe, facts.id).await.map(Into::into),
+            None => self.ask_as_proof(state, unproven, asked.request, facts).await,
+        };
         let told = match &answer {
             Err(Fault::IncorrectKey) => Told::Refused,
             Err(fault) if fault.is_origin_failure() => Told::Failed(*fault),
             Ok(_) | Err(_) => Told::Proven(learned.known(taught)),
         };
-        if let (Told::Proven(_), None) = (&told, lapsed) {
-            state.strangers.refund(asked.client);
-            facts.key = own.key;
-            facts.spent = own.spent;
-            facts.over_limit = own.over_limit;
-            facts.over_candidate = own.over_candidate;
+        let proven = matches!(told, Told::Proven(_));
+        if proven && matches!(pays, Pays::Address(_)) {
+            self.pay_back(state, pays, asked);
+            own.over_strangers = facts.over_strangers;
+            own.cache = facts.cache;
+            *facts = own;
         }
         lead.land(told);
-        answer
+        match asked.request {
+            Request::SetPoints { member, amount } if proven && probe.is_some() => {
+                self.write(state, caller, member, amount, facts.id).await
+            }
+            Request::SetPoints { .. } | Request::Read { .. } => answer,
+        }
     }
 
     /// Asks the origin, whatever is in memory: the answer is to prove the key.
@@ -112,12 +152,7 @@ impl Gateway {
             Request::SetPoints { member, amount } => self.write(state, caller, member, amount, facts.id).await,
             Request::Read { read, member } => {
                 let at = EntryKey { realm: taught.key.guild.realm, member, read };
-                let epoch = self.memory.epoch(&at);
-                facts.cache = Some(CacheUse::Asked { stale: false, stored: false });
-                let entry = self.ask(state, caller, at, epoch, facts.id).await?;
-                let stored = self.keep(caller, at, &entry);
-                facts.cache = Some(CacheUse::Asked { stale: false, stored });
-                Ok(entry.text.clone())
+                self.miss(state, caller, at, Asking::AsProof, facts).await
             }
         }
     }
@@ -132,13 +167,18 @@ impl Gateway {
         body: &mut B,
         facts: &mut Facts,
     ) -> Result<Arc<str>, Fault> {
-        let admitted = match unproven.lapsed {
-            Some(admitted) => admitted,
-            None => {
-                state.strangers.refund(asked.client);
-                self.admit_taught(state, taught, unproven.authorization, asked.request.operation(), facts)?
-            }
+        let Unproven { authorization, pays, .. } = unproven;
+        self.pay_back(state, &pays, asked);
+        let admitted = match pays {
+            Pays::Itself(admitted) => admitted,
+            Pays::Address(_) => self.admit_taught(state, taught, authorization, asked.request.operation(), facts)?,
         };
         self.perform(state, &admitted, asked.request, body, facts).await
+    }
+
+    fn pay_back(&self, state: &State, pays: &Pays<'_>, asked: Asked) {
+        if let Pays::Address(Some(paid)) = pays {
+            state.strangers.refund(asked.client, *paid, self.now());
+        }
     }
 }

@@ -20,6 +20,30 @@ pub(super) enum Found {
     Nothing(Option<Arc<Entry>>),
 }
 
+/// Why the origin is asked.
+#[derive(Debug)]
+pub(super) enum Asking {
+    /// Memory has no fresh answer; what is held may stand in if the origin fails.
+    ForWant(Option<Arc<Entry>>),
+    /// A stale answer was given, and is to be replaced.
+    InPlaceOfStale,
+    /// The answer is to prove the key, whatever memory has.
+    AsProof,
+}
+
+impl Asking {
+    fn stale(&self) -> bool {
+        matches!(self, Asking::ForWant(Some(_)) | Asking::InPlaceOfStale)
+    }
+
+    fn held(self) -> Option<Arc<Entry>> {
+        match self {
+            Asking::ForWant(held) => held,
+            Asking::InPlaceOfStale | Asking::AsProof => None,
+        }
+    }
+}
+
 impl Gateway {
     /// Where a read's answer is kept.
     pub(super) fn entry_key(admitted: &Admitted<'_>, read: Read, member: MemberId) -> EntryKey {
@@ -54,18 +78,17 @@ impl Gateway {
     pub(super) async fn miss(
         &self,
         state: &State,
-        admitted: &Admitted<'_>,
+        caller: Caller<'_>,
         at: EntryKey,
-        held: Option<Arc<Entry>>,
+        asking: Asking,
         facts: &mut Facts,
     ) -> Result<Arc<str>, Fault> {
-        let caller = admitted.caller();
-        let stale = held.is_some();
+        let stale = asking.stale();
         let mut landed = None;
         for _ in 0..BOARDINGS {
             landed = match self.memory.board(at) {
                 Seat::Lead(lead) => {
-                    let (answer, cache) = self.lead(state, lead, caller, at, (stale, facts.id)).await;
+                    let (answer, cache) = self.lead(state, lead, caller, at, &asking, facts.id).await;
                     facts.cache = Some(cache);
                     Some(answer)
                 }
@@ -89,7 +112,7 @@ impl Gateway {
         };
         match landed {
             Ok(entry) => Ok(entry.text.clone()),
-            Err(fault) if fault.is_origin_failure() => self.stale_if_error(&at, held, facts).ok_or(fault),
+            Err(fault) if fault.is_origin_failure() => self.stale_if_error(&at, asking.held(), facts).ok_or(fault),
             Err(fault) => Err(fault),
         }
     }
@@ -101,11 +124,13 @@ impl Gateway {
         lead: Lead<'_, EntryKey, Epoch, Landed>,
         caller: Caller<'_>,
         at: EntryKey,
-        (stale, id): (bool, RequestId),
+        asking: &Asking,
+        id: RequestId,
     ) -> (Result<Arc<Entry>, Fault>, CacheUse) {
+        let (stale, now) = (asking.stale(), self.now());
         // Somebody may have landed between this caller's look into the cache and its boarding.
-        let now = self.now();
-        if let Some(entry) = self.memory.held(&at).filter(|entry| entry.epoch == lead.epoch())
+        if !matches!(asking, Asking::AsProof)
+            && let Some(entry) = self.memory.held(&at).filter(|entry| entry.epoch == lead.epoch())
             && let Use::Fresh { ttl } = entry.good_for(now, || self.clock.unix())
         {
             lead.land(Ok(entry.clone()));
@@ -178,7 +203,7 @@ impl Gateway {
             let Seat::Lead(lead) = gateway.memory.board(at) else { return };
             let caller = Caller { key: &key, taught: taught.as_ref(), authorization: Authorization(&authorization) };
             // Nobody waits for it: a failure was logged by the origin, and the stale answer stands.
-            let _ = gateway.lead(&state, lead, caller, at, (true, RequestId::random())).await;
+            let _ = gateway.lead(&state, lead, caller, at, &Asking::InPlaceOfStale, RequestId::random()).await;
         });
     }
 }

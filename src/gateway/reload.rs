@@ -22,8 +22,9 @@ impl Gateway {
             Arc::new(Strangers::after(&before.strangers, rate, now))
         };
         let book = Arc::new(Book::new(listed, &config.limits, &before.book, now, self.clock.unix()));
-        keys.hold_to(&config, &book);
-        let other_answers = !Arc::ptr_eq(&before.origin, &origin) || before.config.cache != config.cache;
+        let other_origin = !Arc::ptr_eq(&before.origin, &origin);
+        keys.hold_to(&config, &book, other_origin.then_some(now));
+        let other_answers = other_origin || before.config.cache != config.cache;
         self.state.store(Arc::new(State { config: Arc::new(config), origin, book, keys, strangers }));
         if other_answers {
             // What another origin said, or was kept by other times, is not given any more.

@@ -2,6 +2,7 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::clock::Tick;
 use crate::config::{Config, Keys};
 use crate::keys::{Book, Learned, Listed, Rules, read_key_file};
 use crate::model::GuildId;
@@ -29,11 +30,13 @@ impl KeySource {
         Ok(KeySource::File { listed: listed.into(), guilds })
     }
 
-    /// Puts what a configuration says of learned keys in force.
-    pub(super) fn hold_to(&self, config: &Config, book: &Book) {
+    /// Puts what a configuration says of learned keys in force; `other_origin` is since when another
+    /// origin is asked about them, if it is another.
+    pub(super) fn hold_to(&self, config: &Config, book: &Book, other_origin: Option<Tick>) {
         if let (KeySource::Origin(learned), Keys::Origin { accepted_for, refused_for }) = (self, &config.keys) {
             let policy = book.default_policy(&config.limits);
-            learned.hold_to(Rules { policy, accepted_for: *accepted_for, refused_for: *refused_for });
+            let since = other_origin.unwrap_or(learned.since());
+            learned.hold_to(Rules { policy, accepted_for: *accepted_for, refused_for: *refused_for, since });
         }
     }
 

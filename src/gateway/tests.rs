@@ -334,7 +334,7 @@ async fn both_secrets_of_a_rotated_key_answer_and_share_one_budget() {
 async fn the_last_use_of_a_rotated_key_is_that_of_whichever_secret_was_used() {
     let w = World::new(PLENTY).await;
     let last_used = async || {
-        w.gateway.note_last_use(&w.store).await;
+        w.gateway.note_last_use(&w.store).await.unwrap();
         w.store.keys().await.unwrap().into_iter().find(|key| &*key.id == "k1").unwrap().last_used
     };
     w.rotate("k1", "new", Some(9000)).await;

@@ -147,21 +147,27 @@ impl Book {
         let mut book = Book { realms: before.realms.clone(), policies, ..Book::default() };
         let mut known = before.departed.clone();
         known.extend(before.by_digest.values().map(|key| (key.id.clone(), key.budget())));
+        let ids: HashSet<KeyId> = listed.iter().map(|key| key.id.clone()).collect();
         let mut made: HashMap<KeyId, Budget> = HashMap::with_capacity(listed.len());
         for key in listed {
             let tier = limits.tier(key.tier.as_deref());
             let policy = limits.tiers.iter().position(|t| Arc::ptr_eq(t, tier)).and_then(|i| book.policies.get(i));
             let policy = policy.cloned().unwrap_or_else(|| Arc::new(Policy::new(tier.clone())));
-            let budget = made.entry(key.id.clone()).or_insert_with(|| match known.remove(&key.id) {
-                Some(budget) => budget.under(policy.clone(), now),
-                None => Budget { policy, meters: Arc::default(), usage: Arc::default() },
+            let budget = made.entry(key.id.clone()).or_insert_with(|| {
+                // Called otherwise now, it is the same key still.
+                let renamed =
+                    || before.by_digest.get(&key.digest).filter(|key| !ids.contains(&key.id)).map(|k| k.budget());
+                match known.remove(&key.id).or_else(renamed) {
+                    Some(budget) => budget.under(policy.clone(), now),
+                    None => Budget { policy, meters: Arc::default(), usage: Arc::default() },
+                }
             });
             let budget = budget.clone();
             let guild = Guild { realm: book.realm(&key.guild), id: key.guild, gone: key.guild_gone };
             let entry = Key::new(key.id, guild, key.scope, key.expires, key.tier, budget);
             book.by_digest.insert(key.digest, Arc::new(entry));
         }
-        known.retain(|_, b| !b.meters.are_full(&b.policy, now) || b.usage.day.has_counted(unix));
+        known.retain(|_, b| !b.meters.are_full(&b.policy, now) || !b.usage.is_idle(unix));
         book.departed = known;
         book
     }
@@ -303,6 +309,10 @@ mod tests {
         assert!(spend(&back).is_some());
         let later = Book::new(vec![], &limits(2), &without, Tick(9_000_000_000), 9);
         assert!(later.departed.is_empty());
+        // Called by another id, it is the same key too.
+        let renamed = Listed { id: "c".into(), ..listed("a", "g1") };
+        let renamed = Book::new(vec![renamed], &limits(2), &back, Tick(0), 0);
+        assert!(spend(&renamed).is_some());
         let realm = |book: &Book, key: &[u8]| book.find(&Digest::of(key), never).unwrap().guild.realm;
         assert_eq!(realm(&first, b"a"), realm(&second, b"a"));
         assert_ne!(realm(&second, b"a"), realm(&second, b"b"));

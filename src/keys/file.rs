@@ -1,12 +1,19 @@
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::Listed;
+use super::{Listed, hide_keys};
 use crate::model::{Digest, GuildId, Scope};
 
-/// The most keys a file may list: about 200 bytes each, 40 MB. More belong into a store.
+/// The most keys a file may list: about 1 KB each while it is read, 200 MB. More belong into a store.
 const MAX_KEYS: usize = 200_000;
+
+/// Largest key file that is read: room for so many keys, with every setting of each.
+const MAX_FILE: u64 = 64 << 20;
+
+/// The longest id. It stands in each line of the access log.
+const MAX_ID: usize = 64;
 
 /// What is wrong with a key file: all of it, a line each.
 #[derive(Debug, thiserror::Error)]
@@ -60,8 +67,23 @@ impl Expiry {
 /// Reads a key file, whole or not at all.
 pub fn read_key_file(path: &Path) -> Result<Vec<Listed>, KeyFileError> {
     let fail = |faults| KeyFileError { path: path.to_owned(), faults };
-    let text = std::fs::read_to_string(path).map_err(|e| fail(vec![format!("cannot be read: {e}")]))?;
+    let text = read_text(path).map_err(|e| fail(vec![e]))?;
     parse(&text).map_err(fail)
+}
+
+fn read_text(path: &Path) -> Result<String, String> {
+    let unreadable = |e: std::io::Error| format!("cannot be read: {e}");
+    // Looked at before it is opened: a pipe would be waited for.
+    if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
+        return Err("is not a file".into());
+    }
+    let mut text = String::new();
+    let file = std::fs::File::open(path).map_err(unreadable)?;
+    file.take(MAX_FILE + 1).read_to_string(&mut text).map_err(unreadable)?;
+    if text.len() as u64 > MAX_FILE {
+        return Err("is larger than 64 MiB; a store holds more keys".into());
+    }
+    Ok(text)
 }
 
 fn parse(text: &str) -> Result<Vec<Listed>, Vec<String>> {
@@ -69,7 +91,7 @@ fn parse(text: &str) -> Result<Vec<Listed>, Vec<String>> {
     let line_of = |offset: usize| line_ends.partition_point(|end| *end < offset) + 1;
     let file: KeyFile = toml::from_str(text).map_err(|e| {
         let line = e.span().map_or(1, |span| line_of(span.start));
-        vec![format!("line {line}: {}", e.message())]
+        vec![format!("line {line}: {}", hide_keys(e.message()))]
     })?;
     if file.key.len() > MAX_KEYS {
         return Err(vec![format!("lists {} keys; {MAX_KEYS} is the most, a store holds more", file.key.len())]);
@@ -81,9 +103,12 @@ fn parse(text: &str) -> Result<Vec<Listed>, Vec<String>> {
     for spanned in file.key {
         let line = line_of(spanned.span().start);
         let key = spanned.into_inner();
-        let mut fault = |text: String| faults.push(format!("line {line}: key '{}': {text}", key.id));
+        let shown = hide_keys(&key.id.escape_debug().to_string());
+        let mut fault = |text: String| faults.push(format!("line {line}: key '{shown}': {text}"));
         if key.id.is_empty() {
             fault("an id is needed, by which logs and lists call it".into());
+        } else if key.id.len() > MAX_ID || key.id.contains(char::is_control) {
+            fault(format!("an id is at most {MAX_ID} bytes long, without control characters"));
         }
         if let Some(first) = seen_ids.insert(key.id.clone(), line) {
             fault(format!("this id stands already on line {first}"));
@@ -150,6 +175,8 @@ mod tests {
 
     #[test]
     fn an_unknown_name_or_a_bad_guild_is_refused() {
+        let control = entry("a", "ka", "").replace("\"a\"", "\"a\\nFAKE\"");
+        assert!(parse(&control).unwrap_err()[0].contains("control characters"));
         for rest in ["teir = \"gold\"", "scope = \"admin\"", "expires = 2027-01-31"] {
             assert!(parse(&entry("a", "ka", rest)).is_err(), "{rest}");
         }

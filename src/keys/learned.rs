@@ -17,7 +17,7 @@ use crate::model::{Digest, GuildId, KeyId, Scope};
 use crate::wire::Fault;
 
 /// Keys that are remembered as good, about 50 MB. One more, and the key that was used longest ago
-/// is forgotten: its budget is full again by then, unless so many were used within its refill.
+/// is forgotten, and what it had used up with it: so many keys within one refill are the price.
 const KNOWN: u64 = 100_000;
 
 /// Keys that are remembered as refused, about 10 MB; one more, and that refused or asked for
@@ -48,6 +48,8 @@ pub struct Rules {
     pub accepted_for: Duration,
     /// How long 02 is remembered.
     pub refused_for: Duration,
+    /// What the origin was asked before this does not count: it was another one.
+    pub since: Tick,
 }
 
 /// A key, and what the origin's answers said of it.
@@ -104,6 +106,11 @@ impl Learned {
         self.rules.store(Arc::new(rules));
     }
 
+    /// Since when the origin's word on keys counts.
+    pub fn since(&self) -> Tick {
+        self.rules.load().since
+    }
+
     /// The questions about keys that are being asked now.
     pub fn questions(&self) -> &Flights<Digest, (), Told> {
         &self.questions
@@ -114,11 +121,11 @@ impl Learned {
         let rules = self.rules.load();
         let there = self.known.get(digest).map(|taught| self.under(taught, &rules.policy, now));
         if let Some(taught) = &there
-            && taught.proof.stands(now, rules.accepted_for)
+            && taught.proof.stands(now, rules.accepted_for, rules.since)
         {
             return Standing::Proven(taught.clone());
         }
-        if self.refused.get(digest).is_some_and(|at| now < at.plus(rules.refused_for)) {
+        if self.refused.get(digest).is_some_and(|at| at >= rules.since && now < at.plus(rules.refused_for)) {
             return Standing::Refused;
         }
         match there {
@@ -148,7 +155,7 @@ impl Learned {
     pub fn refute(&self, taught: &Taught, asked: Tick, now: Tick) {
         // Another record of it may be the one that is known, where this one came first.
         let known = self.known.get(&taught.digest);
-        if known.as_deref().unwrap_or(taught).proof.refute(asked) {
+        if known.as_deref().unwrap_or(taught).proof.refute(asked) && asked >= self.since() {
             self.refused.insert(taught.digest, now);
         }
     }
@@ -216,7 +223,7 @@ mod tests {
     }
 
     fn rules(policy: Arc<Policy>) -> Rules {
-        Rules { policy, accepted_for: Duration::from_secs(60), refused_for: Duration::from_secs(30) }
+        Rules { policy, accepted_for: Duration::from_secs(60), refused_for: Duration::from_secs(30), since: Tick(0) }
     }
 
     fn learned() -> Learned {
@@ -289,6 +296,19 @@ mod tests {
         assert!(!spend(&taught), "all of it was used up");
         assert_eq!(taught.key.guild.realm, realm);
         assert!(Arc::ptr_eq(&taught, &proven(&learned, 1)), "it is made once");
+    }
+
+    #[test]
+    fn another_origins_word_on_keys_does_not_count() {
+        let learned = learned();
+        let (good, bad) = (learned.applicant(digest()), learned.applicant(Digest::of(b"bad")));
+        learned.accept(&good, at(1));
+        learned.refute(&bad, at(1), at(1));
+        learned.hold_to(Rules { since: at(2), ..rules(policy(2)) });
+        assert!(matches!(learned.find(&digest(), at(3)), Standing::Lapsed(_)));
+        assert!(matches!(learned.find(&Digest::of(b"bad"), at(3)), Standing::Unknown(None)));
+        learned.refute(&bad, at(1), at(3)); // on its way from the old one
+        assert!(matches!(learned.find(&Digest::of(b"bad"), at(3)), Standing::Unknown(None)));
     }
 
     #[test]

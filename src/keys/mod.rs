@@ -11,4 +11,4 @@ pub use book::{Book, Guild, Key, Listed, UnderWay};
 pub use file::{KeyFileError, read_key_file};
 pub use learned::{Learned, Rules, Standing, Taught, Told};
 pub use proof::Proof;
-pub use secret::{ApiKey, is_mistyped};
+pub use secret::{ApiKey, hide_keys, is_mistyped};

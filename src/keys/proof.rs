@@ -16,10 +16,10 @@ pub struct Proof {
 }
 
 impl Proof {
-    /// Whether the key may be gone by at `now`.
-    pub fn stands(&self, now: Tick, accepted_for: Duration) -> bool {
+    /// Whether the key may be gone by at `now`, if what was said before `since` does not count.
+    pub fn stands(&self, now: Tick, accepted_for: Duration, since: Tick) -> bool {
         let proven = self.proven.load(Ordering::Acquire);
-        proven != 0 && now < Tick(proven).plus(accepted_for)
+        proven != 0 && Tick(proven) >= since && now < Tick(proven).plus(accepted_for)
     }
 
     /// Whether the newest answer was one that proves it, however long ago.
@@ -58,12 +58,19 @@ mod tests {
     #[test]
     fn a_key_is_gone_by_for_so_long_from_when_the_origin_was_asked() {
         let proof = Proof::default();
-        assert!(!proof.stands(Tick(0), FOR) && !proof.was_good());
+        assert!(!proof.stands(Tick(0), FOR, Tick(0)) && !proof.was_good());
         assert!(proof.accept(Tick(50)));
-        assert!(proof.stands(Tick(149), FOR) && !proof.stands(Tick(150), FOR));
+        assert!(proof.stands(Tick(149), FOR, Tick(0)) && !proof.stands(Tick(150), FOR, Tick(0)));
         assert!(proof.was_good());
         assert!(proof.accept(Tick(40)), "an older answer that comes later");
-        assert!(proof.stands(Tick(149), FOR), "does not shorten it");
+        assert!(proof.stands(Tick(149), FOR, Tick(0)), "does not shorten it");
+    }
+
+    #[test]
+    fn what_another_origin_said_does_not_count() {
+        let proof = Proof::default();
+        assert!(proof.accept(Tick(50)));
+        assert!(proof.stands(Tick(60), FOR, Tick(50)) && !proof.stands(Tick(60), FOR, Tick(51)));
     }
 
     #[test]
@@ -71,11 +78,11 @@ mod tests {
         let proof = Proof::default();
         assert!(proof.accept(Tick(10)));
         assert!(proof.refute(Tick(20)));
-        assert!(!proof.stands(Tick(21), FOR) && !proof.was_good());
+        assert!(!proof.stands(Tick(21), FOR, Tick(0)) && !proof.was_good());
         assert!(!proof.accept(Tick(15)), "asked before the 02 was");
-        assert!(!proof.stands(Tick(21), FOR));
-        assert!(proof.accept(Tick(30)) && proof.stands(Tick(31), FOR));
+        assert!(!proof.stands(Tick(21), FOR, Tick(0)));
+        assert!(proof.accept(Tick(30)) && proof.stands(Tick(31), FOR, Tick(0)));
         assert!(!proof.refute(Tick(25)), "asked before the proof was");
-        assert!(proof.stands(Tick(31), FOR));
+        assert!(proof.stands(Tick(31), FOR, Tick(0)));
     }
 }

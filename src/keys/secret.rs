@@ -52,6 +52,28 @@ pub fn is_mistyped(key: &[u8]) -> bool {
     ours && key[LENGTH - CHECKSUM_DIGITS..] != checksum(&key[..LENGTH - CHECKSUM_DIGITS])
 }
 
+/// Digits from which on what begins like a key is taken for one, or for most of one.
+const TELLING: usize = 20;
+
+/// The text with every key of ours in it hidden: somebody typed one where an id belongs, and what
+/// is said of that must not spread it (guarantee 9).
+pub fn hide_keys(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find("gg_") {
+        let (before, from) = rest.split_at(at + PREFIX.len());
+        let digits = from.bytes().take_while(u8::is_ascii_alphanumeric).count();
+        shown.push_str(before);
+        if digits >= TELLING {
+            shown.push('…');
+            rest = &from[digits..];
+        } else {
+            rest = from;
+        }
+    }
+    shown + rest
+}
+
 /// The CRC-32 of what stands before it, in base62.
 fn checksum(text: &[u8]) -> [u8; CHECKSUM_DIGITS] {
     base62(crc32fast::hash(text).to_be_bytes())
@@ -79,6 +101,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_key_in_a_text_is_hidden_and_the_rest_is_not() {
+        let key = ApiKey::generate().unwrap();
+        let text = format!("there is no key '{}'; gg_1 and {}", key.reveal(), key.reveal());
+        assert_eq!(hide_keys(&text), "there is no key 'gg_…'; gg_1 and gg_…");
+        assert_eq!(hide_keys("gg_gg_ é gg_"), "gg_gg_ é gg_");
+    }
 
     #[test]
     fn a_key_has_the_length_that_fits_one_block_of_sha256() {

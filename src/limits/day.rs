@@ -59,14 +59,22 @@ impl DayCount {
     }
 
     /// The store was told `told`, and has `total` for that day now. What is more than this process
-    /// counted was counted by another one, and counts here too.
+    /// counted was counted by another one, and counts here too, while the day lasts.
     pub fn noted(&self, told: Counted, total: u64) {
         let noted = unpack(self.noted.load(Ordering::Acquire));
         let mine = if noted.day == told.day { noted.count + told.count } else { told.count };
         let by_others = total.saturating_sub(mine);
-        self.noted.store(pack(Counted { day: told.day, count: mine + by_others }), Ordering::Release);
-        if by_others > 0 {
-            self.step(told.day, |count| Some(count + by_others));
+        let mut before = self.word.load(Ordering::Acquire);
+        // Of a day that ended meanwhile nobody will ask again.
+        while unpack(before).day == told.day {
+            let after = pack(Counted { day: told.day, count: unpack(before).count + by_others });
+            match self.word.compare_exchange_weak(before, after, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => {
+                    let noted = Counted { day: told.day, count: mine + by_others };
+                    return self.noted.store(pack(noted), Ordering::Release);
+                }
+                Err(now) => before = now,
+            }
         }
     }
 
@@ -139,6 +147,17 @@ mod tests {
         day.noted(Counted { day: 20_000, count: 1 }, 8);
         assert_eq!((day.used(NOON), day.unnoted()), (8, None));
         assert!(day.admit(10, NOON + DAY));
+        assert_eq!(day.unnoted(), Some(Counted { day: 20_001, count: 1 }));
+    }
+
+    #[test]
+    fn what_others_counted_yesterday_is_not_counted_today() {
+        let day = DayCount::default();
+        assert!(day.admit(1000, NOON));
+        let told = day.unnoted().unwrap();
+        assert!(day.admit(1000, NOON + DAY), "midnight came before the store answered");
+        day.noted(told, 901);
+        assert_eq!(day.used(NOON + DAY), 1);
         assert_eq!(day.unnoted(), Some(Counted { day: 20_001, count: 1 }));
     }
 

@@ -1,5 +1,5 @@
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
@@ -15,6 +15,9 @@ pub struct Meters {
     pub(super) main: Bucket,
     pub(super) write: Bucket,
     pub(super) candidate: Bucket,
+    /// The rate under which `write` was counted last, where there is none now: taken away and put
+    /// back, it refills no one.
+    write_was: OnceLock<Rate>,
     /// Set once there is nothing to take over any more.
     settled: AtomicBool,
     before: Mutex<Option<(Arc<Policy>, Arc<Meters>)>>,
@@ -35,14 +38,16 @@ impl Meters {
         let mut before = self.before.lock();
         if let Some((old, meters)) = before.take() {
             let (from, to) = (old.tier(), policy.tier());
-            let pass_on = |mine: &Bucket, theirs: &Bucket, from: Option<Rate>, to: Option<Rate>| {
-                if let (Some(from), Some(to)) = (from, to) {
-                    mine.inherit(theirs, from, to, now);
+            self.main.inherit(&meters.main, from.main, to.main, now);
+            if let Some(was) = from.write.or(meters.write_was.get().copied()) {
+                self.write.inherit(&meters.write, was, to.write.unwrap_or(was), now);
+                if to.write.is_none() {
+                    let _ = self.write_was.set(was); // under the lock, once
                 }
-            };
-            pass_on(&self.main, &meters.main, Some(from.main), Some(to.main));
-            pass_on(&self.write, &meters.write, from.write, to.write);
-            pass_on(&self.candidate, &meters.candidate, from.candidate, to.candidate);
+            }
+            if let (Some(from), Some(to)) = (from.candidate, to.candidate) {
+                self.candidate.inherit(&meters.candidate, from, to, now);
+            }
         }
         self.settled.store(true, Ordering::Release);
     }

@@ -264,6 +264,17 @@ mod tests {
     }
 
     #[test]
+    fn a_write_rate_taken_away_and_put_back_refills_no_one() {
+        let (with, first) = (Arc::new(standard()), Caller::default());
+        assert!((0..10).all(|_| first.ask(&with, SET, 0).over.is_none()));
+        let without = Arc::new(Policy::new(Arc::new(Tier { write: None, ..tier("standard") })));
+        let second = Arc::new(Meters::after(&with, &Arc::new(first.meters), Tick(0)));
+        let third = Arc::new(Meters::after(&without, &second, Tick(0)));
+        let caller = Caller { meters: Meters::after(&without, &third, Tick(0)), usage: Usage::default() };
+        assert_eq!(caller.ask(&with, SET, 0).over, Some((Limit::WriteRate, Duration::from_millis(200))));
+    }
+
+    #[test]
     fn a_day_has_so_many_requests_and_midnight_gives_them_back() {
         let policy = Policy::new(Arc::new(Tier { daily: Some(3), ..tier("standard") }));
         let caller = Caller::default();

@@ -3,6 +3,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use super::{Bucket, Verdict};
 use crate::clock::Tick;
@@ -20,6 +21,13 @@ pub struct Strangers {
     hasher: RandomState,
     /// Requests that were over it.
     over: Arc<AtomicU64>,
+}
+
+/// What an address was charged for one request.
+#[derive(Clone, Copy, Debug)]
+pub struct Paid {
+    /// When it is back by itself.
+    back_at: Tick,
 }
 
 impl Strangers {
@@ -42,13 +50,16 @@ impl Strangers {
         self.rate
     }
 
-    /// Charges one request to an address.
-    pub fn decide(&self, address: IpAddr, now: Tick) -> Verdict {
-        let verdict = self.bucket(address).decide(self.rate, now);
-        if verdict != Verdict::Admitted {
-            self.over.fetch_add(1, Ordering::Relaxed);
+    /// Charges one request to an address; the error is how long until it could pay.
+    pub fn charge(&self, address: IpAddr, now: Tick) -> Result<Paid, Duration> {
+        let bucket = self.bucket(address);
+        match bucket.decide(self.rate, now) {
+            Verdict::Admitted => Ok(Paid { back_at: bucket.full_at() }),
+            Verdict::Refused { wait } => {
+                self.over.fetch_add(1, Ordering::Relaxed);
+                Err(wait)
+            }
         }
-        verdict
     }
 
     /// How many requests were over it, under this rate and those before.
@@ -56,9 +67,11 @@ impl Strangers {
         self.over.load(Ordering::Relaxed)
     }
 
-    /// Takes back what one request was charged: its key turned out to be good.
-    pub fn refund(&self, address: IpAddr) {
-        self.bucket(address).refund(self.rate);
+    /// Pays an address back: the key that came from it turned out to be good. What has come back by
+    /// itself meanwhile is not paid twice.
+    pub fn refund(&self, address: IpAddr, paid: Paid, now: Tick) {
+        let period = Duration::from_nanos(self.rate.period_ns);
+        self.bucket(address).refund(paid.back_at.since(now).min(period));
     }
 
     fn bucket(&self, address: IpAddr) -> &Bucket {
@@ -92,21 +105,33 @@ mod tests {
     #[test]
     fn addresses_of_one_ipv6_network_share_a_budget_and_others_do_not() {
         let strangers = Strangers::new(RATE);
-        let ask = |a: &str| strangers.decide(a.parse().unwrap(), Tick(0));
-        assert_eq!(ask("2001:db8::1"), Verdict::Admitted);
-        assert_eq!(ask("2001:db8::2"), Verdict::Admitted);
-        assert!(matches!(ask("2001:db8::3"), Verdict::Refused { .. }));
+        let pays = |a: &str| strangers.charge(a.parse().unwrap(), Tick(0)).is_ok();
+        assert!(pays("2001:db8::1") && pays("2001:db8::2") && !pays("2001:db8::3"));
         // One of these may meet that bucket by chance; not all of them can.
-        assert!((1..9).any(|n| ask(&format!("2001:db8:{n}::1")) == Verdict::Admitted));
+        assert!((1..9).any(|n| pays(&format!("2001:db8:{n}::1"))));
     }
 
     #[test]
     fn another_rate_refills_no_address() {
         let (strangers, address) = (Strangers::new(RATE), "10.0.0.1".parse().unwrap());
-        while strangers.decide(address, Tick(0)) == Verdict::Admitted {}
+        while strangers.charge(address, Tick(0)).is_ok() {}
         let after = Strangers::after(&strangers, Rate { burst: NonZeroU32::new(50).unwrap(), ..RATE }, Tick(0));
-        assert!(matches!(after.decide(address, Tick(0)), Verdict::Refused { .. }));
+        assert!(after.charge(address, Tick(0)).is_err());
         assert_eq!(after.over(), 2, "the one that ended the loop, and this one");
+    }
+
+    #[test]
+    fn what_was_paid_is_paid_back_once_be_it_by_time_or_by_hand() {
+        let (strangers, address) = (Strangers::new(RATE), "10.0.0.1".parse().unwrap());
+        let second = |n: u64| Tick(n * 1_000_000_000);
+        let paid = strangers.charge(address, second(0)).unwrap();
+        strangers.refund(address, paid, second(0));
+        let paid = [strangers.charge(address, second(0)).unwrap(), strangers.charge(address, second(0)).unwrap()];
+        assert!(strangers.charge(address, second(0)).is_err());
+        // Ten seconds later all of it is back; others spend it.
+        assert!(strangers.charge(address, second(10)).is_ok() && strangers.charge(address, second(10)).is_ok());
+        paid.into_iter().for_each(|paid| strangers.refund(address, paid, second(10)));
+        assert!(strangers.charge(address, second(10)).is_err());
     }
 
     #[test]

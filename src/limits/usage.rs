@@ -27,6 +27,11 @@ impl Usage {
         self.under_way.fetch_sub(1, Ordering::AcqRel);
     }
 
+    /// Whether nothing is under way and nothing was counted on the day of `unix`.
+    pub fn is_idle(&self, unix: i64) -> bool {
+        self.under_way.load(Ordering::Acquire) == 0 && !self.day.has_counted(unix)
+    }
+
     /// Notes a use at `now`. (0 stands for none; a use in the clock's first nanosecond is the second's.)
     pub fn touch(&self, now: Tick) {
         self.last.store(now.0.max(1), Ordering::Relaxed);

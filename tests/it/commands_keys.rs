@@ -172,3 +172,26 @@ async fn the_list_tells_when_a_key_was_last_used() {
     let told = || async { !gate.run(&["key", "list", "--json"]).done().list()[0]["last_used"].is_null() };
     eventually(PATIENCE, "last_used is told", told).await;
 }
+
+#[test]
+fn a_key_typed_where_an_id_belongs_is_not_shown() {
+    let world = World::plain();
+    world.run(&["guild", "add", GUILD, "--name", "N"]).done();
+    let secret = create(&world, &["--name", "a"]);
+    let secret = secret.trim();
+    for args in [
+        vec!["key", "show", secret],
+        vec!["key", "revoke", secret],
+        vec!["key", "rotate", secret],
+        vec!["key", "set", secret, "--name", "b"],
+        vec!["key", "create", "--guild", secret],
+        vec!["key", "create", "--guild", GUILD, "--tier", secret],
+        vec!["key", "create", "--guild", GUILD, "--scope", secret],
+        vec!["guild", "leave", secret],
+        vec![secret],
+    ] {
+        let ran = world.run(&args);
+        assert!(!format!("{}{}", ran.stdout, ran.stderr).contains(&secret[3..]), "{ran:?}");
+        assert!(ran.stderr.contains("gg_…"), "{args:?}: {ran:?}");
+    }
+}

@@ -197,16 +197,18 @@ fn an_empty_record_is_said_and_refuses_nothing() {
 #[tokio::test]
 async fn kill_9_loses_a_second_at_most_and_the_next_run_goes_on_in_the_same_file() {
     let mut gate = recording().start().await;
-    let id = gate.key_id("bot");
+    let new = config(gate.world(), "");
     ask(&gate, "bot", 30).await;
-    is_recorded(&gate, &id).await;
+    eventually(PATIENCE, "all of them are recorded", || async {
+        gate.run(&["limits", "plan", &new, "--log", "d.log"]).stdout.contains("30 decisions of 1 key")
+    })
+    .await;
     gate.process().kill_hard();
     // As if it had been killed within a write.
     let mut bytes = gate.world().read("d.log");
     let whole = bytes.len();
     bytes.extend([40, 0, 0, 0, 1, 2, 3]);
     gate.world().write("d.log", bytes);
-    let new = config(gate.world(), "");
     let ran = gate.run(&["limits", "plan", &new, "--log", "d.log"]).done();
     assert!(ran.stderr.contains(&format!("d.log is cut short at byte {whole}")), "{ran:#?}");
     assert!(ran.stdout.contains("30 decisions of 1 key"), "{ran:#?}");

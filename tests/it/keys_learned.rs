@@ -128,31 +128,69 @@ async fn a_leader_that_hangs_up_harms_no_one_who_waits_for_the_same_key() {
 }
 
 #[tokio::test]
-async fn a_write_may_be_the_question_and_happens_once() {
+async fn a_key_never_seen_is_proven_before_its_write_is_sent_and_the_write_is_sent_once() {
     let gate = gate().start().await;
-    let hold = Gate::shut();
-    gate.origin().next("setPoints", Act::HoldAnswer(hold.clone()));
-    let mut writer = gate.connect().await;
-    writer.send(gate.request("setPoints", "bot", "memberID=7&amount=5").bytes()).await;
-    gate.origin().has_been_asked("setPoints", 1).await;
-    let mut reader = gate.connect().await;
-    reader.send(gate.request("getPoints", "bot", "memberID=7").bytes()).await;
-    settle(&gate).await;
-    assert_eq!(gate.origin().asked("getPoints"), 0, "it waits for what becomes of the key");
-    hold.open();
-    writer.answer().await.is("Successfully set 'Ada' points to '5'");
-    reader.answer().await.is("5");
-    assert_eq!(gate.origin().asked("setPoints"), 1);
+    let answer = gate.set_points("bot", "7", 5).await;
+    assert!(answer.is("Successfully set 'Ada' points to '5'").header("ratelimit").is_some(), "{answer:#?}");
+    let seen: Vec<String> = gate.origin().seen().iter().map(|seen| seen.operation().to_owned()).collect();
+    assert_eq!(seen, ["getPoints", "setPoints"]);
+    gate.get_points("bot", "7").await.is("5").is_miss();
 }
 
 #[tokio::test]
-async fn a_write_with_an_unknown_key_is_02_and_changes_nothing() {
-    let gate = gate().start().await;
-    let write = Request::post("/setPoints", "memberID=7&amount=9").key("stranger");
-    gate.send(&write).await.is_refused(401, INCORRECT_KEY);
-    gate.send(&write).await.is_refused(401, INCORRECT_KEY);
-    assert_eq!(gate.origin().asked("setPoints"), 1);
+async fn a_write_of_a_key_whose_time_is_over_is_itself_the_question() {
+    let gate = gate().set("keys.accepted_for", r#""1s""#).start().await;
+    gate.get_points("bot", "1").await.is("0");
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await; // its time is over by then
+    gate.set_points("bot", "7", 5).await.is("Successfully set 'Ada' points to '5'");
+    assert_eq!((gate.origin().asked("getPoints"), gate.origin().asked("setPoints")), (1, 1));
+}
+
+#[tokio::test]
+async fn a_strangers_write_never_reaches_the_origin_and_costs_no_member_its_cached_answers() {
+    let gate = gate().set("origin.timeout", r#""1s""#).set("origin.retries", "0").start().await;
     gate.get_points("bot", "7").await.is("3");
+    let write = |key: &str| Request::post("/setPoints", "memberID=7&amount=9").key(key);
+    gate.send(&write("stranger")).await.is_refused(401, INCORRECT_KEY);
+    gate.get_points("bot", "7").await.is("3").is_hit();
+    gate.origin().next("getPoints", Act::Stall);
+    assert_eq!(gate.send(&write("another")).await.code(), Some(22));
+    gate.get_points("bot", "7").await.is("3").is_hit();
+    gate.get_points("bot", "8").await.is("0");
+    gate.get_points("bot", "8").await.is("0").is_hit();
+    assert_eq!(gate.origin().asked("setPoints"), 0);
+}
+
+#[tokio::test]
+async fn an_operation_that_hangs_holds_up_no_other_of_a_key_whose_time_is_over() {
+    let gate = gate().set("keys.accepted_for", r#""1s""#).set("origin.timeout", r#""10s""#).start().await;
+    gate.get_points("bot", "7").await.is("3");
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await; // its time is over by then
+    gate.origin().next("getReviews", Act::Stall);
+    let mut hanging = gate.connect().await;
+    hanging.send(gate.request("getReviews", "bot", "memberID=7").bytes()).await;
+    gate.origin().has_been_asked("getReviews", 1).await;
+    gate.get_points("bot", "7").await.is("3");
+    gate.set_points("bot", "7", 5).await.is("Successfully set 'Ada' points to '5'");
+}
+
+#[tokio::test]
+async fn a_key_that_lapses_while_it_is_asked_for_asks_nothing_twice() {
+    let gate = gate().set("keys.accepted_for", r#""1s""#).start().await;
+    gate.get_points("bot", "1").await.is("0");
+    let hold = Gate::shut();
+    gate.origin().next("getPoints", Act::HoldAnswer(hold.clone()));
+    let mut early = gate.connect().await;
+    early.send(gate.request("getPoints", "bot", "memberID=7").bytes()).await;
+    gate.origin().has_been_asked("getPoints", 2).await;
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await; // its time is over by then
+    let mut late = gate.connect().await;
+    late.send(gate.request("getPoints", "bot", "memberID=7").bytes()).await;
+    settle(&gate).await;
+    hold.open();
+    early.answer().await.is("3");
+    late.answer().await.is("3");
+    assert_eq!(gate.origin().asked("getPoints"), 2);
 }
 
 #[tokio::test]

@@ -79,6 +79,50 @@ async fn everyone_who_waited_for_a_good_key_is_paid_back() {
 }
 
 #[tokio::test]
+async fn requests_let_in_before_the_key_was_known_count_against_what_it_used_since() {
+    let gate = gate()
+        .set("keys.accepted_for", r#""1s""#)
+        .set("limits.strangers.burst", "20")
+        .set("limits.tiers.standard.rate", r#""1/h""#)
+        .set("limits.tiers.standard.burst", "3")
+        .start()
+        .await;
+    let request = gate.request("getPoints", "bot", "memberID=7");
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        let mut connection = gate.connect().await;
+        connection.send(request.head()).await;
+        held.push(connection);
+    }
+    for _ in 0..40 {
+        assert_eq!(gate.send(&Request::bare("GET", "/healthz")).await.status, 200);
+    }
+    for _ in 0..3 {
+        gate.get_points("bot", "7").await.is("3");
+    }
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await; // the key's time is over by then
+    for connection in &mut held {
+        connection.send("memberID=7").await;
+        connection.answer().await.is_too_many();
+    }
+}
+
+#[tokio::test]
+async fn a_key_over_its_own_day_costs_its_address_nothing() {
+    let mut gate = gate().key("other").set("limits.tiers.standard.daily", "2").start().await;
+    for _ in 0..2 {
+        gate.get_points("bot", "7").await.is("3");
+    }
+    assert_eq!(gate.restart().await, Some(0));
+    for _ in 0..5 {
+        let refused = gate.get_points("bot", "7").await;
+        assert!(refused.is_too_many() >= 1);
+        assert!(refused.header("ratelimit").unwrap().contains("\"standard-daily\";r=0;"), "{refused:#?}");
+    }
+    gate.get_points("other", "7").await.is("3");
+}
+
+#[tokio::test]
 async fn a_learned_key_is_held_to_the_default_tier_from_its_first_request_on() {
     let gate = gate()
         .key("other")

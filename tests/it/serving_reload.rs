@@ -121,3 +121,25 @@ async fn a_changed_key_file_is_taken_up_whole_or_not_at_all() {
     gate.world().write("keys.toml", good);
     eventually(PATIENCE, "3", || async { gate.get_points("bot", "7").await.body == "3" }).await;
 }
+
+#[tokio::test]
+async fn a_config_that_is_gone_is_no_reason_for_the_defaults() {
+    let world = World::plain();
+    let mut process = Process::start(&mut world.command(&["serve"]));
+    process.ready().await;
+    std::fs::remove_file(world.path("gateway.toml")).unwrap();
+    process.signal(Signal::SIGHUP);
+    let what = "there is no gateway.toml any more";
+    eventually(PATIENCE, what, || async { process.stderr().contains(what) }).await;
+}
+
+#[tokio::test]
+async fn a_key_file_that_a_refused_config_wanted_is_taken_up_when_it_comes() {
+    let mut gate = TestGateway::before_http().key("bot").points("7", 3).start().await;
+    let keys = gate.world().read("keys.toml");
+    reload_with(&mut gate, "keys.toml", "other.toml").await;
+    says(&gate, "was not taken").await;
+    gate.world().write("other.toml", keys);
+    says(&gate, "is in force").await;
+    gate.get_points("bot", "7").await.is("3");
+}

@@ -84,6 +84,17 @@ impl SqliteStore {
         Ok(SqliteStore { feed, readers, writer, path, node, feed_kept })
     }
 
+    /// Whether the store at `path` has this version's schema; an older one is brought up to date by
+    /// [`SqliteStore::open`], and not by looking.
+    pub fn is_up_to_date(path: &Path) -> Result<bool, StoreError> {
+        open::is_up_to_date(path)
+    }
+
+    /// Why no store could be opened or made at `path`, as far as a look can tell.
+    pub fn obstacle(path: &Path) -> Option<String> {
+        open::obstacle(path)
+    }
+
     /// The store's file.
     pub fn path(&self) -> &Path {
         &self.path
