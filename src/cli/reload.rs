@@ -4,7 +4,7 @@ use std::sync::Arc;
 use super::serve::listed_keys;
 use crate::config::{self, Config, Keys, OriginKind};
 use crate::gateway::{Gateway, KeySource};
-use crate::origin::{HttpOrigin, Origin};
+use crate::origin::{HttpOrigin, Origin, Tls};
 use crate::store::SqliteStore;
 
 /// What is needed to put a new configuration in force while serving.
@@ -16,14 +16,20 @@ pub(super) struct Reloader {
 }
 
 impl Reloader {
-    /// The files whose change asks for a reload: the configuration, and the key file it names.
+    /// The files whose change asks for a reload: the configuration, and the key file and the files of
+    /// TLS to upstreams that it names.
     pub(super) fn files(&self) -> Vec<PathBuf> {
         let config = self.named.clone().unwrap_or_else(|| config::DEFAULT_FILE.into());
-        let keys = match &self.gateway.state().config.keys {
+        let running = &self.gateway.state().config;
+        let keys = match &running.keys {
             Keys::File(path) => Some(path.clone()),
             Keys::Store | Keys::Origin { .. } => None,
         };
-        std::iter::once(config).chain(keys).collect()
+        let tls = match &running.origin.kind {
+            OriginKind::Http(upstreams) => upstreams.tls.files().cloned().collect(),
+            OriginKind::Builtin => Vec::new(),
+        };
+        std::iter::once(config).chain(keys).chain(tls).collect()
     }
 
     /// Reads the configuration anew: all of it is taken, or none and the reasons are logged.
@@ -47,7 +53,7 @@ impl Reloader {
         if config.limits.counts_days() && self.store.is_none() {
             return Err("a tier's `daily` needs the store, which is opened at the start; start anew for it".into());
         }
-        let origin = self.origin(&config, &before.origin)?;
+        let origin = self.origin(&config, &before.origin).await?;
         let keys = self.keys(&config, &before.keys).await?;
         let listed = keys.list().await?;
         self.gateway.reload(config, origin, keys, listed);
@@ -66,13 +72,17 @@ impl Reloader {
     }
 
     /// The origin of the new configuration: the same one where nothing about it changed, so that
-    /// its connections stay.
-    fn origin(&self, config: &Config, before: &Arc<Origin>) -> Result<Arc<Origin>, String> {
+    /// its connections stay; else those of the upstreams that are in both.
+    async fn origin(&self, config: &Config, before: &Arc<Origin>) -> Result<Arc<Origin>, String> {
         match (&config.origin.kind, &**before) {
             (OriginKind::Builtin, Origin::Builtin(_)) => Ok(before.clone()),
-            (OriginKind::Http(upstream), Origin::Http(http)) if http.upstream() == upstream => Ok(before.clone()),
-            (OriginKind::Http(upstream), Origin::Http(_)) => {
-                Ok(Arc::new(Origin::Http(HttpOrigin::new(upstream.clone())?.into())))
+            (OriginKind::Http(upstreams), Origin::Http(http)) => {
+                let tls = Tls::load(upstreams)?;
+                if http.is_of(upstreams, &tls) {
+                    return Ok(before.clone());
+                }
+                let clock = self.gateway.clock().clone();
+                Ok(Arc::new(Origin::Http(HttpOrigin::start((**upstreams).clone(), tls, clock, Some(http)).await?)))
             }
             (OriginKind::Builtin, Origin::Http(_)) | (OriginKind::Http(_), Origin::Builtin(_)) => {
                 Err("origin.kind cannot change while running; start anew for it".into())

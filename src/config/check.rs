@@ -3,6 +3,7 @@
 mod limits;
 mod origin;
 mod server;
+mod upstreams;
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
