@@ -36,7 +36,11 @@ pub(super) fn run(named: Option<PathBuf>, demo: bool) -> Result<(), Failure> {
     let mut loaded = config::load(named.as_deref())?;
     let _log = telemetry::init(&loaded.config.log);
     let demo = if demo { Some(Demo::prepare(&mut loaded.config)?) } else { None };
-    runtime()?.block_on(serve(named, loaded, demo))
+    let runtime = runtime()?;
+    let served = runtime.block_on(serve(named, loaded, demo));
+    // A look-up of a name that hangs is not waited for.
+    runtime.shutdown_background();
+    served
 }
 
 async fn serve(named: Option<PathBuf>, loaded: Loaded, demo: Option<Demo>) -> Result<(), Failure> {

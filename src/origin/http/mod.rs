@@ -20,6 +20,7 @@ use backends::{Backends, List};
 use choice::Tried;
 use connect::TRY_AGAIN_IN;
 use hyper::Uri;
+use standing::Standing;
 
 use super::Question;
 use crate::clock::Clock;
@@ -108,8 +109,7 @@ impl HttpOrigin {
         let mut unreachable = 0;
         let mut trust_kept = true;
         let mut fault = Fault::Unavailable { retry_after: TRY_AGAIN_IN };
-        let bounds =
-            Bounds { first_byte_timeout: self.settings.first_byte_timeout, most_kept: self.settings.max_in_flight };
+        let bounds = self.bounds(list);
         while unreachable < MOST_UNREACHABLE
             && let Some(at) = self.backends.choose(list, tried)
         {
@@ -174,6 +174,13 @@ impl HttpOrigin {
 
     fn failed(&self, backend: &Backend, why: &str) {
         self.backends.failed(backend, self.clock.now(), why);
+    }
+
+    fn bounds(&self, list: &List) -> Bounds {
+        // All together keep no more connections than may be in use at once; who is out keeps none.
+        let sharing = list.iter().filter(|backend| backend.standing() != Standing::Out).count();
+        let most_kept = self.settings.max_in_flight.div_ceil(sharing.max(1));
+        Bounds { first_byte_timeout: self.settings.first_byte_timeout, most_kept }
     }
 
     /// A place among the `max_in_flight` requests, given back when dropped.

@@ -23,8 +23,7 @@ impl Pool {
         }
     }
 
-    /// Takes a connection back whose last answer was read whole. No more than `most` are kept: as
-    /// many as may be in use at once.
+    /// Takes a connection back whose last answer was read whole. No more than `most` are kept.
     pub(super) fn keep(&self, connection: Connection, most: usize) {
         let mut idle = self.0.lock();
         if idle.len() >= most {
