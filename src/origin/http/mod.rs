@@ -46,8 +46,8 @@ pub struct HttpOrigin {
 }
 
 impl HttpOrigin {
-    /// Readies the upstreams: their names are resolved (for as long as [`upkeep`] says) and looked
-    /// after from here on, until what is returned is dropped. Whatever `before` has of the same
+    /// Readies the upstreams: their names are resolved (for 2 s at most) and looked after from
+    /// here on, until what is returned is dropped. Whatever `before` has of the same
     /// upstreams is taken over: connections, addresses, and who is out.
     ///
     /// # Errors
