@@ -2,8 +2,9 @@ use std::io::Write;
 
 use super::error::CommandError;
 use super::{Failure, runtime};
-use crate::config::{self, Keys, Loaded};
+use crate::config::{self, Keys, Loaded, OriginKind};
 use crate::gateway::KeySource;
+use crate::origin::Tls;
 use crate::store::SqliteStore;
 
 /// Prints what is in force, and which keys name a tier that is not there. A store that does not
@@ -19,6 +20,9 @@ pub(super) fn run(loaded: &Loaded, out: &mut dyn Write) -> Result<(), Failure> {
     let there = store.metadata().is_ok_and(|file| file.len() > 0);
     // Looking must not bring it up to date: an older server may be running on it.
     let of_this_version = there && SqliteStore::is_up_to_date(store).map_err(CommandError::from)?;
+    if let OriginKind::Http(upstreams) = &loaded.config.origin.kind {
+        Tls::load(upstreams).map_err(Failure::Unusable)?;
+    }
     let source = match &loaded.config.keys {
         Keys::File(path) => Some(runtime()?.block_on(KeySource::file(path.clone(), None)).map_err(Failure::Unusable)?),
         Keys::Store if of_this_version => {

@@ -7,14 +7,20 @@ use parking_lot::Mutex;
 use super::serve::listed_keys;
 use crate::config::{self, Config, Keys, OriginKind};
 use crate::gateway::{Gateway, KeySource};
-use crate::origin::{HttpOrigin, Origin};
+use crate::origin::{HttpOrigin, Origin, Tls};
 use crate::store::SqliteStore;
 
-fn key_file(config: &Config) -> Option<PathBuf> {
-    match &config.keys {
+/// The files beside the configuration that it is made of: the key file, and those of TLS.
+fn files_of(config: &Config) -> Vec<PathBuf> {
+    let keys = match &config.keys {
         Keys::File(path) => Some(path.clone()),
         Keys::Store | Keys::Origin { .. } => None,
-    }
+    };
+    let tls: Vec<PathBuf> = match &config.origin.kind {
+        OriginKind::Http(upstreams) => upstreams.tls.files().cloned().collect(),
+        OriginKind::Builtin => Vec::new(),
+    };
+    keys.into_iter().chain(tls).collect()
 }
 
 /// What is needed to put a new configuration in force while serving.
@@ -27,8 +33,8 @@ pub(super) struct Reloader {
     started: Arc<Config>,
     /// There is a file; without one the defaults are in force.
     has_file: AtomicBool,
-    /// The key file that was named last, by a configuration that was taken or not.
-    key_file: Mutex<Option<PathBuf>>,
+    /// The files named last, by a configuration that was taken or not.
+    tried: Mutex<Vec<PathBuf>>,
 }
 
 impl Reloader {
@@ -40,17 +46,21 @@ impl Reloader {
         store: Option<Arc<SqliteStore>>,
     ) -> Self {
         let started = gateway.state().config.clone();
-        let key_file = Mutex::new(key_file(&started));
-        Reloader { gateway, store, named, started, has_file: AtomicBool::new(has_file), key_file }
+        let tried = Mutex::new(files_of(&started));
+        Reloader { gateway, store, named, started, has_file: AtomicBool::new(has_file), tried }
     }
 
-    /// The files whose change asks for a reload: the configuration, the key file in force, and the
-    /// one that was named by a configuration that was not taken, which may be for want of it.
+    /// The files whose change asks for a reload: the configuration, what it names, and what was named
+    /// by one that was not taken, which may be for want of it.
     pub(super) fn files(&self) -> Vec<PathBuf> {
         let config = self.named.clone().unwrap_or_else(|| config::DEFAULT_FILE.into());
-        let named = self.key_file.lock().clone();
-        let in_force = key_file(&self.gateway.state().config).filter(|path| Some(path) != named.as_ref());
-        std::iter::once(config).chain(in_force).chain(named).collect()
+        let mut files = files_of(&self.gateway.state().config);
+        for tried in self.tried.lock().iter() {
+            if !files.contains(tried) {
+                files.push(tried.clone());
+            }
+        }
+        std::iter::once(config).chain(files).collect()
     }
 
     /// Reads the configuration anew: all of it is taken, or none and the reasons are logged.
@@ -69,7 +79,7 @@ impl Reloader {
                 config::DEFAULT_FILE
             ));
         }
-        *self.key_file.lock() = key_file(&loaded.config);
+        *self.tried.lock() = files_of(&loaded.config);
         let before = self.gateway.state().clone();
         for setting in self.started.needs_restart(&loaded.config) {
             tracing::warn!(setting, "cannot change while running; start anew for it");
@@ -81,7 +91,7 @@ impl Reloader {
         if config.limits.counts_days() && self.store.is_none() {
             return Err("a tier's `daily` needs the store, which is opened at the start; start anew for it".into());
         }
-        let origin = self.origin(&config, &before.origin)?;
+        let origin = self.origin(&config, &before.origin).await?;
         let keys = self.keys(&config, &before.keys).await?;
         let listed = keys.list().await?;
         self.gateway.reload(config, origin, keys, listed);
@@ -101,13 +111,17 @@ impl Reloader {
     }
 
     /// The origin of the new configuration: the same one where nothing about it changed, so that
-    /// its connections stay.
-    fn origin(&self, config: &Config, before: &Arc<Origin>) -> Result<Arc<Origin>, String> {
+    /// its connections stay; else those of the upstreams that are in both.
+    async fn origin(&self, config: &Config, before: &Arc<Origin>) -> Result<Arc<Origin>, String> {
         match (&config.origin.kind, &**before) {
             (OriginKind::Builtin, Origin::Builtin(_)) => Ok(before.clone()),
-            (OriginKind::Http(upstream), Origin::Http(http)) if http.upstream() == upstream => Ok(before.clone()),
-            (OriginKind::Http(upstream), Origin::Http(_)) => {
-                Ok(Arc::new(Origin::Http(HttpOrigin::new(upstream.clone())?.into())))
+            (OriginKind::Http(upstreams), Origin::Http(http)) => {
+                let tls = Tls::load(upstreams)?;
+                if http.is_of(upstreams, &tls) {
+                    return Ok(before.clone());
+                }
+                let clock = self.gateway.clock().clone();
+                Ok(Arc::new(Origin::Http(HttpOrigin::start((**upstreams).clone(), tls, clock, Some(http)).await?)))
             }
             (OriginKind::Builtin, Origin::Http(_)) | (OriginKind::Http(_), Origin::Builtin(_)) => {
                 Err("origin.kind cannot change while running; start anew for it".into())

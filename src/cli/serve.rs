@@ -17,7 +17,7 @@ use crate::gateway::{Gateway, KeySource, State};
 use crate::keys::{Learned, Rules};
 use crate::limits::{Counted, Policy, day_of};
 use crate::model::KeyId;
-use crate::origin::{Builtin, HttpOrigin, Origin};
+use crate::origin::{Builtin, HttpOrigin, Origin, Tls};
 use crate::store::SqliteStore;
 use crate::telemetry::{self, AccessLog, DecisionLog};
 
@@ -39,7 +39,11 @@ pub(super) fn run(named: Option<PathBuf>, demo: bool) -> Result<(), Failure> {
     let mut loaded = config::load(named.as_deref())?;
     let _log = telemetry::init(&loaded.config.log);
     let demo = if demo { Some(Demo::prepare(&mut loaded.config)?) } else { None };
-    runtime()?.block_on(serve(named, loaded, demo))
+    let runtime = runtime()?;
+    let served = runtime.block_on(serve(named, loaded, demo));
+    // A look-up of a name that hangs is not waited for.
+    runtime.shutdown_background();
+    served
 }
 
 async fn serve(named: Option<PathBuf>, loaded: Loaded, demo: Option<Demo>) -> Result<(), Failure> {
@@ -65,8 +69,10 @@ async fn serve(named: Option<PathBuf>, loaded: Loaded, demo: Option<Demo>) -> Re
     let keys = key_source(&config, store.as_ref(), counted.clone()).await.map_err(Failure::Unusable)?;
     let listed = keys.list().await.map_err(CommandError::new)?;
     let origin = match (&config.origin.kind, &store) {
-        (OriginKind::Http(upstream), _) => {
-            Origin::Http(Box::new(HttpOrigin::new(upstream.clone()).map_err(Failure::Unusable)?))
+        (OriginKind::Http(upstreams), _) => {
+            let tls = Tls::load(upstreams).map_err(Failure::Unusable)?;
+            let http = HttpOrigin::start((**upstreams).clone(), tls, clock.clone(), None).await;
+            Origin::Http(http.map_err(Failure::Unusable)?)
         }
         (OriginKind::Builtin, Some(store)) => Origin::Builtin(Builtin::new(store.clone(), clock.clone())),
         (OriginKind::Builtin, None) => return Err(CommandError::new("the store is not open").into()),

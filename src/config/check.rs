@@ -3,6 +3,7 @@
 mod limits;
 mod origin;
 mod server;
+mod upstreams;
 
 pub use limits::{MAX_TIERS, is_tier_name};
 

@@ -8,7 +8,7 @@ mod traffic;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use self::origin::{HealthFile, KeySource, KeysFile, OriginFile, OriginKindFile};
+pub use self::origin::{HealthFile, KeySource, KeysFile, OriginFile, OriginKindFile, UpstreamTlsFile};
 pub use self::traffic::{
     CacheFile, CandidateFile, LimitsFile, PointsFile, ReviewsFile, StrangersFile, TierFile, WarnsFile,
 };

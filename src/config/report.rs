@@ -11,7 +11,8 @@ use serde_json::Value;
 use super::file::ConfigFile;
 use super::leaf::{HumanDuration, HumanSize};
 use super::usable::{
-    Access, AnswerHeaders, Decisions, Freshness, Level, Limits, Listen, OriginKind, Rate, Server, Tier,
+    Access, AnswerHeaders, Decisions, Freshness, Health, Level, Limits, Listen, OriginKind, Rate, Server, Tier,
+    Upstreams,
 };
 use super::{Config, DEFAULT_FILE, Keys, Loaded};
 
@@ -104,14 +105,9 @@ impl Page {
         self.section("origin");
         match &config.origin.kind {
             OriginKind::Builtin => self.row("kind", "builtin"),
-            OriginKind::Http(upstream) => {
+            OriginKind::Http(upstreams) => {
                 self.row("kind", "http");
-                self.row("upstream", format_args!("http://{}{}", upstream.authority, upstream.path));
-                self.row("host", &upstream.host);
-                self.row("connect_timeout", HumanDuration(upstream.connect_timeout));
-                self.row("timeout", HumanDuration(upstream.timeout));
-                self.row("max_in_flight", upstream.max_in_flight);
-                self.row("retries", upstream.retries);
+                self.upstreams(upstreams);
             }
         }
         self.row("store", config.origin.store.display());
@@ -126,6 +122,41 @@ impl Page {
                 self.row("source", "origin");
                 self.row("accepted_for", HumanDuration(*accepted_for));
                 self.row("refused_for", HumanDuration(*refused_for));
+            }
+        }
+    }
+
+    fn upstreams(&mut self, upstreams: &Upstreams) {
+        for upstream in &upstreams.list {
+            self.row("upstream", upstream);
+            self.row("  host", &upstream.host);
+            if let Some(name) = &upstream.server_name {
+                self.row("  certificate for", name);
+            }
+        }
+        self.row("connect_timeout", HumanDuration(upstreams.connect_timeout));
+        match upstreams.first_byte_timeout {
+            Some(limit) => self.row("first_byte_timeout", HumanDuration(limit)),
+            None => self.row("first_byte_timeout", "off"),
+        }
+        self.row("timeout", HumanDuration(upstreams.timeout));
+        self.row("max_in_flight", upstreams.max_in_flight);
+        self.row("retries", upstreams.retries);
+        match &upstreams.health {
+            Some(Health { path, interval, fall, rise }) => {
+                let interval = HumanDuration(*interval);
+                self.row("health", format_args!("GET {path} every {interval}, fall {fall}, rise {rise}"));
+            }
+            None => self.row("health", "told by requests alone"),
+        }
+        if upstreams.list.iter().any(|upstream| upstream.server_name.is_some()) {
+            match &upstreams.tls.ca {
+                Some(path) => self.row("tls.ca", path.display()),
+                None => self.row("tls.ca", "whom the system trusts"),
+            }
+            if let Some(identity) = &upstreams.tls.identity {
+                self.row("tls.certificate", identity.certificate.display());
+                self.row("tls.private_key", identity.private_key.display());
             }
         }
     }

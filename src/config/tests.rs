@@ -1,6 +1,7 @@
 //! The config file from the outside: text in, config or faults out.
 
 mod faults;
+mod upstreams;
 
 use std::fs;
 use std::num::NonZeroU32;
@@ -138,6 +139,7 @@ fn every_commented_name_is_accepted_or_refused_for_not_being_in_force() {
         "upstreams",
         "host",
         "connect_timeout",
+        "first_byte_timeout",
         "timeout",
         "max_in_flight",
         "retries",
@@ -154,13 +156,14 @@ fn every_commented_name_is_accepted_or_refused_for_not_being_in_force() {
     assert_eq!(
         notices(&text),
         [
-            "origin.health",
             "origin.upstreams",
             "origin.host",
             "origin.connect_timeout",
+            "origin.first_byte_timeout",
             "origin.timeout",
             "origin.max_in_flight",
             "origin.retries",
+            "origin.health",
             "keys.accepted_for",
             "keys.refused_for",
             "keys.file",
@@ -181,7 +184,6 @@ fn what_protects_and_is_not_in_force_is_refused_by_name() {
         "cluster.redis = \"redis://:hunter2@127.0.0.1\"",
         "origin.store = \"postgres://me:hunter2@host/db\"",
         "origin.store = \"env:PG\"",
-        "origin = { kind = \"http\", upstreams = [\"https://me:hunter2@10.0.0.8\"] }",
     ] {
         let faults = faults(text);
         assert_eq!(faults.len(), 1, "{text}: {faults:?}");
@@ -193,7 +195,7 @@ fn what_protects_and_is_not_in_force_is_refused_by_name() {
 fn what_protects_nobody_and_is_not_in_force_is_said() {
     assert_eq!(notices("cluster.node = \"edge-1\""), ["cluster.node"]);
     let http = "[origin]\nkind = \"http\"\nupstreams = [\"http://a\", \"http://b\"]\nhealth = { interval = \"1s\" }\n";
-    assert_eq!(notices(http), ["origin.health", "origin.upstreams"]);
+    assert_eq!(notices(http), Vec::<String>::new());
     let in_force = "limits.shadow = true\ncache.points.stale_while_revalidate = \"5s\"\nlimits.strangers.burst = 1\n\
                     server.trusted_proxies = [\"10.0.0.0/8\"]\nserver.max_connections_per_address = 0\n\
                     [limits.tiers.standard]\ndaily = 5\nin_flight = 5\ncandidate = { burst = 5 }\n";
@@ -271,28 +273,6 @@ fn paths_start_at_the_files_folder() {
     assert_eq!(config.log.access, Access::File("/var/log/gg".into()));
     assert_eq!(config.keys, Keys::File("/etc/gg/keys.toml".into()));
     assert!(faults("origin.store = \"env:NOT_THERE\"")[0].ends_with("`NOT_THERE` is not set, or is no text"));
-}
-
-#[test]
-fn an_upstream_is_taken_apart() {
-    let upstream =
-        |url: &str, more: &str| match config(&format!("[origin]\nkind = \"http\"\nupstreams = [\"{url}\"]\n{more}"))
-            .origin
-            .kind
-        {
-            OriginKind::Http(upstream) => (upstream.authority, upstream.path, upstream.host),
-            OriginKind::Builtin => panic!("not http"),
-        };
-    let expect = |authority: &str, path: &str, host: &str| (authority.into(), path.into(), host.into());
-    assert_eq!(upstream("http://10.0.0.7:3000", ""), expect("10.0.0.7:3000", "", "10.0.0.7:3000"));
-    assert_eq!(upstream("http://svc/", ""), expect("svc:80", "", "svc"));
-    assert_eq!(upstream("http://[::1]/api/v1/", ""), expect("[::1]:80", "/api/v1", "[::1]"));
-    assert_eq!(upstream("http://[::1]:81", "host = \"g.example\"\n"), expect("[::1]:81", "", "g.example"));
-    for bad in ["http://", "http:///x", "http://h:", "http://h:99999", "http://h?x", "http://h/a b", "http://::1", "h"]
-    {
-        let text = format!("[origin]\nkind = \"http\"\nupstreams = [\"{bad}\"]\n");
-        assert_eq!(faults(&text).len(), 1, "{bad}");
-    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The configuration as the rest of the house uses it: every value checked, no code below re-checks.
 
-use std::net::SocketAddr;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -79,21 +80,66 @@ pub struct Origin {
 #[derive(Clone, Debug, PartialEq)]
 pub enum OriginKind {
     Builtin,
-    Http(Upstream),
+    Http(Box<Upstreams>),
+}
+
+/// An HTTP origin: one service at one or more upstreams.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Upstreams {
+    /// At least one, in the file's order, no two alike.
+    pub list: Vec<Upstream>,
+    /// For each connection, TLS included.
+    pub connect_timeout: Duration,
+    /// From a request's last byte to its answer's first; `None`: only `timeout` counts.
+    pub first_byte_timeout: Option<Duration>,
+    /// For everything that is done for one request.
+    pub timeout: Duration,
+    /// At all upstreams together.
+    pub max_in_flight: usize,
+    pub retries: u32,
+    /// `None`: only requests tell who is out.
+    pub health: Option<Health>,
+    pub tls: UpstreamTls,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Upstream {
-    /// `host:port`, to be resolved; never empty.
-    pub authority: String,
+    /// A name to be resolved, or an address without brackets.
+    pub name: String,
+    pub port: u16,
     /// Empty, or begins with a slash and does not end in one.
     pub path: String,
-    /// The `Host` sent upstream.
+    /// The `Host` sent to it.
     pub host: String,
-    pub connect_timeout: Duration,
-    pub timeout: Duration,
-    pub max_in_flight: usize,
-    pub retries: u32,
+    /// What its certificate must be for; `None`: it is reached without TLS.
+    pub server_name: Option<String>,
+}
+
+/// How upstreams are checked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Health {
+    /// Begins with a slash.
+    pub path: String,
+    pub interval: Duration,
+    /// Failures in a row that put an upstream out; at least 1.
+    pub fall: u32,
+    /// Successes in a row that bring it back; at least 1.
+    pub rise: u32,
+}
+
+/// The files of TLS to upstreams.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct UpstreamTls {
+    /// Who may have signed an upstream's certificate; `None`: whom the system trusts.
+    pub ca: Option<PathBuf>,
+    /// Who we are, where an upstream asks.
+    pub identity: Option<Identity>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Identity {
+    pub certificate: PathBuf,
+    pub private_key: PathBuf,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -213,6 +259,33 @@ impl Config {
     /// Whether the store is opened (contract section 3, `[origin] store`).
     pub fn needs_store(&self) -> bool {
         self.keys == Keys::Store || self.origin.kind == OriginKind::Builtin || self.limits.counts_days()
+    }
+}
+
+impl Upstream {
+    /// Its address; `None` where its name has to be resolved.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.name.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, self.port))
+    }
+}
+
+/// As a URL, the port in it in any case.
+impl fmt::Display for Upstream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Upstream { name, port, path, .. } = self;
+        let scheme = if self.server_name.is_some() { "https" } else { "http" };
+        match name.contains(':') {
+            true => write!(f, "{scheme}://[{name}]:{port}{path}"),
+            false => write!(f, "{scheme}://{name}:{port}{path}"),
+        }
+    }
+}
+
+impl UpstreamTls {
+    /// The files it names.
+    pub fn files(&self) -> impl Iterator<Item = &PathBuf> {
+        let identity = self.identity.iter().flat_map(|i| [&i.certificate, &i.private_key]);
+        self.ca.iter().chain(identity)
     }
 }
 

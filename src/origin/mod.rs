@@ -3,13 +3,14 @@
 
 mod builtin;
 mod http;
-mod pool;
+
+use std::sync::Arc;
 
 use crate::model::GuildId;
 use crate::wire::{Fault, Request, RequestId};
 
 pub use builtin::Builtin;
-pub use http::HttpOrigin;
+pub use http::{HttpOrigin, Tls};
 
 /// One question to an origin.
 #[derive(Clone, Copy, Debug)]
@@ -36,11 +37,11 @@ impl std::fmt::Debug for Authorization<'_> {
 #[derive(Debug)]
 pub enum Origin {
     Builtin(Builtin),
-    Http(Box<HttpOrigin>),
+    Http(Arc<HttpOrigin>),
 }
 
 impl Origin {
-    /// Asks once (an HTTP origin, for reads, up to `origin.retries` times more). The answer is
+    /// Asks once (an HTTP origin, for reads that nothing came back from, up to `origin.retries` times more). The answer is
     /// whole and usable, or the fault says what it was instead.
     pub async fn ask(&self, question: &Question<'_>) -> Result<String, Fault> {
         match self {

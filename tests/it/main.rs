@@ -14,6 +14,10 @@ mod wire_parameters;
 mod wire_refusals;
 mod wire_upstream;
 
+mod upstream_health;
+mod upstream_tls;
+mod upstreams;
+
 mod framing_body;
 mod framing_connection;
 mod framing_header;

@@ -31,6 +31,8 @@ pub struct Builder {
     /// Section, then name, then value as TOML.
     config: BTreeMap<String, BTreeMap<String, String>>,
     upstream_path: String,
+    /// Origins of the test's own, instead of one of the gateway's.
+    upstreams: Vec<String>,
     seed: u64,
     points: Vec<(String, i64)>,
     warns: Vec<WarnSpec>,
@@ -70,6 +72,7 @@ impl Builder {
             keys: Vec::new(),
             config: BTreeMap::new(),
             upstream_path: String::new(),
+            upstreams: Vec::new(),
             seed: 0,
             points: Vec::new(),
             warns: Vec::new(),
@@ -171,6 +174,12 @@ impl Builder {
         self
     }
 
+    /// The URLs of origins that the test has started itself; the gateway brings none of its own then.
+    pub fn upstreams(mut self, urls: impl IntoIterator<Item = String>) -> Builder {
+        self.upstreams.extend(urls);
+        self
+    }
+
     /// What the origin's random delays follow.
     pub fn seed(mut self, seed: u64) -> Builder {
         self.seed = seed;
@@ -187,11 +196,15 @@ impl Builder {
     pub async fn prepare(mut self) -> (World, Option<ScriptedOrigin>, HashMap<String, String>) {
         let origin = match self.kind {
             Kind::Builtin => None,
-            Kind::Http => Some(self.origin().await),
+            Kind::Http if self.upstreams.is_empty() => Some(self.origin().await),
+            Kind::Http => None,
         };
         if let Some(origin) = &origin {
-            let upstream = format!("[\"{}{}\"]", origin.url(), self.upstream_path);
-            self = self.set("origin.kind", r#""http""#).set("origin.upstreams", &upstream);
+            self.upstreams.push(format!("{}{}", origin.url(), self.upstream_path));
+        }
+        if self.kind == Kind::Http {
+            let upstreams = format!("{:?}", self.upstreams);
+            self = self.set("origin.kind", r#""http""#).set("origin.upstreams", &upstreams);
         }
         match self.keys_at {
             KeysAt::Store => {}

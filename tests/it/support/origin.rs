@@ -6,6 +6,8 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
 
 use super::origin_talk;
 use super::{GUILD, INCORRECT_KEY, PATIENCE, eventually};
@@ -40,6 +42,19 @@ pub enum Cut {
     AmidHeader,
     AfterHeader,
     AmidBody,
+}
+
+/// Where a connection is reset, whatever it was about to be asked.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Break {
+    /// As soon as it is there.
+    AtAccept,
+    /// With the header read and the body on its way.
+    BeforeBody,
+    /// With the body's first byte read.
+    AmidBody,
+    /// With the whole request read.
+    AfterBody,
 }
 
 impl Act {
@@ -98,6 +113,7 @@ impl Seen {
 pub struct ScriptedOrigin {
     address: SocketAddr,
     shared: Arc<Shared>,
+    tls: Option<TlsAcceptor>,
     accepting: Option<JoinHandle<()>>,
     /// Keeps the port, refusing connections, once the origin has gone.
     gone: Option<TcpSocket>,
@@ -118,13 +134,24 @@ struct State {
     seen: Vec<Seen>,
     next: HashMap<String, VecDeque<Act>>,
     always: Act,
+    breaks: VecDeque<Break>,
     random: fastrand::Rng,
 }
 
 impl ScriptedOrigin {
     /// Starts one whose random delays follow `seed`.
     pub async fn start(seed: u64) -> ScriptedOrigin {
+        ScriptedOrigin::start_on(TcpListener::bind("127.0.0.1:0").await.unwrap(), seed, None)
+    }
+
+    /// Starts one that is reached by TLS.
+    pub async fn start_tls(config: Arc<ServerConfig>) -> ScriptedOrigin {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        ScriptedOrigin::start_on(listener, 0, Some(TlsAcceptor::from(config)))
+    }
+
+    /// Starts one on a socket that listens.
+    pub fn start_on(listener: TcpListener, seed: u64, tls: Option<TlsAcceptor>) -> ScriptedOrigin {
         let state = State {
             keys: None,
             points: HashMap::new(),
@@ -132,16 +159,27 @@ impl ScriptedOrigin {
             seen: Vec::new(),
             next: HashMap::new(),
             always: Act::Normal,
+            breaks: VecDeque::new(),
             random: fastrand::Rng::with_seed(seed),
         };
         let shared = Arc::new(Shared { state: Mutex::new(state), close_idle: watch::Sender::new(0) });
         let address = listener.local_addr().unwrap();
-        let accepting = tokio::spawn(origin_talk::accept(listener, Arc::clone(&shared)));
-        ScriptedOrigin { address, shared, accepting: Some(accepting), gone: None }
+        let accepting = Some(tokio::spawn(origin_talk::accept(listener, Arc::clone(&shared), tls.clone())));
+        ScriptedOrigin { address, shared, tls, accepting, gone: None }
     }
 
     pub fn url(&self) -> String {
-        format!("http://{}", self.address)
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}", self.address)
+    }
+
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    /// How to reset the next connection that no earlier `break_next` waits for.
+    pub fn break_next(&self, at: Break) {
+        self.shared.state().breaks.push_back(at);
     }
 
     /// Knows this key from now on, and that it speaks for this guild; a key it does not know is 02.
@@ -226,6 +264,12 @@ impl ScriptedOrigin {
         .await;
         self.gone = gone;
     }
+
+    /// Is there again after `refuse`, on the same port.
+    pub fn come_back(&mut self) {
+        let listener = self.gone.take().unwrap().listen(64).unwrap();
+        self.accepting = Some(tokio::spawn(origin_talk::accept(listener, Arc::clone(&self.shared), self.tls.clone())));
+    }
 }
 
 impl Drop for ScriptedOrigin {
@@ -247,6 +291,11 @@ impl Shared {
         state.seen.push(seen.clone());
         let next = state.next.get_mut(seen.operation()).and_then(VecDeque::pop_front);
         next.unwrap_or_else(|| state.always.clone())
+    }
+
+    /// How to reset the connection that has just come.
+    pub(super) fn next_break(&self) -> Option<Break> {
+        self.state().breaks.pop_front()
     }
 
     /// A random part of `max_ms` milliseconds.

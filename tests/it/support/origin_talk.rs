@@ -2,24 +2,59 @@
 
 use std::sync::Arc;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
 
-use super::origin::{Act, Cut, Seen, Shared};
+use super::origin::{Act, Break, Cut, Seen, Shared};
 
 /// Accepts until aborted; its connections end with it.
-pub(super) async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+pub(super) async fn accept(listener: TcpListener, shared: Arc<Shared>, tls: Option<TlsAcceptor>) {
     let mut connections = JoinSet::new();
     for number in 0.. {
         let Ok((stream, _)) = listener.accept().await else { return };
         let _ = stream.set_nodelay(true);
-        connections.spawn(converse(stream, number, Arc::clone(&shared)));
+        let (shared, tls) = (Arc::clone(&shared), tls.clone());
+        match (shared.next_break(), tls) {
+            (Some(at), _) => drop(connections.spawn(reset(stream, at, number, shared))),
+            (None, None) => drop(connections.spawn(converse(stream, number, shared))),
+            (None, Some(tls)) => drop(connections.spawn(async move {
+                // Who does not come through has asked nothing.
+                if let Ok(stream) = tls.accept(stream).await {
+                    converse(stream, number, shared).await;
+                }
+            })),
+        }
     }
 }
 
-async fn converse(mut stream: TcpStream, number: usize, shared: Arc<Shared>) {
+/// Reads up to where the connection is to break, notes what came, and resets it.
+async fn reset(mut stream: TcpStream, at: Break, number: usize, shared: Arc<Shared>) {
+    stream.set_zero_linger().unwrap();
+    let mut read = Vec::new();
+    if at == Break::AtAccept {
+        return;
+    }
+    while !read.ends_with(b"\r\n\r\n") {
+        let Ok(byte) = stream.read_u8().await else { return };
+        read.push(byte);
+    }
+    let Some((mut seen, length)) = head(&String::from_utf8_lossy(&read), number) else { return };
+    let wanted = match at {
+        Break::AtAccept | Break::BeforeBody => 0,
+        Break::AmidBody => 1,
+        Break::AfterBody => length,
+    };
+    let mut body = vec![0; wanted];
+    if stream.read_exact(&mut body).await.is_ok() {
+        seen.body = String::from_utf8_lossy(&body).into_owned();
+        shared.met(&seen);
+    }
+}
+
+async fn converse<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, number: usize, shared: Arc<Shared>) {
     let mut close_idle = shared.close_idle.subscribe();
     let mut unread = Vec::new();
     while let Some(seen) = next_request(&mut stream, &mut unread, number, &mut close_idle).await {
@@ -87,8 +122,8 @@ fn cut_at(cut: Cut, mut bytes: Vec<u8>) -> Option<Bytes> {
 }
 
 /// The next request; `None` at the connection's end, or when idle connections are to be closed.
-async fn next_request(
-    stream: &mut TcpStream,
+async fn next_request<S: AsyncRead + Unpin>(
+    stream: &mut S,
     unread: &mut Vec<u8>,
     connection: usize,
     close_idle: &mut watch::Receiver<u64>,
@@ -103,15 +138,8 @@ async fn next_request(
             _ = close_idle.changed(), if unread.is_empty() => return None,
         }
     };
-    let head = String::from_utf8_lossy(&unread[..head_end]).into_owned();
+    let (mut seen, length) = head(&String::from_utf8_lossy(&unread[..head_end]), connection)?;
     unread.drain(..head_end + 4);
-    let mut lines = head.split("\r\n");
-    let mut words = lines.next()?.split(' ').map(str::to_owned);
-    let (method, path) = (words.next()?, words.next()?);
-    let headers: Vec<_> = lines.filter_map(|l| l.split_once(':')).map(|(n, v)| (n.into(), v.trim().into())).collect();
-    let mut seen = Seen { connection, method, path, headers, body: String::new() };
-    // The gateway knows a body's length before it sends it: anything else shows up as a missing body.
-    let length: usize = seen.header("content-length").and_then(|n| n.parse().ok()).unwrap_or(0);
     while unread.len() < length {
         if stream.read_buf(unread).await.ok()? == 0 {
             return None;
@@ -119,4 +147,16 @@ async fn next_request(
     }
     seen.body = String::from_utf8_lossy(&unread.drain(..length).collect::<Vec<u8>>()).into_owned();
     Some(seen)
+}
+
+/// A request's header, and the length of its body.
+fn head(text: &str, connection: usize) -> Option<(Seen, usize)> {
+    let mut lines = text.trim_end().split("\r\n");
+    let mut words = lines.next()?.split(' ').map(str::to_owned);
+    let (method, path) = (words.next()?, words.next()?);
+    let headers: Vec<_> = lines.filter_map(|l| l.split_once(':')).map(|(n, v)| (n.into(), v.trim().into())).collect();
+    let seen = Seen { connection, method, path, headers, body: String::new() };
+    // The gateway knows a body's length before it sends it: anything else shows up as a missing body.
+    let length = seen.header("content-length").and_then(|n| n.parse().ok()).unwrap_or(0);
+    Some((seen, length))
 }

@@ -1,0 +1,172 @@
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::header::{CONTENT_LENGTH, RETRY_AFTER, TRANSFER_ENCODING};
+use hyper::{HeaderMap, Request as HttpRequest, StatusCode};
+
+use super::backend::Backend;
+use super::connect::TRY_AGAIN_IN;
+use super::pool::Connection;
+use crate::origin::Question;
+use crate::wire::{Fault, MAX_ORIGIN_ANSWER, Operation, usable};
+
+/// The longest `Retry-After` of an origin that is passed on: a day. More is a mistake or malice.
+const MAX_RETRY_AFTER: u64 = 86_400;
+
+/// What became of one request on one connection.
+pub(super) enum Attempt {
+    /// It was answered, usably or not.
+    Answered(Result<String, Fault>),
+    /// An answer began and was none, or broke off: trying again does not help.
+    Broken(Result<String, Fault>),
+    /// Nothing of an answer came: a read may be asked again.
+    Silent(Silence),
+    /// Nothing of the request went out: anything may be sent again.
+    Unsent,
+}
+
+/// How nothing came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Silence {
+    Closed,
+    /// `origin.first_byte_timeout` was over.
+    TooLong,
+}
+
+impl Silence {
+    pub(super) fn fault(self) -> Fault {
+        match self {
+            Silence::Closed => Fault::NoUsableAnswer,
+            Silence::TooLong => Fault::OriginTimeout,
+        }
+    }
+}
+
+/// The settings of an attempt.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    pub(super) first_byte_timeout: Option<Duration>,
+    /// Connections that are kept of one backend.
+    pub(super) most_kept: usize,
+}
+
+/// Sends a request on a connection and reads its answer. Where that came whole, the connection is
+/// kept.
+pub(super) async fn attempt(
+    backend: &Backend,
+    mut connection: Connection,
+    request: HttpRequest<Full<Bytes>>,
+    question: &Question<'_>,
+    bounds: Bounds,
+) -> Attempt {
+    let id = question.id;
+    if connection.ready().await.is_err() {
+        return Attempt::Unsent;
+    }
+    let sending = connection.try_send_request(request);
+    let sent = match bounds.first_byte_timeout {
+        None => sending.await,
+        Some(limit) => match tokio::time::timeout(limit, sending).await {
+            Ok(sent) => sent,
+            Err(_) => {
+                tracing::warn!(request_id = %id, upstream = %backend, "no answer began within origin.first_byte_timeout");
+                return Attempt::Silent(Silence::TooLong);
+            }
+        },
+    };
+    let response = match sent {
+        Ok(response) => response,
+        Err(mut error) => {
+            if error.take_message().is_some() {
+                return Attempt::Unsent;
+            }
+            let error = error.into_error();
+            tracing::warn!(request_id = %id, upstream = %backend, %error, "the origin gave no answer");
+            // A malformed answer is an answer: only silence may be broken by asking again.
+            return if error.is_parse() {
+                Attempt::Broken(Err(Fault::NoUsableAnswer))
+            } else {
+                Attempt::Silent(Silence::Closed)
+            };
+        }
+    };
+    let (head, body) = response.into_parts();
+    if head.headers.contains_key(CONTENT_LENGTH) && head.headers.contains_key(TRANSFER_ENCODING) {
+        // Two lengths: what follows the body is anybody's guess (RFC 9112, 6.3).
+        tracing::warn!(request_id = %id, upstream = %backend, "the origin's answer has two lengths");
+        return Attempt::Broken(Err(Fault::NoUsableAnswer));
+    }
+    let body = Limited::new(body, MAX_ORIGIN_ANSWER).collect().await;
+    let judge = |body: &[u8]| judge(question.request.operation(), head.status, &head.headers, body);
+    let answered = match body {
+        Ok(body) => {
+            backend.pool.keep(connection, bounds.most_kept);
+            Attempt::Answered(judge(&body.to_bytes()))
+        }
+        Err(error) => {
+            tracing::warn!(request_id = %id, upstream = %backend, error, "the origin's answer did not come whole");
+            Attempt::Broken(judge(b""))
+        }
+    };
+    if let Attempt::Answered(Err(Fault::NoUsableAnswer)) | Attempt::Broken(Err(Fault::NoUsableAnswer)) = answered {
+        let status = head.status.as_u16();
+        tracing::warn!(request_id = %id, upstream = %backend, status, "the origin's answer is not usable");
+    }
+    answered
+}
+
+/// The answer as the contract's "Upstream" paragraph reads it.
+fn judge(operation: Operation, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Result<String, Fault> {
+    match usable(operation, status.as_u16(), body) {
+        Some(answer) => answer.map(str::to_owned),
+        None if matches!(status.as_u16(), 429 | 503) => {
+            Err(Fault::Unavailable { retry_after: retry_after(headers).unwrap_or(TRY_AGAIN_IN) })
+        }
+        None => Err(Fault::NoUsableAnswer),
+    }
+}
+
+/// The origin's `Retry-After` in seconds, whichever of its two forms it has (RFC 9110, 10.2.3).
+fn retry_after(headers: &HeaderMap) -> Option<u64> {
+    let value = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    let seconds = value.parse().ok().or_else(|| {
+        let then = httpdate::parse_http_date(value).ok()?;
+        Some(then.duration_since(std::time::SystemTime::now()).map_or(0, |d| d.as_secs() + 1))
+    })?;
+    Some(seconds.clamp(1, MAX_RETRY_AFTER))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Read;
+
+    const POINTS: Operation = Operation::Read(Read::Points);
+
+    fn with(name: &str, value: &str) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        headers.insert(hyper::header::HeaderName::from_bytes(name.as_bytes()).unwrap(), value.parse().unwrap());
+        headers
+    }
+
+    #[test]
+    fn a_busy_origin_is_unavailable_and_its_retry_after_is_kept() {
+        for (status, value, kept) in
+            [(503, "7", 7), (429, "0", 1), (503, "soon", 1), (429, "999999999", MAX_RETRY_AFTER)]
+        {
+            let status = StatusCode::from_u16(status).unwrap();
+            let answer = judge(POINTS, status, &with("retry-after", value), b"busy");
+            assert_eq!(answer, Err(Fault::Unavailable { retry_after: kept }), "{value}");
+        }
+        let past =
+            judge(POINTS, StatusCode::SERVICE_UNAVAILABLE, &with("retry-after", "Sun, 06 Nov 1994 08:49:37 GMT"), b"");
+        assert_eq!(past, Err(Fault::Unavailable { retry_after: 1 }));
+    }
+
+    #[test]
+    fn a_line_of_the_spec_is_more_than_its_status() {
+        let answer = judge(POINTS, StatusCode::SERVICE_UNAVAILABLE, &HeaderMap::new(), b"02 | Incorrect API key!");
+        assert_eq!(answer, Err(Fault::IncorrectKey));
+    }
+}

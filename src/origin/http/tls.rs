@@ -1,0 +1,165 @@
+//! TLS to upstreams: whom we trust and who we are (contract section 3, `[origin] tls`).
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::Path;
+use std::sync::Arc;
+
+use sha2::{Digest as _, Sha256};
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use tokio_rustls::{TlsConnector, rustls};
+
+use crate::config::{Identity, Upstreams};
+
+/// Largest PEM file that is read: a system's whole bundle of roots is a quarter of it.
+const MAX_PEM: u64 = 1 << 20;
+
+/// Whom we trust and who we are, for all upstreams that are reached by TLS.
+#[derive(Clone)]
+pub struct Tls {
+    connector: TlsConnector,
+    /// Of all that was read, so that a file that changed is noticed without keeping a key in reach.
+    digest: [u8; 32],
+}
+
+/// TLS to one upstream.
+#[derive(Clone, Debug)]
+pub(super) struct Secure {
+    tls: Tls,
+    name: ServerName<'static>,
+}
+
+impl Tls {
+    /// Reads the files that the upstreams' settings name, or the system's roots. `None`: no upstream is
+    /// reached by TLS.
+    ///
+    /// # Errors
+    /// Which setting and file cannot be used, and why.
+    pub fn load(settings: &Upstreams) -> Result<Option<Self>, String> {
+        if !settings.list.iter().any(|upstream| upstream.server_name.is_some()) {
+            return Ok(None);
+        }
+        let mut seen = Sha256::new();
+        let roots = match &settings.tls.ca {
+            Some(path) => named_roots(path, &mut seen)?,
+            None => system_roots(&mut seen)?,
+        };
+        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions() // TLS 1.2 and 1.3
+            .map_err(|e| format!("TLS cannot be set up: {e}"))?
+            .with_root_certificates(roots);
+        let mut config = match &settings.tls.identity {
+            None => config.with_no_client_auth(),
+            Some(identity) => with_identity(config, identity, &mut seen)?,
+        };
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Some(Tls { connector: TlsConnector::from(Arc::new(config)), digest: seen.finalize().into() }))
+    }
+
+    /// TLS to the upstream whose certificate is for `name`.
+    pub(super) fn to(&self, name: &str) -> Result<Secure, String> {
+        let name = ServerName::try_from(name.to_owned()).map_err(|e| format!("origin.tls.server_name: {name}: {e}"))?;
+        Ok(Secure { tls: self.clone(), name })
+    }
+}
+
+impl PartialEq for Tls {
+    fn eq(&self, other: &Self) -> bool {
+        self.digest == other.digest
+    }
+}
+
+impl std::fmt::Debug for Tls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Tls(…)")
+    }
+}
+
+impl Secure {
+    pub(super) async fn wrap(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+        self.tls.connector.connect(self.name.clone(), stream).await
+    }
+}
+
+impl PartialEq for Secure {
+    fn eq(&self, other: &Self) -> bool {
+        self.tls == other.tls && self.name == other.name
+    }
+}
+
+/// The operator's own authorities, and no others.
+fn named_roots(path: &Path, seen: &mut Sha256) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    for (i, certificate) in certificates("origin.tls.ca", path, seen)?.into_iter().enumerate() {
+        let unusable = |e| format!("origin.tls.ca: {}: certificate {} cannot be used: {e}", path.display(), i + 1);
+        roots.add(certificate).map_err(unusable)?;
+    }
+    Ok(roots)
+}
+
+fn system_roots(seen: &mut Sha256) -> Result<RootCertStore, String> {
+    let found = rustls_native_certs::load_native_certs();
+    let mut roots = RootCertStore::empty();
+    for certificate in &found.certs {
+        seen.update(certificate);
+    }
+    // A bundle may hold what we cannot read; the others are as good without it.
+    roots.add_parsable_certificates(found.certs);
+    if roots.is_empty() {
+        let why = found.errors.first().map(|e| format!(" ({e})")).unwrap_or_default();
+        return Err(format!(
+            "origin.upstreams: this machine has no root certificates{why}; install its package `ca-certificates`, or \
+             name those to trust in origin.tls.ca"
+        ));
+    }
+    Ok(roots)
+}
+
+fn with_identity(
+    config: rustls::ConfigBuilder<ClientConfig, rustls::client::WantsClientCert>,
+    identity: &Identity,
+    seen: &mut Sha256,
+) -> Result<ClientConfig, String> {
+    let chain = certificates("origin.tls.certificate", &identity.certificate, seen)?;
+    let path = &identity.private_key;
+    let place = format!("origin.tls.private_key: {}", path.display());
+    let pem = read("origin.tls.private_key", path, seen)?;
+    let key = PrivateKeyDer::from_pem_slice(&pem).map_err(|e| match e {
+        rustls::pki_types::pem::Error::NoItemsFound => format!("{place}: holds no private key"),
+        e => format!("{place}: is no PEM file: {e}"),
+    })?;
+    config.with_client_auth_cert(chain, key).map_err(|e| match e {
+        rustls::Error::InconsistentKeys(_) => {
+            format!("{place}: is not the key of the certificate in {}", identity.certificate.display())
+        }
+        e => format!("{place}: cannot be used: {e}"),
+    })
+}
+
+/// All certificates of a PEM file; at least one.
+fn certificates(setting: &str, path: &Path, seen: &mut Sha256) -> Result<Vec<CertificateDer<'static>>, String> {
+    let pem = read(setting, path, seen)?;
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+    let found = found.map_err(|e| format!("{setting}: {}: is no PEM file: {e}", path.display()))?;
+    if found.is_empty() {
+        return Err(format!("{setting}: {}: holds no certificate", path.display()));
+    }
+    Ok(found)
+}
+
+fn read(setting: &str, path: &Path, seen: &mut Sha256) -> Result<Vec<u8>, String> {
+    let unreadable = |e: io::Error| format!("{setting}: {} cannot be read: {e}", path.display());
+    let mut pem = Vec::new();
+    File::open(path).map_err(unreadable)?.take(MAX_PEM + 1).read_to_end(&mut pem).map_err(unreadable)?;
+    if pem.len() as u64 > MAX_PEM {
+        return Err(format!("{setting}: {} is larger than 1 MiB; is it a PEM file?", path.display()));
+    }
+    seen.update((pem.len() as u64).to_be_bytes());
+    seen.update(&pem);
+    Ok(pem)
+}

@@ -1,0 +1,182 @@
+//! Contract section 3, `[origin] health`: who fails is put out, comes back, and the last one stays.
+
+use crate::support::*;
+
+async fn pair() -> [ScriptedOrigin; 2] {
+    [ScriptedOrigin::start(0).await, ScriptedOrigin::start(0).await]
+}
+
+/// A gateway before these.
+fn before<'o>(origins: impl IntoIterator<Item = &'o ScriptedOrigin>) -> Builder {
+    let urls: Vec<String> = origins.into_iter().map(ScriptedOrigin::url).collect();
+    TestGateway::before_http().key("bot").upstreams(urls)
+}
+
+fn checked(builder: Builder) -> Builder {
+    builder.set("origin.health", r#"{ path = "/up", interval = "50ms", fall = 3, rise = 2 }"#)
+}
+
+/// How often it was told of this upstream that it is out, and that it is back.
+fn told(gate: &TestGateway, origin: &ScriptedOrigin) -> (usize, usize) {
+    let said = gate.stderr();
+    let count = |what: &str| said.lines().filter(|l| l.contains(what) && l.contains(&origin.url())).count();
+    (count("an upstream is out"), count("an upstream is back"))
+}
+
+/// Waits until just that was told of it: the log is written aside of the requests.
+async fn tells(gate: &TestGateway, origin: &ScriptedOrigin, what: (usize, usize)) {
+    eventually(PATIENCE, &format!("{what:?} of {}", origin.url()), || async { told(gate, origin) == what }).await;
+}
+
+async fn reads_are_answered(gate: &TestGateway, members: std::ops::Range<u32>) {
+    for member in members {
+        gate.get_points("bot", &member.to_string()).await.is("0");
+    }
+}
+
+#[tokio::test]
+async fn a_dead_upstream_costs_no_read_is_put_out_and_comes_back_by_itself() {
+    let [mut dead, good] = pair().await;
+    dead.refuse().await;
+    let gate = before([&dead, &good]).start().await;
+    reads_are_answered(&gate, 0..20).await;
+    tells(&gate, &dead, (1, 0)).await;
+    assert_eq!(gate.stderr().matches("an upstream cannot be asked").count(), 3, "no more once it is out");
+    dead.come_back();
+    tells(&gate, &dead, (1, 1)).await;
+    reads_are_answered(&gate, 100..110).await;
+    assert_eq!(dead.asked("getPoints") + good.asked("getPoints"), 30);
+    assert!(dead.asked("getPoints") >= 4, "{}", dead.asked("getPoints"));
+}
+
+#[tokio::test]
+async fn an_upstream_that_answers_nothing_in_time_is_put_out() {
+    let [stalled, good] = pair().await;
+    stalled.always(Act::Stall);
+    let gate = before([&stalled, &good]).set("origin.timeout", r#""200ms""#).start().await;
+    let mut late = 0;
+    for member in 0..30 {
+        late += usize::from(gate.get_points("bot", &member.to_string()).await.code() == Some(22));
+    }
+    assert_eq!((late, stalled.asked("getPoints"), good.asked("getPoints")), (3, 3, 27));
+    tells(&gate, &stalled, (1, 0)).await;
+}
+
+#[tokio::test]
+async fn an_answer_of_an_error_puts_nobody_out() {
+    let [failing, good] = pair().await;
+    failing.always(Act::say(500, "<html>"));
+    let gate = before([&failing, &good]).start().await;
+    for member in 0..20 {
+        gate.get_points("bot", &member.to_string()).await;
+    }
+    assert_eq!((failing.asked("getPoints"), good.asked("getPoints")), (10, 10));
+    assert_eq!(told(&gate, &failing), (0, 0));
+}
+
+#[tokio::test]
+async fn the_last_upstream_is_never_put_out() {
+    let mut origin = ScriptedOrigin::start(0).await;
+    origin.refuse().await;
+    let gate = before([&origin]).start().await;
+    for member in 0..10 {
+        gate.get_points("bot", &member.to_string()).await.is_unavailable();
+    }
+    origin.come_back();
+    reads_are_answered(&gate, 0..10).await;
+    assert_eq!(told(&gate, &origin), (0, 0));
+}
+
+#[tokio::test]
+async fn of_two_dead_ones_either_is_found_at_once_when_it_comes_back() {
+    let mut origins = pair().await;
+    for origin in &mut origins {
+        origin.refuse().await;
+    }
+    let gate = before(&origins).start().await;
+    for member in 0..10 {
+        gate.get_points("bot", &member.to_string()).await.is_unavailable();
+    }
+    eventually(PATIENCE, "one is out", || async { gate.stderr().contains("an upstream is out") }).await;
+    let out: Vec<usize> = origins.iter().map(|origin| told(&gate, origin).0).collect();
+    assert_eq!(out.iter().sum::<usize>(), 1, "one is out and the last one is not: {out:?}");
+    let the_one_out = &mut origins[usize::from(out[1] == 1)];
+    the_one_out.come_back();
+    reads_are_answered(&gate, 0..10).await;
+    tells(&gate, the_one_out, (1, 1)).await;
+}
+
+#[tokio::test]
+async fn one_that_takes_connections_and_answers_nothing_is_on_trial_when_it_comes_back() {
+    let [mute, good] = pair().await;
+    mute.always(Act::Cut(Cut::BeforeHeader));
+    let gate = before([&mute, &good]).start().await;
+    reads_are_answered(&gate, 0..20).await;
+    assert_eq!(mute.asked("getPoints"), 3);
+    tells(&gate, &mute, (1, 1)).await;
+    reads_are_answered(&gate, 100..120).await;
+    assert_eq!(mute.asked("getPoints"), 4);
+    tells(&gate, &mute, (2, 1)).await;
+}
+
+#[tokio::test]
+async fn failing_checks_put_one_out_without_a_request_and_passing_ones_bring_it_back() {
+    let [sick, good] = pair().await;
+    sick.always(Act::say(500, "not yet"));
+    let gate = checked(before([&sick, &good])).start().await;
+    tells(&gate, &sick, (1, 0)).await;
+    let checks = sick.asked("up");
+    assert!(checks >= 3, "{checks}");
+    reads_are_answered(&gate, 0..20).await;
+    assert_eq!((sick.asked("getPoints"), good.asked("getPoints")), (0, 20));
+    sick.always(Act::Normal); // it knows no such path: 404 is an answer
+    tells(&gate, &sick, (1, 1)).await;
+    reads_are_answered(&gate, 100..110).await;
+    assert!(sick.asked("getPoints") >= 4, "{}", sick.asked("getPoints"));
+    assert_eq!(told(&gate, &good), (0, 0));
+}
+
+#[tokio::test]
+async fn checks_ask_for_their_path_with_get_and_hold_no_key() {
+    let origin = ScriptedOrigin::start(0).await;
+    let url = format!("{}/below", origin.url());
+    let gate = checked(TestGateway::before_http().key("bot").upstreams([url])).start().await;
+    gate.get_points("bot", "7").await.is("0");
+    origin.has_been_asked("up", 3).await;
+    let check = origin.seen().into_iter().find(|seen| seen.operation() == "up").unwrap();
+    assert_eq!((check.method.as_str(), check.path.as_str(), check.body.as_str()), ("GET", "/up", ""));
+    assert_eq!(check.header("host"), Some(&origin.url()["http://".len()..]));
+    assert_eq!(check.header("authorization"), None);
+}
+
+#[tokio::test]
+async fn the_last_upstream_is_asked_whatever_its_checks_say_and_goes_when_another_is_back() {
+    let [first, second] = pair().await;
+    for origin in [&first, &second] {
+        origin.always(Act::say(500, "down"));
+    }
+    let gate = checked(before([&first, &second])).start().await;
+    eventually(PATIENCE, "one is out", || async { told(&gate, &first).0 + told(&gate, &second).0 == 1 }).await;
+    let (out, last) = if told(&gate, &first).0 == 1 { (&first, &second) } else { (&second, &first) };
+    last.has_been_asked("up", last.asked("up") + 10).await;
+    assert_eq!((told(&gate, out), told(&gate, last)), ((1, 0), (0, 0)));
+    last.next("getPoints", Act::Normal);
+    gate.get_points("bot", "7").await.is("0");
+    assert_eq!(last.asked("getPoints"), 1);
+    out.always(Act::Normal);
+    eventually(PATIENCE, "they changed places", || async { (told(&gate, out), told(&gate, last)) == ((1, 1), (1, 0)) })
+        .await;
+    reads_are_answered(&gate, 10..20).await;
+    assert_eq!((out.asked("getPoints"), last.asked("getPoints")), (10, 1));
+}
+
+#[tokio::test]
+async fn a_check_that_is_never_answered_fails_and_holds_up_no_other() {
+    let [stalled, good] = pair().await;
+    stalled.always(Act::Stall);
+    let gate = checked(before([&stalled, &good])).set("origin.timeout", r#""100ms""#).start().await;
+    tells(&gate, &stalled, (1, 0)).await;
+    good.has_been_asked("up", 5).await;
+    reads_are_answered(&gate, 0..10).await;
+    assert_eq!(told(&gate, &good), (0, 0));
+}

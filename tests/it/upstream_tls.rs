@@ -1,0 +1,201 @@
+//! Contract section 3, `[origin]`: upstreams over https, whom they are trusted by and who we are to
+//! them.
+
+use nix::sys::signal::Signal;
+use tokio_rustls::rustls::version::{TLS12, TLS13};
+
+use crate::support::*;
+
+/// A world before this upstream, and what `origin.tls` holds.
+async fn world(origin: &ScriptedOrigin, tls: &str, files: &[(&str, String)]) -> (World, String) {
+    let builder = TestGateway::before_http().key("bot").upstreams([origin.url()]).set("origin.tls", tls);
+    let (world, _, secrets) = builder.prepare().await;
+    for (name, content) in files {
+        world.write(name, content);
+    }
+    (world, secrets["bot"].clone())
+}
+
+fn get_points(key: &str, member: &str) -> Request {
+    Request::post("/getPoints", format!("memberID={member}")).key(key)
+}
+
+/// What the gateway of this world answers, and what it said on stderr.
+async fn asked(world: &World, key: &str) -> (Answer, Process) {
+    let mut process = world.serve(&[]);
+    let address = process.ready().await;
+    (Connection::to(address).await.ask(&get_points(key, "7")).await, process)
+}
+
+#[tokio::test]
+async fn an_upstream_with_a_certificate_of_the_named_authority_is_asked_on_one_connection() {
+    let authority = Authority::new();
+    for config in [
+        authority.server("127.0.0.1"),
+        authority.server_of("127.0.0.1", &TLS12),
+        authority.server_of("127.0.0.1", &TLS13),
+        authority.server_speaking("127.0.0.1", &["h2", "http/1.1"]),
+    ] {
+        let origin = ScriptedOrigin::start_tls(config).await;
+        origin.put_points("7", 3);
+        let (world, key) = world(&origin, r#"{ ca = "ca.pem" }"#, &[("ca.pem", authority.pem())]).await;
+        let mut process = world.serve(&[]);
+        let mut connection = Connection::to(process.ready().await).await;
+        connection.ask(&get_points(&key, "7")).await.is("3");
+        let write = Request::post("/setPoints", "memberID=7&amount=5").key(&key);
+        connection.ask(&write).await.is("Successfully set 'Ada' points to '5'");
+        connection.ask(&get_points(&key, "7")).await.is("5");
+        assert!(origin.seen().iter().all(|seen| seen.connection == 0), "{:#?}", origin.seen());
+    }
+}
+
+#[tokio::test]
+async fn whoever_cannot_prove_the_name_is_sent_nothing() {
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    for (config, reason) in [
+        (stranger.server("127.0.0.1"), "UnknownIssuer"),
+        (authority.server("guilds.example.org"), "not valid for name"),
+        (authority.expired_server("127.0.0.1"), "expired"),
+        (authority.server_speaking("127.0.0.1", &["h2"]), "NoApplicationProtocol"),
+    ] {
+        let origin = ScriptedOrigin::start_tls(config).await;
+        let (world, key) = world(&origin, r#"{ ca = "ca.pem" }"#, &[("ca.pem", authority.pem())]).await;
+        let (answer, process) = asked(&world, &key).await;
+        answer.is_refused(502, NO_ANSWER);
+        assert_eq!(origin.seen().len(), 0);
+        let told = || async { process.stderr().contains("an upstream cannot be asked") };
+        eventually(PATIENCE, "why it was not asked", told).await;
+        assert!(process.stderr().contains(reason), "{reason} is not told:\n{}", process.stderr());
+    }
+}
+
+#[tokio::test]
+async fn an_upstream_without_tls_is_sent_nothing_where_https_was_asked_for() {
+    let origin = ScriptedOrigin::start(0).await;
+    let builder = TestGateway::before_http().key("bot").upstreams([origin.url().replace("http:", "https:")]);
+    let gate = builder.set("origin.tls", r#"{ ca = "ca.pem" }"#).set("origin.connect_timeout", r#""300ms""#);
+    let (world, _, secrets) = gate.prepare().await;
+    world.write("ca.pem", Authority::new().pem());
+    let (answer, _process) = asked(&world, &secrets["bot"]).await;
+    assert!(matches!(answer.code(), Some(20 | 22)), "{answer:#?}");
+    assert_eq!(origin.seen().len(), 0);
+}
+
+#[tokio::test]
+async fn the_certificate_is_for_the_host_without_its_port_or_for_server_name() {
+    let authority = Authority::new();
+    let origin = ScriptedOrigin::start_tls(authority.server("guilds.example.org")).await;
+    for (host, tls) in [
+        ("guilds.example.org", r#"{ ca = "ca.pem" }"#),
+        ("guilds.example.org:8443", r#"{ ca = "ca.pem" }"#),
+        ("other.example.org", r#"{ ca = "ca.pem", server_name = "guilds.example.org" }"#),
+    ] {
+        let builder = TestGateway::before_http().key("bot").upstreams([origin.url()]);
+        let builder = builder.set("origin.tls", tls).set("origin.host", &format!("{host:?}"));
+        let (world, _, secrets) = builder.prepare().await;
+        world.write("ca.pem", authority.pem());
+        let (answer, _process) = asked(&world, &secrets["bot"]).await;
+        answer.is("0");
+        assert_eq!(origin.seen().last().unwrap().header("host"), Some(host));
+    }
+}
+
+#[tokio::test]
+async fn without_a_named_authority_the_systems_are_trusted() {
+    let authority = Authority::new();
+    let origin = ScriptedOrigin::start_tls(authority.server("127.0.0.1")).await;
+    let (world, key) = world(&origin, "{}", &[("system.pem", authority.pem())]).await;
+    let config = world.path("gateway.toml");
+    let mut command = world.command(&["serve", "--config", config.to_str().unwrap()]);
+    let system = command.env("SSL_CERT_FILE", world.path("system.pem")).env_remove("SSL_CERT_DIR");
+    let mut process = Process::start(system);
+    let address = process.ready().await;
+    Connection::to(address).await.ask(&get_points(&key, "7")).await.is("0");
+    // And where there are none at all, it is said what to do.
+    let empty = world.write("none.pem", "");
+    let mut command = world.command(&["check", "--config", config.to_str().unwrap()]);
+    let ran = Ran::of(command.env("SSL_CERT_FILE", empty).env_remove("SSL_CERT_DIR"), "").failed(2);
+    ran.names(&["origin.tls.ca", "ca-certificates"]);
+}
+
+#[tokio::test]
+async fn an_upstream_that_asks_who_we_are_is_told_by_certificate() {
+    let (authority, clients) = (Authority::new(), Authority::new());
+    let origin = ScriptedOrigin::start_tls(authority.server_for("127.0.0.1", &clients)).await;
+    let anonymous = r#"{ ca = "ca.pem" }"#;
+    let (unknown, key) = world(&origin, anonymous, &[("ca.pem", authority.pem())]).await;
+    let (answer, _process) = asked(&unknown, &key).await;
+    answer.is_refused(502, NO_ANSWER);
+    assert_eq!(origin.seen().len(), 0);
+
+    let (certificate, private_key) = clients.client();
+    let files = [("ca.pem", authority.pem()), ("client.pem", certificate), ("client.key", private_key)];
+    let named = r#"{ ca = "ca.pem", certificate = "client.pem", private_key = "client.key" }"#;
+    let (known, key) = world(&origin, named, &files).await;
+    let (answer, process) = asked(&known, &key).await;
+    answer.is("0");
+    let private_key = String::from_utf8(known.read("client.key")).unwrap();
+    let secret = private_key.lines().nth(1).unwrap();
+    assert!(!process.stderr().contains(secret) && !known.run(&["check"]).done().stdout.contains(secret));
+}
+
+#[tokio::test]
+async fn files_that_cannot_be_used_end_check_and_serve_and_are_named() {
+    let authority = Authority::new();
+    let origin = ScriptedOrigin::start_tls(authority.server("127.0.0.1")).await;
+    let ((certificate, key), (_, other_key)) = (authority.client(), authority.client());
+    let files = [
+        ("ca.pem", authority.pem()),
+        ("empty.pem", String::new()),
+        ("torn.pem", authority.pem()[..200].to_owned()),
+        ("false.pem", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n".to_owned()),
+        ("client.pem", certificate),
+        ("client.key", key),
+        ("other.key", other_key),
+    ];
+    for (tls, named) in [
+        (r#"{ ca = "missing.pem" }"#, ["origin.tls.ca", "missing.pem"]),
+        (r#"{ ca = "empty.pem" }"#, ["origin.tls.ca", "empty.pem"]),
+        (r#"{ ca = "torn.pem" }"#, ["origin.tls.ca", "torn.pem"]),
+        (r#"{ ca = "false.pem" }"#, ["origin.tls.ca", "false.pem"]),
+        (
+            r#"{ ca = "ca.pem", certificate = "client.key", private_key = "client.key" }"#,
+            ["origin.tls.certificate", "client.key"],
+        ),
+        (
+            r#"{ ca = "ca.pem", certificate = "client.pem", private_key = "client.pem" }"#,
+            ["origin.tls.private_key", "client.pem"],
+        ),
+        (
+            r#"{ ca = "ca.pem", certificate = "client.pem", private_key = "other.key" }"#,
+            ["origin.tls.private_key", "other.key"],
+        ),
+    ] {
+        let (world, _) = world(&origin, tls, &files).await;
+        world.run(&["check"]).failed(2).names(&named);
+        let mut process = world.serve(&[]);
+        assert_eq!(process.exit().await, Some(2), "{tls}: {}", process.stderr());
+        assert!(named.iter().all(|name| process.stderr().contains(name)), "{}", process.stderr());
+    }
+}
+
+#[tokio::test]
+async fn an_authority_that_changed_is_taken_up_and_a_bad_file_is_not() {
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let origin = ScriptedOrigin::start_tls(authority.server("127.0.0.1")).await;
+    origin.put_points("7", 3);
+    let (world, key) = world(&origin, r#"{ ca = "ca.pem" }"#, &[("ca.pem", stranger.pem())]).await;
+    let (answer, process) = asked(&world, &key).await;
+    answer.is_refused(502, NO_ANSWER);
+    let address = process.stderr().lines().find_map(|l| l.strip_prefix("ready: http://")?.parse().ok()).unwrap();
+    let aside = world.write("ca.pem.new", authority.pem());
+    std::fs::rename(aside, world.path("ca.pem")).unwrap();
+    eventually(PATIENCE, "the other authority", || async {
+        Connection::to(address).await.ask(&get_points(&key, "7")).await.body == "3"
+    })
+    .await;
+    world.write("ca.pem", "no PEM at all");
+    process.signal(Signal::SIGHUP);
+    eventually(PATIENCE, "the bad file", || async { process.stderr().contains("holds no certificate") }).await;
+    Connection::to(address).await.ask(&get_points(&key, "8")).await.is("0");
+}

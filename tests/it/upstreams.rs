@@ -1,0 +1,310 @@
+//! Contract section 3, `[origin]`, and section 5, guarantees 3, 5 and 8: one service at several
+//! upstreams.
+
+use nix::sys::signal::Signal;
+use tokio::net::TcpListener;
+
+use crate::support::*;
+
+const TOOK_TOO_LONG: &str = "22 | The service took too long to answer. Try again later.";
+
+async fn origins<const N: usize>() -> [ScriptedOrigin; N] {
+    let mut started = Vec::new();
+    for _ in 0..N {
+        started.push(ScriptedOrigin::start(0).await);
+    }
+    started.try_into().ok().unwrap()
+}
+
+/// A gateway before these.
+fn before<'o>(origins: impl IntoIterator<Item = &'o ScriptedOrigin>) -> Builder {
+    let urls: Vec<String> = origins.into_iter().map(ScriptedOrigin::url).collect();
+    TestGateway::before_http().key("bot").upstreams(urls)
+}
+
+/// How often setPoints reached any of them, whole or not.
+fn writes(origins: &[ScriptedOrigin]) -> usize {
+    origins.iter().map(|origin| origin.asked("setPoints")).sum()
+}
+
+#[tokio::test]
+async fn several_upstreams_take_turns_and_keep_a_connection_each() {
+    let origins = origins::<3>().await;
+    let gate = before(&origins).start().await;
+    for member in 0..30 {
+        gate.get_points("bot", &member.to_string()).await.is("0");
+    }
+    for origin in &origins {
+        assert_eq!(origin.asked("getPoints"), 10);
+        assert!(origin.seen().iter().all(|seen| seen.connection == 0), "{:#?}", origin.seen());
+    }
+}
+
+#[tokio::test]
+async fn each_upstream_is_asked_at_its_own_path_under_its_own_host() {
+    let [a, b] = origins().await;
+    let urls = [format!("{}/one", a.url()), format!("{}/two/deep/", b.url())];
+    let gate = TestGateway::before_http().key("bot").upstreams(urls).start().await;
+    for member in 0..4 {
+        gate.get_points("bot", &member.to_string()).await.is("0");
+    }
+    for (origin, path) in [(&a, "/one/getPoints"), (&b, "/two/deep/getPoints")] {
+        assert_eq!(origin.seen().len(), 2);
+        for seen in origin.seen() {
+            assert_eq!((seen.path.as_str(), seen.header("host")), (path, Some(&origin.url()["http://".len()..])));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_name_is_asked_at_its_addresses() {
+    let [origin] = origins().await;
+    origin.put_points("7", 3);
+    let url = format!("http://localhost:{}", origin.port());
+    let gate = TestGateway::before_http().key("bot").upstreams([url]).start().await;
+    gate.get_points("bot", "7").await.is("3");
+    assert_eq!(origin.seen()[0].header("host"), Some(&*format!("localhost:{}", origin.port())));
+}
+
+#[tokio::test]
+async fn an_ipv6_address_is_asked() {
+    let Ok(listener) = TcpListener::bind("[::1]:0").await else {
+        let addresses = std::fs::read_to_string("/proc/net/if_inet6").unwrap_or_default();
+        assert!(!addresses.contains("00000000000000000000000000000001"), "there is IPv6: {addresses}");
+        return;
+    };
+    let origin = ScriptedOrigin::start_on(listener, 0, None);
+    let gate = before([&origin]).start().await;
+    gate.get_points("bot", "7").await.is("0");
+    assert_eq!(origin.seen()[0].header("host"), Some(&*format!("[::1]:{}", origin.port())));
+}
+
+#[tokio::test]
+async fn a_name_without_an_address_is_21_alone_and_harms_no_other_upstream() {
+    let nowhere = "http://nowhere.invalid:3000".to_owned();
+    let alone = TestGateway::before_http().key("bot").upstreams([nowhere.clone()]).start().await;
+    alone.get_points("bot", "7").await.is_unavailable();
+    alone.set_points("bot", "7", 5).await.is_unavailable();
+    let [origin] = origins().await;
+    let gate = before([&origin]).upstreams([nowhere]).start().await;
+    for member in 0..5 {
+        gate.get_points("bot", &member.to_string()).await.is("0");
+    }
+    eventually(PATIENCE, "the name is told", || async { gate.stderr().contains("nowhere.invalid") }).await;
+}
+
+#[tokio::test]
+async fn guarantee_3_a_read_that_one_upstream_says_nothing_to_is_answered_by_another() {
+    let [mute, good] = origins().await;
+    mute.always(Act::Cut(Cut::BeforeHeader));
+    good.put_points("7", 3);
+    let gate = before([&mute, &good]).set("origin.retries", "1").start().await;
+    for member in 0..10 {
+        gate.get_points("bot", &member.to_string()).await.is(if member == 7 { "3" } else { "0" });
+    }
+    assert_eq!(good.asked("getPoints"), 10);
+    // Never twice at the same one for one read, and no more once it is out.
+    let asked = mute.asked("getPoints");
+    assert!((1..=3).contains(&asked), "{asked}");
+    for member in 0..10 {
+        assert!(mute.asked_about("getPoints", &member.to_string()) <= 1);
+    }
+}
+
+#[tokio::test]
+async fn guarantee_3_without_retries_a_read_is_asked_once() {
+    let origins = origins::<2>().await;
+    for origin in &origins {
+        origin.always(Act::Cut(Cut::BeforeHeader));
+    }
+    let gate = before(&origins).set("origin.retries", "0").start().await;
+    for member in 0..4 {
+        gate.get_points("bot", &member.to_string()).await.is_refused(502, NO_ANSWER);
+    }
+    assert_eq!(origins.iter().map(|o| o.asked("getPoints")).sum::<usize>(), 4);
+}
+
+#[tokio::test]
+async fn a_read_goes_on_after_first_byte_timeout_and_a_write_does_not() {
+    let [stalled, good] = origins().await;
+    stalled.always(Act::Stall);
+    let gate = before([&stalled, &good])
+        .set("origin.first_byte_timeout", r#""100ms""#)
+        .set("origin.timeout", r#""10s""#)
+        .start()
+        .await;
+    let mut refused = 0;
+    for member in 0..6 {
+        let answer = gate.set_points("bot", &member.to_string(), 5).await;
+        let times = stalled.asked_about("setPoints", &member.to_string());
+        match answer.status {
+            200 => assert_eq!(times, 0),
+            _ => {
+                answer.is_refused(504, TOOK_TOO_LONG);
+                assert_eq!((times, good.asked_about("setPoints", &member.to_string())), (1, 0));
+                refused += 1;
+            }
+        }
+    }
+    assert!((1..=3).contains(&refused), "{refused}");
+    for member in 10..16 {
+        gate.get_points("bot", &member.to_string()).await.is("0");
+    }
+}
+
+#[tokio::test]
+async fn a_slow_answer_that_began_is_not_cut_by_first_byte_timeout() {
+    let [origin] = origins().await;
+    let gate = before([&origin]).set("origin.first_byte_timeout", r#""10s""#).start().await;
+    gate.get_points("bot", "7").await.is("0");
+    // An answer that comes at once is the same with and without; one that never comes is 22 for a lone upstream.
+    let short = before([&origin]).set("origin.first_byte_timeout", r#""100ms""#).start().await;
+    origin.next("getPoints", Act::Stall);
+    origin.next("getPoints", Act::Stall);
+    short.get_points("bot", "8").await.is_refused(504, TOOK_TOO_LONG);
+    assert_eq!(origin.asked_about("getPoints", "8"), 2, "once, and the one retry");
+}
+
+#[tokio::test]
+async fn guarantee_5_wherever_connections_break_setpoints_reaches_one_upstream_at_most() {
+    for at in [Break::AtAccept, Break::BeforeBody, Break::AmidBody, Break::AfterBody] {
+        let origins = origins::<3>().await;
+        for origin in &origins {
+            (0..3).for_each(|_| origin.break_next(at));
+        }
+        let gate = before(&origins).set("origin.retries", "3").start().await;
+        let answer = gate.set_points("bot", "7", 5).await;
+        answer.is_refused(502, NO_ANSWER);
+        let expected = if at == Break::AtAccept { 0 } else { 1 };
+        assert_eq!(writes(&origins), expected, "{at:?}: {answer:#?}");
+    }
+}
+
+#[tokio::test]
+async fn guarantee_5_an_answer_that_breaks_off_or_stalls_is_not_asked_for_elsewhere() {
+    let cuts = [Cut::BeforeHeader, Cut::AmidHeader, Cut::AfterHeader, Cut::AmidBody].map(Act::Cut);
+    for act in cuts.into_iter().chain([Act::Stall, Act::say(500, "<html>"), Act::say(503, "later")]) {
+        let origins = origins::<2>().await;
+        for origin in &origins {
+            origin.always(act.clone());
+        }
+        let gate = before(&origins).set("origin.retries", "3").set("origin.timeout", r#""300ms""#).start().await;
+        let answer = gate.set_points("bot", "7", 5).await;
+        assert!(matches!(answer.code(), Some(20..=22)), "{act:?}: {answer:#?}");
+        assert_eq!(writes(&origins), 1, "{act:?}");
+    }
+}
+
+#[tokio::test]
+async fn guarantee_5_a_write_that_an_upstream_refused_to_take_goes_to_another_once() {
+    let [mut dead, good] = origins().await;
+    dead.refuse().await;
+    let gate = before([&dead, &good]).start().await;
+    for member in 0..10 {
+        gate.set_points("bot", &member.to_string(), 5).await.is("Successfully set 'Ada' points to '5'");
+        assert_eq!(good.asked_about("setPoints", &member.to_string()), 1);
+    }
+}
+
+#[tokio::test]
+async fn guarantee_5_a_write_on_kept_connections_that_had_died_is_sent_once_or_not_at_all() {
+    let origins = origins::<2>().await;
+    let gate = before(&origins).start().await;
+    for amount in 0..10 {
+        for member in 0..2 {
+            gate.get_warns("bot", &format!("{amount}{member}")).await.is("{}"); // leaves a connection idle at each
+        }
+        origins.iter().for_each(ScriptedOrigin::close_idle);
+        let member = (2000 + amount).to_string();
+        let answer = gate.set_points("bot", &member, amount).await;
+        let times: usize = origins.iter().map(|o| o.asked_about("setPoints", &member)).sum();
+        match answer.status {
+            200 => assert_eq!(times, 1, "{answer:#?}"),
+            _ => assert!(times <= 1 && answer.code() == Some(20), "{times} times: {answer:#?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn guarantee_8_an_upstream_that_stalls_keeps_one_caller_and_the_others_do_not_wait() {
+    let [stalled, good] = origins().await;
+    stalled.always(Act::Stall);
+    let gate = before([&stalled, &good]).set("origin.timeout", r#""60s""#).start().await;
+    let mut waiting = Vec::new();
+    for member in 0..2 {
+        let mut connection = gate.connect().await;
+        connection.send(gate.request("getPoints", "bot", &format!("memberID={member}")).bytes()).await;
+        waiting.push(connection);
+        eventually(PATIENCE, "one is asked", || async {
+            stalled.asked("getPoints") + good.asked("getPoints") > member
+        })
+        .await;
+    }
+    // Each of these is answered before the next is asked: the one with nothing under way is chosen.
+    for member in 10..40 {
+        gate.get_points("bot", &member.to_string()).await.is("0");
+    }
+    assert_eq!((stalled.asked("getPoints"), good.asked("getPoints")), (1, 31));
+}
+
+#[tokio::test]
+async fn guarantee_8_max_in_flight_counts_all_upstreams_together() {
+    let origins = origins::<2>().await;
+    let hold = Gate::shut();
+    for origin in &origins {
+        origin.always(Act::HoldAll(hold.clone()));
+    }
+    let gate = before(&origins).set("origin.max_in_flight", "2").start().await;
+    let mut held = [gate.connect().await, gate.connect().await];
+    for (i, connection) in held.iter_mut().enumerate() {
+        connection.send(gate.request("getPoints", "bot", &format!("memberID={i}")).bytes()).await;
+    }
+    for origin in &origins {
+        origin.has_been_asked("getPoints", 1).await;
+    }
+    gate.get_points("bot", "7").await.is_unavailable();
+    hold.open();
+    for connection in &mut held {
+        connection.answer().await.is("0");
+    }
+    gate.get_points("bot", "7").await.is("0");
+}
+
+#[tokio::test]
+async fn a_reload_keeps_the_connections_of_who_stays_and_the_requests_of_who_goes() {
+    let [stays, goes, comes] = origins().await;
+    let mut gate = before([&stays, &goes]).start().await;
+    for member in 0..2 {
+        gate.get_points("bot", &member.to_string()).await.is("0");
+    }
+    let hold = Gate::shut();
+    for origin in [&stays, &goes] {
+        origin.next("getPoints", Act::HoldAnswer(hold.clone()));
+    }
+    let mut held = Vec::new();
+    for member in 2..4 {
+        let mut connection = gate.connect().await;
+        connection.send(gate.request("getPoints", "bot", &format!("memberID={member}")).bytes()).await;
+        held.push(connection);
+    }
+    for origin in [&stays, &goes] {
+        origin.has_been_asked("getPoints", 2).await;
+    }
+    let config = String::from_utf8(gate.world().read("gateway.toml")).unwrap();
+    gate.world().write("gateway.toml", config.replace(&goes.url(), &comes.url()));
+    gate.process().signal(Signal::SIGHUP);
+    eventually(PATIENCE, "the reload", || async { gate.stderr().contains("is in force") }).await;
+    comes.put_points("100", 1);
+    stays.put_points("100", 1);
+    gate.get_points("bot", "100").await.is("1");
+    hold.open();
+    for connection in &mut held {
+        connection.answer().await.is("0");
+    }
+    for member in 101..105 {
+        gate.get_points("bot", &member.to_string()).await.is("0");
+    }
+    assert_eq!(goes.asked("getPoints"), 2, "it is asked no more");
+    assert!(comes.asked("getPoints") >= 2);
+    assert!(stays.seen().iter().all(|seen| seen.connection == 0), "{:#?}", stays.seen());
+}
