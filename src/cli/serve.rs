@@ -35,6 +35,7 @@ const DRAIN_LOOK: Duration = Duration::from_millis(5);
 pub(super) fn run(named: Option<PathBuf>, demo: bool) -> Result<(), Failure> {
     let mut loaded = config::load(named.as_deref())?;
     let _log = telemetry::init(&loaded.config.log);
+    telemetry::tell_of_panics();
     let demo = if demo { Some(Demo::prepare(&mut loaded.config)?) } else { None };
     runtime()?.block_on(serve(named, loaded, demo))
 }

@@ -207,7 +207,8 @@ impl Connection<'_> {
         if next == Next::Gone {
             return next;
         }
-        let keep = next != Next::Close && head.keep_alive && !self.edge.draining.has_begun();
+        let goes_on = next != Next::Close && !reply.facts.panicked;
+        let keep = goes_on && head.keep_alive && !self.edge.draining.has_begun();
         answer::write(config, &reply, shape(keep, head, head_only), &mut self.out);
         self.record(config, &reply, request.client);
         if keep { next } else { Next::Close }

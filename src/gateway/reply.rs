@@ -25,11 +25,22 @@ pub struct Facts {
     /// Over the limit that is being tried out (`candidate`).
     pub over_candidate: bool,
     pub cache: Option<CacheUse>,
+    /// It panicked on its way: nothing further should be read from its connection.
+    pub panicked: bool,
 }
 
 impl Facts {
     pub fn new(id: RequestId) -> Self {
-        Facts { id, operation: None, key: None, spent: None, over_limit: None, over_candidate: false, cache: None }
+        Facts {
+            id,
+            operation: None,
+            key: None,
+            spent: None,
+            over_limit: None,
+            over_candidate: false,
+            cache: None,
+            panicked: false,
+        }
     }
 }
 

@@ -2,8 +2,10 @@
 
 mod access;
 mod outcome;
+mod panics;
 mod setup;
 
 pub use access::AccessLog;
 pub use outcome::Outcome;
+pub use panics::tell_of_panics;
 pub use setup::init;
