@@ -3,6 +3,7 @@ use std::sync::Arc;
 
 use super::serve::listed_keys;
 use crate::config::{self, Config, Keys, OriginKind};
+use crate::edge::{Certificate, Tls};
 use crate::gateway::{Gateway, KeySource};
 use crate::origin::{HttpOrigin, Origin};
 use crate::store::SqliteStore;
@@ -13,17 +14,20 @@ pub(super) struct Reloader {
     pub(super) gateway: Arc<Gateway>,
     pub(super) named: Option<PathBuf>,
     pub(super) store: Option<Arc<SqliteStore>>,
+    pub(super) tls: Option<Arc<Tls>>,
 }
 
 impl Reloader {
-    /// The files whose change asks for a reload: the configuration, and the key file it names.
+    /// The files whose change asks for a reload: the configuration, and those it names.
     pub(super) fn files(&self) -> Vec<PathBuf> {
         let config = self.named.clone().unwrap_or_else(|| config::DEFAULT_FILE.into());
-        let keys = match &self.gateway.state().config.keys {
+        let state = self.gateway.state();
+        let keys = match &state.config.keys {
             Keys::File(path) => Some(path.clone()),
             Keys::Store | Keys::Origin { .. } => None,
         };
-        std::iter::once(config).chain(keys).collect()
+        let tls = state.config.server.tls.iter().flat_map(|tls| [tls.certificate.clone(), tls.private_key.clone()]);
+        std::iter::once(config).chain(keys).chain(tls).collect()
     }
 
     /// Reads the configuration anew: all of it is taken, or none and the reasons are logged.
@@ -50,8 +54,22 @@ impl Reloader {
         let origin = self.origin(&config, &before.origin)?;
         let keys = self.keys(&config, &before.keys).await?;
         let listed = keys.list().await?;
+        let certificate = self.certificate(&config)?;
         self.gateway.reload(config, origin, keys, listed);
+        if let (Some(tls), Some(certificate)) = (&self.tls, certificate) {
+            tls.replace(certificate);
+        }
         Ok(())
+    }
+
+    /// The certificate of the new configuration, where one is shown at all.
+    fn certificate(&self, config: &Config) -> Result<Option<Certificate>, String> {
+        let (Some(_), Some(files)) = (&self.tls, &config.server.tls) else { return Ok(None) };
+        let certificate = Certificate::load(files).map_err(|e| e.to_string())?;
+        if let Some(notice) = &certificate.notice {
+            tracing::warn!("{notice}");
+        }
+        Ok(Some(certificate))
     }
 
     /// Where the keys are in the new configuration. What was learned of keys stays learned.

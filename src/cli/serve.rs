@@ -12,7 +12,7 @@ use super::watch::{self, Watch};
 use super::{Failure, runtime};
 use crate::clock::Clock;
 use crate::config::{self, Config, Keys, Loaded, OriginKind};
-use crate::edge::{self, Bound, Draining, Edge, Guests};
+use crate::edge::{self, Bound, Certificate, Draining, Edge, Guests, Tls, TlsError};
 use crate::gateway::{Gateway, KeySource, State};
 use crate::keys::{Learned, Rules};
 use crate::limits::{Counted, Policy, day_of};
@@ -47,6 +47,10 @@ async fn serve(named: Option<PathBuf>, loaded: Loaded, demo: Option<Demo>) -> Re
     }
     // Signals are heard from here on: one that comes during the start stops it in good order.
     let mut signals = Signals::hear().map_err(|e| CommandError::new(format!("signals cannot be heard: {e}")))?;
+    let tls = match &config.server.tls {
+        Some(files) => Some(Arc::new(tls(files)?)),
+        None => None,
+    };
     let bound = bind_all(&config, demo.is_some())?;
     raise_file_limit(&config);
     let clock = Clock::system();
@@ -82,15 +86,20 @@ async fn serve(named: Option<PathBuf>, loaded: Loaded, demo: Option<Demo>) -> Re
     let draining = Arc::new(Draining::default());
     let server = &config.server;
     let guests = Arc::new(Guests::new(server.max_connections, server.max_connections_per_address));
-    let edge =
-        Edge { gateway: gateway.clone(), guests: guests.clone(), access: access.clone(), draining: draining.clone() };
+    let edge = Edge {
+        gateway: gateway.clone(),
+        guests: guests.clone(),
+        access: access.clone(),
+        draining: draining.clone(),
+        tls: tls.clone(),
+    };
     let urls: Vec<String> = bound.iter().map(|b| b.url().to_owned()).collect();
     let words = demo.as_ref().map(|demo| demo.words(&urls, &config));
     let ready = move || say_ready(&urls, words.as_deref());
     let mut running = edge::Server::start(edge, bound, server.threads, ready)
         .map_err(|e| CommandError::new(format!("no thread could be started: {e}")))?;
 
-    let reloader = Reloader { gateway, named, store };
+    let reloader = Reloader { gateway, named, store, tls };
     // A demo is its own configuration; the file would make something else of it.
     if demo.is_none() {
         serve_until_stopped(&reloader, access.as_deref(), &mut signals).await;
@@ -156,11 +165,22 @@ async fn drain(guests: &Guests, timeout: Duration, signals: &mut Signals) -> usi
     }
 }
 
+/// What the TCP listeners are to speak. A certificate that cannot be used is a fault of the configuration.
+fn tls(files: &config::Tls) -> Result<Tls, Failure> {
+    let unusable = |e: TlsError| Failure::Unusable(e.to_string());
+    let certificate = Certificate::load(files).map_err(unusable)?;
+    if let Some(notice) = &certificate.notice {
+        tracing::warn!("{notice}");
+    }
+    Tls::new(certificate).map_err(unusable)
+}
+
 /// Everything that is listened on, or the first address that cannot be.
 fn bind_all(config: &Config, demo: bool) -> Result<Vec<Bound>, CommandError> {
-    let bind = |listen| match edge::bind(listen) {
+    let tls = config.server.tls.is_some();
+    let bind = |listen| match edge::bind(listen, tls) {
         // A demo is to be seen, wherever there is room for it.
-        Err(_) if demo => edge::bind(&super::demo::ANY_PORT),
+        Err(_) if demo => edge::bind(&super::demo::ANY_PORT, tls),
         bound => bound,
     };
     config.server.listen.iter().map(bind).collect::<Result<_, _>>().map_err(|e| CommandError::new(e.to_string()))

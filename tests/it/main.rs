@@ -19,6 +19,13 @@ mod framing_connection;
 mod framing_header;
 mod framing_slow;
 
+mod http2;
+mod http2_floods;
+mod http2_framing;
+mod http2_slow;
+mod tls;
+mod tls_certificates;
+
 mod guarantee_1_durable;
 mod guarantee_2_coherent;
 mod guarantee_2_histories;
