@@ -18,6 +18,7 @@ mod framing_body;
 mod framing_connection;
 mod framing_header;
 mod framing_slow;
+mod framing_smuggling;
 
 mod http2;
 mod http2_floods;
