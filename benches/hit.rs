@@ -9,17 +9,19 @@ use std::num::NonZeroU32;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use guildgate::clock::{Clock, Tick};
-use guildgate::config::{self, Limits, Rate};
+use guildgate::config::{self, Limits, Rate, Tier};
 use guildgate::gateway::{Body, Gateway, Head, KeySource, State};
-use guildgate::keys::{Book, Listed};
-use guildgate::limits::Bucket;
+use guildgate::keys::{Book, Learned, Listed, Rules, Standing};
+use guildgate::limits::{Ask, Bucket, Meters, Policy, Usage};
 use guildgate::model::{Digest, Scope};
 use guildgate::origin::{Builtin, Origin};
 use guildgate::store::SqliteStore;
-use guildgate::wire::{Fault, Form, Operation};
+use guildgate::telemetry::{Decision, DecisionLog};
+use guildgate::wire::{Fault, Form, Operation, Read};
 
 const KEY: &[u8] = b"gg_vmdEUsM0rJngX08Jl4CcfYutJQSEZrqX5Anhtpkdnjs0r0nUY";
 const BODY: &[u8] = b"memberID=190551803669118976";
@@ -72,7 +74,7 @@ fn handle(c: &mut Criterion) {
     let keys: Vec<Listed> = (0..1000).map(listed).collect();
     let source = KeySource::File { listed: keys.clone().into(), guilds: None };
     let state = State::new(config, origin, source, keys, Vec::new(), &clock);
-    let gateway = Arc::new(Gateway::new(clock, state));
+    let gateway = Arc::new(Gateway::new(clock, state, None));
     let head = Head {
         method: b"POST",
         path: b"/getPoints",
@@ -113,11 +115,89 @@ fn keys(c: &mut Criterion) {
     }
 }
 
+/// What each limit of a tier adds to a decision.
+fn limits(c: &mut Criterion) {
+    let rate = Rate { period_ns: 1000, burst: NonZeroU32::MAX };
+    let plain =
+        Tier { name: "standard".into(), main: rate, write: None, daily: None, in_flight: None, candidate: None };
+    let clock = Clock::system();
+    let read = Operation::Read(Read::Points);
+    let tiers = [
+        ("rate alone", read, plain.clone()),
+        ("with write_rate, a read", read, Tier { write: Some(rate), ..plain.clone() }),
+        ("with write_rate, setPoints", Operation::SetPoints, Tier { write: Some(rate), ..plain.clone() }),
+        ("with daily", read, Tier { daily: Some(1 << 39), ..plain.clone() }),
+        ("with in_flight", read, Tier { in_flight: Some(1000), ..plain.clone() }),
+        ("with candidate", read, Tier { candidate: Some(rate), ..plain.clone() }),
+    ];
+    let mut group = c.benchmark_group("decide by a tier");
+    for (name, operation, tier) in tiers {
+        let (policy, meters, usage) = (Policy::new(Arc::new(tier)), Meters::default(), Usage::default());
+        group.bench_function(name, |b| {
+            b.iter(|| {
+                let ask = Ask { operation, others: usage.begin(), now: clock.now() };
+                let decided = policy.decide(&meters, &usage, ask, || clock.unix());
+                usage.end();
+                black_box(decided)
+            })
+        });
+    }
+}
+
+/// A key that the origin's answers taught, among the most that are remembered.
+fn learned(c: &mut Criterion) {
+    let limits = config::load_str("", std::path::Path::new(""), "bench").expect("defaults").config.limits;
+    let policy = Arc::new(Policy::new(limits.default_tier));
+    let (accepted_for, refused_for) = (Duration::from_secs(3600), Duration::from_secs(3600));
+    let mut group = c.benchmark_group("find a learned key by its digest");
+    for keys in [100u64, 100_000] {
+        let learned = Learned::new(Rules { policy: policy.clone(), accepted_for, refused_for }, Vec::new());
+        for n in 0..keys {
+            learned.accept(&learned.applicant(Digest::of(&n.to_be_bytes())), Tick(1));
+        }
+        let digest = Digest::of(&1u64.to_be_bytes());
+        group.bench_function(format!("among {keys}"), |b| {
+            b.iter(|| matches!(learned.find(black_box(&digest), Tick(2)), Standing::Proven(_)))
+        });
+    }
+}
+
 fn gcra(c: &mut Criterion) {
     let rate = Rate { period_ns: 1000, burst: NonZeroU32::MAX };
     let (bucket, clock) = (Bucket::default(), Clock::system());
     c.bench_function("decide by GCRA, clock read included", |b| b.iter(|| bucket.decide(black_box(rate), clock.now())));
 }
 
-criterion_group!(benches, handle, parse, keys, gcra);
+/// What a request pays for its decision's record. The writer empties the ring beside it; it is
+/// waited for outside of the time, since a full ring would be another, cheaper way.
+fn record(c: &mut Criterion) {
+    const HALF: u64 = 8_192;
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = DecisionLog::open(&folder.path().join("d.log"), 1 << 30, Clock::system()).expect("a record");
+    let (key, tier): (Arc<str>, Arc<str>) = ("k_00000000".into(), "standard".into());
+    let decision = |n: u64| Decision {
+        at: Tick(n),
+        key: key.clone(),
+        tier: Some(tier.clone()),
+        operation: Operation::ALL[0],
+        over: None,
+        refused: false,
+        over_candidate: false,
+        in_flight: 0,
+        used_today: 0,
+    };
+    let mut group = c.benchmark_group("record a decision");
+    group.sample_size(20).warm_up_time(Duration::from_millis(200)).measurement_time(Duration::from_secs(1));
+    group.bench_function("into the ring", |b| {
+        // Always half a ring, whatever is asked for: one alone would be timed with cold caches.
+        b.iter_custom(|iterations| {
+            std::thread::sleep(Duration::from_millis(40));
+            let start = Instant::now();
+            (0..HALF).for_each(|n| log.record(black_box(decision(n))));
+            start.elapsed().mul_f64(iterations as f64 / HALF as f64)
+        });
+    });
+}
+
+criterion_group!(benches, handle, parse, keys, learned, gcra, limits, record);
 criterion_main!(benches);

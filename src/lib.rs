@@ -5,6 +5,7 @@
 // Floor 0: what the world is made of.
 pub mod clock; // the one place that reads time
 pub mod model; // guilds, members, keys' digests, warns, reviews
+pub mod sync; // the locks and atomics of what is model-checked
 
 // Floor 1: what is said on the network, pure.
 pub mod wire; // operations, form parameters, faults, maps
@@ -13,7 +14,7 @@ pub mod wire; // operations, form parameters, faults, maps
 pub mod config; // gateway.toml: as typed, checked, usable
 
 // Floor 3: the parts that hold state.
-pub mod cache; // answers in memory, epochs (the fence), flights (one question)
+pub mod cache; // answers in memory, with the fence (epochs) and the flights (one question)
 pub mod limits; // GCRA buckets, tiers, strangers
 pub mod store; // guilds, keys and members on disk
 pub mod telemetry; // one outcome per request: the access line

@@ -1,9 +1,9 @@
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::clock::Tick;
 use crate::model::MemberId;
+use crate::sync::{AtomicU64, Ordering};
 use crate::wire::Read;
 
 /// Epochs for every member and read there can be: 512 KiB, whatever is asked. A collision costs
@@ -24,7 +24,7 @@ pub struct Fence {
 }
 
 /// Writes of which nobody can say whether they took effect.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Unsettled {
     /// Those the origin has not answered yet.
     under_way: AtomicU64,
@@ -39,15 +39,22 @@ pub struct Epoch(u64);
 
 impl Default for Fence {
     fn default() -> Self {
-        Fence {
-            epochs: (0..EPOCHS).map(|_| AtomicU64::new(0)).collect(),
-            all: AtomicU64::new(0),
-            unsettled: (0..UNSETTLED).map(|_| Unsettled::default()).collect(),
-        }
+        Fence::of(EPOCHS, UNSETTLED)
     }
 }
 
 impl Fence {
+    /// A fence of tables of these sizes.
+    pub(super) fn of(epochs: usize, unsettled: usize) -> Self {
+        Fence {
+            epochs: (0..epochs).map(|_| AtomicU64::new(0)).collect(),
+            all: AtomicU64::new(0),
+            unsettled: (0..unsettled)
+                .map(|_| Unsettled { under_way: AtomicU64::new(0), until: AtomicU64::new(0) })
+                .collect(),
+        }
+    }
+
     /// The epoch that an answer asked for from now on belongs to.
     pub fn epoch(&self, member: MemberId, read: Read) -> Epoch {
         Epoch(self.slot(member, read).load(Ordering::SeqCst).wrapping_add(self.all.load(Ordering::SeqCst)))
@@ -91,17 +98,17 @@ impl Fence {
         self.unsettled_of(member).under_way.load(Ordering::SeqCst) > 0 || !self.may_keep(member, now)
     }
 
-    fn move_on(&self, member: MemberId, read: Read) {
+    pub(super) fn move_on(&self, member: MemberId, read: Read) {
         self.slot(member, read).fetch_add(1, Ordering::SeqCst);
     }
 
-    fn slot(&self, member: MemberId, read: Read) -> &AtomicU64 {
+    pub(super) fn slot(&self, member: MemberId, read: Read) -> &AtomicU64 {
         let hash = spread(member.get().wrapping_mul(4).wrapping_add(read.index() as u64));
-        &self.epochs[hash as usize % EPOCHS]
+        &self.epochs[hash as usize % self.epochs.len()]
     }
 
     fn unsettled_of(&self, member: MemberId) -> &Unsettled {
-        &self.unsettled[spread(member.get()) as usize % UNSETTLED]
+        &self.unsettled[spread(member.get()) as usize % self.unsettled.len()]
     }
 }
 
@@ -153,79 +160,5 @@ impl Drop for Write<'_> {
 impl fmt::Debug for Fence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Fence").field("epochs", &self.epochs.len()).finish()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const TTL: Duration = Duration::from_secs(30);
-
-    fn member(n: u64) -> MemberId {
-        MemberId::new(n).unwrap()
-    }
-
-    #[test]
-    fn what_was_asked_before_or_amid_a_write_does_not_stand_after_it() {
-        let fence = Fence::default();
-        let before = fence.epoch(member(7), Read::Points);
-        let write = fence.begin_write(member(7), TTL, Tick(0));
-        let amid = fence.epoch(member(7), Read::Points);
-        assert!(!fence.stands(before, member(7), Read::Points));
-        write.settled();
-        assert!(!fence.stands(amid, member(7), Read::Points));
-        assert!(fence.may_keep(member(7), Tick(0)));
-    }
-
-    #[test]
-    fn a_write_is_unsettled_until_the_origin_has_said() {
-        let fence = Fence::default();
-        let write = fence.begin_write(member(7), TTL, Tick(0));
-        assert!(fence.is_unsettled(member(7), Tick(0)));
-        write.settled();
-        assert!(!fence.is_unsettled(member(7), Tick(0)));
-        fence.begin_write(member(7), TTL, Tick(0)).unknown(Tick(0));
-        assert!(fence.is_unsettled(member(7), Tick(1)));
-        assert!(!fence.is_unsettled(member(7), Tick(0).plus(TTL)));
-        drop(fence.begin_write(member(7), TTL, Tick(0).plus(TTL)));
-        assert!(fence.is_unsettled(member(7), Tick(1).plus(TTL)), "a write dropped unsaid");
-    }
-
-    #[test]
-    fn a_write_of_points_leaves_warns_and_other_members_alone() {
-        let fence = Fence::default();
-        let warns = fence.epoch(member(7), Read::Warns);
-        let other = fence.epoch(member(8), Read::Points);
-        fence.begin_write(member(7), TTL, Tick(0)).settled();
-        assert!(fence.stands(warns, member(7), Read::Warns));
-        assert!(fence.stands(other, member(8), Read::Points));
-    }
-
-    #[test]
-    fn after_a_write_of_unknown_outcome_nothing_of_the_member_is_kept_for_one_ttl() {
-        let fence = Fence::default();
-        let warns = fence.epoch(member(7), Read::Warns);
-        fence.begin_write(member(7), TTL, Tick(0)).unknown(Tick(5));
-        assert!(!fence.stands(warns, member(7), Read::Warns));
-        assert!(!fence.may_keep(member(7), Tick(5).plus(TTL - Duration::from_nanos(1))));
-        assert!(fence.may_keep(member(7), Tick(5).plus(TTL)));
-    }
-
-    #[test]
-    fn moving_all_moves_each() {
-        let fence = Fence::default();
-        let epoch = fence.epoch(member(7), Read::Reviews);
-        fence.changed_all();
-        assert!(!fence.stands(epoch, member(7), Read::Reviews));
-    }
-
-    #[test]
-    fn snowflakes_of_one_second_spread_over_the_table() {
-        let fence = Fence::default();
-        let slots: std::collections::HashSet<*const AtomicU64> = (0..1000u64)
-            .map(|n| std::ptr::from_ref(fence.slot(member(190_551_803_669_118_976 + n * 4_194_304), Read::Points)))
-            .collect();
-        assert!(slots.len() > 980, "{}", slots.len());
     }
 }

@@ -5,7 +5,11 @@
 mod answers;
 mod fence;
 mod flights;
+mod memory;
+#[cfg(test)]
+mod tests;
 
-pub use answers::{Answers, Entry, EntryKey, Landed, Realm, Use};
+pub use answers::{Entry, EntryKey, Landed, Realm, Use};
 pub use fence::{Epoch, Fence, Write};
 pub use flights::{Flights, Lead, Seat};
+pub use memory::{Memory, Realms};

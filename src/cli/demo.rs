@@ -34,6 +34,7 @@ impl Demo {
         config.origin.kind = OriginKind::Builtin;
         config.origin.store = folder.path().join("guildgate.db");
         config.keys = Keys::Store;
+        config.log.decisions = None; // that of a server that may be running
         // It is on loopback, where no certificate of the operator's has a name.
         config.server.tls = None;
         for listen in &mut config.server.listen {

@@ -10,6 +10,7 @@ mod check; // check
 mod demo; // serve --demo: what is in its store
 mod key_life; // key rotate, key set
 mod keys; // key
+mod limits; // limits
 mod reload; // a new configuration for a running server
 mod serve; // serve
 mod watch; // files that changed while serving
@@ -65,6 +66,9 @@ enum Command {
     Import(transfer::ImportArgs),
     /// Writes guilds, members, warns and reviews of the store as JSON Lines
     Export(transfer::ExportArgs),
+    /// What recorded traffic says about limits
+    #[command(subcommand)]
+    Limits(limits::LimitsCommand),
     /// Prints the JSON Schema of gateway.toml, for editors
     Schema,
     /// Prints a completion script for a shell
@@ -82,6 +86,9 @@ enum Failure {
     /// Exit 2: bad usage or bad configuration.
     #[error("{0}")]
     Unusable(String),
+    /// Exit 3: `limits plan` found requests that were accepted and would be refused.
+    #[error("{0}")]
+    WouldRefuse(String),
 }
 
 impl From<LoadError> for Failure {
@@ -101,6 +108,7 @@ pub fn run() -> ExitCode {
             ExitCode::from(match failure {
                 Failure::Failed(_) => 1,
                 Failure::Unusable(_) => 2,
+                Failure::WouldRefuse(_) => 3,
             })
         }
     }
@@ -126,6 +134,7 @@ impl Command {
             Command::Review(command) => on_store(&load()?, async |store, _| command.run(store, &mut out).await),
             Command::Import(args) => on_store(&load()?, async |store, _| args.run(store, &mut out).await),
             Command::Export(args) => on_store(&load()?, async |store, _| args.run(store, &mut out).await),
+            Command::Limits(command) => command.run(&mut out),
             Command::Schema => Ok(writeln!(out, "{}", config::schema().trim_end()).map_err(CommandError::from)?),
             Command::Completions { shell } => {
                 // Into memory first: the generator panics where its output ends early.

@@ -11,7 +11,7 @@ use super::reload::Reloader;
 use super::watch::{self, Watch};
 use super::{Failure, runtime};
 use crate::clock::Clock;
-use crate::config::{self, Config, Keys, Loaded, OriginKind};
+use crate::config::{self, Config, Decisions, Keys, Loaded, OriginKind};
 use crate::edge::{self, Bound, Certificate, Draining, Edge, Guests, Tls, TlsError};
 use crate::gateway::{Gateway, KeySource, State};
 use crate::keys::{Learned, Rules};
@@ -19,7 +19,7 @@ use crate::limits::{Counted, Policy, day_of};
 use crate::model::KeyId;
 use crate::origin::{Builtin, HttpOrigin, Origin};
 use crate::store::SqliteStore;
-use crate::telemetry::{self, AccessLog};
+use crate::telemetry::{self, AccessLog, DecisionLog};
 
 /// Files open beside the connections: store, logs, upstream connections of 256 requests, runtimes.
 const OTHER_FILES: u64 = 512;
@@ -73,9 +73,18 @@ async fn serve(named: Option<PathBuf>, loaded: Loaded, demo: Option<Demo>) -> Re
         .map_err(|e| CommandError::new(format!("log.access cannot be opened: {e}")))?
         .map(Arc::new);
 
+    let decisions = match &config.log.decisions {
+        None => None,
+        Some(Decisions { path, max_size }) => {
+            let opened = DecisionLog::open(path, *max_size, clock.clone());
+            let unusable = |e| CommandError::new(format!("log.decisions cannot be opened: {e}"));
+            Some(Arc::new(opened.map_err(unusable)?))
+        }
+    };
+
     let state = State::new(config, Arc::new(origin), keys, listed, counted, &clock);
     let config = state.config.clone();
-    let gateway = Arc::new(Gateway::new(clock, state));
+    let gateway = Arc::new(Gateway::new(clock, state, decisions.clone()));
     if let Some(store) = &store {
         tokio::spawn(gateway.clone().follow(store.clone()));
         tokio::spawn(gateway.clone().keep_notes(store.clone()));
@@ -102,7 +111,11 @@ async fn serve(named: Option<PathBuf>, loaded: Loaded, demo: Option<Demo>) -> Re
     let reloader = Reloader { gateway, named, store, tls };
     // A demo is its own configuration; the file would make something else of it.
     if demo.is_none() {
-        serve_until_stopped(&reloader, access.as_deref(), &mut signals).await;
+        let reopen = || {
+            access.iter().for_each(|access| access.reopen());
+            decisions.iter().for_each(|decisions| decisions.reopen());
+        };
+        serve_until_stopped(&reloader, &reopen, &mut signals).await;
     } else {
         while let Heard::Reload = signals.next().await {}
     }
@@ -117,14 +130,18 @@ async fn serve(named: Option<PathBuf>, loaded: Loaded, demo: Option<Demo>) -> Re
     if let Some(store) = &reloader.store {
         let _ = tokio::time::timeout(LAST_NOTES, reloader.gateway.last_notes(store)).await;
     }
+    if let Some(decisions) = decisions {
+        decisions.close();
+    }
     if let Some(access) = access {
         access.close();
     }
     Ok(())
 }
 
-/// Reloads on SIGHUP and where a file changed, until a signal says stop.
-async fn serve_until_stopped(reloader: &Reloader, access: Option<&AccessLog>, signals: &mut Signals) {
+/// Reloads on SIGHUP and where a file changed, until a signal says stop. On SIGHUP, logs that were
+/// moved away are begun anew by `reopen`.
+async fn serve_until_stopped(reloader: &Reloader, reopen: &dyn Fn(), signals: &mut Signals) {
     let mut watch = Watch::over(reloader.files());
     let mut look = tokio::time::interval(watch::LOOK);
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
@@ -132,11 +149,7 @@ async fn serve_until_stopped(reloader: &Reloader, access: Option<&AccessLog>, si
         tokio::select! {
             heard = signals.next() => match heard {
                 Heard::Stop => return,
-                Heard::Reload => {
-                    if let Some(access) = access {
-                        access.reopen();
-                    }
-                }
+                Heard::Reload => reopen(),
             },
             _ = look.tick() => if !watch.has_changed(Instant::now()) {
                 continue;

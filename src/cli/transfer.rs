@@ -116,6 +116,22 @@ impl Drop for Part {
     }
 }
 
+/// A bar on stderr for so many bytes; `None` where stderr is no terminal.
+pub(super) fn byte_bar(total: u64) -> Option<ProgressBar> {
+    on_terminal(|| {
+        let template = "{bar:40} {bytes}/{total_bytes} {bytes_per_sec} {msg}, {eta} left";
+        ProgressBar::new(total).with_style(style(template))
+    })
+}
+
+fn on_terminal(bar: impl FnOnce() -> ProgressBar) -> Option<ProgressBar> {
+    io::stderr().is_terminal().then(bar)
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
 /// Shows how far it is, on stderr.
 struct Meter {
     /// What is being done to the records: read, written.
@@ -126,13 +142,12 @@ struct Meter {
 
 impl Meter {
     fn new(done: &'static str, bytes: Option<u64>) -> Self {
-        let style =
-            |template: &str| ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-        let bar = io::stderr().is_terminal().then(|| match bytes {
-            Some(total) => ProgressBar::new(total)
-                .with_style(style("{bar:40} {bytes}/{total_bytes} {bytes_per_sec} {msg}, {eta} left")),
-            None => ProgressBar::no_length().with_style(style("{spinner} {bytes} {bytes_per_sec} {msg}")),
-        });
+        let bar = match bytes {
+            Some(total) => byte_bar(total),
+            None => {
+                on_terminal(|| ProgressBar::no_length().with_style(style("{spinner} {bytes} {bytes_per_sec} {msg}")))
+            }
+        };
         Meter { done, bar, said: 0 }
     }
 

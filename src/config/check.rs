@@ -4,6 +4,8 @@ mod limits;
 mod origin;
 mod server;
 
+pub use limits::{MAX_TIERS, is_tier_name};
+
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,7 +18,7 @@ use super::leaf::{HumanDuration, HumanSize, shown};
 use super::places::Places;
 use super::problem::{Problem, instead};
 use super::secret::{Secret, Source};
-use super::usable::{Access, AnswerHeaders, Answers, Config, Level, Log};
+use super::usable::{Access, AnswerHeaders, Answers, Config, Decisions, Level, Log};
 use crate::wire::Wording;
 
 /// The longest duration. Longer is a slip of the unit, and clocks must be able to add it.
@@ -24,6 +26,9 @@ const MAX_DURATION: HumanDuration = HumanDuration::secs(365 * 86_400);
 
 /// The longest of the operator's words in a refusal. A refusal is one short line.
 const MAX_WORDS: usize = 256;
+
+/// The record of decisions: from twenty times its largest block to more than any disk has.
+const DECISIONS_SIZE: RangeInclusive<u64> = 1 << 20..=1 << 50;
 
 /// Judges values and collects what is wrong with them and what is not in force yet.
 pub(super) struct Checker<'t> {
@@ -149,8 +154,11 @@ impl Checker<'_> {
     }
 
     fn log(&mut self, file: &LogFile) -> Log {
-        if !file.decisions.is_empty() {
-            self.notice("log.decisions", "not in force yet: the decision record comes with a later version");
+        let max_size = self.size("log.decisions_max_size", file.decisions_max_size, DECISIONS_SIZE);
+        let decisions = (!file.decisions.is_empty())
+            .then(|| Decisions { path: self.file("log.decisions", &file.decisions), max_size });
+        if decisions.is_some() && file.decisions == file.access {
+            self.fault("log.decisions", "must be another file than `log.access`");
         }
         Log {
             level: match file.level {
@@ -166,6 +174,7 @@ impl Checker<'_> {
                 "stderr" => Access::Stderr,
                 path => Access::File(self.file("log.access", path)),
             },
+            decisions,
         }
     }
 

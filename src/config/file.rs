@@ -181,6 +181,8 @@ pub struct LogFile {
     pub access: String,
     /// A path: the record that `limits plan` and `limits suggest` read; "" for none.
     pub decisions: String,
+    /// The most that the record and the older half beside it (PATH.1) may take together.
+    pub decisions_max_size: HumanSize,
 }
 
 impl Default for LogFile {
@@ -190,6 +192,7 @@ impl Default for LogFile {
             format: LogFormat::Text,
             access: "stderr".to_owned(),
             decisions: String::new(),
+            decisions_max_size: HumanSize(64 << 20),
         }
     }
 }

@@ -21,6 +21,8 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+pub use self::check::{MAX_TIERS, is_tier_name};
+pub use self::file::TierFile;
 pub use self::problem::{Problem, Problems};
 pub use self::report::{report, schema};
 pub use self::usable::*;

@@ -10,7 +10,9 @@ use serde_json::Value;
 
 use super::file::ConfigFile;
 use super::leaf::{HumanDuration, HumanSize};
-use super::usable::{Access, AnswerHeaders, Freshness, Level, Limits, Listen, OriginKind, Rate, Server, Tier};
+use super::usable::{
+    Access, AnswerHeaders, Decisions, Freshness, Level, Limits, Listen, OriginKind, Rate, Server, Tier,
+};
 use super::{Config, DEFAULT_FILE, Keys, Loaded};
 
 const MINUTE_NS: u64 = 60_000_000_000;
@@ -192,6 +194,16 @@ impl Page {
             Access::None => self.row("access", "none"),
             Access::Stderr => self.row("access", "stderr"),
             Access::File(path) => self.row("access", path.display()),
+        }
+        match &config.log.decisions {
+            None => self.row("decisions", "none"),
+            Some(Decisions { path, max_size }) => {
+                let most = HumanSize(*max_size);
+                self.row(
+                    "decisions",
+                    format_args!("{}, and {}.1 beside it: {most} at most", path.display(), path.display()),
+                );
+            }
         }
     }
 }

@@ -58,7 +58,7 @@ fn an_empty_file_is_a_valid_config() {
     assert_eq!(config.cache.points.stale_if_error, Duration::from_secs(600));
     assert_eq!(config.cache.warns.stale_if_error, Duration::ZERO);
     assert_eq!(config.cache.reviews.ttl, Duration::from_secs(300));
-    assert_eq!(config.log, Log { level: Level::Info, json: false, access: Access::Stderr });
+    assert_eq!(config.log, Log { level: Level::Info, json: false, access: Access::Stderr, decisions: None });
 }
 
 #[test]
@@ -188,7 +188,6 @@ fn what_protects_and_is_not_in_force_is_refused_by_name() {
 
 #[test]
 fn what_protects_nobody_and_is_not_in_force_is_said() {
-    assert_eq!(notices("log.decisions = \"d.log\""), ["log.decisions"]);
     assert_eq!(notices("cluster.node = \"edge-1\""), ["cluster.node"]);
     let http = "[origin]\nkind = \"http\"\nupstreams = [\"http://a\", \"http://b\"]\nhealth = { interval = \"1s\" }\n";
     assert_eq!(notices(http), ["origin.health", "origin.upstreams"]);
@@ -198,6 +197,25 @@ fn what_protects_nobody_and_is_not_in_force_is_said() {
     assert_eq!(notices(in_force), Vec::<String>::new());
     assert_eq!(loaded("").unwrap().notices[0].path, "admin.listen");
     assert_eq!(loaded("admin.listen = \"\"").unwrap().notices, []);
+}
+
+#[test]
+fn decisions_are_recorded_where_the_file_says_and_within_its_bound() {
+    let log = |text: &str| config(&format!("[log]\n{text}")).log.decisions;
+    let path = PathBuf::from("/etc/gg/d.log");
+    assert_eq!(log("decisions = \"d.log\""), Some(Decisions { path: path.clone(), max_size: 64 << 20 }));
+    let sized = log("decisions = \"d.log\"\ndecisions_max_size = \"1MiB\"");
+    assert_eq!(sized, Some(Decisions { path, max_size: 1 << 20 }));
+    assert_eq!(log("decisions_max_size = \"2GiB\""), None);
+    for (bad, fault) in [
+        ("decisions_max_size = \"1023KiB\"", "2:22: log.decisions_max_size: must be from 1MiB to 1048576GiB"),
+        ("access = \"a\"\ndecisions = \"a\"", "3:13: log.decisions: must be another file than `log.access`"),
+    ] {
+        assert_eq!(faults(&format!("[log]\n{bad}")), [fault]);
+    }
+    let told = report(&loaded("log.decisions = \"d.log\"").unwrap());
+    assert!(told.contains("/etc/gg/d.log, and /etc/gg/d.log.1 beside it: 64MiB at most"), "{told}");
+    assert_eq!(config("").needs_restart(&config("log.decisions = \"d.log\"")), ["log"]);
 }
 
 #[test]

@@ -171,6 +171,16 @@ pub struct Log {
     pub level: Level,
     pub json: bool,
     pub access: Access,
+    /// `None`: decisions are not recorded.
+    pub decisions: Option<Decisions>,
+}
+
+/// Where decisions are recorded (`log.decisions`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decisions {
+    pub path: PathBuf,
+    /// Bytes: of the record and the older half beside it.
+    pub max_size: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

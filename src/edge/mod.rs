@@ -28,7 +28,8 @@ use pingora::server::ShutdownWatch;
 use tokio::time::Instant;
 
 use crate::config::Config;
-use crate::gateway::{Gateway, Reply};
+use crate::gateway::{Facts, Gateway, Reply};
+use crate::model::Limit;
 use crate::telemetry::{AccessLog, Outcome};
 
 pub use guests::Guests;
@@ -58,12 +59,17 @@ impl Edge {
             code: reply.answer.as_ref().err().map(|fault| fault.code()),
             key: facts.key.as_ref().map(|key| key.id.clone()),
             cache: facts.cache.map(answer::cache_word),
-            over_limit: facts.over_limit,
+            over_limit: over_limit(facts),
             over_candidate: facts.over_candidate,
             took: arrived.elapsed(),
             id: facts.id,
         }
     }
+}
+
+/// The limit that a request was over, by its name.
+fn over_limit(facts: &Facts) -> Option<&'static str> {
+    facts.over_limit.map(Limit::name).or(facts.over_strangers.then_some("strangers"))
 }
 
 /// Set once, when the process begins to stop: every answer is its connection's last, and the

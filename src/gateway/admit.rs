@@ -7,6 +7,7 @@ use crate::keys::{Key, Learned, Standing, Taught, UnderWay, is_mistyped};
 use crate::limits::{Ask, Verdict};
 use crate::model::{Digest, Scope};
 use crate::origin::Authorization;
+use crate::telemetry::Decision;
 use crate::wire::{Fault, Operation};
 
 /// One who may ask: the only way to the cache, and only [`Gateway`]'s admission makes one.
@@ -71,17 +72,17 @@ impl Gateway {
         facts: &mut Facts,
     ) -> Result<Admission<'h>, Fault> {
         let Some(raw) = head.authorization.filter(|value| !value.is_empty()) else {
-            return Err(self.stranger(state, head, Fault::NoKey));
+            return Err(self.stranger(state, head, facts, Fault::NoKey));
         };
         if is_mistyped(raw) {
-            return Err(self.stranger(state, head, Fault::IncorrectKey));
+            return Err(self.stranger(state, head, facts, Fault::IncorrectKey));
         }
         let (digest, authorization) = (Digest::of(raw), Authorization(raw));
         if let KeySource::Origin(learned) = &state.keys {
             return self.admit_learned(state, learned, (digest, authorization), operation, head, facts);
         }
         let Some(key) = state.book.find(&digest, || self.clock.unix()) else {
-            return Err(self.stranger(state, head, Fault::IncorrectKey));
+            return Err(self.stranger(state, head, facts, Fault::IncorrectKey));
         };
         let request = self.charge(state, key, operation, facts)?;
         Ok(Admission::Admitted(Admitted { request, taught: None, authorization }))
@@ -106,7 +107,7 @@ impl Gateway {
                 let lapsed = Some(self.admit_taught(state, taught.clone(), authorization, operation, facts)?);
                 Ok(Admission::Unproven(Unproven { taught, authorization, lapsed }))
             }
-            Standing::Unknown(known) => match self.stranger(state, head, Fault::IncorrectKey) {
+            Standing::Unknown(known) => match self.stranger(state, head, facts, Fault::IncorrectKey) {
                 Fault::IncorrectKey => {
                     facts.cache = Some(CacheUse::before(operation));
                     let taught = known.unwrap_or_else(|| learned.applicant(digest));
@@ -114,7 +115,7 @@ impl Gateway {
                 }
                 too_many => Err(too_many),
             },
-            Standing::Refused => Err(self.stranger(state, head, Fault::IncorrectKey)),
+            Standing::Refused => Err(self.stranger(state, head, facts, Fault::IncorrectKey)),
         }
     }
 
@@ -144,12 +145,26 @@ impl Gateway {
         let now = self.now();
         key.usage.touch(now);
         let ask = Ask { operation, others: request.others(), now };
+        let shadow = state.config.limits.shadow;
         let decided = key.policy.decide(&key.meters, &key.usage, ask, || self.clock.unix());
+        if let Some(decisions) = &self.decisions {
+            decisions.record(Decision {
+                at: now,
+                key: key.id.clone(),
+                tier: key.tier.clone(),
+                operation,
+                over: decided.over.map(|(limit, _)| limit),
+                refused: decided.over.is_some() && !shadow,
+                over_candidate: decided.over_candidate,
+                in_flight: request.others(),
+                used_today: decided.used_today,
+            });
+        }
         facts.spent = Some(decided.spent);
         facts.over_candidate = decided.over_candidate;
         if let Some((limit, wait)) = decided.over {
             facts.over_limit = Some(limit);
-            if !state.config.limits.shadow {
+            if !shadow {
                 return Err(Fault::TooManyRequests { retry_after: seconds_up(wait).max(1) });
             }
         }
@@ -160,13 +175,16 @@ impl Gateway {
         Ok(request)
     }
 
-    fn stranger(&self, state: &State, head: &Head<'_>, fault: Fault) -> Fault {
-        let limits = &state.config.limits;
+    fn stranger(&self, state: &State, head: &Head<'_>, facts: &mut Facts, fault: Fault) -> Fault {
         match state.strangers.decide(head.client, self.now()) {
-            Verdict::Refused { wait } if !limits.shadow => {
+            Verdict::Refused { wait } => {
+                facts.over_strangers = true;
+                if state.config.limits.shadow {
+                    return fault;
+                }
                 Fault::TooManyRequests { retry_after: seconds_up(wait).max(1) }
             }
-            Verdict::Refused { .. } | Verdict::Admitted => fault,
+            Verdict::Admitted => fault,
         }
     }
 }

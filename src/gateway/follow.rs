@@ -29,7 +29,7 @@ impl Gateway {
                     if !std::mem::replace(&mut deaf, true) {
                         tracing::error!(%error, "the store's change feed cannot be read; nothing is answered from memory");
                     }
-                    self.fence.changed_all();
+                    self.memory.fence().changed_all();
                 }
             }
             // A book that could not be read is read again at the next look, whatever the feed says.
@@ -49,9 +49,9 @@ impl Gateway {
     fn heed(&self, change: Change) {
         match change {
             Change::Directory => self.book_is_old.store(true, Ordering::Release),
-            Change::Member(member) => self.fence.changed(member),
+            Change::Member(member) => self.memory.fence().changed(member),
             Change::Everything => {
-                self.fence.changed_all();
+                self.memory.fence().changed_all();
                 self.book_is_old.store(true, Ordering::Release);
             }
         }

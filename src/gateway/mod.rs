@@ -29,13 +29,14 @@ use parking_lot::Mutex;
 use prove::Asked;
 use read::Found;
 
-use crate::cache::{Answers, EntryKey, Epoch, Fence, Flights, Landed};
+use crate::cache::Memory;
 use crate::clock::{Clock, Tick};
 use crate::config::Config;
 use crate::keys::{Book, Listed};
 use crate::limits::{Counted, Strangers};
 use crate::model::KeyId;
 use crate::origin::Origin;
+use crate::telemetry::DecisionLog;
 use crate::wire::{Fault, Form, Operation, Request, RequestId, is_form_type};
 
 pub use reply::{CacheUse, Facts, Reply};
@@ -47,13 +48,12 @@ pub use tell::Told;
 pub struct Gateway {
     clock: Clock,
     state: ArcSwap<State>,
-    answers: Answers,
-    fence: Fence,
-    flights: Flights<EntryKey, Epoch, Landed>,
+    memory: Memory,
     /// Held while a new state is made: two changes at once would carry budgets over twice.
     changing: Mutex<()>,
     /// The book may be older than the store; the follower reads it again at its next look.
     book_is_old: AtomicBool,
+    decisions: Option<Arc<DecisionLog>>,
     /// Held while the day's counts are written down.
     noting: tokio::sync::Mutex<()>,
 }
@@ -114,15 +114,15 @@ pub trait Body: Send {
 }
 
 impl Gateway {
-    pub fn new(clock: Clock, state: State) -> Self {
+    /// A gateway that records what limits decide in `decisions`, if anywhere.
+    pub fn new(clock: Clock, state: State, decisions: Option<Arc<DecisionLog>>) -> Self {
         Gateway {
             clock,
-            answers: Answers::new(state.config.cache.max_size),
+            memory: Memory::new(state.config.cache.max_size),
             state: ArcSwap::from_pointee(state),
-            fence: Fence::default(),
-            flights: Flights::default(),
             changing: Mutex::new(()),
             book_is_old: AtomicBool::new(false),
+            decisions,
             noting: tokio::sync::Mutex::new(()),
         }
     }

@@ -112,7 +112,7 @@ impl Gateway {
             Request::SetPoints { member, amount } => self.write(state, caller, member, amount, facts.id).await,
             Request::Read { read, member } => {
                 let at = EntryKey { realm: taught.key.guild.realm, member, read };
-                let epoch = self.fence.epoch(member, read);
+                let epoch = self.memory.epoch(&at);
                 facts.cache = Some(CacheUse::Asked { stale: false, stored: false });
                 let entry = self.ask(state, caller, at, epoch, facts.id).await?;
                 let stored = self.keep(caller, at, &entry);

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use super::admit::Admitted;
 use super::ask::Caller;
 use super::{CacheUse, Facts, Gateway, State};
-use crate::cache::{Entry, EntryKey, Epoch, Landed, Lead, Seat, Use};
+use crate::cache::{Entry, EntryKey, Epoch, Landed, Lead, Realms, Seat, Use};
 use crate::config::Freshness;
 use crate::model::MemberId;
 use crate::origin::Authorization;
@@ -35,7 +35,7 @@ impl Gateway {
         facts: &mut Facts,
     ) -> Found {
         let now = self.now();
-        let held = self.held(&at);
+        let held = self.memory.held(&at);
         match held.as_ref().map(|entry| (entry, entry.good_for(now, || self.clock.unix()))) {
             Some((entry, Use::Fresh { ttl })) => {
                 facts.cache = Some(CacheUse::Hit { ttl, age: entry.age(now) });
@@ -48,12 +48,6 @@ impl Gateway {
             }
             Some((_, Use::IfError | Use::Nothing)) | None => Found::Nothing(held),
         }
-    }
-
-    /// The entry held for `at`, if nothing was written since it was asked for.
-    fn held(&self, at: &EntryKey) -> Option<Arc<Entry>> {
-        let epoch = self.fence.epoch(at.member, at.read);
-        self.answers.get(at).filter(|entry| entry.epoch == epoch)
     }
 
     /// A read that memory does not answer: joins the flight that asks the origin, or leads it.
@@ -69,7 +63,7 @@ impl Gateway {
         let stale = held.is_some();
         let mut landed = None;
         for _ in 0..BOARDINGS {
-            landed = match self.flights.board(at, || self.fence.epoch(at.member, at.read)) {
+            landed = match self.memory.board(at) {
                 Seat::Lead(lead) => {
                     let (answer, cache) = self.lead(state, lead, caller, at, (stale, facts.id)).await;
                     facts.cache = Some(cache);
@@ -88,8 +82,8 @@ impl Gateway {
             Some(landed) => landed,
             None => {
                 facts.cache = Some(CacheUse::Asked { stale, stored: false });
-                let answer = self.ask(state, caller, at, self.fence.epoch(at.member, at.read), facts.id).await;
-                self.overtake(at);
+                let answer = self.ask(state, caller, at, self.memory.epoch(&at), facts.id).await;
+                self.memory.overtake(&at, self.now());
                 answer
             }
         };
@@ -111,7 +105,7 @@ impl Gateway {
     ) -> (Result<Arc<Entry>, Fault>, CacheUse) {
         // Somebody may have landed between this caller's look into the cache and its boarding.
         let now = self.now();
-        if let Some(entry) = self.held(&at).filter(|entry| entry.epoch == lead.epoch())
+        if let Some(entry) = self.memory.held(&at).filter(|entry| entry.epoch == lead.epoch())
             && let Use::Fresh { ttl } = entry.good_for(now, || self.clock.unix())
         {
             lead.land(Ok(entry.clone()));
@@ -154,36 +148,15 @@ impl Gateway {
         Ok(Arc::new(Entry::new(&text, epoch, asked, freshness(state, at.read), expires)))
     }
 
-    /// Keeps a flight's answer, if it may be kept.
+    /// Keeps what a caller was answered, if it may be kept.
     pub(super) fn keep(&self, caller: Caller<'_>, at: EntryKey, entry: &Arc<Entry>) -> bool {
-        if caller.taught.is_some() {
-            // Two learned keys may be of one guild, and their flights are not each other's: what one
-            // is told while a write is under way must not be older for the other afterwards.
-            self.overtake(at);
-        }
-        if !self.fence.stands(entry.epoch, at.member, at.read) {
-            self.overtake(at);
-            return false;
-        }
-        let keep = entry.keeps() && self.fence.may_keep(at.member, self.now());
-        if keep {
-            self.answers.put(at, entry.clone());
-        }
-        keep
-    }
-
-    /// Before anyone is told an answer that a write overtook: the origin may have looked after that
-    /// write took effect, so what may be older is put out of reach, which is what the epoch that
-    /// stands holds and asks for, if it began while the write was under way.
-    fn overtake(&self, at: EntryKey) {
-        if self.fence.is_unsettled(at.member, self.now()) {
-            self.fence.overtaken(at.member, at.read);
-        }
+        let realms = if caller.taught.is_some() { Realms::MayOverlap } else { Realms::Apart };
+        self.memory.keep(at, entry, realms, self.now())
     }
 
     /// The stale answer that may stand in for a failed origin (RFC 5861), never across a write.
     fn stale_if_error(&self, at: &EntryKey, held: Option<Arc<Entry>>, facts: &mut Facts) -> Option<Arc<str>> {
-        let entry = held.filter(|e| self.fence.stands(e.epoch, at.member, at.read))?;
+        let entry = held.filter(|entry| self.memory.stands(at, entry))?;
         let now = self.now();
         match entry.good_for(now, || self.clock.unix()) {
             Use::Fresh { .. } | Use::WhileRevalidating | Use::IfError => {
@@ -196,14 +169,13 @@ impl Gateway {
 
     /// Asks for `at` anew, in a task of its own, unless that is being done already.
     fn revalidate(self: &Arc<Self>, state: &Arc<State>, admitted: &Admitted<'_>, at: EntryKey) {
-        if self.flights.is_in_the_air(&at) {
+        if self.memory.is_in_the_air(&at) {
             return;
         }
         let (gateway, state) = (self.clone(), state.clone());
         let (key, taught, authorization) = admitted.owned();
         tokio::spawn(async move {
-            let seat = gateway.flights.board(at, || gateway.fence.epoch(at.member, at.read));
-            let Seat::Lead(lead) = seat else { return };
+            let Seat::Lead(lead) = gateway.memory.board(at) else { return };
             let caller = Caller { key: &key, taught: taught.as_ref(), authorization: Authorization(&authorization) };
             // Nobody waits for it: a failure was logged by the origin, and the stale answer stands.
             let _ = gateway.lead(&state, lead, caller, at, (true, RequestId::random())).await;

@@ -27,7 +27,7 @@ impl Gateway {
         self.state.store(Arc::new(State { config: Arc::new(config), origin, book, keys, strangers }));
         if other_answers {
             // What another origin said, or was kept by other times, is not given any more.
-            self.fence.changed_all();
+            self.memory.fence().changed_all();
         }
         // The keys were listed before the swap; what the follower took in since is not lost.
         self.book_is_old.store(true, Ordering::Release);

@@ -22,6 +22,8 @@ pub struct Facts {
     pub spent: Option<Spent>,
     /// The limit it was over, whether or not that was held against it (`limits.shadow`).
     pub over_limit: Option<Limit>,
+    /// Over the budget of its address, likewise.
+    pub over_strangers: bool,
     /// Over the limit that is being tried out (`candidate`).
     pub over_candidate: bool,
     pub cache: Option<CacheUse>,
@@ -37,6 +39,7 @@ impl Facts {
             key: None,
             spent: None,
             over_limit: None,
+            over_strangers: false,
             over_candidate: false,
             cache: None,
             panicked: false,

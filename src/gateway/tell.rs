@@ -10,9 +10,12 @@ use crate::model::Limit;
 /// where nothing was.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// What the log was told of each tier last.
+/// What the log was told last, of each tier and of strangers.
 #[derive(Debug, Default)]
-pub struct Told(HashMap<String, Tallied>);
+pub struct Told {
+    tiers: HashMap<String, Tallied>,
+    strangers: u64,
+}
 
 impl Gateway {
     /// Tells the log once a minute, for ever, how many requests of which tier were over which
@@ -27,10 +30,16 @@ impl Gateway {
     /// Tells the log what was over a limit since it was told last.
     pub fn tell_limits_now(&self, told: &mut Told) {
         let state = self.state();
-        let shadow = state.config.limits.shadow;
+        let words = if state.config.limits.shadow { "; in shadow, none was refused for it" } else { "" };
+        let strangers = state.strangers.over();
+        if strangers != told.strangers {
+            let over = strangers.saturating_sub(told.strangers);
+            tracing::info!(strangers = over, "requests over a limit{words}");
+            told.strangers = strangers;
+        }
         for policy in state.book.policies() {
             let (tier, now) = (policy.tier().name.as_str(), policy.tally().read());
-            let before = told.0.insert(tier.to_owned(), now).unwrap_or_default();
+            let before = told.tiers.insert(tier.to_owned(), now).unwrap_or_default();
             if now == before {
                 continue;
             }
@@ -42,8 +51,7 @@ impl Gateway {
                 daily = over(Limit::Daily),
                 in_flight = over(Limit::InFlight),
                 candidate = now.over_candidate.saturating_sub(before.over_candidate),
-                "requests over a limit{}",
-                if shadow { "; in shadow, none was refused for it" } else { "" }
+                "requests over a limit{words}"
             );
         }
     }

@@ -16,7 +16,7 @@ impl Gateway {
         amount: i64,
         id: RequestId,
     ) -> Result<Arc<str>, Fault> {
-        let write = self.fence.begin_write(member, state.config.cache.points.ttl, self.now());
+        let write = self.memory.begin_write(member, state.config.cache.points.ttl, self.now());
         let answer = self.ask_origin(state, caller, Request::SetPoints { member, amount }, id).await;
         match &answer {
             Err(fault) if may_have_happened(*fault) => write.unknown(self.now()),

@@ -1,6 +1,8 @@
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Bucket, Verdict};
 use crate::clock::Tick;
@@ -16,17 +18,20 @@ pub struct Strangers {
     buckets: Box<[Bucket]>,
     // Random per process, so that nobody can choose an address that meets a certain other's.
     hasher: RandomState,
+    /// Requests that were over it.
+    over: Arc<AtomicU64>,
 }
 
 impl Strangers {
     pub fn new(rate: Rate) -> Self {
         let buckets = (0..BUCKETS).map(|_| Bucket::default()).collect();
-        Strangers { rate, buckets, hasher: RandomState::new() }
+        Strangers { rate, buckets, hasher: RandomState::new(), over: Arc::default() }
     }
 
     /// The same addresses under another rate, with what each has used up.
     pub fn after(before: &Self, rate: Rate, now: Tick) -> Self {
-        let after = Strangers { hasher: before.hasher.clone(), ..Strangers::new(rate) };
+        let (hasher, over) = (before.hasher.clone(), before.over.clone());
+        let after = Strangers { hasher, over, ..Strangers::new(rate) };
         for (bucket, old) in after.buckets.iter().zip(&before.buckets) {
             bucket.inherit(old, before.rate, rate, now);
         }
@@ -39,7 +44,16 @@ impl Strangers {
 
     /// Charges one request to an address.
     pub fn decide(&self, address: IpAddr, now: Tick) -> Verdict {
-        self.bucket(address).decide(self.rate, now)
+        let verdict = self.bucket(address).decide(self.rate, now);
+        if verdict != Verdict::Admitted {
+            self.over.fetch_add(1, Ordering::Relaxed);
+        }
+        verdict
+    }
+
+    /// How many requests were over it, under this rate and those before.
+    pub fn over(&self) -> u64 {
+        self.over.load(Ordering::Relaxed)
     }
 
     /// Takes back what one request was charged: its key turned out to be good.
@@ -92,6 +106,7 @@ mod tests {
         while strangers.decide(address, Tick(0)) == Verdict::Admitted {}
         let after = Strangers::after(&strangers, Rate { burst: NonZeroU32::new(50).unwrap(), ..RATE }, Tick(0));
         assert!(matches!(after.decide(address, Tick(0)), Verdict::Refused { .. }));
+        assert_eq!(after.over(), 2, "the one that ended the loop, and this one");
     }
 
     #[test]

@@ -1,42 +1,17 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
-
-use crossbeam_queue::ArrayQueue;
-use parking_lot::Mutex;
+use std::path::{Path, PathBuf};
 
 use super::Outcome;
+use super::spool::{Spool, Turn};
 use crate::config::Access;
 
-/// Outcomes that wait for the writer: 0.2 s of 80,000 requests a second, 2 MB. What does not fit
-/// is dropped and counted; a request never waits for its log line.
+/// Outcomes that wait for the writer: 0.2 s of 80,000 requests a second, 2 MB.
 const RING: usize = 16_384;
 
-/// How often the writer looks. It is never woken: that would cost each request several
-/// microseconds.
-const LOOK: Duration = Duration::from_millis(20);
-
-/// How long the end waits for the last lines to be written.
-const PATIENCE: Duration = Duration::from_secs(1);
-
-/// The access log: a bounded ring, emptied by a thread of its own.
+/// The access log: a line a request.
 #[derive(Debug)]
-pub struct AccessLog {
-    shared: Arc<Shared>,
-    writer: Mutex<Option<JoinHandle<()>>>,
-}
-
-#[derive(Debug)]
-struct Shared {
-    ring: ArrayQueue<Outcome>,
-    dropped: AtomicU64,
-    stop: AtomicBool,
-    reopen: AtomicBool,
-}
+pub struct AccessLog(Spool<Outcome>);
 
 impl AccessLog {
     /// Opens the log; `None` where there is to be none.
@@ -46,53 +21,23 @@ impl AccessLog {
             Access::Stderr => (None, Sink::Stderr),
             Access::File(path) => (Some(path.clone()), Sink::File(append(path)?)),
         };
-        let shared = Arc::new(Shared {
-            ring: ArrayQueue::new(RING),
-            dropped: AtomicU64::new(0),
-            stop: AtomicBool::new(false),
-            reopen: AtomicBool::new(false),
-        });
-        let theirs = shared.clone();
-        let writer = std::thread::Builder::new()
-            .name("access-log".into())
-            .spawn(move || write_all(&theirs, sink, path.as_deref(), json))?;
-        Ok(Some(AccessLog { shared, writer: Mutex::new(Some(writer)) }))
+        let mut lines = Lines { sink, path, json, text: String::new(), failing: false };
+        Spool::start(("the access log", "access-log"), RING, move |turn| lines.write(turn)).map(AccessLog).map(Some)
     }
 
     /// Hands an outcome to the writer, or counts it as dropped.
     pub fn record(&self, outcome: Outcome) {
-        if self.shared.ring.push(outcome).is_err() {
-            self.shared.dropped.fetch_add(1, Ordering::Relaxed);
-        }
+        self.0.record(outcome);
     }
 
     /// Opens the file anew, after it was moved away (log rotation).
     pub fn reopen(&self) {
-        self.shared.reopen.store(true, Ordering::Release);
+        self.0.reopen();
     }
 
-    /// Writes what is there and ends the writer. One that cannot write (a pipe that nobody reads)
-    /// is left behind.
+    /// Writes what is there and ends the writer, waiting no longer than a second.
     pub fn close(&self) {
-        self.shared.stop.store(true, Ordering::Release);
-        let Some(writer) = self.writer.lock().take() else { return };
-        let end = Instant::now() + PATIENCE;
-        while !writer.is_finished() {
-            if Instant::now() >= end {
-                tracing::error!("the access log could not be written to its end");
-                return;
-            }
-            std::thread::sleep(LOOK);
-        }
-        if writer.join().is_err() {
-            tracing::error!("the access log's writer had panicked");
-        }
-    }
-}
-
-impl Drop for AccessLog {
-    fn drop(&mut self) {
-        self.close();
+        self.0.close();
     }
 }
 
@@ -116,46 +61,44 @@ fn append(path: &Path) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).mode(0o640).open(path)
 }
 
-fn write_all(shared: &Shared, mut sink: Sink, path: Option<&Path>, json: bool) {
-    let mut text = String::new();
-    let mut failing = false;
-    loop {
-        // Read before emptying: what is recorded before the stop is written.
-        let stop = shared.stop.load(Ordering::Acquire);
-        if shared.reopen.swap(false, Ordering::AcqRel)
-            && let Some(path) = path
-        {
+/// What the writer's thread holds.
+struct Lines {
+    sink: Sink,
+    path: Option<PathBuf>,
+    json: bool,
+    text: String,
+    failing: bool,
+}
+
+impl Lines {
+    fn write(&mut self, turn: Turn<'_, Outcome>) {
+        if let (true, Some(path)) = (turn.reopen, &self.path) {
             match append(path) {
-                Ok(file) => sink = Sink::File(file),
+                Ok(file) => self.sink = Sink::File(file),
                 Err(error) => tracing::error!(%error, path = %path.display(), "the access log cannot be opened anew"),
             }
         }
-        while let Some(outcome) = shared.ring.pop() {
-            outcome.write(json, &mut text);
+        for outcome in turn.records() {
+            outcome.write(self.json, &mut self.text);
         }
-        let dropped = shared.dropped.swap(0, Ordering::Relaxed);
-        if dropped > 0 {
-            tracing::warn!(dropped, "the access log could not keep up; lines were dropped");
-        }
-        if !text.is_empty() {
-            let written = sink.write(text.as_bytes());
-            if let Err(error) = &written
-                && !failing
-            {
-                tracing::error!(%error, "the access log cannot be written; its lines are lost");
-            }
-            failing = written.is_err();
-            text.clear();
-        }
-        if stop {
+        if self.text.is_empty() {
             return;
         }
-        std::thread::sleep(LOOK);
+        let written = self.sink.write(self.text.as_bytes());
+        if let Err(error) = &written
+            && !self.failing
+        {
+            tracing::error!(%error, "the access log cannot be written; its lines are lost");
+        }
+        self.failing = written.is_err();
+        self.text.clear();
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::wire::RequestId;
 

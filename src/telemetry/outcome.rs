@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::model::{KeyId, Limit};
+use crate::model::KeyId;
 use crate::wire::RequestId;
 
 /// What became of one request: enough for the access log, and never a key or a body (guarantee 9).
@@ -21,7 +21,7 @@ pub struct Outcome {
     /// The part the cache had, in one word.
     pub cache: Option<&'static str>,
     /// The limit it was over, refused or (in shadow) not.
-    pub over_limit: Option<Limit>,
+    pub over_limit: Option<&'static str>,
     /// Over the limit that is being tried out.
     pub over_candidate: bool,
     /// From the arrival of the bytes that held its header to its answer.
@@ -61,7 +61,7 @@ impl Outcome {
                 code: self.code,
                 key: self.key.as_deref(),
                 cache: self.cache,
-                over_limit: self.over_limit.map(Limit::name),
+                over_limit: self.over_limit,
                 over_candidate: self.over_candidate,
                 took_us,
                 request_id: &id,
@@ -81,7 +81,7 @@ impl Outcome {
             };
             let _ = write!(out, " key={key} cache={cache} took_us={took_us} id={id}");
             if let Some(limit) = self.over_limit {
-                let _ = write!(out, " over_limit={}", limit.name());
+                let _ = write!(out, " over_limit={limit}");
             }
             if self.over_candidate {
                 out.push_str(" over_candidate");
@@ -104,7 +104,7 @@ mod tests {
             code: Some(12),
             key: Some("k1".into()),
             cache: None,
-            over_limit: Some(Limit::Rate),
+            over_limit: Some("rate"),
             over_candidate: true,
             took: Duration::from_micros(42),
             id: RequestId::random(),

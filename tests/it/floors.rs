@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// Each module's floor. `src/lib.rs` is the same table for readers; a test below compares them.
-const FLOORS: [(&str, u8); 16] = [
+const FLOORS: [(&str, u8); 17] = [
     ("clock", 0),
+    ("sync", 0),
     ("model", 0),
     ("wire", 1),
     ("config", 2),

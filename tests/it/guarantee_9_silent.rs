@@ -49,6 +49,7 @@ async fn guarantee_9_no_key_and_no_body_is_heard_of_again(kind: Kind) {
             .set("log.level", r#""trace""#)
             .set("log.format", &format!("{format:?}"))
             .set("log.access", r#""access.log""#)
+            .set("log.decisions", r#""d.log""#)
             .start()
             .await;
         let id = gate.key_id("bot");
@@ -77,6 +78,8 @@ async fn guarantee_9_no_key_and_no_body_is_heard_of_again(kind: Kind) {
         holds_none("stdout", gate.process().stdout().as_bytes(), &canaries);
         let files = gate.world().files();
         assert!(files.iter().any(|(path, _)| path.ends_with("guildgate.db")), "{:?}", files.iter().map(|f| &f.0));
+        let recorded = gate.world().read("d.log");
+        assert!(recorded.windows(id.len()).any(|w| w == id.as_bytes()), "the key's id is in the record");
         for (path, bytes) in files {
             holds_none(&path.display().to_string(), &bytes, &canaries);
         }

@@ -11,6 +11,7 @@ use guildgate::keys::Listed;
 use guildgate::model::{Digest, GuildId, Scope};
 use guildgate::origin::{Builtin, Origin};
 use guildgate::store::SqliteStore;
+use guildgate::telemetry::DecisionLog;
 use guildgate::wire::Fault;
 
 struct Bytes(&'static [u8]);
@@ -36,6 +37,20 @@ fn ask(gateway: &Arc<Gateway>, head: &Head<'_>) -> Reply {
 
 #[tokio::test]
 async fn a_hit_waits_for_nothing_and_allocates_nothing() {
+    hits_are_free(None).await;
+}
+
+#[tokio::test]
+async fn a_hit_whose_decision_is_recorded_allocates_nothing_either() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("d.log");
+    let decisions = Arc::new(DecisionLog::open(&path, 1 << 20, Clock::system()).unwrap());
+    hits_are_free(Some(decisions.clone())).await;
+    decisions.close();
+    assert!(std::fs::metadata(path).unwrap().len() > 100, "21 decisions are in the record");
+}
+
+async fn hits_are_free(decisions: Option<Arc<DecisionLog>>) {
     let folder = tempfile::tempdir().unwrap();
     let limits = "[limits.tiers.standard]\nrate = \"1000000/s\"\nburst = 1000000\n";
     let config = config::load_str(limits, folder.path(), "test").unwrap().config;
@@ -47,7 +62,7 @@ async fn a_hit_waits_for_nothing_and_allocates_nothing() {
         digest: Digest::of(b"some key"),
         guild,
         guild_gone: false,
-        tier: None,
+        tier: Some("standard".into()),
         scope: Scope::Write,
         expires: None,
     };
@@ -55,7 +70,7 @@ async fn a_hit_waits_for_nothing_and_allocates_nothing() {
     let origin = Arc::new(Origin::Builtin(Builtin::new(store, clock.clone())));
     let keys = KeySource::File { listed: [key.clone()].into(), guilds: None };
     let state = State::new(config, origin, keys, vec![key], Vec::new(), &clock);
-    let gateway = Arc::new(Gateway::new(clock, state));
+    let gateway = Arc::new(Gateway::new(clock, state, decisions));
     let head = Head {
         method: b"POST",
         path: b"/getPoints",

@@ -117,6 +117,7 @@ async fn in_shadow_every_limit_is_counted_and_reported_and_none_refuses() {
         .set("limits.tiers.slow.rate", r#""1/h""#)
         .set("limits.tiers.slow.daily", "1")
         .set("limits.strangers.burst", "1")
+        .set("limits.strangers.rate", r#""1/h""#)
         .start()
         .await;
     for _ in 0..5 {
@@ -128,5 +129,7 @@ async fn in_shadow_every_limit_is_counted_and_reported_and_none_refuses() {
     assert_eq!(gate.stop().await, Some(0));
     let told = gate.stderr();
     let line = told.lines().find(|line| line.contains("requests over a limit")).unwrap_or_else(|| panic!("{told}"));
+    assert!(line.contains("none was refused") && line.contains("strangers=4"), "{line}");
+    let line = told.lines().filter(|line| line.contains("requests over a limit")).nth(1).unwrap();
     assert!(line.contains("none was refused") && line.contains("daily=4"), "{line}");
 }

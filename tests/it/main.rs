@@ -40,7 +40,9 @@ mod guarantee_9_silent;
 
 mod limits;
 mod limits_daily;
+mod limits_reload;
 
+mod keys_file;
 mod keys_learned;
 mod keys_learned_fair;
 
@@ -53,9 +55,11 @@ mod trusted_proxies;
 mod commands_check;
 mod commands_import;
 mod commands_keys;
+mod commands_limits;
 mod commands_records;
 mod key_life;
 
+mod docs_limits;
 mod floors;
 mod harness;
 mod hit_path;

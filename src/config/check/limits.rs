@@ -23,13 +23,19 @@ const MAX_IN_FLIGHT: u64 = 1_000_000;
 const MAX_REFILL_NS: u64 = 365 * 86_400 * 1_000_000_000;
 
 /// Tiers: each request's metrics and headers name one.
-const MAX_TIERS: usize = 1_000;
+pub const MAX_TIERS: usize = 1_000;
 
 /// A tier's name stands in a header of every answer.
 const MAX_TIER_NAME: usize = 64;
 
 /// Memory for answers: larger than any machine's.
 const MAX_CACHE: u64 = 1 << 50;
+
+/// Whether a tier can be called this.
+pub fn is_tier_name(name: &str) -> bool {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+    (1..=MAX_TIER_NAME).contains(&name.len()) && name.bytes().all(plain)
+}
 
 /// The tier that is there without being written.
 const STANDARD: &str = "standard";
@@ -80,8 +86,7 @@ impl Checker<'_> {
 
     fn tier(&mut self, name: &str, file: &TierFile) -> Tier {
         let path = format!("limits.tiers.{}", bare(name));
-        let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
-        if name.is_empty() || name.len() > MAX_TIER_NAME || !name.bytes().all(plain) {
+        if !is_tier_name(name) {
             let message = format!("a tier's name is 1 to {MAX_TIER_NAME} letters, digits, `-`, `_` and `.`");
             self.fault(&path, message);
         }

@@ -1,0 +1,170 @@
+use std::num::NonZeroU32;
+use std::ops::Range;
+
+use guildgate::clock::Tick;
+use guildgate::config::Rate;
+use guildgate::limits::{Bucket, Verdict};
+
+use crate::chart::{Band, Figure, Line, Look, Mark, Panel, Point};
+
+/// The grid on which is asked and looked, in milliseconds.
+const STEP_MS: u64 = 5;
+
+/// When the reload comes, in milliseconds.
+const RELOAD_MS: u64 = 1_000;
+
+/// `rate = "20/s"`, as in the shipped tier `standard`.
+const PERIOD_NS: u64 = 1_000_000_000 / 20;
+
+fn rate(burst: u32) -> Rate {
+    Rate { period_ns: PERIOD_NS, burst: NonZeroU32::new(burst).unwrap_or(NonZeroU32::MIN) }
+}
+
+fn tick(ms: u64) -> Tick {
+    Tick(ms * 1_000_000)
+}
+
+/// A caller and the bucket it pays from, watched from 0 on.
+struct Watched {
+    rate: Rate,
+    bucket: Bucket,
+    asked: Vec<Point>,
+    let_in: Vec<Point>,
+    level: Vec<Point>,
+}
+
+impl Watched {
+    fn new(rate: Rate) -> Self {
+        let bucket = Bucket::default();
+        let full = bucket.level(rate, tick(0)).remaining;
+        Watched { rate, bucket, asked: vec![(0, 0)], let_in: vec![(0, 0)], level: vec![(0, full)] }
+    }
+
+    /// For so long, a request every `every_ms`; `None`: a pause.
+    fn watch(&mut self, ms: Range<u64>, every_ms: Option<u64>) {
+        for at in ms.step_by(STEP_MS as usize) {
+            let now = tick(at);
+            let (mut asked, mut let_in) = (last(&self.asked), last(&self.let_in));
+            if every_ms.is_some_and(|every| at.is_multiple_of(every)) {
+                asked += 1;
+                let_in += u64::from(self.bucket.decide(self.rate, now) == Verdict::Admitted);
+            }
+            self.asked.push((at, asked));
+            self.let_in.push((at, let_in));
+            self.level.push((at, self.bucket.level(self.rate, now).remaining));
+        }
+    }
+
+    /// What a reload does to a key whose tier has another burst from now on. The level before and after.
+    fn reload(&mut self, to: Rate, at_ms: u64) -> (u64, u64) {
+        let now = tick(at_ms);
+        let after = Bucket::default();
+        after.inherit(&self.bucket, self.rate, to, now);
+        let levels = (self.bucket.level(self.rate, now).remaining, after.level(to, now).remaining);
+        self.level.extend([(at_ms, levels.0), (at_ms, levels.1)]);
+        (self.bucket, self.rate) = (after, to);
+        levels
+    }
+}
+
+fn last(points: &[Point]) -> u64 {
+    points.last().map_or(0, |(_, value)| *value)
+}
+
+/// How much a line had grown to at a moment.
+fn at(points: &[Point], ms: u64) -> u64 {
+    points.iter().rev().find(|(at, _)| *at <= ms).map_or(0, |(_, value)| *value)
+}
+
+/// 100 requests a second for three seconds, a pause of three, and the same again.
+pub fn burst() -> Figure {
+    let mut key = Watched::new(rate(40));
+    key.watch(0..3_000, Some(10));
+    key.watch(3_000..6_000, None);
+    key.watch(6_000..9_000, Some(10));
+    let bound = [0, 9_000].map(|ms| (ms, 40 + ms * 20 / 1_000)).to_vec();
+    let told = format!(
+        "Of the first {} requests {} are let in, of all {} it is {}.",
+        at(&key.asked, 3_000),
+        at(&key.let_in, 3_000),
+        last(&key.asked),
+        last(&key.let_in)
+    );
+    Figure {
+        title: "A caller that asks 100 times a second, under rate 20/s and burst 40",
+        desc: format!(
+            "{told} The first 40 and what comes back meanwhile are let in at once; then 20 a second. \
+             In the pause the bucket is full again after 2 seconds and holds no more than 40."
+        ),
+        told,
+        until_ms: 9_000,
+        bands: vec![
+            Band { ms: 0..3_000, text: "asks 100 a second" },
+            Band { ms: 3_000..6_000, text: "pauses" },
+            Band { ms: 6_000..9_000, text: "asks 100 a second" },
+        ],
+        mark: None,
+        panels: vec![
+            Panel {
+                axis: "requests so far",
+                most: 600,
+                grid: 100,
+                lines: vec![
+                    Line { name: "asked", look: Look::Asked, points: key.asked },
+                    Line { name: "let in", look: Look::LetIn, points: key.let_in },
+                    Line { name: "most: burst + rate × time", look: Look::Other, points: bound },
+                ],
+            },
+            Panel {
+                axis: "tokens",
+                most: 40,
+                grid: 10,
+                lines: vec![Line { name: "in the bucket", look: Look::Level, points: key.level }],
+            },
+        ],
+    }
+}
+
+/// 40 requests a second for three seconds; after one, a reload halves the burst.
+pub fn reload() -> Figure {
+    let (mut key, mut without) = (Watched::new(rate(40)), Watched::new(rate(40)));
+    key.watch(0..RELOAD_MS, Some(25));
+    let (before, after) = key.reload(rate(20), RELOAD_MS);
+    key.watch(RELOAD_MS..3_000, Some(25));
+    key.watch(3_000..6_005, None);
+    without.watch(0..3_000, Some(25));
+    without.watch(3_000..6_005, None);
+    let told = format!("At the reload {before} of 40 tokens are left; after it, {after} of 20.");
+    Figure {
+        title: "A reload that halves the burst while a caller asks",
+        desc: format!(
+            "{told} So what is used up stays used up, in proportion. When the caller stops, the bucket \
+             fills up to its new burst of 20; without the reload it would fill up to 40."
+        ),
+        told,
+        until_ms: 6_000,
+        bands: vec![Band { ms: 0..3_000, text: "asks 40 a second" }, Band { ms: 3_000..6_000, text: "pauses" }],
+        mark: Some(Mark { ms: RELOAD_MS, text: "reload: burst 40 → 20" }),
+        panels: vec![
+            Panel {
+                axis: "requests so far",
+                most: 120,
+                grid: 20,
+                lines: vec![
+                    Line { name: "asked", look: Look::Asked, points: key.asked },
+                    Line { name: "let in", look: Look::LetIn, points: key.let_in },
+                    Line { name: "let in without the reload", look: Look::Other, points: without.let_in },
+                ],
+            },
+            Panel {
+                axis: "tokens",
+                most: 40,
+                grid: 10,
+                lines: vec![
+                    Line { name: "in the bucket", look: Look::Level, points: key.level },
+                    Line { name: "without the reload", look: Look::Other, points: without.level },
+                ],
+            },
+        ],
+    }
+}

@@ -1,0 +1,50 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::cache::Fence;
+use crate::cache::answers::*;
+use crate::clock::Tick;
+use crate::config::Freshness;
+use crate::model::MemberId;
+use crate::wire::Read;
+
+fn entry(expires: Option<i64>) -> Entry {
+    let s = Duration::from_secs;
+    let freshness = Freshness { ttl: s(10), stale_while_revalidate: s(5), stale_if_error: s(60) };
+    let epoch = Fence::default().epoch("7".parse().unwrap(), Read::Points);
+    Entry::new("3", epoch, Tick(0), freshness, expires)
+}
+
+fn at(seconds: u64) -> Tick {
+    Tick(seconds * 1_000_000_000)
+}
+
+#[test]
+fn an_entry_is_fresh_then_stale_then_gone() {
+    let e = entry(None);
+    let use_at = |t| e.good_for(at(t), || unreachable!("no expiry is held"));
+    assert_eq!(use_at(4), Use::Fresh { ttl: Duration::from_secs(6) });
+    assert_eq!(use_at(10), Use::WhileRevalidating);
+    assert_eq!(use_at(15), Use::IfError);
+    assert_eq!(use_at(70), Use::Nothing);
+}
+
+#[test]
+fn nothing_is_given_past_the_first_expiry_it_holds() {
+    let e = entry(Some(100));
+    assert_eq!(e.good_for(at(1), || 99), Use::Fresh { ttl: Duration::from_secs(1) });
+    assert_eq!(e.good_for(at(1), || 100), Use::Nothing);
+    assert_eq!(e.good_for(at(20), || 100), Use::Nothing);
+}
+
+#[test]
+fn the_answers_stay_within_their_bytes() {
+    let answers = Answers::new(100 * (ENTRY_OVERHEAD as u64 + 1));
+    for n in 0..10_000 {
+        let key = EntryKey { realm: Realm(1), member: MemberId::new(n).unwrap(), read: Read::Points };
+        answers.put(key, Arc::new(entry(None)));
+    }
+    answers.0.run_pending_tasks();
+    assert!(answers.0.entry_count() <= 100);
+    assert!(answers.0.entry_count() > 0);
+}

@@ -1,0 +1,234 @@
+use std::collections::HashMap;
+use std::fmt;
+use std::fs::File;
+use std::io::{Seek, SeekFrom};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::table::{Moment, s};
+use crate::cli::error::CommandError;
+use crate::cli::transfer::byte_bar;
+use crate::clock::nanos;
+use crate::model::{KeyId, Limit, one_line};
+use crate::telemetry::decisions::{Block, CutShort, Decision, RecordError, RecordReader, older};
+use crate::wire::Operation;
+
+/// How far apart two decisions of one key can have been made that were counted the other way
+/// round: a thread may be set aside between its look at the clock and its asking the buckets.
+/// Where two were made that close, the one that was let in passes first. A refusal takes nothing
+/// from any budget, so what follows is none the wiser.
+const RACE: Duration = Duration::from_millis(10);
+
+/// How long a decision can have been on its way into the record while later ones went before it.
+const STRAGGLE: Duration = Duration::from_millis(200);
+
+/// The files of a record, each up to the length it had when it was opened: a server may be writing
+/// on, and every pass must see the same.
+#[derive(Debug)]
+pub(super) struct Record(Vec<(PathBuf, File, u64)>);
+
+/// One decision as it passes by.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Passing<'d> {
+    pub(super) decision: &'d Decision,
+    /// Keys are numbered in the order in which they pass first.
+    pub(super) key: usize,
+    /// Milliseconds since the Unix epoch.
+    pub(super) unix_ms: i64,
+    /// Another run of the server: its ticks begin anew, and so did its buckets.
+    pub(super) run: u32,
+    /// Grows where decisions are missing before this one, as they are between two runs.
+    pub(super) gap: u32,
+}
+
+/// What was read.
+#[derive(Debug, Default)]
+pub(super) struct Read {
+    pub(super) files: Vec<PathBuf>,
+    pub(super) decisions: u64,
+    pub(super) keys: Vec<KeyId>,
+    /// Decisions that were made and are not in the files.
+    pub(super) lost: u64,
+    /// The earliest and the latest, in milliseconds since the Unix epoch.
+    pub(super) span: Option<(i64, i64)>,
+    pub(super) cut: Vec<CutShort>,
+}
+
+impl Record {
+    /// Opens the one file named, and its older half before it; or the files named, if they are several.
+    pub(super) fn open(named: &[PathBuf]) -> Result<Self, CommandError> {
+        let [path] = named else {
+            return Ok(Record(named.iter().map(|path| open(path)).collect::<Result<_, _>>()?));
+        };
+        // The newer one first: if it becomes the older one meanwhile, it is the same file twice,
+        // and not one too few.
+        let newer = open(path)?;
+        let older = older(path);
+        if !older.exists() {
+            return Ok(Record(vec![newer]));
+        }
+        let before = open(&older)?;
+        let id = |file: &File| file.metadata().map(|meta| (meta.dev(), meta.ino())).ok();
+        Ok(Record(if id(&before.1) == id(&newer.1) { vec![newer] } else { vec![before, newer] }))
+    }
+
+    /// Lets every decision pass, in order of time, those of one key in an order in which they can
+    /// have been made.
+    pub(super) fn pass(&self, each: &mut dyn FnMut(Passing<'_>)) -> Result<Read, CommandError> {
+        let bar = byte_bar(self.0.iter().map(|(_, _, length)| length).sum());
+        let mut stream = Stream::new(each);
+        let mut done = 0;
+        for (path, file, length) in &self.0 {
+            let unreadable = |cause| RecordError::Unreadable { path: path.clone(), cause };
+            let mut file = file.try_clone().map_err(unreadable)?;
+            file.seek(SeekFrom::Start(0)).map_err(unreadable)?;
+            let mut reader = RecordReader::new(file, *length, path);
+            while let Some(block) = reader.next_block()? {
+                stream.block(block);
+                if let Some(bar) = &bar {
+                    bar.set_position(done + reader.position());
+                }
+            }
+            done += length;
+            stream.read.cut.extend(reader.cut_short().cloned());
+            stream.read.files.push(path.clone());
+        }
+        stream.let_pass(u64::MAX);
+        if let Some(bar) = bar {
+            bar.finish_and_clear();
+        }
+        Ok(stream.read)
+    }
+}
+
+fn open(path: &Path) -> Result<(PathBuf, File, u64), CommandError> {
+    let unreadable = |cause| {
+        CommandError::new(format!("{} cannot be read: {cause}; name the file that log.decisions names", path.display()))
+    };
+    // A pipe would be waited for, and can be read but once.
+    if std::fs::metadata(path).map_err(unreadable)?.is_file() {
+        let file = File::open(path).map_err(unreadable)?;
+        let length = file.metadata().map_err(unreadable)?.len();
+        Ok((path.to_owned(), file, length))
+    } else {
+        Err(CommandError::new(format!("{} is no file; name the file that log.decisions names", path.display())))
+    }
+}
+
+impl From<RecordError> for CommandError {
+    fn from(error: RecordError) -> Self {
+        CommandError::new(error.to_string())
+    }
+}
+
+/// Blocks on their way to becoming one stream.
+struct Stream<'e> {
+    each: &'e mut dyn FnMut(Passing<'_>),
+    read: Read,
+    numbers: HashMap<KeyId, usize>,
+    /// The run at hand: its number in the file, and its place among them.
+    run: (Option<u64>, u32),
+    gap: u32,
+    /// The latest tick of the run at hand.
+    latest: u64,
+    waiting: Vec<Waiting>,
+}
+
+struct Waiting {
+    /// The tick in whose place it passes.
+    turn: u64,
+    gap: u32,
+    unix_ms: i64,
+    decision: Decision,
+}
+
+/// Whether it left its key's budgets as they were. A write that the main bucket refused had been
+/// counted by the write bucket already.
+fn took_nothing(decision: &Decision) -> bool {
+    match decision.over {
+        None => false,
+        Some(Limit::Rate) => decision.operation != Operation::SetPoints,
+        Some(Limit::WriteRate | Limit::Daily | Limit::InFlight) => true,
+    }
+}
+
+impl<'e> Stream<'e> {
+    fn new(each: &'e mut dyn FnMut(Passing<'_>)) -> Self {
+        let (read, numbers, waiting) = (Read::default(), HashMap::new(), Vec::new());
+        Stream { each, read, numbers, run: (None, 0), gap: 0, latest: 0, waiting }
+    }
+
+    fn block(&mut self, block: Block) {
+        let Block { run, lost, anchor, decisions } = block;
+        if self.run.0 != Some(run) {
+            self.let_pass(u64::MAX);
+            self.run = (Some(run), self.run.1 + 1);
+            self.latest = 0;
+            self.gap += 1;
+        }
+        self.gap += u32::from(lost > 0);
+        self.read.lost += lost;
+        for decision in decisions {
+            self.latest = self.latest.max(decision.at.0);
+            let turn = decision.at.0.saturating_add(if took_nothing(&decision) { nanos(RACE) } else { 0 });
+            let unix_ms = anchor.unix_ms(decision.at);
+            self.waiting.push(Waiting { turn, gap: self.gap, unix_ms, decision });
+        }
+        self.waiting.sort_by_key(|waiting| waiting.turn);
+        self.let_pass(self.latest.saturating_sub(nanos(STRAGGLE)));
+    }
+
+    /// Lets those pass whose turn is at `until` or before.
+    fn let_pass(&mut self, until: u64) {
+        let ready = self.waiting.partition_point(|waiting| waiting.turn <= until);
+        for Waiting { gap, unix_ms, decision, .. } in self.waiting.drain(..ready) {
+            let read = &mut self.read;
+            read.decisions += 1;
+            let (from, to) = read.span.unwrap_or((unix_ms, unix_ms));
+            read.span = Some((from.min(unix_ms), to.max(unix_ms)));
+            let key = match self.numbers.get(&decision.key) {
+                Some(number) => *number,
+                None => {
+                    let number = read.keys.len();
+                    self.numbers.insert(decision.key.clone(), number);
+                    read.keys.push(decision.key.clone());
+                    number
+                }
+            };
+            (self.each)(Passing { decision: &decision, key, unix_ms, run: self.run.1, gap });
+        }
+    }
+}
+
+impl Read {
+    /// Says on stderr what the reader of any output should know.
+    pub(super) fn say_notices(&self) {
+        for cut in &self.cut {
+            eprintln!("{cut}");
+        }
+        if self.decisions == 0 {
+            eprintln!("no decision is recorded in {}", self.file_names());
+        }
+    }
+
+    fn file_names(&self) -> String {
+        self.files.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" and ")
+    }
+}
+
+impl fmt::Display for Read {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (decisions, keys, lost) = (self.decisions, self.keys.len() as u64, self.lost);
+        write!(f, "{decisions} decision{} of {keys} key{}", s(decisions), s(keys))?;
+        if let Some((from, to)) = self.span {
+            write!(f, " from {} to {}", Moment(from), Moment(to))?;
+        }
+        write!(f, " in {}", one_line(&self.file_names()))?;
+        match lost {
+            0 => f.write_str("; none was dropped"),
+            1 => f.write_str("; 1 decision was not recorded"),
+            _ => write!(f, "; {lost} decisions were not recorded"),
+        }
+    }
+}

@@ -1,0 +1,108 @@
+use std::sync::Arc;
+
+use super::record::Passing;
+use crate::config::Limits;
+use crate::limits::{Ask, Counted, DayCount, Decided, Meters, Policy, Usage, day_of};
+
+/// Makes decisions again, under limits of one's choice, by the code that makes them live.
+#[derive(Debug)]
+pub(super) struct Replay<'l> {
+    limits: &'l Limits,
+    /// In the order of the limits' tiers.
+    policies: Vec<Arc<Policy>>,
+    keys: Vec<Key>,
+}
+
+#[derive(Debug)]
+struct Key {
+    tier: Option<Arc<str>>,
+    policy: Arc<Policy>,
+    meters: Arc<Meters>,
+    usage: Usage,
+    run: u32,
+    gap: u32,
+    today: Today,
+}
+
+/// What is known of a key's day as it was lived.
+#[derive(Clone, Copy, Debug, Default)]
+struct Today {
+    day: i64,
+    /// What its count should be by what has passed.
+    count: u64,
+    /// By how much it was more, at the last look.
+    more: u64,
+}
+
+impl<'l> Replay<'l> {
+    pub(super) fn new(limits: &'l Limits) -> Self {
+        let policies = limits.tiers.iter().map(|tier| Arc::new(Policy::new(tier.clone()))).collect();
+        Replay { limits, policies, keys: Vec::new() }
+    }
+
+    /// Decides what passes. Everything that passes has to, and in its order.
+    pub(super) fn decide(&mut self, passing: Passing<'_>) -> Decided {
+        let Passing { decision, unix_ms, run, gap, .. } = passing;
+        let unix = unix_ms.div_euclid(1000);
+        if passing.key == self.keys.len() {
+            let (policy, tier) = (self.policy(decision.tier.as_deref()), decision.tier.clone());
+            let (meters, usage, today) = (Arc::default(), Usage::default(), Today::default());
+            // Of what was used of the day before this, only the record knows: that is a gap too.
+            self.keys.push(Key { tier, policy, meters, usage, run, gap: gap.wrapping_sub(1), today });
+        }
+        if self.keys[passing.key].tier != decision.tier {
+            let policy = self.policy(decision.tier.as_deref());
+            let key = &mut self.keys[passing.key];
+            if !Arc::ptr_eq(&policy, &key.policy) {
+                key.meters = Arc::new(Meters::after(&key.policy, &key.meters, decision.at));
+                key.policy = policy;
+            }
+            key.tier = decision.tier.clone();
+        }
+        let key = &mut self.keys[passing.key];
+        if key.run != run {
+            (key.run, key.meters) = (run, Arc::default());
+        }
+        key.follow_the_day(passing, unix);
+        let ask = Ask { operation: decision.operation, others: decision.in_flight, now: decision.at };
+        key.policy.decide(&key.meters, &key.usage, ask, || unix)
+    }
+
+    /// The limits that a key listed with this tier is held to.
+    fn policy(&self, tier: Option<&str>) -> Arc<Policy> {
+        let tier = self.limits.tier(tier);
+        let known = self.policies.iter().find(|policy| Arc::ptr_eq(policy.tier(), tier));
+        known.cloned().unwrap_or_else(|| Arc::new(Policy::new(tier.clone())))
+    }
+}
+
+impl Key {
+    /// Takes over what was counted of the day and did not pass: before the record began, in a gap,
+    /// or by another process.
+    fn follow_the_day(&mut self, passing: Passing<'_>, unix: i64) {
+        let Passing { decision, gap, .. } = passing;
+        let today = &mut self.today;
+        let day = day_of(unix);
+        if today.day != day {
+            *today = Today { day, ..Today::default() };
+        }
+        let count = self.usage.day.used(unix);
+        let set = |count| DayCount::known(Counted { day, count });
+        let more = decision.used_today.saturating_sub(today.count);
+        if self.gap == gap {
+            // Two that came at once may have been counted the other way round, and the first of
+            // them then seems to tell of one more.
+            let sure = more.min(today.more);
+            if sure > 0 {
+                self.usage.day = set(count + sure);
+            }
+            (today.count, today.more) = (today.count + sure, more - sure);
+        } else if decision.used_today > 0 {
+            let less = today.count.saturating_sub(decision.used_today);
+            self.usage.day = set((count + more).saturating_sub(less));
+            (today.count, today.more) = (decision.used_today, 0);
+        }
+        self.gap = gap;
+        today.count += u64::from(decision.over.is_none());
+    }
+}

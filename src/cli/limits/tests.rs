@@ -1,0 +1,399 @@
+//! Live decisions, recorded, and what is made of them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tempfile::TempDir;
+
+use super::record::Record;
+use super::replay::Replay;
+use super::*;
+use crate::clock::{Clock, Tick};
+use crate::config::{self, Limits};
+use crate::limits::{Ask, Meters, Policy, Usage};
+use crate::telemetry::decisions::{Anchor, Decision, Encoder, MAGIC};
+use crate::wire::{Operation, Read};
+
+const GET: Operation = Operation::Read(Read::Points);
+const SECOND: u64 = 1_000_000_000;
+/// A wall clock at which a UTC day ends in ten seconds.
+const BEFORE_MIDNIGHT_MS: i64 = 20_000 * 86_400_000 - 10_000;
+
+fn limits(toml: &str) -> Limits {
+    config::load_str(toml, Path::new(""), "test").unwrap_or_else(|faults| panic!("{faults}")).config.limits
+}
+
+/// A record in a folder of its own.
+struct Recorded {
+    folder: TempDir,
+    bytes: Vec<u8>,
+}
+
+impl Recorded {
+    fn new() -> Self {
+        Recorded { folder: tempfile::tempdir().unwrap(), bytes: MAGIC.to_vec() }
+    }
+
+    /// Of one run, whose ticks begin before midnight, in blocks of so many.
+    fn run(mut self, run: u64, decisions: &[Decision], in_blocks_of: usize) -> Self {
+        let mut encoder = Encoder::new(run);
+        for block in decisions.chunks(in_blocks_of) {
+            let anchor = Anchor { tick: Tick(0), unix_ms: BEFORE_MIDNIGHT_MS };
+            encoder.block(anchor, 0, &mut block.to_vec(), &mut self.bytes);
+        }
+        self
+    }
+
+    fn path(&self) -> PathBuf {
+        let path = self.folder.path().join("d.log");
+        fs::write(&path, &self.bytes).unwrap();
+        path
+    }
+
+    fn record(&self) -> Record {
+        Record::open(&[self.path()]).unwrap()
+    }
+
+    /// Each decision as it passes, and whether it would be over these limits.
+    fn replayed(&self, limits: &Limits) -> Vec<(Decision, bool)> {
+        let (mut replay, mut all) = (Replay::new(limits), Vec::new());
+        let record = self.record();
+        record.pass(&mut |p| all.push((p.decision.clone(), replay.decide(p).over.is_some()))).unwrap();
+        all
+    }
+
+    /// What a command prints, and the exit code it ends with.
+    fn command(&self, command: impl FnOnce(LogArgs) -> LimitsCommand) -> (String, Result<(), Failure>) {
+        let mut out = Vec::new();
+        let result = command(LogArgs { files: vec![self.path()] }).run(&mut out);
+        (String::from_utf8(out).unwrap(), result)
+    }
+
+    fn plan(&self, toml: &str, json: bool) -> (String, Result<(), Failure>) {
+        let new = self.folder.path().join("new.toml");
+        fs::write(&new, toml).unwrap();
+        self.command(|log| LimitsCommand::Plan(PlanArgs { new, log, json }))
+    }
+
+    fn suggested(&self) -> String {
+        let (text, result) = self.command(|log| LimitsCommand::Suggest(SuggestArgs { log, json: false, toml: true }));
+        result.unwrap();
+        text
+    }
+}
+
+struct LiveKey {
+    listed: Option<Arc<str>>,
+    policy: Arc<Policy>,
+    meters: Arc<Meters>,
+    usage: Usage,
+}
+
+/// Keys as they live: the gateway's own way to a decision, without the gateway.
+struct Live<'l> {
+    limits: &'l Limits,
+    keys: Vec<LiveKey>,
+    decisions: Vec<Decision>,
+}
+
+impl<'l> Live<'l> {
+    fn new(limits: &'l Limits) -> Self {
+        Live { limits, keys: Vec::new(), decisions: Vec::new() }
+    }
+
+    fn ask(&mut self, key: usize, tier: Option<&str>, operation: Operation, others: u32, at: u64) {
+        let policy = |tier: Option<&str>| Arc::new(Policy::new(self.limits.tier(tier).clone()));
+        while self.keys.len() <= key {
+            let (listed, policy) = (tier.map(Arc::from), policy(tier));
+            self.keys.push(LiveKey { listed, policy, meters: Arc::default(), usage: Usage::default() });
+        }
+        let LiveKey { listed, policy: held_to, meters, usage } = &mut self.keys[key];
+        if listed.as_deref() != tier {
+            *listed = tier.map(Arc::from);
+            let next = policy(tier);
+            if next.tier() != held_to.tier() {
+                *meters = Arc::new(Meters::after(held_to, meters, Tick(at)));
+                *held_to = next;
+            }
+        }
+        let unix = (BEFORE_MIDNIGHT_MS + (at / 1_000_000) as i64).div_euclid(1000);
+        let decided = held_to.decide(meters, usage, Ask { operation, others, now: Tick(at) }, || unix);
+        self.decisions.push(Decision {
+            at: Tick(at),
+            key: format!("k{key}").into(),
+            tier: listed.clone(),
+            operation,
+            over: decided.over.map(|(limit, _)| limit),
+            refused: decided.over.is_some() && !self.limits.shadow,
+            over_candidate: decided.over_candidate,
+            in_flight: others,
+            used_today: decided.used_today,
+        });
+    }
+
+    /// Asked by one key, without a tier, at these times.
+    fn reads(limits: &'l Limits, times: impl IntoIterator<Item = u64>) -> Self {
+        let mut live = Live::new(limits);
+        times.into_iter().for_each(|at| live.ask(0, None, GET, 0, at));
+        live
+    }
+}
+
+const TIERS: &str = "[limits.tiers.standard]\nrate = \"10/s\"\nburst = 5\nwrite_rate = \"3/s\"\nwrite_burst = 2\n\
+    daily = 60\nin_flight = 4\n[limits.tiers.gold]\nrate = \"50/s\"\nburst = 7\n[limits.tiers.slow]\nrate = \"30/m\"\n\
+    burst = 3\nwrite_rate = \"20/m\"\nwrite_burst = 1\ndaily = 40\n";
+
+/// Time since the request before, key, operation, how many others were under way.
+fn any_traffic() -> impl Strategy<Value = Vec<(u64, usize, Operation, u32)>> {
+    let gap = prop_oneof![4 => 0u64..3_000_000, 4 => 0u64..150_000_000, 1 => 0u64..2 * SECOND];
+    let one = (gap, 0usize..4, proptest::sample::select(Operation::ALL.to_vec()), 0u32..6);
+    proptest::collection::vec(one, 1..250)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn a_live_run_replayed_under_its_own_limits_is_decided_as_it_was(
+        traffic in any_traffic(), in_blocks_of in 1usize..60, change_at in 0usize..250, shadow in any::<bool>(),
+    ) {
+        let limits = limits(&format!("limits.shadow = {shadow}\n{TIERS}"));
+        let mut live = Live::new(&limits);
+        let mut at = 0;
+        for (n, (gap, key, operation, others)) in traffic.into_iter().enumerate() {
+            // Each key is listed anew halfway, under another tier, a while after its last request.
+            at += gap + if n == change_at { SECOND } else { 0 };
+            let tier = [None, Some("gold"), Some("slow"), Some("gone")][(key + usize::from(n >= change_at)) % 4];
+            live.ask(key, tier, operation, others, at);
+        }
+        let recorded = Recorded::new().run(1, &live.decisions, in_blocks_of);
+        let replayed = recorded.replayed(&limits);
+        prop_assert_eq!(replayed.len(), live.decisions.len());
+        for (decision, over) in replayed {
+            prop_assert_eq!(decision.over.is_some(), over, "{:?}", decision);
+        }
+        let (_, result) = recorded.plan(&format!("limits.shadow = {shadow}\n{TIERS}"), false);
+        prop_assert!(result.is_ok(), "nothing is newly refused: {:?}", result);
+    }
+
+    #[test]
+    fn the_suggested_limits_refuse_nothing_of_any_traffic(
+        traffic in any_traffic(), tiers in proptest::collection::vec(0usize..6, 4), change_at in 0usize..250,
+        second_run in any::<bool>(),
+    ) {
+        let limits = limits(TIERS);
+        let mut live = Live::new(&limits);
+        let mut at = 0;
+        for (n, (gap, key, operation, others)) in traffic.into_iter().enumerate() {
+            at += gap;
+            let names = [None, Some("gold"), Some("slow"), Some("a.b"), Some("no tier's name"), Some("standart")];
+            live.ask(key, names[(tiers[key] + usize::from(n >= change_at)) % 6], operation, others, at);
+        }
+        let half = if second_run { live.decisions.len() / 2 } else { 0 };
+        let recorded = Recorded::new().run(1, &live.decisions[..half], 50).run(2, &live.decisions[half..], 50);
+        let toml = recorded.suggested();
+        let suggested = config::load_str(&toml, Path::new(""), "suggested");
+        prop_assert!(suggested.is_ok(), "{}\n{:?}", toml, suggested);
+        let over = recorded.replayed(&suggested.unwrap().config.limits).into_iter().filter(|(_, over)| *over).count();
+        prop_assert_eq!(over, 0, "{}", toml);
+        let (text, result) = recorded.plan(&toml, false);
+        prop_assert!(result.is_ok() && text.contains("Nothing would be refused."), "{}", text);
+    }
+}
+
+#[test]
+fn requests_decided_by_several_threads_at_once_are_decided_so_again() {
+    let limits = limits("[limits.tiers.standard]\nrate = \"2000/s\"\nburst = 50\n");
+    let policy = Policy::new(limits.default_tier.clone());
+    let (meters, usage, clock) = (Meters::default(), Usage::default(), Clock::system());
+    let decide = || {
+        let decision = |now| {
+            let ask = Ask { operation: GET, others: 0, now };
+            let over = policy.decide(&meters, &usage, ask, || 0).over.map(|(limit, _)| limit);
+            Decision {
+                at: now,
+                key: "k".into(),
+                tier: None,
+                operation: GET,
+                over,
+                refused: over.is_some(),
+                over_candidate: false,
+                in_flight: 0,
+                used_today: 0,
+            }
+        };
+        let end = clock.now().plus(Duration::from_millis(100));
+        std::iter::repeat_with(|| clock.now()).take_while(|now| *now < end).map(decision).collect::<Vec<_>>()
+    };
+    let mut decisions = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(decide)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+    });
+    let refused = decisions.iter().filter(|decision| decision.refused).count();
+    assert!(refused > 100 && decisions.len() - refused > 100, "{refused} of {} were refused", decisions.len());
+    decisions.sort_by_key(|decision| decision.at);
+    let replayed = Recorded::new().run(1, &decisions, 4096).replayed(&limits);
+    let newly = replayed.iter().filter(|(decision, over)| *over && !decision.refused).count();
+    assert_eq!((newly, replayed.iter().filter(|(_, over)| *over).count()), (0, refused));
+}
+
+#[test]
+fn buckets_are_full_at_the_start_of_each_run_and_days_go_on() {
+    let limits = limits("[limits.tiers.standard]\nrate = \"1/h\"\nburst = 3\n");
+    let live = Live::reads(&limits, [0, 1, 2]);
+    let recorded = Recorded::new().run(1, &live.decisions, 2).run(2, &live.decisions, 2);
+    assert!(recorded.replayed(&limits).iter().all(|(_, over)| !over));
+    let one_run = Recorded::new().run(1, &live.decisions, 2).run(1, &live.decisions, 2);
+    assert_eq!(one_run.replayed(&limits).iter().filter(|(_, over)| *over).count(), 3, "it is one run in two blocks");
+    let daily = self::limits("[limits.tiers.standard]\ndaily = 4\n");
+    assert_eq!(recorded.replayed(&daily).iter().filter(|(_, over)| *over).count(), 2, "the fifth and the sixth");
+}
+
+#[test]
+fn what_was_used_of_the_day_before_the_record_began_or_in_a_gap_counts() {
+    let limits = limits("[limits.tiers.standard]\ndaily = 12\n");
+    let mut live = Live::reads(&limits, (0..12).map(|n| n * SECOND / 10));
+    assert!(live.decisions.iter().all(|decision| !decision.refused));
+    // The first five were made before the record began, the eighth and ninth were lost.
+    live.decisions.drain(7..9);
+    live.decisions.drain(..5);
+    live.ask(0, None, GET, 0, 2 * SECOND);
+    assert!(live.decisions[5].refused);
+    let mut recorded = Recorded::new();
+    let (mut encoder, anchor) = (Encoder::new(1), Anchor { tick: Tick(0), unix_ms: BEFORE_MIDNIGHT_MS });
+    encoder.block(anchor, 0, &mut live.decisions[..2], &mut recorded.bytes);
+    encoder.block(anchor, 2, &mut live.decisions[2..], &mut recorded.bytes);
+    let over: Vec<bool> = recorded.replayed(&limits).into_iter().map(|(_, over)| over).collect();
+    assert_eq!(over, [false, false, false, false, false, true]);
+}
+
+#[test]
+fn a_plan_names_who_would_be_refused_how_often_and_when() {
+    let live_limits = limits("[limits.tiers.standard]\nrate = \"1000/s\"\nburst = 1000\n");
+    let mut live = Live::new(&live_limits);
+    (0..10).for_each(|n| live.ask(0, None, GET, 0, n)); // ten at once
+    (0..10).for_each(|n| live.ask(1, Some("gold"), GET, 0, SECOND + n * SECOND)); // one a second
+    (0..4).for_each(|n| live.ask(2, None, GET, 0, 70 * SECOND + n));
+    let recorded = Recorded::new().run(1, &live.decisions, 100);
+    let new = "[limits.tiers.standard]\nrate = \"1/s\"\nburst = 3\n[limits.tiers.gold]\nrate = \"1/s\"\nburst = 1\n\
+        candidate = { rate = \"1/m\", burst = 1 }\n";
+    let (text, result) = recorded.plan(new, false);
+    let failure = result.unwrap_err();
+    assert!(matches!(failure, Failure::WouldRefuse(_)), "{failure:?}");
+    assert!(failure.to_string().contains("would refuse 8 requests that were accepted"), "{failure}");
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[0].contains("24 decisions of 3 keys from 2024-10-03T23:59:50Z to 2024-10-04T00:01:00Z"), "{text}");
+    assert!(lines[0].ends_with("d.log; none was dropped."), "{text}");
+    let cells: Vec<Vec<&str>> = lines[2..6].iter().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(cells[0][..3], ["KEY", "TIER", "REQUESTS"]);
+    let (first, worst) = ("2024-10-03T23:59:50Z", "2024-10-03T23:59:00Z");
+    assert_eq!(cells[1], ["k0", "standard", "10", "0", "7", "7", first, worst, "(7)", "0"]);
+    assert_eq!(cells[2][..7], ["k2", "standard", "4", "0", "1", "1", "2024-10-04T00:01:00Z"]);
+    assert_eq!(cells[3], ["k1", "gold", "10", "0", "0", "0", "-", "-", "9"]);
+    assert!(text.contains("\n8 requests would be refused; 8 of them were accepted then, of 2 keys.\n"), "{text}");
+    assert!(text.ends_with("9 requests of 1 key would be over a candidate limit, which refuses nothing.\n"), "{text}");
+
+    let (json, _) = recorded.plan(new, true);
+    let rows: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(rows.as_array().unwrap().len(), 3);
+    assert_eq!((&rows[0]["key"], &rows[0]["newly_refused"]), (&"k0".into(), &7.into()));
+    assert_eq!((&rows[0]["worst_minute"], &rows[0]["worst_minute_refused"]), (&worst.into(), &7.into()));
+
+    let (text, result) = recorded.plan(&format!("limits.shadow = true\n{new}"), false);
+    assert!(result.is_ok());
+    assert!(text.contains("shadow is true: nothing would be refused. 8 requests would be over"), "{text}");
+}
+
+#[test]
+fn a_plan_prints_fifty_keys_and_an_array_has_them_all() {
+    let live_limits = limits("");
+    let mut live = Live::new(&live_limits);
+    (0..120).for_each(|n| live.ask(n / 2, None, GET, 0, n as u64));
+    let recorded = Recorded::new().run(1, &live.decisions, 100);
+    let new = "[limits.tiers.standard]\nrate = \"1/h\"\nburst = 1\n";
+    let (text, _) = recorded.plan(new, false);
+    assert_eq!(text.lines().filter(|line| line.starts_with('k')).count(), 50, "{text}");
+    assert!(text.contains("… and 10 more keys: --json prints all of them"), "{text}");
+    let rows: Vec<serde_json::Value> = serde_json::from_str(&recorded.plan(new, true).0).unwrap();
+    assert_eq!(rows.len(), 60);
+}
+
+#[test]
+fn what_was_refused_then_is_not_newly_refused() {
+    let tight = "[limits.tiers.standard]\nrate = \"1/h\"\nburst = 2\n";
+    let live_limits = limits(tight);
+    let live = Live::reads(&live_limits, 0..5);
+    let recorded = Recorded::new().run(1, &live.decisions, 100);
+    let (text, result) = recorded.plan(tight, false);
+    assert!(result.is_ok());
+    assert!(text.contains("3 requests would be refused, all of which were refused then too."), "{text}");
+    let (text, _) = recorded.plan("[limits.tiers.standard]\nrate = \"1/h\"\nburst = 1\n", false);
+    assert!(text.contains("4 requests would be refused; 1 of them was accepted then, of 1 key."), "{text}");
+}
+
+#[test]
+fn a_suggestion_tells_how_often_each_key_asked_and_ends_in_a_section() {
+    let live_limits = limits(TIERS);
+    let mut live = Live::new(&live_limits);
+    for n in 0..90 {
+        live.ask(0, Some("gold"), if n % 3 == 0 { Operation::SetPoints } else { GET }, 2, n * SECOND / 3);
+    }
+    (0..8).for_each(|n| live.ask(1, None, GET, 0, 40 * SECOND + n));
+    let recorded = Recorded::new().run(1, &live.decisions, 100);
+    let (text, result) = recorded.command(|log| LimitsCommand::Suggest(SuggestArgs { log, json: false, toml: false }));
+    result.unwrap();
+    let cells = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(cells(lines[3]), ["KEY", "TIER", "REQUESTS", "P50", "P90", "P99", "PEAK", "WORST", "MINUTE"]);
+    assert_eq!(cells(lines[4]), ["k1", "-", "8", "8", "8", "8", "8", "2024-10-04T00:00:00Z", "(8)"]);
+    assert_eq!(cells(lines[5]), ["k0", "gold", "90", "3", "3", "3", "3", "2024-10-04T00:00:00Z", "(60)"]);
+    let toml = recorded.suggested();
+    assert!(text.ends_with(&toml), "the section stands alone at the end");
+    // It asked 3 times a second for half a minute: half of that came back meanwhile.
+    assert!(toml.contains("[limits.tiers.\"gold\"]\nrate = \"90/m\"\nburst = 50\n"), "{toml}");
+    assert!(toml.contains("write_rate = \"30/m\"") && toml.contains("# in_flight = 3 "), "{toml}");
+    let (json, _) = recorded.command(|log| LimitsCommand::Suggest(SuggestArgs { log, json: true, toml: false }));
+    let rows: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&rows[1]["key"], &rows[1]["p99"], &rows[1]["tier"]), (&"k0".into(), &3.into(), &"gold".into()));
+    assert!(rows[0]["tier"].is_null());
+}
+
+#[test]
+fn nothing_recorded_is_nothing_planned_and_nothing_to_suggest_from() {
+    for bytes in [Vec::new(), MAGIC.to_vec()] {
+        let recorded = Recorded { bytes, ..Recorded::new() };
+        let (text, result) = recorded.plan("", false);
+        assert!(result.is_ok() && text.contains("Nothing would be refused."), "{text}");
+        assert_eq!(recorded.plan("", true).0, "[]\n");
+        let (text, result) =
+            recorded.command(|log| LimitsCommand::Suggest(SuggestArgs { log, json: false, toml: true }));
+        assert_eq!(text, "", "no half section");
+        assert!(result.unwrap_err().to_string().contains("nothing to suggest from"));
+    }
+}
+
+#[test]
+fn the_older_half_is_read_before_the_file_and_files_named_are_read_exactly() {
+    let limits = limits("");
+    let live = Live::reads(&limits, [0, SECOND, 2 * SECOND]);
+    let recorded = Recorded::new().run(1, &live.decisions[2..], 9);
+    let path = recorded.path();
+    let older = crate::telemetry::decisions::older(&path);
+    fs::write(&older, Recorded::new().run(1, &live.decisions[..2], 9).bytes).unwrap();
+    let ticks = |files: &[PathBuf]| {
+        let mut ticks = Vec::new();
+        let record = Record::open(files).unwrap();
+        let read = record.pass(&mut |passing| ticks.push(passing.decision.at.0 / SECOND)).unwrap();
+        assert_eq!(read.files.len(), if files.len() == 1 { 2 } else { files.len() });
+        ticks
+    };
+    assert_eq!(ticks(std::slice::from_ref(&path)), [0, 1, 2]);
+    assert_eq!(ticks(&[path.clone(), path.clone()]), [2, 2]);
+    fs::hard_link(&path, path.with_extension("moved")).unwrap();
+    fs::rename(path.with_extension("moved"), &older).unwrap();
+    let record = Record::open(std::slice::from_ref(&path)).unwrap();
+    assert_eq!(record.pass(&mut |_| {}).unwrap().decisions, 1, "put aside while it was opened, it is one file");
+}

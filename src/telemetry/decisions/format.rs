@@ -1,0 +1,370 @@
+//! A block's content: what it begins with, then a decision in about six bytes.
+//!
+//! Keys are numbered in the order in which they are first seen; a number that is new is followed by
+//! the key's id and its tier. Times are nanoseconds since the decision before. What can be told
+//! from the decision before of the same key (its count today) is left out. All of that is
+//! forgotten at a start block, with which every file and every run of the server begins.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::{Decision, frames, varint};
+use crate::clock::Tick;
+use crate::model::{KeyId, Limit};
+use crate::wire::Operation;
+
+/// One moment on both clocks, by which ticks become wall time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Anchor {
+    pub tick: Tick,
+    /// Milliseconds since the Unix epoch.
+    pub unix_ms: i64,
+}
+
+impl Anchor {
+    /// A tick as milliseconds since the Unix epoch.
+    pub fn unix_ms(&self, tick: Tick) -> i64 {
+        let later = i128::from(tick.0) - i128::from(self.tick.0);
+        let later = i64::try_from(later.div_euclid(1_000_000)).unwrap_or_default(); // 2^64 ns always fit
+        self.unix_ms.saturating_add(later)
+    }
+}
+
+/// A block as it was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// Which run of a server it is of: ticks of one run can be compared with each other alone.
+    pub run: u64,
+    /// Decisions that were made before the end of this block and could not be recorded.
+    pub lost: u64,
+    pub anchor: Anchor,
+    /// In order of their ticks.
+    pub decisions: Vec<Decision>,
+}
+
+/// The first byte of a block that forgets what came before it.
+const START: u8 = 1;
+const GOES_ON: u8 = 0;
+
+/// The bits of a decision's first byte.
+mod bits {
+    /// Two bits: the operation's place in the contract's order.
+    pub(super) const OPERATION: u8 = 0b11;
+    /// Three bits: the limit it was over, 0 for none.
+    pub(super) const OVER_AT: u8 = 2;
+    pub(super) const OVER: u8 = 0b111;
+    pub(super) const REFUSED: u8 = 1 << 5;
+    pub(super) const OVER_CANDIDATE: u8 = 1 << 6;
+    /// Requests under way and the count today follow.
+    pub(super) const MORE: u8 = 1 << 7;
+}
+
+/// Turns decisions into blocks.
+#[derive(Debug)]
+pub struct Encoder {
+    run: u64,
+    /// By id: a key listed under another tier is another entry, which takes its place.
+    keys: HashMap<KeyId, Numbered>,
+    next: u64,
+    started: bool,
+    /// Kept for its room.
+    content: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Numbered {
+    number: u64,
+    tier: Option<Arc<str>>,
+    /// What its count today will be if nothing goes unseen.
+    used_next: u64,
+}
+
+/// What a key's count will be after this decision.
+fn used_after(decision: &Decision) -> u64 {
+    // 0 may as well mean that it is not counted; then it stays 0, or is told once.
+    decision.used_today.wrapping_add(u64::from(decision.used_today > 0 && decision.over.is_none()))
+}
+
+impl Encoder {
+    /// For one run of a server, whose number is told from other runs' by chance.
+    pub fn new(run: u64) -> Self {
+        Encoder { run, keys: HashMap::new(), next: 0, started: false, content: Vec::new() }
+    }
+
+    /// The next block will be a start block: it begins a file, or the block before is lost.
+    pub fn start_over(&mut self) {
+        *self = Encoder::new(self.run);
+    }
+
+    /// Appends a block to a file's bytes. The decisions are put in order of their ticks; `lost` is how
+    /// many more there were since the last block.
+    pub fn block(&mut self, anchor: Anchor, lost: u64, decisions: &mut [Decision], out: &mut Vec<u8>) {
+        let mut content = std::mem::take(&mut self.content);
+        content.clear();
+        self.encode(anchor, lost, decisions, &mut content);
+        frames::put(&content, out);
+        self.content = content;
+    }
+
+    fn encode(&mut self, anchor: Anchor, lost: u64, decisions: &mut [Decision], out: &mut Vec<u8>) {
+        decisions.sort_by_key(|decision| decision.at);
+        if self.started {
+            out.push(GOES_ON);
+        } else {
+            out.push(START);
+            out.extend_from_slice(&self.run.to_le_bytes());
+            self.started = true;
+        }
+        varint::put(lost, out);
+        varint::put(anchor.tick.0, out);
+        varint::put_signed(anchor.unix_ms, out);
+        varint::put(decisions.len() as u64, out);
+        let mut before = decisions.first().map_or(Tick(0), |first| first.at);
+        varint::put(before.0, out);
+        for decision in decisions {
+            varint::put(decision.at.0 - before.0, out);
+            before = decision.at;
+            self.decision(decision, out);
+        }
+    }
+
+    fn decision(&mut self, decision: &Decision, out: &mut Vec<u8>) {
+        let known = match self.keys.get_mut(&decision.key) {
+            Some(known) if known.tier == decision.tier => {
+                varint::put(known.number, out);
+                known
+            }
+            Some(_) | None => {
+                let number = self.next;
+                self.next += 1;
+                varint::put(number, out);
+                put_text(&decision.key, out);
+                // Told apart from none: a tier's name is written with its length and one more.
+                match &decision.tier {
+                    None => out.push(0),
+                    Some(tier) => {
+                        varint::put(tier.len() as u64 + 1, out);
+                        out.extend_from_slice(tier.as_bytes());
+                    }
+                }
+                let numbered = Numbered { number, tier: decision.tier.clone(), used_next: 0 };
+                self.keys.entry(decision.key.clone()).insert_entry(numbered).into_mut()
+            }
+        };
+        let more = decision.in_flight > 0 || decision.used_today != known.used_next;
+        out.push(flags(decision, more));
+        if more {
+            varint::put(decision.in_flight.into(), out);
+            varint::put_signed(decision.used_today.wrapping_sub(known.used_next) as i64, out);
+        }
+        known.used_next = used_after(decision);
+    }
+}
+
+fn put_text(text: &str, out: &mut Vec<u8>) {
+    varint::put(text.len() as u64, out);
+    out.extend_from_slice(text.as_bytes());
+}
+
+fn flags(decision: &Decision, more: bool) -> u8 {
+    let operation = Operation::ALL.iter().position(|o| *o == decision.operation).unwrap_or_default() as u8;
+    let over = decision.over.map_or(0, |over| 1 + over.index() as u8);
+    let set = |flag: bool, bit: u8| if flag { bit } else { 0 };
+    operation
+        | over << bits::OVER_AT
+        | set(decision.refused, bits::REFUSED)
+        | set(decision.over_candidate, bits::OVER_CANDIDATE)
+        | set(more, bits::MORE)
+}
+
+/// Turns blocks into decisions.
+#[derive(Debug, Default)]
+pub(super) struct Decoder {
+    run: Option<u64>,
+    keys: Vec<Named>,
+}
+
+#[derive(Debug)]
+struct Named {
+    id: KeyId,
+    tier: Option<Arc<str>>,
+    used_next: u64,
+}
+
+impl Decoder {
+    /// Reads a block's content; `None` where it is not one.
+    pub(super) fn decode(&mut self, mut bytes: &[u8]) -> Option<Block> {
+        let bytes = &mut bytes;
+        let run = match take_byte(bytes)? {
+            GOES_ON => self.run?,
+            START => {
+                let (run, rest) = bytes.split_first_chunk()?;
+                *bytes = rest;
+                self.keys.clear();
+                *self.run.insert(u64::from_le_bytes(*run))
+            }
+            _ => return None,
+        };
+        let lost = varint::take(bytes)?;
+        let anchor = Anchor { tick: Tick(varint::take(bytes)?), unix_ms: varint::take_signed(bytes)? };
+        let count = usize::try_from(varint::take(bytes)?).ok()?;
+        let mut at = varint::take(bytes)?;
+        // A decision is three bytes at the least: no count makes this larger than the block.
+        let mut decisions = Vec::with_capacity(count.min(bytes.len() / 3));
+        for _ in 0..count {
+            at = at.checked_add(varint::take(bytes)?)?;
+            decisions.push(self.decision(Tick(at), bytes)?);
+        }
+        bytes.is_empty().then_some(Block { run, lost, anchor, decisions })
+    }
+
+    fn decision(&mut self, at: Tick, bytes: &mut &[u8]) -> Option<Decision> {
+        let number = usize::try_from(varint::take(bytes)?).ok()?;
+        if number == self.keys.len() {
+            let id = take_text(bytes, 0)?;
+            let tier = if *bytes.first()? == 0 { take_byte(bytes).map(|_| None)? } else { Some(take_text(bytes, 1)?) };
+            self.keys.push(Named { id, tier, used_next: 0 });
+        }
+        let named = self.keys.get_mut(number)?;
+        let flags = take_byte(bytes)?;
+        let over = match flags >> bits::OVER_AT & bits::OVER {
+            0 => None,
+            over => Some(*Limit::ALL.get(usize::from(over) - 1)?),
+        };
+        let (mut in_flight, mut used_today) = (0, named.used_next);
+        if flags & bits::MORE != 0 {
+            in_flight = u32::try_from(varint::take(bytes)?).ok()?;
+            used_today = used_today.wrapping_add_signed(varint::take_signed(bytes)?);
+        }
+        let decision = Decision {
+            at,
+            key: named.id.clone(),
+            tier: named.tier.clone(),
+            operation: Operation::ALL[usize::from(flags & bits::OPERATION)],
+            over,
+            refused: flags & bits::REFUSED != 0,
+            over_candidate: flags & bits::OVER_CANDIDATE != 0,
+            in_flight,
+            used_today,
+        };
+        named.used_next = used_after(&decision);
+        Some(decision)
+    }
+}
+
+fn take_byte(bytes: &mut &[u8]) -> Option<u8> {
+    let (byte, rest) = bytes.split_first()?;
+    *bytes = rest;
+    Some(*byte)
+}
+
+/// A text whose length was written with so much more.
+fn take_text(bytes: &mut &[u8], more: u64) -> Option<Arc<str>> {
+    let length = usize::try_from(varint::take(bytes)?.checked_sub(more)?).ok()?;
+    let (text, rest) = bytes.split_at_checked(length)?;
+    *bytes = rest;
+    std::str::from_utf8(text).ok().map(Arc::from)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Any decision at all, of few keys and tiers, so that they come again.
+    pub(in super::super) fn any_decision() -> impl Strategy<Value = Decision> {
+        let tier = proptest::sample::select(vec![None, Some(""), Some("gold"), Some("größer")]);
+        let over = proptest::sample::select(vec![
+            None,
+            None,
+            Some(Limit::Rate),
+            Some(Limit::WriteRate),
+            Some(Limit::Daily),
+            Some(Limit::InFlight),
+        ]);
+        let flags = (any::<bool>(), any::<bool>());
+        let counts = (prop_oneof![Just(0), any::<u32>()], prop_oneof![Just(0), 1u64..50, any::<u64>()]);
+        let at = prop_oneof![0u64..5_000_000_000, any::<u64>()];
+        (at, 0u8..4, tier, proptest::sample::select(Operation::ALL.to_vec()), over, flags, counts).prop_map(
+            |(at, key, tier, operation, over, (refused, over_candidate), (in_flight, used_today))| Decision {
+                at: Tick(at),
+                key: ["", "k1", "a key", "ключ"][usize::from(key)].into(),
+                tier: tier.map(Into::into),
+                operation,
+                over,
+                refused,
+                over_candidate,
+                in_flight,
+                used_today,
+            },
+        )
+    }
+
+    pub(in super::super) fn any_blocks() -> impl Strategy<Value = Vec<Vec<Decision>>> {
+        proptest::collection::vec(proptest::collection::vec(any_decision(), 0..12), 1..8)
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_reads_back(
+            blocks in any_blocks(), lost in any::<u64>(), tick in any::<u64>(), unix_ms in any::<i64>(),
+            start_over_at in 0usize..8,
+        ) {
+            let (mut encoder, mut decoder) = (Encoder::new(tick), Decoder::default());
+            let anchor = Anchor { tick: Tick(tick), unix_ms };
+            for (n, mut decisions) in blocks.into_iter().enumerate() {
+                if n == start_over_at {
+                    encoder.start_over();
+                }
+                let mut bytes = Vec::new();
+                encoder.encode(anchor, lost, &mut decisions, &mut bytes);
+                prop_assert_eq!(decoder.decode(&bytes), Some(Block { run: tick, lost, anchor, decisions }));
+            }
+        }
+
+        #[test]
+        fn no_bytes_panic_the_decoder(
+            bytes in any::<Vec<u8>>(), decisions in proptest::collection::vec(any_decision(), 1..9),
+            at in any::<usize>(), with in any::<u8>(),
+        ) {
+            let mut decisions = decisions;
+            prop_assert!(Decoder::default().decode(&bytes).is_none_or(|block| block.decisions.len() <= bytes.len()));
+            let mut bytes = Vec::new();
+            Encoder::new(1).encode(Anchor { tick: Tick(0), unix_ms: 0 }, 0, &mut decisions, &mut bytes);
+            let at = at % bytes.len();
+            bytes[at] ^= with;
+            let _ = Decoder::default().decode(&bytes);
+        }
+    }
+
+    #[test]
+    fn a_decision_of_a_known_key_takes_about_six_bytes() {
+        let decision = |n: u64| Decision {
+            at: Tick(n * 200_000), // 5,000 requests a second
+            key: format!("k_{:08x}", n % 1000).into(),
+            tier: Some("standard".into()),
+            operation: Operation::SetPoints,
+            over: (n.is_multiple_of(10)).then_some(Limit::Rate),
+            refused: n.is_multiple_of(10),
+            over_candidate: false,
+            in_flight: 0,
+            used_today: 1 + n / 1000,
+        };
+        let (mut encoder, anchor) = (Encoder::new(1), Anchor { tick: Tick(0), unix_ms: 0 });
+        let mut out = Vec::new();
+        encoder.encode(anchor, 0, &mut (0..1000).map(decision).collect::<Vec<_>>(), &mut out);
+        out.clear();
+        encoder.encode(anchor, 0, &mut (1000..2000).map(decision).collect::<Vec<_>>(), &mut out);
+        assert!(out.len() < 6500, "{} bytes for 1000 decisions", out.len());
+    }
+
+    #[test]
+    fn a_tick_becomes_wall_time_on_either_side_of_its_anchor() {
+        let anchor = Anchor { tick: Tick(5_000_000_000), unix_ms: 1_000_000 };
+        assert_eq!(anchor.unix_ms(Tick(5_001_000_000)), 1_000_001);
+        assert_eq!(anchor.unix_ms(Tick(4_999_999_999)), 999_999);
+        assert_eq!(anchor.unix_ms(Tick(0)), 995_000);
+        assert_eq!(Anchor { tick: Tick(0), unix_ms: i64::MAX }.unix_ms(Tick(u64::MAX)), i64::MAX);
+    }
+}

@@ -1,0 +1,312 @@
+//! Contract section 2, `limits plan` and `limits suggest`, and what they read: `log.decisions`.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::support::*;
+
+/// A gateway that records, with a key of a tier that is soon used up and one that is not.
+fn recording() -> Builder {
+    TestGateway::builder()
+        .points("7", 3)
+        .set("log.decisions", r#""d.log""#)
+        .set("limits.tiers.slow.rate", r#""40/s""#)
+        .set("limits.tiers.slow.burst", "10")
+        .set("limits.tiers.slow.write_rate", r#""10/s""#)
+        .set("limits.tiers.slow.write_burst", "4")
+        .set("limits.tiers.slow.daily", "60")
+        .key_of_tier("slow", "slow")
+        .key("bot")
+}
+
+/// A config with these tiers, to plan with.
+fn config(world: &World, tiers: &str) -> String {
+    let path =
+        world.write("new.toml", format!("[limits.tiers.standard]\nrate = \"1000000/s\"\nburst = 1000000\n{tiers}"));
+    path.to_str().unwrap().to_owned()
+}
+
+/// One `getPoints` after the other; how many were let in and how many got 12.
+async fn ask(gate: &TestGateway, key: &str, times: usize) -> (usize, usize) {
+    let mut connection = gate.connect().await;
+    let request = gate.request("getPoints", key, "memberID=7");
+    let mut counts = (0, 0);
+    for _ in 0..times {
+        match connection.ask(&request).await.status {
+            200 => counts.0 += 1,
+            429 => counts.1 += 1,
+            other => panic!("{other}"),
+        }
+    }
+    counts
+}
+
+/// Waits until a key's id is in the record, as it is a second after its first request.
+async fn is_recorded(gate: &TestGateway, id: &str) {
+    let holds = || async {
+        let record = std::fs::read(gate.world().path("d.log")).unwrap();
+        record.windows(id.len()).any(|w| w == id.as_bytes())
+    };
+    eventually(PATIENCE, "the key's id in the record", holds).await;
+}
+
+fn rows(ran: &Ran) -> HashMap<String, Value> {
+    ran.list().into_iter().map(|row| (row["key"].as_str().unwrap().to_owned(), row)).collect()
+}
+
+#[tokio::test]
+async fn a_run_planned_against_its_own_config_refuses_nothing_anew_and_as_many_as_it_did() {
+    let mut gate = recording().start().await;
+    let id = gate.key_id("slow");
+    // Several at once, at and over their limits, until the day is used up.
+    let end = Instant::now() + Duration::from_millis(1500);
+    let mut callers = Vec::new();
+    for n in 0..4 {
+        let mut connection = gate.connect().await;
+        let requests = [
+            gate.request("getPoints", "slow", "memberID=7"),
+            gate.request("setPoints", "slow", "memberID=7&amount=4"),
+            gate.request("getPoints", "bot", "memberID=7"),
+        ];
+        callers.push(tokio::spawn(async move {
+            let mut refused = 0u64;
+            for n in (n..).take_while(|_| Instant::now() < end) {
+                refused += u64::from(connection.ask(&requests[n % 3]).await.status == 429);
+            }
+            refused
+        }));
+    }
+    let mut refused = 0;
+    for caller in callers {
+        refused += caller.await.unwrap();
+    }
+    assert!(refused > 50, "{refused}: the limits were not met");
+    assert_eq!(gate.stop().await, Some(0));
+
+    let own = gate.world().path("gateway.toml");
+    let plan = gate.run(&["limits", "plan", own.to_str().unwrap(), "--log", "d.log", "--json"]).done();
+    let rows = rows(&plan);
+    assert_eq!(rows.len(), 1, "{plan:#?}");
+    let row = &rows[&id];
+    let counts = ["refused_then", "would_be_refused", "newly_refused"].map(|name| row[name].as_u64().unwrap());
+    assert_eq!(counts, [refused, refused, 0], "{plan:#?}");
+    assert_eq!(row["tier"], "slow");
+    assert!(plan.stderr.contains("none was dropped"), "{plan:#?}");
+}
+
+#[tokio::test]
+async fn a_plan_exits_with_3_and_names_who_would_be_refused_when() {
+    let mut gate = recording().start().await;
+    let (slow, bot) = (gate.key_id("slow"), gate.key_id("bot"));
+    assert_eq!(ask(&gate, "slow", 8).await, (8, 0));
+    assert_eq!(ask(&gate, "bot", 20).await, (20, 0));
+    assert_eq!(gate.stop().await, Some(0));
+    // The key of a tier that is gone is held to the default one, which has room.
+    let roomy = config(gate.world(), "");
+    let ran = gate.run(&["limits", "plan", &roomy, "--log", "d.log"]).done();
+    assert!(ran.stdout.contains("Nothing would be refused.") && !ran.stdout.contains(&slow), "{ran:#?}");
+
+    let tight = config(gate.world(), "[limits.tiers.slow]\nrate = \"1/h\"\nburst = 5\n");
+    let ran = gate.run(&["limits", "plan", &tight, "--log", "d.log"]).failed(3).names(&["would refuse 3 requests"]);
+    let line = ran.stdout.lines().find(|line| line.starts_with(&slow)).unwrap_or_else(|| panic!("{ran:#?}"));
+    let cells: Vec<&str> = line.split_whitespace().collect();
+    assert_eq!(cells[1..6], ["slow", "8", "0", "3", "3"], "{ran:#?}");
+    assert!(ran.stdout.contains("28 decisions of 2 keys from 2") && !ran.stdout.contains(&bot), "{ran:#?}");
+
+    let shadow =
+        gate.world().write("shadow.toml", format!("limits.shadow = true\n{}", "[limits.tiers.slow]\nburst = 1\n"));
+    let ran = gate.run(&["limits", "plan", shadow.to_str().unwrap(), "--log", "d.log"]).done();
+    assert!(ran.stdout.contains("shadow is true: nothing would be refused"), "{ran:#?}");
+}
+
+#[tokio::test]
+async fn the_suggested_section_is_a_config_that_refuses_nothing_of_what_was_recorded() {
+    let mut gate = recording().start().await;
+    let (let_in, refused) = ask(&gate, "slow", 40).await;
+    assert!(let_in >= 10 && refused > 0, "{let_in} {refused}");
+    gate.set_points("slow", "7", 5).await;
+    ask(&gate, "bot", 5).await;
+    assert_eq!(gate.stop().await, Some(0));
+    let told = gate.run(&["limits", "suggest", "--log", "d.log"]).done();
+    let toml = gate.run(&["limits", "suggest", "--log", "d.log", "--toml"]).done().stdout;
+    assert!(told.stdout.ends_with(&toml) && told.stdout.contains("P99"), "{told:#?}");
+    assert!(toml.contains("[limits.tiers.\"slow\"]") && toml.contains("write_rate"), "{toml}");
+    let new = gate.world().write("new.toml", &toml);
+    let checked = Ran::of(gate.world().command(&["check", "--config"]).arg(&new), "").done();
+    assert!(checked.stdout.contains("tier slow"), "{checked:#?}");
+    let plan = gate.run(&["limits", "plan", new.to_str().unwrap(), "--log", "d.log"]).done();
+    assert!(plan.stdout.contains("Nothing would be refused."), "{plan:#?}");
+    let rows = rows(&gate.run(&["limits", "suggest", "--log", "d.log", "--json"]).done());
+    let row = &rows[&gate.key_id("slow")];
+    assert_eq!((row["requests"].as_u64(), row["tier"].as_str()), (Some(41), Some("slow")), "{row}");
+    assert!(row["peak"].as_u64() >= row["p50"].as_u64() && row["worst_minute_requests"].as_u64() >= Some(1), "{row}");
+}
+
+#[test]
+fn bad_usage_and_a_bad_config_exit_with_2() {
+    let world = World::plain();
+    world.write("d.log", "guildgate decisions 1\n");
+    let bad = world.write("bad.toml", "[limits.tiers.standard]\nrate = \"fast\"\n");
+    let bad = bad.to_str().unwrap();
+    world.run(&["limits", "plan", bad, "--log", "d.log"]).failed(2).names(&["bad.toml:2:8", "rate"]);
+    world.run(&["limits", "plan", "none.toml", "--log", "d.log"]).failed(2).names(&["none.toml"]);
+    world.run(&["limits", "plan", bad]).failed(2).names(&["--log"]);
+    world.run(&["limits", "plan", "--log", "d.log"]).failed(2).names(&["NEW"]);
+    world.run(&["limits", "suggest"]).failed(2).names(&["--log"]);
+    world.run(&["limits", "suggest", "--log", "d.log", "--json", "--toml"]).failed(2).names(&["--toml"]);
+    world.run(&["limits"]).failed(2);
+}
+
+#[test]
+fn what_is_no_record_exits_with_1_and_says_what_it_is() {
+    let world = World::plain();
+    let path = |name: &str| world.path(name).to_str().unwrap().to_owned();
+    world.write("later.log", "guildgate decisions 2\nwho knows");
+    for (file, words) in [
+        ("none.log", &["none.log cannot be read", "log.decisions"][..]),
+        ("gateway.toml", &["gateway.toml is no record of decisions", "guildgate decisions 1"]),
+        ("later.log", &["later.log is a record of decisions of version 2", "reads version 1"]),
+        ("", &["is no file"]),
+    ] {
+        world.run(&["limits", "plan", &path("gateway.toml"), "--log", &path(file)]).failed(1).names(words);
+        world.run(&["limits", "suggest", "--log", &path(file)]).failed(1).names(words);
+    }
+}
+
+#[test]
+fn an_empty_record_is_said_and_refuses_nothing() {
+    let world = World::plain();
+    let config = world.path("gateway.toml");
+    for content in ["", "guildgate decisions 1\n"] {
+        let log = world.write("d.log", content);
+        let (config, log) = (config.to_str().unwrap(), log.to_str().unwrap());
+        let ran = world.run(&["limits", "plan", config, "--log", log]).done().names(&["no decision is recorded in"]);
+        assert!(ran.stdout.contains("Nothing would be refused."), "{ran:#?}");
+        assert!(world.run(&["limits", "suggest", "--log", log, "--json"]).done().list().is_empty());
+        let ran =
+            world.run(&["limits", "suggest", "--log", log, "--toml"]).failed(1).names(&["nothing to suggest from"]);
+        assert_eq!(ran.stdout, "", "a redirected file holds no half section");
+    }
+}
+
+#[tokio::test]
+async fn kill_9_loses_a_second_at_most_and_the_next_run_goes_on_in_the_same_file() {
+    let mut gate = recording().start().await;
+    let id = gate.key_id("bot");
+    ask(&gate, "bot", 30).await;
+    is_recorded(&gate, &id).await;
+    gate.process().kill_hard();
+    // As if it had been killed within a write.
+    let mut bytes = gate.world().read("d.log");
+    let whole = bytes.len();
+    bytes.extend([40, 0, 0, 0, 1, 2, 3]);
+    gate.world().write("d.log", bytes);
+    let new = config(gate.world(), "");
+    let ran = gate.run(&["limits", "plan", &new, "--log", "d.log"]).done();
+    assert!(ran.stderr.contains(&format!("d.log is cut short at byte {whole}")), "{ran:#?}");
+    assert!(ran.stdout.contains("30 decisions of 1 key"), "{ran:#?}");
+
+    gate.restart_after_kill().await;
+    assert!(gate.stderr().contains("cut short within a block"), "{}", gate.stderr());
+    ask(&gate, "bot", 12).await;
+    assert_eq!(gate.stop().await, Some(0));
+    let ran = gate.run(&["limits", "plan", &new, "--log", "d.log"]).done();
+    assert!(ran.stdout.contains("42 decisions of 1 key") && ran.stderr.is_empty(), "{ran:#?}");
+}
+
+#[tokio::test]
+async fn a_record_damaged_in_its_middle_is_refused_by_file_and_byte() {
+    let mut gate = recording().start().await;
+    for (key, id) in [("bot", gate.key_id("bot")), ("slow", gate.key_id("slow"))] {
+        ask(&gate, key, 5).await;
+        is_recorded(&gate, &id).await; // so that there are two blocks
+    }
+    assert_eq!(gate.stop().await, Some(0));
+    let mut bytes = gate.world().read("d.log");
+    bytes[60] ^= 1;
+    gate.world().write("bad.log", &bytes);
+    let ran = gate.run(&["limits", "suggest", "--log", "bad.log"]).failed(1);
+    assert!(ran.stderr.contains("bad.log is damaged at byte 22: "), "{ran:#?}");
+}
+
+#[tokio::test]
+async fn a_record_has_one_server_and_the_second_one_says_so() {
+    use std::os::unix::fs::PermissionsExt;
+    let mut gate = recording().start().await;
+    let mode = std::fs::metadata(gate.world().path("d.log")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o137, 0, "others have no business in it: {mode:o}");
+    let mut second = gate.world().serve(&[]);
+    assert_eq!(second.exit().await, Some(1));
+    let said = second.stderr();
+    assert!(
+        said.contains("log.decisions cannot be opened: ") && said.contains("d.log is written by another"),
+        "{said}"
+    );
+    assert_eq!(gate.stop().await, Some(0));
+    gate.world().write("d.log", "somebody's notes, longer than the first line of a record");
+    let mut third = gate.world().serve(&[]);
+    assert_eq!(third.exit().await, Some(1));
+    assert!(third.stderr().contains("d.log is no record of decisions"), "{}", third.stderr());
+}
+
+#[tokio::test]
+async fn a_record_moved_away_is_begun_anew_at_sighup() {
+    let mut gate = recording().start().await;
+    let id = gate.key_id("bot");
+    ask(&gate, "bot", 3).await;
+    is_recorded(&gate, &id).await;
+    let (path, moved) = (gate.world().path("d.log"), gate.world().path("moved.log"));
+    std::fs::rename(&path, &moved).unwrap();
+    gate.process().signal(Signal::SIGHUP);
+    eventually(PATIENCE, "a new record", || async { path.exists() }).await;
+    ask(&gate, "bot", 4).await;
+    assert_eq!(gate.stop().await, Some(0));
+    let new = config(gate.world(), "");
+    let planned = |files: &[&PathBuf]| {
+        let mut args = vec!["limits", "plan", &new];
+        files.iter().for_each(|file| args.extend(["--log", file.to_str().unwrap()]));
+        gate.run(&args).done().stdout
+    };
+    assert!(planned(&[&path]).contains("4 decisions of 1 key"));
+    assert!(planned(&[&moved, &path]).contains("7 decisions of 1 key"));
+}
+
+#[tokio::test]
+async fn a_full_disk_costs_decisions_which_are_counted_and_no_answer() {
+    let builder = TestGateway::before_http().points("7", 3).set("log.decisions", r#""d.log""#).key("bot");
+    let (world, _origin, secrets) = builder.prepare().await;
+    // A soft limit on files as a disk that is full at 512 bytes, told by an error and not by a signal.
+    let script = "trap '' XFSZ; ulimit -S -f 1; exec \"$0\" serve";
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script, env!("CARGO_BIN_EXE_guildgate")]).current_dir(world.path(""));
+    let mut process = Process::start(&mut shell);
+    let mut connection = Connection::to(process.ready().await).await;
+    let request = Request::post("/getPoints", "memberID=7").key(&secrets["bot"]);
+    for _ in 0..400 {
+        connection.ask(&request).await.is("3");
+    }
+    let said = "the decision record cannot be written";
+    eventually(PATIENCE, said, || async { process.stderr().contains(said) }).await;
+    let id = i32::try_from(process.id()).unwrap();
+    rlimit::prlimit(id, rlimit::Resource::FSIZE, Some((rlimit::INFINITY, rlimit::INFINITY)), None).unwrap();
+    connection.ask(&request).await.is("3");
+    let said = "the decision record is written again";
+    eventually(PATIENCE, said, || async { process.stderr().contains(said) }).await;
+    process.signal(Signal::SIGTERM);
+    assert_eq!(process.exit().await, Some(0));
+    assert_eq!(process.stderr().matches("the decision record cannot be written").count(), 1, "said once");
+
+    let ran = world.run(&["limits", "suggest", "--log", "d.log"]).done();
+    let number = |word: &str| -> u64 {
+        let before = ran.stdout.split(word).next().unwrap();
+        before.rsplit(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap_or_else(|_| panic!("{ran:#?}"))
+    };
+    let (recorded, lost) = (number(" decision"), number(" decisions were not recorded"));
+    assert_eq!(recorded + lost, 401, "{ran:#?}");
+    assert!(lost > 100, "{lost}");
+}

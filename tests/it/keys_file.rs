@@ -1,0 +1,103 @@
+//! Contract section 3, `keys.source = "file"`: read whole or not at all, and watched.
+
+use std::fmt::Write as _;
+
+use sha2::{Digest as _, Sha256};
+
+use crate::support::*;
+
+const CONFIG: &str = "[server]\nlisten = [\"127.0.0.1:0\"]\n[admin]\nlisten = \"\"\n[keys]\nsource = \"file\"\n\
+                      file = \"keys.toml\"\n";
+
+fn entry(id: &str, secret: &str, rest: &str) -> String {
+    let digest: String = Sha256::digest(secret).iter().map(|b| format!("{b:02x}")).collect();
+    format!("[[key]]\nid = {id:?}\ndigest = \"sha256:{digest}\"\nguild = {GUILD:?}\n{rest}")
+}
+
+#[tokio::test]
+async fn a_bad_key_file_ends_check_and_serve_with_every_fault_by_its_line() {
+    for (file, named) in [
+        (entry("a", "one", "") + &entry("a", "two", ""), vec!["line 5", "'a'", "line 1"]),
+        (entry("a", "one", "") + &entry("b", "one", ""), vec!["line 5", "'b'", "digest"]),
+        (format!("[[key]]\nid = \"a\"\nguild = {GUILD:?}\ndigest = \"sha256:12\"\n"), vec!["line 1", "key hash"]),
+        (
+            format!("[[key]]\nid = \"a\"\nguild = {GUILD:?}\ndigest = \"{}\"\n", "f".repeat(64)),
+            vec!["line 1", "sha256:"],
+        ),
+        (entry("a", "one", "scope = \"root\"\n"), vec!["line 5", "root"]),
+        (entry("a", "one", "expires = \"soon\"\n"), vec!["line"]),
+        ("[[key]]\nid = \"a\"\n".into(), vec!["line 1", "digest"]),
+        ("[[keys]]\n".into(), vec!["line 1", "keys"]),
+        ("[[key]\n".into(), vec!["line 1"]),
+    ] {
+        let world = World::new(CONFIG);
+        world.write("keys.toml", &file);
+        let checked = world.run(&["check"]).failed(2);
+        for name in named {
+            assert!(checked.stderr.contains(name), "{name} is not named:\n{}\nof:\n{file}", checked.stderr);
+        }
+        let mut process = world.serve(&[]);
+        assert_eq!(process.exit().await, Some(2), "{}", process.stderr());
+    }
+}
+
+#[tokio::test]
+async fn a_missing_key_file_ends_check_and_serve() {
+    let world = World::new(CONFIG);
+    assert!(world.run(&["check"]).failed(2).stderr.contains("keys.toml"));
+    let mut process = world.serve(&[]);
+    assert_eq!(process.exit().await, Some(2), "{}", process.stderr());
+}
+
+#[tokio::test]
+async fn a_bad_key_file_is_reported_while_running_and_the_keys_stay() {
+    let gate = TestGateway::before_http().key("bot").points("7", 3).start().await;
+    let good = gate.world().read("keys.toml");
+    let twice = [good.clone(), good.clone()].concat();
+    gate.world().write("keys.toml", twice);
+    let what = "stands already on line 1";
+    eventually(PATIENCE, what, || async { gate.stderr().contains(what) }).await;
+    gate.get_points("bot", "7").await.is("3");
+    gate.world().write("keys.toml", format!("{}{}", String::from_utf8(good).unwrap(), entry("new", "new-secret", "")));
+    let request = Request::post("/getPoints", "memberID=7").key("new-secret");
+    eventually(ONE_SECOND, "the new key is known", || async { gate.send(&request).await.status == 200 }).await;
+}
+
+#[tokio::test]
+async fn a_key_file_behind_a_link_is_followed_when_the_link_moves() {
+    let gate = TestGateway::before_http().key("bot").points("7", 3).start().await;
+    let path = gate.world().path("keys.toml");
+    // As a mounted ConfigMap does it: the file is a link into a folder that is itself a link.
+    for (folder, content) in [("..1", gate.world().read("keys.toml")), ("..2", entry("b", "b-secret", "").into_bytes())]
+    {
+        std::fs::create_dir(gate.world().path(folder)).unwrap();
+        gate.world().write(&format!("{folder}/keys.toml"), content);
+    }
+    let link = |target: &str, name: &str| {
+        let made = gate.world().path("new-link");
+        std::os::unix::fs::symlink(target, &made).unwrap();
+        std::fs::rename(made, gate.world().path(name)).unwrap();
+    };
+    link("..1", "..data");
+    std::fs::remove_file(path).unwrap();
+    link("..data/keys.toml", "keys.toml");
+    gate.get_points("bot", "7").await.is("3");
+    link("..2", "..data");
+    let request = Request::post("/getPoints", "memberID=7").key("b-secret");
+    eventually(ONE_SECOND, "the other file's key is known", || async { gate.send(&request).await.status == 200 }).await;
+    gate.get_points("bot", "7").await.is_refused(401, INCORRECT_KEY);
+}
+
+#[tokio::test]
+async fn a_hundred_thousand_keys_are_read_and_one_more_too() {
+    let mut gate = TestGateway::before_http().key("bot").points("7", 3).start().await;
+    let mut many = String::from_utf8(gate.world().read("keys.toml")).unwrap();
+    for n in 0..100_000 {
+        let _ = write!(many, "{}", entry(&format!("k{n}"), &format!("secret-{n}"), ""));
+    }
+    gate.world().write("keys.toml", &many);
+    gate.process().signal(nix::sys::signal::Signal::SIGHUP);
+    let last = Request::post("/getPoints", "memberID=7").key("secret-99999");
+    eventually(PATIENCE, "the last key is known", || async { gate.send(&last).await.status == 200 }).await;
+    gate.get_points("bot", "7").await.is("3");
+}

@@ -1,0 +1,81 @@
+//! Guarantee 6 and contract section 3, the last paragraph: reloads under full load.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use nix::sys::signal::Signal;
+
+use crate::support::*;
+
+const RELOADS: usize = 1000;
+
+fn resident_kib(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|l| l.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// Asks for the same member until told to stop; every answer must be the right one.
+async fn load(gate: &TestGateway, stop: Arc<AtomicBool>, answered: Arc<AtomicU64>) -> tokio::task::JoinHandle<()> {
+    let mut connection = gate.connect().await;
+    let request = gate.request("getPoints", "bot", "memberID=7");
+    tokio::spawn(async move {
+        while !stop.load(Ordering::Relaxed) {
+            connection.ask(&request).await.is("3");
+            answered.fetch_add(1, Ordering::Relaxed);
+        }
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_reloads_under_load_fail_no_request_refill_no_bucket_and_take_no_memory() {
+    let mut gate = TestGateway::builder()
+        .key("bot")
+        .key_of_tier("slow", "slow")
+        .points("7", 3)
+        .set("limits.tiers.slow.rate", r#""1/h""#)
+        .set("limits.tiers.slow.burst", "2")
+        .set("log.access", r#""""#)
+        .start()
+        .await;
+    let pid = gate.process().id();
+    let two = String::from_utf8(gate.world().read("gateway.toml")).unwrap();
+    let five = two.replace("burst = 2\n", "burst = 5\n");
+    assert_ne!(two, five);
+    for _ in 0..2 {
+        gate.get_points("slow", "7").await.is("3");
+    }
+    let (stop, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let mut callers = Vec::new();
+    for _ in 0..3 {
+        callers.push(load(&gate, Arc::clone(&stop), Arc::clone(&answered)).await);
+    }
+    let mut slow = gate.connect().await;
+    let request = gate.request("getPoints", "slow", "memberID=7");
+    let mut resident = Vec::new();
+    for n in 0..RELOADS {
+        let (config, policy) = if n % 2 == 0 { (&five, "\"slow\";q=5;") } else { (&two, "\"slow\";q=2;") };
+        gate.world().write("gateway.toml", config);
+        gate.process().signal(Signal::SIGHUP);
+        // Refused before, amid and after each reload, and held to the new tier from the first answer on that says so.
+        let end = std::time::Instant::now() + PATIENCE;
+        loop {
+            let answer = slow.ask(&request).await;
+            answer.is_too_many();
+            if answer.header("ratelimit-policy").unwrap().starts_with(policy) {
+                break;
+            }
+            assert!(std::time::Instant::now() < end, "reload {n} is not in force");
+        }
+        if n % 250 == 249 {
+            resident.push(resident_kib(pid));
+        }
+    }
+    stop.store(true, Ordering::Relaxed);
+    for caller in callers {
+        caller.await.unwrap();
+    }
+    assert!(answered.load(Ordering::Relaxed) > RELOADS as u64, "there was no load to speak of");
+    assert!(resident[3] < resident[0] + 8 * 1024, "resident KiB after each quarter: {resident:?}");
+    assert!(!gate.stderr().contains("was not taken"), "{}", gate.stderr());
+}
