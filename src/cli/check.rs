@@ -3,6 +3,7 @@ use std::io::Write;
 use super::error::CommandError;
 use super::{Failure, runtime};
 use crate::config::{self, Keys, Loaded, OriginKind};
+use crate::edge::Certificate;
 use crate::gateway::KeySource;
 use crate::origin::Tls;
 use crate::store::SqliteStore;
@@ -30,6 +31,10 @@ pub(super) fn run(loaded: &Loaded, out: &mut dyn Write) -> Result<(), Failure> {
         }
         Keys::Store | Keys::Origin { .. } => None,
     };
+    let certificate = match &loaded.config.server.tls {
+        Some(files) => Some(Certificate::load(files).map_err(|e| Failure::Unusable(e.to_string()))?),
+        None => None,
+    };
     let listed = match source {
         Some(source) => runtime()?.block_on(source.list()).map_err(Failure::Unusable)?,
         None => Vec::new(),
@@ -39,6 +44,9 @@ pub(super) fn run(loaded: &Loaded, out: &mut dyn Write) -> Result<(), Failure> {
         let store = store.display();
         writeln!(out, "{store} is of an older version; the next command that opens it brings it up to date")
             .map_err(CommandError::from)?;
+    }
+    if let Some(notice) = certificate.and_then(|certificate| certificate.notice) {
+        writeln!(out, "{notice}").map_err(CommandError::from)?;
     }
     for key in listed {
         if let Some(tier) = key.tier.filter(|tier| !limits.tiers.iter().any(|t| *t.name == **tier)) {

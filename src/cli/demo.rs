@@ -25,7 +25,7 @@ pub(super) struct Demo {
 }
 
 impl Demo {
-    /// Turns a configuration into the demo's: built-in backend, store thrown away, loopback only.
+    /// Turns a configuration into the demo's: built-in backend, store thrown away, loopback only, plain.
     pub(super) fn prepare(config: &mut Config) -> Result<Self, CommandError> {
         let folder = tempfile::Builder::new()
             .prefix("guildgate-demo-")
@@ -35,6 +35,8 @@ impl Demo {
         config.origin.store = folder.path().join("guildgate.db");
         config.keys = Keys::Store;
         config.log.decisions = None; // that of a server that may be running
+        // It is on loopback, where no certificate of the operator's has a name.
+        config.server.tls = None;
         for listen in &mut config.server.listen {
             if let Listen::Tcp(address) = listen
                 && !address.ip().is_loopback()

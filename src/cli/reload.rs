@@ -6,8 +6,9 @@ use parking_lot::Mutex;
 
 use super::serve::listed_keys;
 use crate::config::{self, Config, Keys, OriginKind};
+use crate::edge::{Certificate, Tls};
 use crate::gateway::{Gateway, KeySource};
-use crate::origin::{HttpOrigin, Origin, Tls};
+use crate::origin::{self, HttpOrigin, Origin};
 use crate::store::SqliteStore;
 
 /// The files beside the configuration that it is made of: the key file, and those of TLS.
@@ -20,7 +21,9 @@ fn files_of(config: &Config) -> Vec<PathBuf> {
         OriginKind::Http(upstreams) => upstreams.tls.files().cloned().collect(),
         OriginKind::Builtin => Vec::new(),
     };
-    keys.into_iter().chain(tls).collect()
+    let server = &config.server.tls;
+    let certificate = server.iter().flat_map(|tls| [tls.certificate.clone(), tls.private_key.clone()]);
+    keys.into_iter().chain(tls).chain(certificate).collect()
 }
 
 /// What is needed to put a new configuration in force while serving.
@@ -28,6 +31,7 @@ fn files_of(config: &Config) -> Vec<PathBuf> {
 pub(super) struct Reloader {
     pub(super) gateway: Arc<Gateway>,
     pub(super) store: Option<Arc<SqliteStore>>,
+    tls: Option<Arc<Tls>>,
     named: Option<PathBuf>,
     /// What the process was started with: what cannot change while running goes by this.
     started: Arc<Config>,
@@ -44,10 +48,11 @@ impl Reloader {
         named: Option<PathBuf>,
         has_file: bool,
         store: Option<Arc<SqliteStore>>,
+        tls: Option<Arc<Tls>>,
     ) -> Self {
         let started = gateway.state().config.clone();
         let tried = Mutex::new(files_of(&started));
-        Reloader { gateway, store, named, started, has_file: AtomicBool::new(has_file), tried }
+        Reloader { gateway, store, tls, named, started, has_file: AtomicBool::new(has_file), tried }
     }
 
     /// The files whose change asks for a reload: the configuration, what it names, and what was named
@@ -94,9 +99,23 @@ impl Reloader {
         let origin = self.origin(&config, &before.origin).await?;
         let keys = self.keys(&config, &before.keys).await?;
         let listed = keys.list().await?;
+        let certificate = self.certificate(&config)?;
         self.gateway.reload(config, origin, keys, listed);
         self.has_file.store(loaded.path.is_some(), Ordering::Relaxed);
+        if let (Some(tls), Some(certificate)) = (&self.tls, certificate) {
+            tls.replace(certificate);
+        }
         Ok(())
+    }
+
+    /// The certificate of the new configuration, where one is shown at all.
+    fn certificate(&self, config: &Config) -> Result<Option<Certificate>, String> {
+        let (Some(_), Some(files)) = (&self.tls, &config.server.tls) else { return Ok(None) };
+        let certificate = Certificate::load(files).map_err(|e| e.to_string())?;
+        if let Some(notice) = &certificate.notice {
+            tracing::warn!("{notice}");
+        }
+        Ok(Some(certificate))
     }
 
     /// Where the keys are in the new configuration. What was learned of keys stays learned.
@@ -116,7 +135,7 @@ impl Reloader {
         match (&config.origin.kind, &**before) {
             (OriginKind::Builtin, Origin::Builtin(_)) => Ok(before.clone()),
             (OriginKind::Http(upstreams), Origin::Http(http)) => {
-                let tls = Tls::load(upstreams)?;
+                let tls = origin::Tls::load(upstreams)?;
                 if http.is_of(upstreams, &tls) {
                     return Ok(before.clone());
                 }

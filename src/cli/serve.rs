@@ -12,12 +12,12 @@ use super::watch::{self, Watch};
 use super::{Failure, runtime};
 use crate::clock::{Clock, Tick};
 use crate::config::{self, Config, Decisions, Keys, Loaded, OriginKind};
-use crate::edge::{self, Bound, Draining, Edge, Guests};
+use crate::edge::{self, Bound, Certificate, Draining, Edge, Guests, Tls, TlsError};
 use crate::gateway::{Gateway, KeySource, State};
 use crate::keys::{Learned, Rules};
 use crate::limits::{Counted, Policy, day_of};
 use crate::model::KeyId;
-use crate::origin::{Builtin, HttpOrigin, Origin, Tls};
+use crate::origin::{self, Builtin, HttpOrigin, Origin};
 use crate::store::SqliteStore;
 use crate::telemetry::{self, AccessLog, DecisionLog};
 
@@ -38,6 +38,7 @@ const DRAIN_LOOK: Duration = Duration::from_millis(5);
 pub(super) fn run(named: Option<PathBuf>, demo: bool) -> Result<(), Failure> {
     let mut loaded = config::load(named.as_deref())?;
     let _log = telemetry::init(&loaded.config.log);
+    telemetry::tell_of_panics();
     let demo = if demo { Some(Demo::prepare(&mut loaded.config)?) } else { None };
     let runtime = runtime()?;
     let served = runtime.block_on(serve(named, loaded, demo));
@@ -53,6 +54,10 @@ async fn serve(named: Option<PathBuf>, loaded: Loaded, demo: Option<Demo>) -> Re
     }
     // Signals are heard from here on: one that comes during the start stops it in good order.
     let mut signals = Signals::hear().map_err(|e| CommandError::new(format!("signals cannot be heard: {e}")))?;
+    let tls = match &config.server.tls {
+        Some(files) => Some(Arc::new(tls(files)?)),
+        None => None,
+    };
     let bound = bind_all(&config, demo.is_some())?;
     raise_file_limit(&config);
     let clock = Clock::system();
@@ -70,7 +75,7 @@ async fn serve(named: Option<PathBuf>, loaded: Loaded, demo: Option<Demo>) -> Re
     let listed = keys.list().await.map_err(CommandError::new)?;
     let origin = match (&config.origin.kind, &store) {
         (OriginKind::Http(upstreams), _) => {
-            let tls = Tls::load(upstreams).map_err(Failure::Unusable)?;
+            let tls = origin::Tls::load(upstreams).map_err(Failure::Unusable)?;
             let http = HttpOrigin::start((**upstreams).clone(), tls, clock.clone(), None).await;
             Origin::Http(http.map_err(Failure::Unusable)?)
         }
@@ -103,15 +108,20 @@ async fn serve(named: Option<PathBuf>, loaded: Loaded, demo: Option<Demo>) -> Re
     let draining = Arc::new(Draining::default());
     let server = &config.server;
     let guests = Arc::new(Guests::new(server.max_connections, server.max_connections_per_address));
-    let edge =
-        Edge { gateway: gateway.clone(), guests: guests.clone(), access: access.clone(), draining: draining.clone() };
+    let edge = Edge {
+        gateway: gateway.clone(),
+        guests: guests.clone(),
+        access: access.clone(),
+        draining: draining.clone(),
+        tls: tls.clone(),
+    };
     let urls: Vec<String> = bound.iter().map(|b| b.url().to_owned()).collect();
     let words = demo.as_ref().map(|demo| demo.words(&urls, &config));
     let ready = move || say_ready(&urls, words.as_deref());
     let mut running = edge::Server::start(edge, bound, server.threads, ready)
         .map_err(|e| CommandError::new(format!("no thread could be started: {e}")))?;
 
-    let reloader = Reloader::new(gateway, named, path.is_some(), store);
+    let reloader = Reloader::new(gateway, named, path.is_some(), store, tls);
     // A demo is its own configuration; the file would make something else of it.
     if demo.is_none() {
         let reopen = || {
@@ -197,11 +207,22 @@ async fn drain(guests: &Guests, end: Instant, signals: &mut Signals) -> usize {
     }
 }
 
+/// What the TCP listeners are to speak. A certificate that cannot be used is a fault of the configuration.
+fn tls(files: &config::Tls) -> Result<Tls, Failure> {
+    let unusable = |e: TlsError| Failure::Unusable(e.to_string());
+    let certificate = Certificate::load(files).map_err(unusable)?;
+    if let Some(notice) = &certificate.notice {
+        tracing::warn!("{notice}");
+    }
+    Tls::new(certificate).map_err(unusable)
+}
+
 /// Everything that is listened on, or the first address that cannot be.
 fn bind_all(config: &Config, demo: bool) -> Result<Vec<Bound>, CommandError> {
-    let bind = |listen| match edge::bind(listen) {
+    let tls = config.server.tls.is_some();
+    let bind = |listen| match edge::bind(listen, tls) {
         // A demo is to be seen, wherever there is room for it.
-        Err(_) if demo => edge::bind(&super::demo::ANY_PORT),
+        Err(_) if demo => edge::bind(&super::demo::ANY_PORT, tls),
         bound => bound,
     };
     config.server.listen.iter().map(bind).collect::<Result<_, _>>().map_err(|e| CommandError::new(e.to_string()))

@@ -74,7 +74,7 @@ pub struct ServerFile {
     pub trusted_proxies: Vec<String>,
     /// Answers GET with 200 `ok`, 503 while draining; outside base_path; "" turns it off.
     pub health_path: String,
-    /// HTTP/1.1 and HTTP/2 over TLS; reloaded when the files change.
+    /// HTTP/1.1 and HTTP/2 over TLS on every TCP address; reloaded when the files change.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "TlsFile")]
     pub tls: Option<TlsFile>,

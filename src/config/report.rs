@@ -87,6 +87,13 @@ impl Page {
         let proxies: Vec<_> = server.trusted_proxies.iter().map(ToString::to_string).collect();
         self.row("trusted_proxies", or_none(&proxies.join(", ")));
         self.row("health_path", server.health_path.as_deref().unwrap_or("off"));
+        match &server.tls {
+            Some(tls) => {
+                self.row("tls.certificate", tls.certificate.display());
+                self.row("tls.private_key", tls.private_key.display());
+            }
+            None => self.row("tls", "off"),
+        }
     }
 
     fn answers(&mut self, config: &Config) {

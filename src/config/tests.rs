@@ -170,16 +170,13 @@ fn every_commented_name_is_accepted_or_refused_for_not_being_in_force() {
             "cluster.node",
         ]
     );
-    let refused = uncommented(&["tls", "redis"]);
+    let refused = uncommented(&["redis"]);
     let paths: Vec<_> = loaded(&refused).unwrap_err().list.into_iter().map(|p| p.path).collect();
-    assert_eq!(paths, ["server.tls", "cluster.redis"]);
+    assert_eq!(paths, ["cluster.redis"]);
 }
 
 #[test]
 fn what_protects_and_is_not_in_force_is_refused_by_name() {
-    let tls = "[server]\ntls = { certificate = \"cert.pem\", private_key = \"key.pem\" }\n";
-    let why = "TLS comes with a later version; remove it or put a TLS proxy in front";
-    assert_eq!(faults(tls), [format!("2:7: server.tls: `server.tls` is not in force yet: {why}")]);
     for text in [
         "cluster.redis = \"redis://:hunter2@127.0.0.1\"",
         "origin.store = \"postgres://me:hunter2@host/db\"",

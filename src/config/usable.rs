@@ -45,6 +45,15 @@ pub struct Server {
     pub trusted_proxies: Vec<IpNet>,
     /// `None`: off.
     pub health_path: Option<String>,
+    /// `None`: every listener speaks plain HTTP/1.1.
+    pub tls: Option<Tls>,
+}
+
+/// Where the certificate is that the TCP listeners show, and its key; both are PEM files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tls {
+    pub certificate: PathBuf,
+    pub private_key: PathBuf,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -236,6 +245,14 @@ pub enum Access {
     File(PathBuf),
 }
 
+impl Server {
+    /// Whether this asks for the health path, which stands outside the order of refusals.
+    pub fn is_health(&self, method: &[u8], path: &[u8]) -> bool {
+        let here = self.health_path.as_ref().is_some_and(|health| health.as_bytes() == path);
+        here && matches!(method, b"GET" | b"HEAD")
+    }
+}
+
 impl Config {
     /// The names that differ in `next` and take effect only at the next start (contract section 3, the last paragraph).
     pub fn needs_restart(&self, next: &Config) -> Vec<&'static str> {
@@ -247,6 +264,7 @@ impl Config {
                 "server.max_connections_per_address",
                 self.server.max_connections_per_address != next.server.max_connections_per_address,
             ),
+            ("server.tls", self.server.tls.is_some() != next.server.tls.is_some()),
             ("origin.store", self.origin.store != next.origin.store),
             ("cache.max_size", self.cache.max_size != next.cache.max_size),
             ("log", self.log != next.log),

@@ -1,5 +1,9 @@
 use std::cell::RefCell;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 
 use crate::config::Config;
 use crate::gateway::{CacheUse, Reply};
@@ -25,6 +29,47 @@ pub(super) fn status(config: &Config, reply: &Reply) -> u16 {
     }
 }
 
+/// Where the fields of an answer go: the bytes of HTTP/1.1, or the map of HTTP/2.
+trait Fields {
+    /// Adds a field whose value is appended by `write`.
+    fn add(&mut self, name: &'static str, write: impl FnOnce(&mut Vec<u8>));
+
+    fn text(&mut self, name: &'static str, value: &[u8]) {
+        self.add(name, |out| out.extend_from_slice(value));
+    }
+
+    fn number(&mut self, name: &'static str, value: u64) {
+        self.text(name, itoa::Buffer::new().format(value).as_bytes());
+    }
+}
+
+impl Fields for Vec<u8> {
+    fn add(&mut self, name: &'static str, write: impl FnOnce(&mut Vec<u8>)) {
+        self.extend_from_slice(name.as_bytes());
+        self.extend_from_slice(b": ");
+        write(self);
+        self.extend_from_slice(b"\r\n");
+    }
+}
+
+/// The fields of an HTTP/2 answer, whose names are in lower case there.
+#[derive(Default)]
+struct Map {
+    fields: HeaderMap,
+    value: Vec<u8>,
+}
+
+impl Fields for Map {
+    fn add(&mut self, name: &'static str, write: impl FnOnce(&mut Vec<u8>)) {
+        self.value.clear();
+        write(&mut self.value);
+        // Every name and value of ours is one.
+        if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_bytes(&self.value)) {
+            self.fields.insert(name, value);
+        }
+    }
+}
+
 /// Appends a whole answer to `out` (contract section 1, "Headers on answers").
 pub(super) fn write(config: &Config, reply: &Reply, shape: Shape, out: &mut Vec<u8>) {
     let refusal;
@@ -36,45 +81,96 @@ pub(super) fn write(config: &Config, reply: &Reply, shape: Shape, out: &mut Vec<
         }
     };
     start(out, status(config, reply), body.len(), shape);
+    fields(config, reply, out);
+    end(out, body, shape);
+}
+
+/// An answer as HTTP/2 has it.
+pub(super) fn http2(config: &Config, reply: &Reply) -> (Response<()>, Bytes) {
+    let body = match &reply.answer {
+        Ok(text) => Bytes::from_owner(Text(text.clone())),
+        Err(fault) => Bytes::from(fault.line(&config.answers.wording)),
+    };
+    let mut map = Map::default();
+    every(body.len(), &mut map);
+    fields(config, reply, &mut map);
+    (response(status(config, reply), map), body)
+}
+
+/// An answer's text, shared with the cache.
+struct Text(Arc<str>);
+
+impl AsRef<[u8]> for Text {
+    fn as_ref(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+}
+
+fn response(status: u16, map: Map) -> Response<()> {
+    let mut response = Response::new(());
+    *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    *response.headers_mut() = map.fields;
+    response
+}
+
+/// The fields of every answer.
+fn every(length: usize, to: &mut impl Fields) {
+    to.add("Date", date);
+    to.text("Content-Type", b"text/plain; charset=utf-8");
+    to.text("Cache-Control", b"no-store");
+    to.number("Content-Length", length as u64);
+}
+
+/// The fields that an answer's facts and the configuration call for.
+fn fields(config: &Config, reply: &Reply, to: &mut impl Fields) {
     let facts = &reply.facts;
     let headers = config.answers.headers;
     if let Some(cache) = facts.cache {
         if headers.cache_status {
-            cache_status(cache, out);
+            to.add("Cache-Status", |out| cache_status(cache, out));
         }
         if headers.age
             && let CacheUse::Hit { age, .. } | CacheUse::WhileRevalidating { age } | CacheUse::IfError { age } = cache
         {
-            number(out, b"Age: ", age.as_secs());
+            to.number("Age", age.as_secs());
         }
     }
     if headers.ratelimit
         && let (Some(key), Some(spent)) = (&facts.key, &facts.spent)
     {
-        field(out, b"RateLimit-Policy: ", key.policy.header().as_bytes());
-        out.extend_from_slice(b"RateLimit: ");
-        key.policy.write_level(spent, out);
-        out.extend_from_slice(b"\r\n");
+        to.text("RateLimit-Policy", key.policy.header().as_bytes());
+        to.add("RateLimit", |out| key.policy.write_level(spent, out));
     }
     if headers.request_id {
-        field(out, b"X-Request-Id: ", facts.id.as_bytes());
+        to.text("X-Request-Id", facts.id.as_bytes());
     }
     if let Err(fault) = &reply.answer {
         if let Some(seconds) = fault.retry_after() {
-            number(out, b"Retry-After: ", seconds);
+            to.number("Retry-After", seconds);
         }
         if *fault == Fault::MethodNotPost {
-            field(out, b"Allow: ", b"POST");
+            to.text("Allow", b"POST");
         }
     }
-    end(out, body, shape);
 }
 
 /// Appends the answer to a health check.
 pub(super) fn write_health(draining: bool, shape: Shape, out: &mut Vec<u8>) {
-    let (status, body) = if draining { (503, "draining") } else { (200, "ok") };
+    let (status, body) = health(draining);
     start(out, status, body.len(), shape);
     end(out, body, shape);
+}
+
+/// The answer to a health check as HTTP/2 has it.
+pub(super) fn http2_health(draining: bool) -> (Response<()>, Bytes) {
+    let (status, body) = health(draining);
+    let mut map = Map::default();
+    every(body.len(), &mut map);
+    (response(status, map), Bytes::from_static(body.as_bytes()))
+}
+
+fn health(draining: bool) -> (u16, &'static str) {
+    if draining { (503, "draining") } else { (200, "ok") }
 }
 
 /// The part the cache had, in one word, for the access log.
@@ -94,7 +190,10 @@ pub(super) fn cache_word(cache: CacheUse) -> &'static str {
 /// `Cache-Status` as RFC 9211 has it.
 fn cache_status(cache: CacheUse, out: &mut Vec<u8>) {
     let value: &[u8] = match cache {
-        CacheUse::Hit { ttl, .. } => return number(out, b"Cache-Status: guildgate; hit; ttl=", ttl.as_secs()),
+        CacheUse::Hit { ttl, .. } => {
+            out.extend_from_slice(b"guildgate; hit; ttl=");
+            return out.extend_from_slice(itoa::Buffer::new().format(ttl.as_secs()).as_bytes());
+        }
         CacheUse::WhileRevalidating { .. } => b"guildgate; hit; detail=stale-while-revalidate",
         CacheUse::IfError { .. } => b"guildgate; hit; detail=stale-if-error",
         CacheUse::Asked { stale: false, stored: true } => b"guildgate; fwd=miss; stored",
@@ -105,32 +204,27 @@ fn cache_status(cache: CacheUse, out: &mut Vec<u8>) {
         CacheUse::Method => b"guildgate; fwd=method",
         CacheUse::Refused => b"guildgate; detail=refused",
     };
-    field(out, b"Cache-Status: ", value);
+    out.extend_from_slice(value);
 }
 
 fn start(out: &mut Vec<u8>, status: u16, length: usize, shape: Shape) {
     let line: &[u8] = match status {
-        200 => b"HTTP/1.1 200 OK\r\nDate: ",
-        400 => b"HTTP/1.1 400 Bad Request\r\nDate: ",
-        401 => b"HTTP/1.1 401 Unauthorized\r\nDate: ",
-        403 => b"HTTP/1.1 403 Forbidden\r\nDate: ",
-        404 => b"HTTP/1.1 404 Not Found\r\nDate: ",
-        405 => b"HTTP/1.1 405 Method Not Allowed\r\nDate: ",
-        408 => b"HTTP/1.1 408 Request Timeout\r\nDate: ",
-        413 => b"HTTP/1.1 413 Content Too Large\r\nDate: ",
-        415 => b"HTTP/1.1 415 Unsupported Media Type\r\nDate: ",
-        429 => b"HTTP/1.1 429 Too Many Requests\r\nDate: ",
-        502 => b"HTTP/1.1 502 Bad Gateway\r\nDate: ",
-        503 => b"HTTP/1.1 503 Service Unavailable\r\nDate: ",
-        _ => b"HTTP/1.1 504 Gateway Timeout\r\nDate: ",
+        200 => b"HTTP/1.1 200 OK\r\n",
+        400 => b"HTTP/1.1 400 Bad Request\r\n",
+        401 => b"HTTP/1.1 401 Unauthorized\r\n",
+        403 => b"HTTP/1.1 403 Forbidden\r\n",
+        404 => b"HTTP/1.1 404 Not Found\r\n",
+        405 => b"HTTP/1.1 405 Method Not Allowed\r\n",
+        408 => b"HTTP/1.1 408 Request Timeout\r\n",
+        413 => b"HTTP/1.1 413 Content Too Large\r\n",
+        415 => b"HTTP/1.1 415 Unsupported Media Type\r\n",
+        429 => b"HTTP/1.1 429 Too Many Requests\r\n",
+        502 => b"HTTP/1.1 502 Bad Gateway\r\n",
+        503 => b"HTTP/1.1 503 Service Unavailable\r\n",
+        _ => b"HTTP/1.1 504 Gateway Timeout\r\n",
     };
     out.extend_from_slice(line);
-    date(out);
-    number(
-        out,
-        b"\r\nContent-Type: text/plain; charset=utf-8\r\nCache-Control: no-store\r\nContent-Length: ",
-        length as u64,
-    );
+    every(length, out);
     if shape.close {
         out.extend_from_slice(b"Connection: close\r\n");
     } else if shape.say_keep_alive {
@@ -143,16 +237,6 @@ fn end(out: &mut Vec<u8>, body: &str, shape: Shape) {
     if !shape.head_only {
         out.extend_from_slice(body.as_bytes());
     }
-}
-
-fn field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
-    out.extend_from_slice(name);
-    out.extend_from_slice(value);
-    out.extend_from_slice(b"\r\n");
-}
-
-fn number(out: &mut Vec<u8>, name: &[u8], value: u64) {
-    field(out, name, itoa::Buffer::new().format(value).as_bytes());
 }
 
 /// The date, made once a second and thread.

@@ -1,19 +1,19 @@
 use std::net::IpAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 
-use pingora::protocols::Stream;
-use pingora::server::ShutdownWatch;
 use tokio::time::Instant;
 
 use super::Edge;
 use super::answer::{self, Shape};
+use super::arrival::Arrival;
 use super::body::{Fate, Incoming};
 use super::head::{Framing, Parsed, RequestHead, parse};
 use super::line::{DRAIN_TIME, Got, Line, MAX_DRAIN};
+use super::pipe::Pipe;
 use super::proxies;
-use crate::config::{Config, Server};
-use crate::gateway::{Facts, Head, Reply, State};
-use crate::model::Limit;
+use crate::config::Config;
+use crate::gateway::{Facts, Reply, State};
 use crate::telemetry::Outcome;
 use crate::wire::{Fault, RequestId};
 
@@ -25,7 +25,7 @@ const READ_BUFFER: usize = 4096;
 const MAX_GATHERED: usize = 64 * 1024;
 
 /// One HTTP/1.1 connection.
-struct Connection<'e> {
+pub(super) struct Connection<'e> {
     edge: &'e Edge,
     line: Line,
     peer: Option<IpAddr>,
@@ -64,50 +64,46 @@ enum Next {
     Gone,
 }
 
-impl Edge {
-    pub(super) async fn serve(&self, stream: Stream, mut shutdown: ShutdownWatch) {
-        let digest = stream.get_socket_digest();
-        let peer = digest.and_then(|d| d.peer_addr().and_then(|a| a.as_inet().map(|a| a.ip())));
-        let Some(_place) = self.guests.enter(peer) else { return };
-        let write_timeout = self.gateway.state().config.server.write_timeout;
-        let mut connection = Connection {
-            edge: self,
-            line: Line::new(stream, write_timeout),
-            peer,
+impl<'e> Connection<'e> {
+    pub(super) fn new(edge: &'e Edge, pipe: Pipe, arrival: Arrival) -> Self {
+        let write_timeout = edge.gateway.state().config.server.write_timeout;
+        Connection {
+            edge,
+            line: Line::new(pipe, write_timeout),
+            peer: arrival.peer,
             buffer: Vec::with_capacity(READ_BUFFER),
             start: 0,
             out: Vec::new(),
             outcomes: Vec::new(),
             spill: Vec::new(),
-            header_began: Instant::now(),
-            arrived: Instant::now(),
-            answered: Instant::now(),
+            header_began: arrival.at,
+            arrived: arrival.at,
+            answered: arrival.at,
             reused: false,
-        };
-        let stop = async move {
-            // An error means that the server is gone, which is a stop as well.
-            let _ = shutdown.wait_for(|stop| *stop).await;
-        };
-        tokio::pin!(stop);
+        }
+    }
+
+    /// Answers what comes until one side ends it; once `stop` is there, it idles no more.
+    pub(super) async fn run(mut self, mut stop: Pin<&mut impl Future<Output = ()>>) {
         loop {
-            let goes_on = connection.answer_what_is_there().await;
-            if !goes_on || !connection.send().await {
+            let goes_on = self.answer_what_is_there().await;
+            if !goes_on || !self.send().await {
                 break;
             }
-            let more = if connection.is_idle() {
+            let more = if self.is_idle() {
                 tokio::select! {
                     biased;
-                    more = connection.read_more() => more,
+                    more = self.read_more() => more,
                     () = &mut stop => false,
                 }
             } else {
-                connection.read_more().await
+                self.read_more().await
             };
             if !more {
                 break;
             }
         }
-        connection.end().await;
+        self.end().await;
     }
 }
 
@@ -171,7 +167,7 @@ impl Connection<'_> {
     async fn one(&mut self, state: &Arc<State>, head: &RequestHead<'_>, rest: &[u8]) -> Next {
         let config = &state.config;
         let head_only = head.method == b"HEAD";
-        if is_health(&config.server, head) {
+        if config.server.is_health(head.method, head.path) {
             let keep = head.framing == Some(Framing::Length(0)) && head.keep_alive && !self.edge.draining.has_begun();
             answer::write_health(self.edge.draining.has_begun(), shape(keep, head, head_only), &mut self.out);
             return if keep { Next::Request { skip: head.length } } else { Next::Close };
@@ -180,25 +176,19 @@ impl Connection<'_> {
             self.refuse(config, Fault::Malformed);
             return Next::Close;
         };
-        let request = Head {
-            method: head.method,
-            path: head.path,
-            authorization: head.authorization,
-            content_type: head.content_type,
-            content_encoded: head.content_encoded,
-            content_length: match framing {
-                Framing::Length(length) => Some(length),
-                Framing::Chunked => None,
-            },
-            client: proxies::client(self.peer, &head.forwarded_for, &config.server.trusted_proxies),
+        let length = match framing {
+            Framing::Length(length) => Some(length),
+            Framing::Chunked => None,
         };
+        let client = proxies::client(self.peer, &head.seen.forwarded_for, &config.server.trusted_proxies);
+        let request = head.seen.head(head.method, head.path, length, client);
         let mut body = Incoming {
             line: &mut self.line,
             out: &mut self.out,
             buffered: rest,
             spill: &mut self.spill,
             framing,
-            expect_continue: head.expect_continue,
+            expect_continue: head.seen.expect_continue,
             max_body: config.server.max_body,
             timeout: config.server.body_timeout,
             fate: Fate::Untouched,
@@ -208,9 +198,10 @@ impl Connection<'_> {
         if next == Next::Gone {
             return next;
         }
-        let keep = next != Next::Close && head.keep_alive && !self.edge.draining.has_begun();
+        let goes_on = next != Next::Close && !reply.facts.panicked;
+        let keep = goes_on && head.keep_alive && !self.edge.draining.has_begun();
         answer::write(config, &reply, shape(keep, head, head_only), &mut self.out);
-        self.record(config, &reply, request.client);
+        self.record(config, &reply, client);
         if keep { next } else { Next::Close }
     }
 
@@ -222,24 +213,11 @@ impl Connection<'_> {
         self.record(config, &reply, proxies::client(self.peer, &[], &[]));
     }
 
+    /// Keeps what the access log is to be told once the answer is sent.
     fn record(&mut self, config: &Config, reply: &Reply, client: IpAddr) {
-        if self.edge.access.is_none() {
-            return;
+        if self.edge.access.is_some() {
+            self.outcomes.push(self.edge.outcome(config, reply, client, self.arrived));
         }
-        let facts = &reply.facts;
-        self.outcomes.push(Outcome {
-            unix_ms: self.edge.gateway.clock().unix_ms(),
-            client,
-            operation: facts.operation.map(|o| o.name()),
-            status: answer::status(config, reply),
-            code: reply.answer.as_ref().err().map(|fault| fault.code()),
-            key: facts.key.as_ref().map(|key| key.id.clone()),
-            cache: facts.cache.map(answer::cache_word),
-            over_limit: over_limit(facts),
-            over_candidate: facts.over_candidate,
-            took: self.arrived.elapsed(),
-            id: facts.id,
-        });
     }
 
     /// Sends the answers gathered. Whether the peer took them.
@@ -302,11 +280,6 @@ impl Connection<'_> {
     }
 }
 
-/// The limit that a request was over, by its name.
-fn over_limit(facts: &Facts) -> Option<&'static str> {
-    facts.over_limit.map(Limit::name).or(facts.over_strangers.then_some("strangers"))
-}
-
 /// What comes after a request's answer, as far as its body decides it.
 fn after(body: &Incoming<'_>, head: &RequestHead<'_>) -> Next {
     match body.fate {
@@ -318,15 +291,10 @@ fn after(body: &Incoming<'_>, head: &RequestHead<'_>) -> Next {
         // after a refusal is its own choice: the connection cannot go on.
         Fate::Untouched => match (body.still_to_come(), body.framing) {
             (Some(0), Framing::Length(length)) => Next::Request { skip: head.length + length as usize },
-            (Some(left), _) if left <= MAX_DRAIN && !head.expect_continue => Next::Drain(left),
+            (Some(left), _) if left <= MAX_DRAIN && !head.seen.expect_continue => Next::Drain(left),
             (Some(_) | None, _) => Next::Close,
         },
     }
-}
-
-fn is_health(server: &Server, head: &RequestHead<'_>) -> bool {
-    let path = server.health_path.as_ref().is_some_and(|path| path.as_bytes() == head.path);
-    path && matches!(head.method, b"GET" | b"HEAD")
 }
 
 fn shape(keep: bool, head: &RequestHead<'_>, head_only: bool) -> Shape {

@@ -1,22 +1,20 @@
 use std::mem::MaybeUninit;
+use std::net::IpAddr;
 
 use memchr::memchr_iter;
 use memchr::memmem::Finder;
 
+use crate::gateway::Head;
+
 /// Header fields in one request; more is 16 (contract section 1, "Framing").
-const MAX_FIELDS: usize = 100;
+pub(super) const MAX_FIELDS: usize = 100;
 
 /// A request's header, borrowed from the bytes it came in.
 pub(super) struct RequestHead<'b> {
     pub(super) method: &'b [u8],
     /// Of the target, without the query; of an absolute target, without its authority too.
     pub(super) path: &'b [u8],
-    pub(super) authorization: Option<&'b [u8]>,
-    pub(super) content_type: Option<&'b [u8]>,
-    pub(super) content_encoded: bool,
-    /// `X-Forwarded-For` in the order it came, where the reader was asked to look for it.
-    pub(super) forwarded_for: Vec<&'b [u8]>,
-    pub(super) expect_continue: bool,
+    pub(super) seen: Seen<'b>,
     pub(super) is_http_11: bool,
     pub(super) keep_alive: bool,
     /// `None` where the fields contradict each other or the rules: 16, then close.
@@ -63,15 +61,72 @@ pub(super) fn parse(bytes: &[u8], max_header: usize, want_forwarded: bool) -> Pa
     }
 }
 
-/// The fields as they are counted on the way.
+/// A request's fields, as far as anything here or below looks at them, whichever version of HTTP
+/// they came in.
 #[derive(Default)]
-struct Seen<'b> {
-    host: Option<&'b [u8]>,
-    length: Option<&'b [u8]>,
-    transfer: Option<&'b [u8]>,
+pub(super) struct Seen<'b> {
+    pub(super) host: Option<&'b [u8]>,
+    pub(super) authorization: Option<&'b [u8]>,
+    pub(super) content_type: Option<&'b [u8]>,
+    pub(super) content_encoded: bool,
+    /// `X-Forwarded-For` in the order it came, where the reader was asked to look for it.
+    pub(super) forwarded_for: Vec<&'b [u8]>,
+    pub(super) expect_continue: bool,
+    pub(super) length: Option<&'b [u8]>,
+    pub(super) transfer: Option<&'b [u8]>,
+    /// A field of which there may be one came twice: 16.
+    pub(super) repeated: bool,
     close: bool,
     keep: bool,
-    repeated: bool,
+}
+
+impl<'b> Seen<'b> {
+    pub(super) fn read(fields: impl Iterator<Item = (&'b str, &'b [u8])>, want_forwarded: bool) -> Self {
+        let mut seen = Seen::default();
+        for (name, value) in fields {
+            let is = |other: &str| name.eq_ignore_ascii_case(other);
+            match name.len() {
+                4 if is("host") => seen.repeated |= seen.host.replace(value).is_some(),
+                6 if is("expect") => seen.expect_continue |= value.eq_ignore_ascii_case(b"100-continue"),
+                10 if is("connection") => {
+                    for token in value.split(|b| *b == b',').map(<[u8]>::trim_ascii) {
+                        seen.close |= token.eq_ignore_ascii_case(b"close");
+                        seen.keep |= token.eq_ignore_ascii_case(b"keep-alive");
+                    }
+                }
+                12 if is("content-type") => {
+                    // Two types are not one type: neither is taken.
+                    seen.content_type = Some(if seen.content_type.is_some() { b"two" } else { value });
+                }
+                13 if is("authorization") => seen.repeated |= seen.authorization.replace(value).is_some(),
+                14 if is("content-length") => seen.repeated |= seen.length.replace(value).is_some(),
+                15 if want_forwarded && is("x-forwarded-for") => seen.forwarded_for.push(value),
+                16 if is("content-encoding") => seen.content_encoded = true,
+                17 if is("transfer-encoding") => seen.repeated |= seen.transfer.replace(value).is_some(),
+                _ => {}
+            }
+        }
+        seen
+    }
+
+    /// What the rules see of it.
+    pub(super) fn head<'h>(
+        &'h self,
+        method: &'h [u8],
+        path: &'h [u8],
+        content_length: Option<u64>,
+        client: IpAddr,
+    ) -> Head<'h> {
+        Head {
+            method,
+            path,
+            authorization: self.authorization,
+            content_type: self.content_type,
+            content_encoded: self.content_encoded,
+            content_length,
+            client,
+        }
+    }
 }
 
 fn read_fields<'b>(
@@ -80,57 +135,25 @@ fn read_fields<'b>(
     want_forwarded: bool,
 ) -> Option<RequestHead<'b>> {
     let is_http_11 = request.version? == 1;
-    let mut head = RequestHead {
-        method: request.method?.as_bytes(),
-        path: request.path?.as_bytes(),
-        authorization: None,
-        content_type: None,
-        content_encoded: false,
-        forwarded_for: Vec::new(),
-        expect_continue: false,
-        is_http_11,
-        keep_alive: is_http_11,
-        framing: None,
-        length,
-    };
-    let mut seen = Seen::default();
-    for field in request.headers.iter() {
-        let (name, value) = (field.name, field.value);
-        let is = |other: &str| name.eq_ignore_ascii_case(other);
-        match name.len() {
-            4 if is("host") => seen.repeated |= seen.host.replace(value).is_some(),
-            6 if is("expect") => head.expect_continue |= is_http_11 && value.eq_ignore_ascii_case(b"100-continue"),
-            10 if is("connection") => {
-                for token in value.split(|b| *b == b',').map(<[u8]>::trim_ascii) {
-                    seen.close |= token.eq_ignore_ascii_case(b"close");
-                    seen.keep |= token.eq_ignore_ascii_case(b"keep-alive");
-                }
-            }
-            12 if is("content-type") => {
-                // Two types are not one type: neither is taken.
-                head.content_type = Some(if head.content_type.is_some() { b"two" } else { value });
-            }
-            13 if is("authorization") => seen.repeated |= head.authorization.replace(value).is_some(),
-            14 if is("content-length") => seen.repeated |= seen.length.replace(value).is_some(),
-            15 if want_forwarded && is("x-forwarded-for") => head.forwarded_for.push(value),
-            16 if is("content-encoding") => head.content_encoded = true,
-            17 if is("transfer-encoding") => seen.repeated |= seen.transfer.replace(value).is_some(),
-            _ => {}
-        }
-    }
-    head.keep_alive = !seen.close && (is_http_11 || seen.keep);
-    let (path, authority) = split_target(head.path)?;
-    head.path = path;
+    let mut seen = Seen::read(request.headers.iter().map(|field| (field.name, field.value)), want_forwarded);
+    seen.expect_continue &= is_http_11;
+    let (path, authority) = split_target(request.path?.as_bytes())?;
     let authority_agrees = authority.is_none_or(|a| seen.host.is_some_and(|h| h.eq_ignore_ascii_case(a)));
     let host_given = seen.host.is_some() || !is_http_11;
-    if !seen.repeated && host_given && authority_agrees {
-        head.framing = framing(seen.length, seen.transfer, is_http_11);
-    }
-    Some(head)
+    let is_one = !seen.repeated && host_given && authority_agrees;
+    Some(RequestHead {
+        method: request.method?.as_bytes(),
+        path,
+        is_http_11,
+        keep_alive: !seen.close && (is_http_11 || seen.keep),
+        framing: if is_one { framing(seen.length, seen.transfer, is_http_11) } else { None },
+        length,
+        seen,
+    })
 }
 
 /// The body's framing; `None` where an origin could read it otherwise.
-fn framing(length: Option<&[u8]>, transfer: Option<&[u8]>, is_http_11: bool) -> Option<Framing> {
+pub(super) fn framing(length: Option<&[u8]>, transfer: Option<&[u8]>, is_http_11: bool) -> Option<Framing> {
     match (length, transfer) {
         (None, None) => Some(Framing::Length(0)),
         (Some(length), None) => {

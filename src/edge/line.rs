@@ -2,9 +2,10 @@ use std::io;
 use std::pin::Pin;
 use std::time::Duration;
 
-use pingora::protocols::Stream;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, Sleep};
+
+use super::pipe::Pipe;
 
 /// After an early answer: the most that is read and thrown away, so that the answer arrives
 /// instead of a reset (contract section 1, "Framing").
@@ -13,9 +14,9 @@ pub(super) const MAX_DRAIN: u64 = 64 * 1024;
 /// And how long that may take.
 pub(super) const DRAIN_TIME: Duration = Duration::from_secs(1);
 
-/// One connection's stream with its one timer, set anew rather than made anew for each wait.
+/// One connection's pipe with its one timer, set anew rather than made anew for each wait.
 pub(super) struct Line {
-    stream: Stream,
+    pipe: Pipe,
     timer: Pin<Box<Sleep>>,
     write_timeout: Duration,
 }
@@ -31,37 +32,37 @@ pub(super) enum Got {
 }
 
 impl Line {
-    pub(super) fn new(stream: Stream, write_timeout: Duration) -> Self {
+    pub(super) fn new(pipe: Pipe, write_timeout: Duration) -> Self {
         let timer = Box::pin(tokio::time::sleep(Duration::from_secs(60)));
-        Line { stream, timer, write_timeout }
+        Line { pipe, timer, write_timeout }
     }
 
     /// Reads what is there, at most to `buffer`'s capacity, waiting no longer than `until`.
     pub(super) async fn read(&mut self, buffer: &mut Vec<u8>, until: Instant) -> Got {
-        let Line { stream, timer, .. } = self;
+        let Line { pipe, timer, .. } = self;
         tokio::select! {
             biased;
-            read = stream.read_buf(buffer) => got(read),
+            read = pipe.read_buf(buffer) => got(read),
             () = expired(timer, until) => Got::TimedOut,
         }
     }
 
     /// Reads at most `limit` bytes more into `buffer`.
     pub(super) async fn read_up_to(&mut self, buffer: &mut Vec<u8>, limit: u64, until: Instant) -> Got {
-        let Line { stream, timer, .. } = self;
+        let Line { pipe, timer, .. } = self;
         tokio::select! {
             biased;
-            read = async { (&mut *stream).take(limit).read_buf(buffer).await } => got(read),
+            read = async { (&mut *pipe).take(limit).read_buf(buffer).await } => got(read),
             () = expired(timer, until) => Got::TimedOut,
         }
     }
 
     /// Writes and flushes everything, in one write where the peer takes it.
     pub(super) async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let Line { stream, timer, write_timeout } = self;
+        let Line { pipe, timer, write_timeout } = self;
         let write = async {
-            stream.write_all(bytes).await?;
-            stream.flush().await
+            pipe.write_all(bytes).await?;
+            pipe.flush().await
         };
         // The deadline counts from when the write first has to wait, which is when it is polled.
         let late = async {
@@ -78,7 +79,7 @@ impl Line {
     /// while, since a close with bytes unread sends a reset that may overtake the answer.
     pub(super) async fn close(mut self) {
         let until = Instant::now() + DRAIN_TIME;
-        if tokio::time::timeout_at(until, self.stream.shutdown()).await.is_err() {
+        if tokio::time::timeout_at(until, self.pipe.shutdown()).await.is_err() {
             return;
         }
         self.drain(MAX_DRAIN, until).await;

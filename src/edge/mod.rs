@@ -1,17 +1,23 @@
-//! The network side, on Pingora: listeners, runtimes and shut-down are its own; HTTP/1.1 is read
-//! by a strict reader of ours, the only place where strict framing and a deadline for the whole
-//! header can be had (contract section 1, "Framing"; guarantee 8).
+//! The network side, on Pingora: listeners, runtimes and shut-down are its own. TLS is rustls's
+//! under a deadline of ours; HTTP/1.1 is read by a strict reader of ours, the only place where
+//! strict framing and a deadline for the whole header can be had, and HTTP/2 by the `h2` crate
+//! within bounds of ours (contract section 1, "Framing"; guarantee 8).
 
 mod answer;
+mod arrival;
 mod body;
 mod chunked;
 mod connection;
 mod guests;
 mod head;
+mod http2;
 mod line;
+mod pipe;
 mod proxies;
 mod server;
+mod tls;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -19,12 +25,16 @@ use async_trait::async_trait;
 use pingora::apps::ServerApp;
 use pingora::protocols::Stream;
 use pingora::server::ShutdownWatch;
+use tokio::time::Instant;
 
-use crate::gateway::Gateway;
-use crate::telemetry::AccessLog;
+use crate::config::Config;
+use crate::gateway::{Facts, Gateway, Reply};
+use crate::model::Limit;
+use crate::telemetry::{AccessLog, Outcome};
 
 pub use guests::Guests;
 pub use server::{BindError, Bound, Server, bind};
+pub use tls::{Certificate, Tls, TlsError};
 
 /// What every connection shares.
 #[derive(Debug)]
@@ -33,6 +43,33 @@ pub struct Edge {
     pub guests: Arc<Guests>,
     pub access: Option<Arc<AccessLog>>,
     pub draining: Arc<Draining>,
+    /// What the TCP listeners speak; `None`: plain HTTP/1.1, as Unix sockets always do.
+    pub tls: Option<Arc<Tls>>,
+}
+
+impl Edge {
+    /// What the access log is told of an answer to a request whose first bytes came at `arrived`.
+    fn outcome(&self, config: &Config, reply: &Reply, client: IpAddr, arrived: Instant) -> Outcome {
+        let facts = &reply.facts;
+        Outcome {
+            unix_ms: self.gateway.clock().unix_ms(),
+            client,
+            operation: facts.operation.map(|o| o.name()),
+            status: answer::status(config, reply),
+            code: reply.answer.as_ref().err().map(|fault| fault.code()),
+            key: facts.key.as_ref().map(|key| key.id.clone()),
+            cache: facts.cache.map(answer::cache_word),
+            over_limit: over_limit(facts),
+            over_candidate: facts.over_candidate,
+            took: arrived.elapsed(),
+            id: facts.id,
+        }
+    }
+}
+
+/// The limit that a request was over, by its name.
+fn over_limit(facts: &Facts) -> Option<&'static str> {
+    facts.over_limit.map(Limit::name).or(facts.over_strangers.then_some("strangers"))
 }
 
 /// Set once, when the process begins to stop: every answer is its connection's last, and the

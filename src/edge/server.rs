@@ -47,8 +47,8 @@ pub struct BindError {
     reason: String,
 }
 
-/// Binds one address.
-pub fn bind(listen: &Listen) -> Result<Bound, BindError> {
+/// Binds one address; `tls` is what a TCP address will speak.
+pub fn bind(listen: &Listen, tls: bool) -> Result<Bound, BindError> {
     match listen {
         Listen::Tcp(address) => {
             let fail = |e: io::Error| BindError {
@@ -61,7 +61,8 @@ pub fn bind(listen: &Listen) -> Result<Bound, BindError> {
             let socket = TcpListener::bind(address).map_err(fail)?;
             socket.set_nonblocking(true).map_err(fail)?;
             let address = socket.local_addr().map_err(fail)?.to_string();
-            Ok(Bound { url: format!("http://{address}"), address, is_unix: false, socket: socket.into() })
+            let scheme = if tls { "https" } else { "http" };
+            Ok(Bound { url: format!("{scheme}://{address}"), address, is_unix: false, socket: socket.into() })
         }
         Listen::Unix(path) => {
             let address = path.display().to_string();

@@ -27,6 +27,8 @@ pub struct Facts {
     /// Over the limit that is being tried out (`candidate`).
     pub over_candidate: bool,
     pub cache: Option<CacheUse>,
+    /// It panicked on its way: nothing further should be read from its connection.
+    pub panicked: bool,
 }
 
 impl Facts {
@@ -40,6 +42,7 @@ impl Facts {
             over_strangers: false,
             over_candidate: false,
             cache: None,
+            panicked: false,
         }
     }
 }

@@ -43,6 +43,31 @@ impl Body for Untouched {
     async fn will_wait(&mut self) {}
 }
 
+/// A body in which a defect of ours shows.
+struct Broken;
+
+impl Body for Broken {
+    async fn whole(&mut self) -> Result<&[u8], Fault> {
+        tokio::task::yield_now().await;
+        panic!("a defect that a test put here")
+    }
+
+    async fn will_wait(&mut self) {}
+}
+
+/// A whole body, whose connection breaks when the origin is about to be asked.
+struct BreaksOnWaiting<'b>(&'b [u8]);
+
+impl Body for BreaksOnWaiting<'_> {
+    async fn whole(&mut self) -> Result<&[u8], Fault> {
+        Ok(self.0)
+    }
+
+    async fn will_wait(&mut self) {
+        panic!("a defect that a test put here")
+    }
+}
+
 impl World {
     async fn new(toml: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
@@ -397,4 +422,27 @@ async fn both_secrets_end_with_their_key_where_that_ends_before_the_overlap() {
         assert_eq!(w.ask("getPoints", "k3", "memberID=7").await.answer.is_ok(), works, "{at}");
         assert!(w.ask("getPoints", "new", "memberID=7").await.answer.is_ok());
     }
+}
+
+#[tokio::test]
+async fn a_panic_is_20_for_the_one_who_met_it_and_harms_nobody_else() {
+    let w = World::new("limits.tiers.standard = { rate = \"1000/s\", burst = 1000, in_flight = 1 }").await;
+    let state = w.gateway.state().clone();
+    let write = Head { path: b"/setPoints", ..head() };
+    for _ in 0..3 {
+        let reply = w.gateway.handle(&state, &head(), &mut Broken).await;
+        assert_eq!(reply.answer.unwrap_err(), Fault::NoUsableAnswer);
+        assert!(reply.facts.panicked);
+        assert_eq!(reply.facts.key.unwrap().id, "k1".into(), "what was found out before it is told");
+        let mut body = BreaksOnWaiting(b"memberID=7&amount=5");
+        let reply = w.gateway.handle(&state, &write, &mut body).await;
+        assert_eq!(reply.answer.unwrap_err(), Fault::NoUsableAnswer);
+        let reply = w.gateway.handle(&state, &head(), &mut BreaksOnWaiting(b"memberID=7")).await;
+        assert_eq!(reply.answer.unwrap_err(), Fault::NoUsableAnswer);
+    }
+    // Its one place under way was given back, and nothing was written.
+    let reply = w.ask("getPoints", "k1", "memberID=7").await;
+    assert_eq!((text(&reply), reply.facts.panicked), ("0", false));
+    w.ask("setPoints", "k1", "memberID=7&amount=9").await.answer.unwrap();
+    assert_eq!(text(&w.ask("getPoints", "k1", "memberID=7").await), "9");
 }

@@ -4,10 +4,12 @@
 mod access;
 pub mod decisions;
 mod outcome;
+mod panics;
 mod setup;
 mod spool;
 
 pub use access::AccessLog;
 pub use decisions::{Decision, DecisionLog};
 pub use outcome::Outcome;
+pub use panics::tell_of_panics;
 pub use setup::init;

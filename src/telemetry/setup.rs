@@ -21,9 +21,10 @@ pub fn init(log: &Log) -> WorkerGuard {
         Level::Debug => LevelFilter::DEBUG,
         Level::Trace => LevelFilter::TRACE,
     };
-    // Pingora and refinery speak of their own life at info; an operator wants their worries.
-    let quiet =
-        ["pingora_core", "pingora_runtime", "refinery_core", "refinery"].map(|c| (c, LevelFilter::WARN.min(level)));
+    // Pingora and refinery speak of their own life at info; an operator wants their worries. Those
+    // of h2 quote what callers sent.
+    let quiet = ["pingora_core", "pingora_runtime", "refinery_core", "refinery", "h2"]
+        .map(|c| (c, LevelFilter::WARN.min(level)));
     let filter = Targets::new().with_default(level).with_targets(quiet);
     let (writer, guard) = NonBlockingBuilder::default().buffered_lines_limit(LINES).lossy(true).finish(io::stderr());
     let registry = tracing_subscriber::registry().with(filter);

@@ -127,7 +127,7 @@ async fn a_setting_that_protects_and_cannot_take_effect_ends_check_and_serve() {
         "[server]\nlisten = [\"127.0.0.1:0\"]\n[cluster]\nredis = \"redis://127.0.0.1:1\"\n",
     ] {
         let world = World::new(section);
-        let named = if section.contains("tls") { "tls" } else { "redis" };
+        let named = if section.contains("tls") { "no-cert.pem" } else { "redis" };
         let ran = world.run(&["check"]).failed(2);
         assert!(format!("{}{}", ran.stdout, ran.stderr).contains(named), "{ran:?}");
         let mut process = world.serve(&[]);

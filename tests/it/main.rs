@@ -22,6 +22,14 @@ mod framing_body;
 mod framing_connection;
 mod framing_header;
 mod framing_slow;
+mod framing_smuggling;
+
+mod http2;
+mod http2_floods;
+mod http2_framing;
+mod http2_slow;
+mod tls;
+mod tls_certificates;
 
 mod guarantee_1_durable;
 mod guarantee_2_coherent;

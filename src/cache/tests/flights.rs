@@ -67,6 +67,23 @@ async fn a_lost_leader_leaves_nothing_behind_and_a_follower_takes_over() {
 }
 
 #[tokio::test]
+async fn followers_of_a_leader_that_panics_board_again() {
+    let (flights, fence) = (Flights::default(), Fence::default());
+    let leader = lead(flights.board(key(), || epoch(&fence)));
+    let followers = [0; 2].map(|_| follow(flights.board(key(), || epoch(&fence))));
+    let asking = std::panic::AssertUnwindSafe(|| {
+        let _leader = leader;
+        panic!("a defect that a test put here")
+    });
+    assert!(std::panic::catch_unwind(asking).is_err());
+    for follower in followers {
+        assert!(follower.landed().await.is_none());
+    }
+    lead(flights.board(key(), || epoch(&fence))).land(answer("3", epoch(&fence)));
+    assert_eq!(flights.in_the_air(), 0);
+}
+
+#[tokio::test]
 async fn a_read_after_a_write_does_not_join_a_flight_from_before_it() {
     let (flights, fence) = (Flights::default(), Fence::default());
     let old = lead(flights.board(key(), || epoch(&fence)));

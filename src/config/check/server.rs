@@ -8,9 +8,9 @@ use std::thread;
 use ipnet::IpNet;
 
 use super::Checker;
-use crate::config::file::ServerFile;
+use crate::config::file::{ServerFile, TlsFile};
 use crate::config::leaf::shown;
-use crate::config::usable::{Listen, Server};
+use crate::config::usable::{Listen, Server, Tls};
 use crate::wire::Operation;
 
 /// Threads: far above any machine's cores, far below what starting them would exhaust.
@@ -33,15 +33,14 @@ const MAX_SOCKET_PATH: usize = 107;
 
 impl Checker<'_> {
     pub(super) fn server(&mut self, file: &ServerFile) -> Server {
-        if file.tls.is_some() {
-            self.not_in_force("server.tls", "TLS comes with a later version; remove it or put a TLS proxy in front");
-        }
         let per_address = "server.max_connections_per_address";
         let per_address = self.count(per_address, file.max_connections_per_address, 0..=MAX_CONNECTIONS);
         let max_body = self.size("server.max_body", file.max_body, 1..=MAX_BODY);
         let max_header = self.size("server.max_header", file.max_header, MIN_HEADER..=MAX_HEADER);
+        let listen = self.listen(&file.listen);
         Server {
-            listen: self.listen(&file.listen),
+            tls: file.tls.as_ref().map(|tls| self.tls(tls, &listen)),
+            listen,
             base_path: self.base_path(&file.base_path),
             threads: match self.count("server.threads", file.threads, 0..=MAX_THREADS) {
                 0 => thread::available_parallelism().map_or(1, NonZeroUsize::get),
@@ -84,6 +83,19 @@ impl Checker<'_> {
             found.push(listen);
         }
         found
+    }
+
+    fn tls(&mut self, file: &TlsFile, listens: &[Listen]) -> Tls {
+        if !listens.is_empty() && listens.iter().all(|listen| matches!(listen, Listen::Unix(_))) {
+            self.fault(
+                "server.tls",
+                "has no TCP address in `server.listen` to take effect on; Unix sockets stay plain",
+            );
+        }
+        Tls {
+            certificate: self.file("server.tls.certificate", &file.certificate),
+            private_key: self.file("server.tls.private_key", &file.private_key),
+        }
     }
 
     fn socket(&mut self, path: &str, text: &str) -> PathBuf {

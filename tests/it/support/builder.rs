@@ -3,7 +3,7 @@ use std::fmt::Write as _;
 
 use sha2::{Digest as _, Sha256};
 
-use super::{ScriptedOrigin, TestGateway, World};
+use super::{Identity, ScriptedOrigin, TestGateway, World};
 
 /// The guild that everything belongs to where a test names none.
 pub const GUILD: &str = "81384788765712384";
@@ -168,6 +168,11 @@ impl Builder {
         self
     }
 
+    /// TLS on the TCP addresses, under a certificate made for this test alone.
+    pub fn tls(self) -> Builder {
+        self.set("server.tls", r#"{ certificate = "cert.pem", private_key = "key.pem" }"#)
+    }
+
     /// A path that the upstream's URL ends in.
     pub fn upstream_path(mut self, path: &str) -> Builder {
         self.upstream_path = path.into();
@@ -212,6 +217,9 @@ impl Builder {
             KeysAt::Origin => self = self.set("keys.source", r#""origin""#),
         }
         let world = World::new(&self.toml());
+        if self.config["server"].contains_key("tls") {
+            world.put_identity(&Identity::new());
+        }
         if self.kind == Kind::Builtin || self.keys_at == KeysAt::Store {
             world.import(&self.records()).done();
         }

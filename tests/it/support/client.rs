@@ -1,7 +1,7 @@
 use std::io;
 use std::net::SocketAddr;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -66,6 +66,21 @@ impl Request {
         request
     }
 
+    /// The body as it will be sent.
+    pub fn body_bytes(&self) -> Vec<u8> {
+        self.body.clone()
+    }
+
+    /// The same header as HTTP/2 has it: the authority is the `Host`, and is no field.
+    pub fn http2(&self) -> http::Request<()> {
+        let mut line = self.line.split(' ');
+        let (method, target) = (line.next().unwrap(), line.next().unwrap());
+        let host = self.headers.iter().find(|(name, _)| name == "Host").map_or("", |(_, host)| host);
+        let request = http::Request::builder().method(method).uri(format!("https://{host}{target}"));
+        let fields = self.headers.iter().filter(|(name, _)| name != "Host");
+        fields.fold(request, |request, (name, value)| request.header(name, value)).body(()).unwrap()
+    }
+
     /// The header with its empty line, without the body.
     pub fn head(&self) -> Vec<u8> {
         let fields: String = self.headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
@@ -79,9 +94,13 @@ impl Request {
     }
 }
 
+/// What a connection's bytes go through.
+pub trait Stream: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Send + Sync + Unpin> Stream for S {}
+
 /// A connection to the gateway: bytes in, checked answers out, every wait bounded.
 pub struct Connection {
-    stream: TcpStream,
+    stream: Box<dyn Stream>,
     unread: Vec<u8>,
 }
 
@@ -106,7 +125,12 @@ impl Connection {
     pub async fn try_to(address: SocketAddr) -> io::Result<Connection> {
         let stream = timeout(PATIENCE, TcpStream::connect(address)).await.expect("connect took too long")?;
         stream.set_nodelay(true)?;
-        Ok(Connection { stream, unread: Vec::new() })
+        Ok(Connection::over(stream))
+    }
+
+    /// On a stream that is there already.
+    pub fn over(stream: impl Stream + 'static) -> Connection {
+        Connection { stream: Box::new(stream), unread: Vec::new() }
     }
 
     #[track_caller]

@@ -2,8 +2,14 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 
 use nix::sys::signal::Signal;
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
 
-use super::{Answer, Builder, Connection, Kind, PATIENCE, Process, Ran, Request, ScriptedOrigin, World, eventually};
+use super::frames::Frames;
+use super::{
+    Answer, Builder, Connection, Http2, Kind, PATIENCE, Process, Ran, Request, ScriptedOrigin, TlsClient, World,
+    eventually,
+};
 
 /// A running gateway in a world of its own.
 pub struct TestGateway {
@@ -62,6 +68,10 @@ impl TestGateway {
         &mut self.process
     }
 
+    pub fn process_id(&self) -> u32 {
+        self.process.id()
+    }
+
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -84,8 +94,31 @@ impl TestGateway {
         Request::post(&format!("/{operation}"), body).key(self.secret(key))
     }
 
+    /// A connection of HTTP/1.1, through TLS where the gateway speaks it.
     pub async fn connect(&self) -> Connection {
-        Connection::to(self.address).await
+        if self.world.path("cert.pem").exists() {
+            Connection::over(self.tls(&["http/1.1"]).await)
+        } else {
+            Connection::to(self.address).await
+        }
+    }
+
+    /// A connection through TLS that offers these protocols.
+    pub async fn tls(&self, alpn: &[&str]) -> TlsStream<TcpStream> {
+        let certificate = String::from_utf8(self.world.read("cert.pem")).unwrap();
+        TlsClient::new(&[&certificate], alpn).connect(self.address).await.unwrap()
+    }
+
+    /// A connection of HTTP/2.
+    pub async fn http2(&self) -> Http2 {
+        Http2::over(self.tls(&["h2"]).await).await
+    }
+
+    /// A connection of HTTP/2 by hand, greeted and ready.
+    pub async fn frames(&self) -> Frames {
+        let mut frames = Frames::over(self.tls(&["h2"]).await);
+        frames.greet(&[]).await;
+        frames
     }
 
     /// Sends one request on a connection of its own.

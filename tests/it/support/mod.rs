@@ -1,9 +1,12 @@
 //! What the tests stand on: a gateway, a strict client, and an origin that does as it is told.
 
 mod answer;
+mod authority;
 mod builder;
 mod client;
+pub mod frames;
 mod gateway;
+mod http2;
 mod origin;
 mod origin_talk;
 mod patience;
@@ -12,13 +15,15 @@ mod tls;
 mod world;
 
 pub use answer::{Answer, INCORRECT_KEY, MALFORMED, NO_ANSWER, NO_KEY, TOO_LARGE, TOO_SLOW};
+pub use authority::Authority;
 pub use builder::{Builder, GUILD, Kind};
 pub use client::{Connection, Request};
 pub use gateway::TestGateway;
+pub use http2::Http2;
 pub use origin::{Act, Break, Cut, Gate, ScriptedOrigin};
 pub use patience::{ONE_SECOND, PATIENCE, eventually, unix_now};
 pub use process::Process;
-pub use tls::Authority;
+pub use tls::{Identity, TlsClient, shown};
 pub use world::{Ran, World};
 
 /// Makes two tests of each function named: one on the built-in backend, one on an HTTP origin.

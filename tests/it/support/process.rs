@@ -52,7 +52,11 @@ impl Process {
             // Only whole lines: the port may still be on its way.
             let lines = said.split_inclusive('\n').filter_map(|l| l.strip_suffix('\n'));
             if let Some(url) = lines.filter_map(|l| l.strip_prefix("ready: ")).next() {
-                let address = url.trim().strip_prefix("http://").unwrap_or_else(|| panic!("no http url: {url}"));
+                let url = url.trim();
+                let address = url
+                    .strip_prefix("http://")
+                    .or_else(|| url.strip_prefix("https://"))
+                    .unwrap_or_else(|| panic!("no http url: {url}"));
                 return address.parse().unwrap_or_else(|e| panic!("{e} in the ready line: {url}"));
             }
             if let Some(status) = self.child.try_wait().unwrap() {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::Process;
+use super::{Identity, Process};
 
 /// A folder of one's own with a `gateway.toml` in it, and the command that works there.
 pub struct World {
@@ -38,6 +38,12 @@ impl World {
         let path = self.path(name);
         std::fs::write(&path, content).unwrap();
         path
+    }
+
+    /// Puts a certificate and its key where `server.tls` looks for them.
+    pub fn put_identity(&self, identity: &Identity) {
+        self.write("cert.pem", &identity.certificate);
+        self.write("key.pem", &identity.private_key);
     }
 
     pub fn read(&self, name: &str) -> Vec<u8> {

@@ -1,0 +1,73 @@
+use std::net::IpAddr;
+
+use pingora::protocols::Stream;
+use pingora::server::ShutdownWatch;
+use tokio::time::{Instant, timeout_at};
+
+use super::Edge;
+use super::connection::Connection;
+use super::http2;
+use super::pipe::Pipe;
+
+/// From where a connection came.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrival {
+    /// `None`: over a Unix socket.
+    pub(super) peer: Option<IpAddr>,
+    /// When it was accepted.
+    pub(super) at: Instant,
+}
+
+impl Edge {
+    /// Serves one connection to its end: its place first, then TLS where it is spoken, then HTTP.
+    pub(super) async fn serve(&self, stream: Stream, mut shutdown: ShutdownWatch) {
+        let digest = stream.get_socket_digest();
+        let peer = digest.as_ref().and_then(|d| d.peer_addr().and_then(|a| a.as_inet().map(|a| a.ip())));
+        // Asked of this side's address: a peer that is gone already has none.
+        let is_tcp = digest.as_ref().is_none_or(|d| d.local_addr().is_none_or(|a| a.as_inet().is_some()));
+        let arrival = Arrival { peer, at: Instant::now() };
+        let Some(_place) = self.guests.enter(peer) else { return };
+        let stop = async move {
+            // An error means that the server is gone, which is a stop as well.
+            let _ = shutdown.wait_for(|stop| *stop).await;
+        };
+        tokio::pin!(stop);
+        let pipe = if is_tcp && self.tls.is_some() {
+            let secured = tokio::select! {
+                biased;
+                // Boxed, so that a plain connection carries no room for it.
+                secured = Box::pin(self.secure(stream, arrival.at)) => secured,
+                () = &mut stop => None,
+            };
+            let Some(pipe) = secured else { return };
+            pipe
+        } else {
+            Pipe::Plain(stream)
+        };
+        if pipe.speaks_http_2() {
+            // Boxed, so that a connection of HTTP/1.1 carries no room for it.
+            Box::pin(http2::serve(self, pipe, arrival, stop)).await;
+        } else {
+            Connection::new(self, pipe, arrival).run(stop).await;
+        }
+    }
+
+    /// Shakes hands, within the time that the first header has as well: a peer that stalls, or
+    /// speaks no TLS, is gone after it.
+    async fn secure(&self, stream: Stream, accepted: Instant) -> Option<Pipe> {
+        let until = accepted + self.gateway.state().config.server.header_timeout;
+        let shaking = self.tls.as_ref()?.acceptor.accept(stream);
+        match timeout_at(until, shaking).await {
+            Ok(Ok(stream)) => Some(Pipe::Tls(Box::new(stream))),
+            // Strangers cause these at will: they are no news to anyone who did not ask.
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "a TLS handshake failed");
+                None
+            }
+            Err(_) => {
+                tracing::debug!("a TLS handshake took longer than server.header_timeout");
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! HTTP/2 on one connection: the frames are the `h2` crate's, the rules are the gateway's. What is
+//! here bounds the connection and turns streams into requests.
+
+mod body;
+mod frames;
+mod request;
+
+use std::future::poll_fn;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use h2::server::{Builder, Connection, SendResponse};
+use h2::{Reason, RecvStream};
+use http::{Method, Request, Response};
+use tokio::time::{Instant, Sleep, timeout_at};
+
+use super::Edge;
+use super::answer;
+use super::arrival::Arrival;
+use super::line::{DRAIN_TIME, Line};
+use super::pipe::Pipe;
+use super::proxies;
+use crate::config::Server;
+use crate::gateway::{Facts, Reply};
+use crate::wire::{Fault, RequestId};
+use body::Incoming;
+use frames::{Overdue, Watched};
+
+/// Requests under way at once on one connection: what RFC 9113 calls the least that is sensible.
+/// Each may hold a body of `max_body` and one answer.
+const MAX_STREAMS: usize = 100;
+
+/// Streams reset by the peer before they were looked at, and streams that we reset and still
+/// remember; more ends the connection (CVE-2023-44487). The crate's own defaults.
+const MAX_RESETS_PENDING: usize = 20;
+const MAX_RESETS_REMEMBERED: usize = 50;
+
+/// Streams that the crate had to reset for what the peer sent on them, over a connection's life;
+/// more ends it (CVE-2025-8671).
+const MAX_ERRORS: usize = 1000;
+
+/// Bytes of body that a peer may send unasked on one stream, where `max_body` is less. The window
+/// of the whole connection is the smallest there is, 64 KiB.
+const LEAST_WINDOW: usize = 16 * 1024;
+
+/// Bytes of one answer that wait in the crate for the peer.
+const MAX_SEND_BUFFER: usize = 64 * 1024;
+
+/// The crate answers 431 by itself, without a line, to a header of more than it is told, and ends
+/// the connection at four times that. Told this many times `max_header`, it leaves a header that is
+/// a little too long to us, and to 16.
+const HEADER_SLACK: usize = 2;
+
+/// Serves a connection on which the peer chose HTTP/2.
+pub(super) async fn serve(edge: &Edge, pipe: Pipe, arrival: Arrival, mut stop: Pin<&mut impl Future<Output = ()>>) {
+    let config = edge.gateway.state().config.clone();
+    let server = &config.server;
+    let watched = Watched::new(pipe);
+    let greeting = timeout_at(arrival.at + server.header_timeout, builder(server).handshake(watched.clone()));
+    let connection = tokio::select! {
+        biased;
+        greeted = greeting => match greeted {
+            Ok(Ok(connection)) => connection,
+            Ok(Err(_)) | Err(_) => return,
+        },
+        () = &mut stop => return,
+    };
+    let mut session = Session {
+        edge,
+        arrival,
+        connection,
+        watched,
+        running: FuturesUnordered::new(),
+        answered: None,
+        leaving: None,
+        ending: None,
+        timer: Box::pin(tokio::time::sleep(server.idle_timeout)),
+    };
+    poll_fn(|cx| session.poll(cx, stop.as_mut())).await;
+    let Session { connection, watched, mut running, .. } = session;
+    drop(connection);
+    // The peer may be gone, but what it asked for goes on: others may have joined its question.
+    while running.next().await.is_some() {}
+    if let Some(pipe) = watched.into_pipe() {
+        Line::new(pipe, server.write_timeout).close().await;
+    }
+}
+
+fn builder(server: &Server) -> Builder {
+    let as_u32 = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    let mut builder = Builder::new();
+    builder
+        .max_concurrent_streams(as_u32(MAX_STREAMS))
+        .max_header_list_size(as_u32(server.max_header.saturating_mul(HEADER_SLACK)))
+        .initial_window_size(as_u32(server.max_body.max(LEAST_WINDOW)))
+        .max_send_buffer_size(MAX_SEND_BUFFER)
+        .max_pending_accept_reset_streams(MAX_RESETS_PENDING)
+        .max_concurrent_reset_streams(MAX_RESETS_REMEMBERED)
+        .max_local_error_reset_streams(Some(MAX_ERRORS));
+    builder
+}
+
+struct Session<'e> {
+    edge: &'e Edge,
+    arrival: Arrival,
+    connection: Connection<Watched, Bytes>,
+    watched: Watched,
+    /// The requests under way.
+    running: FuturesUnordered<BoxFuture<'e, Done>>,
+    /// When the last request was answered, from which idleness counts.
+    answered: Option<Instant>,
+    /// Since when no new requests are wanted.
+    leaving: Option<Instant>,
+    /// The connection is being ended; it is given up at this time.
+    ending: Option<Instant>,
+    timer: Pin<Box<Sleep>>,
+}
+
+/// What became of one request, as far as its connection cares.
+struct Done {
+    panicked: bool,
+}
+
+/// What is to be done about a connection on which something took too long.
+#[derive(Clone, Copy, Debug)]
+enum Verdict {
+    /// It is told why, and ended.
+    End(Reason),
+    /// It takes nothing any more: there is no telling it.
+    GiveUp,
+}
+
+impl Session<'_> {
+    /// Ready once the connection is over.
+    fn poll(&mut self, cx: &mut Context<'_>, stop: Pin<&mut impl Future<Output = ()>>) -> Poll<()> {
+        if self.leaving.is_none() && stop.poll(cx).is_ready() {
+            self.leave();
+        }
+        loop {
+            // Everything that has come is taken before anything is answered, and what can be
+            // answered at once is sent with the next look at the connection, in one write.
+            if self.accept(cx).is_ready() {
+                return Poll::Ready(());
+            }
+            if self.answer(cx) {
+                continue;
+            }
+            if self.watched.is_flooded() && self.ending.is_none() {
+                self.end(Reason::ENHANCE_YOUR_CALM);
+                continue;
+            }
+            let Some((due, verdict)) = self.deadline() else { return Poll::Pending };
+            if Instant::now() < due {
+                if self.timer.deadline() > due || self.timer.is_elapsed() {
+                    self.timer.as_mut().reset(due);
+                }
+                match self.timer.as_mut().poll(cx) {
+                    Poll::Ready(()) => continue,
+                    Poll::Pending => return Poll::Pending,
+                }
+            }
+            match verdict {
+                Verdict::End(reason) => self.end(reason),
+                Verdict::GiveUp => return Poll::Ready(()),
+            }
+        }
+    }
+
+    /// Drives the connection and takes the requests that it brings. Ready once it is over.
+    fn accept(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while self.running.len() < MAX_STREAMS {
+            match self.connection.poll_accept(cx) {
+                Poll::Ready(Some(Ok((request, respond)))) => {
+                    self.running.push(Box::pin(one(self.edge, self.arrival.peer, request, respond)));
+                }
+                // The crate has told the peer already.
+                Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(()),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        // A stream that was reset makes room in the crate, but its request is still under way: new
+        // ones wait, or a peer could have any number of them.
+        self.connection.poll_closed(cx).map(drop)
+    }
+
+    /// Goes on with the requests under way. Whether one was answered.
+    fn answer(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut any = false;
+        while let Poll::Ready(Some(done)) = self.running.poll_next_unpin(cx) {
+            any = true;
+            self.watched.answered();
+            self.answered = Some(Instant::now());
+            if done.panicked {
+                self.leave();
+            }
+        }
+        any
+    }
+
+    /// What takes too long first, when it does, and what then.
+    fn deadline(&self) -> Option<(Instant, Verdict)> {
+        if let Some(until) = self.ending {
+            return Some((until, Verdict::GiveUp));
+        }
+        let state = self.edge.gateway.state();
+        let server = &state.config.server;
+        let overdue = self.watched.deadline(server).map(|(due, what)| match what {
+            Overdue::Frame => (due, Verdict::End(Reason::ENHANCE_YOUR_CALM)),
+            Overdue::Write => (due, Verdict::GiveUp),
+        });
+        let idle = self.running.is_empty().then(|| match (self.leaving, self.answered) {
+            (Some(since), _) => since + DRAIN_TIME,
+            (None, Some(answered)) => answered + server.idle_timeout,
+            (None, None) => self.arrival.at + server.header_timeout,
+        });
+        let idle = idle.map(|due| (due, Verdict::End(Reason::NO_ERROR)));
+        overdue.into_iter().chain(idle).min_by_key(|(due, _)| *due)
+    }
+
+    /// Tells the peer to bring no more requests; those under way are answered.
+    fn leave(&mut self) {
+        if self.leaving.is_none() {
+            self.leaving = Some(Instant::now());
+            self.connection.graceful_shutdown();
+        }
+    }
+
+    /// Ends the connection as soon as the peer was told why.
+    fn end(&mut self, reason: Reason) {
+        self.ending = Some(Instant::now() + DRAIN_TIME);
+        self.connection.abrupt_shutdown(reason);
+    }
+}
+
+/// Answers the request of one stream.
+async fn one(
+    edge: &Edge,
+    peer: Option<IpAddr>,
+    request: Request<RecvStream>,
+    mut respond: SendResponse<Bytes>,
+) -> Done {
+    let arrived = Instant::now();
+    let state = Arc::clone(&edge.gateway.state());
+    let config = &state.config;
+    let server = &config.server;
+    let (parts, stream) = request.into_parts();
+    let head_only = parts.method == Method::HEAD;
+    let (method, path) = (parts.method.as_str().as_bytes(), parts.uri.path().as_bytes());
+    if server.is_health(method, path) {
+        let (head, body) = answer::http2_health(edge.draining.has_begun());
+        send(&mut respond, head, if head_only { Bytes::new() } else { body }, server).await;
+        return Done { panicked: false };
+    }
+    let want_forwarded = proxies::is_trusted(peer, &server.trusted_proxies);
+    let (reply, client) = match request::judge(&parts, server.max_header, want_forwarded) {
+        None => {
+            let reply = Reply { answer: Err(Fault::Malformed), facts: Facts::new(RequestId::random()) };
+            (reply, proxies::client(peer, &[], &[]))
+        }
+        Some((seen, length)) => {
+            let client = proxies::client(peer, &seen.forwarded_for, &server.trusted_proxies);
+            let mut body = Incoming {
+                stream,
+                respond: &mut respond,
+                whole: Vec::new(),
+                expect_continue: seen.expect_continue,
+                max_body: server.max_body,
+                timeout: server.body_timeout,
+            };
+            let head = seen.head(method, path, length, client);
+            (edge.gateway.handle(&state, &head, &mut body).await, client)
+        }
+    };
+    let (head, body) = answer::http2(config, &reply);
+    send(&mut respond, head, if head_only { Bytes::new() } else { body }, server).await;
+    if let Some(access) = &edge.access {
+        access.record(edge.outcome(config, &reply, client, arrived));
+    }
+    Done { panicked: reply.facts.panicked }
+}
+
+/// Sends an answer as the peer takes it, no longer than `write_timeout`.
+async fn send(respond: &mut SendResponse<Bytes>, head: Response<()>, body: Bytes, server: &Server) {
+    // A stream or connection that is gone has nobody who waits.
+    let Ok(mut stream) = respond.send_response(head, body.is_empty()) else { return };
+    let sending = async {
+        let mut rest = body;
+        while !rest.is_empty() {
+            stream.reserve_capacity(rest.len());
+            if stream.capacity() == 0 && !matches!(poll_fn(|cx| stream.poll_capacity(cx)).await, Some(Ok(_))) {
+                return;
+            }
+            let piece = rest.split_to(stream.capacity().min(rest.len()));
+            if stream.send_data(piece, rest.is_empty()).is_err() {
+                return;
+            }
+        }
+    };
+    if tokio::time::timeout(server.write_timeout, sending).await.is_err() {
+        stream.send_reset(Reason::CANCEL);
+    }
+}

@@ -1,0 +1,171 @@
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::crypto::ring::{Ticketer, cipher_suite as suite, default_provider, kx_group as group};
+use tokio_rustls::rustls::crypto::{CryptoProvider, SupportedKxGroup};
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::server::{ClientHello, ResolvesServerCert};
+use tokio_rustls::rustls::sign::CertifiedKey;
+use tokio_rustls::rustls::version::{TLS12, TLS13};
+use tokio_rustls::rustls::{Error, InconsistentKeys, ServerConfig, SupportedCipherSuite};
+
+use crate::config;
+
+/// What is spoken, by Mozilla's "intermediate" profile: TLS 1.2 and 1.3, and only suites with
+/// forward secrecy and authenticated encryption. (The profile's two DHE suites are left out: all
+/// that speaks them speaks ECDHE too.) The client's order counts, since each of them is good and
+/// the client knows which its hardware is quick at. It stands here in full, so that an update of
+/// the library does not change it unsaid.
+const SUITES: [SupportedCipherSuite; 9] = [
+    suite::TLS13_AES_128_GCM_SHA256,
+    suite::TLS13_AES_256_GCM_SHA384,
+    suite::TLS13_CHACHA20_POLY1305_SHA256,
+    suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+    suite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+    suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+    suite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+    suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+    suite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+];
+
+/// The same profile's groups for the key exchange.
+const GROUPS: [&dyn SupportedKxGroup; 3] = [group::X25519, group::SECP256R1, group::SECP384R1];
+
+/// HTTP/2, as ALPN calls it.
+pub(super) const HTTP_2: &[u8] = b"h2";
+
+/// The protocols that are offered within TLS (ALPN), the best one first.
+const PROTOCOLS: [&[u8]; 2] = [HTTP_2, b"http/1.1"];
+
+/// Largest file of a certificate or key that is read. A long chain is 20 KiB.
+const MAX_FILE: u64 = 1 << 20;
+
+/// A certificate with its key, as the files of a configuration hold them (contract section 3, `tls`).
+#[derive(Debug)]
+pub struct Certificate {
+    key: Arc<CertifiedKey>,
+    /// What the operator should know and need not mend.
+    pub notice: Option<String>,
+}
+
+/// Why a certificate cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    #[error("server.tls.{name}: {} cannot be read: {cause}", path.display())]
+    Unreadable { name: &'static str, path: PathBuf, cause: io::Error },
+    #[error("server.tls.{name}: {} {fault}", path.display())]
+    Unusable { name: &'static str, path: PathBuf, fault: String },
+    #[error("server.tls: {} is not the key of the certificate in {}", key.display(), certificate.display())]
+    Mismatched { certificate: PathBuf, key: PathBuf },
+    #[error("server.tls cannot be set up: {0}")]
+    Setup(Error),
+}
+
+impl Certificate {
+    /// Reads the two files, and sees that they belong together.
+    ///
+    /// # Errors
+    /// Which file cannot be used, and why.
+    pub fn load(files: &config::Tls) -> Result<Self, TlsError> {
+        let (name, path) = ("certificate", &files.certificate);
+        let unusable = |fault: String| TlsError::Unusable { name, path: path.clone(), fault };
+        let pem = read(name, path)?;
+        let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(&pem)
+            .collect::<Result<_, _>>()
+            .map_err(|e| unusable(format!("is no PEM file: {e}")))?;
+        if chain.is_empty() {
+            return Err(unusable("holds no certificate; it should begin with -----BEGIN CERTIFICATE-----".into()));
+        }
+        let (name, path) = ("private_key", &files.private_key);
+        let unusable = |fault: String| TlsError::Unusable { name, path: path.clone(), fault };
+        // Without the parser's own words: they might quote what stands in the file.
+        let key = PrivateKeyDer::from_pem_slice(&read(name, path)?).map_err(|_| {
+            unusable("holds no private key that can be read; it should be PEM, and not encrypted".into())
+        })?;
+        let key = CertifiedKey::from_der(chain, key, &provider()).map_err(|error| match error {
+            Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
+                TlsError::Mismatched { certificate: files.certificate.clone(), key: files.private_key.clone() }
+            }
+            Error::InvalidCertificate(fault) => TlsError::Unusable {
+                name: "certificate",
+                path: files.certificate.clone(),
+                fault: format!("holds a certificate that cannot be read: {fault}"),
+            },
+            error => unusable(format!("holds a private key that cannot be used: {error}")),
+        })?;
+        let notice = others_may_read(path).then(|| {
+            format!(
+                "server.tls.private_key: every user of this machine may read {0}; run: chmod o= {0}",
+                path.display()
+            )
+        });
+        Ok(Certificate { key: Arc::new(key), notice })
+    }
+}
+
+fn read(name: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
+    let unreadable = |cause| TlsError::Unreadable { name, path: path.to_owned(), cause };
+    let mut bytes = Vec::new();
+    File::open(path).and_then(|file| file.take(MAX_FILE).read_to_end(&mut bytes)).map_err(unreadable)?;
+    Ok(bytes)
+}
+
+fn others_may_read(path: &Path) -> bool {
+    path.metadata().is_ok_and(|file| file.permissions().mode() & 0o004 != 0)
+}
+
+fn provider() -> CryptoProvider {
+    CryptoProvider { cipher_suites: SUITES.to_vec(), kx_groups: GROUPS.to_vec(), ..default_provider() }
+}
+
+/// How the TCP listeners speak TLS, under a certificate that may be replaced while they do.
+pub struct Tls {
+    pub(super) acceptor: TlsAcceptor,
+    shown: Arc<Shown>,
+}
+
+/// The certificate that each new connection is shown; those there go on under theirs.
+#[derive(Debug)]
+struct Shown(ArcSwap<CertifiedKey>);
+
+impl ResolvesServerCert for Shown {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.load_full())
+    }
+}
+
+impl Tls {
+    /// # Errors
+    /// None that is known: the library judges what stands in this file.
+    pub fn new(certificate: Certificate) -> Result<Self, TlsError> {
+        let shown = Arc::new(Shown(ArcSwap::new(certificate.key)));
+        let mut config = ServerConfig::builder_with_provider(Arc::new(provider()))
+            .with_protocol_versions(&[&TLS13, &TLS12])
+            .map_err(TlsError::Setup)?
+            .with_no_client_auth()
+            .with_cert_resolver(shown.clone());
+        config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
+        // Sealed with keys that change every few hours, and kept by the caller: a caller that comes
+        // again costs no signature, and this side remembers nothing. Early data stays off, which
+        // could be replayed, and a setPoints with it.
+        config.ticketer = Ticketer::new().map_err(TlsError::Setup)?;
+        Ok(Tls { acceptor: TlsAcceptor::from(Arc::new(config)), shown })
+    }
+
+    /// Shows new connections this certificate from here on.
+    pub fn replace(&self, certificate: Certificate) {
+        self.shown.0.store(certificate.key);
+    }
+}
+
+impl std::fmt::Debug for Tls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tls").finish_non_exhaustive()
+    }
+}

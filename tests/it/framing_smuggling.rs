@@ -1,0 +1,113 @@
+//! Regression tests for faults of the framework below: each was a way to have bytes taken for
+//! something that they are not, and each would be a fault of ours as well.
+
+use crate::support::*;
+
+/// A request that must never be performed; where it is, member 7 has 666 points.
+fn hidden(gate: &TestGateway) -> Vec<u8> {
+    gate.request("setPoints", "bot", "memberID=7&amount=666").bytes()
+}
+
+async fn gate() -> TestGateway {
+    TestGateway::builder().key("bot").points("7", 3).start().await
+}
+
+#[tokio::test]
+async fn the_body_of_what_was_refused_early_is_not_the_next_request() {
+    // CVE-2025-4366: an early answer left the body in the connection.
+    let gate = gate().await;
+    for refused in [
+        Request::post("/getPoints", hidden(&gate)),
+        Request::post("/getPoints", hidden(&gate)).key("nobody"),
+        Request::bare("GET", "/getPoints").body(hidden(&gate)),
+        Request::bare("GET", "/healthz").body(hidden(&gate)),
+    ] {
+        for request in [refused.clone(), refused.chunked(7)] {
+            let mut connection = gate.connect().await;
+            connection.ask(&request).await;
+            let next = gate.request("getPoints", "bot", "memberID=7");
+            if connection.try_send(next.bytes()).await.is_ok()
+                && let Some(answer) = connection.answer_or_close().await
+            {
+                answer.is("3");
+            }
+            gate.get_points("bot", "7").await.is("3");
+        }
+    }
+}
+
+#[tokio::test]
+async fn bytes_behind_a_request_to_upgrade_are_requests_like_any_other() {
+    // CVE-2026-2833: they were passed through before the other side had agreed to an upgrade.
+    let gate = TestGateway::before_http().key("bot").points("7", 3).start().await;
+    let upgrade =
+        gate.request("getPoints", "bot", "memberID=7").header("Connection", "Upgrade").header("Upgrade", "websocket");
+    let refused = Request::post("/setPoints", "memberID=7&amount=666");
+    let mut connection = gate.connect().await;
+    connection.send([upgrade.bytes(), refused.bytes()].concat()).await;
+    connection.answer().await.is("3");
+    connection.answer().await.is_refused(401, NO_KEY);
+    assert_eq!(gate.origin().asked("setPoints"), 0);
+    assert!(gate.origin().seen().iter().all(|seen| seen.header("upgrade").is_none()));
+    // And an origin that agrees to what it was not asked gives no usable answer, on no connection.
+    let switch = b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n666";
+    gate.origin().next("getPoints", Act::Raw(switch.to_vec()));
+    let mut connection = gate.connect().await;
+    connection
+        .ask(&gate.request("getPoints", "bot", "memberID=8").header("Upgrade", "websocket"))
+        .await
+        .is_refused(502, NO_ANSWER);
+    connection.ask(&gate.request("getPoints", "bot", "memberID=8")).await.is("0");
+}
+
+#[tokio::test]
+async fn a_body_has_its_length_from_one_field_or_is_empty() {
+    // CVE-2026-2835: an HTTP/1.0 body was read until the close, and codings were read too kindly.
+    let gate = gate().await;
+    let key = gate.secret("bot");
+    let without_length = format!("POST /setPoints HTTP/1.0\r\nAuthorization: {key}\r\n\r\nmemberID=7&amount=666");
+    let mut connection = gate.connect().await;
+    connection.send(without_length).await;
+    connection.finish_sending().await;
+    assert_eq!(connection.answer().await.code(), Some(4), "the body is empty");
+    connection.is_closed().await;
+    for (version, coding) in [
+        ("1.0", "chunked"),
+        ("1.1", "identity"),
+        ("1.1", "chunked, identity"),
+        ("1.1", "gzip, chunked"),
+        ("1.1", "xchunked"),
+        ("1.1", "chunked;q=1"),
+        ("1.1", "\"chunked\""),
+    ] {
+        let head = format!(
+            "POST /setPoints HTTP/{version}\r\nHost: h\r\nAuthorization: {key}\r\nTransfer-Encoding: {coding}\r\n\r\n"
+        );
+        let body = b"15\r\nmemberID=7&amount=666\r\n0\r\n\r\n";
+        let mut connection = gate.connect().await;
+        connection.send([head.as_bytes(), body, &hidden(&gate)].concat()).await;
+        connection.answer().await.is_refused(400, MALFORMED);
+        connection.is_closed().await;
+    }
+    gate.get_points("bot", "7").await.is("3");
+}
+
+#[tokio::test]
+async fn an_answer_is_held_for_its_guild_and_not_for_its_path() {
+    // CVE-2026-2836: the cache's key was the path alone, whoever and whichever host was asked for.
+    let gate = TestGateway::builder()
+        .key("bot")
+        .key_of_guild("other", "999")
+        .points("7", 3)
+        .line(r#"{"guild":"999","member":"7","name":"Eve","points":77}"#)
+        .start()
+        .await;
+    for _ in ["misses", "hits"] {
+        for (key, points) in [("bot", "3"), ("other", "77")] {
+            gate.get_points(key, "7").await.is(points);
+            // What the caller may write at will is no part of what an answer is held under.
+            let request = gate.request("getPoints", key, "memberID=7").without("Host").header("Host", "evil.test");
+            gate.send(&request.header("X-Forwarded-Host", "evil.test")).await.is(points).is_hit();
+        }
+    }
+}

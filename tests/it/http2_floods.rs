@@ -1,0 +1,181 @@
+//! Guarantee 8 over HTTP/2: frames that cost the sender less than they cost the gateway come to an
+//! end, and nobody else notices.
+
+use crate::support::frames::*;
+use crate::support::*;
+
+/// Far more of anything than a gateway may bear.
+const MANY: u32 = 60_000;
+
+fn gate() -> Builder {
+    TestGateway::builder().tls().key("bot").points("7", 3)
+}
+
+fn header(gate: &TestGateway, path: &str) -> Vec<u8> {
+    block(&[
+        (":method", "POST"),
+        (":scheme", "https"),
+        (":authority", "guildgate.test"),
+        (":path", path),
+        ("authorization", gate.secret("bot")),
+    ])
+}
+
+/// Sends what `make` makes until the gateway takes no more, and sees it end the connection.
+async fn is_ended(gate: &TestGateway, what: &str, mut make: impl FnMut(u32) -> Vec<u8>) {
+    let mut frames = gate.frames().await;
+    let mut n = 0;
+    let mut taken = true;
+    while taken && n < MANY {
+        let batch: Vec<u8> = (n..n + 50).flat_map(&mut make).collect();
+        taken = frames.try_send(batch).await;
+        n += 50;
+    }
+    assert!(!taken, "{what}: {n} were taken");
+    // The GOAWAY may be lost to a reset, since the gateway no longer read what came.
+    assert_ne!(frames.ends().await, Some(0), "{what}: ended as if in good order");
+    gate.get_points("bot", "7").await.is("3");
+}
+
+#[tokio::test]
+async fn pings_settings_and_priorities_without_end_are_ended() {
+    let gate = gate().start().await;
+    is_ended(&gate, "PING", |_| frame(PING, 0, 0, &[7; 8])).await;
+    is_ended(&gate, "acknowledged PINGs", |_| frame(PING, ACK, 0, &[7; 8])).await;
+    is_ended(&gate, "SETTINGS", |_| frame(SETTINGS, 0, 0, &[])).await;
+    is_ended(&gate, "PRIORITY", |_| frame(PRIORITY, 0, 1, &[0, 0, 0, 3, 7])).await;
+    is_ended(&gate, "WINDOW_UPDATE", |_| frame(WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1])).await;
+    is_ended(&gate, "unknown frames", |_| frame(0x99, 0, 0, &[])).await;
+}
+
+#[tokio::test]
+async fn streams_opened_and_reset_without_end_are_ended() {
+    // CVE-2023-44487.
+    let gate = gate().start().await;
+    let header = header(&gate, "/getPoints");
+    is_ended(&gate, "rapid reset", |n| {
+        let stream = 2 * n + 1;
+        [frame(HEADERS, END_HEADERS, stream, &header), frame(RST_STREAM, 0, stream, &[0, 0, 0, 8])].concat()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn streams_that_make_the_gateway_reset_them_are_ended() {
+    // CVE-2025-8671: the peer resets nothing; it has it done.
+    let gate = gate().start().await;
+    let header = header(&gate, "/getPoints");
+    is_ended(&gate, "a window of nothing", |n| {
+        let stream = 2 * n + 1;
+        [frame(HEADERS, END_HEADERS, stream, &header), frame(WINDOW_UPDATE, 0, stream, &[0; 4])].concat()
+    })
+    .await;
+    is_ended(&gate, "a window beyond all bounds", |n| {
+        let stream = 2 * n + 1;
+        let update = frame(WINDOW_UPDATE, 0, stream, &[0x7f, 0xff, 0xff, 0xff]);
+        [frame(HEADERS, END_HEADERS, stream, &header), update].concat()
+    })
+    .await;
+    let malformed = block(&[(":method", "POST"), ("connection", "close")]);
+    is_ended(&gate, "malformed requests", |n| frame(HEADERS, END_HEADERS | END_STREAM, 2 * n + 1, &malformed)).await;
+}
+
+#[tokio::test]
+async fn streams_over_the_limit_without_end_are_ended() {
+    let gate = gate().start().await;
+    let header = header(&gate, "/getPoints");
+    is_ended(&gate, "streams", |n| frame(HEADERS, END_HEADERS, 2 * n + 1, &header)).await;
+}
+
+#[tokio::test]
+async fn bodies_of_nothing_without_end_are_ended() {
+    let gate = gate().start().await;
+    let header = header(&gate, "/getPoints");
+    is_ended(&gate, "empty DATA", |n| {
+        if n == 0 { frame(HEADERS, END_HEADERS, 1, &header) } else { frame(DATA, 0, 1, &[]) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_header_that_goes_on_without_end_is_ended() {
+    let gate = gate().start().await;
+    let header = header(&gate, "/getPoints");
+    for (what, piece) in [("empty", vec![]), ("one field", block(&[("x", "y")]))] {
+        is_ended(
+            &gate,
+            what,
+            |n| {
+                if n == 0 { frame(HEADERS, 0, 1, &header) } else { frame(CONTINUATION, 0, 1, &piece) }
+            },
+        )
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_field_that_is_told_once_and_used_a_thousand_times_is_no_bomb() {
+    let gate = gate().start().await;
+    let header = header(&gate, "/getPoints");
+    // Put into the table once (4,000 bytes), then named by one byte each: 16,000 times.
+    let bomb = [&header[..], &[0x40, 1, b'x', 127], &[0xa1, 0x1e], &[b'y'; 4000], &vec![0xbe; 16_000 - 4500]].concat();
+    let mut frames = gate.frames().await;
+    let before = resident(&gate);
+    frames.send(frame(HEADERS, END_HEADERS | END_STREAM, 1, &bomb)).await;
+    assert_ne!(frames.ends().await, Some(0));
+    assert!(resident(&gate) < before + 8 * 1024, "KiB before: {before}, after: {}", resident(&gate));
+    gate.get_points("bot", "7").await.is("3");
+}
+
+/// KiB of memory that the gateway holds.
+fn resident(gate: &TestGateway) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", gate.process_id())).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_peer_has_at_most_a_hundred_requests_under_way_even_if_it_resets_them() {
+    let gate = TestGateway::before_http().tls().key("bot").start().await;
+    let hold = Gate::shut();
+    for _ in 0..300 {
+        gate.origin().next("getPoints", Act::HoldAll(hold.clone()));
+    }
+    let header = header(&gate, "/getPoints");
+    let mut frames = gate.frames().await;
+    for n in 0..300 {
+        let stream = 2 * n + 1;
+        let body = format!("memberID={}", n + 1);
+        let bytes = [
+            frame(HEADERS, END_HEADERS, stream, &header),
+            frame(DATA, END_STREAM, stream, body.as_bytes()),
+            frame(RST_STREAM, 0, stream, &[0, 0, 0, 8]),
+        ];
+        if !frames.try_send(bytes.concat()).await {
+            break;
+        }
+        // Each in its turn, so that none is reset before it was looked at.
+        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+    }
+    assert!(gate.origin().asked("getPoints") <= 100, "{} requests", gate.origin().asked("getPoints"));
+    hold.open();
+    let mut other = gate.http2().await;
+    other.ask(&gate.request("getPoints", "bot", "memberID=7777")).await.is("0");
+}
+
+#[tokio::test]
+async fn an_honest_caller_is_never_taken_for_a_flood() {
+    let gate = gate().start().await;
+    let mut client = gate.http2().await;
+    let request = gate.request("getPoints", "bot", "memberID=7");
+    for _ in 0..100 {
+        let mut asked = Vec::new();
+        for _ in 0..50 {
+            asked.push(client.send(&request).await);
+        }
+        for asked in asked {
+            asked.answer().await.is("3");
+        }
+    }
+    client.end().await.unwrap();
+}

@@ -1,0 +1,218 @@
+//! Contract section 1, "Framing", as far as HTTP/2 has it: what contradicts itself is 16, and what
+//! RFC 9113 calls malformed has its stream reset. Neither performs anything or harms its neighbours.
+
+use crate::support::frames::*;
+use crate::support::*;
+
+const PROTOCOL_ERROR: u32 = 1;
+
+fn gate() -> Builder {
+    TestGateway::builder().tls().key("bot").points("7", 3)
+}
+
+/// Pseudo-fields and key of a setPoints that would leave a trace.
+fn fields<'f>(secret: &'f str, more: &[(&'f str, &'f str)]) -> Vec<(&'f str, &'f str)> {
+    let start = [
+        (":method", "POST"),
+        (":scheme", "https"),
+        (":authority", "guildgate.test"),
+        (":path", "/setPoints"),
+        ("authorization", secret),
+    ];
+    [&start[..], more].concat()
+}
+
+const BODY: &[u8] = b"memberID=7&amount=666";
+
+/// Sends a request on a stream, header block and body each in one frame.
+async fn request(frames: &mut Frames, stream: u32, fields: &[(&str, &str)], body: &[u8]) {
+    let header = frame(HEADERS, END_HEADERS, stream, &block(fields));
+    frames.send([header, frame(DATA, END_STREAM, stream, body)].concat()).await;
+}
+
+/// A good request on the same connection is answered, and member 7 is as before.
+async fn goes_on(gate: &TestGateway, frames: &mut Frames, stream: u32, what: &str) {
+    let mut good = fields(gate.secret("bot"), &[]);
+    good[3] = (":path", "/getPoints");
+    request(frames, stream, &good, b"memberID=7").await;
+    assert_eq!(frames.outcome(stream).await, Ok("3".to_owned()), "after {what}");
+}
+
+#[tokio::test]
+async fn what_contradicts_itself_is_16_and_the_connection_goes_on() {
+    let gate = gate().start().await;
+    let secret = gate.secret("bot");
+    let long = "x".repeat(17 * 1024);
+    let without = |name: &str| fields(secret, &[]).into_iter().filter(|(n, _)| *n != name).collect::<Vec<_>>();
+    let with = |more: &[(&'static str, &'static str)]| fields(secret, more);
+    let swapped = |at: usize, field: (&'static str, &'static str)| {
+        let mut all = fields(secret, &[]);
+        all[at] = field;
+        all
+    };
+    let cases = [
+        ("another host", with(&[("host", "other.test")])),
+        ("two hosts", with(&[("host", "guildgate.test"), ("host", "guildgate.test")])),
+        ("no authority and no host", without(":authority")),
+        ("a user in the authority", swapped(2, (":authority", "u@guildgate.test"))),
+        ("two keys", with(&[("authorization", "x")])),
+        ("101 fields", [fields(secret, &[]), vec![("x", "y"); 100]].concat()),
+        ("too long a field", [fields(secret, &[]), vec![("x", long.as_str())]].concat()),
+    ];
+    let mut frames = gate.frames().await;
+    let mut stream = 1;
+    for (what, fields) in cases {
+        let block = block(&fields);
+        // A frame holds at most 16 KiB.
+        let (first, rest) = block.split_at(block.len().min(16_000));
+        let flags = if rest.is_empty() { END_HEADERS } else { 0 };
+        frames.send(frame(HEADERS, flags, stream, first)).await;
+        if !rest.is_empty() {
+            frames.send(frame(CONTINUATION, END_HEADERS, stream, rest)).await;
+        }
+        frames.send(frame(DATA, END_STREAM, stream, BODY)).await;
+        assert_eq!(frames.outcome(stream).await, Ok(MALFORMED.to_owned()), "{what}");
+        goes_on(&gate, &mut frames, stream + 2, what).await;
+        stream += 4;
+    }
+    // One hundred fields, and a host that says the same, are good.
+    let most = [fields(secret, &[("host", "GuildGate.test")]), vec![("x", "y"); 98]].concat();
+    request(&mut frames, stream, &most, BODY).await;
+    assert_eq!(frames.outcome(stream).await.unwrap(), "Successfully set 'Ada' points to '666'");
+}
+
+#[tokio::test]
+async fn what_is_malformed_has_its_stream_reset_and_performs_nothing() {
+    let gate = gate().start().await;
+    let secret = gate.secret("bot");
+    let with = |more: &[(&'static str, &'static str)]| fields(secret, more);
+    let without = |name: &str| fields(secret, &[]).into_iter().filter(|(n, _)| *n != name).collect::<Vec<_>>();
+    let cases = [
+        ("upper case", with(&[("X-Upper", "y")])),
+        ("connection", with(&[("connection", "close")])),
+        ("keep-alive", with(&[("keep-alive", "1")])),
+        ("proxy-connection", with(&[("proxy-connection", "close")])),
+        ("transfer-encoding", with(&[("transfer-encoding", "chunked")])),
+        ("upgrade", with(&[("upgrade", "websocket")])),
+        ("te", with(&[("te", "gzip")])),
+        ("no method", without(":method")),
+        ("no path", without(":path")),
+        ("no scheme", without(":scheme")),
+        ("a pseudo-field behind a field", with(&[(":path", "/setPoints")])),
+        ("an unknown pseudo-field", [vec![(":unknown", "x")], fields(secret, &[])].concat()),
+        ("a status", [vec![(":status", "200")], fields(secret, &[])].concat()),
+        ("two paths", [vec![(":path", "/getPoints")], fields(secret, &[])].concat()),
+        ("a NUL in a value", with(&[("x", "a\0b")])),
+        ("a line end in a value", with(&[("x", "a\r\nauthorization: b")])),
+        ("a space in a name", with(&[("x y", "z")])),
+        ("a length too short", with(&[("content-length", "20")])),
+        ("a length too long", with(&[("content-length", "22")])),
+        ("no number for a length", with(&[("content-length", "+21")])),
+        ("two lengths", with(&[("content-length", "21"), ("content-length", "22")])),
+    ];
+    for (what, fields) in cases {
+        let mut frames = gate.frames().await;
+        request(&mut frames, 1, &fields, BODY).await;
+        // A name that HPACK cannot hold is the whole connection's fault; the rest is the stream's.
+        let mut ended = None;
+        while let Some(next) = frames.next().await {
+            let settled = (next.kind == RST_STREAM || next.kind == HEADERS) && next.stream == 1;
+            if settled || next.kind == GOAWAY {
+                ended = Some(next);
+                break;
+            }
+        }
+        let ended = ended.unwrap_or_else(|| panic!("{what}: closed without a word"));
+        match ended.kind {
+            RST_STREAM => {
+                assert_eq!(ended.payload, PROTOCOL_ERROR.to_be_bytes(), "{what}");
+                goes_on(&gate, &mut frames, 3, what).await;
+            }
+            // Lengths are judged here where the crate leaves them to us.
+            HEADERS => {
+                let body = frames.outcome(1).await;
+                assert_eq!(body, Ok(MALFORMED.to_owned()), "{what}");
+                goes_on(&gate, &mut frames, 3, what).await;
+            }
+            _ => {}
+        }
+        gate.get_points("bot", "7").await.is("3");
+    }
+    let mut frames = gate.frames().await;
+    let trailers = fields(secret, &[("te", "trailers"), ("content-length", "21")]);
+    request(&mut frames, 1, &trailers, BODY).await;
+    assert_eq!(frames.outcome(1).await.unwrap(), "Successfully set 'Ada' points to '666'");
+}
+
+#[tokio::test]
+async fn a_header_far_over_its_bound_is_never_held() {
+    let gate = gate().start().await;
+    let mut frames = gate.frames().await;
+    let field = "x".repeat(15_000);
+    frames.send(frame(HEADERS, 0, 1, &block(&fields(gate.secret("bot"), &[])))).await;
+    let mut sent = 0;
+    while sent < 100 && frames.try_send(frame(CONTINUATION, 0, 1, &block(&[("x", &field)]))).await {
+        sent += 1;
+    }
+    assert!(frames.ends().await.is_some_and(|code| code != 0), "a GOAWAY with a reason");
+    gate.get_points("bot", "7").await.is("3");
+}
+
+#[tokio::test]
+async fn a_body_over_its_bound_is_14_however_it_says_its_length() {
+    let gate = gate().start().await;
+    let mut frames = gate.frames().await;
+    let body = vec![b'x'; 5000];
+    request(&mut frames, 1, &fields(gate.secret("bot"), &[("content-length", "5000")]), &body).await;
+    assert_eq!(frames.outcome(1).await, Ok(TOO_LARGE.to_owned()));
+    request(&mut frames, 3, &fields(gate.secret("bot"), &[]), &body).await;
+    assert_eq!(frames.outcome(3).await, Ok(TOO_LARGE.to_owned()));
+    goes_on(&gate, &mut frames, 5, "too large a body").await;
+}
+
+#[tokio::test]
+async fn a_body_that_ends_short_performs_nothing() {
+    let gate = gate().start().await;
+    let whole = fields(gate.secret("bot"), &[]);
+    let mut frames = gate.frames().await;
+    frames.send(frame(HEADERS, END_HEADERS, 1, &block(&whole))).await;
+    frames.send(frame(DATA, 0, 1, BODY)).await;
+    frames.send(frame(RST_STREAM, 0, 1, &8_u32.to_be_bytes())).await;
+    goes_on(&gate, &mut frames, 3, "a reset").await;
+    frames.send(frame(HEADERS, END_HEADERS, 5, &block(&whole))).await;
+    frames.send(frame(DATA, 0, 5, BODY)).await;
+    drop(frames); // the connection ends within the body
+    let mut frames = gate.frames().await;
+    goes_on(&gate, &mut frames, 1, "a lost connection").await;
+}
+
+#[tokio::test]
+async fn what_breaks_the_connections_own_rules_ends_it() {
+    let gate = gate().start().await;
+    let header = block(&fields(gate.secret("bot"), &[]));
+    let cases = [
+        ("no preface", b"POST /getPoints HTTP/1.1\r\nHost: guildgate.test\r\n\r\n".to_vec()),
+        ("an even stream", [PREFACE, &frame(SETTINGS, 0, 0, &[]), &frame(HEADERS, 5, 2, &header)].concat()),
+        ("a body without a header", [PREFACE, &frame(SETTINGS, 0, 0, &[]), &frame(DATA, 1, 1, BODY)].concat()),
+        ("a frame too large", [PREFACE, &frame(SETTINGS, 0, 0, &[]), &frame(DATA, 0, 1, &[0; 20_000])].concat()),
+        ("a header cut by another frame", {
+            [PREFACE, &frame(SETTINGS, 0, 0, &[]), &frame(HEADERS, 0, 1, &header), &frame(PING, 0, 0, &[0; 8])].concat()
+        }),
+        ("no HPACK", [PREFACE, &frame(SETTINGS, 0, 0, &[]), &frame(HEADERS, 5, 1, &[0xff; 20])].concat()),
+    ];
+    for (what, bytes) in cases {
+        let mut frames = Frames::over(gate.tls(&["h2"]).await);
+        frames.try_send(bytes).await;
+        assert_ne!(frames.ends().await, Some(0), "{what}");
+    }
+    gate.get_points("bot", "7").await.is("3");
+}
+
+#[tokio::test]
+async fn http_2_is_not_spoken_without_tls() {
+    let gate = TestGateway::builder().key("bot").start().await;
+    let mut connection = gate.connect().await;
+    connection.send([PREFACE, &frame(SETTINGS, 0, 0, &[])].concat()).await;
+    connection.answer().await.is_refused(400, MALFORMED);
+    connection.is_closed().await;
+}

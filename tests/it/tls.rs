@@ -1,0 +1,134 @@
+//! Contract section 3, `server.tls`: what is spoken, by whom, and who harms whom.
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::rustls::version;
+
+use crate::support::*;
+
+fn gate() -> Builder {
+    TestGateway::builder().tls().key("bot").points("7", 3)
+}
+
+/// Reads to the end, however it ends.
+async fn rest(stream: &mut TcpStream) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let _ = timeout(PATIENCE, stream.read_to_end(&mut bytes)).await.expect("the connection was kept");
+    bytes
+}
+
+#[tokio::test]
+async fn http_1_1_is_spoken_through_tls_as_without_it() {
+    let gate = gate().start().await;
+    let ready = format!("ready: https://{}", gate.address());
+    assert!(gate.stderr().lines().any(|line| line == ready), "{}", gate.stderr());
+    let mut connection = gate.connect().await;
+    connection.ask(&gate.request("getPoints", "bot", "memberID=7")).await.is("3").is_miss();
+    connection.ask(&gate.request("getPoints", "bot", "memberID=7").chunked(3)).await.is("3").is_hit();
+    connection.ask(&Request::post("/getPoints", "memberID=7")).await.is_refused(401, NO_KEY);
+    let bad = gate.request("getPoints", "bot", "memberID=7").header("Content-Length", "3");
+    connection.ask(&bad).await.is_refused(400, MALFORMED);
+    connection.is_closed().await;
+}
+
+#[tokio::test]
+async fn both_versions_are_spoken_and_http_1_1_where_no_protocol_is_asked_for() {
+    let gate = gate().start().await;
+    let certificate = String::from_utf8(gate.world().read("cert.pem")).unwrap();
+    for version in [&version::TLS13, &version::TLS12] {
+        for (offered, chosen) in
+            [(&["h2", "http/1.1"][..], Some("h2")), (&["http/1.1"][..], Some("http/1.1")), (&[][..], None)]
+        {
+            let client = TlsClient::speaking(&[version], &[&certificate], offered);
+            let stream = client.connect(gate.address()).await.unwrap();
+            let session = stream.get_ref().1;
+            assert_eq!(session.protocol_version(), Some(version.version));
+            assert_eq!(session.alpn_protocol(), chosen.map(str::as_bytes));
+            let request = gate.request("getPoints", "bot", "memberID=7");
+            if chosen == Some("h2") {
+                Http2::over(stream).await.ask(&request).await.is("3");
+            } else {
+                Connection::over(stream).ask(&request).await.is("3");
+            }
+        }
+        let client = TlsClient::speaking(&[version], &[&certificate], &["spdy/3"]);
+        client.connect(gate.address()).await.expect_err("no protocol in common");
+    }
+}
+
+#[tokio::test]
+async fn an_outdated_tls_is_refused() {
+    let gate = gate().start().await;
+    // A greeting of TLS 1.1 that offers RSA with AES-CBC.
+    let hello = [&[0x03, 0x02][..], &[7; 32], &[0], &[0, 2, 0, 0x2f], &[1, 0], &[0, 0]].concat();
+    let length = u8::try_from(hello.len()).unwrap();
+    let record = [&[0x16, 0x03, 0x01, 0, length + 4, 1, 0, 0, length][..], &hello].concat();
+    let mut stream = TcpStream::connect(gate.address()).await.unwrap();
+    stream.write_all(&record).await.unwrap();
+    let answer = rest(&mut stream).await;
+    assert_eq!(answer.first(), Some(&0x15), "an alert: {answer:?}");
+    gate.get_points("bot", "7").await.is("3");
+}
+
+#[tokio::test]
+async fn plain_http_on_a_tls_port_is_not_answered_and_harms_nobody() {
+    let gate = gate().start().await;
+    let mut kept = gate.connect().await;
+    for bytes in [gate.request("setPoints", "bot", "memberID=7&amount=9").bytes(), b"\x00\xff junk\r\n\r\n".to_vec()] {
+        let mut stream = TcpStream::connect(gate.address()).await.unwrap();
+        stream.write_all(&bytes).await.unwrap();
+        let answer = rest(&mut stream).await;
+        assert!(!answer.starts_with(b"HTTP"), "{}", String::from_utf8_lossy(&answer));
+    }
+    kept.ask(&gate.request("getPoints", "bot", "memberID=7")).await.is("3");
+}
+
+#[tokio::test]
+async fn a_handshake_that_stalls_ends_and_holds_up_nobody() {
+    let gate = gate().set("server.header_timeout", r#""300ms""#).start().await;
+    let mut silent = TcpStream::connect(gate.address()).await.unwrap();
+    let mut halfway = TcpStream::connect(gate.address()).await.unwrap();
+    halfway.write_all(&[0x16, 0x03, 0x01, 0x01, 0x00, 1, 0]).await.unwrap();
+    gate.get_points("bot", "7").await.is("3");
+    rest(&mut silent).await;
+    rest(&mut halfway).await;
+    // And one that shakes hands and says no more has no time of its own.
+    for alpn in ["http/1.1", "h2"] {
+        let mut stream = gate.tls(&[alpn]).await;
+        let mut said = Vec::new();
+        let _ = timeout(PATIENCE, stream.read_to_end(&mut said)).await.expect("it was kept");
+    }
+}
+
+#[tokio::test]
+async fn a_connection_has_its_place_before_it_shakes_hands() {
+    let gate = gate().set("server.max_connections_per_address", "2").start().await;
+    let (_a, _b) =
+        (TcpStream::connect(gate.address()).await.unwrap(), TcpStream::connect(gate.address()).await.unwrap());
+    eventually(PATIENCE, "the third is turned away", || async {
+        let Ok(mut third) = TcpStream::connect(gate.address()).await else { return false };
+        let mut byte = [0];
+        matches!(timeout(ONE_SECOND, third.read(&mut byte)).await, Ok(Ok(0) | Err(_)))
+    })
+    .await;
+    eventually(PATIENCE, "it is told", || async { gate.stderr().contains("max_connections_per_address") }).await;
+}
+
+#[tokio::test]
+async fn a_stop_waits_for_no_handshake() {
+    let mut gate =
+        gate().set("server.header_timeout", r#""60s""#).set("server.drain_timeout", r#""60s""#).start().await;
+    let mut silent = TcpStream::connect(gate.address()).await.unwrap();
+    gate.get_points("bot", "7").await.is("3"); // accepted after it
+    assert_eq!(gate.stop().await, Some(0));
+    rest(&mut silent).await;
+}
+
+#[tokio::test]
+async fn a_unix_socket_stays_plain() {
+    let gate = gate().set("server.listen", r#"["127.0.0.1:0", "unix:gate.sock"]"#).start().await;
+    gate.get_points("bot", "7").await.is("3");
+    let socket = tokio::net::UnixStream::connect(gate.world().path("gate.sock")).await.unwrap();
+    Connection::over(socket).ask(&gate.request("getPoints", "bot", "memberID=7")).await.is("3");
+}

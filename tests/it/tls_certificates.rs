@@ -1,0 +1,137 @@
+//! Contract section 3, `server.tls`: the two files, and what becomes of a change of theirs.
+
+use std::os::unix::fs::PermissionsExt;
+
+use nix::sys::signal::Signal;
+
+use crate::support::*;
+
+const TLS: &str = "[server]\nlisten = [\"127.0.0.1:0\"]\n\
+                   tls = { certificate = \"cert.pem\", private_key = \"key.pem\" }\n[admin]\nlisten = \"\"\n";
+
+#[tokio::test]
+async fn files_that_cannot_be_used_end_check_and_serve_and_are_named() {
+    let (good, other) = (Identity::new(), Identity::new());
+    let broken = good.certificate.replace("MII", "NII");
+    assert_ne!(broken, good.certificate);
+    let cases: [(&str, Option<&str>, Option<&str>, &str); 8] = [
+        ("no certificate", None, Some(&good.private_key), "cert.pem"),
+        ("no key", Some(&good.certificate), None, "key.pem"),
+        ("an empty certificate", Some(""), Some(&good.private_key), "cert.pem"),
+        ("an empty key", Some(&good.certificate), Some(""), "key.pem"),
+        ("a key for a certificate", Some(&good.private_key), Some(&good.private_key), "cert.pem"),
+        ("a certificate for a key", Some(&good.certificate), Some(&good.certificate), "key.pem"),
+        ("a broken certificate", Some(&broken), Some(&good.private_key), "cert.pem"),
+        ("another's key", Some(&good.certificate), Some(&other.private_key), "key.pem"),
+    ];
+    for (what, certificate, key, named) in cases {
+        let world = World::new(TLS);
+        certificate.map(|text| world.write("cert.pem", text));
+        key.map(|text| world.write("key.pem", text));
+        world.run(&["check"]).failed(2).names(&[named, "server.tls"]);
+        let mut process = world.serve(&[]);
+        assert_eq!(process.exit().await, Some(2), "{what}: {}", process.stderr());
+        let told = process.stderr();
+        assert!(told.contains(named) && !told.contains("ready"), "{what}: {told}");
+        assert!(!told.contains("PRIVATE KEY") || key == Some(""), "{what}: {told}");
+    }
+    let world = World::new(TLS);
+    world.put_identity(&good);
+    let report = world.run(&["check"]).done().stdout;
+    assert!(report.contains("cert.pem"), "{report}");
+}
+
+#[test]
+fn tls_that_nothing_would_speak_is_refused() {
+    let world = World::new(&TLS.replace("127.0.0.1:0", "unix:gate.sock"));
+    world.put_identity(&Identity::new());
+    world.run(&["check"]).failed(2).names(&["server.tls", "no TCP address"]);
+}
+
+#[tokio::test]
+async fn a_key_that_everybody_may_read_is_told_of() {
+    for (mode, told) in [(0o644, true), (0o640, false)] {
+        let world = World::new(TLS);
+        world.put_identity(&Identity::new());
+        let permissions = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(world.path("key.pem"), permissions).unwrap();
+        assert_eq!(world.run(&["check"]).done().stdout.contains("chmod"), told, "{mode:o}");
+        let mut process = world.serve(&[]);
+        process.ready().await;
+        process.signal(Signal::SIGTERM);
+        process.exit().await;
+        assert_eq!(process.stderr().contains("chmod"), told, "{mode:o}: {}", process.stderr());
+    }
+}
+
+/// What a new connection is shown, by whoever of these is trusted.
+async fn certificate_shown(gate: &TestGateway, of: &[&Identity]) -> Vec<u8> {
+    let trusted: Vec<&str> = of.iter().map(|identity| identity.certificate.as_str()).collect();
+    shown(&TlsClient::new(&trusted, &["http/1.1"]).connect(gate.address()).await.unwrap())
+}
+
+async fn says(gate: &TestGateway, what: &str) {
+    eventually(PATIENCE, what, || async { gate.stderr().contains(what) }).await;
+}
+
+#[tokio::test]
+async fn a_new_certificate_is_shown_without_a_connection_being_dropped() {
+    let mut gate = TestGateway::builder().tls().key("bot").points("7", 3).start().await;
+    let request = gate.request("getPoints", "bot", "memberID=7");
+    let (mut kept, mut kept_2) = (gate.connect().await, gate.http2().await);
+    kept.ask(&request).await.is("3");
+    kept_2.ask(&request).await.is("3");
+    let certificate = String::from_utf8(gate.world().read("cert.pem")).unwrap();
+    let first = Identity { certificate, private_key: String::new() };
+    let before = certificate_shown(&gate, &[&first]).await;
+
+    let second = Identity::new();
+    gate.world().put_identity(&second);
+    gate.process().signal(Signal::SIGHUP);
+    eventually(PATIENCE, "the second certificate", || async {
+        certificate_shown(&gate, &[&first, &second]).await != before
+    })
+    .await;
+    let after = certificate_shown(&gate, &[&second]).await;
+
+    // Without a signal as well, once both files stand still; halfway the pair does not match.
+    let third = Identity::new();
+    gate.world().write("cert.pem", &third.certificate);
+    says(&gate, "is not the key of the certificate").await;
+    assert_eq!(certificate_shown(&gate, &[&second]).await, after);
+    gate.world().write("key.pem", &third.private_key);
+    eventually(PATIENCE, "the third certificate", || async {
+        certificate_shown(&gate, &[&second, &third]).await != after
+    })
+    .await;
+    kept.ask(&request).await.is("3");
+    kept_2.ask(&request).await.is("3");
+}
+
+#[tokio::test]
+async fn a_pair_that_cannot_be_used_leaves_everything_as_it_was() {
+    let mut gate = TestGateway::builder().tls().key("bot").set("answers.key_command", r#""/old""#).start().await;
+    let certificate = String::from_utf8(gate.world().read("cert.pem")).unwrap();
+    let mut client = Connection::over(gate.tls(&["http/1.1"]).await);
+    gate.world().write("cert.pem", "no certificate");
+    let config = String::from_utf8(gate.world().read("gateway.toml")).unwrap();
+    gate.world().write("gateway.toml", config.replace("/old", "/new"));
+    gate.process().signal(Signal::SIGHUP);
+    says(&gate, "holds no certificate").await;
+    let no_key = Request::bare("POST", "/getPoints");
+    let old = "01 | No api key provided! Create it using: /old";
+    client.ask(&no_key).await.is_refused(401, old);
+    let identity = Identity { certificate, private_key: String::new() };
+    certificate_shown(&gate, &[&identity]).await;
+}
+
+#[tokio::test]
+async fn tls_cannot_be_switched_on_while_running_and_that_is_said() {
+    let mut gate = TestGateway::builder().key("bot").start().await;
+    let config = String::from_utf8(gate.world().read("gateway.toml")).unwrap();
+    let tls = "[server]\ntls = { certificate = \"c.pem\", private_key = \"k.pem\" }\n";
+    gate.world().write("gateway.toml", config.replace("[server]\n", tls));
+    gate.process().signal(Signal::SIGHUP);
+    says(&gate, "server.tls").await;
+    gate.get_points("bot", "7").await.is("0");
+}
