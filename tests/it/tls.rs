@@ -103,7 +103,9 @@ async fn a_handshake_that_stalls_ends_and_holds_up_nobody() {
 
 #[tokio::test]
 async fn a_connection_has_its_place_before_it_shakes_hands() {
-    let gate = gate().set("server.max_connections_per_address", "2").start().await;
+    // The two are to keep their places for as long as the test lasts.
+    let gate =
+        gate().set("server.max_connections_per_address", "2").set("server.header_timeout", r#""60s""#).start().await;
     let (_a, _b) =
         (TcpStream::connect(gate.address()).await.unwrap(), TcpStream::connect(gate.address()).await.unwrap());
     eventually(PATIENCE, "the third is turned away", || async {
