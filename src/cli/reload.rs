@@ -12,7 +12,7 @@ use crate::origin::{self, HttpOrigin, Origin};
 use crate::store::SqliteStore;
 
 /// The files beside the configuration that it is made of: the key file, and those of TLS.
-fn files_of(config: &Config) -> Vec<PathBuf> {
+pub(super) fn files_of(config: &Config) -> Vec<PathBuf> {
     let keys = match &config.keys {
         Keys::File(path) => Some(path.clone()),
         Keys::Store | Keys::Origin { .. } => None,

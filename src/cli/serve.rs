@@ -7,7 +7,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::demo::Demo;
 use super::error::CommandError;
-use super::reload::Reloader;
+use super::reload::{Reloader, files_of};
 use super::watch::{self, Watch};
 use super::{Failure, runtime};
 use crate::clock::{Clock, Tick};
@@ -36,19 +36,22 @@ const DRAIN_LOOK: Duration = Duration::from_millis(5);
 
 /// Runs the gateway until SIGTERM or SIGINT.
 pub(super) fn run(named: Option<PathBuf>, demo: bool) -> Result<(), Failure> {
+    // Before anything is read: what changes from here on is seen.
+    let watch = Watch::over([named.clone().unwrap_or_else(|| config::DEFAULT_FILE.into())]);
     let mut loaded = config::load(named.as_deref())?;
     let _log = telemetry::init(&loaded.config.log);
     telemetry::tell_of_panics();
     let demo = if demo { Some(Demo::prepare(&mut loaded.config)?) } else { None };
     let runtime = runtime()?;
-    let served = runtime.block_on(serve(named, loaded, demo));
+    let served = runtime.block_on(serve(named, loaded, demo, watch));
     // A look-up of a name that hangs is not waited for.
     runtime.shutdown_background();
     served
 }
 
-async fn serve(named: Option<PathBuf>, loaded: Loaded, demo: Option<Demo>) -> Result<(), Failure> {
+async fn serve(named: Option<PathBuf>, loaded: Loaded, demo: Option<Demo>, mut watch: Watch) -> Result<(), Failure> {
     let Loaded { config, notices, path } = loaded;
+    watch.look_at_too(files_of(&config));
     for notice in &notices {
         tracing::warn!("{notice}");
     }
@@ -128,7 +131,7 @@ async fn serve(named: Option<PathBuf>, loaded: Loaded, demo: Option<Demo>) -> Re
             access.iter().for_each(|access| access.reopen());
             decisions.iter().for_each(|decisions| decisions.reopen());
         };
-        serve_until_stopped(&reloader, &reopen, &mut signals).await;
+        serve_until_stopped(&reloader, watch, &reopen, &mut signals).await;
     } else {
         while let Heard::Reload = signals.next().await {}
     }
@@ -156,12 +159,14 @@ async fn serve(named: Option<PathBuf>, loaded: Loaded, demo: Option<Demo>) -> Re
 
 /// Reloads on SIGHUP and where a file changed, until a signal says stop. On SIGHUP, logs that were
 /// moved away are begun anew by `reopen`.
-async fn serve_until_stopped(reloader: &Reloader, reopen: &dyn Fn(), signals: &mut Signals) {
-    let mut watch = Watch::over(reloader.files());
+async fn serve_until_stopped(reloader: &Reloader, mut watch: Watch, reopen: &dyn Fn(), signals: &mut Signals) {
+    let mut again = false;
     let mut look = tokio::time::interval(watch::LOOK);
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     loop {
         tokio::select! {
+            biased;
+            () = std::future::ready(()), if again => {}
             heard = signals.next() => match heard {
                 Heard::Stop => return,
                 Heard::Reload => reopen(),
@@ -170,6 +175,7 @@ async fn serve_until_stopped(reloader: &Reloader, reopen: &dyn Fn(), signals: &m
                 continue;
             },
         }
+        again = false;
         // Before the files are read: what changes after this is seen.
         watch = Watch::over(reloader.files());
         let reloaded = async {
@@ -178,7 +184,10 @@ async fn serve_until_stopped(reloader: &Reloader, reopen: &dyn Fn(), signals: &m
         };
         // A file that takes for ever to be read holds no stop up.
         let stopped = async {
-            while let Heard::Reload = signals.next().await {}
+            while let Heard::Reload = signals.next().await {
+                reopen();
+                again = true;
+            }
             Some(())
         };
         let stop = tokio::select! {
