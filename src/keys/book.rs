@@ -317,4 +317,15 @@ mod tests {
         assert_eq!(realm(&first, b"a"), realm(&second, b"a"));
         assert_ne!(realm(&second, b"a"), realm(&second, b"b"));
     }
+
+    #[test]
+    fn a_key_taken_away_amid_requests_and_put_back_has_them_under_way_still() {
+        let first = Book::new(vec![listed("a", "g")], &limits(2), &Book::default(), Tick(0), 0);
+        let request = first.find(&Digest::of(b"a"), never).unwrap().begin();
+        let without = Book::new(vec![], &limits(2), &first, Tick(0), 0);
+        let back = Book::new(vec![listed("a", "g")], &limits(2), &without, Tick(0), 0);
+        assert_eq!(back.find(&Digest::of(b"a"), never).unwrap().begin().others(), 1);
+        drop(request);
+        assert_eq!(back.find(&Digest::of(b"a"), never).unwrap().begin().others(), 0);
+    }
 }

@@ -11,16 +11,6 @@ fn gate() -> Builder {
     TestGateway::builder().tls().key("bot").points("7", 3)
 }
 
-fn header(gate: &TestGateway, path: &str) -> Vec<u8> {
-    block(&[
-        (":method", "POST"),
-        (":scheme", "https"),
-        (":authority", "guildgate.test"),
-        (":path", path),
-        ("authorization", gate.secret("bot")),
-    ])
-}
-
 /// Sends what `make` makes until the gateway takes no more, and sees it end the connection.
 async fn is_ended(gate: &TestGateway, what: &str, mut make: impl FnMut(u32) -> Vec<u8>) {
     let mut frames = gate.frames().await;

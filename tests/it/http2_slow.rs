@@ -12,16 +12,6 @@ fn gate() -> Builder {
     TestGateway::builder().tls().key("bot").points("7", 3)
 }
 
-fn header(gate: &TestGateway, path: &str) -> Vec<u8> {
-    block(&[
-        (":method", "POST"),
-        (":scheme", "https"),
-        (":authority", "guildgate.test"),
-        (":path", path),
-        ("authorization", gate.secret("bot")),
-    ])
-}
-
 #[tokio::test]
 async fn a_peer_that_does_not_greet_is_let_go() {
     let gate = gate().set("server.header_timeout", r#""300ms""#).start().await;

@@ -3,7 +3,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::client::TlsStream;
 
-use super::PATIENCE;
+use super::{PATIENCE, TestGateway};
 
 pub const DATA: u8 = 0;
 pub const HEADERS: u8 = 1;
@@ -40,6 +40,17 @@ pub struct Frames {
 pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let [_, a, b, c] = u32::try_from(payload.len()).unwrap().to_be_bytes();
     [&[a, b, c, kind, flags][..], &stream.to_be_bytes(), payload].concat()
+}
+
+/// The header block of a request with the key `bot`, its body still to come.
+pub fn header(gate: &TestGateway, path: &str) -> Vec<u8> {
+    block(&[
+        (":method", "POST"),
+        (":scheme", "https"),
+        (":authority", "guildgate.test"),
+        (":path", path),
+        ("authorization", gate.secret("bot")),
+    ])
 }
 
 /// A header block that uses no table and no Huffman code.
