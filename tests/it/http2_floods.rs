@@ -110,18 +110,11 @@ async fn a_field_that_is_told_once_and_used_a_thousand_times_is_no_bomb() {
     // Put into the table once (4,000 bytes), then named by one byte each: 16,000 times.
     let bomb = [&header[..], &[0x40, 1, b'x', 127], &[0xa1, 0x1e], &[b'y'; 4000], &vec![0xbe; 16_000 - 4500]].concat();
     let mut frames = gate.frames().await;
-    let before = resident(&gate);
+    let before = gate.resident_kib();
     frames.send(frame(HEADERS, END_HEADERS | END_STREAM, 1, &bomb)).await;
     assert_ne!(frames.ends().await, Some(0));
-    assert!(resident(&gate) < before + 8 * 1024, "KiB before: {before}, after: {}", resident(&gate));
+    assert!(gate.resident_kib() < before + 8 * 1024, "KiB before: {before}, after: {}", gate.resident_kib());
     gate.get_points("bot", "7").await.is("3");
-}
-
-/// KiB of memory that the gateway holds.
-fn resident(gate: &TestGateway) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", gate.process_id())).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
 #[tokio::test]

@@ -9,12 +9,6 @@ use crate::support::*;
 
 const RELOADS: usize = 1000;
 
-fn resident_kib(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find(|l| l.starts_with("VmRSS:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
-}
-
 /// Asks for the same member until told to stop; every answer must be the right one.
 async fn load(gate: &TestGateway, stop: Arc<AtomicBool>, answered: Arc<AtomicU64>) -> tokio::task::JoinHandle<()> {
     let mut connection = gate.connect().await;
@@ -38,7 +32,6 @@ async fn a_thousand_reloads_under_load_fail_no_request_refill_no_bucket_and_take
         .set("log.access", r#""""#)
         .start()
         .await;
-    let pid = gate.process().id();
     let two = String::from_utf8(gate.world().read("gateway.toml")).unwrap();
     let five = two.replace("burst = 2\n", "burst = 5\n");
     assert_ne!(two, five);
@@ -68,7 +61,7 @@ async fn a_thousand_reloads_under_load_fail_no_request_refill_no_bucket_and_take
             assert!(std::time::Instant::now() < end, "reload {n} is not in force");
         }
         if n % 250 == 249 {
-            resident.push(resident_kib(pid));
+            resident.push(gate.resident_kib());
         }
     }
     stop.store(true, Ordering::Relaxed);

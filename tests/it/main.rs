@@ -14,6 +14,7 @@ mod wire_parameters;
 mod wire_refusals;
 mod wire_upstream;
 
+mod origin_at_its_worst;
 mod upstream_health;
 mod upstream_tls;
 mod upstreams;

@@ -68,10 +68,6 @@ impl TestGateway {
         &mut self.process
     }
 
-    pub fn process_id(&self) -> u32 {
-        self.process.id()
-    }
-
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -82,6 +78,18 @@ impl TestGateway {
 
     pub fn origin_mut(&mut self) -> &mut ScriptedOrigin {
         self.origin.as_mut().expect("this gateway has no HTTP origin")
+    }
+
+    /// The origin, for a test that goes on using it while others use the gateway.
+    pub fn take_origin(&mut self) -> ScriptedOrigin {
+        self.origin.take().expect("this gateway has no HTTP origin")
+    }
+
+    /// Memory of the gateway's process that is in RAM, in KiB.
+    pub fn resident_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
     }
 
     /// The key itself, by the name the test gave it.

@@ -33,6 +33,9 @@ pub enum Act {
     Raw(Vec<u8>),
     /// Waits up to so many milliseconds before it looks at its memory, and again after.
     Jitter(u64),
+    /// Begins a 200 and pours so much of a body after it, as long as somebody takes it; its memory
+    /// stays as it is.
+    Pour { bytes: u64 },
 }
 
 /// Where an answer is cut.

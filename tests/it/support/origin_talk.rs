@@ -59,6 +59,9 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, number: usiz
     let mut unread = Vec::new();
     while let Some(seen) = next_request(&mut stream, &mut unread, number, &mut close_idle).await {
         let act = shared.met(&seen);
+        if let Act::Pour { bytes } = act {
+            return pour(&mut stream, bytes).await;
+        }
         let Some(answer) = perform(act, &seen, &shared).await else { return };
         if stream.write_all(&answer.bytes).await.is_err() || answer.close {
             return;
@@ -93,6 +96,7 @@ async fn perform(act: Act, seen: &Seen, shared: &Shared) -> Option<Bytes> {
         Act::Cut(cut) => cut_at(cut, normal(shared.perform(seen)).bytes),
         Act::Say(status, headers, body) => Some(whole(status, headers, &body)),
         Act::Raw(bytes) => Some(Bytes { bytes, close: true }),
+        Act::Pour { .. } => None, // poured, not performed
         Act::Jitter(max_ms) => {
             tokio::time::sleep(shared.some_of(max_ms)).await;
             let answer = normal(shared.perform(seen));
@@ -107,6 +111,18 @@ fn whole(status: u16, headers: &str, body: &[u8]) -> Bytes {
         format!("HTTP/1.1 {status} Some Reason\r\nContent-Length: {}\r\n{headers}\r\n", body.len()).into_bytes();
     bytes.extend(body);
     Bytes { bytes, close: false }
+}
+
+async fn pour<S: AsyncWrite + Unpin>(stream: &mut S, bytes: u64) {
+    const PIECE: [u8; 64 * 1024] = [b'7'; 64 * 1024];
+    let header = format!("HTTP/1.1 200 OK\r\nContent-Length: {bytes}\r\n\r\n");
+    let mut poured = stream.write_all(header.as_bytes()).await;
+    for _ in 0..bytes / PIECE.len() as u64 {
+        if poured.is_err() {
+            return;
+        }
+        poured = stream.write_all(&PIECE).await;
+    }
 }
 
 fn cut_at(cut: Cut, mut bytes: Vec<u8>) -> Option<Bytes> {
