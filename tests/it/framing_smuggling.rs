@@ -1,5 +1,6 @@
 //! Regression tests for faults of the framework below: each was a way to have bytes taken for
-//! something that they are not, and each would be a fault of ours as well.
+//! something that they are not, and each would be a fault of ours as well. The origin counts what
+//! reaches it. (CVE-2025-8671 and the floods like it are in `http2_floods`.)
 
 use crate::support::*;
 
@@ -9,7 +10,7 @@ fn hidden(gate: &TestGateway) -> Vec<u8> {
 }
 
 async fn gate() -> TestGateway {
-    TestGateway::builder().key("bot").points("7", 3).start().await
+    TestGateway::before_http().key("bot").points("7", 3).start().await
 }
 
 #[tokio::test]
@@ -34,12 +35,13 @@ async fn the_body_of_what_was_refused_early_is_not_the_next_request() {
             gate.get_points("bot", "7").await.is("3");
         }
     }
+    assert_eq!((gate.origin().asked("setPoints"), gate.origin().asked("getPoints")), (0, 1), "one miss, then hits");
 }
 
 #[tokio::test]
 async fn bytes_behind_a_request_to_upgrade_are_requests_like_any_other() {
     // CVE-2026-2833: they were passed through before the other side had agreed to an upgrade.
-    let gate = TestGateway::before_http().key("bot").points("7", 3).start().await;
+    let gate = gate().await;
     let upgrade =
         gate.request("getPoints", "bot", "memberID=7").header("Connection", "Upgrade").header("Upgrade", "websocket");
     let refused = Request::post("/setPoints", "memberID=7&amount=666");
@@ -79,6 +81,10 @@ async fn a_body_has_its_length_from_one_field_or_is_empty() {
         ("1.1", "xchunked"),
         ("1.1", "chunked;q=1"),
         ("1.1", "\"chunked\""),
+        ("1.1", "chunked, chunked"),
+        ("1.1", "chunked\r\nTransfer-Encoding: identity"),
+        ("1.1", "identity\r\nTransfer-Encoding: chunked"),
+        ("1.1", "chunked\r\nContent-Length: 5"),
     ] {
         let head = format!(
             "POST /setPoints HTTP/{version}\r\nHost: h\r\nAuthorization: {key}\r\nTransfer-Encoding: {coding}\r\n\r\n"
@@ -90,18 +96,17 @@ async fn a_body_has_its_length_from_one_field_or_is_empty() {
         connection.is_closed().await;
     }
     gate.get_points("bot", "7").await.is("3");
+    assert_eq!((gate.origin().seen().len(), gate.origin().asked("setPoints")), (1, 0));
 }
 
 #[tokio::test]
 async fn an_answer_is_held_for_its_guild_and_not_for_its_path() {
     // CVE-2026-2836: the cache's key was the path alone, whoever and whichever host was asked for.
-    let gate = TestGateway::builder()
-        .key("bot")
-        .key_of_guild("other", "999")
-        .points("7", 3)
-        .line(r#"{"guild":"999","member":"7","name":"Eve","points":77}"#)
-        .start()
-        .await;
+    let gate = TestGateway::before_http().key("bot").key_of_guild("other", "999").start().await;
+    for (key, guild, points) in [("bot", GUILD, 3), ("other", "999", 77)] {
+        gate.origin().let_in(gate.secret(key), guild);
+        gate.origin().put_points_in(guild, "7", points);
+    }
     for _ in ["misses", "hits"] {
         for (key, points) in [("bot", "3"), ("other", "77")] {
             gate.get_points(key, "7").await.is(points);
@@ -110,4 +115,5 @@ async fn an_answer_is_held_for_its_guild_and_not_for_its_path() {
             gate.send(&request.header("X-Forwarded-Host", "evil.test")).await.is(points).is_hit();
         }
     }
+    assert_eq!(gate.origin().asked("getPoints"), 2, "once for each guild");
 }
