@@ -1,13 +1,14 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::answers::{EntryKey, Realm};
 use crate::clock::Tick;
 use crate::model::MemberId;
 use crate::sync::{AtomicU64, Ordering};
 use crate::wire::Read;
 
-/// Epochs for every member and read there can be: 512 KiB, whatever is asked. A collision costs
-/// one needless miss, never a stale answer.
+/// Epochs for every realm, member and read there can be: 512 KiB, whatever is asked. A collision
+/// costs one needless miss, never a stale answer.
 const EPOCHS: usize = 1 << 16;
 
 /// Members' unsettled writes, by hash: 64 KiB. A collision costs a miss as well.
@@ -15,7 +16,7 @@ const UNSETTLED: usize = 1 << 12;
 
 /// The fence between writes and fills. Whoever asks the origin takes an [`Epoch`] first; what came
 /// back stands only while that epoch does. A write moves the epoch before and after it asks the
-/// origin, and so reaches every guild and key under which the member's answers are held.
+/// origin, and so reaches the member's answers wherever they are held, as far as its [`Reach`] goes.
 pub struct Fence {
     epochs: Box<[AtomicU64]>,
     /// Added to every epoch, so that moving it moves all of them.
@@ -25,15 +26,25 @@ pub struct Fence {
 
 /// Writes of which nobody can say whether they took effect.
 #[derive(Debug)]
-struct Unsettled {
+pub(super) struct Unsettled {
     /// Those the origin has not answered yet.
     under_way: AtomicU64,
     /// The tick until which one that nobody answered may still take effect.
     until: AtomicU64,
 }
 
-/// What an answer was asked under. Equal epochs of one member and read mean that nothing changed
-/// in between: both parts only grow, so their sum is equal only if both are.
+/// Whose answers a change of a member reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// One realm's: the same member's answers in other guilds stay.
+    Realm(Realm),
+    /// Every realm's.
+    All,
+}
+
+/// What an answer was asked under. Equal epochs of one entry mean that nothing changed in between:
+/// all three parts (the realm's member, the member, everything) only grow, so their sum is equal only
+/// if each is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Epoch(u64);
 
@@ -56,30 +67,33 @@ impl Fence {
     }
 
     /// The epoch that an answer asked for from now on belongs to.
-    pub fn epoch(&self, member: MemberId, read: Read) -> Epoch {
-        Epoch(self.slot(member, read).load(Ordering::SeqCst).wrapping_add(self.all.load(Ordering::SeqCst)))
+    pub fn epoch(&self, at: &EntryKey) -> Epoch {
+        let read = |reach| self.slot(at.member, at.read, reach).load(Ordering::SeqCst);
+        let everything = self.all.load(Ordering::SeqCst);
+        Epoch(read(Reach::Realm(at.realm)).wrapping_add(read(Reach::All)).wrapping_add(everything))
     }
 
     /// Whether an answer asked under `epoch` still stands.
-    pub fn stands(&self, epoch: Epoch, member: MemberId, read: Read) -> bool {
-        self.epoch(member, read) == epoch
+    pub fn stands(&self, epoch: Epoch, at: &EntryKey) -> bool {
+        self.epoch(at) == epoch
     }
 
     /// Begins a setPoints: moves the epoch now, and again when the guard goes.
-    pub fn begin_write(&self, member: MemberId, hold: Duration, now: Tick) -> Write<'_> {
-        self.unsettled_of(member).under_way.fetch_add(1, Ordering::SeqCst);
-        self.move_on(member, Read::Points);
-        Write { fence: self, member, hold, unknown_at: Some(now) }
+    pub fn begin_write(&self, member: MemberId, reach: Reach, hold: Duration, now: Tick) -> Write<'_> {
+        self.unsettled(member, reach).under_way.fetch_add(1, Ordering::SeqCst);
+        self.move_on(member, Read::Points, reach);
+        Write { fence: self, member, reach, hold, unknown_at: Some(now) }
     }
 
     /// What is held of one read is in doubt: a caller is about to be given what may be newer.
-    pub fn overtaken(&self, member: MemberId, read: Read) {
-        self.move_on(member, read);
+    pub fn overtaken(&self, at: &EntryKey, reach: Reach) {
+        self.move_on(at.member, at.read, reach);
     }
 
-    /// Everything known of a member is in doubt: somebody else changed something about it.
+    /// Everything known of a member is in doubt, in every guild: somebody else changed something
+    /// about it.
     pub fn changed(&self, member: MemberId) {
-        Read::ALL.into_iter().for_each(|read| self.move_on(member, read));
+        self.move_all_on(member, Reach::All);
     }
 
     /// Everything is in doubt.
@@ -89,26 +103,46 @@ impl Fence {
 
     /// Whether answers about this member may be kept at `now`: not for a while after a write whose
     /// outcome nobody knows, since it may still take effect.
-    pub fn may_keep(&self, member: MemberId, now: Tick) -> bool {
-        self.unsettled_of(member).until.load(Ordering::SeqCst) <= now.0
+    pub fn may_keep(&self, at: &EntryKey, now: Tick) -> bool {
+        self.reaching(at).iter().all(|unsettled| unsettled.until.load(Ordering::SeqCst) <= now.0)
     }
 
     /// Whether a write to this member may yet take effect, or have taken it unanswered.
-    pub fn is_unsettled(&self, member: MemberId, now: Tick) -> bool {
-        self.unsettled_of(member).under_way.load(Ordering::SeqCst) > 0 || !self.may_keep(member, now)
+    pub fn is_unsettled(&self, at: &EntryKey, now: Tick) -> bool {
+        self.reaching(at).iter().any(|unsettled| unsettled.under_way.load(Ordering::SeqCst) > 0)
+            || !self.may_keep(at, now)
     }
 
-    pub(super) fn move_on(&self, member: MemberId, read: Read) {
-        self.slot(member, read).fetch_add(1, Ordering::SeqCst);
+    pub(super) fn move_on(&self, member: MemberId, read: Read, reach: Reach) {
+        self.slot(member, read, reach).fetch_add(1, Ordering::SeqCst);
     }
 
-    pub(super) fn slot(&self, member: MemberId, read: Read) -> &AtomicU64 {
-        let hash = spread(member.get().wrapping_mul(4).wrapping_add(read.index() as u64));
+    fn move_all_on(&self, member: MemberId, reach: Reach) {
+        Read::ALL.into_iter().for_each(|read| self.move_on(member, read, reach));
+    }
+
+    pub(super) fn slot(&self, member: MemberId, read: Read, reach: Reach) -> &AtomicU64 {
+        let hash = reach.spread(member.get().wrapping_mul(4).wrapping_add(read.index() as u64));
         &self.epochs[hash as usize % self.epochs.len()]
     }
 
-    fn unsettled_of(&self, member: MemberId) -> &Unsettled {
-        &self.unsettled[spread(member.get()) as usize % self.unsettled.len()]
+    pub(super) fn unsettled(&self, member: MemberId, reach: Reach) -> &Unsettled {
+        &self.unsettled[reach.spread(member.get()) as usize % self.unsettled.len()]
+    }
+
+    /// The unsettled writes that reach an entry: those of its realm, and those of all.
+    fn reaching(&self, at: &EntryKey) -> [&Unsettled; 2] {
+        [Reach::Realm(at.realm), Reach::All].map(|reach| self.unsettled(at.member, reach))
+    }
+}
+
+impl Reach {
+    /// A hash of `value` that is another one for each realm.
+    fn spread(self, value: u64) -> u64 {
+        match self {
+            Reach::Realm(Realm(number)) => spread(value ^ spread(number)),
+            Reach::All => spread(value),
+        }
     }
 }
 
@@ -124,6 +158,7 @@ fn spread(value: u64) -> u64 {
 pub struct Write<'f> {
     fence: &'f Fence,
     member: MemberId,
+    reach: Reach,
     hold: Duration,
     /// When the outcome was last found to be unknown: at the start, so that a guard dropped unsaid
     /// (the request was cancelled, or panicked) holds too. `None` once the origin has said.
@@ -144,16 +179,16 @@ impl Write<'_> {
 
 impl Drop for Write<'_> {
     fn drop(&mut self) {
+        let unsettled = self.fence.unsettled(self.member, self.reach);
         if let Some(now) = self.unknown_at {
             // The hold comes before the second move: whoever sees the moved epoch sees the hold.
-            let until = now.plus(self.hold).0;
-            self.fence.unsettled_of(self.member).until.fetch_max(until, Ordering::SeqCst);
-            self.fence.changed(self.member);
+            unsettled.until.fetch_max(now.plus(self.hold).0, Ordering::SeqCst);
+            self.fence.move_all_on(self.member, self.reach);
         } else {
-            self.fence.move_on(self.member, Read::Points);
+            self.fence.move_on(self.member, Read::Points, self.reach);
         }
         // Last: whoever finds no write under way finds the epoch moved.
-        self.fence.unsettled_of(self.member).under_way.fetch_sub(1, Ordering::SeqCst);
+        unsettled.under_way.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

@@ -1,8 +1,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::answers::{Answers, Entry, EntryKey, Landed};
-use super::fence::{Epoch, Fence, Write};
+use super::answers::{Answers, Entry, EntryKey, Landed, Realm};
+use super::fence::{Epoch, Fence, Reach, Write};
 use super::flights::{Flights, Seat};
 use crate::clock::Tick;
 use crate::model::MemberId;
@@ -19,10 +19,20 @@ pub struct Memory {
 /// Whether answers of other realms may be about the same members of the same guild.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Realms {
-    /// A guild has one realm: its readers join each other's flights.
+    /// A guild has one realm: its readers join each other's flights, and its writes are its own.
     Apart,
     /// Two learned keys may be of one guild, and their flights are not each other's.
     MayOverlap,
+}
+
+impl Realms {
+    /// How far a change in `realm` reaches.
+    fn reach(self, realm: Realm) -> Reach {
+        match self {
+            Realms::Apart => Reach::Realm(realm),
+            Realms::MayOverlap => Reach::All,
+        }
+    }
 }
 
 impl Memory {
@@ -44,12 +54,12 @@ impl Memory {
 
     /// The epoch that an answer asked for from now on belongs to.
     pub fn epoch(&self, at: &EntryKey) -> Epoch {
-        self.fence.epoch(at.member, at.read)
+        self.fence.epoch(at)
     }
 
     /// Whether nothing was written since this entry was asked for.
     pub fn stands(&self, at: &EntryKey, entry: &Entry) -> bool {
-        self.fence.stands(entry.epoch, at.member, at.read)
+        self.fence.stands(entry.epoch, at)
     }
 
     /// A seat in the flight that asks for `at`.
@@ -67,13 +77,13 @@ impl Memory {
         if realms == Realms::MayOverlap {
             // What one key is told while a write is under way must not be older for the other
             // afterwards: every answer that lands then overtakes the flights still in the air.
-            self.overtake(&at, now);
+            self.overtake(&at, realms, now);
         }
         if !self.stands(&at, entry) {
-            self.overtake(&at, now);
+            self.overtake(&at, realms, now);
             return false;
         }
-        let keep = entry.keeps() && self.fence.may_keep(at.member, now);
+        let keep = entry.keeps() && self.fence.may_keep(&at, now);
         if keep {
             self.answers.put(at, entry.clone());
         }
@@ -83,14 +93,20 @@ impl Memory {
     /// Before anyone is told an answer that a write overtook: the origin may have looked after that
     /// write took effect, so what may be older is put out of reach, which is what the epoch that
     /// stands holds and asks for, if it began while the write was under way.
-    pub fn overtake(&self, at: &EntryKey, now: Tick) {
-        if self.fence.is_unsettled(at.member, now) {
-            self.fence.overtaken(at.member, at.read);
+    pub fn overtake(&self, at: &EntryKey, realms: Realms, now: Tick) {
+        if self.fence.is_unsettled(at, now) {
+            self.fence.overtaken(at, realms.reach(at.realm));
         }
     }
 
-    /// Begins a setPoints.
-    pub fn begin_write(&self, member: MemberId, hold: Duration, now: Tick) -> Write<'_> {
-        self.fence.begin_write(member, hold, now)
+    /// Begins a setPoints to a member of `realm`.
+    pub fn begin_write(
+        &self,
+        (realm, realms): (Realm, Realms),
+        member: MemberId,
+        hold: Duration,
+        now: Tick,
+    ) -> Write<'_> {
+        self.fence.begin_write(member, realms.reach(realm), hold, now)
     }
 }

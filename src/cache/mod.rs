@@ -10,6 +10,6 @@ mod memory;
 mod tests;
 
 pub use answers::{Entry, EntryKey, Landed, Realm, Use};
-pub use fence::{Epoch, Fence, Write};
+pub use fence::{Epoch, Fence, Reach, Write};
 pub use flights::{Flights, Lead, Seat};
 pub use memory::{Memory, Realms};

@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
 use super::{Gateway, KeySource, State};
+use crate::cache::Realms;
 use crate::keys::{Key, Taught};
 use crate::origin::{Authorization, Question};
 use crate::wire::{Fault, Request, RequestId};
@@ -12,6 +13,13 @@ pub(super) struct Caller<'c> {
     /// Where the key was learned, or may be, from the origin.
     pub(super) taught: Option<&'c Arc<Taught>>,
     pub(super) authorization: Authorization<'c>,
+}
+
+impl Caller<'_> {
+    /// Whether other keys' answers may be about this caller's guild.
+    pub(super) fn realms(&self) -> Realms {
+        if self.taught.is_some() { Realms::MayOverlap } else { Realms::Apart }
+    }
 }
 
 impl Gateway {

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use super::admit::Admitted;
 use super::ask::Caller;
 use super::{CacheUse, Facts, Gateway, State};
-use crate::cache::{Entry, EntryKey, Epoch, Landed, Lead, Realms, Seat, Use};
+use crate::cache::{Entry, EntryKey, Epoch, Landed, Lead, Seat, Use};
 use crate::config::Freshness;
 use crate::model::MemberId;
 use crate::origin::Authorization;
@@ -106,7 +106,7 @@ impl Gateway {
             None => {
                 facts.cache = Some(CacheUse::Asked { stale, stored: false });
                 let answer = self.ask(state, caller, at, self.memory.epoch(&at), facts.id).await;
-                self.memory.overtake(&at, self.now());
+                self.memory.overtake(&at, caller.realms(), self.now());
                 answer
             }
         };
@@ -175,8 +175,7 @@ impl Gateway {
 
     /// Keeps what a caller was answered, if it may be kept.
     pub(super) fn keep(&self, caller: Caller<'_>, at: EntryKey, entry: &Arc<Entry>) -> bool {
-        let realms = if caller.taught.is_some() { Realms::MayOverlap } else { Realms::Apart };
-        self.memory.keep(at, entry, realms, self.now())
+        self.memory.keep(at, entry, caller.realms(), self.now())
     }
 
     /// The stale answer that may stand in for a failed origin (RFC 5861), never across a write.

@@ -16,11 +16,16 @@ impl Gateway {
         amount: i64,
         id: RequestId,
     ) -> Result<Arc<str>, Fault> {
-        let write = self.memory.begin_write(member, state.config.cache.points.ttl, self.now());
+        let (realm, hold) = (caller.key.guild.realm, state.config.cache.points.ttl);
+        let write = self.memory.begin_write((realm, caller.realms()), member, hold, self.now());
         let answer = self.ask_origin(state, caller, Request::SetPoints { member, amount }, id).await;
         match &answer {
             Err(fault) if may_have_happened(*fault) => write.unknown(self.now()),
             Ok(_) | Err(_) => write.settled(),
+        }
+        // A reload may have put the key into another guild meanwhile, whose readers this write concerns.
+        if !std::ptr::eq(state, &**self.state.load()) {
+            self.memory.fence().changed(member);
         }
         answer.map(Into::into)
     }

@@ -152,6 +152,26 @@ async fn guarantee_2_a_write_by_one_key_is_seen_by_every_key() {
 }
 
 #[tokio::test]
+async fn a_write_in_one_guild_leaves_the_same_members_answers_in_another_in_memory() {
+    let gate = TestGateway::before_http().key("bot").key_of_guild("other", "999").start().await;
+    for (key, guild, points) in [("bot", GUILD, 3), ("other", "999", 77)] {
+        gate.origin().let_in(gate.secret(key), guild);
+        gate.origin().put_points_in(guild, "7", points);
+    }
+    gate.get_points("bot", "7").await.is("3").is_miss();
+    gate.get_points("other", "7").await.is("77").is_miss();
+    gate.set_points("bot", "7", 4).await.is("Successfully set 'Ada' points to '4'");
+    gate.get_points("other", "7").await.is("77").is_hit();
+    gate.get_points("bot", "7").await.is("4").is_miss();
+    // One whose outcome nobody knows keeps that guild's answers out of memory, and no other's.
+    gate.origin().next("setPoints", Act::Cut(Cut::AmidBody));
+    gate.set_points("other", "7", 78).await.is_refused(502, NO_ANSWER);
+    gate.get_points("bot", "7").await.is("4").is_hit();
+    gate.get_points("other", "7").await.is("78").is_miss();
+    gate.get_points("other", "7").await.is("78").is_miss();
+}
+
+#[tokio::test]
 async fn guarantee_2_what_others_change_behind_the_gateway_shows_within_the_ttl() {
     let gate = gate().set("cache.points.ttl", r#""300ms""#).start().await;
     gate.get_points("bot", "7").await.is("3");

@@ -10,13 +10,22 @@ pub mod flights;
 #[path = "../../src/cache/memory.rs"]
 pub mod memory;
 
+use std::collections::HashSet;
+
 use answers::Answers;
-use fence::Fence;
+use fence::{Fence, Reach};
 use flights::Flights;
 
-/// A memory of tables so small that the checker can make one for each of its tries.
-pub fn small_memory() -> memory::Memory {
-    memory::Memory { answers: Answers::new(1 << 20), fence: Fence::of(4, 1), flights: Flights::default() }
+/// A memory of tables so small that the checker can make one for each of its tries, in which what
+/// concerns one of these entries alone concerns no other by a collision: that would hide a bug.
+pub fn small_memory(entries: &[answers::EntryKey]) -> memory::Memory {
+    let fence = Fence::of(16, 16);
+    let reaches = || entries.iter().map(|at| Reach::Realm(at.realm)).chain([Reach::All]);
+    let (member, read) = (entries[0].member, entries[0].read);
+    let epochs: HashSet<_> = reaches().map(|reach| std::ptr::from_ref(fence.slot(member, read, reach))).collect();
+    let unsettled: HashSet<_> = reaches().map(|reach| std::ptr::from_ref(fence.unsettled(member, reach))).collect();
+    assert_eq!([epochs.len(), unsettled.len()], [entries.len() + 1; 2], "other entries are needed");
+    memory::Memory { answers: Answers::new(1 << 20), fence, flights: Flights::default() }
 }
 
 /// Puts an entry in, whatever the fence says: a bug.
@@ -35,5 +44,5 @@ pub fn board_any<'m>(
 
 /// The first move alone: a bug.
 pub fn move_once(memory: &memory::Memory, at: &answers::EntryKey) {
-    memory.fence.move_on(at.member, at.read);
+    memory.fence.move_on(at.member, at.read, fence::Reach::Realm(at.realm));
 }

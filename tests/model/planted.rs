@@ -32,3 +32,9 @@ fn joining_a_flight_that_began_before_the_write_is_caught() {
 fn realms_of_one_guild_taken_apart_are_caught() {
     shuttle::check_pct(|| two_realms(Way::RealmsTakenApart), MOST, CHANGES);
 }
+
+#[test]
+#[should_panic(expected = "not linearizable")]
+fn a_write_that_reaches_one_realm_of_a_guild_of_two_is_caught() {
+    shuttle::check_pct(|| two_realms(Way::WriteOfOneRealm), MOST, CHANGES);
+}

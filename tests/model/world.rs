@@ -29,8 +29,10 @@ pub enum Way {
     FillWithoutCheck,
     /// A flight is joined whenever it began.
     JoinOldFlight,
-    /// Learned keys of one guild are treated as if they were of two.
+    /// Learned keys of one guild are treated as if they were of two, by their readers.
     RealmsTakenApart,
+    /// Learned keys of one guild are treated as if they were of two, by their writers.
+    WriteOfOneRealm,
 }
 
 pub struct World {
@@ -55,7 +57,7 @@ fn entry_key(realm: u64) -> EntryKey {
 
 impl World {
     pub fn new(way: Way, realms: Realms) -> Arc<World> {
-        let memory = small_memory();
+        let memory = small_memory(&[0, 1, 2].map(entry_key));
         let first = memory.epoch(&entry_key(0));
         Arc::new(World {
             memory,
@@ -76,7 +78,9 @@ impl World {
             move_once(&self.memory, &entry_key(0));
             self.points.store(points, Ordering::SeqCst);
         } else {
-            let write = self.memory.begin_write(entry_key(0).member, HOUR, NOW);
+            let at = entry_key(0);
+            let written = if self.way == Way::WriteOfOneRealm { Realms::Apart } else { self.realms };
+            let write = self.memory.begin_write((at.realm, written), at.member, HOUR, NOW);
             self.points.store(points, Ordering::SeqCst);
             // Its answer is on the way: long where much is to happen before it is there.
             (0..self.write_takes).for_each(|_| shuttle::thread::yield_now());
@@ -142,7 +146,7 @@ impl World {
                 put_unchecked(&self.memory, at, Arc::new(late));
             }
             Way::RealmsTakenApart => drop(self.memory.keep(at, entry, Realms::Apart, NOW)),
-            Way::Right | Way::NoSecondMove | Way::JoinOldFlight => {
+            Way::Right | Way::NoSecondMove | Way::JoinOldFlight | Way::WriteOfOneRealm => {
                 self.memory.keep(at, entry, self.realms, NOW);
             }
         }

@@ -11,7 +11,7 @@ use crate::wire::Read;
 fn entry(expires: Option<i64>) -> Entry {
     let s = Duration::from_secs;
     let freshness = Freshness { ttl: s(10), stale_while_revalidate: s(5), stale_if_error: s(60) };
-    let epoch = Fence::default().epoch("7".parse().unwrap(), Read::Points);
+    let epoch = Fence::default().epoch(&EntryKey { realm: Realm(1), member: "7".parse().unwrap(), read: Read::Points });
     Entry::new("3", epoch, Tick(0), freshness, expires)
 }
 

@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cache::flights;
-use crate::cache::{Entry, EntryKey, Epoch, Fence, Landed, Realm};
+use crate::cache::{Entry, EntryKey, Epoch, Fence, Landed, Reach, Realm};
 use crate::clock::Tick;
 use crate::config::Freshness;
 use crate::model::MemberId;
@@ -18,7 +18,7 @@ fn key() -> EntryKey {
 }
 
 fn epoch(fence: &Fence) -> Epoch {
-    fence.epoch(key().member, key().read)
+    fence.epoch(&key())
 }
 
 fn answer(text: &str, epoch: Epoch) -> Landed {
@@ -87,7 +87,7 @@ async fn followers_of_a_leader_that_panics_board_again() {
 async fn a_read_after_a_write_does_not_join_a_flight_from_before_it() {
     let (flights, fence) = (Flights::default(), Fence::default());
     let old = lead(flights.board(key(), || epoch(&fence)));
-    fence.begin_write(key().member, Duration::ZERO, Tick(0)).settled();
+    fence.begin_write(key().member, Reach::Realm(key().realm), Duration::ZERO, Tick(0)).settled();
     let new = lead(flights.board(key(), || epoch(&fence)));
     let follower = follow(flights.board(key(), || epoch(&fence)));
     old.land(answer("old", epoch(&fence)));
