@@ -13,6 +13,7 @@ mod keys; // key
 mod limits; // limits
 mod reload; // a new configuration for a running server
 mod serve; // serve
+mod store; // store
 mod watch; // files that changed while serving
 
 use std::io::{self, Write};
@@ -67,6 +68,9 @@ enum Command {
     Import(transfer::ImportArgs),
     /// Writes guilds, members, warns and reviews of the store as JSON Lines
     Export(transfer::ExportArgs),
+    /// The store as a whole: backup, verify
+    #[command(subcommand)]
+    Store(store::StoreCommand),
     /// What recorded traffic says about limits
     #[command(subcommand)]
     Limits(limits::LimitsCommand),
@@ -151,6 +155,7 @@ impl Command {
             Command::Review(command) => on_store(&load()?, async |store, _| command.run(store, &mut out).await),
             Command::Import(args) => on_store(&load()?, async |store, _| args.run(store, &mut out).await),
             Command::Export(args) => on_store(&load()?, async |store, _| args.run(store, &mut out).await),
+            Command::Store(command) => Ok(command.run(&load()?.config.origin.store, &mut out)?),
             Command::Limits(command) => command.run(&mut out),
             Command::Schema => Ok(writeln!(out, "{}", config::schema().trim_end()).map_err(CommandError::from)?),
             Command::Completions { shell } => {

@@ -12,7 +12,7 @@ use std::future::Future;
 use crate::model::{Digest, GuildId, KeyId, MemberId, Review, Scope, Warn};
 
 pub use records::*;
-pub use sqlite::{Settings, SqliteStore};
+pub use sqlite::{Copied, Flaw, Report, Settings, SqliteStore};
 
 /// A place where guilds, keys and members are kept. What it answers is committed; a write that it
 /// acknowledged survives kill -9 and power loss (guarantee 1).

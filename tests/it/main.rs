@@ -62,6 +62,7 @@ mod commands_import;
 mod commands_keys;
 mod commands_limits;
 mod commands_records;
+mod commands_store;
 mod key_life;
 
 mod docs_limits;

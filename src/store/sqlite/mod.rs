@@ -1,6 +1,7 @@
 //! The store in an SQLite file: one writing thread (group commit), readers that do not wait for
 //! it, and a numbered feed of changes for other processes.
 
+mod backup; // store backup
 mod daily; // what is counted of keys in a day
 mod directory; // guilds and keys
 mod failure;
@@ -10,6 +11,7 @@ pub(super) mod open;
 mod readers;
 #[cfg(test)]
 pub(in crate::store) mod tests;
+mod verify; // store verify
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -20,9 +22,12 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::{Change, GuildRecord, KeyRecord, Store, StoreError};
 use crate::model::{GuildId, MemberId, Review, Warn};
+pub use backup::Copied;
 use feed::Feed;
 use readers::Readers;
 use writer::{Fault, Plan, Writer, Writes};
+
+pub use verify::{Flaw, Report};
 
 pub(super) use failure::of as file_failure;
 pub(super) use feed::Marks;
@@ -93,6 +98,19 @@ impl SqliteStore {
     /// Why no store could be opened or made at `path`, as far as a look can tell.
     pub fn obstacle(path: &Path) -> Option<String> {
         open::obstacle(path)
+    }
+
+    /// Copies the store at `from` to `to`, as it is at one moment, while others may go on writing to it
+    /// (its WAL grows by what they write). `to` is replaced whole or not at all, and never a store in
+    /// use. Answers the copy's size in bytes. Blocks.
+    pub fn backup(from: &Path, to: &Path, told: &mut dyn FnMut(Copied)) -> Result<u64, StoreError> {
+        backup::backup(from, to, told)
+    }
+
+    /// Looks at all of the store at `path` for what is wrong with it, and changes nothing. Blocks, for
+    /// as long as reading the whole file takes.
+    pub fn verify(path: &Path) -> Result<Report, StoreError> {
+        verify::verify(path)
     }
 
     /// The store's file.

@@ -77,24 +77,14 @@ pub(super) fn prepare(path: &Path) -> Result<Identity, StoreError> {
     }
     let mut conn = Connection::open_with_flags(path, flags(false)).map_err(|e| failure::of(path, &e))?;
     conn.busy_timeout(OPENING_BUSY).map_err(|e| failure::of(path, &e))?;
-    let shape = || -> rusqlite::Result<(bool, i32, i64)> {
-        let owner = conn.pragma_query_value(None, "application_id", |row| row.get(0))?;
-        let tables = conn.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
-        Ok((conn.is_readonly("main")?, owner, tables))
-    };
-    let (read_only, owner, tables) = shape().map_err(|e| failure::of(path, &e))?;
+    let read_only = conn.is_readonly("main").map_err(|e| failure::of(path, &e))?;
     if read_only {
         return Err(StoreError::Failed(failure::read_only(&path.display())));
     }
     // Refused before anything is written: a database of another program stays as it is.
-    if owner != APPLICATION_ID && (owner != 0 || tables != 0) {
-        return Err(StoreError::Failed(format!(
-            "{} is an SQLite database of another program; name another file for the store",
-            path.display()
-        )));
-    }
+    let owner = refuse_foreign(&conn, path)?;
     refuse_torn(&conn, path, meta.len())?;
-    if owner == 0 {
+    if owner == Owner::Nobody {
         conn.pragma_update(None, "application_id", APPLICATION_ID).map_err(|e| failure::of(path, &e))?;
     }
     let mode: String = conn
@@ -111,9 +101,33 @@ pub(super) fn prepare(path: &Path) -> Result<Identity, StoreError> {
     Identity::of(path).map_err(|e| failed(path, &e))
 }
 
+/// Whose a file is, as it says itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    Guildgate,
+    /// An empty file, in which a store can be made.
+    Nobody,
+}
+
+/// Refuses a database of another program.
+pub(super) fn refuse_foreign(conn: &Connection, path: &Path) -> Result<Owner, StoreError> {
+    let shape = || -> rusqlite::Result<(i32, i64)> {
+        let owner = conn.pragma_query_value(None, "application_id", |row| row.get(0))?;
+        Ok((owner, conn.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?))
+    };
+    match shape().map_err(|e| failure::of(path, &e))? {
+        (APPLICATION_ID, _) => Ok(Owner::Guildgate),
+        (0, 0) => Ok(Owner::Nobody),
+        _ => Err(StoreError::Failed(format!(
+            "{} is an SQLite database of another program; name another file for the store",
+            path.display()
+        ))),
+    }
+}
+
 /// SQLite sees that pages are missing, but not that the last one is cut. Beside a WAL that may be
 /// a crash's doing, which the WAL mends.
-fn refuse_torn(conn: &Connection, path: &Path, size: u64) -> Result<(), StoreError> {
+pub(super) fn refuse_torn(conn: &Connection, path: &Path, size: u64) -> Result<(), StoreError> {
     // SQLite puts it beside the file itself, not beside a link to it.
     let mut wal = fs::canonicalize(path).map_err(|e| failed(path, &e))?.into_os_string();
     wal.push("-wal");
@@ -140,6 +154,15 @@ pub(in crate::store) fn readable(path: &Path, busy: Duration) -> rusqlite::Resul
     let conn = Connection::open_with_flags(path, flags(true))?;
     conn.busy_timeout(busy)?;
     keep_statements(&conn)?;
+    Ok(conn)
+}
+
+/// A connection that sees all and changes nothing. It is not opened as read-only: SQLite would leave
+/// out what the schema demands of each row, and then not look whether it holds.
+pub(super) fn untouching(path: &Path) -> rusqlite::Result<Connection> {
+    let conn = Connection::open_with_flags(path, flags(false))?;
+    conn.busy_timeout(OPENING_BUSY)?;
+    conn.pragma_update(None, "query_only", true)?;
     Ok(conn)
 }
 
@@ -222,7 +245,7 @@ fn failed(path: &Path, error: &io::Error) -> StoreError {
 
 fn migrate(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
     let runner = embedded::migrations::runner();
-    let newest = runner.get_migrations().iter().map(|m| i64::from(m.version())).max().unwrap_or(0);
+    let newest = newest_schema();
     let found = schema_version(conn).map_err(|e| failure::of(path, &e))?;
     if found > newest {
         return Err(StoreError::Failed(format!(
@@ -240,9 +263,13 @@ fn migrate(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
 
 /// Whether the store at `path` has this version's schema. Nothing is changed by looking.
 pub(super) fn is_up_to_date(path: &Path) -> Result<bool, StoreError> {
-    let newest = embedded::migrations::runner().get_migrations().iter().map(|m| i64::from(m.version())).max();
     let found = || schema_version(&readable(path, OPENING_BUSY)?);
-    Ok(found().map_err(|e| failure::of(path, &e))? >= newest.unwrap_or(0))
+    Ok(found().map_err(|e| failure::of(path, &e))? >= newest_schema())
+}
+
+/// The number of the schema that this version writes.
+pub(super) fn newest_schema() -> i64 {
+    embedded::migrations::runner().get_migrations().iter().map(|m| i64::from(m.version())).max().unwrap_or(0)
 }
 
 /// Why no store could be at `path`, as far as that can be told without making one.
@@ -259,7 +286,7 @@ pub(super) fn obstacle(path: &Path) -> Option<String> {
     other.then(|| format!("{} is not a file; name a file for the store", path.display()))
 }
 
-fn schema_version(conn: &Connection) -> rusqlite::Result<i64> {
+pub(super) fn schema_version(conn: &Connection) -> rusqlite::Result<i64> {
     let sql = "SELECT count(*) FROM sqlite_schema WHERE name = 'refinery_schema_history'";
     if conn.query_row(sql, [], |row| row.get::<_, i64>(0))? == 0 {
         return Ok(0);

@@ -1,0 +1,67 @@
+//! `store`: the store's file as a whole.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use clap::Subcommand;
+
+use super::error::CommandError;
+use super::transfer::byte_bar;
+use crate::store::SqliteStore;
+
+/// `guildgate store …`
+#[derive(Debug, Subcommand)]
+pub enum StoreCommand {
+    /// Copies the store to FILE as it is at one moment, while a server goes on writing to it
+    Backup { file: PathBuf },
+    /// Looks for what is wrong with the store, and says what would repair it; changes nothing
+    Verify {
+        /// The file to look at, such as a backup; without it the store of the configuration
+        file: Option<PathBuf>,
+    },
+}
+
+impl StoreCommand {
+    /// Does it to the store at `configured`.
+    pub(super) fn run(self, configured: &Path, out: &mut dyn Write) -> Result<(), CommandError> {
+        match self {
+            StoreCommand::Backup { file } => backup(configured, &file, out),
+            StoreCommand::Verify { file } => verify(file.as_deref().unwrap_or(configured), out),
+        }
+    }
+}
+
+fn backup(from: &Path, to: &Path, out: &mut dyn Write) -> Result<(), CommandError> {
+    let mut bar = None;
+    let size = SqliteStore::backup(from, to, &mut |copied| {
+        if let Some(bar) = bar.get_or_insert_with(|| byte_bar(copied.total)) {
+            bar.set_position(copied.done);
+        }
+    })?;
+    if let Some(bar) = bar.flatten() {
+        bar.finish_and_clear();
+    }
+    Ok(writeln!(out, "{size} bytes written to {}", to.display())?)
+}
+
+fn verify(path: &Path, out: &mut dyn Write) -> Result<(), CommandError> {
+    let report = SqliteStore::verify(path)?;
+    let (schema, newest) = report.schema;
+    let note = match schema.cmp(&newest) {
+        std::cmp::Ordering::Less => format!(", brought up to {newest} when it is next opened"),
+        std::cmp::Ordering::Equal => String::new(),
+        std::cmp::Ordering::Greater => format!(", of a newer Guildgate (this one knows {newest})"),
+    };
+    writeln!(out, "{}: schema {schema}{note}", path.display())?;
+    for (table, rows) in &report.rows {
+        writeln!(out, "{table}: {rows}")?;
+    }
+    for flaw in &report.flaws {
+        writeln!(out, "wrong: {}\n  repair: {}", flaw.what, flaw.repair)?;
+    }
+    match report.flaws.len() {
+        0 => Ok(writeln!(out, "nothing is wrong")?),
+        1 => Err(CommandError::new(format!("something is wrong with {}", path.display()))),
+        flaws => Err(CommandError::new(format!("{flaws} things are wrong with {}", path.display()))),
+    }
+}

@@ -1,0 +1,131 @@
+//! What is wrong with a store, without changing a byte of it.
+
+use std::fs;
+use std::path::Path;
+
+use rusqlite::{Connection, ErrorCode};
+
+use super::open::Owner;
+use super::{failure, open};
+use crate::store::StoreError;
+
+/// Flaws named one by one, of each kind; a file that has more is not mended by hand.
+const MOST_FLAWS: usize = 100;
+
+/// What a look at a whole store found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// The schema of the file, and the one this version writes.
+    pub schema: (i64, i64),
+    /// Tables by name, and how many rows each has. Empty where the file is too damaged to say.
+    pub rows: Vec<(&'static str, u64)>,
+    pub flaws: Vec<Flaw>,
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flaw {
+    pub what: String,
+    /// What would repair it.
+    pub repair: String,
+}
+
+/// A connection to a store of ours that changes nothing: no other file is opened, no schema is
+/// brought up to date.
+pub(super) fn look_into(path: &Path) -> Result<Connection, StoreError> {
+    let there = fs::metadata(path).map_err(|e| StoreError::Failed(format!("{}: {e}", path.display())))?;
+    if !there.is_file() {
+        return Err(StoreError::Failed(format!("{} is not a file", path.display())));
+    }
+    let conn = open::untouching(path).map_err(|e| failure::of(path, &e))?;
+    match open::refuse_foreign(&conn, path)? {
+        Owner::Guildgate => Ok(conn),
+        Owner::Nobody => Err(StoreError::Failed(format!("{} is empty: there is no store in it", path.display()))),
+    }
+}
+
+/// Looks at all of the store at `path`. Blocks, for as long as reading the whole file takes.
+pub(super) fn verify(path: &Path) -> Result<Report, StoreError> {
+    let conn = look_into(path)?;
+    let schema = (open::schema_version(&conn).map_err(|e| failure::of(path, &e))?, open::newest_schema());
+    let mut report = Report { schema, ..Report::default() };
+    if let Err(torn) = open::refuse_torn(&conn, path, fs::metadata(path).map_or(0, |there| there.len())) {
+        report.flaws.push(Flaw { what: torn.to_string(), repair: BACKUP.to_owned() });
+    }
+    // What is damaged may fail the very statement that looks for damage: that is a finding as well.
+    let looks: [fn(&Connection, &mut Report) -> rusqlite::Result<()>; 3] = [integrity, references, count];
+    for look in looks {
+        match look(&conn, &mut report) {
+            Ok(()) => {}
+            Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseCorrupt) => {
+                report.flaws.push(Flaw { what: error.to_string(), repair: BACKUP.to_owned() });
+            }
+            Err(error) => return Err(failure::of(path, &error)),
+        }
+    }
+    Ok(report)
+}
+
+const BACKUP: &str = "stop the server, put a backup in its place, and remove its -wal and -shm";
+
+/// Pages, indexes, and what the schema demands of each row.
+fn integrity(conn: &Connection, report: &mut Report) -> rusqlite::Result<()> {
+    let mut statement = conn.prepare(&format!("PRAGMA integrity_check({MOST_FLAWS})"))?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let what: String = row.get(0)?;
+        if what != "ok" {
+            let repair = repair_of(&what);
+            report.flaws.push(Flaw { what, repair });
+        }
+    }
+    Ok(())
+}
+
+/// What mends a line of SQLite's integrity check.
+fn repair_of(what: &str) -> String {
+    // An index can be made anew from its table; a table cannot.
+    if what.contains("missing from index") || what.contains("entries in index") || what.contains("non-unique entry") {
+        return "stop the server and run REINDEX in the sqlite3 shell".to_owned();
+    }
+    if what.contains("constraint failed") || what.contains("NULL value in") || what.contains(" value in ") {
+        return "that row was not written by Guildgate: correct it in the sqlite3 shell".to_owned();
+    }
+    BACKUP.to_owned()
+}
+
+/// Rows that refer to what is not there: only another program, without foreign keys, leaves any.
+fn references(conn: &Connection, report: &mut Report) -> rusqlite::Result<()> {
+    let mut members = conn.prepare(
+        "SELECT g.id, o.member FROM (SELECT guild, member FROM warn UNION SELECT guild, member FROM review) o \
+         JOIN guild g ON g.no = o.guild LEFT JOIN member m ON m.guild = o.guild AND m.member = o.member \
+         WHERE m.member IS NULL LIMIT ?1",
+    )?;
+    let mut rows = members.query([MOST_FLAWS as i64])?;
+    while let Some(row) = rows.next()? {
+        let (guild, member): (String, i64) = (row.get(0)?, row.get(1)?);
+        report.flaws.push(Flaw {
+            what: format!("guild {guild} has warns or reviews of member {member}, and not the member"),
+            repair: format!("`guildgate member set --guild {guild} --member {member}` makes it anew"),
+        });
+    }
+    let mut guilds = conn.prepare(
+        "SELECT \"table\", count(*) FROM pragma_foreign_key_check WHERE parent = 'guild' GROUP BY \"table\" ORDER BY 1",
+    )?;
+    let mut rows = guilds.query([])?;
+    while let Some(row) = rows.next()? {
+        let (table, count): (String, i64) = (row.get(0)?, row.get(1)?);
+        let what = format!("{count} rows of table {table} are of guilds that are not there");
+        report.flaws.push(Flaw { what, repair: BACKUP.to_owned() });
+    }
+    Ok(())
+}
+
+fn count(conn: &Connection, report: &mut Report) -> rusqlite::Result<()> {
+    for table in ["guild", "member", "warn", "review", "key"] {
+        let sql = format!("SELECT count(*) FROM {table}");
+        let rows: i64 = conn.query_row(&sql, [], |row| row.get(0))?;
+        report.rows.push((table, rows.unsigned_abs()));
+    }
+    Ok(())
+}

@@ -1,0 +1,168 @@
+//! Contract section 2: the store as a whole. `store backup` while the server writes, `store verify` on
+//! what is good, damaged, foreign, old and new.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rusqlite::Connection as Sqlite;
+
+use crate::support::*;
+
+/// A world whose store holds a guild, a member, a warn and a review.
+fn world() -> World {
+    let world = World::plain();
+    let lines = [
+        format!(r#"{{"guild":"{GUILD}","name":"Night Watch"}}"#),
+        format!(r#"{{"guild":"{GUILD}","member":"7","name":"Ada","points":3}}"#),
+        format!(r#"{{"guild":"{GUILD}","member":"7","warn":"1","author":"Mod","reason":"spam","expires":4000000000}}"#),
+        format!(r#"{{"guild":"{GUILD}","member":"7","review":"9","author":"Bo","rating":5,"text":"kind"}}"#),
+    ];
+    world.import(&lines.join("\n")).done();
+    world
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// The points of a member in a store's file.
+fn points(store: &Path, member: i64) -> i64 {
+    let sql = "SELECT coalesce(max(points), 0) FROM member WHERE member = ?1";
+    Sqlite::open(store).unwrap().query_row(sql, [member], |row| row.get(0)).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backup_beside_a_busy_server_is_of_one_moment_and_can_be_served() {
+    let gate = Arc::new(TestGateway::builder().key("bot").points("7", 0).start().await);
+    let stop = Arc::new(AtomicBool::new(false));
+    let writer = tokio::spawn({
+        let (gate, stop) = (gate.clone(), stop.clone());
+        async move {
+            let mut connection = gate.connect().await;
+            let mut amount = 0;
+            while !stop.load(Ordering::Relaxed) {
+                amount += 1;
+                // The first before the second, always: a moment has them equal or one apart.
+                for member in ["7", "8"] {
+                    let body = format!("memberID={member}&amount={amount}");
+                    assert_eq!(connection.ask(&gate.request("setPoints", "bot", &body)).await.status, 200);
+                }
+            }
+            amount
+        }
+    });
+    let backup = gate.world().path("backup.db");
+    let mut last = 0;
+    for _ in 0..5 {
+        let ran = gate.run(&["store", "backup", text(&backup)]).done();
+        assert!(ran.stdout.contains(" bytes written to "), "{ran:#?}");
+        assert!(gate.run(&["store", "verify", text(&backup)]).done().stdout.ends_with("nothing is wrong\n"));
+        let (first, second) = (points(&backup, 7), points(&backup, 8));
+        assert!(first - second == 0 || first - second == 1, "{first} and {second} are of two moments");
+        assert!(first >= last, "an older moment than the backup before");
+        last = first;
+    }
+    stop.store(true, Ordering::Relaxed);
+    assert!(writer.await.unwrap() >= last && last > 0);
+    assert_eq!(std::fs::metadata(&backup).unwrap().permissions().mode() & 0o777, 0o600);
+
+    let restored = World::plain();
+    std::fs::copy(&backup, restored.path("guildgate.db")).unwrap();
+    let mut other = restored.serve(&[]);
+    let mut connection = Connection::to(other.ready().await).await;
+    let request = gate.request("getPoints", "bot", "memberID=7");
+    connection.ask(&request).await.is(&last.to_string());
+}
+
+#[test]
+fn a_backup_is_made_whole_or_not_at_all_and_never_over_a_store_in_use() {
+    let world = world();
+    let (store, other) = (world.path("guildgate.db"), world.path("other.db"));
+    world.run(&["store", "backup", text(&store)]).failed(1).names(&["guildgate.db", "is the store itself"]);
+    world.run(&["store", "backup", "nowhere/b.db"]).failed(1).names(&["nowhere/b.db cannot be written"]);
+    world.run(&["store", "backup", "."]).failed(1).names(&["is not a file"]);
+
+    std::fs::copy(&store, &other).unwrap();
+    let open = Sqlite::open(&other).unwrap();
+    open.execute("UPDATE member SET points = 4", []).unwrap();
+    world.run(&["store", "backup", text(&other)]).failed(1).names(&["other.db", "is a store in use"]);
+    drop(open);
+    assert_eq!(points(&other, 7), 4, "it was left alone");
+    world.run(&["store", "verify", "other.db"]).done(); // leaves nothing behind that looks like use
+    world.run(&["store", "backup", text(&other)]).done();
+    assert_eq!(points(&other, 7), 3);
+
+    let parts = world.files().into_iter().filter(|(path, _)| text(path).contains(".part"));
+    assert_eq!(parts.count(), 0);
+}
+
+#[test]
+fn verify_finds_nothing_wrong_with_a_good_store_and_counts_what_is_in_it() {
+    let world = world();
+    let said = world.run(&["store", "verify"]).done().stdout;
+    for line in ["guild: 1\n", "member: 1\n", "warn: 1\n", "review: 1\n", "key: 0\n", "nothing is wrong\n"] {
+        assert!(said.contains(line), "{said}");
+    }
+}
+
+#[test]
+fn verify_names_what_another_program_did_and_what_mends_it() {
+    let world = world();
+    let store = Sqlite::open(world.path("guildgate.db")).unwrap();
+    store.execute_batch("PRAGMA foreign_keys = OFF; DELETE FROM member").unwrap();
+    store.execute_batch("PRAGMA ignore_check_constraints = ON; UPDATE review SET rating = 9").unwrap();
+    drop(store);
+    let ran = world.run(&["store", "verify"]).failed(1).names(&["2 things are wrong"]);
+    let mend = format!("guildgate member set --guild {GUILD} --member 7");
+    for word in ["of member 7, and not the member", &mend, "CHECK constraint failed in review"] {
+        assert!(ran.stdout.contains(word), "{word}: {}", ran.stdout);
+    }
+    // What it says helps.
+    world.run(&["member", "set", "--guild", GUILD, "--member", "7"]).done();
+    Sqlite::open(world.path("guildgate.db")).unwrap().execute("UPDATE review SET rating = 5", []).unwrap();
+    world.run(&["store", "verify"]).done();
+}
+
+#[test]
+fn verify_finds_damage_and_refuses_what_is_no_store_by_name() {
+    let world = world();
+    let good = world.read("guildgate.db");
+    let damaged: Vec<u8> = good.iter().enumerate().map(|(at, byte)| if at >= 4096 { 0xa5 } else { *byte }).collect();
+    world.write("damaged.db", damaged);
+    world.write("cut.db", &good[..good.len() - 1000]);
+    world.write("foreign.txt", "not a database, but as long as a page header: ".repeat(10));
+    world.write("empty.db", "");
+    Sqlite::open(world.path("other.db")).unwrap().execute_batch("CREATE TABLE theirs (x)").unwrap();
+    let scribbled = good.len() - 4096;
+    let scribbled: Vec<u8> = good.iter().enumerate().map(|(at, b)| if at >= scribbled { 0xa5 } else { *b }).collect();
+    world.write("scribbled.db", scribbled);
+    let verify = |file: &str| world.run(&["store", "verify", file]).failed(1);
+    for file in ["damaged.db", "cut.db", "scribbled.db"] {
+        let Ran { stdout, stderr, .. } = verify(file);
+        assert!(format!("{stdout}{stderr}").contains("a backup in its place"), "{file}: {stdout}{stderr}");
+    }
+    verify("foreign.txt").names(&["foreign.txt is not an SQLite file"]);
+    verify("empty.db").names(&["empty.db is empty"]);
+    verify("other.db").names(&["other.db is an SQLite database of another program"]);
+    verify("missing.db").names(&["missing.db"]);
+    // Looking changed nothing, and a backup of what is no store is not made.
+    assert_eq!(world.read("empty.db"), b"");
+    let config = "[origin]\nstore = \"other.db\"\n[admin]\nlisten = \"\"\n";
+    world.write("gateway.toml", config);
+    world.run(&["store", "backup", "b.db"]).failed(1).names(&["another program"]);
+    assert!(!world.path("b.db").exists());
+}
+
+#[test]
+fn an_older_store_is_verified_and_backed_up_as_it_is() {
+    let world = World::plain();
+    let old = include_bytes!("../fixtures/store-v1.db");
+    world.write("guildgate.db", old);
+    let said = world.run(&["store", "verify"]).done().stdout;
+    assert!(said.contains("schema 1, brought up to"), "{said}");
+    world.run(&["store", "backup", "b.db"]).done();
+    assert!(world.run(&["store", "verify", "b.db"]).done().stdout.contains("schema 1"));
+    assert_eq!(world.read("guildgate.db"), old);
+}
