@@ -55,7 +55,11 @@ fn fault(error: &StoreError, question: &Question<'_>) -> Fault {
             tracing::warn!(request_id = %question.id, %error, "the store is busy");
             Fault::Unavailable { retry_after: 1 }
         }
-        StoreError::Refused(_) | StoreError::Failed(_) => {
+        StoreError::Failed(_) => {
+            tracing::error!(request_id = %question.id, %error, "the store failed");
+            Fault::Unavailable { retry_after: 1 }
+        }
+        StoreError::Refused(_) => {
             tracing::error!(request_id = %question.id, %error, "the store failed");
             Fault::NoUsableAnswer
         }

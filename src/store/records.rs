@@ -91,7 +91,7 @@ pub enum StoreError {
     /// What was asked for is not there, or what was to be made is.
     #[error("{0}")]
     Refused(String),
-    /// The disk or the file failed; a write may or may not have happened.
+    /// The disk or the file failed. Nobody sees a write that ended so, and it is undone.
     #[error("{0}")]
     Failed(String),
 }

@@ -38,6 +38,8 @@ pub struct Builder {
     warns: Vec<WarnSpec>,
     reviews: Vec<ReviewSpec>,
     lines: String,
+    launcher: Vec<&'static str>,
+    folders: Vec<&'static str>,
 }
 
 struct KeySpec {
@@ -78,6 +80,8 @@ impl Builder {
             warns: Vec::new(),
             reviews: Vec::new(),
             lines: String::new(),
+            launcher: Vec::new(),
+            folders: Vec::new(),
         };
         // Limits stand wide open, so that only a test that sets one meets one.
         builder
@@ -185,6 +189,18 @@ impl Builder {
         self
     }
 
+    /// Another folder in the world's.
+    pub fn folder(mut self, name: &'static str) -> Builder {
+        self.folders.push(name);
+        self
+    }
+
+    /// A command through which the server is started: it is given the server's own as its arguments.
+    pub fn launched_by(mut self, launcher: &[&'static str]) -> Builder {
+        self.launcher = launcher.to_vec();
+        self
+    }
+
     /// What the origin's random delays follow.
     pub fn seed(mut self, seed: u64) -> Builder {
         self.seed = seed;
@@ -216,7 +232,9 @@ impl Builder {
             KeysAt::File => self = self.set("keys.source", r#""file""#).set("keys.file", r#""keys.toml""#),
             KeysAt::Origin => self = self.set("keys.source", r#""origin""#),
         }
-        let world = World::new(&self.toml());
+        let mut world = World::new(&self.toml());
+        world.launched_by(&self.launcher);
+        self.folders.iter().for_each(|name| std::fs::create_dir(world.path(name)).unwrap());
         if self.config["server"].contains_key("tls") {
             world.put_identity(&Identity::new());
         }

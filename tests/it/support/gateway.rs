@@ -68,6 +68,10 @@ impl TestGateway {
         &mut self.process
     }
 
+    pub fn process_id(&self) -> u32 {
+        self.process.id()
+    }
+
     pub fn address(&self) -> SocketAddr {
         self.address
     }

@@ -13,6 +13,8 @@ use super::{Identity, Process};
 /// A folder of one's own with a `gateway.toml` in it, and the command that works there.
 pub struct World {
     dir: TempDir,
+    /// The command through which `serve` is started; empty: none.
+    launcher: Vec<String>,
 }
 
 /// How long a command may take before it counts as hung.
@@ -20,7 +22,8 @@ const COMMAND: Duration = Duration::from_secs(60);
 
 impl World {
     pub fn new(config: &str) -> World {
-        let world = World { dir: tempfile::Builder::new().prefix("guildgate-it-").tempdir().unwrap() };
+        let world =
+            World { dir: tempfile::Builder::new().prefix("guildgate-it-").tempdir().unwrap(), launcher: Vec::new() };
         world.write("gateway.toml", config);
         world
     }
@@ -56,10 +59,21 @@ impl World {
         entries.filter(|p| p.is_file()).map(|p| (p.clone(), std::fs::read(&p).unwrap())).collect()
     }
 
+    /// Starts servers through this command, which is given the server's own as its arguments and
+    /// becomes it (`exec`).
+    pub fn launched_by(&mut self, launcher: &[&str]) {
+        self.launcher = launcher.iter().map(|word| (*word).to_owned()).collect();
+    }
+
     /// The binary, in this folder, without the caller's environment leaking in.
     pub fn command<S: AsRef<OsStr>>(&self, args: &[S]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_guildgate"));
-        command.args(args).current_dir(self.dir.path());
+        self.command_by(&[], args)
+    }
+
+    fn command_by<S: AsRef<OsStr>>(&self, launcher: &[String], args: &[S]) -> Command {
+        let mut words = launcher.iter().map(String::as_str).chain([env!("CARGO_BIN_EXE_guildgate")]);
+        let mut command = Command::new(words.next().unwrap());
+        command.args(words).args(args).current_dir(self.dir.path());
         command.env_remove("GUILDGATE_CONFIG").env_remove("RUST_LOG");
         command.env("TMPDIR", self.dir.path()); // a demo that is killed leaves its folder behind
         command
@@ -88,7 +102,7 @@ impl World {
         let config = self.path("gateway.toml");
         let mut args = vec!["serve", "--config", config.to_str().unwrap()];
         args.extend(more);
-        Process::start(&mut self.command(&args))
+        Process::start(&mut self.command_by(&self.launcher, &args))
     }
 }
 
