@@ -71,6 +71,36 @@ async fn streams_that_make_the_gateway_reset_them_are_ended() {
 }
 
 #[tokio::test]
+async fn malformed_requests_without_end_are_ended_though_each_is_answered() {
+    const ENHANCE_YOUR_CALM: u32 = 11;
+    let gate = gate().start().await;
+    let two_keys = [header(&gate, "/getPoints"), block(&[("authorization", "x")])].concat();
+    let mut frames = gate.frames().await;
+    let (mut refused, mut code) = (0, None);
+    'flood: for batch in 0..200 {
+        let streams = (0..50).map(|n| 2 * (50 * batch + n) + 1);
+        let bytes: Vec<u8> = streams.flat_map(|s| frame(HEADERS, END_HEADERS | END_STREAM, s, &two_keys)).collect();
+        if !frames.try_send(bytes).await {
+            break;
+        }
+        let mut answered = 0;
+        while answered < 50 {
+            let Some(next) = frames.next().await else { break 'flood };
+            match next.kind {
+                DATA => assert_eq!(next.payload, MALFORMED.as_bytes()),
+                GOAWAY => code = Some(u32::from_be_bytes(next.payload[4..8].try_into().unwrap())),
+                _ => {}
+            }
+            answered += u32::from(next.kind == DATA);
+        }
+        refused += answered;
+    }
+    assert!(refused >= 500, "so few are no flood: {refused}");
+    assert_eq!(code, Some(ENHANCE_YOUR_CALM), "after {refused}");
+    gate.get_points("bot", "7").await.is("3");
+}
+
+#[tokio::test]
 async fn streams_over_the_limit_without_end_are_ended() {
     let gate = gate().start().await;
     let header = header(&gate, "/getPoints");
@@ -110,18 +140,12 @@ async fn a_field_that_is_told_once_and_used_a_thousand_times_is_no_bomb() {
     // Put into the table once (4,000 bytes), then named by one byte each: 16,000 times.
     let bomb = [&header[..], &[0x40, 1, b'x', 127], &[0xa1, 0x1e], &[b'y'; 4000], &vec![0xbe; 16_000 - 4500]].concat();
     let mut frames = gate.frames().await;
-    let before = resident(&gate);
+    let before = gate.resident_kib();
     frames.send(frame(HEADERS, END_HEADERS | END_STREAM, 1, &bomb)).await;
     assert_ne!(frames.ends().await, Some(0));
-    assert!(resident(&gate) < before + 8 * 1024, "KiB before: {before}, after: {}", resident(&gate));
+    let after = gate.resident_kib();
+    assert!(after < before + 8 * 1024, "KiB before: {before}, after: {after}");
     gate.get_points("bot", "7").await.is("3");
-}
-
-/// KiB of memory that the gateway holds.
-fn resident(gate: &TestGateway) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", gate.process_id())).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
 #[tokio::test]

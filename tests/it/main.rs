@@ -18,6 +18,7 @@ mod upstream_health;
 mod upstream_tls;
 mod upstreams;
 
+mod framing_alike;
 mod framing_body;
 mod framing_connection;
 mod framing_header;
@@ -63,6 +64,7 @@ mod commands_limits;
 mod commands_records;
 mod key_life;
 
+mod docs_framing;
 mod docs_limits;
 mod floors;
 mod harness;

@@ -68,8 +68,14 @@ impl TestGateway {
         &mut self.process
     }
 
-    pub fn process_id(&self) -> u32 {
-        self.process.id()
+    /// KiB of memory that it holds.
+    pub fn resident_kib(&self) -> u64 {
+        self.process.resident_kib()
+    }
+
+    /// Sockets that it has open.
+    pub fn open_sockets(&self) -> usize {
+        self.process.open_sockets()
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -105,8 +111,13 @@ impl TestGateway {
 
     /// A connection through TLS that offers these protocols.
     pub async fn tls(&self, alpn: &[&str]) -> TlsStream<TcpStream> {
+        self.tls_client(alpn).connect(self.address).await.unwrap()
+    }
+
+    /// A client that trusts this gateway and offers these protocols.
+    pub fn tls_client(&self, alpn: &[&str]) -> TlsClient {
         let certificate = String::from_utf8(self.world.read("cert.pem")).unwrap();
-        TlsClient::new(&[&certificate], alpn).connect(self.address).await.unwrap()
+        TlsClient::new(&[&certificate], alpn)
     }
 
     /// A connection of HTTP/2.
