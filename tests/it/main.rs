@@ -55,6 +55,7 @@ mod serving;
 mod serving_log;
 mod serving_refusals;
 mod serving_reload;
+mod slow_clients;
 mod trusted_proxies;
 
 mod commands_check;
