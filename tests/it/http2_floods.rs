@@ -76,6 +76,7 @@ async fn malformed_requests_without_end_are_ended_though_each_is_answered() {
     let gate = gate().start().await;
     let two_keys = [header(&gate, "/getPoints"), block(&[("authorization", "x")])].concat();
     let mut frames = gate.frames().await;
+    frames.send(frame(WINDOW_UPDATE, 0, 0, &[0, 0x10, 0, 0])).await; // room for every answer
     let (mut refused, mut code) = (0, None);
     'flood: for batch in 0..200 {
         let streams = (0..50).map(|n| 2 * (50 * batch + n) + 1);

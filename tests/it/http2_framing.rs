@@ -65,6 +65,8 @@ async fn what_contradicts_itself_is_16_and_the_connection_goes_on() {
         ("no authority and no host", without(":authority")),
         ("a user in the authority", swapped(2, (":authority", "u@guildgate.test"))),
         ("two keys", with(&[("authorization", "x")])),
+        ("a space before a value", with(&[("x", " y")])),
+        ("a tab behind a value", with(&[("x", "y\t")])),
         ("101 fields", [fields(secret, &[]), vec![("x", "y"); 100]].concat()),
         ("too long a field", [fields(secret, &[]), vec![("x", long.as_str())]].concat()),
     ];

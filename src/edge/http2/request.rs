@@ -14,7 +14,8 @@ const EMPTY_LINE: usize = "\r\n".len();
 /// fields and upper case among it, never comes this far: the crate resets its stream.)
 pub(super) fn judge(parts: &Parts, max_header: usize, want_forwarded: bool) -> Option<(Seen<'_>, Option<u64>)> {
     let target = parts.uri.path_and_query().map(|target| target.as_str())?; // CONNECT has none
-    if !(target.starts_with('/') || target == "*") || !is_http(parts) || !is_bounded(parts, target, max_header) {
+    let is_target = target.starts_with('/') || target == "*";
+    if !is_target || !is_http(parts) || !is_trimmed(parts) || !is_bounded(parts, target, max_header) {
         return None;
     }
     let fields = parts.headers.iter().map(|(name, value)| (HeaderName::as_str(name), value.as_bytes()));
@@ -38,6 +39,11 @@ pub(super) fn judge(parts: &Parts, max_header: usize, want_forwarded: bool) -> O
 /// Whether the scheme, where there is one, is one under which HTTP/1.1 takes a target too.
 fn is_http(parts: &Parts) -> bool {
     parts.uri.scheme_str().is_none_or(|scheme| ["http", "https"].iter().any(|known| scheme.eq_ignore_ascii_case(known)))
+}
+
+/// Whether no value begins or ends with a blank: RFC 9113, 8.2.1, which the crate does not hold.
+fn is_trimmed(parts: &Parts) -> bool {
+    parts.headers.values().all(|value| value.as_bytes().trim_ascii().len() == value.len())
 }
 
 /// Whether the header keeps its bounds in the form that HTTP/1.1 would give it, where the authority
@@ -81,6 +87,8 @@ mod tests {
             (there, &[("content-length", "+7")]),
             (there, &[("content-length", "")]),
             (there, &[("content-length", "7, 7")]),
+            (there, &[("authorization", " x")]),
+            (there, &[("authorization", "x\t")]),
         ] {
             assert_eq!(judged(uri, fields), None, "{uri} {fields:?}");
         }

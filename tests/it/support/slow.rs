@@ -40,6 +40,9 @@ impl Slow {
 /// Streams that one slow client of HTTP/2 opens every ten pauses.
 const STREAMS: usize = 5;
 
+/// Pauses within which all of them have come.
+const SPREAD: f64 = 20.0;
+
 /// Slow clients of every kind in equal parts. Whoever is shown out comes again; all leave when this
 /// is dropped.
 pub struct SlowClients {
@@ -85,6 +88,8 @@ impl SlowClients {
             let (target, counts) = (target.clone(), counts.clone());
             tokio::spawn(async move {
                 let mut came = false;
+                // They come one by one and not as a storm, which would be no slow client's way.
+                tokio::time::sleep(target.pause.mul_f64(SPREAD * fastrand::f64())).await;
                 loop {
                     let mut arrived = || {
                         counts.came.fetch_add(usize::from(!came), Ordering::Relaxed);
@@ -93,7 +98,7 @@ impl SlowClients {
                     // However a connection ends, it is the gateway that ends it.
                     let _ = target.hold(*kind, &mut arrived).await;
                     counts.shown_out.fetch_add(usize::from(came), Ordering::Relaxed);
-                    tokio::time::sleep(target.pause).await; // they do not come in a storm
+                    tokio::time::sleep(target.pause.mul_f64(fastrand::f64())).await;
                 }
             })
         });
