@@ -17,8 +17,8 @@ const FRAMES_AT_FIRST: u32 = 1000;
 /// And the most it may save up.
 const MAX_FRAMES: u32 = FRAMES_AT_FIRST;
 
-/// Frames more for each request answered, unless it was malformed. It takes two (HEADERS, DATA), and some clients add a
-/// WINDOW_UPDATE or two.
+/// Frames more for each request answered, unless it was malformed. One takes two (HEADERS, DATA), and
+/// some clients add a WINDOW_UPDATE or two.
 const FRAMES_PER_ANSWER: u32 = 16;
 
 /// Frames more for each second that passed when all are used up: PINGs that keep a connection
