@@ -24,6 +24,10 @@ const READ_BUFFER: usize = 4096;
 /// Answers to pipelined requests that are gathered before they are sent.
 const MAX_GATHERED: usize = 64 * 1024;
 
+/// Empty lines that are read past before a request: without a bound they would be read for ever, and
+/// for nothing. Clients with that habit send one.
+const MAX_EMPTY_LINES: usize = 100;
+
 /// One HTTP/1.1 connection.
 pub(super) struct Connection<'e> {
     edge: &'e Edge,
@@ -32,6 +36,8 @@ pub(super) struct Connection<'e> {
     /// Bytes read; those before `start` are done with.
     buffer: Vec<u8>,
     start: usize,
+    /// Empty lines read past since the last request.
+    empty_lines: usize,
     /// Answers not sent yet, and what the access log is to be told once they are.
     out: Vec<u8>,
     outcomes: Vec<Outcome>,
@@ -73,6 +79,7 @@ impl<'e> Connection<'e> {
             peer: arrival.peer,
             buffer: Vec::with_capacity(READ_BUFFER),
             start: 0,
+            empty_lines: 0,
             out: Vec::new(),
             outcomes: Vec::new(),
             spill: Vec::new(),
@@ -116,6 +123,11 @@ impl Connection<'_> {
             // An empty line before a request is some clients' habit after a POST (RFC 9112, 2.2).
             while self.buffer[self.start..].starts_with(b"\r\n") {
                 self.start += 2;
+                self.empty_lines += 1;
+            }
+            if self.empty_lines > MAX_EMPTY_LINES {
+                self.refuse(&state.config, Fault::Malformed);
+                return false;
             }
             let want_forwarded = proxies::is_trusted(self.peer, &server.trusted_proxies);
             // Taken out, so that the header may borrow from it while the rest of `self` is used.
@@ -135,6 +147,7 @@ impl Connection<'_> {
                 }
             };
             self.buffer = buffer;
+            self.empty_lines = 0;
             self.reused = true;
             match next {
                 Next::Request { skip } => self.start += skip,

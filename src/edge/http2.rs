@@ -22,6 +22,7 @@ use tokio::time::{Instant, Sleep, timeout_at};
 use super::Edge;
 use super::answer;
 use super::arrival::Arrival;
+use super::head::MAX_FIELDS;
 use super::line::{DRAIN_TIME, Line};
 use super::pipe::Pipe;
 use super::proxies;
@@ -53,8 +54,14 @@ const MAX_SEND_BUFFER: usize = 64 * 1024;
 
 /// The crate answers 431 by itself, without a line, to a header of more than it is told, and ends
 /// the connection at four times that. Told this many times `max_header`, it leaves a header that is
-/// a little too long to us, and to 16.
-const HEADER_SLACK: usize = 2;
+/// too long to us, and to 16; what is far too long is never held.
+const HEADER_SLACK: usize = 4;
+
+/// `:method`, `:scheme`, `:authority` and `:path`.
+const PSEUDO_FIELDS: usize = 4;
+
+/// What the crate counts for a field beside its name and value (RFC 9113, 6.5.2).
+const FIELD_OVERHEAD: usize = 32;
 
 /// Serves a connection on which the peer chose HTTP/2.
 pub(super) async fn serve(edge: &Edge, pipe: Pipe, arrival: Arrival, mut stop: Pin<&mut impl Future<Output = ()>>) {
@@ -93,10 +100,12 @@ pub(super) async fn serve(edge: &Edge, pipe: Pipe, arrival: Arrival, mut stop: P
 
 fn builder(server: &Server) -> Builder {
     let as_u32 = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    let most_fields = MAX_FIELDS + PSEUDO_FIELDS;
+    let header_list = server.max_header.saturating_mul(HEADER_SLACK).saturating_add(most_fields * FIELD_OVERHEAD);
     let mut builder = Builder::new();
     builder
         .max_concurrent_streams(as_u32(MAX_STREAMS))
-        .max_header_list_size(as_u32(server.max_header.saturating_mul(HEADER_SLACK)))
+        .max_header_list_size(as_u32(header_list))
         .initial_window_size(as_u32(server.max_body.max(LEAST_WINDOW)))
         .max_send_buffer_size(MAX_SEND_BUFFER)
         .max_pending_accept_reset_streams(MAX_RESETS_PENDING)
@@ -123,6 +132,7 @@ struct Session<'e> {
 
 /// What became of one request, as far as its connection cares.
 struct Done {
+    malformed: bool,
     panicked: bool,
 }
 
@@ -193,7 +203,10 @@ impl Session<'_> {
         let mut any = false;
         while let Poll::Ready(Some(done)) = self.running.poll_next_unpin(cx) {
             any = true;
-            self.watched.answered();
+            // What is malformed earns nothing: a thousand of them and no good one are a flood.
+            if !done.malformed {
+                self.watched.answered();
+            }
             self.answered = Some(Instant::now());
             if done.panicked {
                 self.leave();
@@ -213,13 +226,21 @@ impl Session<'_> {
             Overdue::Frame => (due, Verdict::End(Reason::ENHANCE_YOUR_CALM)),
             Overdue::Write => (due, Verdict::GiveUp),
         });
-        let idle = self.running.is_empty().then(|| match (self.leaving, self.answered) {
-            (Some(since), _) => since + DRAIN_TIME,
-            (None, Some(answered)) => answered + server.idle_timeout,
-            (None, None) => self.arrival.at + server.header_timeout,
-        });
-        let idle = idle.map(|due| (due, Verdict::End(Reason::NO_ERROR)));
+        let idle = self.running.is_empty().then(|| self.idle_until(server)).flatten();
         overdue.into_iter().chain(idle).min_by_key(|(due, _)| *due)
+    }
+
+    /// When a connection on which no request is under way has had its time, and what it is told then.
+    fn idle_until(&self, server: &Server) -> Option<(Instant, Verdict)> {
+        let (due, reason) = match (self.leaving, self.answered, self.watched.is_within_header()) {
+            (Some(since), _, _) => (since + DRAIN_TIME, Reason::NO_ERROR),
+            // The next request has begun, and has a time of its own.
+            (None, Some(_), true) => return None,
+            (None, Some(answered), false) => (answered + server.idle_timeout, Reason::NO_ERROR),
+            (None, None, true) => (self.arrival.at + server.header_timeout, Reason::ENHANCE_YOUR_CALM),
+            (None, None, false) => (self.arrival.at + server.header_timeout, Reason::NO_ERROR),
+        };
+        Some((due, Verdict::End(reason)))
     }
 
     /// Tells the peer to bring no more requests; those under way are answered.
@@ -254,11 +275,14 @@ async fn one(
     if server.is_health(method, path) {
         let (head, body) = answer::http2_health(edge.draining.has_begun());
         send(&mut respond, head, if head_only { Bytes::new() } else { body }, server).await;
-        return Done { panicked: false };
+        return Done { malformed: false, panicked: false };
     }
     let want_forwarded = proxies::is_trusted(peer, &server.trusted_proxies);
-    let (reply, client) = match request::judge(&parts, server.max_header, want_forwarded) {
+    let judged = request::judge(&parts, server.max_header, want_forwarded);
+    let malformed = judged.is_none();
+    let (reply, client) = match judged {
         None => {
+            drop(stream);
             let reply = Reply { answer: Err(Fault::Malformed), facts: Facts::new(RequestId::random()) };
             (reply, proxies::client(peer, &[], &[]))
         }
@@ -277,11 +301,12 @@ async fn one(
         }
     };
     let (head, body) = answer::http2(config, &reply);
+    drop(parts); // before the peer is waited for, which may take nothing for long
     send(&mut respond, head, if head_only { Bytes::new() } else { body }, server).await;
     if let Some(access) = &edge.access {
         access.record(edge.outcome(config, &reply, client, arrived));
     }
-    Done { panicked: reply.facts.panicked }
+    Done { malformed, panicked: reply.facts.panicked }
 }
 
 /// Sends an answer as the peer takes it, no longer than `write_timeout`.

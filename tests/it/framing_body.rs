@@ -2,6 +2,13 @@
 
 use crate::support::*;
 
+/// A connection that is new, and one that has answered before.
+async fn connections(gate: &TestGateway) -> [Connection; 2] {
+    let (first, mut reused) = (gate.connect().await, gate.connect().await);
+    reused.ask(&gate.request("getPoints", "bot", "memberID=7")).await.is("3");
+    [first, reused]
+}
+
 async fn gate(kind: Kind) -> TestGateway {
     TestGateway::on(kind).key("bot").points("7", 3).start().await
 }
@@ -74,13 +81,14 @@ async fn a_malformed_chunk_is_refused_and_performs_nothing(kind: Kind) {
         "13\r\nmemberID=7&amount=10\r\n0\r\n\r\n",
         "14\r\nmemberID=7&amount=10\r\nzz\r\n\r\n",
     ] {
-        let mut connection = gate.connect().await;
-        connection.send(set_in_chunks(&gate, chunks)).await;
-        connection.finish_sending().await;
-        let answer = connection.answer_or_close().await.unwrap_or_else(|| panic!("no answer to {chunks:?}"));
-        assert_eq!(answer.body, MALFORMED, "{chunks:?}");
-        answer.is_refused(400, MALFORMED);
-        connection.is_closed().await;
+        for mut connection in connections(&gate).await {
+            connection.send(set_in_chunks(&gate, chunks)).await;
+            connection.finish_sending().await;
+            let answer = connection.answer_or_close().await.unwrap_or_else(|| panic!("no answer to {chunks:?}"));
+            assert_eq!(answer.body, MALFORMED, "{chunks:?}");
+            answer.is_refused(400, MALFORMED);
+            connection.is_closed().await;
+        }
         nothing_was_performed(&gate, kind, chunks).await;
     }
 }
@@ -133,12 +141,13 @@ async fn a_body_cut_short_performs_nothing(kind: Kind) {
     let chunked = "16\r\nmemberID=7&amount=1000\r\n0\r\n\r\n";
     cut.extend((0..chunked.len()).map(|sent| set_in_chunks(&gate, &chunked[..sent])));
     for request in cut {
-        let mut connection = gate.connect().await;
-        connection.send(&request).await;
-        connection.finish_sending().await;
-        if let Some(answer) = connection.answer_or_close().await {
-            assert!(matches!(answer.code(), Some(16 | 17)), "{request:?}: {answer:#?}");
-            connection.is_closed().await;
+        for mut connection in connections(&gate).await {
+            connection.send(&request).await;
+            connection.finish_sending().await;
+            if let Some(answer) = connection.answer_or_close().await {
+                assert!(matches!(answer.code(), Some(16 | 17)), "{request:?}: {answer:#?}");
+                connection.is_closed().await;
+            }
         }
     }
     nothing_was_performed(&gate, kind, "a body cut short").await;
@@ -148,12 +157,13 @@ async fn a_header_cut_short_performs_nothing(kind: Kind) {
     let gate = gate(kind).await;
     let whole = set(&gate, "Content-Length: 22\r\n", "");
     for sent in [1, 10, 30, whole.len() - 3, whole.len() - 1] {
-        let mut connection = gate.connect().await;
-        connection.send(&whole[..sent]).await;
-        connection.finish_sending().await;
-        if let Some(answer) = connection.answer_or_close().await {
-            assert!(matches!(answer.code(), Some(16 | 17)), "{sent}: {answer:#?}");
-            connection.is_closed().await;
+        for mut connection in connections(&gate).await {
+            connection.send(&whole[..sent]).await;
+            connection.finish_sending().await;
+            if let Some(answer) = connection.answer_or_close().await {
+                assert!(matches!(answer.code(), Some(16 | 17)), "{sent}: {answer:#?}");
+                connection.is_closed().await;
+            }
         }
     }
     nothing_was_performed(&gate, kind, "a header cut short").await;

@@ -6,22 +6,34 @@ async fn gate() -> TestGateway {
     TestGateway::builder().key("bot").points("7", 3).start().await
 }
 
-/// Sends these bytes, in which `KEY` stands for the key, and asserts 16 and the connection's end. In
-/// all of them path, key and body are good: it is the framing that is refused.
+/// A connection that is new, and one that has answered before.
+async fn connections(gate: &TestGateway) -> [(&'static str, Connection); 2] {
+    let (first, mut reused) = (gate.connect().await, gate.connect().await);
+    reused.ask(&gate.request("getPoints", "bot", "memberID=7")).await.is("3");
+    [("first", first), ("reused", reused)]
+}
+
+/// Sends these bytes, in which `KEY` stands for the key, on a first and on a reused connection, and
+/// asserts 16 and the connection's end. In all of them path, key and body are good: it is the
+/// framing that is refused.
 async fn is_malformed(gate: &TestGateway, what: &str, bytes: &str) {
-    let mut connection = gate.connect().await;
-    connection.send(bytes.replace("KEY", gate.secret("bot"))).await;
-    let answer = connection.answer_or_close().await.unwrap_or_else(|| panic!("{what}: closed without an answer"));
-    assert_eq!(answer.body, MALFORMED, "{what}: {answer:#?}");
-    answer.is_refused(400, MALFORMED);
-    connection.is_closed().await;
+    for (nth, mut connection) in connections(gate).await {
+        connection.send(bytes.replace("KEY", gate.secret("bot"))).await;
+        let answer = connection.answer_or_close().await;
+        let answer = answer.unwrap_or_else(|| panic!("{what}, {nth}: closed without an answer"));
+        assert_eq!(answer.body, MALFORMED, "{what}, {nth}: {answer:#?}");
+        assert!(answer.is_refused(400, MALFORMED).closes(), "{what}, {nth}: {answer:#?}");
+        connection.is_closed().await;
+    }
 }
 
 async fn is_three(gate: &TestGateway, what: &str, bytes: &str) {
-    let mut connection = gate.connect().await;
-    connection.send(bytes.replace("KEY", gate.secret("bot"))).await;
-    let answer = connection.answer_or_close().await.unwrap_or_else(|| panic!("{what}: closed without an answer"));
-    assert_eq!((answer.status, &*answer.body), (200, "3"), "{what}: {answer:#?}");
+    for (nth, mut connection) in connections(gate).await {
+        connection.send(bytes.replace("KEY", gate.secret("bot"))).await;
+        let answer = connection.answer_or_close().await;
+        let answer = answer.unwrap_or_else(|| panic!("{what}, {nth}: closed without an answer"));
+        assert_eq!((answer.status, &*answer.body), (200, "3"), "{what}, {nth}: {answer:#?}");
+    }
 }
 
 /// A good request but for the header fields added to it; its body is left to them too.

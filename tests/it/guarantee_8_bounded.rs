@@ -41,6 +41,61 @@ async fn guarantee_8_connections_of_one_address_are_bounded() {
 }
 
 #[tokio::test]
+async fn guarantee_8_both_caps_hold_for_both_versions_are_told_and_harm_nobody_there() {
+    for setting in ["max_connections", "max_connections_per_address"] {
+        let gate = gate().tls().set(&format!("server.{setting}"), "4").start().await;
+        let request = gate.request("getPoints", "bot", "memberID=7");
+        let mut one = [gate.connect().await, gate.connect().await];
+        let mut two = [gate.http2().await, gate.http2().await];
+        for (one, two) in one.iter_mut().zip(&mut two) {
+            one.ask(&request).await.is("3");
+            two.ask(&request).await.is("3");
+        }
+        for _ in 0..4 {
+            // Closed at accept: no handshake is spent on it.
+            let mut over = Connection::to(gate.address()).await;
+            over.is_closed().await;
+        }
+        let told = format!("setting=\"server.{setting}\" so_far=4");
+        eventually(PATIENCE, &told, || async { gate.stderr().contains(&told) }).await;
+        for (one, two) in one.iter_mut().zip(&mut two) {
+            one.ask(&request).await.is("3");
+            two.ask(&request).await.is("3");
+        }
+        let [leaves, mut stays] = two;
+        leaves.end().await.unwrap();
+        let client = gate.tls_client(&["http/1.1"]);
+        let is_let_in = || async { client.connect(gate.address()).await.is_ok() };
+        eventually(PATIENCE, "the place of who left", is_let_in).await;
+        stays.ask(&request).await.is("3");
+    }
+}
+
+#[tokio::test]
+async fn guarantee_8_a_unix_socket_takes_places_and_has_no_address() {
+    let gate = gate()
+        .set("server.listen", r#"["127.0.0.1:0", "unix:gate.sock"]"#)
+        .set("server.max_connections", "3")
+        .set("server.max_connections_per_address", "1")
+        .start()
+        .await;
+    let request = gate.request("getPoints", "bot", "memberID=7");
+    let mut open = Vec::new();
+    for _ in 0..2 {
+        let socket = tokio::net::UnixStream::connect(gate.world().path("gate.sock")).await.unwrap();
+        open.push(Connection::over(socket));
+        open.last_mut().unwrap().ask(&request).await.is("3");
+    }
+    open.extend(served(&gate, 2).await);
+    assert_eq!(open.len(), 3, "one address has one place");
+    let socket = tokio::net::UnixStream::connect(gate.world().path("gate.sock")).await.unwrap();
+    Connection::over(socket).is_closed().await;
+    for connection in &mut open {
+        connection.ask(&request).await.is("3");
+    }
+}
+
+#[tokio::test]
 async fn guarantee_8_no_limit_per_address_is_no_limit() {
     let gate = gate().set("server.max_connections_per_address", "0").start().await;
     assert_eq!(served(&gate, 50).await.len(), 50);

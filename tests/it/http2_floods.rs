@@ -71,6 +71,37 @@ async fn streams_that_make_the_gateway_reset_them_are_ended() {
 }
 
 #[tokio::test]
+async fn malformed_requests_without_end_are_ended_though_each_is_answered() {
+    const ENHANCE_YOUR_CALM: u32 = 11;
+    let gate = gate().start().await;
+    let two_keys = [header(&gate, "/getPoints"), block(&[("authorization", "x")])].concat();
+    let mut frames = gate.frames().await;
+    frames.send(frame(WINDOW_UPDATE, 0, 0, &[0, 0x10, 0, 0])).await; // room for every answer
+    let (mut refused, mut code) = (0, None);
+    'flood: for batch in 0..200 {
+        let streams = (0..50).map(|n| 2 * (50 * batch + n) + 1);
+        let bytes: Vec<u8> = streams.flat_map(|s| frame(HEADERS, END_HEADERS | END_STREAM, s, &two_keys)).collect();
+        if !frames.try_send(bytes).await {
+            break;
+        }
+        let mut answered = 0;
+        while answered < 50 {
+            let Some(next) = frames.next().await else { break 'flood };
+            match next.kind {
+                DATA => assert_eq!(next.payload, MALFORMED.as_bytes()),
+                GOAWAY => code = Some(u32::from_be_bytes(next.payload[4..8].try_into().unwrap())),
+                _ => {}
+            }
+            answered += u32::from(next.kind == DATA);
+        }
+        refused += answered;
+    }
+    assert!(refused >= 500, "so few are no flood: {refused}");
+    assert_eq!(code, Some(ENHANCE_YOUR_CALM), "after {refused}");
+    gate.get_points("bot", "7").await.is("3");
+}
+
+#[tokio::test]
 async fn streams_over_the_limit_without_end_are_ended() {
     let gate = gate().start().await;
     let header = header(&gate, "/getPoints");

@@ -30,6 +30,15 @@ async fn request(frames: &mut Frames, stream: u32, fields: &[(&str, &str)], body
     frames.send([header, frame(DATA, END_STREAM, stream, body)].concat()).await;
 }
 
+/// A greeted connection on which `stream` is the next one: the first, or a later one.
+async fn before(gate: &TestGateway, stream: u32) -> Frames {
+    let mut frames = gate.frames().await;
+    for earlier in (1..stream).step_by(2) {
+        goes_on(gate, &mut frames, earlier, "nothing").await;
+    }
+    frames
+}
+
 /// A good request on the same connection is answered, and member 7 is as before.
 async fn goes_on(gate: &TestGateway, frames: &mut Frames, stream: u32, what: &str) {
     let mut good = fields(gate.secret("bot"), &[]);
@@ -56,29 +65,32 @@ async fn what_contradicts_itself_is_16_and_the_connection_goes_on() {
         ("no authority and no host", without(":authority")),
         ("a user in the authority", swapped(2, (":authority", "u@guildgate.test"))),
         ("two keys", with(&[("authorization", "x")])),
+        ("a space before a value", with(&[("x", " y")])),
+        ("a tab behind a value", with(&[("x", "y\t")])),
         ("101 fields", [fields(secret, &[]), vec![("x", "y"); 100]].concat()),
         ("too long a field", [fields(secret, &[]), vec![("x", long.as_str())]].concat()),
     ];
-    let mut frames = gate.frames().await;
-    let mut stream = 1;
     for (what, fields) in cases {
-        let block = block(&fields);
-        // A frame holds at most 16 KiB.
-        let (first, rest) = block.split_at(block.len().min(16_000));
-        let flags = if rest.is_empty() { END_HEADERS } else { 0 };
-        frames.send(frame(HEADERS, flags, stream, first)).await;
-        if !rest.is_empty() {
-            frames.send(frame(CONTINUATION, END_HEADERS, stream, rest)).await;
+        for stream in [1, 3] {
+            let mut frames = before(&gate, stream).await;
+            let block = block(&fields);
+            // A frame holds at most 16 KiB.
+            let (first, rest) = block.split_at(block.len().min(16_000));
+            let flags = if rest.is_empty() { END_HEADERS } else { 0 };
+            frames.send(frame(HEADERS, flags, stream, first)).await;
+            if !rest.is_empty() {
+                frames.send(frame(CONTINUATION, END_HEADERS, stream, rest)).await;
+            }
+            frames.send(frame(DATA, END_STREAM, stream, BODY)).await;
+            assert_eq!(frames.outcome(stream).await, Ok(MALFORMED.to_owned()), "{what}, stream {stream}");
+            goes_on(&gate, &mut frames, stream + 2, what).await;
         }
-        frames.send(frame(DATA, END_STREAM, stream, BODY)).await;
-        assert_eq!(frames.outcome(stream).await, Ok(MALFORMED.to_owned()), "{what}");
-        goes_on(&gate, &mut frames, stream + 2, what).await;
-        stream += 4;
     }
+    let mut frames = gate.frames().await;
     // One hundred fields, and a host that says the same, are good.
     let most = [fields(secret, &[("host", "GuildGate.test")]), vec![("x", "y"); 98]].concat();
-    request(&mut frames, stream, &most, BODY).await;
-    assert_eq!(frames.outcome(stream).await.unwrap(), "Successfully set 'Ada' points to '666'");
+    request(&mut frames, 1, &most, BODY).await;
+    assert_eq!(frames.outcome(1).await.unwrap(), "Successfully set 'Ada' points to '666'");
 }
 
 #[tokio::test]
@@ -105,43 +117,139 @@ async fn what_is_malformed_has_its_stream_reset_and_performs_nothing() {
         ("a NUL in a value", with(&[("x", "a\0b")])),
         ("a line end in a value", with(&[("x", "a\r\nauthorization: b")])),
         ("a space in a name", with(&[("x y", "z")])),
+        ("a line end alone in a value", with(&[("x", "a\nb")])),
+        ("a return alone in a value", with(&[("x", "a\rb")])),
+        ("a NUL in a name", with(&[("x\0y", "z")])),
+        ("a colon in a name", with(&[("x:", "z")])),
+        ("te with more than trailers", with(&[("te", "trailers, gzip")])),
+        ("an empty path", [vec![(":path", "")], without(":path")].concat()),
+        ("two authorities", [vec![(":authority", "other.test")], fields(secret, &[])].concat()),
+        ("an extended CONNECT", [vec![(":protocol", "websocket")], fields(secret, &[])].concat()),
+        ("a CONNECT with a path", [vec![(":method", "CONNECT")], without(":method")].concat()),
+        ("two lengths that differ", with(&[("content-length", "20"), ("content-length", "21")])),
+        ("a length beyond numbers", with(&[("content-length", "99999999999999999999")])),
         ("a length too short", with(&[("content-length", "20")])),
         ("a length too long", with(&[("content-length", "22")])),
         ("no number for a length", with(&[("content-length", "+21")])),
         ("two lengths", with(&[("content-length", "21"), ("content-length", "22")])),
     ];
     for (what, fields) in cases {
-        let mut frames = gate.frames().await;
-        request(&mut frames, 1, &fields, BODY).await;
-        // A name that HPACK cannot hold is the whole connection's fault; the rest is the stream's.
-        let mut ended = None;
-        while let Some(next) = frames.next().await {
-            let settled = (next.kind == RST_STREAM || next.kind == HEADERS) && next.stream == 1;
-            if settled || next.kind == GOAWAY {
-                ended = Some(next);
-                break;
+        for stream in [1, 5] {
+            let what = format!("{what}, stream {stream}");
+            let mut frames = before(&gate, stream).await;
+            request(&mut frames, stream, &fields, BODY).await;
+            // A name that HPACK cannot hold is the whole connection's fault; the rest is the stream's.
+            let mut ended = None;
+            while let Some(next) = frames.next().await {
+                let settled = (next.kind == RST_STREAM || next.kind == HEADERS) && next.stream == stream;
+                if settled || next.kind == GOAWAY {
+                    ended = Some(next);
+                    break;
+                }
             }
+            let ended = ended.unwrap_or_else(|| panic!("{what}: closed without a word"));
+            match ended.kind {
+                RST_STREAM => {
+                    assert_eq!(ended.payload, PROTOCOL_ERROR.to_be_bytes(), "{what}");
+                    goes_on(&gate, &mut frames, stream + 2, &what).await;
+                }
+                // Lengths are judged here where the crate leaves them to us.
+                HEADERS => {
+                    assert_eq!(frames.outcome(stream).await, Ok(MALFORMED.to_owned()), "{what}");
+                    goes_on(&gate, &mut frames, stream + 2, &what).await;
+                }
+                _ => {}
+            }
+            gate.get_points("bot", "7").await.is("3");
         }
-        let ended = ended.unwrap_or_else(|| panic!("{what}: closed without a word"));
-        match ended.kind {
-            RST_STREAM => {
-                assert_eq!(ended.payload, PROTOCOL_ERROR.to_be_bytes(), "{what}");
-                goes_on(&gate, &mut frames, 3, what).await;
-            }
-            // Lengths are judged here where the crate leaves them to us.
-            HEADERS => {
-                let body = frames.outcome(1).await;
-                assert_eq!(body, Ok(MALFORMED.to_owned()), "{what}");
-                goes_on(&gate, &mut frames, 3, what).await;
-            }
-            _ => {}
-        }
-        gate.get_points("bot", "7").await.is("3");
     }
     let mut frames = gate.frames().await;
     let trailers = fields(secret, &[("te", "trailers"), ("content-length", "21")]);
     request(&mut frames, 1, &trailers, BODY).await;
     assert_eq!(frames.outcome(1).await.unwrap(), "Successfully set 'Ada' points to '666'");
+}
+
+#[tokio::test]
+async fn trailers_are_read_past_and_malformed_ones_perform_nothing() {
+    let gate = gate().start().await;
+    for stream in [1, 3] {
+        let begin = |more: &[(&str, &str)]| {
+            let header = frame(HEADERS, END_HEADERS, stream, &block(&fields(gate.secret("bot"), more)));
+            [header, frame(DATA, 0, stream, BODY)].concat()
+        };
+        let end = |fields: &[(&str, &str)]| frame(HEADERS, END_HEADERS | END_STREAM, stream, &block(fields));
+        for (what, bytes) in [
+            ("trailers that end nothing", [begin(&[]), frame(HEADERS, END_HEADERS, stream, &block(&[("x", "y")]))]),
+            ("a connection's field", [begin(&[]), end(&[("connection", "close")])]),
+            ("a coding", [begin(&[]), end(&[("transfer-encoding", "chunked")])]),
+            ("upper case", [begin(&[]), end(&[("X", "y")])]),
+            ("a body that is too short", [begin(&[("content-length", "22")]), end(&[("x", "y")])]),
+        ] {
+            let what = format!("{what}, stream {stream}");
+            let mut frames = before(&gate, stream).await;
+            frames.send(bytes.concat()).await;
+            let mut settled = false;
+            while let Some(next) = frames.next().await {
+                if (next.kind, next.stream) == (DATA, stream) {
+                    assert_eq!(next.payload, MALFORMED.as_bytes(), "{what}");
+                }
+                // Upper case is no HPACK that the crate takes: the connection's end.
+                settled = matches!(next.kind, DATA | RST_STREAM) && next.stream == stream || next.kind == GOAWAY;
+                if settled {
+                    break;
+                }
+            }
+            assert!(settled, "{what}: closed without a word");
+            gate.get_points("bot", "7").await.is("3");
+        }
+    }
+    // Two keys or lengths in trailers are no part of the header.
+    let mut frames = gate.frames().await;
+    let trailers = block(&[("authorization", "x"), ("content-length", "5"), ("host", "other.test")]);
+    let header = frame(HEADERS, END_HEADERS, 1, &block(&fields(gate.secret("bot"), &[])));
+    let end = frame(HEADERS, END_HEADERS | END_STREAM, 1, &trailers);
+    frames.send([header, frame(DATA, 0, 1, BODY), end].concat()).await;
+    assert_eq!(frames.outcome(1).await.unwrap(), "Successfully set 'Ada' points to '666'");
+}
+
+#[tokio::test]
+async fn what_is_answered_early_stops_its_body_and_gives_the_window_back() {
+    let gate = gate().start().await;
+    let mut frames = gate.frames().await;
+    let piece = [b'x'; 8000];
+    let mut window = 65_535;
+    // 640 KB of bodies that nobody reads, ten times what the connection's window holds.
+    for n in 0..40 {
+        let stream = 2 * n + 1;
+        let refused = [&fields(gate.secret("bot"), &[])[..3], &[(":path", "/nothing")]].concat();
+        while window < 2 * piece.len() {
+            let next = frames.next().await.expect("the connection ended");
+            if next.kind == WINDOW_UPDATE && next.stream == 0 {
+                window += u32::from_be_bytes(next.payload.try_into().unwrap()) as usize;
+            }
+        }
+        let data = frame(DATA, 0, stream, &piece);
+        frames.send([&frame(HEADERS, END_HEADERS, stream, &block(&refused))[..], &data, &data].concat()).await;
+        window -= 2 * piece.len();
+        let mut told = String::new();
+        loop {
+            let next = frames.next().await.expect("the connection ended");
+            match next.kind {
+                WINDOW_UPDATE if next.stream == 0 => {
+                    window += u32::from_be_bytes(next.payload.try_into().unwrap()) as usize;
+                }
+                DATA => told += std::str::from_utf8(&next.payload).unwrap(),
+                // The rest of the body is not wanted (RFC 9113, 8.1).
+                RST_STREAM if next.stream == stream => {
+                    assert_eq!(next.payload, 0_u32.to_be_bytes());
+                    break;
+                }
+                _ => {}
+            }
+        }
+        assert_eq!(told, "10 | Unknown operation!");
+    }
+    goes_on(&gate, &mut frames, 101, "forty bodies unread").await;
 }
 
 #[tokio::test]

@@ -19,6 +19,7 @@ mod upstream_health;
 mod upstream_tls;
 mod upstreams;
 
+mod framing_alike;
 mod framing_body;
 mod framing_connection;
 mod framing_header;
@@ -55,6 +56,7 @@ mod serving;
 mod serving_log;
 mod serving_refusals;
 mod serving_reload;
+mod slow_clients;
 mod store_faults;
 mod trusted_proxies;
 
@@ -66,6 +68,7 @@ mod commands_records;
 mod commands_store;
 mod key_life;
 
+mod docs_framing;
 mod docs_limits;
 mod floors;
 mod harness;

@@ -271,6 +271,54 @@ async fn guarantee_8_max_in_flight_counts_all_upstreams_together() {
 }
 
 #[tokio::test]
+async fn guarantee_8_an_upstream_that_stalls_takes_neither_the_threads_nor_the_memory() {
+    const MEMBERS: usize = 64;
+    const READERS: usize = 32; // of each member
+    let [origin] = origins().await;
+    let gate = before([&origin])
+        .set("origin.max_in_flight", &MEMBERS.to_string())
+        .set("origin.timeout", r#""60s""#)
+        .set("cache.points.ttl", r#""1h""#)
+        .set("server.max_connections_per_address", "0")
+        .start()
+        .await;
+    origin.put_points("7000", 3);
+    gate.get_points("bot", "7000").await.is("3").is_miss();
+    let hold = Gate::shut();
+    origin.always(Act::HoldAll(hold.clone()));
+    let before = gate.resident_kib();
+    let mut waiting = Vec::new();
+    for _ in 0..READERS {
+        for member in 0..MEMBERS {
+            let mut connection = gate.connect().await;
+            connection.send(gate.request("getPoints", "bot", &format!("memberID={member}")).bytes()).await;
+            waiting.push(connection);
+        }
+    }
+    eventually(PATIENCE, "each member is asked for", || async { origin.asked("getPoints") == 1 + MEMBERS }).await;
+    // Whoever needs no origin is served beside two thousand that wait, on kept and on new connections.
+    let mut kept = gate.connect().await;
+    for _ in 0..200 {
+        kept.ask(&gate.request("getPoints", "bot", "memberID=7000")).await.is("3").is_hit();
+        gate.get_points("bot", "7000").await.is("3").is_hit();
+    }
+    // One question more than may be under way is refused at once, and nobody waits for a place.
+    for member in 8000..8010 {
+        gate.get_points("bot", &member.to_string()).await.is_unavailable();
+        kept.ask(&gate.request("setPoints", "bot", &format!("memberID={member}&amount=1"))).await.is_unavailable();
+    }
+    let grown = gate.resident_kib().saturating_sub(before);
+    assert!(grown < 64 * waiting.len() as u64, "{grown} KiB for {} that wait", waiting.len());
+    assert_eq!(origin.asked("getPoints"), 1 + MEMBERS, "followers ask nothing");
+    assert_eq!(origin.asked("setPoints"), 0);
+    hold.open();
+    for connection in &mut waiting {
+        connection.answer().await.is("0");
+    }
+    assert_eq!(origin.asked("getPoints"), 1 + MEMBERS);
+}
+
+#[tokio::test]
 async fn a_reload_keeps_the_connections_of_who_stays_and_the_requests_of_who_goes() {
     let [stays, goes, comes] = origins().await;
     let mut gate = before([&stays, &goes]).start().await;

@@ -17,8 +17,8 @@ const FRAMES_AT_FIRST: u32 = 1000;
 /// And the most it may save up.
 const MAX_FRAMES: u32 = FRAMES_AT_FIRST;
 
-/// Frames more for each request answered. It takes two (HEADERS, DATA), and some clients add a
-/// WINDOW_UPDATE or two.
+/// Frames more for each request answered, unless it was malformed. One takes two (HEADERS, DATA), and
+/// some clients add a WINDOW_UPDATE or two.
 const FRAMES_PER_ANSWER: u32 = 16;
 
 /// Frames more for each second that passed when all are used up: PINGs that keep a connection
@@ -68,7 +68,7 @@ impl Watched {
         Watched(Arc::new(Mutex::new(Inner { pipe, frames, stalled: None, taken: 0 })))
     }
 
-    /// A request was answered.
+    /// A good request was answered.
     pub(super) fn answered(&self) {
         self.0.lock().frames.allow(FRAMES_PER_ANSWER);
     }
@@ -87,6 +87,11 @@ impl Watched {
         });
         let write = inner.stalled.map(|since| (since + server.write_timeout, Overdue::Write));
         frame.into_iter().chain(write).min_by_key(|(at, _)| *at)
+    }
+
+    /// A request's header has begun and not ended.
+    pub(super) fn is_within_header(&self) -> bool {
+        self.0.lock().frames.is_header
     }
 
     /// The pipe itself, once nobody else holds it.
@@ -151,7 +156,9 @@ struct Frames {
     header: [u8; FRAME_HEADER],
     header_read: usize,
     payload_left: usize,
+    /// Of what is unfinished, as far as its kind has come.
     is_data: bool,
+    is_header: bool,
     /// A header block began whose last frame has not come.
     in_block: bool,
     /// Since when a frame or header block is unfinished.
@@ -169,6 +176,7 @@ impl Frames {
             header_read: 0,
             payload_left: 0,
             is_data: false,
+            is_header: false,
             in_block: false,
             open_since: None,
             allowed: FRAMES_AT_FIRST,
@@ -199,6 +207,7 @@ impl Frames {
             bytes = &bytes[used..];
             if self.is_between() {
                 self.open_since = None;
+                (self.is_data, self.is_header) = (false, false); // what comes next is not known yet
             }
         }
         if !self.is_between() && self.open_since.is_none() {
@@ -215,7 +224,8 @@ impl Frames {
         self.header_read = 0;
         self.payload_left = u32::from_be_bytes([0, a, b, c]) as usize;
         self.is_data = kind == DATA;
-        if matches!(kind, HEADERS | CONTINUATION) {
+        self.is_header = matches!(kind, HEADERS | CONTINUATION);
+        if self.is_header {
             self.in_block = flags & END_HEADERS == 0;
         }
         self.charge();
@@ -280,6 +290,8 @@ mod tests {
         assert_eq!(frames.open_since, None);
         frames.take(&frame(DATA, 0, 30)[..20]);
         assert!(frames.open_since.is_some() && frames.is_data);
+        frames.take(&[&[7; 19][..], &frame(HEADERS, 0, 30)[..5]].concat());
+        assert!(frames.open_since.is_some() && !frames.is_data, "it is no body that does not end now");
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,22 +1,25 @@
 use http::HeaderName;
+use http::header::HOST;
 use http::request::Parts;
 
 use crate::edge::head::{Framing, MAX_FIELDS, Seen, framing};
 
-/// What a field costs beside its name and value (RFC 9113, 6.5.2).
-const FIELD_OVERHEAD: usize = 32;
+/// What HTTP/1.1 writes around a method and a target, around a field, and at the header's end.
+const REQUEST_LINE: usize = "  HTTP/1.1\r\n".len();
+const FIELD: usize = ": \r\n".len();
+const EMPTY_LINE: usize = "\r\n".len();
 
 /// A request's fields and the length of its body, as far as it says one; `None` where they
 /// contradict each other or the rules: 16. (What RFC 9113 calls malformed, connection-specific
 /// fields and upper case among it, never comes this far: the crate resets its stream.)
 pub(super) fn judge(parts: &Parts, max_header: usize, want_forwarded: bool) -> Option<(Seen<'_>, Option<u64>)> {
-    let fields = || parts.headers.iter().map(|(name, value)| (HeaderName::as_str(name), value.as_bytes()));
-    let of_fields: usize = fields().map(|(name, value)| name.len() + value.len() + FIELD_OVERHEAD).sum();
-    let target = parts.uri.path_and_query().map_or(0, |target| target.as_str().len());
-    if fields().count() > MAX_FIELDS || of_fields + target > max_header {
+    let target = parts.uri.path_and_query().map(|target| target.as_str())?; // CONNECT has none
+    let is_target = target.starts_with('/') || target == "*";
+    if !is_target || !is_http(parts) || !is_trimmed(parts) || !is_bounded(parts, target, max_header) {
         return None;
     }
-    let seen = Seen::read(fields(), want_forwarded);
+    let fields = parts.headers.iter().map(|(name, value)| (HeaderName::as_str(name), value.as_bytes()));
+    let seen = Seen::read(fields, want_forwarded);
     let authority = parts.uri.authority().map(|authority| authority.as_str().as_bytes());
     let named = match (authority, seen.host) {
         (Some(authority), Some(host)) => authority.eq_ignore_ascii_case(host),
@@ -31,6 +34,30 @@ pub(super) fn judge(parts: &Parts, max_header: usize, want_forwarded: bool) -> O
         (None, _) | (Some(_), Framing::Chunked) => None,
     };
     Some((seen, length))
+}
+
+/// Whether the scheme, where there is one, is one under which HTTP/1.1 takes a target too.
+fn is_http(parts: &Parts) -> bool {
+    parts.uri.scheme_str().is_none_or(|scheme| ["http", "https"].iter().any(|known| scheme.eq_ignore_ascii_case(known)))
+}
+
+/// Whether no value begins or ends with a blank: RFC 9113, 8.2.1, which the crate does not hold.
+fn is_trimmed(parts: &Parts) -> bool {
+    parts.headers.values().all(|value| value.as_bytes().trim_ascii().len() == value.len())
+}
+
+/// Whether the header keeps its bounds in the form that HTTP/1.1 would give it, where the authority
+/// is the field `Host`: so the same request is let in or refused in both versions.
+fn is_bounded(parts: &Parts, target: &str, max_header: usize) -> bool {
+    let authority = parts.uri.authority().filter(|_| !parts.headers.contains_key(HOST));
+    let host = authority.map(|authority| HOST.as_str().len() + authority.as_str().len() + FIELD);
+    let start = parts.method.as_str().len() + target.len() + REQUEST_LINE + EMPTY_LINE;
+    let (mut count, mut length) = (usize::from(host.is_some()), start + host.unwrap_or(0));
+    for (name, value) in &parts.headers {
+        count += 1;
+        length += name.as_str().len() + value.len() + FIELD;
+    }
+    count <= MAX_FIELDS && length <= max_header
 }
 
 #[cfg(test)]
@@ -60,22 +87,50 @@ mod tests {
             (there, &[("content-length", "+7")]),
             (there, &[("content-length", "")]),
             (there, &[("content-length", "7, 7")]),
+            (there, &[("authorization", " x")]),
+            (there, &[("authorization", "x\t")]),
         ] {
             assert_eq!(judged(uri, fields), None, "{uri} {fields:?}");
         }
     }
 
+    fn parts(request: http::request::Builder) -> Parts {
+        request.body(()).unwrap().into_parts().0
+    }
+
     #[test]
-    fn a_header_has_its_bounds() {
-        let many = |n: usize| vec![("x", "y"); n];
-        assert!(judged("https://a/", &many(100)).is_none(), "100 small fields are over 1 KiB");
-        let parts = |n: usize| {
-            let request = many(n).iter().fold(Request::post("https://a/"), |r, (name, value)| r.header(*name, *value));
-            request.body(()).unwrap().into_parts().0
+    fn a_header_is_as_long_as_http_1_1_would_write_it() {
+        let written = "POST /x?y=z HTTP/1.1\r\nhost: a.example\r\nn: 12345\r\n\r\n".len();
+        for request in [
+            Request::post("https://a.example/x?y=z").header("n", "12345"),
+            Request::post("/x?y=z").header("host", "a.example").header("n", "12345"),
+            Request::post("https://a.example/x?y=z").header("n", "12345").header("host", "a.example"),
+        ] {
+            let parts = parts(request);
+            assert!(judge(&parts, written, false).is_some());
+            assert!(judge(&parts, written - 1, false).is_none());
+        }
+    }
+
+    #[test]
+    fn the_authority_is_one_of_a_hundred_fields() {
+        let many = |uri: &str, n: usize| parts((0..n).fold(Request::post(uri), |r, _| r.header("x", "y")));
+        assert!(judge(&many("https://a/", 99), 1 << 20, false).is_some());
+        assert!(judge(&many("https://a/", 100), 1 << 20, false).is_none());
+        let with_host = |n: usize| {
+            let mut parts = many("https://a/", n);
+            parts.headers.insert(HOST, "a".parse().unwrap());
+            parts
         };
-        assert!(judge(&parts(100), 1 << 20, false).is_some());
-        assert!(judge(&parts(101), 1 << 20, false).is_none());
-        assert!(judged("https://a/", &[("x", &"y".repeat(900))]).is_some());
-        assert!(judged("https://a/", &[("x", &"y".repeat(1100))]).is_none());
+        assert!(judge(&with_host(99), 1 << 20, false).is_some());
+        assert!(judge(&with_host(100), 1 << 20, false).is_none());
+    }
+
+    #[test]
+    fn a_target_is_a_path_under_http() {
+        assert!(judged("*", &[("host", "a")]).is_some());
+        assert!(judged("HTTP://a/", &[]).is_some());
+        assert!(judged("ftp://a/", &[]).is_none());
+        assert!(judge(&parts(Request::connect("a:443")), 1024, false).is_none());
     }
 }

@@ -1,5 +1,6 @@
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -141,7 +142,33 @@ impl Connection {
 
     /// Sends, or says why the gateway would not take it.
     pub async fn try_send(&mut self, bytes: impl AsRef<[u8]>) -> io::Result<()> {
-        timeout(PATIENCE, self.stream.write_all(bytes.as_ref())).await.map_err(|_| io::ErrorKind::TimedOut)?
+        let sending = async {
+            self.stream.write_all(bytes.as_ref()).await?;
+            self.stream.flush().await // TLS may hold some back
+        };
+        timeout(PATIENCE, sending).await.map_err(|_| io::ErrorKind::TimedOut)?
+    }
+
+    /// Sends bytes one at a time with a pause before each, until something is said, or the
+    /// connection is closed, or there are none left.
+    pub async fn drip(&mut self, bytes: impl IntoIterator<Item = u8>, pause: Duration) {
+        let mut buffer = [0; 4096];
+        let dripping = async {
+            for byte in bytes {
+                tokio::select! {
+                    biased;
+                    read = self.stream.read(&mut buffer) => {
+                        self.unread.extend(&buffer[..read.unwrap_or(0)]);
+                        return;
+                    }
+                    () = tokio::time::sleep(pause) => {} // the drip, not a wait
+                }
+                if self.stream.write_all(&[byte]).await.is_err() || self.stream.flush().await.is_err() {
+                    return;
+                }
+            }
+        };
+        timeout(PATIENCE, dripping).await.expect("what dripped was read without end");
     }
 
     /// No more will be sent; answers can still be read.

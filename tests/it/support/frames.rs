@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -101,6 +103,44 @@ impl Frames {
             self.write.flush().await
         };
         matches!(timeout(PATIENCE, sending).await, Ok(Ok(())))
+    }
+
+    /// Sends pieces with a pause before each, and reads what comes meanwhile, until the gateway
+    /// ends the connection: the last GOAWAY's code, if there was one. `Err`: all were taken.
+    pub async fn drip(mut self, pieces: impl IntoIterator<Item = Vec<u8>>, pause: Duration) -> Result<Option<u32>, ()> {
+        let Frames { read, write } = &mut self;
+        let mut come = Vec::new();
+        let mut buffer = [0; 4096];
+        let dripping = async {
+            for piece in pieces {
+                let next = tokio::time::Instant::now() + pause; // the drip, not a wait
+                loop {
+                    tokio::select! {
+                        biased;
+                        got = read.read(&mut buffer) => match got {
+                            Ok(n @ 1..) => come.extend(&buffer[..n]),
+                            Ok(0) | Err(_) => return Ok(()),
+                        },
+                        () = tokio::time::sleep_until(next) => break,
+                    }
+                }
+                if write.write_all(&piece).await.is_err() || write.flush().await.is_err() {
+                    return Ok(());
+                }
+            }
+            Err(())
+        };
+        timeout(PATIENCE, dripping).await.expect("what dripped was read without end")?;
+        let mut code = None;
+        let mut rest = &come[..];
+        while let [a, b, c, kind, _, _, _, _, _, payload @ ..] = rest {
+            let (payload, more) = payload.split_at(payload.len().min(u32::from_be_bytes([0, *a, *b, *c]) as usize));
+            if *kind == GOAWAY {
+                code = Some(u32::from_be_bytes(payload[4..8].try_into().unwrap()));
+            }
+            rest = more;
+        }
+        Ok(code)
     }
 
     /// The next frame, or `None` at the end.

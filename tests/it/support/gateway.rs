@@ -68,6 +68,16 @@ impl TestGateway {
         &mut self.process
     }
 
+    /// KiB of memory that it holds.
+    pub fn resident_kib(&self) -> u64 {
+        self.process.resident_kib()
+    }
+
+    /// Sockets that it has open.
+    pub fn open_sockets(&self) -> usize {
+        self.process.open_sockets()
+    }
+
     pub fn process_id(&self) -> u32 {
         self.process.id()
     }
@@ -87,13 +97,6 @@ impl TestGateway {
     /// The origin, for a test that goes on using it while others use the gateway.
     pub fn take_origin(&mut self) -> ScriptedOrigin {
         self.origin.take().expect("this gateway has no HTTP origin")
-    }
-
-    /// Memory of the gateway's process that is in RAM, in KiB.
-    pub fn resident_kib(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse().unwrap()
     }
 
     /// The key itself, by the name the test gave it.
@@ -117,8 +120,13 @@ impl TestGateway {
 
     /// A connection through TLS that offers these protocols.
     pub async fn tls(&self, alpn: &[&str]) -> TlsStream<TcpStream> {
+        self.tls_client(alpn).connect(self.address).await.unwrap()
+    }
+
+    /// A client that trusts this gateway and offers these protocols.
+    pub fn tls_client(&self, alpn: &[&str]) -> TlsClient {
         let certificate = String::from_utf8(self.world.read("cert.pem")).unwrap();
-        TlsClient::new(&[&certificate], alpn).connect(self.address).await.unwrap()
+        TlsClient::new(&[&certificate], alpn)
     }
 
     /// A connection of HTTP/2.

@@ -11,6 +11,7 @@ mod origin;
 mod origin_talk;
 mod patience;
 mod process;
+mod slow;
 mod tls;
 mod world;
 
@@ -23,6 +24,7 @@ pub use http2::Http2;
 pub use origin::{Act, Break, Cut, Gate, ScriptedOrigin};
 pub use patience::{ONE_SECOND, PATIENCE, eventually, unix_now};
 pub use process::Process;
+pub use slow::{Slow, SlowClients};
 pub use tls::{Identity, TlsClient, shown};
 pub use world::{Ran, World};
 

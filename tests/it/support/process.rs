@@ -89,6 +89,21 @@ impl Process {
         self.child.id()
     }
 
+    /// KiB of memory that it holds.
+    pub fn resident_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+
+    /// Sockets that it has open.
+    pub fn open_sockets(&self) -> usize {
+        let files = std::fs::read_dir(format!("/proc/{}/fd", self.id())).unwrap();
+        // One that was closed since has no name any more.
+        let names = files.filter_map(|file| std::fs::read_link(file.unwrap().path()).ok());
+        names.filter(|name| name.to_string_lossy().starts_with("socket:")).count()
+    }
+
     /// kill -9, and wait until the process is gone.
     pub fn kill_hard(&mut self) {
         let _ = self.child.kill(); // it may have ended by itself

@@ -52,11 +52,14 @@ impl TlsClient {
 
     /// Connects and shakes hands, or says what went wrong.
     pub async fn connect(&self, address: SocketAddr) -> io::Result<TlsStream<TcpStream>> {
-        let shaking = async {
-            let stream = TcpStream::connect(address).await?;
-            stream.set_nodelay(true)?;
-            TlsConnector::from(self.config.clone()).connect(HOST.try_into().unwrap(), stream).await
-        };
+        let connecting = TcpStream::connect(address);
+        self.shake_hands(timeout(PATIENCE, connecting).await.expect("connect took too long")?).await
+    }
+
+    /// Shakes hands on a connection that is there, or says what went wrong.
+    pub async fn shake_hands(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+        stream.set_nodelay(true)?;
+        let shaking = TlsConnector::from(self.config.clone()).connect(HOST.try_into().unwrap(), stream);
         timeout(PATIENCE, shaking).await.expect("neither TLS nor an end")
     }
 }
