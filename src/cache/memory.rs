@@ -89,6 +89,11 @@ impl Memory {
         }
     }
 
+    /// How many answers are held, about: what came or went just now may not be counted yet.
+    pub fn count(&self) -> u64 {
+        self.answers.count()
+    }
+
     /// Begins a setPoints.
     pub fn begin_write(&self, member: MemberId, hold: Duration, now: Tick) -> Write<'_> {
         self.fence.begin_write(member, hold, now)
