@@ -241,6 +241,8 @@ impl Frames {
 }
 
 #[cfg(test)]
+mod fuzz;
+#[cfg(test)]
 mod tests {
     use std::time::Duration;
 
