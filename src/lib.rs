@@ -2,6 +2,10 @@
 //! imports only from the floors below its own (`tests/it/floors.rs` holds that).
 //! `docs/ARCHITECTURE.md` walks one read, one write and one reload through it.
 
+#[cfg(test)]
+#[macro_use]
+mod fuzz; // floor 0: what the fuzz targets share
+
 // Floor 0: what the world is made of.
 pub mod clock; // the one place that reads time
 pub mod model; // guilds, members, keys' digests, warns, reviews

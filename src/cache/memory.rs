@@ -99,6 +99,11 @@ impl Memory {
         }
     }
 
+    /// How many answers are held, about: what came or went just now may not be counted yet.
+    pub fn count(&self) -> u64 {
+        self.answers.count()
+    }
+
     /// Begins a setPoints to a member of `realm`.
     pub fn begin_write(
         &self,

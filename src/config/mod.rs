@@ -5,6 +5,8 @@
 
 mod check;
 pub mod file;
+#[cfg(test)]
+mod fuzz;
 pub mod leaf;
 mod places;
 mod problem;

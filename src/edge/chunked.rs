@@ -113,6 +113,8 @@ fn step(state: State, byte: u8) -> Option<State> {
 }
 
 #[cfg(test)]
+mod fuzz;
+#[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 

@@ -198,6 +198,8 @@ fn has_bare_lf(bytes: &[u8]) -> bool {
 }
 
 #[cfg(test)]
+mod fuzz;
+#[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 

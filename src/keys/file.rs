@@ -142,6 +142,8 @@ fn parse(text: &str) -> Result<Vec<Listed>, Vec<String>> {
 }
 
 #[cfg(test)]
+mod fuzz;
+#[cfg(test)]
 mod tests {
     use super::*;
 

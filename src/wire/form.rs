@@ -78,6 +78,8 @@ pub fn is_form_type(content_type: &[u8]) -> bool {
 }
 
 #[cfg(test)]
+mod fuzz;
+#[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 

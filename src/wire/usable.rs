@@ -44,6 +44,8 @@ fn is_refusal(text: &str) -> bool {
 }
 
 #[cfg(test)]
+mod fuzz;
+#[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 

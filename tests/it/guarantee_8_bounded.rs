@@ -1,6 +1,14 @@
 //! Contract section 5, guarantee 8: each of connections, headers, bodies and time has a limit (the
 //! last three are in `framing_*`).
 
+use std::sync::Arc;
+
+use guildgate::cache::{Entry, EntryKey, Memory, Realm, Realms};
+use guildgate::clock::Tick;
+use guildgate::config::Freshness;
+use guildgate::model::MemberId;
+use guildgate::wire::Read;
+
 use crate::support::*;
 
 fn gate() -> Builder {
@@ -135,4 +143,34 @@ async fn guarantee_8_many_unknown_keys_leave_memory_where_it_was() {
     // 50,000 keys after the first round: a record of 200 bytes for each would be 10 MB.
     assert!(after[5] < after[0] + 6 * 1024, "resident KiB after each round of strangers: {after:?}");
     gate.get_points("bot", "7").await.is("3");
+}
+
+#[test]
+fn guarantee_8_the_cache_takes_no_more_memory_than_it_is_given() {
+    const GIVEN: u64 = 16 << 20;
+    // Short answers, of which the most fit, then long ones.
+    for length in [2, 40, 1000] {
+        let mut memory = None;
+        let counted = allocation_counter::measure(|| {
+            let memory = memory.insert(Memory::new(GIVEN));
+            let freshness = Freshness { ttl: PATIENCE, stale_while_revalidate: PATIENCE, stale_if_error: PATIENCE };
+            for member in 0..200_000 {
+                let at = EntryKey { realm: Realm(1), member: MemberId::new(member).unwrap(), read: Read::Points };
+                let entry = Entry::new(&"x".repeat(length), memory.epoch(&at), Tick(0), freshness, None);
+                assert!(memory.keep(at, &Arc::new(entry), Realms::Apart, Tick(0)));
+            }
+        });
+        let held = memory.unwrap().count();
+        assert!(
+            held * (length as u64 + 1000) > GIVEN,
+            "it holds {held} answers of {length} bytes, far below its bound"
+        );
+        let taken = counted.bytes_current as u64;
+        // Beside the answers there are the fence's tables and the flights' locks (1 MiB).
+        assert!(
+            taken < GIVEN + (1 << 20),
+            "{held} answers of {length} bytes take {taken} bytes: {} each",
+            taken / held
+        );
+    }
 }

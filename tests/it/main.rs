@@ -33,6 +33,8 @@ mod http2_slow;
 mod tls;
 mod tls_certificates;
 
+mod cache_stale;
+
 mod guarantee_1_durable;
 mod guarantee_2_coherent;
 mod guarantee_2_histories;

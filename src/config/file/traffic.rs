@@ -157,7 +157,7 @@ macro_rules! freshness_file {
         #[serde(default, deny_unknown_fields, expecting = "a table")]
         #[schemars(rename = $section)]
         pub struct $name {
-            /// How long an answer is fresh; "0s": it is never kept.
+            /// How long an answer is fresh; "0s": it is never fresh.
             pub ttl: HumanDuration,
             /// After that: how long it may still be given while a new one is fetched.
             pub stale_while_revalidate: HumanDuration,

@@ -251,6 +251,8 @@ impl Frames {
 }
 
 #[cfg(test)]
+mod fuzz;
+#[cfg(test)]
 mod tests {
     use std::time::Duration;
 

@@ -241,3 +241,6 @@ impl<'de> Visitor<'de> for ReadText {
         Ok(Cow::Owned(text.to_owned()))
     }
 }
+
+#[cfg(test)]
+mod fuzz;

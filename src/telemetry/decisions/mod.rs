@@ -5,6 +5,8 @@
 mod file; // the file that one process writes on
 mod format; // decisions to bytes and back, pure
 mod frames; // blocks with length and checksum
+#[cfg(test)]
+mod fuzz;
 mod reader; // a file's blocks, from first to last
 mod varint;
 mod writer; // the ring, the thread, the rotation

@@ -11,15 +11,15 @@ const BUFFER: usize = 256 * 1024;
 /// Reads one file of decisions, block by block, up to the length it has when reading begins: a
 /// server may be writing on.
 #[derive(Debug)]
-pub struct RecordReader {
-    frames: Frames<BufReader<Take<File>>>,
+pub struct RecordReader<R = File> {
+    frames: Frames<BufReader<Take<R>>>,
     decoder: Decoder,
     cut: Option<CutShort>,
 }
 
-impl RecordReader {
+impl<R: Read> RecordReader<R> {
     /// Reads the first `length` bytes of a file, which `path` names in what is said of it.
-    pub fn new(file: File, length: u64, path: &Path) -> Self {
+    pub fn new(file: R, length: u64, path: &Path) -> Self {
         let input = BufReader::with_capacity(BUFFER, file.take(length));
         RecordReader { frames: Frames::new(input, path), decoder: Decoder::default(), cut: None }
     }

@@ -1,0 +1,33 @@
+//! The config's reader: whatever the text, a config or faults with their places; and what was taken,
+//! written in another way (in another order, without its comments), is taken for the same.
+
+use super::*;
+
+fuzz_target!(config, 1_500, judge);
+
+fn judge(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    let env = |name: &str| (name == "STORE").then(|| "elsewhere.db".to_owned());
+    let load = |text: &str| load_with(text, Path::new("/etc/gg"), "gateway.toml", &env);
+    match load(text) {
+        Ok(loaded) => {
+            let table: toml::Table = toml::from_str(text).unwrap();
+            let written = toml::to_string(&table).unwrap();
+            let again =
+                load(&written).unwrap_or_else(|faults| panic!("{faults}\nof what was taken before:\n{written}"));
+            assert_eq!(again, loaded, "written as:\n{written}");
+            assert!(report(&loaded).lines().count() > 40, "it prints all that is in force");
+        }
+        Err(Problems { list, .. }) => {
+            assert!(!list.is_empty() && list.len() <= 1000, "{} faults", list.len());
+            assert!(list.is_sorted_by_key(|fault| (fault.line, fault.column)));
+            let lines: Vec<&str> = text.split('\n').collect();
+            for fault in &list {
+                let line = lines.get(fault.line.wrapping_sub(1)).unwrap_or_else(|| panic!("no such line: {fault}"));
+                assert!((1..=line.chars().count() + 1).contains(&fault.column), "no such column: {fault}");
+                assert!(!fault.message.is_empty(), "{fault}");
+                assert!(!fault.to_string().contains(char::is_control), "it may be taken for two: {fault:?}");
+            }
+        }
+    }
+}

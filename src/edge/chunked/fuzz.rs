@@ -1,0 +1,96 @@
+//! The chunked body's decoder against a second one that works on the whole text at once, and
+//! against what an encoder of another shape wrote.
+
+use super::*;
+
+fuzz_target!(chunked, 10_000, judge);
+
+/// The input: where to cut, the bound, what to do, then a stream or a body.
+fn judge(input: &[u8]) {
+    let [cut, max, text @ ..] = input else { return };
+    let max = usize::from(*max);
+    let whole = decode(text, max, usize::MAX);
+    for cut in [1, 2, 3, usize::from(*cut).max(1)] {
+        assert_eq!(decode(text, max, cut), whole, "in pieces of {cut}");
+    }
+    let (progress, body) = &whole;
+    assert!(body.len() <= max);
+    match (progress, model(text)) {
+        (Progress::Done(end), Some((data, used, _))) => assert_eq!((end, body), (&used, &data)),
+        (Progress::Done(end), None) => panic!("taken for a body of {end} bytes"),
+        (Progress::TooLarge, Some((data, ..))) => assert!(data.len() > max),
+        (Progress::Malformed, Some((_, _, framing))) => assert!(framing > MAX_FRAMING),
+        (Progress::More, Some(_)) => panic!("whole, and not seen to be"),
+        (_, None) => {}
+    }
+    encoded(text, usize::from(*cut));
+}
+
+/// Decodes a text that comes in pieces of this size.
+fn decode(text: &[u8], max: usize, cut: usize) -> (Progress, Vec<u8>) {
+    let (mut decoder, mut body, mut fed) = (Chunked::default(), Vec::new(), 0);
+    for piece in text.chunks(cut.min(text.len().max(1))) {
+        match decoder.feed(piece, &mut body, max) {
+            Progress::More => fed += piece.len(),
+            Progress::Done(end) => return (Progress::Done(fed + end), body),
+            refused => return (refused, body),
+        }
+    }
+    (Progress::More, body)
+}
+
+/// The data, the bytes used, and how many of those were framing; `None` for what is no whole body.
+fn model(text: &[u8]) -> Option<(Vec<u8>, usize, usize)> {
+    let line_at = |at: usize| {
+        let end = at + text.get(at..)?.windows(2).position(|two| two == b"\r\n")?;
+        let line = &text[at..end];
+        (!line.contains(&b'\r') && !line.contains(&b'\n') && !line.contains(&0)).then_some((line, end + 2))
+    };
+    let (mut data, mut at) = (Vec::new(), 0);
+    loop {
+        let (line, next) = line_at(at)?;
+        let size = line.split(|b| *b == b';').next()?;
+        let blanks = size.iter().rev().take_while(|b| matches!(b, b' ' | b'\t')).count();
+        let digits = std::str::from_utf8(&size[..size.len() - blanks]).ok()?;
+        if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return None;
+        }
+        let size = usize::try_from(u64::from_str_radix(digits, 16).ok()?).ok()?;
+        at = next;
+        if size == 0 {
+            break;
+        }
+        data.extend_from_slice(text.get(at..at.checked_add(size)?)?);
+        at += size;
+        if text.get(at..at + 2)? != b"\r\n" {
+            return None;
+        }
+        at += 2;
+    }
+    loop {
+        let (line, next) = line_at(at)?;
+        at = next;
+        if line.is_empty() {
+            return Some((data.clone(), at, at - data.len()));
+        }
+        let name = &line[..line.iter().position(|b| *b == b':')?];
+        if name.is_empty() || !name.iter().all(u8::is_ascii_graphic) {
+            return None;
+        }
+    }
+}
+
+/// Any body, however it is chunked, comes out as it was, and what follows it stays.
+fn encoded(body: &[u8], by: usize) {
+    let mut text = String::new().into_bytes();
+    for (n, chunk) in body.chunks(by + 1).enumerate() {
+        let size = if n % 2 == 0 { format!("{:x}", chunk.len()) } else { format!("0{:X} ;a=\"b\"", chunk.len()) };
+        text.extend([size.as_bytes(), b"\r\n", chunk, b"\r\n"].concat());
+    }
+    text.extend_from_slice(b"00\r\nTrailer: x\r\n\r\n");
+    let (end, framing) = (text.len(), text.len() - body.len());
+    text.extend_from_slice(b"POST / HTTP/1.1\r\n");
+    if framing <= MAX_FRAMING {
+        assert_eq!(decode(&text, body.len(), usize::MAX), (Progress::Done(end), body.to_vec()));
+    }
+}

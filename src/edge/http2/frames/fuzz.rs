@@ -1,0 +1,42 @@
+//! The watcher of frames against a splitter that sees all bytes at once.
+
+use std::time::Duration;
+
+use super::*;
+
+fuzz_target!(frames, 10_000, judge);
+
+/// The input: where to cut, how many frames are borne, then what follows the preface.
+fn judge(input: &[u8]) {
+    let [cut, allowed, bytes @ ..] = input else { return };
+    let stream = [&[b'P'; PREFACE][..], bytes].concat();
+    let seen = |cut: usize| {
+        let mut frames = Frames::new(Instant::now());
+        frames.allowed = u32::from(*allowed);
+        frames.allowed_at += Duration::from_secs(3600); // and nothing is earned amid the test
+        stream.chunks(cut).for_each(|piece| frames.take(piece));
+        assert_eq!(frames.open_since.is_some(), !frames.is_between(), "it is timed when it is open, and only then");
+        let inside = (frames.header_read, frames.payload_left, frames.is_data, frames.in_block);
+        (inside, frames.allowed, frames.flooded)
+    };
+    let whole = seen(stream.len());
+    for cut in [1, 2, 9, usize::from(*cut).max(1)] {
+        assert_eq!(seen(cut), whole, "in pieces of {cut}");
+    }
+
+    let (mut rest, mut count, mut last, mut in_block) = (bytes, 0, None, false);
+    let inside = loop {
+        let [a, b, c, kind, flags, _, _, _, _, payload @ ..] = rest else { break (rest.len(), 0) };
+        count += 1;
+        last = Some(*kind);
+        in_block = if matches!(*kind, 1 | 9) { flags & 4 == 0 } else { in_block };
+        let length = usize::from(*a) << 16 | usize::from(*b) << 8 | usize::from(*c);
+        match payload.split_at_checked(length) {
+            Some((_, after)) => rest = after,
+            None => break (0, length - payload.len()),
+        }
+    };
+    let (allowed, flooded) = (u32::from(*allowed).saturating_sub(count), count > u32::from(*allowed));
+    let model = ((inside.0, inside.1, last == Some(0), in_block), allowed, flooded);
+    assert_eq!(whole, model);
+}

@@ -1,0 +1,308 @@
+//! Contract sections 1 ("Headers on answers"), 3 (`[cache]`) and 5 (guarantees 2 and 4): how long each
+//! operation's answers are given from memory, fresh or stale, and what is said of it.
+
+use std::collections::BTreeSet;
+
+use crate::support::*;
+
+const WHILE_REVALIDATING: &str = "guildgate; hit; detail=stale-while-revalidate";
+const IF_ERROR: &str = "guildgate; hit; detail=stale-if-error";
+const LATER: i64 = 4_000_000_000;
+
+/// A read operation, its section of the config, and what the origin says of member 7 before and after.
+const READS: [(&str, &str, &str, &str); 3] = [
+    ("getPoints", "cache.points", "3", "4"),
+    ("getWarns", "cache.warns", "{warns_7_id_1_4000000000=Mod: spam (Expires 4000000000)}", "{}"),
+    ("getReviews", "cache.reviews", "{}", "{reviews_7_id_9_5=Bo (5★): Quick}"),
+];
+
+/// Before an origin that says what is before; fresh for a moment, then stale as said for one operation.
+async fn gate(section: &str, while_revalidating: &str, if_error: &str) -> TestGateway {
+    let mut builder = TestGateway::before_http()
+        .key("bot")
+        .points("7", 3)
+        .warn("7", 1, "Mod", "spam", LATER)
+        .set("origin.retries", "0");
+    for (_, other, ..) in READS {
+        let of = |on: &str| format!("{:?}", if other == section { on } else { "0s" });
+        builder = builder
+            .set(&format!("{other}.ttl"), r#""50ms""#)
+            .set(&format!("{other}.stale_while_revalidate"), &of(while_revalidating))
+            .set(&format!("{other}.stale_if_error"), &of(if_error));
+    }
+    builder.start().await
+}
+
+async fn ask(gate: &TestGateway, operation: &str) -> Answer {
+    gate.send(&gate.request(operation, "bot", "memberID=7")).await
+}
+
+fn change(gate: &TestGateway, operation: &str, to: &str) {
+    match operation {
+        "getPoints" => gate.origin().put_points("7", to.parse().unwrap()),
+        map => gate.origin().put_map(map, "7", to),
+    }
+}
+
+/// Asks until this is said of the cache's part; all that was said on the way.
+async fn until_said(gate: &TestGateway, operation: &str, said: &str) -> (Answer, BTreeSet<String>) {
+    let (mut all, end) = (BTreeSet::new(), std::time::Instant::now() + PATIENCE);
+    loop {
+        let answer = ask(gate, operation).await;
+        let status = answer.cache_status().to_owned();
+        if status == said {
+            return (answer, all);
+        }
+        // Of what is fresh, how long it stays so is another test's.
+        all.insert(if answer.was_hit() && status.contains("ttl=") { "fresh".to_owned() } else { status });
+        assert!(std::time::Instant::now() < end, "{operation}: never {said}, but {all:?}");
+    }
+}
+
+#[tokio::test]
+async fn each_operation_gives_a_stale_answer_while_it_asks_anew_where_it_is_told_to() {
+    for (operation, section, before, after) in READS {
+        let gate = gate(section, "1h", "0s").await;
+        ask(&gate, operation).await.is(before);
+        change(&gate, operation, after);
+        let hold = Gate::shut();
+        gate.origin().next(operation, Act::HoldAll(hold.clone()));
+        let (stale, _) = until_said(&gate, operation, WHILE_REVALIDATING).await;
+        stale.is(before);
+        assert!(stale.header("age").is_some(), "{stale:#?}");
+        hold.open();
+        eventually(PATIENCE, "the new answer", || async { ask(&gate, operation).await.body == after }).await;
+        // The others, told nothing, ask and wait.
+        for (other, _, _, after) in READS.iter().filter(|read| read.0 != operation) {
+            ask(&gate, other).await;
+            change(&gate, other, after);
+            let (answer, said) = until_said(&gate, other, "guildgate; fwd=stale; stored").await;
+            answer.is(after);
+            assert!(said.iter().all(|said| said == "fresh"), "{other}: {said:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn each_operation_gives_a_stale_answer_for_a_failing_origin_where_it_is_told_to() {
+    for (operation, section, before, _) in READS {
+        let mut gate = gate(section, "0s", "1h").await;
+        for (read, ..) in READS {
+            ask(&gate, read).await;
+        }
+        gate.origin_mut().refuse().await;
+        let (stale, _) = until_said(&gate, operation, IF_ERROR).await;
+        stale.is(before);
+        assert!(stale.header("age").is_some(), "{stale:#?}");
+        for (other, ..) in READS.iter().filter(|read| read.0 != operation) {
+            let (answer, said) = until_said(&gate, other, "guildgate; fwd=stale").await;
+            answer.is_unavailable();
+            assert!(said.iter().all(|said| said == "fresh"), "{other}: {said:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_stale_answer_is_given_no_longer_than_told() {
+    for (window, stale) in [("stale_while_revalidate", WHILE_REVALIDATING), ("stale_if_error", IF_ERROR)] {
+        let mut gate = TestGateway::before_http()
+            .key("bot")
+            .points("7", 3)
+            .set("cache.points.ttl", r#""50ms""#)
+            .set("cache.points.stale_if_error", r#""0s""#)
+            .set(&format!("cache.points.{window}"), r#""1500ms""#)
+            .start()
+            .await;
+        ask(&gate, "getPoints").await.is("3");
+        gate.origin_mut().refuse().await;
+        until_said(&gate, "getPoints", stale).await;
+        let (over, _) = until_said(&gate, "getPoints", "guildgate; fwd=stale").await;
+        over.is_unavailable();
+        // And never again.
+        assert_eq!(ask(&gate, "getPoints").await.code(), Some(21), "{window}");
+    }
+}
+
+#[tokio::test]
+async fn guarantee_4_no_stale_map_is_given_past_the_first_expiry_it_holds() {
+    for (window, stale) in [("stale_while_revalidate", WHILE_REVALIDATING), ("stale_if_error", IF_ERROR)] {
+        let soon = unix_now() + 3;
+        let mut gate = TestGateway::before_http()
+            .key("bot")
+            .warn("7", 1, "Mod", "short", soon)
+            .warn("7", 2, "Mod", "long", LATER)
+            .set("cache.warns.ttl", r#""50ms""#)
+            .set(&format!("cache.warns.{window}"), r#""1h""#)
+            .start()
+            .await;
+        assert!(ask(&gate, "getWarns").await.body.contains("Mod: short"));
+        gate.origin_mut().refuse().await;
+        let (mut stood_in, end) = (false, std::time::Instant::now() + PATIENCE);
+        loop {
+            let over = unix_now() >= soon; // judged before asking: what is over now stays over
+            let answer = ask(&gate, "getWarns").await;
+            if over {
+                answer.is_unavailable();
+                break;
+            }
+            stood_in |= answer.cache_status() == stale;
+            assert!(std::time::Instant::now() < end, "the wall's clock does not move");
+        }
+        assert!(stood_in, "{window}: it was never given stale, so this tells nothing");
+    }
+}
+
+#[tokio::test]
+async fn guarantee_4_a_maps_ttl_ends_with_the_first_expiry_still_to_come() {
+    let soon = unix_now() + 100;
+    let gate = TestGateway::before_http().key("bot").set("cache.warns.ttl", r#""1h""#).start().await;
+    let entry = |id: i64, expires: i64| format!("warns_7_id_{id}_{expires}=Mod: spam (Expires {expires})");
+    let map = |expiries: &[i64]| {
+        let entries: Vec<_> = expiries.iter().enumerate().map(|(id, expires)| entry(id as i64, *expires)).collect();
+        format!("{{{}}}", entries.join(", "))
+    };
+    let ttl = async |member: &str, expiries: &[i64]| {
+        gate.origin().put_map("getWarns", member, &map(expiries).replace("warns_7_", &format!("warns_{member}_")));
+        gate.get_warns("bot", member).await.is_miss();
+        ttl_of(&gate.get_warns("bot", member).await)
+    };
+    let cut = ttl("7", &[LATER, soon, 1000]).await;
+    assert!((60..=100).contains(&cut), "{cut} s, but it is over in 100 s");
+    let whole = ttl("8", &[LATER, 1000]).await;
+    assert!((3500..=3600).contains(&whole), "{whole} s: what is over already, or in years, cuts nothing");
+}
+
+#[tokio::test]
+async fn guarantee_2_no_stale_answer_comes_back_after_a_write_whatever_became_of_it() {
+    let outcomes = [Act::Normal, Act::say(500, "oops"), Act::say(200, "03 | gone"), Act::Cut(Cut::BeforeHeader)];
+    for (outcome, dead) in outcomes.into_iter().flat_map(|outcome| [(outcome.clone(), true), (outcome, false)]) {
+        let mut gate = gate("cache.points", "1h", "1h").await;
+        ask(&gate, "getPoints").await.is("3");
+        until_said(&gate, "getPoints", WHILE_REVALIDATING).await;
+        gate.origin().next("setPoints", outcome.clone());
+        gate.set_points("bot", "7", 10).await;
+        if dead {
+            gate.origin_mut().refuse().await;
+        } else {
+            gate.origin().always(Act::say(500, "oops"));
+        }
+        for _ in 0..3 {
+            let answer = ask(&gate, "getPoints").await;
+            assert!(matches!(answer.code(), Some(20 | 21)), "{outcome:?}: it was given from before: {answer:#?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_write_to_one_member_leaves_the_others_stale_answers() {
+    let mut gate = gate("cache.points", "0s", "1h").await;
+    ask(&gate, "getPoints").await.is("3");
+    gate.set_points("bot", "8", 10).await.is("Successfully set 'Ada' points to '10'");
+    gate.origin_mut().refuse().await;
+    until_said(&gate, "getPoints", IF_ERROR).await.0.is("3");
+}
+
+#[tokio::test]
+async fn of_those_who_miss_at_once_one_is_stored_and_the_others_are_collapsed() {
+    let gate = gate("", "", "").await;
+    let hold = Gate::shut();
+    gate.origin().next("getPoints", Act::HoldAnswer(hold.clone()));
+    let asking: Vec<_> = (0..5).map(|_| gate.request("getPoints", "bot", "memberID=7").bytes()).collect();
+    let mut connections = Vec::new();
+    for request in asking {
+        let mut connection = gate.connect().await;
+        connection.send(request).await;
+        connections.push(connection);
+    }
+    gate.origin().has_been_asked("getPoints", 1).await;
+    // Answered after those above were sent: by then they have been read too.
+    for _ in 0..40 {
+        assert_eq!(gate.send(&Request::bare("GET", "/healthz")).await.status, 200);
+    }
+    hold.open();
+    let mut said = Vec::new();
+    for connection in &mut connections {
+        said.push(connection.answer().await.is("3").cache_status().to_owned());
+    }
+    said.sort();
+    let mut expected = vec!["guildgate; fwd=miss; collapsed"; 4];
+    expected.push("guildgate; fwd=miss; stored");
+    assert_eq!(said, expected);
+}
+
+#[tokio::test]
+async fn what_is_not_stored_is_not_said_to_be() {
+    let gate = TestGateway::before_http()
+        .key("bot")
+        .points("7", 3)
+        .set("cache.points.ttl", r#""0s""#)
+        .set("cache.points.stale_if_error", r#""0s""#)
+        .start()
+        .await;
+    for _ in 0..2 {
+        assert_eq!(ask(&gate, "getPoints").await.is("3").cache_status(), "guildgate; fwd=miss");
+    }
+    gate.origin().next("getWarns", Act::say(500, "oops"));
+    let failed = ask(&gate, "getWarns").await;
+    failed.is_refused(502, NO_ANSWER);
+    assert_eq!((failed.cache_status(), failed.header("age")), ("guildgate; fwd=miss", None));
+    assert_eq!(ask(&gate, "getWarns").await.is("{}").cache_status(), "guildgate; fwd=miss; stored");
+}
+
+#[tokio::test]
+async fn a_write_is_said_to_be_forwarded_whatever_came_of_it() {
+    let gate = gate("", "", "").await;
+    for outcome in [Act::Normal, Act::say(500, "oops"), Act::say(503, "later"), Act::say(200, "03 | gone")] {
+        gate.origin().next("setPoints", outcome.clone());
+        let answer = gate.set_points("bot", "7", 5).await;
+        assert_eq!(answer.cache_status(), "guildgate; fwd=method", "{outcome:?}");
+        assert_eq!(answer.header("age"), None, "{outcome:?}");
+    }
+}
+
+#[tokio::test]
+async fn ttl_counts_down_as_age_counts_up() {
+    const FRESH: u64 = 600;
+    let gate = TestGateway::before_http().key("bot").points("7", 3).set("cache.points.ttl", r#""600s""#).start().await;
+    ask(&gate, "getPoints").await.is_miss();
+    let (mut ages, end) = (BTreeSet::new(), std::time::Instant::now() + PATIENCE);
+    let mut last = (0, FRESH);
+    while ages.len() < 3 {
+        let hit = ask(&gate, "getPoints").await;
+        let (age, ttl) = (age_of(&hit), ttl_of(&hit));
+        assert!(age >= last.0 && ttl <= last.1, "age {age} and ttl {ttl} after {last:?}");
+        // Each is rounded down by itself.
+        assert!((FRESH - 1..=FRESH).contains(&(age + ttl)), "age {age} and ttl {ttl} make no {FRESH}");
+        last = (age, ttl);
+        ages.insert(age);
+        assert!(std::time::Instant::now() < end, "the age does not grow: {ages:?}");
+    }
+    assert_eq!(gate.origin().asked("getPoints"), 1);
+}
+
+#[tokio::test]
+async fn age_goes_on_counting_when_the_answer_is_stale() {
+    let mut gate = gate("cache.points", "0s", "1h").await;
+    ask(&gate, "getPoints").await.is("3");
+    gate.origin_mut().refuse().await;
+    let mut last = 0;
+    let end = std::time::Instant::now() + PATIENCE;
+    while last < 2 {
+        let (answer, _) = until_said(&gate, "getPoints", IF_ERROR).await;
+        let age = age_of(&answer);
+        assert!(age >= last, "{age} after {last}");
+        last = age;
+        assert!(std::time::Instant::now() < end, "the age does not grow");
+    }
+}
+
+#[track_caller]
+fn age_of(answer: &Answer) -> u64 {
+    answer.header("age").and_then(|age| age.parse().ok()).unwrap_or_else(|| panic!("no Age: {answer:#?}"))
+}
+
+#[track_caller]
+fn ttl_of(answer: &Answer) -> u64 {
+    let ttl = answer.cache_status().strip_prefix("guildgate; hit; ttl=").and_then(|ttl| ttl.parse().ok());
+    ttl.unwrap_or_else(|| panic!("no hit: {answer:#?}"))
+}
