@@ -56,8 +56,16 @@ const MAX_SEND_BUFFER: usize = 64 * 1024;
 /// a little too long to us, and to 16.
 const HEADER_SLACK: usize = 2;
 
-/// Serves a connection on which the peer chose HTTP/2.
-pub(super) async fn serve(edge: &Edge, pipe: Pipe, arrival: Arrival, mut stop: Pin<&mut impl Future<Output = ()>>) {
+/// Serves a connection on which the peer chose HTTP/2. With `stop` it is told to bring no more
+/// requests, in two steps, so that none is lost that was sent before it heard of it; with `over`
+/// it is waited for no longer where nothing is under way.
+pub(super) async fn serve(
+    edge: &Edge,
+    pipe: Pipe,
+    arrival: Arrival,
+    mut stop: Pin<Box<impl Future<Output = ()>>>,
+    mut over: Pin<&mut impl Future<Output = ()>>,
+) {
     let config = edge.gateway.state().config.clone();
     let server = &config.server;
     let watched = Watched::new(pipe);
@@ -68,7 +76,7 @@ pub(super) async fn serve(edge: &Edge, pipe: Pipe, arrival: Arrival, mut stop: P
             Ok(Ok(connection)) => connection,
             Ok(Err(_)) | Err(_) => return,
         },
-        () = &mut stop => return,
+        () = &mut over => return,
     };
     let mut session = Session {
         edge,
@@ -77,11 +85,12 @@ pub(super) async fn serve(edge: &Edge, pipe: Pipe, arrival: Arrival, mut stop: P
         watched,
         running: FuturesUnordered::new(),
         answered: None,
-        leaving: None,
+        leaving: false,
+        leave_by: None,
         ending: None,
         timer: Box::pin(tokio::time::sleep(server.idle_timeout)),
     };
-    poll_fn(|cx| session.poll(cx, stop.as_mut())).await;
+    poll_fn(|cx| session.poll(cx, stop.as_mut(), over.as_mut())).await;
     let Session { connection, watched, mut running, .. } = session;
     drop(connection);
     // The peer may be gone, but what it asked for goes on: others may have joined its question.
@@ -114,8 +123,10 @@ struct Session<'e> {
     running: FuturesUnordered<BoxFuture<'e, Done>>,
     /// When the last request was answered, from which idleness counts.
     answered: Option<Instant>,
-    /// Since when no new requests are wanted.
-    leaving: Option<Instant>,
+    /// No new requests are wanted.
+    leaving: bool,
+    /// Until when the peer is waited for to hear of it, where nothing is under way.
+    leave_by: Option<Instant>,
     /// The connection is being ended; it is given up at this time.
     ending: Option<Instant>,
     timer: Pin<Box<Sleep>>,
@@ -137,9 +148,18 @@ enum Verdict {
 
 impl Session<'_> {
     /// Ready once the connection is over.
-    fn poll(&mut self, cx: &mut Context<'_>, stop: Pin<&mut impl Future<Output = ()>>) -> Poll<()> {
-        if self.leaving.is_none() && stop.poll(cx).is_ready() {
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        stop: Pin<&mut impl Future<Output = ()>>,
+        over: Pin<&mut impl Future<Output = ()>>,
+    ) -> Poll<()> {
+        if !self.leaving && stop.poll(cx).is_ready() {
             self.leave();
+        }
+        if self.leave_by.is_none() && over.poll(cx).is_ready() {
+            self.leave();
+            self.leave_by = Some(Instant::now() + DRAIN_TIME);
         }
         loop {
             // Everything that has come is taken before anything is answered, and what can be
@@ -197,6 +217,7 @@ impl Session<'_> {
             self.answered = Some(Instant::now());
             if done.panicked {
                 self.leave();
+                self.leave_by.get_or_insert(Instant::now() + DRAIN_TIME);
             }
         }
         any
@@ -213,8 +234,8 @@ impl Session<'_> {
             Overdue::Frame => (due, Verdict::End(Reason::ENHANCE_YOUR_CALM)),
             Overdue::Write => (due, Verdict::GiveUp),
         });
-        let idle = self.running.is_empty().then(|| match (self.leaving, self.answered) {
-            (Some(since), _) => since + DRAIN_TIME,
+        let idle = self.running.is_empty().then(|| match (self.leave_by, self.answered) {
+            (Some(by), _) => by,
             (None, Some(answered)) => answered + server.idle_timeout,
             (None, None) => self.arrival.at + server.header_timeout,
         });
@@ -224,8 +245,8 @@ impl Session<'_> {
 
     /// Tells the peer to bring no more requests; those under way are answered.
     fn leave(&mut self) {
-        if self.leaving.is_none() {
-            self.leaving = Some(Instant::now());
+        if !self.leaving {
+            self.leaving = true;
             self.connection.graceful_shutdown();
         }
     }
@@ -252,7 +273,7 @@ async fn one(
     let head_only = parts.method == Method::HEAD;
     let (method, path) = (parts.method.as_str().as_bytes(), parts.uri.path().as_bytes());
     if server.is_health(method, path) {
-        let (head, body) = answer::http2_health(edge.draining.has_begun());
+        let (head, body) = answer::http2_health(edge.draining.ends_service());
         send(&mut respond, head, if head_only { Bytes::new() } else { body }, server).await;
         return Done { panicked: false };
     }

@@ -7,7 +7,8 @@ use crate::origin::may_have_happened;
 use crate::wire::{Fault, Request, RequestId};
 
 impl Gateway {
-    /// setPoints: move the member's epoch, ask the origin once, move it again whatever came back.
+    /// setPoints: move the member's epoch, ask the origin once, move it again whatever came back. A
+    /// process that serves beside this one does the same at the same moments.
     pub(super) async fn write(
         &self,
         state: &State,
@@ -17,11 +18,15 @@ impl Gateway {
         id: RequestId,
     ) -> Result<Arc<str>, Fault> {
         let write = self.memory.begin_write(member, state.config.cache.points.ttl, self.now());
+        let told = self.tell_begun(member).await;
         let answer = self.ask_origin(state, caller, Request::SetPoints { member, amount }, id).await;
-        match &answer {
-            Err(fault) if may_have_happened(*fault) => write.unknown(self.now()),
-            Ok(_) | Err(_) => write.settled(),
+        let settled = !answer.as_ref().is_err_and(|fault| may_have_happened(*fault));
+        if settled {
+            write.settled();
+        } else {
+            write.unknown(self.now());
         }
+        told.over(settled).await;
         answer.map(Into::into)
     }
 }
