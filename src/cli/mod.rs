@@ -8,11 +8,14 @@ pub mod transfer; // import, export
 
 mod check; // check
 mod demo; // serve --demo: what is in its store
+mod handover; // one server takes another's place
 mod key_life; // key rotate, key set
 mod keys; // key
 mod limits; // limits
+mod manager; // what systemd is told
 mod reload; // a new configuration for a running server
 mod serve; // serve
+mod stop; // signals, and the drain
 mod store; // store
 mod watch; // files that changed while serving
 

@@ -3,16 +3,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::signal::unix::{Signal, SignalKind, signal};
-
 use super::demo::Demo;
 use super::error::CommandError;
+use super::handover::{Ended, Heir, Place};
 use super::reload::{Reloader, files_of};
+use super::stop::{Drain, Heard, Signals};
 use super::watch::{self, Watch};
-use super::{Failure, runtime};
+use super::{Failure, manager, runtime};
 use crate::clock::{Clock, Tick};
 use crate::config::{self, Config, Decisions, Keys, Loaded, OriginKind};
-use crate::edge::{self, Bound, Certificate, Draining, Edge, Guests, Tls, TlsError};
+use crate::edge::{self, Bound, Certificate, Draining, Edge, Guests, Handed, Server, Tls, TlsError};
 use crate::gateway::{Gateway, KeySource, State};
 use crate::keys::{Learned, Rules};
 use crate::limits::{Counted, Policy, day_of};
@@ -30,9 +30,6 @@ const LAST_NOTES: Duration = Duration::from_millis(2500);
 
 /// The least that they are given, where the connections took all of `server.drain_timeout`.
 const LAST_NOTES_LEAST: Duration = Duration::from_millis(500);
-
-/// How often, while draining, the connections left are counted.
-const DRAIN_LOOK: Duration = Duration::from_millis(5);
 
 /// Runs the gateway until SIGTERM or SIGINT.
 pub(super) fn run(named: Option<PathBuf>, demo: bool) -> Result<(), Failure> {
@@ -61,7 +58,15 @@ async fn serve(named: Option<PathBuf>, loaded: Loaded, demo: Option<Demo>, mut w
         Some(files) => Some(Arc::new(tls(files)?)),
         None => None,
     };
-    let bound = bind_all(&config, demo.is_some())?;
+    // A demo is its own, and takes nobody's place.
+    let place = config.server.handover.clone().filter(|_| demo.is_none());
+    let mut before = match &place {
+        Some(path) => Heir::meet(path).await?,
+        None => None,
+    };
+    let handed = before.as_mut().map(Heir::take_sockets).unwrap_or_default();
+    let bound = bind_all(&config, demo.is_some(), handed)?;
+    let place = place.map(|path| Place::prepare(&path, &bound)).transpose()?;
     raise_file_limit(&config);
     let clock = Clock::system();
     // Without it the limit that a tier's `daily` is could not be kept (contract section 3).
@@ -92,7 +97,8 @@ async fn serve(named: Option<PathBuf>, loaded: Loaded, demo: Option<Demo>, mut w
     let decisions = match &config.log.decisions {
         None => None,
         Some(Decisions { path, max_size }) => {
-            let opened = DecisionLog::open(path, *max_size, clock.clone());
+            let open = if before.is_some() { DecisionLog::open_after_another } else { DecisionLog::open };
+            let opened = open(path, *max_size, clock.clone());
             let unusable = |e| CommandError::new(format!("log.decisions cannot be opened: {e}"));
             Some(Arc::new(opened.map_err(unusable)?))
         }
@@ -120,26 +126,83 @@ async fn serve(named: Option<PathBuf>, loaded: Loaded, demo: Option<Demo>, mut w
     };
     let urls: Vec<String> = bound.iter().map(|b| b.url().to_owned()).collect();
     let words = demo.as_ref().map(|demo| demo.words(&urls, &config));
-    let ready = move || say_ready(&urls, words.as_deref());
-    let mut running = edge::Server::start(edge, bound, server.threads, ready)
+    let mut running = Server::start(edge, bound, server.threads)
         .map_err(|e| CommandError::new(format!("no thread could be started: {e}")))?;
+    if !running.is_prepared().await {
+        return Err(CommandError::new("the listeners could not be started; the lines above say why").into());
+    }
+    if let Some(heir) = &mut before {
+        let alone = tokio::select! {
+            there = heir.ready() => !there?,
+            // Who serves goes on.
+            () = signals.stop() => return Ok(()),
+        };
+        if alone {
+            tracing::warn!("the process that was to hand over has ended; this one has its listeners");
+        }
+    }
+    running.open();
+    say_ready(&urls, words.as_deref());
+    if before.is_none() {
+        manager::ready();
+    }
+    let mut place = place.map(|place| place.attend(before, gateway.clone()));
 
     let reloader = Reloader::new(gateway, named, path.is_some(), store, tls);
     // A demo is its own configuration; the file would make something else of it.
-    if demo.is_none() {
+    let ended = if demo.is_none() {
         let reopen = || {
             access.iter().for_each(|access| access.reopen());
             decisions.iter().for_each(|decisions| decisions.reopen());
         };
-        serve_until_stopped(&reloader, watch, &reopen, &mut signals).await;
+        let moved = async {
+            match &mut place {
+                Some(place) => place.ended().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            // Who has handed over is not to be taken for one that was stopped.
+            biased;
+            ended = moved => Some(ended),
+            () = serve_until_stopped(&reloader, watch, &reopen, &mut signals) => None,
+        }
     } else {
-        while let Heard::Reload = signals.next().await {}
+        signals.stop().await;
+        None
+    };
+    if ended.is_none()
+        && let Some(place) = &mut place
+    {
+        place.close().await;
     }
-    tracing::info!(connections = guests.here(), "stopping: requests under way are finished");
-    draining.begin();
+    // Another process serves the addresses, be it the one after or the one before.
+    let handed_over = ended.is_some();
+    match &ended {
+        Some(Ended::HandedOver { to }) => {
+            tracing::info!(to, connections = guests.here(), "handed over: requests under way here are finished");
+        }
+        Some(Ended::Withdrawn { why }) => {
+            tracing::error!(connections = guests.here(), "{why}; requests under way are finished");
+        }
+        None => {
+            manager::stopping();
+            tracing::info!(connections = guests.here(), "stopping: requests under way are finished");
+        }
+    }
+    let drain_timeout = reloader.gateway.state().config.server.drain_timeout;
+    let place = place.as_ref().filter(|_| handed_over);
+    let drain = Drain {
+        running: &running,
+        guests: &guests,
+        draining: &draining,
+        handed_over: place,
+        decisions: decisions.as_ref().filter(|_| handed_over),
+    };
+    draining.begin(handed_over);
     running.stop();
-    let end = Instant::now() + reloader.gateway.state().config.server.drain_timeout;
-    let left = drain(&guests, end, &mut signals).await;
+    let end = Instant::now() + drain_timeout;
+    let left = drain.run(end, &mut signals).await;
     if left > 0 {
         tracing::warn!(connections = left, "server.drain_timeout is over; these connections are cut");
     }
@@ -154,7 +217,10 @@ async fn serve(named: Option<PathBuf>, loaded: Loaded, demo: Option<Demo>, mut w
     if let Some(access) = access {
         access.close();
     }
-    Ok(())
+    match ended {
+        Some(Ended::Withdrawn { why }) => Err(CommandError::new(why).into()),
+        Some(Ended::HandedOver { .. }) | None => Ok(()),
+    }
 }
 
 /// Reloads on SIGHUP and where a file changed, until a signal says stop. On SIGHUP, logs that were
@@ -201,21 +267,6 @@ async fn serve_until_stopped(reloader: &Reloader, mut watch: Watch, reopen: &dyn
     }
 }
 
-/// Waits until every connection is gone, or the time is over, or a second signal says now.
-async fn drain(guests: &Guests, end: Instant, signals: &mut Signals) -> usize {
-    loop {
-        tokio::select! {
-            () = tokio::time::sleep(DRAIN_LOOK) => {}
-            heard = signals.next() => if matches!(heard, Heard::Stop) {
-                return guests.here();
-            }
-        }
-        if guests.here() == 0 || Instant::now() >= end {
-            return guests.here();
-        }
-    }
-}
-
 /// What the TCP listeners are to speak. A certificate that cannot be used is a fault of the configuration.
 fn tls(files: &config::Tls) -> Result<Tls, Failure> {
     let unusable = |e: TlsError| Failure::Unusable(e.to_string());
@@ -227,11 +278,13 @@ fn tls(files: &config::Tls) -> Result<Tls, Failure> {
 }
 
 /// Everything that is listened on, or the first address that cannot be.
-fn bind_all(config: &Config, demo: bool) -> Result<Vec<Bound>, CommandError> {
+/// The sockets that were `handed` over are taken first; those that the configuration does not name
+/// any more are left to the process before.
+fn bind_all(config: &Config, demo: bool, mut handed: Vec<Handed>) -> Result<Vec<Bound>, CommandError> {
     let tls = config.server.tls.is_some();
-    let bind = |listen| match edge::bind(listen, tls) {
+    let bind = |listen| match edge::bind(listen, tls, &mut handed) {
         // A demo is to be seen, wherever there is room for it.
-        Err(_) if demo => edge::bind(&super::demo::ANY_PORT, tls),
+        Err(_) if demo => edge::bind(&super::demo::ANY_PORT, tls, &mut handed),
         bound => bound,
     };
     config.server.listen.iter().map(bind).collect::<Result<_, _>>().map_err(|e| CommandError::new(e.to_string()))
@@ -298,35 +351,5 @@ fn say_ready(urls: &[String], words: Option<&str>) {
     if let Some(words) = words {
         let mut out = io::stdout().lock();
         let _ = writeln!(out, "{words}").and_then(|()| out.flush());
-    }
-}
-
-/// What a signal asks for.
-enum Heard {
-    Stop,
-    Reload,
-}
-
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    hang_up: Signal,
-}
-
-impl Signals {
-    fn hear() -> io::Result<Self> {
-        Ok(Signals {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            hang_up: signal(SignalKind::hangup())?,
-        })
-    }
-
-    async fn next(&mut self) -> Heard {
-        tokio::select! {
-            _ = self.terminate.recv() => Heard::Stop,
-            _ = self.interrupt.recv() => Heard::Stop,
-            _ = self.hang_up.recv() => Heard::Reload,
-        }
     }
 }

@@ -66,6 +66,8 @@ pub struct ServerFile {
     pub idle_timeout: HumanDuration,
     /// For requests under way to end when the server stops.
     pub drain_timeout: HumanDuration,
+    /// A Unix socket over which the next `guildgate serve` takes the listeners over; "": off.
+    pub handover: String,
     /// The largest body of a request.
     pub max_body: HumanSize,
     /// The largest header of a request.
@@ -104,6 +106,7 @@ impl Default for ServerFile {
             write_timeout: HumanDuration::secs(15),
             idle_timeout: HumanDuration::secs(60),
             drain_timeout: HumanDuration::secs(10),
+            handover: String::new(),
             max_body: HumanSize(4 << 10),
             max_header: HumanSize(16 << 10),
             trusted_proxies: Vec::new(),

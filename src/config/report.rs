@@ -82,6 +82,10 @@ impl Page {
         self.row("write_timeout", HumanDuration(server.write_timeout));
         self.row("idle_timeout", HumanDuration(server.idle_timeout));
         self.row("drain_timeout", HumanDuration(server.drain_timeout));
+        match &server.handover {
+            Some(path) => self.row("handover", path.display()),
+            None => self.row("handover", "off"),
+        }
         self.row("max_body", HumanSize(server.max_body as u64));
         self.row("max_header", HumanSize(server.max_header as u64));
         let proxies: Vec<_> = server.trusted_proxies.iter().map(ToString::to_string).collect();

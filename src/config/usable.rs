@@ -38,6 +38,8 @@ pub struct Server {
     pub write_timeout: Duration,
     pub idle_timeout: Duration,
     pub drain_timeout: Duration,
+    /// The socket over which another process takes the listeners over; `None`: off.
+    pub handover: Option<PathBuf>,
     /// Bytes.
     pub max_body: usize,
     /// Bytes.
@@ -48,6 +50,9 @@ pub struct Server {
     /// `None`: every listener speaks plain HTTP/1.1.
     pub tls: Option<Tls>,
 }
+
+/// Ends the name under which `server.handover` is made, before it is put in its place.
+pub const HANDOVER_SUFFIX: &str = ".new";
 
 /// Where the certificate is that the TCP listeners show, and its key; both are PEM files.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -258,6 +263,7 @@ impl Config {
     pub fn needs_restart(&self, next: &Config) -> Vec<&'static str> {
         let changed = [
             ("server.listen", self.server.listen != next.server.listen),
+            ("server.handover", self.server.handover != next.server.handover),
             ("server.threads", self.server.threads != next.server.threads),
             ("server.max_connections", self.server.max_connections != next.server.max_connections),
             (

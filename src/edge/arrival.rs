@@ -20,24 +20,21 @@ pub(super) struct Arrival {
 
 impl Edge {
     /// Serves one connection to its end: its place first, then TLS where it is spoken, then HTTP.
-    pub(super) async fn serve(&self, stream: Stream, mut shutdown: ShutdownWatch) {
+    pub(super) async fn serve(&self, stream: Stream, shutdown: &ShutdownWatch) {
         let digest = stream.get_socket_digest();
         let peer = digest.as_ref().and_then(|d| d.peer_addr().and_then(|a| a.as_inet().map(|a| a.ip())));
         // Asked of this side's address: a peer that is gone already has none.
         let is_tcp = digest.as_ref().is_none_or(|d| d.local_addr().is_none_or(|a| a.as_inet().is_some()));
         let arrival = Arrival { peer, at: Instant::now() };
         let Some(_place) = self.guests.enter(peer) else { return };
-        let stop = async move {
-            // An error means that the server is gone, which is a stop as well.
-            let _ = shutdown.wait_for(|stop| *stop).await;
-        };
-        tokio::pin!(stop);
+        let over = self.draining.until_idle_is_over();
+        tokio::pin!(over);
         let pipe = if is_tcp && self.tls.is_some() {
             let secured = tokio::select! {
                 biased;
                 // Boxed, so that a plain connection carries no room for it.
                 secured = Box::pin(self.secure(stream, arrival.at)) => secured,
-                () = &mut stop => None,
+                () = &mut over => None,
             };
             let Some(pipe) = secured else { return };
             pipe
@@ -46,9 +43,14 @@ impl Edge {
         };
         if pipe.speaks_http_2() {
             // Boxed, so that a connection of HTTP/1.1 carries no room for it.
-            Box::pin(http2::serve(self, pipe, arrival, stop)).await;
+            let mut shutdown = shutdown.clone();
+            let stop = async move {
+                // An error means that the server is gone, which is a stop as well.
+                let _ = shutdown.wait_for(|stop| *stop).await;
+            };
+            Box::pin(http2::serve(self, pipe, arrival, Box::pin(stop), over)).await;
         } else {
-            Connection::new(self, pipe, arrival).run(stop).await;
+            Connection::new(self, pipe, arrival).run(over).await;
         }
     }
 

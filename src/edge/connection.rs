@@ -90,8 +90,8 @@ impl<'e> Connection<'e> {
         }
     }
 
-    /// Answers what comes until one side ends it; once `stop` is there, it idles no more.
-    pub(super) async fn run(mut self, mut stop: Pin<&mut impl Future<Output = ()>>) {
+    /// Answers what comes until one side ends it; once `over` is there, it idles no more.
+    pub(super) async fn run(mut self, mut over: Pin<&mut impl Future<Output = ()>>) {
         loop {
             let goes_on = self.answer_what_is_there().await;
             if !goes_on || !self.send().await {
@@ -101,7 +101,7 @@ impl<'e> Connection<'e> {
                 tokio::select! {
                     biased;
                     more = self.read_more() => more,
-                    () = &mut stop => false,
+                    () = &mut over => false,
                 }
             } else {
                 self.read_more().await
@@ -181,8 +181,9 @@ impl Connection<'_> {
         let config = &state.config;
         let head_only = head.method == b"HEAD";
         if config.server.is_health(head.method, head.path) {
-            let keep = head.framing == Some(Framing::Length(0)) && head.keep_alive && !self.edge.draining.has_begun();
-            answer::write_health(self.edge.draining.has_begun(), shape(keep, head, head_only), &mut self.out);
+            let whole = head.framing == Some(Framing::Length(0));
+            let keep = whole && head.keep_alive && !self.is_last(!rest.is_empty());
+            answer::write_health(self.edge.draining.ends_service(), shape(keep, head, head_only), &mut self.out);
             return if keep { Next::Request { skip: head.length } } else { Next::Close };
         }
         let Some(framing) = head.framing else {
@@ -212,10 +213,23 @@ impl Connection<'_> {
             return next;
         }
         let goes_on = next != Next::Close && !reply.facts.panicked;
-        let keep = goes_on && head.keep_alive && !self.edge.draining.has_begun();
+        let more = match next {
+            Next::Request { skip } => rest.len() > skip - head.length,
+            Next::Surplus { .. } => true,
+            Next::Drain(_) | Next::Close | Next::Gone => false,
+        };
+        let keep = goes_on && head.keep_alive && !self.is_last(more);
         answer::write(config, &reply, shape(keep, head, head_only), &mut self.out);
         self.record(config, &reply, client);
         if keep { next } else { Next::Close }
+    }
+
+    /// Whether the answer at hand is to be the connection's last, as the process ends. Requests that
+    /// came with this one (`more`) were sent before their caller could know, so they are answered
+    /// first, unless they never cease.
+    fn is_last(&self, more: bool) -> bool {
+        let draining = &self.edge.draining;
+        draining.has_begun() && (!more || draining.idle_is_over())
     }
 
     /// Refuses what was not even a request; the connection is closed after it.

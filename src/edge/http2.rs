@@ -63,8 +63,16 @@ const PSEUDO_FIELDS: usize = 4;
 /// What the crate counts for a field beside its name and value (RFC 9113, 6.5.2).
 const FIELD_OVERHEAD: usize = 32;
 
-/// Serves a connection on which the peer chose HTTP/2.
-pub(super) async fn serve(edge: &Edge, pipe: Pipe, arrival: Arrival, mut stop: Pin<&mut impl Future<Output = ()>>) {
+/// Serves a connection on which the peer chose HTTP/2. With `stop` it is told to bring no more
+/// requests, in two steps, so that none is lost that was sent before it heard of it; with `over`
+/// it is waited for no longer where nothing is under way.
+pub(super) async fn serve(
+    edge: &Edge,
+    pipe: Pipe,
+    arrival: Arrival,
+    mut stop: Pin<Box<impl Future<Output = ()>>>,
+    mut over: Pin<&mut impl Future<Output = ()>>,
+) {
     let config = edge.gateway.state().config.clone();
     let server = &config.server;
     let watched = Watched::new(pipe);
@@ -75,7 +83,7 @@ pub(super) async fn serve(edge: &Edge, pipe: Pipe, arrival: Arrival, mut stop: P
             Ok(Ok(connection)) => connection,
             Ok(Err(_)) | Err(_) => return,
         },
-        () = &mut stop => return,
+        () = &mut over => return,
     };
     let mut session = Session {
         edge,
@@ -84,11 +92,12 @@ pub(super) async fn serve(edge: &Edge, pipe: Pipe, arrival: Arrival, mut stop: P
         watched,
         running: FuturesUnordered::new(),
         answered: None,
-        leaving: None,
+        leaving: false,
+        leave_by: None,
         ending: None,
         timer: Box::pin(tokio::time::sleep(server.idle_timeout)),
     };
-    poll_fn(|cx| session.poll(cx, stop.as_mut())).await;
+    poll_fn(|cx| session.poll(cx, stop.as_mut(), over.as_mut())).await;
     let Session { connection, watched, mut running, .. } = session;
     drop(connection);
     // The peer may be gone, but what it asked for goes on: others may have joined its question.
@@ -123,8 +132,10 @@ struct Session<'e> {
     running: FuturesUnordered<BoxFuture<'e, Done>>,
     /// When the last request was answered, from which idleness counts.
     answered: Option<Instant>,
-    /// Since when no new requests are wanted.
-    leaving: Option<Instant>,
+    /// No new requests are wanted.
+    leaving: bool,
+    /// Until when the peer is waited for to hear of it, where nothing is under way.
+    leave_by: Option<Instant>,
     /// The connection is being ended; it is given up at this time.
     ending: Option<Instant>,
     timer: Pin<Box<Sleep>>,
@@ -147,9 +158,18 @@ enum Verdict {
 
 impl Session<'_> {
     /// Ready once the connection is over.
-    fn poll(&mut self, cx: &mut Context<'_>, stop: Pin<&mut impl Future<Output = ()>>) -> Poll<()> {
-        if self.leaving.is_none() && stop.poll(cx).is_ready() {
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        stop: Pin<&mut impl Future<Output = ()>>,
+        over: Pin<&mut impl Future<Output = ()>>,
+    ) -> Poll<()> {
+        if !self.leaving && stop.poll(cx).is_ready() {
             self.leave();
+        }
+        if self.leave_by.is_none() && over.poll(cx).is_ready() {
+            self.leave();
+            self.leave_by = Some(Instant::now() + DRAIN_TIME);
         }
         loop {
             // Everything that has come is taken before anything is answered, and what can be
@@ -210,6 +230,7 @@ impl Session<'_> {
             self.answered = Some(Instant::now());
             if done.panicked {
                 self.leave();
+                self.leave_by.get_or_insert(Instant::now() + DRAIN_TIME);
             }
         }
         any
@@ -232,8 +253,8 @@ impl Session<'_> {
 
     /// When a connection on which no request is under way has had its time, and what it is told then.
     fn idle_until(&self, server: &Server) -> Option<(Instant, Verdict)> {
-        let (due, reason) = match (self.leaving, self.answered, self.watched.is_within_header()) {
-            (Some(since), _, _) => (since + DRAIN_TIME, Reason::NO_ERROR),
+        let (due, reason) = match (self.leave_by, self.answered, self.watched.is_within_header()) {
+            (Some(by), _, _) => (by, Reason::NO_ERROR),
             // The next request has begun, and has a time of its own.
             (None, Some(_), true) => return None,
             (None, Some(answered), false) => (answered + server.idle_timeout, Reason::NO_ERROR),
@@ -245,8 +266,8 @@ impl Session<'_> {
 
     /// Tells the peer to bring no more requests; those under way are answered.
     fn leave(&mut self) {
-        if self.leaving.is_none() {
-            self.leaving = Some(Instant::now());
+        if !self.leaving {
+            self.leaving = true;
             self.connection.graceful_shutdown();
         }
     }
@@ -273,7 +294,7 @@ async fn one(
     let head_only = parts.method == Method::HEAD;
     let (method, path) = (parts.method.as_str().as_bytes(), parts.uri.path().as_bytes());
     if server.is_health(method, path) {
-        let (head, body) = answer::http2_health(edge.draining.has_begun());
+        let (head, body) = answer::http2_health(edge.draining.ends_service());
         send(&mut respond, head, if head_only { Bytes::new() } else { body }, server).await;
         return Done { malformed: false, panicked: false };
     }

@@ -8,7 +8,9 @@ mod arrival;
 mod body;
 mod chunked;
 mod connection;
+mod draining;
 mod guests;
+mod handover;
 mod head;
 mod http2;
 mod line;
@@ -19,7 +21,6 @@ mod tls;
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use pingora::apps::ServerApp;
@@ -32,7 +33,9 @@ use crate::gateway::{Facts, Gateway, Reply};
 use crate::model::Limit;
 use crate::telemetry::{AccessLog, Outcome};
 
+pub use draining::Draining;
 pub use guests::Guests;
+pub use handover::{Door, Frame, Handed, Talk};
 pub use server::{BindError, Bound, Server, bind};
 pub use tls::{Certificate, Tls, TlsError};
 
@@ -72,25 +75,10 @@ fn over_limit(facts: &Facts) -> Option<&'static str> {
     facts.over_limit.map(Limit::name).or(facts.over_strangers.then_some("strangers"))
 }
 
-/// Set once, when the process begins to stop: every answer is its connection's last, and the
-/// health path says 503.
-#[derive(Debug, Default)]
-pub struct Draining(AtomicBool);
-
-impl Draining {
-    pub fn begin(&self) {
-        self.0.store(true, Ordering::Release);
-    }
-
-    fn has_begun(&self) -> bool {
-        self.0.load(Ordering::Acquire)
-    }
-}
-
 #[async_trait]
 impl ServerApp for Edge {
     async fn process_new(self: &Arc<Self>, stream: Stream, shutdown: &ShutdownWatch) -> Option<Stream> {
-        self.serve(stream, shutdown.clone()).await;
+        self.serve(stream, shutdown).await;
         None
     }
 }

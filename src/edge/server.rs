@@ -7,7 +7,6 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
 use async_trait::async_trait;
-use parking_lot::Mutex;
 use pingora::listeners::{L4BufferSettings, ListenerConfig};
 use pingora::server::configuration::ServerConf;
 use pingora::server::{
@@ -15,9 +14,10 @@ use pingora::server::{
 };
 use pingora::services::Service;
 use pingora::services::listening::Service as Listening;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use super::Edge;
+use super::handover::{Handed, name_of};
 use crate::config::Listen;
 
 /// Pingora's buffer in front of each socket's reads. Its default of 64 KiB costs a new connection
@@ -32,12 +32,16 @@ const GRACE: u64 = 30 * 86_400;
 /// line at once. (Pingora would try for 30 s and panic.)
 #[derive(Debug)]
 pub struct Bound {
+    /// As the configuration names it.
+    asked: String,
     /// As Pingora knows it.
     address: String,
     url: String,
     is_unix: bool,
     socket: OwnedFd,
 }
+
+const IN_USE: &str = "it is in use; stop what listens there or change server.listen";
 
 /// Why an address cannot be listened on.
 #[derive(Debug, thiserror::Error)]
@@ -47,30 +51,45 @@ pub struct BindError {
     reason: String,
 }
 
-/// Binds one address; `tls` is what a TCP address will speak.
-pub fn bind(listen: &Listen, tls: bool) -> Result<Bound, BindError> {
+/// Binds one address, or takes its socket from `handed`, which another process gave; `tls` is what
+/// a TCP address will speak.
+pub fn bind(listen: &Listen, tls: bool, handed: &mut Vec<Handed>) -> Result<Bound, BindError> {
+    let asked = name_of(listen);
+    let fail = |reason: String| BindError { address: asked.clone(), reason };
+    let wrong = |e: io::Error| fail(e.to_string());
+    let there = handed.iter().position(|given| given.asked() == asked);
     match listen {
         Listen::Tcp(address) => {
-            let fail = |e: io::Error| BindError {
-                address: address.to_string(),
-                reason: match e.kind() {
-                    io::ErrorKind::AddrInUse => "it is in use; stop what listens there or change server.listen".into(),
-                    _ => e.to_string(),
-                },
+            // Asked for as any free port before, and by the port it was given now.
+            let there = there.or_else(|| handed.iter().position(|given| given.address() == Some(*address)));
+            let socket = match there {
+                Some(there) => TcpListener::from(handed.remove(there).into_socket()),
+                None => TcpListener::bind(address).map_err(|e| match e.kind() {
+                    io::ErrorKind::AddrInUse => fail(IN_USE.into()),
+                    _ => wrong(e),
+                })?,
             };
-            let socket = TcpListener::bind(address).map_err(fail)?;
-            socket.set_nonblocking(true).map_err(fail)?;
-            let address = socket.local_addr().map_err(fail)?.to_string();
+            socket.set_nonblocking(true).map_err(wrong)?;
+            let address = socket.local_addr().map_err(wrong)?.to_string();
             let scheme = if tls { "https" } else { "http" };
-            Ok(Bound { url: format!("{scheme}://{address}"), address, is_unix: false, socket: socket.into() })
+            let url = format!("{scheme}://{address}");
+            Ok(Bound { asked, url, address, is_unix: false, socket: socket.into() })
         }
         Listen::Unix(path) => {
             let address = path.display().to_string();
-            let fail = |reason: String| BindError { address: address.clone(), reason };
-            remove_stale_socket(path).map_err(fail)?;
-            let socket = UnixListener::bind(path).map_err(|e| fail(e.to_string()))?;
-            socket.set_nonblocking(true).map_err(|e| fail(e.to_string()))?;
-            Ok(Bound { url: format!("unix:{address}"), address, is_unix: true, socket: socket.into() })
+            let socket = match there {
+                // A socket whose file is gone is found by nobody.
+                Some(there) if path.exists() => UnixListener::from(handed.remove(there).into_socket()),
+                Some(_) | None => {
+                    remove_stale_socket(path).map_err(fail)?;
+                    UnixListener::bind(path).map_err(wrong)?
+                }
+            };
+            socket.set_nonblocking(true).map_err(wrong)?;
+            // Read back, so that a socket of another kind is not taken for one.
+            socket.local_addr().map_err(wrong)?;
+            let url = format!("unix:{address}");
+            Ok(Bound { asked, url, address, is_unix: true, socket: socket.into() })
         }
     }
 }
@@ -82,7 +101,7 @@ fn remove_stale_socket(path: &Path) -> Result<(), String> {
         return Err("a file that is no socket is there".into());
     }
     if UnixStream::connect(path).is_ok() {
-        return Err("it is in use; stop what listens there or change server.listen".into());
+        return Err(IN_USE.into());
     }
     fs::remove_file(path).map_err(|e| e.to_string())
 }
@@ -92,6 +111,11 @@ impl Bound {
     pub fn url(&self) -> &str {
         &self.url
     }
+
+    /// The same socket, to be given to another process.
+    pub fn share(&self) -> io::Result<Handed> {
+        Ok(Handed::new(self.asked.clone(), self.socket.try_clone()?))
+    }
 }
 
 /// The Pingora server, on a thread of its own. It runs until it is told to stop, and its thread is
@@ -99,18 +123,16 @@ impl Bound {
 /// connection is gone.
 #[derive(Debug)]
 pub struct Server {
-    stop: Option<oneshot::Sender<()>>,
+    prepared: Option<oneshot::Receiver<()>>,
+    open: Option<oneshot::Sender<()>>,
+    /// Whoever accepts, and each connection from the moment it is accepted, listens to this.
+    stop: watch::Sender<bool>,
 }
 
 impl Server {
-    /// Serves `edge` on the sockets bound, with this many threads; `ready` is called once they
-    /// accept.
-    pub fn start(
-        edge: Edge,
-        bound: Vec<Bound>,
-        threads: usize,
-        ready: impl FnOnce() + Send + Sync + 'static,
-    ) -> io::Result<Self> {
+    /// Makes ready to serve `edge` on the sockets bound, with this many threads. What connects
+    /// waits in their backlog until [`Server::open`].
+    pub fn start(edge: Edge, bound: Vec<Bound>, threads: usize) -> io::Result<Self> {
         let mut listening = Listening::new("edge".to_owned(), edge);
         for socket in &bound {
             let listener = if socket.is_unix {
@@ -120,7 +142,9 @@ impl Server {
             };
             listening.add_listener(listener.l4_buffer(L4BufferSettings::default().read(L4_READ_BUFFER)));
         }
-        let (stop, stopped) = oneshot::channel();
+        let (tell_prepared, prepared) = oneshot::channel();
+        let (open, opened) = oneshot::channel();
+        let (stop, stopped) = watch::channel(false);
         let conf = ServerConf {
             threads,
             // Each connection stays on its thread: no queue to steal from, less to synchronise.
@@ -129,47 +153,70 @@ impl Server {
             graceful_shutdown_timeout_seconds: Some(0),
             ..ServerConf::default()
         };
-        let service = Sockets { listening, bound, ready: Some(Box::new(ready)) };
-        let signal = StopSignal(Mutex::new(Some(stopped)));
+        let gate = Some((tell_prepared, opened, stopped));
+        let service = Sockets { listening, bound, gate };
         std::thread::Builder::new().name("edge".into()).spawn(move || {
             let mut server = PingoraServer::new_with_opt_and_conf(None, conf);
             server.bootstrap();
             server.add_service(service);
-            server.run(RunArgs { shutdown_signal: Box::new(signal) });
+            server.run(RunArgs { shutdown_signal: Box::new(NoSignal) });
         })?;
-        Ok(Server { stop: Some(stop) })
+        Ok(Server { prepared: Some(prepared), open: Some(open), stop })
+    }
+
+    /// Waits until nothing but [`Server::open`] stands between the sockets and their callers.
+    /// Whether it came so far.
+    pub async fn is_prepared(&mut self) -> bool {
+        match self.prepared.take() {
+            Some(prepared) => prepared.await.is_ok(),
+            None => true,
+        }
+    }
+
+    /// Accepts from here on.
+    pub fn open(&mut self) {
+        if let Some(open) = self.open.take() {
+            let _ = open.send(()); // the other end is gone only if the server is
+        }
     }
 
     /// No new connections from here on; those there are told to finish.
-    pub fn stop(&mut self) {
-        if let Some(stop) = self.stop.take() {
-            let _ = stop.send(()); // the other end is gone only if the server is
-        }
+    pub fn stop(&self) {
+        self.stop.send_replace(true);
+    }
+
+    /// Whether nobody accepts any more and every connection is gone, one that had just been
+    /// accepted among them.
+    pub fn is_over(&self) -> bool {
+        self.stop.receiver_count() == 0
     }
 }
+
+/// Says that it is prepared; hears that it is to be opened; hears that it is to stop.
+type Gate = (oneshot::Sender<()>, oneshot::Receiver<()>, ShutdownWatch);
 
 /// Pingora's listening service, handed our sockets through the table by which Pingora hands
 /// sockets from one process to the next.
 struct Sockets {
     listening: Listening<Edge>,
     bound: Vec<Bound>,
-    ready: Option<Box<dyn FnOnce() + Send + Sync>>,
+    gate: Option<Gate>,
 }
 
 #[async_trait]
 impl Service for Sockets {
-    async fn start_service(&mut self, fds: Option<ListenFds>, shutdown: ShutdownWatch, listeners_per_fd: usize) {
+    async fn start_service(&mut self, fds: Option<ListenFds>, _pingora: ShutdownWatch, listeners_per_fd: usize) {
+        let Some((prepared, open, stop)) = self.gate.take() else { return };
         if let Some(fds) = &fds {
             let mut table = fds.lock();
             for bound in self.bound.drain(..) {
                 table.add(bound.address, bound.socket.into_raw_fd());
             }
         }
-        // The sockets listen since they were bound; what connects now waits in their backlog.
-        if let Some(ready) = self.ready.take() {
-            ready();
+        // The other ends are gone only if the process ends.
+        if prepared.send(()).is_ok() && open.await.is_ok() {
+            self.listening.start_service(fds, stop, listeners_per_fd).await;
         }
-        self.listening.start_service(fds, shutdown, listeners_per_fd).await;
     }
 
     fn name(&self) -> &str {
@@ -177,16 +224,12 @@ impl Service for Sockets {
     }
 }
 
-/// Tells Pingora to stop when we say so: signals are ours to hear.
-struct StopSignal(Mutex<Option<oneshot::Receiver<()>>>);
+/// Signals are ours to hear, and so is the word to stop ours to give.
+struct NoSignal;
 
 #[async_trait]
-impl ShutdownSignalWatch for StopSignal {
+impl ShutdownSignalWatch for NoSignal {
     async fn recv(&self) -> ShutdownSignal {
-        let stopped = self.0.lock().take();
-        if let Some(stopped) = stopped {
-            let _ = stopped.await; // a sender dropped is a stop as well
-        }
-        ShutdownSignal::GracefulTerminate
+        std::future::pending().await
     }
 }

@@ -3,6 +3,7 @@
 
 mod admit;
 mod ask;
+mod beside;
 mod follow;
 mod notes;
 mod prove;
@@ -23,7 +24,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use admit::{Admission, Admitted};
-use arc_swap::{ArcSwap, Guard};
+use arc_swap::{ArcSwap, ArcSwapOption, Guard};
+use beside::Beside;
 use futures_util::FutureExt;
 use parking_lot::Mutex;
 use prove::Asked;
@@ -39,6 +41,7 @@ use crate::origin::Origin;
 use crate::telemetry::DecisionLog;
 use crate::wire::{Fault, Form, Operation, Request, RequestId, is_form_type};
 
+pub use beside::{TELLINGS, Telling, WriteNews};
 pub use reply::{CacheUse, Facts, Reply};
 pub use source::KeySource;
 pub use tell::Told;
@@ -56,6 +59,8 @@ pub struct Gateway {
     decisions: Option<Arc<DecisionLog>>,
     /// Held while the day's counts are written down.
     noting: tokio::sync::Mutex<()>,
+    /// The process that takes this one's place.
+    beside: ArcSwapOption<Beside>,
 }
 
 /// What one request sees from its first byte to its last: a reload never changes it midway.
@@ -124,6 +129,7 @@ impl Gateway {
             book_is_old: AtomicBool::new(false),
             decisions,
             noting: tokio::sync::Mutex::new(()),
+            beside: ArcSwapOption::empty(),
         }
     }
 

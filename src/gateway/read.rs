@@ -84,6 +84,12 @@ impl Gateway {
         facts: &mut Facts,
     ) -> Result<Arc<str>, Fault> {
         let stale = asking.stale();
+        if self.is_aside() {
+            // A flight may have left before a write to the process beside this one, and so may what
+            // is held.
+            facts.cache = Some(CacheUse::Asked { stale: false, stored: false });
+            return self.ask(state, caller, at, self.memory.epoch(&at), facts.id).await.map(|entry| entry.text.clone());
+        }
         let mut landed = None;
         for _ in 0..BOARDINGS {
             landed = match self.memory.board(at) {
@@ -175,6 +181,9 @@ impl Gateway {
 
     /// Keeps what a caller was answered, if it may be kept.
     pub(super) fn keep(&self, caller: Caller<'_>, at: EntryKey, entry: &Arc<Entry>) -> bool {
+        if self.is_aside() {
+            return false;
+        }
         self.memory.keep(at, entry, caller.realms(), self.now())
     }
 

@@ -7,7 +7,8 @@ use crate::origin::may_have_happened;
 use crate::wire::{Fault, Request, RequestId};
 
 impl Gateway {
-    /// setPoints: move the member's epoch, ask the origin once, move it again whatever came back.
+    /// setPoints: move the member's epoch, ask the origin once, move it again whatever came back. A
+    /// process that serves beside this one does the same at the same moments.
     pub(super) async fn write(
         &self,
         state: &State,
@@ -18,15 +19,19 @@ impl Gateway {
     ) -> Result<Arc<str>, Fault> {
         let (realm, hold) = (caller.key.guild.realm, state.config.cache.points.ttl);
         let write = self.memory.begin_write((realm, caller.realms()), member, hold, self.now());
+        let told = self.tell_begun(member).await;
         let answer = self.ask_origin(state, caller, Request::SetPoints { member, amount }, id).await;
-        match &answer {
-            Err(fault) if may_have_happened(*fault) => write.unknown(self.now()),
-            Ok(_) | Err(_) => write.settled(),
+        let settled = !answer.as_ref().is_err_and(|fault| may_have_happened(*fault));
+        if settled {
+            write.settled();
+        } else {
+            write.unknown(self.now());
         }
         // A reload may have put the key into another guild meanwhile, whose readers this write concerns.
         if !std::ptr::eq(state, &**self.state.load()) {
             self.memory.fence().changed(member);
         }
+        told.over(settled).await;
         answer.map(Into::into)
     }
 }

@@ -205,6 +205,33 @@ async fn a_stop_says_goaway_and_finishes_what_is_under_way() {
 }
 
 #[tokio::test]
+async fn a_stop_waits_for_a_slow_body_and_cuts_a_stream_that_never_ends() {
+    let mut gate = TestGateway::before_http()
+        .tls()
+        .key("bot")
+        .points("7", 3)
+        .set("server.drain_timeout", r#""3s""#)
+        .set("server.body_timeout", r#""60s""#)
+        .set("origin.timeout", r#""60s""#)
+        .start()
+        .await;
+    gate.origin().next("setPoints", Act::HoldAll(Gate::shut()));
+    let (mut slow, mut endless) = (gate.http2().await, gate.http2().await);
+    let mut dripping = slow.begin(&gate.request("getPoints", "bot", "").without("Content-Length"), true).await;
+    dripping.body.send_data("member".into(), false).unwrap();
+    let never = endless.send(&gate.request("setPoints", "bot", "memberID=7&amount=5")).await;
+    gate.origin().has_been_asked("setPoints", 1).await;
+    gate.process().signal(Signal::SIGTERM);
+    eventually(PATIENCE, "it stops", || async { gate.stderr().contains("stopping") }).await;
+    dripping.body.send_data("ID=7".into(), true).unwrap();
+    dripping.answer().await.is("3");
+    slow.is_ended().await.expect("a GOAWAY without fault");
+    assert!(never.try_answer().await.is_err(), "it was answered");
+    assert_eq!(gate.process().exit().await, Some(0), "{}", gate.stderr());
+    assert!(gate.stderr().contains("are cut"), "{}", gate.stderr());
+}
+
+#[tokio::test]
 async fn limits_hold_over_both_versions_together() {
     let gate = gate(Kind::Builtin)
         .set("limits.tiers.standard.rate", r#""1/h""#)

@@ -54,6 +54,10 @@ mod keys_file;
 mod keys_learned;
 mod keys_learned_fair;
 
+mod handover;
+mod handover_load;
+mod handover_peers;
+
 mod serving;
 mod serving_log;
 mod serving_refusals;

@@ -57,7 +57,9 @@ async fn sigterm_and_sigint_let_a_request_finish_and_exit_0() {
         let address = gate.address();
         eventually(PATIENCE, "no new connections", || async { !is_served(address).await }).await;
         hold.open();
-        connection.answer().await.is("Successfully set 'Ada' points to '5'");
+        let answer = connection.answer().await;
+        assert!(answer.is("Successfully set 'Ada' points to '5'").closes(), "{answer:#?}");
+        connection.is_closed().await;
         assert_eq!(gate.process().exit().await, Some(0), "{signal}; stderr:\n{}", gate.stderr());
     }
 }
@@ -75,6 +77,36 @@ async fn is_served(address: std::net::SocketAddr) -> bool {
 async fn the_drain_ends_at_its_time_out_and_still_exits_0() {
     let (mut gate, _connection, _never_opened) = amid_a_request("300ms").await;
     assert_eq!(gate.stop().await, Some(0), "stderr:\n{}", gate.stderr());
+}
+
+#[tokio::test]
+async fn a_second_signal_ends_it_at_once() {
+    for first in [Signal::SIGTERM, Signal::SIGINT] {
+        let (mut gate, _connection, _never_opened) = amid_a_request("300s").await;
+        gate.process().signal(first);
+        eventually(PATIENCE, "it stops", || async { gate.stderr().contains("stopping") }).await;
+        gate.process().signal(Signal::SIGTERM);
+        assert_eq!(gate.process().exit().await, Some(0), "stderr:\n{}", gate.stderr()); // waits for 15 s, not for 300
+    }
+}
+
+#[tokio::test]
+async fn a_kept_connection_is_told_in_the_answer_to_a_request_that_was_on_its_way() {
+    let mut gate =
+        TestGateway::builder().key("bot").points("7", 3).set("server.drain_timeout", r#""60s""#).start().await;
+    let mut connection = gate.connect().await;
+    let ask = gate.request("getPoints", "bot", "memberID=7").bytes();
+    connection.send(&ask).await;
+    connection.answer().await.is("3");
+    // One that has begun is read to its end, however long after the signal that comes.
+    connection.send(&ask[..20]).await;
+    gate.get_points("bot", "7").await.is("3"); // read after it, most likely
+    gate.process().signal(Signal::SIGTERM);
+    eventually(PATIENCE, "it stops", || async { gate.stderr().contains("stopping") }).await;
+    connection.send(&ask[20..]).await;
+    assert!(connection.answer().await.is("3").closes());
+    connection.is_closed().await;
+    assert_eq!(gate.process().exit().await, Some(0));
 }
 
 #[tokio::test]

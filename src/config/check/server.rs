@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
 
 use ipnet::IpNet;
@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use super::Checker;
 use crate::config::file::{ServerFile, TlsFile};
 use crate::config::leaf::shown;
-use crate::config::usable::{Listen, Server, Tls};
+use crate::config::usable::{HANDOVER_SUFFIX, Listen, Server, Tls};
 use crate::wire::Operation;
 
 /// Threads: far above any machine's cores, far below what starting them would exhaust.
@@ -40,7 +40,6 @@ impl Checker<'_> {
         let listen = self.listen(&file.listen);
         Server {
             tls: file.tls.as_ref().map(|tls| self.tls(tls, &listen)),
-            listen,
             base_path: self.base_path(&file.base_path),
             threads: match self.count("server.threads", file.threads, 0..=MAX_THREADS) {
                 0 => thread::available_parallelism().map_or(1, NonZeroUsize::get),
@@ -53,10 +52,12 @@ impl Checker<'_> {
             write_timeout: self.timeout("server.write_timeout", file.write_timeout),
             idle_timeout: self.timeout("server.idle_timeout", file.idle_timeout),
             drain_timeout: self.timeout("server.drain_timeout", file.drain_timeout),
+            handover: (!file.handover.is_empty()).then(|| self.handover(&file.handover, &listen)),
             max_body: usize::try_from(max_body).unwrap_or(usize::MAX),
             max_header: usize::try_from(max_header).unwrap_or(usize::MAX),
             trusted_proxies: self.trusted_proxies(&file.trusted_proxies),
             health_path: (!file.health_path.is_empty()).then(|| file.health_path.clone()),
+            listen,
         }
     }
 
@@ -104,8 +105,22 @@ impl Checker<'_> {
             return PathBuf::new();
         }
         let socket = self.file(path, text);
-        if socket.as_os_str().len() > MAX_SOCKET_PATH {
-            self.fault(path, format!("must be at most {MAX_SOCKET_PATH} bytes long, folder included"));
+        self.socket_length(path, &socket, MAX_SOCKET_PATH);
+        socket
+    }
+
+    fn socket_length(&mut self, path: &str, socket: &Path, most: usize) {
+        if socket.as_os_str().len() > most {
+            self.fault(path, format!("must be at most {most} bytes long, folder included"));
+        }
+    }
+
+    fn handover(&mut self, text: &str, listens: &[Listen]) -> PathBuf {
+        let path = "server.handover";
+        let socket = self.file(path, text);
+        self.socket_length(path, &socket, MAX_SOCKET_PATH - HANDOVER_SUFFIX.len());
+        if listens.contains(&Listen::Unix(socket.clone())) {
+            self.fault(path, "must be another socket than those in `server.listen`");
         }
         socket
     }

@@ -191,6 +191,10 @@ fn values_out_of_bounds_are_faults() {
         "server.max_body = \"2MiB\"",
         "server.idle_timeout = \"366d\"",
         "server.drain_timeout = \"0s\"",
+        "server.handover = \"a\\u0000b\"",
+        "server.handover = \"/0123456789/0123456789/0123456789/0123456789/0123456789/0123456789/0123456789/0123456789/\
+         0123456789/0123\"",
+        "server = { listen = [\"unix:a.sock\"], handover = \"a.sock\" }",
         "server.health_path = \"healthz\"",
         "server.health_path = \"/getPoints\"",
         "server = { base_path = \"/v1\", health_path = \"/v1/setPoints\" }",

@@ -16,6 +16,13 @@ const WAIT: Duration = Duration::from_millis(900);
 /// How many bytes wait to be written, as guessed by [`guess`], until they are.
 const ENOUGH: usize = 32 * 1024;
 
+/// How long decisions are held for a file that the process before this one still writes: it closes
+/// it soon after it has handed over.
+const HELD: Duration = Duration::from_secs(5);
+
+/// And how many, which is some 10 MB: more than come until then.
+const MAX_HELD: usize = 131_072;
+
 /// The record of decisions: a bounded ring, and a thread that writes what is in it to a file, which
 /// it changes for a new one when it is full.
 #[derive(Debug)]
@@ -28,10 +35,26 @@ impl DecisionLog {
     /// # Errors
     /// A file that cannot be opened, that another process writes, or that is something else.
     pub fn open(path: &Path, max_size: u64, clock: Clock) -> Result<Self, OpenError> {
-        let mut writer = Writer::open(path, max_size, clock)?;
+        Self::start(Writer::open(path, max_size, clock)?)
+    }
+
+    /// As [`DecisionLog::open`], in a process that takes another's place: where the other one still
+    /// writes on the file, decisions are held until it has closed it.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_after_another(path: &Path, max_size: u64, clock: Clock) -> Result<Self, OpenError> {
+        match Writer::open(path, max_size, clock.clone()) {
+            Err(OpenError::Taken(_)) => Self::start(Writer { holds: true, ..Writer::new(None, path, max_size, clock) }),
+            opened => Self::start(opened?),
+        }
+    }
+
+    fn start(mut writer: Writer) -> Result<Self, OpenError> {
+        let path = writer.path.clone();
         Spool::start(("the decision record", "decision-log"), RING, move |turn| writer.turn(&turn))
             .map(DecisionLog)
-            .map_err(|cause| OpenError::Io { path: path.to_owned(), cause })
+            .map_err(|cause| OpenError::Io { path, cause })
     }
 
     /// Hands a decision to the writer, or counts it as not recorded.
@@ -56,8 +79,10 @@ struct Writer {
     /// How long a file may become: half of `log.decisions_max_size`.
     half: u64,
     clock: Clock,
-    /// `None`: it was moved away, and no new one could be made yet.
+    /// `None`: it was moved away, and no new one could be made yet, or it is another process's.
     file: Option<RecordFile>,
+    /// Another process still writes it, and is about to close it.
+    holds: bool,
     encoder: Encoder,
     waiting: Vec<Decision>,
     /// About as many bytes as `waiting` will take.
@@ -73,8 +98,13 @@ struct Writer {
 
 impl Writer {
     fn open(path: &Path, max_size: u64, clock: Clock) -> Result<Self, OpenError> {
-        Ok(Writer {
-            file: Some(RecordFile::open(path)?),
+        Ok(Self::new(Some(RecordFile::open(path)?), path, max_size, clock))
+    }
+
+    fn new(file: Option<RecordFile>, path: &Path, max_size: u64, clock: Clock) -> Self {
+        Writer {
+            file,
+            holds: false,
             path: path.to_owned(),
             half: max_size / 2,
             clock,
@@ -85,7 +115,7 @@ impl Writer {
             lost: 0,
             failing: false,
             block: Vec::new(),
-        })
+        }
     }
 
     fn turn(&mut self, turn: &Turn<'_, Decision>) {
@@ -99,12 +129,30 @@ impl Writer {
         for decision in turn.records() {
             self.add(decision);
         }
+        self.look(turn.last);
+    }
+
+    /// Writes what has waited long enough; all of it, if this is the `last` look.
+    fn look(&mut self, last: bool) {
         let now = self.clock.now();
         if self.waiting.is_empty() && self.lost == 0 {
             return;
         }
         let since = *self.since.get_or_insert(now);
-        if turn.last || now.since(since) >= WAIT {
+        if self.holds {
+            let enough = last || now.since(since) >= HELD || self.waiting.len() >= MAX_HELD;
+            match RecordFile::open(&self.path) {
+                Err(OpenError::Taken(_)) if !enough => return,
+                Ok(file) => self.file = Some(file),
+                // Said where it is written.
+                Err(_) => {}
+            }
+            self.holds = false;
+            // In blocks of the usual size.
+            self.size = 0;
+            std::mem::take(&mut self.waiting).into_iter().for_each(|decision| self.add(decision));
+        }
+        if last || now.since(since) >= WAIT {
             self.write();
         }
     }
@@ -112,7 +160,7 @@ impl Writer {
     fn add(&mut self, decision: Decision) {
         self.size += guess(&decision);
         self.waiting.push(decision);
-        if self.size >= ENOUGH {
+        if self.size >= ENOUGH && !self.holds {
             self.write();
         }
     }
@@ -254,6 +302,44 @@ mod tests {
         assert_eq!(runs.len(), 3, "{runs:?}");
         let anchor = blocks(&world.path())[0].anchor;
         assert_eq!(anchor, Anchor { tick: Tick(0), unix_ms: 1_790_000_000_000 });
+    }
+
+    #[test]
+    fn decisions_are_held_for_a_file_that_another_process_is_about_to_close() {
+        let world = World::new();
+        let (first, many) = (world.log(), 20_000);
+        let second = DecisionLog::open_after_another(&world.path(), 1 << 20, world.clock.clone()).unwrap();
+        first.record(decision(0));
+        for n in 1..=many {
+            second.record(decision(n));
+            if n % 4000 == 0 {
+                std::thread::sleep(2 * crate::telemetry::spool::LOOK); // the ring holds 16,384
+            }
+        }
+        first.close();
+        drop(first);
+        second.close();
+        assert_eq!(decisions(&world.path()), (0..=many).map(decision).collect::<Vec<_>>());
+        assert!(blocks(&world.path()).len() > 3, "they are one block");
+    }
+
+    #[test]
+    fn a_file_that_is_never_closed_is_given_up_after_a_while_and_what_was_lost_is_counted() {
+        let world = World::new();
+        let first = world.log();
+        let mut writer = Writer { holds: true, ..Writer::new(None, &world.path(), 1 << 20, world.clock.clone()) };
+        writer.add(decision(1));
+        writer.look(false);
+        assert_eq!((writer.holds, writer.waiting.len()), (true, 1));
+        world.clock.advance(HELD);
+        writer.look(false);
+        assert_eq!((writer.holds, writer.lost), (false, 1));
+        first.close();
+        drop(first);
+        writer.add(decision(2));
+        writer.look(true);
+        assert_eq!(decisions(&world.path()), [decision(2)]);
+        assert_eq!(blocks(&world.path())[0].lost, 1);
     }
 
     #[test]

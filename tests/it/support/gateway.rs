@@ -60,6 +60,15 @@ impl TestGateway {
         code
     }
 
+    /// Another process takes over on the same world. The one before, which drains.
+    pub async fn replace(&mut self) -> Process {
+        let mut next = self.world.serve(&[]);
+        let address = next.ready().await;
+        assert_eq!(address, self.address, "the address is another one");
+        eventually(PATIENCE, "the place is the new one's", || async { next.stderr().contains("took over") }).await;
+        std::mem::replace(&mut self.process, next)
+    }
+
     pub fn world(&self) -> &World {
         &self.world
     }

@@ -28,19 +28,29 @@ impl Http2 {
 
     /// Sends the header, and the body's end with it if there is none.
     pub async fn begin(&mut self, request: &Request, has_body: bool) -> Asked {
-        let mut send = timeout(PATIENCE, self.send.clone().ready()).await.expect("no room for a stream").unwrap();
-        let (answer, body) = send.send_request(request.http2(), !has_body).unwrap();
-        Asked { answer, body }
+        self.try_begin(request, has_body).await.unwrap()
+    }
+
+    async fn try_begin(&mut self, request: &Request, has_body: bool) -> Result<Asked, h2::Error> {
+        let mut send = timeout(PATIENCE, self.send.clone().ready()).await.expect("no room for a stream")?;
+        let (answer, body) = send.send_request(request.http2(), !has_body)?;
+        Ok(Asked { answer, body })
     }
 
     /// Sends a request whole.
     pub async fn send(&mut self, request: &Request) -> Asked {
+        self.try_send(request).await.unwrap()
+    }
+
+    /// As [`Http2::send`], where the gateway may have said that it takes no more.
+    pub async fn try_send(&mut self, request: &Request) -> Result<Asked, h2::Error> {
         let body = request.body_bytes();
-        let mut asked = self.begin(request, !body.is_empty()).await;
+        let mut asked = self.try_begin(request, !body.is_empty()).await?;
         if !body.is_empty() {
-            asked.body.send_data(Bytes::from(body), true).unwrap();
+            // What ends the stream meanwhile is told in place of its answer.
+            let _ = asked.body.send_data(Bytes::from(body), true);
         }
-        asked
+        Ok(asked)
     }
 
     pub async fn ask(&mut self, request: &Request) -> Answer {

@@ -1,0 +1,294 @@
+//! `server.handover`: one server takes another's place, and callers do not notice.
+
+use std::path::Path;
+
+use nix::sys::signal::Signal;
+
+use crate::support::frames::{ACK, Frames, GOAWAY, PING, frame};
+use crate::support::*;
+
+fn gate(kind: Kind) -> Builder {
+    TestGateway::on(kind).key("bot").points("7", 3).set("server.handover", r#""handover.sock""#)
+}
+
+/// Starts another server on this world, under a configuration of its own.
+fn other(gate: &TestGateway, config: &str) -> Process {
+    let path = gate.world().write("other.toml", config);
+    Process::start(&mut gate.world().command(&["serve", "--config", path.to_str().unwrap()]))
+}
+
+fn config(gate: &TestGateway) -> String {
+    String::from_utf8(gate.world().read("gateway.toml")).unwrap()
+}
+
+async fn says(process: &Process, what: &str) {
+    eventually(PATIENCE, what, || async { process.stderr().contains(what) }).await;
+}
+
+on_both_origins! {
+    what_one_writes_the_other_reads_at_once,
+    an_idle_connection_is_told_in_its_next_answer,
+}
+
+async fn an_idle_connection_is_told_in_its_next_answer(kind: Kind) {
+    let mut gate = gate(kind).set("server.drain_timeout", r#""60s""#).start().await;
+    let ask = gate.request("getPoints", "bot", "memberID=7");
+    let (mut used, mut silent, mut pipelining) = (gate.connect().await, gate.connect().await, gate.connect().await);
+    used.ask(&ask).await.is("3");
+    pipelining.ask(&ask).await.is("3");
+    gate.get_points("bot", "7").await.is("3"); // accepted after them
+    let mut before = gate.replace().await;
+    says(&before, "handed over").await;
+    for _ in 0..20 {
+        gate.get_points("bot", "7").await.is("3"); // so that whatever closes idle connections had its time
+    }
+    assert!(used.ask(&ask).await.is("3").closes());
+    used.is_closed().await;
+    assert!(silent.ask(&ask).await.is("3").closes(), "it had asked for nothing yet");
+    // What was sent before the answer said so is answered too.
+    pipelining.send(ask.bytes().repeat(3)).await;
+    let answers = [pipelining.answer().await, pipelining.answer().await, pipelining.answer().await];
+    assert_eq!(answers.each_ref().map(|a| (a.is("3").status, a.closes())), [(200, false), (200, false), (200, true)]);
+    assert_eq!(before.exit().await, Some(0), "{}", before.stderr()); // waits for 15 s, not for 60
+    gate.get_points("bot", "7").await.is("3");
+}
+
+async fn what_one_writes_the_other_reads_at_once(kind: Kind) {
+    let mut gate = gate(kind).set("server.drain_timeout", r#""60s""#).start().await;
+    let get = gate.request("getPoints", "bot", "memberID=7");
+    let set = |amount: i64| gate.request("setPoints", "bot", &format!("memberID=7&amount={amount}"));
+    let (write, also) = (set(4), set(6));
+    let mut kept = [gate.connect().await, gate.connect().await, gate.connect().await];
+    for connection in &mut kept {
+        connection.ask(&get).await.is("3"); // and is in memory there
+    }
+    let before = gate.replace().await;
+    let [mut first, mut second, mut third] = kept;
+    gate.get_points("bot", "7").await.is("3");
+    gate.get_points("bot", "7").await.is("3").is_hit();
+    // By the one before, which has it from nobody's memory and tells the new one.
+    assert_eq!(first.ask(&write).await.status, 200);
+    gate.get_points("bot", "7").await.is("4");
+    gate.get_points("bot", "7").await.is("4").is_hit();
+    // By the new one.
+    gate.set_points("bot", "7", 5).await;
+    second.ask(&get).await.is("5").is_miss();
+    // And once more, while a third one has the place.
+    let middle = gate.replace().await;
+    gate.get_points("bot", "7").await.is("5");
+    gate.get_points("bot", "7").await.is("5").is_hit();
+    assert_eq!(third.ask(&also).await.status, 200);
+    gate.get_points("bot", "7").await.is("6");
+    for (mut process, which) in [(before, "the first"), (middle, "the second")] {
+        assert_eq!(process.exit().await, Some(0), "{which}: {}", process.stderr());
+        assert!(!process.stderr().contains("did not hear"), "{}", process.stderr());
+    }
+}
+
+#[tokio::test]
+async fn the_health_path_speaks_of_the_address_and_not_of_the_process() {
+    let mut gate = gate(Kind::Builtin).start().await;
+    let mut check = gate.connect().await;
+    check.ask(&Request::bare("GET", "/healthz")).await.is("ok");
+    let _before = gate.replace().await;
+    assert!(check.ask(&Request::bare("GET", "/healthz")).await.is("ok").closes());
+}
+
+#[tokio::test]
+async fn a_unix_socket_and_new_addresses_go_over_as_the_new_configuration_says() {
+    let mut gate =
+        gate(Kind::Builtin).set("server.listen", r#"["127.0.0.1:0", "unix:a.sock", "unix:b.sock"]"#).start().await;
+    let ask = gate.request("getPoints", "bot", "memberID=7");
+    let is_served = async |name: &str, path: &Path| match tokio::net::UnixStream::connect(path).await {
+        Ok(socket) => Connection::over(socket).ask(&ask).await.is("3").status == 200,
+        Err(e) => {
+            assert_eq!(e.kind(), std::io::ErrorKind::ConnectionRefused, "{name}");
+            false
+        }
+    };
+    let [a, b, c] = ["a.sock", "b.sock", "c.sock"].map(|name| gate.world().path(name));
+    let file = std::fs::symlink_metadata(&a).unwrap();
+    let new = config(&gate).replace("unix:b.sock", "unix:c.sock");
+    gate.world().write("gateway.toml", new);
+    let mut before = gate.replace().await;
+    assert_eq!(before.exit().await, Some(0), "{}", before.stderr());
+    for (name, path, expected) in [("a", &a, true), ("b", &b, false), ("c", &c, true)] {
+        assert_eq!(is_served(name, path).await, expected, "{name}");
+    }
+    use std::os::unix::fs::MetadataExt;
+    assert_eq!(std::fs::symlink_metadata(&a).unwrap().ino(), file.ino(), "the socket was made anew");
+    gate.get_points("bot", "7").await.is("3");
+}
+
+#[tokio::test]
+async fn a_new_one_that_cannot_serve_leaves_the_old_one_as_it_was() {
+    let mut gate = gate(Kind::Builtin).start().await;
+    let ask = gate.request("getPoints", "bot", "memberID=7");
+    let mut kept = gate.connect().await;
+    kept.ask(&ask).await.is("3");
+    // A configuration that is wrong: nothing is even asked for.
+    let mut broken = other(&gate, &config(&gate).replace("handover", "handovr"));
+    assert_eq!(broken.exit().await, Some(2), "{}", broken.stderr());
+    assert!(!gate.stderr().contains("asks to take over"));
+    // One that fails when it has the sockets already.
+    let mut failing = other(&gate, &format!("{}[origin]\nstore = \"/nowhere/g.db\"\n", config(&gate)));
+    assert_eq!(failing.exit().await, Some(1), "{}", failing.stderr());
+    says(gate.process(), "goes on as before").await;
+    // One that is killed before it is ready; meanwhile a third one is turned away.
+    let folder = std::fs::File::open(gate.world().path("")).unwrap();
+    folder.lock().unwrap(); // as a store's opening does, so that the next one waits there
+    let mut killed = gate.world().serve(&[]);
+    let asks = |gate: &TestGateway, times| gate.stderr().matches("asks to take over").count() == times;
+    eventually(PATIENCE, "it asks", || async { asks(&gate, 2) }).await;
+    let mut third = gate.world().serve(&[]);
+    assert_eq!(third.exit().await, Some(1));
+    assert!(third.stderr().contains("another process is taking over"), "{}", third.stderr());
+    kept.ask(&ask).await.is("3").is_hit();
+    killed.kill_hard();
+    eventually(PATIENCE, "it goes on", || async { gate.stderr().matches("goes on as before").count() == 2 }).await;
+    folder.unlock().unwrap();
+    assert!(!kept.ask(&ask).await.is("3").closes());
+    gate.get_points("bot", "7").await.is("3").is_hit();
+    // And it can be replaced all the same.
+    let mut before = gate.replace().await;
+    assert!(kept.ask(&ask).await.is("3").closes());
+    assert_eq!(before.exit().await, Some(0));
+}
+
+#[tokio::test]
+async fn where_the_old_one_dies_amid_it_the_new_one_serves() {
+    let mut gate = gate(Kind::Builtin).start().await;
+    let folder = std::fs::File::open(gate.world().path("")).unwrap();
+    folder.lock().unwrap();
+    let mut next = gate.world().serve(&[]);
+    says(gate.process(), "asks to take over").await;
+    let address = gate.address();
+    gate.process().kill_hard();
+    // The queue is there, though nobody accepts.
+    let mut early = Connection::to(address).await;
+    early.send(gate.request("getPoints", "bot", "memberID=7").bytes()).await;
+    folder.unlock().unwrap();
+    assert_eq!(next.ready().await, address);
+    early.answer().await.is("3");
+}
+
+#[tokio::test]
+async fn a_socket_left_by_a_server_that_was_killed_is_nobody() {
+    let mut gate = gate(Kind::Builtin).start().await;
+    eventually(PATIENCE, "its socket", || async { gate.world().path("handover.sock").exists() }).await;
+    gate.restart_after_kill().await;
+    gate.get_points("bot", "7").await.is("3");
+    assert_eq!(gate.replace().await.exit().await, Some(0));
+    // What is no socket is not put out of the way.
+    std::fs::remove_file(gate.world().path("handover.sock")).unwrap();
+    gate.world().write("handover.sock", "notes");
+    let mut next = gate.world().serve(&[]);
+    assert_eq!(next.exit().await, Some(1));
+    assert!(next.stderr().contains("server.handover"), "{}", next.stderr());
+    assert_eq!(gate.world().read("handover.sock"), b"notes");
+}
+
+#[tokio::test]
+async fn a_reload_cannot_change_the_socket_and_says_so() {
+    let mut gate = gate(Kind::Builtin).start().await;
+    let new = config(&gate).replace("handover.sock", "elsewhere.sock");
+    gate.world().write("gateway.toml", new);
+    gate.process().signal(Signal::SIGHUP);
+    says(gate.process(), "server.handover").await;
+    gate.get_points("bot", "7").await.is("3");
+}
+
+#[tokio::test]
+async fn what_is_written_down_is_whole_after_it() {
+    let mut gate = gate(Kind::Builtin)
+        .set("log.access", r#""access.log""#)
+        .set("log.decisions", r#""decisions.log""#)
+        .set("limits.tiers.standard.daily", "1000")
+        .start()
+        .await;
+    let (rounds, each) = (4, 5);
+    for _ in 0..rounds {
+        for _ in 0..each {
+            gate.get_points("bot", "7").await.is("3");
+        }
+        let mut before = gate.replace().await;
+        gate.get_points("bot", "7").await.is("3"); // while the other one may still write
+        assert_eq!(before.exit().await, Some(0), "{}", before.stderr());
+        assert!(!before.stderr().contains("could not be written"), "{}", before.stderr());
+    }
+    assert_eq!(gate.stop().await, Some(0), "{}", gate.stderr());
+    let all = rounds * (each + 1);
+    let access = String::from_utf8(gate.world().read("access.log")).unwrap();
+    assert_eq!(access.lines().filter(|line| line.contains(" getPoints ")).count(), all, "{access}");
+    let said = gate.run(&["limits", "suggest", "--log", "decisions.log", "--json"]).done();
+    assert_eq!(said.list()[0]["requests"], all, "{said:#?}");
+    // What every one of them counted of the day is in the store.
+    gate.world().write("gateway.toml", config(&gate).replace("daily = 1000", &format!("daily = {}", all + 1)));
+    gate.restart_after_kill().await;
+    gate.get_points("bot", "7").await.is("3");
+    gate.get_points("bot", "7").await.is_too_many();
+}
+
+#[tokio::test]
+async fn http2_is_told_in_two_steps_and_nothing_sent_in_between_is_lost() {
+    let mut gate = gate(Kind::Builtin).tls().set("server.drain_timeout", r#""60s""#).start().await;
+    let header = crate::support::frames::header(&gate, "/getPoints");
+    let ask = |stream| {
+        let head = frame(frames::HEADERS, frames::END_HEADERS, stream, &header);
+        [head, frame(frames::DATA, frames::END_STREAM, stream, b"memberID=7")].concat()
+    };
+    let mut peer: Frames = gate.frames().await;
+    peer.send(ask(1)).await;
+    assert_eq!(peer.outcome(1).await, Ok("3".to_owned()));
+    let mut before = gate.replace().await;
+    let (mut last, mut ping) = (None, None);
+    while last.is_none() || ping.is_none() {
+        let frame = peer.next().await.expect("an end without a word");
+        match (frame.kind, frame.flags & ACK) {
+            (GOAWAY, _) => last = Some(frame.payload),
+            (PING, 0) => ping = Some(frame.payload),
+            _ => {}
+        }
+    }
+    // "No new streams, please", and no fault: every stream that is on its way counts.
+    assert_eq!(last.unwrap()[..8], [0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
+    peer.send(ask(3)).await;
+    assert_eq!(peer.outcome(3).await, Ok("3".to_owned()));
+    peer.send(frame(PING, ACK, 0, &ping.unwrap())).await;
+    // Now that it has heard: the last one that was answered.
+    let said = loop {
+        let frame = peer.next().await.expect("an end without a word");
+        if frame.kind == GOAWAY {
+            break frame.payload;
+        }
+    };
+    assert_eq!(said[..8], [0, 0, 0, 3, 0, 0, 0, 0]);
+    assert_eq!(before.exit().await, Some(0), "{}", before.stderr());
+}
+
+#[tokio::test]
+async fn the_service_manager_is_told_who_serves() {
+    let (world, origin, secrets) = gate(Kind::Builtin).prepare().await;
+    assert!(origin.is_none() && secrets.len() == 1);
+    let manager = std::os::unix::net::UnixDatagram::bind(world.path("notify.sock")).unwrap();
+    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    let told = || {
+        let mut buffer = [0; 256];
+        let length = manager.recv(&mut buffer).expect("it is told nothing");
+        String::from_utf8(buffer[..length].to_vec()).unwrap()
+    };
+    let serve = || {
+        let mut command = world.command(&["serve"]);
+        Process::start(command.env("NOTIFY_SOCKET", world.path("notify.sock")))
+    };
+    let mut first = serve();
+    first.ready().await;
+    assert_eq!(told(), "READY=1\n");
+    let mut second = serve();
+    second.ready().await;
+    assert_eq!(told(), format!("READY=1\nMAINPID={}\n", second.id()));
+    assert_eq!(first.exit().await, Some(0));
+    second.signal(Signal::SIGTERM);
+    assert_eq!(second.exit().await, Some(0));
+    assert_eq!(told(), "STOPPING=1\n", "the one that handed over is not the service's end");
+}

@@ -1,0 +1,206 @@
+//! `server.handover` under load: servers follow each other, and not one request fails.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+
+use crate::support::*;
+
+/// How often the server is replaced.
+const TIMES: usize = 5;
+
+/// What the callers of one test share.
+#[derive(Default)]
+struct Crowd {
+    done: AtomicBool,
+    answered: AtomicUsize,
+    /// Connections that an answer told to be over.
+    told: AtomicUsize,
+}
+
+impl Crowd {
+    fn goes_on(&self) -> bool {
+        !self.done.load(Ordering::Relaxed)
+    }
+
+    /// Waits until so many more requests were answered.
+    async fn answers(&self, more: usize) {
+        let goal = self.answered.load(Ordering::Relaxed) + more;
+        eventually(PATIENCE, "answers", || async { self.answered.load(Ordering::Relaxed) >= goal }).await;
+    }
+}
+
+/// Asks over kept connections, each for as long as nothing says that it is over; it idles for `rest`
+/// between two requests.
+async fn keeps(crowd: Arc<Crowd>, address: SocketAddr, ask: Request, rest: Duration) {
+    while crowd.goes_on() {
+        let mut connection = Connection::to(address).await;
+        while crowd.goes_on() {
+            let answer = connection.ask(&ask).await;
+            answer.is("3");
+            crowd.answered.fetch_add(1, Ordering::Relaxed);
+            if answer.closes() {
+                crowd.told.fetch_add(1, Ordering::Relaxed);
+                break;
+            }
+            tokio::time::sleep(rest).await; // the caller's pace, not a wait
+        }
+    }
+}
+
+/// Asks each time over a new connection.
+async fn comes_anew(crowd: Arc<Crowd>, address: SocketAddr, ask: Request) {
+    while crowd.goes_on() {
+        Connection::to(address).await.ask(&ask).await.is("3");
+        crowd.answered.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Asks over HTTP/2, several streams at once. A stream that the last GOAWAY leaves out was not
+/// looked at, and is sent again, as every client does.
+async fn streams(crowd: Arc<Crowd>, address: SocketAddr, tls: Arc<TlsClient>, ask: Request) {
+    while crowd.goes_on() {
+        let mut client = Http2::over(tls.connect(address).await.unwrap()).await;
+        let mut is_told = false;
+        while crowd.goes_on() && !is_told {
+            let mut under_way = Vec::new();
+            for _ in 0..4 {
+                match client.try_send(&ask).await {
+                    Ok(asked) => under_way.push(asked),
+                    Err(error) => is_told = is_goodbye(&error),
+                }
+            }
+            for asked in under_way {
+                match asked.try_answer().await {
+                    Ok(answer) => {
+                        answer.is("3");
+                        crowd.answered.fetch_add(1, Ordering::Relaxed);
+                    }
+                    Err(error) => is_told = is_goodbye(&error),
+                }
+            }
+        }
+        crowd.told.fetch_add(usize::from(is_told), Ordering::Relaxed);
+    }
+}
+
+/// Nothing but this may end a stream.
+fn is_goodbye(error: &h2::Error) -> bool {
+    assert!(error.is_go_away() && error.is_remote() && error.reason() == Some(h2::Reason::NO_ERROR), "{error:?}");
+    true
+}
+
+async fn all(tasks: Vec<JoinHandle<()>>) {
+    for task in tasks {
+        tokio::time::timeout(PATIENCE, task).await.expect("a caller hangs").expect("a request failed");
+    }
+}
+
+/// Replaces the server while the crowd asks; each before it has to end well.
+async fn replace_again_and_again(gate: &mut TestGateway, crowd: &Crowd) {
+    for _ in 0..TIMES {
+        crowd.answers(100).await;
+        let mut before = gate.replace().await;
+        crowd.answers(100).await;
+        assert_eq!(before.exit().await, Some(0), "{}", before.stderr());
+        assert!(!before.stderr().contains("are cut"), "{}", before.stderr());
+    }
+    crowd.done.store(true, Ordering::Relaxed);
+}
+
+fn gate(kind: Kind) -> Builder {
+    TestGateway::on(kind).key("bot").points("7", 3).set("server.handover", r#""handover.sock""#)
+}
+
+#[tokio::test]
+async fn no_request_fails_while_servers_follow_each_other() {
+    let mut gate = gate(Kind::Builtin).start().await;
+    let (crowd, address) = (Arc::new(Crowd::default()), gate.address());
+    let ask = gate.request("getPoints", "bot", "memberID=7");
+    let mut tasks = Vec::new();
+    for rest in [0, 0, 10, 40].map(Duration::from_millis) {
+        tasks.push(tokio::spawn(keeps(crowd.clone(), address, ask.clone(), rest)));
+        tasks.push(tokio::spawn(comes_anew(crowd.clone(), address, ask.clone())));
+    }
+    replace_again_and_again(&mut gate, &crowd).await;
+    all(tasks).await;
+    let told = crowd.told.load(Ordering::Relaxed);
+    assert!(told >= TIMES, "connections were kept, or ended without a word: {told}");
+}
+
+#[tokio::test]
+async fn no_request_fails_over_tls_and_http2_either() {
+    let mut gate = gate(Kind::Builtin).tls().start().await;
+    let (crowd, address) = (Arc::new(Crowd::default()), gate.address());
+    let ask = gate.request("getPoints", "bot", "memberID=7");
+    let certificate = String::from_utf8(gate.world().read("cert.pem")).unwrap();
+    let tls = Arc::new(TlsClient::new(&[&certificate], &["h2"]));
+    let old = Arc::new(TlsClient::new(&[&certificate], &["http/1.1"]));
+    let mut tasks = Vec::new();
+    for _ in 0..3 {
+        tasks.push(tokio::spawn(streams(crowd.clone(), address, tls.clone(), ask.clone())));
+        let (crowd, old, ask) = (crowd.clone(), old.clone(), ask.clone());
+        tasks.push(tokio::spawn(async move {
+            while crowd.goes_on() {
+                let mut connection = Connection::over(old.connect(address).await.unwrap());
+                connection.ask(&ask).await.is("3");
+                crowd.answered.fetch_add(1, Ordering::Relaxed);
+            }
+        }));
+    }
+    replace_again_and_again(&mut gate, &crowd).await;
+    all(tasks).await;
+    let told = crowd.told.load(Ordering::Relaxed);
+    assert!(told >= TIMES, "connections were kept, or ended without a word: {told}");
+}
+
+on_both_origins! {
+    each_write_that_was_acknowledged_is_there_once,
+}
+
+/// Each writer has a member of its own, counts up, and reads back what it wrote over a connection
+/// that may lead to another server than the one that it wrote to.
+async fn each_write_that_was_acknowledged_is_there_once(kind: Kind) {
+    let mut gate = gate(kind).start().await;
+    let (crowd, address) = (Arc::new(Crowd::default()), gate.address());
+    let counts: Vec<Arc<AtomicI64>> = (0..4).map(|_| Arc::default()).collect();
+    let mut tasks = Vec::new();
+    for (member, count) in counts.iter().enumerate() {
+        let (crowd, count, key) = (crowd.clone(), count.clone(), gate.secret("bot").to_owned());
+        tasks.push(tokio::spawn(async move {
+            let post = |path: &str, body: String| Request::post(path, body).key(&key);
+            let mut connection = Connection::to(address).await;
+            while crowd.goes_on() {
+                let amount = count.load(Ordering::Relaxed) + 1;
+                let set = post("/setPoints", format!("memberID={member}&amount={amount}"));
+                let answer = connection.ask(&set).await;
+                assert_eq!(answer.status, 200, "{answer:#?}");
+                count.store(amount, Ordering::Relaxed);
+                let get = post("/getPoints", format!("memberID={member}"));
+                Connection::to(address).await.ask(&get).await.is(&amount.to_string());
+                crowd.answered.fetch_add(2, Ordering::Relaxed);
+                if answer.closes() {
+                    crowd.told.fetch_add(1, Ordering::Relaxed);
+                    connection = Connection::to(address).await;
+                }
+            }
+        }));
+    }
+    replace_again_and_again(&mut gate, &crowd).await;
+    all(tasks).await;
+    assert!(crowd.told.load(Ordering::Relaxed) >= TIMES);
+    for (member, count) in counts.iter().enumerate() {
+        let (member, count) = (member.to_string(), count.load(Ordering::Relaxed));
+        gate.get_points("bot", &member).await.is(&count.to_string());
+        if kind == Kind::Http {
+            assert_eq!(gate.origin().asked_about("setPoints", &member), usize::try_from(count).unwrap());
+        }
+    }
+    gate.restart_after_kill().await;
+    for (member, count) in counts.iter().enumerate() {
+        gate.get_points("bot", &member.to_string()).await.is(&count.load(Ordering::Relaxed).to_string());
+    }
+}
