@@ -16,7 +16,8 @@ fn judge(input: &[u8]) {
         frames.allowed_at += Duration::from_secs(3600); // and nothing is earned amid the test
         stream.chunks(cut).for_each(|piece| frames.take(piece));
         assert_eq!(frames.open_since.is_some(), !frames.is_between(), "it is timed when it is open, and only then");
-        let inside = (frames.header_read, frames.payload_left, frames.is_data, frames.in_block);
+        let kind = (frames.is_data, frames.is_header);
+        let inside = (frames.header_read, frames.payload_left, kind, frames.in_block);
         (inside, frames.allowed, frames.flooded)
     };
     let whole = seen(stream.len());
@@ -37,6 +38,9 @@ fn judge(input: &[u8]) {
         }
     };
     let (allowed, flooded) = (u32::from(*allowed).saturating_sub(count), count > u32::from(*allowed));
-    let model = ((inside.0, inside.1, last == Some(0), in_block), allowed, flooded);
+    // Of what is unfinished alone it is known what it is.
+    let unfinished = last.filter(|_| inside.1 > 0 || in_block);
+    let kind = (unfinished == Some(0), matches!(unfinished, Some(1 | 9)));
+    let model = ((inside.0, inside.1, kind, in_block), allowed, flooded);
     assert_eq!(whole, model);
 }
