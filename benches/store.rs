@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use criterion::{Criterion, SamplingMode, Throughput, criterion_group, criterion_main};
 use guildgate::model::{GuildId, MemberId};
 use guildgate::store::transfer::Mode;
-use guildgate::store::{Directory, SqliteStore, Store};
+use guildgate::store::{SqliteStore, Store};
 use rusqlite::Connection;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;

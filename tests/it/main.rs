@@ -50,6 +50,10 @@ mod keys_file;
 mod keys_learned;
 mod keys_learned_fair;
 
+mod postgres_cut_off;
+mod postgres_nodes;
+mod postgres_tls;
+
 mod serving;
 mod serving_log;
 mod serving_refusals;

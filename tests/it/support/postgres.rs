@@ -4,7 +4,7 @@
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener};
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -36,6 +36,11 @@ impl Postgres {
 
     /// Starts a server with these settings beside the usual ones.
     pub fn start(settings: &[&str]) -> Postgres {
+        Postgres::start_with(settings, &[])
+    }
+
+    /// As [`Postgres::start`], with files that the settings name, in the folder of the server's data.
+    pub fn start_with(settings: &[&str], files: &[(&str, &str)]) -> Postgres {
         let folder = tempfile::Builder::new().prefix("guildgate-pg-").tempdir().unwrap().keep();
         if let Some((user, group)) = other_user() {
             chown(&folder, Some(user), Some(group)).unwrap();
@@ -54,6 +59,14 @@ impl Postgres {
         settings.iter().for_each(|line| lines += &format!("{line}\n"));
         let config = server.folder.join("data/postgresql.conf");
         OpenOptions::new().append(true).open(config).unwrap().write_all(lines.as_bytes()).unwrap();
+        for (name, content) in files {
+            let file = server.folder.join("data").join(name);
+            fs::write(&file, content).unwrap();
+            fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+            if let Some((user, group)) = other_user() {
+                chown(&file, Some(user), Some(group)).unwrap();
+            }
+        }
         for _ in 0..TRIES {
             server.port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
             if server.resume().is_ok() {

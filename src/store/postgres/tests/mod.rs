@@ -1,8 +1,10 @@
+#[expect(dead_code, reason = "the tests from the outside use more of it")]
 #[path = "../../../../tests/it/support/postgres.rs"]
 pub(in crate::store) mod server;
 
 mod failing;
 mod feed;
+mod moving;
 mod opening;
 mod writing;
 
