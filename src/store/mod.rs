@@ -53,7 +53,7 @@ pub trait Store: Directory + Members + Daily + Send + Sync + 'static {
 
     /// What others changed since the last call, or since the store was opened: everything committed
     /// before the call is in it. Changes made through this very object are not told. An error says that
-    /// the feed is lost for now; it answers, one or the other, within half a second.
+    /// the feed is lost for now; it answers, one or the other, within a fraction of a second.
     fn changes(&self) -> impl Future<Output = Result<Vec<Change>, StoreError>> + Send;
 
     /// Waits until [`Store::changes`] is worth asking again: a fraction of a second at most.

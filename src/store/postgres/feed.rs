@@ -22,13 +22,13 @@ use crate::store::{Change, StoreError};
 
 /// How long it may be until the next look, without a notice. With [`ANSWER`] and the follower's own
 /// step it stays well within the second that guarantees 2 and 7 allow.
-const LOOK: Duration = Duration::from_millis(200);
+const LOOK: Duration = Duration::from_millis(150);
 
 /// The least time between two looks: many commits at once are one look.
 const CALM: Duration = Duration::from_millis(10);
 
 /// How long a look may take before the feed counts as lost.
-const ANSWER: Duration = Duration::from_millis(400);
+const ANSWER: Duration = Duration::from_millis(600);
 
 /// How long a new connection may take; nobody waits for it meanwhile.
 const DIAL: Duration = Duration::from_secs(5);
@@ -75,9 +75,15 @@ enum Line {
 }
 
 impl Feed {
-    /// Starts after the newest change there is. It connects when it is first asked.
-    pub(super) fn new(dialer: Arc<Dialer>, node: Arc<AtomicI64>, last: Option<Newest>) -> Self {
-        Feed { dialer, node, noticed: Arc::default(), ear: Mutex::new(Ear { line: Line::Down, last }) }
+    /// Starts after the change `last`, on a connection that hears notices by `noticed`.
+    pub(super) fn new(
+        dialer: Arc<Dialer>,
+        node: Arc<AtomicI64>,
+        noticed: Arc<Notify>,
+        client: ClientWrapper,
+        last: Option<Newest>,
+    ) -> Self {
+        Feed { dialer, node, noticed, ear: Mutex::new(Ear { line: Line::Up(client), last }) }
     }
 
     /// Until a notice comes, or it is time to look in any case.

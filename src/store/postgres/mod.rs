@@ -102,9 +102,10 @@ impl PostgresStore {
         let dialer = Arc::new(Dialer::new(at, home.handle())?);
         let (writer, desk) = Writer::new(dialer.clone(), node.clone(), feed_kept);
         home.live(desk.run());
-        let newest = schema::prepare(&dialer).await?;
+        let noticed = Arc::default();
+        let (ear, newest) = schema::prepare(&dialer, Arc::clone(&noticed)).await?;
         let pool = Pool::new(dialer.clone(), connections)?;
-        let feed = Feed::new(dialer, node.clone(), newest);
+        let feed = Feed::new(dialer, node.clone(), noticed, ear, newest);
         Ok(PostgresStore { writer, pool, feed, node, feed_kept, _home: home })
     }
 

@@ -1,8 +1,10 @@
 //! From a database to a store that this binary can use, or to one line that says why not.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_postgres::ClientWrapper;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::column;
@@ -10,6 +12,7 @@ use super::connect::{Dialer, SCHEMA};
 use super::failure::{Trouble, line};
 use super::feed::{NEWEST, Newest};
 use super::pool::{batch, rows};
+use super::transaction::CHANNEL;
 use crate::store::{Standing, StoreError};
 
 mod embedded {
@@ -30,9 +33,14 @@ const LOCK: i64 = 0x4767_6174;
 /// The oldest server that the tests are known to hold for.
 const OLDEST: i32 = 13;
 
-/// Makes the schema or brings it up to date, alone; answers the newest change there is.
-pub(super) async fn prepare(dialer: &Dialer) -> Result<Option<Newest>, StoreError> {
-    let mut client = dialer.dial(Instant::now() + CONNECT, None).await.map_err(|e| unreachable(e, dialer))?;
+/// Makes the schema or brings it up to date, alone. Answers the connection, which hears notices from now
+/// on, and the newest change there is.
+pub(super) async fn prepare(
+    dialer: &Dialer,
+    noticed: Arc<Notify>,
+) -> Result<(ClientWrapper, Option<Newest>), StoreError> {
+    let dialed = dialer.dial(Instant::now() + CONNECT, Some(noticed)).await;
+    let mut client = dialed.map_err(|e| unreachable(e, dialer))?;
     let place = dialer.place();
     let until = Instant::now() + OPENING;
     let told = |trouble: Trouble| match trouble.is_lock() {
@@ -44,9 +52,13 @@ pub(super) async fn prepare(dialer: &Dialer) -> Result<Option<Newest>, StoreErro
     batch(&client, until + Duration::from_secs(1), &alone).await.map_err(told)?;
     refuse_unusable(&client, until, place).await?;
     migrate(&mut client, until, place).await?;
+    // In this order: what is committed after the look is announced.
+    let done =
+        format!("SELECT pg_advisory_unlock({LOCK}); RESET lock_timeout; RESET statement_timeout; LISTEN {CHANNEL}");
+    batch(&client, until, &done).await.map_err(told)?;
     let newest = rows(&client, until, NEWEST, &[]).await.map_err(told)?;
-    // The lock ends with the connection.
-    newest.first().map(Newest::of).transpose()
+    let newest = newest.first().map(Newest::of).transpose()?;
+    Ok((client, newest))
 }
 
 /// What is there of the store. Nothing is changed by looking.
