@@ -201,6 +201,8 @@ impl Desk {
         let (who, amounts): (Vec<(&str, i64)>, Vec<i64>) = last.into_iter().unzip();
         let (guilds, members): (Vec<&str>, Vec<i64>) = who.into_iter().unzip();
         let set = client.prepare_cached(SET_POINTS).await?;
+        // For the commit, which is not to wait for it with the lock in hand.
+        client.prepare_cached(NUMBER).await?;
         let begin = begin(until.saturating_duration_since(Instant::now()));
         let values: Params<'_> = &[&guilds, &members, &amounts];
         let (_, rows) = future::try_join(client.batch_execute(&begin), client.query(&set, values)).await?;
