@@ -91,6 +91,29 @@ async fn guarantee_2_a_node_that_cannot_hear_the_others_answers_nothing_old_from
     eventually(PATIENCE, "memory is used again", hit).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn guarantee_2_a_write_whose_commit_was_lost_is_20_and_all_nodes_agree_on_what_became_of_it() {
+    let (gate, proxy, url) = behind_proxy().await;
+    let other = gate.node(&url).await;
+    gate.set_points("bot", "7", 3).await.is("Successfully set 'Ada' points to '3'");
+    proxy.hold(Holds::Commits);
+    let start = Instant::now();
+    let answer = gate.set_points("bot", "7", 99).await;
+    assert_eq!((answer.status, answer.code()), (502, Some(20)), "{answer:#?}");
+    assert!(start.elapsed() < SILENT, "{:?}", start.elapsed());
+    // Reads do not stand still behind it, and the lock that it held is let go.
+    eventually(ONE_SECOND, "an answer", async || gate.get_points("bot", "7").await.status == 200).await;
+    proxy.hold(Holds::Nothing);
+    let free = async || other.set_points("bot", "8", 1).await.status == 200;
+    eventually(PATIENCE, "the other node can write", free).await;
+    let (here, there) = (gate.get_points("bot", "7").await, other.get_points("bot", "7").await);
+    assert!(["3", "99"].contains(&here.body.as_str()), "{here:#?}");
+    assert_eq!(here.body, there.body);
+    gate.set_points("bot", "7", 5).await.is("Successfully set 'Ada' points to '5'");
+    let follows = async || other.get_points("bot", "7").await.body == "5";
+    eventually(ONE_SECOND, "the other node follows", follows).await;
+}
+
 #[tokio::test]
 async fn connections_that_are_used_up_are_21_within_the_deadline() {
     let url = Postgres::shared().database().await;

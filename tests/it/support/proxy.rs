@@ -22,6 +22,8 @@ pub enum Holds {
     Nothing,
     /// Connections on which somebody listens for notices.
     Listeners,
+    /// Whatever asks for a commit.
+    Commits,
     Everything,
 }
 
@@ -73,8 +75,10 @@ async fn pump(
         if chunk[..read].windows(6).any(|word| word == b"LISTEN") {
             listens.store(true, Ordering::SeqCst);
         }
+        let commits = chunk[..read].windows(6).any(|word| word == b"COMMIT");
         let passes = |holds: &Holds| match holds {
             Holds::Nothing => true,
+            Holds::Commits => !commits,
             Holds::Listeners => !listens.load(Ordering::SeqCst),
             Holds::Everything => false,
         };
