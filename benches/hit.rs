@@ -19,7 +19,7 @@ use guildgate::keys::{Book, Learned, Listed, Rules, Standing};
 use guildgate::limits::{Ask, Bucket, Meters, Policy, Usage};
 use guildgate::model::{Digest, Scope};
 use guildgate::origin::{Builtin, Origin};
-use guildgate::store::SqliteStore;
+use guildgate::store::{AnyStore, Directory, SqliteStore};
 use guildgate::telemetry::{Decision, DecisionLog};
 use guildgate::wire::{Fault, Form, Operation, Read};
 
@@ -66,7 +66,7 @@ fn now<T>(future: impl Future<Output = T>) -> T {
 fn handle(c: &mut Criterion) {
     let folder = tempfile::tempdir().expect("a folder");
     let config = config::load_str(PLENTY, folder.path(), "bench").expect("a good config").config;
-    let store = Arc::new(SqliteStore::open(folder.path().join("bench.db")).expect("a store"));
+    let store = Arc::new(AnyStore::from(SqliteStore::open(folder.path().join("bench.db")).expect("a store")));
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     runtime.block_on(store.add_guild(&GUILD.parse().expect("a guild id"), "Bench")).expect("a guild");
     let clock = Clock::system();

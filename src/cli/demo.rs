@@ -4,10 +4,10 @@ use tempfile::TempDir;
 
 use super::error::CommandError;
 use crate::clock::Clock;
-use crate::config::{Config, Keys, Listen, OriginKind};
+use crate::config::{Config, Keys, Listen, OriginKind, StoreAt};
 use crate::keys::ApiKey;
 use crate::model::{GuildId, MemberId, Scope};
-use crate::store::{KeyRecord, SqliteStore};
+use crate::store::{AnyStore, Directory, KeyRecord, Members};
 
 /// Where the demo listens if its first choice is taken.
 pub(super) const ANY_PORT: Listen = Listen::Tcp(SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0));
@@ -32,7 +32,7 @@ impl Demo {
             .tempdir()
             .map_err(|e| CommandError::new(format!("no folder for the demo's store could be made: {e}")))?;
         config.origin.kind = OriginKind::Builtin;
-        config.origin.store = folder.path().join("guildgate.db");
+        config.origin.store = StoreAt::Sqlite(folder.path().join("guildgate.db"));
         config.keys = Keys::Store;
         config.log.decisions = None; // that of a server that may be running
         // It is on loopback, where no certificate of the operator's has a name.
@@ -49,7 +49,7 @@ impl Demo {
     }
 
     /// Puts one guild, its key, members, warns and reviews into the store.
-    pub(super) async fn fill(&self, store: &SqliteStore) -> Result<(), CommandError> {
+    pub(super) async fn fill(&self, store: &AnyStore) -> Result<(), CommandError> {
         let (guild, now) = (&self.guild, Clock::system().unix());
         let day = 86_400;
         store.add_guild(guild, "Night Watch").await?;

@@ -11,7 +11,7 @@ use crate::config::Limits;
 use crate::config::leaf::HumanDuration;
 use crate::keys::ApiKey;
 use crate::model::Scope;
-use crate::store::{KeyChange, SqliteStore};
+use crate::store::{AnyStore, Directory, KeyChange};
 
 /// The longest overlap of two secrets. What is to work for longer is another key, not an old one.
 const LONGEST_OVERLAP: Duration = Duration::from_hours(365 * 24);
@@ -49,7 +49,7 @@ pub struct SetArgs {
 
 impl RotateArgs {
     /// Answers the new secret.
-    pub(super) async fn rotate(self, store: &SqliteStore) -> Result<ApiKey, CommandError> {
+    pub(super) async fn rotate(self, store: &AnyStore) -> Result<ApiKey, CommandError> {
         let clock = Clock::system();
         let key = ApiKey::generate().map_err(CommandError::new)?;
         let until = (!self.overlap.0.is_zero()).then(|| end_of(self.overlap.0, clock.unix_ms()));
@@ -59,7 +59,7 @@ impl RotateArgs {
 }
 
 impl SetArgs {
-    pub(super) async fn set(self, store: &SqliteStore, limits: &Limits) -> Result<(), CommandError> {
+    pub(super) async fn set(self, store: &AnyStore, limits: &Limits) -> Result<(), CommandError> {
         self.tier.as_deref().map_or(Ok(()), |tier| known_tier(tier, limits))?;
         let now = Clock::system().unix();
         let expires = match self.expires {

@@ -11,7 +11,7 @@ use crate::clock::Clock;
 use crate::config::Limits;
 use crate::keys::ApiKey;
 use crate::model::{Digest, GuildId, Scope};
-use crate::store::{KeyRecord, SqliteStore, Store};
+use crate::store::{AnyStore, Directory, KeyRecord};
 
 /// The longest key that `key hash` takes; a header has no room for more.
 const MAX_KEY: u64 = 16 * 1024;
@@ -83,12 +83,7 @@ struct Line<'k> {
 }
 
 impl KeyCommand {
-    pub(super) async fn run(
-        self,
-        store: &SqliteStore,
-        limits: &Limits,
-        out: &mut dyn Write,
-    ) -> Result<(), CommandError> {
+    pub(super) async fn run(self, store: &AnyStore, limits: &Limits, out: &mut dyn Write) -> Result<(), CommandError> {
         match self {
             KeyCommand::Create(args) => {
                 let key = args.create(store, limits).await?;
@@ -127,7 +122,7 @@ impl KeyCommand {
 }
 
 impl CreateArgs {
-    async fn create(self, store: &SqliteStore, limits: &Limits) -> Result<ApiKey, CommandError> {
+    async fn create(self, store: &AnyStore, limits: &Limits) -> Result<ApiKey, CommandError> {
         self.tier.as_deref().map_or(Ok(()), |tier| known_tier(tier, limits))?;
         let now = Clock::system().unix();
         let expires = self.expires.map(|expires| still_to_come(expires, now)).transpose()?;

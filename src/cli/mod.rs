@@ -22,13 +22,12 @@ mod watch; // files that changed while serving
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::config::{self, LoadError, Loaded};
 use crate::keys::hide_keys;
-use crate::store::SqliteStore;
+use crate::store::AnyStore;
 use error::CommandError;
 
 /// The edge gateway for guild data.
@@ -175,10 +174,12 @@ impl Command {
 /// Opens the store that the configuration names and runs a command on it.
 fn on_store(
     loaded: &Loaded,
-    command: impl AsyncFnOnce(&SqliteStore, &Loaded) -> Result<(), CommandError>,
+    command: impl AsyncFnOnce(&AnyStore, &Loaded) -> Result<(), CommandError>,
 ) -> Result<(), Failure> {
-    let store = Arc::new(SqliteStore::open(&loaded.config.origin.store).map_err(CommandError::from)?);
-    Ok(runtime()?.block_on(command(&store, loaded))?)
+    Ok(runtime()?.block_on(async {
+        let store = AnyStore::open(&loaded.config.origin.store).await?;
+        command(&store, loaded).await
+    })?)
 }
 
 /// A runtime for the command's own thread.

@@ -9,8 +9,8 @@ use super::expires::Expires;
 use super::records::{ListArgs, MemberArgs, print};
 use crate::clock::Clock;
 use crate::model::{GuildId, MemberId, RATINGS};
-use crate::store::SqliteStore;
 use crate::store::transfer::Record;
+use crate::store::{AnyStore, Members};
 
 /// `guildgate warn …`
 #[derive(Clone, Debug, Subcommand)]
@@ -89,7 +89,7 @@ fn rating(text: &str) -> Result<u8, String> {
 
 impl WarnCommand {
     /// Does it; what is asked for goes to `out`.
-    pub async fn run(self, store: &SqliteStore, out: &mut dyn Write) -> Result<(), CommandError> {
+    pub async fn run(self, store: &AnyStore, out: &mut dyn Write) -> Result<(), CommandError> {
         match self {
             WarnCommand::Add { of, author, reason, expires } => {
                 let expires = expires.unix(Clock::system().unix());
@@ -115,7 +115,7 @@ impl WarnCommand {
 
 impl ReviewCommand {
     /// Does it; what is asked for goes to `out`.
-    pub async fn run(self, store: &SqliteStore, out: &mut dyn Write) -> Result<(), CommandError> {
+    pub async fn run(self, store: &AnyStore, out: &mut dyn Write) -> Result<(), CommandError> {
         match self {
             ReviewCommand::Add { of, author, rating, text } => {
                 let id = store.add_review(&of.guild, of.member, &author, rating, &text).await?;

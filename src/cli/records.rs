@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::error::CommandError;
 use crate::model::{GuildId, MemberId};
 use crate::store::transfer::Record;
-use crate::store::{SqliteStore, Store};
+use crate::store::{AnyStore, Directory, Members};
 
 /// `guildgate guild …`
 #[derive(Clone, Debug, Subcommand)]
@@ -92,7 +92,7 @@ struct GuildRow {
 
 impl GuildCommand {
     /// Does it; what is asked for goes to `out`.
-    pub async fn run(self, store: &SqliteStore, out: &mut dyn Write) -> Result<(), CommandError> {
+    pub async fn run(self, store: &AnyStore, out: &mut dyn Write) -> Result<(), CommandError> {
         match self {
             GuildCommand::Add { id, name } => Ok(store.add_guild(&id, &name).await?),
             GuildCommand::Leave { id } => Ok(store.set_guild_left(&id, true).await?),
@@ -108,7 +108,7 @@ impl GuildCommand {
 
 impl MemberCommand {
     /// Does it; what is asked for goes to `out`.
-    pub async fn run(self, store: &SqliteStore, out: &mut dyn Write) -> Result<(), CommandError> {
+    pub async fn run(self, store: &AnyStore, out: &mut dyn Write) -> Result<(), CommandError> {
         match self {
             MemberCommand::Set { of, name, points } => {
                 Ok(store.set_member(&of.guild, of.member, name.as_deref(), points).await?)
@@ -184,6 +184,7 @@ mod tests {
 
     use super::*;
     use crate::cli::notes::{ReviewCommand, WarnCommand};
+    use crate::store::SqliteStore;
 
     #[derive(Debug, Parser)]
     enum Command {
@@ -198,14 +199,15 @@ mod tests {
     }
 
     struct Desk {
-        store: SqliteStore,
+        store: AnyStore,
         _folder: TempDir,
     }
 
     impl Desk {
         fn new() -> Self {
             let folder = tempfile::tempdir().unwrap();
-            Desk { store: SqliteStore::open(folder.path().join("store.db")).unwrap(), _folder: folder }
+            let store = SqliteStore::open(folder.path().join("store.db")).unwrap().into();
+            Desk { store, _folder: folder }
         }
 
         /// Runs a command as typed, but for texts with spaces, which have a `_` for each.

@@ -9,7 +9,7 @@ use crate::config::{self, Config, Keys, OriginKind};
 use crate::edge::{Certificate, Tls};
 use crate::gateway::{Gateway, KeySource};
 use crate::origin::{self, HttpOrigin, Origin};
-use crate::store::SqliteStore;
+use crate::store::AnyStore;
 
 /// The files beside the configuration that it is made of: the key file, and those of TLS.
 pub(super) fn files_of(config: &Config) -> Vec<PathBuf> {
@@ -30,7 +30,7 @@ pub(super) fn files_of(config: &Config) -> Vec<PathBuf> {
 #[derive(Debug)]
 pub(super) struct Reloader {
     pub(super) gateway: Arc<Gateway>,
-    pub(super) store: Option<Arc<SqliteStore>>,
+    pub(super) store: Option<Arc<AnyStore>>,
     tls: Option<Arc<Tls>>,
     named: Option<PathBuf>,
     /// What the process was started with: what cannot change while running goes by this.
@@ -47,7 +47,7 @@ impl Reloader {
         gateway: Arc<Gateway>,
         named: Option<PathBuf>,
         has_file: bool,
-        store: Option<Arc<SqliteStore>>,
+        store: Option<Arc<AnyStore>>,
         tls: Option<Arc<Tls>>,
     ) -> Self {
         let started = gateway.state().config.clone();

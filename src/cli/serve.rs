@@ -18,7 +18,7 @@ use crate::keys::{Learned, Rules};
 use crate::limits::{Counted, Policy, day_of};
 use crate::model::KeyId;
 use crate::origin::{self, Builtin, HttpOrigin, Origin};
-use crate::store::SqliteStore;
+use crate::store::{AnyStore, Daily};
 use crate::telemetry::{self, AccessLog, DecisionLog};
 
 /// Files open beside the connections: store, logs, upstream connections of 256 requests, runtimes.
@@ -70,7 +70,7 @@ async fn serve(named: Option<PathBuf>, loaded: Loaded, demo: Option<Demo>, mut w
     raise_file_limit(&config);
     let clock = Clock::system();
     // Without it the limit that a tier's `daily` is could not be kept (contract section 3).
-    let store = open_store(&config).map_err(|e| match config.limits.counts_days() {
+    let store = open_store(&config).await.map_err(|e| match config.limits.counts_days() {
         true => Failure::Unusable(format!("a tier's `daily` needs the store: {e}")),
         false => e.into(),
     })?;
@@ -291,12 +291,12 @@ fn bind_all(config: &Config, demo: bool, mut handed: Vec<Handed>) -> Result<Vec<
 }
 
 /// Opens the store where it is needed.
-fn open_store(config: &Config) -> Result<Option<Arc<SqliteStore>>, CommandError> {
-    Ok(if config.needs_store() { Some(Arc::new(SqliteStore::open(&config.origin.store)?)) } else { None })
+async fn open_store(config: &Config) -> Result<Option<Arc<AnyStore>>, CommandError> {
+    Ok(if config.needs_store() { Some(Arc::new(AnyStore::open(&config.origin.store).await?)) } else { None })
 }
 
 /// What was counted of each key on this UTC day, before the start.
-async fn counted_today(store: Option<&SqliteStore>, clock: &Clock) -> Result<Vec<(KeyId, Counted)>, CommandError> {
+async fn counted_today(store: Option<&AnyStore>, clock: &Clock) -> Result<Vec<(KeyId, Counted)>, CommandError> {
     let Some(store) = store else { return Ok(Vec::new()) };
     let day = day_of(clock.unix());
     Ok(store.daily(day).await?.into_iter().map(|(key, count)| (key, Counted { day, count })).collect())
@@ -305,7 +305,7 @@ async fn counted_today(store: Option<&SqliteStore>, clock: &Clock) -> Result<Vec
 /// The keys at the start; `counted` is what was counted of the day before it.
 async fn key_source(
     config: &Config,
-    store: Option<&Arc<SqliteStore>>,
+    store: Option<&Arc<AnyStore>>,
     counted: Vec<(KeyId, Counted)>,
 ) -> Result<KeySource, String> {
     match config.keys {
@@ -319,7 +319,7 @@ async fn key_source(
 }
 
 /// Where the configuration says that the keys are listed.
-pub(super) async fn listed_keys(config: &Config, store: Option<&Arc<SqliteStore>>) -> Result<KeySource, String> {
+pub(super) async fn listed_keys(config: &Config, store: Option<&Arc<AnyStore>>) -> Result<KeySource, String> {
     match (&config.keys, store) {
         (Keys::File(path), _) => KeySource::file(path.clone(), store.cloned()).await,
         (Keys::Store, Some(store)) => Ok(KeySource::Store(store.clone())),

@@ -7,6 +7,7 @@ use clap::Subcommand;
 
 use super::error::CommandError;
 use super::transfer::byte_bar;
+use crate::config::StoreAt;
 use crate::store::SqliteStore;
 
 /// `guildgate store …`
@@ -22,11 +23,20 @@ pub enum StoreCommand {
 }
 
 impl StoreCommand {
-    /// Does it to the store at `configured`.
-    pub(super) fn run(self, configured: &Path, out: &mut dyn Write) -> Result<(), CommandError> {
-        match self {
-            StoreCommand::Backup { file } => backup(configured, &file, out),
-            StoreCommand::Verify { file } => verify(file.as_deref().unwrap_or(configured), out),
+    /// Does it to the store at `configured`, or to the file that is named.
+    pub(super) fn run(self, configured: &StoreAt, out: &mut dyn Write) -> Result<(), CommandError> {
+        match (self, configured) {
+            (StoreCommand::Verify { file: Some(file) }, _) => verify(&file, out),
+            (StoreCommand::Verify { file: None }, StoreAt::Sqlite(path)) => verify(path, out),
+            (StoreCommand::Backup { file }, StoreAt::Sqlite(path)) => backup(path, &file, out),
+            (StoreCommand::Backup { .. }, StoreAt::Postgres(_)) => Err(CommandError::new(
+                "the store is in PostgreSQL, which is backed up by its own pg_dump (--schema=guildgate); \
+                 `guildgate export` writes guilds, members, warns and reviews",
+            )),
+            (StoreCommand::Verify { file: None }, StoreAt::Postgres(_)) => Err(CommandError::new(
+                "the store is in PostgreSQL, which keeps its own files in order (pg_amcheck looks at them); \
+                 name a FILE to look at an SQLite store",
+            )),
         }
     }
 }

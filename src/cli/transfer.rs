@@ -10,7 +10,7 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::error::CommandError;
-use crate::store::SqliteStore;
+use crate::store::AnyStore;
 use crate::store::transfer::{Imported, Mode, Progress};
 
 /// Bytes read or written at once: few calls for a file of hundreds of megabytes.
@@ -38,17 +38,17 @@ pub struct ExportArgs {
 
 impl ImportArgs {
     /// Does it; what became of it goes to `out`, and lines left out to stderr.
-    pub async fn run(self, store: &SqliteStore, out: &mut dyn Write) -> Result<(), CommandError> {
+    pub async fn run(self, store: &AnyStore, out: &mut dyn Write) -> Result<(), CommandError> {
         let mode = if self.partial { Mode::Partial } else { Mode::AllOrNothing };
         let Imported { records, bad } = if self.file.as_os_str() == "-" {
             let mut meter = Meter::new("read", None);
-            store.import(BufReader::with_capacity(BUFFER, io::stdin().lock()), mode, &mut |p| meter.show(p))?
+            store.import(BufReader::with_capacity(BUFFER, io::stdin().lock()), mode, &mut |p| meter.show(p)).await?
         } else {
             let unreadable = |e| CommandError::new(format!("{} cannot be read: {e}", self.file.display()));
             let file = File::open(&self.file).map_err(unreadable)?;
             let meta = file.metadata().map_err(unreadable)?;
             let mut meter = Meter::new("read", meta.is_file().then_some(meta.len()));
-            store.import(BufReader::with_capacity(BUFFER, file), mode, &mut |p| meter.show(p))?
+            store.import(BufReader::with_capacity(BUFFER, file), mode, &mut |p| meter.show(p)).await?
         };
         if bad.total > 0 {
             eprintln!("{bad}");
@@ -60,23 +60,23 @@ impl ImportArgs {
 
 impl ExportArgs {
     /// Does it; with `-` the records go to `out`.
-    pub async fn run(self, store: &SqliteStore, out: &mut dyn Write) -> Result<(), CommandError> {
+    pub async fn run(self, store: &AnyStore, out: &mut dyn Write) -> Result<(), CommandError> {
         let mut meter = Meter::new("written", None);
         if self.file.as_os_str() == "-" {
             let mut out = BufWriter::with_capacity(BUFFER, out);
-            store.export(&mut out, &mut |p| meter.show(p))?;
+            store.export(&mut out, &mut |p| meter.show(p)).await?;
             return Ok(());
         }
         let unwritable = |e| CommandError::new(format!("{} cannot be written: {e}", self.file.display()));
         // A pipe or a device cannot be replaced, only written to.
         if fs::metadata(&self.file).is_ok_and(|meta| !meta.is_file()) {
             let file = OpenOptions::new().write(true).open(&self.file).map_err(unwritable)?;
-            let records = store.export(&mut BufWriter::with_capacity(BUFFER, file), &mut |p| meter.show(p))?;
+            let records = store.export(&mut BufWriter::with_capacity(BUFFER, file), &mut |p| meter.show(p)).await?;
             return Ok(writeln!(out, "{records} records exported")?);
         }
         let part = Part::create(&self.file).map_err(unwritable)?;
         let mut to = BufWriter::with_capacity(BUFFER, &part.file);
-        let records = store.export(&mut to, &mut |p| meter.show(p))?;
+        let records = store.export(&mut to, &mut |p| meter.show(p)).await?;
         drop(to);
         part.finish(&self.file).map_err(unwritable)?;
         drop(meter);
@@ -176,13 +176,14 @@ impl Drop for Meter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::SqliteStore;
 
     const LINES: &str = "{\"guild\":\"81\",\"name\":\"Night Watch\"}\n";
 
-    fn store() -> (tempfile::TempDir, SqliteStore) {
+    fn store() -> (tempfile::TempDir, AnyStore) {
         let folder = tempfile::tempdir().unwrap();
         let store = SqliteStore::open(folder.path().join("store.db")).unwrap();
-        (folder, store)
+        (folder, store.into())
     }
 
     #[tokio::test]

@@ -12,6 +12,7 @@ mod places;
 mod problem;
 mod report;
 pub mod secret;
+mod store;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -27,6 +28,7 @@ pub use self::check::{MAX_TIERS, is_tier_name};
 pub use self::file::TierFile;
 pub use self::problem::{Problem, Problems};
 pub use self::report::{report, schema};
+pub use self::store::{PostgresAt, PostgresTls, StoreAt};
 pub use self::usable::*;
 
 /// The config file where none is named.

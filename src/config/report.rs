@@ -121,7 +121,7 @@ impl Page {
                 self.upstreams(upstreams);
             }
         }
-        self.row("store", config.origin.store.display());
+        self.row("store", &config.origin.store);
         self.section("keys");
         match &config.keys {
             Keys::Store => self.row("source", "store"),

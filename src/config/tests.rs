@@ -51,7 +51,10 @@ fn an_empty_file_is_a_valid_config() {
     assert_eq!(config.server.max_connections_per_address, Some(1000));
     assert_eq!(config.server.max_body, 4096);
     assert_eq!(config.server.health_path.as_deref(), Some("/healthz"));
-    assert_eq!(config.origin, Origin { kind: OriginKind::Builtin, store: PathBuf::from("/etc/gg/guildgate.db") });
+    assert_eq!(
+        config.origin,
+        Origin { kind: OriginKind::Builtin, store: StoreAt::Sqlite("/etc/gg/guildgate.db".into()) }
+    );
     let standard = tier("standard", rate(50_000_000, 40), Some(rate(200_000_000, 10)));
     assert_eq!(*config.limits.default_tier, standard);
     assert_eq!(config.limits.tiers.len(), 1);
@@ -177,15 +180,21 @@ fn every_commented_name_is_accepted_or_refused_for_not_being_in_force() {
 
 #[test]
 fn what_protects_and_is_not_in_force_is_refused_by_name() {
-    for text in [
-        "cluster.redis = \"redis://:hunter2@127.0.0.1\"",
-        "origin.store = \"postgres://me:hunter2@host/db\"",
-        "origin.store = \"env:PG\"",
-    ] {
-        let faults = faults(text);
-        assert_eq!(faults.len(), 1, "{text}: {faults:?}");
-        assert!(faults[0].contains("not in force yet") && !faults[0].contains("hunter2"), "{faults:?}");
+    let faults = faults("cluster.redis = \"redis://:hunter2@127.0.0.1\"");
+    assert_eq!(faults.len(), 1, "{faults:?}");
+    assert!(faults[0].contains("not in force yet") && !faults[0].contains("hunter2"), "{faults:?}");
+}
+
+#[test]
+fn a_store_in_postgresql_is_named_by_a_url_whose_password_is_not_shown() {
+    for text in ["origin.store = \"postgres://me:hunter2@host/db\"", "origin.store = \"env:PG\""] {
+        let loaded = loaded(text).unwrap();
+        let shown = format!("{}\n{loaded:?}", report(&loaded));
+        assert!(shown.contains("postgres://me@host:5432/db") && !shown.contains("hunter2"), "{shown}");
+        assert_eq!(notices(text), ["origin.store"], "its certificate is not verified");
     }
+    let told = faults("origin.store = \"postgres://me:hun@ter2@host:x/db\"");
+    assert!(told.len() == 1 && told[0].contains("%40") && !told[0].contains("ter2"), "{told:?}");
 }
 
 #[test]
@@ -266,7 +275,7 @@ fn paths_start_at_the_files_folder() {
     );
     let [relative, absolute] = ["/etc/gg/run/gg.sock", "/run/gg.sock"].map(|path| Listen::Unix(path.into()));
     assert_eq!(config.server.listen, [relative, absolute]);
-    assert_eq!(config.origin.store, Path::new("/etc/gg/elsewhere.db"));
+    assert_eq!(config.origin.store, StoreAt::Sqlite("/etc/gg/elsewhere.db".into()));
     assert_eq!(config.log.access, Access::File("/var/log/gg".into()));
     assert_eq!(config.keys, Keys::File("/etc/gg/keys.toml".into()));
     assert!(faults("origin.store = \"env:NOT_THERE\"")[0].ends_with("`NOT_THERE` is not set, or is no text"));
@@ -363,6 +372,6 @@ fn a_named_file_is_loaded_with_its_own_folder() {
     fs::write(&path, "limits.shadow = true\n").unwrap();
     let loaded = load(Some(&path)).unwrap();
     assert!(loaded.config.limits.shadow);
-    assert_eq!(loaded.config.origin.store, folder.path().join("guildgate.db"));
+    assert_eq!(loaded.config.origin.store, StoreAt::Sqlite(folder.path().join("guildgate.db")));
     assert_eq!(loaded.path.as_deref(), Some(path.as_path()));
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
+use super::store::StoreAt;
 use crate::wire::Wording;
 
 /// Everything `gateway.toml` says (contract section 3), with its defaults filled in.
@@ -87,8 +88,8 @@ pub struct AnswerHeaders {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Origin {
     pub kind: OriginKind,
-    /// The store's location, resolved; opened with every kind when `keys.source = "store"`.
-    pub store: PathBuf,
+    /// Opened with every kind when `keys.source = "store"`.
+    pub store: StoreAt,
 }
 
 #[derive(Clone, Debug, PartialEq)]

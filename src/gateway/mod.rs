@@ -21,7 +21,6 @@ use std::future::Future;
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use admit::{Admission, Admitted};
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
@@ -30,6 +29,7 @@ use futures_util::FutureExt;
 use parking_lot::Mutex;
 use prove::Asked;
 use read::{Asking, Found};
+use tokio::sync::Notify;
 
 use crate::cache::Memory;
 use crate::clock::{Clock, Tick};
@@ -55,7 +55,7 @@ pub struct Gateway {
     /// Held while a new state is made: two changes at once would carry budgets over twice.
     changing: Mutex<()>,
     /// The book may be older than the store; the follower reads it again at its next look.
-    book_is_old: AtomicBool,
+    book_is_old: Notify,
     decisions: Option<Arc<DecisionLog>>,
     /// Held while the day's counts are written down.
     noting: tokio::sync::Mutex<()>,
@@ -126,7 +126,7 @@ impl Gateway {
             memory: Memory::new(state.config.cache.max_size),
             state: ArcSwap::from_pointee(state),
             changing: Mutex::new(()),
-            book_is_old: AtomicBool::new(false),
+            book_is_old: Notify::new(),
             decisions,
             noting: tokio::sync::Mutex::new(()),
             beside: ArcSwapOption::empty(),

@@ -4,7 +4,7 @@ use std::time::Duration;
 use super::{Gateway, KeySource};
 use crate::limits::{Counted, Usage};
 use crate::model::KeyId;
-use crate::store::SqliteStore;
+use crate::store::{AnyStore, Daily, Directory};
 
 /// How often the day's counts are written down. A kill loses no more than a second's worth, the
 /// writing included (contract section 3, `daily`).
@@ -19,7 +19,7 @@ const AT_ONCE: usize = 512;
 
 impl Gateway {
     /// Writes down for ever, in turn, what is kept of keys in use.
-    pub async fn keep_notes(self: Arc<Self>, store: Arc<SqliteStore>) {
+    pub async fn keep_notes(self: Arc<Self>, store: Arc<AnyStore>) {
         let (mut failing, mut failing_last_use) = (false, false);
         let mut last_use = self.now();
         loop {
@@ -48,7 +48,7 @@ impl Gateway {
 
     /// Writes down everything at the end, within `limit`: a disk that stalls holds the end up no
     /// longer. What could not be written down is said.
-    pub async fn last_notes(&self, store: &SqliteStore, limit: Duration) {
+    pub async fn last_notes(&self, store: &AnyStore, limit: Duration) {
         let notes = async {
             self.note_days(store).await?;
             self.note_last_use(store).await
@@ -60,7 +60,7 @@ impl Gateway {
     }
 
     /// Writes down what was counted of the day since the last time, and learns what others counted.
-    async fn note_days(&self, store: &SqliteStore) -> Result<(), String> {
+    async fn note_days(&self, store: &AnyStore) -> Result<(), String> {
         // One at a time: what is being written would be written twice.
         let _noting = self.noting.lock().await;
         let mut counted = {
@@ -84,7 +84,7 @@ impl Gateway {
 
     /// Writes down when keys were last used. What cannot be written is lost: it is a hint for
     /// people, and the next use notes itself again.
-    pub(super) async fn note_last_use(&self, store: &SqliteStore) -> Result<(), String> {
+    pub(super) async fn note_last_use(&self, store: &AnyStore) -> Result<(), String> {
         let used = self.state().book.used();
         if used.is_empty() {
             return Ok(());
@@ -97,7 +97,7 @@ impl Gateway {
 }
 
 /// Writes down some keys' counts of one day.
-async fn note_some(store: &SqliteStore, some: &[(KeyId, Arc<Usage>, Counted)]) -> Result<(), String> {
+async fn note_some(store: &AnyStore, some: &[(KeyId, Arc<Usage>, Counted)]) -> Result<(), String> {
     let Some((_, _, Counted { day, .. })) = some.first() else { return Ok(()) };
     let counts = some.iter().map(|(id, _, counted)| (id.clone(), counted.count)).collect();
     let totals = store.note_daily(*day, counts).await.map_err(|e| e.to_string())?;

@@ -1,5 +1,4 @@
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::{Gateway, KeySource, State};
 use crate::config::Config;
@@ -31,6 +30,6 @@ impl Gateway {
             self.memory.fence().changed_all();
         }
         // The keys were listed before the swap; what the follower took in since is not lost.
-        self.book_is_old.store(true, Ordering::Release);
+        self.book_is_old.notify_one();
     }
 }

@@ -6,17 +6,17 @@ use crate::clock::Tick;
 use crate::config::{Config, Keys};
 use crate::keys::{Book, Learned, Listed, Rules, read_key_file};
 use crate::model::GuildId;
-use crate::store::{KeyRecord, SqliteStore, Store};
+use crate::store::{AnyStore, Directory, KeyRecord};
 
 /// Where the book of keys is read from.
 #[derive(Clone, Debug)]
 pub enum KeySource {
-    Store(Arc<SqliteStore>),
+    Store(Arc<AnyStore>),
     /// A file's keys as they were when it was read: it is read anew by a reload only.
     File {
         listed: Arc<[Listed]>,
         /// The built-in backend's store, which knows the guilds that the bot has left.
-        guilds: Option<Arc<SqliteStore>>,
+        guilds: Option<Arc<AnyStore>>,
     },
     /// The origin alone knows them.
     Origin(Arc<Learned>),
@@ -24,7 +24,7 @@ pub enum KeySource {
 
 impl KeySource {
     /// Reads a key file, aside: a large one takes a second or two.
-    pub async fn file(path: PathBuf, guilds: Option<Arc<SqliteStore>>) -> Result<Self, String> {
+    pub async fn file(path: PathBuf, guilds: Option<Arc<AnyStore>>) -> Result<Self, String> {
         let read = tokio::task::spawn_blocking(move || read_key_file(&path).map_err(|e| e.to_string())).await;
         let listed = read.map_err(|e| format!("the key file's reader failed: {e}"))??;
         Ok(KeySource::File { listed: listed.into(), guilds })
@@ -81,7 +81,7 @@ fn by_each_secret(key: KeyRecord, guild_gone: bool) -> impl Iterator<Item = List
 }
 
 /// The guilds that the bot has left.
-async fn departed(store: &SqliteStore) -> Result<HashSet<GuildId>, String> {
+async fn departed(store: &AnyStore) -> Result<HashSet<GuildId>, String> {
     let guilds = store.guilds().await.map_err(|e| e.to_string())?;
     Ok(guilds.into_iter().filter(|guild| guild.left).map(|guild| guild.id).collect())
 }

@@ -8,14 +8,14 @@ use super::*;
 use crate::config;
 use crate::model::{Digest, GuildId, Limit, MemberId, Scope};
 use crate::origin::Builtin;
-use crate::store::{KeyChange, KeyRecord, SqliteStore, Store};
+use crate::store::{AnyStore, Directory, KeyChange, KeyRecord, Members, SqliteStore};
 use crate::telemetry::decisions::{Decision, RecordReader};
 use crate::wire::Param;
 
 /// A gateway over a store of its own, at Unix second 1000.
 struct World {
     gateway: Arc<Gateway>,
-    store: Arc<SqliteStore>,
+    store: Arc<AnyStore>,
     source: KeySource,
     _folder: TempDir,
 }
@@ -72,7 +72,7 @@ impl World {
     async fn new(toml: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let config = config::load_str(toml, folder.path(), "test").unwrap().config;
-        let store = Arc::new(SqliteStore::open(folder.path().join("test.db")).unwrap());
+        let store = Arc::new(AnyStore::from(SqliteStore::open(folder.path().join("test.db")).unwrap()));
         let guild: GuildId = GUILD.parse().unwrap();
         store.add_guild(&guild, "Night Watch").await.unwrap();
         for (id, scope, expires) in

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use super::Question;
 use crate::clock::Clock;
-use crate::store::{SqliteStore, Store, StoreError};
+use crate::store::{AnyStore, Store, StoreError};
 use crate::wire::{self, Fault, Read, Request};
 
 /// How long a caller waits for the store to answer a write before 22: a disk that stalls must not
@@ -13,12 +13,12 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The built-in backend: the whole service, over a store, by a call.
 #[derive(Debug)]
 pub struct Builtin {
-    store: Arc<SqliteStore>,
+    store: Arc<AnyStore>,
     clock: Clock,
 }
 
 impl Builtin {
-    pub fn new(store: Arc<SqliteStore>, clock: Clock) -> Self {
+    pub fn new(store: Arc<AnyStore>, clock: Clock) -> Self {
         Builtin { store, clock }
     }
 
@@ -59,7 +59,7 @@ fn fault(error: &StoreError, question: &Question<'_>) -> Fault {
             tracing::error!(request_id = %question.id, %error, "the store failed");
             Fault::Unavailable { retry_after: 1 }
         }
-        StoreError::Refused(_) => {
+        StoreError::Refused(_) | StoreError::Unknown(_) => {
             tracing::error!(request_id = %question.id, %error, "the store failed");
             Fault::NoUsableAnswer
         }

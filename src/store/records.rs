@@ -80,7 +80,7 @@ pub enum Change {
 }
 
 /// Why the store could not do it. `Display` is for the operator; the caller gets 20, 21 or 22.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
     /// The guild is not in the store, or the bot left it.
     #[error("guild {0} is not in the store, or the bot has left it")]
@@ -91,7 +91,10 @@ pub enum StoreError {
     /// What was asked for is not there, or what was to be made is.
     #[error("{0}")]
     Refused(String),
-    /// The disk or the file failed. Nobody sees a write that ended so, and it is undone.
+    /// The disk, the file or the server failed. Nobody sees a write that ended so, and it is undone.
     #[error("{0}")]
     Failed(String),
+    /// Nobody knows whether the write happened: it was to be committed, and no word of it came back.
+    #[error("{0}")]
+    Unknown(String),
 }

@@ -22,8 +22,8 @@ pub fn init(log: &Log) -> WorkerGuard {
         Level::Trace => LevelFilter::TRACE,
     };
     // Pingora and refinery speak of their own life at info; an operator wants their worries. Those
-    // of h2 quote what callers sent.
-    let quiet = ["pingora_core", "pingora_runtime", "refinery_core", "refinery", "h2"]
+    // of h2 and tokio_postgres quote what callers sent.
+    let quiet = ["pingora_core", "pingora_runtime", "refinery_core", "refinery", "h2", "tokio_postgres", "deadpool"]
         .map(|c| (c, LevelFilter::WARN.min(level)));
     let filter = Targets::new().with_default(level).with_targets(quiet);
     let (writer, guard) = NonBlockingBuilder::default().buffered_lines_limit(LINES).lossy(true).finish(io::stderr());

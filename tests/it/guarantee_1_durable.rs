@@ -31,9 +31,8 @@ async fn write_until_it_dies(
     }
 }
 
-#[tokio::test]
-async fn guarantee_1_every_acknowledged_write_outlives_kill_9() {
-    let mut gate = TestGateway::builder().key("bot").start().await;
+async fn guarantee_1_every_acknowledged_write_outlives_kill_9(kind: Kind) {
+    let mut gate = TestGateway::on(kind).key("bot").start().await;
     let mut writers: Vec<Writer> =
         (1..=8).map(|m| Writer { member: m.to_string(), acknowledged: 0, sent: 0 }).collect();
     let mut random = fastrand::Rng::with_seed(1);
@@ -65,9 +64,8 @@ async fn guarantee_1_every_acknowledged_write_outlives_kill_9() {
     assert!(writers.iter().all(|w| w.acknowledged > 0), "each of them wrote something");
 }
 
-#[tokio::test]
-async fn guarantee_1_a_store_whose_server_was_killed_is_whole() {
-    let mut gate = TestGateway::builder().key("bot").points("7", 3).start().await;
+async fn guarantee_1_a_store_whose_server_was_killed_is_whole(kind: Kind) {
+    let mut gate = TestGateway::on(kind).key("bot").points("7", 3).start().await;
     gate.set_points("bot", "7", 4).await.is("Successfully set 'Ada' points to '4'");
     gate.restart_after_kill().await;
     gate.get_points("bot", "7").await.is("4");
@@ -80,9 +78,8 @@ async fn guarantee_1_a_store_whose_server_was_killed_is_whole() {
     assert_eq!((&ada[0]["name"], &ada[0]["points"]), (&"Ada".into(), &4.into()));
 }
 
-#[tokio::test]
-async fn a_server_sees_what_a_command_changes_within_a_second() {
-    let gate = TestGateway::builder().key("bot").points("7", 3).start().await;
+async fn a_server_sees_what_a_command_changes_within_a_second(kind: Kind) {
+    let gate = TestGateway::on(kind).key("bot").points("7", 3).start().await;
     gate.get_points("bot", "7").await.is("3");
     gate.get_points("bot", "7").await.is("3").is_hit();
     gate.run(&["member", "set", "--guild", GUILD, "--member", "7", "--points", "10"]).done();
@@ -102,9 +99,8 @@ async fn a_server_sees_what_a_command_changes_within_a_second() {
     .await;
 }
 
-#[tokio::test]
-async fn a_server_sees_a_new_key_and_guild_within_a_second() {
-    let gate = TestGateway::builder().key("bot").start().await;
+async fn a_server_sees_a_new_key_and_guild_within_a_second(kind: Kind) {
+    let gate = TestGateway::on(kind).key("bot").start().await;
     gate.run(&["guild", "add", "555", "--name", "New"]).done();
     let key = gate.run(&["key", "create", "--guild", "555"]).done().stdout.trim_end().to_owned();
     let request = Request::post("/getPoints", "memberID=7").key(&key);
@@ -112,9 +108,8 @@ async fn a_server_sees_a_new_key_and_guild_within_a_second() {
     gate.send(&request).await.is("0");
 }
 
-#[tokio::test]
-async fn two_servers_on_one_store_see_each_others_writes_within_a_second() {
-    let gate = TestGateway::builder().key("bot").points("7", 3).start().await;
+async fn two_servers_on_one_store_see_each_others_writes_within_a_second(kind: Kind) {
+    let gate = TestGateway::on(kind).key("bot").points("7", 3).start().await;
     let mut other = gate.world().serve(&[]);
     let address = other.ready().await;
     let mut connection = Connection::to(address).await;
@@ -134,9 +129,8 @@ async fn two_servers_on_one_store_see_each_others_writes_within_a_second() {
     }
 }
 
-#[tokio::test]
-async fn two_servers_writing_at_once_lose_nothing() {
-    let gate = TestGateway::builder().key("bot").start().await;
+async fn two_servers_writing_at_once_lose_nothing(kind: Kind) {
+    let gate = TestGateway::on(kind).key("bot").start().await;
     let mut other = gate.world().serve(&[]);
     let addresses = [gate.address(), other.ready().await];
     let mut tasks = Vec::new();
@@ -161,3 +155,12 @@ async fn two_servers_writing_at_once_lose_nothing() {
         connection.ask(&gate.request("getPoints", "bot", &format!("memberID={member}"))).await.is("20");
     }
 }
+
+on_both_stores!(
+    guarantee_1_every_acknowledged_write_outlives_kill_9,
+    guarantee_1_a_store_whose_server_was_killed_is_whole,
+    a_server_sees_what_a_command_changes_within_a_second,
+    a_server_sees_a_new_key_and_guild_within_a_second,
+    two_servers_on_one_store_see_each_others_writes_within_a_second,
+    two_servers_writing_at_once_lose_nothing,
+);

@@ -4,9 +4,8 @@ use crate::support::*;
 
 const GONE: &str = "03 | Error while retrieving guild using this API key. Is Guildgate still on guild?";
 
-#[tokio::test]
-async fn guarantee_7_a_revoked_key_is_refused_even_when_the_answer_is_cached() {
-    let gate = TestGateway::builder().key("bot").key("other").points("7", 3).start().await;
+async fn guarantee_7_a_revoked_key_is_refused_even_when_the_answer_is_cached(kind: Kind) {
+    let gate = TestGateway::on(kind).key("bot").key("other").points("7", 3).start().await;
     let mut kept = gate.connect().await;
     gate.get_points("bot", "7").await.is("3");
     kept.ask(&gate.request("getPoints", "bot", "memberID=7")).await.is("3").is_hit();
@@ -17,18 +16,16 @@ async fn guarantee_7_a_revoked_key_is_refused_even_when_the_answer_is_cached() {
     gate.get_points("other", "7").await.is("3");
 }
 
-#[tokio::test]
-async fn guarantee_7_a_revoked_key_stays_refused_after_a_restart() {
-    let mut gate = TestGateway::builder().key("bot").points("7", 3).start().await;
+async fn guarantee_7_a_revoked_key_stays_refused_after_a_restart(kind: Kind) {
+    let mut gate = TestGateway::on(kind).key("bot").points("7", 3).start().await;
     gate.get_points("bot", "7").await.is("3");
     gate.run(&["key", "revoke", &gate.key_id("bot")]).done();
     gate.restart_after_kill().await;
     gate.get_points("bot", "7").await.is_refused(401, INCORRECT_KEY);
 }
 
-#[tokio::test]
-async fn guarantee_7_an_expired_key_is_refused_even_when_the_answer_is_cached() {
-    let gate = TestGateway::builder().key("bot").key_expiring("brief", "3s").points("7", 3).start().await;
+async fn guarantee_7_an_expired_key_is_refused_even_when_the_answer_is_cached(kind: Kind) {
+    let gate = TestGateway::on(kind).key("bot").key_expiring("brief", "3s").points("7", 3).start().await;
     gate.get_points("brief", "7").await.is("3");
     gate.get_points("brief", "7").await.is("3").is_hit();
     eventually(PATIENCE, "02", || async { gate.get_points("brief", "7").await.code() == Some(2) }).await;
@@ -59,9 +56,8 @@ async fn guarantee_7_a_key_in_a_file_expires_to_the_second() {
     assert!(served > 0, "it never worked");
 }
 
-#[tokio::test]
-async fn guarantee_7_a_guild_that_is_left_answers_03_until_it_returns() {
-    let gate = TestGateway::builder().key("bot").key_of_guild("elsewhere", "999").points("7", 3).start().await;
+async fn guarantee_7_a_guild_that_is_left_answers_03_until_it_returns(kind: Kind) {
+    let gate = TestGateway::on(kind).key("bot").key_of_guild("elsewhere", "999").points("7", 3).start().await;
     for _ in 0..2 {
         gate.get_points("bot", "7").await.is("3");
         gate.run(&["guild", "leave", GUILD]).done();
@@ -87,16 +83,14 @@ async fn guarantee_7_a_guild_that_is_left_answers_03_before_an_http_origin_too()
     assert_eq!(gate.origin().seen().len(), asked, "the origin was asked for a guild that is gone");
 }
 
-#[tokio::test]
-async fn guarantee_7_a_key_whose_scope_is_taken_away_cannot_write() {
-    let gate = TestGateway::builder().read_key("reader").points("7", 3).start().await;
+async fn guarantee_7_a_key_whose_scope_is_taken_away_cannot_write(kind: Kind) {
+    let gate = TestGateway::on(kind).read_key("reader").points("7", 3).start().await;
     assert_eq!(gate.set_points("reader", "7", 9).await.code(), Some(15));
     gate.get_points("reader", "7").await.is("3");
 }
 
-#[tokio::test]
-async fn guarantee_7_keys_in_a_file_stay_the_keys_whatever_the_store_is_told() {
-    let mut gate = TestGateway::builder().keys_in_file().key("bot").points("7", 3).start().await;
+async fn guarantee_7_keys_in_a_file_stay_the_keys_whatever_the_store_is_told(kind: Kind) {
+    let mut gate = TestGateway::on(kind).keys_in_file().key("bot").points("7", 3).start().await;
     gate.get_points("bot", "7").await.is("3");
     gate.run(&["guild", "add", "555", "--name", "Other"]).done();
     let in_store = gate.run(&["key", "create", "--guild", "555"]).done().stdout.trim().to_owned();
@@ -110,3 +104,12 @@ async fn guarantee_7_keys_in_a_file_stay_the_keys_whatever_the_store_is_told() {
     eventually(ONE_SECOND, "3", || async { gate.get_points("bot", "7").await.body == "3" }).await;
     gate.send(&Request::post("/getPoints", "memberID=7").key(&in_store)).await.is_refused(401, INCORRECT_KEY);
 }
+
+on_both_stores!(
+    guarantee_7_a_revoked_key_is_refused_even_when_the_answer_is_cached,
+    guarantee_7_a_revoked_key_stays_refused_after_a_restart,
+    guarantee_7_an_expired_key_is_refused_even_when_the_answer_is_cached,
+    guarantee_7_a_guild_that_is_left_answers_03_until_it_returns,
+    guarantee_7_a_key_whose_scope_is_taken_away_cannot_write,
+    guarantee_7_keys_in_a_file_stay_the_keys_whatever_the_store_is_told,
+);

@@ -10,7 +10,7 @@ use guildgate::gateway::{Body, CacheUse, Gateway, Head, KeySource, Reply, State}
 use guildgate::keys::Listed;
 use guildgate::model::{Digest, GuildId, Scope};
 use guildgate::origin::{Builtin, Origin};
-use guildgate::store::SqliteStore;
+use guildgate::store::{AnyStore, Directory, SqliteStore};
 use guildgate::telemetry::DecisionLog;
 use guildgate::wire::Fault;
 
@@ -54,7 +54,7 @@ async fn hits_are_free(decisions: Option<Arc<DecisionLog>>) {
     let folder = tempfile::tempdir().unwrap();
     let limits = "[limits.tiers.standard]\nrate = \"1000000/s\"\nburst = 1000000\n";
     let config = config::load_str(limits, folder.path(), "test").unwrap().config;
-    let store = Arc::new(SqliteStore::open(folder.path().join("test.db")).unwrap());
+    let store = Arc::new(AnyStore::from(SqliteStore::open(folder.path().join("test.db")).unwrap()));
     let guild: GuildId = "81384788765712384".parse().unwrap();
     store.add_guild(&guild, "Night Watch").await.unwrap();
     let key = Listed {

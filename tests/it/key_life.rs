@@ -41,9 +41,8 @@ fn shown(gate: &TestGateway, id: &str) -> serde_json::Value {
     serde_json::from_str(&gate.run(&["key", "show", id, "--json"]).done().stdout).unwrap()
 }
 
-#[tokio::test]
-async fn guarantee_7_a_rotated_key_has_two_secrets_until_the_overlap_ends_and_then_one() {
-    let gate = TestGateway::builder().key("bot").points("7", 3).start().await;
+async fn guarantee_7_a_rotated_key_has_two_secrets_until_the_overlap_ends_and_then_one(kind: Kind) {
+    let gate = TestGateway::on(kind).key("bot").points("7", 3).start().await;
     let (id, old) = (gate.key_id("bot"), gate.secret("bot").to_owned());
     ask(&gate, &old).await.is("3");
     let before = unix_now();
@@ -72,9 +71,8 @@ async fn guarantee_7_a_rotated_key_has_two_secrets_until_the_overlap_ends_and_th
     assert!(shown(&gate, &id).get("previous_until").is_none());
 }
 
-#[tokio::test]
-async fn both_secrets_of_a_rotated_key_are_one_key_with_one_budget() {
-    let gate = TestGateway::builder()
+async fn both_secrets_of_a_rotated_key_are_one_key_with_one_budget(kind: Kind) {
+    let gate = TestGateway::on(kind)
         .key("bot")
         .points("7", 3)
         .set("limits.tiers.standard.rate", r#""1/h""#)
@@ -110,9 +108,8 @@ async fn both_secrets_of_a_rotated_key_are_one_key_with_one_budget() {
     assert_eq!(fields, ["created", "expires", "guild", "id", "last_used", "name", "scope", "tier"]);
 }
 
-#[tokio::test]
-async fn guarantee_7_without_an_overlap_the_old_secret_is_refused_even_when_the_answer_is_cached() {
-    let gate = TestGateway::builder().key("bot").key("other").points("7", 3).start().await;
+async fn guarantee_7_without_an_overlap_the_old_secret_is_refused_even_when_the_answer_is_cached(kind: Kind) {
+    let gate = TestGateway::on(kind).key("bot").key("other").points("7", 3).start().await;
     let old = gate.secret("bot").to_owned();
     ask(&gate, &old).await.is("3");
     ask(&gate, &old).await.is("3").is_hit();
@@ -123,9 +120,8 @@ async fn guarantee_7_without_an_overlap_the_old_secret_is_refused_even_when_the_
     gate.get_points("other", "7").await.is("3");
 }
 
-#[tokio::test]
-async fn guarantee_7_rotated_again_a_key_has_two_secrets_at_most() {
-    let gate = TestGateway::builder().key("bot").points("7", 3).start().await;
+async fn guarantee_7_rotated_again_a_key_has_two_secrets_at_most(kind: Kind) {
+    let gate = TestGateway::on(kind).key("bot").points("7", 3).start().await;
     let (id, first) = (gate.key_id("bot"), gate.secret("bot").to_owned());
     let second = rotate(&gate, &id, &[]);
     works(&gate, &second).await;
@@ -141,9 +137,8 @@ async fn guarantee_7_rotated_again_a_key_has_two_secrets_at_most() {
     ask(&gate, &fourth).await.is("3").is_hit();
 }
 
-#[tokio::test]
-async fn guarantee_7_a_revoked_key_ends_with_both_its_secrets_and_stays_so_after_a_restart() {
-    let mut gate = TestGateway::builder().key("bot").points("7", 3).start().await;
+async fn guarantee_7_a_revoked_key_ends_with_both_its_secrets_and_stays_so_after_a_restart(kind: Kind) {
+    let mut gate = TestGateway::on(kind).key("bot").points("7", 3).start().await;
     let (id, old) = (gate.key_id("bot"), gate.secret("bot").to_owned());
     let new = rotate(&gate, &id, &[]);
     works(&gate, &new).await;
@@ -156,18 +151,16 @@ async fn guarantee_7_a_revoked_key_ends_with_both_its_secrets_and_stays_so_after
     ask(&gate, &new).await.is_refused(401, INCORRECT_KEY);
 }
 
-#[tokio::test]
-async fn both_secrets_are_known_to_a_server_that_starts_during_the_overlap() {
-    let mut gate = TestGateway::builder().key("bot").points("7", 3).start().await;
+async fn both_secrets_are_known_to_a_server_that_starts_during_the_overlap(kind: Kind) {
+    let mut gate = TestGateway::on(kind).key("bot").points("7", 3).start().await;
     let new = rotate(&gate, &gate.key_id("bot"), &[]);
     gate.restart_after_kill().await;
     ask(&gate, &new).await.is("3");
     gate.get_points("bot", "7").await.is("3").is_hit();
 }
 
-#[tokio::test]
-async fn guarantee_7_a_scope_that_is_taken_away_is_gone_within_a_second_and_can_be_given_back() {
-    let gate = TestGateway::builder().key("bot").points("7", 3).start().await;
+async fn guarantee_7_a_scope_that_is_taken_away_is_gone_within_a_second_and_can_be_given_back(kind: Kind) {
+    let gate = TestGateway::on(kind).key("bot").points("7", 3).start().await;
     let id = gate.key_id("bot");
     gate.set_points("bot", "7", 4).await.is("Successfully set 'Ada' points to '4'");
     gate.run(&["key", "set", &id, "--scope", "read"]).done();
@@ -181,9 +174,8 @@ async fn guarantee_7_a_scope_that_is_taken_away_is_gone_within_a_second_and_can_
     gate.get_points("bot", "7").await.is("5");
 }
 
-#[tokio::test]
-async fn guarantee_7_a_tighter_tier_holds_within_a_second_and_refills_no_one() {
-    let gate = TestGateway::builder()
+async fn guarantee_7_a_tighter_tier_holds_within_a_second_and_refills_no_one(kind: Kind) {
+    let gate = TestGateway::on(kind)
         .key("bot")
         .points("7", 3)
         .set("limits.tiers.standard.rate", r#""1/h""#)
@@ -340,3 +332,14 @@ fn world() -> (World, String) {
     let id = world.run(&["key", "list", "--json"]).done().list()[0]["id"].as_str().unwrap().to_owned();
     (world, id)
 }
+
+on_both_stores!(
+    guarantee_7_a_rotated_key_has_two_secrets_until_the_overlap_ends_and_then_one,
+    both_secrets_of_a_rotated_key_are_one_key_with_one_budget,
+    guarantee_7_without_an_overlap_the_old_secret_is_refused_even_when_the_answer_is_cached,
+    guarantee_7_rotated_again_a_key_has_two_secrets_at_most,
+    guarantee_7_a_revoked_key_ends_with_both_its_secrets_and_stays_so_after_a_restart,
+    both_secrets_are_known_to_a_server_that_starts_during_the_overlap,
+    guarantee_7_a_scope_that_is_taken_away_is_gone_within_a_second_and_can_be_given_back,
+    guarantee_7_a_tighter_tier_holds_within_a_second_and_refills_no_one,
+);

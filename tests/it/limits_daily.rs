@@ -66,9 +66,8 @@ async fn a_key_taken_away_and_put_back_does_not_get_its_day_back() {
     eventually(PATIENCE, "the key is back", || async { gate.get_points("bot", "7").await.code() == Some(12) }).await;
 }
 
-#[tokio::test]
-async fn two_servers_on_one_store_come_to_know_of_each_others_counts() {
-    let gate = daily(TestGateway::builder()).start().await;
+async fn two_servers_on_one_store_come_to_know_of_each_others_counts(kind: Kind) {
+    let gate = daily(TestGateway::on(kind)).start().await;
     for _ in 0..3 {
         gate.get_points("bot", "7").await.is("3");
     }
@@ -84,3 +83,5 @@ async fn two_servers_on_one_store_come_to_know_of_each_others_counts() {
     assert_eq!(ask().await.code(), Some(12));
     second.kill_hard();
 }
+
+on_both_stores!(two_servers_on_one_store_come_to_know_of_each_others_counts,);

@@ -57,6 +57,9 @@ mod keys_learned_fair;
 mod handover;
 mod handover_load;
 mod handover_peers;
+mod postgres_cut_off;
+mod postgres_nodes;
+mod postgres_tls;
 
 mod serving;
 mod serving_log;

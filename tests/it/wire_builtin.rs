@@ -4,9 +4,8 @@ use crate::support::*;
 
 const FAR: i64 = 4_000_000_000;
 
-#[tokio::test]
-async fn the_four_operations_answer_in_the_specs_words() {
-    let gate = TestGateway::builder()
+async fn the_four_operations_answer_in_the_specs_words(kind: Kind) {
+    let gate = TestGateway::on(kind)
         .key("bot")
         .points("190551803669118976", 1250)
         .warn("190551803669118976", 17, "Mod", "spam", FAR)
@@ -22,9 +21,8 @@ async fn the_four_operations_answer_in_the_specs_words() {
     gate.get_points("bot", ada).await.is("-7");
 }
 
-#[tokio::test]
-async fn entries_are_joined_by_a_comma_in_ascending_numeric_order() {
-    let gate = TestGateway::builder()
+async fn entries_are_joined_by_a_comma_in_ascending_numeric_order(kind: Kind) {
+    let gate = TestGateway::on(kind)
         .key("bot")
         .points("7", 0)
         .warn("7", 100, "C", "c", FAR)
@@ -40,9 +38,8 @@ async fn entries_are_joined_by_a_comma_in_ascending_numeric_order() {
     gate.get_reviews("bot", "7").await.is("{reviews_7_id_2_5=A (5★): a, reviews_7_id_10_1=B (1★): b, really}");
 }
 
-#[tokio::test]
-async fn an_unknown_member_is_made_by_setpoints_and_named_by_its_id() {
-    let gate = TestGateway::builder().key("bot").start().await;
+async fn an_unknown_member_is_made_by_setpoints_and_named_by_its_id(kind: Kind) {
+    let gate = TestGateway::on(kind).key("bot").start().await;
     gate.get_points("bot", "42").await.is("0");
     gate.set_points("bot", "0042", 5).await.is("Successfully set '42' points to '5'");
     gate.get_points("bot", "42").await.is("5");
@@ -54,9 +51,8 @@ async fn an_unknown_member_is_made_by_setpoints_and_named_by_its_id() {
     assert_eq!(made, 1, "reading makes no member, setPoints makes one: {lines}");
 }
 
-#[tokio::test]
-async fn an_answer_is_one_line_whatever_the_texts_hold() {
-    let gate = TestGateway::builder()
+async fn an_answer_is_one_line_whatever_the_texts_hold(kind: Kind) {
+    let gate = TestGateway::on(kind)
         .key("bot")
         .line(&format!(r#"{{"guild":"{GUILD}","member":"7","name":"A\nd\ta","points":1}}"#))
         .warn("7", 1, "M\r\nod", "sp\u{0}am\u{7f}\u{85}", FAR)
@@ -68,10 +64,9 @@ async fn an_answer_is_one_line_whatever_the_texts_hold() {
     gate.get_reviews("bot", "7").await.is("{reviews_7_id_1_5=B o (5★): nice    HTTP/1.1 200 OK}");
 }
 
-#[tokio::test]
-async fn expired_warns_are_not_answered() {
+async fn expired_warns_are_not_answered(kind: Kind) {
     let now = unix_now();
-    let gate = TestGateway::builder()
+    let gate = TestGateway::on(kind)
         .key("bot")
         .points("7", 0)
         .warn("7", 1, "Mod", "long ago", 1)
@@ -82,9 +77,8 @@ async fn expired_warns_are_not_answered() {
     gate.get_warns("bot", "7").await.is(&format!("{{warns_7_id_3_{FAR}=Mod: still on (Expires {FAR})}}"));
 }
 
-#[tokio::test]
-async fn a_key_sees_its_own_guild_only() {
-    let gate = TestGateway::builder()
+async fn a_key_sees_its_own_guild_only(kind: Kind) {
+    let gate = TestGateway::on(kind)
         .key("bot")
         .key_of_guild("other", "999")
         .points("7", 3)
@@ -100,26 +94,23 @@ async fn a_key_sees_its_own_guild_only() {
     gate.get_points("other", "7").await.is("9");
 }
 
-#[tokio::test]
-async fn two_keys_of_one_guild_share_its_answers() {
-    let gate = TestGateway::builder().key("one").key("two").points("7", 3).start().await;
+async fn two_keys_of_one_guild_share_its_answers(kind: Kind) {
+    let gate = TestGateway::on(kind).key("one").key("two").points("7", 3).start().await;
     gate.get_points("one", "7").await.is("3").is_miss();
     gate.get_points("two", "7").await.is("3").is_hit();
     gate.set_points("two", "7", 4).await;
     gate.get_points("one", "7").await.is("4");
 }
 
-#[tokio::test]
-async fn the_backend_knows_keys_from_a_file_too() {
-    let gate = TestGateway::builder().keys_in_file().key("bot").read_key("reader").points("7", 3).start().await;
+async fn the_backend_knows_keys_from_a_file_too(kind: Kind) {
+    let gate = TestGateway::on(kind).keys_in_file().key("bot").read_key("reader").points("7", 3).start().await;
     gate.get_points("bot", "7").await.is("3");
     gate.set_points("bot", "7", 4).await.is("Successfully set 'Ada' points to '4'");
     assert_eq!(gate.set_points("reader", "7", 5).await.code(), Some(15));
 }
 
-#[tokio::test]
-async fn a_key_of_a_guild_that_is_not_in_the_store_is_03() {
-    let gate = TestGateway::builder().keys_in_file().key("bot").start().await;
+async fn a_key_of_a_guild_that_is_not_in_the_store_is_03(kind: Kind) {
+    let gate = TestGateway::on(kind).keys_in_file().key("bot").start().await;
     let keys = String::from_utf8(gate.world().read("keys.toml")).unwrap();
     gate.world().write("keys.toml", keys.replace(GUILD, "12345"));
     let mut process = gate.world().serve(&[]);
@@ -128,3 +119,15 @@ async fn a_key_of_a_guild_that_is_not_in_the_store_is_03() {
     let line = "03 | Error while retrieving guild using this API key. Is Guildgate still on guild?";
     answer.is_refused(403, line);
 }
+
+on_both_stores!(
+    the_four_operations_answer_in_the_specs_words,
+    entries_are_joined_by_a_comma_in_ascending_numeric_order,
+    an_unknown_member_is_made_by_setpoints_and_named_by_its_id,
+    an_answer_is_one_line_whatever_the_texts_hold,
+    expired_warns_are_not_answered,
+    a_key_sees_its_own_guild_only,
+    two_keys_of_one_guild_share_its_answers,
+    the_backend_knows_keys_from_a_file_too,
+    a_key_of_a_guild_that_is_not_in_the_store_is_03,
+);

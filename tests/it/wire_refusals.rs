@@ -30,7 +30,7 @@ async fn row_03_a_guild_that_the_bot_has_left(kind: Kind) {
     let gate = gate(kind).start().await;
     let line = "03 | Error while retrieving guild using this API key. Is Guildgate still on guild?";
     match kind {
-        Kind::Builtin => drop(gate.run(&["guild", "leave", GUILD]).done()),
+        Kind::Builtin | Kind::Postgres => drop(gate.run(&["guild", "leave", GUILD]).done()),
         // The origin's own words for it give way to Guildgate's.
         Kind::Http => gate
             .origin()
@@ -188,7 +188,7 @@ async fn the_operators_words_stand_in_the_lines(kind: Kind) {
     let answer = gate.send(&Request::post("/getPoints", "memberID=7")).await;
     answer.is_refused(401, "01 | No api key provided! Create it using: /keys new");
     match kind {
-        Kind::Builtin => drop(gate.run(&["guild", "leave", GUILD]).done()),
+        Kind::Builtin | Kind::Postgres => drop(gate.run(&["guild", "leave", GUILD]).done()),
         Kind::Http => gate.origin().always(Act::say(500, "03 | Is X still on guild?")),
     }
     eventually(ONE_SECOND, "03", || async { gate.get_points("bot", "8").await.code() == Some(3) }).await;
@@ -233,7 +233,7 @@ async fn error_status_ok_sends_every_refusal_with_200(kind: Kind) {
     gate.get_points("bot", "7").await.is("3");
 }
 
-on_both_origins!(
+on_every_origin!(
     row_01_a_missing_or_empty_key,
     row_02_an_unknown_key,
     row_03_a_guild_that_the_bot_has_left,

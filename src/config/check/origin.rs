@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use super::Checker;
 use crate::config::file::{KeySource, KeysFile, OriginFile, OriginKindFile};
 use crate::config::secret::{Secret, Source};
+use crate::config::store::{PostgresAt, StoreAt};
 use crate::config::usable::{Keys, Origin, OriginKind};
 
 /// The names of `[origin]` that speak of upstreams.
@@ -48,13 +49,14 @@ impl Checker<'_> {
     }
 
     /// Where the store is. A store's URL is in no message: it may hold a password.
-    fn store(&mut self, secret: &Secret) -> PathBuf {
+    fn store(&mut self, secret: &Secret) -> StoreAt {
         let path = "origin.store";
+        let nowhere = StoreAt::Sqlite(PathBuf::new()); // never seen: there is a fault
         let found = match secret.source() {
             Source::Written(text) => text.to_owned(),
             Source::File(_) => {
                 self.fault(path, "must be a path without `file:`, or \"env:NAME\"");
-                return PathBuf::new();
+                return nowhere;
             }
             Source::Env(name) => {
                 self.env_name(path, name);
@@ -63,21 +65,32 @@ impl Checker<'_> {
                     None => {
                         let name = name.escape_debug();
                         self.fault(path, format!("the environment variable `{name}` is not set, or is no text"));
-                        return PathBuf::new();
+                        return nowhere;
                     }
                 }
             }
         };
-        if found.starts_with("postgres://") || found.starts_with("postgresql://") {
-            let why = "a PostgreSQL store comes with a later version; name an SQLite file";
-            self.fault(path, format!("a postgres:// store is not in force yet: {why}"));
-        } else if found.contains("://") {
-            self.fault(path, "must be a path of an SQLite file");
+        if PostgresAt::is_meant(&found) {
+            return match PostgresAt::parse(&found, self.folder) {
+                Ok(at) => {
+                    if at.is_open_to_impostors() {
+                        self.notice(path, "the server's certificate is not verified; sslmode=verify-full does it");
+                    }
+                    StoreAt::Postgres(Box::new(at))
+                }
+                Err(why) => {
+                    self.fault(path, why);
+                    nowhere
+                }
+            };
+        }
+        if found.contains("://") {
+            self.fault(path, "must be a path of an SQLite file, or a postgres:// URL");
         } else if found == ":memory:" {
             // SQLite would take it and lose every setPoints that was answered with success.
             self.fault(path, "must be a file: what is in memory is lost at the end");
         }
-        self.file(path, &found)
+        StoreAt::Sqlite(self.file(path, &found))
     }
 
     pub(super) fn keys(&mut self, file: &KeysFile, origin: &OriginFile) -> Keys {

@@ -4,7 +4,7 @@ use rusqlite::{Connection, Row, params};
 
 use super::{SqliteStore, Writes};
 use crate::model::KeyId;
-use crate::store::StoreError;
+use crate::store::{Daily, StoreError};
 
 /// Adds to a key's count. A row of the day after stays that day's: two processes may disagree for a
 /// moment about which day it is. Any other day's starts anew: it is over, or was a wrong clock's.
@@ -18,12 +18,8 @@ const COUNT: &str = "INSERT INTO daily (key, day, count) VALUES (?1, ?2, ?3) \
 /// rows within a minute, and none holds the writes behind it up for more than a millisecond or two.
 const REMOVED: i64 = 1000;
 
-impl SqliteStore {
-    /// Adds so many to each key's count of `day` (days since the Unix epoch, UTC); answers the
-    /// totals in the same order. Where the stored day is the one after, it is that one that is
-    /// added to. A key need not be in the store. Nobody's answers depend on it, so no change is
-    /// told to others.
-    pub async fn note_daily(&self, day: i64, counts: Vec<(KeyId, u64)>) -> Result<Vec<(KeyId, u64)>, StoreError> {
+impl Daily for SqliteStore {
+    async fn note_daily(&self, day: i64, counts: Vec<(KeyId, u64)>) -> Result<Vec<(KeyId, u64)>, StoreError> {
         let note = move |conn: &Connection| {
             let mut statement = conn.prepare_cached(COUNT)?;
             let add = |(key, more): (KeyId, u64)| {
@@ -40,9 +36,7 @@ impl SqliteStore {
         self.writer.run(Writes::Several, note).await
     }
 
-    /// What is counted of each key on `day`, by the rules of [`SqliteStore::note_daily`]; keys of
-    /// which nothing is are left out.
-    pub async fn daily(&self, day: i64) -> Result<Vec<(KeyId, u64)>, StoreError> {
+    async fn daily(&self, day: i64) -> Result<Vec<(KeyId, u64)>, StoreError> {
         self.readers.with(|conn| {
             let sql = "SELECT key, count FROM daily WHERE day IN (?1, ?1 + 1) ORDER BY key";
             let mut statement = conn.prepare_cached(sql)?;

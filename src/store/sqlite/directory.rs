@@ -6,37 +6,46 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::writer::Writes;
 use super::{Fault, SqliteStore};
 use crate::model::{Digest, GuildId, KeyId, Scope, one_line};
-use crate::store::{Change, GuildRecord, KeyChange, KeyRecord, Previous, StoreError};
+use crate::store::refusals;
+use crate::store::{Change, Directory, GuildRecord, KeyChange, KeyRecord, Previous, StoreError};
 
 impl SqliteStore {
-    /// Adds a guild; one that exists is refused.
-    pub async fn add_guild(&self, guild: &GuildId, name: &str) -> Result<(), StoreError> {
-        let (guild, name) = (guild.clone(), one_line(name).into_owned());
-        let add = move |conn: &Connection| {
-            let sql = "INSERT INTO guild (id, name) VALUES (?1, ?2) ON CONFLICT (id) DO NOTHING";
-            let refused = || format!("guild {guild} is in the store already; `guildgate guild list` shows it");
-            changed(conn.prepare_cached(sql)?.execute(params![guild.as_str(), name])?, refused)
-        };
-        self.write(Change::Directory, add).await
-    }
-
-    /// Notes that the bot left a guild, or came back to it; a guild not in the store is refused.
-    pub async fn set_guild_left(&self, guild: &GuildId, left: bool) -> Result<(), StoreError> {
-        let guild = guild.clone();
-        let set = move |conn: &Connection| {
-            let sql = "UPDATE guild SET gone = ?2 WHERE id = ?1";
-            changed(conn.prepare_cached(sql)?.execute(params![guild.as_str(), left])?, || unknown_guild(&guild))
-        };
-        self.write(Change::Directory, set).await
-    }
-
     /// Whether the guild is in the store, the bot being there or not.
     pub(in crate::store) fn has_guild(&self, guild: &GuildId) -> Result<bool, StoreError> {
         self.readers.with(|conn| conn.prepare_cached("SELECT 1 FROM guild WHERE id = ?1")?.exists([guild.as_str()]))
     }
+}
 
-    /// Keeps a key. Refused: an id or a digest that is taken, a guild not in the store.
-    pub async fn create_key(&self, key: KeyRecord) -> Result<(), StoreError> {
+impl Directory for SqliteStore {
+    async fn guilds(&self) -> Result<Vec<GuildRecord>, StoreError> {
+        self.readers.with(guilds)
+    }
+
+    async fn keys(&self) -> Result<Vec<KeyRecord>, StoreError> {
+        self.readers.with(keys)
+    }
+
+    async fn add_guild(&self, guild: &GuildId, name: &str) -> Result<(), StoreError> {
+        let (guild, name) = (guild.clone(), one_line(name).into_owned());
+        let add = move |conn: &Connection| {
+            let sql = "INSERT INTO guild (id, name) VALUES (?1, ?2) ON CONFLICT (id) DO NOTHING";
+            changed(conn.prepare_cached(sql)?.execute(params![guild.as_str(), name])?, || refusals::guild_there(&guild))
+        };
+        self.write(Change::Directory, add).await
+    }
+
+    async fn set_guild_left(&self, guild: &GuildId, left: bool) -> Result<(), StoreError> {
+        let guild = guild.clone();
+        let set = move |conn: &Connection| {
+            let sql = "UPDATE guild SET gone = ?2 WHERE id = ?1";
+            changed(conn.prepare_cached(sql)?.execute(params![guild.as_str(), left])?, || {
+                refusals::unknown_guild(&guild)
+            })
+        };
+        self.write(Change::Directory, set).await
+    }
+
+    async fn create_key(&self, key: KeyRecord) -> Result<(), StoreError> {
         let create = move |conn: &Connection| {
             let guild = guild_number(conn, &key.guild)?;
             let digests = [Some(key.digest), key.previous.map(|previous| previous.digest)];
@@ -57,16 +66,12 @@ impl SqliteStore {
                 key.previous.map(|previous| previous.digest.0),
                 key.previous.map(|previous| previous.until)
             ])?;
-            changed(made, || format!("key {} is in the store already", key.id))
+            changed(made, || refusals::key_there(&key.id))
         };
         self.write(Change::Directory, create).await
     }
 
-    /// Gives a key another secret. The one it had works until the Unix second `previous_until`; it
-    /// is gone at once where that is `None` or not after `now`. A secret that an earlier rotation
-    /// left is gone at once in any case: a key has two at most. Refused: a key that is not there
-    /// or has expired, a digest that is taken.
-    pub async fn rotate_key(
+    async fn rotate_key(
         &self,
         id: &str,
         digest: Digest,
@@ -78,12 +83,9 @@ impl SqliteStore {
         let rotate = move |conn: &Connection| {
             let sql = "SELECT expires FROM key WHERE id = ?1";
             let expires = conn.prepare_cached(sql)?.query_row([&id], |row| row.get::<_, Option<i64>>(0)).optional()?;
-            let expires = expires.ok_or_else(|| refused(unknown_key(&id)))?;
+            let expires = expires.ok_or_else(|| refused(refusals::unknown_key(&id)))?;
             if expires.is_some_and(|expires| expires <= now) {
-                return Err(refused(format!(
-                    "key {id} has expired, and its new secret would be refused at once; \
-                     `guildgate key set {id} --expires 90d` lets it work again"
-                )));
+                return Err(refused(refusals::expired_key(&id)));
             }
             // What stands on the right is the row as it was.
             let sql = "UPDATE key SET digest = ?2, previous_until = ?3, \
@@ -95,8 +97,7 @@ impl SqliteStore {
         self.write(Change::Directory, rotate).await
     }
 
-    /// Changes what is given of a key; one that is not there is refused.
-    pub async fn set_key(&self, id: &str, change: KeyChange) -> Result<(), StoreError> {
+    async fn set_key(&self, id: &str, change: KeyChange) -> Result<(), StoreError> {
         let id = id.to_owned();
         let set = move |conn: &Connection| {
             let KeyChange { name, tier, scope, expires } = change;
@@ -112,24 +113,21 @@ impl SqliteStore {
                 expires.is_some(),
                 expires.flatten()
             ])?;
-            changed(found, || unknown_key(&id))
+            changed(found, || refusals::unknown_key(&id))
         };
         self.write(Change::Directory, set).await
     }
 
-    /// Removes a key, both its secrets with it; one that is not there is refused.
-    pub async fn revoke_key(&self, id: &str) -> Result<(), StoreError> {
+    async fn revoke_key(&self, id: &str) -> Result<(), StoreError> {
         let id = id.to_owned();
         let revoke = move |conn: &Connection| {
             let removed = conn.prepare_cached("DELETE FROM key WHERE id = ?1")?.execute([&id])?;
-            changed(removed, || unknown_key(&id))
+            changed(removed, || refusals::unknown_key(&id))
         };
         self.write(Change::Directory, revoke).await
     }
 
-    /// Notes when keys were last used (Unix seconds). Nobody's answers depend on it, so no change
-    /// is told to others; a key that is gone meanwhile is passed over.
-    pub async fn note_last_use(&self, used: Vec<(KeyId, i64)>) -> Result<(), StoreError> {
+    async fn note_last_use(&self, used: Vec<(KeyId, i64)>) -> Result<(), StoreError> {
         let note = move |conn: &Connection| {
             let sql = "UPDATE key SET last_used = ?2 WHERE id = ?1 AND coalesce(last_used, ?2 - 1) < ?2";
             let mut statement = conn.prepare_cached(sql)?;
@@ -148,15 +146,7 @@ pub(super) fn guild_number(conn: &Connection, guild: &GuildId) -> Result<i64, Fa
         .prepare_cached("SELECT no FROM guild WHERE id = ?1")?
         .query_row([guild.as_str()], |row| row.get(0))
         .optional()?;
-    found.ok_or_else(|| refused(unknown_guild(guild)))
-}
-
-pub(super) fn unknown_guild(guild: &GuildId) -> String {
-    format!("guild {guild} is not in the store; `guildgate guild add {guild} --name NAME` adds it")
-}
-
-fn unknown_key(id: &str) -> String {
-    format!("there is no key {id}; `guildgate key list` shows those there are")
+    found.ok_or_else(|| refused(refusals::unknown_guild(guild)))
 }
 
 /// Refuses a digest under which a key is found, as its secret or as the one before.
@@ -164,29 +154,29 @@ fn refuse_taken(conn: &Connection, digest: &Digest) -> Result<(), Fault> {
     let sql = "SELECT id FROM key WHERE digest = ?1 UNION ALL SELECT id FROM key WHERE previous = ?1 LIMIT 1";
     let owner = conn.prepare_cached(sql)?.query_row([digest.0], |row| row.get::<_, String>(0)).optional()?;
     match owner {
-        Some(id) => Err(refused(format!("the secret is that of key {id} already; make another one"))),
+        Some(id) => Err(refused(refusals::secret_taken(&id))),
         None => Ok(()),
     }
 }
 
 /// Refuses where a statement found nothing to change.
 pub(super) fn changed(rows: usize, refusal: impl FnOnce() -> String) -> Result<(), Fault> {
-    if rows > 0 { Ok(()) } else { Err(refused(refusal())) }
+    refusals::changed(rows, refusal).map_err(Fault::Own)
 }
 
 fn refused(why: String) -> Fault {
-    Fault::Own(StoreError::Refused(why))
+    Fault::Own(refusals::refused(why))
 }
 
 /// Every guild, by id.
-pub(super) fn guilds(conn: &Connection) -> rusqlite::Result<Vec<GuildRecord>> {
+fn guilds(conn: &Connection) -> rusqlite::Result<Vec<GuildRecord>> {
     let mut statement = conn.prepare_cached("SELECT id, name, gone FROM guild ORDER BY id")?;
     let guild = |row: &Row<'_>| Ok(GuildRecord { id: parsed(row, 0)?, name: row.get(1)?, left: row.get(2)? });
     statement.query_map([], guild)?.collect()
 }
 
 /// Every key, by id.
-pub(super) fn keys(conn: &Connection) -> rusqlite::Result<Vec<KeyRecord>> {
+fn keys(conn: &Connection) -> rusqlite::Result<Vec<KeyRecord>> {
     let mut statement = conn.prepare_cached(
         "SELECT k.id, k.name, g.id, k.digest, k.tier, k.scope, k.created, k.expires, k.last_used, \
          k.previous, k.previous_until FROM key k JOIN guild g ON g.no = k.guild ORDER BY k.id",

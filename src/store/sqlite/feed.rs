@@ -8,57 +8,15 @@ use rusqlite::{Connection, params};
 
 use super::failure;
 use super::open::{self, Identity};
-use crate::model::MemberId;
+use crate::store::marks::{Marks, PRUNE_EVERY};
 use crate::store::{Change, StoreError};
-
-/// Changes kept. One is written a batch, its own writer's among them, and a follower asks several
-/// times a second: this is most of a second of one-write batches, and minutes of usual traffic.
-pub(super) const KEPT: i64 = 8192;
-
-/// Old changes are pruned once in so many, so that a commit seldom pays for it.
-const PRUNE_EVERY: i64 = 64;
-
-/// Members told one by one in an answer; with more, forgetting everything is cheaper.
-const TOLD: usize = 100_000;
 
 /// How long a look at the feed waits for a lock; in WAL mode only recovery makes it wait.
 const BUSY: Duration = Duration::from_millis(250);
 
-const KIND_MEMBERS: i64 = 1;
-const KIND_DIRECTORY: i64 = 2;
-const KIND_EVERYTHING: i64 = 3;
-
-/// What a transaction has changed so far.
-#[derive(Debug, Default)]
-pub(in crate::store) struct Marks {
-    members: Vec<MemberId>,
-    directory: bool,
-    everything: bool,
-}
-
-impl Marks {
-    pub(in crate::store) fn add(&mut self, change: &Change) {
-        match change {
-            Change::Member(member) => self.members.push(*member),
-            Change::Directory => self.directory = true,
-            Change::Everything => self.everything = true,
-        }
-    }
-
-    /// Writes the marks as changes made by `node`, and prunes old ones down to `kept`.
-    pub(in crate::store) fn write(&self, conn: &Connection, node: i64, kept: i64) -> rusqlite::Result<()> {
-        if self.everything {
-            return insert(conn, node, KIND_EVERYTHING, None, kept);
-        }
-        if self.directory {
-            insert(conn, node, KIND_DIRECTORY, None, kept)?;
-        }
-        if !self.members.is_empty() {
-            let blob: Vec<u8> = self.members.iter().flat_map(|m| m.as_i64().to_le_bytes()).collect();
-            insert(conn, node, KIND_MEMBERS, Some(&blob), kept)?;
-        }
-        Ok(())
-    }
+/// Writes the marks as changes made by `node`, and prunes old ones down to `kept`.
+pub(in crate::store) fn write(marks: &Marks, conn: &Connection, node: i64, kept: i64) -> rusqlite::Result<()> {
+    marks.rows().try_for_each(|(kind, members)| insert(conn, node, kind, members.as_deref(), kept))
 }
 
 fn insert(conn: &Connection, node: i64, kind: i64, members: Option<&[u8]>, kept: i64) -> rusqlite::Result<()> {
@@ -132,41 +90,23 @@ impl Feed {
             if row.get::<_, i64>(1)? == self.node {
                 continue;
             }
-            match row.get(2)? {
-                KIND_MEMBERS => found.members.extend(members(row.get_ref(3)?.as_blob_or_null()?.unwrap_or_default())),
-                KIND_DIRECTORY => found.directory = true,
-                _ => found.everything = true,
-            }
+            found.add_row(row.get(2)?, row.get_ref(3)?.as_blob_or_null()?.unwrap_or_default());
         }
         match first {
             // Rows between the last one read and the oldest one left were pruned unread.
             Some(first) => {
                 let gap = first > self.last + 1;
                 self.last = last;
-                Ok(told(found, gap))
+                Ok(found.told(gap))
             }
             None if self.last == 0 => Ok(Vec::new()),
             // The newest row is never pruned: the store was put back to an earlier state.
             None => {
                 self.last = newest(&self.conn)?;
-                Ok(told(found, true))
+                Ok(found.told(true))
             }
         }
     }
-}
-
-fn told(mut found: Marks, gap: bool) -> Vec<Change> {
-    found.members.sort_unstable();
-    found.members.dedup();
-    if gap || found.everything || found.members.len() > TOLD {
-        return vec![Change::Everything];
-    }
-    let directory = found.directory.then_some(Change::Directory);
-    directory.into_iter().chain(found.members.into_iter().map(Change::Member)).collect()
-}
-
-fn members(blob: &[u8]) -> impl Iterator<Item = MemberId> {
-    blob.as_chunks::<8>().0.iter().filter_map(|bytes| MemberId::new(u64::from_le_bytes(*bytes)))
 }
 
 fn data_version(conn: &Connection) -> rusqlite::Result<i64> {

@@ -1,20 +1,19 @@
-//! Members, their warns and reviews, one record at a time. They may be changed while the bot is
-//! away from the guild: only the callers' own operations end in 03 then.
+//! Members, their warns and reviews, one record at a time.
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::directory::{changed, guild_number};
 use super::{Fault, SqliteStore, Writes};
-use crate::model::{GuildId, MemberId, RATINGS, Review, Warn, one_line};
-use crate::store::{Change, MemberRecord, StoreError};
+use crate::model::{GuildId, MemberId, Review, Warn, one_line};
+use crate::store::refusals;
+use crate::store::{Change, MemberRecord, Members, StoreError};
 
 /// What makes a member that is not there yet: named by its id, without points.
 const MAKE_MEMBER: &str = "INSERT INTO member (guild, member, name, points) VALUES (?1, ?2, ?3, 0) \
     ON CONFLICT (guild, member) DO NOTHING";
 
-impl SqliteStore {
-    /// Sets what is given of a member's name and points, making the member if need be.
-    pub async fn set_member(
+impl Members for SqliteStore {
+    async fn set_member(
         &self,
         guild: &GuildId,
         member: MemberId,
@@ -34,28 +33,25 @@ impl SqliteStore {
         self.write(Change::Member(member), set).await
     }
 
-    /// A guild's members in ascending id order.
-    pub async fn members(&self, guild: &GuildId) -> Result<Vec<MemberRecord>, StoreError> {
+    async fn members(&self, guild: &GuildId) -> Result<Vec<MemberRecord>, StoreError> {
         let sql = "SELECT member, name, points FROM member WHERE guild = ?1 AND ?2 IS NULL ORDER BY member";
         self.listed(guild, None, sql, |row| {
             Ok(MemberRecord { member: member(row, 0)?, name: row.get(1)?, points: row.get(2)? })
         })
     }
 
-    /// Removes a member with its warns and reviews; one that is not there is refused.
-    pub async fn remove_member(&self, guild: &GuildId, member: MemberId) -> Result<(), StoreError> {
+    async fn remove_member(&self, guild: &GuildId, member: MemberId) -> Result<(), StoreError> {
         let guild = guild.clone();
         let remove = move |conn: &Connection| {
             let no = guild_number(conn, &guild)?;
             let sql = "DELETE FROM member WHERE guild = ?1 AND member = ?2";
             let removed = conn.prepare_cached(sql)?.execute(params![no, member.as_i64()])?;
-            changed(removed, || format!("guild {guild} has no member {member}"))
+            changed(removed, || refusals::unknown_member(&guild, member))
         };
         self.write(Change::Member(member), remove).await
     }
 
-    /// Warns a member, making it if need be; answers the warn's id, the guild's highest + 1.
-    pub async fn add_warn(
+    async fn add_warn(
         &self,
         guild: &GuildId,
         member: MemberId,
@@ -75,8 +71,7 @@ impl SqliteStore {
         self.write(Change::Member(member), add).await
     }
 
-    /// A guild's warns, expired ones too, or those of one of its members: by member, then by id.
-    pub async fn list_warns(&self, guild: &GuildId, of: Option<MemberId>) -> Result<Vec<(MemberId, Warn)>, StoreError> {
+    async fn list_warns(&self, guild: &GuildId, of: Option<MemberId>) -> Result<Vec<(MemberId, Warn)>, StoreError> {
         let sql = "SELECT member, id, author, reason, expires FROM warn \
             WHERE guild = ?1 AND (?2 IS NULL OR member = ?2) ORDER BY member, id";
         self.listed(guild, of, sql, |row| {
@@ -85,13 +80,11 @@ impl SqliteStore {
         })
     }
 
-    /// Takes a warn back; one that is not there is refused.
-    pub async fn remove_warn(&self, guild: &GuildId, id: i64) -> Result<(), StoreError> {
+    async fn remove_warn(&self, guild: &GuildId, id: i64) -> Result<(), StoreError> {
         self.remove(guild, id, "warn", "DELETE FROM warn WHERE guild = ?1 AND id = ?2 RETURNING member").await
     }
 
-    /// Reviews a member, making it if need be; answers the review's id, the guild's highest + 1.
-    pub async fn add_review(
+    async fn add_review(
         &self,
         guild: &GuildId,
         member: MemberId,
@@ -99,9 +92,7 @@ impl SqliteStore {
         rating: u8,
         text: &str,
     ) -> Result<i64, StoreError> {
-        if !RATINGS.contains(&rating) {
-            return Err(StoreError::Refused(format!("a rating is {} to {}", RATINGS.start(), RATINGS.end())));
-        }
+        refusals::rating(rating)?;
         let guild = guild.clone();
         let (author, text) = (one_line(author).into_owned(), one_line(text).into_owned());
         let add = move |conn: &Connection| {
@@ -114,12 +105,7 @@ impl SqliteStore {
         self.write(Change::Member(member), add).await
     }
 
-    /// A guild's reviews, or those of one of its members: by member, then by id.
-    pub async fn list_reviews(
-        &self,
-        guild: &GuildId,
-        of: Option<MemberId>,
-    ) -> Result<Vec<(MemberId, Review)>, StoreError> {
+    async fn list_reviews(&self, guild: &GuildId, of: Option<MemberId>) -> Result<Vec<(MemberId, Review)>, StoreError> {
         let sql = "SELECT member, id, author, rating, text FROM review \
             WHERE guild = ?1 AND (?2 IS NULL OR member = ?2) ORDER BY member, id";
         self.listed(guild, of, sql, |row| {
@@ -128,18 +114,19 @@ impl SqliteStore {
         })
     }
 
-    /// Removes a review; one that is not there is refused.
-    pub async fn remove_review(&self, guild: &GuildId, id: i64) -> Result<(), StoreError> {
+    async fn remove_review(&self, guild: &GuildId, id: i64) -> Result<(), StoreError> {
         self.remove(guild, id, "review", "DELETE FROM review WHERE guild = ?1 AND id = ?2 RETURNING member").await
     }
+}
 
+impl SqliteStore {
     /// Removes a warn or review by `sql`, which answers whose it was.
     async fn remove(&self, guild: &GuildId, id: i64, what: &'static str, sql: &'static str) -> Result<(), StoreError> {
         let guild = guild.clone();
         let take = move |conn: &Connection| {
             let no = guild_number(conn, &guild)?;
             let owner = conn.prepare_cached(sql)?.query_row([no, id], |row| member(row, 0)).optional()?;
-            let absent = || Fault::Own(StoreError::Refused(format!("guild {guild} has no {what} {id}")));
+            let absent = || Fault::Own(refusals::refused(refusals::unknown_note(&guild, what, id)));
             owner.map(|owner| ((), Some(Change::Member(owner)))).ok_or_else(absent)
         };
         self.writer.run(Writes::Several, take).await
@@ -175,7 +162,7 @@ fn make_member(conn: &Connection, guild: &GuildId, member: MemberId) -> Result<i
 
 fn next_id(conn: &Connection, guild: i64, highest: &str) -> Result<i64, Fault> {
     let highest: i64 = conn.prepare_cached(highest)?.query_row([guild], |row| row.get(0))?;
-    highest.checked_add(1).ok_or_else(|| Fault::Own(StoreError::Refused("the guild's ids are used up".to_owned())))
+    highest.checked_add(1).ok_or_else(|| Fault::Own(refusals::refused(refusals::ids_used_up())))
 }
 
 fn member(row: &Row<'_>, column: usize) -> rusqlite::Result<MemberId> {

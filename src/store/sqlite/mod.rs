@@ -5,7 +5,7 @@ mod backup; // store backup
 mod daily; // what is counted of keys in a day
 mod directory; // guilds and keys
 mod failure;
-mod feed;
+pub(super) mod feed;
 mod members; // members, their warns and reviews
 pub(super) mod open;
 mod readers;
@@ -20,7 +20,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::{Change, GuildRecord, KeyRecord, Store, StoreError};
+use super::{Change, Standing, Store, StoreError, marks};
 use crate::model::{GuildId, MemberId, Review, Warn};
 pub use backup::Copied;
 use feed::Feed;
@@ -30,10 +30,13 @@ use writer::{Fault, Plan, Writer, Writes};
 pub use verify::{Flaw, Report};
 
 pub(super) use failure::of as file_failure;
-pub(super) use feed::Marks;
 
 /// How long a write waits for another process's lock, such as an import's (contract section 2).
 pub const BUSY_WAIT: Duration = Duration::from_secs(2);
+
+/// How often a follower asks what others changed. Guarantee 7 allows a second; a look costs a few
+/// microseconds.
+const POLL: Duration = Duration::from_millis(100);
 
 const SET_POINTS: &str = "INSERT INTO member (guild, member, name, points) \
     SELECT no, ?2, ?3, ?4 FROM guild WHERE id = ?1 AND gone = 0 \
@@ -50,7 +53,7 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Settings { busy_wait: BUSY_WAIT, feed_kept: feed::KEPT }
+        Settings { busy_wait: BUSY_WAIT, feed_kept: marks::KEPT }
     }
 }
 
@@ -89,10 +92,13 @@ impl SqliteStore {
         Ok(SqliteStore { feed, readers, writer, path, node, feed_kept })
     }
 
-    /// Whether the store at `path` has this version's schema; an older one is brought up to date by
+    /// What there is of the store at `path`, found by looking: an older one is brought up to date by
     /// [`SqliteStore::open`], and not by looking.
-    pub fn is_up_to_date(path: &Path) -> Result<bool, StoreError> {
-        open::is_up_to_date(path)
+    pub fn look(path: &Path) -> Result<Standing, StoreError> {
+        if !path.metadata().is_ok_and(|file| file.len() > 0) {
+            return Ok(Standing::Missing);
+        }
+        Ok(if open::is_up_to_date(path)? { Standing::Usable } else { Standing::Older })
     }
 
     /// Why no store could be opened or made at `path`, as far as a look can tell.
@@ -163,15 +169,11 @@ impl Store for SqliteStore {
         self.writer.run(Writes::Once, set).await
     }
 
-    async fn guilds(&self) -> Result<Vec<GuildRecord>, StoreError> {
-        self.readers.with(directory::guilds)
-    }
-
-    async fn keys(&self) -> Result<Vec<KeyRecord>, StoreError> {
-        self.readers.with(directory::keys)
-    }
-
     async fn changes(&self) -> Result<Vec<Change>, StoreError> {
         self.feed.lock().changes()
+    }
+
+    async fn stirred(&self) {
+        tokio::time::sleep(POLL).await;
     }
 }

@@ -9,10 +9,10 @@ use std::time::Duration;
 use rusqlite::{Connection, TransactionBehavior};
 use tokio::sync::oneshot;
 
-use super::feed::Marks;
 use super::open::Identity;
-use super::{failure, open};
+use super::{failure, feed, open};
 use crate::clock::{Clock, Tick};
+use crate::store::marks::Marks;
 use crate::store::{Change, StoreError};
 
 /// Jobs that may wait. At the 50,000 writes a second that a disk does in groups this is a third of
@@ -297,7 +297,7 @@ fn transact(conn: &mut Connection, group: &mut Group, plan: &Plan) -> Result<(),
         // The neighbours' work is rolled back with it.
         job.run(&tx, &plan.path, &mut marks).map_err(|e| Trouble::Failed(e.to_string()))?;
     }
-    let done = marks.write(&tx, plan.node, plan.feed_kept).and_then(|()| tx.commit());
+    let done = feed::write(&marks, &tx, plan.node, plan.feed_kept).and_then(|()| tx.commit());
     // Never `Locked`: the jobs have run, and run once.
     done.map_err(|e| Trouble::Failed(failure::line(&plan.path, &e)))
 }

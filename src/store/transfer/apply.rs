@@ -5,7 +5,8 @@ use std::time::Duration;
 use rusqlite::{Connection, TransactionBehavior};
 
 use super::stage::StageFile;
-use crate::store::sqlite::{Marks, file_failure, open};
+use crate::store::marks::Marks;
+use crate::store::sqlite::{feed, file_failure, open};
 use crate::store::{Change, SqliteStore, StoreError};
 
 /// How long an import waits for the store's lock. A busy server frees it every few milliseconds.
@@ -75,7 +76,7 @@ pub(super) fn apply(store: &SqliteStore, stage: &StageFile) -> Result<(), StoreE
         STEPS.iter().try_for_each(|step| tx.execute(step, []).map(drop))?;
         let mut marks = Marks::default();
         marks.add(&Change::Everything);
-        marks.write(&tx, store.node(), store.feed_kept())?;
+        feed::write(&marks, &tx, store.node(), store.feed_kept())?;
         tx.commit()
     };
     run().map_err(|e| file_failure(store.path(), &e))

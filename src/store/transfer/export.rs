@@ -48,26 +48,35 @@ impl SqliteStore {
         let told = |e| ExportError::Store(file_failure(self.path(), &e));
         let mut conn = open::readable(self.path(), BUSY).map_err(told)?;
         let snapshot = conn.transaction().map_err(told)?;
-        let mut sink = Sink { to, progress, so_far: Progress::default(), line: Vec::new() };
+        let mut sink = Sink::new(to, progress);
         write_all(&snapshot, &mut sink).map_err(|e| match e {
             Cut::Sqlite(e) => told(e),
             Cut::Write(e) => ExportError::Write(e),
         })?;
-        sink.to.flush()?;
-        (sink.progress)(sink.so_far);
-        Ok(sink.so_far.records)
+        Ok(sink.finish()?)
     }
 }
 
-struct Sink<'a> {
+pub(super) struct Sink<'a> {
     to: &'a mut dyn Write,
     progress: &'a mut dyn FnMut(Progress),
     so_far: Progress,
     line: Vec<u8>,
 }
 
-impl Sink<'_> {
-    fn put(&mut self, record: &Record) -> Result<(), Cut> {
+impl<'a> Sink<'a> {
+    pub(super) fn new(to: &'a mut dyn Write, progress: &'a mut dyn FnMut(Progress)) -> Self {
+        Sink { to, progress, so_far: Progress::default(), line: Vec::new() }
+    }
+
+    /// Answers how many records were written.
+    pub(super) fn finish(self) -> io::Result<u64> {
+        self.to.flush()?;
+        (self.progress)(self.so_far);
+        Ok(self.so_far.records)
+    }
+
+    pub(super) fn put(&mut self, record: &Record) -> io::Result<()> {
         self.line.clear();
         serde_json::to_writer(&mut self.line, record).map_err(io::Error::from)?;
         self.line.push(b'\n');
@@ -103,24 +112,24 @@ fn write_members(conn: &Connection, no: i64, guild: &GuildId, sink: &mut Sink<'_
         let member = member_id(row)?;
         sink.put(&Record::Member { guild: guild.clone(), member, name: row.get(1)?, points: row.get(2)? })?;
         warns.each_of(member, |row| {
-            sink.put(&Record::Warn {
+            Ok(sink.put(&Record::Warn {
                 guild: guild.clone(),
                 member,
                 warn: row.get(1)?,
                 author: row.get(2)?,
                 reason: row.get(3)?,
                 expires: row.get(4)?,
-            })
+            })?)
         })?;
         reviews.each_of(member, |row| {
-            sink.put(&Record::Review {
+            Ok(sink.put(&Record::Review {
                 guild: guild.clone(),
                 member,
                 review: row.get(1)?,
                 author: row.get(2)?,
                 rating: row.get(3)?,
                 text: row.get(4)?,
-            })
+            })?)
         })?;
     }
     Ok(())

@@ -6,7 +6,8 @@ use std::io::{self, BufRead};
 use super::apply::apply;
 use super::lines::{Line, Lines, MAX_LINE};
 use super::record::Record;
-use super::stage::Stage;
+use super::stage::{Stage, StageFile};
+use crate::model::GuildId;
 use crate::store::{SqliteStore, StoreError};
 
 /// Bad lines named one by one; more would scroll the first, the telling ones, off the screen.
@@ -110,36 +111,50 @@ impl SqliteStore {
         mode: Mode,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Imported, ImportError> {
-        let mut stage = Stage::create(self.path())?;
-        let mut lines = Lines::of(source);
-        let mut bad = BadLines::default();
-        let mut so_far = Progress::default();
-        while let Some((number, line)) = lines.next()? {
-            match read(number, line) {
-                Ok(None) => {}
-                Ok(Some(record)) => {
-                    stage.take(number, record, |guild| self.has_guild(guild))?;
-                    so_far.records += 1;
-                }
-                Err(reason) => bad.add(number, reason),
-            }
-            if number % PROGRESS_EVERY == 0 {
-                so_far.bytes = lines.bytes();
-                progress(so_far);
-            }
+        let stage = Stage::create(self.path())?;
+        let (imported, staged) = take_in(stage, source, mode, progress, |guild| self.has_guild(guild))?;
+        if let Some(staged) = staged {
+            apply(self, &staged)?;
         }
-        let (homeless, first) = stage.homeless(SHOWN)?;
-        bad.merge(homeless, first);
-        if bad.total > 0 && mode == Mode::AllOrNothing {
-            return Err(ImportError::Bad(bad));
-        }
-        let records = so_far.records - homeless;
-        progress(Progress { bytes: lines.bytes(), records, applying: true });
-        if records > 0 {
-            apply(self, &stage.finish()?)?;
-        }
-        Ok(Imported { records, bad })
+        Ok(imported)
     }
+}
+
+/// Stages the lines of `source`; `stored` tells whether the store has a guild. Answers what is about to
+/// be imported, and where it is staged if there is anything.
+pub(super) fn take_in(
+    mut stage: Stage,
+    source: impl BufRead,
+    mode: Mode,
+    progress: &mut dyn FnMut(Progress),
+    stored: impl Fn(&GuildId) -> Result<bool, StoreError>,
+) -> Result<(Imported, Option<StageFile>), ImportError> {
+    let mut lines = Lines::of(source);
+    let mut bad = BadLines::default();
+    let mut so_far = Progress::default();
+    while let Some((number, line)) = lines.next()? {
+        match read(number, line) {
+            Ok(None) => {}
+            Ok(Some(record)) => {
+                stage.take(number, record, &stored)?;
+                so_far.records += 1;
+            }
+            Err(reason) => bad.add(number, reason),
+        }
+        if number % PROGRESS_EVERY == 0 {
+            so_far.bytes = lines.bytes();
+            progress(so_far);
+        }
+    }
+    let (homeless, first) = stage.homeless(SHOWN)?;
+    bad.merge(homeless, first);
+    if bad.total > 0 && mode == Mode::AllOrNothing {
+        return Err(ImportError::Bad(bad));
+    }
+    let records = so_far.records - homeless;
+    progress(Progress { bytes: lines.bytes(), records, applying: true });
+    let staged = if records > 0 { Some(stage.finish()?) } else { None };
+    Ok((Imported { records, bad }, staged))
 }
 
 /// A line's record; `None` for an empty line.

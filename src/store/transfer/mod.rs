@@ -3,7 +3,9 @@
 mod apply; // from the staging file into the store, in one transaction
 mod export;
 mod import;
+mod into_postgres; // the same for PostgreSQL
 mod lines; // a file as lines of bounded length
+mod out_of_postgres; // export of a PostgreSQL store
 mod record; // what a line says
 mod stage; // the staging file
 #[cfg(test)]

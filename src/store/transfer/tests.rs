@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::store::sqlite::tests::World;
 use crate::store::suite::{guild, member};
-use crate::store::{Change, SqliteStore, Store, StoreError};
+use crate::store::{Change, Directory as _, Members as _, SqliteStore, Store, StoreError};
 
 const SAMPLE: &str = r#"{"guild":"81384788765712384","name":"Night Watch"}
 {"guild":"81384788765712384","member":"190551803669118976","name":"Ada","points":1250}

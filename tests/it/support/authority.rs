@@ -71,6 +71,12 @@ impl Authority {
         (signed.certificate.pem(), signed.key.serialize_pem())
     }
 
+    /// A certificate for a server of this name or address, and its key, as PEM.
+    pub fn pem_for(&self, name: &str) -> (String, String) {
+        let signed = self.sign(name, |_| {});
+        (signed.certificate.pem(), signed.key.serialize_pem())
+    }
+
     fn sign(&self, name: &str, change: impl FnOnce(&mut CertificateParams)) -> Signed {
         let mut params = CertificateParams::new([name.to_owned()]).unwrap();
         change(&mut params);

@@ -3,15 +3,18 @@ use std::fmt::Write as _;
 
 use sha2::{Digest as _, Sha256};
 
-use super::{Identity, ScriptedOrigin, TestGateway, World};
+use super::{Identity, Postgres, ScriptedOrigin, TestGateway, World};
 
 /// The guild that everything belongs to where a test names none.
 pub const GUILD: &str = "81384788765712384";
 
-/// Which of the two backends a gateway stands before.
+/// Which backend a gateway stands before.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
+    /// The built-in one, with its store in an SQLite file.
     Builtin,
+    /// The built-in one, with its store in PostgreSQL.
+    Postgres,
     Http,
 }
 
@@ -70,7 +73,7 @@ impl Builder {
     pub(super) fn new(kind: Kind) -> Builder {
         let builder = Builder {
             kind,
-            keys_at: if kind == Kind::Builtin { KeysAt::Store } else { KeysAt::File },
+            keys_at: if kind == Kind::Http { KeysAt::File } else { KeysAt::Store },
             keys: Vec::new(),
             config: BTreeMap::new(),
             upstream_path: String::new(),
@@ -99,6 +102,11 @@ impl Builder {
         let (section, name) = path.rsplit_once('.').unwrap();
         self.config.entry(section.into()).or_default().insert(name.into(), value.into());
         self
+    }
+
+    /// The store at this URL, instead of one of the gateway's own.
+    pub fn store(self, url: &str) -> Builder {
+        self.set("origin.store", &format!("{url:?}"))
     }
 
     /// Adds a key that may do everything; tests call it by this name.
@@ -216,7 +224,7 @@ impl Builder {
     /// As [`Builder::start`], but nothing is started.
     pub async fn prepare(mut self) -> (World, Option<ScriptedOrigin>, HashMap<String, String>) {
         let origin = match self.kind {
-            Kind::Builtin => None,
+            Kind::Builtin | Kind::Postgres => None,
             Kind::Http if self.upstreams.is_empty() => Some(self.origin().await),
             Kind::Http => None,
         };
@@ -226,6 +234,10 @@ impl Builder {
         if self.kind == Kind::Http {
             let upstreams = format!("{:?}", self.upstreams);
             self = self.set("origin.kind", r#""http""#).set("origin.upstreams", &upstreams);
+        }
+        if self.kind == Kind::Postgres && !self.config.contains_key("origin") {
+            let url = Postgres::shared().database().await;
+            self = self.store(&url);
         }
         match self.keys_at {
             KeysAt::Store => {}
@@ -238,7 +250,7 @@ impl Builder {
         if self.config["server"].contains_key("tls") {
             world.put_identity(&Identity::new());
         }
-        if self.kind == Kind::Builtin || self.keys_at == KeysAt::Store {
+        if self.kind != Kind::Http || self.keys_at == KeysAt::Store {
             world.import(&self.records()).done();
         }
         let secrets = match (self.keys_at, &origin) {

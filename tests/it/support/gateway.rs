@@ -69,6 +69,16 @@ impl TestGateway {
         std::mem::replace(&mut self.process, next)
     }
 
+    /// Another node: a server in a folder of its own, on the store at `url`, where the same keys are.
+    pub async fn node(&self, url: &str) -> TestGateway {
+        let config = String::from_utf8(self.world.read("gateway.toml")).unwrap();
+        let lines = config.lines().map(|line| match line.starts_with("store = ") {
+            true => format!("store = {url:?}\n"),
+            false => format!("{line}\n"),
+        });
+        TestGateway::serve(World::new(&lines.collect::<String>()), None, self.secrets.clone()).await
+    }
+
     pub fn world(&self) -> &World {
         &self.world
     }

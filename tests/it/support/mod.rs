@@ -10,7 +10,9 @@ mod http2;
 mod origin;
 mod origin_talk;
 mod patience;
+pub mod postgres;
 mod process;
+mod proxy;
 mod slow;
 mod tls;
 mod world;
@@ -23,7 +25,9 @@ pub use gateway::TestGateway;
 pub use http2::Http2;
 pub use origin::{Act, Break, Cut, Gate, ScriptedOrigin};
 pub use patience::{ONE_SECOND, PATIENCE, eventually, unix_now};
+pub use postgres::Postgres;
 pub use process::Process;
+pub use proxy::{Holds, Proxy};
 pub use slow::{Slow, SlowClients};
 pub use tls::{Identity, TlsClient, shown};
 pub use world::{Ran, World};
@@ -32,16 +36,33 @@ pub use world::{Ran, World};
 /// A function left out of the list is dead code, so it cannot be forgotten.
 macro_rules! on_both_origins {
     ($($test:ident),+ $(,)?) => {
-        mod builtin {
+        tests_on!(builtin: Builtin, $($test),+);
+        tests_on!(http: Http, $($test),+);
+    };
+}
+
+/// As `on_both_origins`: one on a store in an SQLite file, one on a store in PostgreSQL.
+macro_rules! on_both_stores {
+    ($($test:ident),+ $(,)?) => {
+        tests_on!(sqlite: Builtin, $($test),+);
+        tests_on!(postgres: Postgres, $($test),+);
+    };
+}
+
+/// As the two above together.
+macro_rules! on_every_origin {
+    ($($test:ident),+ $(,)?) => {
+        on_both_origins!($($test),+);
+        tests_on!(postgres: Postgres, $($test),+);
+    };
+}
+
+macro_rules! tests_on {
+    ($module:ident: $kind:ident, $($test:ident),+) => {
+        mod $module {
             $(#[tokio::test]
             async fn $test() {
-                super::$test($crate::support::Kind::Builtin).await;
-            })+
-        }
-        mod http {
-            $(#[tokio::test]
-            async fn $test() {
-                super::$test($crate::support::Kind::Http).await;
+                super::$test($crate::support::Kind::$kind).await;
             })+
         }
     };

@@ -2,7 +2,6 @@ mod daily;
 mod feed;
 mod key_life;
 mod opening;
-mod records;
 mod writing;
 
 use std::path::PathBuf;
@@ -10,7 +9,8 @@ use std::path::PathBuf;
 use tempfile::TempDir;
 
 use super::*;
-use crate::store::suite::{Seed, guild, member, store_suite};
+use crate::store::suite::{self, World as _, guild, member, refused, store_suite};
+use crate::store::{Daily as _, Directory as _, Members as _};
 
 /// A store in a folder of its own.
 pub(in crate::store) struct World {
@@ -45,29 +45,30 @@ impl World {
     }
 }
 
-impl Seed for SqliteStore {
-    async fn add(&self, guild: &GuildId) {
-        self.add_guild(guild, "A guild").await.unwrap();
+impl suite::World for World {
+    type Store = SqliteStore;
+
+    async fn new() -> Self {
+        World::new()
     }
 
-    async fn leave(&self, guild: &GuildId, left: bool) {
-        self.set_guild_left(guild, left).await.unwrap();
+    async fn keeping(changes: i64) -> Self {
+        World::with(Settings { feed_kept: changes, ..Settings::default() })
     }
 
-    async fn warn(&self, guild: &GuildId, member: MemberId, expires: i64) -> i64 {
-        self.add_warn(guild, member, "Mod", "spam", expires).await.unwrap()
+    fn store(&self) -> &SqliteStore {
+        &self.store
     }
 
-    async fn review(&self, guild: &GuildId, member: MemberId, text: &str) -> i64 {
-        self.add_review(guild, member, "Bo", 5, text).await.unwrap()
+    async fn neighbour(&self) -> SqliteStore {
+        World::neighbour(self)
+    }
+
+    async fn reopened(self) -> Self {
+        let World { store, folder } = self;
+        drop(store);
+        World { store: SqliteStore::open(folder.path().join("store.db")).unwrap(), folder }
     }
 }
 
-store_suite!(World::new());
-
-fn refused<T: std::fmt::Debug>(answer: Result<T, StoreError>) -> String {
-    match answer {
-        Err(StoreError::Refused(why)) => why,
-        other => panic!("not refused: {other:?}"),
-    }
-}
+store_suite!(World);

@@ -6,6 +6,7 @@ use rusqlite::StatementStatus;
 use super::*;
 use crate::model::{Digest, Scope};
 use crate::store::MemberRecord;
+use crate::store::{GuildRecord, KeyRecord};
 
 /// Opening this must fail, in one line that names the file.
 fn line(path: &Path) -> String {
@@ -158,7 +159,7 @@ async fn a_store_of_the_first_schema_is_brought_up_to_date_with_all_it_holds() {
 #[tokio::test]
 async fn the_files_are_the_owners_alone() {
     let world = World::new();
-    world.store.add(&guild("g")).await;
+    world.add(&guild("g")).await;
     for suffix in ["", "-wal", "-shm"] {
         let path = format!("{}{suffix}", world.path().display());
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600, "{path}");
@@ -179,7 +180,7 @@ fn many_may_open_a_new_store_at_once() {
 #[tokio::test]
 async fn closing_leaves_one_file_and_what_was_written_in_it() {
     let World { store, folder } = World::new();
-    store.add(&guild("g")).await;
+    store.add_guild(&guild("g"), "A guild").await.unwrap();
     store.set_points(&guild("g"), member(7), 5).await.unwrap();
     drop(store);
     let names: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
@@ -205,7 +206,7 @@ fn what_a_crashed_import_left_is_removed_at_the_next_start_and_one_in_use_is_not
 #[tokio::test]
 async fn statements_are_prepared_once_whatever_is_asked() {
     let world = World::new();
-    world.store.add(&guild("g")).await;
+    world.add(&guild("g")).await;
     for id in 0..20 {
         world.store.set_points(&guild("g"), member(id), 1).await.unwrap();
         world.store.points(&guild("g"), member(id)).await.unwrap();

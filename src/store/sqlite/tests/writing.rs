@@ -34,7 +34,7 @@ async fn grouped<T>(store: &SqliteStore, queue: impl AsyncFnOnce(std::sync::mpsc
 #[tokio::test]
 async fn many_writes_at_once_share_a_commit_and_are_all_answered_and_durable() {
     let world = World::with(PATIENT);
-    world.store.add(&guild("g")).await;
+    world.add(&guild("g")).await;
     let before = commits(&world);
     let World { store, folder } = world;
     let store = std::sync::Arc::new(store);
@@ -70,7 +70,7 @@ async fn many_writes_at_once_share_a_commit_and_are_all_answered_and_durable() {
 #[tokio::test]
 async fn a_write_that_is_refused_harms_none_beside_it() {
     let world = World::with(PATIENT);
-    world.store.add(&guild("g")).await;
+    world.add(&guild("g")).await;
     let (here, nowhere) = (guild("g"), guild("nowhere"));
     let (one, two, three, four, ()) = grouped(&world.store, async |open| {
         tokio::join!(
@@ -93,7 +93,7 @@ async fn a_write_that_is_refused_harms_none_beside_it() {
 #[tokio::test]
 async fn a_job_that_fails_midway_leaves_nothing_of_itself() {
     let world = World::new();
-    world.store.add(&guild("g")).await;
+    world.add(&guild("g")).await;
     let highest =
         "INSERT INTO member VALUES (1, 1, 'Ada', 0); INSERT INTO warn VALUES (1, 1, 9223372036854775807, '', '', 0)";
     world.raw().execute_batch(highest).unwrap();
@@ -105,7 +105,7 @@ async fn a_job_that_fails_midway_leaves_nothing_of_itself() {
 #[tokio::test]
 async fn a_store_held_by_another_is_busy_after_the_wait_and_nothing_is_written() {
     let world = World::with(PATIENT);
-    world.store.add(&guild("g")).await;
+    world.add(&guild("g")).await;
     let hasty = SqliteStore::open_with(world.path(), IMPATIENT).unwrap();
     let other = world.raw();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
@@ -123,7 +123,7 @@ async fn a_store_held_by_another_is_busy_after_the_wait_and_nothing_is_written()
 #[tokio::test]
 async fn where_the_queue_is_full_a_write_is_busy_at_once_and_those_queued_are_done() {
     let world = World::with(PATIENT);
-    world.store.add(&guild("g")).await;
+    world.add(&guild("g")).await;
     let here = guild("g");
     let refused_at = grouped(&world.store, async |open| {
         let mut queued = 0;
@@ -149,7 +149,7 @@ async fn where_the_queue_is_full_a_write_is_busy_at_once_and_those_queued_are_do
 #[tokio::test]
 async fn a_caller_who_goes_away_harms_nothing() {
     let world = World::with(PATIENT);
-    world.store.add(&guild("g")).await;
+    world.add(&guild("g")).await;
     let other = world.raw();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     let here = guild("g");
@@ -167,7 +167,7 @@ async fn a_caller_who_goes_away_harms_nothing() {
 #[tokio::test]
 async fn after_a_full_disk_the_writes_fail_and_with_room_they_go_on() {
     let world = World::new();
-    world.store.add(&guild("g")).await;
+    world.add(&guild("g")).await;
     let no_room = |conn: &Connection| {
         let pages: i64 = conn.pragma_query_value(None, "page_count", |row| row.get(0))?;
         conn.query_row(&format!("PRAGMA max_page_count = {pages}"), [], |_| Ok(()))?;
@@ -192,7 +192,7 @@ async fn after_a_full_disk_the_writes_fail_and_with_room_they_go_on() {
 #[tokio::test]
 async fn dropping_the_store_finishes_what_is_queued() {
     let World { store, folder } = World::with(PATIENT);
-    store.add(&guild("g")).await;
+    store.add_guild(&guild("g"), "A guild").await.unwrap();
     let path = folder.path().join("store.db");
     let other = Connection::open(&path).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
@@ -230,7 +230,7 @@ async fn a_commit_is_synced_before_it_is_acknowledged_also_after_a_failure() {
 #[tokio::test]
 async fn a_failing_disk_fails_the_whole_group_and_nothing_of_it_is_written() {
     let world = World::with(PATIENT);
-    world.store.add(&guild("g")).await;
+    world.add(&guild("g")).await;
     let fail = |_: &Connection| -> Result<((), Option<Change>), Fault> {
         let failure = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR);
         Err(Fault::Sqlite(rusqlite::Error::SqliteFailure(failure, None)))
@@ -267,7 +267,7 @@ async fn what_was_acknowledged_survives_kill_9() {
         }
     }
     let world = World::new();
-    world.store.add(&guild("g")).await;
+    world.add(&guild("g")).await;
     let mut child = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "--nocapture", "store::sqlite::tests::writing::what_was_acknowledged_survives_kill_9"])
         .env(CHILD, world.path())

@@ -1,0 +1,211 @@
+//! Where the store is (contract section 3, `[origin] store`).
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
+
+/// What a `postgres://` URL may say, for the message about one that says something else.
+const PARAMETERS: &str = "sslmode, sslrootcert, connect_timeout, application_name, options, keepalives, \
+    keepalives_idle, tcp_user_timeout, channel_binding, target_session_attrs";
+
+/// The store's location, resolved.
+#[derive(Clone, Debug, PartialEq)]
+pub enum StoreAt {
+    /// An SQLite file.
+    Sqlite(PathBuf),
+    Postgres(Box<PostgresAt>),
+}
+
+/// A database of a PostgreSQL server. Neither `Debug` nor `Display` shows its password.
+#[derive(Clone, PartialEq)]
+pub struct PostgresAt {
+    /// Whom to connect to, and as whom.
+    pub server: tokio_postgres::Config,
+    pub tls: PostgresTls,
+}
+
+/// What `sslmode` asks for. The names and their meaning are libpq's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PostgresTls {
+    /// `disable`: none.
+    Off,
+    /// `prefer` (the default; where the server has it) and `require`: encrypted, to whoever answers.
+    Unverified,
+    /// `verify-ca` and `verify-full`: to a server whose certificate one of these has signed.
+    Verified {
+        /// `sslrootcert`; `None`: whom the system trusts.
+        roots: Option<PathBuf>,
+        /// `verify-full`: the certificate must be for the host in the URL as well.
+        name: bool,
+    },
+}
+
+impl fmt::Display for StoreAt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StoreAt::Sqlite(path) => path.display().fmt(f),
+            StoreAt::Postgres(at) => at.fmt(f),
+        }
+    }
+}
+
+impl PostgresAt {
+    /// Whether a text is a `postgres://` URL, usable or not.
+    pub fn is_meant(text: &str) -> bool {
+        ["postgres://", "postgresql://"].iter().any(|scheme| text.starts_with(scheme))
+    }
+
+    /// Reads a URL; relative paths in it start at `folder`. The message of a URL that cannot be used
+    /// repeats nothing of it: any part may be a piece of a password that was not escaped.
+    pub fn parse(url: &str, folder: &Path) -> Result<Self, String> {
+        // As its reader does: the user and the password end at the first @, whatever is in them.
+        let (user, rest) = url.split_at(url.find('@').map_or(0, |at| at + 1));
+        let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (mut mode, mut roots, mut others) = (None, None, Vec::new());
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            match pair.split_once('=') {
+                Some(("sslmode", value)) => mode = Some(value),
+                Some(("sslrootcert", value)) => roots = Some(unescaped(value)?),
+                _ => others.push(pair),
+            }
+        }
+        let unusable = || {
+            format!(
+                "is no usable postgres:// URL. It is postgres://USER:PASSWORD@HOST:PORT/DATABASE?NAME=VALUE; in a \
+                 password, a character such as @ : / ? # % is written %40 and so on; names are {PARAMETERS}"
+            )
+        };
+        let url = format!("{user}{place}?{}", others.join("&"));
+        let mut server: tokio_postgres::Config = url.parse().map_err(|_| unusable())?;
+        // The rest of a password with an @ in it.
+        if server.get_hosts().iter().any(|host| matches!(host, Host::Tcp(name) if name.contains('@'))) {
+            return Err(unusable());
+        }
+        if server.get_hosts().is_empty() && server.get_hostaddrs().is_empty() {
+            return Err("names no host; for a Unix socket write postgres://USER@%2Frun%2Fpostgresql/DATABASE".into());
+        }
+        let roots = roots.filter(|path| path != "system").map(|path| folder.join(path));
+        let (mode, tls) = match mode.unwrap_or("prefer") {
+            "disable" => (SslMode::Disable, PostgresTls::Off),
+            "prefer" => (SslMode::Prefer, PostgresTls::Unverified),
+            "require" => (SslMode::Require, PostgresTls::Unverified),
+            "verify-ca" => (SslMode::Require, PostgresTls::Verified { roots: roots.clone(), name: false }),
+            "verify-full" => (SslMode::Require, PostgresTls::Verified { roots: roots.clone(), name: true }),
+            _ => return Err("sslmode is disable, prefer, require, verify-ca or verify-full".into()),
+        };
+        if roots.is_some() && !matches!(tls, PostgresTls::Verified { .. }) {
+            return Err("sslrootcert has an effect with sslmode=verify-ca or verify-full only; add one".into());
+        }
+        server.ssl_mode(mode);
+        // A standby shows commits late, and takes no writes.
+        server.target_session_attrs(TargetSessionAttrs::ReadWrite);
+        Ok(PostgresAt { server, tls })
+    }
+
+    /// Whether somebody on the way could stand in for the server: it is elsewhere, and not verified.
+    pub fn is_open_to_impostors(&self) -> bool {
+        let elsewhere = |host: &Host| match host {
+            Host::Tcp(name) => name != "localhost" && !name.parse().is_ok_and(|ip: IpAddr| ip.is_loopback()),
+            Host::Unix(_) => false,
+        };
+        !matches!(self.tls, PostgresTls::Verified { name: true, .. }) && self.server.get_hosts().iter().any(elsewhere)
+    }
+}
+
+/// A value of the query with its `%XX` read.
+fn unescaped(value: &str) -> Result<String, String> {
+    let read = form_urlencoded::parse(value.replace('+', "%2B").as_bytes()).next().map(|(text, _)| text.into_owned());
+    read.filter(|path| !path.is_empty()).ok_or_else(|| "sslrootcert is the path of a PEM file, or system".to_owned())
+}
+
+impl fmt::Display for PostgresAt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("postgres://")?;
+        if let Some(user) = self.server.get_user() {
+            write!(f, "{user}@")?;
+        }
+        let ports = self.server.get_ports();
+        for (i, host) in self.server.get_hosts().iter().enumerate() {
+            let comma = if i > 0 { "," } else { "" };
+            match host {
+                Host::Tcp(name) if name.contains(':') => write!(f, "{comma}[{name}]")?,
+                Host::Tcp(name) => write!(f, "{comma}{name}")?,
+                Host::Unix(path) => write!(f, "{comma}{}", path.display())?,
+            }
+            if let Some(port) = ports.get(i).or(ports.first()) {
+                write!(f, ":{port}")?;
+            }
+        }
+        write!(f, "/{}", self.server.get_dbname().or(self.server.get_user()).unwrap_or_default())
+    }
+}
+
+impl fmt::Debug for PostgresAt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PostgresAt({self}, {:?})", self.tls)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(url: &str) -> Result<PostgresAt, String> {
+        PostgresAt::parse(url, Path::new("/etc/gg"))
+    }
+
+    #[test]
+    fn a_password_is_shown_nowhere() {
+        let at = parsed("postgres://me:hunter2@db.example.org:5433/guilds?sslmode=require").unwrap();
+        assert_eq!(at.to_string(), "postgres://me@db.example.org:5433/guilds");
+        assert!(!format!("{at:?}").contains("hunter2"));
+        assert_eq!(at.server.get_password(), Some(&b"hunter2"[..]));
+    }
+
+    #[test]
+    fn a_url_that_cannot_be_used_is_refused_without_repeating_it() {
+        for url in [
+            "postgres://me:x@hunter2@host/db",
+            "postgres://me:hunter2@host:port/db",
+            "postgres://me@host/db?hunter2=1",
+            "postgres://me@host/db?sslmode=hunter2",
+            "postgres://me@host/db?sslrootcert=hunter2.pem",
+            "postgres://me@host/db?sslmode=verify-full&sslrootcert=",
+            "postgres:///db?user=hunter2",
+        ] {
+            let why = parsed(url).unwrap_err();
+            assert!(!why.contains("hunter2"), "{url}: {why}");
+        }
+    }
+
+    #[test]
+    fn sslmode_means_what_it_means_to_libpq() {
+        let tls = |query: &str| parsed(&format!("postgres://me@host/db?{query}")).unwrap();
+        assert_eq!((tls("").tls, tls("").server.get_ssl_mode()), (PostgresTls::Unverified, SslMode::Prefer));
+        assert_eq!(tls("sslmode=disable").server.get_ssl_mode(), SslMode::Disable);
+        assert_eq!(tls("sslmode=require").server.get_ssl_mode(), SslMode::Require);
+        let full = tls("sslmode=verify-full&sslrootcert=ca%20one.pem&connect_timeout=3");
+        let roots = Some("/etc/gg/ca one.pem".into());
+        assert_eq!(
+            (full.tls, full.server.get_ssl_mode()),
+            (PostgresTls::Verified { roots, name: true }, SslMode::Require)
+        );
+        assert_eq!(tls("sslmode=verify-ca&sslrootcert=system").tls, PostgresTls::Verified { roots: None, name: false });
+    }
+
+    #[test]
+    fn only_a_verified_server_elsewhere_has_no_impostors() {
+        for (url, open) in [
+            ("postgres://me@db.example.org/db", true),
+            ("postgres://me@10.0.0.7/db?sslmode=require", true),
+            ("postgres://me@10.0.0.7/db?sslmode=verify-full", false),
+            ("postgres://me@localhost/db", false),
+            ("postgres://me@127.0.0.1/db", false),
+            ("postgres://me@%2Frun%2Fpostgresql/db", false),
+        ] {
+            assert_eq!(parsed(url).unwrap().is_open_to_impostors(), open, "{url}");
+        }
+    }
+}

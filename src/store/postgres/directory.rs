@@ -1,0 +1,186 @@
+//! Guilds and keys: what the book of keys is made of.
+
+use tokio_postgres::Row;
+
+use super::transaction::Transaction;
+use super::{PostgresStore, column, parsed};
+use crate::model::{Digest, GuildId, KeyId, Scope, one_line};
+use crate::store::refusals::{self, refused};
+use crate::store::{Change, Directory, GuildRecord, KeyChange, KeyRecord, Previous, StoreError};
+
+const CREATE_KEY: &str = "INSERT INTO key (id, digest, guild, name, tier, scope, created, expires, last_used, \
+    previous, previous_until) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) \
+    ON CONFLICT (id) DO NOTHING RETURNING 1";
+
+// What stands on the right is the row as it was.
+const ROTATE_KEY: &str = "UPDATE key SET digest = $2, previous_until = $3, \
+    previous = CASE WHEN $3::bigint IS NULL THEN NULL ELSE digest END WHERE id = $1 RETURNING 1";
+
+const SET_KEY: &str = "UPDATE key SET name = coalesce($2, name), scope = coalesce($3, scope), \
+    tier = CASE WHEN $4 THEN $5 ELSE tier END, expires = CASE WHEN $6 THEN $7 ELSE expires END \
+    WHERE id = $1 RETURNING 1";
+
+const KEYS: &str = "SELECT k.id, k.name, g.id, k.digest, k.tier, k.scope, k.created, k.expires, k.last_used, \
+    k.previous, k.previous_until FROM key k JOIN guild g ON g.no = k.guild ORDER BY k.id";
+
+/// Locks the keys in the order of their ids, so that two nodes that note at once wait for each other
+/// and not for ever.
+const NOTE_LAST_USE: &str = "WITH used AS (SELECT k.id, u.at FROM key k \
+        JOIN unnest($1::text[], $2::bigint[]) AS u (id, at) ON u.id = k.id ORDER BY k.id FOR UPDATE OF k) \
+    UPDATE key k SET last_used = used.at FROM used \
+    WHERE k.id = used.id AND coalesce(k.last_used, used.at - 1) < used.at";
+
+impl Directory for PostgresStore {
+    async fn guilds(&self) -> Result<Vec<GuildRecord>, StoreError> {
+        let rows = self.pool.list("SELECT id, name, gone FROM guild ORDER BY id", &[]).await?;
+        let guild = |row: &Row| Ok(GuildRecord { id: parsed(row, 0)?, name: column(row, 1)?, left: column(row, 2)? });
+        rows.iter().map(guild).collect()
+    }
+
+    async fn keys(&self) -> Result<Vec<KeyRecord>, StoreError> {
+        self.pool.list(KEYS, &[]).await?.iter().map(key).collect()
+    }
+
+    async fn add_guild(&self, guild: &GuildId, name: &str) -> Result<(), StoreError> {
+        let mut work = self.begin().await?;
+        let sql = "INSERT INTO guild (id, name) VALUES ($1, $2) ON CONFLICT (id) DO NOTHING RETURNING 1";
+        let made = work.count(sql, &[&guild.as_str(), &one_line(name)]).await;
+        let made = made.and_then(|rows| refusals::changed(rows, || refusals::guild_there(guild)));
+        work.end(made, Change::Directory).await
+    }
+
+    async fn set_guild_left(&self, guild: &GuildId, left: bool) -> Result<(), StoreError> {
+        let mut work = self.begin().await?;
+        let sql = "UPDATE guild SET gone = $2 WHERE id = $1 RETURNING 1";
+        let set = work.count(sql, &[&guild.as_str(), &left]).await;
+        let set = set.and_then(|rows| refusals::changed(rows, || refusals::unknown_guild(guild)));
+        work.end(set, Change::Directory).await
+    }
+
+    async fn create_key(&self, key: KeyRecord) -> Result<(), StoreError> {
+        let mut work = self.begin().await?;
+        let made = create_key(&mut work, &key).await;
+        work.end(made, Change::Directory).await
+    }
+
+    async fn rotate_key(
+        &self,
+        id: &str,
+        digest: Digest,
+        previous_until: Option<i64>,
+        now: i64,
+    ) -> Result<(), StoreError> {
+        let mut work = self.begin().await?;
+        let rotated = rotate_key(&mut work, id, digest, previous_until.filter(|until| *until > now), now).await;
+        work.end(rotated, Change::Directory).await
+    }
+
+    async fn set_key(&self, id: &str, change: KeyChange) -> Result<(), StoreError> {
+        let KeyChange { name, tier, scope, expires } = change;
+        let mut work = self.begin().await?;
+        let set = work
+            .count(
+                SET_KEY,
+                &[
+                    &id,
+                    &name.as_deref().map(one_line),
+                    &scope.map(Scope::name),
+                    &tier.is_some(),
+                    &tier.flatten(),
+                    &expires.is_some(),
+                    &expires.flatten(),
+                ],
+            )
+            .await;
+        let set = set.and_then(|rows| refusals::changed(rows, || refusals::unknown_key(id)));
+        work.end(set, Change::Directory).await
+    }
+
+    async fn revoke_key(&self, id: &str) -> Result<(), StoreError> {
+        let mut work = self.begin().await?;
+        let gone = work.count("DELETE FROM key WHERE id = $1 RETURNING 1", &[&id]).await;
+        let gone = gone.and_then(|rows| refusals::changed(rows, || refusals::unknown_key(id)));
+        work.end(gone, Change::Directory).await
+    }
+
+    async fn note_last_use(&self, used: Vec<(KeyId, i64)>) -> Result<(), StoreError> {
+        let (ids, at): (Vec<&str>, Vec<i64>) = used.iter().map(|(id, at)| (&**id, *at)).unzip();
+        self.pool.note(NOTE_LAST_USE, &[&ids, &at]).await.map(drop)
+    }
+}
+
+async fn create_key(work: &mut Transaction<'_>, key: &KeyRecord) -> Result<(), StoreError> {
+    let guild = guild_number(work, &key.guild).await?;
+    for digest in [Some(key.digest), key.previous.map(|previous| previous.digest)].iter().flatten() {
+        refuse_taken(work, digest).await?;
+    }
+    let made = work
+        .count(
+            CREATE_KEY,
+            &[
+                &&*key.id,
+                &&key.digest.0[..],
+                &guild,
+                &one_line(&key.name),
+                &key.tier,
+                &key.scope.name(),
+                &key.created,
+                &key.expires,
+                &key.last_used,
+                &key.previous.as_ref().map(|previous| &previous.digest.0[..]),
+                &key.previous.map(|previous| previous.until),
+            ],
+        )
+        .await?;
+    refusals::changed(made, || refusals::key_there(&key.id))
+}
+
+async fn rotate_key(
+    work: &mut Transaction<'_>,
+    id: &str,
+    digest: Digest,
+    until: Option<i64>,
+    now: i64,
+) -> Result<(), StoreError> {
+    let found = work.rows("SELECT expires FROM key WHERE id = $1", &[&id]).await?;
+    let row = found.first().ok_or_else(|| refused(refusals::unknown_key(id)))?;
+    if column::<Option<i64>>(row, 0)?.is_some_and(|expires| expires <= now) {
+        return Err(refused(refusals::expired_key(id)));
+    }
+    refuse_taken(work, &digest).await?;
+    work.count(ROTATE_KEY, &[&id, &&digest.0[..], &until]).await.map(drop)
+}
+
+/// The number a guild's rows carry, whether the bot left it or not.
+pub(super) async fn guild_number(work: &mut Transaction<'_>, guild: &GuildId) -> Result<i64, StoreError> {
+    let found = work.rows("SELECT no FROM guild WHERE id = $1", &[&guild.as_str()]).await?;
+    found.first().map_or_else(|| Err(refused(refusals::unknown_guild(guild))), |row| column(row, 0))
+}
+
+/// Refuses a digest under which a key is found, as its secret or as the one before.
+async fn refuse_taken(work: &mut Transaction<'_>, digest: &Digest) -> Result<(), StoreError> {
+    let sql = "SELECT id FROM key WHERE digest = $1 UNION ALL SELECT id FROM key WHERE previous = $1 LIMIT 1";
+    let found = work.rows(sql, &[&&digest.0[..]]).await?;
+    found.first().map_or(Ok(()), |row| Err(refused(refusals::secret_taken(column(row, 0)?))))
+}
+
+fn key(row: &Row) -> Result<KeyRecord, StoreError> {
+    let previous = digest(row, 9)?.zip(column(row, 10)?);
+    Ok(KeyRecord {
+        id: column::<&str>(row, 0)?.into(),
+        name: column(row, 1)?,
+        guild: parsed(row, 2)?,
+        digest: digest(row, 3)?.ok_or_else(|| StoreError::Failed("a key in the store has no digest".to_owned()))?,
+        tier: column(row, 4)?,
+        scope: parsed(row, 5)?,
+        created: column(row, 6)?,
+        expires: column(row, 7)?,
+        last_used: column(row, 8)?,
+        previous: previous.map(|(digest, until)| Previous { digest, until }),
+    })
+}
+
+/// A digest, which the table keeps at its 32 bytes.
+fn digest(row: &Row, at: usize) -> Result<Option<Digest>, StoreError> {
+    Ok(column::<Option<&[u8]>>(row, at)?.and_then(|bytes| bytes.try_into().ok()).map(Digest))
+}

@@ -1,0 +1,81 @@
+//! Work that takes long, on a connection of its own: import and export.
+
+use std::ops::Deref;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use deadpool_postgres::ClientWrapper;
+use tokio::time::Instant;
+
+use super::failure::Trouble;
+use super::pool::{batch, rows};
+use super::transaction::{NUMBER, begin, numbered};
+use super::{PostgresStore, READ};
+use crate::store::marks::{Marks, PRUNE_EVERY};
+use crate::store::{Change, StoreError};
+
+/// For a connection to be made by a command.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// How long one statement may take. Ten million records take minutes.
+const STATEMENT: Duration = Duration::from_secs(30 * 60);
+
+/// For the commit of a large change.
+const COMMIT: Duration = Duration::from_secs(60);
+
+/// A connection of one's own, on which statements may take long.
+#[derive(Debug)]
+pub(in crate::store) struct Errand<'s> {
+    client: ClientWrapper,
+    store: &'s PostgresStore,
+}
+
+impl PostgresStore {
+    pub(in crate::store) async fn errand(&self) -> Result<Errand<'_>, StoreError> {
+        let told = |e: Trouble| e.told(self.pool.place());
+        let client = self.pool.dialer().dial(Instant::now() + CONNECT, None).await.map_err(told)?;
+        // An export waits for its disk, with its transaction open.
+        let patient = format!(
+            "SET statement_timeout = {}; SET idle_in_transaction_session_timeout = {}",
+            STATEMENT.as_millis(),
+            STATEMENT.as_millis()
+        );
+        batch(&client, Instant::now() + READ, &patient).await.map_err(told)?;
+        Ok(Errand { client, store: self })
+    }
+}
+
+impl Errand<'_> {
+    /// The server's answer, or its error as a store's.
+    pub(in crate::store) fn check<T>(&self, answer: Result<T, tokio_postgres::Error>) -> Result<T, StoreError> {
+        answer.map_err(|e| Trouble::Server(e).told(self.store.pool.place()))
+    }
+
+    /// Does the steps in one transaction, whose turn comes within `wait`, and tells others that
+    /// everything changed.
+    pub(in crate::store) async fn change_everything(self, wait: Duration, steps: &[&str]) -> Result<(), StoreError> {
+        let (client, store) = (&self.client, self.store);
+        let told = |e: Trouble| e.told(store.pool.place());
+        batch(client, Instant::now() + wait + READ, &begin(wait)).await.map_err(told)?;
+        for step in steps {
+            batch(client, Instant::now() + STATEMENT, step).await.map_err(told)?;
+        }
+        let mut marks = Marks::default();
+        marks.add(&Change::Everything);
+        let node = store.node.load(Ordering::SeqCst);
+        for (kind, members) in numbered(&marks) {
+            let values: super::pool::Params<'_> = &[&node, &kind, &members, &store.feed_kept, &PRUNE_EVERY];
+            rows(client, Instant::now() + READ, NUMBER, values).await.map_err(told)?;
+        }
+        let done = batch(client, Instant::now() + COMMIT, "COMMIT").await;
+        done.map_err(|e| e.told_of_commit(store.pool.place()))
+    }
+}
+
+impl Deref for Errand<'_> {
+    type Target = ClientWrapper;
+
+    fn deref(&self) -> &ClientWrapper {
+        &self.client
+    }
+}

@@ -1,0 +1,187 @@
+//! The pool: bounded, and every call has a deadline. A connection that missed one is closed, and those
+//! at rest with it: what cut one off has most likely cut them all, and each would cost a caller its
+//! own deadline.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use deadpool_postgres::{ClientWrapper, Manager, ManagerConfig, Object, PoolError, RecyclingMethod, Runtime};
+use tokio::time::{Instant, timeout_at};
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Config, Row};
+
+use super::connect::{Dialer, ForPool};
+use super::failure::Trouble;
+use super::{LIST, READ};
+use crate::store::StoreError;
+
+/// Parameters of a statement.
+pub(super) type Params<'p> = &'p [&'p (dyn ToSql + Sync)];
+
+/// The connections that are shared.
+#[derive(Debug)]
+pub(super) struct Pool {
+    pool: deadpool_postgres::Pool,
+    dialer: Arc<Dialer>,
+}
+
+impl Pool {
+    pub(super) fn new(dialer: Arc<Dialer>, connections: usize) -> Result<Self, StoreError> {
+        let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+        let manager = Manager::from_connect(Config::new(), ForPool(dialer.clone()), recycling);
+        let pool = deadpool_postgres::Pool::builder(manager)
+            .max_size(connections)
+            .runtime(Runtime::Tokio1)
+            .build()
+            .map_err(|e| StoreError::Failed(format!("no pool of connections: {e}")))?;
+        Ok(Pool { pool, dialer })
+    }
+
+    pub(super) fn place(&self) -> &str {
+        self.dialer.place()
+    }
+
+    pub(super) fn dialer(&self) -> &Dialer {
+        &self.dialer
+    }
+
+    /// A connection of one's own, by `until`.
+    pub(super) async fn lease(&self, until: Instant) -> Result<Lease<'_>, Trouble> {
+        let busy = || {
+            let all = self.pool.status();
+            let line = if all.size >= all.max_size && all.available == 0 {
+                format!("{}: all {} connections are in use; try again", self.place(), all.max_size)
+            } else {
+                format!("{} cannot be reached in time; try again", self.place())
+            };
+            Trouble::Own(StoreError::Busy(line))
+        };
+        match timeout_at(until, self.pool.get()).await {
+            Err(_) => Err(busy()),
+            Ok(Ok(client)) => Ok(Lease { client: Some(client), pool: self, until, sound: true }),
+            Ok(Err(PoolError::Backend(error))) => Err(Trouble::Server(error)),
+            Ok(Err(_)) => Err(busy()),
+        }
+    }
+
+    /// The rows of one statement that a caller's request waits for, and that changes nothing.
+    pub(super) async fn read(&self, sql: &str, params: Params<'_>) -> Result<Vec<Row>, StoreError> {
+        self.read_by(Instant::now() + READ, sql, params).await
+    }
+
+    /// The rows of one statement that may be many.
+    pub(super) async fn list(&self, sql: &str, params: Params<'_>) -> Result<Vec<Row>, StoreError> {
+        self.read_by(Instant::now() + LIST, sql, params).await
+    }
+
+    /// One statement that changes what nobody's answers depend on. It is not tried again: it may have
+    /// been done.
+    pub(super) async fn note(&self, sql: &str, params: Params<'_>) -> Result<Vec<Row>, StoreError> {
+        let told = |trouble: Trouble| trouble.told(self.place());
+        let mut lease = self.lease(Instant::now() + LIST).await.map_err(told)?;
+        lease.rows(sql, params).await.map_err(told)
+    }
+
+    async fn read_by(&self, until: Instant, sql: &str, params: Params<'_>) -> Result<Vec<Row>, StoreError> {
+        let mut again = true;
+        loop {
+            let rows = match self.lease(until).await {
+                Ok(mut lease) => lease.rows(sql, params).await,
+                Err(trouble) => Err(trouble),
+            };
+            match rows {
+                // A connection that died at rest, as all do when the server starts anew: once more.
+                Err(trouble) if again && trouble.is_connections() && !matches!(trouble, Trouble::Late) => again = false,
+                rows => return rows.map_err(|trouble| trouble.told(self.place())),
+            }
+        }
+    }
+}
+
+/// A connection of the pool's. It goes back when dropped, if it is worth anything.
+#[derive(Debug)]
+pub(super) struct Lease<'p> {
+    client: Option<Object>,
+    pool: &'p Pool,
+    until: Instant,
+    /// False while it is in a state that nobody else can use.
+    sound: bool,
+}
+
+impl Lease<'_> {
+    /// The rows of a statement, by the lease's deadline. It stays prepared on the connection.
+    pub(super) async fn rows(&mut self, sql: &str, params: Params<'_>) -> Result<Vec<Row>, Trouble> {
+        let rows = rows(self, self.until, sql, params).await;
+        self.note(rows)
+    }
+
+    /// Statements without parameters, by the lease's deadline.
+    pub(super) async fn batch(&mut self, sql: &str) -> Result<(), Trouble> {
+        let done = batch(self, self.until, sql).await;
+        self.note(done)
+    }
+
+    /// Marks the connection as amid something, or as past it.
+    pub(super) fn set_sound(&mut self, sound: bool) {
+        self.sound = sound;
+    }
+
+    pub(super) fn put_off(&mut self, until: Instant) {
+        self.until = until;
+    }
+
+    pub(super) fn place(&self) -> &str {
+        self.pool.place()
+    }
+
+    fn note<T>(&mut self, result: Result<T, Trouble>) -> Result<T, Trouble> {
+        if let Err(trouble) = &result
+            && trouble.is_connections()
+        {
+            self.sound = false;
+            if matches!(trouble, Trouble::Late) {
+                self.pool.pool.retain(|_, _| false);
+            }
+        }
+        result
+    }
+}
+
+impl Deref for Lease<'_> {
+    type Target = ClientWrapper;
+
+    fn deref(&self) -> &ClientWrapper {
+        // Only the drop takes it out.
+        #[expect(clippy::expect_used, reason = "there is no lease without a connection")]
+        self.client.as_ref().expect("a lease has its connection until it is dropped")
+    }
+}
+
+impl Drop for Lease<'_> {
+    fn drop(&mut self) {
+        if let Some(client) = self.client.take()
+            && !self.sound
+        {
+            drop(Object::take(client));
+        }
+    }
+}
+
+/// The rows of a statement that stays prepared on the connection.
+pub(super) async fn rows(
+    client: &ClientWrapper,
+    until: Instant,
+    sql: &str,
+    params: Params<'_>,
+) -> Result<Vec<Row>, Trouble> {
+    let ask = async {
+        let statement = client.prepare_cached(sql).await?;
+        client.query(&statement, params).await
+    };
+    timeout_at(until, ask).await.map_err(|_| Trouble::Late)?.map_err(Trouble::Server)
+}
+
+/// Statements without parameters.
+pub(super) async fn batch(client: &ClientWrapper, until: Instant, sql: &str) -> Result<(), Trouble> {
+    timeout_at(until, client.batch_execute(sql)).await.map_err(|_| Trouble::Late)?.map_err(Trouble::Server)
+}

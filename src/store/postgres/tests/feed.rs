@@ -1,0 +1,61 @@
+use super::*;
+
+#[tokio::test]
+async fn who_is_too_far_behind_is_told_everything_once() {
+    let world = <World as suite::World>::keeping(4).await;
+    world.add(&guild("g")).await;
+    let neighbour = world.neighbour().await;
+    for id in 0..20 {
+        world.store.set_points(&guild("g"), member(id), 1).await.unwrap();
+    }
+    let row = connect(&world.url).await.query_one("SELECT count(*) FROM change", &[]).await.unwrap();
+    assert!(row.get::<_, i64>(0) <= 8, "{row:?}");
+    assert_eq!(told(&neighbour).await, [Change::Everything]);
+    world.store.set_points(&guild("g"), member(3), 2).await.unwrap();
+    assert_eq!(told(&neighbour).await, [Change::Member(member(3))]);
+}
+
+#[tokio::test]
+async fn a_store_put_back_to_an_earlier_state_is_told_as_everything() {
+    for put_back in ["DELETE FROM change WHERE seq > 1; UPDATE feed SET seq = 1", "UPDATE change SET node = node + 1"] {
+        let world = World::new().await;
+        world.add(&guild("g")).await;
+        world.add(&guild("h")).await;
+        let neighbour = world.neighbour().await;
+        connect(&world.url).await.batch_execute(put_back).await.unwrap();
+        assert_eq!(told(&neighbour).await, [Change::Everything], "{put_back}");
+        world.store.set_points(&guild("g"), member(3), 2).await.unwrap();
+        assert_eq!(told(&neighbour).await, [Change::Member(member(3))], "{put_back}");
+    }
+}
+
+#[tokio::test]
+async fn a_notice_wakes_the_follower_before_it_is_time_to_look() {
+    let world = World::new().await;
+    world.add(&guild("g")).await;
+    let neighbour = world.neighbour().await;
+    assert_eq!(told(&neighbour).await, []);
+    let mut early = 0;
+    for points in 0..20 {
+        let start = std::time::Instant::now();
+        world.store.set_points(&guild("g"), member(7), points).await.unwrap();
+        neighbour.stirred().await;
+        early += usize::from(start.elapsed() < Duration::from_millis(150));
+        assert_eq!(told(&neighbour).await, [Change::Member(member(7))], "after a notice, or in time");
+    }
+    assert!(early > 0, "no notice ever came before it was time to look");
+}
+
+#[tokio::test]
+async fn a_follower_whose_connection_was_cut_hears_what_it_missed_when_it_is_back() {
+    let world = World::new().await;
+    world.add(&guild("g")).await;
+    let neighbour = world.neighbour().await;
+    assert_eq!(told(&neighbour).await, []);
+    let other = connect(&world.url).await;
+    let cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+        WHERE application_name = 'guildgate' AND datname = current_database() AND query LIKE '%FROM change%'";
+    assert!(!other.query(cut, &[]).await.unwrap().is_empty());
+    world.store.set_points(&guild("g"), member(7), 5).await.unwrap();
+    assert_eq!(told(&neighbour).await, [Change::Member(member(7))]);
+}

@@ -1,0 +1,62 @@
+#[expect(dead_code, reason = "the tests from the outside use more of it")]
+#[path = "../../../../tests/it/support/postgres.rs"]
+pub(in crate::store) mod server;
+
+mod failing;
+mod feed;
+mod moving;
+mod opening;
+mod writing;
+
+use std::path::Path;
+
+use super::*;
+use crate::store::suite::{self, World as _, guild, member, store_suite, told};
+use crate::store::{Daily as _, Directory as _, Members as _};
+use server::{Postgres, connect};
+
+/// A store in a database of its own.
+pub(in crate::store) struct World {
+    pub(in crate::store) store: PostgresStore,
+    url: String,
+}
+
+impl World {
+    async fn with(settings: Settings) -> Self {
+        let url = Postgres::shared().database().await;
+        let store = PostgresStore::open_with(&at(&url), settings).await.unwrap();
+        World { store, url }
+    }
+}
+
+impl suite::World for World {
+    type Store = PostgresStore;
+
+    async fn new() -> Self {
+        World::with(Settings::default()).await
+    }
+
+    async fn keeping(changes: i64) -> Self {
+        World::with(Settings { feed_kept: changes, ..Settings::default() }).await
+    }
+
+    fn store(&self) -> &PostgresStore {
+        &self.store
+    }
+
+    async fn neighbour(&self) -> PostgresStore {
+        PostgresStore::open(&at(&self.url)).await.unwrap()
+    }
+
+    async fn reopened(self) -> Self {
+        let World { store, url } = self;
+        drop(store);
+        World { store: PostgresStore::open(&at(&url)).await.unwrap(), url }
+    }
+}
+
+fn at(url: &str) -> PostgresAt {
+    PostgresAt::parse(url, Path::new("/")).unwrap()
+}
+
+store_suite!(World);

@@ -1,0 +1,67 @@
+use super::*;
+use crate::store::sqlite::tests::World as File;
+use crate::store::transfer::{ImportError, Mode};
+
+/// Files that are imported one after the other: what each replaces, moves and refuses.
+const FILES: [&str; 6] = [
+    r#"{"guild":"b","name":"Bees"}
+{"guild":"a","name":"Ants \\ \"and\" ★"}
+{"guild":"a","member":"7","name":"Ada\tX","points":1250}
+{"guild":"a","member":"7","name":"Ada","points":-9223372036854775808}
+{"guild":"b","member":"9223372036854775807","name":"","points":9223372036854775807}
+"#,
+    // Of members that are not there, in a guild that comes later in the file or is in the store.
+    r#"{"guild":"c","member":"1","warn":"17","author":"Mod","reason":"spam","expires":1790000000}
+{"guild":"a","member":"70","review":"9","author":"Bo","rating":5,"text":"Quick and kind"}
+{"guild":"a","member":"8","warn":"5","author":"Mod","reason":"one","expires":1}
+{"guild":"a","member":"8","warn":"5","author":"Mod","reason":"two","expires":2}
+{"guild":"c","name":"Crabs"}
+"#,
+    // An id that another member has moves to this one.
+    r#"{"guild":"a","member":"7","warn":"5","author":"Mod","reason":"moved","expires":3}
+{"guild":"a","member":"7","review":"9","author":"Cy","rating":1,"text":"Moved"}
+{"guild":"a","name":"Ants"}
+"#,
+    "{\"guild\":\"d\",\"name\":\"D\"}\nnonsense\n{\"guild\":\"none\",\"member\":\"1\",\"name\":\"x\",\"points\":1}\n",
+    "",
+    "{\"guild\":\"none\",\"member\":\"1\",\"name\":\"x\",\"points\":1}\n{\"guild\":\"d\",\"name\":\"D\"}\n",
+];
+
+#[tokio::test]
+async fn the_same_files_make_the_same_store_as_in_sqlite_byte_for_byte() {
+    let (file, world) = (File::new(), World::new().await);
+    let neighbour = world.neighbour().await;
+    for (at, lines) in FILES.iter().enumerate() {
+        for mode in [Mode::AllOrNothing, Mode::Partial] {
+            let expected = file.store.import(lines.as_bytes(), mode, &mut |_| {});
+            let imported = world.store.import(lines.as_bytes(), mode, &mut |_| {}).await;
+            match (expected, imported) {
+                (Ok(expected), Ok(imported)) => assert_eq!(imported, expected, "{at}"),
+                (Err(ImportError::Bad(expected)), Err(ImportError::Bad(bad))) => assert_eq!(bad, expected, "{at}"),
+                other => panic!("{at}: {other:?}"),
+            }
+            let (mut expected, mut exported) = (Vec::new(), Vec::new());
+            let records = file.store.export(&mut expected, &mut |_| {}).unwrap();
+            assert_eq!(world.store.export(&mut exported, &mut |_| {}).await.unwrap(), records);
+            assert_eq!(String::from_utf8(exported).unwrap(), String::from_utf8(expected).unwrap(), "{at}");
+        }
+    }
+    assert_eq!(world.store.members(&guild("a")).await.unwrap().len(), 3, "it was no empty comparison");
+    assert_eq!(told(&neighbour).await, [Change::Everything]);
+    assert_eq!(told(&world.store).await, []);
+    // The next warn's number follows the highest.
+    assert_eq!(world.store.add_warn(&guild("c"), member(1), "Mod", "again", 0).await.unwrap(), 18);
+}
+
+#[tokio::test]
+async fn an_import_that_fails_midway_leaves_nothing_of_itself() {
+    let world = World::new().await;
+    world.add(&guild("a")).await;
+    connect(&world.url).await.batch_execute("ALTER TABLE review ADD CHECK (rating < 5)").await.unwrap();
+    let lines = "{\"guild\":\"a\",\"member\":\"1\",\"name\":\"x\",\"points\":1}\n\
+        {\"guild\":\"a\",\"member\":\"1\",\"review\":\"1\",\"author\":\"B\",\"rating\":5,\"text\":\"t\"}\n";
+    let failed = world.store.import(lines.as_bytes(), Mode::AllOrNothing, &mut |_| {}).await;
+    assert!(matches!(failed, Err(ImportError::Store(StoreError::Failed(_)))), "{failed:?}");
+    assert_eq!(world.store.members(&guild("a")).await.unwrap(), []);
+    world.store.set_points(&guild("a"), member(1), 2).await.unwrap();
+}

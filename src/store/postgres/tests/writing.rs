@@ -1,0 +1,111 @@
+use super::*;
+use crate::store::StoreError;
+
+/// Holds the lock that every writer waits for, until dropped.
+async fn hold(world: &World) -> tokio_postgres::Client {
+    let other = connect(&world.url).await;
+    other.batch_execute("BEGIN; SELECT FROM feed FOR UPDATE").await.unwrap();
+    other
+}
+
+#[tokio::test]
+async fn writes_that_wait_together_are_committed_together_and_the_later_one_to_a_member_counts() {
+    let world = World::new().await;
+    world.add(&guild("g")).await;
+    let (store, here, nowhere) = (&world.store, guild("g"), guild("nowhere"));
+    store.set_member(&here, member(1), Some("Ada"), None).await.unwrap();
+    let newest = async |other: &tokio_postgres::Client| -> i64 {
+        other.query_one("SELECT seq FROM feed", &[]).await.unwrap().get(0)
+    };
+    let other = hold(&world).await;
+    let before = newest(&other).await;
+    let (one, two, gone, again, ()) = tokio::join!(
+        store.set_points(&here, member(1), 1),
+        store.set_points(&here, member(2), 2),
+        store.set_points(&nowhere, member(1), 3),
+        store.set_points(&here, member(1), 4),
+        async { other.batch_execute("COMMIT").await.unwrap() },
+    );
+    assert_eq!((one.unwrap(), two.unwrap(), again.unwrap()), ("Ada".into(), "2".into(), "Ada".into()));
+    suite::gone(gone);
+    assert_eq!(store.points(&here, member(1)).await.unwrap(), 4);
+    assert_eq!(store.points(&here, member(2)).await.unwrap(), 2);
+    // The first may have gone alone, before the others were queued.
+    assert!(newest(&other).await <= before + 2, "four writes were more than two commits");
+}
+
+#[tokio::test]
+async fn a_store_held_by_another_is_busy_after_the_wait_and_nothing_is_written() {
+    let world = World::new().await;
+    world.add(&guild("g")).await;
+    let other = hold(&world).await;
+    let here = guild("g");
+    let (set, added) =
+        tokio::join!(world.store.set_points(&here, member(7), 5), world.store.add_warn(&here, member(7), "M", "r", 9));
+    assert!(matches!(set, Err(StoreError::Busy(_))), "{set:?}");
+    assert!(matches!(added, Err(StoreError::Busy(_))), "{added:?}");
+    // Readers do not wait for the one who holds it.
+    assert_eq!(world.store.points(&here, member(7)).await.unwrap(), 0);
+    other.batch_execute("COMMIT").await.unwrap();
+    world.store.set_points(&here, member(8), 6).await.unwrap();
+    assert_eq!(world.store.members(&here).await.unwrap().len(), 1, "nothing of the busy ones came later");
+}
+
+#[tokio::test]
+async fn a_caller_who_goes_away_harms_nothing_and_dropping_the_store_finishes_what_is_queued() {
+    let world = World::new().await;
+    world.add(&guild("g")).await;
+    let other = hold(&world).await;
+    let here = guild("g");
+    tokio::select! {
+        biased;
+        _ = world.store.set_points(&here, member(7), 5) => panic!("the lock is held"),
+        () = tokio::time::sleep(Duration::from_millis(1)) => {}
+    }
+    let reopened = tokio::task::spawn_blocking(move || {
+        let World { store, url } = world;
+        drop(store);
+        url
+    });
+    other.batch_execute("COMMIT").await.unwrap();
+    let url = reopened.await.unwrap();
+    let store = PostgresStore::open(&at(&url)).await.unwrap();
+    assert_eq!(store.points(&here, member(7)).await.unwrap(), 5);
+}
+
+#[tokio::test]
+async fn two_nodes_that_write_at_once_number_their_changes_without_a_gap() {
+    let world = World::new().await;
+    world.add(&guild("g")).await;
+    let (neighbour, here) = (world.neighbour().await, guild("g"));
+    let write = async |store: &PostgresStore, from: u64| {
+        for id in from..from + 30 {
+            store.set_points(&here, member(id), 1).await.unwrap();
+        }
+    };
+    let (_, _, heard) = tokio::join!(write(&world.store, 0), write(&neighbour, 100), async {
+        let mut heard = Vec::new();
+        while heard.len() < 30 {
+            heard.extend(told(&world.store).await);
+        }
+        heard
+    });
+    let expected: Vec<_> = (100..130).map(|id| Change::Member(member(id))).collect();
+    assert_eq!(heard, expected, "each of the other's, in order, once");
+    let other = connect(&world.url).await;
+    let row = other.query_one("SELECT count(*), max(seq), (SELECT seq FROM feed) FROM change", &[]).await.unwrap();
+    let (count, max, next): (i64, i64, i64) = (row.get(0), row.get(1), row.get(2));
+    assert_eq!((count, next), (max, max));
+}
+
+#[tokio::test]
+async fn a_commit_is_on_the_servers_disk_before_it_is_acknowledged_whatever_the_role_says() {
+    let world = World::new().await;
+    let other = connect(&world.url).await;
+    let lax =
+        "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off', current_database()); END $$";
+    other.batch_execute(lax).await.unwrap();
+    let store = world.neighbour().await;
+    let rows = store.pool.read("SELECT current_setting('synchronous_commit')", &[]).await.unwrap();
+    assert_eq!(column::<&str>(&rows[0], 0).unwrap(), "on");
+}

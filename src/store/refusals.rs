@@ -1,0 +1,60 @@
+//! What a store says where it refuses: the same lines whatever it is made of.
+
+use super::StoreError;
+use crate::model::{GuildId, MemberId, RATINGS};
+
+pub(super) fn refused(why: String) -> StoreError {
+    StoreError::Refused(why)
+}
+
+/// Refuses where a statement found nothing to change.
+pub(super) fn changed(rows: usize, refusal: impl FnOnce() -> String) -> Result<(), StoreError> {
+    if rows > 0 { Ok(()) } else { Err(refused(refusal())) }
+}
+
+pub(super) fn guild_there(guild: &GuildId) -> String {
+    format!("guild {guild} is in the store already; `guildgate guild list` shows it")
+}
+
+pub(super) fn unknown_guild(guild: &GuildId) -> String {
+    format!("guild {guild} is not in the store; `guildgate guild add {guild} --name NAME` adds it")
+}
+
+pub(super) fn key_there(id: &str) -> String {
+    format!("key {id} is in the store already")
+}
+
+pub(super) fn unknown_key(id: &str) -> String {
+    format!("there is no key {id}; `guildgate key list` shows those there are")
+}
+
+pub(super) fn expired_key(id: &str) -> String {
+    format!(
+        "key {id} has expired, and its new secret would be refused at once; \
+         `guildgate key set {id} --expires 90d` lets it work again"
+    )
+}
+
+pub(super) fn secret_taken(id: &str) -> String {
+    format!("the secret is that of key {id} already; make another one")
+}
+
+pub(super) fn unknown_member(guild: &GuildId, member: MemberId) -> String {
+    format!("guild {guild} has no member {member}")
+}
+
+/// `what` is a warn or a review.
+pub(super) fn unknown_note(guild: &GuildId, what: &str, id: i64) -> String {
+    format!("guild {guild} has no {what} {id}")
+}
+
+pub(super) fn ids_used_up() -> String {
+    "the guild's ids are used up".to_owned()
+}
+
+pub(super) fn rating(rating: u8) -> Result<(), StoreError> {
+    if RATINGS.contains(&rating) {
+        return Ok(());
+    }
+    Err(refused(format!("a rating is {} to {}", RATINGS.start(), RATINGS.end())))
+}

@@ -1,0 +1,162 @@
+//! Import into PostgreSQL: staged here, copied into tables of the session's own beside everybody's
+//! traffic, then applied in one transaction.
+
+use std::io::BufRead;
+use std::path::PathBuf;
+use std::pin::pin;
+use std::time::Duration;
+
+use deadpool_postgres::ClientWrapper;
+use rusqlite::{Connection, Row};
+use tokio_postgres::binary_copy::BinaryCopyInWriter;
+use tokio_postgres::types::{ToSql, Type};
+
+use super::import::{ImportError, Imported, Mode, Progress, take_in};
+use super::stage::{Stage, StageFile, remove_leftovers};
+use crate::store::sqlite::{file_failure, open};
+use crate::store::{Directory, PostgresStore, StoreError};
+
+/// How long an import waits for its turn among the writers.
+const LOCK_WAIT: Duration = Duration::from_secs(30);
+
+/// How long reading the staging file waits for a lock; nobody else has it open.
+const BUSY: Duration = Duration::from_secs(1);
+
+/// Tables that only this session sees, and that end with it.
+const STAGED: &str = "
+    CREATE TEMPORARY TABLE staged_guild (no bigint PRIMARY KEY, id text, name text);
+    CREATE TEMPORARY TABLE staged_member (guild bigint, member bigint, name text, points bigint);
+    CREATE TEMPORARY TABLE staged_warn
+        (guild bigint, id bigint, member bigint, author text, reason text, expires bigint);
+    CREATE TEMPORARY TABLE staged_review
+        (guild bigint, id bigint, member bigint, author text, rating bigint, text text);
+";
+
+/// A staged table: the rows of the staging file, and their columns.
+struct Table {
+    name: &'static str,
+    rows: &'static str,
+    columns: &'static [Type],
+}
+
+const TABLES: [Table; 4] = [
+    Table {
+        name: "staged_guild",
+        rows: "SELECT no, id, name FROM guild",
+        columns: &[Type::INT8, Type::TEXT, Type::TEXT],
+    },
+    Table {
+        name: "staged_member",
+        rows: "SELECT guild, member, name, points FROM member ORDER BY guild, member",
+        columns: &[Type::INT8, Type::INT8, Type::TEXT, Type::INT8],
+    },
+    Table {
+        name: "staged_warn",
+        rows: "SELECT guild, id, member, author, reason, expires FROM warn",
+        columns: &[Type::INT8, Type::INT8, Type::INT8, Type::TEXT, Type::TEXT, Type::INT8],
+    },
+    Table {
+        name: "staged_review",
+        rows: "SELECT guild, id, member, author, rating, text FROM review",
+        columns: &[Type::INT8, Type::INT8, Type::INT8, Type::TEXT, Type::INT8, Type::TEXT],
+    },
+];
+
+/// In this order: each refers to what stands before it. A warn or review whose id exists under
+/// another member moves; one for an unknown member makes it, named by its id.
+const STEPS: [&str; 6] = [
+    "INSERT INTO guild (id, name) SELECT id, name FROM staged_guild WHERE name IS NOT NULL ORDER BY no \
+     ON CONFLICT (id) DO UPDATE SET name = excluded.name",
+    "INSERT INTO member (guild, member, name, points) SELECT g.no, t.member, t.name, t.points \
+     FROM staged_guild s JOIN guild g ON g.id = s.id JOIN staged_member t ON t.guild = s.no \
+     ON CONFLICT (guild, member) DO UPDATE SET name = excluded.name, points = excluded.points",
+    "INSERT INTO member (guild, member, name, points) SELECT DISTINCT g.no, t.member, t.member::text, 0 \
+     FROM staged_guild s JOIN guild g ON g.id = s.id JOIN staged_warn t ON t.guild = s.no \
+     ON CONFLICT (guild, member) DO NOTHING",
+    "INSERT INTO member (guild, member, name, points) SELECT DISTINCT g.no, t.member, t.member::text, 0 \
+     FROM staged_guild s JOIN guild g ON g.id = s.id JOIN staged_review t ON t.guild = s.no \
+     ON CONFLICT (guild, member) DO NOTHING",
+    "INSERT INTO warn (guild, member, id, author, reason, expires) \
+     SELECT g.no, t.member, t.id, t.author, t.reason, t.expires \
+     FROM staged_guild s JOIN guild g ON g.id = s.id JOIN staged_warn t ON t.guild = s.no \
+     ON CONFLICT (guild, id) DO UPDATE SET member = excluded.member, author = excluded.author, \
+        reason = excluded.reason, expires = excluded.expires",
+    "INSERT INTO review (guild, member, id, author, rating, text) \
+     SELECT g.no, t.member, t.id, t.author, t.rating, t.text \
+     FROM staged_guild s JOIN guild g ON g.id = s.id JOIN staged_review t ON t.guild = s.no \
+     ON CONFLICT (guild, id) DO UPDATE SET member = excluded.member, author = excluded.author, \
+        rating = excluded.rating, text = excluded.text",
+];
+
+impl PostgresStore {
+    /// Imports JSON Lines: see [`SqliteStore::import`](crate::store::SqliteStore::import). Reading and
+    /// staging them blocks.
+    pub async fn import(
+        &self,
+        source: impl BufRead,
+        mode: Mode,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Imported, ImportError> {
+        // A guild is never removed, so what is here now will be there then.
+        let there: std::collections::HashSet<_> = self.guilds().await?.into_iter().map(|guild| guild.id).collect();
+        let beside = staging_place();
+        remove_leftovers(&beside);
+        let stage = Stage::create(&beside)?;
+        let (imported, staged) = take_in(stage, source, mode, progress, |guild| Ok(there.contains(guild)))?;
+        if let Some(staged) = staged {
+            let errand = self.errand().await?;
+            let copied = copy(&errand, &staged).await?;
+            errand.check(copied)?;
+            errand.change_everything(LOCK_WAIT, &STEPS).await?;
+        }
+        Ok(imported)
+    }
+}
+
+/// A server has no folder here: the staging file stands where temporary files do.
+fn staging_place() -> PathBuf {
+    std::env::temp_dir().join("guildgate-postgres")
+}
+
+/// Copies the staging file's tables. The outer error is the file's, the inner one the server's.
+async fn copy(client: &ClientWrapper, staged: &StageFile) -> Result<Result<(), tokio_postgres::Error>, StoreError> {
+    let told = |e: rusqlite::Error| file_failure(staged.path(), &e);
+    let file = open::readable(staged.path(), BUSY).map_err(told)?;
+    if let Err(error) = client.batch_execute(STAGED).await {
+        return Ok(Err(error));
+    }
+    for table in &TABLES {
+        match copy_table(client, &file, table).await.map_err(told)? {
+            Ok(()) => {}
+            Err(error) => return Ok(Err(error)),
+        }
+    }
+    Ok(client.batch_execute("ANALYZE staged_guild, staged_member, staged_warn, staged_review").await)
+}
+
+async fn copy_table(
+    client: &ClientWrapper,
+    file: &Connection,
+    table: &Table,
+) -> rusqlite::Result<Result<(), tokio_postgres::Error>> {
+    let sink = match client.copy_in(&format!("COPY {} FROM STDIN BINARY", table.name)).await {
+        Ok(sink) => sink,
+        Err(error) => return Ok(Err(error)),
+    };
+    let mut writer = pin!(BinaryCopyInWriter::new(sink, table.columns));
+    let mut statement = file.prepare(table.rows)?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let values = table.columns.iter().enumerate().map(|(at, kind)| value(row, at, kind));
+        let values = values.collect::<rusqlite::Result<Vec<_>>>()?;
+        let values = values.iter().map(|value| &**value as &(dyn ToSql + Sync));
+        if let Err(error) = writer.as_mut().write_raw(values).await {
+            return Ok(Err(error));
+        }
+    }
+    Ok(writer.finish().await.map(drop))
+}
+
+fn value(row: &Row<'_>, at: usize, kind: &Type) -> rusqlite::Result<Box<dyn ToSql + Sync>> {
+    Ok(if *kind == Type::TEXT { Box::new(row.get::<_, Option<String>>(at)?) } else { Box::new(row.get::<_, i64>(at)?) })
+}

@@ -1,0 +1,189 @@
+//! PostgreSQL that stops, crashes, hangs or has no room: deadlines hold, callers hear 21, and it heals by itself.
+
+use std::time::{Duration, Instant};
+
+use crate::support::*;
+
+const DOWN: &str = "21 | The service is not available. Try again later.";
+
+/// What a node may take for an answer while its server is silent: the deadlines add up to 4 s, and the machine may be
+/// busy.
+const SILENT: Duration = Duration::from_secs(12);
+
+fn is_down(answer: &Answer) -> bool {
+    answer.status == 503 && answer.body == DOWN
+}
+
+/// A node whose database is behind a proxy, and the database without it. The proxy needs a thread beside the test's,
+/// which stands still while a command runs.
+async fn behind_proxy() -> (TestGateway, Proxy, String) {
+    let server = Postgres::shared();
+    let (url, proxy) = (server.database().await, Proxy::to(server.port()).await);
+    let gate = TestGateway::on(Kind::Postgres).store(&proxy.of(&url, server.port()));
+    (gate.key("bot").points("7", 3).start().await, proxy, url)
+}
+
+#[tokio::test]
+async fn a_server_that_is_restarted_is_21_meanwhile_and_nothing_has_to_be_done_after() {
+    let server = Postgres::start(&[]);
+    let gate = TestGateway::on(Kind::Postgres).store(&server.database().await).key("bot").points("7", 3).start().await;
+    gate.set_points("bot", "7", 4).await.is("Successfully set 'Ada' points to '4'");
+    gate.get_points("bot", "7").await.is("4");
+    for mode in ["fast", "immediate"] {
+        server.stop(mode);
+        // What is in memory is not given either: nobody would hear of a change.
+        eventually(ONE_SECOND, "21", async || is_down(&gate.get_points("bot", "7").await)).await;
+        for _ in 0..3 {
+            assert!(is_down(&gate.set_points("bot", "7", 99).await));
+            assert!(is_down(&gate.get_points("bot", "8").await));
+        }
+        gate.run(&["guild", "list"]).failed(1).names(&["127.0.0.1", "is the server running"]);
+        server.resume().unwrap();
+        eventually(PATIENCE, "an answer", async || gate.get_points("bot", "7").await.status == 200).await;
+        gate.get_points("bot", "7").await.is("4");
+        gate.set_points("bot", "7", 4).await.is("Successfully set 'Ada' points to '4'");
+        let hit = async || format!("{:?}", gate.get_points("bot", "7").await).contains("hit");
+        eventually(PATIENCE, "memory is used again", hit).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_server_that_swallows_everything_is_21_by_the_deadline_and_nothing_is_written_later() {
+    let (gate, proxy, url) = behind_proxy().await;
+    // So that connections to write and to read by are there, and are what is swallowed.
+    gate.set_points("bot", "7", 3).await.is("Successfully set 'Ada' points to '3'");
+    gate.get_points("bot", "7").await.is("3");
+    proxy.hold(Holds::Everything);
+    let start = Instant::now();
+    let (read, written) = tokio::join!(gate.get_points("bot", "8"), gate.set_points("bot", "7", 99));
+    assert!(is_down(&read) && is_down(&written), "{read:#?} {written:#?}");
+    assert!(start.elapsed() < SILENT, "{:?}", start.elapsed());
+    // Not from memory either, whatever was in it.
+    assert!(is_down(&gate.get_points("bot", "7").await));
+    proxy.hold(Holds::Nothing);
+    eventually(PATIENCE, "it heals", async || gate.get_points("bot", "7").await.status == 200).await;
+    gate.set_points("bot", "8", 5).await.is("Successfully set '8' points to '5'");
+    // 21 said that nothing was written: not by what the proxy still held, either.
+    gate.get_points("bot", "7").await.is("3");
+    let row = postgres::connect(&url).await.query_one("SELECT points FROM member WHERE member = 7", &[]).await.unwrap();
+    assert_eq!(row.get::<_, i64>(0), 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn guarantee_2_a_node_that_cannot_hear_the_others_answers_nothing_old_from_memory() {
+    let (gate, proxy, url) = behind_proxy().await;
+    let other = gate.node(&url).await;
+    gate.get_points("bot", "7").await.is("3");
+    gate.get_points("bot", "7").await.is("3").is_hit();
+    proxy.hold(Holds::Listeners);
+    for amount in 10..15 {
+        other.set_points("bot", "7", amount).await.is(&format!("Successfully set 'Ada' points to '{amount}'"));
+        let follows = async || gate.get_points("bot", "7").await.body == amount.to_string();
+        eventually(ONE_SECOND, "the deaf node has the new value", follows).await;
+    }
+    let said = async || gate.stderr().contains("change feed cannot be read");
+    eventually(PATIENCE, "the loss of the feed is said", said).await;
+    proxy.hold(Holds::Nothing);
+    let said = async || gate.stderr().contains("change feed is heard again");
+    eventually(PATIENCE, "it hears again", said).await;
+    gate.get_points("bot", "7").await.is("14");
+    let hit = async || format!("{:?}", gate.get_points("bot", "7").await).contains("hit");
+    eventually(PATIENCE, "memory is used again", hit).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn guarantee_2_a_write_whose_commit_was_lost_is_20_and_all_nodes_agree_on_what_became_of_it() {
+    let (gate, proxy, url) = behind_proxy().await;
+    let other = gate.node(&url).await;
+    gate.set_points("bot", "7", 3).await.is("Successfully set 'Ada' points to '3'");
+    proxy.hold(Holds::Commits);
+    let start = Instant::now();
+    let answer = gate.set_points("bot", "7", 99).await;
+    assert_eq!((answer.status, answer.code()), (502, Some(20)), "{answer:#?}");
+    assert!(start.elapsed() < SILENT, "{:?}", start.elapsed());
+    // Reads do not stand still behind it, and the lock that it held is let go.
+    eventually(ONE_SECOND, "an answer", async || gate.get_points("bot", "7").await.status == 200).await;
+    proxy.hold(Holds::Nothing);
+    let free = async || other.set_points("bot", "8", 1).await.status == 200;
+    eventually(PATIENCE, "the other node can write", free).await;
+    let (here, there) = (gate.get_points("bot", "7").await, other.get_points("bot", "7").await);
+    assert!(["3", "99"].contains(&here.body.as_str()), "{here:#?}");
+    assert_eq!(here.body, there.body);
+    gate.set_points("bot", "7", 5).await.is("Successfully set 'Ada' points to '5'");
+    let follows = async || other.get_points("bot", "7").await.body == "5";
+    eventually(ONE_SECOND, "the other node follows", follows).await;
+}
+
+#[tokio::test]
+async fn connections_that_are_used_up_are_21_within_the_deadline() {
+    let url = Postgres::shared().database().await;
+    let gate = TestGateway::on(Kind::Postgres).store(&url).key("bot").points("7", 3).start().await;
+    let other = postgres::connect(&url).await;
+    // Every read stands still now, on a connection of its own.
+    other.batch_execute("BEGIN; LOCK TABLE member IN ACCESS EXCLUSIVE MODE").await.unwrap();
+    let start = Instant::now();
+    let reads = (100..140).map(|member| {
+        let request = gate.request("getPoints", "bot", &format!("memberID={member}"));
+        let gate = &gate;
+        async move { gate.send(&request).await }
+    });
+    let (answers, written) = tokio::join!(futures_util::future::join_all(reads), gate.set_points("bot", "7", 9));
+    assert!(answers.iter().all(is_down) && is_down(&written), "{answers:#?} {written:#?}");
+    assert!(start.elapsed() < SILENT, "{:?}", start.elapsed());
+    other.batch_execute("COMMIT").await.unwrap();
+    eventually(PATIENCE, "it heals", async || gate.get_points("bot", "100").await.body == "0").await;
+    gate.get_points("bot", "7").await.is("3");
+}
+
+#[tokio::test]
+async fn guarantee_1_every_acknowledged_write_outlives_a_crash_of_the_server() {
+    let server = Postgres::start(&[]);
+    let gate = TestGateway::on(Kind::Postgres).store(&server.database().await).key("bot").start().await;
+    for round in 1..=3 {
+        let (gate, server) = (&gate, &server);
+        let some = Gate::shut();
+        let writers = (0..4).map(|member| {
+            let some = some.clone();
+            async move {
+                let (mut acknowledged, mut sent) = (0, 0);
+                loop {
+                    sent += 1;
+                    let answer = gate.set_points("bot", &member.to_string(), round * 1_000_000 + sent).await;
+                    if answer.status != 200 {
+                        return (member, acknowledged, sent);
+                    }
+                    acknowledged = sent;
+                    some.open();
+                }
+            }
+        });
+        let crash = async {
+            some.passed().await;
+            server.stop("immediate");
+        };
+        let (written, ()) = tokio::join!(futures_util::future::join_all(writers), crash);
+        server.resume().unwrap();
+        for (member, acknowledged, sent) in written {
+            let read = async || gate.get_points("bot", &member.to_string()).await.status == 200;
+            eventually(PATIENCE, "it heals", read).await;
+            let found: i64 = gate.get_points("bot", &member.to_string()).await.body.parse().unwrap();
+            let found = found - round * 1_000_000;
+            let told = format!("round {round}: {found}; {acknowledged} was acknowledged, {sent} sent");
+            assert!((acknowledged..=sent).contains(&found) || (acknowledged == 0 && found < 0), "{told}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_at_the_start_is_one_line_and_exit_1() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let url = format!("postgres://me:hunter2@127.0.0.1:{port}/db");
+    let world = World::new(&format!("[server]\nlisten = [\"127.0.0.1:0\"]\n[origin]\nstore = {url:?}\n"));
+    for command in [&["serve"][..], &["check"], &["key", "list"], &["export", "-"]] {
+        let ran = world.run(command).failed(1).names(&[&format!("127.0.0.1:{port}"), "is the server running"]);
+        assert!(!ran.stderr.contains("hunter2") && !ran.stdout.contains("hunter2"), "{ran:?}");
+    }
+    world.write("gateway.toml", "[origin]\nstore = \"postgres://me:hun@ter2@host/db\"\n");
+    let ran = world.run(&["check"]).failed(2).names(&["origin.store", "%40"]);
+    assert!(!ran.stderr.contains("ter2"), "{ran:?}");
+}

@@ -1,0 +1,98 @@
+//! Contract section 5, guarantees 1, 2 and 7, where several nodes share one PostgreSQL and nothing else.
+
+use crate::support::*;
+
+const GONE: &str = "03 | Error while retrieving guild using this API key. Is Guildgate still on guild?";
+
+/// Two nodes on one database, in folders of their own.
+async fn two_nodes() -> (TestGateway, TestGateway) {
+    let url = Postgres::shared().database().await;
+    let here = TestGateway::on(Kind::Postgres).store(&url).key("bot").key("other").points("7", 3).start().await;
+    let there = here.node(&url).await;
+    (here, there)
+}
+
+#[tokio::test]
+async fn guarantee_2_what_one_node_writes_shows_on_the_other_within_a_second() {
+    let (here, there) = two_nodes().await;
+    for round in 0..5 {
+        for (writer, reader, amount) in [(&here, &there, 100 + round), (&there, &here, 200 + round)] {
+            reader.get_points("bot", "7").await;
+            writer.set_points("bot", "7", amount).await.is(&format!("Successfully set 'Ada' points to '{amount}'"));
+            writer.get_points("bot", "7").await.is(&amount.to_string());
+            let follows = async || reader.get_points("bot", "7").await.body == amount.to_string();
+            eventually(ONE_SECOND, "the other node follows", follows).await;
+        }
+    }
+    there.get_points("bot", "7").await;
+    there.get_points("bot", "7").await.is_hit();
+}
+
+#[tokio::test]
+async fn guarantee_7_a_key_revoked_at_one_node_stops_at_the_other_within_a_second() {
+    let (here, there) = two_nodes().await;
+    there.get_points("bot", "7").await.is("3");
+    there.get_points("bot", "7").await.is("3").is_hit();
+    here.run(&["key", "revoke", &here.key_id("bot")]).done();
+    let stopped = async || there.get_points("bot", "7").await.code() == Some(2);
+    eventually(ONE_SECOND, "02", stopped).await;
+    there.set_points("bot", "7", 4).await.is_refused(401, INCORRECT_KEY);
+    there.get_points("other", "7").await.is("3");
+}
+
+#[tokio::test]
+async fn guarantee_7_a_guild_left_at_one_node_answers_03_at_the_other_until_it_returns() {
+    let (here, there) = two_nodes().await;
+    there.get_points("bot", "7").await.is("3");
+    here.run(&["guild", "leave", GUILD]).done();
+    eventually(ONE_SECOND, "03", async || there.get_points("bot", "7").await.code() == Some(3)).await;
+    there.set_points("bot", "7", 4).await.is_refused(403, GONE);
+    here.run(&["guild", "return", GUILD]).done();
+    eventually(ONE_SECOND, "3", async || there.get_points("bot", "7").await.body == "3").await;
+}
+
+#[tokio::test]
+async fn an_import_at_one_node_shows_on_the_other_and_is_exported_byte_for_byte() {
+    let (here, there) = two_nodes().await;
+    there.get_warns("bot", "7").await.is("{}");
+    let lines = [
+        format!(r#"{{"guild":"{GUILD}","name":"Night Watch"}}"#),
+        format!(r#"{{"guild":"{GUILD}","member":"7","name":"Ada \\ \"A\" ★","points":-5}}"#),
+        format!(r#"{{"guild":"{GUILD}","member":"7","warn":"17","author":"M","reason":"r","expires":4000000000}}"#),
+        format!(r#"{{"guild":"{GUILD}","member":"7","review":"9","author":"B","rating":4,"text":"t"}}"#),
+    ];
+    here.world().import(&(lines.join("\n") + "\n")).done();
+    eventually(ONE_SECOND, "the imported warn", async || there.get_warns("bot", "7").await.body.contains("M: r")).await;
+    there.get_points("bot", "7").await.is("-5");
+    there.run(&["export", "out.jsonl"]).done();
+    assert_eq!(String::from_utf8(there.world().read("out.jsonl")).unwrap(), lines.join("\n") + "\n");
+    let bad = here.world().import("{\"guild\":\"1\",\"name\":\"G\"}\nnonsense\n").failed(1).names(&["line 2"]);
+    assert!(bad.stderr.contains("nothing was imported"), "{bad:?}");
+    assert_eq!(here.run(&["guild", "list", "--json"]).done().list().len(), 1);
+}
+
+#[tokio::test]
+async fn two_nodes_writing_at_once_lose_nothing() {
+    let (here, there) = two_nodes().await;
+    let mut tasks = Vec::new();
+    for writer in 0..6_u64 {
+        let key = here.secret("bot").to_owned();
+        let mut connection = if writer % 2 == 0 { here.connect().await } else { there.connect().await };
+        tasks.push(tokio::spawn(async move {
+            for amount in 1..=20 {
+                let body = format!("memberID={writer}&amount={amount}");
+                let answer = connection.ask(&Request::post("/setPoints", &body).key(&key)).await;
+                answer.is(&format!("Successfully set '{writer}' points to '{amount}'"));
+            }
+        }));
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    for member in ["0", "1", "2", "3", "4", "5"] {
+        for node in [&here, &there] {
+            let settled = async || node.get_points("bot", member).await.body == "20";
+            eventually(ONE_SECOND, "20 at each node", settled).await;
+        }
+    }
+}
