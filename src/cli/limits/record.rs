@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::table::{Moment, s};
@@ -133,6 +134,8 @@ struct Stream<'e> {
     /// The latest tick of the run at hand.
     latest: u64,
     waiting: Vec<Waiting>,
+    /// The tier under which each key was decided last.
+    tiers: HashMap<KeyId, Option<Arc<str>>>,
 }
 
 struct Waiting {
@@ -155,8 +158,8 @@ fn took_nothing(decision: &Decision) -> bool {
 
 impl<'e> Stream<'e> {
     fn new(each: &'e mut dyn FnMut(Passing<'_>)) -> Self {
-        let (read, numbers, waiting) = (Read::default(), HashMap::new(), Vec::new());
-        Stream { each, read, numbers, run: (None, 0), gap: 0, latest: 0, waiting }
+        let (read, numbers, waiting, tiers) = (Read::default(), HashMap::new(), Vec::new(), HashMap::new());
+        Stream { each, read, numbers, run: (None, 0), gap: 0, latest: 0, waiting, tiers }
     }
 
     fn block(&mut self, block: Block) {
@@ -171,12 +174,35 @@ impl<'e> Stream<'e> {
         self.read.lost += lost;
         for decision in decisions {
             self.latest = self.latest.max(decision.at.0);
-            let turn = decision.at.0.saturating_add(if took_nothing(&decision) { nanos(RACE) } else { 0 });
+            let mut turn = decision.at.0;
+            if self.is_first_under_its_tier(&decision) {
+                // What is used up is taken over at its moment, even if it is refused then: it passes in
+                // its place, and whoever came under the tier before has passed by then.
+                let earlier = self.waiting.iter_mut().filter(|waiting| waiting.decision.key == decision.key);
+                earlier.for_each(|waiting| waiting.turn = waiting.turn.min(turn));
+            } else if took_nothing(&decision) {
+                turn = turn.saturating_add(nanos(RACE));
+            }
             let unix_ms = anchor.unix_ms(decision.at);
             self.waiting.push(Waiting { turn, gap: self.gap, unix_ms, decision });
         }
         self.waiting.sort_by_key(|waiting| waiting.turn);
         self.let_pass(self.latest.saturating_sub(nanos(STRAGGLE)));
+    }
+
+    /// Whether its key was decided under another tier before. Noted as that of its key.
+    fn is_first_under_its_tier(&mut self, decision: &Decision) -> bool {
+        match self.tiers.get_mut(&decision.key) {
+            Some(tier) if *tier == decision.tier => false,
+            Some(tier) => {
+                tier.clone_from(&decision.tier);
+                true
+            }
+            None => {
+                self.tiers.insert(decision.key.clone(), decision.tier.clone());
+                false
+            }
+        }
     }
 
     /// Lets those pass whose turn is at `until` or before.
