@@ -114,7 +114,7 @@ fn whole(status: u16, headers: &str, body: &[u8]) -> Bytes {
 }
 
 async fn pour<S: AsyncWrite + Unpin>(stream: &mut S, bytes: u64) {
-    const PIECE: [u8; 64 * 1024] = [b'7'; 64 * 1024];
+    static PIECE: [u8; 64 * 1024] = [b'7'; 64 * 1024];
     let header = format!("HTTP/1.1 200 OK\r\nContent-Length: {bytes}\r\n\r\n");
     let mut poured = stream.write_all(header.as_bytes()).await;
     for _ in 0..bytes / PIECE.len() as u64 {
