@@ -15,7 +15,7 @@ use crate::wire::{Fault, Read};
 pub(super) const ENTRY_OVERHEAD: usize = 448;
 
 /// Whose answers these are: a number that the book of keys gives each guild, never reused.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Realm(pub u64);
 
 /// What one answer is an answer to.

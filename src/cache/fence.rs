@@ -29,6 +29,8 @@ pub struct Fence {
 pub(super) struct Unsettled {
     /// Those the origin has not answered yet.
     under_way: AtomicU64,
+    /// Those of them that go through another process, whose callers read past this one's memory.
+    elsewhere: AtomicU64,
     /// The tick until which one that nobody answered may still take effect.
     until: AtomicU64,
 }
@@ -61,7 +63,11 @@ impl Fence {
             epochs: (0..epochs).map(|_| AtomicU64::new(0)).collect(),
             all: AtomicU64::new(0),
             unsettled: (0..unsettled)
-                .map(|_| Unsettled { under_way: AtomicU64::new(0), until: AtomicU64::new(0) })
+                .map(|_| Unsettled {
+                    under_way: AtomicU64::new(0),
+                    elsewhere: AtomicU64::new(0),
+                    until: AtomicU64::new(0),
+                })
                 .collect(),
         }
     }
@@ -82,7 +88,16 @@ impl Fence {
     pub fn begin_write(&self, member: MemberId, reach: Reach, hold: Duration, now: Tick) -> Write<'_> {
         self.unsettled(member, reach).under_way.fetch_add(1, Ordering::SeqCst);
         self.move_on(member, Read::Points, reach);
-        Write { fence: self, member, reach, hold, unknown_at: Some(now) }
+        Write { fence: self, member, reach, hold, unknown_at: Some(now), elsewhere: false }
+    }
+
+    /// As [`Fence::begin_write`], of a setPoints that goes through another process: until it is over,
+    /// nothing of the member is kept, since that one's callers may be told what is newer.
+    pub fn begin_write_elsewhere(&self, member: MemberId, hold: Duration, now: Tick) -> Write<'_> {
+        self.unsettled(member, Reach::All).elsewhere.fetch_add(1, Ordering::SeqCst);
+        let mut write = self.begin_write(member, Reach::All, hold, now);
+        write.elsewhere = true;
+        write
     }
 
     /// What is held of one read is in doubt: a caller is about to be given what may be newer.
@@ -102,9 +117,12 @@ impl Fence {
     }
 
     /// Whether answers about this member may be kept at `now`: not for a while after a write whose
-    /// outcome nobody knows, since it may still take effect.
+    /// outcome nobody knows, since it may still take effect, and not amid one that goes through another
+    /// process.
     pub fn may_keep(&self, at: &EntryKey, now: Tick) -> bool {
-        self.reaching(at).iter().all(|unsettled| unsettled.until.load(Ordering::SeqCst) <= now.0)
+        self.reaching(at).iter().all(|unsettled| {
+            unsettled.until.load(Ordering::SeqCst) <= now.0 && unsettled.elsewhere.load(Ordering::SeqCst) == 0
+        })
     }
 
     /// Whether a write to this member may yet take effect, or have taken it unanswered.
@@ -160,6 +178,7 @@ pub struct Write<'f> {
     member: MemberId,
     reach: Reach,
     hold: Duration,
+    elsewhere: bool,
     /// When the outcome was last found to be unknown: at the start, so that a guard dropped unsaid
     /// (the request was cancelled, or panicked) holds too. `None` once the origin has said.
     unknown_at: Option<Tick>,
@@ -186,6 +205,9 @@ impl Drop for Write<'_> {
             self.fence.move_all_on(self.member, self.reach);
         } else {
             self.fence.move_on(self.member, Read::Points, self.reach);
+        }
+        if self.elsewhere {
+            unsettled.elsewhere.fetch_sub(1, Ordering::SeqCst);
         }
         // Last: whoever finds no write under way finds the epoch moved.
         unsettled.under_way.fetch_sub(1, Ordering::SeqCst);

@@ -114,4 +114,10 @@ impl Memory {
     ) -> Write<'_> {
         self.fence.begin_write(member, realms.reach(realm), hold, now)
     }
+
+    /// Begins to hold a setPoints that goes through another process. Realms are a process's own numbers,
+    /// so here it is every guild's.
+    pub fn begin_write_elsewhere(&self, member: MemberId, hold: Duration, now: Tick) -> Write<'_> {
+        self.fence.begin_write_elsewhere(member, hold, now)
+    }
 }

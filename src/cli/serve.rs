@@ -142,11 +142,13 @@ async fn serve(named: Option<PathBuf>, loaded: Loaded, demo: Option<Demo>, mut w
         }
     }
     running.open();
-    say_ready(&urls, words.as_deref());
-    if before.is_none() {
+    let is_first = before.is_none();
+    let mut place = place.map(|place| place.attend(before, gateway.clone()));
+    // Aside: a stderr that nobody reads holds up neither the hand-over nor a stop.
+    std::thread::spawn(move || say_ready(&urls, words.as_deref()));
+    if is_first {
         manager::ready();
     }
-    let mut place = place.map(|place| place.attend(before, gateway.clone()));
 
     let reloader = Reloader::new(gateway, named, path.is_some(), store, tls);
     // A demo is its own configuration; the file would make something else of it.
@@ -202,7 +204,11 @@ async fn serve(named: Option<PathBuf>, loaded: Loaded, demo: Option<Demo>, mut w
     draining.begin(handed_over);
     running.stop();
     let end = Instant::now() + drain_timeout;
-    let left = drain.run(end, &mut signals).await;
+    let left = tokio::select! {
+        left = drain.run(end, &mut signals) => left,
+        // A key that is taken away stops here as well, however long callers stay.
+        () = follow_files(&reloader), if handed_over => 0,
+    };
     if left > 0 {
         tracing::warn!(connections = left, "server.drain_timeout is over; these connections are cut");
     }
@@ -264,6 +270,19 @@ async fn serve_until_stopped(reloader: &Reloader, mut watch: Watch, reopen: &dyn
             return;
         }
         watch.look_at_too(reloader.files());
+    }
+}
+
+/// Reloads where a file changed, for ever.
+async fn follow_files(reloader: &Reloader) {
+    let mut watch = Watch::over(reloader.files());
+    loop {
+        tokio::time::sleep(watch::LOOK).await;
+        if watch.has_changed(Instant::now()) {
+            watch = Watch::over(reloader.files());
+            reloader.reload().await;
+            watch.look_at_too(reloader.files());
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use clap::Subcommand;
 
 use super::error::CommandError;
 use super::transfer::byte_bar;
-use crate::config::StoreAt;
+use crate::config::{PostgresAt, StoreAt};
 use crate::store::SqliteStore;
 
 /// `guildgate store …`
@@ -26,7 +26,13 @@ impl StoreCommand {
     /// Does it to the store at `configured`, or to the file that is named.
     pub(super) fn run(self, configured: &StoreAt, out: &mut dyn Write) -> Result<(), CommandError> {
         match (self, configured) {
-            (StoreCommand::Verify { file: Some(file) }, _) => verify(&file, out),
+            (StoreCommand::Verify { file: Some(file) }, _) => {
+                // A URL has a password in it, which no message is to repeat.
+                if file.to_str().is_some_and(PostgresAt::is_meant) {
+                    return Err(CommandError::new("`store verify` looks at a file, and not at a PostgreSQL server"));
+                }
+                verify(&file, out)
+            }
             (StoreCommand::Verify { file: None }, StoreAt::Sqlite(path)) => verify(path, out),
             (StoreCommand::Backup { file }, StoreAt::Sqlite(path)) => backup(path, &file, out),
             (StoreCommand::Backup { .. }, StoreAt::Postgres(_)) => Err(CommandError::new(

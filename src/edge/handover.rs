@@ -179,9 +179,9 @@ impl Talk {
     fn with(stream: UnixStream) -> io::Result<Talk> {
         let peer = socket_peercred(&stream)?;
         if peer.uid != rustix::process::geteuid() && !peer.uid.is_root() {
-            let (pid, uid) = (peer.pid, peer.uid.as_raw());
+            let (pid, uid) = (peer.pid.as_raw_nonzero(), peer.uid.as_raw());
             return Err(io::Error::other(format!(
-                "process {pid:?} at the other end is of user {uid}, not of this one's"
+                "process {pid} at the other end is of user {uid}, not of this one's"
             )));
         }
         Ok(Talk { stream, peer: peer.pid.as_raw_nonzero().get(), bytes: Vec::new(), sockets: VecDeque::new() })

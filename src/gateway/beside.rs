@@ -3,19 +3,18 @@
 //! from memory any more, and tells the other of each write that still comes to it, so that the
 //! other's memory treats it as its own.
 
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use super::Gateway;
-use crate::cache::{Realm, Realms};
 use crate::model::MemberId;
 
 /// How long a write waits for the other process to have heard of it. That takes some ten
-/// microseconds; one that stalls for a second answers nobody from its memory either.
+/// microseconds; one that stalls for so long is told of no write, and none begins.
 const HEARD_WITHIN: Duration = Duration::from_secs(1);
 
 /// Tellings that wait to be sent: as many writes as come at once, and then writes wait.
@@ -45,16 +44,24 @@ pub struct Telling {
 #[derive(Debug)]
 pub(super) struct Beside {
     tellings: mpsc::Sender<Telling>,
-    /// Numbers the writes.
-    next: AtomicU64,
+}
+
+/// The writes that are under way, by their numbers: another process that comes is told of them too.
+#[derive(Debug, Default)]
+pub(super) struct UnderWay {
+    next: u64,
+    members: HashMap<u64, MemberId>,
 }
 
 impl Gateway {
     /// From here on nothing is answered from memory, and each write is told of: another process is
-    /// about to serve beside this one.
-    pub fn step_aside(&self, tellings: mpsc::Sender<Telling>) {
-        self.beside.store(Some(Arc::new(Beside { tellings, next: AtomicU64::new(0) })));
+    /// about to serve beside this one. Answers the writes that are under way, of which it is to be told
+    /// first.
+    pub fn step_aside(&self, tellings: mpsc::Sender<Telling>) -> Vec<(u64, MemberId)> {
+        self.beside.store(Some(Arc::new(Beside { tellings })));
         self.memory.fence().changed_all();
+        // A write that begins meanwhile may be told of twice.
+        self.writes.lock().members.iter().map(|(write, member)| (*write, *member)).collect()
     }
 
     /// The other process is gone: this one serves alone, and trusts nothing it knew before.
@@ -65,22 +72,35 @@ impl Gateway {
         }
     }
 
+    /// Another process serves, of which this one hears nothing and which hears nothing of it: nothing is
+    /// answered from memory any more, and no write begins.
+    pub fn fall_silent(&self) {
+        let (tellings, _) = mpsc::channel(1);
+        self.step_aside(tellings);
+    }
+
     /// Whether another process serves beside this one, which hears of writes here, but not this
     /// one of writes there.
     pub(super) fn is_aside(&self) -> bool {
         self.beside.load().is_some()
     }
 
-    /// Tells the other process, if there is one, that a write begins.
-    pub(super) async fn tell_begun(&self, member: MemberId) -> WriteTold<'_> {
-        let beside = self.beside.load_full();
-        let mut told = WriteTold { gateway: self, member, begun: None };
-        if let Some(beside) = beside {
-            let write = beside.next.fetch_add(1, Ordering::Relaxed);
-            told.begun = Some((beside.clone(), write));
-            beside.tell(write, member, WriteNews::Begun).await;
+    /// Tells the other process, if there is one, that a write begins. One of which that process cannot
+    /// hear is not to begin: its memory would be older than what callers here are told.
+    pub(super) async fn tell_begun(&self, member: MemberId) -> Result<WriteTold<'_>, Unheard> {
+        // Noted before the look: whoever steps aside after it finds the write here.
+        let write = {
+            let mut writes = self.writes.lock();
+            writes.next += 1;
+            let write = writes.next;
+            writes.members.insert(write, member);
+            write
+        };
+        let told = WriteTold { gateway: self, write, member, is_over: false };
+        match self.beside.load_full() {
+            Some(beside) => beside.tell(write, member, WriteNews::Begun).await.map(|()| told),
+            None => Ok(told),
         }
-        told
     }
 
     /// Holds a write that goes on in the process before this one as if it were this one's own.
@@ -92,11 +112,10 @@ impl Gateway {
         over: impl Future<Output = Option<(bool, oneshot::Sender<()>)>>,
     ) {
         let hold = self.state().config.cache.points.ttl;
-        // Realms are a process's own numbers, so in this one the write is every guild's.
-        let everywhere = (Realm::default(), Realms::MayOverlap);
-        let write = self.memory.begin_write(everywhere, member, hold, self.now());
-        // This one may be about to be replaced as well.
-        let told = self.tell_begun(member).await;
+        let write = self.memory.begin_write_elsewhere(member, hold, self.now());
+        // This one may be about to be replaced as well. Where the next one does not hear of it, the write
+        // is not said to be heard of, and does not begin.
+        let Ok(told) = self.tell_begun(member).await else { return };
         let _ = begun.send(()); // nobody waits if the process before is gone
         let over = over.await;
         let settled = over.as_ref().is_some_and(|(settled, _)| *settled);
@@ -112,19 +131,20 @@ impl Gateway {
     }
 }
 
+/// The other process did not hear of it.
+#[derive(Debug)]
+pub(super) struct Unheard;
+
 impl Beside {
-    async fn tell(&self, write: u64, member: MemberId, news: WriteNews) {
+    async fn tell(&self, write: u64, member: MemberId, news: WriteNews) -> Result<(), Unheard> {
         let (heard, hears) = oneshot::channel();
         let telling = Telling { write, member, news, heard };
-        let tell = async {
-            // A process that is gone needs to hear nothing.
-            if self.tellings.send(telling).await.is_ok() {
-                let _ = hears.await;
-            }
-        };
-        if timeout(HEARD_WITHIN, tell).await.is_err() {
-            tracing::error!(%member, "the process that took over did not hear of a write in time");
+        let tell = async { self.tellings.send(telling).await.is_ok() && hears.await.is_ok() };
+        if timeout(HEARD_WITHIN, tell).await != Ok(true) {
+            tracing::error!(%member, ?news, "the process that took over did not hear of a write");
+            return Err(Unheard);
         }
+        Ok(())
     }
 }
 
@@ -132,34 +152,30 @@ impl Beside {
 #[derive(Debug)]
 pub(super) struct WriteTold<'g> {
     gateway: &'g Gateway,
+    write: u64,
     member: MemberId,
-    begun: Option<(Arc<Beside>, u64)>,
+    is_over: bool,
 }
 
 impl WriteTold<'_> {
     /// Tells how it came out, before its caller is.
     pub(super) async fn over(mut self, settled: bool) {
-        let begun = match self.begun.take() {
-            Some(begun) => Some(begun),
-            // The other process came while the origin was asked.
-            None => self.gateway.beside.load_full().map(|beside| {
-                let write = beside.next.fetch_add(1, Ordering::Relaxed);
-                (beside, write)
-            }),
-        };
-        if let Some((beside, write)) = begun {
-            beside.tell(write, self.member, WriteNews::Over { settled }).await;
+        if let Some(beside) = self.gateway.beside.load_full() {
+            // What was done is done: who did not hear of its end holds it to be under way.
+            let _ = beside.tell(self.write, self.member, WriteNews::Over { settled }).await;
         }
+        self.is_over = true;
     }
 }
 
 impl Drop for WriteTold<'_> {
     fn drop(&mut self) {
-        if let Some((beside, write)) = self.begun.take() {
+        self.gateway.writes.lock().members.remove(&self.write);
+        if let (false, Some(beside)) = (self.is_over, self.gateway.beside.load_full()) {
             let (heard, _) = oneshot::channel();
             let news = WriteNews::Over { settled: false };
             // Where there is no room, the other process holds the write until this one ends.
-            let _ = beside.tellings.try_send(Telling { write, member: self.member, news, heard });
+            let _ = beside.tellings.try_send(Telling { write: self.write, member: self.member, news, heard });
         }
     }
 }

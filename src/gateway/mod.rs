@@ -61,6 +61,8 @@ pub struct Gateway {
     noting: tokio::sync::Mutex<()>,
     /// The process that takes this one's place.
     beside: ArcSwapOption<Beside>,
+    /// Writes that have begun and are not over.
+    writes: Mutex<beside::UnderWay>,
 }
 
 /// What one request sees from its first byte to its last: a reload never changes it midway.
@@ -130,6 +132,7 @@ impl Gateway {
             decisions,
             noting: tokio::sync::Mutex::new(()),
             beside: ArcSwapOption::empty(),
+            writes: Mutex::default(),
         }
     }
 

@@ -19,7 +19,10 @@ impl Gateway {
     ) -> Result<Arc<str>, Fault> {
         let (realm, hold) = (caller.key.guild.realm, state.config.cache.points.ttl);
         let write = self.memory.begin_write((realm, caller.realms()), member, hold, self.now());
-        let told = self.tell_begun(member).await;
+        let Ok(told) = self.tell_begun(member).await else {
+            write.settled(); // it did not begin
+            return Err(Fault::Unavailable { retry_after: 1 });
+        };
         let answer = self.ask_origin(state, caller, Request::SetPoints { member, amount }, id).await;
         let settled = !answer.as_ref().is_err_and(|fault| may_have_happened(*fault));
         if settled {

@@ -84,6 +84,12 @@ fn a_backup_is_made_whole_or_not_at_all_and_never_over_a_store_in_use() {
     world.run(&["store", "backup", "nowhere/b.db"]).failed(1).names(&["nowhere/b.db cannot be written"]);
     world.run(&["store", "backup", "."]).failed(1).names(&["is not a file"]);
 
+    for end in ["-wal", "-shm", "-journal"] {
+        let beside = format!("guildgate.db{end}");
+        world.run(&["store", "backup", &beside]).failed(1).names(&[&beside, "SQLite keeps for itself"]);
+    }
+    world.run(&["store", "backup", "gateway.toml"]).failed(1).names(&["gateway.toml is there, and is no backup"]);
+
     std::fs::copy(&store, &other).unwrap();
     let open = Sqlite::open(&other).unwrap();
     open.execute("UPDATE member SET points = 4", []).unwrap();
@@ -147,6 +153,14 @@ fn verify_finds_damage_and_refuses_what_is_no_store_by_name() {
     verify("empty.db").names(&["empty.db is empty"]);
     verify("other.db").names(&["other.db is an SQLite database of another program"]);
     verify("missing.db").names(&["missing.db"]);
+    let said = verify("postgres://u:hunter2@localhost/d");
+    assert!(!said.stderr.contains("hunter2"), "{said:?}");
+    // What is damaged does not take a good backup's place.
+    world.run(&["store", "backup", "good.db"]).done();
+    let before = world.read("good.db");
+    std::fs::copy(world.path("scribbled.db"), world.path("guildgate.db")).unwrap();
+    world.run(&["store", "backup", "good.db"]).failed(1).names(&["store verify"]);
+    assert_eq!(world.read("good.db"), before);
     // Looking changed nothing, and a backup of what is no store is not made.
     assert_eq!(world.read("empty.db"), b"");
     let config = "[origin]\nstore = \"other.db\"\n[admin]\nlisten = \"\"\n";

@@ -292,3 +292,52 @@ async fn the_service_manager_is_told_who_serves() {
     assert_eq!(second.exit().await, Some(0));
     assert_eq!(told(), "STOPPING=1\n", "the one that handed over is not the service's end");
 }
+
+#[tokio::test]
+async fn a_write_begun_before_the_handover_is_known_to_the_one_that_took_over() {
+    let mut gate = TestGateway::before_http()
+        .key("bot")
+        .points("7", 100)
+        .set("server.handover", r#""handover.sock""#)
+        .set("cache.points.ttl", r#""1h""#)
+        .start()
+        .await;
+    let mut at_the_old_one = gate.connect().await;
+    let read = gate.request("getPoints", "bot", "memberID=7");
+    at_the_old_one.ask(&read).await.is("100");
+    let mut writes = gate.connect().await;
+    let begun = Gate::shut();
+    gate.origin().next("setPoints", Act::HoldAll(begun.clone()));
+    writes.send(gate.request("setPoints", "bot", "memberID=7&amount=200").bytes()).await;
+    gate.origin().has_been_asked("setPoints", 1).await;
+    let mut old = gate.replace().await;
+    // Nobody knows when it takes effect, so nothing is kept that it may make old.
+    for _ in 0..3 {
+        gate.get_points("bot", "7").await.is("100").is_miss();
+    }
+    begun.open();
+    writes.answer().await.is("Successfully set 'Ada' points to '200'");
+    gate.get_points("bot", "7").await.is("200");
+    gate.get_points("bot", "7").await.is("200").is_hit();
+    drop((at_the_old_one, writes));
+    assert_eq!(old.exit().await, Some(0));
+    assert_eq!(gate.origin().asked("setPoints"), 1);
+}
+
+#[tokio::test]
+async fn a_write_at_the_old_one_does_not_begin_where_the_new_one_cannot_hear_of_it() {
+    let mut gate = TestGateway::before_http()
+        .key("bot")
+        .points("7", 100)
+        .set("server.handover", r#""handover.sock""#)
+        .start()
+        .await;
+    let mut at_the_old_one = gate.connect().await;
+    at_the_old_one.ask(&gate.request("getPoints", "bot", "memberID=7")).await.is("100");
+    let mut old = gate.replace().await;
+    gate.process().kill_hard();
+    let write = gate.request("setPoints", "bot", "memberID=7&amount=200");
+    at_the_old_one.ask(&write).await.is_unavailable();
+    assert_eq!(gate.origin().asked("setPoints"), 0);
+    assert_eq!(old.exit().await, Some(0));
+}

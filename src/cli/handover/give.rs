@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
@@ -34,9 +35,12 @@ pub(super) async fn serve_the_next(
     sockets: Vec<Handed>,
     gateway: Arc<Gateway>,
     tell: oneshot::Sender<Ended>,
+    giving: Arc<AtomicBool>,
 ) {
     let mut successor = loop {
+        giving.store(false, Ordering::SeqCst);
         let Some(talk) = next(&door).await else { continue };
+        giving.store(true, Ordering::SeqCst);
         let to = talk.peer();
         tracing::info!(to, "a process asks to take over");
         let given = tokio::select! {
@@ -127,9 +131,13 @@ async fn converse(
         (other, _) => return Err(unexpected(&other)),
     }
     let (tell, mut tellings) = mpsc::channel(TELLINGS);
-    gateway.step_aside(tell);
+    let under_way = gateway.step_aside(tell);
     say(talk, &Message::Go).await?;
     let mut waiting = Waiting::new();
+    for (write, member) in under_way {
+        let (heard, _) = oneshot::channel(); // it began without being heard of
+        tell_of(talk, &mut waiting, Telling { write, member, news: WriteNews::Begun, heard }).await?;
+    }
     let until = Instant::now() + SAID_WITHIN;
     loop {
         let left = until.saturating_duration_since(Instant::now());

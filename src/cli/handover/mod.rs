@@ -28,6 +28,7 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -73,6 +74,8 @@ pub(super) struct Attended {
     /// Attends to the process before, until that one ends.
     before: Option<JoinHandle<()>>,
     after: JoinHandle<()>,
+    /// Another process is being given the sockets.
+    giving: Arc<AtomicBool>,
 }
 
 impl Place {
@@ -87,29 +90,33 @@ impl Place {
         let from = before.as_ref().map(Heir::from);
         let (yours, is_yours) = oneshot::channel();
         let before = before.map(|heir| tokio::spawn(heir.taken(gateway.clone(), yours)));
+        let giving = Arc::new(AtomicBool::new(false));
+        let is_giving = giving.clone();
         let after = tokio::spawn(async move {
             if let Some(from) = from {
                 if let Ok(Err(why)) = is_yours.await {
+                    // The one before serves on, and hears nothing of what still comes here.
+                    gateway.fall_silent();
                     let _ = tell.send(Ended::Withdrawn { why }); // it is stopping already
                     return;
                 }
                 manager::took_over();
                 tracing::info!(from, "took over");
             }
-            self.hold(gateway, tell).await;
+            self.hold(gateway, tell, is_giving).await;
         });
-        Attended { ended, before, after }
+        Attended { ended, before, after, giving }
     }
 
     /// Takes the place at the path, and hands it over to the process after. Ends with the process,
     /// or where there can be no next one.
-    async fn hold(mut self, gateway: Arc<Gateway>, tell: oneshot::Sender<Ended>) {
+    async fn hold(mut self, gateway: Arc<Gateway>, tell: oneshot::Sender<Ended>, giving: Arc<AtomicBool>) {
         if let Err(error) = self.door.put_in_place() {
             let path = self.door.path().display();
             tracing::error!(%error, %path, "server.handover cannot be listened on; nobody can take over");
             return;
         }
-        give::serve_the_next(self.door, self.sockets, gateway, tell).await;
+        give::serve_the_next(self.door, self.sockets, gateway, tell, giving).await;
     }
 }
 
@@ -129,8 +136,12 @@ impl Attended {
         self.before.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Hands over to nobody, and holds the listeners open no more.
+    /// Hands over to nobody else, and holds the listeners open no more. A process that is being given
+    /// them goes on to be: as long as this one has callers, both must know of each write.
     pub(super) async fn close(&mut self) {
+        if self.giving.load(Ordering::SeqCst) {
+            return;
+        }
         self.after.abort();
         let _ = (&mut self.after).await; // it was aborted
     }

@@ -120,7 +120,12 @@ impl Heir {
                 Message::Yours => yours.take().into_iter().for_each(|yours| drop(yours.send(Ok(())))),
                 Message::Begun { write, member } => {
                     let Some(member) = MemberId::new(member) else { continue };
-                    under_way.insert(write, hold(gateway.clone(), write, member, tell.clone()));
+                    // Told twice: it began while the other process looked which were under way.
+                    if under_way.contains_key(&write) {
+                        let _ = when_heard(write, false, tell.clone()).send(()); // it hears by itself
+                    } else {
+                        under_way.insert(write, hold(gateway.clone(), write, member, tell.clone()));
+                    }
                 }
                 Message::Over { write, member, settled } => {
                     let Some(member) = MemberId::new(member) else { continue };

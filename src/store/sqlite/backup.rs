@@ -39,6 +39,13 @@ pub(super) fn backup(from: &Path, to: &Path, told: &mut dyn FnMut(Copied)) -> Re
         Some(rusqlite::ErrorCode::DiskFull) => unwritable(to, &"the disk is full"),
         _ => failure::of(from, &e),
     })?;
+    // A damaged store does not take the place of a good backup.
+    let sound = Connection::open(&part.path).and_then(|copy| {
+        copy.query_row("PRAGMA quick_check(1)", [], |row| row.get::<_, String>(0)).map(|said| said == "ok")
+    });
+    if !sound.unwrap_or(false) {
+        return Err(failure::damaged(from, "`guildgate store verify` names what is wrong"));
+    }
     part.put_in_place(to).map_err(|e| unwritable(to, &e))
 }
 
@@ -59,21 +66,34 @@ fn copy(source: &Connection, to: &Path, page: u64, told: &mut dyn FnMut(Copied))
     }
 }
 
-/// Refuses what a copy must not replace: the store itself, and a store that may be open. What is in
-/// the write-ahead log of that one would be read into the copy.
+/// What SQLite keeps beside a store's file while it is open.
+const BESIDE: [&str; 3] = ["-wal", "-shm", "-journal"];
+
+/// Refuses what a copy must not replace: the store itself and what lies beside it, a store that may be
+/// open (what is in its write-ahead log would be read into the copy), and whatever is no store.
 fn refuse_target(from: &Path, to: &Path) -> Result<(), StoreError> {
-    let Ok(there) = fs::metadata(to) else { return Ok(()) };
     let refused = |why: &str| Err(StoreError::Refused(format!("{} {why}; name another file", to.display())));
+    let name = to.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    if BESIDE.iter().any(|beside| name.ends_with(beside)) {
+        return refused("has a name that SQLite keeps for itself");
+    }
+    let Ok(there) = fs::metadata(to) else { return Ok(()) };
     if !there.is_file() {
         return refused("is not a file");
     }
     if Identity::of(from).is_ok_and(|from| Identity::of(to).is_ok_and(|to| from == to)) {
         return refused("is the store itself");
     }
-    let mut log = OsString::from(to);
-    log.push("-wal");
-    if fs::metadata(log).is_ok() {
-        return refused("is a store in use (there is a -wal beside it)");
+    let beside = |end: &&str| {
+        let mut path = OsString::from(to);
+        path.push(end);
+        fs::metadata(path).is_ok()
+    };
+    if let Some(end) = BESIDE.iter().find(|end| beside(end)) {
+        return refused(&format!("is a store in use (there is a {end} beside it)"));
+    }
+    if there.len() > 0 && verify::look_into(to).is_err() {
+        return refused("is there, and is no backup of a store");
     }
     Ok(())
 }
