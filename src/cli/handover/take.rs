@@ -1,6 +1,7 @@
 //! The side of the process that is to serve.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -120,11 +121,12 @@ impl Heir {
                 Message::Yours => yours.take().into_iter().for_each(|yours| drop(yours.send(Ok(())))),
                 Message::Begun { write, member } => {
                     let Some(member) = MemberId::new(member) else { continue };
-                    // Told twice: it began while the other process looked which were under way.
-                    if under_way.contains_key(&write) {
-                        let _ = when_heard(write, false, tell.clone()).send(()); // it hears by itself
-                    } else {
-                        under_way.insert(write, hold(gateway.clone(), write, member, tell.clone()));
+                    match under_way.entry(write) {
+                        // Told twice: it began while the other process looked which were under way.
+                        Entry::Occupied(_) => drop(when_heard(write, false, tell.clone()).send(())),
+                        Entry::Vacant(entry) => {
+                            entry.insert(hold(gateway.clone(), write, member, tell.clone()));
+                        }
                     }
                 }
                 Message::Over { write, member, settled } => {
