@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use memchr::memchr_iter;
 use memchr::memmem::Finder;
 
+use super::host::is_host;
 use crate::gateway::Head;
 
 /// Header fields in one request; more is 16 (contract section 1, "Framing").
@@ -139,7 +140,7 @@ fn read_fields<'b>(
     seen.expect_continue &= is_http_11;
     let (path, authority) = split_target(request.path?.as_bytes())?;
     let authority_agrees = authority.is_none_or(|a| seen.host.is_some_and(|h| h.eq_ignore_ascii_case(a)));
-    let host_given = seen.host.is_some() || !is_http_11;
+    let host_given = seen.host.map_or(!is_http_11, is_host);
     let is_one = !seen.repeated && host_given && authority_agrees;
     Some(RequestHead {
         method: request.method?.as_bytes(),
@@ -276,6 +277,9 @@ mod tests {
             assert!(refused(&format!("{line}\r\nHost: a\r\n\r\n")), "{line}");
         }
         assert!(refused("POST / HTTP/1.1\r\n\r\n"), "no Host");
+        assert!(!refused("POST / HTTP/1.1\r\nHost: \t a.example:80 \t\r\n\r\n"), "blanks around it are none of it");
+        assert!(refused("POST / HTTP/1.1\r\nHost: u@a\r\n\r\n"), "no host");
+        assert!(refused("POST http://u@a/ HTTP/1.1\r\nHost: u@a\r\n\r\n"), "no host");
         assert!(!refused("POST / HTTP/1.0\r\n\r\n"));
         assert!(refused("POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n"));
         assert!(refused("POST / HTTP/1.0\r\nHost: a\r\nHost: a\r\n\r\n"));

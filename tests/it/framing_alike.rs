@@ -152,6 +152,7 @@ async fn one_key_one_host_one_target() {
         ("another port", absolute("https", "gate.test:82").with("host", "gate.test:81"), MALFORMED),
         ("two hosts", absolute("https", "gate.test").with("host", "gate.test").with("host", "gate.test"), MALFORMED),
         ("a user", absolute("https", "u@gate.test").with("host", "gate.test"), MALFORMED),
+        ("a user before the host", Said { authority: "u@gate.test", ..good.clone() }, MALFORMED),
         ("another scheme", absolute("ftp", "gate.test").with("host", "gate.test"), MALFORMED),
         ("no operation", Said { path: "/nothing".into(), ..good.clone() }, UNKNOWN),
         ("a target of everything", Said { path: "*".into(), method: "OPTIONS", ..good.clone() }, UNKNOWN),

@@ -111,6 +111,14 @@ async fn http_1_1_has_exactly_one_host() {
     is_malformed(&gate, "none", &with(LENGTH, BODY).replace("Host: h\r\n", "")).await;
     is_malformed(&gate, "two", &with(&format!("Host: h\r\n{LENGTH}"), BODY)).await;
     is_malformed(&gate, "two that differ", &with(&format!("hOST: other\r\n{LENGTH}"), BODY)).await;
+    for host in ["a b", "u@x", "a/b", "a:b", "[::1", "\u{e9}"] {
+        let named = with(LENGTH, BODY).replace("Host: h\r\n", &format!("Host: {host}\r\n"));
+        is_malformed(&gate, host, &named).await;
+        is_malformed(&gate, host, &named.replace("HTTP/1.1", "HTTP/1.0")).await;
+    }
+    for host in ["", "h:80", "[::1]:80", "\t h "] {
+        is_three(&gate, host, &with(LENGTH, BODY).replace("Host: h\r\n", &format!("Host: {host}\r\n"))).await;
+    }
     let old = with(LENGTH, BODY).replace("Host: h\r\n", "").replace("HTTP/1.1", "HTTP/1.0");
     is_three(&gate, "HTTP/1.0 needs none", &old).await;
 }

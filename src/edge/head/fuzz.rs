@@ -132,7 +132,7 @@ fn model(input: &[u8]) -> Option<Read> {
         _ => None,
     };
     let (host, authorization) = (one("host")?, one("authorization")?);
-    if is_http_11 && host.is_none() {
+    if host.as_deref().map_or(is_http_11, |host| !is_host_model(host)) {
         return None;
     }
     let framing = match (one("content-length")?, one("transfer-encoding")?) {
@@ -185,4 +185,19 @@ fn until_query(target: &[u8]) -> Vec<u8> {
 /// RFC 9110, 5.6.2.
 fn is_token(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(b))
+}
+
+/// A host read from its end: the port off, then the brackets or none, then letter by letter.
+fn is_host_model(host: &[u8]) -> bool {
+    let Ok(host) = std::str::from_utf8(host) else { return false };
+    let portless = host.trim_end_matches(|c: char| c.is_ascii_digit()).strip_suffix(':');
+    [Some(host), portless].into_iter().flatten().any(|host| {
+        let literal = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        let text = literal.unwrap_or(host);
+        let is_letter = |c: char| c.is_ascii_alphanumeric() || "-._~!$&'()*+,;=".contains(c);
+        match literal {
+            Some(_) => !text.is_empty() && text.chars().all(|c| is_letter(c) || c == ':'),
+            None => text.chars().all(|c| is_letter(c) || c == '%'),
+        }
+    })
 }

@@ -3,6 +3,7 @@ use http::header::HOST;
 use http::request::Parts;
 
 use crate::edge::head::{Framing, MAX_FIELDS, Seen, framing};
+use crate::edge::host::is_host;
 
 /// What HTTP/1.1 writes around a method and a target, around a field, and at the header's end.
 const REQUEST_LINE: usize = "  HTTP/1.1\r\n".len();
@@ -22,9 +23,9 @@ pub(super) fn judge(parts: &Parts, max_header: usize, want_forwarded: bool) -> O
     let seen = Seen::read(fields, want_forwarded);
     let authority = parts.uri.authority().map(|authority| authority.as_str().as_bytes());
     let named = match (authority, seen.host) {
-        (Some(authority), Some(host)) => authority.eq_ignore_ascii_case(host),
-        (Some(authority), None) => !authority.contains(&b'@'),
-        (None, host) => host.is_some(),
+        (Some(authority), Some(host)) => is_host(host) && authority.eq_ignore_ascii_case(host),
+        (None, Some(host)) | (Some(host), None) => is_host(host),
+        (None, None) => false,
     };
     if seen.repeated || !named {
         return None;
@@ -81,6 +82,8 @@ mod tests {
             (there, &[("host", "b.example")][..]),
             ("/getPoints", &[]),
             ("https://u@a.example/getPoints", &[]),
+            ("/getPoints", &[("host", "u@a.example")]),
+            ("/getPoints", &[("host", "a b")]),
             (there, &[("host", "a.example"), ("host", "a.example")]),
             (there, &[("authorization", "x"), ("authorization", "x")]),
             (there, &[("content-length", "7"), ("content-length", "7")]),
