@@ -61,11 +61,12 @@ impl Entry {
         Entry { text: text.into(), epoch, asked, freshness, expires }
     }
 
-    /// What it is good for at `now`. The wall clock is read only where an expiry is held.
-    pub fn good_for(&self, now: Tick, unix: impl FnOnce() -> i64) -> Use {
-        let expires_in = match self.expires.map(|expires| expires.saturating_sub(unix())) {
+    /// What it is good for at `now`. The wall clock, in milliseconds, is read only where an expiry is
+    /// held.
+    pub fn good_for(&self, now: Tick, unix_ms: impl FnOnce() -> i64) -> Use {
+        let expires_in = match self.expires.map(|expires| expires.saturating_mul(1000).saturating_sub(unix_ms())) {
             Some(..=0) => return Use::Nothing,
-            Some(seconds) => Duration::from_secs(seconds.unsigned_abs()),
+            Some(left) => Duration::from_millis(left.unsigned_abs()),
             None => Duration::MAX,
         };
         let Freshness { ttl, stale_while_revalidate, stale_if_error } = self.freshness;

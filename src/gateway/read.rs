@@ -60,7 +60,7 @@ impl Gateway {
     ) -> Found {
         let now = self.now();
         let held = self.memory.held(&at);
-        match held.as_ref().map(|entry| (entry, entry.good_for(now, || self.clock.unix()))) {
+        match held.as_ref().map(|entry| (entry, entry.good_for(now, || self.clock.unix_ms()))) {
             Some((entry, Use::Fresh { ttl })) => {
                 facts.cache = Some(CacheUse::Hit { ttl, age: entry.age(now) });
                 Found::Answer(entry.text.clone())
@@ -137,7 +137,7 @@ impl Gateway {
         // Somebody may have landed between this caller's look into the cache and its boarding.
         if !matches!(asking, Asking::AsProof)
             && let Some(entry) = self.memory.held(&at).filter(|entry| entry.epoch == lead.epoch())
-            && let Use::Fresh { ttl } = entry.good_for(now, || self.clock.unix())
+            && let Use::Fresh { ttl } = entry.good_for(now, || self.clock.unix_ms())
         {
             lead.land(Ok(entry.clone()));
             let age = entry.age(now);
@@ -191,7 +191,7 @@ impl Gateway {
     fn stale_if_error(&self, at: &EntryKey, held: Option<Arc<Entry>>, facts: &mut Facts) -> Option<Arc<str>> {
         let entry = held.filter(|entry| self.memory.stands(at, entry))?;
         let now = self.now();
-        match entry.good_for(now, || self.clock.unix()) {
+        match entry.good_for(now, || self.clock.unix_ms()) {
             Use::Fresh { .. } | Use::WhileRevalidating | Use::IfError => {
                 facts.cache = Some(CacheUse::IfError { age: entry.age(now) });
                 Some(entry.text.clone())

@@ -32,9 +32,9 @@ fn an_entry_is_fresh_then_stale_then_gone() {
 #[test]
 fn nothing_is_given_past_the_first_expiry_it_holds() {
     let e = entry(Some(100));
-    assert_eq!(e.good_for(at(1), || 99), Use::Fresh { ttl: Duration::from_secs(1) });
-    assert_eq!(e.good_for(at(1), || 100), Use::Nothing);
-    assert_eq!(e.good_for(at(20), || 100), Use::Nothing);
+    assert_eq!(e.good_for(at(1), || 98_600), Use::Fresh { ttl: Duration::from_millis(1400) });
+    assert_eq!(e.good_for(at(1), || 100_000), Use::Nothing);
+    assert_eq!(e.good_for(at(20), || 100_000), Use::Nothing);
 }
 
 #[test]
