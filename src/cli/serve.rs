@@ -3,11 +3,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tokio::signal::unix::Signal;
+
 use super::demo::Demo;
 use super::error::CommandError;
 use super::handover::{Ended, Heir, Place};
 use super::reload::{Reloader, files_of};
-use super::stop::{Drain, Heard, Signals};
+use super::stop::{Drain, Drained, Heard, Signals};
 use super::watch::{self, Watch};
 use super::{Failure, manager, runtime};
 use crate::clock::{Clock, Tick};
@@ -33,29 +35,37 @@ const LAST_NOTES_LEAST: Duration = Duration::from_millis(500);
 
 /// Runs the gateway until SIGTERM or SIGINT.
 pub(super) fn run(named: Option<PathBuf>, demo: bool) -> Result<(), Failure> {
+    let runtime = runtime()?;
+    // A SIGHUP that comes as early as this has it reload, and does not kill it.
+    let reload = runtime.block_on(async { Signals::hear_reload() }).map_err(unheard)?;
     // Before anything is read: what changes from here on is seen.
     let watch = Watch::over([named.clone().unwrap_or_else(|| config::DEFAULT_FILE.into())]);
     let mut loaded = config::load(named.as_deref())?;
     let _log = telemetry::init(&loaded.config.log);
     telemetry::tell_of_panics();
     let demo = if demo { Some(Demo::prepare(&mut loaded.config)?) } else { None };
-    let runtime = runtime()?;
-    let served = runtime.block_on(serve(named, loaded, demo, watch));
+    let served = runtime.block_on(serve(named, loaded, demo, watch, reload));
     // A look-up of a name that hangs is not waited for.
     runtime.shutdown_background();
     served
 }
 
-async fn serve(named: Option<PathBuf>, loaded: Loaded, demo: Option<Demo>, mut watch: Watch) -> Result<(), Failure> {
+async fn serve(
+    named: Option<PathBuf>,
+    loaded: Loaded,
+    demo: Option<Demo>,
+    mut watch: Watch,
+    reload: Signal,
+) -> Result<(), Failure> {
     let Loaded { config, notices, path } = loaded;
     watch.look_at_too(files_of(&config));
     for notice in &notices {
         tracing::warn!("{notice}");
     }
-    // Signals are heard from here on: one that comes during the start stops it in good order.
-    let mut signals = Signals::hear().map_err(|e| CommandError::new(format!("signals cannot be heard: {e}")))?;
+    // From here on, one that says stop lets the start end in good order.
+    let mut signals = Signals::hear(reload).map_err(unheard)?;
     let tls = match &config.server.tls {
-        Some(files) => Some(Arc::new(tls(files)?)),
+        Some(files) => Some(Arc::new(tls(files, config.server.threads)?)),
         None => None,
     };
     // A demo is its own, and takes nobody's place.
@@ -204,13 +214,19 @@ async fn serve(named: Option<PathBuf>, loaded: Loaded, demo: Option<Demo>, mut w
     draining.begin(handed_over);
     running.stop();
     let end = Instant::now() + drain_timeout;
-    let left = tokio::select! {
-        left = drain.run(end, &mut signals) => left,
+    let drained = tokio::select! {
+        drained = drain.run(end, &mut signals) => drained,
         // A key that is taken away stops here as well, however long callers stay.
-        () = follow_files(&reloader), if handed_over => 0,
+        () = follow_files(&reloader), if handed_over => Drained::Whole,
     };
-    if left > 0 {
-        tracing::warn!(connections = left, "server.drain_timeout is over; these connections are cut");
+    match drained {
+        Drained::Whole => {}
+        Drained::Late { connections } => {
+            tracing::warn!(connections, "server.drain_timeout is over; these connections are cut");
+        }
+        Drained::CutShort { connections } => {
+            tracing::warn!(connections, "told to stop again; these connections are cut")
+        }
     }
     reloader.gateway.tell_limits_now(&mut told.lock());
     if let Some(store) = &reloader.store {
@@ -227,6 +243,10 @@ async fn serve(named: Option<PathBuf>, loaded: Loaded, demo: Option<Demo>, mut w
         Some(Ended::Withdrawn { why }) => Err(CommandError::new(why).into()),
         Some(Ended::HandedOver { .. }) | None => Ok(()),
     }
+}
+
+fn unheard(error: io::Error) -> CommandError {
+    CommandError::new(format!("signals cannot be heard: {error}"))
 }
 
 /// Reloads on SIGHUP and where a file changed, until a signal says stop. On SIGHUP, logs that were
@@ -287,13 +307,13 @@ async fn follow_files(reloader: &Reloader) {
 }
 
 /// What the TCP listeners are to speak. A certificate that cannot be used is a fault of the configuration.
-fn tls(files: &config::Tls) -> Result<Tls, Failure> {
+fn tls(files: &config::Tls, threads: usize) -> Result<Tls, Failure> {
     let unusable = |e: TlsError| Failure::Unusable(e.to_string());
     let certificate = Certificate::load(files).map_err(unusable)?;
     if let Some(notice) = &certificate.notice {
         tracing::warn!("{notice}");
     }
-    Tls::new(certificate).map_err(unusable)
+    Tls::new(certificate, threads).map_err(unusable)
 }
 
 /// Everything that is listened on, or the first address that cannot be.

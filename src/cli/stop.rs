@@ -38,11 +38,17 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    pub(super) fn hear() -> io::Result<Self> {
+    /// What is heard of SIGHUP, from now on.
+    pub(super) fn hear_reload() -> io::Result<Signal> {
+        signal(SignalKind::hangup())
+    }
+
+    /// And of those that say stop.
+    pub(super) fn hear(hang_up: Signal) -> io::Result<Self> {
         Ok(Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
-            hang_up: signal(SignalKind::hangup())?,
+            hang_up,
         })
     }
 
@@ -60,6 +66,16 @@ impl Signals {
     }
 }
 
+/// How the wait ended.
+pub(super) enum Drained {
+    /// Every connection is gone.
+    Whole,
+    /// The time was over.
+    Late { connections: usize },
+    /// A signal said now.
+    CutShort { connections: usize },
+}
+
 /// What is waited for once no new connections are accepted.
 pub(super) struct Drain<'s> {
     pub(super) running: &'s Server,
@@ -72,9 +88,8 @@ pub(super) struct Drain<'s> {
 }
 
 impl Drain<'_> {
-    /// Waits until every connection is gone, or the time is over, or a signal says now. How many are
-    /// left.
-    pub(super) async fn run(&self, end: Instant, signals: &mut Signals) -> usize {
+    /// Waits until every connection is gone, or the time is over, or a signal says now.
+    pub(super) async fn run(&self, end: Instant, signals: &mut Signals) -> Drained {
         let left = end.saturating_duration_since(Instant::now());
         // Where another process serves, nothing is gained by leaving callers in the lurch.
         let patience = if self.handed_over.is_some() { left.mul_f64(IDLE_OF_DRAIN) } else { IDLE_AT_STOP.min(left) };
@@ -97,10 +112,14 @@ impl Drain<'_> {
                 tokio::task::spawn_blocking(move || decisions.close());
             }
             if self.running.is_over() && self.handed_over.is_none_or(Attended::is_last_of_its_line) {
-                return 0;
+                return Drained::Whole;
             }
-            if stops_left == 0 || Instant::now() >= end {
-                return self.guests.here();
+            let connections = self.guests.here();
+            if stops_left == 0 {
+                return Drained::CutShort { connections };
+            }
+            if Instant::now() >= end {
+                return Drained::Late { connections };
             }
         }
     }

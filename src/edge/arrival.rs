@@ -58,7 +58,7 @@ impl Edge {
     /// speaks no TLS, is gone after it.
     async fn secure(&self, stream: Stream, accepted: Instant) -> Option<Pipe> {
         let until = accepted + self.gateway.state().config.server.header_timeout;
-        let shaking = self.tls.as_ref()?.acceptor.accept(stream);
+        let shaking = self.tls.as_ref()?.accept(stream);
         match timeout_at(until, shaking).await {
             Ok(Ok(stream)) => Some(Pipe::Tls(Box::new(stream))),
             // Strangers cause these at will: they are no news to anyone who did not ask.

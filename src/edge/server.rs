@@ -43,6 +43,11 @@ pub struct Bound {
 
 const IN_USE: &str = "it is in use; stop what listens there or change server.listen";
 
+/// Where the process that is to be replaced holds the port under another address: two sockets cannot
+/// have it at once, and the new one must be there before the old one goes.
+const IN_USE_BY_THE_ONE_BEFORE: &str = "the server that is to be replaced listens on this port under another address; keep \
+     server.listen as it is there, or stop that one first";
+
 /// Why an address cannot be listened on.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address}: {reason}")]
@@ -65,6 +70,9 @@ pub fn bind(listen: &Listen, tls: bool, handed: &mut Vec<Handed>) -> Result<Boun
             let socket = match there {
                 Some(there) => TcpListener::from(handed.remove(there).into_socket()),
                 None => TcpListener::bind(address).map_err(|e| match e.kind() {
+                    io::ErrorKind::AddrInUse if holds_port(handed, address.port()) => {
+                        fail(IN_USE_BY_THE_ONE_BEFORE.into())
+                    }
                     io::ErrorKind::AddrInUse => fail(IN_USE.into()),
                     _ => wrong(e),
                 })?,
@@ -92,6 +100,10 @@ pub fn bind(listen: &Listen, tls: bool, handed: &mut Vec<Handed>) -> Result<Boun
             Ok(Bound { asked, url, address, is_unix: true, socket: socket.into() })
         }
     }
+}
+
+fn holds_port(handed: &[Handed], port: u16) -> bool {
+    handed.iter().any(|given| given.address().is_some_and(|address| address.port() == port))
 }
 
 /// Removes the socket file that a killed process left; one that somebody listens on stays.

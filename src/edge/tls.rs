@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use pingora::protocols::Stream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring::{Ticketer, cipher_suite as suite, default_provider, kx_group as group};
 use tokio_rustls::rustls::crypto::{CryptoProvider, SupportedKxGroup};
@@ -14,7 +15,9 @@ use tokio_rustls::rustls::server::{ClientHello, ResolvesServerCert};
 use tokio_rustls::rustls::sign::CertifiedKey;
 use tokio_rustls::rustls::version::{TLS12, TLS13};
 use tokio_rustls::rustls::{Error, InconsistentKeys, ServerConfig, SupportedCipherSuite};
+use tokio_rustls::server::TlsStream;
 
+use super::handshakes::Handshakes;
 use crate::config;
 
 /// What is spoken, by Mozilla's "intermediate" profile: TLS 1.2 and 1.3, and only suites with
@@ -65,6 +68,8 @@ pub enum TlsError {
     Mismatched { certificate: PathBuf, key: PathBuf },
     #[error("server.tls cannot be set up: {0}")]
     Setup(Error),
+    #[error("server.tls: no thread could be started: {0}")]
+    Threads(io::Error),
 }
 
 impl Certificate {
@@ -126,7 +131,8 @@ fn provider() -> CryptoProvider {
 
 /// How the TCP listeners speak TLS, under a certificate that may be replaced while they do.
 pub struct Tls {
-    pub(super) acceptor: TlsAcceptor,
+    acceptor: TlsAcceptor,
+    handshakes: Handshakes,
     shown: Arc<Shown>,
 }
 
@@ -141,9 +147,11 @@ impl ResolvesServerCert for Shown {
 }
 
 impl Tls {
+    /// Shakes hands on so many threads.
+    ///
     /// # Errors
-    /// None that is known: the library judges what stands in this file.
-    pub fn new(certificate: Certificate) -> Result<Self, TlsError> {
+    /// Where a thread cannot be started.
+    pub fn new(certificate: Certificate, threads: usize) -> Result<Self, TlsError> {
         let shown = Arc::new(Shown(ArcSwap::new(certificate.key)));
         let mut config = ServerConfig::builder_with_provider(Arc::new(provider()))
             .with_protocol_versions(&[&TLS13, &TLS12])
@@ -155,7 +163,13 @@ impl Tls {
         // again costs no signature, and this side remembers nothing. Early data stays off, which
         // could be replayed, and a setPoints with it.
         config.ticketer = Ticketer::new().map_err(TlsError::Setup)?;
-        Ok(Tls { acceptor: TlsAcceptor::from(Arc::new(config)), shown })
+        let handshakes = Handshakes::start(threads).map_err(TlsError::Threads)?;
+        Ok(Tls { acceptor: TlsAcceptor::from(Arc::new(config)), handshakes, shown })
+    }
+
+    /// Shakes hands, as far as the peer does. It ends when it is dropped.
+    pub(super) async fn accept(&self, stream: Stream) -> io::Result<TlsStream<Stream>> {
+        self.handshakes.shake(&self.acceptor, stream).await
     }
 
     /// Shows new connections this certificate from here on.

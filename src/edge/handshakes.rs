@@ -1,0 +1,46 @@
+use std::io;
+
+use pingora::protocols::Stream;
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinHandle;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+/// TLS handshakes, on threads of their own. One costs as much as many answers: in a thread that
+/// serves, a crowd that connects at once would stand before every request that comes meanwhile. Here
+/// the kernel shares the cores out between the two.
+pub(super) struct Handshakes(Option<Runtime>);
+
+impl Handshakes {
+    /// # Errors
+    /// Where a thread cannot be started.
+    pub(super) fn start(threads: usize) -> io::Result<Self> {
+        let runtime = Builder::new_multi_thread().worker_threads(threads).thread_name("handshake").build()?;
+        Ok(Handshakes(Some(runtime)))
+    }
+
+    /// Shakes hands. Whoever stops waiting for it has ended it.
+    pub(super) async fn shake(&self, acceptor: &TlsAcceptor, stream: Stream) -> io::Result<TlsStream<Stream>> {
+        let Some(runtime) = &self.0 else { return Err(io::ErrorKind::NotConnected.into()) };
+        let mut task = Ended(runtime.spawn(acceptor.accept(stream)));
+        (&mut task.0).await?
+    }
+}
+
+impl Drop for Handshakes {
+    fn drop(&mut self) {
+        // The process may be dropping it from a task, which must not wait for threads.
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// A task that ends when this is dropped.
+struct Ended<T>(JoinHandle<T>);
+
+impl<T> Drop for Ended<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
