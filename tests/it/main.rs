@@ -55,6 +55,7 @@ mod keys_learned;
 mod keys_learned_fair;
 
 mod handover;
+mod handover_ends;
 mod handover_load;
 mod handover_peers;
 mod postgres_cut_off;
