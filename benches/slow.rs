@@ -1,8 +1,9 @@
 //! What a thousand slow clients cost a good one, and what an idle connection costs in memory: the real
 //! server, started as a child.
 //!
-//! `cargo bench --bench slow` holds them for a minute; `cargo bench --bench slow -- 10` for ten seconds.
-//! Compare lines of one run only, and on a machine that does nothing else.
+//! `cargo bench --bench slow` holds them for a minute; `cargo bench --bench slow -- 10 header` for ten
+//! seconds, and those alone that drip a header. Compare lines of one run only, and on a machine that does
+//! nothing else.
 
 #![expect(
     clippy::unwrap_used,
@@ -30,7 +31,17 @@ const PER_SECOND: u32 = 200;
 
 fn main() {
     let seconds = std::env::args().filter_map(|arg| arg.parse().ok()).next().unwrap_or(60);
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let named = |kind: &Slow| std::env::args().any(|arg| arg.eq_ignore_ascii_case(&format!("{kind:?}")));
+    let kinds: Vec<Slow> = Slow::ALL.into_iter().filter(named).collect();
+    let kinds = if kinds.is_empty() { Slow::ALL.to_vec() } else { kinds };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        // Slow clients have machines of their own: what they compute is not to be in the way of the
+        // good one and the gateway.
+        .on_thread_start(|| rustix::process::setpriority_process(None, 19).unwrap())
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(async {
         eprintln!("memory of an idle connection after one request, {IDLE} of them, KiB:");
         for (what, tls, http_2) in
@@ -38,7 +49,7 @@ fn main() {
         {
             eprintln!("  {what:<18} {:>6.1}", idle(tls, http_2).await);
         }
-        beside(Duration::from_secs(seconds)).await;
+        beside(Duration::from_secs(seconds), &kinds).await;
     });
 }
 
@@ -86,13 +97,13 @@ async fn idle(tls: bool, http_2: bool) -> f64 {
 }
 
 /// A good client without slow ones, with them, and without them again.
-async fn beside(held: Duration) {
+async fn beside(held: Duration, kinds: &[Slow]) {
     let gate = gate().tls().review("7", 1, "Bo", 5, &"x".repeat(8000)).start().await;
     let good = Good::new(&gate);
     good.measure(Duration::from_secs(3)).await; // warms up
     let mut alone = good.measure(held / 2).await;
     let before = gate.resident_kib();
-    let slow = SlowClients::start(&gate, SLOW, Duration::from_millis(500));
+    let slow = SlowClients::start(&gate, kinds, SLOW, Duration::from_millis(500));
     slow.have_come().await;
     let beside = good.measure(held).await;
     let grown = gate.resident_kib().saturating_sub(before);
@@ -104,7 +115,7 @@ async fn beside(held: Duration) {
     eprintln!("a good client at {PER_SECOND} requests a second over TLS, latency in microseconds:");
     let heads = ["p50", "p99", "a second's", "max", "requests", "failed"].map(|head| format!("{head:>10}"));
     eprintln!("  {:<30} {}", "", heads.join(" "));
-    let kinds = format!("beside {SLOW} slow ones of {} kinds", Slow::ALL.len());
+    let kinds = format!("beside {SLOW} slow ones of {} kinds", kinds.len());
     for (what, told) in [("alone, before and after", &alone), (kinds.as_str(), &beside)] {
         let Told { p50, p99, p99_of_a_second, max, requests, failed } = told;
         eprintln!("  {what:<30} {p50:>10} {p99:>10} {p99_of_a_second:>10} {max:>10} {requests:>10} {failed:>10}");

@@ -29,7 +29,7 @@ async fn guarantee_8_slow_clients_of_every_kind_harm_no_good_one_and_leave_nothi
     two.ask(&request).await.is("3");
     let (sockets, before) = (gate.open_sockets(), gate.resident_kib());
 
-    let slow = SlowClients::start(&gate, SLOW, Duration::from_millis(50));
+    let slow = SlowClients::start(&gate, &Slow::ALL, SLOW, Duration::from_millis(50));
     slow.have_come().await;
     let (began, mut asked) = (Instant::now(), 0);
     // Long enough for every deadline but the idle one to have come round.
