@@ -67,6 +67,7 @@ mod serving_refusals;
 mod serving_reload;
 mod slow_clients;
 mod store_faults;
+mod store_refused;
 mod trusted_proxies;
 
 mod commands_check;
