@@ -36,6 +36,7 @@ mod tls_certificates;
 mod cache_stale;
 
 mod guarantee_1_durable;
+mod guarantee_1_kill_nine;
 mod guarantee_2_coherent;
 mod guarantee_2_histories;
 mod guarantee_3_one_question;
@@ -58,6 +59,7 @@ mod handover;
 mod handover_load;
 mod handover_peers;
 mod postgres_cut_off;
+mod postgres_fail_over;
 mod postgres_nodes;
 mod postgres_tls;
 

@@ -114,6 +114,23 @@ async fn guarantee_2_a_write_whose_commit_was_lost_is_20_and_all_nodes_agree_on_
     eventually(ONE_SECOND, "the other node follows", follows).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_connection_that_dies_under_a_read_or_a_write_costs_nobody_an_answer() {
+    let (gate, proxy, _) = behind_proxy().await;
+    // So that the connections are there, as ones at rest that nobody knows to be dead.
+    gate.set_points("bot", "7", 4).await.is("Successfully set 'Ada' points to '4'");
+    gate.get_points("bot", "7").await.is("4");
+    for member in ["8", "9", "10"] {
+        proxy.cut_at(GUILD);
+        gate.get_points("bot", member).await.is("0");
+        assert!(proxy.has_cut());
+        proxy.cut_at(GUILD);
+        gate.set_points("bot", member, 5).await.is(&format!("Successfully set '{member}' points to '5'"));
+        assert!(proxy.has_cut());
+        gate.get_points("bot", member).await.is("5");
+    }
+}
+
 #[tokio::test]
 async fn connections_that_are_used_up_are_21_within_the_deadline() {
     let url = Postgres::shared().database().await;
