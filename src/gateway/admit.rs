@@ -96,6 +96,10 @@ impl Gateway {
             self.stranger(state, head, facts)?;
             return Err(Fault::IncorrectKey);
         };
+        if self.doubt.is_doubted() && matches!(state.keys, KeySource::Store(_)) {
+            facts.key = Some(key.clone());
+            return Err(Fault::Unavailable { retry_after: 1 });
+        }
         let request = self.charge(state, key, operation, facts)?;
         Ok(Admission::Admitted(Admitted { request, taught: None, authorization }))
     }

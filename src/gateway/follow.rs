@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Gateway, State};
+use super::{Gateway, KeySource, State};
 use crate::keys::{Book, Listed};
 use crate::store::{AnyStore, Change, Store, StoreError};
 
@@ -25,6 +25,7 @@ impl Gateway {
             } else {
                 store.stirred().await
             }
+            let asked = self.now();
             match self.ask_what_changed(store, deaf).await {
                 Ok(changes) => {
                     if std::mem::take(&mut deaf) {
@@ -32,14 +33,30 @@ impl Gateway {
                         self.heed(Change::Everything);
                     }
                     changes.into_iter().for_each(|change| self.heed(change));
+                    self.doubt.heard_all(asked, self.now());
                 }
                 Err(error) => {
                     if !std::mem::replace(&mut deaf, true) {
                         tracing::error!(%error, "the store's change feed cannot be read; nothing is answered from memory");
                     }
-                    self.memory.fence().changed_all();
+                    self.hears_nothing();
                 }
             }
+        }
+    }
+
+    /// What is held is in doubt: answers at once, and keys after a while, unless they can be read anew.
+    fn hears_nothing(&self) {
+        self.memory.fence().changed_all();
+        if matches!(self.state().keys, KeySource::Store(_)) {
+            self.book_is_old.notify_one();
+            self.doubt_book();
+        }
+    }
+
+    fn doubt_book(&self) {
+        if self.doubt.grows(self.now()) {
+            tracing::error!("the store's keys can be neither heard of nor read; none of them is let in");
         }
     }
 
@@ -50,7 +67,7 @@ impl Gateway {
             tokio::select! {
                 biased;
                 heard = &mut changes => return heard,
-                () = tokio::time::sleep(AGAIN), if deaf => self.memory.fence().changed_all(),
+                () = tokio::time::sleep(AGAIN), if deaf => self.hears_nothing(),
             }
         }
     }
@@ -61,15 +78,18 @@ impl Gateway {
         loop {
             self.book_is_old.notified().await;
             let keys = self.state().keys.clone();
+            let (changes, asked) = (self.doubt.changes(), self.now());
             match keys.list().await {
                 Ok(listed) => {
                     failing = false;
                     self.take_book(listed);
+                    self.doubt.book_taken(changes, asked, self.now());
                 }
                 Err(error) => {
                     if !std::mem::replace(&mut failing, true) {
                         tracing::error!(error, "the keys could not be read from the store; trying again");
                     }
+                    self.doubt_book();
                     tokio::time::sleep(AGAIN).await;
                     self.book_is_old.notify_one();
                 }
@@ -79,13 +99,18 @@ impl Gateway {
 
     fn heed(&self, change: Change) {
         match change {
-            Change::Directory => self.book_is_old.notify_one(),
+            Change::Directory => self.book_changed(),
             Change::Member(member) => self.memory.fence().changed(member),
             Change::Everything => {
                 self.memory.fence().changed_all();
-                self.book_is_old.notify_one();
+                self.book_changed();
             }
         }
+    }
+
+    fn book_changed(&self) {
+        self.doubt.book_changed();
+        self.book_is_old.notify_one();
     }
 
     /// Puts a new book of keys in force; the budgets used up stay used up.

@@ -4,6 +4,7 @@
 mod admit;
 mod ask;
 mod beside;
+mod doubt;
 mod follow;
 mod notes;
 mod prove;
@@ -25,6 +26,7 @@ use std::sync::Arc;
 use admit::{Admission, Admitted};
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use beside::Beside;
+use doubt::Doubt;
 use futures_util::FutureExt;
 use parking_lot::Mutex;
 use prove::Asked;
@@ -56,6 +58,8 @@ pub struct Gateway {
     changing: Mutex<()>,
     /// The book may be older than the store; the follower reads it again at its next look.
     book_is_old: Notify,
+    /// Whether the book is too old to go by.
+    doubt: Doubt,
     decisions: Option<Arc<DecisionLog>>,
     /// Held while the day's counts are written down.
     noting: tokio::sync::Mutex<()>,
@@ -123,12 +127,14 @@ pub trait Body: Send {
 impl Gateway {
     /// A gateway that records what limits decide in `decisions`, if anywhere.
     pub fn new(clock: Clock, state: State, decisions: Option<Arc<DecisionLog>>) -> Self {
+        let now = clock.now();
         Gateway {
             clock,
             memory: Memory::new(state.config.cache.max_size),
             state: ArcSwap::from_pointee(state),
             changing: Mutex::new(()),
             book_is_old: Notify::new(),
+            doubt: Doubt::none(now),
             decisions,
             noting: tokio::sync::Mutex::new(()),
             beside: ArcSwapOption::empty(),

@@ -64,7 +64,7 @@ pub enum Standing {
     Missing,
     /// An older version's; the next command that opens it brings it up to date.
     Older,
-    /// This version's, or a newer one's, whose opening is refused.
+    /// This version's.
     Usable,
 }
 

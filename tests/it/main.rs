@@ -36,6 +36,7 @@ mod tls_certificates;
 mod cache_stale;
 
 mod guarantee_1_durable;
+mod guarantee_1_kill_nine;
 mod guarantee_2_coherent;
 mod guarantee_2_histories;
 mod guarantee_3_one_question;
@@ -59,6 +60,7 @@ mod handover_ends;
 mod handover_load;
 mod handover_peers;
 mod postgres_cut_off;
+mod postgres_fail_over;
 mod postgres_nodes;
 mod postgres_tls;
 
@@ -68,6 +70,7 @@ mod serving_refusals;
 mod serving_reload;
 mod slow_clients;
 mod store_faults;
+mod store_refused;
 mod trusted_proxies;
 
 mod commands_check;

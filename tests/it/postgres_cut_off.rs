@@ -92,6 +92,39 @@ async fn guarantee_2_a_node_that_cannot_hear_the_others_answers_nothing_old_from
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn guarantee_7_a_node_that_can_neither_hear_of_keys_nor_read_them_lets_none_in_before_an_http_origin_either() {
+    let server = Postgres::shared();
+    let (url, proxy) = (server.database().await, Proxy::to(server.port()).await);
+    let gate = TestGateway::before_http().keys_in_store().store(&proxy.of(&url, server.port()));
+    let gate = gate.key("bot").key("other").points("7", 3).points("8", 4).start().await;
+    let other = gate.node(&url).await;
+    for key in ["bot", "other"] {
+        gate.get_points(key, "7").await.is("3");
+    }
+    // Deaf alone is not enough: what it cannot hear of it reads.
+    proxy.hold(Holds::Listeners);
+    let said = async || gate.stderr().contains("change feed cannot be read");
+    eventually(PATIENCE, "the loss of the feed is said", said).await;
+    gate.get_points("bot", "7").await.is("3");
+    let id = other.key_id("bot");
+    proxy.hold(Holds::Everything);
+    other.run(&["key", "revoke", &id]).done();
+    eventually(ONE_SECOND, "21", async || is_down(&gate.get_points("bot", "7").await)).await;
+    eventually(ONE_SECOND, "02", async || other.get_points("bot", "7").await.code() == Some(2)).await;
+    let asked = gate.origin().seen().len();
+    assert!(is_down(&gate.get_points("other", "8").await) && is_down(&gate.set_points("other", "8", 5).await));
+    assert_eq!(gate.origin().seen().len(), asked, "the origin was asked");
+    proxy.hold(Holds::Nothing);
+    let refused = async || {
+        let answer = gate.get_points("bot", "7").await;
+        assert!(is_down(&answer) || answer.code() == Some(2), "{answer:#?}");
+        answer.code() == Some(2)
+    };
+    eventually(PATIENCE, "02, and no answer before", refused).await;
+    eventually(PATIENCE, "the other key works again", async || gate.get_points("other", "8").await.body == "4").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn guarantee_2_a_write_whose_commit_was_lost_is_20_and_all_nodes_agree_on_what_became_of_it() {
     let (gate, proxy, url) = behind_proxy().await;
     let other = gate.node(&url).await;
@@ -112,6 +145,23 @@ async fn guarantee_2_a_write_whose_commit_was_lost_is_20_and_all_nodes_agree_on_
     gate.set_points("bot", "7", 5).await.is("Successfully set 'Ada' points to '5'");
     let follows = async || other.get_points("bot", "7").await.body == "5";
     eventually(ONE_SECOND, "the other node follows", follows).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_connection_that_dies_under_a_read_or_a_write_costs_nobody_an_answer() {
+    let (gate, proxy, _) = behind_proxy().await;
+    // So that the connections are there, as ones at rest that nobody knows to be dead.
+    gate.set_points("bot", "7", 4).await.is("Successfully set 'Ada' points to '4'");
+    gate.get_points("bot", "7").await.is("4");
+    for member in ["8", "9", "10"] {
+        proxy.cut_at(GUILD);
+        gate.get_points("bot", member).await.is("0");
+        assert!(proxy.has_cut());
+        proxy.cut_at(GUILD);
+        gate.set_points("bot", member, 5).await.is(&format!("Successfully set '{member}' points to '5'"));
+        assert!(proxy.has_cut());
+        gate.get_points("bot", member).await.is("5");
+    }
 }
 
 #[tokio::test]

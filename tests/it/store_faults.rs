@@ -19,14 +19,27 @@ fn small_disk() -> Vec<&'static str> {
 /// Every call that Debian's libfiu can fail goes through it; it is told which by `fiu`.
 const FAULTY_CALLS: [&str; 4] = ["fiu-run", "-x", "-f", "fiu"];
 
-/// Has the server's calls of this name fail with this error number, or succeed again.
-fn fiu(gate: &TestGateway, call: &str, errno: Option<i32>) {
-    let order = match errno {
-        Some(errno) => format!("enable name={call},failinfo={errno}"),
-        None => format!("disable name={call}"),
-    };
+/// By which SQLite has what it wrote on disk: which of the two depends on how it was built.
+const SYNCS: [&str; 2] = ["posix/io/sync/fsync", "posix/io/sync/fdatasync"];
+
+const WRITES: [&str; 1] = ["posix/io/rw/pwrite"];
+
+const EIO: i32 = 5;
+const ENOSPC: i32 = 28;
+
+/// Has the server's calls of these names fail with this error number, or succeed again.
+fn fiu(gate: &TestGateway, calls: &[&str], errno: Option<i32>) {
+    for call in calls {
+        match errno {
+            Some(errno) => fiu_order(gate, &format!("enable name={call},failinfo={errno}")),
+            None => fiu_order(gate, &format!("disable name={call}")),
+        }
+    }
+}
+
+fn fiu_order(gate: &TestGateway, order: &str) {
     let pid = gate.process_id().to_string();
-    let told = Command::new("fiu-ctrl").arg("-f").arg(gate.world().path("fiu")).args(["-c", &order, &pid]).output();
+    let told = Command::new("fiu-ctrl").arg("-f").arg(gate.world().path("fiu")).args(["-c", order, &pid]).output();
     let told = told.unwrap();
     assert!(told.status.success() && told.stdout.is_empty(), "{told:?}");
 }
@@ -84,30 +97,23 @@ async fn guarantee_1_a_full_disk_refuses_writes_answers_reads_and_heals_when_the
 
 #[tokio::test]
 async fn guarantee_1_while_syncs_or_writes_fail_nothing_is_acknowledged_and_afterwards_all_goes_on() {
-    const EIO: i32 = 5;
-    const ENOSPC: i32 = 28;
     let mut gate = TestGateway::builder().key("bot").launched_by(&FAULTY_CALLS).start().await;
     let mut member = 0;
-    for (call, errno) in [
-        ("posix/io/sync/fsync", EIO),
-        ("posix/io/rw/pwrite", EIO),
-        ("posix/io/rw/pwrite", ENOSPC),
-        ("posix/io/sync/fsync", EIO),
-    ] {
+    for (calls, errno) in [(&SYNCS[..], EIO), (&WRITES, EIO), (&WRITES, ENOSPC), (&SYNCS, EIO)] {
         member += 1;
         gate.set_points("bot", &member.to_string(), 1).await.is(&format!("Successfully set '{member}' points to '1'"));
-        fiu(&gate, call, Some(errno));
+        fiu(&gate, calls, Some(errno));
         for amount in [2, 3] {
             gate.set_points("bot", &member.to_string(), amount).await.is_unavailable();
         }
         gate.get_points("bot", &member.to_string()).await.is("1");
         gate.get_points("bot", "7777").await.is("0");
-        fiu(&gate, call, None);
+        fiu(&gate, calls, None);
         gate.set_points("bot", &member.to_string(), 4).await.is(&format!("Successfully set '{member}' points to '4'"));
         gate.get_points("bot", &member.to_string()).await.is("4");
     }
     // Amid a failure it dies: what it acknowledged is there.
-    fiu(&gate, "posix/io/sync/fsync", Some(EIO));
+    fiu(&gate, &SYNCS, Some(EIO));
     gate.set_points("bot", "1", 9).await.is_unavailable();
     gate.restart_after_kill().await;
     for member in 2..=member {
@@ -116,4 +122,53 @@ async fn guarantee_1_while_syncs_or_writes_fail_nothing_is_acknowledged_and_afte
     let one = gate.get_points("bot", "1").await;
     assert!(["4", "9"].contains(&&*one.body), "there whole or not at all: {one:#?}");
     gate.run(&["store", "verify"]).done();
+}
+
+/// Sets member 7's points to `amount` or one more while one sync fails, and is refused.
+async fn refused_by_one_failed_sync(gate: &TestGateway, amount: i64) -> i64 {
+    for (amount, call) in (amount..).zip(SYNCS) {
+        fiu_order(gate, &format!("enable name={call},failinfo={EIO},onetime"));
+        let answer = gate.set_points("bot", "7", amount).await;
+        if answer.status != 200 {
+            answer.is_unavailable();
+            return amount;
+        }
+        fiu(gate, &[call], None); // the other one is in use
+    }
+    panic!("no sync was made");
+}
+
+#[tokio::test]
+async fn guarantee_1_after_one_failed_sync_the_store_is_opened_anew_and_what_was_refused_never_comes_back() {
+    let mut gate = TestGateway::builder().key("bot").launched_by(&FAULTY_CALLS).start().await;
+    for round in 1..=3 {
+        gate.set_points("bot", "8", round).await.is(&format!("Successfully set '8' points to '{round}'"));
+        let refused = refused_by_one_failed_sync(&gate, round * 10).await;
+        let said = async || gate.stderr().contains("the store was opened anew");
+        eventually(PATIENCE, "that it was opened anew is said", said).await;
+        let before = gate.get_points("bot", "7").await;
+        assert_ne!(before.body, refused.to_string());
+        if round == 3 {
+            gate.set_points("bot", "9", 5).await.is("Successfully set '9' points to '5'");
+        }
+        // The refused write was whole in the file when its sync failed, and a start reads what is there.
+        gate.restart_after_kill().await;
+        gate.get_points("bot", "7").await.is(&before.body);
+        gate.get_points("bot", "8").await.is(&round.to_string());
+        gate.run(&["store", "verify"]).done();
+    }
+    gate.get_points("bot", "9").await.is("5");
+}
+
+#[tokio::test]
+async fn guarantee_1_a_start_that_cannot_settle_what_a_crash_left_is_refused() {
+    let mut gate = TestGateway::builder().key("bot").start().await;
+    gate.set_points("bot", "7", 5).await.is("Successfully set '7' points to '5'");
+    gate.process().kill_hard();
+    assert!(!gate.world().read("guildgate.db-wal").is_empty());
+    let fail = SYNCS.map(|call| format!("enable name={call},failinfo={EIO}"));
+    let failing = ["fiu-run", "-x", "-c", &fail[0], "-c", &fail[1]];
+    gate.world().run_by(&failing, &["serve"]).failed(1).names(&["guildgate.db", "disk I/O error"]);
+    gate.restart_after_kill().await;
+    gate.get_points("bot", "7").await.is("5");
 }

@@ -41,8 +41,7 @@ const READ_AT_ONCE: i64 = 2048;
 const SINCE: &str = "SELECT seq, node, kind, CASE WHEN seq > $1 THEN members END FROM change \
     WHERE seq >= $1 ORDER BY seq DESC LIMIT $2";
 
-/// The newest change.
-pub(super) const NEWEST: &str = "SELECT seq, node FROM change ORDER BY seq DESC LIMIT 1";
+const NEWEST: &str = "SELECT seq, node FROM change ORDER BY seq DESC LIMIT 1";
 
 /// A change's number, and who made it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +64,9 @@ struct Ear {
     line: Line,
     /// The newest change read; `None`: there has been none.
     last: Option<Newest>,
+    /// The connection is not the one on which `last` was read. Behind another there may be another server,
+    /// whose numbers are its own: a standby that took over without the last commits gives them anew.
+    moved: bool,
 }
 
 #[derive(Debug)]
@@ -83,7 +85,7 @@ impl Feed {
         client: ClientWrapper,
         last: Option<Newest>,
     ) -> Self {
-        Feed { dialer, node, noticed, ear: Mutex::new(Ear { line: Line::Up(client), last }) }
+        Feed { dialer, node, noticed, ear: Mutex::new(Ear { line: Line::Up(client), last, moved: false }) }
     }
 
     /// Until a notice comes, or it is time to look in any case.
@@ -95,8 +97,8 @@ impl Feed {
     pub(super) async fn changes(&self) -> Result<Vec<Change>, StoreError> {
         let mut ear = self.ear.lock().await;
         let place = self.dialer.place();
-        let client = self.connected(&mut ear.line).await.map_err(|e| e.told(place))?;
-        match self.look(&client, &mut ear.last).await {
+        let client = self.connected(&mut ear).await.map_err(|e| e.told(place))?;
+        match self.look(&client, &mut ear).await {
             Ok(changes) => {
                 ear.line = Line::Up(client);
                 Ok(changes)
@@ -106,11 +108,12 @@ impl Feed {
     }
 
     /// Takes the connection out, making it if need be: what goes wrong leaves none behind.
-    async fn connected(&self, line: &mut Line) -> Result<ClientWrapper, Trouble> {
-        let mut dialing = match std::mem::replace(line, Line::Down) {
+    async fn connected(&self, ear: &mut Ear) -> Result<ClientWrapper, Trouble> {
+        let mut dialing = match std::mem::replace(&mut ear.line, Line::Down) {
             Line::Up(client) if !client.is_closed() => return Ok(client),
             Line::Dialing(dialing) => dialing,
             Line::Up(_) | Line::Down => {
+                ear.moved = true;
                 let (dialer, noticed) = (self.dialer.clone(), self.noticed.clone());
                 self.dialer.home().spawn(async move {
                     let until = Instant::now() + DIAL;
@@ -124,21 +127,26 @@ impl Feed {
             Ok(Ok(dialed)) => dialed,
             Ok(Err(_)) => Err(Trouble::Late), // the store is being dropped
             Err(_) => {
-                *line = Line::Dialing(dialing);
+                ear.line = Line::Dialing(dialing);
                 Err(Trouble::Late)
             }
         }
     }
 
-    async fn look(&self, client: &ClientWrapper, last: &mut Option<Newest>) -> Result<Vec<Change>, Trouble> {
+    async fn look(&self, client: &ClientWrapper, ear: &mut Ear) -> Result<Vec<Change>, Trouble> {
         let until = Instant::now() + ANSWER;
+        if ear.moved {
+            ear.last = newest(client, until).await?;
+            ear.moved = false;
+            return Ok(Marks::default().told(true));
+        }
+        let last = &mut ear.last;
         let from = last.map_or(0, |last| last.seq);
         let found = rows(client, until, SINCE, &[&from, &READ_AT_ONCE]).await?;
         let (Some(first), Some(end)) = (found.first(), found.last()) else {
             let Some(_) = last else { return Ok(Vec::new()) };
             // The newest row is never pruned: the store was put back to an earlier state.
-            let found = rows(client, until, NEWEST, &[]).await?;
-            *last = found.first().map(Newest::of).transpose().map_err(Trouble::Own)?;
+            *last = newest(client, until).await?;
             return Ok(Marks::default().told(true));
         };
         let (newest, oldest) = (Newest::of(first).map_err(Trouble::Own)?, Newest::of(end).map_err(Trouble::Own)?);
@@ -158,8 +166,14 @@ impl Feed {
     }
 }
 
+/// The newest change there is.
+pub(super) async fn newest(client: &ClientWrapper, until: Instant) -> Result<Option<Newest>, Trouble> {
+    let found = rows(client, until, NEWEST, &[]).await?;
+    found.first().map(Newest::of).transpose().map_err(Trouble::Own)
+}
+
 impl Newest {
-    pub(super) fn of(row: &Row) -> Result<Self, StoreError> {
+    fn of(row: &Row) -> Result<Self, StoreError> {
         Ok(Newest { seq: column(row, 0)?, node: column(row, 1)? })
     }
 }

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::column;
 use super::connect::{Dialer, SCHEMA};
 use super::failure::{Trouble, line};
-use super::feed::{NEWEST, Newest};
+use super::feed::{self, Newest};
 use super::pool::{batch, rows};
 use super::transaction::CHANNEL;
 use crate::store::{Standing, StoreError};
@@ -56,8 +56,7 @@ pub(super) async fn prepare(
     let done =
         format!("SELECT pg_advisory_unlock({LOCK}); RESET lock_timeout; RESET statement_timeout; LISTEN {CHANNEL}");
     batch(&client, until, &done).await.map_err(told)?;
-    let newest = rows(&client, until, NEWEST, &[]).await.map_err(told)?;
-    let newest = newest.first().map(Newest::of).transpose()?;
+    let newest = feed::newest(&client, until).await.map_err(told)?;
     Ok((client, newest))
 }
 

@@ -69,7 +69,7 @@ impl Identity {
 pub(super) fn prepare(path: &Path) -> Result<Identity, StoreError> {
     let folder = folder_of(path);
     let _alone = lock_folder(&folder, path)?;
-    create(path, &folder)?;
+    create(path)?;
     let meta = fs::metadata(path).map_err(|e| failed(path, &e))?;
     // Said from the mode and not from a failed write, since root may write to anything.
     if meta.permissions().readonly() {
@@ -85,7 +85,7 @@ pub(super) fn prepare(path: &Path) -> Result<Identity, StoreError> {
     let owner = refuse_foreign(&conn, path)?;
     refuse_torn(&conn, path, meta.len())?;
     if owner == Owner::Nobody {
-        conn.pragma_update(None, "application_id", APPLICATION_ID).map_err(|e| failure::of(path, &e))?;
+        sign(&conn).map_err(|e| failure::of(path, &e))?;
     }
     let mode: String = conn
         .pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))
@@ -97,8 +97,27 @@ pub(super) fn prepare(path: &Path) -> Result<Identity, StoreError> {
         )));
     }
     conn.pragma_update(None, "synchronous", "FULL").map_err(|e| failure::of(path, &e))?;
+    settle(&conn).map_err(|e| failure::of(path, &e))?;
     migrate(&mut conn, path)?;
     Identity::of(path).map_err(|e| failed(path, &e))
+}
+
+/// Writes what a crash left in the WAL into the file. Where an fsync failed before the crash, the kernel
+/// may hold such frames in memory only and call them written; what is acknowledged after them would be
+/// behind a gap if the power failed. Beside other processes it is not tried for long: there was no crash,
+/// or they have settled it.
+fn settle(conn: &Connection) -> rusqlite::Result<()> {
+    conn.busy_timeout(Duration::ZERO)?;
+    // The first holds nobody up, and leaves little to the second, behind which writes wait.
+    for mode in ["PASSIVE", "TRUNCATE"] {
+        conn.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |_| Ok(()))?;
+    }
+    conn.busy_timeout(OPENING_BUSY)
+}
+
+/// Says in the file whose it is. It writes its first page, whatever is there.
+pub(super) fn sign(conn: &Connection) -> rusqlite::Result<()> {
+    conn.pragma_update(None, "application_id", APPLICATION_ID)
 }
 
 /// Whose a file is, as it says itself.
@@ -217,10 +236,17 @@ fn lock_folder(folder: &Path, path: &Path) -> Result<File, StoreError> {
     }
 }
 
-fn create(path: &Path, folder: &Path) -> Result<(), StoreError> {
+/// Has the names of what lies beside a store on disk, and its own.
+pub(super) fn sync_folder(path: &Path) -> Result<(), StoreError> {
+    // SQLite's files are beside the file itself, not beside a link to it.
+    let folder = fs::canonicalize(path).map(|file| folder_of(&file)).map_err(|e| failed(path, &e))?;
+    File::open(&folder).and_then(|handle| handle.sync_all()).map_err(|e| failed(&folder, &e))
+}
+
+fn create(path: &Path) -> Result<(), StoreError> {
     // -wal and -shm get the mode of the file itself, from SQLite.
     match OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(path) {
-        Ok(_) => File::open(folder).and_then(|f| f.sync_all()).map_err(|e| failed(folder, &e)),
+        Ok(_) => sync_folder(path),
         Err(e) if e.kind() == ErrorKind::AlreadyExists => match fs::metadata(path) {
             Ok(meta) if meta.is_file() => Ok(()),
             Ok(meta) if meta.is_dir() => {
@@ -244,9 +270,16 @@ fn failed(path: &Path, error: &io::Error) -> StoreError {
 }
 
 fn migrate(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
-    let runner = embedded::migrations::runner();
-    let newest = newest_schema();
-    let found = schema_version(conn).map_err(|e| failure::of(path, &e))?;
+    if has_our_schema(conn, path)? {
+        return Ok(());
+    }
+    let run = embedded::migrations::runner().set_grouped(true).run(conn);
+    run.map(drop).map_err(|e| StoreError::Failed(format!("{} could not be brought up to date: {e}", path.display())))
+}
+
+/// Whether the store's schema is this version's, and not an older one; a newer one is refused.
+fn has_our_schema(conn: &Connection, path: &Path) -> Result<bool, StoreError> {
+    let (found, newest) = (schema_version(conn).map_err(|e| failure::of(path, &e))?, newest_schema());
     if found > newest {
         return Err(StoreError::Failed(format!(
             "{} was written by a newer Guildgate (its schema is {found}, this one knows {newest}); run that version or \
@@ -254,17 +287,20 @@ fn migrate(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
             path.display()
         )));
     }
-    if found == newest {
-        return Ok(());
-    }
-    let run = runner.set_grouped(true).run(conn);
-    run.map(drop).map_err(|e| StoreError::Failed(format!("{} could not be brought up to date: {e}", path.display())))
+    Ok(found == newest)
 }
 
-/// Whether the store at `path` has this version's schema. Nothing is changed by looking.
+/// Whether the store at `path` has this version's schema; what is no store that this version can use is
+/// refused. Nothing is changed by looking.
 pub(super) fn is_up_to_date(path: &Path) -> Result<bool, StoreError> {
-    let found = || schema_version(&readable(path, OPENING_BUSY)?);
-    Ok(found().map_err(|e| failure::of(path, &e))? >= newest_schema())
+    let there = fs::metadata(path).map_err(|e| failed(path, &e))?;
+    if !there.is_file() {
+        return Err(StoreError::Failed(format!("{} is not a file; name a file for the store", path.display())));
+    }
+    let conn = readable(path, OPENING_BUSY).map_err(|e| failure::of(path, &e))?;
+    refuse_foreign(&conn, path)?;
+    refuse_torn(&conn, path, there.len())?;
+    has_our_schema(&conn, path)
 }
 
 /// The number of the schema that this version writes.

@@ -202,8 +202,8 @@ struct Desk {
     plan: Plan,
     clock: Clock,
     jobs: Receiver<Box<dyn Job>>,
-    /// `None` after a failure: opened anew before anything is written again, since after a failed
-    /// fsync this connection's idea of what is on disk is worth nothing.
+    /// `None` after a failure, until the store could be opened anew ([`renewed`]): nothing is
+    /// acknowledged before.
     conn: Option<Connection>,
 }
 
@@ -234,6 +234,8 @@ impl Desk {
                 // Who came meanwhile waits along, each until a deadline of its own.
                 Err(Trouble::Locked) => group.extend(self.jobs.try_iter().take(GROUP - group.len())),
                 Err(Trouble::Failed(line)) => {
+                    // Before the answers, so that what is refused stays undone whatever comes next.
+                    self.conn = renewed(&self.plan, LOCK_SLICE).ok();
                     return group.drain(..).for_each(|job| job.answer(Some(StoreError::Failed(line.clone()))));
                 }
             }
@@ -265,7 +267,7 @@ impl Desk {
         self.plan.identity.check(&self.plan.path).map_err(|e| Trouble::Failed(e.to_string()))?;
         let mut conn = match self.conn.take() {
             Some(conn) => conn,
-            None => open::writable(&self.plan.path).map_err(told)?,
+            None => renewed(&self.plan, wait)?,
         };
         let result = conn.busy_timeout(wait).map_err(told).and_then(|()| transact(&mut conn, group, &self.plan));
         // A connection that failed is dropped here.
@@ -287,6 +289,24 @@ impl Trouble {
     fn of(path: &Path, error: &rusqlite::Error) -> Self {
         if failure::is_busy(error) { Trouble::Locked } else { Trouble::Failed(failure::line(path, error)) }
     }
+}
+
+/// Opens the store anew after a failure. A commit whose fsync failed may lie in the WAL, whole: nobody
+/// reads it there, but a start after a crash would. So a commit of our own is put in its place, whose
+/// fsync is one of pages just written; that of what the kernel gave up before would succeed, and mean
+/// nothing. What was committed earlier was synced then, and stands before it.
+fn renewed(plan: &Plan, wait: Duration) -> Result<Connection, Trouble> {
+    let told = |e| Trouble::of(&plan.path, &e);
+    plan.identity.check(&plan.path).map_err(|e| Trouble::Failed(e.to_string()))?;
+    let mut conn = open::writable(&plan.path).map_err(told)?;
+    conn.busy_timeout(wait).map_err(told)?;
+    let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(told)?;
+    open::sign(&tx).map_err(told)?;
+    // SQLite syncs the folder that has the WAL's name in it, but passes over that failing.
+    open::sync_folder(&plan.path).map_err(|e| Trouble::Failed(e.to_string()))?;
+    tx.commit().map_err(|e| Trouble::Failed(failure::line(&plan.path, &e)))?;
+    tracing::info!("the store was opened anew after a write failed");
+    Ok(conn)
 }
 
 fn transact(conn: &mut Connection, group: &mut Group, plan: &Plan) -> Result<(), Trouble> {

@@ -10,8 +10,14 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use tokio_postgres::{Client, NoTls};
+
+/// How long what is left of a killed server may take to go.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Ports tried: another process may take one between its choice and its use.
 const TRIES: usize = 5;
@@ -39,8 +45,8 @@ impl Postgres {
         Postgres::start_with(settings, &[])
     }
 
-    /// As [`Postgres::start`], with files that the settings name, in the folder of the server's data.
-    pub fn start_with(settings: &[&str], files: &[(&str, &str)]) -> Postgres {
+    /// A folder for a server to be, which goes when the test process ends, whatever that dies of.
+    fn in_a_folder() -> Postgres {
         let folder = tempfile::Builder::new().prefix("guildgate-pg-").tempdir().unwrap().keep();
         if let Some((user, group)) = other_user() {
             chown(&folder, Some(user), Some(group)).unwrap();
@@ -50,7 +56,12 @@ impl Postgres {
         let mut watch = Command::new("/bin/sh");
         watch.args(["-c", WATCH, "watch"]).arg(stop.get_program()).args(stop.get_args()).env("FOLDER", &folder);
         let watch = watch.current_dir("/").process_group(0).stdin(Stdio::piped()).spawn().unwrap();
-        let mut server = Postgres { folder, port: 0, watch };
+        Postgres { folder, port: 0, watch }
+    }
+
+    /// As [`Postgres::start`], with files that the settings name, in the folder of the server's data.
+    pub fn start_with(settings: &[&str], files: &[(&str, &str)]) -> Postgres {
+        let mut server = Postgres::in_a_folder();
         let mut init = program("initdb");
         init.args(["--no-sync", "--auth=trust", "--username=guildgate", "--encoding=UTF8", "--locale=C", "-D"]);
         ran(init.arg(server.folder.join("data"))).unwrap();
@@ -67,13 +78,60 @@ impl Postgres {
                 chown(&file, Some(user), Some(group)).unwrap();
             }
         }
+        server.listen();
+        server
+    }
+
+    /// Starts the server on a port that is free.
+    fn listen(&mut self) {
         for _ in 0..TRIES {
-            server.port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
-            if server.resume().is_ok() {
-                return server;
+            self.port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
+            if self.resume().is_ok() {
+                return;
             }
         }
-        panic!("PostgreSQL does not start: {}", fs::read_to_string(server.folder.join("log")).unwrap_or_default());
+        panic!("PostgreSQL does not start: {}", fs::read_to_string(self.folder.join("log")).unwrap_or_default());
+    }
+
+    /// A standby of this server's, which has caught up so far and follows from now on.
+    pub fn standby(&self) -> Postgres {
+        let mut standby = Postgres::in_a_folder();
+        let mut copy = program("pg_basebackup");
+        copy.args(["--host=127.0.0.1", "--username=guildgate", "--checkpoint=fast", "--no-sync"]);
+        copy.args(["--wal-method=stream", "--write-recovery-conf", &format!("--port={}", self.port), "-D"]);
+        ran(copy.arg(standby.folder.join("data"))).unwrap();
+        let socket = format!("unix_socket_directories = '{}'\n", standby.folder.display());
+        let config = standby.folder.join("data/postgresql.conf");
+        OpenOptions::new().append(true).open(config).unwrap().write_all(socket.as_bytes()).unwrap();
+        standby.listen();
+        standby
+    }
+
+    /// Has a standby take writes, and waits until it does.
+    pub fn promote(&self) {
+        ran(program("pg_ctl").args(["promote", "-w", "-D"]).arg(self.folder.join("data"))).unwrap();
+    }
+
+    /// Starts a standby that was stopped as a server of its own, with what it has.
+    pub fn stand_alone(&self) {
+        fs::remove_file(self.folder.join("data/standby.signal")).unwrap();
+        self.resume().unwrap();
+    }
+
+    /// SIGKILL to the server's first process; the others end when they notice.
+    pub fn kill(&self) {
+        let file = fs::read_to_string(self.folder.join("data/postmaster.pid")).unwrap();
+        let id = file.lines().next().unwrap().parse().unwrap();
+        kill(Pid::from_raw(id), Signal::SIGKILL).unwrap();
+    }
+
+    /// Starts the server that was killed. What is left of it may take a while to go, and is waited for.
+    pub fn recover(&self) {
+        let end = Instant::now() + PATIENCE;
+        while let Err(why) = self.resume() {
+            assert!(Instant::now() < end, "{why}");
+            std::thread::sleep(Duration::from_millis(20)); // between two tries
+        }
     }
 
     /// Stops the server, at once or in good order, and waits until it has stopped.

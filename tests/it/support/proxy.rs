@@ -1,11 +1,11 @@
 use std::net::Ipv4Addr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
 /// Stands between a gateway and PostgreSQL, and lets nothing through while it is told so. Connections stay open then,
@@ -13,8 +13,14 @@ use tokio::task::JoinHandle;
 pub struct Proxy {
     port: u16,
     holds: watch::Sender<Holds>,
+    /// The port of the server behind it.
+    leads: watch::Sender<u16>,
+    cuts: Cuts,
     task: JoinHandle<()>,
 }
+
+/// What ends the next connection on which it is said.
+type Cuts = Arc<Mutex<Option<&'static str>>>;
 
 /// What a proxy does not let through.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -33,19 +39,17 @@ impl Proxy {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let own = listener.local_addr().unwrap().port();
         let (holds, told) = watch::channel(Holds::Nothing);
-        let task = tokio::spawn(async move {
-            while let Ok((here, _)) = listener.accept().await {
-                let told = told.clone();
-                tokio::spawn(async move {
-                    let Ok(there) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await else { return };
-                    let ((read, write), (read_back, write_back)) = (here.into_split(), there.into_split());
-                    let listens = Arc::new(AtomicBool::new(false));
-                    tokio::spawn(pump(read, write_back, told.clone(), listens.clone()));
-                    pump(read_back, write, told, listens).await;
-                });
+        let (leads, led) = watch::channel(port);
+        let cuts = Cuts::default();
+        let task = tokio::spawn({
+            let cuts = cuts.clone();
+            async move {
+                while let Ok((here, _)) = listener.accept().await {
+                    tokio::spawn(connect(here, led.clone(), told.clone(), cuts.clone()));
+                }
             }
         });
-        Proxy { port: own, holds, task }
+        Proxy { port: own, holds, leads, cuts, task }
     }
 
     /// The URL of what is behind this proxy at `url`.
@@ -56,6 +60,21 @@ impl Proxy {
     pub fn hold(&self, what: Holds) {
         self.holds.send(what).unwrap();
     }
+
+    /// Ends every connection, and leads new ones to this port: another server has the address now.
+    pub fn lead_to(&self, port: u16) {
+        self.leads.send(port).unwrap();
+    }
+
+    /// Ends the connection on which this is said next, and lets nothing of it through.
+    pub fn cut_at(&self, word: &'static str) {
+        *self.cuts.lock().unwrap() = Some(word);
+    }
+
+    /// Whether the connection was ended that [`Proxy::cut_at`] meant.
+    pub fn has_cut(&self) -> bool {
+        self.cuts.lock().unwrap().is_none()
+    }
 }
 
 impl Drop for Proxy {
@@ -64,18 +83,42 @@ impl Drop for Proxy {
     }
 }
 
+async fn connect(here: TcpStream, mut led: watch::Receiver<u16>, told: watch::Receiver<Holds>, cuts: Cuts) {
+    let port = *led.borrow_and_update();
+    let Ok(there) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await else { return };
+    let ((read, write), (read_back, write_back)) = (here.into_split(), there.into_split());
+    let (listens, cut) = (AtomicBool::new(false), Notify::new());
+    let both = async {
+        tokio::join!(
+            pump(read, write_back, told.clone(), &listens, &cuts, &cut),
+            pump(read_back, write, told.clone(), &listens, &cuts, &cut)
+        )
+    };
+    tokio::select! {
+        _ = both => {}
+        _ = led.changed() => {}
+        () = cut.notified() => {}
+    }
+}
+
 async fn pump(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
     mut holds: watch::Receiver<Holds>,
-    listens: Arc<AtomicBool>,
+    listens: &AtomicBool,
+    cuts: &Cuts,
+    cut: &Notify,
 ) {
     let mut chunk = [0; 16 * 1024];
     while let Ok(read @ 1..) = from.read(&mut chunk).await {
-        if chunk[..read].windows(6).any(|word| word == b"LISTEN") {
+        let says = |word: &str| chunk[..read].windows(word.len()).any(|part| part == word.as_bytes());
+        if says("LISTEN") {
             listens.store(true, Ordering::SeqCst);
         }
-        let commits = chunk[..read].windows(6).any(|word| word == b"COMMIT");
+        if cuts.lock().unwrap().take_if(|word| says(word)).is_some() {
+            return cut.notify_one();
+        }
+        let commits = says("COMMIT");
         let passes = |holds: &Holds| match holds {
             Holds::Nothing => true,
             Holds::Commits => !commits,

@@ -91,6 +91,12 @@ impl World {
         Ran::of(&mut command, input)
     }
 
+    /// As [`World::run`], through this command, which becomes the binary (`exec`).
+    pub fn run_by(&self, launcher: &[&str], args: &[&str]) -> Ran {
+        let launcher: Vec<String> = launcher.iter().map(|word| (*word).to_owned()).collect();
+        Ran::of(self.command_by(&launcher, args).arg("--config").arg(self.path("gateway.toml")), "")
+    }
+
     /// Imports these JSON Lines.
     pub fn import(&self, lines: &str) -> Ran {
         let file = self.write("import.jsonl", lines);

@@ -46,16 +46,38 @@ async fn a_notice_wakes_the_follower_before_it_is_time_to_look() {
     assert!(early > 0, "no notice ever came before it was time to look");
 }
 
+/// Ends the connection on which a neighbour looks at the feed.
+async fn cut_feed(url: &str) {
+    let cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+        WHERE application_name = 'guildgate' AND datname = current_database() AND query LIKE '%FROM change%'";
+    assert!(!connect(url).await.query(cut, &[]).await.unwrap().is_empty());
+}
+
 #[tokio::test]
-async fn a_follower_whose_connection_was_cut_hears_what_it_missed_when_it_is_back() {
+async fn a_follower_whose_connection_was_cut_is_told_everything_and_follows_again() {
     let world = World::new().await;
     world.add(&guild("g")).await;
     let neighbour = world.neighbour().await;
     assert_eq!(told(&neighbour).await, []);
-    let other = connect(&world.url).await;
-    let cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
-        WHERE application_name = 'guildgate' AND datname = current_database() AND query LIKE '%FROM change%'";
-    assert!(!other.query(cut, &[]).await.unwrap().is_empty());
+    cut_feed(&world.url).await;
+    world.store.set_points(&guild("g"), member(7), 5).await.unwrap();
+    assert_eq!(told(&neighbour).await, [Change::Everything]);
+    world.store.set_points(&guild("g"), member(8), 5).await.unwrap();
+    assert_eq!(told(&neighbour).await, [Change::Member(member(8))]);
+}
+
+#[tokio::test]
+async fn a_number_that_a_standby_gave_anew_after_a_fail_over_is_not_taken_for_the_one_that_was_lost() {
+    let world = World::new().await;
+    world.add(&guild("g")).await;
+    let neighbour = world.neighbour().await;
     world.store.set_points(&guild("g"), member(7), 5).await.unwrap();
     assert_eq!(told(&neighbour).await, [Change::Member(member(7))]);
+    // As on a standby that had not yet received the last commit, then is cut loose from the rest.
+    let lost =
+        "DELETE FROM member; DELETE FROM change WHERE seq = (SELECT seq FROM feed); UPDATE feed SET seq = seq - 1";
+    connect(&world.url).await.batch_execute(lost).await.unwrap();
+    world.store.set_points(&guild("g"), member(8), 6).await.unwrap();
+    cut_feed(&world.url).await;
+    assert_eq!(told(&neighbour).await, [Change::Everything], "what it holds of member 7 was never written there");
 }

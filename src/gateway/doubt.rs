@@ -1,0 +1,117 @@
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::clock::Tick;
+
+/// How long keys are believed after the last moment at which they were known to be the store's: whoever
+/// revokes one elsewhere is promised a second (guarantee 7), and a look that fails takes most of it.
+const BELIEVED: Duration = Duration::from_millis(800);
+
+/// Whether the book of keys may be believed. It is memory, as answers are: a node that can neither hear
+/// of changes nor read the keys anew does not know which of them were revoked.
+#[derive(Debug)]
+pub(super) struct Doubt {
+    /// When the book was last known to be the store's, as a tick.
+    known: AtomicU64,
+    /// Changes of guilds and keys that were heard of, and as many of them as the book has in it.
+    heard: AtomicU64,
+    taken: AtomicU64,
+    /// Read by every request; written by the follower alone.
+    doubted: AtomicBool,
+}
+
+impl Doubt {
+    /// Of a book that was read just now.
+    pub(super) fn none(now: Tick) -> Self {
+        Doubt {
+            known: AtomicU64::new(now.0),
+            heard: AtomicU64::new(0),
+            taken: AtomicU64::new(0),
+            doubted: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn is_doubted(&self) -> bool {
+        self.doubted.load(Ordering::Relaxed)
+    }
+
+    /// Guilds or keys were changed.
+    pub(super) fn book_changed(&self) {
+        self.heard.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Everything was heard by `now` that had changed by `at`.
+    pub(super) fn heard_all(&self, at: Tick, now: Tick) {
+        if self.heard.load(Ordering::SeqCst) == self.taken.load(Ordering::SeqCst) {
+            self.is_known(at, now);
+        }
+    }
+
+    /// The changes heard of so far, all of which a book has in it that is read from now on.
+    pub(super) fn changes(&self) -> u64 {
+        self.heard.load(Ordering::SeqCst)
+    }
+
+    /// The book is one that was read from `at` to `now`; when that began there had been so many changes.
+    pub(super) fn book_taken(&self, changes: u64, at: Tick, now: Tick) {
+        self.taken.store(changes, Ordering::SeqCst);
+        self.is_known(at, now);
+    }
+
+    /// Nothing is heard, or nothing read, at `now`. Answers true when the book is not believed from now on.
+    pub(super) fn grows(&self, now: Tick) -> bool {
+        let known = Tick(self.known.load(Ordering::SeqCst));
+        now.since(known) >= BELIEVED && !self.doubted.swap(true, Ordering::Relaxed)
+    }
+
+    fn is_known(&self, at: Tick, now: Tick) {
+        self.known.fetch_max(at.0, Ordering::SeqCst);
+        if now.since(at) < BELIEVED {
+            self.doubted.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(millis: u64) -> Tick {
+        Tick::default().plus(Duration::from_millis(millis))
+    }
+
+    #[test]
+    fn a_book_is_doubted_once_nothing_was_heard_for_a_while_and_believed_again_with_the_next_word() {
+        let doubt = Doubt::none(after(0));
+        doubt.heard_all(after(100), after(110));
+        assert!(!doubt.grows(after(899)) && !doubt.is_doubted());
+        assert!(doubt.grows(after(900)) && doubt.is_doubted());
+        assert!(!doubt.grows(after(1000)), "it is said once");
+        doubt.heard_all(after(1100), after(1110));
+        assert!(!doubt.is_doubted() && !doubt.grows(after(1200)));
+    }
+
+    #[test]
+    fn a_change_that_was_heard_of_and_not_read_keeps_the_book_from_being_known() {
+        let doubt = Doubt::none(after(0));
+        doubt.book_changed();
+        doubt.heard_all(after(700), after(700));
+        assert!(doubt.grows(after(800)));
+        let changes = doubt.changes();
+        doubt.book_changed();
+        doubt.book_taken(changes, after(850), after(900));
+        assert!(!doubt.is_doubted(), "it was the store's then");
+        doubt.heard_all(after(1600), after(1600));
+        assert!(doubt.grows(after(1650)), "and has not the second change in it");
+    }
+
+    #[test]
+    fn a_book_that_took_long_to_read_is_not_believed_for_that_alone() {
+        let doubt = Doubt::none(after(0));
+        assert!(doubt.grows(after(900)));
+        doubt.book_taken(doubt.changes(), after(900), after(1800));
+        assert!(doubt.is_doubted());
+        doubt.heard_all(after(1900), after(1900));
+        assert!(!doubt.is_doubted());
+    }
+}
