@@ -1,5 +1,6 @@
-//! What a read and a write of the SQLite store cost. The file lies in the target folder, on the
-//! disk that is there; compare the figures of one run with each other, not with another machine's.
+//! What a read and an import of the SQLite store cost; a write is `benches/commit.rs`'s. The file lies in the
+//! target folder, on the disk that is there; compare the figures of one run with each other, not with
+//! another machine's.
 #![expect(clippy::unwrap_used, reason = "a bench that cannot go on should say so and stop")]
 
 use std::fs::File;
@@ -11,19 +12,15 @@ use criterion::{Criterion, SamplingMode, Throughput, criterion_group, criterion_
 use guildgate::model::{GuildId, MemberId};
 use guildgate::store::transfer::Mode;
 use guildgate::store::{SqliteStore, Store};
-use rusqlite::Connection;
 use tempfile::TempDir;
-use tokio::runtime::Runtime;
-use tokio::task::JoinSet;
 
-/// Members of the guild that is read and written.
+/// Members of the guild that is read.
 const MEMBERS: u64 = 100_000;
 
 struct Bench {
-    folder: TempDir,
-    store: std::sync::Arc<SqliteStore>,
+    _folder: TempDir,
+    store: SqliteStore,
     guild: GuildId,
-    runtime: Runtime,
 }
 
 impl Bench {
@@ -34,43 +31,12 @@ impl Bench {
         let lines: String =
             std::iter::once("{\"guild\":\"1\",\"name\":\"G\"}\n".to_owned()).chain((0..MEMBERS).map(member)).collect();
         store.import(lines.as_bytes(), Mode::AllOrNothing, &mut |_| {}).unwrap();
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        Bench { folder, store: store.into(), guild: "1".parse().unwrap(), runtime }
-    }
-
-    /// How long `writes` take by as many callers at once, each waiting for its own.
-    fn write(&self, callers: u64, writes: u64) -> Duration {
-        self.runtime.block_on(async {
-            let mut all = JoinSet::new();
-            let start = Instant::now();
-            for caller in 0..callers {
-                let (store, guild) = (self.store.clone(), self.guild.clone());
-                all.spawn(async move {
-                    for _ in 0..writes / callers + u64::from(caller < writes % callers) {
-                        store.set_points(&guild, random(), 1).await.unwrap();
-                    }
-                });
-            }
-            all.join_all().await;
-            start.elapsed()
-        })
+        Bench { _folder: folder, store, guild: "1".parse().unwrap() }
     }
 }
 
 fn random() -> MemberId {
     MemberId::new(fastrand::u64(0..MEMBERS)).unwrap()
-}
-
-/// The plain way: a transaction and an fsync for each write.
-fn one_by_one(path: &Path, writes: u64) -> Duration {
-    let conn = Connection::open(path).unwrap();
-    conn.execute_batch("PRAGMA synchronous = FULL").unwrap();
-    let mut set = conn.prepare("UPDATE member SET points = 1 WHERE guild = 1 AND member = ?1").unwrap();
-    let start = Instant::now();
-    for _ in 0..writes {
-        set.execute([random().as_i64()]).unwrap();
-    }
-    start.elapsed()
 }
 
 fn reads(c: &mut Criterion) {
@@ -93,20 +59,6 @@ fn pollster<T>(future: impl Future<Output = T>) -> T {
         std::task::Poll::Ready(answer) => answer,
         std::task::Poll::Pending => panic!("a read waited"),
     }
-}
-
-fn writes(c: &mut Criterion) {
-    let bench = Bench::new();
-    let mut group = c.benchmark_group("store/write");
-    group.throughput(Throughput::Elements(1)).sample_size(20);
-    let path = bench.folder.path().join("store.db");
-    group.bench_function("a transaction each", |b| b.iter_custom(|writes| one_by_one(&path, writes)));
-    for callers in [1, 16, 256] {
-        group.bench_function(format!("group commit, {callers} callers"), |b| {
-            b.iter_custom(|writes| bench.write(callers, writes));
-        });
-    }
-    group.finish();
 }
 
 /// A million members of a thousand guilds, into a new store each time.
@@ -149,5 +101,5 @@ fn import_once(folder: &Path, file: &Path) -> Duration {
     all
 }
 
-criterion_group!(benches, reads, writes, import);
+criterion_group!(benches, reads, import);
 criterion_main!(benches);

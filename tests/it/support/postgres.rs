@@ -179,8 +179,8 @@ pub async fn connect(url: &str) -> Client {
     client
 }
 
-/// One of the server's programs. None of them works for root: another user runs it then.
-fn program(name: &str) -> Command {
+/// One of PostgreSQL's programs. The server's do not work for root: another user runs them then.
+pub fn program(name: &str) -> Command {
     let debian =
         fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten().map(|e| e.path().join("bin").join(name));
     let path = debian.filter(|path| path.is_file()).max().unwrap_or_else(|| name.into());

@@ -1,0 +1,34 @@
+//! What the benches that run beside the real server or a real store have in common.
+
+use std::path::Path;
+use std::time::Duration;
+
+use guildgate::config::{PostgresAt, StoreAt};
+use guildgate::store::AnyStore;
+
+/// Whether `cargo bench` runs this. `cargo test` runs it too, to see that it works: nothing is measured then.
+pub fn is_measured() -> bool {
+    std::env::args().any(|arg| arg == "--bench")
+}
+
+/// Whether a kind of store is to be measured: `-- sqlite` or `-- postgres` asks for one of them only.
+pub fn is_asked(kind: &str) -> bool {
+    let named = |kind: &str| std::env::args().any(|arg| arg == kind);
+    named(kind) || !(named("sqlite") || named("postgres"))
+}
+
+/// The store in this file or at this URL.
+pub async fn open(store: &str) -> AnyStore {
+    let at = match store.starts_with("postgres://") {
+        true => StoreAt::Postgres(Box::new(PostgresAt::parse(store, Path::new("/")).unwrap())),
+        false => StoreAt::Sqlite(store.into()),
+    };
+    AnyStore::open(&at).await.unwrap()
+}
+
+/// The median and the 99th percentile, in milliseconds.
+pub fn p50_and_p99(mut took: Vec<Duration>) -> [f64; 2] {
+    took.sort_unstable();
+    let at = |part: f64| took.get((took.len().saturating_sub(1) as f64 * part) as usize);
+    [0.5, 0.99].map(|part| at(part).map_or(f64::NAN, |took| took.as_secs_f64() * 1000.0))
+}
