@@ -47,17 +47,17 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    pub(super) fn all(&self) -> u64 {
+    pub(super) fn all(self) -> u64 {
         self.guilds + self.members + self.warns + self.reviews
     }
 
     /// Rows that pass while it is applied: a warn's and a review's once for its member, and once for itself.
-    pub(super) fn to_apply(&self) -> u64 {
+    pub(super) fn to_apply(self) -> u64 {
         self.all() + self.warns + self.reviews
     }
 
     /// How far it is when so many rows have passed.
-    pub(super) fn applied(&self, passed: u64) -> Progress {
+    pub(super) fn applied(self, passed: u64) -> Progress {
         let (all, to_apply) = (u128::from(self.all()), u128::from(self.to_apply().max(1)));
         let records = u64::try_from(u128::from(passed) * all / to_apply).unwrap_or(u64::MAX);
         Progress { doing: Doing::Applying, records: records.min(self.all()), of: Some(self.all()), bytes: 0 }

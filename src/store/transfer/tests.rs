@@ -281,7 +281,7 @@ pub(in crate::store) fn record() -> impl Strategy<Value = Record> {
             let (guild, member) = place(at);
             Record::Warn { guild, member, warn, author, reason, expires }
         }),
-        (ids(), number(), text(), 1u8..=5, prop_oneof![9 => text().boxed(), 1 => long_text().boxed()]).prop_map(
+        (ids(), number(), text(), 1u8..=5, prop_oneof![3 => text().boxed(), 1 => long_text().boxed()]).prop_map(
             move |(at, review, author, rating, text)| {
                 let (guild, member) = place(at);
                 Record::Review { guild, member, review, author, rating, text }
