@@ -27,11 +27,13 @@ pub(super) fn heed(line: String) -> Result<(), CommandError> {
                     _ = terminate.recv() => {}
                     _ = interrupt.recv() => {}
                 }
-                if under_way::abandon() {
+                let said = || {
                     if io::stderr().is_terminal() {
                         let _ = io::stderr().write_all(CLEAR_LINE.as_bytes());
                     }
                     tell(&line);
+                };
+                if under_way::abandon(said) {
                     std::process::exit(1);
                 }
             }

@@ -45,13 +45,14 @@ pub fn settle() {
     OURS.lock().settled = true;
 }
 
-/// Removes every file under way. Nothing is settled any more until the process ends, which is the caller's to do.
-/// `false`, and nothing is done, where it is too late.
-pub fn abandon() -> bool {
+/// Does `tell`, and then removes every file under way. Nothing is settled any more until the process ends, which is the
+/// caller's to do, and at once. `false`, and nothing is done, where it is too late.
+pub fn abandon(tell: impl FnOnce()) -> bool {
     let ours = OURS.lock();
     if ours.settled {
         return false;
     }
+    tell();
     ours.files.iter().for_each(|path| remove(path));
     MutexGuard::leak(ours);
     true
@@ -75,8 +76,11 @@ impl UnderWay {
             name.push(format!("{:016x}{}", fastrand::u64(..), kind.after));
             let path = folder_of(target).join(name);
             // 0600: it holds what was said about people.
+            // Locked before it is there: an interruption finds it, or comes first and there is none.
+            let mut ours = OURS.lock();
             let file = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&path)?;
-            OURS.lock().files.push(path.clone());
+            ours.files.push(path.clone());
+            drop(ours);
             let made = UnderWay { path, file, placed: false };
             // Somebody beside us may have taken it for a leftover before it was locked: then another. Where files
             // cannot be locked at all, nobody takes one for a leftover.

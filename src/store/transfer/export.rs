@@ -19,7 +19,7 @@ const MEMBERS: &str = "SELECT member, name, points FROM member WHERE guild = ?1 
 const WARNS: &str = "SELECT member, id, author, reason, expires FROM warn WHERE guild = ?1 ORDER BY member, id";
 const REVIEWS: &str = "SELECT member, id, author, rating, text FROM review WHERE guild = ?1 ORDER BY member, id";
 
-/// How many records there are. Counting takes a fiftieth of the time that writing them does.
+/// How many records there are. Counting takes a twentieth of the time that writing them does.
 pub(super) const COUNT: &str = "SELECT (SELECT count(*) FROM guild) + (SELECT count(*) FROM member) \
     + (SELECT count(*) FROM warn) + (SELECT count(*) FROM review)";
 
