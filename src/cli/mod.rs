@@ -9,6 +9,7 @@ pub mod transfer; // import, export
 mod check; // check
 mod demo; // serve --demo: what is in its store
 mod handover; // one server takes another's place
+mod interrupt; // signals to a command that takes long
 mod key_life; // key rotate, key set
 mod keys; // key
 mod limits; // limits
@@ -113,9 +114,7 @@ pub fn run() -> ExitCode {
     match cli.command.run(cli.config.filter(|path| !path.as_os_str().is_empty())) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            // Where stderr is gone there is nobody to tell.
-            let told = hide_keys(&failure.to_string());
-            let _ = io::stderr().write_all(format!("guildgate: {told}\n").as_bytes());
+            tell(&failure.to_string());
             ExitCode::from(match failure {
                 Failure::Failed(_) => 1,
                 Failure::Unusable(_) => 2,
@@ -123,6 +122,11 @@ pub fn run() -> ExitCode {
             })
         }
     }
+}
+
+/// Says on stderr why it ends. Where stderr is gone there is nobody to tell.
+fn tell(why: &str) {
+    let _ = io::stderr().write_all(format!("guildgate: {}\n", hide_keys(why)).as_bytes());
 }
 
 /// Says what is wrong with the arguments, or gives the help that was asked for.
@@ -155,9 +159,21 @@ impl Command {
             Command::Member(command) => on_store(&load()?, async |store, _| command.run(store, &mut out).await),
             Command::Warn(command) => on_store(&load()?, async |store, _| command.run(store, &mut out).await),
             Command::Review(command) => on_store(&load()?, async |store, _| command.run(store, &mut out).await),
-            Command::Import(args) => on_store(&load()?, async |store, _| args.run(store, &mut out).await),
-            Command::Export(args) => on_store(&load()?, async |store, _| args.run(store, &mut out).await),
-            Command::Store(command) => Ok(command.run(&load()?.config.origin.store, &mut out)?),
+            Command::Import(args) => {
+                let loaded = load()?;
+                interrupt::heed(args.if_interrupted())?;
+                on_store(&loaded, async |store, _| args.run(store, &mut out).await)
+            }
+            Command::Export(args) => {
+                let loaded = load()?;
+                interrupt::heed(args.if_interrupted())?;
+                on_store(&loaded, async |store, _| args.run(store, &mut out).await)
+            }
+            Command::Store(command) => {
+                let loaded = load()?;
+                command.if_interrupted().map_or(Ok(()), interrupt::heed)?;
+                Ok(command.run(&loaded.config.origin.store, &mut out)?)
+            }
             Command::Limits(command) => command.run(&mut out),
             Command::Schema => Ok(writeln!(out, "{}", config::schema().trim_end()).map_err(CommandError::from)?),
             Command::Completions { shell } => {

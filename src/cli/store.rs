@@ -23,6 +23,16 @@ pub enum StoreCommand {
 }
 
 impl StoreCommand {
+    /// What is left if a signal ends it midway; `None` where nothing was being made.
+    pub(super) fn if_interrupted(&self) -> Option<String> {
+        match self {
+            StoreCommand::Backup { file } => {
+                Some(format!("interrupted; {} is as it was, and there is no new backup", file.display()))
+            }
+            StoreCommand::Verify { .. } => None,
+        }
+    }
+
     /// Does it to the store at `configured`, or to the file that is named.
     pub(super) fn run(self, configured: &StoreAt, out: &mut dyn Write) -> Result<(), CommandError> {
         match (self, configured) {

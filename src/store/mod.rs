@@ -8,6 +8,7 @@ mod records;
 mod refusals; // what both kinds say
 mod sqlite;
 pub mod transfer; // import and export: JSON Lines
+pub mod under_way; // files that are not whole yet
 
 #[cfg(test)]
 mod suite;

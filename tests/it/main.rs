@@ -74,11 +74,15 @@ mod store_refused;
 mod trusted_proxies;
 
 mod commands_check;
+mod commands_gzip;
 mod commands_import;
+mod commands_interrupted;
 mod commands_keys;
 mod commands_limits;
+mod commands_progress;
 mod commands_records;
 mod commands_store;
+mod export_snapshot;
 mod key_life;
 
 mod docs_framing;

@@ -12,6 +12,7 @@ use super::pool::{batch, rows};
 use super::transaction::{NUMBER, begin, numbered};
 use super::{PostgresStore, READ};
 use crate::store::marks::{Marks, PRUNE_EVERY};
+use crate::store::under_way::settle;
 use crate::store::{Change, StoreError};
 
 /// For a connection to be made by a command.
@@ -52,13 +53,19 @@ impl Errand<'_> {
     }
 
     /// Does the steps in one transaction, whose turn comes within `wait`, and tells others that
-    /// everything changed.
-    pub(in crate::store) async fn change_everything(self, wait: Duration, steps: &[&str]) -> Result<(), StoreError> {
+    /// everything changed. `done` is told of each step that was.
+    pub(in crate::store) async fn change_everything(
+        self,
+        wait: Duration,
+        steps: &[&str],
+        done: &mut dyn FnMut(usize),
+    ) -> Result<(), StoreError> {
         let (client, store) = (&self.client, self.store);
         let told = |e: Trouble| e.told(store.pool.place());
         batch(client, Instant::now() + wait + READ, &begin(wait)).await.map_err(told)?;
-        for step in steps {
+        for (at, step) in steps.iter().enumerate() {
             batch(client, Instant::now() + STATEMENT, step).await.map_err(told)?;
+            done(at);
         }
         let mut marks = Marks::default();
         marks.add(&Change::Everything);
@@ -67,8 +74,9 @@ impl Errand<'_> {
             let values: super::pool::Params<'_> = &[&node, &kind, &members, &store.feed_kept, &PRUNE_EVERY];
             rows(client, Instant::now() + READ, NUMBER, values).await.map_err(told)?;
         }
-        let done = batch(client, Instant::now() + COMMIT, "COMMIT").await;
-        done.map_err(|e| e.told_of_commit(store.pool.place()))
+        settle();
+        let committed = batch(client, Instant::now() + COMMIT, "COMMIT").await;
+        committed.map_err(|e| e.told_of_commit(store.pool.place()))
     }
 }
 

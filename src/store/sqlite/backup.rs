@@ -1,21 +1,28 @@
 //! A copy of a store as it is at one moment, made while others go on writing to it.
 
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
-use std::io;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use rusqlite::Connection;
 use rusqlite::backup::{Backup, StepResult};
 
-use super::open::{self, Identity, folder_of};
+use super::open::Identity;
 use super::{failure, verify};
+use crate::clock::Clock;
 use crate::store::StoreError;
+use crate::store::under_way::{BESIDE, PART, UnderWay};
 
 /// Pages copied between two reports of progress: 4 MiB, a few milliseconds' work.
 const STEP: i32 = 1024;
+
+/// How long a copy waits without one page copied. Somebody may have a file to himself while he recovers it or empties
+/// its write-ahead log, which takes seconds; a minute says that something hangs, as it does for opening a store.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How often the wait above looks again.
+const POLL: Duration = Duration::from_millis(10);
 
 /// How far a copy is, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,18 +36,26 @@ pub struct Copied {
 pub(super) fn backup(from: &Path, to: &Path, told: &mut dyn FnMut(Copied)) -> Result<u64, StoreError> {
     let source = verify::look_into(from)?;
     refuse_target(from, to)?;
-    let part = Part::make(to).map_err(|e| unwritable(to, &e))?;
+    let part = UnderWay::make(to, PART).map_err(|e| unwritable(to, &e))?;
     let of_source = |e| failure::of(from, &e);
     // One snapshot for all steps: without it a write between two of them would start the copy anew,
     // and beside a busy server it would never end.
     source.execute_batch("BEGIN; SELECT count(*) FROM sqlite_schema").map_err(of_source)?;
     let page: i64 = source.pragma_query_value(None, "page_size", |row| row.get(0)).map_err(of_source)?;
-    copy(&source, &part.path, page.unsigned_abs(), told).map_err(|e| match e.sqlite_error_code() {
-        Some(rusqlite::ErrorCode::DiskFull) => unwritable(to, &"the disk is full"),
-        _ => failure::of(from, &e),
-    })?;
+    let whole =
+        copy(&source, part.path(), page.unsigned_abs(), PATIENCE, told).map_err(|e| match e.sqlite_error_code() {
+            Some(rusqlite::ErrorCode::DiskFull) => unwritable(to, &"the disk is full"),
+            _ => failure::of(from, &e),
+        })?;
+    if !whole {
+        return Err(StoreError::Busy(format!(
+            "{} has been another process's alone for {PATIENCE:?}; {} is as it was, try again",
+            from.display(),
+            to.display()
+        )));
+    }
     // A damaged store does not take the place of a good backup.
-    let sound = Connection::open(&part.path).and_then(|copy| {
+    let sound = Connection::open(part.path()).and_then(|copy| {
         copy.query_row("PRAGMA quick_check(1)", [], |row| row.get::<_, String>(0)).map(|said| said == "ok")
     });
     if !sound.unwrap_or(false) {
@@ -49,25 +64,31 @@ pub(super) fn backup(from: &Path, to: &Path, told: &mut dyn FnMut(Copied)) -> Re
     part.put_in_place(to).map_err(|e| unwritable(to, &e))
 }
 
-fn copy(source: &Connection, to: &Path, page: u64, told: &mut dyn FnMut(Copied)) -> rusqlite::Result<()> {
+/// Copies page by page. `false` where nothing could be copied for as long as `patience`.
+fn copy(
+    source: &Connection,
+    to: &Path,
+    page: u64,
+    patience: Duration,
+    told: &mut dyn FnMut(Copied),
+) -> rusqlite::Result<bool> {
     let mut target = Connection::open(to)?;
     let backup = Backup::new(source, &mut target)?;
+    let clock = Clock::system();
+    let mut moved = clock.now();
     loop {
         let step = backup.step(STEP)?;
         let progress = backup.progress();
         let pages = |n: i32| u64::from(n.unsigned_abs()) * page;
         told(Copied { done: pages(progress.pagecount - progress.remaining), total: pages(progress.pagecount) });
         match step {
-            StepResult::Done => return Ok(()),
-            StepResult::More => {}
-            // Somebody has the file to itself for a moment: a checkpoint at its end, a recovery.
-            _ => std::thread::sleep(Duration::from_millis(10)),
+            StepResult::Done => return Ok(true),
+            StepResult::More => moved = clock.now(),
+            _ if clock.now().since(moved) >= patience => return Ok(false),
+            _ => std::thread::sleep(POLL),
         }
     }
 }
-
-/// What SQLite keeps beside a store's file while it is open.
-const BESIDE: [&str; 3] = ["-wal", "-shm", "-journal"];
 
 /// Refuses what a copy must not replace: the store itself and what lies beside it, a store that may be
 /// open (what is in its write-ahead log would be read into the copy), and whatever is no store.
@@ -102,40 +123,31 @@ fn unwritable(to: &Path, why: &dyn std::fmt::Display) -> StoreError {
     StoreError::Failed(format!("{} cannot be written: {why}", to.display()))
 }
 
-/// A copy under way, in a file of its own beside its target.
-struct Part {
-    path: PathBuf,
-    done: bool,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Part {
-    fn make(target: &Path) -> io::Result<Self> {
-        let mut path = OsString::from(target);
-        path.push(format!(".{:08x}.part", fastrand::u32(..)));
-        OpenOptions::new().write(true).create_new(true).mode(open::FILE_MODE).open(&path)?;
-        Ok(Part { path: path.into(), done: false })
-    }
-
-    fn put_in_place(mut self, target: &Path) -> io::Result<u64> {
-        let file = File::open(&self.path)?;
-        file.sync_all()?;
-        fs::rename(&self.path, target)?;
-        self.done = true;
-        File::open(folder_of(target))?.sync_all()?;
-        Ok(file.metadata()?.len())
-    }
-}
-
-impl Drop for Part {
-    fn drop(&mut self) {
-        if self.done {
-            return;
-        }
-        let _ = fs::remove_file(&self.path);
-        for beside in ["-journal", "-wal", "-shm"] {
-            let mut path = OsString::from(&self.path);
-            path.push(beside);
-            let _ = fs::remove_file(path); // there only if SQLite was amid something
-        }
+    #[test]
+    fn a_copy_waits_for_who_has_the_file_alone_and_not_for_ever() {
+        let folder = tempfile::tempdir().unwrap();
+        let (from, to) = (folder.path().join("from.db"), folder.path().join("to.db"));
+        let source = Connection::open(&from).unwrap();
+        source.execute_batch("CREATE TABLE t (x); INSERT INTO t VALUES (7)").unwrap();
+        let other = Connection::open(&from).unwrap();
+        other.execute_batch("BEGIN EXCLUSIVE").unwrap();
+        source.busy_timeout(Duration::ZERO).unwrap();
+        let mut looks = 0;
+        let gave_up = copy(&source, &to, 4096, Duration::from_millis(30), &mut |_| looks += 1).unwrap();
+        assert!(!gave_up && looks > 1, "{looks}");
+        let mut looks = 0;
+        let waited = copy(&source, &to, 4096, PATIENCE, &mut |_| {
+            looks += 1;
+            if looks == 2 {
+                other.execute_batch("COMMIT").unwrap();
+            }
+        });
+        assert!(waited.unwrap() && looks > 2, "{looks}");
+        let copied = Connection::open(&to).unwrap().query_row("SELECT x FROM t", [], |row| row.get::<_, i64>(0));
+        assert_eq!(copied.unwrap(), 7);
     }
 }

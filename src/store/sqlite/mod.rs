@@ -20,7 +20,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::{Change, Standing, Store, StoreError, marks};
+use super::{Change, Standing, Store, StoreError, marks, under_way};
 use crate::model::{GuildId, MemberId, Review, Warn};
 pub use backup::Copied;
 use feed::Feed;
@@ -82,7 +82,7 @@ impl SqliteStore {
         let path = std::path::absolute(path.as_ref())
             .map_err(|e| StoreError::Failed(format!("'{}' is no name for a store: {e}", path.as_ref().display())))?;
         let identity = open::prepare(&path)?;
-        super::transfer::remove_leftovers(&path);
+        under_way::remove_leftovers(&path, under_way::STAGED);
         let node = getrandom::u64().map_err(|e| StoreError::Failed(format!("no random number to be had: {e}")))?;
         let node = node.cast_signed();
         let Settings { busy_wait, feed_kept } = settings;

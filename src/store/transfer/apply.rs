@@ -1,12 +1,18 @@
 //! From the staging file into the store, in one transaction.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
+use rusqlite::functions::FunctionFlags;
 use rusqlite::{Connection, TransactionBehavior};
 
+use super::import::Progress;
 use super::stage::StageFile;
 use crate::store::marks::Marks;
 use crate::store::sqlite::{feed, file_failure, open};
+use crate::store::under_way::settle;
 use crate::store::{Change, SqliteStore, StoreError};
 
 /// How long an import waits for the store's lock. A busy server frees it every few milliseconds.
@@ -18,6 +24,9 @@ const LOCK_POLL: Duration = Duration::from_millis(1);
 /// SQLite's page cache while applying, in KiB: what does not fit is written to the WAL early.
 const CACHE_KIB: i64 = 65_536;
 
+/// How often it is told how far it is.
+const TOLD_EVERY: Duration = Duration::from_millis(100);
+
 /// From the staged numbers of guilds to the store's. The outer loop runs over guilds and the inner
 /// one along the key of the staged table, so rows come in order and nothing is sorted.
 macro_rules! staged {
@@ -25,30 +34,31 @@ macro_rules! staged {
         concat!(
             "FROM stage.guild s CROSS JOIN main.guild g ON g.id = s.id CROSS JOIN stage.",
             $table,
-            " t ON t.guild = s.no "
+            " t ON t.guild = s.no WHERE counted(t.guild) "
         )
     };
 }
 
 /// In this order: each refers to what stands before it. A warn or review whose id exists under
 /// another member moves, hence REPLACE; one for an unknown member makes it, named by its id.
+/// `counted` is true, and counts the rows that passed.
 const STEPS: [&str; 6] = [
-    "INSERT INTO main.guild (id, name) SELECT id, name FROM stage.guild WHERE name IS NOT NULL ORDER BY no \
-     ON CONFLICT (id) DO UPDATE SET name = excluded.name",
+    "INSERT INTO main.guild (id, name) SELECT id, name FROM stage.guild WHERE name IS NOT NULL AND counted(no) \
+     ORDER BY no ON CONFLICT (id) DO UPDATE SET name = excluded.name",
     concat!(
         "INSERT INTO main.member (guild, member, name, points) SELECT g.no, t.member, t.name, t.points ",
         staged!("member"),
-        "WHERE true ON CONFLICT (guild, member) DO UPDATE SET name = excluded.name, points = excluded.points"
+        "ON CONFLICT (guild, member) DO UPDATE SET name = excluded.name, points = excluded.points"
     ),
     concat!(
         "INSERT INTO main.member (guild, member, name, points) SELECT g.no, t.member, CAST(t.member AS TEXT), 0 ",
         staged!("warn"),
-        "WHERE true ON CONFLICT (guild, member) DO NOTHING"
+        "ON CONFLICT (guild, member) DO NOTHING"
     ),
     concat!(
         "INSERT INTO main.member (guild, member, name, points) SELECT g.no, t.member, CAST(t.member AS TEXT), 0 ",
         staged!("review"),
-        "WHERE true ON CONFLICT (guild, member) DO NOTHING"
+        "ON CONFLICT (guild, member) DO NOTHING"
     ),
     concat!(
         "INSERT OR REPLACE INTO main.warn (guild, member, id, author, reason, expires) ",
@@ -63,23 +73,51 @@ const STEPS: [&str; 6] = [
 ];
 
 /// Applies what was staged: all of it, or nothing.
-pub(super) fn apply(store: &SqliteStore, stage: &StageFile) -> Result<(), StoreError> {
+pub(super) fn apply(
+    store: &SqliteStore,
+    stage: &StageFile,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<(), StoreError> {
+    let passed = Arc::new(AtomicU64::new(0));
+    // A statement takes minutes and tells nothing meanwhile, so it has a thread, and is watched from here.
+    std::thread::scope(|scope| {
+        let (running, ended) = mpsc::channel::<()>();
+        let count = passed.clone();
+        let applying = scope.spawn(move || {
+            let _running = running;
+            run(store, stage, count)
+        });
+        loop {
+            progress(stage.rows.applied(passed.load(Ordering::Relaxed)));
+            if ended.recv_timeout(TOLD_EVERY) != Err(RecvTimeoutError::Timeout) {
+                return applying.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            }
+        }
+    })
+}
+
+fn run(store: &SqliteStore, stage: &StageFile, passed: Arc<AtomicU64>) -> Result<(), StoreError> {
     let staged = stage.path().to_str().ok_or_else(|| {
         StoreError::Failed(format!("{} is not UTF-8; an import needs a path that is", stage.path().display()))
     })?;
-    let run = || -> rusqlite::Result<()> {
+    let steps = || -> rusqlite::Result<()> {
         let mut conn = open::writable(store.path())?;
         conn.execute("ATTACH ?1 AS stage", [staged])?;
         conn.pragma_update(None, "cache_size", -CACHE_KIB)?;
+        conn.create_scalar_function("counted", 1, FunctionFlags::SQLITE_UTF8, move |_| {
+            passed.fetch_add(1, Ordering::Relaxed);
+            Ok(true)
+        })?;
         wait_for_lock(&mut conn)?;
         let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
         STEPS.iter().try_for_each(|step| tx.execute(step, []).map(drop))?;
         let mut marks = Marks::default();
         marks.add(&Change::Everything);
         feed::write(&marks, &tx, store.node(), store.feed_kept())?;
+        settle();
         tx.commit()
     };
-    run().map_err(|e| file_failure(store.path(), &e))
+    steps().map_err(|e| file_failure(store.path(), &e))
 }
 
 fn wait_for_lock(conn: &mut Connection) -> rusqlite::Result<()> {

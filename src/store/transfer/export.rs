@@ -6,7 +6,7 @@ use std::time::Duration;
 use rusqlite::fallible_streaming_iterator::FallibleStreamingIterator;
 use rusqlite::{Connection, Row, Rows, Transaction};
 
-use super::import::Progress;
+use super::import::{Doing, PROGRESS_EVERY, Progress};
 use super::record::Record;
 use crate::model::{GuildId, MemberId};
 use crate::store::sqlite::{file_failure, open};
@@ -15,12 +15,13 @@ use crate::store::{SqliteStore, StoreError};
 /// How long an export waits for a lock; in WAL mode only recovery after a crash makes it wait.
 const BUSY: Duration = Duration::from_secs(5);
 
-/// Records between two calls of the progress.
-const PROGRESS_EVERY: u64 = 2000;
-
 const MEMBERS: &str = "SELECT member, name, points FROM member WHERE guild = ?1 ORDER BY member";
 const WARNS: &str = "SELECT member, id, author, reason, expires FROM warn WHERE guild = ?1 ORDER BY member, id";
 const REVIEWS: &str = "SELECT member, id, author, rating, text FROM review WHERE guild = ?1 ORDER BY member, id";
+
+/// How many records there are. Counting takes a twentieth of the time that writing them does.
+pub(super) const COUNT: &str = "SELECT (SELECT count(*) FROM guild) + (SELECT count(*) FROM member) \
+    + (SELECT count(*) FROM warn) + (SELECT count(*) FROM review)";
 
 /// Why an export was cut off.
 #[derive(Debug, thiserror::Error)]
@@ -66,7 +67,13 @@ pub(super) struct Sink<'a> {
 
 impl<'a> Sink<'a> {
     pub(super) fn new(to: &'a mut dyn Write, progress: &'a mut dyn FnMut(Progress)) -> Self {
-        Sink { to, progress, so_far: Progress::default(), line: Vec::new() }
+        Sink { to, progress, so_far: Progress { doing: Doing::Writing, ..Progress::default() }, line: Vec::new() }
+    }
+
+    /// Tells how many records there will be.
+    pub(super) fn expect(&mut self, records: u64) {
+        self.so_far.of = Some(records);
+        (self.progress)(self.so_far);
     }
 
     /// Answers how many records were written.
@@ -91,6 +98,8 @@ impl<'a> Sink<'a> {
 }
 
 fn write_all(snapshot: &Transaction<'_>, sink: &mut Sink<'_>) -> Result<(), Cut> {
+    let records: i64 = snapshot.query_row(COUNT, [], |row| row.get(0))?;
+    sink.expect(records.unsigned_abs());
     let mut guilds = snapshot.prepare("SELECT no, id, name FROM guild ORDER BY id")?;
     let mut rows = guilds.query([])?;
     while let Some(row) = rows.next()? {

@@ -13,8 +13,8 @@ use crate::store::{SqliteStore, StoreError};
 /// Bad lines named one by one; more would scroll the first, the telling ones, off the screen.
 pub const SHOWN: usize = 20;
 
-/// Lines between two calls of the progress: rare enough to cost nothing, often enough to move.
-const PROGRESS_EVERY: u64 = 2000;
+/// Lines or rows between two calls of the progress: rare enough to cost nothing, often enough to move.
+pub(super) const PROGRESS_EVERY: u64 = 2000;
 
 /// Some files begin with it; it is no part of their first line.
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
@@ -22,12 +22,24 @@ const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 /// How far an import or export is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Bytes read or written.
-    pub bytes: u64,
-    /// Records read or written.
+    pub doing: Doing,
+    /// Records to which it was done so far.
     pub records: u64,
-    /// Everything is read, and is now being written to the store.
-    pub applying: bool,
+    /// Of how many, where that is known.
+    pub of: Option<u64>,
+    /// Bytes of lines read or written.
+    pub bytes: u64,
+}
+
+/// What is being done to the records, one after the other: an import reads them, sends them if the store is a server,
+/// and applies them; an export writes them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Doing {
+    #[default]
+    Reading,
+    Sending,
+    Applying,
+    Writing,
 }
 
 /// What an import does about bad lines.
@@ -114,7 +126,7 @@ impl SqliteStore {
         let stage = Stage::create(self.path())?;
         let (imported, staged) = take_in(stage, source, mode, progress, |guild| self.has_guild(guild))?;
         if let Some(staged) = staged {
-            apply(self, &staged)?;
+            apply(self, &staged, progress)?;
         }
         Ok(imported)
     }
@@ -152,7 +164,7 @@ pub(super) fn take_in(
         return Err(ImportError::Bad(bad));
     }
     let records = so_far.records - homeless;
-    progress(Progress { bytes: lines.bytes(), records, applying: true });
+    progress(Progress { bytes: lines.bytes(), records, ..so_far });
     let staged = if records > 0 { Some(stage.finish()?) } else { None };
     Ok((Imported { records, bad }, staged))
 }

@@ -11,8 +11,8 @@ use rusqlite::{Connection, Row};
 use tokio_postgres::binary_copy::BinaryCopyInWriter;
 use tokio_postgres::types::{ToSql, Type};
 
-use super::import::{ImportError, Imported, Mode, Progress, take_in};
-use super::stage::{Stage, StageFile, remove_leftovers};
+use super::import::{Doing, ImportError, Imported, Mode, PROGRESS_EVERY, Progress, take_in};
+use super::stage::{Stage, StageFile};
 use crate::store::sqlite::{file_failure, open};
 use crate::store::{Directory, PostgresStore, StoreError};
 
@@ -99,15 +99,17 @@ impl PostgresStore {
     ) -> Result<Imported, ImportError> {
         // A guild is never removed, so what is here now will be there then.
         let there: std::collections::HashSet<_> = self.guilds().await?.into_iter().map(|guild| guild.id).collect();
-        let beside = staging_place();
-        remove_leftovers(&beside);
-        let stage = Stage::create(&beside)?;
+        let stage = Stage::create(&staging_place())?;
         let (imported, staged) = take_in(stage, source, mode, progress, |guild| Ok(there.contains(guild)))?;
         if let Some(staged) = staged {
             let errand = self.errand().await?;
-            let copied = copy(&errand, &staged).await?;
+            let copied = copy(&errand, &staged, progress).await?;
             errand.check(copied)?;
-            errand.change_everything(LOCK_WAIT, &STEPS).await?;
+            let rows = staged.rows;
+            progress(rows.applied(0));
+            let of_steps = [rows.guilds, rows.members, rows.warns, rows.reviews, rows.warns, rows.reviews];
+            let mut done = |step| progress(rows.applied(of_steps.iter().take(step + 1).sum()));
+            errand.change_everything(LOCK_WAIT, &STEPS, &mut done).await?;
         }
         Ok(imported)
     }
@@ -119,14 +121,25 @@ fn staging_place() -> PathBuf {
 }
 
 /// Copies the staging file's tables. The outer error is the file's, the inner one the server's.
-async fn copy(client: &ClientWrapper, staged: &StageFile) -> Result<Result<(), tokio_postgres::Error>, StoreError> {
+async fn copy(
+    client: &ClientWrapper,
+    staged: &StageFile,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Result<(), tokio_postgres::Error>, StoreError> {
     let told = |e: rusqlite::Error| file_failure(staged.path(), &e);
     let file = open::readable(staged.path(), BUSY).map_err(told)?;
     if let Err(error) = client.batch_execute(STAGED).await {
         return Ok(Err(error));
     }
+    let mut so_far = Progress { doing: Doing::Sending, of: Some(staged.rows.all()), ..Progress::default() };
     for table in &TABLES {
-        match copy_table(client, &file, table).await.map_err(told)? {
+        let mut sent = || {
+            so_far.records += 1;
+            if so_far.records.is_multiple_of(PROGRESS_EVERY) {
+                progress(so_far);
+            }
+        };
+        match copy_table(client, &file, table, &mut sent).await.map_err(told)? {
             Ok(()) => {}
             Err(error) => return Ok(Err(error)),
         }
@@ -138,6 +151,7 @@ async fn copy_table(
     client: &ClientWrapper,
     file: &Connection,
     table: &Table,
+    sent: &mut dyn FnMut(),
 ) -> rusqlite::Result<Result<(), tokio_postgres::Error>> {
     let sink = match client.copy_in(&format!("COPY {} FROM STDIN BINARY", table.name)).await {
         Ok(sink) => sink,
@@ -153,6 +167,7 @@ async fn copy_table(
         if let Err(error) = writer.as_mut().write_raw(values).await {
             return Ok(Err(error));
         }
+        sent();
     }
     Ok(writer.finish().await.map(drop))
 }

@@ -9,9 +9,8 @@ mod out_of_postgres; // export of a PostgreSQL store
 mod record; // what a line says
 mod stage; // the staging file
 #[cfg(test)]
-mod tests;
+pub(in crate::store) mod tests;
 
 pub use export::ExportError;
-pub use import::{BadLine, BadLines, ImportError, Imported, Mode, Progress, SHOWN};
+pub use import::{BadLine, BadLines, Doing, ImportError, Imported, Mode, Progress, SHOWN};
 pub use record::Record;
-pub(in crate::store) use stage::remove_leftovers;

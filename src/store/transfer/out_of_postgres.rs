@@ -8,7 +8,7 @@ use futures_util::TryStreamExt;
 use tokio::time::timeout;
 use tokio_postgres::types::ToSql;
 
-use super::export::{ExportError, Sink};
+use super::export::{COUNT, ExportError, Sink};
 use super::import::Progress;
 use super::record::Record;
 use crate::model::{GuildId, MemberId};
@@ -17,6 +17,12 @@ use crate::store::{PostgresStore, StoreError};
 
 /// How long the server may take for the next rows. It sorts a guild's before the first one.
 const NEXT: Duration = Duration::from_secs(60);
+
+/// Guilds held at a time: a round trip for so many is nothing, and there may be a million.
+const GUILDS_AT_ONCE: i64 = 1000;
+
+/// The guilds after one. No id is empty, so all come after the empty text.
+const GUILDS: &str = "SELECT no, id, name FROM guild WHERE id > $1 ORDER BY id LIMIT $2";
 
 const MEMBER: i32 = 0;
 const WARN: i32 = 1;
@@ -40,13 +46,22 @@ impl PostgresStore {
 
 async fn write_all(errand: &Errand<'_>, sink: &mut Sink<'_>) -> Result<(), ExportError> {
     errand.check(errand.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await)?;
-    let guilds = errand.check(errand.query("SELECT no, id, name FROM guild ORDER BY id", &[]).await)?;
-    for row in &guilds {
-        let (no, guild): (i64, GuildId) = (column(row, 0)?, parsed(row, 1)?);
-        sink.put(&Record::Guild { guild: guild.clone(), name: column(row, 2)? })?;
-        write_records(errand, no, &guild, sink).await?;
+    let records: i64 = column(&errand.check(errand.query_one(COUNT, &[]).await)?, 0)?;
+    sink.expect(records.unsigned_abs());
+    let mut last = String::new();
+    loop {
+        let guilds = errand.check(errand.query(GUILDS, &[&last, &GUILDS_AT_ONCE]).await)?;
+        for row in &guilds {
+            let (no, guild): (i64, GuildId) = (column(row, 0)?, parsed(row, 1)?);
+            sink.put(&Record::Guild { guild: guild.clone(), name: column(row, 2)? })?;
+            write_records(errand, no, &guild, sink).await?;
+            last.clear();
+            last.push_str(guild.as_str());
+        }
+        if guilds.is_empty() {
+            return Ok(());
+        }
     }
-    Ok(())
 }
 
 async fn write_records(errand: &Errand<'_>, no: i64, guild: &GuildId, sink: &mut Sink<'_>) -> Result<(), ExportError> {

@@ -1,26 +1,17 @@
 //! The staging file: a temporary SQLite database beside the store. Parsing a million lines happens
 //! there, without holding the store's lock and without holding the records in memory.
 
-use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::import::BadLine;
+use super::import::{BadLine, Doing, Progress};
 use super::record::Record;
 use crate::model::GuildId;
 use crate::store::StoreError;
 use crate::store::sqlite::file_failure;
-use crate::store::sqlite::open::{FILE_MODE, folder_of, keep_statements};
-
-/// A staging file is `STORE.import-NUMBER.tmp`, so that one left by a crash is known by its name.
-const INFIX: &str = ".import-";
-const SUFFIX: &str = ".tmp";
-
-/// Names tried before giving up; a second try is rare already.
-const TRIES: usize = 8;
+use crate::store::sqlite::open::{folder_of, keep_statements};
+use crate::store::under_way::{STAGED, UnderWay};
 
 /// SQLite's page cache while staging, in KiB: bounds the memory an import takes.
 const CACHE_KIB: i64 = 65_536;
@@ -38,63 +29,61 @@ const SCHEMA: &str = "
     CREATE TABLE unsure (line INTEGER PRIMARY KEY, guild INTEGER NOT NULL) STRICT;
 ";
 
-/// The file, which goes away with this.
+/// A staging file, which goes away with this.
 #[derive(Debug)]
 pub(super) struct StageFile {
-    path: PathBuf,
-    /// Locked while it is in use, so that another process's start does not take it for a leftover.
-    _lock: File,
+    file: UnderWay,
+    /// Guilds named, members, warns and reviews as they were taken in: a few more than there are where a later line
+    /// replaced an earlier one.
+    pub(super) rows: Rows,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Rows {
+    pub(super) guilds: u64,
+    pub(super) members: u64,
+    pub(super) warns: u64,
+    pub(super) reviews: u64,
+}
+
+impl Rows {
+    pub(super) fn all(self) -> u64 {
+        self.guilds + self.members + self.warns + self.reviews
+    }
+
+    /// Rows that pass while it is applied: a warn's and a review's once for its member, and once for itself.
+    pub(super) fn to_apply(self) -> u64 {
+        self.all() + self.warns + self.reviews
+    }
+
+    /// How far it is when so many rows have passed.
+    pub(super) fn applied(self, passed: u64) -> Progress {
+        let (all, to_apply) = (u128::from(self.all()), u128::from(self.to_apply().max(1)));
+        let records = u64::try_from(u128::from(passed) * all / to_apply).unwrap_or(u64::MAX);
+        Progress { doing: Doing::Applying, records: records.min(self.all()), of: Some(self.all()), bytes: 0 }
+    }
+
+    fn add(&mut self, record: &Record) {
+        *match record {
+            Record::Guild { .. } => &mut self.guilds,
+            Record::Member { .. } => &mut self.members,
+            Record::Warn { .. } => &mut self.warns,
+            Record::Review { .. } => &mut self.reviews,
+        } += 1;
+    }
 }
 
 impl StageFile {
     fn create(store: &Path) -> Result<Self, StoreError> {
-        for _ in 0..TRIES {
-            let mut name = prefix(store);
-            name.push(format!("{:016x}{SUFFIX}", fastrand::u64(..)));
-            let path = folder_of(store).join(name);
-            let failed = |e: std::io::Error| {
-                StoreError::Failed(format!("{} cannot be made, and an import needs it: {e}", path.display()))
-            };
-            let file = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&path).map_err(failed)?;
-            // A start beside us may take the file for a leftover before it is locked: then another.
-            if file.try_lock().is_ok() && path.exists() {
-                return Ok(StageFile { path, _lock: file });
-            }
-        }
-        Err(StoreError::Busy(format!("no staging file beside {} could be kept; try again", store.display())))
+        let file = UnderWay::make(store, STAGED).map_err(|e| {
+            let place = folder_of(store);
+            StoreError::Failed(format!("an import needs a file in {}, which cannot be made: {e}", place.display()))
+        })?;
+        Ok(StageFile { file, rows: Rows::default() })
     }
 
     pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-}
-
-impl Drop for StageFile {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
-    }
-}
-
-fn prefix(store: &Path) -> OsString {
-    let mut name = store.file_name().unwrap_or_default().to_owned();
-    name.push(INFIX);
-    name
-}
-
-/// Removes staging files that a crash left beside `store`. Those in use are locked and stay.
-pub(in crate::store) fn remove_leftovers(store: &Path) {
-    let prefix = prefix(store);
-    let Ok(entries) = fs::read_dir(folder_of(store)) else { return };
-    for entry in entries.flatten() {
-        let name = entry.file_name();
-        let name = name.as_encoded_bytes();
-        if !name.starts_with(prefix.as_encoded_bytes()) || !name.ends_with(SUFFIX.as_bytes()) {
-            continue;
-        }
-        let unused = File::open(entry.path()).is_ok_and(|file| file.try_lock().is_ok());
-        if unused {
-            let _ = fs::remove_file(entry.path());
-        }
+        self.file.path()
     }
 }
 
@@ -140,6 +129,7 @@ impl Stage {
         };
         let sure = sure || matches!(record, Record::Guild { .. });
         self.latest = Some((record.guild().clone(), no, sure));
+        self.file.rows.add(&record);
         self.insert(line, no, sure, record).map_err(|e| self.failed(&e))
     }
 

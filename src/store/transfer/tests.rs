@@ -225,12 +225,12 @@ async fn an_import_waits_for_who_holds_the_store_and_keeps_that_the_bot_left() {
         let store = &world.store;
         let import = scope.spawn(move || {
             store.import(SAMPLE.as_bytes(), Mode::AllOrNothing, &mut |p| {
-                if p.applying {
+                if p.doing == Doing::Applying {
                     applying.send(p).unwrap();
                 }
             })
         });
-        assert_eq!(told.recv().unwrap().records, 4);
+        assert_eq!(told.recv().unwrap().of, Some(4));
         other.execute_batch("COMMIT").unwrap();
         import.join().unwrap().unwrap();
     });
@@ -244,7 +244,10 @@ async fn an_import_waits_for_who_holds_the_store_and_keeps_that_the_bot_left() {
 fn a_store_opened_beside_an_import_leaves_its_staging_file_alone() {
     let world = World::new();
     let mut opened = 0;
-    let answer = world.store.import(SAMPLE.as_bytes(), Mode::AllOrNothing, &mut |_| {
+    let answer = world.store.import(SAMPLE.as_bytes(), Mode::AllOrNothing, &mut |progress| {
+        if progress.doing != Doing::Reading {
+            return;
+        }
         assert_eq!(files(&world).iter().filter(|name| name.starts_with("store.db.import-")).count(), 1);
         drop(world.neighbour());
         opened += 1;
@@ -258,7 +261,13 @@ fn text() -> impl Strategy<Value = String> {
     any::<String>().prop_map(|text| crate::model::one_line(&text).into_owned())
 }
 
-fn record() -> impl Strategy<Value = Record> {
+/// A text as long as a line has room for, whatever it is made of.
+fn long_text() -> impl Strategy<Value = String> {
+    let text = (any::<char>(), 1000usize..200_000).prop_map(|(what, times)| what.to_string().repeat(times));
+    text.prop_map(|text| crate::model::one_line(&text).into_owned())
+}
+
+pub(in crate::store) fn record() -> impl Strategy<Value = Record> {
     let ids = || (0u8..3, prop_oneof![0u64..4, Just(i64::MAX as u64)]);
     let place = |(g, m): (u8, u64)| (guild(&format!("g{g}")), member(m));
     let number = || prop_oneof![0i64..4, Just(i64::MAX)];
@@ -272,10 +281,12 @@ fn record() -> impl Strategy<Value = Record> {
             let (guild, member) = place(at);
             Record::Warn { guild, member, warn, author, reason, expires }
         }),
-        (ids(), number(), text(), 1u8..=5, text()).prop_map(move |(at, review, author, rating, text)| {
-            let (guild, member) = place(at);
-            Record::Review { guild, member, review, author, rating, text }
-        }),
+        (ids(), number(), text(), 1u8..=5, prop_oneof![3 => text().boxed(), 1 => long_text().boxed()]).prop_map(
+            move |(at, review, author, rating, text)| {
+                let (guild, member) = place(at);
+                Record::Review { guild, member, review, author, rating, text }
+            }
+        ),
     ]
 }
 

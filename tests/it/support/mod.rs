@@ -14,6 +14,7 @@ pub mod postgres;
 mod process;
 mod proxy;
 mod slow;
+mod terminal;
 mod tls;
 mod world;
 
@@ -29,6 +30,7 @@ pub use postgres::Postgres;
 pub use process::Process;
 pub use proxy::{Holds, Proxy};
 pub use slow::{Slow, SlowClients};
+pub use terminal::on_terminal;
 pub use tls::{Identity, TlsClient, shown};
 pub use world::{Ran, World};
 

@@ -85,6 +85,10 @@ impl Process {
         }
     }
 
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
     pub fn id(&self) -> u32 {
         self.child.id()
     }

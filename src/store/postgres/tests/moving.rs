@@ -1,6 +1,13 @@
+use proptest::strategy::{Strategy as _, ValueTree as _};
+use proptest::test_runner::TestRunner;
+
 use super::*;
 use crate::store::sqlite::tests::World as File;
+use crate::store::transfer::tests::record;
 use crate::store::transfer::{ImportError, Mode};
+
+/// Stores of random records that are moved; each takes a new database.
+const MOVED: usize = 8;
 
 /// Files that are imported one after the other: what each replaces, moves and refuses.
 const FILES: [&str; 6] = [
@@ -51,6 +58,40 @@ async fn the_same_files_make_the_same_store_as_in_sqlite_byte_for_byte() {
     assert_eq!(told(&world.store).await, []);
     // The next warn's number follows the highest.
     assert_eq!(world.store.add_warn(&guild("c"), member(1), "Mod", "again", 0).await.unwrap(), 18);
+}
+
+async fn moved_to_postgres(lines: &str) -> String {
+    let (world, mut exported) = (World::new().await, Vec::new());
+    world.store.import(lines.as_bytes(), Mode::AllOrNothing, &mut |_| {}).await.unwrap();
+    world.store.export(&mut exported, &mut |_| {}).await.unwrap();
+    String::from_utf8(exported).unwrap()
+}
+
+fn moved_to_sqlite(lines: &str) -> String {
+    let (file, mut exported) = (File::new(), Vec::new());
+    file.store.import(lines.as_bytes(), Mode::AllOrNothing, &mut |_| {}).unwrap();
+    file.store.export(&mut exported, &mut |_| {}).unwrap();
+    String::from_utf8(exported).unwrap()
+}
+
+#[tokio::test]
+async fn any_records_move_from_one_kind_of_store_to_the_other_and_back_byte_for_byte() {
+    // Always the same ones: the same failure each time it runs.
+    let mut runner = TestRunner::deterministic();
+    let mut moved = 0;
+    for at in 0..MOVED {
+        let records = proptest::collection::vec(record(), 30..60).new_tree(&mut runner).unwrap().current();
+        let guilds = (0..3).map(|g| format!("{{\"guild\":\"g{g}\",\"name\":\"G\"}}"));
+        let records = records.iter().map(|record| serde_json::to_string(record).unwrap());
+        let lines: String = guilds.chain(records).map(|line| line + "\n").collect();
+        let first = moved_to_sqlite(&lines);
+        // Compared as a whole and not printed: a text may be a megabyte long.
+        assert!(moved_to_postgres(&lines).await == first, "{at}: the same file makes another store");
+        assert!(moved_to_postgres(&first).await == first, "{at}: from SQLite to PostgreSQL");
+        assert!(moved_to_sqlite(&first) == first, "{at}: and back");
+        moved += first.len();
+    }
+    assert!(moved > 400_000, "there were long texts: {moved}");
 }
 
 #[tokio::test]

@@ -1,0 +1,175 @@
+//! `import` and `export`: JSON Lines, packed or plain, with a progress bar on a terminal and plain lines elsewhere.
+
+mod files; // plain files and gzip
+mod meter; // how far it is
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, BufReader, Write};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::error::CommandError;
+use crate::store::AnyStore;
+use crate::store::transfer::{ImportError, Imported, Mode};
+use crate::store::under_way::{PART, UnderWay};
+use files::{BUFFER, Source, Target};
+use meter::Meter;
+
+pub(super) use meter::byte_bar;
+
+/// `guildgate import …`
+#[derive(Clone, Debug, Args)]
+pub struct ImportArgs {
+    /// The file of JSON Lines, gzip if its name ends in .gz, or - for stdin
+    pub file: PathBuf,
+    /// Takes the good lines of a file that has bad ones
+    #[arg(long)]
+    pub partial: bool,
+}
+
+/// `guildgate export …`
+#[derive(Clone, Debug, Args)]
+pub struct ExportArgs {
+    /// The file to write, as gzip if its name ends in .gz, or - for stdout
+    pub file: PathBuf,
+}
+
+impl ImportArgs {
+    /// What is left if a signal ends it midway.
+    pub(super) fn if_interrupted(&self) -> String {
+        "interrupted; nothing was imported".to_owned()
+    }
+
+    /// Does it; what became of it goes to `out`, and lines left out to stderr.
+    pub async fn run(self, store: &AnyStore, out: &mut dyn Write) -> Result<(), CommandError> {
+        let mode = if self.partial { Mode::Partial } else { Mode::AllOrNothing };
+        let imported = if is_standard(&self.file) {
+            let mut meter = Meter::new(None);
+            store.import(BufReader::with_capacity(BUFFER, io::stdin().lock()), mode, &mut |p| meter.show(p)).await
+        } else {
+            let Source { lines, extent } = Source::open(&self.file)
+                .map_err(|e| CommandError::new(format!("{} cannot be read: {e}", self.file.display())))?;
+            let mut meter = Meter::new(extent);
+            store.import(lines, mode, &mut |p| meter.show(p)).await
+        };
+        let Imported { records, bad } = imported.map_err(|error| match error {
+            ImportError::Read(e) => {
+                CommandError::new(format!("{} cannot be read: {e}; nothing was imported", named(&self.file)))
+            }
+            other => other.into(),
+        })?;
+        if bad.total > 0 {
+            eprintln!("{bad}");
+        }
+        let left_out = if bad.total > 0 { format!(", bad lines left out: {}", bad.total) } else { String::new() };
+        Ok(writeln!(out, "{records} records imported{left_out}")?)
+    }
+}
+
+impl ExportArgs {
+    /// What is left if a signal ends it midway.
+    pub(super) fn if_interrupted(&self) -> String {
+        if is_standard(&self.file) || is_no_file(&self.file) {
+            return "interrupted; what was written is not whole".to_owned();
+        }
+        format!("interrupted; {} is as it was, and there is no new export", self.file.display())
+    }
+
+    /// Does it; with `-` the records go to `out`.
+    pub async fn run(self, store: &AnyStore, out: &mut dyn Write) -> Result<(), CommandError> {
+        let mut meter = Meter::new(None);
+        let unwritable = |e| CommandError::new(format!("{} cannot be written: {e}", self.file.display()));
+        if is_standard(&self.file) {
+            let mut to = Target::new(&self.file, out);
+            store.export(&mut to, &mut |p| meter.show(p)).await?;
+            return to.finish().map_err(unwritable);
+        }
+        // A pipe or a device cannot be replaced, only written to.
+        let records = if is_no_file(&self.file) {
+            let file = OpenOptions::new().write(true).open(&self.file).map_err(unwritable)?;
+            let mut to = Target::new(&self.file, file);
+            let records = store.export(&mut to, &mut |p| meter.show(p)).await?;
+            to.finish().map_err(unwritable)?;
+            records
+        } else {
+            let part = UnderWay::make(&self.file, PART).map_err(unwritable)?;
+            let mut to = Target::new(&self.file, part.file());
+            let records = store.export(&mut to, &mut |p| meter.show(p)).await?;
+            to.finish().map_err(unwritable)?;
+            part.put_in_place(&self.file).map_err(unwritable)?;
+            records
+        };
+        drop(meter);
+        Ok(writeln!(out, "{records} records exported")?)
+    }
+}
+
+/// Stdin or stdout.
+fn is_standard(file: &Path) -> bool {
+    file.as_os_str() == "-"
+}
+
+fn named(file: &Path) -> String {
+    if is_standard(file) { "stdin".to_owned() } else { file.display().to_string() }
+}
+
+fn is_no_file(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|meta| !meta.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::SqliteStore;
+
+    const LINES: &str = "{\"guild\":\"81\",\"name\":\"Night Watch\"}\n";
+
+    fn store() -> (tempfile::TempDir, AnyStore) {
+        let folder = tempfile::tempdir().unwrap();
+        let store = SqliteStore::open(folder.path().join("store.db")).unwrap();
+        (folder, store.into())
+    }
+
+    #[tokio::test]
+    async fn an_import_and_an_export_say_how_many_and_the_file_is_replaced_whole() {
+        let (folder, store) = store();
+        let (from, to) = (folder.path().join("in.jsonl"), folder.path().join("out.jsonl"));
+        fs::write(&from, LINES).unwrap();
+        fs::write(&to, "older and longer than what is exported now, so that a rest of it would be seen").unwrap();
+        let mut out = Vec::new();
+        ImportArgs { file: from, partial: false }.run(&store, &mut out).await.unwrap();
+        ExportArgs { file: to.clone() }.run(&store, &mut out).await.unwrap();
+        ExportArgs { file: "-".into() }.run(&store, &mut out).await.unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), format!("1 records imported\n1 records exported\n{LINES}"));
+        assert_eq!(fs::read_to_string(&to).unwrap(), LINES);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().filter(|e| is_part(e.as_ref().unwrap())).count(), 0);
+    }
+
+    fn is_part(entry: &fs::DirEntry) -> bool {
+        entry.path().extension().is_some_and(|extension| extension == "part")
+    }
+
+    #[tokio::test]
+    async fn a_bad_file_fails_by_its_lines_and_partial_takes_the_rest() {
+        let (folder, store) = store();
+        let file = folder.path().join("in.jsonl");
+        fs::write(&file, format!("nonsense\n{LINES}")).unwrap();
+        let mut out = Vec::new();
+        let error = ImportArgs { file: file.clone(), partial: false }.run(&store, &mut out).await.unwrap_err();
+        assert!(error.message.starts_with("line 1: not JSON"), "{error}");
+        assert!(error.message.ends_with("with --partial"), "{error}");
+        ImportArgs { file, partial: true }.run(&store, &mut out).await.unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), "1 records imported, bad lines left out: 1\n");
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_not_there_is_named() {
+        let (folder, store) = store();
+        let missing = folder.path().join("none/in.jsonl");
+        let read = ImportArgs { file: missing.clone(), partial: false }.run(&store, &mut Vec::new()).await;
+        let written = ExportArgs { file: missing }.run(&store, &mut Vec::new()).await;
+        assert!(read.unwrap_err().message.contains("none/in.jsonl cannot be read"));
+        assert!(written.unwrap_err().message.contains("none/in.jsonl cannot be written"));
+    }
+}

@@ -1,0 +1,189 @@
+//! Files that are under way: a copy that is not whole yet, or what an import stages. Such a file goes away with its
+//! maker, with the process if that is interrupted, and where neither could see to it (kill -9), by the next one to the
+//! same target: it is known by its name, and locked as long as it is in use.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use parking_lot::{Mutex, MutexGuard};
+
+use super::sqlite::open::{FILE_MODE, folder_of};
+
+/// Names tried before giving up; a second try is rare already.
+const TRIES: usize = 8;
+
+/// What SQLite keeps beside a file that it writes.
+pub(super) const BESIDE: [&str; 3] = ["-wal", "-shm", "-journal"];
+
+/// What a file under way is, as its name says: `TARGET` + before + a random number + after.
+#[derive(Clone, Copy, Debug)]
+pub struct Kind {
+    before: &'static str,
+    after: &'static str,
+}
+
+/// What takes its target's place once it is whole.
+pub const PART: Kind = Kind { before: ".", after: ".part" };
+
+/// What an import into its target stages.
+pub const STAGED: Kind = Kind { before: ".import-", after: ".tmp" };
+
+/// The files of this process. Signals are the whole process's as well, and ask for all of them at once.
+static OURS: Mutex<Ours> = Mutex::new(Ours { files: Vec::new(), settled: false });
+
+struct Ours {
+    files: Vec<PathBuf>,
+    settled: bool,
+}
+
+/// Tells that what this process was started for is about to happen, or not to: an interruption comes too late from now
+/// on, and what became of it is told instead.
+pub fn settle() {
+    OURS.lock().settled = true;
+}
+
+/// Does `tell`, and then removes every file under way. Nothing is settled any more until the process ends, which is the
+/// caller's to do, and at once. `false`, and nothing is done, where it is too late.
+pub fn abandon(tell: impl FnOnce()) -> bool {
+    let ours = OURS.lock();
+    if ours.settled {
+        return false;
+    }
+    tell();
+    ours.files.iter().for_each(|path| remove(path));
+    MutexGuard::leak(ours);
+    true
+}
+
+/// A file under way. It goes away with this, unless it is put in its place.
+#[derive(Debug)]
+pub struct UnderWay {
+    path: PathBuf,
+    /// Locked, so that nobody takes it for a leftover.
+    file: File,
+    placed: bool,
+}
+
+impl UnderWay {
+    /// Makes one beside `target`, and removes those that were left there.
+    pub fn make(target: &Path, kind: Kind) -> io::Result<Self> {
+        remove_leftovers(target, kind);
+        for _ in 0..TRIES {
+            let mut name = prefix(target, kind);
+            name.push(format!("{:016x}{}", fastrand::u64(..), kind.after));
+            let path = folder_of(target).join(name);
+            // 0600: it holds what was said about people.
+            // Locked before it is there: an interruption finds it, or comes first and there is none.
+            let mut ours = OURS.lock();
+            let file = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&path)?;
+            ours.files.push(path.clone());
+            drop(ours);
+            let made = UnderWay { path, file, placed: false };
+            // Somebody beside us may have taken it for a leftover before it was locked: then another. Where files
+            // cannot be locked at all, nobody takes one for a leftover.
+            if !matches!(made.file.try_lock(), Err(fs::TryLockError::WouldBlock)) && made.path.exists() {
+                return Ok(made);
+            }
+        }
+        Err(io::Error::other("each file made for it was taken away; try again"))
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// To write to.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Gives it the name of `target`, which it replaces, once it is on disk; answers its size in bytes.
+    pub fn put_in_place(mut self, target: &Path) -> io::Result<u64> {
+        self.file.sync_all()?;
+        settle();
+        fs::rename(&self.path, target)?;
+        self.placed = true;
+        File::open(folder_of(target))?.sync_all()?;
+        Ok(self.file.metadata()?.len())
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        OURS.lock().files.retain(|path| *path != self.path);
+        if !self.placed {
+            remove(&self.path);
+        }
+    }
+}
+
+/// Removes what a crash left beside `target`. What is in use is locked and stays.
+pub(super) fn remove_leftovers(target: &Path, kind: Kind) {
+    let prefix = prefix(target, kind);
+    let Ok(entries) = fs::read_dir(folder_of(target)) else { return };
+    for entry in entries.flatten() {
+        // A pipe by such a name would be waited for.
+        if !is_named(&entry.file_name(), &prefix, kind) || !entry.file_type().is_ok_and(|kind| kind.is_file()) {
+            continue;
+        }
+        let unused = File::open(entry.path()).is_ok_and(|file| file.try_lock().is_ok());
+        if unused {
+            remove(&entry.path());
+        }
+    }
+}
+
+fn prefix(target: &Path, kind: Kind) -> OsString {
+    let mut name = target.file_name().unwrap_or_default().to_owned();
+    name.push(kind.before);
+    name
+}
+
+fn is_named(name: &OsStr, prefix: &OsStr, kind: Kind) -> bool {
+    let number = name.as_encoded_bytes().strip_prefix(prefix.as_encoded_bytes());
+    let number = number.and_then(|rest| rest.strip_suffix(kind.after.as_bytes()));
+    number.is_some_and(|number| number.len() == 16 && number.iter().all(u8::is_ascii_hexdigit))
+}
+
+fn remove(path: &Path) {
+    let _ = fs::remove_file(path);
+    for end in BESIDE {
+        let mut beside = OsString::from(path);
+        beside.push(end);
+        let _ = fs::remove_file(beside); // there only if SQLite was amid something
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let mut names: Vec<_> =
+            fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn what_a_crash_left_is_removed_and_what_is_in_use_or_anothers_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("b.db");
+        let left = ["b.db.0123456789abcdef.part", "b.db.0123456789abcdef.part-journal"];
+        let others = ["b.db.0123456789abcdef.tmp", "b.db.notes.part", "bb.db.0123456789abcdef.part", "b.db"];
+        for name in left.iter().chain(&others) {
+            fs::write(folder.path().join(name), "x").unwrap();
+        }
+        let first = UnderWay::make(&target, PART).unwrap();
+        let second = UnderWay::make(&target, PART).unwrap();
+        let mut expected: Vec<String> = others.map(str::to_owned).to_vec();
+        expected.extend([&first, &second].map(|made| made.path().file_name().unwrap().to_str().unwrap().to_owned()));
+        expected.sort();
+        assert_eq!(names(folder.path()), expected);
+        drop((first, second));
+        assert_eq!(names(folder.path()).len(), others.len());
+    }
+}
