@@ -24,6 +24,12 @@ const READ_BUFFER: usize = 4096;
 /// Answers to pipelined requests that are gathered before they are sent.
 const MAX_GATHERED: usize = 64 * 1024;
 
+/// Answers, and bytes of answers, after which a connection whose next requests are there already lets the
+/// others of its thread go first: with a whole socket's room of them in one go, those would wait for
+/// milliseconds.
+const TURN: usize = 32;
+const TURN_BYTES: usize = MAX_GATHERED;
+
 /// Empty lines that are read past before a request: without a bound they would be read for ever, and
 /// for nothing. Clients with that habit send one.
 const MAX_EMPTY_LINES: usize = 100;
@@ -42,6 +48,9 @@ pub(super) struct Connection<'e> {
     out: Vec<u8>,
     outcomes: Vec<Outcome>,
     spill: Vec<u8>,
+    /// Answers made, and bytes of them sent, in this turn.
+    turn: usize,
+    turn_bytes: usize,
     /// When the header now awaited or read began, for its deadline: at accept, then at its first byte.
     header_began: Instant,
     /// When the last bytes between requests came, from which the access log counts.
@@ -83,6 +92,8 @@ impl<'e> Connection<'e> {
             out: Vec::new(),
             outcomes: Vec::new(),
             spill: Vec::new(),
+            turn: 0,
+            turn_bytes: 0,
             header_began: arrival.at,
             arrived: arrival.at,
             answered: arrival.at,
@@ -171,8 +182,18 @@ impl Connection<'_> {
             if self.out.len() > MAX_GATHERED && !self.send().await {
                 return false;
             }
+            self.let_others_go_first().await;
             self.answered = Instant::now();
             self.header_began = self.answered;
+        }
+    }
+
+    /// Ends this turn if it has been long enough.
+    async fn let_others_go_first(&mut self) {
+        self.turn += 1;
+        if self.turn >= TURN || self.turn_bytes >= TURN_BYTES {
+            (self.turn, self.turn_bytes) = (0, 0);
+            tokio::task::yield_now().await;
         }
     }
 
@@ -250,6 +271,7 @@ impl Connection<'_> {
     /// Sends the answers gathered. Whether the peer took them.
     async fn send(&mut self) -> bool {
         let sent = self.out.is_empty() || self.line.write(&self.out).await.is_ok();
+        self.turn_bytes += self.out.len();
         self.out.clear();
         if let Some(access) = &self.edge.access {
             self.outcomes.drain(..).for_each(|outcome| access.record(outcome));

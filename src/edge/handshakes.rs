@@ -6,6 +6,11 @@ use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+/// How far these threads stand behind those that serve (`nice`). A thread that serves gets a core at once
+/// where handshakes have all of them; and where everything wants the cores, a tenth of them is left for
+/// handshakes still, so that new callers come in.
+const NICE: i32 = 10;
+
 /// TLS handshakes, on threads of their own. One costs as much as many answers: in a thread that
 /// serves, a crowd that connects at once would stand before every request that comes meanwhile. Here
 /// the kernel shares the cores out between the two.
@@ -15,8 +20,13 @@ impl Handshakes {
     /// # Errors
     /// Where a thread cannot be started.
     pub(super) fn start(threads: usize) -> io::Result<Self> {
-        let runtime = Builder::new_multi_thread().worker_threads(threads).thread_name("handshake").build()?;
-        Ok(Handshakes(Some(runtime)))
+        let step_back = || {
+            // Of this thread alone. Where it is not allowed, they are as good as any.
+            let _ = rustix::process::setpriority_process(None, NICE);
+        };
+        let mut runtime = Builder::new_multi_thread();
+        runtime.worker_threads(threads).thread_name("handshake").on_thread_start(step_back);
+        Ok(Handshakes(Some(runtime.build()?)))
     }
 
     /// Shakes hands. Whoever stops waiting for it has ended it.
