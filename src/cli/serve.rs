@@ -80,7 +80,13 @@ async fn serve(
     raise_file_limit(&config);
     let clock = Clock::system();
     // Without it the limit that a tier's `daily` is could not be kept (contract section 3).
-    let store = open_store(&config).await.map_err(|e| match config.limits.counts_days() {
+    let opened = tokio::select! {
+        biased;
+        // It may wait for others for a minute.
+        () = signals.stop() => return Ok(()),
+        opened = open_store(&config) => opened,
+    };
+    let store = opened.map_err(|e| match config.limits.counts_days() {
         true => Failure::Unusable(format!("a tier's `daily` needs the store: {e}")),
         false => e.into(),
     })?;
@@ -143,15 +149,26 @@ async fn serve(
     }
     if let Some(heir) = &mut before {
         let alone = tokio::select! {
-            there = heir.ready() => !there?,
+            biased;
             // Who serves goes on.
             () = signals.stop() => return Ok(()),
+            there = heir.ready() => !there?,
         };
         if alone {
             tracing::warn!("the process that was to hand over has ended; this one has its listeners");
+        } else {
+            gateway.serve_after_another();
         }
     }
-    running.open();
+    if !running.open().await {
+        return Err(CommandError::new("the listeners could not be opened; the lines above say why").into());
+    }
+    tokio::select! {
+        biased;
+        // The last moment to leave it to who serves: what comes later stops the one that has taken over.
+        () = signals.stop(), if before.is_some() => return Ok(()),
+        () = std::future::ready(()) => {}
+    }
     let is_first = before.is_none();
     let mut place = place.map(|place| place.attend(before, gateway.clone()));
     // Aside: a stderr that nobody reads holds up neither the hand-over nor a stop.

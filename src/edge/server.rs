@@ -5,6 +5,7 @@ use std::os::fd::{IntoRawFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use pingora::listeners::{L4BufferSettings, ListenerConfig};
@@ -23,6 +24,10 @@ use crate::config::Listen;
 /// Pingora's buffer in front of each socket's reads. Its default of 64 KiB costs a new connection
 /// 5 microseconds; ours are small, and writes must stay buffered to go out in one.
 const L4_READ_BUFFER: usize = 4096;
+
+/// How often it is looked whether the listeners accept. What fails does so within microseconds of
+/// beginning to, so twice in a row is for good.
+const OPENING_LOOK: Duration = Duration::from_millis(2);
 
 /// How long Pingora waits before it cuts connections, in seconds: longer than any drain. How long
 /// they are given is ours to say, and the process ends then.
@@ -86,8 +91,10 @@ pub fn bind(listen: &Listen, tls: bool, handed: &mut Vec<Handed>) -> Result<Boun
         Listen::Unix(path) => {
             let address = path.display().to_string();
             let socket = match there {
-                // A socket whose file is gone is found by nobody.
-                Some(there) if path.exists() => UnixListener::from(handed.remove(there).into_socket()),
+                // A socket whose file is gone, or is something else now, is found by nobody.
+                Some(there) if fs::metadata(path).is_ok_and(|meta| meta.file_type().is_socket()) => {
+                    UnixListener::from(handed.remove(there).into_socket())
+                }
                 Some(_) | None => {
                     remove_stale_socket(path).map_err(fail)?;
                     UnixListener::bind(path).map_err(wrong)?
@@ -137,6 +144,7 @@ impl Bound {
 pub struct Server {
     prepared: Option<oneshot::Receiver<()>>,
     open: Option<oneshot::Sender<()>>,
+    listeners: usize,
     /// Whoever accepts, and each connection from the moment it is accepted, listens to this.
     stop: watch::Sender<bool>,
 }
@@ -154,6 +162,7 @@ impl Server {
             };
             listening.add_listener(listener.l4_buffer(L4BufferSettings::default().read(L4_READ_BUFFER)));
         }
+        let listeners = bound.len();
         let (tell_prepared, prepared) = oneshot::channel();
         let (open, opened) = oneshot::channel();
         let (stop, stopped) = watch::channel(false);
@@ -173,7 +182,7 @@ impl Server {
             server.add_service(service);
             server.run(RunArgs { shutdown_signal: Box::new(NoSignal) });
         })?;
-        Ok(Server { prepared: Some(prepared), open: Some(open), stop })
+        Ok(Server { prepared: Some(prepared), open: Some(open), listeners, stop })
     }
 
     /// Waits until nothing but [`Server::open`] stands between the sockets and their callers.
@@ -185,10 +194,21 @@ impl Server {
         }
     }
 
-    /// Accepts from here on.
-    pub fn open(&mut self) {
+    /// Accepts from here on. Whether it came to that: Pingora builds its listeners only now, and ends with a
+    /// panic where it cannot, such as one whose socket's file was deleted since, or without a file to open.
+    pub async fn open(&mut self) -> bool {
         if let Some(open) = self.open.take() {
             let _ = open.send(()); // the other end is gone only if the server is
+        }
+        // Each listener that accepts hears of a stop, beside the service that they are part of.
+        let accepting = 1 + self.listeners;
+        loop {
+            let before = self.stop.receiver_count();
+            tokio::time::sleep(OPENING_LOOK).await;
+            let now = self.stop.receiver_count();
+            if now == 0 || before >= accepting && now >= accepting {
+                return now > 0;
+            }
         }
     }
 

@@ -92,14 +92,16 @@ impl Gateway {
         if let KeySource::Origin(learned) = &state.keys {
             return self.admit_learned(state, learned, (digest, authorization), operation, head, facts);
         }
-        let Some(key) = state.book.find(&digest, || self.clock.unix()) else {
+        let found = state.book.find(&digest, || self.clock.unix());
+        if self.doubt.is_doubted() && matches!(state.keys, KeySource::Store(_)) {
+            // Nor is one known to be wrong: it may have been made meanwhile.
+            facts.key = found.cloned();
+            return Err(Fault::Unavailable { retry_after: 1 });
+        }
+        let Some(key) = found else {
             self.stranger(state, head, facts)?;
             return Err(Fault::IncorrectKey);
         };
-        if self.doubt.is_doubted() && matches!(state.keys, KeySource::Store(_)) {
-            facts.key = Some(key.clone());
-            return Err(Fault::Unavailable { retry_after: 1 });
-        }
         let request = self.charge(state, key, operation, facts)?;
         Ok(Admission::Admitted(Admitted { request, taught: None, authorization }))
     }

@@ -5,12 +5,14 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use super::Gateway;
+use crate::cache::{EntryKey, Realm, Realms, Write};
 use crate::model::MemberId;
 
 /// How long a write waits for the other process to have heard of it. That takes some ten
@@ -77,6 +79,32 @@ impl Gateway {
     pub fn fall_silent(&self) {
         let (tellings, _) = mpsc::channel(1);
         self.step_aside(tellings);
+    }
+
+    /// From here on another process, which this one follows, answers callers too: from the origin alone, so
+    /// that they are told what is newer than anything that is in memory, or in the air, amid a write.
+    pub fn serve_after_another(&self) {
+        self.after_another.store(true, Ordering::SeqCst);
+    }
+
+    /// The process before this one has ended.
+    pub fn serve_alone(&self) {
+        self.after_another.store(false, Ordering::SeqCst);
+    }
+
+    /// Begins a write of this process's own.
+    pub(super) fn begin_write(&self, realm: (Realm, Realms), member: MemberId, hold: Duration) -> Write<'_> {
+        match self.after_another.load(Ordering::SeqCst) {
+            false => self.memory.begin_write(realm, member, hold, self.now()),
+            // The process before may show what this write does before its answer is here.
+            true => self.memory.begin_write_elsewhere(member, hold, self.now()),
+        }
+    }
+
+    /// Whether `at` is to be asked for by each caller for itself: somebody at the process beside this one
+    /// may have been told already what is newer than a flight that is in the air.
+    pub(super) fn asks_apart(&self, at: &EntryKey) -> bool {
+        self.is_aside() || self.after_another.load(Ordering::SeqCst) && !self.memory.fence().may_keep(at, self.now())
     }
 
     /// Whether another process serves beside this one, which hears of writes here, but not this

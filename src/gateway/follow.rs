@@ -34,6 +34,10 @@ impl Gateway {
                     }
                     changes.into_iter().for_each(|change| self.heed(change));
                     self.doubt.heard_all(asked, self.now());
+                    // A list of keys that is only slow is one that is not there.
+                    if matches!(self.state().keys, KeySource::Store(_)) {
+                        self.doubt_book();
+                    }
                 }
                 Err(error) => {
                     if !std::mem::replace(&mut deaf, true) {

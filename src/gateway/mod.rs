@@ -22,6 +22,7 @@ use std::future::Future;
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use admit::{Admission, Admitted};
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
@@ -65,6 +66,8 @@ pub struct Gateway {
     noting: tokio::sync::Mutex<()>,
     /// The process that takes this one's place.
     beside: ArcSwapOption<Beside>,
+    /// The process whose place this one takes still answers callers.
+    after_another: AtomicBool,
     /// Writes that have begun and are not over.
     writes: Mutex<beside::UnderWay>,
 }
@@ -138,6 +141,7 @@ impl Gateway {
             decisions,
             noting: tokio::sync::Mutex::new(()),
             beside: ArcSwapOption::empty(),
+            after_another: AtomicBool::new(false),
             writes: Mutex::default(),
         }
     }

@@ -84,7 +84,7 @@ impl Gateway {
         facts: &mut Facts,
     ) -> Result<Arc<str>, Fault> {
         let stale = asking.stale();
-        if self.is_aside() {
+        if self.asks_apart(&at) {
             // A flight may have left before a write to the process beside this one, and so may what
             // is held.
             facts.cache = Some(CacheUse::Asked { stale: false, stored: false });

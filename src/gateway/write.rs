@@ -18,7 +18,7 @@ impl Gateway {
         id: RequestId,
     ) -> Result<Arc<str>, Fault> {
         let (realm, hold) = (caller.key.guild.realm, state.config.cache.points.ttl);
-        let write = self.memory.begin_write((realm, caller.realms()), member, hold, self.now());
+        let write = self.begin_write((realm, caller.realms()), member, hold);
         let Ok(told) = self.tell_begun(member).await else {
             write.settled(); // it did not begin
             return Err(Fault::Unavailable { retry_after: 1 });

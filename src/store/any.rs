@@ -20,7 +20,14 @@ impl AnyStore {
     /// what to do about it. A file's opening blocks.
     pub async fn open(at: &StoreAt) -> Result<Self, StoreError> {
         Ok(match at {
-            StoreAt::Sqlite(path) => AnyStore::Sqlite(SqliteStore::open(path)?),
+            // Aside: it may wait for others for a minute, and its caller for something else as well.
+            StoreAt::Sqlite(path) => {
+                let path = path.clone();
+                let opened = tokio::task::spawn_blocking(move || SqliteStore::open(path)).await;
+                AnyStore::Sqlite(
+                    opened.map_err(|e| StoreError::Failed(format!("the store could not be opened: {e}")))??,
+                )
+            }
             StoreAt::Postgres(at) => AnyStore::Postgres(PostgresStore::open(at).await?),
         })
     }

@@ -16,7 +16,7 @@ use super::sqlite::open::{FILE_MODE, folder_of};
 const TRIES: usize = 8;
 
 /// What SQLite keeps beside a file that it writes.
-pub(super) const BESIDE: [&str; 3] = ["-wal", "-shm", "-journal"];
+pub const BESIDE: [&str; 3] = ["-wal", "-shm", "-journal"];
 
 /// What a file under way is, as its name says: `TARGET` + before + a random number + after.
 #[derive(Clone, Copy, Debug)]

@@ -325,6 +325,43 @@ async fn a_write_begun_before_the_handover_is_known_to_the_one_that_took_over() 
 }
 
 #[tokio::test]
+async fn amid_a_write_at_the_new_one_it_keeps_nothing_that_the_old_one_may_already_contradict() {
+    let mut gate = TestGateway::before_http()
+        .key("bot")
+        .points("7", 100)
+        .set("server.handover", r#""handover.sock""#)
+        .start()
+        .await;
+    let mut at_the_old_one = gate.connect().await;
+    let read = gate.request("getPoints", "bot", "memberID=7");
+    at_the_old_one.ask(&read).await.is("100");
+    let mut old = gate.replace().await;
+    let (mut writes, begun) = (gate.connect().await, Gate::shut());
+    gate.origin().next("setPoints", Act::HoldAll(begun.clone()));
+    writes.send(gate.request("setPoints", "bot", "memberID=7&amount=200").bytes()).await;
+    gate.origin().has_been_asked("setPoints", 1).await;
+    // The old one asks the origin each time, which may do the write before it answers it.
+    for _ in 0..3 {
+        gate.get_points("bot", "7").await.is("100").is_miss();
+    }
+    // Nor does anybody join a question that is in the air.
+    let (mut first, mut second, held) = (gate.connect().await, gate.connect().await, Gate::shut());
+    gate.origin().next("getPoints", Act::HoldAll(held.clone()));
+    let asked = gate.origin().asked("getPoints");
+    first.send(read.bytes()).await;
+    gate.origin().has_been_asked("getPoints", asked + 1).await;
+    second.ask(&read).await.is("100").is_miss();
+    held.open();
+    first.answer().await.is("100");
+    begun.open();
+    writes.answer().await.is("Successfully set 'Ada' points to '200'");
+    gate.get_points("bot", "7").await.is("200");
+    gate.get_points("bot", "7").await.is("200").is_hit();
+    drop(at_the_old_one);
+    assert_eq!(old.exit().await, Some(0));
+}
+
+#[tokio::test]
 async fn a_write_at_the_old_one_does_not_begin_where_the_new_one_cannot_hear_of_it() {
     let mut gate = TestGateway::before_http()
         .key("bot")

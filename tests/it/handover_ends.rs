@@ -58,6 +58,35 @@ async fn where_the_old_one_is_stopped_amid_it_the_new_one_serves() {
 }
 
 #[tokio::test]
+async fn one_that_cannot_open_its_listeners_takes_nothing_over() {
+    let gate = gate(Kind::Builtin).set("server.listen", r#"["127.0.0.1:0", "unix:u.sock"]"#).start().await;
+    let folder = std::fs::File::open(gate.world().path("")).unwrap();
+    folder.lock().unwrap(); // as a store's opening does, so that the new one waits there
+    let mut next = gate.world().serve(&[]);
+    eventually(PATIENCE, "it asks", || async { gate.stderr().contains("asks to take over") }).await;
+    eventually(PATIENCE, "it has them", || async { next.open_sockets() > 2 }).await;
+    std::fs::remove_file(gate.world().path("u.sock")).unwrap();
+    folder.unlock().unwrap();
+    assert_eq!(next.exit().await, Some(1), "{}", next.stderr());
+    assert!(next.stderr().contains("the listeners could not be opened"), "{}", next.stderr());
+    eventually(PATIENCE, "it goes on", || async { gate.stderr().contains("goes on as before") }).await;
+    gate.get_points("bot", "7").await.is("3");
+}
+
+#[tokio::test]
+async fn one_that_is_stopped_while_its_store_opens_ends_at_once_and_takes_nothing() {
+    let gate = gate(Kind::Builtin).start().await;
+    let folder = std::fs::File::open(gate.world().path("")).unwrap();
+    folder.lock().unwrap();
+    let mut next = gate.world().serve(&[]);
+    eventually(PATIENCE, "it asks", || async { gate.stderr().contains("asks to take over") }).await;
+    next.signal(Signal::SIGTERM);
+    assert_eq!(next.exit().await, Some(0), "{}", next.stderr());
+    gate.get_points("bot", "7").await.is("3");
+    folder.unlock().unwrap();
+}
+
+#[tokio::test]
 async fn a_write_at_the_first_does_not_begin_where_the_second_has_ended_and_a_third_serves() {
     let mut gate = gate(Kind::Http).start().await;
     let mut kept = [gate.connect().await, gate.connect().await];

@@ -18,6 +18,9 @@ use crate::gateway::{Gateway, TELLINGS, Telling, WriteNews};
 /// How long the door stays shut after nobody could be let in (no file left to open, say).
 const DOOR_STUCK: Duration = Duration::from_secs(1);
 
+/// How long a last look at what the other process has said takes, once its time is over.
+const LAST_LOOK: Duration = Duration::from_millis(100);
+
 /// A process that has taken over, and hears of what still happens here.
 struct Successor {
     talk: Talk,
@@ -143,11 +146,18 @@ async fn converse(
         let left = until.saturating_duration_since(Instant::now());
         tokio::select! {
             biased;
-            heard = hear_within(talk, left) => match heard? {
-                (Message::Taken, _) => break,
-                (Message::Heard { write, over }, _) => note_heard(&mut waiting, write, over),
-                (other, _) => return Err(unexpected(&other)),
-            },
+            heard = hear_within(talk, left) => {
+                let heard = match heard {
+                    // It may have been this process that stalled, with the word waiting.
+                    Err(error) if error.kind() == io::ErrorKind::TimedOut => hear_within(talk, LAST_LOOK).await?,
+                    heard => heard?,
+                };
+                match heard {
+                    (Message::Taken, _) => break,
+                    (Message::Heard { write, over }, _) => note_heard(&mut waiting, write, over),
+                    (other, _) => return Err(unexpected(&other)),
+                }
+            }
             Some(telling) = tellings.recv() => tell_of(talk, &mut waiting, telling).await?,
         }
     }

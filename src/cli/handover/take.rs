@@ -83,6 +83,7 @@ impl Heir {
         match ended {
             error if is_gone(&error) => {
                 tracing::info!(from, "the process before this one has ended");
+                gateway.serve_alone();
                 // Before it said so: the place is this one's all the same.
                 yours.into_iter().for_each(|yours| drop(yours.send(Ok(()))));
             }

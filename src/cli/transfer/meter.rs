@@ -1,6 +1,6 @@
 //! How far an import or export is, on stderr: a bar on a terminal, and a line a second elsewhere.
 
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
@@ -57,7 +57,7 @@ impl Meter {
         if self.bar.is_some() {
             self.draw(progress);
         } else if let Some(line) = self.line(progress) {
-            eprintln!("{line}");
+            let _ = writeln!(io::stderr(), "{line}"); // nobody may be listening
         }
     }
 

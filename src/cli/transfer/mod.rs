@@ -3,8 +3,8 @@
 mod files; // plain files and gzip
 mod meter; // how far it is
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, BufReader, Write};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -12,11 +12,14 @@ use clap::Args;
 use super::error::CommandError;
 use crate::store::AnyStore;
 use crate::store::transfer::{ImportError, Imported, Mode};
-use crate::store::under_way::{PART, UnderWay};
+use crate::store::under_way::{self, PART, UnderWay};
 use files::{BUFFER, Source, Target};
 use meter::Meter;
 
 pub(super) use meter::byte_bar;
+
+/// How an SQLite file begins.
+const SQLITE: &[u8; 16] = b"SQLite format 3\0";
 
 /// `guildgate import …`
 #[derive(Clone, Debug, Args)]
@@ -60,7 +63,7 @@ impl ImportArgs {
             other => other.into(),
         })?;
         if bad.total > 0 {
-            eprintln!("{bad}");
+            let _ = writeln!(io::stderr(), "{bad}"); // what was imported is imported, whoever listens
         }
         let left_out = if bad.total > 0 { format!(", bad lines left out: {}", bad.total) } else { String::new() };
         Ok(writeln!(out, "{records} records imported{left_out}")?)
@@ -84,6 +87,9 @@ impl ExportArgs {
             let mut to = Target::new(&self.file, out);
             store.export(&mut to, &mut |p| meter.show(p)).await?;
             return to.finish().map_err(unwritable);
+        }
+        if let Some(why) = is_a_store(&self.file) {
+            return Err(CommandError::new(format!("{} {why}; name another file", self.file.display())));
         }
         // A pipe or a device cannot be replaced, only written to.
         let records = if is_no_file(&self.file) {
@@ -112,6 +118,19 @@ fn is_standard(file: &Path) -> bool {
 
 fn named(file: &Path) -> String {
     if is_standard(file) { "stdin".to_owned() } else { file.display().to_string() }
+}
+
+/// Why an export must not take this file's place: it would take a store with it.
+fn is_a_store(path: &Path) -> Option<&'static str> {
+    let mut begins = [0; SQLITE.len()];
+    let is_sqlite = |mut file: File| file.read_exact(&mut begins).is_ok() && begins == *SQLITE;
+    if !path.is_file() {
+        return None;
+    }
+    if under_way::BESIDE.iter().any(|end| path.as_os_str().as_encoded_bytes().ends_with(end.as_bytes())) {
+        return Some("has a name that SQLite keeps for itself");
+    }
+    File::open(path).is_ok_and(is_sqlite).then_some("is an SQLite database")
 }
 
 fn is_no_file(path: &Path) -> bool {
@@ -148,6 +167,18 @@ mod tests {
 
     fn is_part(entry: &fs::DirEntry) -> bool {
         entry.path().extension().is_some_and(|extension| extension == "part")
+    }
+
+    #[tokio::test]
+    async fn an_export_does_not_take_a_stores_place() {
+        let (folder, store) = store();
+        for name in ["store.db", "store.db-wal"] {
+            let file = folder.path().join(name);
+            let before = fs::read(&file).unwrap();
+            let refused = ExportArgs { file: file.clone() }.run(&store, &mut Vec::new()).await.unwrap_err();
+            assert!(refused.message.ends_with("name another file"), "{refused}");
+            assert_eq!(fs::read(&file).unwrap(), before, "{name}");
+        }
     }
 
     #[tokio::test]

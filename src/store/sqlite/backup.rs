@@ -5,8 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use rusqlite::Connection;
 use rusqlite::backup::{Backup, StepResult};
+use rusqlite::{Connection, ErrorCode};
 
 use super::open::Identity;
 use super::{failure, verify};
@@ -44,7 +44,7 @@ pub(super) fn backup(from: &Path, to: &Path, told: &mut dyn FnMut(Copied)) -> Re
     let page: i64 = source.pragma_query_value(None, "page_size", |row| row.get(0)).map_err(of_source)?;
     let whole =
         copy(&source, part.path(), page.unsigned_abs(), PATIENCE, told).map_err(|e| match e.sqlite_error_code() {
-            Some(rusqlite::ErrorCode::DiskFull) => unwritable(to, &"the disk is full"),
+            Some(ErrorCode::DiskFull) => unwritable(to, &"the disk is full"),
             _ => failure::of(from, &e),
         })?;
     if !whole {
@@ -58,8 +58,14 @@ pub(super) fn backup(from: &Path, to: &Path, told: &mut dyn FnMut(Copied)) -> Re
     let sound = Connection::open(part.path()).and_then(|copy| {
         copy.query_row("PRAGMA quick_check(1)", [], |row| row.get::<_, String>(0)).map(|said| said == "ok")
     });
-    if !sound.unwrap_or(false) {
-        return Err(failure::damaged(from, "`guildgate store verify` names what is wrong"));
+    let is_damage = |e: &rusqlite::Error| {
+        matches!(e.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
+    };
+    match sound {
+        Ok(true) => {}
+        // The copy could not be looked at, as on a disk that has room for nothing beside it.
+        Err(error) if !is_damage(&error) => return Err(unwritable(to, &error)),
+        Ok(false) | Err(_) => return Err(failure::damaged(from, "`guildgate store verify` names what is wrong")),
     }
     part.put_in_place(to).map_err(|e| unwritable(to, &e))
 }
