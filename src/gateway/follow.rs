@@ -51,8 +51,13 @@ impl Gateway {
 
     /// What is held is in doubt: answers at once, and keys after a while, unless they can be read anew.
     fn hears_nothing(&self) {
-        self.memory.fence().changed_all();
-        if matches!(self.state().keys, KeySource::Store(_)) {
+        let state = self.state();
+        let lists_keys = matches!(state.keys, KeySource::Store(_));
+        // Of an HTTP origin's answers to keys that are in a file the store says nothing.
+        if lists_keys || state.origin.is_builtin() {
+            self.memory.fence().changed_all();
+        }
+        if lists_keys {
             self.book_is_old.notify_one();
             self.doubt_book();
         }

@@ -41,6 +41,10 @@ pub enum Origin {
 }
 
 impl Origin {
+    pub fn is_builtin(&self) -> bool {
+        matches!(self, Origin::Builtin(_))
+    }
+
     /// Asks once (an HTTP origin, for reads that nothing came back from, up to `origin.retries` times more). The answer is
     /// whole and usable, or the fault says what it was instead.
     pub async fn ask(&self, question: &Question<'_>) -> Result<String, Fault> {

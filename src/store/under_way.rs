@@ -129,8 +129,10 @@ pub(super) fn remove_leftovers(target: &Path, kind: Kind) {
         if !is_named(&entry.file_name(), &prefix, kind) || !entry.file_type().is_ok_and(|kind| kind.is_file()) {
             continue;
         }
-        let unused = File::open(entry.path()).is_ok_and(|file| file.try_lock().is_ok());
-        if unused {
+        // Locked until it is gone: somebody who makes one, and finds it locked, makes another.
+        if let Ok(file) = File::open(entry.path())
+            && file.try_lock().is_ok()
+        {
             remove(&entry.path());
         }
     }
