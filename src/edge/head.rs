@@ -178,6 +178,10 @@ fn split_target(target: &[u8]) -> Option<(&[u8], Option<&[u8]>)> {
         if start.eq_ignore_ascii_case(scheme) {
             let end = rest.iter().position(|b| matches!(b, b'/' | b'?')).unwrap_or(rest.len());
             let (authority, rest) = rest.split_at(end);
+            // Such a URI has a host (RFC 9110, 4.2.1).
+            if matches!(authority, [] | [b':', ..]) {
+                return None;
+            }
             let path = &rest[..without_query(rest)];
             return Some((if path.is_empty() { b"/" } else { path }, Some(authority)));
         }
@@ -311,6 +315,8 @@ mod tests {
         assert_eq!(path_of("http://b/getPoints", "a"), None);
         assert_eq!(path_of("http://u@a/getPoints", "a"), None);
         assert_eq!(path_of("getPoints", "a"), None);
+        assert_eq!(path_of("http:///getPoints", ""), None);
+        assert_eq!(path_of("http://:80/getPoints", ":80"), None);
     }
 
     #[test]
