@@ -323,8 +323,10 @@ impl Connection<'_> {
     /// Sends what is due and closes so that it arrives.
     async fn end(mut self) {
         let answered = !self.out.is_empty();
-        if self.send().await && answered {
-            self.line.close().await;
+        match (self.send().await, answered) {
+            (true, true) => self.line.close().await,
+            (true, false) => self.line.part().await,
+            (false, _) => {}
         }
     }
 }

@@ -85,6 +85,15 @@ impl Line {
         self.drain(MAX_DRAIN, until).await;
     }
 
+    /// Ends a connection on which no answer is due. Through TLS the peer is told, so that it knows an end from
+    /// a cut (RFC 8446, 6.1); in the clear the close says it.
+    pub(super) async fn part(mut self) {
+        if let Pipe::Tls(_) = self.pipe {
+            let until = Instant::now() + DRAIN_TIME;
+            let _ = tokio::time::timeout_at(until, self.pipe.shutdown()).await; // it may be gone
+        }
+    }
+
     /// Reads `limit` bytes and throws them away; whether they all came in time.
     pub(super) async fn drain(&mut self, limit: u64, until: Instant) -> bool {
         let mut left = limit;

@@ -58,6 +58,25 @@ async fn both_versions_are_spoken_and_http_1_1_where_no_protocol_is_asked_for() 
 }
 
 #[tokio::test]
+async fn a_connection_that_has_idled_is_ended_and_not_cut() {
+    for (timeout_of, asks) in [("server.idle_timeout", true), ("server.header_timeout", false)] {
+        let gate = gate().set(timeout_of, r#""300ms""#).start().await;
+        for version in [&version::TLS13, &version::TLS12] {
+            let certificate = String::from_utf8(gate.world().read("cert.pem")).unwrap();
+            let client = TlsClient::speaking(&[version], &[&certificate], &["http/1.1"]);
+            let mut stream = client.connect(gate.address()).await.unwrap();
+            if asks {
+                stream.write_all(&gate.request("getPoints", "bot", "memberID=7").bytes()).await.unwrap();
+            }
+            let mut answer = Vec::new();
+            let ended = timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("the connection was kept");
+            ended.expect("an end without a close_notify is an error to this client");
+            assert_eq!(answer.ends_with(b"\r\n\r\n3"), asks, "{}", String::from_utf8_lossy(&answer));
+        }
+    }
+}
+
+#[tokio::test]
 async fn an_outdated_tls_is_refused() {
     let gate = gate().start().await;
     // A greeting of TLS 1.1 that offers RSA with AES-CBC.
