@@ -1,5 +1,5 @@
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -75,7 +75,8 @@ async fn serve(
         None => None,
     };
     let handed = before.as_mut().map(Heir::take_sockets).unwrap_or_default();
-    let bound = bind_all(&config, demo.is_some(), handed)?;
+    let nobody_at = place.as_deref().filter(|_| before.is_none());
+    let bound = bind_all(&config, demo.is_some(), handed, nobody_at)?;
     let place = place.map(|path| Place::prepare(&path, &bound)).transpose()?;
     raise_file_limit(&config);
     let clock = Clock::system();
@@ -238,6 +239,11 @@ async fn serve(
     };
     match drained {
         Drained::Whole => {}
+        Drained::Late { connections: 0 } => {
+            tracing::warn!(
+                "server.drain_timeout is over, and the process before this one is still there; it begins no more writes"
+            );
+        }
         Drained::Late { connections } => {
             tracing::warn!(connections, "server.drain_timeout is over; these connections are cut");
         }
@@ -335,15 +341,28 @@ fn tls(files: &config::Tls, threads: usize) -> Result<Tls, Failure> {
 
 /// Everything that is listened on, or the first address that cannot be.
 /// The sockets that were `handed` over are taken first; those that the configuration does not name
-/// any more are left to the process before.
-fn bind_all(config: &Config, demo: bool, mut handed: Vec<Handed>) -> Result<Vec<Bound>, CommandError> {
+/// any more are left to the process before. `nobody_at` is where one was looked for and not found.
+fn bind_all(
+    config: &Config,
+    demo: bool,
+    mut handed: Vec<Handed>,
+    nobody_at: Option<&Path>,
+) -> Result<Vec<Bound>, CommandError> {
     let tls = config.server.tls.is_some();
     let bind = |listen| match edge::bind(listen, tls, &mut handed) {
         // A demo is to be seen, wherever there is room for it.
         Err(_) if demo => edge::bind(&super::demo::ANY_PORT, tls, &mut handed),
         bound => bound,
     };
-    config.server.listen.iter().map(bind).collect::<Result<_, _>>().map_err(|e| CommandError::new(e.to_string()))
+    config.server.listen.iter().map(bind).collect::<Result<_, _>>().map_err(|e| match nobody_at {
+        Some(path) if e.is_in_use() => {
+            let path = path.display();
+            CommandError::new(format!(
+                "{e}. To take over from it, it would have to be found at {path} (server.handover)"
+            ))
+        }
+        Some(_) | None => CommandError::new(e.to_string()),
+    })
 }
 
 /// Opens the store where it is needed.

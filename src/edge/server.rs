@@ -15,7 +15,9 @@ use pingora::server::{
 };
 use pingora::services::Service;
 use pingora::services::listening::Service as Listening;
+use socket2::SockRef;
 use tokio::sync::{oneshot, watch};
+use tokio::time::timeout;
 
 use super::Edge;
 use super::handover::{Handed, name_of};
@@ -25,9 +27,18 @@ use crate::config::Listen;
 /// 5 microseconds; ours are small, and writes must stay buffered to go out in one.
 const L4_READ_BUFFER: usize = 4096;
 
+/// Bytes of answers that wait in a TCP connection's socket until they can be sent: two gatherings of pipelined
+/// ones. The kernel's own bound is megabytes, which a caller that asks and reads nothing would have filled
+/// each time it comes.
+const MAX_NOT_SENT: u32 = 128 * 1024;
+
 /// How often it is looked whether the listeners accept. What fails does so within microseconds of
 /// beginning to, so twice in a row is for good.
 const OPENING_LOOK: Duration = Duration::from_millis(2);
+
+/// How long it may take until they do. What is there takes one look or two, be the machine as busy as it may;
+/// a listener that neither accepts nor fails within this will not.
+const OPENING: Duration = Duration::from_secs(10);
 
 /// How long Pingora waits before it cuts connections, in seconds: longer than any drain. How long
 /// they are given is ours to say, and the process ends then.
@@ -61,6 +72,13 @@ pub struct BindError {
     reason: String,
 }
 
+impl BindError {
+    /// Whether another process has the address.
+    pub fn is_in_use(&self) -> bool {
+        self.reason == IN_USE
+    }
+}
+
 /// Binds one address, or takes its socket from `handed`, which another process gave; `tls` is what
 /// a TCP address will speak.
 pub fn bind(listen: &Listen, tls: bool, handed: &mut Vec<Handed>) -> Result<Bound, BindError> {
@@ -83,6 +101,8 @@ pub fn bind(listen: &Listen, tls: bool, handed: &mut Vec<Handed>) -> Result<Boun
                 })?,
             };
             socket.set_nonblocking(true).map_err(wrong)?;
+            // What it accepts inherits this.
+            SockRef::from(&socket).set_tcp_notsent_lowat(MAX_NOT_SENT).map_err(wrong)?;
             let address = socket.local_addr().map_err(wrong)?.to_string();
             let scheme = if tls { "https" } else { "http" };
             let url = format!("{scheme}://{address}");
@@ -202,14 +222,17 @@ impl Server {
         }
         // Each listener that accepts hears of a stop, beside the service that they are part of.
         let accepting = 1 + self.listeners;
-        loop {
-            let before = self.stop.receiver_count();
-            tokio::time::sleep(OPENING_LOOK).await;
-            let now = self.stop.receiver_count();
-            if now == 0 || before >= accepting && now >= accepting {
-                return now > 0;
+        let opened = async {
+            loop {
+                let before = self.stop.receiver_count();
+                tokio::time::sleep(OPENING_LOOK).await;
+                let now = self.stop.receiver_count();
+                if now == 0 || before >= accepting && now >= accepting {
+                    return now > 0;
+                }
             }
-        }
+        };
+        timeout(OPENING, opened).await.unwrap_or(false)
     }
 
     /// No new connections from here on; those there are told to finish.
