@@ -1,8 +1,9 @@
 use std::sync::Arc;
 
 use super::ask::Caller;
+use super::doubt::is_too_old;
 use super::{CacheUse, Facts, Gateway, Head, KeySource, State};
-use crate::clock::seconds_up;
+use crate::clock::{Tick, seconds_up};
 use crate::keys::{Key, Learned, Standing, Taught, UnderWay, is_mistyped};
 use crate::limits::{Ask, Paid};
 use crate::model::{Digest, Scope};
@@ -93,7 +94,10 @@ impl Gateway {
             return self.admit_learned(state, learned, (digest, authorization), operation, head, facts);
         }
         let found = state.book.find(&digest, || self.clock.unix());
-        if self.doubt.is_doubted() && matches!(state.keys, KeySource::Store(_)) {
+        let now = self.now();
+        // The book's own age: the one that was looked into may have been replaced since.
+        let is_old = self.doubt.is_doubted() || is_too_old(state.book.known_until(), now);
+        if is_old && matches!(state.keys, KeySource::Store(_)) {
             // Nor is one known to be wrong: it may have been made meanwhile.
             facts.key = found.cloned();
             return Err(Fault::Unavailable { retry_after: 1 });
@@ -102,7 +106,7 @@ impl Gateway {
             self.stranger(state, head, facts)?;
             return Err(Fault::IncorrectKey);
         };
-        let request = self.charge(state, key, operation, facts)?;
+        let request = self.charge(state, key, operation, now, facts)?;
         Ok(Admission::Admitted(Admitted { request, taught: None, authorization }))
     }
 
@@ -147,7 +151,7 @@ impl Gateway {
         operation: Operation,
         facts: &mut Facts,
     ) -> Result<Admitted<'h>, Fault> {
-        let request = self.charge(state, &taught.key, operation, facts)?;
+        let request = self.charge(state, &taught.key, operation, self.now(), facts)?;
         Ok(Admitted { request, taught: Some(taught), authorization })
     }
 
@@ -157,11 +161,11 @@ impl Gateway {
         state: &State,
         key: &Arc<Key>,
         operation: Operation,
+        now: Tick,
         facts: &mut Facts,
     ) -> Result<UnderWay, Fault> {
         facts.key = Some(key.clone());
         let request = key.begin();
-        let now = self.now();
         key.usage.touch(now);
         let ask = Ask { operation, others: request.others(), now };
         let shadow = state.config.limits.shadow;

@@ -8,16 +8,20 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
 use super::Gateway;
 use crate::cache::{EntryKey, Realm, Realms, Write};
+use crate::config::OriginKind;
 use crate::model::MemberId;
 
 /// How long a write waits for the other process to have heard of it. That takes some ten
 /// microseconds; one that stalls for so long is told of no write, and none begins.
 const HEARD_WITHIN: Duration = Duration::from_secs(1);
+
+/// The longest that a write of the built-in backend may take: its turn and its commit have two seconds each.
+const STORE_WRITES_WITHIN: Duration = Duration::from_secs(5);
 
 /// Tellings that wait to be sent: as many writes as come at once, and then writes wait.
 pub const TELLINGS: usize = 1024;
@@ -79,17 +83,37 @@ impl Gateway {
     pub fn fall_silent(&self) {
         let (tellings, _) = mpsc::channel(1);
         self.step_aside(tellings);
+        // They are told that nobody hears of them.
+        self.may_write.send_replace(true);
     }
 
     /// From here on another process, which this one follows, answers callers too: from the origin alone, so
-    /// that they are told what is newer than anything that is in memory, or in the air, amid a write.
+    /// that they are told what is newer than anything that is in memory, or in the air, amid a write. No write
+    /// begins here before [`Gateway::has_the_place`]: the other one may take everything back until then, and
+    /// would know of none.
     pub fn serve_after_another(&self) {
+        self.may_write.send_replace(false);
         self.after_another.store(true, Ordering::SeqCst);
+    }
+
+    /// The process before this one takes nothing back any more.
+    pub fn has_the_place(&self) {
+        self.may_write.send_replace(true);
     }
 
     /// The process before this one has ended.
     pub fn serve_alone(&self) {
         self.after_another.store(false, Ordering::SeqCst);
+        self.has_the_place();
+    }
+
+    /// Waits until a write may begin here, as long as a write waits for the other process; whether it may.
+    pub(super) async fn may_write(&self) -> bool {
+        if *self.may_write.borrow() {
+            return true;
+        }
+        let mut may = self.may_write.subscribe();
+        timeout(HEARD_WITHIN, may.wait_for(|may| *may)).await.is_ok_and(|may| may.is_ok())
     }
 
     /// Begins a write of this process's own.
@@ -131,20 +155,30 @@ impl Gateway {
         }
     }
 
+    /// How long nothing is kept of a member where word of a write elsewhere breaks off: as after any whose outcome
+    /// is unknown, and at least until whoever began it will have answered its caller, if not by way of us.
+    fn hold_elsewhere(&self) -> Duration {
+        let state = self.state();
+        let takes = match &state.config.origin.kind {
+            OriginKind::Http(upstreams) => upstreams.timeout,
+            OriginKind::Builtin => STORE_WRITES_WITHIN,
+        };
+        state.config.cache.points.ttl.max(takes)
+    }
+
     /// Holds a write that goes on in the process before this one as if it were this one's own.
-    /// `begun` is used once the memory holds it, `ended` once it knows how `over` came out.
+    /// `held` turns true once the memory holds it, `ended` once it knows how `over` came out.
     pub async fn write_elsewhere(
         &self,
         member: MemberId,
-        begun: oneshot::Sender<()>,
+        held: watch::Sender<bool>,
         over: impl Future<Output = Option<(bool, oneshot::Sender<()>)>>,
     ) {
-        let hold = self.state().config.cache.points.ttl;
-        let write = self.memory.begin_write_elsewhere(member, hold, self.now());
+        let write = self.memory.begin_write_elsewhere(member, self.hold_elsewhere(), self.now());
         // This one may be about to be replaced as well. Where the next one does not hear of it, the write
         // is not said to be heard of, and does not begin.
         let Ok(told) = self.tell_begun(member).await else { return };
-        let _ = begun.send(()); // nobody waits if the process before is gone
+        held.send_replace(true);
         let over = over.await;
         let settled = over.as_ref().is_some_and(|(settled, _)| *settled);
         if settled {

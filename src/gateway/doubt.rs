@@ -8,12 +8,20 @@ use crate::clock::Tick;
 /// after the one before, and the book is to be doubted at that moment.
 const BELIEVED: Duration = Duration::from_millis(700);
 
+/// And how long what is in memory is, keys and answers, where nobody even looked whether it is known: a process
+/// that stood still (frozen, or its machine was) goes on with requests before it hears what it has missed. A
+/// look that is only late ends in time for this.
+const UNHEARD: Duration = Duration::from_millis(950);
+
 /// Whether the book of keys may be believed. It is memory, as answers are: a node that can neither hear
 /// of changes nor read the keys anew does not know which of them were revoked.
 #[derive(Debug)]
 pub(super) struct Doubt {
     /// When the book was last known to be the store's, as a tick.
     known: AtomicU64,
+    /// By when everything was heard that had changed, as a tick. At the end of time while nobody listens:
+    /// nothing is to be heard then.
+    heard_by: AtomicU64,
     /// Changes of guilds and keys that were heard of, and as many of them as the book has in it.
     heard: AtomicU64,
     taken: AtomicU64,
@@ -26,14 +34,27 @@ impl Doubt {
     pub(super) fn none(now: Tick) -> Self {
         Doubt {
             known: AtomicU64::new(now.0),
+            heard_by: AtomicU64::new(u64::MAX),
             heard: AtomicU64::new(0),
             taken: AtomicU64::new(0),
             doubted: AtomicBool::new(false),
         }
     }
 
+    /// From here on there is something to be heard. Until when everything was.
+    pub(super) fn listens(&self) -> Tick {
+        let known = self.known.load(Ordering::SeqCst);
+        self.heard_by.store(known, Ordering::Release);
+        Tick(known)
+    }
+
     pub(super) fn is_doubted(&self) -> bool {
         self.doubted.load(Ordering::Relaxed)
+    }
+
+    /// Whether so much may have changed unheard by `now` that no answer in memory is to be gone by.
+    pub(super) fn is_deaf(&self, now: Tick) -> bool {
+        is_too_old(Tick(self.heard_by.load(Ordering::Acquire)), now)
     }
 
     /// Guilds or keys were changed.
@@ -41,11 +62,14 @@ impl Doubt {
         self.heard.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Everything was heard by `now` that had changed by `at`.
-    pub(super) fn heard_all(&self, at: Tick, now: Tick) {
-        if self.heard.load(Ordering::SeqCst) == self.taken.load(Ordering::SeqCst) {
+    /// Everything was heard by `now` that had changed by `at`, and heeded. Whether the book has all of it.
+    pub(super) fn heard_all(&self, at: Tick, now: Tick) -> bool {
+        self.heard_by.store(at.0, Ordering::Release);
+        let is_whole = self.heard.load(Ordering::SeqCst) == self.taken.load(Ordering::SeqCst);
+        if is_whole {
             self.is_known(at, now);
         }
+        is_whole
     }
 
     /// The changes heard of so far, all of which a book has in it that is read from now on.
@@ -71,6 +95,11 @@ impl Doubt {
             self.doubted.store(false, Ordering::Relaxed);
         }
     }
+}
+
+/// Whether what is known until `known` is not to be gone by at `now`, whoever has noticed.
+pub(super) fn is_too_old(known: Tick, now: Tick) -> bool {
+    now.since(known) >= UNHEARD
 }
 
 #[cfg(test)]
@@ -104,6 +133,19 @@ mod tests {
         assert!(!doubt.is_doubted(), "it was the store's then");
         doubt.heard_all(after(1600), after(1600));
         assert!(doubt.grows(after(1650)), "and has not the second change in it");
+    }
+
+    #[test]
+    fn who_stood_still_is_deaf_until_it_has_listened_and_who_never_listens_is_not() {
+        let doubt = Doubt::none(after(0));
+        assert!(!doubt.is_deaf(after(100_000)), "there is nothing to be heard");
+        assert_eq!(doubt.listens(), after(0));
+        assert!(!doubt.is_deaf(after(949)) && doubt.is_deaf(after(950)), "it stood still before its first look");
+        doubt.heard_all(after(100), after(110));
+        assert!(!doubt.is_deaf(after(1049)) && doubt.is_deaf(after(1050)));
+        assert!(!doubt.is_doubted(), "nobody has looked");
+        doubt.heard_all(after(2000), after(2010));
+        assert!(!doubt.is_deaf(after(2100)));
     }
 
     #[test]

@@ -13,6 +13,8 @@ impl Gateway {
     /// Follows the store's change feed for ever: what another process changed shows here within a
     /// second. While the feed cannot be read, nothing held from before is given (guarantee 2).
     pub async fn follow(self: Arc<Self>, store: Arc<AnyStore>) {
+        // The feed begins before the first book was read.
+        self.state().book.set_known_until(self.doubt.listens());
         // Side by side: a book that takes long to read must not make the gateway deaf.
         tokio::join!(self.hear(&store), self.keep_book());
     }
@@ -33,7 +35,9 @@ impl Gateway {
                         self.heed(Change::Everything);
                     }
                     changes.into_iter().for_each(|change| self.heed(change));
-                    self.doubt.heard_all(asked, self.now());
+                    if self.doubt.heard_all(asked, self.now()) {
+                        self.state().book.set_known_until(asked);
+                    }
                     // A list of keys that is only slow is one that is not there.
                     if matches!(self.state().keys, KeySource::Store(_)) {
                         self.doubt_book();
@@ -52,12 +56,10 @@ impl Gateway {
     /// What is held is in doubt: answers at once, and keys after a while, unless they can be read anew.
     fn hears_nothing(&self) {
         let state = self.state();
-        let lists_keys = matches!(state.keys, KeySource::Store(_));
-        // Of an HTTP origin's answers to keys that are in a file the store says nothing.
-        if lists_keys || state.origin.is_builtin() {
+        if state.follows_store() {
             self.memory.fence().changed_all();
         }
-        if lists_keys {
+        if matches!(state.keys, KeySource::Store(_)) {
             self.book_is_old.notify_one();
             self.doubt_book();
         }

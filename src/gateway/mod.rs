@@ -32,7 +32,7 @@ use futures_util::FutureExt;
 use parking_lot::Mutex;
 use prove::Asked;
 use read::{Asking, Found};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::cache::Memory;
 use crate::clock::{Clock, Tick};
@@ -68,6 +68,8 @@ pub struct Gateway {
     beside: ArcSwapOption<Beside>,
     /// The process whose place this one takes still answers callers.
     after_another: AtomicBool,
+    /// Whether this process's own writes may begin.
+    may_write: watch::Sender<bool>,
     /// Writes that have begun and are not over.
     writes: Mutex<beside::UnderWay>,
 }
@@ -98,6 +100,12 @@ impl State {
         keys.hold_to(&config, &book, None);
         let strangers = Arc::new(Strangers::new(config.limits.strangers));
         State { config: Arc::new(config), origin, book, keys, strangers }
+    }
+
+    /// Whether what is in memory may become old by what others do to the store. Of an HTTP origin's answers
+    /// to keys that are in a file the store says nothing.
+    fn follows_store(&self) -> bool {
+        matches!(self.keys, KeySource::Store(_)) || self.origin.is_builtin()
     }
 }
 
@@ -142,6 +150,7 @@ impl Gateway {
             noting: tokio::sync::Mutex::new(()),
             beside: ArcSwapOption::empty(),
             after_another: AtomicBool::new(false),
+            may_write: watch::Sender::new(true),
             writes: Mutex::default(),
         }
     }

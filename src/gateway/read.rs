@@ -59,6 +59,9 @@ impl Gateway {
         facts: &mut Facts,
     ) -> Found {
         let now = self.now();
+        if self.doubt.is_deaf(now) && state.follows_store() {
+            self.memory.fence().changed_all();
+        }
         let held = self.memory.held(&at);
         match held.as_ref().map(|entry| (entry, entry.good_for(now, || self.clock.unix_ms()))) {
             Some((entry, Use::Fresh { ttl })) => {

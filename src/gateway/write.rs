@@ -17,6 +17,9 @@ impl Gateway {
         amount: i64,
         id: RequestId,
     ) -> Result<Arc<str>, Fault> {
+        if !self.may_write().await {
+            return Err(Fault::Unavailable { retry_after: 1 });
+        }
         let (realm, hold) = (caller.key.guild.realm, state.config.cache.points.ttl);
         let write = self.begin_write((realm, caller.realms()), member, hold);
         let Ok(told) = self.tell_begun(member).await else {

@@ -1,6 +1,7 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::cache::Realm;
 use crate::clock::Tick;
@@ -108,6 +109,17 @@ pub struct Book {
     policies: Vec<Arc<Policy>>,
     /// Keys that are gone and had used something up: taken away and put back, they are not refilled.
     departed: HashMap<KeyId, Budget>,
+    known_until: Known,
+}
+
+/// A tick until which a book is known to be what its source lists.
+#[derive(Debug)]
+struct Known(AtomicU64);
+
+impl Default for Known {
+    fn default() -> Self {
+        Known(AtomicU64::new(u64::MAX))
+    }
 }
 
 /// What one key has used up of its limits, whichever of its secrets it is asked with.
@@ -170,6 +182,15 @@ impl Book {
         known.retain(|_, b| !b.meters.are_full(&b.policy, now) || !b.usage.is_idle(unix));
         book.departed = known;
         book
+    }
+
+    /// Until when it is known to be what its source lists: to the end of time where nobody follows that.
+    pub fn known_until(&self) -> Tick {
+        Tick(self.known_until.0.load(Ordering::Acquire))
+    }
+
+    pub fn set_known_until(&self, at: Tick) {
+        self.known_until.0.store(at.0, Ordering::Release);
     }
 
     /// The policy of a tier: the one there is, or one that goes on with its namesake's counts.

@@ -17,7 +17,9 @@ fn line(panic: &PanicHookInfo<'_>) -> String {
     // A text that stands in the source as it is.
     let said = panic.payload().downcast_ref::<&'static str>();
     let said = said.map(|said| format!(": {said}")).unwrap_or_default();
-    format!("a defect at {place}{said}; please report it. A request that met it was answered 20, no other was harmed")
+    format!(
+        "a defect at {place}{said}; please report it. If a request met it, that one was answered 20, and no other harmed"
+    )
 }
 
 #[cfg(test)]

@@ -1,5 +1,9 @@
 //! Contract section 5, guarantee 7: what ends, ends within one second, cached answers included.
 
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
 use crate::support::*;
 
 const GONE: &str = "03 | Error while retrieving guild using this API key. Is Guildgate still on guild?";
@@ -31,6 +35,36 @@ async fn guarantee_7_an_expired_key_is_refused_even_when_the_answer_is_cached(ki
     eventually(PATIENCE, "02", || async { gate.get_points("brief", "7").await.code() == Some(2) }).await;
     gate.get_points("brief", "7").await.is_refused(401, INCORRECT_KEY);
     gate.get_points("bot", "7").await.is("3");
+}
+
+async fn guarantee_7_a_server_that_stood_still_goes_by_nothing_that_was_changed_meanwhile(kind: Kind) {
+    let mut gate = TestGateway::on(kind).key("bot").key("other").points("7", 3).start().await;
+    let asks = ["bot", "other"].map(|key| gate.request("getPoints", key, "memberID=7"));
+    let mut kept = Vec::new();
+    for _ in 0..16 {
+        for ask in &asks {
+            let mut connection = gate.connect().await;
+            connection.ask(ask).await.is("3");
+            kept.push(connection);
+        }
+    }
+    gate.process().signal(Signal::SIGSTOP);
+    gate.run(&["key", "revoke", &gate.key_id("bot")]).done();
+    gate.run(&["member", "set", "--guild", GUILD, "--member", "7", "--points", "5"]).done();
+    tokio::time::sleep(Duration::from_secs(1)).await; // which is what both may take to be seen
+    for connections in kept.chunks_mut(2) {
+        connections[0].send(asks[0].bytes()).await;
+        connections[1].send(asks[1].bytes()).await;
+    }
+    gate.process().signal(Signal::SIGCONT);
+    for connections in kept.chunks_mut(2) {
+        let answer = connections[0].answer().await;
+        assert!(matches!(answer.code(), Some(2 | 21)), "the key was revoked: {answer:#?}");
+        let answer = connections[1].answer().await;
+        assert!(answer.body == "5" || answer.code() == Some(21), "{answer:#?}");
+    }
+    eventually(ONE_SECOND, "it has caught up", || async { gate.get_points("other", "7").await.body == "5" }).await;
+    gate.get_points("bot", "7").await.is_refused(401, INCORRECT_KEY);
 }
 
 #[tokio::test]
@@ -94,7 +128,7 @@ async fn guarantee_7_keys_in_a_file_stay_the_keys_whatever_the_store_is_told(kin
     gate.get_points("bot", "7").await.is("3");
     gate.run(&["guild", "add", "555", "--name", "Other"]).done();
     let in_store = gate.run(&["key", "create", "--guild", "555"]).done().stdout.trim().to_owned();
-    gate.process().signal(nix::sys::signal::Signal::SIGHUP);
+    gate.process().signal(Signal::SIGHUP);
     eventually(PATIENCE, "a reload", || async { gate.stderr().contains("is in force") }).await;
     // What the store says of guilds is heard; of keys it is not.
     gate.run(&["guild", "leave", GUILD]).done();
@@ -106,6 +140,7 @@ async fn guarantee_7_keys_in_a_file_stay_the_keys_whatever_the_store_is_told(kin
 }
 
 on_both_stores!(
+    guarantee_7_a_server_that_stood_still_goes_by_nothing_that_was_changed_meanwhile,
     guarantee_7_a_revoked_key_is_refused_even_when_the_answer_is_cached,
     guarantee_7_a_revoked_key_stays_refused_after_a_restart,
     guarantee_7_an_expired_key_is_refused_even_when_the_answer_is_cached,

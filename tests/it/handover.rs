@@ -207,13 +207,17 @@ async fn what_is_written_down_is_whole_after_it() {
         .start()
         .await;
     let (rounds, each) = (4, 5);
+    let mut befores = Vec::new();
     for _ in 0..rounds {
         for _ in 0..each {
             gate.get_points("bot", "7").await.is("3");
         }
-        let mut before = gate.replace().await;
-        gate.get_points("bot", "7").await.is("3"); // while the other one may still write
+        befores.push(gate.replace().await);
+        gate.get_points("bot", "7").await.is("3"); // while those before may still write
+    }
+    for mut before in befores {
         assert_eq!(before.exit().await, Some(0), "{}", before.stderr());
+        assert!(!before.stderr().contains("are lost"), "{}", before.stderr());
         assert!(!before.stderr().contains("could not be written"), "{}", before.stderr());
     }
     assert_eq!(gate.stop().await, Some(0), "{}", gate.stderr());

@@ -2,6 +2,7 @@
 //! harmed by it, and at no time do two servers each take themselves for the only one.
 
 use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
 
 use guildgate::edge::{Door, Talk};
 use nix::sys::signal::Signal;
@@ -116,7 +117,11 @@ struct Played {
 
 impl Played {
     async fn new() -> Played {
-        let (world, _, secrets) = gate().prepare().await;
+        Played::of(gate()).await
+    }
+
+    async fn of(gate: Builder) -> Played {
+        let (world, _, secrets) = gate.prepare().await;
         let mut door = Door::prepare(&world.path("handover.sock")).unwrap();
         door.put_in_place().unwrap();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -135,9 +140,13 @@ impl Played {
         (next, talk)
     }
 
+    async fn connect(&self) -> Connection {
+        Connection::to(self.listener.local_addr().unwrap()).await
+    }
+
     async fn is_served(&self) -> bool {
         let key = &self.gate.1["bot"];
-        let mut connection = Connection::to(self.listener.local_addr().unwrap()).await;
+        let mut connection = self.connect().await;
         connection.ask(&Request::post("/getPoints", "memberID=7").key(key)).await.status == 200
     }
 }
@@ -195,6 +204,29 @@ async fn one_whose_predecessor_stalls_takes_nothing_and_one_whose_predecessor_di
 }
 
 #[tokio::test]
+async fn no_write_begins_at_the_new_one_as_long_as_the_old_one_may_take_everything_back() {
+    let played = Played::new().await;
+    let key = played.gate.1["bot"].clone();
+    let set = |amount: i64| Request::post("/setPoints", format!("memberID=7&amount={amount}")).key(&key);
+    let get = Request::post("/getPoints", "memberID=7").key(&key);
+    for (word, amount, after) in [("refused", 4, "3"), ("yours", 5, "5")] {
+        let (mut next, mut talk) = played.give().await;
+        say(&talk, json!({"say": "go"})).await;
+        assert_eq!(hear(&mut talk).await.unwrap(), json!({"say": "taken"}));
+        let (mut writes, mut reads) = (Connection::to(next.ready().await).await, played.connect().await);
+        writes.send(set(amount).bytes()).await;
+        reads.ask(&get).await.is("3");
+        say(&talk, json!({"say": word, "why": "too late"})).await;
+        let answer = writes.answer().await;
+        assert_eq!(answer.code(), (word == "refused").then_some(21), "{answer:#?}");
+        reads.ask(&get).await.is(after);
+        drop((reads, writes, talk));
+        next.signal(Signal::SIGTERM);
+        next.exit().await;
+    }
+}
+
+#[tokio::test]
 async fn a_write_that_began_before_and_one_that_nobody_ends_are_held() {
     let played = Played::new().await;
     let (mut next, mut talk) = played.give().await;
@@ -228,6 +260,27 @@ async fn a_write_that_began_before_and_one_that_nobody_ends_are_held() {
     drop(talk);
     eventually(PATIENCE, "it sees the end", || async { next.stderr().contains("has ended") }).await;
     for _ in 0..3 {
+        caller.ask(&get).await.is("3").is_miss();
+    }
+}
+
+#[tokio::test]
+async fn a_write_of_which_no_more_is_heard_is_held_for_as_long_as_it_may_take_however_short_the_ttl() {
+    let ttl = Duration::from_millis(500);
+    let played = Played::of(gate().set("cache.points.ttl", r#""500ms""#)).await;
+    let (mut next, mut talk) = played.give().await;
+    say(&talk, json!({"say": "go"})).await;
+    assert_eq!(hear(&mut talk).await.unwrap(), json!({"say": "taken"}));
+    say(&talk, json!({"say": "yours"})).await;
+    let mut caller = Connection::to(next.ready().await).await;
+    say(&talk, json!({"say": "begun", "write": 1, "member": 7})).await;
+    assert_eq!(hear(&mut talk).await.unwrap(), json!({"say": "heard", "write": 1, "over": false}));
+    // The one that told of it is gone; it may have been told of it by another one, which goes on.
+    drop(talk);
+    eventually(PATIENCE, "it sees the end", || async { next.stderr().contains("has ended") }).await;
+    let get = Request::post("/getPoints", "memberID=7").key(&played.gate.1["bot"]);
+    let began = Instant::now();
+    while began.elapsed() < 3 * ttl {
         caller.ask(&get).await.is("3").is_miss();
     }
 }

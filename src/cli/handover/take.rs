@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{Message, SAID_WITHIN, VERSION, hear, hear_within, is_gone, say, unexpected};
 use crate::cli::error::CommandError;
@@ -104,7 +104,7 @@ impl Heir {
         }
         let (tell, mut heards) = mpsc::channel(HEARDS);
         // Each is held by a task of its own, until it is said to be over, or nobody can say it.
-        let mut under_way: HashMap<u64, oneshot::Sender<Outcome>> = HashMap::new();
+        let mut under_way: HashMap<u64, Held> = HashMap::new();
         loop {
             let said = tokio::select! {
                 heard = hear(&mut self.talk) => match heard {
@@ -119,12 +119,15 @@ impl Heir {
                 }
             };
             match said {
-                Message::Yours => yours.take().into_iter().for_each(|yours| drop(yours.send(Ok(())))),
+                Message::Yours => {
+                    gateway.has_the_place();
+                    yours.take().into_iter().for_each(|yours| drop(yours.send(Ok(()))));
+                }
                 Message::Begun { write, member } => {
                     let Some(member) = MemberId::new(member) else { continue };
                     match under_way.entry(write) {
                         // Told twice: it began while the other process looked which were under way.
-                        Entry::Occupied(_) => drop(when_heard(write, false, tell.clone()).send(())),
+                        Entry::Occupied(held) => say_once_held(held.get().is_held.clone(), write, tell.clone()),
                         Entry::Vacant(entry) => {
                             entry.insert(hold(gateway.clone(), write, member, tell.clone()));
                         }
@@ -133,10 +136,9 @@ impl Heir {
                 Message::Over { write, member, settled } => {
                     let Some(member) = MemberId::new(member) else { continue };
                     // One that had begun before this process was told of any.
-                    let task = under_way.remove(&write);
-                    let task = task.unwrap_or_else(|| hold(gateway.clone(), write, member, tell.clone()));
-                    let ended = when_heard(write, true, tell.clone());
-                    let _ = task.send((settled, ended)); // a task ends by this alone
+                    let held = under_way.remove(&write);
+                    let held = held.unwrap_or_else(|| hold(gateway.clone(), write, member, tell.clone()));
+                    let _ = held.over.send((settled, when_over(write, tell.clone()))); // the task ends by this alone
                 }
                 other => return unexpected(&other),
             }
@@ -144,25 +146,37 @@ impl Heir {
     }
 }
 
-/// Holds a write of the other process in a task of its own.
-fn hold(
-    gateway: Arc<Gateway>,
-    write: u64,
-    member: MemberId,
-    tell: mpsc::Sender<(u64, bool)>,
-) -> oneshot::Sender<Outcome> {
-    let (over, is_over) = oneshot::channel();
-    let begun = when_heard(write, false, tell);
-    tokio::spawn(async move { gateway.write_elsewhere(member, begun, async { is_over.await.ok() }).await });
-    over
+/// A write of the other process, held by a task.
+struct Held {
+    /// Turns true when the memory holds it; closed where it never will.
+    is_held: watch::Receiver<bool>,
+    over: oneshot::Sender<Outcome>,
 }
 
-/// Says so to the other process, when it is used.
-fn when_heard(write: u64, over: bool, tell: mpsc::Sender<(u64, bool)>) -> oneshot::Sender<()> {
+/// Holds a write of the other process in a task of its own.
+fn hold(gateway: Arc<Gateway>, write: u64, member: MemberId, tell: mpsc::Sender<(u64, bool)>) -> Held {
+    let (over, is_over) = oneshot::channel();
+    let (held, is_held) = watch::channel(false);
+    tokio::spawn(async move { gateway.write_elsewhere(member, held, async { is_over.await.ok() }).await });
+    say_once_held(is_held.clone(), write, tell);
+    Held { is_held, over }
+}
+
+/// Says to the other process that a write's beginning was heard of, once the memory holds it.
+fn say_once_held(mut is_held: watch::Receiver<bool>, write: u64, tell: mpsc::Sender<(u64, bool)>) {
+    tokio::spawn(async move {
+        if is_held.wait_for(|held| *held).await.is_ok() {
+            let _ = tell.send((write, false)).await; // nobody listens if the other one is gone
+        }
+    });
+}
+
+/// Says to the other process that a write's end was heard of, when it is used.
+fn when_over(write: u64, tell: mpsc::Sender<(u64, bool)>) -> oneshot::Sender<()> {
     let (heard, is_heard) = oneshot::channel();
     tokio::spawn(async move {
         if is_heard.await.is_ok() {
-            let _ = tell.send((write, over)).await; // nobody listens if the other one is gone
+            let _ = tell.send((write, true)).await;
         }
     });
     heard

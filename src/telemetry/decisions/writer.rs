@@ -16,8 +16,12 @@ const WAIT: Duration = Duration::from_millis(900);
 /// How many bytes wait to be written, as guessed by [`guess`], until they are.
 const ENOUGH: usize = 32 * 1024;
 
-/// How long decisions are held for a file that the process before this one still writes: it closes
-/// it soon after it has handed over.
+/// How long a process that took another's place holds its decisions in any case. The one before it may hold its
+/// own for the one before that, and has the file from when that closed it until half a second after it has
+/// handed over: who took the file first would have it for good.
+const LEFT_TO_OTHERS: Duration = Duration::from_secs(1);
+
+/// And how long where the file is another's still.
 const HELD: Duration = Duration::from_secs(5);
 
 /// And how many, which is some 10 MB: more than come until then.
@@ -38,15 +42,17 @@ impl DecisionLog {
         Self::start(Writer::open(path, max_size, clock)?)
     }
 
-    /// As [`DecisionLog::open`], in a process that takes another's place: where the other one still
-    /// writes on the file, decisions are held until it has closed it.
+    /// As [`DecisionLog::open`], in a process that takes another's place: decisions are held until that one
+    /// has closed the file.
     ///
     /// # Errors
     /// As there.
     pub fn open_after_another(path: &Path, max_size: u64, clock: Clock) -> Result<Self, OpenError> {
-        match Writer::open(path, max_size, clock.clone()) {
-            Err(OpenError::Taken(_)) => Self::start(Writer { holds: true, ..Writer::new(None, path, max_size, clock) }),
-            opened => Self::start(opened?),
+        match RecordFile::open(path) {
+            Ok(_) | Err(OpenError::Taken(_)) => {
+                Self::start(Writer { holds: true, ..Writer::new(None, path, max_size, clock) })
+            }
+            Err(unusable) => Err(unusable),
         }
     }
 
@@ -140,7 +146,11 @@ impl Writer {
         }
         let since = *self.since.get_or_insert(now);
         if self.holds {
-            let enough = last || now.since(since) >= HELD || self.waiting.len() >= MAX_HELD;
+            let waited = now.since(since);
+            let enough = last || waited >= HELD || self.waiting.len() >= MAX_HELD;
+            if !enough && waited < LEFT_TO_OTHERS {
+                return;
+            }
             match RecordFile::open(&self.path) {
                 Err(OpenError::Taken(_)) if !enough => return,
                 Ok(file) => self.file = Some(file),
@@ -321,6 +331,28 @@ mod tests {
         second.close();
         assert_eq!(decisions(&world.path()), (0..=many).map(decision).collect::<Vec<_>>());
         assert!(blocks(&world.path()).len() > 3, "they are one block");
+    }
+
+    #[test]
+    fn of_three_that_follow_each_other_at_once_each_has_its_turn() {
+        let world = World::new();
+        let first = world.log();
+        let after = || DecisionLog::open_after_another(&world.path(), 1 << 20, world.clock.clone()).unwrap();
+        let (second, mut third) =
+            (after(), Writer { holds: true, ..Writer::new(None, &world.path(), 1 << 20, world.clock.clone()) });
+        first.record(decision(0));
+        second.record(decision(1));
+        first.close();
+        drop(first);
+        third.add(decision(2));
+        third.look(false);
+        assert!(third.holds, "it takes what the second one waits for");
+        second.close();
+        drop(second);
+        world.clock.advance(LEFT_TO_OTHERS);
+        third.look(false);
+        drop(third);
+        assert_eq!(decisions(&world.path()), (0..3).map(decision).collect::<Vec<_>>());
     }
 
     #[test]
