@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::os::fd::{IntoRawFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -112,9 +112,7 @@ pub fn bind(listen: &Listen, tls: bool, handed: &mut Vec<Handed>) -> Result<Boun
             let address = path.display().to_string();
             let socket = match there {
                 // A socket whose file is gone, or is something else now, is found by nobody.
-                Some(there) if fs::metadata(path).is_ok_and(|meta| meta.file_type().is_socket()) => {
-                    UnixListener::from(handed.remove(there).into_socket())
-                }
+                Some(there) if is_socket(path) => UnixListener::from(handed.remove(there).into_socket()),
                 Some(_) | None => {
                     remove_stale_socket(path).map_err(fail)?;
                     UnixListener::bind(path).map_err(wrong)?
@@ -127,6 +125,10 @@ pub fn bind(listen: &Listen, tls: bool, handed: &mut Vec<Handed>) -> Result<Boun
             Ok(Bound { asked, url, address, is_unix: true, socket: socket.into() })
         }
     }
+}
+
+fn is_socket(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|meta| meta.file_type().is_socket())
 }
 
 fn holds_port(handed: &[Handed], port: u16) -> bool {
@@ -165,6 +167,8 @@ pub struct Server {
     prepared: Option<oneshot::Receiver<()>>,
     open: Option<oneshot::Sender<()>>,
     listeners: usize,
+    /// Where the Unix sockets among them are found.
+    paths: Vec<PathBuf>,
     /// Whoever accepts, and each connection from the moment it is accepted, listens to this.
     stop: watch::Sender<bool>,
 }
@@ -183,6 +187,7 @@ impl Server {
             listening.add_listener(listener.l4_buffer(L4BufferSettings::default().read(L4_READ_BUFFER)));
         }
         let listeners = bound.len();
+        let paths = bound.iter().filter(|socket| socket.is_unix).map(|socket| socket.address.clone().into()).collect();
         let (tell_prepared, prepared) = oneshot::channel();
         let (open, opened) = oneshot::channel();
         let (stop, stopped) = watch::channel(false);
@@ -202,7 +207,7 @@ impl Server {
             server.add_service(service);
             server.run(RunArgs { shutdown_signal: Box::new(NoSignal) });
         })?;
-        Ok(Server { prepared: Some(prepared), open: Some(open), listeners, stop })
+        Ok(Server { prepared: Some(prepared), open: Some(open), listeners, paths, stop })
     }
 
     /// Waits until nothing but [`Server::open`] stands between the sockets and their callers.
@@ -215,8 +220,13 @@ impl Server {
     }
 
     /// Accepts from here on. Whether it came to that: Pingora builds its listeners only now, and ends with a
-    /// panic where it cannot, such as one whose socket's file was deleted since, or without a file to open.
+    /// panic where it cannot, such as without a file left to open.
     pub async fn open(&mut self) -> bool {
+        // Pingora opens any file that is there; callers find a socket or nobody.
+        if let Some(path) = self.paths.iter().find(|path| !is_socket(path)) {
+            tracing::error!(path = %path.display(), "the socket's file is gone, or is something else now");
+            return false;
+        }
         if let Some(open) = self.open.take() {
             let _ = open.send(()); // the other end is gone only if the server is
         }
