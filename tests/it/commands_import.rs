@@ -184,7 +184,7 @@ async fn an_import_beside_a_running_server_is_seen_whole_within_a_second() {
         let what = format!("member {member} as imported");
         let points = (member * 10).to_string();
         let member = member.to_string();
-        eventually(ONE_SECOND, &what, || async { gate.get_points("bot", &member).await.body == points }).await;
+        eventually(SECOND_AND_SLACK, &what, || async { gate.get_points("bot", &member).await.body == points }).await;
     }
     gate.set_points("bot", "1", 5).await.is("Successfully set 'Ada' points to '5'");
     gate.get_points("bot", "1").await.is("5");

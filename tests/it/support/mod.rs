@@ -25,7 +25,7 @@ pub use client::{Connection, Request};
 pub use gateway::TestGateway;
 pub use http2::Http2;
 pub use origin::{Act, Break, Cut, Gate, ScriptedOrigin};
-pub use patience::{ONE_SECOND, PATIENCE, eventually, unix_now};
+pub use patience::{PATIENCE, SECOND_AND_SLACK, eventually, unix_now};
 pub use postgres::Postgres;
 pub use process::Process;
 pub use proxy::{Holds, Proxy};
