@@ -18,8 +18,8 @@ mod support;
 use std::time::{Duration, Instant};
 
 use guildgate::keys::ApiKey;
-use guildgate::model::{GuildId, Scope};
-use guildgate::store::{AnyStore, Directory, KeyRecord};
+use guildgate::model::GuildId;
+use guildgate::store::{AnyStore, Directory};
 use support::{Answer, Connection, GUILD, Kind, PATIENCE, Postgres, Request, TestGateway};
 
 /// Between two questions.
@@ -95,7 +95,7 @@ impl Nodes {
             let read = Request::post("/getPoints", "memberID=7").key(key.reveal());
             let id: String = format!("k_{round}");
             pause().await;
-            self.store.create_key(record(&id, &key, &self.guild)).await.unwrap();
+            self.store.create_key(shared::record(&id, &key, &self.guild)).await.unwrap();
             made.push(until(&mut reads, &read, |answer| answer.status == 200).await);
             pause().await;
             self.store.revoke_key(&id).await.unwrap();
@@ -142,19 +142,4 @@ async fn until(connection: &mut Connection, ask: &Request, holds: impl Fn(&Answe
         tokio::time::sleep(STEP).await;
     }
     start.elapsed()
-}
-
-fn record(id: &str, key: &ApiKey, guild: &GuildId) -> KeyRecord {
-    KeyRecord {
-        id: id.into(),
-        name: String::new(),
-        guild: guild.clone(),
-        digest: key.digest(),
-        tier: None,
-        scope: Scope::Write,
-        created: 0,
-        expires: None,
-        last_used: None,
-        previous: None,
-    }
 }

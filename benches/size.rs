@@ -26,7 +26,6 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use guildgate::keys::ApiKey;
-use guildgate::model::Scope;
 use guildgate::store::{Directory, KeyRecord};
 use service::Service;
 use support::{Connection, Postgres, Request, TestGateway, World};
@@ -140,18 +139,8 @@ async fn make_keys(service: &Service, store: &str) -> Vec<String> {
     let count = (service.guilds.len() as u64 * KEYS / 100) as usize;
     let keys: Vec<ApiKey> = (0..count).map(|_| ApiKey::generate().unwrap()).collect();
     let secrets = keys.iter().map(|key| key.reveal().to_owned()).collect();
-    let record = |(n, key): (usize, &ApiKey)| KeyRecord {
-        id: format!("k_{n:08}").into(),
-        name: format!("key {n}"),
-        guild: service.guilds[n % service.guilds.len()].id.parse().unwrap(),
-        digest: key.digest(),
-        tier: None,
-        scope: Scope::Write,
-        created: 0,
-        expires: None,
-        last_used: None,
-        previous: None,
-    };
+    let guild = |n: usize| service.guilds[n % service.guilds.len()].id.parse().unwrap();
+    let record = |(n, key): (usize, &ApiKey)| shared::record(&format!("k_{n:08}"), key, &guild(n));
     let records: Arc<Vec<KeyRecord>> = Arc::new(keys.iter().enumerate().map(record).collect());
     let mut makers = JoinSet::new();
     for first in 0..MAKERS {

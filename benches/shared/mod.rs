@@ -4,7 +4,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use guildgate::config::{PostgresAt, StoreAt};
-use guildgate::store::AnyStore;
+use guildgate::keys::ApiKey;
+use guildgate::model::{GuildId, Scope};
+use guildgate::store::{AnyStore, KeyRecord};
 
 /// Whether `cargo bench` runs this. `cargo test` runs it too, to see that it works: nothing is measured then.
 pub fn is_measured() -> bool {
@@ -24,6 +26,22 @@ pub async fn open(store: &str) -> AnyStore {
         false => StoreAt::Sqlite(store.into()),
     };
     AnyStore::open(&at).await.unwrap()
+}
+
+/// A key that may write, named by its id.
+pub fn record(id: &str, key: &ApiKey, guild: &GuildId) -> KeyRecord {
+    KeyRecord {
+        id: id.into(),
+        name: id.to_owned(),
+        guild: guild.clone(),
+        digest: key.digest(),
+        tier: None,
+        scope: Scope::Write,
+        created: 0,
+        expires: None,
+        last_used: None,
+        previous: None,
+    }
 }
 
 /// The median and the 99th percentile, in milliseconds.

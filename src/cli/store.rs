@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 
 use super::error::CommandError;
-use super::transfer::byte_bar;
+use super::transfer::{byte_bar, report};
 use crate::config::{PostgresAt, StoreAt};
 use crate::store::SqliteStore;
 
@@ -67,7 +67,7 @@ fn backup(from: &Path, to: &Path, out: &mut dyn Write) -> Result<(), CommandErro
     if let Some(bar) = bar.flatten() {
         bar.finish_and_clear();
     }
-    Ok(writeln!(out, "{size} bytes written to {}", to.display())?)
+    report(out, &format!("{size} bytes written to {}", to.display()))
 }
 
 fn verify(path: &Path, out: &mut dyn Write) -> Result<(), CommandError> {

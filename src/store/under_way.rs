@@ -15,6 +15,9 @@ use super::sqlite::open::{FILE_MODE, folder_of};
 /// Names tried before giving up; a second try is rare already.
 const TRIES: usize = 8;
 
+/// Links followed before they are taken for a ring; Linux itself follows as many.
+const LINKS: usize = 40;
+
 /// What SQLite keeps beside a file that it writes.
 pub const BESIDE: [&str; 3] = ["-wal", "-shm", "-journal"];
 
@@ -58,30 +61,46 @@ pub fn abandon(tell: impl FnOnce()) -> bool {
     true
 }
 
+/// Where what is written to `path` ends up: where the links lead that are in its place, though nothing may be there
+/// yet. A link is written through and not replaced, as everybody does who writes to it.
+pub fn led_to(path: &Path) -> io::Result<PathBuf> {
+    let mut path = path.to_owned();
+    for _ in 0..LINKS {
+        match fs::read_link(&path) {
+            Ok(to) => path = folder_of(&path).join(to),
+            Err(_) => return Ok(path), // it is no link
+        }
+    }
+    Err(io::Error::other("its links lead round in a ring"))
+}
+
 /// A file under way. It goes away with this, unless it is put in its place.
 #[derive(Debug)]
 pub struct UnderWay {
     path: PathBuf,
+    /// Where its target is, links followed.
+    target: PathBuf,
     /// Locked, so that nobody takes it for a leftover.
     file: File,
     placed: bool,
 }
 
 impl UnderWay {
-    /// Makes one beside `target`, and removes those that were left there.
+    /// Makes one beside what `target` leads to, and removes those that were left there.
     pub fn make(target: &Path, kind: Kind) -> io::Result<Self> {
         remove_leftovers(target, kind);
+        let target = led_to(target)?;
         for _ in 0..TRIES {
-            let mut name = prefix(target, kind);
+            let mut name = prefix(&target, kind);
             name.push(format!("{:016x}{}", fastrand::u64(..), kind.after));
-            let path = folder_of(target).join(name);
+            let path = folder_of(&target).join(name);
             // 0600: it holds what was said about people.
             // Locked before it is there: an interruption finds it, or comes first and there is none.
             let mut ours = OURS.lock();
             let file = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&path)?;
             ours.files.push(path.clone());
             drop(ours);
-            let made = UnderWay { path, file, placed: false };
+            let made = UnderWay { path, target: target.clone(), file, placed: false };
             // Somebody beside us may have taken it for a leftover before it was locked: then another. Where files
             // cannot be locked at all, nobody takes one for a leftover.
             if !matches!(made.file.try_lock(), Err(fs::TryLockError::WouldBlock)) && made.path.exists() {
@@ -100,13 +119,13 @@ impl UnderWay {
         &self.file
     }
 
-    /// Gives it the name of `target`, which it replaces, once it is on disk; answers its size in bytes.
-    pub fn put_in_place(mut self, target: &Path) -> io::Result<u64> {
+    /// Gives it the name of its target, which it replaces, once it is on disk; answers its size in bytes.
+    pub fn put_in_place(mut self) -> io::Result<u64> {
         self.file.sync_all()?;
         settle();
-        fs::rename(&self.path, target)?;
+        fs::rename(&self.path, &self.target)?;
         self.placed = true;
-        File::open(folder_of(target))?.sync_all()?;
+        File::open(folder_of(&self.target))?.sync_all()?;
         Ok(self.file.metadata()?.len())
     }
 }
@@ -120,10 +139,11 @@ impl Drop for UnderWay {
     }
 }
 
-/// Removes what a crash left beside `target`. What is in use is locked and stays.
+/// Removes what a crash left beside what `target` leads to. What is in use is locked and stays.
 pub(super) fn remove_leftovers(target: &Path, kind: Kind) {
-    let prefix = prefix(target, kind);
-    let Ok(entries) = fs::read_dir(folder_of(target)) else { return };
+    let Ok(target) = led_to(target) else { return };
+    let prefix = prefix(&target, kind);
+    let Ok(entries) = fs::read_dir(folder_of(&target)) else { return };
     for entry in entries.flatten() {
         // A pipe by such a name would be waited for.
         if !is_named(&entry.file_name(), &prefix, kind) || !entry.file_type().is_ok_and(|kind| kind.is_file()) {
@@ -187,5 +207,31 @@ mod tests {
         assert_eq!(names(folder.path()), expected);
         drop((first, second));
         assert_eq!(names(folder.path()).len(), others.len());
+    }
+
+    #[test]
+    fn a_link_is_written_through_and_what_was_left_beside_what_it_leads_to_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (here, there) = (folder.path().join("here"), folder.path().join("there"));
+        [&here, &there].into_iter().for_each(|folder| fs::create_dir(folder).unwrap());
+        std::os::unix::fs::symlink("../there/second", here.join("link")).unwrap();
+        std::os::unix::fs::symlink("b.db", there.join("second")).unwrap();
+        fs::write(there.join("b.db.0123456789abcdef.part"), "x").unwrap();
+        for text in ["made", "replaced"] {
+            let part = UnderWay::make(&here.join("link"), PART).unwrap();
+            assert_eq!(
+                (names(&here), names(&there).len()),
+                (vec!["link".to_owned()], if text == "made" { 2 } else { 3 })
+            );
+            fs::write(part.path(), text).unwrap();
+            assert_eq!(part.put_in_place().unwrap(), text.len() as u64);
+            assert_eq!(fs::read_to_string(there.join("b.db")).unwrap(), text);
+            assert_eq!(
+                (names(&here), names(&there)),
+                (vec!["link".to_owned()], ["b.db", "second"].map(str::to_owned).to_vec())
+            );
+        }
+        std::os::unix::fs::symlink("ring", here.join("ring")).unwrap();
+        assert!(UnderWay::make(&here.join("ring"), PART).is_err());
     }
 }

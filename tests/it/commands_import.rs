@@ -155,6 +155,24 @@ fn empty_lines_and_files_and_a_missing_last_newline_do_no_harm() {
 }
 
 #[test]
+fn what_was_done_is_told_even_where_stdout_takes_nothing() {
+    let world = World::plain();
+    world.write("in.jsonl", shown());
+    let to_nowhere = ["sh", "-c", "exec \"$0\" \"$@\" > /dev/full"];
+    for (args, done) in [
+        (&["import", "in.jsonl"][..], "4 records imported; only this could not be told"),
+        (&["export", "out.jsonl"], "4 records exported; only this could not be told"),
+        (&["store", "backup", "b.db"], "bytes written to b.db; only this could not be told"),
+    ] {
+        let ran = world.run_by(&to_nowhere, args).failed(1).names(&[done, "No space left on device"]);
+        assert_eq!(ran.stderr.lines().count(), 1, "{ran:?}");
+    }
+    assert_eq!(export(&world).len(), 4);
+    assert_eq!(String::from_utf8(world.read("out.jsonl")).unwrap().lines().count(), 4);
+    world.run(&["store", "verify", "b.db"]).done();
+}
+
+#[test]
 fn a_missing_file_is_named() {
     let world = World::plain();
     world.run(&["import", "nowhere.jsonl"]).failed(1).names(&["nowhere.jsonl"]);
@@ -184,7 +202,7 @@ async fn an_import_beside_a_running_server_is_seen_whole_within_a_second() {
         let what = format!("member {member} as imported");
         let points = (member * 10).to_string();
         let member = member.to_string();
-        eventually(ONE_SECOND, &what, || async { gate.get_points("bot", &member).await.body == points }).await;
+        eventually(SECOND_AND_SLACK, &what, || async { gate.get_points("bot", &member).await.body == points }).await;
     }
     gate.set_points("bot", "1", 5).await.is("Successfully set 'Ada' points to '5'");
     gate.get_points("bot", "1").await.is("5");

@@ -1,10 +1,21 @@
 //! `import`, `export` and `store backup` that are ended midway: by a signal, and by one that cannot be heard.
 
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::Path;
+
 use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
+use rusqlite::Connection as Sqlite;
 
 use crate::support::*;
+
+/// Those that end a command: Ctrl-C, a polite request, and a terminal that was closed.
+const ENDS: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
+
+/// What ignores SIGHUP for a command, and becomes it, as nohup does.
+const NOHUP: [&str; 3] = ["sh", "-c", "trap '' HUP && exec \"$0\" \"$@\""];
 
 /// How often a command is started until the signal comes while it is at work.
 const TRIES: usize = 50;
@@ -20,8 +31,12 @@ fn world() -> World {
 
 /// The files of the world that are not whole yet, or staged.
 fn under_way(world: &World) -> Vec<String> {
+    under_way_in(&world.path("."))
+}
+
+fn under_way_in(folder: &Path) -> Vec<String> {
     // Names alone: what is looked at may be gone by the time it is read.
-    let entries = std::fs::read_dir(world.path(".")).unwrap().flatten();
+    let entries = std::fs::read_dir(folder).unwrap().flatten();
     let names = entries.map(|entry| entry.file_name().into_string().unwrap());
     names.filter(|name| name.contains(".part") || name.contains(".import-")).collect()
 }
@@ -58,7 +73,7 @@ async fn a_signal_to_an_export_or_a_backup_leaves_the_file_as_it_was_and_nothing
     let world = world();
     world.run(&["store", "backup", "b.db"]).done();
     world.write("e.jsonl", "as it was");
-    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+    for signal in ENDS {
         for args in [&["store", "backup", "b.db"][..], &["export", "e.jsonl"], &["export", "new.jsonl.gz"]] {
             let process = ended_midway(&world, args, signal).await;
             let line = format!("guildgate: interrupted; {} is as it was", args[args.len() - 1]);
@@ -83,20 +98,26 @@ async fn what_kill_9_left_of_an_export_or_a_backup_is_removed_by_the_next_one() 
     }
 }
 
+/// Starts an import of this pipe through a launcher, with a first line in it. What is written to the pipe is read.
+async fn importing(world: &World, launcher: &[&str], pipe: &str) -> (Process, File) {
+    let path = world.path(pipe);
+    mkfifo(&path, Mode::S_IRWXU).unwrap();
+    let process = Process::start(&mut world.command_by(launcher, &["import", pipe]));
+    let writing = tokio::task::spawn_blocking(move || {
+        let mut pipe = OpenOptions::new().write(true).open(path).unwrap();
+        pipe.write_all(b"{\"guild\":\"9\",\"name\":\"Ours\"}\n").unwrap();
+        pipe
+    });
+    let open = writing.await.unwrap();
+    std::fs::remove_file(world.path(pipe)).unwrap();
+    (process, open)
+}
+
 async fn a_signal_to_an_import_ends_it_with_a_line_and_nothing_is_imported_or_left(kind: Kind) {
     let (world, ..) = TestGateway::on(kind).prepare().await;
     let before = world.run(&["export", "-"]).done().stdout;
-    let pipe = world.path("in.jsonl");
-    mkfifo(&pipe, Mode::S_IRWXU).unwrap();
-    for signal in [Signal::SIGINT, Signal::SIGTERM] {
-        let mut import = Process::start(&mut world.command(&["import", "in.jsonl"]));
-        let path = pipe.clone();
-        let writing = tokio::task::spawn_blocking(move || {
-            let mut pipe = std::fs::OpenOptions::new().write(true).open(path).unwrap();
-            std::io::Write::write_all(&mut pipe, b"{\"guild\":\"9\",\"name\":\"Ours\"}\n").unwrap();
-            pipe
-        });
-        let _held_open = writing.await.unwrap();
+    for signal in ENDS {
+        let (mut import, _held_open) = importing(&world, &[], "in.jsonl").await;
         eventually(PATIENCE, "it is staging", async || !under_way(&world).is_empty()).await;
         import.signal(signal);
         assert_eq!(import.exit().await, Some(1));
@@ -104,6 +125,122 @@ async fn a_signal_to_an_import_ends_it_with_a_line_and_nothing_is_imported_or_le
         assert_eq!(under_way(&world), Vec::<String>::new());
     }
     assert_eq!(world.run(&["export", "-"]).done().stdout, before);
+}
+
+#[tokio::test]
+async fn who_ignores_the_end_of_his_terminal_goes_on() {
+    let world = World::plain();
+    let (mut import, mut pipe) = importing(&world, &NOHUP, "in.jsonl").await;
+    eventually(PATIENCE, "it is staging", async || !under_way(&world).is_empty()).await;
+    for guild in 10..20 {
+        import.signal(Signal::SIGHUP);
+        writeln!(pipe, "{{\"guild\":\"{guild}\",\"name\":\"Theirs\"}}").unwrap();
+    }
+    drop(pipe);
+    assert_eq!(import.exit().await, Some(0), "{}", import.stderr());
+    assert_eq!(import.stdout(), "11 records imported\n");
+}
+
+#[tokio::test]
+async fn what_kill_9_left_of_an_import_into_a_store_behind_a_link_is_removed_by_the_next_command() {
+    let world = World::plain();
+    std::fs::create_dir(world.path("there")).unwrap();
+    std::os::unix::fs::symlink("there/store.db", world.path("link.db")).unwrap();
+    world.write("gateway.toml", "[origin]\nstore = \"there/store.db\"\n");
+    world.run(&["guild", "add", GUILD, "--name", "Night Watch"]).done();
+    world.write("gateway.toml", "[origin]\nstore = \"link.db\"\n");
+    let (mut import, _held_open) = importing(&world, &[], "in.jsonl").await;
+    eventually(PATIENCE, "it is staging", async || !under_way_in(&world.path("there")).is_empty()).await;
+    import.kill_hard();
+    assert_eq!((under_way(&world).len(), under_way_in(&world.path("there")).len()), (0, 1));
+    world.run(&["guild", "list"]).done();
+    assert_eq!(under_way_in(&world.path("there")), Vec::<String>::new());
+}
+
+/// How many records of an import are in, as the bar of its last phase says.
+fn applied(screen: &str) -> Option<u64> {
+    let frame = screen.rsplit('\r').find(|frame| frame.contains("applying "))?;
+    let (before, _) = frame.split_once("/60,001 records")?;
+    before.rsplit(' ').next()?.replace(',', "").parse().ok()
+}
+
+#[tokio::test]
+async fn a_signal_to_an_import_that_is_being_applied_leaves_the_store_as_it_was_and_nothing_beside_it() {
+    let world = world();
+    let file = world.read("import.jsonl");
+    let others = String::from_utf8(file).unwrap().replace("Ada", "Eve").replace("Night Watch", "Day Watch");
+    world.write("others.jsonl", others);
+    let before = world.run(&["export", "-"]).done().stdout;
+    // While it waits for its turn, and while it inserts.
+    for (begun, signal) in [(0, Signal::SIGTERM), (1, Signal::SIGTERM), (1, Signal::SIGHUP)] {
+        let mut ended = false;
+        for _ in 0..TRIES {
+            let writer = Sqlite::open(world.path("guildgate.db")).unwrap();
+            writer.execute_batch("BEGIN IMMEDIATE").unwrap();
+            let mut import = Process::on_terminal(&mut world.command(&["import", "others.jsonl"]));
+            eventually(PATIENCE, "it waits for its turn", async || applied(&import.stderr()) == Some(0)).await;
+            if begun > 0 {
+                writer.execute_batch("ROLLBACK").unwrap();
+            }
+            let end = std::time::Instant::now() + PATIENCE;
+            while applied(&import.stderr()).is_some_and(|records| records < begun) && !import.has_ended() {
+                assert!(std::time::Instant::now() < end, "{}", import.stderr());
+                tokio::task::yield_now().await;
+            }
+            if !import.has_ended() {
+                import.signal(signal);
+            }
+            let code = import.exit().await;
+            if begun == 0 {
+                writer.execute_batch("ROLLBACK").unwrap();
+            }
+            assert_eq!(under_way(&world), Vec::<String>::new());
+            if code == Some(1) {
+                assert!(
+                    import.stderr().contains("guildgate: interrupted; nothing was imported\r\n"),
+                    "{}",
+                    import.stderr()
+                );
+                ended = true;
+                break;
+            }
+            // It was done already, and is done again from where it was.
+            assert_eq!(code, Some(0), "{}", import.stderr());
+            world.run(&["import", "import.jsonl"]).done();
+        }
+        assert!(ended, "it was always done before the signal came");
+        assert!(world.run(&["export", "-"]).done().stdout == before, "half of it was done");
+        world.run(&["store", "verify"]).done();
+    }
+}
+
+#[tokio::test]
+async fn a_signal_that_comes_after_the_commit_is_too_late_and_the_outcome_is_told() {
+    let world = World::plain();
+    world.write("in.jsonl", format!("{{\"guild\":\"{GUILD}\",\"name\":\"Night Watch\"}}\n"));
+    // A stdout that takes nothing any more, so that the outcome is still to be told.
+    let (mut told, mut stdout) = std::io::pipe().unwrap();
+    nix::fcntl::fcntl(&stdout, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK)).unwrap();
+    let mut filled = 0;
+    while let Ok(taken) = stdout.write(&[b'.'; 4096]) {
+        filled += taken;
+    }
+    nix::fcntl::fcntl(&stdout, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::empty())).unwrap();
+    let mut import = world.command(&["import", "in.jsonl"]).stdout(stdout).spawn().unwrap();
+    let id = nix::unistd::Pid::from_raw(i32::try_from(import.id()).unwrap());
+    let there = async || world.run(&["export", "-"]).done().stdout.contains("Night Watch");
+    eventually(PATIENCE, "it is imported", there).await;
+    for _ in 0..10 {
+        for signal in ENDS {
+            nix::sys::signal::kill(id, signal).unwrap();
+        }
+        world.run(&["guild", "list"]).done(); // so that they are heard
+    }
+    let mut said = vec![0; filled];
+    std::io::Read::read_exact(&mut told, &mut said).unwrap();
+    said.clear();
+    std::io::Read::read_to_end(&mut told, &mut said).unwrap();
+    assert_eq!((import.wait().unwrap().code(), &*String::from_utf8_lossy(&said)), (Some(0), "1 records imported\n"));
 }
 
 on_both_stores!(a_signal_to_an_import_ends_it_with_a_line_and_nothing_is_imported_or_left);

@@ -1,6 +1,17 @@
 //! How far an import or export is: rate and time left, drawn on a terminal, and as plain lines elsewhere.
 
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::process::Command;
+use std::time::Duration;
+
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+
 use crate::support::*;
+
+/// Where no bar is drawn, a line is said after each second of a phase.
+const A_LINE: Duration = Duration::from_secs(1);
 
 /// Records in the store.
 const RECORDS: usize = 20_001;
@@ -20,6 +31,13 @@ fn drawn<'s>(screen: &'s str, phase: &str) -> Vec<&'s str> {
     screen.split('\r').filter(|frame| frame.contains(&format!("{phase} "))).collect()
 }
 
+/// What a command drew, once it was done.
+async fn done_on_terminal(world: &World, args: &[&str]) -> String {
+    let mut process = Process::on_terminal(&mut world.command(args));
+    assert_eq!(process.exit().await, Some(0), "{:?}", process.stderr());
+    process.stderr()
+}
+
 async fn on_a_terminal_each_phase_has_its_bar_with_rate_and_time_left(kind: Kind) {
     let world = world(kind).await;
     let total = indicatif::HumanBytes(world.read("import.jsonl").len() as u64).to_string();
@@ -27,8 +45,7 @@ async fn on_a_terminal_each_phase_has_its_bar_with_rate_and_time_left(kind: Kind
     let packed = indicatif::HumanBytes(world.read("packed.jsonl.gz").len() as u64).to_string();
     let phases = if kind == Kind::Postgres { &["sending", "applying"][..] } else { &["applying"] };
     for (file, size) in [("import.jsonl", total), ("packed.jsonl.gz", packed)] {
-        let (code, screen) = on_terminal(&mut world.command(&["import", file]));
-        assert_eq!(code, Some(0), "{screen:?}");
+        let screen = done_on_terminal(&world, &["import", file]).await;
         let reading = drawn(&screen, "reading");
         let shows = |frame: &&&str| {
             frame.contains(&format!("/{size}, ")) && frame.contains("B/s, ") && frame.contains(" left (")
@@ -40,21 +57,73 @@ async fn on_a_terminal_each_phase_has_its_bar_with_rate_and_time_left(kind: Kind
             assert!(frames.iter().any(shows) && frames.iter().any(|f| f.contains(" left")), "{phase}: {screen:?}");
         }
     }
-    let (code, screen) = on_terminal(&mut world.command(&["export", "out.jsonl"]));
-    assert_eq!(code, Some(0), "{screen:?}");
+    let screen = done_on_terminal(&world, &["export", "out.jsonl"]).await;
     let frames = drawn(&screen, "writing");
     assert!(frames.iter().any(|f| f.contains("/20,001 records, ") && f.contains(" left")), "{screen:?}");
     // The bar goes away at the end.
     assert!(!screen.rsplit('\r').next().unwrap().contains("writing"), "{screen:?}");
 }
 
-async fn elsewhere_nothing_is_drawn(kind: Kind) {
+/// Starts an import from a pipe, which gets the first half of the records, and the second a second later.
+async fn slow_import(world: &World, start: fn(&mut Command) -> Process) -> Process {
+    let pipe = world.path("pipe");
+    mkfifo(&pipe, Mode::S_IRWXU).unwrap();
+    let process = start(&mut world.command(&["import", "pipe"]));
+    let lines = world.read("import.jsonl");
+    let writing = tokio::task::spawn_blocking(move || {
+        let mut pipe = OpenOptions::new().write(true).open(pipe).unwrap();
+        let (first, second) = lines.split_at(lines.len() / 2);
+        pipe.write_all(first).unwrap(); // more than the pipe holds: most of it is read
+        std::thread::sleep(A_LINE);
+        pipe.write_all(second).unwrap();
+    });
+    writing.await.unwrap();
+    std::fs::remove_file(world.path("pipe")).unwrap();
+    process
+}
+
+/// Starts an export to a pipe, which is read to its end a second after it has begun.
+async fn slow_export(world: &World, start: fn(&mut Command) -> Process) -> Process {
+    let pipe = world.path("pipe");
+    mkfifo(&pipe, Mode::S_IRWXU).unwrap();
+    let process = start(&mut world.command(&["export", "pipe"]));
+    let reading = tokio::task::spawn_blocking(move || {
+        let (mut pipe, mut exported) = (File::open(pipe).unwrap(), vec![0; 1000]);
+        pipe.read_exact(&mut exported).unwrap(); // less than the half is written, wherever it waits
+        std::thread::sleep(A_LINE);
+        pipe.read_to_end(&mut exported).unwrap();
+        exported
+    });
+    assert!(reading.await.unwrap() == world.read("import.jsonl"));
+    std::fs::remove_file(world.path("pipe")).unwrap();
+    process
+}
+
+async fn elsewhere_a_line_a_second_is_said_and_nothing_is_drawn(kind: Kind) {
     let world = world(kind).await;
-    for args in [["import", "import.jsonl"], ["export", "out.jsonl"]] {
-        let ran = world.run(&args).done();
-        let plain = |line: &str| line.contains(" records ") && line.contains("/s, ") && line.ends_with(" left");
-        assert!(ran.stderr.lines().all(plain) && !ran.stderr.contains('\r'), "{ran:?}");
+    let importing = slow_import(&world, Process::start).await;
+    for mut process in [importing, slow_export(&world, Process::start).await] {
+        assert_eq!(process.exit().await, Some(0), "{}", process.stderr());
+        let said = process.stderr();
+        let plain = |line: &str| {
+            let counted = line.strip_suffix(" left").unwrap_or(line).contains("/s");
+            line.contains(" records ") && counted && !line.contains(char::is_control)
+        };
+        assert!(said.lines().count() >= 1 && said.lines().all(plain) && !said.contains('\r'), "{said:?}");
     }
 }
 
-on_both_stores!(on_a_terminal_each_phase_has_its_bar_with_rate_and_time_left, elsewhere_nothing_is_drawn);
+async fn where_nobody_hears_how_far_it_is_it_is_done_all_the_same(kind: Kind) {
+    let world = world(kind).await;
+    let importing = slow_import(&world, Process::unheard).await;
+    for (mut process, done) in [(importing, "imported"), (slow_export(&world, Process::unheard).await, "exported")] {
+        assert_eq!(process.exit().await, Some(0));
+        assert_eq!(process.stdout(), format!("{RECORDS} records {done}\n"));
+    }
+}
+
+on_both_stores!(
+    on_a_terminal_each_phase_has_its_bar_with_rate_and_time_left,
+    elsewhere_a_line_a_second_is_said_and_nothing_is_drawn,
+    where_nobody_hears_how_far_it_is_it_is_done_all_the_same,
+);

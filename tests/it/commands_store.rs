@@ -4,7 +4,6 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use rusqlite::Connection as Sqlite;
 
@@ -36,22 +35,8 @@ fn points(store: &Path, member: i64) -> i64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_backup_beside_a_busy_server_is_of_one_moment_and_can_be_served() {
     let gate = Arc::new(TestGateway::builder().key("bot").points("7", 0).start().await);
-    let stop = Arc::new(AtomicBool::new(false));
-    let writer = tokio::spawn({
-        let (gate, stop) = (gate.clone(), stop.clone());
-        async move {
-            let mut connection = gate.connect().await;
-            let mut amount = 0;
-            while !stop.load(Ordering::Relaxed) {
-                amount += 1;
-                // The first before the second, always: a moment has them equal or one apart.
-                for member in ["7", "8"] {
-                    let body = format!("memberID={member}&amount={amount}");
-                    assert_eq!(connection.ask(&gate.request("setPoints", "bot", &body)).await.status, 200);
-                }
-            }
-            amount
-        }
+    let writer = BusyWriter::start(&gate, |gate, which, amount| {
+        gate.request("setPoints", "bot", &format!("memberID={}&amount={amount}", 7 + which))
     });
     let backup = gate.world().path("backup.db");
     let mut last = 0;
@@ -59,13 +44,9 @@ async fn a_backup_beside_a_busy_server_is_of_one_moment_and_can_be_served() {
         let ran = gate.run(&["store", "backup", text(&backup)]).done();
         assert!(ran.stdout.contains(" bytes written to "), "{ran:#?}");
         assert!(gate.run(&["store", "verify", text(&backup)]).done().stdout.ends_with("nothing is wrong\n"));
-        let (first, second) = (points(&backup, 7), points(&backup, 8));
-        assert!(first - second == 0 || first - second == 1, "{first} and {second} are of two moments");
-        assert!(first >= last, "an older moment than the backup before");
-        last = first;
+        last = BusyWriter::is_one_moment((points(&backup, 7), points(&backup, 8)), last);
     }
-    stop.store(true, Ordering::Relaxed);
-    assert!(writer.await.unwrap() >= last && last > 0);
+    writer.end(last).await;
     assert_eq!(std::fs::metadata(&backup).unwrap().permissions().mode() & 0o777, 0o600);
 
     let restored = World::plain();
@@ -102,6 +83,44 @@ fn a_backup_is_made_whole_or_not_at_all_and_never_over_a_store_in_use() {
 
     let parts = world.files().into_iter().filter(|(path, _)| text(path).contains(".part"));
     assert_eq!(parts.count(), 0);
+}
+
+#[test]
+fn a_backup_through_a_link_is_written_where_it_leads() {
+    let world = world();
+    std::fs::create_dir(world.path("there")).unwrap();
+    std::os::unix::fs::symlink("there/b.db", world.path("link.db")).unwrap();
+    for _ in 0..2 {
+        world.run(&["store", "backup", "link.db"]).done();
+        assert!(world.path("link.db").is_symlink());
+        assert_eq!(points(&world.path("there/b.db"), 7), 3);
+    }
+    // A store in use is one by whatever name.
+    let open = Sqlite::open(world.path("there/b.db")).unwrap();
+    open.execute("UPDATE member SET points = 4", []).unwrap();
+    world.run(&["store", "backup", "link.db"]).failed(1).names(&["is a store in use"]);
+    drop(open);
+    std::fs::remove_file(world.path("link.db")).unwrap();
+    std::os::unix::fs::symlink("guildgate.db", world.path("link.db")).unwrap();
+    world.run(&["store", "backup", "link.db"]).failed(1).names(&["is the store itself"]);
+}
+
+#[tokio::test]
+async fn a_backup_needs_room_for_itself_and_for_nothing_beside_it() {
+    let mut world = world();
+    std::fs::create_dir(world.path("target")).unwrap();
+    world.run(&["store", "backup", "elsewhere.db"]).done();
+    let kib = std::fs::metadata(world.path("elsewhere.db")).unwrap().len() / 1024;
+    // A journal's first page fits in as well, and not the 32 KiB that SQLite shares between those that use a store.
+    world.put_on_small_disk("target", kib + 12).await;
+    for _ in 0..2 {
+        world.run_there(&["store", "backup", "target/b.db"]).done();
+        assert!(world.run_there(&["store", "verify", "target/b.db"]).done().stdout.ends_with("nothing is wrong\n"));
+        std::fs::remove_file(world.disk().path().join("b.db")).unwrap(); // else there must be room for two
+    }
+    world.disk().fill("others");
+    world.run_there(&["store", "backup", "target/b.db"]).failed(1).names(&["target/b.db cannot be written", "full"]);
+    assert_eq!(std::fs::read_dir(world.disk().path()).unwrap().count(), 1);
 }
 
 #[test]

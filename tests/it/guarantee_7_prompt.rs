@@ -14,7 +14,7 @@ async fn guarantee_7_a_revoked_key_is_refused_even_when_the_answer_is_cached(kin
     gate.get_points("bot", "7").await.is("3");
     kept.ask(&gate.request("getPoints", "bot", "memberID=7")).await.is("3").is_hit();
     gate.run(&["key", "revoke", &gate.key_id("bot")]).done();
-    eventually(ONE_SECOND, "02", || async { gate.get_points("bot", "7").await.code() == Some(2) }).await;
+    eventually(SECOND_AND_SLACK, "02", || async { gate.get_points("bot", "7").await.code() == Some(2) }).await;
     kept.ask(&gate.request("getPoints", "bot", "memberID=7")).await.is_refused(401, INCORRECT_KEY);
     gate.set_points("bot", "7", 5).await.is_refused(401, INCORRECT_KEY);
     gate.get_points("other", "7").await.is("3");
@@ -95,13 +95,15 @@ async fn guarantee_7_a_guild_that_is_left_answers_03_until_it_returns(kind: Kind
     for _ in 0..2 {
         gate.get_points("bot", "7").await.is("3");
         gate.run(&["guild", "leave", GUILD]).done();
-        eventually(ONE_SECOND, "03", || async { gate.get_points("bot", "7").await.code() == Some(3) }).await;
+        eventually(SECOND_AND_SLACK, "03", || async { gate.get_points("bot", "7").await.code() == Some(3) }).await;
         gate.get_points("bot", "7").await.is_refused(403, GONE);
         gate.set_points("bot", "7", 4).await.is_refused(403, GONE);
         gate.get_points("elsewhere", "7").await.is("0");
         gate.run(&["guild", "return", GUILD]).done();
-        eventually(ONE_SECOND, "its points are back", || async { gate.get_points("bot", "7").await.status == 200 })
-            .await;
+        eventually(SECOND_AND_SLACK, "its points are back", || async {
+            gate.get_points("bot", "7").await.status == 200
+        })
+        .await;
         gate.get_points("bot", "7").await.is("3");
     }
 }
@@ -111,7 +113,7 @@ async fn guarantee_7_a_guild_that_is_left_answers_03_before_an_http_origin_too()
     let gate = TestGateway::before_http().keys_in_store().key("bot").points("7", 3).start().await;
     gate.get_points("bot", "7").await.is("3");
     gate.run(&["guild", "leave", GUILD]).done();
-    eventually(ONE_SECOND, "03", || async { gate.get_points("bot", "7").await.code() == Some(3) }).await;
+    eventually(SECOND_AND_SLACK, "03", || async { gate.get_points("bot", "7").await.code() == Some(3) }).await;
     let asked = gate.origin().seen().len();
     gate.set_points("bot", "7", 4).await.is_refused(403, GONE);
     assert_eq!(gate.origin().seen().len(), asked, "the origin was asked for a guild that is gone");
@@ -132,10 +134,10 @@ async fn guarantee_7_keys_in_a_file_stay_the_keys_whatever_the_store_is_told(kin
     eventually(PATIENCE, "a reload", || async { gate.stderr().contains("is in force") }).await;
     // What the store says of guilds is heard; of keys it is not.
     gate.run(&["guild", "leave", GUILD]).done();
-    eventually(ONE_SECOND, "03", || async { gate.get_points("bot", "7").await.code() == Some(3) }).await;
+    eventually(SECOND_AND_SLACK, "03", || async { gate.get_points("bot", "7").await.code() == Some(3) }).await;
     gate.get_points("bot", "7").await.is_refused(403, GONE);
     gate.run(&["guild", "return", GUILD]).done();
-    eventually(ONE_SECOND, "3", || async { gate.get_points("bot", "7").await.body == "3" }).await;
+    eventually(SECOND_AND_SLACK, "3", || async { gate.get_points("bot", "7").await.body == "3" }).await;
     gate.send(&Request::post("/getPoints", "memberID=7").key(&in_store)).await.is_refused(401, INCORRECT_KEY);
 }
 

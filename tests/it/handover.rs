@@ -11,6 +11,11 @@ fn gate(kind: Kind) -> Builder {
     TestGateway::on(kind).key("bot").points("7", 3).set("server.handover", r#""handover.sock""#)
 }
 
+/// The same before an origin, of which a test says when it answers.
+fn before_http() -> Builder {
+    gate(Kind::Http).points("7", 100)
+}
+
 /// Starts another server on this world, under a configuration of its own.
 fn other(gate: &TestGateway, config: &str) -> Process {
     let path = gate.world().write("other.toml", config);
@@ -299,13 +304,7 @@ async fn the_service_manager_is_told_who_serves() {
 
 #[tokio::test]
 async fn a_write_begun_before_the_handover_is_known_to_the_one_that_took_over() {
-    let mut gate = TestGateway::before_http()
-        .key("bot")
-        .points("7", 100)
-        .set("server.handover", r#""handover.sock""#)
-        .set("cache.points.ttl", r#""1h""#)
-        .start()
-        .await;
+    let mut gate = before_http().set("cache.points.ttl", r#""1h""#).start().await;
     let mut at_the_old_one = gate.connect().await;
     let read = gate.request("getPoints", "bot", "memberID=7");
     at_the_old_one.ask(&read).await.is("100");
@@ -330,12 +329,7 @@ async fn a_write_begun_before_the_handover_is_known_to_the_one_that_took_over() 
 
 #[tokio::test]
 async fn amid_a_write_at_the_new_one_it_keeps_nothing_that_the_old_one_may_already_contradict() {
-    let mut gate = TestGateway::before_http()
-        .key("bot")
-        .points("7", 100)
-        .set("server.handover", r#""handover.sock""#)
-        .start()
-        .await;
+    let mut gate = before_http().start().await;
     let mut at_the_old_one = gate.connect().await;
     let read = gate.request("getPoints", "bot", "memberID=7");
     at_the_old_one.ask(&read).await.is("100");
@@ -367,12 +361,7 @@ async fn amid_a_write_at_the_new_one_it_keeps_nothing_that_the_old_one_may_alrea
 
 #[tokio::test]
 async fn a_write_at_the_old_one_does_not_begin_where_the_new_one_cannot_hear_of_it() {
-    let mut gate = TestGateway::before_http()
-        .key("bot")
-        .points("7", 100)
-        .set("server.handover", r#""handover.sock""#)
-        .start()
-        .await;
+    let mut gate = before_http().start().await;
     let mut at_the_old_one = gate.connect().await;
     at_the_old_one.ask(&gate.request("getPoints", "bot", "memberID=7")).await.is("100");
     let mut old = gate.replace().await;

@@ -11,7 +11,8 @@ fn gate() -> Builder {
     TestGateway::builder().tls().key("bot").points("7", 3)
 }
 
-/// Sends what `make` makes until the gateway takes no more, and sees it end the connection.
+/// Sends what `make` makes until the gateway takes no more, or all of it where the sockets' buffers take that, and sees
+/// the gateway end the connection.
 async fn is_ended(gate: &TestGateway, what: &str, mut make: impl FnMut(u32) -> Vec<u8>) {
     let mut frames = gate.frames().await;
     let mut n = 0;
@@ -21,9 +22,8 @@ async fn is_ended(gate: &TestGateway, what: &str, mut make: impl FnMut(u32) -> V
         taken = frames.try_send(batch).await;
         n += 50;
     }
-    assert!(!taken, "{what}: {n} were taken");
     // The GOAWAY may be lost to a reset, since the gateway no longer read what came.
-    assert_ne!(frames.ends().await, Some(0), "{what}: ended as if in good order");
+    assert_ne!(frames.ends().await, Some(0), "{what}: ended as if in good order after {n}");
     gate.get_points("bot", "7").await.is("3");
 }
 
@@ -149,25 +149,30 @@ async fn a_field_that_is_told_once_and_used_a_thousand_times_is_no_bomb() {
 }
 
 /// What is reset is gone from the crate's count of streams, and its request goes on behind it.
-async fn a_hundred_at_most_reach_the_origin(reset: impl Fn(u32) -> Vec<u8>) {
+async fn a_hundred_and_no_more_reach_the_origin(reset: impl Fn(u32) -> Vec<u8>) {
     let gate = TestGateway::before_http().tls().key("bot").start().await;
     gate.origin().always(Act::Stall);
     let header = header(&gate, "/getPoints");
     let mut frames = gate.frames().await;
-    for n in 0..300 {
+    for n in 0..300_u32 {
         let (stream, body) = (2 * n + 1, format!("memberID={}", n + 1));
         let asked = [frame(HEADERS, END_HEADERS, stream, &header), frame(DATA, END_STREAM, stream, body.as_bytes())];
         if !frames.try_send(asked.concat()).await {
             break;
         }
-        // Each in its turn, so that none is reset before it was looked at.
-        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        // As many as may be under way are, each before it is reset.
+        if n < 100 {
+            gate.origin().has_been_asked("getPoints", n as usize + 1).await;
+        }
         if !frames.try_send(reset(stream)).await {
             break;
         }
     }
-    let asked = gate.origin().asked("getPoints");
-    assert!((20..=100).contains(&asked), "{asked} requests reached the origin");
+    // Everything was read, or given up.
+    if frames.try_send(frame(PING, 0, 0, b"are you?")).await {
+        while frames.next().await.is_some_and(|frame| (frame.kind, frame.flags) != (PING, ACK)) {}
+    }
+    assert_eq!(gate.origin().asked("getPoints"), 100);
     gate.origin().always(Act::Normal);
     let mut other = gate.http2().await;
     other.ask(&gate.request("getPoints", "bot", "memberID=7777")).await.is("0");
@@ -176,14 +181,14 @@ async fn a_hundred_at_most_reach_the_origin(reset: impl Fn(u32) -> Vec<u8>) {
 #[tokio::test]
 async fn a_peer_has_at_most_a_hundred_requests_under_way_even_if_it_resets_them() {
     // CVE-2023-44487, with an origin that counts.
-    a_hundred_at_most_reach_the_origin(|stream| frame(RST_STREAM, 0, stream, &[0, 0, 0, 8])).await;
+    a_hundred_and_no_more_reach_the_origin(|stream| frame(RST_STREAM, 0, stream, &[0, 0, 0, 8])).await;
 }
 
 #[tokio::test]
 async fn a_peer_has_at_most_a_hundred_requests_under_way_even_if_it_has_them_reset() {
     // CVE-2025-8671, with an origin that counts.
     let beyond_all_bounds = [0x7f, 0xff, 0xff, 0xff];
-    a_hundred_at_most_reach_the_origin(|stream| frame(WINDOW_UPDATE, 0, stream, &beyond_all_bounds)).await;
+    a_hundred_and_no_more_reach_the_origin(|stream| frame(WINDOW_UPDATE, 0, stream, &beyond_all_bounds)).await;
 }
 
 #[tokio::test]

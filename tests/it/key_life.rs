@@ -21,12 +21,12 @@ async fn ask(gate: &TestGateway, secret: &str) -> Answer {
 
 /// Waits until a running server answers a secret that it was told of just now.
 async fn works(gate: &TestGateway, secret: &str) {
-    eventually(ONE_SECOND, "the new secret works", || async { ask(gate, secret).await.status == 200 }).await;
+    eventually(SECOND_AND_SLACK, "the new secret works", || async { ask(gate, secret).await.status == 200 }).await;
 }
 
 /// Waits until a secret is refused, and holds that it stays so.
 async fn stops(gate: &TestGateway, secret: &str) {
-    eventually(ONE_SECOND, "02", || async { ask(gate, secret).await.code() == Some(2) }).await;
+    eventually(SECOND_AND_SLACK, "02", || async { ask(gate, secret).await.code() == Some(2) }).await;
     ask(gate, secret).await.is_refused(401, INCORRECT_KEY);
 }
 
@@ -165,12 +165,12 @@ async fn guarantee_7_a_scope_that_is_taken_away_is_gone_within_a_second_and_can_
     gate.set_points("bot", "7", 4).await.is("Successfully set 'Ada' points to '4'");
     gate.run(&["key", "set", &id, "--scope", "read"]).done();
     let code = || async { gate.set_points("bot", "7", 5).await.code() };
-    eventually(ONE_SECOND, "15", || async { code().await == Some(15) }).await;
+    eventually(SECOND_AND_SLACK, "15", || async { code().await == Some(15) }).await;
     let points = gate.get_points("bot", "7").await.body;
     gate.set_points("bot", "7", 6).await.is_refused(403, NOT_ALLOWED);
     gate.get_points("bot", "7").await.is(&points);
     gate.run(&["key", "set", &id, "--scope", "write"]).done();
-    eventually(ONE_SECOND, "no 15", || async { code().await.is_none() }).await;
+    eventually(SECOND_AND_SLACK, "no 15", || async { code().await.is_none() }).await;
     gate.get_points("bot", "7").await.is("5");
 }
 
@@ -193,12 +193,12 @@ async fn guarantee_7_a_tighter_tier_holds_within_a_second_and_refills_no_one(kin
     }
     gate.run(&["key", "set", &id, "--tier", "tight"]).done();
     let tight = |answer: &Answer| answer.header("ratelimit-policy").is_some_and(|p| p.starts_with("\"tight\";q=10;"));
-    eventually(ONE_SECOND, "the tier", || async { tight(&gate.get_points("bot", "7").await) }).await;
+    eventually(SECOND_AND_SLACK, "the tier", || async { tight(&gate.get_points("bot", "7").await) }).await;
     gate.get_points("bot", "7").await.is_too_many();
     // Nor does the way back.
     gate.run(&["key", "set", &id, "--default-tier"]).done();
     let wide = |answer: &Answer| answer.header("ratelimit-policy").is_some_and(|p| p.starts_with("\"standard\";"));
-    eventually(ONE_SECOND, "the tier", || async { wide(&gate.get_points("bot", "7").await) }).await;
+    eventually(SECOND_AND_SLACK, "the tier", || async { wide(&gate.get_points("bot", "7").await) }).await;
     assert!(remaining(&gate.get_points("bot", "7").await) < 50);
 }
 
@@ -227,7 +227,7 @@ async fn guarantee_7_an_end_that_is_set_comes_to_the_second_and_can_be_taken_awa
     assert!(served > 0, "it never worked");
     gate.run(&["key", "rotate", &id]).failed(1).names(&[&id, "has expired", "key set"]);
     gate.run(&["key", "set", &id, "--expires", "never"]).done();
-    eventually(ONE_SECOND, "it works again", || async { gate.get_points("bot", "7").await.status == 200 }).await;
+    eventually(SECOND_AND_SLACK, "it works again", || async { gate.get_points("bot", "7").await.status == 200 }).await;
     assert!(shown(&gate, &id)["expires"].is_null());
 }
 
@@ -320,7 +320,7 @@ async fn a_store_of_the_first_schema_is_served_and_its_keys_can_be_rotated() {
     };
     ask(KEY_OF_THE_FIRST_SCHEMA).await.is("1250");
     let new = world.run(&["key", "rotate", "k_e17ruxhl", "--overlap", "0s"]).done().stdout;
-    eventually(ONE_SECOND, "02", || async { ask(KEY_OF_THE_FIRST_SCHEMA).await.code() == Some(2) }).await;
+    eventually(SECOND_AND_SLACK, "02", || async { ask(KEY_OF_THE_FIRST_SCHEMA).await.code() == Some(2) }).await;
     ask(new.trim_end()).await.is("1250").is_hit();
 }
 

@@ -60,7 +60,7 @@ async fn a_bad_key_file_is_reported_while_running_and_the_keys_stay() {
     gate.get_points("bot", "7").await.is("3");
     gate.world().write("keys.toml", format!("{}{}", String::from_utf8(good).unwrap(), entry("new", "new-secret", "")));
     let request = Request::post("/getPoints", "memberID=7").key("new-secret");
-    eventually(ONE_SECOND, "the new key is known", || async { gate.send(&request).await.status == 200 }).await;
+    eventually(SECOND_AND_SLACK, "the new key is known", || async { gate.send(&request).await.status == 200 }).await;
 }
 
 #[tokio::test]
@@ -84,7 +84,8 @@ async fn a_key_file_behind_a_link_is_followed_when_the_link_moves() {
     gate.get_points("bot", "7").await.is("3");
     link("..2", "..data");
     let request = Request::post("/getPoints", "memberID=7").key("b-secret");
-    eventually(ONE_SECOND, "the other file's key is known", || async { gate.send(&request).await.status == 200 }).await;
+    eventually(SECOND_AND_SLACK, "the other file's key is known", || async { gate.send(&request).await.status == 200 })
+        .await;
     gate.get_points("bot", "7").await.is_refused(401, INCORRECT_KEY);
 }
 

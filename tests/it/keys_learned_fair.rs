@@ -1,8 +1,13 @@
 //! Contract section 1, "Order", and guarantee 6, where the origin alone knows the keys: who pays.
 
+use std::time::Duration;
+
 use nix::sys::signal::Signal;
 
 use crate::support::*;
+
+/// For how long a key is good where that is to end: once it has passed since an answer, the key's time is over.
+const ACCEPTED_FOR: Duration = Duration::from_secs(1);
 
 /// An address may bring two unproven keys, and no more for an hour.
 fn gate() -> Builder {
@@ -81,7 +86,7 @@ async fn everyone_who_waited_for_a_good_key_is_paid_back() {
 #[tokio::test]
 async fn requests_let_in_before_the_key_was_known_count_against_what_it_used_since() {
     let gate = gate()
-        .set("keys.accepted_for", r#""1s""#)
+        .set("keys.accepted_for", &format!("\"{}s\"", ACCEPTED_FOR.as_secs()))
         .set("limits.strangers.burst", "20")
         .set("limits.tiers.standard.rate", r#""1/h""#)
         .set("limits.tiers.standard.burst", "3")
@@ -100,7 +105,7 @@ async fn requests_let_in_before_the_key_was_known_count_against_what_it_used_sin
     for _ in 0..3 {
         gate.get_points("bot", "7").await.is("3");
     }
-    tokio::time::sleep(std::time::Duration::from_secs(1)).await; // the key's time is over by then
+    tokio::time::sleep(ACCEPTED_FOR).await;
     for connection in &mut held {
         connection.send("memberID=7").await;
         connection.answer().await.is_too_many();

@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use crate::support::*;
 
+/// A count is written down at least as often as this (README: at most a second's worth is lost at kill -9).
+const WRITTEN_DOWN: Duration = Duration::from_secs(1);
+
 /// Five requests a day, wherever the keys are.
 fn daily(builder: Builder) -> Builder {
     builder.key("bot").points("7", 3).set("limits.tiers.standard.daily", "5")
@@ -47,7 +50,7 @@ async fn a_days_count_of_more_than_a_second_ago_survives_kill_9() {
         for _ in 0..3 {
             gate.get_points("bot", "7").await.is("3");
         }
-        tokio::time::sleep(Duration::from_secs(1)).await; // the promise is one second
+        tokio::time::sleep(WRITTEN_DOWN).await;
         gate.restart_after_kill().await;
         assert_eq!(let_in(&gate).await, 2);
     }
@@ -71,7 +74,7 @@ async fn two_servers_on_one_store_come_to_know_of_each_others_counts(kind: Kind)
     for _ in 0..3 {
         gate.get_points("bot", "7").await.is("3");
     }
-    tokio::time::sleep(Duration::from_secs(1)).await; // until its count is written down
+    tokio::time::sleep(WRITTEN_DOWN).await;
     let mut second = gate.world().serve(&[]);
     let address = second.ready().await;
     let ask = || async {

@@ -71,6 +71,7 @@ mod serving_reload;
 mod slow_clients;
 mod store_faults;
 mod store_refused;
+mod store_verify;
 mod trusted_proxies;
 
 mod commands_check;

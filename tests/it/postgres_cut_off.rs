@@ -32,7 +32,7 @@ async fn a_server_that_is_restarted_is_21_meanwhile_and_nothing_has_to_be_done_a
     for mode in ["fast", "immediate"] {
         server.stop(mode);
         // What is in memory is not given either: nobody would hear of a change.
-        eventually(ONE_SECOND, "21", async || is_down(&gate.get_points("bot", "7").await)).await;
+        eventually(SECOND_AND_SLACK, "21", async || is_down(&gate.get_points("bot", "7").await)).await;
         for _ in 0..3 {
             assert!(is_down(&gate.set_points("bot", "7", 99).await));
             assert!(is_down(&gate.get_points("bot", "8").await));
@@ -79,7 +79,7 @@ async fn guarantee_2_a_node_that_cannot_hear_the_others_answers_nothing_old_from
     for amount in 10..15 {
         other.set_points("bot", "7", amount).await.is(&format!("Successfully set 'Ada' points to '{amount}'"));
         let follows = async || gate.get_points("bot", "7").await.body == amount.to_string();
-        eventually(ONE_SECOND, "the deaf node has the new value", follows).await;
+        eventually(SECOND_AND_SLACK, "the deaf node has the new value", follows).await;
     }
     let said = async || gate.stderr().contains("change feed cannot be read");
     eventually(PATIENCE, "the loss of the feed is said", said).await;
@@ -109,8 +109,8 @@ async fn guarantee_7_a_node_that_can_neither_hear_of_keys_nor_read_them_lets_non
     let id = other.key_id("bot");
     proxy.hold(Holds::Everything);
     other.run(&["key", "revoke", &id]).done();
-    eventually(ONE_SECOND, "21", async || is_down(&gate.get_points("bot", "7").await)).await;
-    eventually(ONE_SECOND, "02", async || other.get_points("bot", "7").await.code() == Some(2)).await;
+    eventually(SECOND_AND_SLACK, "21", async || is_down(&gate.get_points("bot", "7").await)).await;
+    eventually(SECOND_AND_SLACK, "02", async || other.get_points("bot", "7").await.code() == Some(2)).await;
     let asked = gate.origin().seen().len();
     assert!(is_down(&gate.get_points("other", "8").await) && is_down(&gate.set_points("other", "8", 5).await));
     assert_eq!(gate.origin().seen().len(), asked, "the origin was asked");
@@ -135,7 +135,7 @@ async fn guarantee_2_a_write_whose_commit_was_lost_is_20_and_all_nodes_agree_on_
     assert_eq!((answer.status, answer.code()), (502, Some(20)), "{answer:#?}");
     assert!(start.elapsed() < SILENT, "{:?}", start.elapsed());
     // Reads do not stand still behind it, and the lock that it held is let go.
-    eventually(ONE_SECOND, "an answer", async || gate.get_points("bot", "7").await.status == 200).await;
+    eventually(SECOND_AND_SLACK, "an answer", async || gate.get_points("bot", "7").await.status == 200).await;
     proxy.hold(Holds::Nothing);
     let free = async || other.set_points("bot", "8", 1).await.status == 200;
     eventually(PATIENCE, "the other node can write", free).await;
@@ -144,7 +144,7 @@ async fn guarantee_2_a_write_whose_commit_was_lost_is_20_and_all_nodes_agree_on_
     assert_eq!(here.body, there.body);
     gate.set_points("bot", "7", 5).await.is("Successfully set 'Ada' points to '5'");
     let follows = async || other.get_points("bot", "7").await.body == "5";
-    eventually(ONE_SECOND, "the other node follows", follows).await;
+    eventually(SECOND_AND_SLACK, "the other node follows", follows).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]

@@ -61,7 +61,7 @@ async fn guarantee_1_a_synchronous_standby_that_takes_over_has_every_acknowledge
     let (written, ()) = tokio::join!(futures_util::future::join_all(writers), crash);
     for node in [&here, &there] {
         let down = async || node.get_points("bot", "7").await.code() == Some(21);
-        eventually(ONE_SECOND, "21, and nothing from memory", down).await;
+        eventually(SECOND_AND_SLACK, "21, and nothing from memory", down).await;
     }
     assert_eq!(here.set_points("bot", "7", 99).await.code(), Some(21));
     standby.promote();
@@ -77,12 +77,12 @@ async fn guarantee_1_a_synchronous_standby_that_takes_over_has_every_acknowledge
     here.get_points("bot", "7").await.is("3");
     // The feed goes on: what is written, and what is revoked.
     here.set_points("bot", "7", 4).await.is("Successfully set 'Ada' points to '4'");
-    eventually(ONE_SECOND, "4", async || there.get_points("bot", "7").await.body == "4").await;
+    eventually(SECOND_AND_SLACK, "4", async || there.get_points("bot", "7").await.body == "4").await;
     let hit = async || format!("{:?}", there.get_points("bot", "7").await).contains("hit");
     eventually(PATIENCE, "memory is used again", hit).await;
     here.run(&["key", "revoke", &here.key_id("bot")]).done();
     let stopped = async || there.get_points("bot", "7").await.code() == Some(2);
-    eventually(ONE_SECOND, "02", stopped).await;
+    eventually(SECOND_AND_SLACK, "02", stopped).await;
     there.get_points("other", "7").await.is("4");
 }
 
@@ -103,7 +103,7 @@ async fn guarantee_2_what_an_asynchronous_standby_never_had_is_in_no_nodes_memor
     eventually(PATIENCE, "the standby has it", has).await;
     standby.stop("fast");
     here.set_points("bot", "7", 11).await.is("Successfully set 'Ada' points to '11'");
-    eventually(ONE_SECOND, "11", async || there.get_points("bot", "7").await.body == "11").await;
+    eventually(SECOND_AND_SLACK, "11", async || there.get_points("bot", "7").await.body == "11").await;
     there.get_points("bot", "7").await.is("11").is_hit();
     // Another server is behind the same address from one moment to the next, and gives the number of the
     // change that it never had to another one.
@@ -112,8 +112,8 @@ async fn guarantee_2_what_an_asynchronous_standby_never_had_is_in_no_nodes_memor
     let written = async || here.set_points("bot", "8", 6).await.status == 200;
     eventually(PATIENCE, "it heals", written).await;
     for node in [&here, &there] {
-        eventually(ONE_SECOND, "10", async || node.get_points("bot", "7").await.body == "10").await;
+        eventually(SECOND_AND_SLACK, "10", async || node.get_points("bot", "7").await.body == "10").await;
     }
     here.set_points("bot", "7", 12).await.is("Successfully set 'Ada' points to '12'");
-    eventually(ONE_SECOND, "12", async || there.get_points("bot", "7").await.body == "12").await;
+    eventually(SECOND_AND_SLACK, "12", async || there.get_points("bot", "7").await.body == "12").await;
 }

@@ -1,19 +1,17 @@
 //! The disk under the store fails (contract section 5, guarantee 1): nothing is acknowledged that is
 //! not there, reads go on, and it heals by itself.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::Command;
+
+use rusqlite::Connection as Sqlite;
 
 use crate::support::*;
 
-/// A disk of 1 MiB for the server alone, mounted over the store's folder where nobody else sees it, and
-/// gone with it.
-fn small_disk() -> Vec<&'static str> {
-    let mount = "cp small/guildgate.db . && mount -t tmpfs -o size=1m,mode=700 small small && \
-        mv guildgate.db small/ && exec \"$0\" \"$@\"";
-    // Who is not root is root in a namespace of its own.
-    let as_root: &[&str] = if nix::unistd::geteuid().is_root() { &[] } else { &["--map-root-user"] };
-    [&["unshare", "--mount"], as_root, &["sh", "-c", mount]].concat()
+/// A gateway whose store is on a disk of 1 MiB.
+async fn on_small_disk() -> TestGateway {
+    let gate = TestGateway::builder().key("bot").on_small_disk("small", 1024);
+    gate.set("origin.store", r#""small/guildgate.db""#).set("log.access", r#""""#).start().await
 }
 
 /// Every call that Debian's libfiu can fail goes through it; it is told which by `fiu`.
@@ -69,17 +67,9 @@ async fn holds_what_was_acknowledged(gate: &TestGateway, refused: u64) {
 
 #[tokio::test]
 async fn guarantee_1_a_full_disk_refuses_writes_answers_reads_and_heals_when_there_is_room() {
-    let mut gate = TestGateway::builder()
-        .key("bot")
-        .set("origin.store", r#""small/guildgate.db""#)
-        .set("log.access", r#""""#)
-        .folder("small")
-        .launched_by(&small_disk())
-        .start()
-        .await;
-    let disk = format!("/proc/{}/root{}", gate.process_id(), gate.world().path("small").display());
+    let mut gate = on_small_disk().await;
     // Somebody else's file takes most of the room.
-    let others = Path::new(&disk).join("others");
+    let others = gate.world().disk().path().join("others");
     std::fs::write(&others, vec![0; 300 * 1024]).unwrap();
     let (refused, answer) = first_refused(&gate, 200_000).await;
     answer.is_unavailable();
@@ -93,6 +83,83 @@ async fn guarantee_1_a_full_disk_refuses_writes_answers_reads_and_heals_when_the
     gate.set_points("bot", &refused.to_string(), 1).await.is(&format!("Successfully set '{refused}' points to '1'"));
     gate.get_points("bot", &refused.to_string()).await.is("1");
     assert_eq!(gate.stop().await, Some(0));
+}
+
+/// Members in the log of [`crashed_on_a_full_disk`].
+const IN_THE_LOG: usize = 4000;
+
+/// A world whose store is as a crash left it, on a disk with no room for what is in its log but the log; the secret of
+/// a key; and the file of somebody else that takes the room.
+async fn crashed_on_a_full_disk() -> (World, String, PathBuf) {
+    let builder = TestGateway::builder().key("bot").folder("small").set("log.access", r#""""#);
+    let (mut world, _, secrets) = builder.set("origin.store", r#""small/guildgate.db""#).prepare().await;
+    let files = ["small/guildgate.db", "small/guildgate.db-wal"];
+    // Somebody reads meanwhile, so it stays in the log.
+    let reader = Sqlite::open(world.path(files[0])).unwrap();
+    reader.execute_batch("BEGIN; SELECT count(*) FROM guild").unwrap();
+    let member = |id| format!("{{\"guild\":\"{GUILD}\",\"member\":\"{id}\",\"name\":\"Ada\",\"points\":{id}}}\n");
+    world.import(&(1..=IN_THE_LOG).map(member).collect::<String>()).done();
+    let left = files.map(|name| world.read(name));
+    drop(reader);
+    for (name, bytes) in files.iter().zip(&left) {
+        world.write(name, bytes);
+    }
+    let kib = left.iter().map(|bytes| bytes.len().div_ceil(1024) as u64).sum::<u64>();
+    // Somebody else's file, and what SQLite shares between those that use a store.
+    world.put_on_small_disk("small", kib + 512 + 64).await;
+    let others = world.disk().path().join("others");
+    std::fs::write(&others, vec![0; 512 * 1024]).unwrap();
+    world.run_there(&["check"]).done();
+    world.disk().fill("more");
+    (world, secrets["bot"].clone(), others)
+}
+
+#[tokio::test]
+async fn on_a_full_disk_commands_that_read_work_and_a_server_starts_answers_reads_and_heals() {
+    let (world, bot, others) = crashed_on_a_full_disk().await;
+    let ask = async |server: &mut Process, operation: &str, body: &str| {
+        Connection::to(server.ready().await).await.ask(&Request::post(operation, body).key(&bot)).await
+    };
+    for _ in 0..2 {
+        for command in [&["check"][..], &["key", "list"], &["guild", "list"], &["store", "verify"]] {
+            world.run_there(command).done();
+        }
+        let exported = world.run_there(&["export", "-"]).done().stdout;
+        assert_eq!(exported.lines().count(), 1 + IN_THE_LOG);
+        // Nor what would need no more room than there is.
+        for command in [&["guild", "leave", GUILD][..], &["member", "remove", "--guild", GUILD, "--member", "1"]] {
+            world.run_there(command).failed(1).names(&["is full; make room"]);
+        }
+        let mut server = world.serve(&[]);
+        ask(&mut server, "/getPoints", "memberID=7").await.is("7");
+        ask(&mut server, "/setPoints", "memberID=7&amount=9").await.is_unavailable();
+        ask(&mut server, "/getPoints", "memberID=7").await.is("7");
+        let said = "reads go on, and until there is room writes are refused";
+        assert!(server.stderr().contains(said), "{}", server.stderr());
+        server.kill_hard();
+    }
+    let mut server = world.serve(&[]);
+    ask(&mut server, "/setPoints", "memberID=7&amount=9").await.is_unavailable();
+    std::fs::remove_file(others).unwrap();
+    ask(&mut server, "/setPoints", "memberID=7&amount=9").await.is("Successfully set 'Ada' points to '9'");
+    server.kill_hard();
+    let mut server = world.serve(&[]);
+    ask(&mut server, "/getPoints", "memberID=7").await.is("9");
+    assert!(!server.stderr().contains("writes are refused"), "{}", server.stderr());
+    assert_eq!(world.run_there(&["export", "-"]).done().stdout.lines().count(), 1 + IN_THE_LOG);
+    world.run_there(&["store", "verify"]).done();
+}
+
+#[tokio::test]
+async fn what_a_killed_import_staged_does_not_keep_a_full_disk_full() {
+    let mut world = World::plain();
+    std::fs::create_dir(world.path("small")).unwrap();
+    world.write("gateway.toml", "[origin]\nstore = \"small/guildgate.db\"\n");
+    world.run(&["guild", "add", GUILD, "--name", "Night Watch"]).done();
+    world.put_on_small_disk("small", 1024).await;
+    world.disk().fill("guildgate.db.import-0123456789abcdef.tmp");
+    world.run_there(&["member", "set", "--guild", GUILD, "--member", "1", "--points", "9"]).done();
+    assert_eq!(std::fs::read_dir(world.disk().path()).unwrap().count(), 1);
 }
 
 #[tokio::test]

@@ -108,7 +108,7 @@ async fn the_parameters_come_before_the_guild(kind: Kind) {
         Kind::Builtin | Kind::Postgres => drop(gate.run(&["guild", "leave", GUILD]).done()),
         Kind::Http => gate.origin().always(Act::say(403, "03 | gone")),
     }
-    eventually(ONE_SECOND, "03", || async { gate.get_points("bot", "8").await.code() == Some(3) }).await;
+    eventually(SECOND_AND_SLACK, "03", || async { gate.get_points("bot", "8").await.code() == Some(3) }).await;
     for (body, code) in
         [("", 4), ("memberID=x", 5), ("memberID=7", 6), ("memberID=7&amount=x", 7), ("amount=&memberID=&memberID=", 8)]
     {

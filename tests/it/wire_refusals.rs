@@ -36,7 +36,7 @@ async fn row_03_a_guild_that_the_bot_has_left(kind: Kind) {
             .origin()
             .always(Act::say(200, "03 | Error while retrieving guild using this API key. Is Some Bot still on guild?")),
     }
-    eventually(ONE_SECOND, "03", || async { gate.get_points("bot", "8").await.code() == Some(3) }).await;
+    eventually(SECOND_AND_SLACK, "03", || async { gate.get_points("bot", "8").await.code() == Some(3) }).await;
     for operation in ["getPoints", "getWarns", "getReviews", "setPoints"] {
         let request = gate.request(operation, "bot", "memberID=7&amount=5");
         gate.send(&request).await.is_refused(403, line);
@@ -191,7 +191,7 @@ async fn the_operators_words_stand_in_the_lines(kind: Kind) {
         Kind::Builtin | Kind::Postgres => drop(gate.run(&["guild", "leave", GUILD]).done()),
         Kind::Http => gate.origin().always(Act::say(500, "03 | Is X still on guild?")),
     }
-    eventually(ONE_SECOND, "03", || async { gate.get_points("bot", "8").await.code() == Some(3) }).await;
+    eventually(SECOND_AND_SLACK, "03", || async { gate.get_points("bot", "8").await.code() == Some(3) }).await;
     let line = "03 | Error while retrieving guild using this API key. Is Night's Watch still on guild?";
     gate.get_points("bot", "9").await.is_refused(403, line);
 }

@@ -66,7 +66,7 @@ impl ImportArgs {
             let _ = writeln!(io::stderr(), "{bad}"); // what was imported is imported, whoever listens
         }
         let left_out = if bad.total > 0 { format!(", bad lines left out: {}", bad.total) } else { String::new() };
-        Ok(writeln!(out, "{records} records imported{left_out}")?)
+        report(out, &format!("{records} records imported{left_out}"))
     }
 }
 
@@ -88,7 +88,8 @@ impl ExportArgs {
             store.export(&mut to, &mut |p| meter.show(p)).await?;
             return to.finish().map_err(unwritable);
         }
-        if let Some(why) = is_a_store(&self.file) {
+        let target = under_way::led_to(&self.file).map_err(unwritable)?;
+        if let Some(why) = is_a_store(&target) {
             return Err(CommandError::new(format!("{} {why}; name another file", self.file.display())));
         }
         // A pipe or a device cannot be replaced, only written to.
@@ -99,16 +100,22 @@ impl ExportArgs {
             to.finish().map_err(unwritable)?;
             records
         } else {
-            let part = UnderWay::make(&self.file, PART).map_err(unwritable)?;
+            let part = UnderWay::make(&target, PART).map_err(unwritable)?;
             let mut to = Target::new(&self.file, part.file());
             let records = store.export(&mut to, &mut |p| meter.show(p)).await?;
             to.finish().map_err(unwritable)?;
-            part.put_in_place(&self.file).map_err(unwritable)?;
+            part.put_in_place().map_err(unwritable)?;
             records
         };
         drop(meter);
-        Ok(writeln!(out, "{records} records exported")?)
+        report(out, &format!("{records} records exported"))
     }
+}
+
+/// Tells what was done. Where that cannot be told, it is not what failed: who tries again is to know.
+pub(super) fn report(out: &mut dyn Write, done: &str) -> Result<(), CommandError> {
+    let told = writeln!(out, "{done}").and_then(|()| out.flush());
+    told.map_err(|e| CommandError::new(format!("{done}; only this could not be told on stdout: {e}")))
 }
 
 /// Stdin or stdout.
@@ -178,6 +185,25 @@ mod tests {
             let refused = ExportArgs { file: file.clone() }.run(&store, &mut Vec::new()).await.unwrap_err();
             assert!(refused.message.ends_with("name another file"), "{refused}");
             assert_eq!(fs::read(&file).unwrap(), before, "{name}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_export_through_a_link_writes_where_it_leads_and_takes_no_stores_place() {
+        let (folder, store) = store();
+        let (link, to) = (folder.path().join("link.jsonl"), folder.path().join("there/out.jsonl"));
+        fs::create_dir(folder.path().join("there")).unwrap();
+        std::os::unix::fs::symlink("there/out.jsonl", &link).unwrap();
+        for before in [None, Some("as it was")] {
+            before.iter().for_each(|before| fs::write(&to, before).unwrap());
+            ExportArgs { file: link.clone() }.run(&store, &mut Vec::new()).await.unwrap();
+            assert_eq!((fs::read_to_string(&to).unwrap(), link.is_symlink()), (String::new(), true));
+        }
+        for name in ["store.db", "store.db-wal"] {
+            fs::remove_file(&link).unwrap();
+            std::os::unix::fs::symlink(name, &link).unwrap();
+            let refused = ExportArgs { file: link.clone() }.run(&store, &mut Vec::new()).await.unwrap_err();
+            assert!(refused.message.contains("link.jsonl ") && refused.message.ends_with("name another file"));
         }
     }
 

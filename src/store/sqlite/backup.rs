@@ -9,16 +9,17 @@ use rusqlite::backup::{Backup, StepResult};
 use rusqlite::{Connection, ErrorCode};
 
 use super::open::Identity;
-use super::{failure, verify};
+use super::{failure, look, open};
 use crate::clock::Clock;
 use crate::store::StoreError;
-use crate::store::under_way::{BESIDE, PART, UnderWay};
+use crate::store::under_way::{self, BESIDE, PART, UnderWay};
 
 /// Pages copied between two reports of progress: 4 MiB, a few milliseconds' work.
 const STEP: i32 = 1024;
 
-/// How long a copy waits without one page copied. Somebody may have a file to himself while he recovers it or empties
-/// its write-ahead log, which takes seconds; a minute says that something hangs, as it does for opening a store.
+/// How long a copy waits without one page copied, and before that for its first look. Somebody may have a file to himself
+/// while he recovers it or empties its write-ahead log, which takes seconds; a minute says that something hangs, as it
+/// does for opening a store.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How often the wait above looks again.
@@ -34,28 +35,38 @@ pub struct Copied {
 /// Copies the store at `from` to `to`, which is replaced whole or not at all; answers its size in
 /// bytes. Blocks.
 pub(super) fn backup(from: &Path, to: &Path, told: &mut dyn FnMut(Copied)) -> Result<u64, StoreError> {
-    let source = verify::look_into(from)?;
-    refuse_target(from, to)?;
-    let part = UnderWay::make(to, PART).map_err(|e| unwritable(to, &e))?;
-    let of_source = |e| failure::of(from, &e);
+    backup_within(PATIENCE, from, to, told)
+}
+
+fn backup_within(patience: Duration, from: &Path, to: &Path, told: &mut dyn FnMut(Copied)) -> Result<u64, StoreError> {
+    let of_source = |e| match failure::is_busy(&e) {
+        true => alone_too_long(from, to, patience),
+        false => failure::of(from, &e),
+    };
+    let there = fs::metadata(from).map_err(|e| StoreError::Failed(format!("{}: {e}", from.display())))?;
+    if !there.is_file() {
+        return Err(StoreError::Failed(format!("{} is not a file", from.display())));
+    }
+    let source = open::untouching(from, patience).map_err(of_source)?;
     // One snapshot for all steps: without it a write between two of them would start the copy anew,
     // and beside a busy server it would never end.
     source.execute_batch("BEGIN; SELECT count(*) FROM sqlite_schema").map_err(of_source)?;
+    look::is_ours(&source, from)?;
+    let target = under_way::led_to(to).map_err(|e| unwritable(to, &e))?;
+    refuse_target(from, &target)?;
+    let part = UnderWay::make(&target, PART).map_err(|e| unwritable(to, &e))?;
     let page: i64 = source.pragma_query_value(None, "page_size", |row| row.get(0)).map_err(of_source)?;
     let whole =
-        copy(&source, part.path(), page.unsigned_abs(), PATIENCE, told).map_err(|e| match e.sqlite_error_code() {
+        copy(&source, part.path(), page.unsigned_abs(), patience, told).map_err(|e| match e.sqlite_error_code() {
             Some(ErrorCode::DiskFull) => unwritable(to, &"the disk is full"),
             _ => failure::of(from, &e),
         })?;
     if !whole {
-        return Err(StoreError::Busy(format!(
-            "{} has been another process's alone for {PATIENCE:?}; {} is as it was, try again",
-            from.display(),
-            to.display()
-        )));
+        return Err(alone_too_long(from, to, patience));
     }
-    // A damaged store does not take the place of a good backup.
-    let sound = Connection::open(part.path()).and_then(|copy| {
+    // A damaged store does not take the place of a good backup. Nobody else writes to the copy, and there may be no
+    // room for anything beside it.
+    let sound = look::unmoving(part.path()).and_then(|copy| {
         copy.query_row("PRAGMA quick_check(1)", [], |row| row.get::<_, String>(0)).map(|said| said == "ok")
     });
     let is_damage = |e: &rusqlite::Error| {
@@ -63,11 +74,19 @@ pub(super) fn backup(from: &Path, to: &Path, told: &mut dyn FnMut(Copied)) -> Re
     };
     match sound {
         Ok(true) => {}
-        // The copy could not be looked at, as on a disk that has room for nothing beside it.
+        // The copy could not be looked at.
         Err(error) if !is_damage(&error) => return Err(unwritable(to, &error)),
         Ok(false) | Err(_) => return Err(failure::damaged(from, "`guildgate store verify` names what is wrong")),
     }
-    part.put_in_place(to).map_err(|e| unwritable(to, &e))
+    part.put_in_place().map_err(|e| unwritable(to, &e))
+}
+
+fn alone_too_long(from: &Path, to: &Path, patience: Duration) -> StoreError {
+    StoreError::Busy(format!(
+        "{} has been another process's alone for {patience:?}; {} is as it was, try again",
+        from.display(),
+        to.display()
+    ))
 }
 
 /// Copies page by page. `false` where nothing could be copied for as long as `patience`.
@@ -119,7 +138,7 @@ fn refuse_target(from: &Path, to: &Path) -> Result<(), StoreError> {
     if let Some(end) = BESIDE.iter().find(|end| beside(end)) {
         return refused(&format!("is a store in use (there is a {end} beside it)"));
     }
-    if there.len() > 0 && verify::look_into(to).is_err() {
+    if there.len() > 0 && look::at(to, |conn| look::is_ours(conn, to)).is_err() {
         return refused("is there, and is no backup of a store");
     }
     Ok(())
@@ -155,5 +174,22 @@ mod tests {
         assert!(waited.unwrap() && looks > 2, "{looks}");
         let copied = Connection::open(&to).unwrap().query_row("SELECT x FROM t", [], |row| row.get::<_, i64>(0));
         assert_eq!(copied.unwrap(), 7);
+    }
+
+    #[test]
+    fn a_store_that_another_has_to_himself_from_the_start_is_waited_for_as_long_and_given_up_in_the_same_words() {
+        let folder = tempfile::tempdir().unwrap();
+        let (from, to) = (folder.path().join("from.db"), folder.path().join("to.db"));
+        drop(crate::store::SqliteStore::open(&from).unwrap());
+        let other = Connection::open(&from).unwrap();
+        other.execute_batch("PRAGMA locking_mode = EXCLUSIVE; BEGIN IMMEDIATE; DELETE FROM member").unwrap();
+        let gave_up = backup_within(Duration::from_millis(30), &from, &to, &mut |_| {}).unwrap_err();
+        assert!(
+            matches!(&gave_up, StoreError::Busy(line) if line.contains("another process's alone for 30ms")),
+            "{gave_up}"
+        );
+        let frees = std::thread::spawn(move || drop(other));
+        backup_within(PATIENCE, &from, &to, &mut |_| {}).unwrap();
+        frees.join().unwrap();
     }
 }

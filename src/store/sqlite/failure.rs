@@ -3,13 +3,18 @@
 use std::fmt::Display;
 use std::path::Path;
 
-use rusqlite::{Error, ErrorCode};
+use rusqlite::{Error, ErrorCode, ffi};
 
 use crate::store::StoreError;
 
 /// Whether another connection's lock is all that is wrong.
 pub(super) fn is_busy(error: &Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
+}
+
+/// Whether there is no room for what was to be written.
+pub(super) fn is_full(error: &Error) -> bool {
+    error.sqlite_error_code() == Some(ErrorCode::DiskFull)
 }
 
 /// Whether the disk or the file failed, and not the statement: nothing else in the transaction can
@@ -54,8 +59,16 @@ pub(super) fn line(path: &Path, error: &Error) -> String {
             format!("{path} cannot be opened ({error}); check that the file and its folder belong to this user")
         }
         Some(ErrorCode::DiskFull) => format!("the disk of {path} is full; make room, then try again"),
+        // The first thing that SQLite needs room for, even to read.
+        Some(ErrorCode::SystemIoFailure) if extended(error) == Some(ffi::SQLITE_IOERR_SHMSIZE) => {
+            format!("no -shm can be made beside {path} ({error}); make room on its disk, then try again")
+        }
         _ => format!("{path}: {error}"),
     }
+}
+
+fn extended(error: &Error) -> Option<i32> {
+    error.sqlite_error().map(|error| error.extended_code)
 }
 
 pub(super) fn read_only(path: &dyn Display) -> String {

@@ -2,10 +2,12 @@
 //! it, and a numbered feed of changes for other processes.
 
 mod backup; // store backup
+mod checks; // what tables demand of their rows
 mod daily; // what is counted of keys in a day
 mod directory; // guilds and keys
 mod failure;
 pub(super) mod feed;
+mod look; // without changing anything
 mod members; // members, their warns and reviews
 pub(super) mod open;
 mod readers;
@@ -24,6 +26,7 @@ use super::{Change, Standing, Store, StoreError, marks, under_way};
 use crate::model::{GuildId, MemberId, Review, Warn};
 pub use backup::Copied;
 use feed::Feed;
+use open::Prepared;
 use readers::Readers;
 use writer::{Fault, Plan, Writer, Writes};
 
@@ -67,6 +70,8 @@ pub struct SqliteStore {
     path: PathBuf,
     node: i64,
     feed_kept: i64,
+    /// What a crash left was in the file when the store was opened.
+    settled: bool,
 }
 
 impl SqliteStore {
@@ -81,15 +86,24 @@ impl SqliteStore {
         // Absolute, so that no name has a meaning of its own to SQLite, as ":memory:" has.
         let path = std::path::absolute(path.as_ref())
             .map_err(|e| StoreError::Failed(format!("'{}' is no name for a store: {e}", path.as_ref().display())))?;
-        let identity = open::prepare(&path)?;
+        // First: it may be what fills the disk.
         under_way::remove_leftovers(&path, under_way::STAGED);
+        let Prepared { identity, settled } = open::prepare(&path)?;
+        if !settled {
+            tracing::warn!(
+                "the disk of {} is full: what is in its -wal has no room in the file; reads go on, and until there is \
+                 room writes are refused",
+                path.display()
+            );
+        }
         let node = getrandom::u64().map_err(|e| StoreError::Failed(format!("no random number to be had: {e}")))?;
         let node = node.cast_signed();
         let Settings { busy_wait, feed_kept } = settings;
-        let writer = Writer::start(Plan { path: path.clone(), identity, node, busy_wait, feed_kept })?;
+        let plan = Plan { path: path.clone(), identity, node, busy_wait, feed_kept };
+        let writer = Writer::start(plan, settled)?;
         let readers = Readers::open(&path)?;
         let feed = Mutex::new(Feed::open(&path, identity, node)?);
-        Ok(SqliteStore { feed, readers, writer, path, node, feed_kept })
+        Ok(SqliteStore { feed, readers, writer, path, node, feed_kept, settled })
     }
 
     /// What there is of the store at `path`, found by looking: an older one is brought up to date by
@@ -131,6 +145,14 @@ impl SqliteStore {
 
     pub(super) fn feed_kept(&self) -> i64 {
         self.feed_kept
+    }
+
+    /// Before a connection of one's own writes: sees to it that what a crash left is in the file.
+    pub(super) fn settle(&self, conn: &Connection) -> Result<(), StoreError> {
+        if self.settled || open::is_settled(conn).map_err(|e| failure::of(&self.path, &e))? {
+            return Ok(());
+        }
+        Err(StoreError::Busy(format!("another process is reading from {}; try again", self.path.display())))
     }
 
     /// Runs `work` in the writer's transaction, all of it or nothing.

@@ -9,9 +9,10 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
-use super::failure;
+use super::{failure, look};
 use crate::clock::Clock;
 use crate::store::StoreError;
+use crate::store::under_way::led_to;
 
 mod embedded {
     refinery::embed_migrations!("src/store/sqlite/migrations");
@@ -64,10 +65,19 @@ impl Identity {
     }
 }
 
+/// A store that [`writable`] and [`readable`] can open.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Prepared {
+    pub(super) identity: Identity,
+    /// Whether what a crash left is in the file. If it is not, it can be read, and nothing may be written before
+    /// [`is_settled`] says that it is.
+    pub(super) settled: bool,
+}
+
 /// Makes the file if need be, checks that it is a store of ours, and brings its schema up to date.
-/// Leaves behind a store that [`writable`] and [`readable`] can open.
-pub(super) fn prepare(path: &Path) -> Result<Identity, StoreError> {
-    let folder = folder_of(path);
+pub(super) fn prepare(path: &Path) -> Result<Prepared, StoreError> {
+    // That of the file itself: it may be known by other names as well.
+    let folder = folder_of(&led_to(path).map_err(|e| failed(path, &e))?);
     let _alone = lock_folder(&folder, path)?;
     create(path)?;
     let meta = fs::metadata(path).map_err(|e| failed(path, &e))?;
@@ -97,22 +107,33 @@ pub(super) fn prepare(path: &Path) -> Result<Identity, StoreError> {
         )));
     }
     conn.pragma_update(None, "synchronous", "FULL").map_err(|e| failure::of(path, &e))?;
-    settle(&conn).map_err(|e| failure::of(path, &e))?;
-    migrate(&mut conn, path)?;
-    Identity::of(path).map_err(|e| failed(path, &e))
+    let settled = match settle(&conn) {
+        Err(e) if failure::is_full(&e) && has_our_schema(&conn, path)? => false,
+        other => other.map(|()| true).map_err(|e| failure::of(path, &e))?,
+    };
+    if settled {
+        conn.busy_timeout(OPENING_BUSY).map_err(|e| failure::of(path, &e))?;
+        migrate(&mut conn, path)?;
+    }
+    let identity = Identity::of(path).map_err(|e| failed(path, &e))?;
+    Ok(Prepared { identity, settled })
 }
 
 /// Writes what a crash left in the WAL into the file. Where an fsync failed before the crash, the kernel
 /// may hold such frames in memory only and call them written; what is acknowledged after them would be
 /// behind a gap if the power failed. Beside other processes it is not tried for long: there was no crash,
-/// or they have settled it.
+/// or they have settled it. On a full disk they have not, and then the first of the two fails here as well.
 fn settle(conn: &Connection) -> rusqlite::Result<()> {
     conn.busy_timeout(Duration::ZERO)?;
-    // The first holds nobody up, and leaves little to the second, behind which writes wait.
-    for mode in ["PASSIVE", "TRUNCATE"] {
-        conn.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |_| Ok(()))?;
-    }
-    conn.busy_timeout(OPENING_BUSY)
+    // It holds nobody up, and leaves little to the other, behind which writes wait.
+    conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))?;
+    is_settled(conn).map(drop)
+}
+
+/// Writes what is in the WAL into the file, and empties it; `false` where others kept it from that for as long as
+/// `conn` waits.
+pub(super) fn is_settled(conn: &Connection) -> rusqlite::Result<bool> {
+    conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0).map(|busy: bool| !busy))
 }
 
 /// Says in the file whose it is. It writes its first page, whatever is there.
@@ -176,11 +197,11 @@ pub(in crate::store) fn readable(path: &Path, busy: Duration) -> rusqlite::Resul
     Ok(conn)
 }
 
-/// A connection that sees all and changes nothing. It is not opened as read-only: SQLite would leave
-/// out what the schema demands of each row, and then not look whether it holds.
-pub(super) fn untouching(path: &Path) -> rusqlite::Result<Connection> {
+/// A connection that changes nothing beside others who write. It is not opened as read-only: SQLite would leave
+/// files behind beside a store that nobody else has open.
+pub(super) fn untouching(path: &Path, busy: Duration) -> rusqlite::Result<Connection> {
     let conn = Connection::open_with_flags(path, flags(false))?;
-    conn.busy_timeout(OPENING_BUSY)?;
+    conn.busy_timeout(busy)?;
     conn.pragma_update(None, "query_only", true)?;
     Ok(conn)
 }
@@ -297,10 +318,11 @@ pub(super) fn is_up_to_date(path: &Path) -> Result<bool, StoreError> {
     if !there.is_file() {
         return Err(StoreError::Failed(format!("{} is not a file; name a file for the store", path.display())));
     }
-    let conn = readable(path, OPENING_BUSY).map_err(|e| failure::of(path, &e))?;
-    refuse_foreign(&conn, path)?;
-    refuse_torn(&conn, path, there.len())?;
-    has_our_schema(&conn, path)
+    look::at(path, |conn| {
+        refuse_foreign(conn, path)?;
+        refuse_torn(conn, path, there.len())?;
+        has_our_schema(conn, path)
+    })
 }
 
 /// The number of the schema that this version writes.

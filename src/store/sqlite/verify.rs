@@ -5,8 +5,7 @@ use std::path::Path;
 
 use rusqlite::{Connection, ErrorCode};
 
-use super::open::Owner;
-use super::{failure, open};
+use super::{checks, failure, look, open};
 use crate::store::StoreError;
 
 /// Flaws named one by one, of each kind; a file that has more is not mended by hand.
@@ -30,32 +29,22 @@ pub struct Flaw {
     pub repair: String,
 }
 
-/// A connection to a store of ours that changes nothing: no other file is opened, no schema is
-/// brought up to date.
-pub(super) fn look_into(path: &Path) -> Result<Connection, StoreError> {
-    let there = fs::metadata(path).map_err(|e| StoreError::Failed(format!("{}: {e}", path.display())))?;
-    if !there.is_file() {
-        return Err(StoreError::Failed(format!("{} is not a file", path.display())));
-    }
-    let conn = open::untouching(path).map_err(|e| failure::of(path, &e))?;
-    match open::refuse_foreign(&conn, path)? {
-        Owner::Guildgate => Ok(conn),
-        Owner::Nobody => Err(StoreError::Failed(format!("{} is empty: there is no store in it", path.display()))),
-    }
-}
-
 /// Looks at all of the store at `path`. Blocks, for as long as reading the whole file takes.
 pub(super) fn verify(path: &Path) -> Result<Report, StoreError> {
-    let conn = look_into(path)?;
-    let schema = (open::schema_version(&conn).map_err(|e| failure::of(path, &e))?, open::newest_schema());
+    look::at(path, |conn| report(conn, path))
+}
+
+fn report(conn: &Connection, path: &Path) -> Result<Report, StoreError> {
+    look::is_ours(conn, path)?;
+    let schema = (open::schema_version(conn).map_err(|e| failure::of(path, &e))?, open::newest_schema());
     let mut report = Report { schema, ..Report::default() };
-    if let Err(torn) = open::refuse_torn(&conn, path, fs::metadata(path).map_or(0, |there| there.len())) {
+    if let Err(torn) = open::refuse_torn(conn, path, fs::metadata(path).map_or(0, |there| there.len())) {
         report.flaws.push(Flaw { what: torn.to_string(), repair: BACKUP.to_owned() });
     }
     // What is damaged may fail the very statement that looks for damage: that is a finding as well.
-    let looks: [fn(&Connection, &mut Report) -> rusqlite::Result<()>; 3] = [integrity, references, count];
+    let looks: [fn(&Connection, &mut Report) -> rusqlite::Result<()>; 4] = [integrity, demands, references, count];
     for look in looks {
-        match look(&conn, &mut report) {
+        match look(conn, &mut report) {
             Ok(()) => {}
             Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseCorrupt) => {
                 report.flaws.push(Flaw { what: error.to_string(), repair: BACKUP.to_owned() });
@@ -68,7 +57,7 @@ pub(super) fn verify(path: &Path) -> Result<Report, StoreError> {
 
 const BACKUP: &str = "stop the server, put a backup in its place, and remove its -wal and -shm";
 
-/// Pages, indexes, and what the schema demands of each row.
+/// Pages, indexes, and the types of what is in them.
 fn integrity(conn: &Connection, report: &mut Report) -> rusqlite::Result<()> {
     let mut statement = conn.prepare(&format!("PRAGMA integrity_check({MOST_FLAWS})"))?;
     let mut rows = statement.query([])?;
@@ -92,6 +81,15 @@ fn repair_of(what: &str) -> String {
         return "that row was not written by Guildgate: correct it in the sqlite3 shell".to_owned();
     }
     BACKUP.to_owned()
+}
+
+fn demands(conn: &Connection, report: &mut Report) -> rusqlite::Result<()> {
+    for table in checks::broken(conn)? {
+        let what = format!("CHECK constraint failed in {table}");
+        let repair = repair_of(&what);
+        report.flaws.push(Flaw { what, repair });
+    }
+    Ok(())
 }
 
 /// Rows that refer to what is not there: only another program, without foreign keys, leaves any.

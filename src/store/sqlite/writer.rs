@@ -154,11 +154,12 @@ impl std::fmt::Debug for dyn Job {
 }
 
 impl Writer {
-    pub(super) fn start(plan: Plan) -> Result<Self, StoreError> {
+    /// `settled` tells whether what a crash left is in the file.
+    pub(super) fn start(plan: Plan, settled: bool) -> Result<Self, StoreError> {
         let conn = open::writable(&plan.path).map_err(|e| failure::of(&plan.path, &e))?;
         let (queue, jobs) = mpsc::sync_channel(QUEUE);
         let clock = Clock::system();
-        let desk = Desk { plan, clock: clock.clone(), jobs, conn: Some(conn) };
+        let desk = Desk { plan, clock: clock.clone(), jobs, conn: settled.then_some(conn), settled };
         let thread = std::thread::Builder::new()
             .name("store-writer".to_owned())
             .spawn(move || desk.run())
@@ -202,9 +203,11 @@ struct Desk {
     plan: Plan,
     clock: Clock,
     jobs: Receiver<Box<dyn Job>>,
-    /// `None` after a failure, until the store could be opened anew ([`renewed`]): nothing is
-    /// acknowledged before.
+    /// `None` after a failure, and after a start on a full disk, until the store could be opened anew
+    /// ([`renewed`]): nothing is acknowledged before.
     conn: Option<Connection>,
+    /// What a crash left is in the file: what is written after it is not behind a gap.
+    settled: bool,
 }
 
 type Group = Vec<Box<dyn Job>>;
@@ -235,7 +238,7 @@ impl Desk {
                 Err(Trouble::Locked) => group.extend(self.jobs.try_iter().take(GROUP - group.len())),
                 Err(Trouble::Failed(line)) => {
                     // Before the answers, so that what is refused stays undone whatever comes next.
-                    self.conn = renewed(&self.plan, LOCK_SLICE).ok();
+                    self.conn = renewed(&self.plan, LOCK_SLICE, &mut self.settled).ok();
                     return group.drain(..).for_each(|job| job.answer(Some(StoreError::Failed(line.clone()))));
                 }
             }
@@ -267,7 +270,7 @@ impl Desk {
         self.plan.identity.check(&self.plan.path).map_err(|e| Trouble::Failed(e.to_string()))?;
         let mut conn = match self.conn.take() {
             Some(conn) => conn,
-            None => renewed(&self.plan, wait)?,
+            None => renewed(&self.plan, wait, &mut self.settled)?,
         };
         let result = conn.busy_timeout(wait).map_err(told).and_then(|()| transact(&mut conn, group, &self.plan));
         // A connection that failed is dropped here.
@@ -295,17 +298,21 @@ impl Trouble {
 /// reads it there, but a start after a crash would. So a commit of our own is put in its place, whose
 /// fsync is one of pages just written; that of what the kernel gave up before would succeed, and mean
 /// nothing. What was committed earlier was synced then, and stands before it.
-fn renewed(plan: &Plan, wait: Duration) -> Result<Connection, Trouble> {
+fn renewed(plan: &Plan, wait: Duration, settled: &mut bool) -> Result<Connection, Trouble> {
     let told = |e| Trouble::of(&plan.path, &e);
     plan.identity.check(&plan.path).map_err(|e| Trouble::Failed(e.to_string()))?;
     let mut conn = open::writable(&plan.path).map_err(told)?;
     conn.busy_timeout(wait).map_err(told)?;
+    *settled = *settled || open::is_settled(&conn).map_err(told)?;
+    if !*settled {
+        return Err(Trouble::Locked);
+    }
     let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(told)?;
     open::sign(&tx).map_err(told)?;
     // SQLite syncs the folder that has the WAL's name in it, but passes over that failing.
     open::sync_folder(&plan.path).map_err(|e| Trouble::Failed(e.to_string()))?;
     tx.commit().map_err(|e| Trouble::Failed(failure::line(&plan.path, &e)))?;
-    tracing::info!("the store was opened anew after a write failed");
+    tracing::info!("the store was opened anew, and can be written to");
     Ok(conn)
 }
 

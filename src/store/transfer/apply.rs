@@ -100,15 +100,17 @@ fn run(store: &SqliteStore, stage: &StageFile, passed: Arc<AtomicU64>) -> Result
     let staged = stage.path().to_str().ok_or_else(|| {
         StoreError::Failed(format!("{} is not UTF-8; an import needs a path that is", stage.path().display()))
     })?;
+    let told = |e| file_failure(store.path(), &e);
+    let mut conn = open::writable(store.path()).map_err(told)?;
+    wait_for_lock(&mut conn).map_err(told)?;
+    store.settle(&conn)?;
     let steps = || -> rusqlite::Result<()> {
-        let mut conn = open::writable(store.path())?;
         conn.execute("ATTACH ?1 AS stage", [staged])?;
         conn.pragma_update(None, "cache_size", -CACHE_KIB)?;
         conn.create_scalar_function("counted", 1, FunctionFlags::SQLITE_UTF8, move |_| {
             passed.fetch_add(1, Ordering::Relaxed);
             Ok(true)
         })?;
-        wait_for_lock(&mut conn)?;
         let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
         STEPS.iter().try_for_each(|step| tx.execute(step, []).map(drop))?;
         let mut marks = Marks::default();
@@ -117,7 +119,7 @@ fn run(store: &SqliteStore, stage: &StageFile, passed: Arc<AtomicU64>) -> Result
         settle();
         tx.commit()
     };
-    steps().map_err(|e| file_failure(store.path(), &e))
+    steps().map_err(told)
 }
 
 fn wait_for_lock(conn: &mut Connection) -> rusqlite::Result<()> {

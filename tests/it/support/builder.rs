@@ -43,6 +43,8 @@ pub struct Builder {
     lines: String,
     launcher: Vec<&'static str>,
     folders: Vec<&'static str>,
+    /// A folder, and the KiB of the disk that is mounted over it.
+    small_disk: Option<(&'static str, u64)>,
 }
 
 struct KeySpec {
@@ -85,6 +87,7 @@ impl Builder {
             lines: String::new(),
             launcher: Vec::new(),
             folders: Vec::new(),
+            small_disk: None,
         };
         // Limits stand wide open, so that only a test that sets one meets one.
         builder
@@ -203,6 +206,12 @@ impl Builder {
         self
     }
 
+    /// Another folder in the world's, on a disk of its own that the server sees, and nobody else.
+    pub fn on_small_disk(mut self, folder: &'static str, kib: u64) -> Builder {
+        self.small_disk = Some((folder, kib));
+        self.folder(folder)
+    }
+
     /// A command through which the server is started: it is given the server's own as its arguments.
     pub fn launched_by(mut self, launcher: &[&'static str]) -> Builder {
         self.launcher = launcher.to_vec();
@@ -217,7 +226,11 @@ impl Builder {
 
     /// Writes the config, fills the store with the real commands, and starts `serve`.
     pub async fn start(self) -> TestGateway {
-        let (world, origin, secrets) = self.prepare().await;
+        let small_disk = self.small_disk;
+        let (mut world, origin, secrets) = self.prepare().await;
+        if let Some((folder, kib)) = small_disk {
+            world.put_on_small_disk(folder, kib).await;
+        }
         TestGateway::serve(world, origin, secrets).await
     }
 

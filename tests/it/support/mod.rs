@@ -3,7 +3,9 @@
 mod answer;
 mod authority;
 mod builder;
+mod busy;
 mod client;
+mod disk;
 pub mod frames;
 mod gateway;
 mod http2;
@@ -14,23 +16,23 @@ pub mod postgres;
 mod process;
 mod proxy;
 mod slow;
-mod terminal;
 mod tls;
 mod world;
 
 pub use answer::{Answer, INCORRECT_KEY, MALFORMED, NO_ANSWER, NO_KEY, TOO_LARGE, TOO_SLOW};
 pub use authority::Authority;
 pub use builder::{Builder, GUILD, Kind};
+pub use busy::BusyWriter;
 pub use client::{Connection, Request};
+pub use disk::SmallDisk;
 pub use gateway::TestGateway;
 pub use http2::Http2;
 pub use origin::{Act, Break, Cut, Gate, ScriptedOrigin};
-pub use patience::{ONE_SECOND, PATIENCE, eventually, unix_now};
+pub use patience::{PATIENCE, SECOND_AND_SLACK, eventually, unix_now};
 pub use postgres::Postgres;
 pub use process::Process;
 pub use proxy::{Holds, Proxy};
 pub use slow::{Slow, SlowClients};
-pub use terminal::on_terminal;
 pub use tls::{Identity, TlsClient, shown};
 pub use world::{Ran, World};
 

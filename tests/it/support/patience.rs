@@ -4,8 +4,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// How long a test waits for what must come. Nothing is measured by it: it only turns a hang into a failure.
 pub const PATIENCE: Duration = Duration::from_secs(15);
 
-/// The contract's "within one second", and one more for a busy machine.
-pub const ONE_SECOND: Duration = Duration::from_secs(2);
+/// The contract's "within one second", and another one in which the tests beside this one may have the cores. How long
+/// it takes by itself is measured by `cargo bench --bench follow`, and not here.
+pub const SECOND_AND_SLACK: Duration = Duration::from_secs(2);
 
 /// Asks again until `holds`; fails, naming `what`, when `deadline` passes first.
 #[track_caller]

@@ -1,3 +1,4 @@
+use std::fs::File;
 use std::io::Read;
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
@@ -5,6 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::pty::{Winsize, openpty};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -42,6 +45,30 @@ impl Process {
         let stdout = catch(child.stdout.take().unwrap());
         let stderr = catch(child.stderr.take().unwrap());
         Process { child, stdout, stderr }
+    }
+
+    /// As [`Process::start`], with a terminal for its stderr: what is drawn there is what it said.
+    pub fn on_terminal(command: &mut Command) -> Process {
+        let size = Winsize { ws_row: 24, ws_col: 160, ws_xpixel: 0, ws_ypixel: 0 };
+        let pty = openpty(&size, None).unwrap();
+        // Else a server that a test beside this one starts inherits it, and the reading has no end.
+        for end in [&pty.master, &pty.slave] {
+            fcntl(end, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).unwrap();
+        }
+        command.env("TERM", "xterm").stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = command.stderr(pty.slave).spawn().unwrap();
+        command.stderr(Stdio::null()); // our own end of it, without which the reading has no end
+        let stdout = catch(child.stdout.take().unwrap());
+        Process { child, stdout, stderr: catch(File::from(pty.master)) }
+    }
+
+    /// As [`Process::start`], where nobody reads its stderr any more.
+    pub fn unheard(command: &mut Command) -> Process {
+        let (ours, its) = std::io::pipe().unwrap();
+        drop(ours);
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(its).spawn().unwrap();
+        let stdout = catch(child.stdout.take().unwrap());
+        Process { child, stdout, stderr: catch(std::io::empty()) }
     }
 
     /// The address in the first `ready:` line; what it said instead, if none comes.

@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::{Identity, Process};
+use super::{Identity, Process, SmallDisk};
 
 /// A folder of one's own with a `gateway.toml` in it, and the command that works there.
 pub struct World {
+    disk: Option<SmallDisk>,
     dir: TempDir,
     /// The command through which `serve` is started; empty: none.
     launcher: Vec<String>,
@@ -22,8 +23,8 @@ const COMMAND: Duration = Duration::from_secs(60);
 
 impl World {
     pub fn new(config: &str) -> World {
-        let world =
-            World { dir: tempfile::Builder::new().prefix("guildgate-it-").tempdir().unwrap(), launcher: Vec::new() };
+        let dir = tempfile::Builder::new().prefix("guildgate-it-").tempdir().unwrap();
+        let world = World { dir, launcher: Vec::new(), disk: None };
         world.write("gateway.toml", config);
         world
     }
@@ -65,13 +66,26 @@ impl World {
         self.launcher = launcher.iter().map(|word| (*word).to_owned()).collect();
     }
 
-    /// The binary, in this folder, without the caller's environment leaking in.
-    pub fn command<S: AsRef<OsStr>>(&self, args: &[S]) -> Command {
-        self.command_by(&[], args)
+    /// Mounts a small disk over this folder of the world, for servers and for commands that are [run
+    /// there](World::run_there).
+    pub async fn put_on_small_disk(&mut self, folder: &str, kib: u64) {
+        let disk = SmallDisk::over(self, folder, kib).await;
+        self.launcher = disk.launcher();
+        self.disk = Some(disk);
     }
 
-    fn command_by<S: AsRef<OsStr>>(&self, launcher: &[String], args: &[S]) -> Command {
-        let mut words = launcher.iter().map(String::as_str).chain([env!("CARGO_BIN_EXE_guildgate")]);
+    pub fn disk(&self) -> &SmallDisk {
+        self.disk.as_ref().expect("this world has no small disk")
+    }
+
+    /// The binary, in this folder, without the caller's environment leaking in.
+    pub fn command<S: AsRef<OsStr>>(&self, args: &[S]) -> Command {
+        self.command_by::<&str, S>(&[], args)
+    }
+
+    /// The same through this command, which becomes the binary (`exec`).
+    pub fn command_by<L: AsRef<str>, S: AsRef<OsStr>>(&self, launcher: &[L], args: &[S]) -> Command {
+        let mut words = launcher.iter().map(AsRef::as_ref).chain([env!("CARGO_BIN_EXE_guildgate")]);
         let mut command = Command::new(words.next().unwrap());
         command.args(words).args(args).current_dir(self.dir.path());
         command.env_remove("GUILDGATE_CONFIG").env_remove("RUST_LOG");
@@ -92,9 +106,13 @@ impl World {
     }
 
     /// As [`World::run`], through this command, which becomes the binary (`exec`).
-    pub fn run_by(&self, launcher: &[&str], args: &[&str]) -> Ran {
-        let launcher: Vec<String> = launcher.iter().map(|word| (*word).to_owned()).collect();
-        Ran::of(self.command_by(&launcher, args).arg("--config").arg(self.path("gateway.toml")), "")
+    pub fn run_by<L: AsRef<str>>(&self, launcher: &[L], args: &[&str]) -> Ran {
+        Ran::of(self.command_by(launcher, args).arg("--config").arg(self.path("gateway.toml")), "")
+    }
+
+    /// As [`World::run`], where the server runs.
+    pub fn run_there(&self, args: &[&str]) -> Ran {
+        self.run_by(&self.launcher, args)
     }
 
     /// Imports these JSON Lines.
