@@ -200,6 +200,11 @@ impl Session {
         !self.ended && !self.client.is_closed() && self.hosts.is_followed(self.way)
     }
 
+    /// Until it leads to a server that was given up.
+    pub(super) async fn left_behind(&self) {
+        self.hosts.left(self.way).await;
+    }
+
     /// Ends it now, whatever it is amid.
     pub(super) fn end(&mut self) {
         self.ended = true;

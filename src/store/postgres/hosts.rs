@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::net::lookup_host;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, LoadBalanceHosts};
@@ -39,6 +40,8 @@ pub(super) struct Hosts {
     /// `load_balance_hosts=random`: all that take writes are as good as each other.
     random: bool,
     met: Mutex<Met>,
+    /// New connections lead elsewhere from now on.
+    moved: Notify,
 }
 
 /// A host, as the URL names it.
@@ -69,7 +72,7 @@ impl Hosts {
         let each = server.get_connect_timeout().copied().unwrap_or(EACH);
         common.connect_timeout(each);
         let random = server.get_load_balance_hosts() == LoadBalanceHosts::Random;
-        Hosts { common, named: named.collect(), each, random, met: Mutex::default() }
+        Hosts { common, named: named.collect(), each, random, met: Mutex::default(), moved: Notify::new() }
     }
 
     /// The hosts in the order in which they are to be asked.
@@ -145,6 +148,7 @@ impl Hosts {
         drop(met);
         if before.is_some_and(|before| before != way) && !self.random {
             tracing::warn!("PostgreSQL is followed at {} from now on", self.named(way));
+            self.moved.notify_waiters();
         }
         true
     }
@@ -176,6 +180,17 @@ impl Hosts {
     /// Whether a connection by this way leads to where new ones do.
     pub(super) fn is_followed(&self, way: Way) -> bool {
         self.random || self.met.lock().good.is_none_or(|good| good == way)
+    }
+
+    /// Until a connection by this way does not lead to where new ones do.
+    pub(super) async fn left(&self, way: Way) {
+        loop {
+            let moved = self.moved.notified();
+            if !self.is_followed(way) {
+                return;
+            }
+            moved.await;
+        }
     }
 
     /// A host as an operator knows it.

@@ -36,13 +36,18 @@ impl Lists {
         let mut again = true;
         loop {
             let session = line.take(until, || self.dialer.dial_aside()).await?;
-            match rows(&session, until, sql, &[]).await {
+            let listed = tokio::select! {
+                listed = rows(&session, until, sql, &[]) => listed,
+                // A list may take long, and without it no key is let in: the next server is asked at once.
+                () = session.left_behind() => continue,
+            };
+            match listed {
                 // A connection that died at rest, as all do when the server starts anew: once more.
                 Err(trouble) if again && trouble.is_connections() && !matches!(trouble, Trouble::Late) => again = false,
                 Err(trouble) if trouble.is_connections() => return Err(trouble),
-                rows => {
+                listed => {
                     line.put_back(session);
-                    return rows;
+                    return listed;
                 }
             }
         }
