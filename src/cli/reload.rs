@@ -98,9 +98,9 @@ impl Reloader {
         }
         let origin = self.origin(&config, &before.origin).await?;
         let keys = self.keys(&config, &before.keys).await?;
-        let listed = keys.list().await?;
         let certificate = self.certificate(&config)?;
-        self.gateway.reload(config, origin, keys, listed);
+        let fresh = self.gateway.list(Some(&keys)).await?;
+        self.gateway.reload(config, origin, keys, fresh);
         self.has_file.store(loaded.path.is_some(), Ordering::Relaxed);
         if let (Some(tls), Some(certificate)) = (&self.tls, certificate) {
             tls.replace(certificate);

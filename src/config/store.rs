@@ -8,7 +8,7 @@ use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 
 /// What a `postgres://` URL may say, for the message about one that says something else.
 const PARAMETERS: &str = "sslmode, sslrootcert, connect_timeout, application_name, options, keepalives, \
-    keepalives_idle, tcp_user_timeout, channel_binding, target_session_attrs";
+    keepalives_idle, tcp_user_timeout, channel_binding, load_balance_hosts, hostaddr";
 
 /// The store's location, resolved.
 #[derive(Clone, Debug, PartialEq)]
@@ -85,6 +85,11 @@ impl PostgresAt {
         }
         if server.get_hosts().is_empty() && server.get_hostaddrs().is_empty() {
             return Err("names no host; for a Unix socket write postgres://USER@%2Frun%2Fpostgresql/DATABASE".into());
+        }
+        let (hosts, addresses, ports) =
+            (server.get_hosts().len(), server.get_hostaddrs().len(), server.get_ports().len());
+        if (hosts > 0 && addresses > 0 && hosts != addresses) || (ports > 1 && ports != hosts.max(addresses)) {
+            return Err("names several hosts, and not as many addresses (hostaddr) or ports".into());
         }
         let roots = roots.filter(|path| path != "system").map(|path| folder.join(path));
         let (mode, tls) = match mode.unwrap_or("prefer") {
@@ -174,6 +179,7 @@ mod tests {
             "postgres://me@host/db?sslrootcert=hunter2.pem",
             "postgres://me@host/db?sslmode=verify-full&sslrootcert=",
             "postgres:///db?user=hunter2",
+            "postgres://me:hunter2@a,b,c/db?hostaddr=127.0.0.1,127.0.0.2",
         ] {
             let why = parsed(url).unwrap_err();
             assert!(!why.contains("hunter2"), "{url}: {why}");

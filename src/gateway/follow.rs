@@ -1,8 +1,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Gateway, KeySource, State};
-use crate::keys::{Book, Listed};
+use super::{Fresh, Gateway, KeySource, State};
+use crate::keys::Book;
 use crate::store::{AnyStore, Change, Store, StoreError};
 
 /// How often what is held is put in doubt anew while nothing is heard, and how soon what failed is
@@ -54,13 +54,16 @@ impl Gateway {
     }
 
     /// What is held is in doubt: answers at once, and keys after a while, unless they can be read anew.
-    fn hears_nothing(&self) {
+    pub(super) fn hears_nothing(&self) {
         let state = self.state();
         if state.follows_store() {
             self.memory.fence().changed_all();
         }
         if matches!(state.keys, KeySource::Store(_)) {
-            self.book_is_old.notify_one();
+            // One that is being listed comes in any case.
+            if self.doubt.asks_for_a_book(self.now()) && self.listing.try_lock().is_ok() {
+                self.book_is_old.notify_one();
+            }
             self.doubt_book();
         }
     }
@@ -88,13 +91,10 @@ impl Gateway {
         let mut failing = false;
         loop {
             self.book_is_old.notified().await;
-            let keys = self.state().keys.clone();
-            let (changes, asked) = (self.doubt.changes(), self.now());
-            match keys.list().await {
-                Ok(listed) => {
+            match self.list(None).await {
+                Ok(fresh) => {
                     failing = false;
-                    self.take_book(listed);
-                    self.doubt.book_taken(changes, asked, self.now());
+                    self.take_book(fresh);
                 }
                 Err(error) => {
                     if !std::mem::replace(&mut failing, true) {
@@ -125,10 +125,10 @@ impl Gateway {
     }
 
     /// Puts a new book of keys in force; the budgets used up stay used up.
-    pub fn take_book(&self, listed: Vec<Listed>) {
+    pub fn take_book(&self, fresh: Fresh<'_>) {
         let _changing = self.changing.lock();
         let state = self.state.load_full();
-        let book = Book::new(listed, &state.config.limits, &state.book, self.now(), self.clock.unix());
+        let book = Book::new(fresh.listed, &state.config.limits, &state.book, self.now(), self.clock.unix());
         self.state.store(Arc::new(State {
             book: Arc::new(book),
             config: state.config.clone(),
@@ -136,5 +136,8 @@ impl Gateway {
             keys: state.keys.clone(),
             strangers: state.strangers.clone(),
         }));
+        if self.doubt.book_taken(fresh.changes, fresh.at, self.now()) {
+            self.state().book.set_known_until(fresh.at);
+        }
     }
 }

@@ -46,7 +46,7 @@ use crate::wire::{Fault, Form, Operation, Request, RequestId, is_form_type};
 
 pub use beside::{TELLINGS, Telling, WriteNews};
 pub use reply::{CacheUse, Facts, Reply};
-pub use source::KeySource;
+pub use source::{Fresh, KeySource};
 pub use tell::Told;
 
 /// The gateway: what outlives a reload, and the state that a reload swaps.
@@ -61,6 +61,8 @@ pub struct Gateway {
     book_is_old: Notify,
     /// Whether the book is too old to go by.
     doubt: Doubt,
+    /// Held from when keys are listed until the list is in force: of two lists the older one must not come last.
+    listing: tokio::sync::Mutex<()>,
     decisions: Option<Arc<DecisionLog>>,
     /// Held while the day's counts are written down.
     noting: tokio::sync::Mutex<()>,
@@ -146,6 +148,7 @@ impl Gateway {
             changing: Mutex::new(()),
             book_is_old: Notify::new(),
             doubt: Doubt::none(now),
+            listing: tokio::sync::Mutex::new(()),
             decisions,
             noting: tokio::sync::Mutex::new(()),
             beside: ArcSwapOption::empty(),

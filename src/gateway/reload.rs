@@ -1,16 +1,16 @@
 use std::sync::Arc;
 
-use super::{Gateway, KeySource, State};
+use super::{Fresh, Gateway, KeySource, State};
 use crate::config::Config;
-use crate::keys::{Book, Listed};
+use crate::keys::Book;
 use crate::limits::Strangers;
 use crate::origin::Origin;
 
 impl Gateway {
     /// Puts another configuration in force, from the next request on: one swap, all or nothing.
-    /// Budgets already used up stay used up, in proportion (contract section 3). `listed` is what
+    /// Budgets already used up stay used up, in proportion (contract section 3). `fresh` is what
     /// `keys` lists now.
-    pub fn reload(&self, config: Config, origin: Arc<Origin>, keys: KeySource, listed: Vec<Listed>) {
+    pub fn reload(&self, config: Config, origin: Arc<Origin>, keys: KeySource, fresh: Fresh<'_>) {
         let _changing = self.changing.lock();
         let now = self.now();
         let before = self.state.load_full();
@@ -20,7 +20,7 @@ impl Gateway {
         } else {
             Arc::new(Strangers::after(&before.strangers, rate, now))
         };
-        let book = Arc::new(Book::new(listed, &config.limits, &before.book, now, self.clock.unix()));
+        let book = Arc::new(Book::new(fresh.listed, &config.limits, &before.book, now, self.clock.unix()));
         let other_origin = !Arc::ptr_eq(&before.origin, &origin);
         keys.hold_to(&config, &book, other_origin.then_some(now));
         let other_answers = other_origin || before.config.cache != config.cache;
@@ -29,7 +29,8 @@ impl Gateway {
             // What another origin said, or was kept by other times, is not given any more.
             self.memory.fence().changed_all();
         }
-        // The keys were listed before the swap; what the follower took in since is not lost.
-        self.book_is_old.notify_one();
+        if self.doubt.book_taken(fresh.changes, fresh.at, now) {
+            self.state().book.set_known_until(fresh.at);
+        }
     }
 }

@@ -2,11 +2,36 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use tokio::sync::MutexGuard;
+
+use super::Gateway;
 use crate::clock::Tick;
 use crate::config::{Config, Keys};
 use crate::keys::{Book, Learned, Listed, Rules, read_key_file};
 use crate::model::GuildId;
 use crate::store::{AnyStore, Directory, KeyRecord};
+
+/// A list of keys that is to be put in force, or dropped: nobody else lists meanwhile.
+#[derive(Debug)]
+pub struct Fresh<'g> {
+    pub(super) listed: Vec<Listed>,
+    /// Changes that are in it, of those that were heard of.
+    pub(super) changes: u64,
+    /// When it began to be read.
+    pub(super) at: Tick,
+    _turn: MutexGuard<'g, ()>,
+}
+
+impl Gateway {
+    /// Lists the keys once every list that was begun before is in force: those of `other`, or of the source that is in
+    /// force then.
+    pub async fn list(&self, other: Option<&KeySource>) -> Result<Fresh<'_>, String> {
+        let turn = self.listing.lock().await;
+        let keys = other.unwrap_or(&self.state().keys).clone();
+        let (changes, at) = (self.doubt.changes(), self.now());
+        Ok(Fresh { listed: keys.list().await?, changes, at, _turn: turn })
+    }
+}
 
 /// Where the book of keys is read from.
 #[derive(Clone, Debug)]

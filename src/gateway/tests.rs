@@ -1,5 +1,7 @@
 //! The rules, on the built-in backend, with a clock that the test moves and no socket.
 
+mod book;
+
 use std::time::Duration;
 
 use tempfile::TempDir;
@@ -130,7 +132,7 @@ impl World {
     async fn rotate(&self, id: &str, secret: &str, until: Option<i64>) {
         let now = self.gateway.clock.unix();
         self.store.rotate_key(id, Digest::of(secret.as_bytes()), until, now).await.unwrap();
-        self.gateway.take_book(self.source.list().await.unwrap());
+        self.gateway.take_book(self.gateway.list(None).await.unwrap());
     }
 
     fn advance(&self, seconds: u64) {
@@ -192,7 +194,7 @@ async fn refusals_come_in_the_contracts_order_and_before_the_body() {
     assert_eq!(w.refused_unread(&bad).await, Fault::TooManyRequests { retry_after: 1 });
     w.advance(3);
     w.store.set_guild_left(&w.guild(), true).await.unwrap();
-    w.gateway.take_book(w.source.list().await.unwrap());
+    w.gateway.take_book(w.gateway.list(None).await.unwrap());
     let ask = async |body| w.ask("getPoints", "k1", body).await.answer.unwrap_err();
     assert_eq!(ask("memberID=7&memberID=7").await, Fault::Repeated(Param::MemberId));
     assert_eq!(ask("memberID=7").await, Fault::GuildGone);
@@ -313,7 +315,7 @@ async fn a_reload_is_in_force_with_the_next_request_and_refills_no_one() {
     let toml = "answers.service_name = \"Watch\"\nlimits.tiers.standard = { rate = \"1/s\", burst = 20 }";
     let config = config::load_str(toml, w._folder.path(), "test").unwrap().config;
     let origin = w.gateway.state().origin.clone();
-    w.gateway.reload(config, origin, w.source.clone(), w.source.list().await.unwrap());
+    w.gateway.reload(config, origin, w.source.clone(), w.gateway.list(None).await.unwrap());
     let refused = w.ask("getPoints", "k1", "memberID=7").await.answer.unwrap_err();
     assert_eq!(refused, Fault::TooManyRequests { retry_after: 1 });
     w.advance(1);
@@ -336,7 +338,7 @@ async fn a_revoked_key_is_refused_even_when_the_answer_is_cached() {
     let w = World::new(PLENTY).await;
     assert!(w.ask("getPoints", "k1", "memberID=7").await.answer.is_ok());
     w.store.revoke_key("k1").await.unwrap();
-    w.gateway.take_book(w.source.list().await.unwrap());
+    w.gateway.take_book(w.gateway.list(None).await.unwrap());
     assert_eq!(w.ask("getPoints", "k1", "memberID=7").await.answer.unwrap_err(), Fault::IncorrectKey);
 }
 
@@ -416,7 +418,7 @@ async fn both_secrets_end_with_their_key_where_that_ends_before_the_overlap() {
     // An end that is put off is put off for the old secret too, but not beyond its overlap.
     let never = KeyChange { expires: Some(None), ..KeyChange::default() };
     w.store.set_key("k3", never).await.unwrap();
-    w.gateway.take_book(w.source.list().await.unwrap());
+    w.gateway.take_book(w.gateway.list(None).await.unwrap());
     for (at, works) in [(8999, true), (9000, false)] {
         w.gateway.clock.set_unix(at);
         assert_eq!(w.ask("getPoints", "k3", "memberID=7").await.answer.is_ok(), works, "{at}");

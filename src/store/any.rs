@@ -9,7 +9,6 @@ use crate::config::StoreAt;
 
 /// A store of either kind.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "a process has one, and a box would be one more step on each read")]
 pub enum AnyStore {
     Sqlite(SqliteStore),
     Postgres(PostgresStore),

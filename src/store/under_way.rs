@@ -1,6 +1,7 @@
 //! Files that are under way: a copy that is not whole yet, or what an import stages. Such a file goes away with its
 //! maker, with the process if that is interrupted, and where neither could see to it (kill -9), by the next one to the
-//! same target: it is known by its name, and locked as long as it is in use.
+//! same target: it is known by its name, and locked as long as it is in use. What a server does for this process is
+//! under way as well, and ended if the process is interrupted.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
@@ -34,11 +35,14 @@ pub const PART: Kind = Kind { before: ".", after: ".part" };
 /// What an import into its target stages.
 pub const STAGED: Kind = Kind { before: ".import-", after: ".tmp" };
 
-/// The files of this process. Signals are the whole process's as well, and ask for all of them at once.
-static OURS: Mutex<Ours> = Mutex::new(Ours { files: Vec::new(), settled: false });
+/// What is under way in this process. Signals are the whole process's as well, and ask for all of them at once.
+static OURS: Mutex<Ours> = Mutex::new(Ours { files: Vec::new(), ends: Vec::new(), ids: 0, settled: false });
 
 struct Ours {
     files: Vec<PathBuf>,
+    /// What ends the rest of it, each by its id.
+    ends: Vec<(u64, Box<dyn FnOnce() + Send>)>,
+    ids: u64,
     settled: bool,
 }
 
@@ -48,15 +52,16 @@ pub fn settle() {
     OURS.lock().settled = true;
 }
 
-/// Does `tell`, and then removes every file under way. Nothing is settled any more until the process ends, which is the
+/// Does `tell`, and then removes every file under way and ends the rest. Nothing is settled any more until the process ends, which is the
 /// caller's to do, and at once. `false`, and nothing is done, where it is too late.
 pub fn abandon(tell: impl FnOnce()) -> bool {
-    let ours = OURS.lock();
+    let mut ours = OURS.lock();
     if ours.settled {
         return false;
     }
     tell();
     ours.files.iter().for_each(|path| remove(path));
+    ours.ends.drain(..).for_each(|(_, end)| end());
     MutexGuard::leak(ours);
     true
 }
@@ -72,6 +77,26 @@ pub fn led_to(path: &Path) -> io::Result<PathBuf> {
         }
     }
     Err(io::Error::other("its links lead round in a ring"))
+}
+
+/// Has `end` called if the process is interrupted before what this returns is dropped, which then waits for the
+/// process's end: nothing is told of what was ended on purpose.
+pub(super) fn if_abandoned(end: impl FnOnce() + Send + 'static) -> IfAbandoned {
+    let mut ours = OURS.lock();
+    ours.ids += 1;
+    let id = ours.ids;
+    ours.ends.push((id, Box::new(end)));
+    IfAbandoned(id)
+}
+
+/// See [`if_abandoned`].
+#[derive(Debug)]
+pub(super) struct IfAbandoned(u64);
+
+impl Drop for IfAbandoned {
+    fn drop(&mut self) {
+        OURS.lock().ends.retain(|(id, _)| *id != self.0);
+    }
 }
 
 /// A file under way. It goes away with this, unless it is put in its place.

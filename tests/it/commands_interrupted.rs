@@ -9,6 +9,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use rusqlite::Connection as Sqlite;
 
+use crate::support::postgres::connect;
 use crate::support::*;
 
 /// Those that end a command: Ctrl-C, a polite request, and a terminal that was closed.
@@ -111,6 +112,54 @@ async fn importing(world: &World, launcher: &[&str], pipe: &str) -> (Process, Fi
     let open = writing.await.unwrap();
     std::fs::remove_file(world.path(pipe)).unwrap();
     (process, open)
+}
+
+#[tokio::test]
+async fn an_import_that_is_ended_amid_a_statement_of_postgresql_gives_the_store_back() {
+    let authority = Authority::new();
+    let (certificate, key) = authority.pem_for("127.0.0.1");
+    let files = [("server.pem", certificate.as_str()), ("server.key", key.as_str())];
+    let settings = ["ssl = on", "ssl_cert_file = 'server.pem'", "ssl_key_file = 'server.key'"];
+    let server = Postgres::start_with(&settings, &files);
+    let url = server.database().await;
+    let world = World::new("");
+    world.write("ours.pem", authority.pem());
+    let (other, mut guilds) = (connect(&url).await, 0);
+    for query in ["sslmode=disable", "sslmode=verify-full&sslrootcert=ours.pem"] {
+        world.write("gateway.toml", format!("[origin]\nstore = \"{url}?{query}\"\n"));
+        world.import(&format!("{{\"guild\":\"{GUILD}\",\"name\":\"Night Watch\"}}\n")).done();
+        for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGKILL] {
+            let line = format!("{{\"guild\":\"{GUILD}\",\"member\":\"7\",\"name\":\"Ada\",\"points\":3}}\n");
+            world.write("in.jsonl", line);
+            // What the import writes to is held, so that its statement stands still with the lock of all writers.
+            other.batch_execute("BEGIN; LOCK TABLE member IN SHARE ROW EXCLUSIVE MODE").await.unwrap();
+            let mut import = Process::start(&mut world.command(&["import", "in.jsonl"]));
+            let watcher = connect(&url).await;
+            let waits = async || {
+                let sql = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() \
+                    AND wait_event_type = 'Lock' AND query LIKE 'INSERT INTO member%'";
+                watcher.query_opt(sql, &[]).await.unwrap().is_some()
+            };
+            eventually(PATIENCE, "it waits", waits).await;
+            import.signal(signal);
+            let code = import.exit().await;
+            guilds += 1;
+            if signal == Signal::SIGKILL {
+                // Nobody told the server, which looks for itself.
+                eventually(PATIENCE, "the lock is let go", async || !waits().await).await;
+            } else {
+                assert_eq!(code, Some(1));
+                assert!(
+                    import.stderr().ends_with("guildgate: interrupted; nothing was imported\n"),
+                    "{}",
+                    import.stderr()
+                );
+            }
+            world.run(&["guild", "add", &guilds.to_string(), "--name", "Next"]).done();
+            other.batch_execute("COMMIT").await.unwrap();
+        }
+        assert_eq!(other.query("SELECT 1 FROM member", &[]).await.unwrap().len(), 0);
+    }
 }
 
 async fn a_signal_to_an_import_ends_it_with_a_line_and_nothing_is_imported_or_left(kind: Kind) {

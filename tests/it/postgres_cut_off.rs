@@ -186,6 +186,41 @@ async fn connections_that_are_used_up_are_21_within_the_deadline() {
 }
 
 #[tokio::test]
+async fn guarantee_7_a_key_is_revoked_in_time_while_readers_use_up_every_connection() {
+    let url = Postgres::shared().database().await;
+    let gate = TestGateway::on(Kind::Postgres).store(&url).key("bot").key("other").points("7", 3).start().await;
+    gate.get_points("other", "7").await.is("3");
+    let mut revoke = gate.world().command(&["key", "revoke", &gate.key_id("bot")]);
+    let (holder, watcher) = (postgres::connect(&url).await, postgres::connect(&url).await);
+    holder.batch_execute("BEGIN; LOCK TABLE member IN ACCESS EXCLUSIVE MODE").await.unwrap();
+    let readers = async {
+        let read = async |reader: u64| -> () {
+            for round in 0.. {
+                gate.get_points("other", &(100 + reader + 100 * round).to_string()).await;
+            }
+        };
+        futures_util::future::join_all((0..64).map(read)).await;
+    };
+    let used_up = async || {
+        let sql =
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        watcher.query_one(sql, &[]).await.unwrap().get::<_, i64>(0) >= 16
+    };
+    let checks = async {
+        eventually(PATIENCE, "every connection waits", used_up).await;
+        tokio::task::spawn_blocking(move || Ran::of(&mut revoke, "")).await.unwrap().done();
+        eventually(SECOND_AND_SLACK, "02", async || gate.get_points("bot", "7").await.code() == Some(2)).await;
+        eventually(PATIENCE, "every connection still waits", used_up).await;
+        gate.get_points("other", "7").await.is("3").is_hit();
+        assert!(!gate.stderr().contains("neither heard of nor read"), "{}", gate.stderr());
+    };
+    tokio::select! {
+        () = checks => {}
+        () = readers => {}
+    }
+}
+
+#[tokio::test]
 async fn guarantee_1_every_acknowledged_write_outlives_a_crash_of_the_server() {
     let server = Postgres::start(&[]);
     let gate = TestGateway::on(Kind::Postgres).store(&server.database().await).key("bot").start().await;

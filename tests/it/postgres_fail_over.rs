@@ -1,7 +1,26 @@
-//! A PostgreSQL primary is lost and its standby takes over (contract section 5, guarantees 1, 2 and 7): nobody
-//! has to do anything to the nodes.
+//! A PostgreSQL primary is lost, or hangs, and its standby takes over (contract section 5, guarantees 1, 2 and 7):
+//! nobody has to do anything to the nodes.
+
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
 
 use crate::support::*;
+
+/// What a node may take for an answer while its server is silent: the deadlines add up to 4 s, and the machine may be
+/// busy.
+const SILENT: Duration = Duration::from_secs(12);
+
+/// A listener that nobody accepts from: the kernel takes connections, and nothing is answered.
+fn silent() -> (TcpListener, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let host = listener.local_addr().unwrap().to_string();
+    (listener, host)
+}
+
+/// The URL with these hosts before its own.
+fn after(hosts: &[&str], url: &str) -> String {
+    url.replace("@", &format!("@{},", hosts.join(",")))
+}
 
 /// The primary's database, a standby that follows it, and the URL of both.
 async fn pair() -> (Postgres, Postgres, String, String) {
@@ -116,4 +135,74 @@ async fn guarantee_2_what_an_asynchronous_standby_never_had_is_in_no_nodes_memor
     }
     here.set_points("bot", "7", 12).await.is("Successfully set 'Ada' points to '12'");
     eventually(SECOND_AND_SLACK, "12", async || there.get_points("bot", "7").await.body == "12").await;
+}
+
+#[tokio::test]
+async fn a_primary_that_hangs_is_passed_over_for_the_standby_that_took_over_and_not_gone_back_to() {
+    let (primary, standby, url, both) = pair().await;
+    let here = TestGateway::on(Kind::Postgres).store(&both).key("bot").key("other").points("7", 3).start().await;
+    let there = here.node(&both).await;
+    // So that connections to write by are there, and hang.
+    there.set_points("bot", "8", 5).await.is("Successfully set '8' points to '5'");
+    here.set_points("bot", "7", 4).await.is("Successfully set 'Ada' points to '4'");
+    let copy = url.replace(&format!(":{}/", primary.port()), &format!(":{}/", standby.port()));
+    let copy = postgres::connect(&copy).await;
+    let points = async |member: i64| -> Option<i64> {
+        let row = copy.query_opt("SELECT points FROM member WHERE member = $1", &[&member]).await.unwrap();
+        row.map(|row| row.get(0))
+    };
+    eventually(PATIENCE, "the standby has it", async || points(7).await == Some(4)).await;
+    let frozen = primary.freeze();
+    let start = Instant::now();
+    let (read, written) = tokio::join!(here.get_points("bot", "9"), here.set_points("bot", "7", 99));
+    assert_eq!((read.code(), written.code()), (Some(21), Some(21)), "{read:#?} {written:#?}");
+    assert!(start.elapsed() < SILENT, "{:?}", start.elapsed());
+    standby.promote();
+    for node in [&here, &there] {
+        eventually(PATIENCE, "it heals", async || node.get_points("bot", "7").await.body == "4").await;
+    }
+    let written = async || here.set_points("bot", "7", 6).await.status == 200;
+    eventually(PATIENCE, "it is written to", written).await;
+    eventually(SECOND_AND_SLACK, "6", async || there.get_points("bot", "7").await.body == "6").await;
+    here.run(&["key", "revoke", &here.key_id("other")]).done();
+    for node in [&here, &there] {
+        eventually(SECOND_AND_SLACK, "02", async || node.get_points("other", "7").await.code() == Some(2)).await;
+    }
+    // The old primary goes on, and takes writes as before: the connection by which this node wrote leads there.
+    drop(frozen);
+    there.set_points("bot", "8", 7).await.is("Successfully set '8' points to '7'");
+    assert_eq!(points(8).await, Some(7), "the old primary was written to");
+}
+
+#[tokio::test]
+async fn hosts_that_are_silent_from_the_start_are_passed_over_by_every_connection() {
+    let url = Postgres::shared().database().await;
+    let ((_one, one), (_two, two)) = (silent(), silent());
+    let all = after(&[&one, &two], &url);
+    let gate = TestGateway::on(Kind::Postgres).store(&all).key("bot").points("7", 3).start().await;
+    gate.get_points("bot", "7").await.is("3");
+    gate.set_points("bot", "7", 4).await.is("Successfully set 'Ada' points to '4'");
+    assert!(gate.stderr().contains(&format!("{one} does not answer")), "{}", gate.stderr());
+    // All connections are made anew, and none begins with those that are known to be silent.
+    let admin = postgres::connect(&url).await;
+    let cut = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
+        WHERE application_name = 'guildgate' AND datname = current_database()";
+    assert!(admin.query_one(cut, &[]).await.unwrap().get::<_, i64>(0) > 2);
+    gate.get_points("bot", "8").await.is("0");
+    gate.set_points("bot", "7", 5).await.is("Successfully set 'Ada' points to '5'");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_host_that_falls_silent_before_another_silent_one_keeps_nobody_from_the_third() {
+    let server = Postgres::shared();
+    let url = server.database().await;
+    let (proxy, (_two, two)) = (Proxy::to(server.port()).await, silent());
+    let one = format!("127.0.0.1:{}", proxy.port());
+    let all = after(&[&one, &two], &url);
+    let gate = TestGateway::on(Kind::Postgres).store(&all).key("bot").points("7", 3).start().await;
+    gate.set_points("bot", "7", 4).await.is("Successfully set 'Ada' points to '4'");
+    proxy.hold(Holds::Everything);
+    let written = async || gate.set_points("bot", "7", 5).await.status == 200;
+    eventually(PATIENCE, "it is written to", written).await;
+    eventually(PATIENCE, "it heals", async || gate.get_points("bot", "7").await.body == "5").await;
 }

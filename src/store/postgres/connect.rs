@@ -1,30 +1,29 @@
 //! New connections: TLS, deadlines, and what every session of ours has in force.
 
-use std::future::{self, Future};
-use std::pin::Pin;
-use std::sync::Arc;
+use std::future;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use deadpool_postgres::{ClientWrapper, Connect};
+use deadpool_postgres::ClientWrapper;
 use futures_util::future::poll_fn;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinHandle};
-use tokio::time::{Instant, timeout_at};
-use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error, Socket};
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_postgres::{AsyncMessage, CancelToken, Connection, Error, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::failure::Trouble;
+use super::hosts::{Hosts, Way};
+use super::line::{DIAL, Dialing};
 use super::{LIST, LOCK, tls};
 use crate::config::PostgresAt;
 use crate::store::StoreError;
 
 /// The schema that everything of ours is in: a database of another program may be shared with it.
 pub(super) const SCHEMA: &str = "guildgate";
-
-/// For a connection to be made by TCP to one address, where the URL says nothing.
-const CONNECT: Duration = Duration::from_millis(1500);
 
 /// For which a peer may leave what was sent unacknowledged, before the kernel gives a connection up.
 /// Every call has a deadline of its own; this one is for connections that wait for nothing.
@@ -43,9 +42,12 @@ const SILENCE: Duration = Duration::from_secs(2);
 const DURABLE: &str = "SELECT set_config('synchronous_commit', 'on', false) \
     WHERE current_setting('synchronous_commit') NOT IN ('on', 'remote_apply')";
 
+/// For a server to be told that nobody waits for what it does.
+const CANCEL: Duration = Duration::from_secs(1);
+
 /// Makes connections, which live on the store's own runtime.
 pub(super) struct Dialer {
-    config: Config,
+    hosts: Arc<Hosts>,
     tls: MakeRustlsConnect,
     home: Handle,
     place: String,
@@ -55,9 +57,6 @@ impl Dialer {
     pub(super) fn new(at: &PostgresAt, home: Handle) -> Result<Self, StoreError> {
         let tls = tls::connector(&at.tls).map_err(|e| StoreError::Failed(format!("origin.store: {e}")))?;
         let mut config = at.server.clone();
-        if config.get_connect_timeout().is_none() {
-            config.connect_timeout(CONNECT);
-        }
         let (idle, interval, retries) = KEEPALIVE;
         config.keepalives_idle(idle).keepalives_interval(interval).keepalives_retries(retries);
         config.tcp_user_timeout(UNACKNOWLEDGED);
@@ -74,7 +73,7 @@ impl Dialer {
             SILENCE.as_millis(),
         );
         config.options(ours.trim_start());
-        Ok(Dialer { config, tls, home, place: at.to_string() })
+        Ok(Dialer { hosts: Arc::new(Hosts::of(&config)), tls, home, place: at.to_string() })
     }
 
     /// The server, as an operator knows it.
@@ -86,30 +85,149 @@ impl Dialer {
         &self.home
     }
 
-    /// A connection that is in no pool, ready by `until`.
-    pub(super) async fn dial(&self, until: Instant, noticed: Option<Arc<Notify>>) -> Result<ClientWrapper, Trouble> {
-        let dialed = timeout_at(until, self.start(noticed)).await;
-        let (client, task) = dialed.map_err(|_| Trouble::Late)?.map_err(Trouble::Server)?;
-        Ok(ClientWrapper::new(client, task))
-    }
-
-    /// Connects on the store's runtime. Dropped, it stops, and leaves nothing behind.
-    async fn start(&self, noticed: Option<Arc<Notify>>) -> Result<(Client, JoinHandle<()>), Error> {
-        let (config, tls) = (self.config.clone(), self.tls.clone());
-        let dialing = self.home.spawn(async move {
-            let (client, connection) = config.connect(tls).await?;
-            let task = tokio::spawn(drive(connection, noticed));
-            let guard = AbortOnDrop::of(&task);
-            client.batch_execute(DURABLE).await?;
-            guard.keep();
-            Ok((client, task))
-        });
+    /// A connection to the first host that takes writes, ready by `until`. It is made on the store's
+    /// runtime; dropped, this stops and leaves nothing behind.
+    pub(super) async fn dial(
+        self: &Arc<Self>,
+        until: Instant,
+        noticed: Option<Arc<Notify>>,
+    ) -> Result<Session, Trouble> {
+        let dialer = self.clone();
+        let dialing = self.home.spawn(async move { dialer.ask_all(until, noticed).await });
         let _guard = AbortOnDrop::of(&dialing);
         match dialing.await {
             Ok(dialed) => dialed,
             // The store is being dropped, and nobody waits for it.
             Err(_) => future::pending().await,
         }
+    }
+
+    /// A connection that is made whether or not anybody waits for it.
+    pub(super) fn dial_aside(self: &Arc<Self>) -> Dialing {
+        let dialer = self.clone();
+        self.home.spawn(async move { dialer.ask_all(Instant::now() + DIAL, None).await })
+    }
+
+    /// Asks the hosts in turn. One that is silent has its share of the time and no more.
+    async fn ask_all(&self, until: Instant, noticed: Option<Arc<Notify>>) -> Result<Session, Trouble> {
+        let mut last = Trouble::Late;
+        let (hosts, good) = (self.hosts.in_order(), self.hosts.good());
+        for (before, host) in hosts.iter().enumerate() {
+            let began = Instant::now();
+            let until = self.hosts.turn(began, until, hosts.len() - before);
+            match timeout_at(until, self.hosts.ways(*host)).await {
+                Ok(Ok(ways)) => match self.ask(&ways, good, until, noticed.as_ref()).await {
+                    Ok(session) => return Ok(session),
+                    Err(Trouble::Late) => self.hosts.was_silent(*host, began.elapsed()),
+                    Err(trouble) => last = trouble,
+                },
+                Ok(Err(error)) => {
+                    let line = format!("{} cannot be looked up: {error}; try again", self.hosts.named(*host));
+                    last = Trouble::Own(StoreError::Busy(line));
+                }
+                Err(_) => self.hosts.was_silent(*host, began.elapsed()),
+            }
+        }
+        Err(last)
+    }
+
+    /// Asks at a host's addresses in turn. `good` was the way of new connections when this dial began.
+    async fn ask(
+        &self,
+        ways: &[Way],
+        good: Option<Way>,
+        until: Instant,
+        noticed: Option<&Arc<Notify>>,
+    ) -> Result<Session, Trouble> {
+        let mut last = Trouble::Late;
+        for (before, way) in ways.iter().enumerate() {
+            let began = Instant::now();
+            let until = self.hosts.turn(began, until, ways.len() - before);
+            match timeout_at(until, self.connect(*way, noticed.cloned())).await {
+                Ok(Ok(session)) if self.hosts.was_good(*way, good) => return Ok(session),
+                Ok(Ok(_)) => {}
+                Ok(Err(error)) => {
+                    self.hosts.answered(*way);
+                    last = Trouble::Server(error);
+                }
+                Err(_) => self.hosts.was_silent(*way, began.elapsed()),
+            }
+        }
+        Err(last)
+    }
+
+    /// A connection by this way, on which a first statement was answered.
+    async fn connect(&self, way: Way, noticed: Option<Arc<Notify>>) -> Result<Session, Error> {
+        let (client, connection) = self.hosts.config(way).connect(self.tls.clone()).await?;
+        let task = tokio::spawn(drive(connection, noticed));
+        // From here on the task ends with it.
+        let end = task.abort_handle();
+        let session =
+            Session { client: ClientWrapper::new(client, task), end, ended: false, way, hosts: self.hosts.clone() };
+        session.batch_execute(DURABLE).await?;
+        Ok(session)
+    }
+
+    /// Ends a connection and what the server does on it. Blocks until the server was told, or could not
+    /// be for a second.
+    pub(super) fn cut(&self, connection: &AbortHandle, statement: &CancelToken) {
+        // First, so that nothing is begun on it any more.
+        connection.abort();
+        let (told, heard) = mpsc::channel();
+        let (tls, statement) = (self.tls.clone(), statement.clone());
+        self.home.spawn(async move {
+            let _ = timeout(CANCEL, statement.cancel_query(tls)).await;
+            let _ = told.send(());
+        });
+        let _ = heard.recv_timeout(CANCEL);
+    }
+}
+
+/// A connection that is open, as far as is known, and where it leads.
+#[derive(Debug)]
+pub(super) struct Session {
+    client: ClientWrapper,
+    end: AbortHandle,
+    ended: bool,
+    way: Way,
+    hosts: Arc<Hosts>,
+}
+
+impl Session {
+    /// Whether it is open, and leads to where new connections do. Where it leads elsewhere there is a server that
+    /// was given up: whatever it says now, another one has taken its place.
+    pub(super) fn is_usable(&self) -> bool {
+        !self.ended && !self.client.is_closed() && self.hosts.is_followed(self.way)
+    }
+
+    /// Until it leads to a server that was given up.
+    pub(super) async fn left_behind(&self) {
+        self.hosts.left(self.way).await;
+    }
+
+    /// Ends it now, whatever it is amid.
+    pub(super) fn end(&mut self) {
+        self.ended = true;
+        self.end.abort();
+    }
+
+    /// What ends it, for another hand.
+    pub(super) fn ending(&self) -> AbortHandle {
+        self.end.clone()
+    }
+}
+
+impl Deref for Session {
+    type Target = ClientWrapper;
+
+    fn deref(&self) -> &ClientWrapper {
+        &self.client
+    }
+}
+
+impl DerefMut for Session {
+    fn deref_mut(&mut self) -> &mut ClientWrapper {
+        &mut self.client
     }
 }
 
@@ -125,36 +243,18 @@ where
     }
 }
 
-/// Ends a task with who waits for it, unless it is kept.
-struct AbortOnDrop(Option<AbortHandle>);
+/// Ends a task with who waits for it.
+struct AbortOnDrop(AbortHandle);
 
 impl AbortOnDrop {
     fn of<T>(task: &JoinHandle<T>) -> Self {
-        AbortOnDrop(Some(task.abort_handle()))
-    }
-
-    fn keep(mut self) {
-        self.0 = None;
+        AbortOnDrop(task.abort_handle())
     }
 }
 
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {
-        if let Some(task) = &self.0 {
-            task.abort();
-        }
-    }
-}
-
-/// The pool's way to a new connection.
-pub(super) struct ForPool(pub(super) Arc<Dialer>);
-
-impl Connect for ForPool {
-    fn connect(
-        &self,
-        _: &Config,
-    ) -> Pin<Box<dyn Future<Output = Result<(Client, JoinHandle<()>), Error>> + Send + '_>> {
-        Box::pin(self.0.start(None))
+        self.0.abort();
     }
 }
 

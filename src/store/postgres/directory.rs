@@ -32,13 +32,13 @@ const NOTE_LAST_USE: &str = "WITH used AS (SELECT k.id, u.at FROM key k \
 
 impl Directory for PostgresStore {
     async fn guilds(&self) -> Result<Vec<GuildRecord>, StoreError> {
-        let rows = self.pool.list("SELECT id, name, gone FROM guild ORDER BY id", &[]).await?;
+        let rows = self.lists.rows("SELECT id, name, gone FROM guild ORDER BY id").await?;
         let guild = |row: &Row| Ok(GuildRecord { id: parsed(row, 0)?, name: column(row, 1)?, left: column(row, 2)? });
         rows.iter().map(guild).collect()
     }
 
     async fn keys(&self) -> Result<Vec<KeyRecord>, StoreError> {
-        self.pool.list(KEYS, &[]).await?.iter().map(key).collect()
+        self.lists.rows(KEYS).await?.iter().map(key).collect()
     }
 
     async fn add_guild(&self, guild: &GuildId, name: &str) -> Result<(), StoreError> {

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use deadpool_postgres::ClientWrapper;
 use tokio::sync::{Mutex, Notify};
-use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::Row;
 
 use super::column;
-use super::connect::Dialer;
+use super::connect::{Dialer, Session};
 use super::failure::Trouble;
+use super::line::{DIAL, Dialing, Line};
 use super::pool::{batch, rows};
 use super::transaction::CHANNEL;
 use crate::store::marks::Marks;
@@ -29,9 +29,6 @@ const CALM: Duration = Duration::from_millis(10);
 
 /// How long a look may take before the feed counts as lost.
 const ANSWER: Duration = Duration::from_millis(600);
-
-/// How long a new connection may take; nobody waits for it meanwhile.
-const DIAL: Duration = Duration::from_secs(5);
 
 /// Changes read at once; who is further behind is told [`Change::Everything`]. At 512 members each
 /// they are 8 MiB.
@@ -69,23 +66,16 @@ struct Ear {
     moved: bool,
 }
 
-#[derive(Debug)]
-enum Line {
-    Down,
-    Dialing(JoinHandle<Result<ClientWrapper, Trouble>>),
-    Up(ClientWrapper),
-}
-
 impl Feed {
     /// Starts after the change `last`, on a connection that hears notices by `noticed`.
     pub(super) fn new(
         dialer: Arc<Dialer>,
         node: Arc<AtomicI64>,
         noticed: Arc<Notify>,
-        client: ClientWrapper,
+        session: Session,
         last: Option<Newest>,
     ) -> Self {
-        Feed { dialer, node, noticed, ear: Mutex::new(Ear { line: Line::Up(client), last, moved: false }) }
+        Feed { dialer, node, noticed, ear: Mutex::new(Ear { line: Line::of(session), last, moved: false }) }
     }
 
     /// Until a notice comes, or it is time to look in any case.
@@ -97,40 +87,29 @@ impl Feed {
     pub(super) async fn changes(&self) -> Result<Vec<Change>, StoreError> {
         let mut ear = self.ear.lock().await;
         let place = self.dialer.place();
-        let client = self.connected(&mut ear).await.map_err(|e| e.told(place))?;
-        match self.look(&client, &mut ear).await {
+        let Ear { line, moved, .. } = &mut *ear;
+        let dial = || {
+            *moved = true;
+            self.dial()
+        };
+        let session = line.take(Instant::now() + ANSWER, dial).await.map_err(|e| e.told(place))?;
+        match self.look(&session, &mut ear).await {
             Ok(changes) => {
-                ear.line = Line::Up(client);
+                ear.line.put_back(session);
                 Ok(changes)
             }
             Err(trouble) => Err(trouble.told(place)),
         }
     }
 
-    /// Takes the connection out, making it if need be: what goes wrong leaves none behind.
-    async fn connected(&self, ear: &mut Ear) -> Result<ClientWrapper, Trouble> {
-        let mut dialing = match std::mem::replace(&mut ear.line, Line::Down) {
-            Line::Up(client) if !client.is_closed() => return Ok(client),
-            Line::Dialing(dialing) => dialing,
-            Line::Up(_) | Line::Down => {
-                ear.moved = true;
-                let (dialer, noticed) = (self.dialer.clone(), self.noticed.clone());
-                self.dialer.home().spawn(async move {
-                    let until = Instant::now() + DIAL;
-                    let client = dialer.dial(until, Some(noticed)).await?;
-                    batch(&client, until, &format!("LISTEN {CHANNEL}")).await?;
-                    Ok(client)
-                })
-            }
-        };
-        match timeout(ANSWER, &mut dialing).await {
-            Ok(Ok(dialed)) => dialed,
-            Ok(Err(_)) => Err(Trouble::Late), // the store is being dropped
-            Err(_) => {
-                ear.line = Line::Dialing(dialing);
-                Err(Trouble::Late)
-            }
-        }
+    fn dial(&self) -> Dialing {
+        let (dialer, noticed) = (self.dialer.clone(), self.noticed.clone());
+        self.dialer.home().spawn(async move {
+            let until = Instant::now() + DIAL;
+            let session = dialer.dial(until, Some(noticed)).await?;
+            batch(&session, until, &format!("LISTEN {CHANNEL}")).await?;
+            Ok(session)
+        })
     }
 
     async fn look(&self, client: &ClientWrapper, ear: &mut Ear) -> Result<Vec<Change>, Trouble> {

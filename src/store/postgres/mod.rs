@@ -8,6 +8,9 @@ mod errand; // import and export
 mod failure;
 mod feed;
 mod home; // the thread on which the connections live
+mod hosts; // which server is asked first
+mod line; // a connection of one's own
+mod lists; // guilds and keys, as lists
 mod members; // members, their warns and reviews
 mod pool;
 mod schema;
@@ -31,10 +34,11 @@ use connect::Dialer;
 pub(super) use errand::Errand;
 use feed::Feed;
 use home::Home;
+use lists::Lists;
 use pool::Pool;
 use writer::Writer;
 
-/// Connections for reads and single changes; with the writer's and the feed's a node has two more. A
+/// Connections for reads and single changes; the writer, the feed and the lists have one each besides. A
 /// query takes a fraction of a millisecond, so sixteen do tens of thousands a second, and five nodes
 /// fit into a server's usual hundred connections.
 const CONNECTIONS: usize = 16;
@@ -82,6 +86,7 @@ pub struct PostgresStore {
     // Dropped in this order: the writer's queue ends, and with it the thread.
     writer: Writer,
     pool: Pool,
+    lists: Lists,
     feed: Feed,
     node: Arc<AtomicI64>,
     feed_kept: i64,
@@ -105,14 +110,15 @@ impl PostgresStore {
         let noticed = Arc::default();
         let (ear, newest) = schema::prepare(&dialer, Arc::clone(&noticed)).await?;
         let pool = Pool::new(dialer.clone(), connections)?;
+        let lists = Lists::new(dialer.clone());
         let feed = Feed::new(dialer, node.clone(), noticed, ear, newest);
-        Ok(PostgresStore { writer, pool, feed, node, feed_kept, _home: home })
+        Ok(PostgresStore { writer, pool, lists, feed, node, feed_kept, _home: home })
     }
 
     /// What is there of the store, by a connection that changes nothing.
     pub async fn look(at: &PostgresAt) -> Result<Standing, StoreError> {
         let home = Home::start()?;
-        schema::look(&Dialer::new(at, home.handle())?).await
+        schema::look(&Arc::new(Dialer::new(at, home.handle())?)).await
     }
 }
 

@@ -2,15 +2,15 @@
 //! at rest with it: what cut one off has most likely cut them all, and each would cost a caller its
 //! own deadline.
 
-use std::ops::Deref;
 use std::sync::Arc;
 
-use deadpool_postgres::{ClientWrapper, Manager, ManagerConfig, Object, PoolError, RecyclingMethod, Runtime};
+use deadpool::managed::{self, Metrics, Object, PoolError, RecycleError, RecycleResult};
+use deadpool_postgres::ClientWrapper;
 use tokio::time::{Instant, timeout_at};
+use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Config, Row};
 
-use super::connect::{Dialer, ForPool};
+use super::connect::{Dialer, Session};
 use super::failure::Trouble;
 use super::{LIST, READ};
 use crate::store::StoreError;
@@ -21,17 +21,14 @@ pub(super) type Params<'p> = &'p [&'p (dyn ToSql + Sync)];
 /// The connections that are shared.
 #[derive(Debug)]
 pub(super) struct Pool {
-    pool: deadpool_postgres::Pool,
+    pool: managed::Pool<Manager>,
     dialer: Arc<Dialer>,
 }
 
 impl Pool {
     pub(super) fn new(dialer: Arc<Dialer>, connections: usize) -> Result<Self, StoreError> {
-        let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
-        let manager = Manager::from_connect(Config::new(), ForPool(dialer.clone()), recycling);
-        let pool = deadpool_postgres::Pool::builder(manager)
+        let pool = managed::Pool::builder(Manager(dialer.clone()))
             .max_size(connections)
-            .runtime(Runtime::Tokio1)
             .build()
             .map_err(|e| StoreError::Failed(format!("no pool of connections: {e}")))?;
         Ok(Pool { pool, dialer })
@@ -41,7 +38,7 @@ impl Pool {
         self.dialer.place()
     }
 
-    pub(super) fn dialer(&self) -> &Dialer {
+    pub(super) fn dialer(&self) -> &Arc<Dialer> {
         &self.dialer
     }
 
@@ -58,8 +55,8 @@ impl Pool {
         };
         match timeout_at(until, self.pool.get()).await {
             Err(_) => Err(busy()),
-            Ok(Ok(client)) => Ok(Lease { client: Some(client), pool: self, until, sound: true }),
-            Ok(Err(PoolError::Backend(error))) => Err(Trouble::Server(error)),
+            Ok(Ok(client)) => Ok(Lease { client, pool: self, until, sound: true }),
+            Ok(Err(PoolError::Backend(trouble))) => Err(trouble),
             Ok(Err(_)) => Err(busy()),
         }
     }
@@ -101,7 +98,7 @@ impl Pool {
 /// A connection of the pool's. It goes back when dropped, if it is worth anything.
 #[derive(Debug)]
 pub(super) struct Lease<'p> {
-    client: Option<Object>,
+    client: Object<Manager>,
     pool: &'p Pool,
     until: Instant,
     /// False while it is in a state that nobody else can use.
@@ -111,13 +108,13 @@ pub(super) struct Lease<'p> {
 impl Lease<'_> {
     /// The rows of a statement, by the lease's deadline. It stays prepared on the connection.
     pub(super) async fn rows(&mut self, sql: &str, params: Params<'_>) -> Result<Vec<Row>, Trouble> {
-        let rows = rows(self, self.until, sql, params).await;
+        let rows = rows(&self.client, self.until, sql, params).await;
         self.note(rows)
     }
 
     /// Statements without parameters, by the lease's deadline.
     pub(super) async fn batch(&mut self, sql: &str) -> Result<(), Trouble> {
-        let done = batch(self, self.until, sql).await;
+        let done = batch(&self.client, self.until, sql).await;
         self.note(done)
     }
 
@@ -147,23 +144,28 @@ impl Lease<'_> {
     }
 }
 
-impl Deref for Lease<'_> {
-    type Target = ClientWrapper;
-
-    fn deref(&self) -> &ClientWrapper {
-        // Only the drop takes it out.
-        #[expect(clippy::expect_used, reason = "there is no lease without a connection")]
-        self.client.as_ref().expect("a lease has its connection until it is dropped")
+impl Drop for Lease<'_> {
+    fn drop(&mut self) {
+        if !self.sound {
+            self.client.end();
+        }
     }
 }
 
-impl Drop for Lease<'_> {
-    fn drop(&mut self) {
-        if let Some(client) = self.client.take()
-            && !self.sound
-        {
-            drop(Object::take(client));
-        }
+/// Makes the pool's connections, and looks at each before it is given out again.
+#[derive(Debug)]
+struct Manager(Arc<Dialer>);
+
+impl managed::Manager for Manager {
+    type Type = Session;
+    type Error = Trouble;
+
+    async fn create(&self) -> Result<Session, Trouble> {
+        self.0.dial(Instant::now() + READ, None).await
+    }
+
+    async fn recycle(&self, session: &mut Session, _: &Metrics) -> RecycleResult<Trouble> {
+        if session.is_usable() { Ok(()) } else { Err(RecycleError::message("of no use any more")) }
     }
 }
 

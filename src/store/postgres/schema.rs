@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::column;
-use super::connect::{Dialer, SCHEMA};
+use super::connect::{Dialer, SCHEMA, Session};
 use super::failure::{Trouble, line};
 use super::feed::{self, Newest};
 use super::pool::{batch, rows};
@@ -36,9 +36,9 @@ const OLDEST: i32 = 13;
 /// Makes the schema or brings it up to date, alone. Answers the connection, which hears notices from now
 /// on, and the newest change there is.
 pub(super) async fn prepare(
-    dialer: &Dialer,
+    dialer: &Arc<Dialer>,
     noticed: Arc<Notify>,
-) -> Result<(ClientWrapper, Option<Newest>), StoreError> {
+) -> Result<(Session, Option<Newest>), StoreError> {
     let dialed = dialer.dial(Instant::now() + CONNECT, Some(noticed)).await;
     let mut client = dialed.map_err(|e| unreachable(e, dialer))?;
     let place = dialer.place();
@@ -61,7 +61,7 @@ pub(super) async fn prepare(
 }
 
 /// What is there of the store. Nothing is changed by looking.
-pub(super) async fn look(dialer: &Dialer) -> Result<Standing, StoreError> {
+pub(super) async fn look(dialer: &Arc<Dialer>) -> Result<Standing, StoreError> {
     let until = Instant::now() + CONNECT;
     let client = dialer.dial(until, None).await.map_err(|e| unreachable(e, dialer))?;
     refuse_unusable(&client, until, dialer.place()).await?;

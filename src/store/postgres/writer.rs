@@ -14,6 +14,7 @@ use tokio_postgres::{Error, Row};
 
 use super::connect::Dialer;
 use super::failure::Trouble;
+use super::line::Line;
 use super::pool::{Params, batch};
 use super::transaction::{COMMIT, NUMBER, begin, numbered};
 use super::{LOCK, column, draw_node};
@@ -62,7 +63,7 @@ pub(super) struct Writer {
 impl Writer {
     pub(super) fn new(dialer: Arc<Dialer>, node: Arc<AtomicI64>, feed_kept: i64) -> (Self, Desk) {
         let (queue, jobs) = mpsc::channel(QUEUE);
-        (Writer { queue, dialer: dialer.clone() }, Desk { jobs, dialer, node, feed_kept, client: None })
+        (Writer { queue, dialer: dialer.clone() }, Desk { jobs, dialer, node, feed_kept, line: Line::default() })
     }
 
     /// Queues a write and waits until it is committed, or for as long as a write waits. A caller that
@@ -95,8 +96,8 @@ pub(super) struct Desk {
     dialer: Arc<Dialer>,
     node: Arc<AtomicI64>,
     feed_kept: i64,
-    /// A connection that no reader can use up.
-    client: Option<ClientWrapper>,
+    /// A connection that no reader can use up. What makes it outlives the group that asked for it.
+    line: Line,
 }
 
 impl Desk {
@@ -139,12 +140,10 @@ impl Desk {
                 // A connection that died at rest, as all do when the server starts anew: once more.
                 Err(Stop::Before(trouble)) if trouble.is_connections() && !reconnected => reconnected = true,
                 Err(Stop::Before(trouble)) => {
-                    self.client = None;
                     let line = trouble.told(self.dialer.place());
                     return group.drain(..).for_each(|job| drop(job.answer.send(Err(line.clone()))));
                 }
                 Err(Stop::Commit(trouble)) => {
-                    self.client = None;
                     // Should it have happened, it is another's change to us: what we hold is in doubt.
                     if let Ok(other) = draw_node() {
                         self.node.store(other, Ordering::SeqCst);
@@ -166,17 +165,14 @@ impl Desk {
     /// One transaction: everything up to the commit by `until`, in one go, and then the commit. Nothing
     /// is written by a server that was never told to commit.
     async fn write(&mut self, group: &[Job], until: Instant) -> Result<Names, Stop> {
-        let client = match self.client.take().filter(|client| !client.is_closed()) {
-            Some(client) => client,
-            None => self.dialer.dial(until, None).await.map_err(Stop::Before)?,
-        };
+        let client = self.line.take(until, || self.dialer.dial_aside()).await.map_err(Stop::Before)?;
         let made = timeout_at(until, self.make(&client, group, until)).await;
         let rows = match made.map_err(|_| Stop::Before(Trouble::Late))? {
             Ok(rows) => rows,
             Err(error) => {
                 let trouble = Trouble::Server(error);
                 if !trouble.is_connections() && batch(&client, Instant::now() + COMMIT, "ROLLBACK").await.is_ok() {
-                    self.client = Some(client);
+                    self.line.put_back(client);
                 }
                 return Err(Stop::Before(trouble));
             }
@@ -186,7 +182,7 @@ impl Desk {
         let until = Instant::now() + COMMIT;
         let done = timeout_at(until, self.commit(&client, &names)).await;
         done.map_err(|_| Stop::Commit(Trouble::Late))?.map_err(|e| Stop::Commit(Trouble::Server(e)))?;
-        self.client = Some(client);
+        self.line.put_back(client);
         Ok(names)
     }
 

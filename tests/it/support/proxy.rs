@@ -52,6 +52,10 @@ impl Proxy {
         Proxy { port: own, holds, leads, cuts, task }
     }
 
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
     /// The URL of what is behind this proxy at `url`.
     pub fn of(&self, url: &str, port: u16) -> String {
         url.replace(&format!(":{port}/"), &format!(":{}/", self.port))

@@ -17,6 +17,25 @@ async fn a_pool_that_is_used_up_is_busy_within_the_deadline_and_writes_go_on() {
 }
 
 #[tokio::test]
+async fn a_list_asked_of_a_server_that_is_given_up_is_asked_of_the_next_one() {
+    let (one, two) = (Postgres::start(&[]), Postgres::start(&[]));
+    let (url, elsewhere) = (one.database().await, two.database().await);
+    let database = |url: &str| url.rsplit_once('/').unwrap().1.to_owned();
+    connect(&elsewhere).await.batch_execute(&format!("CREATE DATABASE {}", database(&url))).await.unwrap();
+    let next = elsewhere.replace(&database(&elsewhere), &database(&url));
+    PostgresStore::open(&at(&next)).await.unwrap().add_guild(&guild("g"), "A guild").await.unwrap();
+    let hosts = format!(":{},127.0.0.1:{}/", one.port(), two.port());
+    let both = format!("{}?connect_timeout=1", url.replace(&format!(":{}/", one.port()), &hosts));
+    let store = PostgresStore::open(&at(&both)).await.unwrap();
+    assert!(store.guilds().await.unwrap().is_empty());
+    let _frozen = one.freeze();
+    let until = tokio::time::Instant::now() + Duration::from_secs(60);
+    let (listed, dialed) = tokio::join!(store.guilds(), store.pool.dialer().dial(until, None));
+    dialed.unwrap();
+    assert_eq!(listed.unwrap().len(), 1);
+}
+
+#[tokio::test]
 async fn connections_that_died_at_rest_cost_nobody_an_answer() {
     let world = World::new().await;
     world.add(&guild("g")).await;
