@@ -15,6 +15,9 @@ use crate::support::*;
 /// Those that end a command: Ctrl-C, a polite request, and a terminal that was closed.
 const ENDS: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
 
+/// What has a command hear SIGHUP, and becomes it: whoever runs the tests may ignore it.
+const HEARS: [&str; 2] = ["env", "--default-signal=HUP"];
+
 /// What ignores SIGHUP for a command, and becomes it, as nohup does.
 const NOHUP: [&str; 3] = ["sh", "-c", "trap '' HUP && exec \"$0\" \"$@\""];
 
@@ -48,7 +51,7 @@ async fn ended_midway(world: &World, args: &[&str], signal: Signal) -> Process {
     let target = world.path(args[args.len() - 1]);
     for _ in 0..TRIES {
         let before = std::fs::read(&target).ok();
-        let mut process = Process::start(&mut world.command(args));
+        let mut process = Process::start(&mut world.command_by(&HEARS, args));
         let end = std::time::Instant::now() + PATIENCE;
         while under_way(world).is_empty() && !process.has_ended() {
             assert!(std::time::Instant::now() < end, "{}", process.stderr());
@@ -166,7 +169,7 @@ async fn a_signal_to_an_import_ends_it_with_a_line_and_nothing_is_imported_or_le
     let (world, ..) = TestGateway::on(kind).prepare().await;
     let before = world.run(&["export", "-"]).done().stdout;
     for signal in ENDS {
-        let (mut import, _held_open) = importing(&world, &[], "in.jsonl").await;
+        let (mut import, _held_open) = importing(&world, &HEARS, "in.jsonl").await;
         eventually(PATIENCE, "it is staging", async || !under_way(&world).is_empty()).await;
         import.signal(signal);
         assert_eq!(import.exit().await, Some(1));
@@ -198,7 +201,7 @@ async fn what_kill_9_left_of_an_import_into_a_store_behind_a_link_is_removed_by_
     world.write("gateway.toml", "[origin]\nstore = \"there/store.db\"\n");
     world.run(&["guild", "add", GUILD, "--name", "Night Watch"]).done();
     world.write("gateway.toml", "[origin]\nstore = \"link.db\"\n");
-    let (mut import, _held_open) = importing(&world, &[], "in.jsonl").await;
+    let (mut import, _held_open) = importing(&world, &HEARS, "in.jsonl").await;
     eventually(PATIENCE, "it is staging", async || !under_way_in(&world.path("there")).is_empty()).await;
     import.kill_hard();
     assert_eq!((under_way(&world).len(), under_way_in(&world.path("there")).len()), (0, 1));
@@ -226,7 +229,7 @@ async fn a_signal_to_an_import_that_is_being_applied_leaves_the_store_as_it_was_
         for _ in 0..TRIES {
             let writer = Sqlite::open(world.path("guildgate.db")).unwrap();
             writer.execute_batch("BEGIN IMMEDIATE").unwrap();
-            let mut import = Process::on_terminal(&mut world.command(&["import", "others.jsonl"]));
+            let mut import = Process::on_terminal(&mut world.command_by(&HEARS, &["import", "others.jsonl"]));
             eventually(PATIENCE, "it waits for its turn", async || applied(&import.stderr()) == Some(0)).await;
             if begun > 0 {
                 writer.execute_batch("ROLLBACK").unwrap();
@@ -275,7 +278,7 @@ async fn a_signal_that_comes_after_the_commit_is_too_late_and_the_outcome_is_tol
         filled += taken;
     }
     nix::fcntl::fcntl(&stdout, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::empty())).unwrap();
-    let mut import = world.command(&["import", "in.jsonl"]).stdout(stdout).spawn().unwrap();
+    let mut import = world.command_by(&HEARS, &["import", "in.jsonl"]).stdout(stdout).spawn().unwrap();
     let id = nix::unistd::Pid::from_raw(i32::try_from(import.id()).unwrap());
     let there = async || world.run(&["export", "-"]).done().stdout.contains("Night Watch");
     eventually(PATIENCE, "it is imported", there).await;

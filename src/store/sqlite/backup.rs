@@ -97,7 +97,7 @@ fn copy(
     patience: Duration,
     told: &mut dyn FnMut(Copied),
 ) -> rusqlite::Result<bool> {
-    let mut target = Connection::open(to)?;
+    let mut target = open::under_way(to)?;
     let backup = Backup::new(source, &mut target)?;
     let clock = Clock::system();
     let mut moved = clock.now();
@@ -161,6 +161,7 @@ mod tests {
         let other = Connection::open(&from).unwrap();
         other.execute_batch("BEGIN EXCLUSIVE").unwrap();
         source.busy_timeout(Duration::ZERO).unwrap();
+        fs::File::create(&to).unwrap();
         let mut looks = 0;
         let gave_up = copy(&source, &to, 4096, Duration::from_millis(30), &mut |_| looks += 1).unwrap();
         assert!(!gave_up && looks > 1, "{looks}");

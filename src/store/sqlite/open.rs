@@ -197,6 +197,15 @@ pub(in crate::store) fn readable(path: &Path, busy: Duration) -> rusqlite::Resul
     Ok(conn)
 }
 
+/// A connection to a file that is under way. One that an interruption has just removed is not made anew by it.
+pub(in crate::store) fn under_way(path: &Path) -> rusqlite::Result<Connection> {
+    let conn = Connection::open_with_flags(path, flags(false))?;
+    // Thrown away after a crash, so nothing is spent on surviving one.
+    conn.pragma_update(None, "journal_mode", "OFF")?;
+    conn.pragma_update(None, "synchronous", "OFF")?;
+    Ok(conn)
+}
+
 /// A connection that changes nothing beside others who write. It is not opened as read-only: SQLite would leave
 /// files behind beside a store that nobody else has open.
 pub(super) fn untouching(path: &Path, busy: Duration) -> rusqlite::Result<Connection> {

@@ -10,7 +10,7 @@ use super::record::Record;
 use crate::model::GuildId;
 use crate::store::StoreError;
 use crate::store::sqlite::file_failure;
-use crate::store::sqlite::open::{folder_of, keep_statements};
+use crate::store::sqlite::open::{self, folder_of, keep_statements};
 use crate::store::under_way::{STAGED, UnderWay};
 
 /// SQLite's page cache while staging, in KiB: bounds the memory an import takes.
@@ -101,11 +101,8 @@ impl Stage {
     pub(super) fn create(store: &Path) -> Result<Self, StoreError> {
         let file = StageFile::create(store)?;
         let begin = || -> rusqlite::Result<Connection> {
-            let conn = Connection::open(file.path())?;
+            let conn = open::under_way(file.path())?;
             keep_statements(&conn)?;
-            // Thrown away after a crash, so nothing is spent on surviving one.
-            conn.pragma_update(None, "journal_mode", "OFF")?;
-            conn.pragma_update(None, "synchronous", "OFF")?;
             conn.pragma_update(None, "cache_size", -CACHE_KIB)?;
             conn.execute_batch(SCHEMA)?;
             conn.execute_batch("BEGIN")?;
