@@ -93,7 +93,7 @@ impl Drain<'_> {
         let left = end.saturating_duration_since(Instant::now());
         // Where another process serves, nothing is gained by leaving callers in the lurch.
         let patience = if self.handed_over.is_some() { left.mul_f64(IDLE_OF_DRAIN) } else { IDLE_AT_STOP.min(left) };
-        let end_idle = Instant::now() + patience;
+        let mut end_idle = Instant::now() + patience;
         let mut close_record = self.decisions.map(|decisions| (Instant::now() + RECORD_KEPT, decisions.clone()));
         // Who has handed over was not told to stop yet.
         let mut stops_left = if self.handed_over.is_some() { 2 } else { 1 };
@@ -102,7 +102,8 @@ impl Drain<'_> {
                 () = tokio::time::sleep(DRAIN_LOOK) => {}
                 () = signals.stop() => {
                     stops_left -= 1;
-                    self.draining.end_idle();
+                    // Theirs may be on the way, as at any stop.
+                    end_idle = end_idle.min(Instant::now() + IDLE_AT_STOP);
                 }
             }
             if Instant::now() >= end_idle {

@@ -26,6 +26,9 @@ const fn letters(more: &[u8]) -> [bool; 256] {
 /// Whether `value` is a host, with or without a port. An empty one is: it is what a client sends whose
 /// target has no authority (RFC 9112, 3.2).
 pub(super) fn is_host(value: &[u8]) -> bool {
+    if value.starts_with(b":") {
+        return false; // a port of nobody
+    }
     let rest = match value.strip_prefix(b"[") {
         Some(literal) => match literal.iter().position(|b| *b == b']').map(|end| literal.split_at(end)) {
             Some((address, [_, rest @ ..])) if is_address(address) => rest,
@@ -103,6 +106,8 @@ mod tests {
     #[test]
     fn what_holds_more_than_a_host_is_none() {
         for host in [
+            ":",
+            ":80",
             "a b",
             "u@x",
             "a/b",

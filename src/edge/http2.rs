@@ -15,7 +15,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use h2::server::{Builder, Connection, SendResponse};
-use h2::{Reason, RecvStream};
+use h2::{Reason, RecvStream, SendStream};
 use http::{Method, Request, Response};
 use tokio::time::{Instant, Sleep, timeout_at};
 
@@ -23,7 +23,7 @@ use super::Edge;
 use super::answer;
 use super::arrival::Arrival;
 use super::head::MAX_FIELDS;
-use super::line::{DRAIN_TIME, Line};
+use super::line::{DRAIN_TIME, LEAST_TAKEN, Line};
 use super::pipe::Pipe;
 use super::proxies;
 use crate::config::Server;
@@ -330,24 +330,33 @@ async fn one(
     Done { malformed, panicked: reply.facts.panicked }
 }
 
-/// Sends an answer as the peer takes it, no longer than `write_timeout`.
+/// Sends an answer as the peer takes it, each part of it within `write_timeout`.
 async fn send(respond: &mut SendResponse<Bytes>, head: Response<()>, body: Bytes, server: &Server) {
     // A stream or connection that is gone has nobody who waits.
     let Ok(mut stream) = respond.send_response(head, body.is_empty()) else { return };
-    let sending = async {
-        let mut rest = body;
-        while !rest.is_empty() {
-            stream.reserve_capacity(rest.len());
-            if stream.capacity() == 0 && !matches!(poll_fn(|cx| stream.poll_capacity(cx)).await, Some(Ok(_))) {
-                return;
-            }
-            let piece = rest.split_to(stream.capacity().min(rest.len()));
-            if stream.send_data(piece, rest.is_empty()).is_err() {
-                return;
-            }
+    let mut rest = body;
+    while !rest.is_empty() {
+        let part = rest.split_to(rest.len().min(LEAST_TAKEN));
+        let sending = send_part(&mut stream, part, rest.is_empty());
+        match tokio::time::timeout(server.write_timeout, sending).await {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(_) => return stream.send_reset(Reason::CANCEL),
         }
-    };
-    if tokio::time::timeout(server.write_timeout, sending).await.is_err() {
-        stream.send_reset(Reason::CANCEL);
     }
+}
+
+/// Sends a part of an answer; whether there is somebody who takes it.
+async fn send_part(stream: &mut SendStream<Bytes>, mut part: Bytes, is_last: bool) -> bool {
+    while !part.is_empty() {
+        stream.reserve_capacity(part.len());
+        if stream.capacity() == 0 && !matches!(poll_fn(|cx| stream.poll_capacity(cx)).await, Some(Ok(_))) {
+            return false;
+        }
+        let piece = part.split_to(stream.capacity().min(part.len()));
+        if stream.send_data(piece, is_last && part.is_empty()).is_err() {
+            return false;
+        }
+    }
+    true
 }

@@ -14,6 +14,10 @@ pub(super) const MAX_DRAIN: u64 = 64 * 1024;
 /// And how long that may take.
 pub(super) const DRAIN_TIME: Duration = Duration::from_secs(1);
 
+/// Bytes that a peer must take within `write_timeout`: for each so many its time begins anew, so that a slow one has
+/// a long answer whole, and one that takes next to nothing is not waited for.
+pub(super) const LEAST_TAKEN: usize = 64 * 1024;
+
 /// One connection's pipe with its one timer, set anew rather than made anew for each wait.
 pub(super) struct Line {
     pipe: Pipe,
@@ -58,7 +62,17 @@ impl Line {
     }
 
     /// Writes and flushes everything, in one write where the peer takes it.
-    pub(super) async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub(super) async fn write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while let Some((most, rest)) = bytes.split_at_checked(LEAST_TAKEN)
+            && !rest.is_empty()
+        {
+            self.write_part(most).await?;
+            bytes = rest;
+        }
+        self.write_part(bytes).await
+    }
+
+    async fn write_part(&mut self, bytes: &[u8]) -> io::Result<()> {
         let Line { pipe, timer, write_timeout } = self;
         let write = async {
             pipe.write_all(bytes).await?;

@@ -13,9 +13,9 @@ const BELIEVED: Duration = Duration::from_millis(700);
 /// look that is only late ends in time for this.
 const UNHEARD: Duration = Duration::from_millis(950);
 
-/// How old the book of keys may be, while nothing is heard, before it is read again: three times a
+/// How old the book of keys may be, while nothing is heard, before it is read again: four times a
 /// second instead of ten. With a step of the follower's and the time that it takes it stays within [`BELIEVED`].
-const OLD: Duration = Duration::from_millis(300);
+const OLD: Duration = Duration::from_millis(200);
 
 /// Whether the book of keys may be believed. It is memory, as answers are: a node that can neither hear
 /// of changes nor read the keys anew does not know which of them were revoked.
@@ -169,9 +169,9 @@ mod tests {
     #[test]
     fn while_nothing_is_heard_the_book_is_read_again_when_it_is_old_and_half_of_the_time_at_most() {
         let doubt = Doubt::none(after(0));
-        assert!(!doubt.asks_for_a_book(after(299)) && doubt.asks_for_a_book(after(300)));
-        doubt.book_taken(doubt.changes(), after(300), after(500));
-        assert!(!doubt.asks_for_a_book(after(599)) && doubt.asks_for_a_book(after(600)));
+        assert!(!doubt.asks_for_a_book(after(199)) && doubt.asks_for_a_book(after(200)));
+        doubt.book_taken(doubt.changes(), after(300), after(450));
+        assert!(!doubt.asks_for_a_book(after(499)) && doubt.asks_for_a_book(after(500)));
         doubt.book_taken(doubt.changes(), after(600), after(1400));
         assert!(!doubt.asks_for_a_book(after(2199)) && doubt.asks_for_a_book(after(2200)));
     }

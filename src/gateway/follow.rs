@@ -9,6 +9,10 @@ use crate::store::{AnyStore, Change, Store, StoreError};
 /// tried again.
 const AGAIN: Duration = Duration::from_millis(100);
 
+/// A look at the feed that takes so long may come to nothing: the keys are read meanwhile, so that they are known
+/// when it does.
+const SLOW: Duration = Duration::from_millis(250);
+
 impl Gateway {
     /// Follows the store's change feed for ever: what another process changed shows here within a
     /// second. While the feed cannot be read, nothing held from before is given (guarantee 2).
@@ -60,11 +64,17 @@ impl Gateway {
             self.memory.fence().changed_all();
         }
         if matches!(state.keys, KeySource::Store(_)) {
-            // One that is being listed comes in any case.
-            if self.doubt.asks_for_a_book(self.now()) && self.listing.try_lock().is_ok() {
-                self.book_is_old.notify_one();
-            }
+            self.read_ahead();
             self.doubt_book();
+        }
+    }
+
+    /// The keys are read anew if they are to be known for longer.
+    fn read_ahead(&self) {
+        // One that is being listed comes in any case.
+        let lists_keys = matches!(self.state().keys, KeySource::Store(_));
+        if lists_keys && self.doubt.asks_for_a_book(self.now()) && self.listing.try_lock().is_ok() {
+            self.book_is_old.notify_one();
         }
     }
 
@@ -81,7 +91,10 @@ impl Gateway {
             tokio::select! {
                 biased;
                 heard = &mut changes => return heard,
-                () = tokio::time::sleep(AGAIN), if deaf => self.hears_nothing(),
+                () = tokio::time::sleep(if deaf { AGAIN } else { SLOW }) => match deaf {
+                    true => self.hears_nothing(),
+                    false => self.read_ahead(),
+                },
             }
         }
     }

@@ -5,6 +5,9 @@
 
 use std::time::{Duration, Instant};
 
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpSocket;
+
 use crate::support::*;
 
 /// The deadline under test.
@@ -196,4 +199,37 @@ async fn a_client_that_does_not_read_its_answers_is_let_go() {
             gate.get_points("bot", "7").await.is("3");
         }
     }
+}
+
+#[tokio::test]
+async fn a_caller_that_is_slow_but_takes_what_it_asked_for_has_it_whole() {
+    let gate = TestGateway::builder().tls().key("bot").points("7", 3).set("server.write_timeout", r#""1s""#);
+    let gate = gate.long_reviews("7").start().await;
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(16 * 1024).unwrap(); // or the kernel would take it in the caller's stead
+    let stream = socket.connect(gate.address()).await.unwrap();
+    let mut stream = gate.tls_client(&["http/1.1"]).shake_hands(stream).await.unwrap();
+    let ask = gate.request("getReviews", "bot", "memberID=7").header("Connection", "close");
+    let began = Instant::now();
+    stream.write_all(&ask.bytes()).await.unwrap();
+    let (mut answer, mut piece) = (Vec::new(), vec![0; 64 * 1024]);
+    loop {
+        let mut taken = 0;
+        while taken < piece.len() {
+            match stream.read(&mut piece[taken..]).await.expect("it was cut") {
+                0 => break,
+                n => taken += n,
+            }
+        }
+        answer.extend_from_slice(&piece[..taken]);
+        if taken < piece.len() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(150)).await; // a caller's pace: 64 KiB of it well within a second
+    }
+    let answer = String::from_utf8(answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200") && body.matches("xxx").count() > 0, "{head}");
+    assert!(head.contains(&format!("Content-Length: {}", body.len())), "{head}: {}", body.len());
+    assert!(began.elapsed() > Duration::from_secs(1), "it was as quick as that: {:?}", began.elapsed());
 }

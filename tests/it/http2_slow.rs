@@ -204,3 +204,37 @@ async fn a_peer_that_does_not_read_is_let_go() {
         gate.get_points("bot", "7").await.is("3");
     }
 }
+
+#[tokio::test]
+async fn a_caller_that_tells_of_each_piece_it_took_has_long_answers_whole() {
+    let gate = gate("").long_reviews("7").start().await;
+    let header = header(&gate, "/getReviews");
+    let mut peer = gate.frames().await;
+    // Told of the connection, and of the stream, when it is so much, as widely used clients do.
+    let least = 4096;
+    let mut of_connection = 0;
+    for stream in (1..80).step_by(2) {
+        let head = frame(HEADERS, END_HEADERS, stream, &header);
+        peer.send([head, frame(DATA, END_STREAM, stream, b"memberID=7")].concat()).await;
+        let (mut taken, mut of_stream) = (0, 0);
+        loop {
+            let piece = peer.next_on(stream).await;
+            if piece.kind != DATA {
+                continue;
+            }
+            let length = u32::try_from(piece.payload.len()).unwrap();
+            taken += length;
+            of_connection += length;
+            of_stream += length;
+            for (id, untold) in [(0, &mut of_connection), (stream, &mut of_stream)] {
+                if *untold >= least {
+                    peer.send(frame(WINDOW_UPDATE, 0, id, &std::mem::take(untold).to_be_bytes())).await;
+                }
+            }
+            if piece.flags & END_STREAM != 0 {
+                break;
+            }
+        }
+        assert!(taken > 800_000, "{taken}");
+    }
+}

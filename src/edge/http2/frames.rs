@@ -8,6 +8,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
 use crate::config::Server;
+use crate::edge::line::LEAST_TAKEN;
 use crate::edge::pipe::Pipe;
 
 /// Frames that a caller may send before it has been answered once. An honest one sends a handful
@@ -25,8 +26,9 @@ const FRAMES_PER_ANSWER: u32 = 16;
 /// alive, and whatever else is slow, go on for ever. Nothing that sends so few is a flood.
 const FRAMES_PER_SECOND: u64 = 100;
 
-/// Bytes that a stalled peer must take within `write_timeout` for its time to begin anew.
-const LEAST_TAKEN: usize = 64 * 1024;
+/// Bytes of answers taken for which one frame more is allowed: a client may say what it took, of the stream and of
+/// the connection, each time it took some. One that says so byte by byte is a flood.
+const BYTES_PER_FRAME: usize = 1024;
 
 /// What a client says before its first frame.
 const PREFACE: usize = 24;
@@ -133,6 +135,7 @@ impl AsyncWrite for Watched {
         let inner = &mut *self.0.lock();
         let written = Pin::new(&mut inner.pipe).poll_write(cx, bytes);
         let taken = if let Poll::Ready(Ok(n)) = &written { *n } else { 0 };
+        inner.frames.were_taken(taken);
         inner.note(&written, taken);
         written
     }
@@ -165,6 +168,8 @@ struct Frames {
     open_since: Option<Instant>,
     allowed: u32,
     allowed_at: Instant,
+    /// Bytes taken for which no frame was allowed yet.
+    bytes_taken: usize,
     flooded: bool,
 }
 
@@ -181,8 +186,16 @@ impl Frames {
             open_since: None,
             allowed: FRAMES_AT_FIRST,
             allowed_at: now,
+            bytes_taken: 0,
             flooded: false,
         }
+    }
+
+    /// The peer took so many bytes of answers.
+    fn were_taken(&mut self, bytes: usize) {
+        self.bytes_taken += bytes;
+        self.allow(u32::try_from(self.bytes_taken / BYTES_PER_FRAME).unwrap_or(u32::MAX));
+        self.bytes_taken %= BYTES_PER_FRAME;
     }
 
     fn take(&mut self, mut bytes: &[u8]) {

@@ -11,13 +11,14 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinHandle};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_postgres::{AsyncMessage, CancelToken, Connection, Error, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::failure::Trouble;
 use super::hosts::{Hosts, Way};
 use super::line::{DIAL, Dialing};
+use super::slots::{AGAIN, Slots};
 use super::{LIST, LOCK, tls};
 use crate::config::PostgresAt;
 use crate::store::StoreError;
@@ -48,6 +49,7 @@ const CANCEL: Duration = Duration::from_secs(1);
 /// Makes connections, which live on the store's own runtime.
 pub(super) struct Dialer {
     hosts: Arc<Hosts>,
+    slots: Slots,
     tls: MakeRustlsConnect,
     home: Handle,
     place: String,
@@ -73,12 +75,17 @@ impl Dialer {
             SILENCE.as_millis(),
         );
         config.options(ours.trim_start());
-        Ok(Dialer { hosts: Arc::new(Hosts::of(&config)), tls, home, place: at.to_string() })
+        let hosts = Arc::new(Hosts::of(&config));
+        Ok(Dialer { hosts, slots: Slots::default(), tls, home, place: at.to_string() })
     }
 
     /// The server, as an operator knows it.
     pub(super) fn place(&self) -> &str {
         &self.place
+    }
+
+    pub(super) fn slots(&self) -> &Slots {
+        &self.slots
     }
 
     pub(super) fn home(&self) -> &Handle {
@@ -102,10 +109,23 @@ impl Dialer {
         }
     }
 
-    /// A connection that is made whether or not anybody waits for it.
+    /// A connection that the node cannot do without, made whether or not anybody waits for it.
     pub(super) fn dial_aside(self: &Arc<Self>) -> Dialing {
         let dialer = self.clone();
-        self.home.spawn(async move { dialer.ask_all(Instant::now() + DIAL, None).await })
+        self.home.spawn(async move { dialer.dial_first(Instant::now() + DIAL, None).await })
+    }
+
+    /// A connection that the node cannot do without: where the server has no slot left, the pool gives some up.
+    pub(super) async fn dial_first(&self, until: Instant, noticed: Option<Arc<Notify>>) -> Result<Session, Trouble> {
+        loop {
+            match self.ask_all(until, noticed.clone()).await {
+                Err(trouble) if trouble.is_full() && Instant::now() + AGAIN < until => {
+                    self.slots.are_wanted();
+                    sleep(AGAIN).await;
+                }
+                dialed => return dialed,
+            }
+        }
     }
 
     /// Asks the hosts in turn. One that is silent has its share of the time and no more.
@@ -119,8 +139,11 @@ impl Dialer {
                 Ok(Ok(ways)) => match self.ask(&ways, good, until, noticed.as_ref()).await {
                     Ok(session) => return Ok(session),
                     Err(Trouble::Late) => self.hosts.was_silent(*host, began.elapsed()),
+                    // That one takes writes, and the others may not.
+                    Err(_) if last.is_full() => {}
                     Err(trouble) => last = trouble,
                 },
+                Ok(Err(_)) if last.is_full() => {}
                 Ok(Err(error)) => {
                     let line = format!("{} cannot be looked up: {error}; try again", self.hosts.named(*host));
                     last = Trouble::Own(StoreError::Busy(line));
@@ -148,7 +171,9 @@ impl Dialer {
                 Ok(Ok(_)) => {}
                 Ok(Err(error)) => {
                     self.hosts.answered(*way);
-                    last = Trouble::Server(error);
+                    if !last.is_full() {
+                        last = Trouble::Server(error);
+                    }
                 }
                 Err(_) => self.hosts.was_silent(*way, began.elapsed()),
             }
@@ -197,7 +222,13 @@ impl Session {
     /// Whether it is open, and leads to where new connections do. Where it leads elsewhere there is a server that
     /// was given up: whatever it says now, another one has taken its place.
     pub(super) fn is_usable(&self) -> bool {
-        !self.ended && !self.client.is_closed() && self.hosts.is_followed(self.way)
+        !self.ended && !self.client.is_closed() && self.is_followed()
+    }
+
+    /// Whether it leads to where new connections do: what a server says that was given up meanwhile is not to be
+    /// gone by.
+    pub(super) fn is_followed(&self) -> bool {
+        self.hosts.is_followed(self.way)
     }
 
     /// Until it leads to a server that was given up.
@@ -244,10 +275,11 @@ where
 }
 
 /// Ends a task with who waits for it.
-struct AbortOnDrop(AbortHandle);
+#[derive(Debug)]
+pub(super) struct AbortOnDrop(AbortHandle);
 
 impl AbortOnDrop {
-    fn of<T>(task: &JoinHandle<T>) -> Self {
+    pub(super) fn of<T>(task: &JoinHandle<T>) -> Self {
         AbortOnDrop(task.abort_handle())
     }
 }

@@ -7,12 +7,16 @@ use tokio_postgres::error::SqlState;
 
 use crate::store::StoreError;
 
+const NO_SLOT: &str = "it has no slot left for another connection";
+
 /// What went wrong with a call.
 #[derive(Debug)]
 pub(super) enum Trouble {
     /// The deadline passed without an answer.
     Late,
     Server(Error),
+    /// The pool is to make no connection now: others of the node's need the server's slots.
+    NoSlot,
     /// What the call itself found wrong.
     Own(StoreError),
 }
@@ -23,12 +27,21 @@ impl Trouble {
         matches!(self, Trouble::Server(e) if e.code() == Some(&SqlState::LOCK_NOT_AVAILABLE))
     }
 
+    /// Whether the server has no slot for another connection.
+    pub(super) fn is_full(&self) -> bool {
+        match self {
+            Trouble::NoSlot => true,
+            Trouble::Server(e) => e.code() == Some(&SqlState::TOO_MANY_CONNECTIONS),
+            Trouble::Late | Trouble::Own(_) => false,
+        }
+    }
+
     /// Whether the connection is gone, or worth nothing any more.
     pub(super) fn is_connections(&self) -> bool {
         match self {
             Trouble::Late => true,
             Trouble::Server(e) => e.is_closed() || e.as_db_error().is_none() || is_the_sessions_end(e),
-            Trouble::Own(_) => false,
+            Trouble::NoSlot | Trouble::Own(_) => false,
         }
     }
 
@@ -36,6 +49,7 @@ impl Trouble {
     pub(super) fn told(self, place: &str) -> StoreError {
         match self {
             Trouble::Late => StoreError::Busy(format!("{place} did not answer in time; try again")),
+            Trouble::NoSlot => StoreError::Busy(format!("{place}: {NO_SLOT}; try again")),
             Trouble::Own(error) => error,
             Trouble::Server(error) => match hint(&error) {
                 Some(hint) => StoreError::Failed(format!("{place}: {}; {hint}", line(&error))),
@@ -49,6 +63,7 @@ impl Trouble {
     pub(super) fn told_of_commit(&self, place: &str) -> StoreError {
         let why = match self {
             Trouble::Late => "no answer in time".to_owned(),
+            Trouble::NoSlot => NO_SLOT.to_owned(),
             Trouble::Server(error) => line(error),
             Trouble::Own(error) => error.to_string(),
         };

@@ -106,7 +106,7 @@ impl Feed {
         let (dialer, noticed) = (self.dialer.clone(), self.noticed.clone());
         self.dialer.home().spawn(async move {
             let until = Instant::now() + DIAL;
-            let session = dialer.dial(until, Some(noticed)).await?;
+            let session = dialer.dial_first(until, Some(noticed)).await?;
             batch(&session, until, &format!("LISTEN {CHANNEL}")).await?;
             Ok(session)
         })

@@ -14,6 +14,7 @@ mod lists; // guilds and keys, as lists
 mod members; // members, their warns and reviews
 mod pool;
 mod schema;
+mod slots; // a server without room for another connection
 #[cfg(test)]
 mod tests;
 mod tls;

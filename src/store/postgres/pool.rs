@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use deadpool::managed::{self, Metrics, Object, PoolError, RecycleError, RecycleResult};
 use deadpool_postgres::ClientWrapper;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use super::connect::{Dialer, Session};
+use super::connect::{AbortOnDrop, Dialer, Session};
 use super::failure::Trouble;
+use super::slots::AGAIN;
 use super::{LIST, READ};
 use crate::store::StoreError;
 
@@ -23,6 +24,8 @@ pub(super) type Params<'p> = &'p [&'p (dyn ToSql + Sync)];
 pub(super) struct Pool {
     pool: managed::Pool<Manager>,
     dialer: Arc<Dialer>,
+    /// Gives up what is at rest where the server's slots are wanted.
+    _gives: AbortOnDrop,
 }
 
 impl Pool {
@@ -31,7 +34,14 @@ impl Pool {
             .max_size(connections)
             .build()
             .map_err(|e| StoreError::Failed(format!("no pool of connections: {e}")))?;
-        Ok(Pool { pool, dialer })
+        let (resting, asked) = (pool.clone(), dialer.clone());
+        let gives = dialer.home().spawn(async move {
+            loop {
+                asked.slots().wanted_from_the_pool().await;
+                resting.retain(|_, _| false);
+            }
+        });
+        Ok(Pool { pool, dialer, _gives: AbortOnDrop::of(&gives) })
     }
 
     pub(super) fn place(&self) -> &str {
@@ -53,11 +63,16 @@ impl Pool {
             };
             Trouble::Own(StoreError::Busy(line))
         };
-        match timeout_at(until, self.pool.get()).await {
-            Err(_) => Err(busy()),
-            Ok(Ok(client)) => Ok(Lease { client, pool: self, until, sound: true }),
-            Ok(Err(PoolError::Backend(trouble))) => Err(trouble),
-            Ok(Err(_)) => Err(busy()),
+        loop {
+            match timeout_at(until, self.pool.get()).await {
+                Ok(Ok(client)) => return Ok(Lease { client, pool: self, until, sound: true }),
+                // One of those that there are comes back.
+                Ok(Err(PoolError::Backend(trouble))) if trouble.is_full() && Instant::now() + AGAIN < until => {
+                    sleep(AGAIN).await;
+                }
+                Ok(Err(PoolError::Backend(trouble))) => return Err(trouble),
+                Err(_) | Ok(Err(_)) => return Err(busy()),
+            }
         }
     }
 
@@ -83,7 +98,10 @@ impl Pool {
         let mut again = true;
         loop {
             let rows = match self.lease(until).await {
-                Ok(mut lease) => lease.rows(sql, params).await,
+                Ok(mut lease) => match lease.rows(sql, params).await {
+                    Ok(_) if !lease.is_followed() => continue,
+                    rows => rows,
+                },
                 Err(trouble) => Err(trouble),
             };
             match rows {
@@ -123,6 +141,11 @@ impl Lease<'_> {
         self.sound = sound;
     }
 
+    /// Whether its server was not given up meanwhile for another.
+    pub(super) fn is_followed(&self) -> bool {
+        self.client.is_followed()
+    }
+
     pub(super) fn put_off(&mut self, until: Instant) {
         self.until = until;
     }
@@ -146,7 +169,7 @@ impl Lease<'_> {
 
 impl Drop for Lease<'_> {
     fn drop(&mut self) {
-        if !self.sound {
+        if !self.sound || self.pool.dialer.slots().is_one_wanted() {
             self.client.end();
         }
     }
@@ -161,12 +184,24 @@ impl managed::Manager for Manager {
     type Error = Trouble;
 
     async fn create(&self) -> Result<Session, Trouble> {
-        self.0.dial(Instant::now() + READ, None).await
+        if !self.0.slots().may_ask() {
+            return Err(Trouble::NoSlot);
+        }
+        let dialed = self.0.dial(Instant::now() + READ, None).await;
+        if dialed.as_ref().is_err_and(Trouble::is_full) {
+            self.0.slots().had_none();
+        }
+        dialed
     }
 
     async fn recycle(&self, session: &mut Session, _: &Metrics) -> RecycleResult<Trouble> {
         if session.is_usable() { Ok(()) } else { Err(RecycleError::message("of no use any more")) }
     }
+}
+
+/// What was done on a server that was given up while it was: another has taken its place, and may know nothing of it.
+pub(super) fn given_up() -> Trouble {
+    Trouble::Own(StoreError::Busy("another server has taken its place meanwhile".to_owned()))
 }
 
 /// The rows of a statement that stays prepared on the connection.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_postgres::Row;
 
-use super::pool::{Lease, Params};
+use super::pool::{Lease, Params, given_up};
 use super::{LOCK, PostgresStore, READ};
 use crate::store::marks::{Marks, PRUNE_EVERY};
 use crate::store::{Change, StoreError};
@@ -87,11 +87,12 @@ impl Transaction<'_> {
         }
         self.lease.put_off(Instant::now() + COMMIT);
         match self.lease.batch("COMMIT").await {
-            Ok(()) => {
+            Ok(()) if self.lease.is_followed() => {
                 self.lease.set_sound(true);
                 Ok(made)
             }
-            Err(trouble) => {
+            done => {
+                let trouble = done.err().unwrap_or_else(given_up);
                 // Should it have happened, it is another's change to us: what we hold is in doubt.
                 self.store.node.store(super::draw_node()?, Ordering::SeqCst);
                 Err(trouble.told_of_commit(&place))

@@ -15,7 +15,7 @@ use tokio_postgres::{Error, Row};
 use super::connect::Dialer;
 use super::failure::Trouble;
 use super::line::Line;
-use super::pool::{Params, batch};
+use super::pool::{Params, batch, given_up};
 use super::transaction::{COMMIT, NUMBER, begin, numbered};
 use super::{LOCK, column, draw_node};
 use crate::model::{GuildId, MemberId};
@@ -182,6 +182,9 @@ impl Desk {
         let until = Instant::now() + COMMIT;
         let done = timeout_at(until, self.commit(&client, &names)).await;
         done.map_err(|_| Stop::Commit(Trouble::Late))?.map_err(|e| Stop::Commit(Trouble::Server(e)))?;
+        if !client.is_followed() {
+            return Err(Stop::Commit(given_up()));
+        }
         self.line.put_back(client);
         Ok(names)
     }

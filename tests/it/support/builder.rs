@@ -177,6 +177,12 @@ impl Builder {
         self
     }
 
+    /// Reviews whose answer is close to a megabyte, which nobody takes at once.
+    pub fn long_reviews(self, member: &str) -> Builder {
+        let text = "x".repeat(8000);
+        (1..=110).fold(self, |gate, id| gate.review(member, id, "Bo", 5, &text))
+    }
+
     /// More lines for the import into the store.
     pub fn line(mut self, json: &str) -> Builder {
         let _ = writeln!(self.lines, "{json}");

@@ -17,6 +17,33 @@ async fn a_pool_that_is_used_up_is_busy_within_the_deadline_and_writes_go_on() {
 }
 
 #[tokio::test]
+async fn where_the_server_has_too_few_slots_the_pool_gives_way_to_what_the_node_cannot_do_without() {
+    let server =
+        Postgres::start(&["max_connections = 10", "superuser_reserved_connections = 0", "max_wal_senders = 0"]);
+    let url = server.database().await;
+    let store = PostgresStore::open(&at(&url)).await.unwrap();
+    store.add_guild(&guild("g"), "A guild").await.unwrap();
+    let (g, amount) = (guild("g"), std::cell::Cell::new(0));
+    // A crowd of readers, who take every slot before anybody has written, and again once all are cut off.
+    let crowd = async || {
+        let all = futures_util::future::join_all((0..100).map(|_| store.points(&g, member(7)))).await;
+        all.into_iter().for_each(|read| assert_eq!(read.unwrap(), amount.get()));
+    };
+    for round in 1..4 {
+        crowd().await;
+        store.set_points(&g, member(7), round).await.unwrap();
+        amount.set(round);
+        assert_eq!(store.guilds().await.unwrap().len(), 1);
+        store.changes().await.unwrap();
+        crowd().await;
+        let cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'guildgate'";
+        store.pool.read(cut, &[]).await.unwrap_err();
+        let heard = async { while store.changes().await.is_err() {} };
+        tokio::time::timeout(Duration::from_secs(60), async { tokio::join!(crowd(), heard) }).await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn a_list_asked_of_a_server_that_is_given_up_is_asked_of_the_next_one() {
     let (one, two) = (Postgres::start(&[]), Postgres::start(&[]));
     let (url, elsewhere) = (one.database().await, two.database().await);
