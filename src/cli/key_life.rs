@@ -19,10 +19,10 @@ const LONGEST_OVERLAP: Duration = Duration::from_hours(365 * 24);
 #[derive(Debug, Args)]
 pub struct RotateArgs {
     /// The key's id, as `key list` prints it
-    id: String,
+    pub(super) id: String,
     /// How long the old secret works beside the new one: 90s, 24h, 30d; 0s ends it at once
     #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = overlap)]
-    overlap: HumanDuration,
+    pub(super) overlap: HumanDuration,
 }
 
 #[derive(Debug, Args)]
@@ -47,14 +47,21 @@ pub struct SetArgs {
     expires: Option<Ends>,
 }
 
+/// A key that has another secret now.
+pub(super) struct Rotated {
+    pub(super) id: String,
+    pub(super) key: ApiKey,
+    /// When the secret before ends, in Unix seconds; `None` where it has ended.
+    pub(super) until: Option<i64>,
+}
+
 impl RotateArgs {
-    /// Answers the new secret.
-    pub(super) async fn rotate(self, store: &AnyStore) -> Result<ApiKey, CommandError> {
+    pub(super) async fn rotate(self, store: &AnyStore) -> Result<Rotated, CommandError> {
         let clock = Clock::system();
         let key = ApiKey::generate().map_err(CommandError::new)?;
         let until = (!self.overlap.0.is_zero()).then(|| end_of(self.overlap.0, clock.unix_ms()));
         store.rotate_key(&self.id, key.digest(), until, clock.unix()).await?;
-        Ok(key)
+        Ok(Rotated { id: self.id, key, until })
     }
 }
 

@@ -6,7 +6,8 @@ use serde::Serialize;
 
 use super::error::CommandError;
 use super::expires::Expires;
-use super::key_life::{RotateArgs, SetArgs, known_tier, still_to_come};
+use super::key_life::{RotateArgs, Rotated, SetArgs, known_tier, still_to_come};
+use super::told::hand_out;
 use crate::clock::Clock;
 use crate::config::Limits;
 use crate::keys::ApiKey;
@@ -86,8 +87,9 @@ impl KeyCommand {
     pub(super) async fn run(self, store: &AnyStore, limits: &Limits, out: &mut dyn Write) -> Result<(), CommandError> {
         match self {
             KeyCommand::Create(args) => {
-                let key = args.create(store, limits).await?;
-                writeln!(out, "{}", key.reveal())?;
+                let (id, key) = args.create(store, limits).await?;
+                let next = format!("`guildgate key revoke {id}` takes it away; then make another");
+                hand_out(out, &key, &format!("key {id} was made"), &next)?;
             }
             KeyCommand::List { json } => {
                 let keys = store.keys().await?;
@@ -112,7 +114,18 @@ impl KeyCommand {
                     writeln!(out, "{}", line.page())?;
                 }
             }
-            KeyCommand::Rotate(args) => writeln!(out, "{}", args.rotate(store).await?.reveal())?,
+            KeyCommand::Rotate(args) => {
+                let Rotated { id, key, until } = args.rotate(store).await?;
+                let before = match until {
+                    Some(_) => format!(
+                        "the one before works until {} at the latest, and not after another rotation",
+                        when(until)
+                    ),
+                    None => "no other works".to_owned(),
+                };
+                let next = format!("{before}; `guildgate key rotate {id}` makes another");
+                hand_out(out, &key, &format!("key {id} was rotated"), &next)?;
+            }
             KeyCommand::Set(args) => args.set(store, limits).await?,
             KeyCommand::Revoke { id } => store.revoke_key(&id).await?,
             KeyCommand::Hash => hash(&mut std::io::stdin().lock(), out)?,
@@ -122,14 +135,16 @@ impl KeyCommand {
 }
 
 impl CreateArgs {
-    async fn create(self, store: &AnyStore, limits: &Limits) -> Result<ApiKey, CommandError> {
+    /// Answers the key's id and the key.
+    async fn create(self, store: &AnyStore, limits: &Limits) -> Result<(String, ApiKey), CommandError> {
         self.tier.as_deref().map_or(Ok(()), |tier| known_tier(tier, limits))?;
         let now = Clock::system().unix();
         let expires = self.expires.map(|expires| still_to_come(expires, now)).transpose()?;
         let key = ApiKey::generate().map_err(CommandError::new)?;
         let taken: HashSet<_> = store.keys().await?.into_iter().map(|key| key.id).collect();
+        let id = free_id(|id| taken.contains(id));
         let record = KeyRecord {
-            id: free_id(|id| taken.contains(id)).into(),
+            id: id.as_str().into(),
             name: self.name,
             guild: self.guild,
             digest: key.digest(),
@@ -141,7 +156,7 @@ impl CreateArgs {
             previous: None,
         };
         store.create_key(record).await?;
-        Ok(key)
+        Ok((id, key))
     }
 }
 
@@ -244,5 +259,40 @@ mod tests {
             **asked.borrow() < 3
         });
         assert_eq!((**asked.borrow(), id.len()), (3, 10));
+    }
+
+    /// Takes nothing, as a full disk.
+    struct Full;
+
+    impl Write for Full {
+        fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+            Err(std::io::ErrorKind::StorageFull.into())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_key_that_cannot_be_printed_is_told_of_by_its_id() {
+        let folder = tempfile::tempdir().unwrap();
+        let store: AnyStore = crate::store::SqliteStore::open(folder.path().join("store.db")).unwrap().into();
+        let guild: GuildId = "81".parse().unwrap();
+        store.add_guild(&guild, "Night Watch").await.unwrap();
+        let loaded = crate::config::load_str("", folder.path(), "test");
+        let limits = loaded.unwrap_or_else(|faults| panic!("{faults}")).config.limits;
+        let create = CreateArgs { guild, name: String::new(), tier: None, scope: Scope::Read, expires: None };
+        let said = KeyCommand::Create(create).run(&store, &limits, &mut Full).await.unwrap_err().message;
+        let id = store.keys().await.unwrap().remove(0).id;
+        assert!(said.starts_with(&format!("key {id} was made; only the secret could not be printed")), "{said}");
+        assert!(said.contains(&format!("`guildgate key revoke {id}`")) && !said.contains("gg_"), "{said}");
+        for (overlap, before) in [("24h", "the one before works until 2"), ("0s", "no other works")] {
+            let rotate = KeyCommand::Rotate(RotateArgs { id: id.to_string(), overlap: overlap.parse().unwrap() });
+            let said = rotate.run(&store, &limits, &mut Full).await.unwrap_err().message;
+            for word in [&format!("key {id} was rotated; "), before, &format!("`guildgate key rotate {id}` makes")] {
+                assert!(said.contains(word), "{word}: {said}");
+            }
+        }
     }
 }

@@ -18,6 +18,7 @@ mod reload; // a new configuration for a running server
 mod serve; // serve
 mod stop; // signals, and the drain
 mod store; // store
+mod told; // what was done, on stdout
 mod watch; // files that changed while serving
 
 use std::io::{self, Write};

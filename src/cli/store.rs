@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 
 use super::error::CommandError;
-use super::transfer::{byte_bar, report};
+use super::told::report;
+use super::transfer::byte_bar;
 use crate::config::{PostgresAt, StoreAt};
 use crate::store::SqliteStore;
 

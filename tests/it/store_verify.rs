@@ -1,4 +1,4 @@
-//! `store verify` changes nothing: not the store, not its log, and not the folder.
+//! `store verify` changes nothing: not the store, not its log, and where there is no log not the folder either.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::error::CommandError;
+use super::told::report;
 use crate::store::AnyStore;
 use crate::store::transfer::{ImportError, Imported, Mode};
 use crate::store::under_way::{self, PART, UnderWay};
@@ -110,12 +111,6 @@ impl ExportArgs {
         drop(meter);
         report(out, &format!("{records} records exported"))
     }
-}
-
-/// Tells what was done. Where that cannot be told, it is not what failed: who tries again is to know.
-pub(super) fn report(out: &mut dyn Write, done: &str) -> Result<(), CommandError> {
-    let told = writeln!(out, "{done}").and_then(|()| out.flush());
-    told.map_err(|e| CommandError::new(format!("{done}; only this could not be told on stdout: {e}")))
 }
 
 /// Stdin or stdout.

@@ -1,15 +1,20 @@
 //! What a store's tables demand of each row (`CHECK`), asked by statements of our own: SQLite's integrity check passes
 //! over it on a connection that cannot write.
 
+use std::iter;
+
 use rusqlite::Connection;
+use rusqlite::types::ValueRef;
 
 /// Tables in which a row is not as its table demands.
 pub(super) fn broken(conn: &Connection) -> rusqlite::Result<Vec<String>> {
     let mut tables = conn.prepare("SELECT name, sql FROM sqlite_schema WHERE type = 'table' ORDER BY name")?;
-    let tables = tables.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    // Not every byte of it need be text: it may be damaged, in a comment for instance.
+    let text = |value: ValueRef<'_>| value.as_bytes().map(String::from_utf8_lossy).unwrap_or_default().into_owned();
+    let tables = tables.query_map([], |row| Ok((row.get_ref(0).map(text)?, row.get_ref(1).map(text)?)))?;
     let mut broken = Vec::new();
     for table in tables {
-        let (name, sql): (String, String) = table?;
+        let (name, sql) = table?;
         // A demand whose answer is NULL is met, and so it is here.
         let demands: Vec<String> = demands(&sql).iter().map(|demand| format!("NOT {demand}")).collect();
         if demands.is_empty() {
@@ -59,6 +64,17 @@ fn in_brackets(sql: &str) -> Option<&str> {
     None
 }
 
+/// What `sql` says, whatever stands between its words and beside them.
+pub(super) fn words(sql: &str) -> Vec<&str> {
+    let mut rest = sql;
+    let tokens = iter::from_fn(|| {
+        let word = token(rest)?;
+        rest = rest.get(word.len()..).unwrap_or_default();
+        Some(word)
+    });
+    tokens.filter(|word| !(word.starts_with("--") || word.starts_with("/*") || word.trim().is_empty())).collect()
+}
+
 /// What `sql` begins with: a comment, something quoted, a word, or a single character.
 fn token(sql: &str) -> Option<&str> {
     let first = sql.chars().next()?;
@@ -95,6 +111,10 @@ mod tests {
             CHECK\n(a > 0 -- or so)\n) ) STRICT";
         assert_eq!(demands(sql), ["(a IN (1, 2))", "(`b)` <> ')' AND c NOT LIKE '(%')", "(a > 0 -- or so)\n)"]);
         assert!(demands("CREATE TABLE t (a CHECK (a > 0").is_empty());
+        assert_eq!(
+            words("a -- b\n /* c */('d -- e','f''g')-1"),
+            ["a", "(", "'d -- e'", ",", "'f'", "'g'", ")", "-", "1"]
+        );
     }
 
     #[test]

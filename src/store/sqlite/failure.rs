@@ -54,6 +54,10 @@ pub(super) fn line(path: &Path, error: &Error) -> String {
             format!("{path} is not an SQLite file; name another file for the store, or move this one away")
         }
         Some(ErrorCode::DatabaseCorrupt) => cut_short(&path, error),
+        Some(ErrorCode::ReadOnly) if extended(error) == Some(ffi::SQLITE_READONLY_ROLLBACK) => format!(
+            "{path} has a -journal beside it, of a write that was cut off; any command that opens the store, such as \
+             `guildgate key list`, takes it back"
+        ),
         Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => read_only(&path),
         Some(ErrorCode::CannotOpen) => {
             format!("{path} cannot be opened ({error}); check that the file and its folder belong to this user")

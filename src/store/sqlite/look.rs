@@ -1,4 +1,5 @@
-//! Looking at a store without changing a byte of it, and without leaving anything beside it.
+//! Looking at a store without changing a byte of it or of its log. Beside one that nobody has open nothing is made;
+//! where a log lies beside it, SQLite may make its -shm or write to it, which holds nothing of its own.
 
 use std::ffi::OsString;
 use std::fs;
@@ -20,8 +21,8 @@ const BUSY: Duration = Duration::from_secs(10);
 /// Looks at a file that others open and close again meanwhile; whoever serves from it keeps it open.
 const LOOKS: usize = 5;
 
-/// Runs `look` on a connection to the file at `path` that changes nothing and leaves nothing behind. What
-/// nobody has open is read as it is, so that it may lie where nothing can be written.
+/// Runs `look` on a connection to the file at `path` that changes neither it nor its log. What nobody has open is
+/// read as it is, so that it may lie where nothing can be written.
 pub(super) fn at<T>(path: &Path, look: impl Fn(&Connection) -> Result<T, StoreError>) -> Result<T, StoreError> {
     for _ in 0..LOOKS {
         let quiet = Quiet::of(path)?;

@@ -11,8 +11,10 @@ mod look; // without changing anything
 mod members; // members, their warns and reviews
 pub(super) mod open;
 mod readers;
+mod schema; // is it the one we make?
 #[cfg(test)]
 pub(in crate::store) mod tests;
+mod text; // is it UTF-8?
 mod verify; // store verify
 mod writer;
 

@@ -6,6 +6,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use refinery::Runner;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
@@ -332,6 +333,20 @@ pub(super) fn is_up_to_date(path: &Path) -> Result<bool, StoreError> {
         refuse_torn(conn, path, there.len())?;
         has_our_schema(conn, path)
     })
+}
+
+/// An empty store in memory, of as old a schema as is asked for.
+pub(super) fn fresh(schema: i64) -> Result<Connection, StoreError> {
+    let failed = |e: &dyn std::error::Error| StoreError::Failed(format!("no store could be made in memory: {e}"));
+    let mut conn = Connection::open_in_memory().map_err(|e| failed(&e))?;
+    let all = embedded::migrations::runner();
+    let migrations: Vec<_> =
+        all.get_migrations().iter().filter(|m| i64::from(m.version()) <= schema).cloned().collect();
+    // Of none there is not even the table in which they are noted.
+    if !migrations.is_empty() {
+        Runner::new(&migrations).set_grouped(true).run(&mut conn).map_err(|e| failed(&e))?;
+    }
+    Ok(conn)
 }
 
 /// The number of the schema that this version writes.

@@ -1,11 +1,11 @@
-//! What is wrong with a store, without changing a byte of it.
+//! What is wrong with a store, without changing a byte of it or of its log.
 
 use std::fs;
 use std::path::Path;
 
 use rusqlite::{Connection, ErrorCode};
 
-use super::{checks, failure, look, open};
+use super::{checks, failure, look, open, schema, text};
 use crate::store::StoreError;
 
 /// Flaws named one by one, of each kind; a file that has more is not mended by hand.
@@ -36,26 +36,45 @@ pub(super) fn verify(path: &Path) -> Result<Report, StoreError> {
 
 fn report(conn: &Connection, path: &Path) -> Result<Report, StoreError> {
     look::is_ours(conn, path)?;
-    let schema = (open::schema_version(conn).map_err(|e| failure::of(path, &e))?, open::newest_schema());
-    let mut report = Report { schema, ..Report::default() };
+    let (found, newest) = (open::schema_version(conn).map_err(|e| failure::of(path, &e))?, open::newest_schema());
+    let mut report = Report { schema: (found, newest), ..Report::default() };
     if let Err(torn) = open::refuse_torn(conn, path, fs::metadata(path).map_or(0, |there| there.len())) {
         report.flaws.push(Flaw { what: torn.to_string(), repair: BACKUP.to_owned() });
     }
+    // Whoever made it went no further than its name: all the rest is made when it is next opened.
+    if found == 0 && schema::is_bare(conn).map_err(|e| failure::of(path, &e))? {
+        return Ok(report);
+    }
+    let fresh = open::fresh(if found == 0 { newest } else { found })?;
+    let looks: [&dyn Fn(&mut Report) -> rusqlite::Result<()>; 6] = [
+        &|report| integrity(conn, report),
+        &|report| shape(conn, &fresh, report),
+        &|report| demands(conn, report),
+        &|report| references(conn, report),
+        &|report| texts(conn, &fresh, report),
+        &|report| count(conn, report),
+    ];
     // What is damaged may fail the very statement that looks for damage: that is a finding as well.
-    let looks: [fn(&Connection, &mut Report) -> rusqlite::Result<()>; 4] = [integrity, demands, references, count];
     for look in looks {
-        match look(conn, &mut report) {
+        match look(&mut report) {
             Ok(()) => {}
             Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseCorrupt) => {
                 report.flaws.push(Flaw { what: error.to_string(), repair: BACKUP.to_owned() });
             }
+            // It asks for what is missing, as is said already.
+            Err(error) if !report.flaws.is_empty() && is_the_statements(&error) => {}
             Err(error) => return Err(failure::of(path, &error)),
         }
     }
     Ok(report)
 }
 
-const BACKUP: &str = "stop the server, put a backup in its place, and remove its -wal and -shm";
+/// Whether the statement does not fit the schema.
+fn is_the_statements(error: &rusqlite::Error) -> bool {
+    matches!(error, rusqlite::Error::SqlInputError { .. }) || error.sqlite_error_code() == Some(ErrorCode::Unknown)
+}
+
+pub(super) const BACKUP: &str = "stop the server, put a backup in its place, and remove its -wal and -shm";
 
 /// Pages, indexes, and the types of what is in them.
 fn integrity(conn: &Connection, report: &mut Report) -> rusqlite::Result<()> {
@@ -83,6 +102,19 @@ fn repair_of(what: &str) -> String {
     BACKUP.to_owned()
 }
 
+/// Tables, indexes and triggers, where this version knows which ones there ought to be.
+fn shape(conn: &Connection, fresh: &Connection, report: &mut Report) -> rusqlite::Result<()> {
+    let (found, newest) = report.schema;
+    if found == 0 {
+        let what = "which schema it has is not noted in it (refinery_schema_history)".to_owned();
+        report.flaws.push(Flaw { what, repair: BACKUP.to_owned() });
+    }
+    if found <= newest {
+        report.flaws.extend(schema::differences(conn, fresh)?.into_iter().take(MOST_FLAWS));
+    }
+    Ok(())
+}
+
 fn demands(conn: &Connection, report: &mut Report) -> rusqlite::Result<()> {
     for table in checks::broken(conn)? {
         let what = format!("CHECK constraint failed in {table}");
@@ -107,15 +139,24 @@ fn references(conn: &Connection, report: &mut Report) -> rusqlite::Result<()> {
             repair: format!("`guildgate member set --guild {guild} --member {member}` makes it anew"),
         });
     }
-    let mut guilds = conn.prepare(
-        "SELECT \"table\", count(*) FROM pragma_foreign_key_check WHERE parent = 'guild' GROUP BY \"table\" ORDER BY 1",
-    )?;
-    let mut rows = guilds.query([])?;
-    while let Some(row) = rows.next()? {
-        let (table, count): (String, i64) = (row.get(0)?, row.get(1)?);
-        let what = format!("{count} rows of table {table} are of guilds that are not there");
-        report.flaws.push(Flaw { what, repair: BACKUP.to_owned() });
+    // Those of the rows above whose guild is not there either have no name by which a member could be made anew.
+    for table in ["member", "key", "warn", "review"] {
+        let mut guilds = conn.prepare(&format!(
+            "SELECT guild, count(*) FROM {table} WHERE guild NOT IN (SELECT no FROM guild) GROUP BY guild LIMIT ?1"
+        ))?;
+        let mut rows = guilds.query([MOST_FLAWS as i64])?;
+        while let Some(row) = rows.next()? {
+            let (guild, count): (i64, i64) = (row.get(0)?, row.get(1)?);
+            let what = format!("table {table} has rows of guild number {guild}, which is not there: {count}");
+            report.flaws.push(Flaw { what, repair: BACKUP.to_owned() });
+        }
     }
+    Ok(())
+}
+
+/// Text that cannot be read, in the tables of ours.
+fn texts(conn: &Connection, fresh: &Connection, report: &mut Report) -> rusqlite::Result<()> {
+    report.flaws.extend(text::broken(conn, &schema::tables(fresh)?, MOST_FLAWS)?);
     Ok(())
 }
 

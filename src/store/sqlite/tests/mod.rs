@@ -2,6 +2,7 @@ mod daily;
 mod feed;
 mod key_life;
 mod opening;
+mod verifying;
 mod writing;
 
 use std::path::PathBuf;
