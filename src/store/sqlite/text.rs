@@ -15,7 +15,7 @@ pub(super) fn broken(conn: &Connection, tables: &[String], most: usize) -> rusql
             continue; // it is not there, which is named elsewhere
         }
         let mut statement = conn.prepare(&format!("SELECT * FROM main.{table}"))?;
-        let columns: Vec<String> = statement.column_names().into_iter().map(str::to_owned).collect();
+        let columns: Vec<String> = statement.column_names().map(str::to_owned).collect();
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {
             for (at, column) in columns.iter().enumerate() {

@@ -29,6 +29,9 @@ pub struct Flaw {
     pub repair: String,
 }
 
+/// Adds to a report what is wrong in one way.
+type Look<'l> = &'l dyn Fn(&mut Report) -> rusqlite::Result<()>;
+
 /// Looks at all of the store at `path`. Blocks, for as long as reading the whole file takes.
 pub(super) fn verify(path: &Path) -> Result<Report, StoreError> {
     look::at(path, |conn| report(conn, path))
@@ -46,7 +49,7 @@ fn report(conn: &Connection, path: &Path) -> Result<Report, StoreError> {
         return Ok(report);
     }
     let fresh = open::fresh(if found == 0 { newest } else { found })?;
-    let looks: [&dyn Fn(&mut Report) -> rusqlite::Result<()>; 6] = [
+    let looks: [Look<'_>; 6] = [
         &|report| integrity(conn, report),
         &|report| shape(conn, &fresh, report),
         &|report| demands(conn, report),
