@@ -10,7 +10,7 @@ use super::key_life::{RotateArgs, Rotated, SetArgs, known_tier, still_to_come};
 use super::told::hand_out;
 use crate::clock::Clock;
 use crate::config::Limits;
-use crate::keys::ApiKey;
+use crate::keys::{ApiKey, is_mistyped};
 use crate::model::{Digest, GuildId, Scope};
 use crate::store::{AnyStore, Directory, KeyRecord};
 
@@ -183,6 +183,12 @@ pub(super) fn hash(input: &mut dyn Read, out: &mut dyn Write) -> Result<(), Comm
     }
     if text.len() as u64 > MAX_KEY || key.iter().any(|b| b.is_ascii_control()) {
         return Err(CommandError::new("stdin holds more than one key; write one key, on one line"));
+    }
+    if is_mistyped(key) {
+        return Err(CommandError::new(
+            "the key on stdin begins with gg_ and its checksum is wrong, so every request with it would be refused: \
+             it was mistyped or changed on the way; copy it again",
+        ));
     }
     writeln!(out, "{}", Digest::of(key))?;
     Ok(())

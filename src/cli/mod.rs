@@ -98,6 +98,27 @@ enum Failure {
     /// Exit 3: `limits plan` found requests that were accepted and would be refused.
     #[error("{0}")]
     WouldRefuse(String),
+    /// It was said in the log already.
+    #[error("")]
+    Logged { code: u8 },
+}
+
+impl Failure {
+    /// The process's exit code.
+    fn code(&self) -> u8 {
+        match self {
+            Failure::Failed(_) => 1,
+            Failure::Unusable(_) => 2,
+            Failure::WouldRefuse(_) => 3,
+            Failure::Logged { code } => *code,
+        }
+    }
+
+    /// Says it in the log, as one line of it.
+    fn logged(self) -> Self {
+        tracing::error!("{}", hide_keys(&self.to_string()));
+        Failure::Logged { code: self.code() }
+    }
 }
 
 impl From<LoadError> for Failure {
@@ -115,12 +136,10 @@ pub fn run() -> ExitCode {
     match cli.command.run(cli.config.filter(|path| !path.as_os_str().is_empty())) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            tell(&failure.to_string());
-            ExitCode::from(match failure {
-                Failure::Failed(_) => 1,
-                Failure::Unusable(_) => 2,
-                Failure::WouldRefuse(_) => 3,
-            })
+            if !matches!(failure, Failure::Logged { .. }) {
+                tell(&failure.to_string());
+            }
+            ExitCode::from(failure.code())
         }
     }
 }

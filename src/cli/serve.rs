@@ -41,12 +41,18 @@ pub(super) fn run(named: Option<PathBuf>, demo: bool) -> Result<(), Failure> {
     // Before anything is read: what changes from here on is seen.
     let watch = Watch::over([named.clone().unwrap_or_else(|| config::DEFAULT_FILE.into())]);
     let mut loaded = config::load(named.as_deref())?;
-    let _log = telemetry::init(&loaded.config.log);
+    let json = loaded.config.log.json;
+    let log = telemetry::init(&loaded.config.log);
     telemetry::tell_of_panics();
-    let demo = if demo { Some(Demo::prepare(&mut loaded.config)?) } else { None };
-    let served = runtime.block_on(serve(named, loaded, demo, watch, reload));
+    let demo = if demo { Demo::prepare(&mut loaded.config).map(Some) } else { Ok(None) };
+    let served = match demo {
+        Ok(demo) => runtime.block_on(serve(named, loaded, demo, watch, reload)),
+        Err(failure) => Err(failure.into()),
+    };
     // A look-up of a name that hangs is not waited for.
     runtime.shutdown_background();
+    let served = if json { served.map_err(Failure::logged) } else { served };
+    drop(log); // what is left is written
     served
 }
 
@@ -173,7 +179,8 @@ async fn serve(
     let is_first = before.is_none();
     let mut place = place.map(|place| place.attend(before, gateway.clone()));
     // Aside: a stderr that nobody reads holds up neither the hand-over nor a stop.
-    std::thread::spawn(move || say_ready(&urls, words.as_deref()));
+    let ready = ready_lines(&urls, config.log.json, gateway.clock());
+    std::thread::spawn(move || say_ready(&ready, words.as_deref()));
     if is_first {
         manager::ready();
     }
@@ -417,12 +424,19 @@ fn raise_file_limit(config: &Config) {
     }
 }
 
+/// A line for each address, which says that it is served.
+fn ready_lines(urls: &[String], json: bool, clock: &Clock) -> String {
+    let line = |url: &String| match json {
+        true => telemetry::ready_as_json(url, clock.unix_ms()),
+        false => format!("ready: {url}\n"),
+    };
+    urls.iter().map(line).collect()
+}
+
 /// The ready lines on stderr, and what the demo says on stdout. Where either is gone there is
 /// nobody to tell.
-fn say_ready(urls: &[String], words: Option<&str>) {
-    for url in urls {
-        let _ = writeln!(io::stderr(), "ready: {url}");
-    }
+fn say_ready(ready: &str, words: Option<&str>) {
+    let _ = io::stderr().write_all(ready.as_bytes());
     if let Some(words) = words {
         let mut out = io::stdout().lock();
         let _ = writeln!(out, "{words}").and_then(|()| out.flush());

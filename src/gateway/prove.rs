@@ -92,7 +92,7 @@ impl Gateway {
     ) -> Result<Arc<str>, Fault> {
         let Unproven { taught, authorization, pays } = unproven;
         let operation = asked.request.operation();
-        let mut own = Facts::new(facts.id);
+        let mut own = Facts { operation: facts.operation, ..Facts::new(facts.id) };
         let _charged = match pays {
             Pays::Itself(_) => None,
             Pays::Address(_) => match self.admit_taught(state, taught.clone(), *authorization, operation, &mut own) {

@@ -12,4 +12,4 @@ pub use access::AccessLog;
 pub use decisions::{Decision, DecisionLog};
 pub use outcome::Outcome;
 pub use panics::tell_of_panics;
-pub use setup::init;
+pub use setup::{init, ready_as_json};

@@ -11,6 +11,14 @@ use crate::config::{Level, Log};
 /// stop the gateway.
 const LINES: usize = 4096;
 
+/// The line that says that `url` is served, where `log.format` is `json`. It is written whatever `log.level`
+/// says.
+pub fn ready_as_json(url: &str, unix_ms: i64) -> String {
+    let timestamp = jiff::Timestamp::from_millisecond(unix_ms).unwrap_or_default();
+    let url = serde_json::Value::from(url);
+    format!("{{\"timestamp\":\"{timestamp:.3}\",\"level\":\"INFO\",\"ready\":{url}}}\n")
+}
+
 /// Sends the process's own log (not the access log) to stderr, as `[log]` says, by a thread of its
 /// own. Dropping what is returned writes what is left, waiting no longer than a second.
 pub fn init(log: &Log) -> WorkerGuard {

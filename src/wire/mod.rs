@@ -12,4 +12,4 @@ pub use form::{Form, is_form_type};
 pub use map::{first_expiry, reviews, set_points_line, warns};
 pub use operation::{Operation, Param, Read, Request};
 pub use request_id::RequestId;
-pub use usable::{MAX_ORIGIN_ANSWER, usable};
+pub use usable::{MAX_ORIGIN_ANSWER, Unusable, usable};

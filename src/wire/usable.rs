@@ -1,32 +1,82 @@
+use std::fmt;
+
 use super::{Fault, Operation, Read};
 
 /// The most of an origin's answer that is read (contract section 1, "Upstream").
 pub const MAX_ORIGIN_ANSWER: usize = 1 << 20;
 
-/// Judges a whole answer of an HTTP origin: its text as it may be passed on, or the spec's refusal
-/// that it carries (02 to 05, at any status), or, if it is neither, `None`: no usable answer.
-pub fn usable(operation: Operation, status: u16, body: &[u8]) -> Option<Result<&str, Fault>> {
-    if body.len() > MAX_ORIGIN_ANSWER {
-        return None;
+/// Why an answer of an HTTP origin is not usable, in words for the log. At most one character of the
+/// answer is in them: it is members' data, or may be (guarantee 9).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unusable {
+    #[error("it is longer than 1 MiB")]
+    TooLong,
+    #[error("expected UTF-8 text, and from byte {at} on it is not")]
+    NotUtf8 { at: usize },
+    #[error("expected one line, got the control character U+{:04X}", u32::from(*.0))]
+    Control(char),
+    #[error("expected a status of 2xx or a line of 02 to 05")]
+    Status,
+    #[error("expected {expected}, got {}", Got(*.got))]
+    Text { expected: &'static str, got: Option<char> },
+    #[error("expected a line that says what was done, got a refusal of another code than 02 to 05")]
+    Refusal,
+}
+
+/// The character at which an answer is not what was expected; `None`: its end.
+struct Got(Option<char>);
+
+impl fmt::Display for Got {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(character) => write!(f, "`{character}`…"),
+            None => f.write_str("its end"),
+        }
     }
-    let text = std::str::from_utf8(body).ok()?;
+}
+
+/// Judges a whole answer of an HTTP origin: its text as it may be passed on, or the spec's refusal
+/// that it carries (02 to 05, at any status).
+///
+/// # Errors
+/// Why it is neither, and so no usable answer.
+pub fn usable(operation: Operation, status: u16, body: &[u8]) -> Result<Result<&str, Fault>, Unusable> {
+    if body.len() > MAX_ORIGIN_ANSWER {
+        return Err(Unusable::TooLong);
+    }
+    let text = std::str::from_utf8(body).map_err(|e| Unusable::NotUtf8 { at: e.valid_up_to() })?;
     let text = text.strip_suffix("\r\n").or_else(|| text.strip_suffix('\n')).unwrap_or(text);
-    if text.contains(char::is_control) {
-        return None;
+    if let Some(control) = text.chars().find(|c| c.is_control()) {
+        return Err(Unusable::Control(control));
     }
     if let Some(fault) = refusal(text) {
-        return Some(Err(fault));
+        return Ok(Err(fault));
     }
-    let fits = match operation {
+    if !(200..300).contains(&status) {
+        return Err(Unusable::Status);
+    }
+    match operation {
         Operation::Read(Read::Points) => {
             let digits = text.strip_prefix('-').unwrap_or(text);
-            !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit())
+            let other = digits.chars().find(|c| !c.is_ascii_digit());
+            if digits.is_empty() || other.is_some() {
+                return Err(Unusable::Text { expected: "digits", got: other });
+            }
         }
-        Operation::Read(Read::Warns | Read::Reviews) => text.len() >= 2 && text.starts_with('{') && text.ends_with('}'),
+        Operation::Read(Read::Warns | Read::Reviews) if !text.starts_with('{') => {
+            return Err(Unusable::Text { expected: "a map that begins with `{`", got: text.chars().next() });
+        }
+        Operation::Read(Read::Warns | Read::Reviews) if text.len() < 2 || !text.ends_with('}') => {
+            return Err(Unusable::Text { expected: "a map that ends with `}`", got: None });
+        }
+        Operation::SetPoints if text.is_empty() => {
+            return Err(Unusable::Text { expected: "a line that says what was done", got: None });
+        }
         // A line of another code (another gateway's 12, sent with 200) is no success.
-        Operation::SetPoints => !text.is_empty() && !is_refusal(text),
-    };
-    ((200..300).contains(&status) && fits).then_some(Ok(text))
+        Operation::SetPoints if is_refusal(text) => return Err(Unusable::Refusal),
+        Operation::Read(Read::Warns | Read::Reviews) | Operation::SetPoints => {}
+    }
+    Ok(Ok(text))
 }
 
 /// The refusal that a line `0N | …` stands for.
@@ -56,36 +106,50 @@ mod tests {
 
     #[test]
     fn a_good_answer_is_passed_on_without_its_newline() {
-        assert_eq!(usable(POINTS, 200, b"1250"), Some(Ok("1250")));
-        assert_eq!(usable(POINTS, 201, b"-3\n"), Some(Ok("-3")));
-        assert_eq!(usable(POINTS, 200, b"3\r\n"), Some(Ok("3")));
-        assert_eq!(usable(WARNS, 200, b"{}"), Some(Ok("{}")));
-        assert_eq!(usable(Operation::SetPoints, 200, b"done"), Some(Ok("done")));
+        assert_eq!(usable(POINTS, 200, b"1250"), Ok(Ok("1250")));
+        assert_eq!(usable(POINTS, 201, b"-3\n"), Ok(Ok("-3")));
+        assert_eq!(usable(POINTS, 200, b"3\r\n"), Ok(Ok("3")));
+        assert_eq!(usable(WARNS, 200, b"{}"), Ok(Ok("{}")));
+        assert_eq!(usable(Operation::SetPoints, 200, b"done"), Ok(Ok("done")));
     }
 
     #[test]
     fn a_line_of_the_spec_counts_at_any_status() {
         for status in [200, 401, 403, 500, 503] {
             let body = "03 | Error while retrieving guild using this API key. Is X still on guild?";
-            assert_eq!(usable(POINTS, status, body.as_bytes()), Some(Err(Fault::GuildGone)));
+            assert_eq!(usable(POINTS, status, body.as_bytes()), Ok(Err(Fault::GuildGone)));
         }
-        assert_eq!(usable(Operation::SetPoints, 200, b"02 | Incorrect API key!\n"), Some(Err(Fault::IncorrectKey)));
+        assert_eq!(usable(Operation::SetPoints, 200, b"02 | Incorrect API key!\n"), Ok(Err(Fault::IncorrectKey)));
     }
 
     #[test]
     fn what_is_no_answer_is_not_passed_on() {
         for body in [&b""[..], b"-", b"12a", b"1\n\n", b"1\n2", b"\xff", b"01 | No api key", b"06 | x", b"<html>"] {
-            assert_eq!(usable(POINTS, 200, body), None, "{body:?}");
+            assert!(usable(POINTS, 200, body).is_err(), "{body:?}");
         }
-        assert_eq!(usable(POINTS, 500, b"1250"), None);
-        assert_eq!(usable(POINTS, 304, b"1250"), None);
-        assert_eq!(usable(WARNS, 200, b"{"), None);
-        assert_eq!(usable(WARNS, 200, b"{a\tb}"), None);
-        assert_eq!(usable(Operation::SetPoints, 200, b"\n"), None);
-        assert_eq!(usable(Operation::SetPoints, 200, b"12 | Too many requests! Try again in 1 s."), None);
+        assert!(usable(POINTS, 500, b"1250").is_err());
+        assert!(usable(POINTS, 304, b"1250").is_err());
+        assert!(usable(WARNS, 200, b"{").is_err());
+        assert!(usable(WARNS, 200, b"{a\tb}").is_err());
+        assert!(usable(Operation::SetPoints, 200, b"\n").is_err());
+        assert!(usable(Operation::SetPoints, 200, b"12 | Too many requests! Try again in 1 s.").is_err());
         let long = vec![b'1'; MAX_ORIGIN_ANSWER + 1];
-        assert_eq!(usable(POINTS, 200, &long), None);
-        assert_eq!(usable(POINTS, 200, &long[1..]).map(|r| r.is_ok()), Some(true));
+        assert!(usable(POINTS, 200, &long).is_err());
+        assert_eq!(usable(POINTS, 200, &long[1..]).map(|r| r.is_ok()), Ok(true));
+    }
+
+    #[test]
+    fn why_an_answer_is_not_usable_is_told_with_one_character_of_it_at_most() {
+        let why = |operation, status, body: &[u8]| usable(operation, status, body).unwrap_err().to_string();
+        assert_eq!(why(POINTS, 200, b"{\"points\":3}"), "expected digits, got `{`…");
+        assert_eq!(why(POINTS, 200, b"12 apples"), "expected digits, got ` `…");
+        assert_eq!(why(POINTS, 200, b""), "expected digits, got its end");
+        assert_eq!(why(WARNS, 200, b"<html>"), "expected a map that begins with `{`, got `<`…");
+        assert_eq!(why(WARNS, 200, b"{cut"), "expected a map that ends with `}`, got its end");
+        assert_eq!(why(POINTS, 500, b"12"), "expected a status of 2xx or a line of 02 to 05");
+        assert_eq!(why(POINTS, 200, b"1\x002"), "expected one line, got the control character U+0000");
+        assert_eq!(why(POINTS, 200, b"1\xff"), "expected UTF-8 text, and from byte 1 on it is not");
+        assert!(why(Operation::SetPoints, 200, b"12 | Too many").contains("a refusal of another code"));
     }
 
     proptest! {
@@ -97,7 +161,7 @@ mod tests {
             let wording = super::super::Wording { service_name, key_command: String::new() };
             let line = fault.line(&wording) + if newline { "\n" } else { "" };
             for operation in Operation::ALL {
-                prop_assert_eq!(usable(operation, status, line.as_bytes()), Some(Err(fault)));
+                prop_assert_eq!(usable(operation, status, line.as_bytes()), Ok(Err(fault)));
             }
         }
 
@@ -110,13 +174,13 @@ mod tests {
                 id: id as i64, author: "Bo".into(), rating: 5, text: crate::model::one_line(text).into_owned(),
             };
             let map = super::super::reviews(member, &texts.iter().enumerate().map(review).collect::<Vec<_>>());
-            prop_assert_eq!(usable(Operation::Read(Read::Reviews), 200, map.as_bytes()), Some(Ok(map.as_str())));
+            prop_assert_eq!(usable(Operation::Read(Read::Reviews), 200, map.as_bytes()), Ok(Ok(map.as_str())));
         }
 
         #[test]
         fn no_answer_panics_or_carries_a_control_character(status in 0u16..1000, body in proptest::collection::vec(any::<u8>(), 0..60)) {
             for operation in Operation::ALL {
-                if let Some(Ok(text)) = usable(operation, status, &body) {
+                if let Ok(Ok(text)) = usable(operation, status, &body) {
                     prop_assert!(!text.contains(char::is_control));
                 }
             }

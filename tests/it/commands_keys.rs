@@ -165,6 +165,20 @@ async fn a_hash_from_stdin_works_in_a_key_file() {
     connection.ask(&request.key("another service's keys")).await.is_refused(401, INCORRECT_KEY);
 }
 
+#[test]
+fn a_mistyped_key_is_not_hashed_and_what_only_looks_like_one_is() {
+    let world = world();
+    let key = create(&world, &[]);
+    world.run_with_input(&["key", "hash"], &key).done();
+    let last = if key.ends_with('a') { "b" } else { "a" };
+    let mistyped = format!("{}{last}", &key[..key.len() - 1]);
+    let ran = world.run_with_input(&["key", "hash"], &mistyped).failed(1).names(&["checksum", "copy it again"]);
+    assert!(ran.stdout.is_empty() && !ran.stderr.contains(&mistyped[3..]), "{ran:#?}");
+    for other_service in [&key[..51], &format!("{key}a"), &format!("gg_{}", "-".repeat(49))] {
+        world.run_with_input(&["key", "hash"], other_service).done();
+    }
+}
+
 #[tokio::test]
 async fn the_list_tells_when_a_key_was_last_used() {
     let gate = TestGateway::builder().key("bot").start().await;

@@ -111,3 +111,84 @@ async fn a_stderr_that_nobody_reads_stops_neither_the_answers_nor_the_end() {
     .await;
     assert_eq!(code.unwrap().code(), Some(0));
 }
+
+#[tokio::test]
+async fn the_request_that_proves_a_key_is_logged_with_its_operation() {
+    let gate = TestGateway::before_http()
+        .key("bot")
+        .key("writer")
+        .keys_at_the_origin()
+        .set("log.format", r#""json""#)
+        .set("log.access", r#""access.log""#);
+    let mut gate = gate.start().await;
+    assert_eq!(gate.get_warns("bot", "7").await.status, 200);
+    assert_eq!(gate.set_points("writer", "7", 5).await.status, 200);
+    assert_eq!(gate.send(&Request::post("/getPoints", "memberID=7").key("nobody")).await.code(), Some(2));
+    assert_eq!(gate.stop().await, Some(0));
+    let log = String::from_utf8(gate.world().read("access.log")).unwrap();
+    let operations: Vec<Value> =
+        log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["operation"].clone()).collect();
+    assert_eq!(operations, ["getWarns", "setPoints", "getPoints"], "{log}");
+}
+
+/// Every line as JSON.
+fn json_lines(stderr: &str) -> Vec<Value> {
+    stderr.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}\n{stderr}"))).collect()
+}
+
+#[tokio::test]
+async fn with_the_json_format_every_line_on_stderr_is_json() {
+    use nix::sys::signal::Signal;
+
+    let (world, _, secrets) = gate("json").prepare().await;
+    let mut process = world.serve(&[]);
+    let address = process.ready().await;
+    let mut connection = Connection::to(address).await;
+    connection.ask(&Request::post("/getPoints", "memberID=7").key(&secrets["bot"])).await.is("3");
+    // Several faults, of which each has lines of its own.
+    world.write("gateway.toml", "[server]\nlisten = 7\nbase_path = 8\n[log]\nformat = \"json\"\n");
+    process.signal(Signal::SIGHUP);
+    let refused = |said: &str| said.contains("base_path") && said.ends_with('\n');
+    eventually(PATIENCE, "the faults", || async { refused(&process.stderr()) }).await;
+    process.signal(Signal::SIGTERM);
+    assert_eq!(process.exit().await, Some(0));
+    let lines = json_lines(&process.stderr());
+    assert!(lines.iter().any(|line| line["ready"] == format!("http://{address}")), "{lines:?}");
+    let faults: Vec<&Value> = lines.iter().filter(|line| line.to_string().contains("base_path")).collect();
+    assert!(faults.len() == 1 && faults[0].to_string().contains("listen"), "{faults:?}");
+    assert!(lines.iter().any(|line| line["operation"] == "getPoints"), "{lines:?}");
+}
+
+#[tokio::test]
+async fn a_start_that_fails_says_why_as_json_where_that_is_the_format() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    for (config, code) in [
+        (format!("[server]\nlisten = [\"{address}\"]\n"), 1),
+        ("[server]\ntls = { certificate = \"cert.pem\", private_key = \"key.pem\" }\n".to_owned(), 2),
+    ] {
+        let world = World::new(&format!("{config}[admin]\nlisten = \"\"\n[log]\nformat = \"json\"\n"));
+        let identity = Identity::new();
+        world.put_identity(&identity);
+        world.write("key.pem", Identity::new().private_key); // of another certificate
+        let mut process = world.serve(&[]);
+        assert_eq!(process.exit().await, Some(code), "{}", process.stderr());
+        let lines = json_lines(&process.stderr());
+        assert!(lines.iter().any(|line| line["level"] == "ERROR"), "{lines:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_log_says_why_an_answer_of_the_origin_is_not_usable_and_repeats_none_of_it() {
+    let gate = TestGateway::before_http().key("bot").start().await;
+    let body = r#"{"points": 1250, "name": "Ada Lovelace"}"#;
+    gate.origin().next("getPoints", Act::say(200, body));
+    gate.get_points("bot", "7").await.is_refused(502, NO_ANSWER);
+    let said = "expected digits, got `{`…";
+    eventually(PATIENCE, said, || async { gate.stderr().contains(said) }).await;
+    gate.origin().next("getWarns", Act::say(500, "Ada Lovelace is broken"));
+    gate.get_warns("bot", "7").await.is_refused(502, NO_ANSWER);
+    let said = "status=500 why=expected a status of 2xx";
+    eventually(PATIENCE, said, || async { gate.stderr().contains(said) }).await;
+    assert!(!gate.stderr().contains("1250") && !gate.stderr().contains("Lovelace"), "{}", gate.stderr());
+}

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::header::{CONTENT_LENGTH, RETRY_AFTER, TRANSFER_ENCODING};
 use hyper::{HeaderMap, Request as HttpRequest, StatusCode};
 
@@ -9,7 +9,7 @@ use super::backend::Backend;
 use super::connect::TRY_AGAIN_IN;
 use super::pool::Connection;
 use crate::origin::Question;
-use crate::wire::{Fault, MAX_ORIGIN_ANSWER, Operation, usable};
+use crate::wire::{Fault, MAX_ORIGIN_ANSWER, Operation, Unusable, usable};
 
 /// The longest `Retry-After` of an origin that is passed on: a day. More is a mistake or malice.
 const MAX_RETRY_AFTER: u64 = 86_400;
@@ -98,32 +98,39 @@ pub(super) async fn attempt(
         return Attempt::Broken(Err(Fault::NoUsableAnswer));
     }
     let body = Limited::new(body, MAX_ORIGIN_ANSWER).collect().await;
-    let judge = |body: &[u8]| judge(question.request.operation(), head.status, &head.headers, body);
-    let answered = match body {
+    let operation = question.request.operation();
+    let judge = |body: &[u8]| judge(operation, head.status, &head.headers, body);
+    let status = head.status.as_u16();
+    match body {
         Ok(body) => {
             backend.pool.keep(connection, bounds.most_kept);
-            Attempt::Answered(judge(&body.to_bytes()))
+            let body = body.to_bytes();
+            let answer = judge(&body);
+            if let (Err(Fault::NoUsableAnswer), Err(why)) = (&answer, usable(operation, status, &body)) {
+                tracing::warn!(request_id = %id, upstream = %backend, status, %why, "the origin's answer is not usable");
+            }
+            Attempt::Answered(answer)
         }
-        Err(error) => {
-            tracing::warn!(request_id = %id, upstream = %backend, error, "the origin's answer did not come whole");
+        Err(error) if error.is::<LengthLimitError>() => {
+            let why = Unusable::TooLong;
+            tracing::warn!(request_id = %id, upstream = %backend, status, %why, "the origin's answer is not usable");
             Attempt::Broken(judge(b""))
         }
-    };
-    if let Attempt::Answered(Err(Fault::NoUsableAnswer)) | Attempt::Broken(Err(Fault::NoUsableAnswer)) = answered {
-        let status = head.status.as_u16();
-        tracing::warn!(request_id = %id, upstream = %backend, status, "the origin's answer is not usable");
+        Err(error) => {
+            tracing::warn!(request_id = %id, upstream = %backend, status, error, "the origin's answer did not come whole");
+            Attempt::Broken(judge(b""))
+        }
     }
-    answered
 }
 
 /// The answer as the contract's "Upstream" paragraph reads it.
 fn judge(operation: Operation, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Result<String, Fault> {
     match usable(operation, status.as_u16(), body) {
-        Some(answer) => answer.map(str::to_owned),
-        None if matches!(status.as_u16(), 429 | 503) => {
+        Ok(answer) => answer.map(str::to_owned),
+        Err(_) if matches!(status.as_u16(), 429 | 503) => {
             Err(Fault::Unavailable { retry_after: retry_after(headers).unwrap_or(TRY_AGAIN_IN) })
         }
-        None => Err(Fault::NoUsableAnswer),
+        Err(_) => Err(Fault::NoUsableAnswer),
     }
 }
 

@@ -13,14 +13,17 @@ fn judge(input: &[u8]) {
     let operation = Operation::ALL[usize::from(*operation) % 4];
     let status = 100 + 2 * u16::from(*status);
     let answer = usable(operation, status, body);
-    assert_eq!(answer.map(|a| a.map(str::to_owned)), model(operation, status, body));
-    if let Some(Ok(text)) = answer {
+    assert_eq!(answer.ok().map(|a| a.map(str::to_owned)), model(operation, status, body));
+    if let Ok(Ok(text)) = answer {
         assert!(text.len() <= body.len() && !text.contains(['\n', '\r', '\0']), "it is one line");
         assert_eq!(usable(operation, status, text.as_bytes()), answer, "the next gateway passes it on");
     }
-    if let Some(Err(fault)) = answer {
+    if let Ok(Err(fault)) = answer {
         let wording = Wording { service_name: "S".into(), key_command: "K".into() };
-        assert_eq!(usable(operation, 200, fault.line(&wording).as_bytes()), Some(Err(fault)));
+        assert_eq!(usable(operation, 200, fault.line(&wording).as_bytes()), Ok(Err(fault)));
+    }
+    if let Err(why) = answer {
+        assert!(why.to_string().len() < 100, "it does not repeat the answer");
     }
     if let Ok(text) = std::str::from_utf8(body) {
         for (member, now) in [(7, 0), (7, 150), (0, -5)] {

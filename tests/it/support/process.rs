@@ -78,7 +78,7 @@ impl Process {
             let said = self.stderr();
             // Only whole lines: the port may still be on its way.
             let lines = said.split_inclusive('\n').filter_map(|l| l.strip_suffix('\n'));
-            if let Some(url) = lines.filter_map(|l| l.strip_prefix("ready: ")).next() {
+            if let Some(url) = lines.filter_map(ready_url).next() {
                 let url = url.trim();
                 let address = url
                     .strip_prefix("http://")
@@ -148,6 +148,12 @@ impl Process {
     pub fn stdout(&self) -> String {
         self.stdout.text()
     }
+}
+
+/// The address that a line says is served, in either format of the log.
+fn ready_url(line: &str) -> Option<String> {
+    let as_json = || serde_json::from_str::<serde_json::Value>(line).ok()?["ready"].as_str().map(str::to_owned);
+    line.strip_prefix("ready: ").map(str::to_owned).or_else(as_json)
 }
 
 impl Drop for Process {
