@@ -1,6 +1,7 @@
 //! What the fuzz targets share. A target is a module `fuzz` beside what it holds to its oracle; its
 //! seeds, and every input that ever failed, are in `tests/fuzz/NAME`. `cargo test` judges those and
-//! some inputs grown from them; `scripts/fuzz NAME SECONDS` searches on, guided by coverage.
+//! some inputs grown from them, the same ones in each run; `scripts/fuzz NAME SECONDS` searches on,
+//! guided by coverage.
 
 use std::fs;
 use std::path::Path;
@@ -19,13 +20,22 @@ macro_rules! fuzz_target {
                 bolero::check!().for_each(|input: &[u8]| $judge(input));
             } else {
                 seeds.iter().for_each(|seed| $crate::fuzz::shown(seed, $judge));
-                let target = bolero::check!().with_iterations($grown).with_max_len($crate::fuzz::MAX_PLAN);
-                target.with_shrink_time(std::time::Duration::ZERO).for_each(|plan: &[u8]| {
-                    $crate::fuzz::shown(&$crate::fuzz::grown(&seeds, plan), $judge);
-                });
+                for plan in $crate::fuzz::plans().take($grown) {
+                    $crate::fuzz::shown(&$crate::fuzz::grown(&seeds, &plan), $judge);
+                }
             }
         }
     };
+}
+
+/// The plans by which inputs are grown, the same ones in each run: whether a tree passes its tests is
+/// not a matter of luck.
+pub(crate) fn plans() -> impl Iterator<Item = Vec<u8>> {
+    let mut random = fastrand::Rng::with_seed(1);
+    std::iter::repeat_with(move || {
+        let length = random.usize(..=MAX_PLAN);
+        std::iter::repeat_with(|| random.u8(..)).take(length).collect()
+    })
 }
 
 /// The inputs that a target begins with.
@@ -95,4 +105,15 @@ fn inputs_grow_by_every_edit_from_every_seed() {
     }
     assert_eq!(grown(&seeds, &[0, 1]), b"XYZ", "no edit");
     assert_eq!(grown(&seeds, &[]), b"abcdef", "no plan");
+}
+
+#[test]
+fn cargo_gives_random_tests_a_seed() {
+    // proptest's here, and shuttle's in tests/model.
+    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(".cargo/config.toml")).unwrap();
+    let config: toml::Table = toml::from_str(&text).unwrap();
+    for name in ["PROPTEST_RNG_SEED", "SHUTTLE_RANDOM_SEED"] {
+        let seed = config["env"][name].as_str().unwrap();
+        assert!(seed.parse::<u64>().is_ok(), "{name}: {seed}");
+    }
 }

@@ -187,17 +187,67 @@ fn is_token(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(b))
 }
 
-/// A host read from its end: the port off, then the brackets or none, then letter by letter.
+/// `uri-host [ ":" port ]` as RFC 3986, 3.2.2 and 3.2.3 have it: the port off its end, then what is
+/// between brackets, or the name by what stands between its percent signs.
 fn is_host_model(host: &[u8]) -> bool {
     let Ok(host) = std::str::from_utf8(host) else { return false };
-    let portless = host.trim_end_matches(|c: char| c.is_ascii_digit()).strip_suffix(':');
-    [Some(host), portless].into_iter().flatten().any(|host| {
-        let literal = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-        let text = literal.unwrap_or(host);
-        let is_letter = |c: char| c.is_ascii_alphanumeric() || "-._~!$&'()*+,;=".contains(c);
-        match literal {
-            Some(_) => !text.is_empty() && text.chars().all(|c| is_letter(c) || c == ':'),
-            None => text.chars().all(|c| is_letter(c) || c == '%'),
+    let (name, port) = match host.rfind(':') {
+        Some(colon) if !host.ends_with(']') => (&host[..colon], Some(&host[colon + 1..])),
+        _ => (host, None),
+    };
+    if let Some(port) = port {
+        let value = port.trim_start_matches('0');
+        let is_port = port.chars().all(|c| c.is_ascii_digit()) && (value.is_empty() || value.parse::<u16>().is_ok());
+        if !is_port || name.is_empty() {
+            return false;
         }
+    }
+    if let Some(literal) = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')) {
+        return is_ipv6_model(literal) || is_future_model(literal);
+    }
+    let mut pieces = name.split('%');
+    pieces.next().is_some_and(is_name_model)
+        && pieces.all(|piece| {
+            let (octet, rest) = piece.split_at_checked(2).unwrap_or_default();
+            octet.len() == 2 && octet.chars().all(|c| c.is_ascii_hexdigit()) && is_name_model(rest)
+        })
+}
+
+/// unreserved and sub-delims.
+fn is_name_model(text: &str) -> bool {
+    text.chars().all(|c| c.is_ascii_alphanumeric() || "-._~!$&'()*+,;=".contains(c))
+}
+
+/// Eight groups of up to four digits, of which `::` stands for one or more, and an IPv4 address for the last two.
+fn is_ipv6_model(text: &str) -> bool {
+    let is_group = |group: &str| matches!(group.len(), 1..=4) && group.chars().all(|c| c.is_ascii_hexdigit());
+    let is_octet = |octet: &str| {
+        let digits = octet.len() <= 3 && octet.chars().all(|c| c.is_ascii_digit());
+        digits && octet.parse().is_ok_and(|value: u32| value <= 255 && value.to_string() == octet)
+    };
+    let mut text = text.to_owned();
+    let last = text.rfind(':').map_or(0, |colon| colon + 1);
+    if text[last..].contains('.') {
+        if text[last..].split('.').count() != 4 || !text[last..].split('.').all(is_octet) {
+            return false;
+        }
+        text.replace_range(last.., "0:0");
+    }
+    let groups = |part: &str| match part {
+        "" => Some(0),
+        _ => part.split(':').all(is_group).then(|| part.split(':').count()),
+    };
+    match text.split_once("::") {
+        Some((before, behind)) => groups(before).zip(groups(behind)).is_some_and(|(a, b)| a + b <= 7),
+        None => groups(&text) == Some(8),
+    }
+}
+
+/// `v`, a version, `.`, and what that version has to say.
+fn is_future_model(text: &str) -> bool {
+    let version = text.strip_prefix(['v', 'V']).and_then(|text| text.split_once('.'));
+    version.is_some_and(|(version, said)| {
+        let is_version = !version.is_empty() && version.chars().all(|c| c.is_ascii_hexdigit());
+        is_version && !said.is_empty() && is_name_model(&said.replace(':', ""))
     })
 }

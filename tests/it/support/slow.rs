@@ -84,12 +84,13 @@ impl SlowClients {
             pause,
         });
         let counts = Arc::<Counts>::default();
-        let clients = kinds.iter().copied().cycle().take(count).map(|kind| {
+        let clients = kinds.iter().copied().cycle().take(count).zip(1..).map(|(kind, seed)| {
             let (target, counts) = (target.clone(), counts.clone());
+            let mut random = fastrand::Rng::with_seed(seed);
             tokio::spawn(async move {
                 let mut came = false;
                 // They come one by one and not as a storm, which would be no slow client's way.
-                tokio::time::sleep(target.pause.mul_f64(SPREAD * fastrand::f64())).await;
+                tokio::time::sleep(target.pause.mul_f64(SPREAD * random.f64())).await;
                 loop {
                     let mut arrived = || {
                         counts.came.fetch_add(usize::from(!came), Ordering::Relaxed);
@@ -98,7 +99,7 @@ impl SlowClients {
                     // However a connection ends, it is the gateway that ends it.
                     let _ = target.hold(kind, &mut arrived).await;
                     counts.shown_out.fetch_add(usize::from(came), Ordering::Relaxed);
-                    tokio::time::sleep(target.pause.mul_f64(fastrand::f64())).await;
+                    tokio::time::sleep(target.pause.mul_f64(random.f64())).await;
                 }
             })
         });
