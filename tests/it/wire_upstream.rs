@@ -190,6 +190,37 @@ async fn an_overloaded_origin_is_21_and_its_retry_after_is_kept() {
 }
 
 #[tokio::test]
+async fn a_retry_after_longer_than_a_day_is_a_day_and_what_is_no_number_or_date_is_not_given() {
+    let gate = gate().start().await;
+    let endless = format!("Retry-After: {}\r\n", "9".repeat(4000));
+    for (headers, kept) in [
+        ("Retry-After: 86400\r\n", 86_400),
+        ("Retry-After: 86401\r\n", 86_400),
+        ("Retry-After: 18446744073709551615\r\n", 86_400),
+        ("Retry-After: 18446744073709551616\r\n", 86_400),
+        ("Retry-After: 99999999999999999999999999\r\n", 86_400),
+        (&endless, 86_400),
+        ("Retry-After: Fri, 31 Dec 9999 23:59:59 GMT\r\n", 86_400),
+        ("Retry-After: Sun, 06 Nov 1994 08:49:37 GMT\r\n", 1),
+        ("Retry-After: 0077\r\n", 77),
+        ("Retry-After: +77\r\n", 1),
+        ("Retry-After: -77\r\n", 1),
+        ("Retry-After: 77.5\r\n", 1),
+        ("Retry-After: 77 s\r\n", 1),
+        ("Retry-After: 77, 78\r\n", 1),
+        ("Retry-After: soon\r\n", 1),
+        ("Retry-After:\r\n", 1),
+        ("", 1),
+    ] {
+        // What an origin says is written into the script for good.
+        let headers: &'static str = headers.to_owned().leak();
+        gate.origin().next("getPoints", Act::Say(503, headers, b"later".to_vec()));
+        let answer = gate.get_points("bot", "9").await;
+        assert_eq!(answer.is_unavailable(), kept, "{:.60}", headers.trim());
+    }
+}
+
+#[tokio::test]
 async fn an_origin_that_refuses_connections_is_21() {
     let mut gate = gate().start().await;
     gate.origin_mut().refuse().await;

@@ -134,13 +134,17 @@ fn judge(operation: Operation, status: StatusCode, headers: &HeaderMap, body: &[
     }
 }
 
-/// The origin's `Retry-After` in seconds, whichever of its two forms it has (RFC 9110, 10.2.3).
+/// The origin's `Retry-After` in seconds, whichever of its two forms it has (RFC 9110, 10.2.3);
+/// `None` where it has neither.
 fn retry_after(headers: &HeaderMap) -> Option<u64> {
     let value = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
-    let seconds = value.parse().ok().or_else(|| {
+    let seconds = if !value.is_empty() && value.bytes().all(|b| b.is_ascii_digit()) {
+        // Only a number of more digits than a `u64` has cannot be read.
+        value.parse().unwrap_or(u64::MAX)
+    } else {
         let then = httpdate::parse_http_date(value).ok()?;
-        Some(then.duration_since(std::time::SystemTime::now()).map_or(0, |d| d.as_secs() + 1))
-    })?;
+        then.duration_since(std::time::SystemTime::now()).map_or(0, |d| d.as_secs() + 1)
+    };
     Some(seconds.clamp(1, MAX_RETRY_AFTER))
 }
 
@@ -159,9 +163,15 @@ mod tests {
 
     #[test]
     fn a_busy_origin_is_unavailable_and_its_retry_after_is_kept() {
-        for (status, value, kept) in
-            [(503, "7", 7), (429, "0", 1), (503, "soon", 1), (429, "999999999", MAX_RETRY_AFTER)]
-        {
+        let endless = "9".repeat(1000);
+        let is_a_day = ["86401", "18446744073709551615", "18446744073709551616", &endless];
+        // In no number, and in no date, is anything said: as if there were no field, which is 1.
+        let is_not_given = ["soon", "+70", "-70", "70.5", "70 s", "0x70", "", "Fri, 99 Feb 2093 08:49:37 GMT"];
+        let kept = [("7", 7), ("0", 1), ("0086400", MAX_RETRY_AFTER)];
+        let all =
+            is_a_day.map(|value| (value, MAX_RETRY_AFTER)).into_iter().chain(is_not_given.map(|value| (value, 1)));
+        for (n, (value, kept)) in all.chain(kept).enumerate() {
+            let status = [503, 429][n % 2];
             let status = StatusCode::from_u16(status).unwrap();
             let answer = judge(POINTS, status, &with("retry-after", value), b"busy");
             assert_eq!(answer, Err(Fault::Unavailable { retry_after: kept }), "{value}");
