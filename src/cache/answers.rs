@@ -89,8 +89,7 @@ impl Entry {
 
     /// Whether it is worth keeping at all.
     pub fn keeps(&self) -> bool {
-        let f = self.freshness;
-        !(f.ttl.is_zero() && f.stale_while_revalidate.is_zero() && f.stale_if_error.is_zero())
+        self.freshness != Freshness::NONE
     }
 
     /// What it takes of `cache.max_size`, in bytes.

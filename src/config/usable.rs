@@ -218,6 +218,12 @@ pub struct Freshness {
     pub stale_if_error: Duration,
 }
 
+impl Freshness {
+    /// That of an answer which is not kept.
+    pub const NONE: Freshness =
+        Freshness { ttl: Duration::ZERO, stale_while_revalidate: Duration::ZERO, stale_if_error: Duration::ZERO };
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct Log {
     pub level: Level,

@@ -164,7 +164,9 @@ impl Gateway {
         }
     }
 
-    /// Asks the origin. All that an answer's age and expiry count from is read before.
+    /// Asks the origin. What an answer's age counts from is read before. A map that holds a warn which has
+    /// expired when it comes is for those who wait for it, and is never kept (guarantee 4): the origin's
+    /// clock is behind ours, be it by milliseconds, and its next answer will be another one.
     pub(super) async fn ask(
         &self,
         state: &State,
@@ -173,13 +175,15 @@ impl Gateway {
         epoch: Epoch,
         id: RequestId,
     ) -> Result<Arc<Entry>, Fault> {
-        let (asked, unix) = (self.now(), self.clock.unix());
+        let asked = self.now();
         let text = self.ask_origin(state, caller, Request::Read { read: at.read, member: at.member }, id).await?;
         let expires = match at.read {
-            Read::Warns => first_expiry(&text, at.member, unix),
+            Read::Warns => first_expiry(&text, at.member),
             Read::Points | Read::Reviews => None,
         };
-        Ok(Arc::new(Entry::new(&text, epoch, asked, freshness(state, at.read), expires)))
+        let has_expired = expires.is_some_and(|expires| expires <= self.clock.unix());
+        let freshness = if has_expired { Freshness::NONE } else { freshness(state, at.read) };
+        Ok(Arc::new(Entry::new(&text, epoch, asked, freshness, expires)))
     }
 
     /// Keeps what a caller was answered, if it may be kept.

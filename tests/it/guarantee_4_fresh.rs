@@ -64,6 +64,54 @@ async fn guarantee_4_an_origins_map_is_passed_on_as_it_came() {
     gate.get_warns("bot", "7").await.is(past);
 }
 
+/// A gate before an HTTP origin, with each way there is to know its keys.
+fn gates() -> [Builder; 3] {
+    [gate().keys_in_file(), gate().keys_in_store(), gate().keys_at_the_origin()]
+}
+
+#[tokio::test]
+async fn guarantee_4_a_map_with_a_warn_that_has_expired_is_passed_on_and_not_kept_fresh_or_stale() {
+    let long = "warns_7_id_2_4000000000=Mod: long (Expires 4000000000)";
+    let over = format!("{{warns_7_id_1_1000=Mod: over (Expires 1000), {long}}}");
+    for builder in gates() {
+        let gate = builder.set("cache.warns.stale_if_error", r#""10m""#).set("origin.retries", "0").start().await;
+        gate.origin().put_map("getWarns", "7", &over);
+        for asked in 1..=3 {
+            let answer = gate.get_warns("bot", "7").await;
+            assert_eq!(answer.is(&over).cache_status(), "guildgate; fwd=miss");
+            assert_eq!(gate.origin().asked("getWarns"), asked, "each is a question of its own");
+        }
+        gate.origin().next("getWarns", Act::say(500, "<html>"));
+        gate.get_warns("bot", "7").await.is_refused(502, NO_ANSWER);
+        // Nor does it keep out the next one, which holds none any more.
+        let without = format!("{{{long}}}");
+        gate.origin().put_map("getWarns", "7", &without);
+        assert_eq!(gate.get_warns("bot", "7").await.is(&without).cache_status(), "guildgate; fwd=miss; stored");
+        gate.get_warns("bot", "7").await.is(&without).is_hit();
+    }
+}
+
+#[tokio::test]
+async fn guarantee_4_an_origin_whose_clock_is_behind_ours_does_not_prolong_a_warn() {
+    for builder in gates() {
+        let soon = unix_now() + 2;
+        let gate = builder.warn("7", 1, "Mod", "short", soon).start().await;
+        let short = gate.get_warns("bot", "7").await.body;
+        assert!(short.contains("Mod: short"), "{short}");
+        // To the origin the warn stands for a moment longer: the question that comes when our TTL ends is told of it.
+        let (mut hits, end) = (0, std::time::Instant::now() + PATIENCE);
+        while unix_now() < soon {
+            hits += usize::from(gate.get_warns("bot", "7").await.was_hit());
+            assert!(std::time::Instant::now() < end, "the wall's clock does not move");
+        }
+        let told = gate.get_warns("bot", "7").await;
+        assert_eq!(told.is(&short).cache_status(), "guildgate; fwd=stale", "{told:#?}");
+        gate.origin().put_map("getWarns", "7", "{}");
+        gate.get_warns("bot", "7").await.is("{}");
+        assert!(hits > 0, "it was never cached: this tells nothing");
+    }
+}
+
 #[tokio::test]
 async fn guarantee_4_an_origins_failure_is_never_cached() {
     let gate = gate().set("origin.timeout", r#""300ms""#).set("origin.retries", "0").start().await;

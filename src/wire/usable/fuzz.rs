@@ -26,9 +26,9 @@ fn judge(input: &[u8]) {
         assert!(why.to_string().len() < 100, "it does not repeat the answer");
     }
     if let Ok(text) = std::str::from_utf8(body) {
-        for (member, now) in [(7, 0), (7, 150), (0, -5)] {
+        for member in [7, 0] {
             let member = MemberId::new(member).unwrap();
-            assert_eq!(first_expiry(text, member, now), expiry_model(text, member, now));
+            assert_eq!(first_expiry(text, member), expiry_model(text, member));
         }
     }
 }
@@ -66,12 +66,12 @@ fn model(operation: Operation, status: u16, body: &[u8]) -> Option<Result<String
 }
 
 /// Of each place where a warn's key begins: what stands between its last `_` and its `=`.
-fn expiry_model(text: &str, member: MemberId, now: i64) -> Option<i64> {
+fn expiry_model(text: &str, member: MemberId) -> Option<i64> {
     let begin = format!("warns_{member}_id_");
     let places = (0..text.len()).filter(|at| text.get(*at..).is_some_and(|rest| rest.starts_with(&begin)));
     let expiries = places.filter_map(|at| {
         let (key, _) = text[at + begin.len()..].split_once('=')?;
         key.rsplit_once('_')?.1.parse().ok()
     });
-    expiries.filter(|expires| *expires > now).min()
+    expiries.min()
 }
