@@ -1,3 +1,4 @@
+use std::io;
 use std::net::IpAddr;
 
 use pingora::protocols::Stream;
@@ -8,6 +9,8 @@ use super::Edge;
 use super::connection::Connection;
 use super::http2;
 use super::pipe::Pipe;
+use super::tls::Tls;
+use crate::wire::Fault;
 
 /// From where a connection came.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +36,7 @@ impl Edge {
             let secured = tokio::select! {
                 biased;
                 // Boxed, so that a plain connection carries no room for it.
-                secured = Box::pin(self.secure(stream, arrival.at)) => secured,
+                secured = Box::pin(self.secure(stream, arrival)) => secured,
                 () = &mut over => None,
             };
             let Some(pipe) = secured else { return };
@@ -55,12 +58,15 @@ impl Edge {
     }
 
     /// Shakes hands, within the time that the first header has as well: a peer that stalls, or
-    /// speaks no TLS, is gone after it.
-    async fn secure(&self, stream: Stream, accepted: Instant) -> Option<Pipe> {
-        let until = accepted + self.gateway.state().config.server.header_timeout;
-        let shaking = self.tls.as_ref()?.accept(stream);
-        match timeout_at(until, shaking).await {
-            Ok(Ok(stream)) => Some(Pipe::Tls(Box::new(stream))),
+    /// speaks neither TLS nor HTTP, is gone after it. Who speaks plain HTTP is told that it is to speak TLS.
+    async fn secure(&self, stream: Stream, arrival: Arrival) -> Option<Pipe> {
+        let until = arrival.at + self.gateway.state().config.server.header_timeout;
+        match timeout_at(until, open(self.tls.as_ref()?, stream)).await {
+            Ok(Ok(Opened::Secured(pipe))) => Some(pipe),
+            Ok(Ok(Opened::PlainHttp(stream))) => {
+                Connection::new(self, Pipe::Plain(stream), arrival).refuse_and_end(Fault::PlainHttp).await;
+                None
+            }
             // Strangers cause these at will: they are no news to anyone who did not ask.
             Ok(Err(error)) => {
                 tracing::debug!(%error, "a TLS handshake failed");
@@ -72,4 +78,21 @@ impl Edge {
             }
         }
     }
+}
+
+/// What a peer speaks on a port that speaks TLS.
+enum Opened {
+    Secured(Pipe),
+    PlainHttp(Stream),
+}
+
+/// Shakes hands, unless the first byte begins a method of HTTP. TLS has no record whose first byte is
+/// a letter (RFC 8446, 5.1).
+async fn open(tls: &Tls, mut stream: Stream) -> io::Result<Opened> {
+    let mut first = [0];
+    stream.try_peek(&mut first).await?;
+    if first[0].is_ascii_alphabetic() {
+        return Ok(Opened::PlainHttp(stream));
+    }
+    Ok(Opened::Secured(Pipe::Tls(Box::new(tls.accept(stream).await?))))
 }

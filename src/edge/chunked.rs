@@ -16,7 +16,7 @@ enum State {
     /// At the first digit of a size.
     SizeStart,
     Size(u64),
-    /// White space behind a size, which an extension or the line's end must follow.
+    /// Blanks behind a size, which an extension must follow (RFC 9112, 7.1.1 and BWS).
     SizeSpace(u64),
     Extension(u64),
     SizeLf(u64),
@@ -88,7 +88,6 @@ fn step(state: State, byte: u8) -> Option<State> {
         (State::Size(size), b'\r') => Some(State::SizeLf(size)),
         (State::Size(size) | State::SizeSpace(size), b';') => Some(State::Extension(size)),
         (State::Size(size) | State::SizeSpace(size), b' ' | b'\t') => Some(State::SizeSpace(size)),
-        (State::SizeSpace(size), b'\r') => Some(State::SizeLf(size)),
         (State::SizeSpace(_), _) => None,
         (State::Size(size), _) => Some(State::Size(size.checked_mul(16)?.checked_add(digit?)?)),
         (State::Extension(size), b'\r') => Some(State::SizeLf(size)),
@@ -153,6 +152,9 @@ mod tests {
             "1ffffffffffffffff\r\n",
             "0\r\nX\n",
             "5\r\rhello",
+            "5 \r\nhello",
+            "5\t\r\nhello",
+            "5 5\r\nhello",
         ] {
             assert_eq!(decode(text.as_bytes(), 100).0, Progress::Malformed, "{text:?}");
         }

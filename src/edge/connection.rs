@@ -261,6 +261,13 @@ impl Connection<'_> {
         self.record(config, &reply, proxies::client(self.peer, &[], &[]));
     }
 
+    /// Refuses a peer that spoke no request at all, and closes the connection.
+    pub(super) async fn refuse_and_end(mut self, fault: Fault) {
+        let config = self.edge.gateway.state().config.clone();
+        self.refuse(&config, fault);
+        self.end().await;
+    }
+
     /// Keeps what the access log is to be told once the answer is sent.
     fn record(&mut self, config: &Config, reply: &Reply, client: IpAddr) {
         if self.edge.access.is_some() {

@@ -10,6 +10,10 @@ use crate::gateway::Head;
 /// Header fields in one request; more is 16 (contract section 1, "Framing").
 pub(super) const MAX_FIELDS: usize = 100;
 
+/// First bytes of a header that are judged before its end has come. The whole is judged once; these
+/// are with each piece that comes, so they are few.
+const BEGINNING: usize = 256;
+
 /// A request's header, borrowed from the bytes it came in.
 pub(super) struct RequestHead<'b> {
     pub(super) method: &'b [u8],
@@ -43,8 +47,8 @@ pub(super) enum Parsed<'b> {
 /// Reads one header, strictly: an edge that disagrees with its origin is a smuggling hole.
 pub(super) fn parse(bytes: &[u8], max_header: usize, want_forwarded: bool) -> Parsed<'_> {
     let Some(length) = end_of_header(bytes) else {
-        let too_long = bytes.len() >= max_header;
-        return if too_long || has_bare_lf(bytes) { Parsed::Malformed } else { Parsed::Partial };
+        let is_bad = bytes.len() >= max_header || has_bare_lf(bytes) || !can_begin(bytes);
+        return if is_bad { Parsed::Malformed } else { Parsed::Partial };
     };
     if length > max_header || has_bare_lf(&bytes[..length]) {
         return Parsed::Malformed;
@@ -196,6 +200,14 @@ fn end_of_header(bytes: &[u8]) -> Option<usize> {
         static EMPTY_LINE: Finder<'static> = Finder::new(b"\r\n\r\n");
     }
     EMPTY_LINE.with(|finder| finder.find(bytes)).map(|at| at + 4)
+}
+
+/// Whether these bytes may be the beginning of a request, as far as their first ones tell. A TLS
+/// hello, say, is refused at once, and not waited for until its time is over.
+fn can_begin(bytes: &[u8]) -> bool {
+    let mut fields = [const { MaybeUninit::uninit() }; MAX_FIELDS];
+    let first = &bytes[..bytes.len().min(BEGINNING)];
+    httparse::Request::new(&mut []).parse_with_uninit_headers(first, &mut fields).is_ok()
 }
 
 fn has_bare_lf(bytes: &[u8]) -> bool {

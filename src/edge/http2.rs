@@ -4,6 +4,7 @@
 mod body;
 mod frames;
 mod request;
+mod trailers;
 
 use std::future::poll_fn;
 use std::net::IpAddr;
@@ -206,7 +207,8 @@ impl Session<'_> {
         while self.running.len() < MAX_STREAMS {
             match self.connection.poll_accept(cx) {
                 Poll::Ready(Some(Ok((request, respond)))) => {
-                    self.running.push(Box::pin(one(self.edge, self.arrival.peer, request, respond)));
+                    let watched = self.watched.clone();
+                    self.running.push(Box::pin(one(self.edge, self.arrival.peer, watched, request, respond)));
                 }
                 // The crate has told the peer already.
                 Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(()),
@@ -283,6 +285,7 @@ impl Session<'_> {
 async fn one(
     edge: &Edge,
     peer: Option<IpAddr>,
+    watched: Watched,
     request: Request<RecvStream>,
     mut respond: SendResponse<Bytes>,
 ) -> Done {
@@ -300,7 +303,7 @@ async fn one(
     }
     let want_forwarded = proxies::is_trusted(peer, &server.trusted_proxies);
     let judged = request::judge(&parts, server.max_header, want_forwarded);
-    let malformed = judged.is_none();
+    let mut malformed = judged.is_none();
     let (reply, client) = match judged {
         None => {
             drop(stream);
@@ -311,14 +314,18 @@ async fn one(
             let client = proxies::client(peer, &seen.forwarded_for, &server.trusted_proxies);
             let mut body = Incoming {
                 stream,
+                watched,
                 respond: &mut respond,
                 whole: Vec::new(),
                 expect_continue: seen.expect_continue,
                 max_body: server.max_body,
                 timeout: server.body_timeout,
+                malformed: false,
             };
             let head = seen.head(method, path, length, client);
-            (edge.gateway.handle(&state, &head, &mut body).await, client)
+            let reply = edge.gateway.handle(&state, &head, &mut body).await;
+            malformed = body.malformed;
+            (reply, client)
         }
     };
     let (head, body) = answer::http2(config, &reply);

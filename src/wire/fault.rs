@@ -23,6 +23,8 @@ pub enum Fault {
     BodyTooLarge,
     NotAllowed(Operation),
     Malformed,
+    /// Plain HTTP on a port that speaks TLS.
+    PlainHttp,
     TooSlow,
     NoUsableAnswer,
     /// Seconds after which to try again, at least 1.
@@ -57,7 +59,7 @@ impl Fault {
             Fault::NotAForm => 13,
             Fault::BodyTooLarge => 14,
             Fault::NotAllowed(_) => 15,
-            Fault::Malformed => 16,
+            Fault::Malformed | Fault::PlainHttp => 16,
             Fault::TooSlow => 17,
             Fault::NoUsableAnswer => 20,
             Fault::Unavailable { .. } => 21,
@@ -75,7 +77,8 @@ impl Fault {
             | Fault::AmountMissing
             | Fault::AmountNotInteger
             | Fault::Repeated(_)
-            | Fault::Malformed => 400,
+            | Fault::Malformed
+            | Fault::PlainHttp => 400,
             Fault::UnknownOperation => 404,
             Fault::MethodNotPost => 405,
             Fault::TooManyRequests { .. } => 429,
@@ -148,6 +151,7 @@ impl Fault {
                 "!"
             }
             Fault::Malformed => "Malformed request!",
+            Fault::PlainHttp => "Malformed request! This port speaks TLS: use https instead of http.",
             Fault::TooSlow => "Request took too long!",
             Fault::NoUsableAnswer => "The service gave no usable answer. Try again later.",
             Fault::Unavailable { .. } => "The service is not available. Try again later.",

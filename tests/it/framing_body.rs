@@ -41,6 +41,7 @@ async fn a_chunked_body_is_read_in_all_its_forms(kind: Kind) {
         "9\r\nmemberID=\r\nB\r\n7&amount=10\r\n0\r\n\r\n",
         "9\r\nmemberID=\r\nb\r\n7&amount=10\r\n0\r\n\r\n",
         "14;name=value\r\nmemberID=7&amount=10\r\n0;last\r\n\r\n",
+        "14 ;name\r\nmemberID=7&amount=10\r\n0\r\n\r\n",
         "14;a=\"quoted; value\"\r\nmemberID=7&amount=10\r\n0\r\n\r\n",
         "14\r\nmemberID=7&amount=10\r\n0\r\nX-Trailer: a\r\nAuthorization: other\r\nContent-Length: 5\r\n\r\n",
     ]
@@ -74,12 +75,16 @@ async fn a_malformed_chunk_is_refused_and_performs_nothing(kind: Kind) {
         "+14\r\nmemberID=7&amount=10\r\n0\r\n\r\n",
         "0x14\r\nmemberID=7&amount=10\r\n0\r\n\r\n",
         " 14\r\nmemberID=7&amount=10\r\n0\r\n\r\n",
+        "14 \r\nmemberID=7&amount=10\r\n0\r\n\r\n",
+        "14\t\r\nmemberID=7&amount=10\r\n0\r\n\r\n",
+        "14\r\nmemberID=7&amount=10\r\n0 \r\n\r\n",
         "14\nmemberID=7&amount=10\n0\n\n",
         "14;a\nb\r\nmemberID=7&amount=10\r\n0\r\n\r\n",
         "14\r\nmemberID=7&amount=10XX0\r\n\r\n",
         "14\r\nmemberID=7&amount=10000\r\n\r\n",
         "13\r\nmemberID=7&amount=10\r\n0\r\n\r\n",
         "14\r\nmemberID=7&amount=10\r\nzz\r\n\r\n",
+        "14\r\nmemberID=7&amount=10\r\n0\r\n:path: /getPoints\r\n\r\n",
     ] {
         for mut connection in connections(&gate).await {
             connection.send(set_in_chunks(&gate, chunks)).await;

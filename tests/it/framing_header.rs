@@ -254,3 +254,30 @@ async fn what_is_not_http_at_all_is_turned_away() {
     }
     gate.get_points("bot", "7").await.is("3");
 }
+
+#[tokio::test]
+async fn what_cannot_begin_a_request_is_16_at_once() {
+    // Whoever waited for more would answer 17, and in a minute.
+    let gate = TestGateway::builder().key("bot").points("7", 3).set("server.header_timeout", r#""60s""#).start().await;
+    let hello = [&[0x16, 0x03, 0x01, 0x02, 0x00, 0x01, 0x00, 0x01, 0xfc, 0x03, 0x03][..], &[7; 500]].concat();
+    for bytes in [
+        &hello[..],
+        &hello[..1],
+        b"\x00",
+        b"\xff\xfe\x00junk",
+        b"SSH-2.0-OpenSSH_9.6\r\n",
+        b"EHLO mail.example\r\n",
+        b"GET / HTTQ",
+        b"GET /\x01",
+        b"{\"memberID\":7}",
+        b" POST / HTTP/1.1\r\n",
+        b"POST / HTTP/1.1\r\nX Y",
+    ] {
+        for (nth, mut connection) in connections(&gate).await {
+            connection.send(bytes).await;
+            let answer = connection.answer_or_close().await.unwrap_or_else(|| panic!("{nth}: no answer to {bytes:?}"));
+            assert!(answer.is_refused(400, MALFORMED).closes(), "{nth}, {bytes:?}: {answer:#?}");
+            connection.is_closed().await;
+        }
+    }
+}

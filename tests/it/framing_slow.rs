@@ -69,6 +69,16 @@ async fn a_header_that_drips_or_stops_is_17_at_its_deadline() {
 }
 
 #[tokio::test]
+async fn a_first_byte_that_nothing_follows_is_17_at_the_headers_deadline() {
+    for gate in gates("header_timeout").await {
+        let began = Instant::now();
+        let mut connection = gate.connect().await;
+        connection.send("P").await;
+        is_shown_out(&mut connection, began, "a first byte").await;
+    }
+}
+
+#[tokio::test]
 async fn a_header_behind_another_request_has_its_own_deadline() {
     for gate in gates("header_timeout").await {
         let mut connection = gate.connect().await;

@@ -213,6 +213,44 @@ async fn trailers_are_read_past_and_malformed_ones_perform_nothing() {
 }
 
 #[tokio::test]
+async fn pseudo_fields_in_trailers_are_malformed_and_perform_nothing() {
+    let gate = gate().start().await;
+    // A field that enters the table (RFC 7541, 6.2.1), where the newest entry is the 62nd.
+    let entered = |name: &str, value: &str| [&[0x40], &block(&[(name, value)])[1..]].concat();
+    let own = fields(gate.secret("bot"), &[]);
+    let header = [block(&own[..2]), entered(own[2].0, own[2].1), block(&own[3..]), entered("x-known", "y")].concat();
+    let cases = [
+        ("a path", block(&[(":path", "/getPoints")]), false),
+        ("a method by its index", vec![0x82], false),
+        ("a status before a field", block(&[(":status", "200"), ("x", "y")]), false),
+        ("all of a request's", block(&own), false),
+        ("an authority by its entry", vec![0xbf], false),
+        ("a field by its entry", vec![0xbe], true),
+        ("fields", block(&[("x", "y"), ("x", "y"), ("z", "")]), true),
+        ("nothing", vec![], true),
+    ];
+    for (what, trailers, is_good) in cases {
+        for stream in [1, 3] {
+            let what = format!("{what}, stream {stream}");
+            let mut frames = before(&gate, stream).await;
+            frames.send(frame(HEADERS, END_HEADERS, stream, &header)).await;
+            frames.send(frame(DATA, 0, stream, BODY)).await;
+            let (first, rest) = trailers.split_at(trailers.len() / 2);
+            frames.send(frame(HEADERS, END_STREAM, stream, first)).await;
+            frames.send(frame(CONTINUATION, END_HEADERS, stream, rest)).await;
+            let outcome = frames.outcome(stream).await;
+            if is_good {
+                assert_eq!(outcome.unwrap(), "Successfully set 'Ada' points to '666'", "{what}");
+                gate.set_points("bot", "7", 3).await;
+            } else {
+                assert_eq!(outcome, Err(PROTOCOL_ERROR), "{what}");
+            }
+            goes_on(&gate, &mut frames, stream + 2, &what).await;
+        }
+    }
+}
+
+#[tokio::test]
 async fn what_is_answered_early_stops_its_body_and_gives_the_window_back() {
     let gate = gate().start().await;
     let mut frames = gate.frames().await;

@@ -91,16 +91,32 @@ async fn an_outdated_tls_is_refused() {
 }
 
 #[tokio::test]
-async fn plain_http_on_a_tls_port_is_not_answered_and_harms_nobody() {
-    let gate = gate().start().await;
+async fn plain_http_on_a_tls_port_is_told_to_speak_tls_and_performs_nothing() {
+    let gate = gate().set("log.access", r#""access.log""#).start().await;
     let mut kept = gate.connect().await;
-    for bytes in [gate.request("setPoints", "bot", "memberID=7&amount=9").bytes(), b"\x00\xff junk\r\n\r\n".to_vec()] {
+    let whole = gate.request("setPoints", "bot", "memberID=7&amount=9").bytes();
+    let long = gate.request("setPoints", "bot", "memberID=7&amount=9").header("X", &"x".repeat(50_000)).bytes();
+    for bytes in [&whole[..], &whole[..1], b"GET /healthz HTTP/1.0\r\n\r\n", &long] {
+        let mut plain = Connection::to(gate.address()).await;
+        let _ = plain.try_send(bytes).await; // it need not be read to its end
+        let answer = plain.answer().await;
+        assert!(answer.is_refused(400, PLAIN_HTTP).closes(), "{answer:#?}");
+        plain.is_closed().await;
+    }
+    gate.has_logged("access.log", "who spoke plain HTTP", |line| line.contains(" - 400 16 key=-")).await;
+    kept.ask(&gate.request("getPoints", "bot", "memberID=7")).await.is("3");
+}
+
+#[tokio::test]
+async fn what_is_neither_tls_nor_http_is_not_answered_as_http() {
+    let gate = gate().start().await;
+    for bytes in [&b"\x00\xff junk\r\n\r\n"[..], b"\r\n\r\n", b"\x80\x2e\x01\x00\x02"] {
         let mut stream = TcpStream::connect(gate.address()).await.unwrap();
-        stream.write_all(&bytes).await.unwrap();
+        stream.write_all(bytes).await.unwrap();
         let answer = rest(&mut stream).await;
         assert!(!answer.starts_with(b"HTTP"), "{}", String::from_utf8_lossy(&answer));
     }
-    kept.ask(&gate.request("getPoints", "bot", "memberID=7")).await.is("3");
+    gate.get_points("bot", "7").await.is("3");
 }
 
 #[tokio::test]

@@ -49,9 +49,15 @@ fn model(text: &[u8]) -> Option<(Vec<u8>, usize, usize)> {
     let (mut data, mut at) = (Vec::new(), 0);
     loop {
         let (line, next) = line_at(at)?;
-        let size = line.split(|b| *b == b';').next()?;
-        let blanks = size.iter().rev().take_while(|b| matches!(b, b' ' | b'\t')).count();
-        let digits = std::str::from_utf8(&size[..size.len() - blanks]).ok()?;
+        // Only in front of an extension may blanks follow the size.
+        let size = match line.iter().position(|b| *b == b';') {
+            Some(end) => {
+                let blanks = line[..end].iter().rev().take_while(|b| matches!(b, b' ' | b'\t')).count();
+                &line[..end - blanks]
+            }
+            None => line,
+        };
+        let digits = std::str::from_utf8(size).ok()?;
         if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_hexdigit()) {
             return None;
         }

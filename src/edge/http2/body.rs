@@ -1,24 +1,28 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use h2::RecvStream;
 use h2::server::SendResponse;
+use h2::{Reason, RecvStream};
 use http::{Response, StatusCode};
 use tokio::time::{Instant, timeout_at};
 
+use super::frames::Watched;
 use crate::gateway::Body;
 use crate::wire::Fault;
 
 /// A request's body on an HTTP/2 stream.
 pub(super) struct Incoming<'s> {
     pub(super) stream: RecvStream,
-    /// For the 100.
+    pub(super) watched: Watched,
+    /// For the 100, and to reset the stream.
     pub(super) respond: &'s mut SendResponse<Bytes>,
     /// Where the body is put together.
     pub(super) whole: Vec<u8>,
     pub(super) expect_continue: bool,
     pub(super) max_body: usize,
     pub(super) timeout: Duration,
+    /// The request is malformed in RFC 9113's sense: its stream was reset.
+    pub(super) malformed: bool,
 }
 
 impl Body for Incoming<'_> {
@@ -53,7 +57,14 @@ impl Incoming<'_> {
             self.stream.flow_control().release_capacity(data.len()).map_err(|_| Fault::Malformed)?;
         }
         // Trailers are read past; a stream that was reset says so here.
-        self.stream.trailers().await.map_err(|_| Fault::Malformed)?;
+        let trailers = self.stream.trailers().await.map_err(|_| Fault::Malformed)?;
+        let fields = trailers.map(|trailers| trailers.len());
+        if fields.is_some() && self.watched.trailer_fields(self.stream.stream_id().as_u32()) != fields {
+            // The crate dropped some: pseudo-fields, which trailers must not have (RFC 9113, 8.1).
+            self.malformed = true;
+            self.respond.send_reset(Reason::PROTOCOL_ERROR);
+            return Err(Fault::Malformed);
+        }
         Ok(())
     }
 }

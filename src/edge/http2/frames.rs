@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
+use super::trailers::Trailers;
 use crate::config::Server;
 use crate::edge::line::LEAST_TAKEN;
 use crate::edge::pipe::Pipe;
@@ -38,6 +39,9 @@ const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
 const END_HEADERS: u8 = 4;
+
+/// The highest id of a stream; the bit above it is reserved (RFC 9113, 4.1).
+const MAX_STREAM: u32 = u32::MAX >> 1;
 
 /// A connection's bytes on their way to and from the `h2` crate, watched for what the crate leaves
 /// to its user: floods of frames that ask for nothing (PING, SETTINGS, resets, empty DATA, streams
@@ -89,6 +93,11 @@ impl Watched {
         });
         let write = inner.stalled.map(|since| (since + server.write_timeout, Overdue::Write));
         frame.into_iter().chain(write).min_by_key(|(at, _)| *at)
+    }
+
+    /// How many fields the trailers of this stream had, pseudo-fields among them; told once.
+    pub(super) fn trailer_fields(&self, stream: u32) -> Option<usize> {
+        self.0.lock().frames.trailers.count(stream)
     }
 
     /// A request's header has begun and not ended.
@@ -164,6 +173,7 @@ struct Frames {
     is_header: bool,
     /// A header block began whose last frame has not come.
     in_block: bool,
+    trailers: Trailers,
     /// Since when a frame or header block is unfinished.
     open_since: Option<Instant>,
     allowed: u32,
@@ -183,6 +193,7 @@ impl Frames {
             is_data: false,
             is_header: false,
             in_block: false,
+            trailers: Trailers::default(),
             open_since: None,
             allowed: FRAMES_AT_FIRST,
             allowed_at: now,
@@ -207,6 +218,9 @@ impl Frames {
             } else if self.payload_left > 0 {
                 let used = bytes.len().min(self.payload_left);
                 self.payload_left -= used;
+                if self.is_header {
+                    self.trailers.take(&bytes[..used]);
+                }
                 used
             } else {
                 let used = bytes.len().min(FRAME_HEADER - self.header_read);
@@ -219,6 +233,9 @@ impl Frames {
             };
             bytes = &bytes[used..];
             if self.is_between() {
+                if self.is_header {
+                    self.trailers.end();
+                }
                 self.open_since = None;
                 (self.is_data, self.is_header) = (false, false); // what comes next is not known yet
             }
@@ -233,13 +250,18 @@ impl Frames {
     }
 
     fn begin(&mut self) {
-        let [a, b, c, kind, flags, ..] = self.header;
+        let [a, b, c, kind, flags, stream @ ..] = self.header;
         self.header_read = 0;
         self.payload_left = u32::from_be_bytes([0, a, b, c]) as usize;
         self.is_data = kind == DATA;
         self.is_header = matches!(kind, HEADERS | CONTINUATION);
         if self.is_header {
             self.in_block = flags & END_HEADERS == 0;
+        }
+        match kind {
+            HEADERS => self.trailers.headers(u32::from_be_bytes(stream) & MAX_STREAM, flags, self.payload_left),
+            CONTINUATION => self.trailers.continuation(self.payload_left),
+            _ => {}
         }
         self.charge();
     }

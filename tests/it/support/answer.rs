@@ -19,6 +19,7 @@ pub const NO_KEY: &str = "01 | No api key provided! Create it using: /apikey cre
 pub const INCORRECT_KEY: &str = "02 | Incorrect API key!";
 pub const TOO_LARGE: &str = "14 | Body is too large!";
 pub const MALFORMED: &str = "16 | Malformed request!";
+pub const PLAIN_HTTP: &str = "16 | Malformed request! This port speaks TLS: use https instead of http.";
 pub const TOO_SLOW: &str = "17 | Request took too long!";
 pub const NO_ANSWER: &str = "20 | The service gave no usable answer. Try again later.";
 

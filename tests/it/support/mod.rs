@@ -19,7 +19,7 @@ mod slow;
 mod tls;
 mod world;
 
-pub use answer::{Answer, INCORRECT_KEY, MALFORMED, NO_ANSWER, NO_KEY, TOO_LARGE, TOO_SLOW};
+pub use answer::{Answer, INCORRECT_KEY, MALFORMED, NO_ANSWER, NO_KEY, PLAIN_HTTP, TOO_LARGE, TOO_SLOW};
 pub use authority::Authority;
 pub use builder::{Builder, GUILD, Kind};
 pub use busy::BusyWriter;

@@ -1,0 +1,246 @@
+//! Counts the fields of trailers. The `h2` crate drops pseudo-fields in trailers without a word,
+//! although they make a request malformed (RFC 9113, 8.1). It hands on every other field, so a
+//! block with more fields than were handed on had some.
+
+use std::collections::VecDeque;
+
+/// Trailers that are counted and not read yet. A request that reads its body reads its trailers at
+/// once; those of the others are forgotten, the oldest first.
+const MAX_UNREAD: usize = 128;
+
+const PADDED: u8 = 8;
+const PRIORITY: u8 = 0x20;
+
+/// Bytes of a HEADERS frame's priority (RFC 9113, 6.2).
+const PRIORITY_LENGTH: usize = 5;
+
+/// The trailers of a connection's streams, by their header blocks.
+#[derive(Debug, Default)]
+pub(super) struct Trailers {
+    /// The highest stream that a HEADERS frame was for: another one for it, or for one below, is trailers.
+    last_stream: u32,
+    open: Option<Block>,
+    ended: VecDeque<(u32, usize)>,
+}
+
+/// A block of trailers that has not ended.
+#[derive(Debug)]
+struct Block {
+    stream: u32,
+    fields: FieldCount,
+    /// Of the frame at hand: whether its first byte tells how long its padding is, the bytes after
+    /// that in front of the block's part, and those of the part.
+    padded: bool,
+    skip: usize,
+    left: usize,
+}
+
+impl Trailers {
+    /// A HEADERS frame begins.
+    pub(super) fn headers(&mut self, stream: u32, flags: u8, payload: usize) {
+        if stream > self.last_stream {
+            self.last_stream = stream;
+            self.open = None;
+            return;
+        }
+        let padded = flags & PADDED != 0;
+        let skip = if flags & PRIORITY == 0 { 0 } else { PRIORITY_LENGTH };
+        let left = payload.saturating_sub(skip + usize::from(padded));
+        self.open = Some(Block { stream, fields: FieldCount::default(), padded, skip, left });
+    }
+
+    /// A CONTINUATION frame begins.
+    pub(super) fn continuation(&mut self, payload: usize) {
+        if let Some(block) = &mut self.open {
+            (block.padded, block.skip, block.left) = (false, 0, payload);
+        }
+    }
+
+    /// The next bytes of the payload of such a frame.
+    pub(super) fn take(&mut self, bytes: &[u8]) {
+        if let Some(block) = &mut self.open {
+            block.take(bytes);
+        }
+    }
+
+    /// No header block is open any more.
+    pub(super) fn end(&mut self) {
+        let Some(block) = self.open.take() else { return };
+        if self.ended.len() == MAX_UNREAD {
+            self.ended.pop_front();
+        }
+        self.ended.push_back((block.stream, block.fields.count));
+    }
+
+    /// How many fields the trailers of this stream had; told once.
+    pub(super) fn count(&mut self, stream: u32) -> Option<usize> {
+        let at = self.ended.iter().position(|(of, _)| *of == stream)?;
+        self.ended.remove(at).map(|(_, count)| count)
+    }
+}
+
+impl Block {
+    fn take(&mut self, mut bytes: &[u8]) {
+        if self.padded
+            && let [length, rest @ ..] = bytes
+        {
+            self.padded = false;
+            self.left = self.left.saturating_sub(usize::from(*length));
+            bytes = rest;
+        }
+        let skipped = self.skip.min(bytes.len());
+        self.skip -= skipped;
+        let part = &bytes[skipped..];
+        let part = &part[..part.len().min(self.left)];
+        self.left -= part.len();
+        self.fields.take(part);
+    }
+}
+
+/// Counts the fields of a header block (RFC 7541, 6), however its bytes come. None is decoded: where
+/// each one ends does not depend on what was sent before.
+#[derive(Debug, Default)]
+struct FieldCount {
+    count: usize,
+    at: At,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+enum At {
+    /// At the first byte of a field, or of a change of the table's size.
+    #[default]
+    Start,
+    /// Within the number of an index or a size, which so many strings follow.
+    Index { strings: u8 },
+    /// At the first byte of a string, the first of so many.
+    Length { strings: u8 },
+    /// Within the length of a string, which is this so far.
+    LengthMore { strings: u8, length: usize, shift: u32 },
+    /// Within a string.
+    Text { strings: u8, left: usize },
+}
+
+impl FieldCount {
+    fn take(&mut self, mut bytes: &[u8]) {
+        while let [byte, rest @ ..] = bytes {
+            bytes = rest;
+            self.at = match self.at {
+                At::Start => self.start(*byte),
+                At::Index { strings } if byte & 0x80 != 0 => At::Index { strings },
+                At::Index { strings } => before(strings),
+                At::Length { strings } if byte & 0x7f == 0x7f => At::LengthMore { strings, length: 0x7f, shift: 0 },
+                At::Length { strings } => within(strings, usize::from(byte & 0x7f)),
+                At::LengthMore { strings, length, shift } => {
+                    // The crate takes no number that long and ends the connection.
+                    let more = usize::from(byte & 0x7f).checked_shl(shift).unwrap_or(0);
+                    let length = length.saturating_add(more);
+                    if byte & 0x80 == 0 {
+                        within(strings, length)
+                    } else {
+                        At::LengthMore { strings, length, shift: shift.saturating_add(7) }
+                    }
+                }
+                At::Text { strings, left } => {
+                    let skipped = (left - 1).min(rest.len());
+                    bytes = &rest[skipped..];
+                    within(strings, left - 1 - skipped)
+                }
+            };
+        }
+    }
+
+    fn start(&mut self, byte: u8) -> At {
+        let (is_field, prefix, named) = match byte {
+            0x80.. => (true, 0x7f, false), // the whole field by its index
+            0x40.. => (true, 0x3f, true),
+            0x20.. => (false, 0x1f, false), // the table's size
+            _ => (true, 0x0f, true),
+        };
+        self.count += usize::from(is_field);
+        let strings = match byte & prefix {
+            _ if !named => 0,
+            0 => 2, // its name is no index
+            _ => 1,
+        };
+        if byte & prefix == prefix { At::Index { strings } } else { before(strings) }
+    }
+}
+
+/// In front of so many strings.
+fn before(strings: u8) -> At {
+    if strings == 0 { At::Start } else { At::Length { strings } }
+}
+
+/// Within the first of so many strings, of which this much is left.
+fn within(strings: u8, left: usize) -> At {
+    if left == 0 { before(strings - 1) } else { At::Text { strings, left } }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The blocks of RFC 7541, C.2 to C.4, and what they hold.
+    const BLOCKS: [(&[u8], usize); 7] = [
+        (b"\x40\x0acustom-key\x0dcustom-header", 1),
+        (b"\x04\x0c/sample/path", 1),
+        (b"\x10\x08password\x06secret", 1),
+        (b"\x82", 1),
+        (b"\x82\x86\x84\x41\x0fwww.example.com", 4),
+        (b"\x82\x86\x84\xbe\x58\x08no-cache", 5),
+        (b"\x82\x87\x85\xbf\x40\x88\x25\xa8\x49\xe9\x5b\xa9\x7d\x7f\x89\x25\xa8\x49\xe9\x5b\xb8\xe8\xb4\xbf", 5),
+    ];
+
+    /// Counts a block that comes in pieces, as the trailers of stream 1.
+    fn count(block: &[u8], piece: usize) -> Option<usize> {
+        let mut trailers = Trailers::default();
+        trailers.headers(1, 0, 3); // the request's own header
+        trailers.headers(1, 0, block.len());
+        block.chunks(piece).for_each(|bytes| trailers.take(bytes));
+        trailers.end();
+        trailers.count(1)
+    }
+
+    #[test]
+    fn fields_are_counted_however_their_bytes_come() {
+        for (block, fields) in BLOCKS {
+            for piece in 1..=block.len() {
+                assert_eq!(count(block, piece), Some(fields), "{block:?} in pieces of {piece}");
+            }
+        }
+    }
+
+    #[test]
+    fn long_numbers_and_changes_of_the_table_are_no_fields() {
+        let long = [&b"\x00\x01x\x7f\xe1\x07"[..], &vec![b'y'; 0x7f + 0x61 + (7 << 7)], b"\x82"].concat();
+        assert_eq!(count(&long, 7), Some(2));
+        assert_eq!(count(b"\x3f\xe1\x1f\xff\x80\x01\x20\x7f\x01\x00", 1), Some(2));
+        assert_eq!(count(b"", 1), Some(0));
+    }
+
+    #[test]
+    fn padding_and_priority_are_no_part_of_the_block() {
+        let mut trailers = Trailers::default();
+        trailers.headers(1, 0, 1);
+        trailers.headers(1, PADDED | PRIORITY, 1 + 5 + 2 + 3);
+        for byte in [3, 0x82, 0x82, 0x82, 0x82, 0x82, 0x82, 0x86, 0x84, 0x84, 0x84] {
+            trailers.take(&[byte]);
+        }
+        trailers.continuation(1);
+        trailers.take(b"\x84");
+        trailers.end();
+        assert_eq!((trailers.count(1), trailers.count(1)), (Some(3), None));
+    }
+
+    #[test]
+    fn trailers_that_nobody_reads_are_forgotten() {
+        let mut trailers = Trailers::default();
+        trailers.headers(1000, 0, 1);
+        for stream in 1..=1000 {
+            trailers.headers(stream, 0, 1);
+            trailers.end();
+        }
+        assert_eq!((trailers.count(1), trailers.count(1000)), (None, Some(0)));
+        assert_eq!(trailers.ended.len(), MAX_UNREAD - 1);
+    }
+}
