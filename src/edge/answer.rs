@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 
+use super::output::Output;
 use crate::config::Config;
 use crate::gateway::{CacheUse, Reply};
 use crate::wire::Fault;
@@ -71,18 +72,24 @@ impl Fields for Map {
 }
 
 /// Appends a whole answer to `out` (contract section 1, "Headers on answers").
-pub(super) fn write(config: &Config, reply: &Reply, shape: Shape, out: &mut Vec<u8>) {
-    let refusal;
-    let body = match &reply.answer {
-        Ok(text) => &**text,
-        Err(fault) => {
-            refusal = fault.line(&config.answers.wording);
-            &refusal
+pub(super) fn write(config: &Config, reply: &Reply, shape: Shape, out: &mut Output) {
+    let status = status(config, reply);
+    match &reply.answer {
+        Ok(text) => {
+            start(out.bytes(), status, text.len(), shape);
+            fields(config, reply, out.bytes());
+            end(out.bytes(), "", shape);
+            if !shape.head_only {
+                out.text(text);
+            }
         }
-    };
-    start(out, status(config, reply), body.len(), shape);
-    fields(config, reply, out);
-    end(out, body, shape);
+        Err(fault) => {
+            let line = fault.line(&config.answers.wording);
+            start(out.bytes(), status, line.len(), shape);
+            fields(config, reply, out.bytes());
+            end(out.bytes(), &line, shape);
+        }
+    }
 }
 
 /// An answer as HTTP/2 has it.

@@ -6,6 +6,7 @@ use tokio::time::Instant;
 use super::chunked::{Chunked, Progress};
 use super::head::Framing;
 use super::line::{Got, Line};
+use super::output::Output;
 use crate::gateway::Body;
 use crate::wire::Fault;
 
@@ -16,7 +17,7 @@ const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 pub(super) struct Incoming<'c> {
     pub(super) line: &'c mut Line,
     /// Answers to earlier requests that are not sent yet; sent before this body is waited for.
-    pub(super) out: &'c mut Vec<u8>,
+    pub(super) out: &'c mut Output,
     /// What came behind the header.
     pub(super) buffered: &'c [u8],
     /// Where a body is put together that did not come with its header.
@@ -124,7 +125,7 @@ impl Incoming<'_> {
     /// only after the key was accepted), and sets the body's deadline.
     async fn before_waiting(&mut self) -> Result<Instant, Fault> {
         if self.expect_continue && self.buffered.is_empty() {
-            self.out.extend_from_slice(CONTINUE);
+            self.out.bytes().extend_from_slice(CONTINUE);
         }
         if self.send_due().await.is_err() {
             self.fate = Fate::Gone;

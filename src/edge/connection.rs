@@ -10,6 +10,7 @@ use super::arrival::Arrival;
 use super::body::{Fate, Incoming};
 use super::head::{Framing, Parsed, RequestHead, parse};
 use super::line::{DRAIN_TIME, Got, Line, MAX_DRAIN};
+use super::output::Output;
 use super::pipe::Pipe;
 use super::proxies;
 use crate::config::Config;
@@ -45,7 +46,7 @@ pub(super) struct Connection<'e> {
     /// Empty lines read past since the last request.
     empty_lines: usize,
     /// Answers not sent yet, and what the access log is to be told once they are.
-    out: Vec<u8>,
+    out: Output,
     outcomes: Vec<Outcome>,
     spill: Vec<u8>,
     /// Answers made, and bytes of them sent, in this turn.
@@ -89,7 +90,7 @@ impl<'e> Connection<'e> {
             buffer: Vec::with_capacity(READ_BUFFER),
             start: 0,
             empty_lines: 0,
-            out: Vec::new(),
+            out: Output::default(),
             outcomes: Vec::new(),
             spill: Vec::new(),
             turn: 0,
@@ -204,7 +205,7 @@ impl Connection<'_> {
         if config.server.is_health(head.method, head.path) {
             let whole = head.framing == Some(Framing::Length(0));
             let keep = whole && head.keep_alive && !self.is_last(!rest.is_empty());
-            answer::write_health(self.edge.draining.ends_service(), shape(keep, head, head_only), &mut self.out);
+            answer::write_health(self.edge.draining.ends_service(), shape(keep, head, head_only), self.out.bytes());
             return if keep { Next::Request { skip: head.length } } else { Next::Close };
         }
         let Some(framing) = head.framing else {
@@ -277,8 +278,8 @@ impl Connection<'_> {
 
     /// Sends the answers gathered. Whether the peer took them.
     async fn send(&mut self) -> bool {
-        let sent = self.out.is_empty() || self.line.write(&self.out).await.is_ok();
         self.turn_bytes += self.out.len();
+        let sent = self.out.is_empty() || self.line.write(&mut self.out).await.is_ok();
         self.out.clear();
         if let Some(access) = &self.edge.access {
             self.outcomes.drain(..).for_each(|outcome| access.record(outcome));

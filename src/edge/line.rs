@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, Sleep};
 
+use super::output::Output;
 use super::pipe::Pipe;
 
 /// After an early answer: the most that is read and thrown away, so that the answer arrives
@@ -62,20 +63,29 @@ impl Line {
     }
 
     /// Writes and flushes everything, in one write where the peer takes it.
-    pub(super) async fn write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
-        while let Some((most, rest)) = bytes.split_at_checked(LEAST_TAKEN)
-            && !rest.is_empty()
-        {
-            self.write_part(most).await?;
-            bytes = rest;
+    pub(super) async fn write(&mut self, output: &mut Output) -> io::Result<()> {
+        while !output.is_empty() {
+            self.write_part(output).await?;
         }
-        self.write_part(bytes).await
+        Ok(())
     }
 
-    async fn write_part(&mut self, bytes: &[u8]) -> io::Result<()> {
+    /// Writes and flushes at most [`LEAST_TAKEN`] bytes.
+    async fn write_part(&mut self, output: &mut Output) -> io::Result<()> {
         let Line { pipe, timer, write_timeout } = self;
         let write = async {
-            pipe.write_all(bytes).await?;
+            let mut left = LEAST_TAKEN;
+            while left > 0 && !output.is_empty() {
+                let taken = match output.only_piece(left) {
+                    Some(piece) => pipe.write(piece).await?,
+                    None => pipe.write_vectored(&output.pieces(left)).await?,
+                };
+                if taken == 0 {
+                    return Err(io::ErrorKind::WriteZero.into());
+                }
+                output.advance(taken);
+                left -= taken;
+            }
             pipe.flush().await
         };
         // The deadline counts from when the write first has to wait, which is when it is polled.

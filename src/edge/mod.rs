@@ -16,6 +16,7 @@ mod head;
 mod host;
 mod http2;
 mod line;
+mod output;
 mod pipe;
 mod proxies;
 mod server;

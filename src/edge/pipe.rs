@@ -1,4 +1,4 @@
-use std::io;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -36,6 +36,24 @@ impl AsyncWrite for Pipe {
         match self.get_mut() {
             Pipe::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
             Pipe::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Pipe::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, pieces),
+            Pipe::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, pieces),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Pipe::Plain(stream) => stream.is_write_vectored(),
+            Pipe::Tls(stream) => stream.is_write_vectored(),
         }
     }
 

@@ -209,3 +209,50 @@ async fn guarantee_8_answers_that_are_not_read_wait_in_the_kernel_up_to_a_bound(
     let waiting = waits();
     assert!(waiting < 256 * 1024, "{waiting} bytes");
 }
+
+/// Callers that ask for one long answer twice and read nothing of it at first, and then all of it.
+const READERS: usize = 200;
+
+/// What the process may hold beside the answer for each of them: headers, and TLS its next records.
+const KIB_A_READER: u64 = 100;
+
+#[tokio::test]
+async fn guarantee_8_a_long_answer_is_in_memory_once_however_many_slow_callers_read_it() {
+    for tls in [false, true] {
+        let long = (1..=128).fold(gate(), |gate, id| gate.review("7", id, "Bo", 5, &"x".repeat(8000)));
+        let long = long.set("server.write_timeout", r#""120s""#);
+        let gate = if tls { long.tls() } else { long }.start().await;
+        let whole = gate.get_reviews("bot", "7").await.body;
+        assert!(whole.len() > 1_000_000, "{} bytes", whole.len());
+        let get_points = gate.request("getPoints", "bot", "memberID=7").bytes();
+        let get_reviews = gate.request("getReviews", "bot", "memberID=7").bytes();
+        let mut readers = Vec::new();
+        for _ in 0..READERS {
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.set_recv_buffer_size(16 * 1024).unwrap(); // or much of it would wait on this side
+            let stream = socket.connect(gate.address()).await.unwrap();
+            let mut reader = match tls {
+                true => Connection::over(gate.tls_client(&["http/1.1"]).shake_hands(stream).await.unwrap()),
+                false => Connection::over(stream),
+            };
+            reader.send(&get_points).await;
+            reader.answer().await.is("3");
+            readers.push(reader);
+        }
+        let before = gate.resident_kib();
+        for reader in &mut readers {
+            reader.send([&get_reviews[..], &get_points, &get_reviews].concat()).await;
+        }
+        for reader in &mut readers {
+            reader.has_begun().await;
+        }
+        let grown = gate.resident_kib().saturating_sub(before);
+        let most = READERS as u64 * KIB_A_READER;
+        assert!(grown < most, "TLS: {tls}; {READERS} readers of {} bytes took {grown} KiB", whole.len());
+        for reader in &mut readers {
+            assert!(reader.answer().await.body == whole, "another text");
+            reader.answer().await.is("3");
+            assert!(reader.answer().await.body == whole, "another text");
+        }
+    }
+}

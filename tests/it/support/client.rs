@@ -194,6 +194,13 @@ impl Connection {
         async move { self.read(true).await.unwrap_or_else(|b| panic!("{caller}: no answer: {b:?}")) }
     }
 
+    /// Waits until the first bytes of an answer have come, and reads no more than those.
+    pub async fn has_begun(&mut self) {
+        let mut first = [0; 8];
+        timeout(PATIENCE, self.stream.read_exact(&mut first)).await.expect("no answer began").unwrap();
+        self.unread.extend(first);
+    }
+
     /// An answer to HEAD: a header that no body follows.
     pub async fn answer_to_head(&mut self) -> Answer {
         self.read(false).await.unwrap_or_else(|b| panic!("no answer: {b:?}"))
