@@ -1,150 +1,354 @@
-use std::path::PathBuf;
+//! Reloading while serving. `gateway.toml`, the key file and the TLS pair are each taken up whole or not at all, each
+//! by itself, so that a fault in one holds up no other (contract section 3, the last paragraph).
+
+use std::collections::HashSet;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
 
 use super::serve::listed_keys;
-use crate::config::{self, Config, Keys, OriginKind};
+use super::watch::{LOOK, Watch};
+use crate::config::{self, Config, Keys, LoadError, Notice, OriginKind, Reloaded};
 use crate::edge::{Certificate, Tls};
 use crate::gateway::{Gateway, KeySource};
 use crate::origin::{self, HttpOrigin, Origin};
 use crate::store::AnyStore;
 
-/// The files beside the configuration that it is made of: the key file, and those of TLS.
-pub(super) fn files_of(config: &Config) -> Vec<PathBuf> {
-    let keys = match &config.keys {
-        Keys::File(path) => Some(path.clone()),
-        Keys::Store | Keys::Origin { .. } => None,
-    };
-    let tls: Vec<PathBuf> = match &config.origin.kind {
+/// How long a key file that changed together with gateway.toml waits for it: the tiers that its keys name may be new
+/// there. Names of upstreams that cannot be resolved take gateway.toml seconds, for which no revoked key waits.
+const HEAD_START: Duration = Duration::from_millis(200);
+
+/// What is reloaded by itself.
+#[derive(Clone, Copy, Debug)]
+enum Part {
+    /// `gateway.toml`, and the files of TLS to upstreams.
+    Config,
+    Keys,
+    Certificate,
+}
+
+/// The files whose change or removal asks for a reload.
+#[derive(Debug)]
+pub(super) struct Watches {
+    config: Watch,
+    keys: Watch,
+    certificate: Watch,
+}
+
+impl Watches {
+    /// Over the files of a configuration that is about to be put in force; `config` watches its file already.
+    pub(super) fn new(named: Option<&Path>, mut config: Watch, files: &Config) -> Self {
+        config.set(config_files(named, files));
+        Watches { config, keys: Watch::over(key_file(files)), certificate: Watch::over(certificate_files(files)) }
+    }
+}
+
+/// The file named, or the default one.
+pub(super) fn config_file(named: Option<&Path>) -> PathBuf {
+    named.unwrap_or(Path::new(config::DEFAULT_FILE)).to_owned()
+}
+
+/// `gateway.toml` and what is taken up with it.
+fn config_files(named: Option<&Path>, config: &Config) -> Vec<PathBuf> {
+    let upstreams: Vec<PathBuf> = match &config.origin.kind {
         OriginKind::Http(upstreams) => upstreams.tls.files().cloned().collect(),
         OriginKind::Builtin => Vec::new(),
     };
-    let server = &config.server.tls;
-    let certificate = server.iter().flat_map(|tls| [tls.certificate.clone(), tls.private_key.clone()]);
-    keys.into_iter().chain(tls).chain(certificate).collect()
+    std::iter::once(config_file(named)).chain(upstreams).collect()
 }
 
-/// What is needed to put a new configuration in force while serving.
+fn key_file(config: &Config) -> Option<PathBuf> {
+    match &config.keys {
+        Keys::File(path) => Some(path.clone()),
+        Keys::Store | Keys::Origin { .. } => None,
+    }
+}
+
+fn certificate_files(config: &Config) -> Vec<PathBuf> {
+    config.server.tls.iter().flat_map(|tls| [tls.certificate.clone(), tls.private_key.clone()]).collect()
+}
+
+/// What is needed to put new files in force while serving.
 #[derive(Debug)]
 pub(super) struct Reloader {
     pub(super) gateway: Arc<Gateway>,
     pub(super) store: Option<Arc<AnyStore>>,
     tls: Option<Arc<Tls>>,
     named: Option<PathBuf>,
-    /// What the process was started with: what cannot change while running goes by this.
-    started: Arc<Config>,
     /// There is a file; without one the defaults are in force.
     has_file: AtomicBool,
-    /// The files named last, by a configuration that was taken or not.
-    tried: Mutex<Vec<PathBuf>>,
+    watches: Mutex<Watches>,
+    requests: watch::Sender<()>,
+    /// Held while `gateway.toml` is reloaded.
+    loading: tokio::sync::Mutex<()>,
+    /// Files whose removal was logged.
+    removed: Mutex<HashSet<PathBuf>>,
+    /// The notices of the configuration in force, which were logged.
+    noticed: Mutex<Vec<Notice>>,
 }
 
 impl Reloader {
     /// For a gateway that has just been started, from a file or (`has_file`: no) with the defaults.
     pub(super) fn new(
         gateway: Arc<Gateway>,
-        named: Option<PathBuf>,
-        has_file: bool,
+        (named, has_file, noticed): (Option<PathBuf>, bool, Vec<Notice>),
+        watches: Watches,
         store: Option<Arc<AnyStore>>,
         tls: Option<Arc<Tls>>,
     ) -> Self {
-        let started = gateway.state().config.clone();
-        let tried = Mutex::new(files_of(&started));
-        Reloader { gateway, store, tls, named, started, has_file: AtomicBool::new(has_file), tried }
+        Reloader {
+            gateway,
+            store,
+            tls,
+            named,
+            has_file: AtomicBool::new(has_file),
+            watches: Mutex::new(watches),
+            requests: watch::Sender::new(()),
+            loading: tokio::sync::Mutex::new(()),
+            removed: Mutex::default(),
+            noticed: Mutex::new(noticed),
+        }
     }
 
-    /// The files whose change asks for a reload: the configuration, what it names, and what was named
-    /// by one that was not taken, which may be for want of it.
-    pub(super) fn files(&self) -> Vec<PathBuf> {
-        let config = self.named.clone().unwrap_or_else(|| config::DEFAULT_FILE.into());
-        let mut files = files_of(&self.gateway.state().config);
-        for tried in self.tried.lock().iter() {
-            if !files.contains(tried) {
-                files.push(tried.clone());
+    /// Asks for everything to be read again.
+    pub(super) fn request(&self) {
+        self.requests.send_replace(());
+    }
+
+    /// Reloads what changes, or everything when it is [requested](Reloader::request) from now on, for ever.
+    pub(super) fn run(&self) -> impl Future<Output = ()> {
+        let follow = |part| self.follow(part, self.requests.subscribe());
+        let parts = (follow(Part::Config), follow(Part::Keys), follow(Part::Certificate));
+        async {
+            tokio::join!(parts.0, parts.1, parts.2);
+        }
+    }
+
+    async fn follow(&self, part: Part, mut requests: watch::Receiver<()>) {
+        let mut look = tokio::time::interval(LOOK);
+        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+        loop {
+            // What changes after this is seen by a later look: the files are read afterwards.
+            let requested = tokio::select! {
+                biased;
+                Ok(()) = requests.changed() => {
+                    self.watch(part).take_all();
+                    true
+                }
+                _ = look.tick() => {
+                    if !self.watch(part).has_changed(Instant::now()) {
+                        continue;
+                    }
+                    false
+                }
+            };
+            match part {
+                Part::Config => self.reload_config(requested).await,
+                Part::Keys => self.reload_keys(requested).await,
+                Part::Certificate => self.reload_certificate(requested).await,
+            }
+            self.watch(part).done();
+        }
+    }
+
+    fn watch(&self, part: Part) -> MappedMutexGuard<'_, Watch> {
+        MutexGuard::map(self.watches.lock(), |watches| match part {
+            Part::Config => &mut watches.config,
+            Part::Keys => &mut watches.keys,
+            Part::Certificate => &mut watches.certificate,
+        })
+    }
+
+    /// Whether one of these files is not there. Its removal is logged once, until it is back.
+    fn is_missing(&self, files: &[PathBuf], requested: bool) -> bool {
+        let is_there = |file: &PathBuf| !file.metadata().is_err_and(|e| e.kind() == io::ErrorKind::NotFound);
+        let mut missing = false;
+        let mut removed = self.removed.lock();
+        for file in files {
+            if is_there(file) {
+                removed.remove(file);
+                continue;
+            }
+            missing = true;
+            let file_shown = file.display();
+            if removed.insert(file.clone()) {
+                tracing::error!(file = %file_shown, "a file was removed; what was read from it stays in force until it is back");
+            } else if requested {
+                tracing::info!(file = %file_shown, "not reloaded: the file is still missing");
             }
         }
-        std::iter::once(config).chain(files).collect()
+        missing
     }
 
-    /// Reads the configuration anew: all of it is taken, or none and the reasons are logged.
-    pub(super) async fn reload(&self) {
-        match self.try_reload().await {
-            Ok(()) => tracing::info!("the configuration was read anew and is in force"),
-            Err(reason) => tracing::error!("the configuration was not taken; the one before stays in force\n{reason}"),
+    async fn reload_config(&self, requested: bool) {
+        let _loading = self.loading.lock().await;
+        let file = config_file(self.named.as_deref());
+        if self.has_file.load(Ordering::Relaxed) && self.is_missing(std::slice::from_ref(&file), requested) {
+            return;
+        }
+        let file = file.display();
+        let (changed, after_restart) = match self.try_config().await {
+            Ok(names) => names,
+            Err(reason) => {
+                tracing::error!(%file, "reload rejected; still running the previous configuration\n{reason}");
+                return;
+            }
+        };
+        let changed = if changed.is_empty() { "nothing".to_owned() } else { changed.join(", ") };
+        if after_restart.is_empty() {
+            tracing::info!(%file, changed, "configuration reloaded");
+        } else {
+            let after_restart = after_restart.join(", ");
+            tracing::warn!(
+                %file,
+                changed,
+                after_restart,
+                "configuration reloaded; what `after_restart` names takes effect after a restart"
+            );
         }
     }
 
-    async fn try_reload(&self) -> Result<(), String> {
-        let loaded = config::load(self.named.as_deref()).map_err(|e| e.to_string())?;
-        if loaded.path.is_none() && self.has_file.load(Ordering::Relaxed) {
-            return Err(format!(
-                "there is no {} any more; the defaults are for a start without one",
-                config::DEFAULT_FILE
-            ));
-        }
-        *self.tried.lock() = files_of(&loaded.config);
+    /// The sections that changed and the names that take effect after a restart, or why nothing changed.
+    async fn try_config(&self) -> Result<(Vec<&'static str>, Vec<String>), String> {
+        let named = self.named.clone();
+        let loaded = aside(move || config::load(named.as_deref())).await?.map_err(|e: LoadError| e.to_string())?;
         let before = self.gateway.state().clone();
-        for setting in self.started.needs_restart(&loaded.config) {
-            tracing::warn!(setting, "cannot change while running; start anew for it");
-        }
-        for notice in &loaded.notices {
-            tracing::warn!("{notice}");
-        }
-        let config = loaded.config;
-        if config.limits.counts_days() && self.store.is_none() {
-            return Err("a tier's `daily` needs the store, which is opened at the start; start anew for it".into());
-        }
+        let Reloaded { config, mut changed, after_restart } =
+            before.config.reloaded(loaded.config, self.store.is_some());
+        let (keys_watch, certificate_watch) = self.watch_new_files(&before.config, &config);
+
         let origin = self.origin(&config, &before.origin).await?;
-        let keys = self.keys(&config, &before.keys).await?;
-        let certificate = self.certificate(&config)?;
-        let fresh = self.gateway.list(Some(&keys)).await?;
+        if !Arc::ptr_eq(&origin, &before.origin) && !changed.contains(&"origin") {
+            changed.push("origin.tls");
+        }
+        let keys = match (&config.keys, &before.config.keys) {
+            (Keys::Origin { .. }, _) => None,
+            (keys, before) if keys == before => None,
+            _ => Some(listed_keys(&config, self.store.as_ref()).await?),
+        };
+        let certificate = match (&self.tls, &config.server.tls) {
+            (Some(tls), Some(files)) if config.server.tls != before.config.server.tls => {
+                Some((tls, load_certificate(files.clone()).await?))
+            }
+            _ => None,
+        };
+        let fresh = self.gateway.list(keys.as_ref()).await?;
+
+        // Nothing waits from here on: it is taken up as a whole.
+        let files = config_files(self.named.as_deref(), &config);
+        let keys = keys.unwrap_or_else(|| self.gateway.state().keys.clone());
         self.gateway.reload(config, origin, keys, fresh);
-        self.has_file.store(loaded.path.is_some(), Ordering::Relaxed);
-        if let (Some(tls), Some(certificate)) = (&self.tls, certificate) {
+        if let Some((tls, certificate)) = certificate {
             tls.replace(certificate);
         }
-        Ok(())
-    }
-
-    /// The certificate of the new configuration, where one is shown at all.
-    fn certificate(&self, config: &Config) -> Result<Option<Certificate>, String> {
-        let (Some(_), Some(files)) = (&self.tls, &config.server.tls) else { return Ok(None) };
-        let certificate = Certificate::load(files).map_err(|e| e.to_string())?;
-        if let Some(notice) = &certificate.notice {
+        self.has_file.store(loaded.path.is_some(), Ordering::Relaxed);
+        let mut watches = self.watches.lock();
+        watches.config.set(files);
+        watches.keys = keys_watch.unwrap_or_else(|| std::mem::replace(&mut watches.keys, Watch::over([])));
+        watches.certificate =
+            certificate_watch.unwrap_or_else(|| std::mem::replace(&mut watches.certificate, Watch::over([])));
+        let before = std::mem::replace(&mut *self.noticed.lock(), loaded.notices.clone());
+        for notice in loaded.notices.iter().filter(|notice| !before.contains(notice)) {
             tracing::warn!("{notice}");
         }
-        Ok(Some(certificate))
+        Ok((changed, after_restart))
     }
 
-    /// Where the keys are in the new configuration. What was learned of keys stays learned.
-    async fn keys(&self, config: &Config, before: &KeySource) -> Result<KeySource, String> {
-        match (&config.keys, before) {
-            (Keys::Origin { .. }, KeySource::Origin(_)) => Ok(before.clone()),
-            (Keys::Origin { .. }, _) | (_, KeySource::Origin(_)) => {
-                Err("keys.source cannot become or cease to be \"origin\" while running; start anew for it".into())
-            }
-            (Keys::Store | Keys::File(_), _) => listed_keys(config, self.store.as_ref()).await,
-        }
+    /// Watches the files that `next` names and `before` does not, from before they are read. Until it is in force their
+    /// change asks for another try of `gateway.toml`, which may be rejected for want of them; from then on they are
+    /// parts by themselves, with the watches returned.
+    fn watch_new_files(&self, before: &Config, next: &Config) -> (Option<Watch>, Option<Watch>) {
+        let keys = (key_file(before) != key_file(next)).then(|| key_file(next));
+        let certificate = (before.server.tls != next.server.tls).then(|| certificate_files(next));
+        let named = self.named.as_deref();
+        let tried = keys.iter().flatten().chain(certificate.iter().flatten()).cloned();
+        let files = config_files(named, before).into_iter().chain(config_files(named, next)).chain(tried);
+        self.watch(Part::Config).set(files);
+        (keys.map(Watch::over), certificate.map(Watch::over))
     }
 
     /// The origin of the new configuration: the same one where nothing about it changed, so that
     /// its connections stay; else those of the upstreams that are in both.
     async fn origin(&self, config: &Config, before: &Arc<Origin>) -> Result<Arc<Origin>, String> {
-        match (&config.origin.kind, &**before) {
-            (OriginKind::Builtin, Origin::Builtin(_)) => Ok(before.clone()),
-            (OriginKind::Http(upstreams), Origin::Http(http)) => {
-                let tls = origin::Tls::load(upstreams)?;
-                if http.is_of(upstreams, &tls) {
-                    return Ok(before.clone());
-                }
-                let clock = self.gateway.clock().clone();
-                Ok(Arc::new(Origin::Http(HttpOrigin::start((**upstreams).clone(), tls, clock, Some(http)).await?)))
-            }
-            (OriginKind::Builtin, Origin::Http(_)) | (OriginKind::Http(_), Origin::Builtin(_)) => {
-                Err("origin.kind cannot change while running; start anew for it".into())
-            }
+        let (OriginKind::Http(upstreams), Origin::Http(http)) = (&config.origin.kind, &**before) else {
+            return Ok(before.clone()); // its kind changes at a start only
+        };
+        let settings = upstreams.clone();
+        let tls = aside(move || origin::Tls::load(&settings)).await??;
+        if http.is_of(upstreams, &tls) {
+            return Ok(before.clone());
+        }
+        let clock = self.gateway.clock().clone();
+        Ok(Arc::new(Origin::Http(HttpOrigin::start((**upstreams).clone(), tls, clock, Some(http)).await?)))
+    }
+
+    async fn reload_keys(&self, requested: bool) {
+        let Some(path) = key_file(&self.gateway.state().config) else { return };
+        if self.is_missing(std::slice::from_ref(&path), requested) {
+            return;
+        }
+        let file = path.display();
+        let read = KeySource::file(path.clone(), self.store.clone()).await;
+        let _ = tokio::time::timeout(HEAD_START, self.loading.lock()).await;
+        let taken = match read {
+            Ok(keys) => self.put_keys(&path, keys).await,
+            Err(reason) => Err(reason),
+        };
+        match taken {
+            Ok(()) => tracing::info!(%file, "key file reloaded"),
+            Err(reason) => tracing::error!(%file, "key file rejected; the keys read before stay in force\n{reason}"),
         }
     }
+
+    async fn put_keys(&self, path: &Path, keys: KeySource) -> Result<(), String> {
+        let fresh = self.gateway.list(Some(&keys)).await?;
+        let state = self.gateway.state().clone();
+        // Not where gateway.toml names another one by now.
+        if key_file(&state.config).as_deref() == Some(path) {
+            self.gateway.reload((*state.config).clone(), state.origin.clone(), keys, fresh);
+        }
+        Ok(())
+    }
+
+    async fn reload_certificate(&self, requested: bool) {
+        let state = self.gateway.state().clone();
+        let (Some(tls), Some(pair)) = (&self.tls, &state.config.server.tls) else { return };
+        if self.is_missing(&certificate_files(&state.config), requested) {
+            return;
+        }
+        let (certificate, private_key) = (pair.certificate.display(), pair.private_key.display());
+        match load_certificate(pair.clone()).await {
+            Ok(loaded) => {
+                // Not where gateway.toml names another one by now.
+                if self.gateway.state().config.server.tls.as_ref() == Some(pair) {
+                    tls.replace(loaded);
+                    tracing::info!(%certificate, %private_key, "TLS certificate reloaded");
+                }
+            }
+            Err(reason) => tracing::error!(
+                %certificate,
+                %private_key,
+                "TLS certificate rejected; new connections are still shown the previous one\n{reason}"
+            ),
+        }
+    }
+}
+
+/// Reads files aside: those on a disk that is away hold nothing else up.
+async fn aside<T: Send + 'static>(read: impl FnOnce() -> T + Send + 'static) -> Result<T, String> {
+    spawn_blocking(read).await.map_err(|e| format!("reading the files failed: {e}"))
+}
+
+async fn load_certificate(files: config::Tls) -> Result<Certificate, String> {
+    let certificate = aside(move || Certificate::load(&files)).await?.map_err(|e| e.to_string())?;
+    if let Some(notice) = &certificate.notice {
+        tracing::warn!("{notice}");
+    }
+    Ok(certificate)
 }

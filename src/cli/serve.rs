@@ -8,9 +8,9 @@ use tokio::signal::unix::Signal;
 use super::demo::Demo;
 use super::error::CommandError;
 use super::handover::{Ended, Heir, Place};
-use super::reload::{Reloader, files_of};
+use super::reload::{Reloader, Watches, config_file};
 use super::stop::{Drain, Drained, Heard, Signals};
-use super::watch::{self, Watch};
+use super::watch::Watch;
 use super::{Failure, manager, runtime};
 use crate::clock::{Clock, Tick};
 use crate::config::{self, Config, Decisions, Keys, Loaded, OriginKind};
@@ -39,7 +39,7 @@ pub(super) fn run(named: Option<PathBuf>, demo: bool) -> Result<(), Failure> {
     // A SIGHUP that comes as early as this has it reload, and does not kill it.
     let reload = runtime.block_on(async { Signals::hear_reload() }).map_err(unheard)?;
     // Before anything is read: what changes from here on is seen.
-    let watch = Watch::over([named.clone().unwrap_or_else(|| config::DEFAULT_FILE.into())]);
+    let watch = Watch::over([config_file(named.as_deref())]);
     let mut loaded = config::load(named.as_deref())?;
     let json = loaded.config.log.json;
     let log = telemetry::init(&loaded.config.log);
@@ -60,11 +60,11 @@ async fn serve(
     named: Option<PathBuf>,
     loaded: Loaded,
     demo: Option<Demo>,
-    mut watch: Watch,
+    watch: Watch,
     reload: Signal,
 ) -> Result<(), Failure> {
     let Loaded { config, notices, path } = loaded;
-    watch.look_at_too(files_of(&config));
+    let watches = Watches::new(named.as_deref(), watch, &config);
     for notice in &notices {
         tracing::warn!("{notice}");
     }
@@ -185,7 +185,7 @@ async fn serve(
         manager::ready();
     }
 
-    let reloader = Reloader::new(gateway, named, path.is_some(), store, tls);
+    let reloader = Reloader::new(gateway, (named, path.is_some(), notices), watches, store, tls);
     // A demo is its own configuration; the file would make something else of it.
     let ended = if demo.is_none() {
         let reopen = || {
@@ -202,7 +202,7 @@ async fn serve(
             // Who has handed over is not to be taken for one that was stopped.
             biased;
             ended = moved => Some(ended),
-            () = serve_until_stopped(&reloader, watch, &reopen, &mut signals) => None,
+            () = serve_until_stopped(&reloader, &reopen, &mut signals) => None,
         }
     } else {
         signals.stop().await;
@@ -242,7 +242,7 @@ async fn serve(
     let drained = tokio::select! {
         drained = drain.run(end, &mut signals) => drained,
         // A key that is taken away stops here as well, however long callers stay.
-        () = follow_files(&reloader), if handed_over => Drained::Whole,
+        () = reloader.run(), if handed_over => Drained::Whole,
     };
     match drained {
         Drained::Whole => {}
@@ -281,58 +281,17 @@ fn unheard(error: io::Error) -> CommandError {
 
 /// Reloads on SIGHUP and where a file changed, until a signal says stop. On SIGHUP, logs that were
 /// moved away are begun anew by `reopen`.
-async fn serve_until_stopped(reloader: &Reloader, mut watch: Watch, reopen: &dyn Fn(), signals: &mut Signals) {
-    let mut again = false;
-    let mut look = tokio::time::interval(watch::LOOK);
-    look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
-    loop {
-        tokio::select! {
-            biased;
-            () = std::future::ready(()), if again => {}
-            heard = signals.next() => match heard {
-                Heard::Stop => return,
-                Heard::Reload => reopen(),
-            },
-            _ = look.tick() => if !watch.has_changed(Instant::now()) {
-                continue;
-            },
+async fn serve_until_stopped(reloader: &Reloader, reopen: &dyn Fn(), signals: &mut Signals) {
+    let stopped = async {
+        while let Heard::Reload = signals.next().await {
+            reopen();
+            reloader.request();
         }
-        again = false;
-        // Before the files are read: what changes after this is seen.
-        watch = Watch::over(reloader.files());
-        let reloaded = async {
-            reloader.reload().await;
-            None
-        };
-        // A file that takes for ever to be read holds no stop up.
-        let stopped = async {
-            while let Heard::Reload = signals.next().await {
-                reopen();
-                again = true;
-            }
-            Some(())
-        };
-        let stop = tokio::select! {
-            none = reloaded => none,
-            stop = stopped => stop,
-        };
-        if stop.is_some() {
-            return;
-        }
-        watch.look_at_too(reloader.files());
-    }
-}
-
-/// Reloads where a file changed, for ever.
-async fn follow_files(reloader: &Reloader) {
-    let mut watch = Watch::over(reloader.files());
-    loop {
-        tokio::time::sleep(watch::LOOK).await;
-        if watch.has_changed(Instant::now()) {
-            watch = Watch::over(reloader.files());
-            reloader.reload().await;
-            watch.look_at_too(reloader.files());
-        }
+    };
+    // A file that takes for ever to be read holds no stop up.
+    tokio::select! {
+        () = stopped => {}
+        () = reloader.run() => {}
     }
 }
 
@@ -405,7 +364,7 @@ pub(super) async fn listed_keys(config: &Config, store: Option<&Arc<AnyStore>>) 
     match (&config.keys, store) {
         (Keys::File(path), _) => KeySource::file(path.clone(), store.cloned()).await,
         (Keys::Store, Some(store)) => Ok(KeySource::Store(store.clone())),
-        (Keys::Store, None) => Err("keys.source cannot become \"store\" while running; start anew for it".into()),
+        (Keys::Store, None) => Err("keys.source \"store\" needs the store, which is not open".into()),
         (Keys::Origin { .. }, _) => Err("keys.source \"origin\" lists no keys".into()),
     }
 }

@@ -1,3 +1,5 @@
+//! Files that change while serving.
+
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -10,17 +12,21 @@ pub(super) const LOOK: Duration = Duration::from_millis(100);
 /// How long a changed file must have stood unchanged before it is taken up (contract section 3).
 const STANDS: Duration = Duration::from_millis(250);
 
-/// Files whose changes are to be taken up while running.
+/// Files whose changes are to be taken up while running: a change, and a removal.
 #[derive(Debug)]
-pub(super) struct Watch(Vec<File>);
+pub(super) struct Watch {
+    files: Vec<File>,
+    /// A change was seen, and [`Watch::done`] not called since.
+    due: bool,
+}
 
 #[derive(Debug)]
 struct File {
     path: PathBuf,
-    /// As it was when it was last taken up.
+    /// As it was when it was last taken up; `None`: it was not there.
     taken: Option<Stamp>,
     /// As it has been since then.
-    standing: Option<(Stamp, Instant)>,
+    standing: Option<(Option<Stamp>, Instant)>,
 }
 
 /// What tells one state of a file from another.
@@ -31,6 +37,8 @@ struct Stamp {
     length: u64,
     seconds: i64,
     nanoseconds: i64,
+    /// Who may read it may change without its content: `chmod` after a file that could not be read.
+    access: (u32, u32, u32),
 }
 
 impl Stamp {
@@ -43,6 +51,7 @@ impl Stamp {
             length: file.len(),
             seconds: file.mtime(),
             nanoseconds: file.mtime_nsec(),
+            access: (file.mode(), file.uid(), file.gid()),
         })
     }
 }
@@ -51,37 +60,54 @@ impl Watch {
     /// Watches these files; as they are now they are taken up.
     pub(super) fn over(paths: impl IntoIterator<Item = PathBuf>) -> Self {
         let file = |path: PathBuf| File { taken: Stamp::of(&path), standing: None, path };
-        Watch(paths.into_iter().map(file).collect())
+        Watch { files: paths.into_iter().map(file).collect(), due: false }
     }
 
-    /// Watches these as well, where they are not watched yet.
-    pub(super) fn look_at_too(&mut self, paths: impl IntoIterator<Item = PathBuf>) {
+    /// Watches these files from here on, and no others. Those that it has watched so far keep their state.
+    pub(super) fn set(&mut self, paths: impl IntoIterator<Item = PathBuf>) {
+        let mut before = std::mem::take(&mut self.files);
         for path in paths {
-            if !self.0.iter().any(|file| file.path == path) {
-                self.0.extend(Watch::over([path]).0);
+            match before.iter().position(|file| file.path == path) {
+                Some(known) => self.files.push(before.swap_remove(known)),
+                None if self.files.iter().any(|file| file.path == path) => {}
+                None => self.files.extend(Watch::over([path]).files),
             }
         }
     }
 
-    /// Whether a file changed and has stood unchanged since; told once.
+    /// The files are about to be read as they are now, whatever they are.
+    pub(super) fn take_all(&mut self) {
+        let paths: Vec<PathBuf> = self.files.iter().map(|file| file.path.clone()).collect();
+        *self = Watch { due: true, ..Watch::over(paths) };
+    }
+
+    /// Whether a file changed or went away, and has stood so since; until [`Watch::done`].
     pub(super) fn has_changed(&mut self, now: Instant) -> bool {
-        // Every file is looked at: two that changed together are one change.
-        self.0.iter_mut().filter_map(|file| file.look(Stamp::of(&file.path), now).then_some(())).count() > 0
+        for file in &mut self.files {
+            // Every file is looked at: two that changed together are one change.
+            self.due |= file.look(Stamp::of(&file.path), now);
+        }
+        self.due
+    }
+
+    /// What changed was read, and taken up or reported.
+    pub(super) fn done(&mut self) {
+        self.due = false;
     }
 }
 
 impl File {
     fn look(&mut self, stamp: Option<Stamp>, now: Instant) -> bool {
         // An empty file is more likely one that is being written than one that is meant.
-        let Some(stamp) = stamp.filter(|s| Some(*s) != self.taken && s.length > 0) else {
+        if stamp == self.taken || stamp.is_some_and(|s| s.length == 0) {
             self.standing = None;
             return false;
-        };
+        }
         match self.standing {
             Some((standing, since)) if standing == stamp => {
                 let taken = now.duration_since(since) >= STANDS;
                 if taken {
-                    (self.taken, self.standing) = (Some(stamp), None);
+                    (self.taken, self.standing) = (stamp, None);
                 }
                 taken
             }
@@ -98,7 +124,7 @@ mod tests {
     use super::*;
 
     fn stamp(length: u64) -> Option<Stamp> {
-        Some(Stamp { device: 1, inode: 1, length, seconds: 0, nanoseconds: 0 })
+        Some(Stamp { device: 1, inode: 1, length, seconds: 0, nanoseconds: 0, access: (0o600, 0, 0) })
     }
 
     #[test]
@@ -115,16 +141,30 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_or_missing_file_is_not_taken_up() {
+    fn an_empty_file_is_not_taken_up() {
         let mut file = File { path: PathBuf::new(), taken: stamp(1), standing: None };
         let start = Instant::now();
-        for (s, ms) in [(stamp(0), 0), (stamp(0), 400), (None, 800), (None, 1200), (stamp(1), 1600), (stamp(1), 2000)] {
+        for (s, ms) in [(stamp(0), 0), (stamp(0), 400), (stamp(1), 1600), (stamp(1), 2000)] {
             assert!(!file.look(s, start + Duration::from_millis(ms)));
         }
+    }
+
+    #[test]
+    fn a_file_that_stays_away_is_told_once_and_again_when_it_is_back() {
+        let mut file = File { path: PathBuf::new(), taken: stamp(1), standing: None };
+        let start = Instant::now();
+        let mut look = |s, ms| file.look(s, start + Duration::from_millis(ms));
+        assert!(!look(None, 0), "this may be a rename");
+        assert!(!look(stamp(1), 100));
         // What stood there before the file was missing counts for nothing.
-        assert!(!file.look(stamp(2), start + Duration::from_millis(2100)));
-        assert!(!file.look(None, start + Duration::from_millis(2200)));
-        assert!(!file.look(stamp(2), start + Duration::from_millis(2400)));
+        assert!(!look(stamp(2), 2100));
+        assert!(!look(None, 2200));
+        assert!(!look(stamp(2), 2400));
+        assert!(!look(None, 2500));
+        assert!(look(None, 2800));
+        assert!(!look(None, 9000), "told once");
+        assert!(!look(stamp(1), 9100));
+        assert!(look(stamp(1), 9400), "the same file is back");
     }
 
     #[test]
@@ -138,5 +178,22 @@ mod tests {
         fs::rename(&other, &path).unwrap();
         assert!(!watch.has_changed(start));
         assert!(watch.has_changed(start + STANDS));
+        assert!(watch.has_changed(start + STANDS), "until it is done");
+        watch.done();
+        assert!(!watch.has_changed(start + STANDS));
+    }
+
+    #[test]
+    fn a_file_that_stays_watched_keeps_its_state() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, other) = (folder.path().join("a"), folder.path().join("b"));
+        fs::write(&path, "1").unwrap();
+        let mut watch = Watch::over([path.clone()]);
+        fs::write(&path, "22").unwrap();
+        fs::write(&other, "3").unwrap();
+        watch.set([other, path]);
+        let start = Instant::now();
+        assert!(!watch.has_changed(start));
+        assert!(watch.has_changed(start + STANDS), "its change is still to be taken up");
     }
 }

@@ -6,6 +6,7 @@ mod upstreams;
 use std::fs;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::*;
@@ -226,16 +227,59 @@ fn decisions_are_recorded_where_the_file_says_and_within_its_bound() {
     }
     let told = report(&loaded("log.decisions = \"d.log\"").unwrap());
     assert!(told.contains("/etc/gg/d.log, and /etc/gg/d.log.1 beside it: 64MiB at most"), "{told}");
-    assert_eq!(config("").needs_restart(&config("log.decisions = \"d.log\"")), ["log"]);
 }
 
 #[test]
 fn what_needs_a_restart_is_said_by_name() {
+    let reloaded = |before: &str, next: &str, has_store| {
+        let Reloaded { config: after, changed, after_restart } = config(before).reloaded(config(next), has_store);
+        (after, changed.join(" "), after_restart.join(" "))
+    };
+    let unchanged = |next: &str| {
+        let (after, changed, after_restart) = reloaded("", next, true);
+        assert_eq!((after, changed), (config(""), String::new()), "{next}");
+        after_restart
+    };
     let next = "server = { threads = 1023, max_connections = 5 }\norigin.store = \"b.db\"\n";
-    let named = ["server.threads", "server.max_connections", "origin.store"];
-    assert_eq!(config("").needs_restart(&config(next)), named);
-    assert_eq!(config("").needs_restart(&config("server.listen = [\"[::1]:1\"]")), ["server.listen"]);
-    assert_eq!(config("").needs_restart(&config("limits.shadow = true")), Vec::<&str>::new());
+    assert_eq!(unchanged(next), "server.threads server.max_connections origin.store");
+    assert_eq!(unchanged("server.listen = [\"[::1]:1\"]"), "server.listen");
+    assert_eq!(unchanged("log = { decisions = \"d.log\", level = \"warn\" }"), "log.level log.decisions");
+    assert_eq!(unchanged("origin = { kind = \"http\", upstreams = [\"http://a\"] }"), "origin.kind");
+    let next =
+        "limits.shadow = true\nserver.listen = [\"[::1]:1\"]\n[server.tls]\ncertificate = \"a\"\nprivate_key = \"b\"";
+    let (after, changed, after_restart) = reloaded("", next, true);
+    assert_eq!((&*changed, &*after_restart), ("limits", "server.listen server.tls"));
+    assert_eq!(after, config("limits.shadow = true"));
+}
+
+#[test]
+fn a_source_of_keys_that_cannot_follow_another_one_while_running_needs_a_restart() {
+    let http = |keys: &str| format!("origin = {{ kind = \"http\", upstreams = [\"http://a\"] }}\nkeys = {{ {keys} }}");
+    let [store, file, origin] = ["source = \"store\"", "source = \"file\"\nfile = \"k\"", "source = \"origin\""]
+        .map(|k| http(&k.replace('\n', ", ")));
+    for (before, next, has_store, follows) in [
+        (&store, &file, true, true),
+        (&file, &store, true, true),
+        (&file, &store, false, false),
+        (&file, &origin, true, false),
+        (&origin, &store, true, false),
+        (&origin, &file, true, false),
+    ] {
+        let (before, next) = (config(before), config(next));
+        let Reloaded { config: after, after_restart, .. } = before.reloaded(next.clone(), has_store);
+        assert_eq!(after.keys, if follows { next.keys } else { before.keys });
+        assert_eq!(after_restart.is_empty(), follows, "{after_restart:?}");
+    }
+}
+
+#[test]
+fn a_first_limit_by_the_day_needs_a_restart_where_no_store_is_open() {
+    let file = "keys = { source = \"file\", file = \"k\" }\n[limits.tiers.standard]\nburst = 7\n";
+    let Reloaded { config: after, after_restart, .. } =
+        config("").reloaded(config(&format!("{file}daily = 5\n")), false);
+    assert_eq!(after_restart, ["limits.tiers.standard.daily"]);
+    assert_eq!(after.limits, config(file).limits);
+    assert!(Arc::ptr_eq(&after.limits.default_tier, &after.limits.tiers[0]));
 }
 
 #[test]

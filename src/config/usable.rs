@@ -266,27 +266,6 @@ impl Server {
 }
 
 impl Config {
-    /// The names that differ in `next` and take effect only at the next start (contract section 3, the last paragraph).
-    pub fn needs_restart(&self, next: &Config) -> Vec<&'static str> {
-        let changed = [
-            ("server.listen", self.server.listen != next.server.listen),
-            ("server.handover", self.server.handover != next.server.handover),
-            ("server.threads", self.server.threads != next.server.threads),
-            ("server.max_connections", self.server.max_connections != next.server.max_connections),
-            (
-                "server.max_connections_per_address",
-                self.server.max_connections_per_address != next.server.max_connections_per_address,
-            ),
-            ("server.tls", self.server.tls.is_some() != next.server.tls.is_some()),
-            ("origin.store", self.origin.store != next.origin.store),
-            ("cache.max_size", self.cache.max_size != next.cache.max_size),
-            ("log", self.log != next.log),
-        ];
-        changed.into_iter().filter(|(_, changed)| *changed).map(|(name, _)| name).collect()
-    }
-}
-
-impl Config {
     /// Whether the store is opened (contract section 3, `[origin] store`).
     pub fn needs_store(&self) -> bool {
         self.keys == Keys::Store || self.origin.kind == OriginKind::Builtin || self.limits.counts_days()

@@ -68,6 +68,7 @@ mod serving;
 mod serving_log;
 mod serving_refusals;
 mod serving_reload;
+mod serving_reload_parts;
 mod slow_clients;
 mod store_faults;
 mod store_refused;

@@ -1,5 +1,5 @@
 //! Contract section 3, the last paragraph: SIGHUP or a change of the file loads the configuration
-//! anew, all or nothing.
+//! anew, all or nothing, and one line says what became of it.
 
 use nix::sys::signal::Signal;
 
@@ -38,7 +38,7 @@ async fn a_good_file_is_in_force_with_the_next_request_and_refills_no_one() {
     }
     let mut kept = gate.connect().await;
     reload_with(&mut gate, "\"/old\"", "\"/new\"").await;
-    says(&gate, "is in force").await;
+    says(&gate, "configuration reloaded").await;
     let no_key = Request::bare("POST", "/getPoints");
     kept.ask(&no_key).await.is_refused(401, "01 | No api key provided! Create it using: /new");
     gate.get_points("slow", "7").await.is_too_many();
@@ -56,12 +56,65 @@ async fn a_bad_file_is_reported_and_the_running_config_stays() {
     gate.send(&no_key).await.is_refused(401, "01 | No api key provided! Create it using: /old");
 }
 
+/// The lines that speak of reloading, without their time.
+fn told_of_reloads(gate: &TestGateway) -> Vec<String> {
+    let told = gate.stderr();
+    let reloads = told.lines().filter(|line| ["reload", "restart", "in force"].iter().any(|word| line.contains(word)));
+    reloads.map(|line| line.split_once(' ').unwrap().1.trim().to_owned()).collect()
+}
+
 #[tokio::test]
-async fn what_cannot_change_while_running_is_said_by_name() {
-    let mut gate = TestGateway::builder().key("bot").points("7", 3).set("server.threads", "1").start().await;
-    reload_with(&mut gate, "threads = 1", "threads = 2").await;
-    says(&gate, "server.threads").await;
+async fn one_message_tells_what_was_taken_up_and_what_takes_effect_after_a_restart() {
+    let mut gate = TestGateway::builder()
+        .key("bot")
+        .points("7", 3)
+        .set("answers.key_command", r#""/old""#)
+        .set("server.max_header", r#""16KiB""#)
+        .start()
+        .await;
+    let file = gate.world().path("gateway.toml");
+    let message = "configuration reloaded; what `after_restart` names takes effect after a restart";
+    let config =
+        edited(&gate, "127.0.0.1:0", "127.0.0.1:1").replace("threads = 2", "threads = 3").replace("/old", "/new");
+    gate.world().write("gateway.toml", config);
+    gate.process().signal(Signal::SIGHUP);
+    says(&gate, "configuration reloaded").await;
+    let told = format!(
+        "WARN {message} file={} changed=\"answers\" after_restart=\"server.listen, server.threads\"",
+        file.display()
+    );
+    assert_eq!(told_of_reloads(&gate), [told.as_str()]);
+    let no_key = Request::bare("POST", "/getPoints");
+    gate.send(&no_key).await.is_refused(401, "01 | No api key provided! Create it using: /new");
     gate.get_points("bot", "7").await.is("3");
+    // As it was at the start: nothing is left to wait for a restart.
+    let config = edited(&gate, "127.0.0.1:1", "127.0.0.1:0").replace("threads = 3", "threads = 2");
+    gate.world().write("gateway.toml", config.replace("16KiB", "17KiB"));
+    let last = format!("INFO configuration reloaded file={} changed=\"server\"", file.display());
+    eventually(PATIENCE, "the next message", || async { told_of_reloads(&gate).len() == 2 }).await;
+    assert_eq!(told_of_reloads(&gate), [told, last]);
+}
+
+#[tokio::test]
+async fn another_source_of_keys_or_kind_of_origin_takes_effect_after_a_restart_and_the_rest_at_once() {
+    for (from, to, name) in [
+        ("source = \"file\"", "source = \"origin\"", "keys.source"),
+        ("source = \"file\"", "source = \"store\"", "keys.source"),
+        ("kind = \"http\"", "kind = \"builtin\"", "origin.kind"),
+    ] {
+        let mut gate =
+            TestGateway::before_http().key("bot").points("7", 3).set("answers.key_command", r#""/old""#).start().await;
+        let config = edited(&gate, from, to);
+        gate.world().write("gateway.toml", config.replace("/old", "/new"));
+        gate.process().signal(Signal::SIGHUP);
+        says(&gate, &format!("after_restart=\"{name}\"")).await;
+        let no_key = Request::bare("POST", "/getPoints");
+        gate.send(&no_key).await.is_refused(401, "01 | No api key provided! Create it using: /new");
+        gate.get_points("bot", "7").await.is("3");
+        let unknown = Request::post("/getPoints", "memberID=7").key("somebody-elses");
+        gate.send(&unknown).await.is_refused(401, INCORRECT_KEY);
+        assert_eq!(gate.origin().asked("getPoints"), 1, "{name}: the key file is still what lets in");
+    }
 }
 
 #[tokio::test]
@@ -86,7 +139,7 @@ async fn what_another_origin_said_is_not_given_after_a_reload() {
     other.put_points("7", 222);
     let (from, to) = (gate.origin().url(), other.url());
     reload_with(&mut gate, &from, &to).await;
-    says(&gate, "is in force").await;
+    says(&gate, "configuration reloaded").await;
     gate.get_points("bot", "7").await.is("222");
 }
 
@@ -123,23 +176,12 @@ async fn a_changed_key_file_is_taken_up_whole_or_not_at_all() {
 }
 
 #[tokio::test]
-async fn a_config_that_is_gone_is_no_reason_for_the_defaults() {
-    let world = World::plain();
-    let mut process = Process::start(&mut world.command(&["serve"]));
-    process.ready().await;
-    std::fs::remove_file(world.path("gateway.toml")).unwrap();
-    process.signal(Signal::SIGHUP);
-    let what = "there is no gateway.toml any more";
-    eventually(PATIENCE, what, || async { process.stderr().contains(what) }).await;
-}
-
-#[tokio::test]
 async fn a_key_file_that_a_refused_config_wanted_is_taken_up_when_it_comes() {
     let mut gate = TestGateway::before_http().key("bot").points("7", 3).start().await;
     let keys = gate.world().read("keys.toml");
     reload_with(&mut gate, "keys.toml", "other.toml").await;
-    says(&gate, "was not taken").await;
+    says(&gate, "reload rejected").await;
     gate.world().write("other.toml", keys);
-    says(&gate, "is in force").await;
+    says(&gate, "configuration reloaded").await;
     gate.get_points("bot", "7").await.is("3");
 }

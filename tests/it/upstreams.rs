@@ -341,7 +341,7 @@ async fn a_reload_keeps_the_connections_of_who_stays_and_the_requests_of_who_goe
     let config = String::from_utf8(gate.world().read("gateway.toml")).unwrap();
     gate.world().write("gateway.toml", config.replace(&goes.url(), &comes.url()));
     gate.process().signal(Signal::SIGHUP);
-    eventually(PATIENCE, "the reload", || async { gate.stderr().contains("is in force") }).await;
+    eventually(PATIENCE, "the reload", || async { gate.stderr().contains("configuration reloaded") }).await;
     comes.put_points("100", 1);
     stays.put_points("100", 1);
     gate.get_points("bot", "100").await.is("1");

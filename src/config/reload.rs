@@ -1,0 +1,101 @@
+//! What of another configuration takes effect while running (contract section 3, the last paragraph).
+
+use std::mem::{discriminant, replace};
+use std::sync::Arc;
+
+use super::usable::{Config, Keys, Limits, Tier};
+
+/// A configuration that may be put in force while another one is.
+#[derive(Debug)]
+pub struct Reloaded {
+    /// The new one, with the values in force for what needs a restart.
+    pub config: Config,
+    /// The sections that differ from the one in force.
+    pub changed: Vec<&'static str>,
+    /// The names that take effect after a restart.
+    pub after_restart: Vec<String>,
+}
+
+impl Config {
+    /// What becomes of this configuration when `next` is loaded by a server that has the store open or not.
+    pub fn reloaded(&self, mut next: Config, has_store: bool) -> Reloaded {
+        let mut kept = Kept(Vec::new());
+        let (server, log) = (&mut next.server, &mut next.log);
+        kept.keep("server.listen", &self.server.listen, &mut server.listen);
+        kept.keep("server.handover", &self.server.handover, &mut server.handover);
+        kept.keep("server.threads", &self.server.threads, &mut server.threads);
+        kept.keep("server.max_connections", &self.server.max_connections, &mut server.max_connections);
+        let (running, per_address) =
+            (&self.server.max_connections_per_address, &mut server.max_connections_per_address);
+        kept.keep("server.max_connections_per_address", running, per_address);
+        if self.server.tls.is_some() != server.tls.is_some() {
+            kept.keep("server.tls", &self.server.tls, &mut server.tls);
+        }
+        kept.keep("origin.store", &self.origin.store, &mut next.origin.store);
+        if discriminant(&self.origin.kind) != discriminant(&next.origin.kind) {
+            kept.keep("origin.kind", &self.origin.kind, &mut next.origin.kind);
+        }
+        if !self.keys.may_become(&next.keys, has_store) {
+            kept.keep("keys.source", &self.keys, &mut next.keys);
+        }
+        if !has_store {
+            kept.without_days(&mut next.limits);
+        }
+        kept.keep("cache.max_size", &self.cache.max_size, &mut next.cache.max_size);
+        kept.keep("log.level", &self.log.level, &mut log.level);
+        kept.keep("log.format", &self.log.json, &mut log.json);
+        kept.keep("log.access", &self.log.access, &mut log.access);
+        kept.keep("log.decisions", &self.log.decisions, &mut log.decisions);
+        let sections = [
+            ("server", self.server != next.server),
+            ("answers", self.answers != next.answers),
+            ("origin", self.origin != next.origin),
+            ("keys", self.keys != next.keys),
+            ("limits", self.limits != next.limits),
+            ("cache", self.cache != next.cache),
+        ];
+        let changed = sections.into_iter().filter(|(_, changed)| *changed).map(|(name, _)| name).collect();
+        Reloaded { config: next, changed, after_restart: kept.0 }
+    }
+}
+
+impl Keys {
+    /// Whether another source of keys can follow this one while running. What the origin taught is not given up, and
+    /// a store is opened at the start only.
+    fn may_become(&self, next: &Keys, has_store: bool) -> bool {
+        match (self, next) {
+            (Keys::Origin { .. }, Keys::Origin { .. }) | (Keys::Store | Keys::File(_), Keys::File(_)) => true,
+            (Keys::Store | Keys::File(_), Keys::Store) => has_store,
+            (Keys::Origin { .. }, Keys::Store | Keys::File(_)) | (Keys::Store | Keys::File(_), Keys::Origin { .. }) => {
+                false
+            }
+        }
+    }
+}
+
+/// The names that keep the value in force.
+struct Kept(Vec<String>);
+
+impl Kept {
+    fn keep<T: Clone + PartialEq>(&mut self, name: &str, running: &T, next: &mut T) {
+        if running != next {
+            next.clone_from(running);
+            self.0.push(name.to_owned());
+        }
+    }
+
+    /// The limits by the day need the store, which is opened at the start.
+    fn without_days(&mut self, limits: &mut Limits) {
+        for tier in &mut limits.tiers {
+            if tier.daily.is_none() {
+                continue;
+            }
+            self.0.push(format!("limits.tiers.{}.daily", tier.name));
+            let without = Arc::new(Tier { daily: None, ..(**tier).clone() });
+            let with = replace(tier, without.clone());
+            if Arc::ptr_eq(&limits.default_tier, &with) {
+                limits.default_tier = without;
+            }
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Contract section 3, the last paragraph, and guarantee 7: `gateway.toml`, the key file and the TLS pair are each
+//! taken up whole or not at all, each by itself, by SIGHUP and by a change of the file alike.
+
+use nix::sys::signal::Signal;
+
+use crate::support::*;
+
+async fn says(gate: &TestGateway, what: &str) {
+    eventually(PATIENCE, what, || async { gate.stderr().contains(what) }).await;
+}
+
+fn no_key() -> Request {
+    Request::bare("POST", "/getPoints")
+}
+
+/// The gateway's configuration with `from` replaced by `to`.
+fn edited(gate: &TestGateway, from: &str, to: &str) -> String {
+    let before = String::from_utf8(gate.world().read("gateway.toml")).unwrap();
+    let after = before.replace(from, to);
+    assert_ne!(before, after, "nothing to replace in:\n{before}");
+    after
+}
+
+/// The key file without this key.
+fn without(gate: &TestGateway, key: &str) -> String {
+    let file = String::from_utf8(gate.world().read("keys.toml")).unwrap();
+    let kept = file.split_inclusive("\n[[key]]").filter(|entry| !entry.contains(&format!("id = {key:?}")));
+    let kept: String = kept.collect();
+    assert_ne!(kept, file, "there is no key {key}");
+    kept.trim_end_matches("[[key]]").to_owned()
+}
+
+async fn is_refused_soon(gate: &TestGateway, key: &str) {
+    let what = "the key that was taken out is refused";
+    eventually(SECOND_AND_SLACK, what, || async { gate.get_points(key, "7").await.code() == Some(2) }).await;
+}
+
+fn two_keys() -> Builder {
+    TestGateway::before_http().key("stays").key("goes").points("7", 3).set("answers.key_command", r#""/old""#)
+}
+
+#[tokio::test]
+async fn a_key_taken_out_is_refused_while_gateway_toml_has_a_fault() {
+    for signalled in [false, true] {
+        let mut gate = two_keys().start().await;
+        gate.get_points("goes", "7").await.is("3");
+        // The fault names another key file, too: it is not in force, and neither is that.
+        let faulty = edited(&gate, "key_command", "key_comand").replace("keys.toml", "other.toml");
+        gate.world().write("gateway.toml", faulty);
+        if !signalled {
+            says(&gate, "reload rejected; still running the previous configuration").await;
+        }
+        gate.world().write("keys.toml", without(&gate, "goes"));
+        if signalled {
+            gate.process().signal(Signal::SIGHUP);
+        }
+        is_refused_soon(&gate, "goes").await;
+        gate.get_points("stays", "7").await.is("3");
+        gate.send(&no_key()).await.is_refused(401, "01 | No api key provided! Create it using: /old");
+    }
+}
+
+#[tokio::test]
+async fn a_key_taken_out_is_refused_while_the_new_certificates_key_has_not_come() {
+    let gate = two_keys().tls().start().await;
+    let request = |key| gate.request("getPoints", key, "memberID=7");
+    let mut kept = Connection::over(gate.tls(&["http/1.1"]).await);
+    kept.ask(&request("goes")).await.is("3");
+    gate.world().write("cert.pem", Identity::new().certificate);
+    says(&gate, "is not the key of the certificate").await;
+    gate.world().write("keys.toml", without(&gate, "goes"));
+    says(&gate, "key file reloaded").await;
+    kept.ask(&request("goes")).await.is_refused(401, INCORRECT_KEY);
+    kept.ask(&request("stays")).await.is("3");
+}
+
+#[tokio::test]
+async fn gateway_toml_is_taken_up_beside_a_key_file_and_a_tls_pair_with_faults() {
+    let mut gate = two_keys().tls().start().await;
+    let request = |gate: &TestGateway, key| gate.request("getPoints", key, "memberID=7");
+    let mut kept = Connection::over(gate.tls(&["http/1.1"]).await);
+    gate.world().write("key.pem", "no key");
+    let keys = String::from_utf8(gate.world().read("keys.toml")).unwrap();
+    gate.world().write("keys.toml", without(&gate, "goes") + "digset = 1\n");
+    gate.world().write("gateway.toml", edited(&gate, "/old", "/new"));
+    gate.process().signal(Signal::SIGHUP);
+    for what in ["configuration reloaded", "TLS certificate rejected", "key file rejected"] {
+        says(&gate, what).await;
+    }
+    kept.ask(&no_key()).await.is_refused(401, "01 | No api key provided! Create it using: /new");
+    kept.ask(&request(&gate, "goes")).await.is("3");
+    // Each is taken up when it is good again.
+    gate.world().write("keys.toml", keys.replace("id = \"goes\"", "id = \"goes\"\nscope = \"read\""));
+    says(&gate, "key file reloaded").await;
+    let write = gate.request("setPoints", "goes", "memberID=7&amount=1");
+    assert_eq!(kept.ask(&write).await.code(), Some(15));
+}
+
+#[tokio::test]
+async fn a_new_certificate_is_shown_while_gateway_toml_and_the_key_file_have_faults() {
+    let gate = two_keys().tls().start().await;
+    gate.world().write("gateway.toml", "[sever]\n");
+    gate.world().write("keys.toml", "[[key]\n");
+    for what in ["reload rejected", "key file rejected"] {
+        says(&gate, what).await;
+    }
+    let next = Identity::new();
+    gate.world().put_identity(&next);
+    says(&gate, "TLS certificate reloaded").await;
+    let client = TlsClient::new(&[&next.certificate], &["http/1.1"]);
+    let mut connection = Connection::over(client.connect(gate.address()).await.unwrap());
+    connection.ask(&gate.request("getPoints", "stays", "memberID=7")).await.is("3");
+}
+
+#[tokio::test]
+async fn a_gateway_toml_that_names_files_which_cannot_be_used_is_rejected_as_a_whole_until_they_can() {
+    for (from, to, good) in [("keys.toml", "other.toml", "keys.toml"), ("cert.pem", "other.pem", "cert.pem")] {
+        let gate = two_keys().tls().start().await;
+        let mut kept = Connection::over(gate.tls(&["http/1.1"]).await);
+        gate.world().write(to, "no such thing");
+        gate.world().write("gateway.toml", edited(&gate, from, to).replace("/old", "/new"));
+        says(&gate, "reload rejected; still running the previous configuration").await;
+        kept.ask(&no_key()).await.is_refused(401, "01 | No api key provided! Create it using: /old");
+        gate.world().write(to, gate.world().read(good));
+        says(&gate, "configuration reloaded").await;
+        kept.ask(&no_key()).await.is_refused(401, "01 | No api key provided! Create it using: /new");
+        // From here on it is the new one that counts.
+        if from == "keys.toml" {
+            gate.world().write(to, without(&gate, "goes"));
+            says(&gate, "key file reloaded").await;
+            kept.ask(&gate.request("getPoints", "goes", "memberID=7")).await.is_refused(401, INCORRECT_KEY);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_is_removed_is_told_once_and_taken_up_when_it_is_back() {
+    for signalled in [false, true] {
+        let mut gate = two_keys().tls().start().await;
+        let mut kept = Connection::over(gate.tls(&["http/1.1"]).await);
+        let request = gate.request("getPoints", "goes", "memberID=7");
+        for (n, (name, back)) in [
+            ("gateway.toml", "configuration reloaded"),
+            ("keys.toml", "key file reloaded"),
+            ("cert.pem", "TLS certificate reloaded"),
+            ("key.pem", "TLS certificate reloaded"),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let path = gate.world().path(name);
+            let aside = gate.world().path("aside");
+            std::fs::rename(&path, &aside).unwrap();
+            if signalled {
+                gate.process().signal(Signal::SIGHUP);
+            }
+            says(&gate, &format!("what was read from it stays in force until it is back file={}", path.display()))
+                .await;
+            if signalled {
+                gate.process().signal(Signal::SIGHUP);
+                says(&gate, &format!("the file is still missing file={}", path.display())).await;
+            }
+            kept.ask(&request).await.is("3");
+            let told = gate.stderr().matches(back).count();
+            std::fs::rename(&aside, &path).unwrap();
+            eventually(PATIENCE, back, || async { gate.stderr().matches(back).count() > told }).await;
+            let told = gate.stderr();
+            assert_eq!(told.matches("a file was removed").count(), n + 1, "{name} is told once:\n{told}");
+            assert!(!told.contains("rejected"), "{told}");
+        }
+        // It is the file that came back which counts, not one that is remembered.
+        gate.world().write("keys.toml", without(&gate, "goes"));
+        is_refused_soon_over(&mut kept, &request).await;
+    }
+}
+
+async fn is_refused_soon_over(connection: &mut Connection, request: &Request) {
+    let end = std::time::Instant::now() + SECOND_AND_SLACK;
+    while connection.ask(request).await.code() != Some(2) {
+        assert!(std::time::Instant::now() < end, "the key that was taken out is let in");
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_default_file_that_is_removed_is_no_reason_for_the_defaults() {
+    let world = World::plain();
+    let mut process = Process::start(&mut world.command(&["serve"]));
+    process.ready().await;
+    std::fs::remove_file(world.path("gateway.toml")).unwrap();
+    process.signal(Signal::SIGHUP);
+    let what = "what was read from it stays in force until it is back file=gateway.toml";
+    eventually(PATIENCE, what, || async { process.stderr().contains(what) }).await;
+    assert!(!process.stderr().contains("configuration reloaded"), "{}", process.stderr());
+}
