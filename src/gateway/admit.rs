@@ -6,7 +6,7 @@ use super::{CacheUse, Facts, Gateway, Head, KeySource, State};
 use crate::clock::{Tick, seconds_up};
 use crate::keys::{Key, Learned, Standing, Taught, UnderWay, is_mistyped};
 use crate::limits::{Ask, Paid};
-use crate::model::{Digest, Scope};
+use crate::model::Digest;
 use crate::origin::Authorization;
 use crate::telemetry::Decision;
 use crate::wire::{Fault, Operation};
@@ -15,8 +15,11 @@ use crate::wire::{Fault, Operation};
 #[derive(Debug)]
 pub(super) struct Admitted<'h> {
     request: UnderWay,
+    /// The key as it was looked up again after the body came.
+    later: Option<Arc<Key>>,
     /// Where the key was learned from the origin.
     taught: Option<Arc<Taught>>,
+    digest: Digest,
     authorization: Authorization<'h>,
 }
 
@@ -47,17 +50,13 @@ pub(super) enum Admission<'h> {
 }
 
 impl<'h> Admitted<'h> {
-    pub(super) fn key(&self) -> &Key {
-        self.request.key()
+    pub(super) fn key(&self) -> &Arc<Key> {
+        self.later.as_ref().unwrap_or(self.request.key())
     }
 
-    pub(super) fn caller(&self) -> Caller<'_> {
-        Caller { key: self.key(), taught: self.taught.as_ref(), authorization: self.authorization }
-    }
-
-    /// The same, to be taken along by a task that outlives the request.
-    pub(super) fn owned(&self) -> (Arc<Key>, Option<Arc<Taught>>, Vec<u8>) {
-        (self.request.key().clone(), self.taught.clone(), self.authorization.0.to_vec())
+    pub(super) fn caller(&self) -> Caller<'h> {
+        let (key, taught) = (self.key().clone(), self.taught.clone());
+        Caller { key, taught, digest: self.digest, authorization: self.authorization }
     }
 }
 
@@ -93,21 +92,73 @@ impl Gateway {
         if let KeySource::Origin(learned) = &state.keys {
             return self.admit_learned(state, learned, (digest, authorization), operation, head, facts);
         }
-        let found = state.book.find(&digest, || self.clock.unix());
         let now = self.now();
+        let key = match self.listed_at(state, &digest, now) {
+            Ok(key) => key,
+            Err(Fault::IncorrectKey) => {
+                self.stranger(state, head, facts)?;
+                return Err(Fault::IncorrectKey);
+            }
+            Err(fault) => {
+                facts.key = state.book.find(&digest, || self.clock.unix()).cloned();
+                return Err(fault);
+            }
+        };
+        let request = self.charge(state, key, operation, now, facts)?;
+        Ok(Admission::Admitted(Admitted { request, later: None, taught: None, digest, authorization }))
+    }
+
+    /// The listed key with this digest, as it is now: 02 where there is none, 21 where the keys are too old to say so.
+    pub(super) fn listed<'s>(&self, state: &'s State, digest: &Digest) -> Result<&'s Arc<Key>, Fault> {
+        self.listed_at(state, digest, self.now())
+    }
+
+    fn listed_at<'s>(&self, state: &'s State, digest: &Digest, now: Tick) -> Result<&'s Arc<Key>, Fault> {
         // The book's own age: the one that was looked into may have been replaced since.
         let is_old = self.doubt.is_doubted() || is_too_old(state.book.known_until(), now);
         if is_old && matches!(state.keys, KeySource::Store(_)) {
-            // Nor is one known to be wrong: it may have been made meanwhile.
-            facts.key = found.cloned();
+            // An unknown key is not known to be wrong either: it may have been made meanwhile.
             return Err(Fault::Unavailable { retry_after: 1 });
         }
-        let Some(key) = found else {
-            self.stranger(state, head, facts)?;
-            return Err(Fault::IncorrectKey);
-        };
-        let request = self.charge(state, key, operation, now, facts)?;
-        Ok(Admission::Admitted(Admitted { request, taught: None, authorization }))
+        state.book.find(digest, || self.clock.unix()).ok_or(Fault::IncorrectKey)
+    }
+
+    /// Looks the key up again once the body is here: 21, 02 or 15. Nothing is charged again.
+    pub(super) fn readmit<'h>(
+        &self,
+        state: &State,
+        admission: Admission<'h>,
+        operation: Operation,
+    ) -> Result<Admission<'h>, Fault> {
+        match (admission, &state.keys) {
+            (Admission::Admitted(admitted), KeySource::Store(_) | KeySource::File { .. }) => {
+                let later = self.listed(state, &admitted.digest)?.clone();
+                later.may_use(operation)?;
+                Ok(Admission::Admitted(Admitted { later: Some(later), ..admitted }))
+            }
+            (admission, KeySource::Origin(learned)) => {
+                let digest = match &admission {
+                    Admission::Admitted(admitted) => admitted.digest,
+                    Admission::Unproven(unproven) => unproven.taught.digest(),
+                };
+                match (learned.find(&digest, self.now()), admission) {
+                    (Standing::Refused, _) => Err(Fault::IncorrectKey),
+                    (Standing::Proven(taught), Admission::Admitted(admitted)) => {
+                        let later = Some(taught.key.clone());
+                        Ok(Admission::Admitted(Admitted { later, taught: Some(taught), ..admitted }))
+                    }
+                    // Its limits have let it in; only its proof is over.
+                    (_, Admission::Admitted(admitted)) => {
+                        let (taught, authorization) = (admitted.taught.clone(), admitted.authorization);
+                        let taught = taught.ok_or(Fault::IncorrectKey)?;
+                        Ok(Admission::Unproven(Unproven { taught, authorization, pays: Pays::Itself(admitted) }))
+                    }
+                    // If it is proven by now, the look before the question finds that.
+                    (_, unproven) => Ok(unproven),
+                }
+            }
+            (unproven, KeySource::Store(_) | KeySource::File { .. }) => Ok(unproven),
+        }
     }
 
     /// As far as what the origin taught goes: what it does not cover, the request itself will ask.
@@ -152,7 +203,8 @@ impl Gateway {
         facts: &mut Facts,
     ) -> Result<Admitted<'h>, Fault> {
         let request = self.charge(state, &taught.key, operation, self.now(), facts)?;
-        Ok(Admitted { request, taught: Some(taught), authorization })
+        let digest = taught.digest();
+        Ok(Admitted { request, later: None, taught: Some(taught), digest, authorization })
     }
 
     /// Charges a known key for one request: its limits (12), then its scope (15).
@@ -191,9 +243,7 @@ impl Gateway {
                 return Err(Fault::TooManyRequests { retry_after: seconds_up(wait).max(1) });
             }
         }
-        if operation.scope() == Scope::Write && key.scope == Scope::Read {
-            return Err(Fault::NotAllowed(operation));
-        }
+        key.may_use(operation)?;
         facts.cache = Some(CacheUse::before(operation));
         Ok(request)
     }

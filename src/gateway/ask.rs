@@ -1,17 +1,22 @@
+//! Asking the origin on behalf of a key, and looking that key up again after whatever was waited for.
+
 use std::sync::Arc;
 
 use super::{Gateway, KeySource, State};
-use crate::cache::Realms;
-use crate::keys::{Key, Taught};
+use crate::cache::{EntryKey, Realms};
+use crate::keys::{Key, Standing, Taught};
+use crate::model::{Digest, MemberId};
 use crate::origin::{Authorization, Question};
-use crate::wire::{Fault, Request, RequestId};
+use crate::wire::{Fault, Operation, Read, Request, RequestId};
 
 /// For whom the origin is asked.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Caller<'c> {
-    pub(super) key: &'c Key,
+    /// The key as it was last looked up.
+    pub(super) key: Arc<Key>,
     /// Where the key was learned, or may be, from the origin.
-    pub(super) taught: Option<&'c Arc<Taught>>,
+    pub(super) taught: Option<Arc<Taught>>,
+    pub(super) digest: Digest,
     pub(super) authorization: Authorization<'c>,
 }
 
@@ -20,21 +25,61 @@ impl Caller<'_> {
     pub(super) fn realms(&self) -> Realms {
         if self.taught.is_some() { Realms::MayOverlap } else { Realms::Apart }
     }
+
+    /// Where a read's answer is kept.
+    pub(super) fn entry_key(&self, read: Read, member: MemberId) -> EntryKey {
+        EntryKey { realm: self.key.guild.realm, member, read }
+    }
 }
 
 impl Gateway {
+    /// Looks the caller's key up again, after a wait and before the origin is asked (contract section 1,
+    /// "Order"): 21, 02, 15 or 03. Nothing is charged. The state to go on under.
+    pub(super) fn recheck(&self, caller: &mut Caller<'_>, operation: Operation) -> Result<Arc<State>, Fault> {
+        let state = self.state.load_full();
+        if let KeySource::Origin(learned) = &state.keys {
+            // Of a key that is not proven any more this request asks the origin itself.
+            return match learned.find(&caller.digest, self.now()) {
+                Standing::Refused => Err(Fault::IncorrectKey),
+                Standing::Proven(_) | Standing::Lapsed(_) | Standing::Unknown(_) => Ok(state),
+            };
+        }
+        let key = self.listed(&state, &caller.digest)?;
+        key.may_use(operation)?;
+        if key.guild.gone {
+            return Err(Fault::GuildGone);
+        }
+        caller.key = key.clone();
+        Ok(state)
+    }
+
+    /// Whether the caller's key still speaks for the guild under which the answer would be kept.
+    pub(super) fn is_of_realm(&self, caller: &Caller<'_>, at: &EntryKey) -> bool {
+        let state = self.state.load();
+        matches!(state.keys, KeySource::Origin(_))
+            || state.book.find(&caller.digest, || self.clock.unix()).is_some_and(|key| key.guild.realm == at.realm)
+    }
+
+    /// Whether the origin that a request was asked of is still the one in force.
+    pub(super) fn is_in_force(&self, state: &State) -> bool {
+        Arc::ptr_eq(&self.state.load().origin, &state.origin)
+    }
+
     /// Asks the origin, and learns from its answer what it says of the key.
     pub(super) async fn ask_origin(
         &self,
         state: &State,
-        caller: Caller<'_>,
+        caller: &Caller<'_>,
         request: Request,
         id: RequestId,
     ) -> Result<String, Fault> {
-        let Caller { key, taught, authorization } = caller;
+        let Caller { key, taught, authorization, .. } = caller;
         let asked = self.now();
-        let answer = state.origin.ask(&Question { request, guild: &key.guild.id, authorization, id }).await;
-        if let (KeySource::Origin(learned), Some(taught)) = (&state.keys, taught) {
+        let question = Question { request, guild: &key.guild.id, authorization: *authorization, id };
+        let answer = state.origin.ask(&question).await;
+        // A reload puts the new origin in force before it says since when answers count: an answer of the old one
+        // that passes here was asked for earlier than that.
+        if let (KeySource::Origin(learned), Some(taught), true) = (&state.keys, taught, self.is_in_force(state)) {
             match &answer {
                 Err(Fault::IncorrectKey) => learned.refute(taught, asked, self.now()),
                 Err(fault) if fault.is_origin_failure() => {}

@@ -23,12 +23,13 @@ use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::task::Poll;
 
 use admit::{Admission, Admitted};
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use beside::Beside;
 use doubt::Doubt;
-use futures_util::FutureExt;
+use futures_util::{FutureExt, poll};
 use parking_lot::Mutex;
 use prove::Asked;
 use read::{Asking, Found};
@@ -197,16 +198,30 @@ impl Gateway {
         if head.content_encoded || head.content_type.is_some_and(|t| !t.is_empty() && !is_form_type(t)) {
             return Err(Fault::NotAForm);
         }
-        let request = Form::read(body.whole().await?).request(operation)?;
+        let (request, has_waited) = {
+            let mut whole = std::pin::pin!(body.whole());
+            let (bytes, has_waited) = match poll!(whole.as_mut()) {
+                Poll::Ready(bytes) => (bytes?, false),
+                Poll::Pending => (whole.await?, true),
+            };
+            (Form::read(bytes).request(operation), has_waited)
+        };
+        // A body may be held back for `body_timeout`, so the key and the configuration are looked at again after it.
+        let later = has_waited.then(|| self.state.load_full());
+        let (state, admission) = match &later {
+            None => (state, admission),
+            Some(later) => (later, self.readmit(later, admission, operation)?),
+        };
+        let request = request?;
         if admission.guild_is_gone() {
             return Err(Fault::GuildGone);
         }
         match (admission, &state.keys) {
-            (Admission::Admitted(admitted), _) => self.perform(state, &admitted, request, body, facts).await,
+            (Admission::Admitted(admitted), _) => self.perform(state, admitted, request, body, facts).await,
             (Admission::Unproven(unproven), KeySource::Origin(learned)) => {
                 body.will_wait().await;
                 let asked = Asked { request, client: head.client };
-                Box::pin(self.prove(state, learned, unproven, asked, body, facts)).await
+                Box::pin(self.prove(learned, unproven, asked, body, facts)).await
             }
             // Only keys that are learned are ever unproven.
             (Admission::Unproven(_), KeySource::Store(_) | KeySource::File { .. }) => Err(Fault::IncorrectKey),
@@ -217,26 +232,23 @@ impl Gateway {
     async fn perform<B: Body>(
         self: &Arc<Self>,
         state: &Arc<State>,
-        admitted: &Admitted<'_>,
+        admitted: Admitted<'_>,
         request: Request,
         body: &mut B,
         facts: &mut Facts,
     ) -> Result<Arc<str>, Fault> {
         match request {
-            Request::Read { read, member } => {
-                let at = Self::entry_key(admitted, read, member);
-                match self.look(state, admitted, at, facts) {
-                    Found::Answer(text) => Ok(text),
-                    Found::Nothing(held) => {
-                        body.will_wait().await;
-                        // Boxed, so that a connection that only ever hits carries no room for a miss.
-                        Box::pin(self.miss(state, admitted.caller(), at, Asking::ForWant(held), facts)).await
-                    }
+            Request::Read { read, member } => match self.look(state, &admitted, read, member, facts) {
+                Found::Answer(text) => Ok(text),
+                Found::Nothing(held) => {
+                    body.will_wait().await;
+                    // Boxed, so that a connection that only ever hits carries no room for a miss.
+                    Box::pin(self.miss(admitted.caller(), read, member, Asking::ForWant(held), facts)).await
                 }
-            }
+            },
             Request::SetPoints { member, amount } => {
                 body.will_wait().await;
-                Box::pin(self.write(state, admitted.caller(), member, amount, facts.id)).await
+                Box::pin(self.write(admitted.caller(), member, amount, facts.id)).await
             }
         }
     }

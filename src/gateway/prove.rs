@@ -1,3 +1,5 @@
+//! A request whose key only the origin can judge (`keys.source = "origin"`).
+
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +8,7 @@ use super::admit::{Pays, Unproven};
 use super::ask::Caller;
 use super::read::Asking;
 use super::{Body, Facts, Gateway, State};
-use crate::cache::{EntryKey, Lead, Seat};
+use crate::cache::{Lead, Seat};
 use crate::keys::{Learned, Standing, Taught, Told};
 use crate::model::Digest;
 use crate::wire::{Fault, Read, Request};
@@ -25,13 +27,24 @@ pub(super) struct Asked {
     pub(super) client: IpAddr,
 }
 
+impl Unproven<'_> {
+    fn caller(&self) -> Caller<'_> {
+        let Unproven { taught, authorization, .. } = self;
+        Caller {
+            key: taught.key.clone(),
+            taught: Some(taught.clone()),
+            digest: taught.digest(),
+            authorization: *authorization,
+        }
+    }
+}
+
 impl Gateway {
     /// A request whose key only the origin can judge. The first one of a key is itself the
     /// question; whoever comes meanwhile waits for what it brings (contract section 3,
     /// `keys.source = "origin"`).
     pub(super) async fn prove<B: Body>(
         self: &Arc<Self>,
-        state: &Arc<State>,
         learned: &Learned,
         mut unproven: Unproven<'_>,
         asked: Asked,
@@ -44,7 +57,7 @@ impl Gateway {
             let told = match learned.questions().board(digest, || ()) {
                 Seat::Follow(follow) if was_good => match tokio::time::timeout(PATIENCE, follow.landed()).await {
                     Ok(Some(Told::Failed(_))) | Err(_) => {
-                        return self.ask_as_proof(state, &unproven, asked.request, facts).await;
+                        return self.ask_as_proof(&unproven, asked.request, facts).await;
                     }
                     Ok(told) => told,
                 },
@@ -62,15 +75,15 @@ impl Gateway {
                     Standing::Lapsed(taught) | Standing::Unknown(Some(taught)) => {
                         // Whatever it was when this request came: what it has used up since counts.
                         unproven.taught = taught;
-                        return self.lead_proof(state, learned, lead, &unproven, asked, facts).await;
+                        return self.lead_proof(learned, lead, &unproven, asked, facts).await;
                     }
                     Standing::Unknown(None) => {
-                        return self.lead_proof(state, learned, lead, &unproven, asked, facts).await;
+                        return self.lead_proof(learned, lead, &unproven, asked, facts).await;
                     }
                 },
             };
             match told {
-                Some(Told::Proven(taught)) => return self.go_on(state, unproven, taught, asked, body, facts).await,
+                Some(Told::Proven(taught)) => return self.go_on(unproven, taught, asked, body, facts).await,
                 Some(Told::Refused) => return Err(Fault::IncorrectKey),
                 Some(Told::Failed(fault)) => return Err(fault),
                 None => {}
@@ -83,7 +96,6 @@ impl Gateway {
     /// give it a request more than its day has. They are told only once the key is proven.
     async fn lead_proof(
         &self,
-        state: &State,
         learned: &Learned,
         lead: Lead<'_, Digest, (), Told>,
         unproven: &Unproven<'_>,
@@ -91,22 +103,22 @@ impl Gateway {
         facts: &mut Facts,
     ) -> Result<Arc<str>, Fault> {
         let Unproven { taught, authorization, pays } = unproven;
+        let state = self.state.load_full();
         let operation = asked.request.operation();
         let mut own = Facts { operation: facts.operation, ..Facts::new(facts.id) };
         let _charged = match pays {
             Pays::Itself(_) => None,
-            Pays::Address(_) => match self.admit_taught(state, taught.clone(), *authorization, operation, &mut own) {
+            Pays::Address(_) => match self.admit_taught(&state, taught.clone(), *authorization, operation, &mut own) {
                 Ok(admitted) => Some(admitted),
                 Err(fault) => {
                     // It is known by what it used up, and refused for that; its address owes nothing.
-                    self.pay_back(state, pays, asked);
+                    self.pay_back(&state, pays, asked);
                     own.over_strangers = facts.over_strangers;
                     *facts = own;
                     return Err(fault);
                 }
             },
         };
-        let caller = Caller { key: &taught.key, taught: Some(taught), authorization: *authorization };
         // Of a write by who knows whom, every key that holds the member's answers would pay for what
         // the fence must do: so a key that was never good is asked about with a read.
         let probe = match (asked.request, pays) {
@@ -114,8 +126,8 @@ impl Gateway {
             (Request::SetPoints { .. } | Request::Read { .. }, _) => None,
         };
         let answer = match probe {
-            Some(probe) => self.ask_origin(state, caller, probe, facts.id).await.map(Into::into),
-            None => self.ask_as_proof(state, unproven, asked.request, facts).await,
+            Some(probe) => self.ask_origin(&state, &unproven.caller(), probe, facts.id).await.map(Into::into),
+            None => self.ask_as_proof(unproven, asked.request, facts).await,
         };
         let told = match &answer {
             Err(Fault::IncorrectKey) => Told::Refused,
@@ -124,15 +136,23 @@ impl Gateway {
         };
         let proven = matches!(told, Told::Proven(_));
         if proven && matches!(pays, Pays::Address(_)) {
-            self.pay_back(state, pays, asked);
+            self.pay_back(&state, pays, asked);
             own.over_strangers = facts.over_strangers;
             own.cache = facts.cache;
             *facts = own;
         }
-        lead.land(told);
+        if self.is_in_force(&state) {
+            lead.land(told);
+        } else {
+            // Another origin is in force, which has not said anything of the key yet.
+            drop(lead);
+            if proven && probe.is_some() {
+                return Err(Fault::Unavailable { retry_after: 1 });
+            }
+        }
         match asked.request {
             Request::SetPoints { member, amount } if proven && probe.is_some() => {
-                self.write(state, caller, member, amount, facts.id).await
+                self.write(unproven.caller(), member, amount, facts.id).await
             }
             Request::SetPoints { .. } | Request::Read { .. } => answer,
         }
@@ -141,26 +161,20 @@ impl Gateway {
     /// Asks the origin, whatever is in memory: the answer is to prove the key.
     async fn ask_as_proof(
         &self,
-        state: &State,
         unproven: &Unproven<'_>,
         request: Request,
         facts: &mut Facts,
     ) -> Result<Arc<str>, Fault> {
-        let taught = &unproven.taught;
-        let caller = Caller { key: &taught.key, taught: Some(taught), authorization: unproven.authorization };
+        let caller = unproven.caller();
         match request {
-            Request::SetPoints { member, amount } => self.write(state, caller, member, amount, facts.id).await,
-            Request::Read { read, member } => {
-                let at = EntryKey { realm: taught.key.guild.realm, member, read };
-                self.miss(state, caller, at, Asking::AsProof, facts).await
-            }
+            Request::SetPoints { member, amount } => self.write(caller, member, amount, facts.id).await,
+            Request::Read { read, member } => self.miss(caller, read, member, Asking::AsProof, facts).await,
         }
     }
 
     /// The key is proven by another's question: its own limits hold now, and its address is paid back.
     async fn go_on<B: Body>(
         self: &Arc<Self>,
-        state: &Arc<State>,
         unproven: Unproven<'_>,
         taught: Arc<Taught>,
         asked: Asked,
@@ -168,12 +182,13 @@ impl Gateway {
         facts: &mut Facts,
     ) -> Result<Arc<str>, Fault> {
         let Unproven { authorization, pays, .. } = unproven;
+        let state = &self.state.load_full();
         self.pay_back(state, &pays, asked);
         let admitted = match pays {
             Pays::Itself(admitted) => admitted,
             Pays::Address(_) => self.admit_taught(state, taught, authorization, asked.request.operation(), facts)?,
         };
-        self.perform(state, &admitted, asked.request, body, facts).await
+        self.perform(state, admitted, asked.request, body, facts).await
     }
 
     fn pay_back(&self, state: &State, pays: &Pays<'_>, asked: Asked) {

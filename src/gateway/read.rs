@@ -7,7 +7,7 @@ use crate::cache::{Entry, EntryKey, Epoch, Landed, Lead, Seat, Use};
 use crate::config::Freshness;
 use crate::model::MemberId;
 use crate::origin::Authorization;
-use crate::wire::{Fault, Read, Request, RequestId, first_expiry};
+use crate::wire::{Fault, Operation, Read, Request, RequestId, first_expiry};
 
 /// How often a caller boards a flight before it asks alone. Once is the rule; it boards again when
 /// its leader was lost (a panic) or was refused for a key of its own.
@@ -45,19 +45,16 @@ impl Asking {
 }
 
 impl Gateway {
-    /// Where a read's answer is kept.
-    pub(super) fn entry_key(admitted: &Admitted<'_>, read: Read, member: MemberId) -> EntryKey {
-        EntryKey { realm: admitted.key().guild.realm, member, read }
-    }
-
     /// Looks for an answer in memory, once.
     pub(super) fn look(
         self: &Arc<Self>,
         state: &Arc<State>,
         admitted: &Admitted<'_>,
-        at: EntryKey,
+        read: Read,
+        member: MemberId,
         facts: &mut Facts,
     ) -> Found {
+        let at = EntryKey { realm: admitted.key().guild.realm, member, read };
         let now = self.now();
         if self.doubt.is_deaf(now) && state.follows_store() {
             self.memory.fence().changed_all();
@@ -70,34 +67,41 @@ impl Gateway {
             }
             Some((entry, Use::WhileRevalidating)) => {
                 facts.cache = Some(CacheUse::WhileRevalidating { age: entry.age(now) });
-                self.revalidate(state, admitted, at);
+                self.revalidate(admitted, at);
                 Found::Answer(entry.text.clone())
             }
             Some((_, Use::IfError | Use::Nothing)) | None => Found::Nothing(held),
         }
     }
 
-    /// A read that memory does not answer: joins the flight that asks the origin, or leads it.
+    /// A read that memory does not answer: joins the flight that asks the origin, or leads it. The key and
+    /// the state are looked at again each time, and after the epoch was read: so no flight of an epoch asks
+    /// under an older configuration than that epoch's.
     pub(super) async fn miss(
         &self,
-        state: &State,
-        caller: Caller<'_>,
-        at: EntryKey,
+        mut caller: Caller<'_>,
+        read: Read,
+        member: MemberId,
         asking: Asking,
         facts: &mut Facts,
     ) -> Result<Arc<str>, Fault> {
-        let stale = asking.stale();
-        if self.asks_apart(&at) {
-            // A flight may have left before a write to the process beside this one, and so may what
-            // is held.
-            facts.cache = Some(CacheUse::Asked { stale: false, stored: false });
-            return self.ask(state, caller, at, self.memory.epoch(&at), facts.id).await.map(|entry| entry.text.clone());
-        }
+        let (stale, operation) = (asking.stale(), Operation::Read(read));
+        let mut at = caller.entry_key(read, member);
         let mut landed = None;
         for _ in 0..BOARDINGS {
-            landed = match self.memory.board(at) {
+            if self.asks_apart(&at) {
+                // A flight may have left before a write to the process beside this one, and so may what
+                // is held.
+                facts.cache = Some(CacheUse::Asked { stale: false, stored: false });
+                return self.ask_alone(&mut caller, read, member, facts.id).await.map(|entry| entry.text.clone());
+            }
+            let seat = self.memory.board(at);
+            let state = self.recheck(&mut caller, operation)?;
+            let of_another_guild = caller.key.guild.realm != at.realm;
+            landed = match seat {
+                _ if of_another_guild => None,
                 Seat::Lead(lead) => {
-                    let (answer, cache) = self.lead(state, lead, caller, at, &asking, facts.id).await;
+                    let (answer, cache) = self.lead(&state, lead, &caller, at, &asking, facts.id).await;
                     facts.cache = Some(cache);
                     Some(answer)
                 }
@@ -109,12 +113,13 @@ impl Gateway {
             if landed.is_some() {
                 break;
             }
+            at = caller.entry_key(read, member);
         }
         let landed = match landed {
             Some(landed) => landed,
             None => {
                 facts.cache = Some(CacheUse::Asked { stale, stored: false });
-                let answer = self.ask(state, caller, at, self.memory.epoch(&at), facts.id).await;
+                let answer = self.ask_alone(&mut caller, read, member, facts.id).await;
                 self.memory.overtake(&at, caller.realms(), self.now());
                 answer
             }
@@ -131,7 +136,7 @@ impl Gateway {
         &self,
         state: &State,
         lead: Lead<'_, EntryKey, Epoch, Landed>,
-        caller: Caller<'_>,
+        caller: &Caller<'_>,
         at: EntryKey,
         asking: &Asking,
         id: RequestId,
@@ -147,6 +152,11 @@ impl Gateway {
             return (Ok(entry), CacheUse::Hit { ttl, age });
         }
         match self.ask(state, caller, at, lead.epoch(), id).await {
+            Ok(entry) if !self.is_of_realm(caller, &at) => {
+                // The origin may have answered for another guild. The followers board again.
+                self.memory.overtake(&at, caller.realms(), self.now());
+                (Ok(entry), CacheUse::Asked { stale, stored: false })
+            }
             Ok(entry) => {
                 let stored = self.keep(caller, at, &entry);
                 lead.land(Ok(entry.clone()));
@@ -164,13 +174,26 @@ impl Gateway {
         }
     }
 
+    /// Asks for this caller alone; what comes is not kept.
+    async fn ask_alone(
+        &self,
+        caller: &mut Caller<'_>,
+        read: Read,
+        member: MemberId,
+        id: RequestId,
+    ) -> Result<Arc<Entry>, Fault> {
+        let state = self.recheck(caller, Operation::Read(read))?;
+        let at = caller.entry_key(read, member);
+        self.ask(&state, caller, at, self.memory.epoch(&at), id).await
+    }
+
     /// Asks the origin. What an answer's age counts from is read before. A map that holds a warn which has
     /// expired when it comes is for those who wait for it, and is never kept (guarantee 4): the origin's
     /// clock is behind ours, be it by milliseconds, and its next answer will be another one.
-    pub(super) async fn ask(
+    async fn ask(
         &self,
         state: &State,
-        caller: Caller<'_>,
+        caller: &Caller<'_>,
         at: EntryKey,
         epoch: Epoch,
         id: RequestId,
@@ -187,7 +210,7 @@ impl Gateway {
     }
 
     /// Keeps what a caller was answered, if it may be kept.
-    pub(super) fn keep(&self, caller: Caller<'_>, at: EntryKey, entry: &Arc<Entry>) -> bool {
+    fn keep(&self, caller: &Caller<'_>, at: EntryKey, entry: &Arc<Entry>) -> bool {
         if self.is_aside() {
             return false;
         }
@@ -208,17 +231,21 @@ impl Gateway {
     }
 
     /// Asks for `at` anew, in a task of its own, unless that is being done already.
-    fn revalidate(self: &Arc<Self>, state: &Arc<State>, admitted: &Admitted<'_>, at: EntryKey) {
+    fn revalidate(self: &Arc<Self>, admitted: &Admitted<'_>, at: EntryKey) {
         if self.memory.is_in_the_air(&at) {
             return;
         }
-        let (gateway, state) = (self.clone(), state.clone());
-        let (key, taught, authorization) = admitted.owned();
+        let gateway = self.clone();
+        let Caller { key, taught, digest, authorization } = admitted.caller();
+        let authorization = authorization.0.to_vec();
         tokio::spawn(async move {
             let Seat::Lead(lead) = gateway.memory.board(at) else { return };
-            let caller = Caller { key: &key, taught: taught.as_ref(), authorization: Authorization(&authorization) };
+            let mut caller = Caller { key, taught, digest, authorization: Authorization(&authorization) };
+            let Ok(state) = gateway.recheck(&mut caller, Operation::Read(at.read)) else { return };
             // Nobody waits for it: a failure was logged by the origin, and the stale answer stands.
-            let _ = gateway.lead(&state, lead, caller, at, &Asking::InPlaceOfStale, RequestId::random()).await;
+            if caller.key.guild.realm == at.realm {
+                let _ = gateway.lead(&state, lead, &caller, at, &Asking::InPlaceOfStale, RequestId::random()).await;
+            }
         });
     }
 }

@@ -22,9 +22,11 @@ impl Gateway {
         };
         let book = Arc::new(Book::new(fresh.listed, &config.limits, &before.book, now, self.clock.unix()));
         let other_origin = !Arc::ptr_eq(&before.origin, &origin);
-        keys.hold_to(&config, &book, other_origin.then_some(now));
         let other_answers = other_origin || before.config.cache != config.cache;
-        self.state.store(Arc::new(State { config: Arc::new(config), origin, book, keys, strangers }));
+        let state = Arc::new(State { config: Arc::new(config), origin, book, keys, strangers });
+        self.state.store(state.clone());
+        // After the swap: an answer of the other origin that was taken for one that counts was asked for before this.
+        state.keys.hold_to(&state.config, &state.book, other_origin.then(|| self.now()));
         if other_answers {
             // What another origin said, or was kept by other times, is not given any more.
             self.memory.fence().changed_all();

@@ -8,6 +8,7 @@ use crate::clock::Tick;
 use crate::config::{Limits, Tier};
 use crate::limits::{Counted, Meters, Policy, Usage};
 use crate::model::{Digest, GuildId, KeyId, Scope};
+use crate::wire::{Fault, Operation};
 
 /// A key as the gateway knows it. Its buckets are in it: no second look-up, no lock.
 #[derive(Debug)]
@@ -28,6 +29,14 @@ impl Key {
     /// Counts a request of this key as under way until what this returns is dropped.
     pub fn begin(self: &Arc<Self>) -> UnderWay {
         UnderWay { others: self.usage.begin(), key: self.clone() }
+    }
+
+    /// 15 where the key's scope does not cover `operation`.
+    pub fn may_use(&self, operation: Operation) -> Result<(), Fault> {
+        match (operation.scope(), self.scope) {
+            (Scope::Write, Scope::Read) => Err(Fault::NotAllowed(operation)),
+            (Scope::Read, _) | (_, Scope::Write) => Ok(()),
+        }
     }
 
     pub(super) fn new(
@@ -272,7 +281,7 @@ mod tests {
     use super::*;
     use crate::config::Rate;
     use crate::limits::Ask;
-    use crate::wire::{Operation, Read};
+    use crate::wire::Read;
 
     fn limits(burst: u32) -> Limits {
         let rate = Rate { period_ns: 1_000_000_000, burst: NonZeroU32::new(burst).unwrap() };

@@ -85,6 +85,7 @@ mod commands_progress;
 mod commands_records;
 mod commands_store;
 mod export_snapshot;
+mod held_body;
 mod key_life;
 
 mod docs_framing;
