@@ -70,6 +70,19 @@ impl Body for BreaksOnWaiting<'_> {
     }
 }
 
+/// A body that comes after something has happened.
+struct After<'b, F>(&'b [u8], F);
+
+impl<F: FnMut() + Send> Body for After<'_, F> {
+    async fn whole(&mut self) -> Result<&[u8], Fault> {
+        tokio::task::yield_now().await;
+        self.1();
+        Ok(self.0)
+    }
+
+    async fn will_wait(&mut self) {}
+}
+
 impl World {
     async fn new(toml: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
@@ -447,4 +460,18 @@ async fn a_panic_is_20_for_the_one_who_met_it_and_harms_nobody_else() {
     assert_eq!((text(&reply), reply.facts.panicked), ("0", false));
     w.ask("setPoints", "k1", "memberID=7&amount=9").await.answer.unwrap();
     assert_eq!(text(&w.ask("getPoints", "k1", "memberID=7").await), "9");
+}
+
+#[tokio::test]
+async fn a_request_whose_keys_have_become_too_old_while_its_body_came_is_21() {
+    let w = World::new(PLENTY).await;
+    let state = w.gateway.state().clone();
+    for path in [&b"/getPoints"[..], b"/setPoints"] {
+        w.gateway.state().book.set_known_until(w.gateway.now());
+        let mut body = After(b"memberID=7&amount=5", || w.advance(1));
+        let reply = w.gateway.handle(&state, &Head { path, ..head() }, &mut body).await;
+        assert_eq!(reply.answer.unwrap_err(), Fault::Unavailable { retry_after: 1 });
+    }
+    w.gateway.state().book.set_known_until(w.gateway.now());
+    assert_eq!(text(&w.ask("getPoints", "k1", "memberID=7").await), "0");
 }

@@ -118,7 +118,8 @@ on_both_origins!(
 async fn a_held_body_is_charged_once() {
     let limits = [("rate", r#""1/h""#), ("burst", "4"), ("write_rate", r#""1/h""#), ("write_burst", "2")];
     let gate = gate(Kind::Http).keys_in_file();
-    let gate = limits.iter().fold(gate, |gate, (name, value)| gate.set(&format!("limits.tiers.standard.{name}"), value));
+    let gate =
+        limits.iter().fold(gate, |gate, (name, value)| gate.set(&format!("limits.tiers.standard.{name}"), value));
     let gate = gate.start().await;
     for version in Version::BOTH {
         let held = HeldBody::begin(&gate, version, gate.request("setPoints", "bot", "memberID=7&amount=5")).await;
@@ -271,4 +272,31 @@ async fn a_learned_key_refused_while_its_body_is_held_back_is_02() {
     eventually(PATIENCE, "02", || async { gate.get_points("bot", "7").await.code() == Some(2) }).await;
     all_are_refused(held, 401, INCORRECT_KEY).await;
     assert_eq!(gate.origin().points("7"), 3);
+}
+
+#[tokio::test]
+async fn who_waits_for_another_requests_proof_asks_the_origin_that_is_in_force_by_then() {
+    let mut gate = learned().start().await;
+    let other = ScriptedOrigin::start(0).await;
+    other.let_in(gate.secret("other"), GUILD);
+    other.put_points("1", 100);
+    let hold = Gate::shut();
+    gate.origin().next("getPoints", Act::HoldAnswer(hold.clone()));
+    let mut asking = gate.connect().await;
+    asking.send(gate.request("getPoints", "bot", "memberID=7").bytes()).await;
+    gate.origin().has_been_asked("getPoints", 1).await;
+    let mut waiting = Vec::new();
+    for body in ["memberID=7", "memberID=8"] {
+        let mut connection = gate.connect().await;
+        connection.send(gate.request("getPoints", "bot", body).bytes()).await;
+        waiting.push(connection);
+    }
+    move_to(&mut gate, &other);
+    in_force(&gate, "100").await;
+    hold.open();
+    asking.answer().await.is("3");
+    for connection in &mut waiting {
+        connection.answer().await.is_refused(401, INCORRECT_KEY);
+    }
+    gate.get_points("bot", "7").await.is_refused(401, INCORRECT_KEY);
 }
