@@ -10,11 +10,27 @@ use crate::store::transfer::{ExportError, ImportError};
 #[error("{message}")]
 pub struct CommandError {
     pub message: String,
+    /// Whoever read the output has read enough, as `| head` has: this ends the command, and is no failure.
+    enough_read: bool,
 }
 
 impl CommandError {
     pub fn new(message: impl Into<String>) -> Self {
-        CommandError { message: message.into() }
+        CommandError { message: message.into(), enough_read: false }
+    }
+
+    /// Whether it is no failure: its output was closed by its reader.
+    pub fn is_enough_read(&self) -> bool {
+        self.enough_read
+    }
+}
+
+/// What became of printing something, where a reader that has closed the output is no failure. For what is printed
+/// last, or where the exit code says something about what was printed.
+pub fn unless_enough_read(printed: io::Result<()>) -> io::Result<()> {
+    match printed {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        printed => printed,
     }
 }
 
@@ -26,7 +42,10 @@ impl From<StoreError> for CommandError {
 
 impl From<ExportError> for CommandError {
     fn from(error: ExportError) -> Self {
-        CommandError::new(error.to_string())
+        match error {
+            ExportError::Write(error) if error.kind() == io::ErrorKind::BrokenPipe => error.into(),
+            error => CommandError::new(error.to_string()),
+        }
     }
 }
 
@@ -43,7 +62,8 @@ impl From<ImportError> for CommandError {
 
 impl From<io::Error> for CommandError {
     fn from(error: io::Error) -> Self {
-        CommandError::new(format!("the output cannot be written: {error}"))
+        let enough_read = error.kind() == io::ErrorKind::BrokenPipe;
+        CommandError { enough_read, ..CommandError::new(format!("the output cannot be written: {error}")) }
     }
 }
 

@@ -1,6 +1,8 @@
-//! `--expires`: a point in time, or how long from now.
+//! `--expires`: a point in time, or how long from now; and how points in time are printed.
 
 use std::str::FromStr;
+
+use super::error::CommandError;
 
 /// When something ends, as typed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +20,10 @@ pub enum Ends {
     Never,
 }
 
+/// How an end is typed.
+const USAGE: &str = "an end is a while from now such as 90d, 24h, 15m or 90s, a day such as 2026-12-24 (from its first \
+    second on, UTC), a time such as 2026-12-24T18:00:00Z, or Unix seconds";
+
 impl Expires {
     /// In Unix seconds, `now` being so too.
     pub fn unix(self, now: i64) -> i64 {
@@ -26,14 +32,33 @@ impl Expires {
             Expires::In(seconds) => now.saturating_add(seconds),
         }
     }
+
+    /// In Unix seconds, if it is after `now`; else `otherwise` tells what would come of it.
+    pub fn still_to_come(self, now: i64, otherwise: &str) -> Result<i64, CommandError> {
+        let unix = self.unix(now);
+        if unix > now {
+            return Ok(unix);
+        }
+        Err(CommandError::new(format!("--expires is {}, which is not in the future: {otherwise}", date(unix))))
+    }
+}
+
+/// A moment as people read it: RFC 3339, UTC.
+pub fn date(unix: i64) -> String {
+    match jiff::Timestamp::from_second(unix) {
+        Ok(time) => time.to_string(),
+        // Beyond the year 9999, or before the year -9999.
+        Err(_) => unix.to_string(),
+    }
 }
 
 impl FromStr for Expires {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, &'static str> {
-        const USAGE: &str =
-            "a time is Unix seconds such as 1790000000, or a while from now such as 90s, 15m, 24h or 30d";
+        if text.contains('-') {
+            return moment(text).map(Expires::At).ok_or(USAGE);
+        }
         let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
         if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
             return Err(USAGE);
@@ -51,6 +76,14 @@ impl FromStr for Expires {
         };
         seconds.map(Expires::In).ok_or(USAGE)
     }
+}
+
+/// A day, which is its first second in UTC, or a time by RFC 3339; a part of a second is a whole one.
+fn moment(text: &str) -> Option<i64> {
+    let midnight = format!("{text}T00:00:00Z");
+    let time = if text.len() == "2026-12-24".len() { &midnight } else { text };
+    let time: jiff::Timestamp = time.parse().ok()?;
+    Some(time.as_second() + i64::from(time.subsec_nanosecond() > 0))
 }
 
 impl FromStr for Ends {
@@ -74,6 +107,30 @@ mod tests {
             [("1790000000", 1_790_000_000), ("90s", 1090), ("2m", 1120), ("1h", 4600), ("1d", 87_400), ("1ms", 1001)];
         for (text, expected) in cases {
             assert_eq!(text.parse::<Expires>().map(|e| e.unix(1000)), Ok(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_day_is_its_first_second_and_a_time_has_its_offset() {
+        for (text, expected) in [
+            ("2026-12-24", 1_798_070_400),
+            ("2026-12-24T00:00:00Z", 1_798_070_400),
+            ("2026-12-24T01:00:00+01:00", 1_798_070_400),
+            ("2026-12-24T00:00:00.001Z", 1_798_070_401),
+        ] {
+            assert_eq!(text.parse(), Ok(Expires::At(expected)), "{text}");
+        }
+        assert_eq!((date(1_798_070_400), date(i64::MAX)), ("2026-12-24T00:00:00Z".into(), i64::MAX.to_string()));
+        for text in ["2026-12-32", "2026-02-30", "2026-12-24T18:00:00", "24-12-2026", "2026-12", "tomorrow-", "--"] {
+            assert_eq!(text.parse::<Expires>(), Err(USAGE), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_has_passed_is_refused_by_its_date() {
+        assert_eq!(Expires::In(1).still_to_come(1000, "it would end"), Ok(1001));
+        for past in [Expires::At(1000), Expires::At(0), Expires::In(0)] {
+            assert!(past.still_to_come(1000, "it would end").is_err_and(|e| e.message.contains("1970-01-01T00:")));
         }
     }
 

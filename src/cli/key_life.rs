@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::{ArgGroup, Args};
 
 use super::error::CommandError;
-use super::expires::{Ends, Expires};
+use super::expires::Ends;
 use crate::clock::Clock;
 use crate::config::Limits;
 use crate::config::leaf::HumanDuration;
@@ -15,6 +15,9 @@ use crate::store::{AnyStore, Directory, KeyChange};
 
 /// The longest overlap of two secrets. What is to work for longer is another key, not an old one.
 const LONGEST_OVERLAP: Duration = Duration::from_hours(365 * 24);
+
+/// What would come of a key whose end is not in the future.
+pub(super) const ENDED: &str = "such a key would be refused at once";
 
 #[derive(Debug, Args)]
 pub struct RotateArgs {
@@ -42,7 +45,7 @@ pub struct SetArgs {
     /// What people call it
     #[arg(long, group = "change")]
     name: Option<String>,
-    /// When it ends: 90d from now, or Unix seconds, or never
+    /// When it ends: 90d from now, 2026-12-24, 2026-12-24T18:00:00Z, Unix seconds, or never
     #[arg(long, group = "change")]
     expires: Option<Ends>,
 }
@@ -70,7 +73,7 @@ impl SetArgs {
         self.tier.as_deref().map_or(Ok(()), |tier| known_tier(tier, limits))?;
         let now = Clock::system().unix();
         let expires = match self.expires {
-            Some(Ends::At(time)) => Some(Some(still_to_come(time, now)?)),
+            Some(Ends::At(time)) => Some(Some(time.still_to_come(now, ENDED)?)),
             Some(Ends::Never) => Some(None),
             None => None,
         };
@@ -86,12 +89,6 @@ pub(super) fn known_tier(tier: &str, limits: &Limits) -> Result<(), CommandError
     }
     let there: Vec<&str> = limits.tiers.iter().map(|t| t.name.as_str()).collect();
     Err(CommandError::new(format!("there is no tier '{tier}'; there is {}", there.join(", "))))
-}
-
-/// An expiry in Unix seconds, if it is after `now`.
-pub(super) fn still_to_come(expires: Expires, now: i64) -> Result<i64, CommandError> {
-    let refused = || CommandError::new("--expires is not in the future: such a key would be refused at once");
-    Some(expires.unix(now)).filter(|expires| *expires > now).ok_or_else(refused)
 }
 
 fn overlap(text: &str) -> Result<HumanDuration, String> {

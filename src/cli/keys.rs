@@ -5,8 +5,8 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use super::error::CommandError;
-use super::expires::Expires;
-use super::key_life::{RotateArgs, Rotated, SetArgs, known_tier, still_to_come};
+use super::expires::{Expires, date};
+use super::key_life::{ENDED, RotateArgs, Rotated, SetArgs, known_tier};
 use super::told::hand_out;
 use crate::clock::Clock;
 use crate::config::Limits;
@@ -23,7 +23,10 @@ pub enum KeyCommand {
     Create(CreateArgs),
     /// Lists the keys
     List {
-        /// Prints one JSON array
+        /// Only this guild's
+        #[arg(long)]
+        guild: Option<GuildId>,
+        /// Prints one JSON array, times as Unix seconds
         #[arg(long)]
         json: bool,
     },
@@ -31,7 +34,7 @@ pub enum KeyCommand {
     Show {
         /// The key's id, as `key list` prints it
         id: String,
-        /// Prints one JSON object
+        /// Prints one JSON object, times as Unix seconds
         #[arg(long)]
         json: bool,
     },
@@ -62,9 +65,20 @@ pub struct CreateArgs {
     /// read or write
     #[arg(long, default_value_t)]
     scope: Scope,
-    /// When it ends: 90d from now, or Unix seconds
+    /// When it ends: 90d from now, 2026-12-24, 2026-12-24T18:00:00Z, or Unix seconds
     #[arg(long)]
     expires: Option<Expires>,
+    /// Prints one JSON object: the key, and what `key show` tells of it
+    #[arg(long)]
+    json: bool,
+}
+
+/// A key as it is handed out, once.
+#[derive(Serialize)]
+struct Created<'k> {
+    #[serde(flatten)]
+    line: Line<'k>,
+    key: &'k str,
 }
 
 /// A key as it is listed, by id and never by key.
@@ -87,13 +101,18 @@ impl KeyCommand {
     pub(super) async fn run(self, store: &AnyStore, limits: &Limits, out: &mut dyn Write) -> Result<(), CommandError> {
         match self {
             KeyCommand::Create(args) => {
-                let (id, key) = args.create(store, limits).await?;
+                let json = args.json;
+                let (record, key) = args.create(store, limits).await?;
+                let id = &record.id;
+                let created = Created { line: line(&record, limits), key: key.reveal() };
+                let secret = if json { serde_json::to_string(&created)? } else { key.reveal().to_owned() };
                 let next = format!("`guildgate key revoke {id}` takes it away; then make another");
-                hand_out(out, &key, &format!("key {id} was made"), &next)?;
+                hand_out(out, &secret, &format!("key {id} was made"), &next)?;
             }
-            KeyCommand::List { json } => {
+            KeyCommand::List { guild, json } => {
                 let keys = store.keys().await?;
                 let lines: Vec<Line<'_>> = keys.iter().map(|key| line(key, limits)).collect();
+                let lines = of_guild(store, lines, guild).await?;
                 if json {
                     writeln!(out, "{}", serde_json::to_string(&lines)?)?;
                 } else {
@@ -124,7 +143,7 @@ impl KeyCommand {
                     None => "no other works".to_owned(),
                 };
                 let next = format!("{before}; `guildgate key rotate {id}` makes another");
-                hand_out(out, &key, &format!("key {id} was rotated"), &next)?;
+                hand_out(out, key.reveal(), &format!("key {id} was rotated"), &next)?;
             }
             KeyCommand::Set(args) => args.set(store, limits).await?,
             KeyCommand::Revoke { id } => store.revoke_key(&id).await?,
@@ -135,16 +154,16 @@ impl KeyCommand {
 }
 
 impl CreateArgs {
-    /// Answers the key's id and the key.
-    async fn create(self, store: &AnyStore, limits: &Limits) -> Result<(String, ApiKey), CommandError> {
+    /// Answers what is stored of the key, and the key.
+    async fn create(self, store: &AnyStore, limits: &Limits) -> Result<(KeyRecord, ApiKey), CommandError> {
         self.tier.as_deref().map_or(Ok(()), |tier| known_tier(tier, limits))?;
         let now = Clock::system().unix();
-        let expires = self.expires.map(|expires| still_to_come(expires, now)).transpose()?;
+        let expires = self.expires.map(|expires| expires.still_to_come(now, ENDED)).transpose()?;
         let key = ApiKey::generate().map_err(CommandError::new)?;
         let taken: HashSet<_> = store.keys().await?.into_iter().map(|key| key.id).collect();
         let id = free_id(|id| taken.contains(id));
         let record = KeyRecord {
-            id: id.as_str().into(),
+            id: id.into(),
             name: self.name,
             guild: self.guild,
             digest: key.digest(),
@@ -155,9 +174,25 @@ impl CreateArgs {
             last_used: None,
             previous: None,
         };
-        store.create_key(record).await?;
-        Ok((id, key))
+        store.create_key(record.clone()).await?;
+        Ok((record, key))
     }
+}
+
+/// Those of one guild, where one is asked for; a guild that is not there is refused.
+async fn of_guild<'k>(
+    store: &AnyStore,
+    mut lines: Vec<Line<'k>>,
+    guild: Option<GuildId>,
+) -> Result<Vec<Line<'k>>, CommandError> {
+    let Some(guild) = guild else { return Ok(lines) };
+    lines.retain(|line| *line.guild == guild);
+    if lines.is_empty() && !store.guilds().await?.iter().any(|there| there.id == guild) {
+        return Err(CommandError::new(format!(
+            "guild {guild} is not in the store; `guildgate guild list` shows those there are"
+        )));
+    }
+    Ok(lines)
 }
 
 /// An id that is not taken: `k_` and 8 letters or digits. It is a name and no secret.
@@ -211,7 +246,8 @@ fn line<'k>(key: &'k KeyRecord, limits: &'k Limits) -> Line<'k> {
 impl Line<'_> {
     fn row(&self) -> String {
         let Line { id, name, guild, tier, scope, .. } = self;
-        format!("{id}  guild={guild} tier={tier} scope={scope} expires={} {name}", when(self.expires))
+        let (expires, used) = (when(self.expires), when(self.last_used));
+        format!("{id}  guild={guild} tier={tier} scope={scope} expires={expires} last_used={used} {name}")
             .trim_end()
             .to_owned()
     }
@@ -231,11 +267,7 @@ impl Line<'_> {
 }
 
 fn when(unix: Option<i64>) -> String {
-    match unix.map(jiff::Timestamp::from_second) {
-        Some(Ok(time)) => time.to_string(),
-        Some(Err(_)) => "out of range".to_owned(),
-        None => "never".to_owned(),
-    }
+    unix.map_or_else(|| "never".to_owned(), date)
 }
 
 #[cfg(test)]
@@ -288,7 +320,8 @@ mod tests {
         store.add_guild(&guild, "Night Watch").await.unwrap();
         let loaded = crate::config::load_str("", folder.path(), "test");
         let limits = loaded.unwrap_or_else(|faults| panic!("{faults}")).config.limits;
-        let create = CreateArgs { guild, name: String::new(), tier: None, scope: Scope::Read, expires: None };
+        let create =
+            CreateArgs { guild, name: String::new(), tier: None, scope: Scope::Read, expires: None, json: false };
         let said = KeyCommand::Create(create).run(&store, &limits, &mut Full).await.unwrap_err().message;
         let id = store.keys().await.unwrap().remove(0).id;
         assert!(said.starts_with(&format!("key {id} was made; only the secret could not be printed")), "{said}");

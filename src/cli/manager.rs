@@ -20,6 +20,7 @@ pub(super) fn stopping() {
 
 fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        tracing::warn!(%error, "the service manager could not be told {states:?}");
+        let states: Vec<String> = states.iter().map(ToString::to_string).collect();
+        tracing::warn!(%error, "the service manager could not be told {}", states.join(", "));
     }
 }

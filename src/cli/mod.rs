@@ -1,7 +1,7 @@
 //! The command: arguments to exit code (contract section 2).
 
 pub mod error; // a command that failed: exit 1
-pub mod expires; // --expires
+pub mod expires; // --expires, and dates
 pub mod notes; // warn, review
 pub mod records; // guild, member
 pub mod transfer; // import, export
@@ -135,6 +135,7 @@ pub fn run() -> ExitCode {
     };
     match cli.command.run(cli.config.filter(|path| !path.as_os_str().is_empty())) {
         Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Failed(error)) if error.is_enough_read() => ExitCode::SUCCESS,
         Err(failure) => {
             if !matches!(failure, Failure::Logged { .. }) {
                 tell(&failure.to_string());

@@ -6,9 +6,9 @@ use clap::{Args, Subcommand};
 
 use super::error::CommandError;
 use super::expires::Expires;
-use super::records::{ListArgs, MemberArgs, print};
+use super::records::{ListArgs, MemberArgs, ShowArgs, print, show};
 use crate::clock::Clock;
-use crate::model::{GuildId, MemberId, RATINGS};
+use crate::model::{GuildId, MemberId, RATINGS, Review, Warn};
 use crate::store::transfer::Record;
 use crate::store::{AnyStore, Members};
 
@@ -25,12 +25,14 @@ pub enum WarnCommand {
         /// What for
         #[arg(long)]
         reason: String,
-        /// When it ends: Unix seconds, or a while from now such as 30d
+        /// When it ends: 90d from now, 2026-12-24, 2026-12-24T18:00:00Z, or Unix seconds
         #[arg(long)]
         expires: Expires,
     },
     /// Lists a guild's warns, expired ones too
     List(NoteListArgs),
+    /// Shows one warn
+    Show(NoteShowArgs),
     /// Takes a warn back
     Remove(NoteArgs),
 }
@@ -54,6 +56,8 @@ pub enum ReviewCommand {
     },
     /// Lists a guild's reviews
     List(NoteListArgs),
+    /// Shows one review
+    Show(NoteShowArgs),
     /// Removes a review
     Remove(NoteArgs),
 }
@@ -78,8 +82,22 @@ pub struct NoteArgs {
     #[arg(long)]
     pub guild: GuildId,
     /// Its id, as `add` printed it and `list` shows it
-    #[arg(value_parser = clap::value_parser!(i64).range(0..))]
+    #[arg(value_parser = id)]
     pub id: i64,
+}
+
+/// A warn or review by its id, to be shown.
+#[derive(Clone, Debug, Args)]
+pub struct NoteShowArgs {
+    #[command(flatten)]
+    pub of: NoteArgs,
+    #[command(flatten)]
+    pub show: ShowArgs,
+}
+
+fn id(text: &str) -> Result<i64, String> {
+    let number = text.parse().ok().filter(|id: &i64| *id >= 0);
+    number.ok_or_else(|| format!("an id is a whole number, 0 to {}", i64::MAX))
 }
 
 fn rating(text: &str) -> Result<u8, String> {
@@ -92,22 +110,19 @@ impl WarnCommand {
     pub async fn run(self, store: &AnyStore, out: &mut dyn Write) -> Result<(), CommandError> {
         match self {
             WarnCommand::Add { of, author, reason, expires } => {
-                let expires = expires.unix(Clock::system().unix());
+                let expires = expires.still_to_come(Clock::system().unix(), "such a warn would never be shown")?;
                 let id = store.add_warn(&of.guild, of.member, &author, &reason, expires).await?;
                 Ok(writeln!(out, "{id}")?)
             }
             WarnCommand::Remove(NoteArgs { guild, id }) => Ok(store.remove_warn(&guild, id).await?),
             WarnCommand::List(NoteListArgs { guild, member, list }) => {
                 let warns = store.list_warns(&guild, member).await?;
-                let rows = warns.into_iter().map(|(member, w)| Record::Warn {
-                    guild: guild.clone(),
-                    member,
-                    warn: w.id,
-                    author: w.author,
-                    reason: w.reason,
-                    expires: w.expires,
-                });
-                print(out, list, rows)
+                print(out, list, warns.into_iter().map(|warn| warn_record(&guild, warn)))
+            }
+            WarnCommand::Show(NoteShowArgs { of: NoteArgs { guild, id }, show: how }) => {
+                let warns = store.list_warns(&guild, None).await?;
+                let warn = warns.into_iter().find(|(_, warn)| warn.id == id);
+                show(out, how, &warn_record(&guild, warn.ok_or_else(|| not_there(&guild, "warn", id))?))
             }
         }
     }
@@ -124,16 +139,30 @@ impl ReviewCommand {
             ReviewCommand::Remove(NoteArgs { guild, id }) => Ok(store.remove_review(&guild, id).await?),
             ReviewCommand::List(NoteListArgs { guild, member, list }) => {
                 let reviews = store.list_reviews(&guild, member).await?;
-                let rows = reviews.into_iter().map(|(member, r)| Record::Review {
-                    guild: guild.clone(),
-                    member,
-                    review: r.id,
-                    author: r.author,
-                    rating: r.rating,
-                    text: r.text,
-                });
-                print(out, list, rows)
+                print(out, list, reviews.into_iter().map(|review| review_record(&guild, review)))
+            }
+            ReviewCommand::Show(NoteShowArgs { of: NoteArgs { guild, id }, show: how }) => {
+                let reviews = store.list_reviews(&guild, None).await?;
+                let review = reviews.into_iter().find(|(_, review)| review.id == id);
+                show(out, how, &review_record(&guild, review.ok_or_else(|| not_there(&guild, "review", id))?))
             }
         }
     }
+}
+
+fn warn_record(guild: &GuildId, (member, warn): (MemberId, Warn)) -> Record {
+    let Warn { id, author, reason, expires } = warn;
+    Record::Warn { guild: guild.clone(), member, warn: id, author, reason, expires }
+}
+
+fn review_record(guild: &GuildId, (member, review): (MemberId, Review)) -> Record {
+    let Review { id, author, rating, text } = review;
+    Record::Review { guild: guild.clone(), member, review: id, author, rating, text }
+}
+
+/// `what` is a warn or a review.
+fn not_there(guild: &GuildId, what: &str, id: i64) -> CommandError {
+    CommandError::new(format!(
+        "guild {guild} has no {what} {id}; `guildgate {what} list --guild {guild}` shows those there are"
+    ))
 }

@@ -1,14 +1,16 @@
 //! `guild` and `member`: single records in the store.
 
-use std::io::Write;
+use std::io::{self, IsTerminal, Write};
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use super::error::CommandError;
+use super::expires::date;
+use super::told::report;
 use crate::model::{GuildId, MemberId};
 use crate::store::transfer::Record;
-use crate::store::{AnyStore, Directory, Members};
+use crate::store::{AnyStore, Directory, MemberRecord, Members, RemovedGuild};
 
 /// `guildgate guild …`
 #[derive(Clone, Debug, Subcommand)]
@@ -23,6 +25,25 @@ pub enum GuildCommand {
     },
     /// Lists the guilds, those the bot has left among them
     List(ListArgs),
+    /// Calls a guild by another name
+    Rename {
+        /// The guild's id
+        id: GuildId,
+        /// What it is called from now on
+        #[arg(long)]
+        name: String,
+    },
+    /// Removes a guild with its members, warns, reviews and keys
+    ///
+    /// Nothing of it is left: a guild that is added again under the same id begins empty. A running server
+    /// follows within a second.
+    Remove {
+        /// The guild's id
+        id: GuildId,
+        /// Does not ask first
+        #[arg(long)]
+        yes: bool,
+    },
     /// Notes that the bot has left a guild: its keys answer 03 until it returns
     Leave {
         /// The guild's id
@@ -38,7 +59,15 @@ pub enum GuildCommand {
 /// How a list is printed.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct ListArgs {
-    /// Prints one JSON array, ids as texts
+    /// Prints one JSON array, ids as texts and times as Unix seconds
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How one record is printed.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct ShowArgs {
+    /// Prints one JSON object, ids as texts and times as Unix seconds
     #[arg(long)]
     pub json: bool,
 }
@@ -65,7 +94,7 @@ pub enum MemberCommand {
         #[arg(long)]
         name: Option<String>,
         /// Its points; a new member has 0
-        #[arg(long, allow_negative_numbers = true)]
+        #[arg(long, allow_negative_numbers = true, value_parser = points)]
         points: Option<i64>,
     },
     /// Lists a guild's members
@@ -76,11 +105,22 @@ pub enum MemberCommand {
         #[command(flatten)]
         list: ListArgs,
     },
+    /// Shows one member
+    Show {
+        #[command(flatten)]
+        of: MemberArgs,
+        #[command(flatten)]
+        show: ShowArgs,
+    },
     /// Removes a member with its warns and reviews
     Remove {
         #[command(flatten)]
         of: MemberArgs,
     },
+}
+
+fn points(text: &str) -> Result<i64, String> {
+    text.parse().map_err(|_| format!("points are a whole number, {} to {}", i64::MIN, i64::MAX))
 }
 
 #[derive(Serialize)]
@@ -95,6 +135,21 @@ impl GuildCommand {
     pub async fn run(self, store: &AnyStore, out: &mut dyn Write) -> Result<(), CommandError> {
         match self {
             GuildCommand::Add { id, name } => Ok(store.add_guild(&id, &name).await?),
+            GuildCommand::Rename { id, name } => Ok(store.rename_guild(&id, &name).await?),
+            GuildCommand::Remove { id, yes } => {
+                if !yes {
+                    confirm_removal(store, &id).await?;
+                }
+                let RemovedGuild { members, warns, reviews, keys } = store.remove_guild(&id).await?;
+                report(
+                    out,
+                    &format!(
+                        "guild {id} was removed, with {} and {}",
+                        [some(members, "member"), some(warns, "warn"), some(reviews, "review")].join(", "),
+                        some(keys, "key")
+                    ),
+                )
+            }
             GuildCommand::Leave { id } => Ok(store.set_guild_left(&id, true).await?),
             GuildCommand::Return { id } => Ok(store.set_guild_left(&id, false).await?),
             GuildCommand::List(list) => {
@@ -104,6 +159,32 @@ impl GuildCommand {
             }
         }
     }
+}
+
+/// Asks whether the guild is to be removed: an error says that it is not.
+async fn confirm_removal(store: &AnyStore, id: &GuildId) -> Result<(), CommandError> {
+    let guilds = store.guilds().await?;
+    let Some(guild) = guilds.iter().find(|guild| guild.id == *id) else { return Ok(()) }; // the removal says so
+    if !io::stdin().is_terminal() {
+        return Err(CommandError::new(format!(
+            "guild {id} ({}) was not removed: its removal takes its members, warns, reviews and keys with it, and there \
+             is no terminal to ask on; --yes removes it without asking",
+            guild.name
+        )));
+    }
+    let question = format!("Remove guild {id} ({}) with its members, warns, reviews and keys? [y/N] ", guild.name);
+    let mut answer = String::new();
+    let asked = io::stderr().write_all(question.as_bytes()).and_then(|()| io::stdin().read_line(&mut answer));
+    asked.map_err(|e| CommandError::new(format!("the answer could not be read: {e}; guild {id} was not removed")))?;
+    match answer.trim().to_ascii_lowercase().as_str() {
+        "y" | "yes" => Ok(()),
+        _ => Err(CommandError::new(format!("guild {id} was not removed"))),
+    }
+}
+
+/// So many of these.
+fn some(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 impl MemberCommand {
@@ -116,17 +197,24 @@ impl MemberCommand {
             MemberCommand::Remove { of } => Ok(store.remove_member(&of.guild, of.member).await?),
             MemberCommand::List { guild, list } => {
                 let members = store.members(&guild).await?;
-                // As in an export, so that the one can be turned into the other.
-                let rows = members.into_iter().map(|m| Record::Member {
-                    guild: guild.clone(),
-                    member: m.member,
-                    name: m.name,
-                    points: m.points,
-                });
-                print(out, list, rows)
+                print(out, list, members.into_iter().map(|member| record(&guild, member)))
+            }
+            MemberCommand::Show { of: MemberArgs { guild, member }, show: how } => {
+                let members = store.members(&guild).await?;
+                let found = members.into_iter().find(|there| there.member == member).ok_or_else(|| {
+                    CommandError::new(format!(
+                        "guild {guild} has no member {member}; `guildgate member list --guild {guild}` shows those there are"
+                    ))
+                })?;
+                show(out, how, &record(&guild, found))
             }
         }
     }
+}
+
+/// As in an export, so that the one can be turned into the other.
+fn record(guild: &GuildId, MemberRecord { member, name, points }: MemberRecord) -> Record {
+    Record::Member { guild: guild.clone(), member, name, points }
 }
 
 impl Row for GuildRow {
@@ -141,7 +229,7 @@ impl Row for Record {
             Record::Guild { guild, name } => format!("{guild}\t{name}"),
             Record::Member { member, name, points, .. } => format!("{member}\t{points}\t{name}"),
             Record::Warn { member, warn, author, reason, expires, .. } => {
-                format!("{member}\t{warn}\t{author}\t{expires}\t{reason}")
+                format!("{member}\t{warn}\t{author}\t{}\t{reason}", date(*expires))
             }
             Record::Review { member, review, author, rating, text, .. } => {
                 format!("{member}\t{review}\t{author}\t{rating}\t{text}")
@@ -154,6 +242,39 @@ impl Row for Record {
 pub(super) trait Row: Serialize {
     /// For a person: columns apart by tabs, which no stored text holds.
     fn line(&self) -> String;
+}
+
+/// Prints one record as the caller wants it: a line for each of its fields, or one object.
+pub(super) fn show(out: &mut dyn Write, how: ShowArgs, record: &Record) -> Result<(), CommandError> {
+    if how.json {
+        return Ok(writeln!(out, "{}", serde_json::to_string(record)?)?);
+    }
+    let fields: &[(&str, String)] = match record {
+        Record::Guild { guild, name } => &[("guild", guild.to_string()), ("name", name.clone())],
+        Record::Member { guild, member, name, points } => &[
+            ("guild", guild.to_string()),
+            ("member", member.to_string()),
+            ("name", name.clone()),
+            ("points", points.to_string()),
+        ],
+        Record::Warn { guild, member, warn, author, reason, expires } => &[
+            ("guild", guild.to_string()),
+            ("member", member.to_string()),
+            ("warn", warn.to_string()),
+            ("author", author.clone()),
+            ("expires", date(*expires)),
+            ("reason", reason.clone()),
+        ],
+        Record::Review { guild, member, review, author, rating, text } => &[
+            ("guild", guild.to_string()),
+            ("member", member.to_string()),
+            ("review", review.to_string()),
+            ("author", author.clone()),
+            ("rating", rating.to_string()),
+            ("text", text.clone()),
+        ],
+    };
+    Ok(fields.iter().try_for_each(|(name, value)| writeln!(out, "{name:<8} {value}"))?)
 }
 
 /// Prints rows as the caller wants them: lines, or one array.
@@ -250,11 +371,11 @@ mod tests {
              {\"guild\":\"81\",\"member\":\"8\",\"name\":\"8\",\"points\":0}]\n"
         );
 
-        let warn = "warn add --guild 81 --member 7 --author Mod --reason spam --expires 1790000000";
+        let warn = "warn add --guild 81 --member 7 --author Mod --reason spam --expires 10000000000";
         assert_eq!(desk.run(warn).await.unwrap(), "1\n");
         assert_eq!(desk.run(warn).await.unwrap(), "2\n");
         desk.run("warn remove --guild 81 1").await.unwrap();
-        assert_eq!(desk.run("warn list --guild 81").await.unwrap(), "7\t2\tMod\t1790000000\tspam\n");
+        assert_eq!(desk.run("warn list --guild 81").await.unwrap(), "7\t2\tMod\t2286-11-20T17:46:40Z\tspam\n");
         let review = "review add --guild 81 --member 7 --author Bo --rating 5 --text Quick_and_kind";
         assert_eq!(desk.run(review).await.unwrap(), "1\n");
         assert_eq!(
@@ -293,7 +414,7 @@ mod tests {
     fn what_cannot_be_meant_is_bad_usage() {
         assert!(usage("review add --guild 1 --member 7 --author B --rating 6 --text t").contains("1 to 5"));
         assert!(usage("member set --guild 1 --member x").contains("digits"));
-        assert!(usage("warn add --guild 1 --member 7 --author B --reason r --expires soon").contains("30d"));
+        assert!(usage("warn add --guild 1 --member 7 --author B --reason r --expires soon").contains("90d"));
         assert!(usage("warn remove --guild 1 -2").contains("-2"));
     }
 }

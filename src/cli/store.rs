@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 
-use super::error::CommandError;
+use super::error::{CommandError, unless_enough_read};
 use super::told::report;
 use super::transfer::byte_bar;
 use crate::config::{PostgresAt, StoreAt};
@@ -79,15 +79,20 @@ fn verify(path: &Path, out: &mut dyn Write) -> Result<(), CommandError> {
         std::cmp::Ordering::Equal => String::new(),
         std::cmp::Ordering::Greater => format!(", of a newer Guildgate (this one knows {newest})"),
     };
-    writeln!(out, "{}: schema {schema}{note}", path.display())?;
+    let mut text = format!("{}: schema {schema}{note}\n", path.display());
     for (table, rows) in &report.rows {
-        writeln!(out, "{table}: {rows}")?;
+        text += &format!("{table}: {rows}\n");
     }
     for flaw in &report.flaws {
-        writeln!(out, "wrong: {}\n  repair: {}", flaw.what, flaw.repair)?;
+        text += &format!("wrong: {}\n  repair: {}\n", flaw.what, flaw.repair);
     }
+    if report.flaws.is_empty() {
+        text += "nothing is wrong\n";
+    }
+    // A store is as sound or not, however much of this is read.
+    unless_enough_read(out.write_all(text.as_bytes()).and_then(|()| out.flush()))?;
     match report.flaws.len() {
-        0 => Ok(writeln!(out, "nothing is wrong")?),
+        0 => Ok(()),
         1 => Err(CommandError::new(format!("something is wrong with {}", path.display()))),
         flaws => Err(CommandError::new(format!("{flaws} things are wrong with {}", path.display()))),
     }

@@ -203,7 +203,9 @@ impl Beside {
         let telling = Telling { write, member, news, heard };
         let tell = async { self.tellings.send(telling).await.is_ok() && hears.await.is_ok() };
         if timeout(HEARD_WITHIN, tell).await != Ok(true) {
-            tracing::error!(%member, ?news, "the process that took over did not hear of a write");
+            let end = matches!(news, WriteNews::Over { .. });
+            let what = if end { "end" } else { "beginning" };
+            tracing::error!(%member, "the process that took over did not hear of a write's {what}");
             return Err(Unheard);
         }
         Ok(())

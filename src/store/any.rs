@@ -130,6 +130,14 @@ impl Directory for AnyStore {
         ask!(self, store => store.add_guild(guild, name))
     }
 
+    async fn rename_guild(&self, guild: &GuildId, name: &str) -> Result<(), StoreError> {
+        ask!(self, store => store.rename_guild(guild, name))
+    }
+
+    async fn remove_guild(&self, guild: &GuildId) -> Result<RemovedGuild, StoreError> {
+        ask!(self, store => store.remove_guild(guild))
+    }
+
     async fn set_guild_left(&self, guild: &GuildId, left: bool) -> Result<(), StoreError> {
         ask!(self, store => store.set_guild_left(guild, left))
     }

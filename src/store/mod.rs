@@ -72,6 +72,14 @@ pub trait Directory {
     /// Adds a guild; one that exists is refused.
     fn add_guild(&self, guild: &GuildId, name: &str) -> impl Future<Output = Result<(), StoreError>> + Send;
 
+    /// Calls a guild by another name; one that is not there is refused.
+    fn rename_guild(&self, guild: &GuildId, name: &str) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Removes a guild with its members, warns, reviews and keys; one that is not there is refused. Added again,
+    /// it has none of them, and ids of warns and reviews begin at 1. Others are told [`Change::Everything`], since
+    /// answers held from before must not be given under the same id.
+    fn remove_guild(&self, guild: &GuildId) -> impl Future<Output = Result<RemovedGuild, StoreError>> + Send;
+
     /// Notes that the bot left a guild, or came back to it; a guild not in the store is refused.
     fn set_guild_left(&self, guild: &GuildId, left: bool) -> impl Future<Output = Result<(), StoreError>> + Send;
 

@@ -11,6 +11,15 @@ pub struct GuildRecord {
     pub left: bool,
 }
 
+/// How much went with a guild that was removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RemovedGuild {
+    pub members: u64,
+    pub warns: u64,
+    pub reviews: u64,
+    pub keys: u64,
+}
+
 /// A key in the store, by its digest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyRecord {

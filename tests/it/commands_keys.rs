@@ -63,6 +63,55 @@ fn the_list_tells_everything_but_the_key() {
 }
 
 #[test]
+fn a_key_is_made_as_json_with_what_is_told_of_it() {
+    let world = world();
+    let created = create(&world, &["--name", "Ada's bot", "--tier", "gold", "--expires", "2100-12-24", "--json"]);
+    let created: serde_json::Value = serde_json::from_str(&created).unwrap();
+    let mut told = created.as_object().unwrap().clone();
+    let key = told.remove("key").unwrap();
+    assert_eq!(key.as_str().unwrap().len(), 52, "{key}");
+    let listed = world.run(&["key", "list", "--json"]).done().list();
+    assert_eq!(listed, [serde_json::Value::Object(told)]);
+    assert_eq!(listed[0]["expires"], 4_133_289_600_i64);
+    let names: Vec<&String> = listed[0].as_object().unwrap().keys().collect();
+    assert_eq!(names, ["created", "expires", "guild", "id", "last_used", "name", "scope", "tier"]);
+    let digest = world.run_with_input(&["key", "hash"], key.as_str().unwrap()).done().stdout;
+    assert!(digest.starts_with("sha256:"), "{digest}");
+    let text = world.run(&["key", "list"]).done().stdout;
+    assert!(text.contains("expires=2100-12-24T00:00:00Z last_used=never"), "{text}");
+}
+
+#[test]
+fn the_keys_of_one_guild_are_listed() {
+    let world = world();
+    world.run(&["guild", "add", "999", "--name", "Other"]).done();
+    create(&world, &["--name", "here"]);
+    world.run(&["key", "create", "--guild", "999", "--name", "there"]).done();
+    let of = |guild: &str| world.run(&["key", "list", "--guild", guild, "--json"]).done().list();
+    let (here, there) = (of(GUILD), of("999"));
+    assert_eq!((here.len(), &here[0]["name"], there.len()), (1, &"here".into(), 1));
+    let text = world.run(&["key", "list", "--guild", "999"]).done().stdout;
+    assert!(text.contains("there") && text.lines().count() == 1, "{text}");
+    world.run(&["guild", "add", "1000", "--name", "Empty"]).done();
+    assert!(of("1000").is_empty());
+    world.run(&["key", "list", "--guild", "404404"]).failed(1).names(&["404404", "guild list"]);
+}
+
+#[test]
+fn a_key_cannot_be_made_to_end_in_the_past() {
+    let world = world();
+    create(&world, &[]);
+    let id = world.run(&["key", "list", "--json"]).done().list()[0]["id"].as_str().unwrap().to_owned();
+    for expires in ["2020-01-01", "1", "0s"] {
+        let create = ["key", "create", "--guild", GUILD, "--expires", expires];
+        world.run(&create).failed(1).names(&["not in the future"]);
+        world.run(&["key", "set", &id, "--expires", expires]).failed(1).names(&["not in the future"]);
+    }
+    world.run(&["key", "set", &id, "--expires", "2100-12-24T18:00:00Z"]).done();
+    assert_eq!(world.run(&["key", "list", "--json"]).done().list()[0]["expires"], 4_133_354_400_i64);
+}
+
+#[test]
 fn bad_keys_are_not_made() {
     let world = world();
     let refused = |args: &[&str]| world.run(&[&["key", "create"], args].concat()).refused();
@@ -185,6 +234,8 @@ async fn the_list_tells_when_a_key_was_last_used() {
     gate.get_points("bot", "7").await.is("0");
     let told = || async { !gate.run(&["key", "list", "--json"]).done().list()[0]["last_used"].is_null() };
     eventually(PATIENCE, "last_used is told", told).await;
+    let text = gate.run(&["key", "list"]).done().stdout;
+    assert!(text.contains(" last_used=2") && text.contains("Z bot"), "{text}");
 }
 
 #[test]

@@ -112,6 +112,80 @@ fn warns_are_numbered_listed_and_removed() {
     assert_eq!((list("7").len(), list("8").len()), (2, 1));
 }
 
+/// A moment that `jiff` and the gateway write alike.
+fn date(unix: i64) -> String {
+    jiff::Timestamp::from_second(unix).unwrap().to_string()
+}
+
+#[test]
+fn an_end_is_a_while_a_day_a_time_or_unix_seconds_and_lies_in_the_future() {
+    let world = world();
+    let add = |expires: &str| {
+        let args = ["warn", "add", "--guild", GUILD, "--member", "7", "--author", "Mod", "--reason", "spam"];
+        world.run(&[&args[..], &["--expires", expires]].concat())
+    };
+    let ends = [
+        ("2100-12-24", 4_133_289_600),
+        ("2100-12-24T18:00:00Z", 4_133_354_400),
+        ("2100-12-24T19:00:00+01:00", 4_133_354_400),
+        ("4133289601", 4_133_289_601),
+    ];
+    for (expires, _) in ends {
+        add(expires).done();
+    }
+    let now = unix_now();
+    add("90d").done();
+    let warns = || world.run(&["warn", "list", "--guild", GUILD, "--json"]).done().list();
+    let stored: Vec<i64> = warns().iter().map(|warn| warn["expires"].as_i64().unwrap()).collect();
+    assert_eq!(stored[..4], ends.map(|(_, unix)| unix));
+    assert!((0..60).contains(&(stored[4] - now - 90 * 86_400)), "{stored:?}");
+    let listed = world.run(&["warn", "list", "--guild", GUILD]).done().stdout;
+    for unix in stored {
+        assert!(listed.contains(&date(unix)) && !listed.contains(&unix.to_string()), "{listed}");
+    }
+    let past = now - 5;
+    for expires in ["2020-01-01", "2020-01-01T00:00:00Z", "0s", "1", &past.to_string()] {
+        add(expires).failed(1).names(&["not in the future"]);
+    }
+    add(&past.to_string()).names(&[&date(past)]);
+    for expires in ["2100-13-01", "2100-02-30", "24.12.2100", "2100-12-24T18:00:00", "soon"] {
+        add(expires).failed(2).names(&["90d", "2026-12-24", "2026-12-24T18:00:00Z", "Unix seconds"]);
+    }
+    assert_eq!(warns().len(), 5);
+}
+
+#[test]
+fn one_member_warn_or_review_is_shown_to_people_or_as_an_object() {
+    let world = world();
+    world.run(&["member", "set", "--guild", GUILD, "--member", "007", "--name", "Ada", "--points", "-5"]).done();
+    let of = ["--guild", GUILD, "--member", "7", "--author", "Mod"];
+    world.run(&[&["warn", "add"], &of[..], &["--reason", "spam", "--expires", "4133289600"]].concat()).done();
+    world.run(&[&["review", "add"], &of[..], &["--rating", "5", "--text", "kind"]].concat()).done();
+    let member = ["member", "show", "--guild", GUILD, "--member", "7"];
+    let (warn, review) = (["warn", "show", "--guild", GUILD, "1"], ["review", "show", "--guild", GUILD, "1"]);
+    for (show, list, told) in [
+        (&member[..], "member", &["7", "Ada", "-5"][..]),
+        (&warn, "warn", &["7", "Mod", "spam", "2100-12-24T00:00:00Z"]),
+        (&review, "review", &["7", "Mod", "5", "kind"]),
+    ] {
+        let shown = world.run(show).done().stdout;
+        assert!(told.iter().all(|word| shown.contains(word)), "{shown}");
+        let object: Value = serde_json::from_str(&world.run(&[show, &["--json"]].concat()).done().stdout).unwrap();
+        assert_eq!(world.run(&[list, "list", "--guild", GUILD, "--json"]).done().list(), [object]);
+    }
+    world.run(&["member", "show", "--guild", GUILD, "--member", "8"]).failed(1).names(&["no member 8", "member list"]);
+    for note in ["warn", "review"] {
+        let what = format!("no {note} 2");
+        world.run(&[note, "show", "--guild", GUILD, "2"]).failed(1).names(&[&what, "list"]);
+        world.run(&[note, "show", "--guild", "404404", "1"]).failed(1).names(&["404404"]);
+        world.run(&[note, "show", "--guild", GUILD, "x"]).failed(2).names(&["an id is a whole number"]);
+    }
+    world
+        .run(&["member", "set", "--guild", GUILD, "--member", "7", "--points", "many"])
+        .failed(2)
+        .names(&["whole number"]);
+}
+
 #[test]
 fn reviews_are_numbered_listed_and_removed() {
     let world = world();

@@ -76,11 +76,13 @@ mod store_verify;
 mod trusted_proxies;
 
 mod commands_check;
+mod commands_guild;
 mod commands_gzip;
 mod commands_import;
 mod commands_interrupted;
 mod commands_keys;
 mod commands_limits;
+mod commands_piped;
 mod commands_progress;
 mod commands_records;
 mod commands_store;

@@ -222,7 +222,8 @@ fn silent(within: Duration) -> io::Error {
 
 /// What was said instead of what had to be.
 fn unexpected(message: &Message) -> io::Error {
-    io::Error::other(format!("it said {message:?} out of turn"))
+    let message = serde_json::to_string(message).unwrap_or_default();
+    io::Error::other(format!("it said {message} out of turn"))
 }
 
 /// Whether the conversation ended because the other process did.

@@ -1,4 +1,4 @@
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -10,7 +10,7 @@ use super::replay::Replay;
 use super::stretches::{Stretches, Worst};
 use super::table::{Moment, ROWS, columns, s};
 use crate::cli::Failure;
-use crate::cli::error::CommandError;
+use crate::cli::error::{CommandError, unless_enough_read};
 use crate::config::{self, Limits};
 use crate::limits::Decided;
 use crate::model::KeyId;
@@ -93,18 +93,20 @@ impl PlanArgs {
         });
 
         let mut words = format!("{new} against {read}.\n");
-        if self.json {
-            serde_json::to_writer(&mut *out, &rows).map_err(CommandError::from)?;
-            writeln!(out).map_err(CommandError::from)?;
-        } else if !rows.is_empty() {
+        if !self.json && !rows.is_empty() {
             words += &format!("\n{}\n", table(&rows));
         }
         words += &format!("{summary}\n");
         words.extend(candidate.map(|line| line + "\n"));
-        // An array stands alone on stdout.
-        let written =
-            if self.json { std::io::stderr().write_all(words.as_bytes()) } else { out.write_all(words.as_bytes()) };
-        written.and_then(|()| out.flush()).map_err(CommandError::from)?;
+        let printed = if self.json {
+            let array = serde_json::to_string(&rows).map_err(CommandError::from)?;
+            // An array stands alone on stdout. Where stderr is gone there is nobody to tell.
+            let _ = io::stderr().write_all(words.as_bytes());
+            writeln!(out, "{array}")
+        } else {
+            out.write_all(words.as_bytes())
+        };
+        unless_enough_read(printed.and_then(|()| out.flush())).map_err(CommandError::from)?;
 
         match sum(|t| t.newly) {
             newly if newly > 0 && !limits.shadow => Err(Failure::WouldRefuse(format!(

@@ -1,7 +1,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::fs::File;
-use std::io::{Seek, SeekFrom};
+use std::io::{self, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -230,11 +230,12 @@ impl<'e> Stream<'e> {
 impl Read {
     /// Says on stderr what the reader of any output should know.
     pub(super) fn say_notices(&self) {
+        // Where stderr is gone there is nobody to tell.
         for cut in &self.cut {
-            eprintln!("{cut}");
+            let _ = writeln!(io::stderr(), "{cut}");
         }
         if self.decisions == 0 {
-            eprintln!("no decision is recorded in {}", self.file_names());
+            let _ = writeln!(io::stderr(), "no decision is recorded in {}", self.file_names());
         }
     }
 

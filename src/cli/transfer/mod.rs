@@ -87,7 +87,7 @@ impl ExportArgs {
         if is_standard(&self.file) {
             let mut to = Target::new(&self.file, out);
             store.export(&mut to, &mut |p| meter.show(p)).await?;
-            return to.finish().map_err(unwritable);
+            return Ok(to.finish()?);
         }
         let target = under_way::led_to(&self.file).map_err(unwritable)?;
         if let Some(why) = is_a_store(&target) {

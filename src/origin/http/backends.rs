@@ -77,7 +77,8 @@ impl Backends {
         self.list.store(Arc::new(list));
         self.leave_one_in();
         if let Some(site) = self.sites.get(site) {
-            tracing::info!(upstream = %site.upstream, addresses = ?addresses_of(&self.list(), site), "a name was resolved");
+            let addresses: Vec<String> = addresses_of(&self.list(), site).iter().map(ToString::to_string).collect();
+            tracing::info!(upstream = %site.upstream, addresses = addresses.join(","), "a name was resolved");
         }
     }
 

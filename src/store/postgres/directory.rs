@@ -1,12 +1,14 @@
 //! Guilds and keys: what the book of keys is made of.
 
+use std::time::Duration;
+
 use tokio_postgres::Row;
 
 use super::transaction::Transaction;
 use super::{PostgresStore, column, parsed};
 use crate::model::{Digest, GuildId, KeyId, Scope, one_line};
 use crate::store::refusals::{self, refused};
-use crate::store::{Change, Directory, GuildRecord, KeyChange, KeyRecord, Previous, StoreError};
+use crate::store::{Change, Directory, GuildRecord, KeyChange, KeyRecord, Previous, RemovedGuild, StoreError};
 
 const CREATE_KEY: &str = "INSERT INTO key (id, digest, guild, name, tier, scope, created, expires, last_used, \
     previous, previous_until) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) \
@@ -30,6 +32,17 @@ const NOTE_LAST_USE: &str = "WITH used AS (SELECT k.id, u.at FROM key k \
     UPDATE key k SET last_used = used.at FROM used \
     WHERE k.id = used.id AND coalesce(k.last_used, used.at - 1) < used.at";
 
+/// How long a guild's removal may take: a million members take some seconds.
+const REMOVAL: Duration = Duration::from_mins(5);
+
+/// Take away what is of a guild, and count it: warns, reviews, members, keys.
+const EMPTY_GUILD: [&str; 4] = [
+    "WITH gone AS (DELETE FROM warn WHERE guild = $1 RETURNING 1) SELECT count(*) FROM gone",
+    "WITH gone AS (DELETE FROM review WHERE guild = $1 RETURNING 1) SELECT count(*) FROM gone",
+    "WITH gone AS (DELETE FROM member WHERE guild = $1 RETURNING 1) SELECT count(*) FROM gone",
+    "WITH gone AS (DELETE FROM key WHERE guild = $1 RETURNING 1) SELECT count(*) FROM gone",
+];
+
 impl Directory for PostgresStore {
     async fn guilds(&self) -> Result<Vec<GuildRecord>, StoreError> {
         let rows = self.lists.rows("SELECT id, name, gone FROM guild ORDER BY id").await?;
@@ -47,6 +60,20 @@ impl Directory for PostgresStore {
         let made = work.count(sql, &[&guild.as_str(), &one_line(name)]).await;
         let made = made.and_then(|rows| refusals::changed(rows, || refusals::guild_there(guild)));
         work.end(made, Change::Directory).await
+    }
+
+    async fn rename_guild(&self, guild: &GuildId, name: &str) -> Result<(), StoreError> {
+        let mut work = self.begin().await?;
+        let sql = "UPDATE guild SET name = $2 WHERE id = $1 RETURNING 1";
+        let renamed = work.count(sql, &[&guild.as_str(), &one_line(name)]).await;
+        let renamed = renamed.and_then(|rows| refusals::changed(rows, || refusals::unknown_guild(guild)));
+        work.end(renamed, Change::Directory).await
+    }
+
+    async fn remove_guild(&self, guild: &GuildId) -> Result<RemovedGuild, StoreError> {
+        let mut work = self.begin().await?;
+        let removed = remove_guild(&mut work, guild).await;
+        work.end(removed, Change::Everything).await
     }
 
     async fn set_guild_left(&self, guild: &GuildId, left: bool) -> Result<(), StoreError> {
@@ -107,6 +134,20 @@ impl Directory for PostgresStore {
         let (ids, at): (Vec<&str>, Vec<i64>) = used.iter().map(|(id, at)| (&**id, *at)).unzip();
         self.pool.note(NOTE_LAST_USE, &[&ids, &at]).await.map(drop)
     }
+}
+
+async fn remove_guild(work: &mut Transaction<'_>, guild: &GuildId) -> Result<RemovedGuild, StoreError> {
+    let no = guild_number(work, guild).await?;
+    work.take_time(REMOVAL).await?;
+    let mut counts = [0; 4];
+    for (count, sql) in counts.iter_mut().zip(EMPTY_GUILD) {
+        let found = work.rows(sql, &[&no]).await?;
+        let rows: i64 = found.first().map_or(Ok(0), |row| column(row, 0))?;
+        *count = rows.unsigned_abs();
+    }
+    work.count("DELETE FROM guild WHERE no = $1 RETURNING 1", &[&no]).await?;
+    let [warns, reviews, members, keys] = counts;
+    Ok(RemovedGuild { members, warns, reviews, keys })
 }
 
 async fn create_key(work: &mut Transaction<'_>, key: &KeyRecord) -> Result<(), StoreError> {

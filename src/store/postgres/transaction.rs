@@ -57,6 +57,13 @@ impl PostgresStore {
 }
 
 impl Transaction<'_> {
+    /// Lets the statements that follow take so long altogether.
+    pub(super) async fn take_time(&mut self, time: Duration) -> Result<(), StoreError> {
+        self.lease.put_off(Instant::now() + time);
+        let set = self.lease.batch(&format!("SET LOCAL statement_timeout = {}", time.as_millis())).await;
+        set.map_err(|e| e.told(self.lease.place()))
+    }
+
     pub(super) async fn rows(&mut self, sql: &str, params: Params<'_>) -> Result<Vec<Row>, StoreError> {
         let rows = self.lease.rows(sql, params).await;
         rows.map_err(|e| e.told(self.lease.place()))

@@ -7,7 +7,7 @@ use super::writer::Writes;
 use super::{Fault, SqliteStore};
 use crate::model::{Digest, GuildId, KeyId, Scope, one_line};
 use crate::store::refusals;
-use crate::store::{Change, Directory, GuildRecord, KeyChange, KeyRecord, Previous, StoreError};
+use crate::store::{Change, Directory, GuildRecord, KeyChange, KeyRecord, Previous, RemovedGuild, StoreError};
 
 impl SqliteStore {
     /// Whether the guild is in the store, the bot being there or not.
@@ -32,6 +32,34 @@ impl Directory for SqliteStore {
             changed(conn.prepare_cached(sql)?.execute(params![guild.as_str(), name])?, || refusals::guild_there(&guild))
         };
         self.write(Change::Directory, add).await
+    }
+
+    async fn rename_guild(&self, guild: &GuildId, name: &str) -> Result<(), StoreError> {
+        let (guild, name) = (guild.clone(), one_line(name).into_owned());
+        let rename = move |conn: &Connection| {
+            let sql = "UPDATE guild SET name = ?2 WHERE id = ?1";
+            changed(conn.prepare_cached(sql)?.execute(params![guild.as_str(), name])?, || {
+                refusals::unknown_guild(&guild)
+            })
+        };
+        self.write(Change::Directory, rename).await
+    }
+
+    async fn remove_guild(&self, guild: &GuildId) -> Result<RemovedGuild, StoreError> {
+        let guild = guild.clone();
+        let remove = move |conn: &Connection| {
+            let no = guild_number(conn, &guild)?;
+            let delete = |sql| conn.execute(sql, [no]).map(|rows| rows as u64);
+            let removed = RemovedGuild {
+                warns: delete("DELETE FROM warn WHERE guild = ?1")?,
+                reviews: delete("DELETE FROM review WHERE guild = ?1")?,
+                members: delete("DELETE FROM member WHERE guild = ?1")?,
+                keys: delete("DELETE FROM key WHERE guild = ?1")?,
+            };
+            delete("DELETE FROM guild WHERE no = ?1")?;
+            Ok(removed)
+        };
+        self.write(Change::Everything, remove).await
     }
 
     async fn set_guild_left(&self, guild: &GuildId, left: bool) -> Result<(), StoreError> {

@@ -38,6 +38,59 @@ pub(crate) async fn a_guild_is_added_once_and_only_one_that_is_there_can_be_left
     assert_eq!(world.store().guilds().await.unwrap(), [expected]);
 }
 
+pub(crate) async fn a_renamed_guild_is_the_same_guild<W: World>() {
+    let world = W::new().await;
+    world.add(&guild("g")).await;
+    world.store().set_points(&guild("g"), member(7), 5).await.unwrap();
+    world.store().set_guild_left(&guild("g"), true).await.unwrap();
+    let neighbour = world.neighbour().await;
+    world.store().rename_guild(&guild("g"), "Day\nWatch").await.unwrap();
+    assert_eq!(told(&neighbour).await, [Change::Directory]);
+    let expected = GuildRecord { id: guild("g"), name: "Day Watch".to_owned(), left: true };
+    assert_eq!(neighbour.guilds().await.unwrap(), [expected]);
+    assert_eq!(world.store().members(&guild("g")).await.unwrap().len(), 1);
+    assert!(refused(world.store().rename_guild(&guild("h"), "H").await).contains("guild add"));
+    assert_eq!(told(&neighbour).await, []);
+}
+
+pub(crate) async fn a_removed_guild_takes_everything_of_it_along_and_begins_anew<W: World>() {
+    let world = W::new().await;
+    let (store, other) = (world.store(), guild("other"));
+    for id in ["g", "other"] {
+        world.add(&guild(id)).await;
+    }
+    for id in [7, 8] {
+        store.set_points(&guild("g"), member(id), 5).await.unwrap();
+        store.set_points(&other, member(id), 6).await.unwrap();
+        warn(store, member(id), 100).await;
+    }
+    review(store, member(7), "kind").await;
+    store.add_warn(&other, member(7), "Mod", "spam", 100).await.unwrap();
+    store.create_key(key("k1", b"one")).await.unwrap();
+    let of_other = KeyRecord { guild: other.clone(), ..key("k2", b"two") };
+    store.create_key(of_other.clone()).await.unwrap();
+    let neighbour = world.neighbour().await;
+
+    let removed = store.remove_guild(&guild("g")).await.unwrap();
+    assert_eq!(removed, RemovedGuild { members: 2, warns: 2, reviews: 1, keys: 1 });
+    assert_eq!(told(&neighbour).await, [Change::Everything]);
+    gone(neighbour.points(&guild("g"), member(7)).await);
+    gone(store.set_points(&guild("g"), member(7), 1).await);
+    assert!(refused(store.remove_guild(&guild("g")).await).contains("guild add"));
+    assert_eq!(told(&neighbour).await, []);
+    assert_eq!(neighbour.keys().await.unwrap(), std::slice::from_ref(&of_other));
+    assert_eq!(neighbour.points(&other, member(7)).await.unwrap(), 6);
+    assert_eq!(neighbour.list_warns(&other, None).await.unwrap().len(), 1);
+
+    world.add(&guild("g")).await;
+    assert_eq!(neighbour.points(&guild("g"), member(7)).await.unwrap(), 0);
+    assert_eq!(neighbour.members(&guild("g")).await.unwrap(), []);
+    assert_eq!(neighbour.list_warns(&guild("g"), None).await.unwrap(), []);
+    assert_eq!(neighbour.list_reviews(&guild("g"), None).await.unwrap(), []);
+    assert_eq!(warn(store, member(7), 100).await, 1, "ids begin anew");
+    store.create_key(key("k1", b"one")).await.unwrap();
+}
+
 pub(crate) async fn setting_a_member_changes_what_is_given_and_keeps_the_rest<W: World>() {
     let world = W::new().await;
     world.add(&guild("g")).await;

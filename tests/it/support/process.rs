@@ -1,5 +1,5 @@
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use nix::pty::{Winsize, openpty};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::PATIENCE;
+use super::{PATIENCE, eventually};
 
 /// A running binary whose output is caught as it comes. Killed, by its own id, when dropped.
 pub struct Process {
@@ -60,6 +60,23 @@ impl Process {
         command.stderr(Stdio::null()); // our own end of it, without which the reading has no end
         let stdout = catch(child.stdout.take().unwrap());
         Process { child, stdout, stderr: catch(File::from(pty.master)) }
+    }
+
+    /// As [`Process::start`], with a terminal for its stdin and stderr: this is typed there, once it has asked.
+    pub async fn asked(command: &mut Command, question: &str, answer: &str) -> Process {
+        let pty = openpty(None, None).unwrap();
+        for end in [&pty.master, &pty.slave] {
+            fcntl(end, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).unwrap();
+        }
+        command.stdin(pty.slave.try_clone().unwrap()).stdout(Stdio::piped());
+        let mut child = command.stderr(pty.slave).spawn().unwrap();
+        command.stdin(Stdio::null()).stderr(Stdio::null()); // our own ends of it
+        let stdout = catch(child.stdout.take().unwrap());
+        let mut keyboard = File::from(pty.master.try_clone().unwrap());
+        let process = Process { child, stdout, stderr: catch(File::from(pty.master)) };
+        eventually(PATIENCE, question, || async { process.stderr().contains(question) }).await;
+        keyboard.write_all(answer.as_bytes()).unwrap();
+        process
     }
 
     /// As [`Process::start`], where nobody reads its stderr any more.

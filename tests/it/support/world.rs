@@ -1,8 +1,9 @@
 use std::ffi::OsStr;
 use std::fmt::Write as _;
+use std::fs::File;
 use std::io::{Read, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -145,7 +146,20 @@ impl Ran {
         let line = describe(command);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let _ = child.stdin.take().unwrap().write_all(input.as_bytes()); // it may end without reading
-        let stdout = read_aside(child.stdout.take().unwrap());
+        Ran::to_its_end(child, line)
+    }
+
+    /// As [`Ran::of`], with this stdin, and a stdout that nobody reads.
+    pub fn unread(command: &mut Command, stdin: File) -> Ran {
+        let line = describe(command);
+        let (ours, its) = std::io::pipe().unwrap();
+        drop(ours);
+        let child = command.stdin(stdin).stdout(its).stderr(Stdio::piped()).spawn().unwrap();
+        Ran::to_its_end(child, line)
+    }
+
+    fn to_its_end(mut child: Child, line: String) -> Ran {
+        let stdout = child.stdout.take().map(read_aside);
         let stderr = read_aside(child.stderr.take().unwrap());
         let end = Instant::now() + COMMAND;
         let status = loop {
@@ -158,7 +172,8 @@ impl Ran {
             }
             std::thread::sleep(Duration::from_millis(1)); // between two looks at the child
         };
-        Ran { code: status.code(), stdout: stdout.join().unwrap(), stderr: stderr.join().unwrap(), line }
+        let stdout = stdout.map(|stdout| stdout.join().unwrap()).unwrap_or_default();
+        Ran { code: status.code(), stdout, stderr: stderr.join().unwrap(), line }
     }
 
     /// Asserts exit 0.

@@ -1,0 +1,126 @@
+//! Contract section 2: `guild rename` and `guild remove`, beside running servers.
+
+use crate::support::*;
+
+on_both_stores!(
+    a_removed_guilds_keys_stop_and_a_guild_added_again_sees_nothing_of_it,
+    a_removed_guild_is_answered_03_to_a_key_that_a_file_lists,
+    other_nodes_and_other_guilds_follow_a_removal_or_are_left_alone,
+);
+
+/// A gateway that keeps answers for ever, with what every operation answers about member 7.
+fn keeping(kind: Kind) -> Builder {
+    let ttl = ["points", "warns", "reviews"].map(|read| format!("cache.{read}.ttl"));
+    ttl.iter().fold(TestGateway::on(kind).points("7", 3), |gate, ttl| gate.set(ttl, r#""1h""#))
+}
+
+fn note(gate: &TestGateway, reason: &str) {
+    let of = ["--guild", GUILD, "--member", "7", "--author", "Mod"];
+    gate.run(&[&["warn", "add"], &of[..], &["--reason", reason, "--expires", "4000000000"]].concat()).done();
+    gate.run(&[&["review", "add"], &of[..], &["--rating", "5", "--text", reason]].concat()).done();
+}
+
+async fn a_removed_guilds_keys_stop_and_a_guild_added_again_sees_nothing_of_it(kind: Kind) {
+    let gate = keeping(kind).key("bot").start().await;
+    note(&gate, "spam");
+    let warns = "{warns_7_id_1_4000000000=Mod: spam (Expires 4000000000)}";
+    eventually(SECOND_AND_SLACK, "the warn", || async { gate.get_warns("bot", "7").await.body == warns }).await;
+    for _ in 0..2 {
+        gate.get_points("bot", "7").await.is("3");
+        gate.get_warns("bot", "7").await.is(warns);
+        gate.get_reviews("bot", "7").await.is("{reviews_7_id_1_5=Mod (5★): spam}");
+    }
+    let removed = gate.run(&["guild", "remove", GUILD, "--yes"]).done();
+    assert_eq!(removed.stdout, format!("guild {GUILD} was removed, with 1 member, 1 warn, 1 review and 1 key\n"));
+    let stopped = || async { gate.get_points("bot", "7").await.body == INCORRECT_KEY };
+    eventually(SECOND_AND_SLACK, "the key stops", stopped).await;
+    gate.set_points("bot", "7", 9).await.is_refused(401, INCORRECT_KEY);
+    assert!(gate.run(&["key", "list", "--json"]).done().list().is_empty());
+
+    gate.run(&["guild", "add", GUILD, "--name", "Another"]).done();
+    let key = gate.run(&["key", "create", "--guild", GUILD]).done().stdout.trim_end().to_owned();
+    let ask = async |operation: &str| gate.send(&Request::post(&format!("/{operation}"), "memberID=7").key(&key)).await;
+    eventually(SECOND_AND_SLACK, "the new key", || async { ask("getPoints").await.status == 200 }).await;
+    ask("getPoints").await.is("0");
+    ask("getWarns").await.is("{}");
+    ask("getReviews").await.is("{}");
+    assert!(gate.run(&["member", "list", "--guild", GUILD]).done().stdout.is_empty());
+    note(&gate, "anew");
+    let warns = "{warns_7_id_1_4000000000=Mod: anew (Expires 4000000000)}";
+    eventually(SECOND_AND_SLACK, "ids begin anew", || async { ask("getWarns").await.body == warns }).await;
+}
+
+async fn a_removed_guild_is_answered_03_to_a_key_that_a_file_lists(kind: Kind) {
+    let gate = keeping(kind).key("bot").keys_in_file().start().await;
+    gate.get_points("bot", "7").await.is("3");
+    gate.get_points("bot", "7").await.is_hit();
+    gate.run(&["guild", "remove", GUILD, "--yes"]).done();
+    eventually(SECOND_AND_SLACK, "03", || async { gate.get_points("bot", "7").await.code() == Some(3) }).await;
+    assert_eq!(gate.set_points("bot", "7", 9).await.code(), Some(3));
+    gate.run(&["guild", "add", GUILD, "--name", "Another"]).done();
+    eventually(SECOND_AND_SLACK, "it is there", || async { gate.get_points("bot", "7").await.status == 200 }).await;
+    gate.get_points("bot", "7").await.is("0");
+}
+
+async fn other_nodes_and_other_guilds_follow_a_removal_or_are_left_alone(kind: Kind) {
+    let gate = keeping(kind).key("bot").key_of_guild("other", "999").start().await;
+    gate.set_points("other", "7", 4).await.is("Successfully set '7' points to '4'");
+    // Another server on the same store.
+    let config = String::from_utf8(gate.world().read("gateway.toml")).unwrap();
+    gate.world().write("second.toml", config);
+    let path = gate.world().path("second.toml");
+    let mut second = Process::start(&mut gate.world().command(&["serve", "--config", path.to_str().unwrap()]));
+    let mut connection = Connection::to(second.ready().await).await;
+    let bot = gate.request("getPoints", "bot", "memberID=7");
+    connection.ask(&bot).await.is("3");
+    connection.ask(&gate.request("getPoints", "other", "memberID=7")).await.is("4");
+    gate.run(&["guild", "remove", GUILD, "--yes"]).done();
+    let end = std::time::Instant::now() + SECOND_AND_SLACK;
+    while connection.ask(&bot).await.body != INCORRECT_KEY {
+        assert!(std::time::Instant::now() < end, "the other node does not follow");
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await; // between two looks
+    }
+    connection.ask(&gate.request("getPoints", "other", "memberID=7")).await.is("4");
+    gate.get_points("other", "7").await.is("4");
+    assert_eq!(gate.run(&["guild", "list", "--json"]).done().list().len(), 1);
+}
+
+#[test]
+fn a_guild_is_removed_without_a_terminal_only_if_told_so() {
+    let world = World::plain();
+    world.run(&["guild", "add", GUILD, "--name", "Night Watch"]).done();
+    let there = || world.run(&["guild", "list", "--json"]).done().list().len();
+    world.run(&["guild", "remove", GUILD]).failed(1).names(&["Night Watch", "no terminal", "--yes"]);
+    world.run_with_input(&["guild", "remove", GUILD], "y\n").failed(1);
+    assert_eq!(there(), 1);
+    world.run(&["guild", "remove", GUILD, "--yes"]).done();
+    assert_eq!(there(), 0);
+    for more in [&[][..], &["--yes"]] {
+        world.run(&[&["guild", "remove", GUILD], more].concat()).failed(1).names(&[GUILD, "not in the store"]);
+    }
+}
+
+#[tokio::test]
+async fn on_a_terminal_it_asks_and_only_a_yes_removes_the_guild() {
+    let world = World::plain();
+    world.run(&["guild", "add", GUILD, "--name", "Night Watch"]).done();
+    let question = "Remove guild 81384788765712384 (Night Watch) with its members, warns, reviews and keys? [y/N]";
+    let config = world.path("gateway.toml");
+    for (answer, code, left) in [("\n", 1, 1), ("n\n", 1, 1), ("yes please\n", 1, 1), ("Yes\n", 0, 0)] {
+        let mut command = world.command(&["guild", "remove", GUILD, "--config", config.to_str().unwrap()]);
+        let mut asked = Process::asked(&mut command, question, answer).await;
+        assert_eq!(asked.exit().await, Some(code), "{answer:?}: {}", asked.stderr());
+        assert_eq!(world.run(&["guild", "list", "--json"]).done().list().len(), left, "{answer:?}");
+    }
+}
+
+#[test]
+fn a_guild_is_renamed() {
+    let world = World::plain();
+    world.run(&["guild", "add", GUILD, "--name", "Night Watch"]).done();
+    world.run(&["guild", "rename", GUILD, "--name", "Day Watch"]).done();
+    let guilds = world.run(&["guild", "list", "--json"]).done().list();
+    assert_eq!((guilds.len(), &guilds[0]["name"]), (1, &"Day Watch".into()));
+    world.run(&["guild", "rename", "404404", "--name", "N"]).failed(1).names(&["404404"]);
+    world.run(&["guild", "rename", GUILD]).failed(2).names(&["--name"]);
+}

@@ -1,0 +1,92 @@
+//! Contract section 2: a reader that has read enough, as `| head` has, is no failure of any command.
+
+use std::fs::File;
+
+use crate::support::*;
+
+/// Runs a command whose stdout nobody reads.
+fn unread(world: &World, args: &[&str], input: &str) -> Ran {
+    let stdin = File::open(world.write("stdin", input)).unwrap();
+    Ran::unread(world.command(args).arg("--config").arg(world.path("gateway.toml")), stdin)
+}
+
+/// A server's world, with some of everything in it, after the server's end.
+async fn filled() -> TestGateway {
+    let mut gate = TestGateway::builder().key("bot").points("7", 3).set("log.decisions", r#""d.log""#).start().await;
+    for _ in 0..3 {
+        gate.get_points("bot", "7").await.is("3");
+    }
+    assert_eq!(gate.stop().await, Some(0));
+    let of = ["--guild", GUILD, "--member", "7", "--author", "Mod"];
+    gate.run(&[&["warn", "add"], &of[..], &["--reason", "spam", "--expires", "90d"]].concat()).done();
+    gate.run(&[&["review", "add"], &of[..], &["--rating", "5", "--text", "kind"]].concat()).done();
+    let member = |m| format!("{{\"guild\":\"{GUILD}\",\"member\":\"{m}\",\"name\":\"Ada\",\"points\":{m}}}\n");
+    gate.world().import(&(0..20_000).map(member).collect::<String>()).done();
+    gate
+}
+
+#[tokio::test]
+async fn a_reader_that_has_read_enough_is_no_failure_of_any_command() {
+    let gate = filled().await;
+    let world = gate.world();
+    let id = world.run(&["key", "list", "--json"]).done().list()[0]["id"].as_str().unwrap().to_owned();
+    let new = world.write("new.toml", "");
+    let (new, in_guild) = (new.to_str().unwrap(), ["--guild", GUILD]);
+    world.write("in.jsonl", format!("{{\"guild\":\"{GUILD}\",\"name\":\"Night Watch\"}}\n"));
+    let note = ["--guild", GUILD, "1"];
+    let of_guild = |command: &[&'static str]| [command, &in_guild[..]].concat();
+    let commands: Vec<Vec<&str>> = vec![
+        vec!["--help"],
+        vec!["schema"],
+        vec!["man"],
+        vec!["completions", "bash"],
+        vec!["check"],
+        vec!["guild", "list"],
+        vec!["guild", "list", "--json"],
+        vec!["key", "list"],
+        vec!["key", "list", "--json"],
+        vec!["key", "show", &id],
+        vec!["key", "show", &id, "--json"],
+        vec!["key", "hash"],
+        of_guild(&["member", "list"]),
+        of_guild(&["member", "list", "--json"]),
+        [&of_guild(&["member", "show"])[..], &["--member", "7"]].concat(),
+        of_guild(&["warn", "list"]),
+        [&["warn", "show"], &note[..]].concat(),
+        of_guild(&["review", "list"]),
+        [&["review", "show", "--json"], &note[..]].concat(),
+        vec!["export", "-"],
+        vec!["export", "out.jsonl"],
+        vec!["import", "in.jsonl"],
+        vec!["store", "backup", "b.db"],
+        vec!["store", "verify"],
+        vec!["limits", "suggest", "--log", "d.log"],
+        vec!["limits", "suggest", "--log", "d.log", "--json"],
+        vec!["limits", "plan", new, "--log", "d.log"],
+        vec!["guild", "remove", GUILD, "--yes"],
+    ];
+    for args in commands {
+        let ran = unread(world, &args, "another service's key\n");
+        assert!(ran.code == Some(0) && ran.stderr.is_empty(), "{args:?}: {ran:#?}");
+    }
+    assert!(world.run(&["guild", "list", "--json"]).done().list().is_empty(), "it was done all the same");
+}
+
+#[tokio::test]
+async fn what_a_command_found_out_does_not_depend_on_how_much_of_it_is_read() {
+    let gate = filled().await;
+    let world = gate.world();
+    let tight = world.write("tight.toml", "[limits.tiers.standard]\nrate = \"1/h\"\nburst = 1\n");
+    let plan = ["limits", "plan", tight.to_str().unwrap(), "--log", "d.log"];
+    unread(world, &plan, "").failed(3).names(&["would refuse 2 requests"]);
+    // A key that nobody got has to be taken away again.
+    let ran = unread(world, &["key", "create", "--guild", GUILD], "").failed(1).names(&["key revoke"]);
+    let made = world.run(&["key", "list", "--json"]).done().list();
+    assert!(made.iter().any(|key| ran.stderr.contains(key["id"].as_str().unwrap())), "{ran:#?}");
+    // A damaged store is damaged, whoever looks on.
+    let mut bytes = world.read("guildgate.db");
+    let middle = bytes.len() / 2;
+    bytes[middle..middle + 4096].fill(0x55);
+    world.write("damaged.db", bytes);
+    unread(world, &["store", "verify", "damaged.db"], "").failed(1).names(&["wrong with damaged.db"]);
+}
