@@ -1,6 +1,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
 use std::fmt;
+use std::future::Future;
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::Arc;
 
@@ -16,7 +17,11 @@ pub struct Flights<K, E, T> {
     hasher: RandomState,
 }
 
-type Shard<K, E, T> = Mutex<HashMap<K, Arc<Flight<E, T>>>>;
+struct Shard<K, E, T> {
+    flights: Mutex<HashMap<K, Arc<Flight<E, T>>>>,
+    /// Rings when one of them begins.
+    begun: Notify,
+}
 
 #[derive(Debug)]
 struct Flight<E, T> {
@@ -34,9 +39,16 @@ pub enum Seat<'f, K: Copy + Eq + Hash, E, T> {
     Follow(Follow<E, T>),
 }
 
+/// The same, where whoever leads has what it needs for that.
+pub enum ReadySeat<'f, K: Copy + Eq + Hash, E, T, R> {
+    Lead(Lead<'f, K, E, T>, R),
+    Follow(Follow<E, T>),
+}
+
 impl<K, E, T> Default for Flights<K, E, T> {
     fn default() -> Self {
-        Flights { shards: (0..SHARDS).map(|_| Shard::default()).collect(), hasher: RandomState::new() }
+        let shard = |_| Shard { flights: Mutex::default(), begun: Notify::new() };
+        Flights { shards: (0..SHARDS).map(shard).collect(), hasher: RandomState::new() }
     }
 }
 
@@ -50,7 +62,7 @@ impl<K: Copy + Eq + Hash, E: Copy + Eq, T: Clone> Flights<K, E, T> {
     /// the air, of which the later to land may bring the older answer.
     pub fn board(&self, key: K, epoch: impl FnOnce() -> E) -> Seat<'_, K, E, T> {
         let shard = self.shard(&key);
-        let mut flights = shard.lock();
+        let mut flights = shard.flights.lock();
         let epoch = epoch();
         let slot = flights.entry(key);
         if let Slot::Occupied(there) = &slot
@@ -60,12 +72,59 @@ impl<K: Copy + Eq + Hash, E: Copy + Eq, T: Clone> Flights<K, E, T> {
         }
         let flight = Arc::new(Flight { epoch, landed: OnceLock::new(), bell: Notify::new() });
         slot.insert_entry(flight.clone());
+        drop(flights);
+        shard.begun.notify_waiters();
         Seat::Lead(Lead { shard, key, flight })
+    }
+
+    /// Takes a seat once `ready` brings what the one who asks needs first. Whoever waits for that keeps nobody
+    /// else waiting, and joins the flight that another caller begins meanwhile.
+    ///
+    /// # Errors
+    /// Those of `ready`, which are this caller's alone.
+    pub async fn board_ready<R, F>(
+        &self,
+        key: K,
+        epoch: impl Fn() -> E,
+        ready: impl Future<Output = Result<R, F>>,
+    ) -> Result<ReadySeat<'_, K, E, T, R>, F> {
+        if let Some(follow) = self.join(&key, &epoch) {
+            return Ok(ReadySeat::Follow(follow));
+        }
+        let ready = tokio::select! {
+            biased;
+            ready = ready => ready?,
+            follow = self.join_next(&key, &epoch) => return Ok(ReadySeat::Follow(follow)),
+        };
+        Ok(match self.board(key, epoch) {
+            Seat::Lead(lead) => ReadySeat::Lead(lead, ready),
+            Seat::Follow(follow) => ReadySeat::Follow(follow),
+        })
+    }
+
+    /// A seat beside whoever asks for `key` now, under this epoch.
+    fn join(&self, key: &K, epoch: impl Fn() -> E) -> Option<Follow<E, T>> {
+        let flights = self.shard(key).flights.lock();
+        flights.get(key).filter(|flight| flight.epoch == epoch()).map(|flight| Follow(flight.clone()))
+    }
+
+    /// A seat beside the next one who asks for `key`.
+    async fn join_next(&self, key: &K, epoch: impl Fn() -> E) -> Follow<E, T> {
+        loop {
+            let begun = self.shard(key).begun.notified();
+            tokio::pin!(begun);
+            // Listen first, look second, as a follower does.
+            begun.as_mut().enable();
+            if let Some(follow) = self.join(key, &epoch) {
+                return follow;
+            }
+            begun.await;
+        }
     }
 
     /// Whether `key` is being asked for, under whatever epoch.
     pub fn is_in_the_air(&self, key: &K) -> bool {
-        self.shard(key).lock().contains_key(key)
+        self.shard(key).flights.lock().contains_key(key)
     }
 
     fn shard(&self, key: &K) -> &Shard<K, E, T> {
@@ -76,7 +135,7 @@ impl<K: Copy + Eq + Hash, E: Copy + Eq, T: Clone> Flights<K, E, T> {
 impl<K, E, T> Flights<K, E, T> {
     /// How many questions are in the air.
     pub fn in_the_air(&self) -> usize {
-        self.shards.iter().map(|s| s.lock().len()).sum()
+        self.shards.iter().map(|shard| shard.flights.lock().len()).sum()
     }
 }
 
@@ -106,7 +165,7 @@ impl<K: Copy + Eq + Hash, E, T> Lead<'_, K, E, T> {
         if self.flight.landed.set(landed).is_err() {
             return; // landed before: this is the guard's own drop
         }
-        let mut flights = self.shard.lock();
+        let mut flights = self.shard.flights.lock();
         if let Slot::Occupied(there) = flights.entry(self.key)
             && Arc::ptr_eq(there.get(), &self.flight)
         {
@@ -160,6 +219,15 @@ impl<K: Copy + Eq + Hash + fmt::Debug, E: fmt::Debug, T: fmt::Debug> fmt::Debug 
         match self {
             Seat::Lead(lead) => lead.fmt(f),
             Seat::Follow(follow) => follow.fmt(f),
+        }
+    }
+}
+
+impl<K: Copy + Eq + Hash + fmt::Debug, E: fmt::Debug, T: fmt::Debug, R> fmt::Debug for ReadySeat<'_, K, E, T, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ReadySeat::Lead(lead, _) => lead.fmt(f),
+            ReadySeat::Follow(follow) => follow.fmt(f),
         }
     }
 }

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use super::answers::{Answers, Entry, EntryKey, Landed, Realm};
 use super::fence::{Epoch, Fence, Reach, Write};
-use super::flights::{Flights, Seat};
+use super::flights::{Flights, ReadySeat, Seat};
 use crate::clock::Tick;
 use crate::model::MemberId;
 
@@ -65,6 +65,15 @@ impl Memory {
     /// A seat in the flight that asks for `at`.
     pub fn board(&self, at: EntryKey) -> Seat<'_, EntryKey, Epoch, Landed> {
         self.flights.board(at, || self.epoch(&at))
+    }
+
+    /// The same, once `ready` brings what the one who asks needs first.
+    pub async fn board_ready<R, F>(
+        &self,
+        at: EntryKey,
+        ready: impl Future<Output = Result<R, F>>,
+    ) -> Result<ReadySeat<'_, EntryKey, Epoch, Landed, R>, F> {
+        self.flights.board_ready(at, || self.epoch(&at), ready).await
     }
 
     /// Whether `at` is being asked for.

@@ -11,5 +11,5 @@ mod tests;
 
 pub use answers::{Entry, EntryKey, Landed, Realm, Use};
 pub use fence::{Epoch, Fence, Reach, Write};
-pub use flights::{Flights, Lead, Seat};
+pub use flights::{Flights, Lead, ReadySeat, Seat};
 pub use memory::{Memory, Realms};

@@ -152,6 +152,7 @@ impl Page {
         }
         self.row("timeout", HumanDuration(upstreams.timeout));
         self.row("max_in_flight", upstreams.max_in_flight);
+        self.row("queue_timeout", HumanDuration(upstreams.queue_timeout));
         self.row("retries", upstreams.retries);
         match &upstreams.health {
             Some(Health { path, interval, fall, rise }) => {

@@ -111,6 +111,8 @@ pub struct Upstreams {
     pub timeout: Duration,
     /// At all upstreams together.
     pub max_in_flight: usize,
+    /// For a place among these; zero: nobody waits.
+    pub queue_timeout: Duration,
     pub retries: u32,
     /// `None`: only requests tell who is out.
     pub health: Option<Health>,

@@ -56,7 +56,7 @@ impl<'h> Admitted<'h> {
 
     pub(super) fn caller(&self) -> Caller<'h> {
         let (key, taught) = (self.key().clone(), self.taught.clone());
-        Caller { key, taught, digest: self.digest, authorization: self.authorization }
+        Caller { key, taught, digest: self.digest, authorization: self.authorization, stranger: None }
     }
 }
 

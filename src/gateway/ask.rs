@@ -1,12 +1,13 @@
 //! Asking the origin on behalf of a key, and looking that key up again after whatever was waited for.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::{Gateway, KeySource, State};
 use crate::cache::{EntryKey, Realms};
 use crate::keys::{Key, Standing, Taught};
 use crate::model::{Digest, MemberId};
-use crate::origin::{Authorization, Question};
+use crate::origin::{Authorization, Owner, Place, Question};
 use crate::wire::{Fault, Operation, Read, Request, RequestId};
 
 /// For whom the origin is asked.
@@ -18,9 +19,16 @@ pub(super) struct Caller<'c> {
     pub(super) taught: Option<Arc<Taught>>,
     pub(super) digest: Digest,
     pub(super) authorization: Authorization<'c>,
+    /// Where it comes from, if it has no key that was ever proven.
+    pub(super) stranger: Option<IpAddr>,
 }
 
 impl Caller<'_> {
+    /// Whose places its requests take at the origin.
+    pub(super) fn owner(&self) -> Owner {
+        self.stranger.map_or_else(|| Owner::Key(self.key.id.clone()), Owner::of_address)
+    }
+
     /// Whether other keys' answers may be about this caller's guild.
     pub(super) fn realms(&self) -> Realms {
         if self.taught.is_some() { Realms::MayOverlap } else { Realms::Apart }
@@ -65,18 +73,29 @@ impl Gateway {
         Arc::ptr_eq(&self.state.load().origin, &state.origin)
     }
 
+    /// A place at the origin, waited for in turn where `had` is none. The key is to be looked up again after it.
+    pub(super) async fn place(&self, caller: &Caller<'_>, had: Option<Place>, id: RequestId) -> Result<Place, Fault> {
+        if let Some(place) = had {
+            return Ok(place);
+        }
+        let origin = self.state.load().origin.clone();
+        origin.place(caller.owner(), id).await
+    }
+
     /// Asks the origin, and learns from its answer what it says of the key.
     pub(super) async fn ask_origin(
         &self,
         state: &State,
         caller: &Caller<'_>,
+        place: Place,
         request: Request,
         id: RequestId,
     ) -> Result<String, Fault> {
         let Caller { key, taught, authorization, .. } = caller;
         let asked = self.now();
         let question = Question { request, guild: &key.guild.id, authorization: *authorization, id };
-        let answer = state.origin.ask(&question).await;
+        let answer = state.origin.ask(&place, &question).await;
+        drop(place);
         // A reload puts the new origin in force before it says since when answers count: an answer of the old one
         // that passes here was asked for earlier than that.
         if let (KeySource::Origin(learned), Some(taught), true) = (&state.keys, taught, self.is_in_force(state)) {

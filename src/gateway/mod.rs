@@ -243,12 +243,12 @@ impl Gateway {
                 Found::Nothing(held) => {
                     body.will_wait().await;
                     // Boxed, so that a connection that only ever hits carries no room for a miss.
-                    Box::pin(self.miss(admitted.caller(), read, member, Asking::ForWant(held), facts)).await
+                    Box::pin(self.miss(admitted.caller(), read, member, Asking::ForWant(held), None, facts)).await
                 }
             },
             Request::SetPoints { member, amount } => {
                 body.will_wait().await;
-                Box::pin(self.write(admitted.caller(), member, amount, facts.id)).await
+                Box::pin(self.write(admitted.caller(), member, amount, None, facts.id)).await
             }
         }
     }

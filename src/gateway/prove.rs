@@ -8,9 +8,10 @@ use super::admit::{Pays, Unproven};
 use super::ask::Caller;
 use super::read::Asking;
 use super::{Body, Facts, Gateway, State};
-use crate::cache::{Lead, Seat};
+use crate::cache::{Lead, ReadySeat};
 use crate::keys::{Learned, Standing, Taught, Told};
 use crate::model::Digest;
+use crate::origin::Place;
 use crate::wire::{Fault, Read, Request};
 
 /// How often a caller takes a seat where the one who asks is lost (a panic) before it gives up.
@@ -28,13 +29,14 @@ pub(super) struct Asked {
 }
 
 impl Unproven<'_> {
-    fn caller(&self) -> Caller<'_> {
-        let Unproven { taught, authorization, .. } = self;
+    fn caller(&self, client: IpAddr) -> Caller<'_> {
+        let Unproven { taught, authorization, pays } = self;
         Caller {
             key: taught.key.clone(),
             taught: Some(taught.clone()),
             digest: taught.digest(),
             authorization: *authorization,
+            stranger: matches!(pays, Pays::Address(_)).then_some(client),
         }
     }
 }
@@ -54,15 +56,17 @@ impl Gateway {
         let digest = unproven.taught.digest();
         for _ in 0..BOARDINGS {
             let was_good = matches!(unproven.pays, Pays::Itself(_));
-            let told = match learned.questions().board(digest, || ()) {
-                Seat::Follow(follow) if was_good => match tokio::time::timeout(PATIENCE, follow.landed()).await {
+            let caller = unproven.caller(asked.client);
+            let seat = learned.questions().board_ready(digest, || (), self.place(&caller, None, facts.id)).await?;
+            let told = match seat {
+                ReadySeat::Follow(follow) if was_good => match tokio::time::timeout(PATIENCE, follow.landed()).await {
                     Ok(Some(Told::Failed(_))) | Err(_) => {
-                        return self.ask_as_proof(&unproven, asked.request, facts).await;
+                        return self.ask_as_proof(&unproven, asked, None, facts).await;
                     }
                     Ok(told) => told,
                 },
-                Seat::Follow(follow) => follow.landed().await,
-                Seat::Lead(lead) => match learned.find(&digest, self.now()) {
+                ReadySeat::Follow(follow) => follow.landed().await,
+                ReadySeat::Lead(lead, place) => match learned.find(&digest, self.now()) {
                     // Somebody may have landed between this caller's look and its boarding.
                     Standing::Proven(taught) => {
                         lead.land(Told::Proven(taught.clone()));
@@ -75,10 +79,10 @@ impl Gateway {
                     Standing::Lapsed(taught) | Standing::Unknown(Some(taught)) => {
                         // Whatever it was when this request came: what it has used up since counts.
                         unproven.taught = taught;
-                        return self.lead_proof(learned, lead, &unproven, asked, facts).await;
+                        return self.lead_proof(learned, (lead, place), &unproven, asked, facts).await;
                     }
                     Standing::Unknown(None) => {
-                        return self.lead_proof(learned, lead, &unproven, asked, facts).await;
+                        return self.lead_proof(learned, (lead, place), &unproven, asked, facts).await;
                     }
                 },
             };
@@ -97,7 +101,7 @@ impl Gateway {
     async fn lead_proof(
         &self,
         learned: &Learned,
-        lead: Lead<'_, Digest, (), Told>,
+        (lead, place): (Lead<'_, Digest, (), Told>, Place),
         unproven: &Unproven<'_>,
         asked: Asked,
         facts: &mut Facts,
@@ -126,8 +130,11 @@ impl Gateway {
             (Request::SetPoints { .. } | Request::Read { .. }, _) => None,
         };
         let answer = match probe {
-            Some(probe) => self.ask_origin(&state, &unproven.caller(), probe, facts.id).await.map(Into::into),
-            None => self.ask_as_proof(unproven, asked.request, facts).await,
+            Some(probe) => {
+                let caller = unproven.caller(asked.client);
+                self.ask_origin(&state, &caller, place, probe, facts.id).await.map(Into::into)
+            }
+            None => self.ask_as_proof(unproven, asked, Some(place), facts).await,
         };
         let told = match &answer {
             Err(Fault::IncorrectKey) => Told::Refused,
@@ -152,7 +159,9 @@ impl Gateway {
         }
         match asked.request {
             Request::SetPoints { member, amount } if proven && probe.is_some() => {
-                self.write(unproven.caller(), member, amount, facts.id).await
+                // Its key is proven now, and it is as that key that it waits.
+                let caller = Caller { stranger: None, ..unproven.caller(asked.client) };
+                self.write(caller, member, amount, None, facts.id).await
             }
             Request::SetPoints { .. } | Request::Read { .. } => answer,
         }
@@ -162,13 +171,14 @@ impl Gateway {
     async fn ask_as_proof(
         &self,
         unproven: &Unproven<'_>,
-        request: Request,
+        asked: Asked,
+        place: Option<Place>,
         facts: &mut Facts,
     ) -> Result<Arc<str>, Fault> {
-        let caller = unproven.caller();
-        match request {
-            Request::SetPoints { member, amount } => self.write(caller, member, amount, facts.id).await,
-            Request::Read { read, member } => self.miss(caller, read, member, Asking::AsProof, facts).await,
+        let caller = unproven.caller(asked.client);
+        match asked.request {
+            Request::SetPoints { member, amount } => self.write(caller, member, amount, place, facts.id).await,
+            Request::Read { read, member } => self.miss(caller, read, member, Asking::AsProof, place, facts).await,
         }
     }
 

@@ -3,10 +3,10 @@ use std::sync::Arc;
 use super::admit::Admitted;
 use super::ask::Caller;
 use super::{CacheUse, Facts, Gateway, State};
-use crate::cache::{Entry, EntryKey, Epoch, Landed, Lead, Seat, Use};
+use crate::cache::{Entry, EntryKey, Epoch, Landed, Lead, ReadySeat, Seat, Use};
 use crate::config::Freshness;
 use crate::model::MemberId;
-use crate::origin::Authorization;
+use crate::origin::{Authorization, Place};
 use crate::wire::{Fault, Operation, Read, Request, RequestId, first_expiry};
 
 /// How often a caller boards a flight before it asks alone. Once is the rule; it boards again when
@@ -83,6 +83,7 @@ impl Gateway {
         read: Read,
         member: MemberId,
         asking: Asking,
+        mut place: Option<Place>,
         facts: &mut Facts,
     ) -> Result<Arc<str>, Fault> {
         let (stale, operation) = (asking.stale(), Operation::Read(read));
@@ -93,19 +94,29 @@ impl Gateway {
                 // A flight may have left before a write to the process beside this one, and so may what
                 // is held.
                 facts.cache = Some(CacheUse::Asked { stale: false, stored: false });
-                return self.ask_alone(&mut caller, read, member, facts.id).await.map(|entry| entry.text.clone());
+                return self
+                    .ask_alone(&mut caller, read, member, place, facts.id)
+                    .await
+                    .map(|entry| entry.text.clone());
             }
-            let seat = self.memory.board(at);
+            let seat = match self.memory.board_ready(at, self.place(&caller, place.take(), facts.id)).await {
+                Ok(seat) => seat,
+                Err(fault) => {
+                    facts.cache = Some(CacheUse::Asked { stale, stored: false });
+                    landed = Some(Err(fault));
+                    break;
+                }
+            };
             let state = self.recheck(&mut caller, operation)?;
             let of_another_guild = caller.key.guild.realm != at.realm;
             landed = match seat {
                 _ if of_another_guild => None,
-                Seat::Lead(lead) => {
-                    let (answer, cache) = self.lead(&state, lead, &caller, at, &asking, facts.id).await;
+                ReadySeat::Lead(lead, place) => {
+                    let (answer, cache) = self.lead(&state, (lead, place), &caller, at, &asking, facts.id).await;
                     facts.cache = Some(cache);
                     Some(answer)
                 }
-                Seat::Follow(follow) => {
+                ReadySeat::Follow(follow) => {
                     facts.cache = Some(CacheUse::Collapsed);
                     follow.landed().await
                 }
@@ -119,7 +130,7 @@ impl Gateway {
             Some(landed) => landed,
             None => {
                 facts.cache = Some(CacheUse::Asked { stale, stored: false });
-                let answer = self.ask_alone(&mut caller, read, member, facts.id).await;
+                let answer = self.ask_alone(&mut caller, read, member, place, facts.id).await;
                 self.memory.overtake(&at, caller.realms(), self.now());
                 answer
             }
@@ -135,7 +146,7 @@ impl Gateway {
     async fn lead(
         &self,
         state: &State,
-        lead: Lead<'_, EntryKey, Epoch, Landed>,
+        (lead, place): (Lead<'_, EntryKey, Epoch, Landed>, Place),
         caller: &Caller<'_>,
         at: EntryKey,
         asking: &Asking,
@@ -151,7 +162,7 @@ impl Gateway {
             let age = entry.age(now);
             return (Ok(entry), CacheUse::Hit { ttl, age });
         }
-        match self.ask(state, caller, at, lead.epoch(), id).await {
+        match self.ask(state, caller, place, (at, lead.epoch()), id).await {
             Ok(entry) if !self.is_of_realm(caller, &at) => {
                 // The origin may have answered for another guild. The followers board again.
                 self.memory.overtake(&at, caller.realms(), self.now());
@@ -180,11 +191,13 @@ impl Gateway {
         caller: &mut Caller<'_>,
         read: Read,
         member: MemberId,
+        place: Option<Place>,
         id: RequestId,
     ) -> Result<Arc<Entry>, Fault> {
+        let place = self.place(caller, place, id).await?;
         let state = self.recheck(caller, Operation::Read(read))?;
         let at = caller.entry_key(read, member);
-        self.ask(&state, caller, at, self.memory.epoch(&at), id).await
+        self.ask(&state, caller, place, (at, self.memory.epoch(&at)), id).await
     }
 
     /// Asks the origin. What an answer's age counts from is read before. A map that holds a warn which has
@@ -194,12 +207,13 @@ impl Gateway {
         &self,
         state: &State,
         caller: &Caller<'_>,
-        at: EntryKey,
-        epoch: Epoch,
+        place: Place,
+        (at, epoch): (EntryKey, Epoch),
         id: RequestId,
     ) -> Result<Arc<Entry>, Fault> {
         let asked = self.now();
-        let text = self.ask_origin(state, caller, Request::Read { read: at.read, member: at.member }, id).await?;
+        let text =
+            self.ask_origin(state, caller, place, Request::Read { read: at.read, member: at.member }, id).await?;
         let expires = match at.read {
             Read::Warns => first_expiry(&text, at.member),
             Read::Points | Read::Reviews => None,
@@ -230,21 +244,26 @@ impl Gateway {
         }
     }
 
-    /// Asks for `at` anew, in a task of its own, unless that is being done already.
+    /// Asks for `at` anew, in a task of its own, unless that is being done already or would have to wait for a place.
     fn revalidate(self: &Arc<Self>, admitted: &Admitted<'_>, at: EntryKey) {
         if self.memory.is_in_the_air(&at) {
             return;
         }
+        let caller = admitted.caller();
+        let Some(place) = self.state.load().origin.place_at_once(caller.owner()) else { return };
         let gateway = self.clone();
-        let Caller { key, taught, digest, authorization } = admitted.caller();
+        let Caller { key, taught, digest, authorization, stranger } = caller;
         let authorization = authorization.0.to_vec();
         tokio::spawn(async move {
             let Seat::Lead(lead) = gateway.memory.board(at) else { return };
-            let mut caller = Caller { key, taught, digest, authorization: Authorization(&authorization) };
+            let authorization = Authorization(&authorization);
+            let mut caller = Caller { key, taught, digest, authorization, stranger };
             let Ok(state) = gateway.recheck(&mut caller, Operation::Read(at.read)) else { return };
             // Nobody waits for it: a failure was logged by the origin, and the stale answer stands.
             if caller.key.guild.realm == at.realm {
-                let _ = gateway.lead(&state, lead, &caller, at, &Asking::InPlaceOfStale, RequestId::random()).await;
+                let _ = gateway
+                    .lead(&state, (lead, place), &caller, at, &Asking::InPlaceOfStale, RequestId::random())
+                    .await;
             }
         });
     }

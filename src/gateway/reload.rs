@@ -27,6 +27,7 @@ impl Gateway {
         self.state.store(state.clone());
         // After the swap: an answer of the other origin that was taken for one that counts was asked for before this.
         state.keys.hold_to(&state.config, &state.book, other_origin.then(|| self.now()));
+        self.state().origin.takes_over();
         if other_answers {
             // What another origin said, or was kept by other times, is not given any more.
             self.memory.fence().changed_all();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Gateway;
 use super::ask::Caller;
 use crate::model::MemberId;
-use crate::origin::may_have_happened;
+use crate::origin::{Place, may_have_happened};
 use crate::wire::{Fault, Operation, Request, RequestId};
 
 impl Gateway {
@@ -16,11 +16,14 @@ impl Gateway {
         mut caller: Caller<'_>,
         member: MemberId,
         amount: i64,
+        place: Option<Place>,
         id: RequestId,
     ) -> Result<Arc<str>, Fault> {
         if !self.may_write().await {
             return Err(Fault::Unavailable { retry_after: 1 });
         }
+        // A write that waits for its place has not begun: it moves no epoch, and no other process is told of it.
+        let place = self.place(&caller, place, id).await?;
         let state = self.recheck(&mut caller, Operation::SetPoints)?;
         let (realm, hold) = (caller.key.guild.realm, state.config.cache.points.ttl);
         let write = self.begin_write((realm, caller.realms()), member, hold);
@@ -36,7 +39,7 @@ impl Gateway {
                 return Err(fault);
             }
         };
-        let answer = self.ask_origin(&asked_under, &caller, Request::SetPoints { member, amount }, id).await;
+        let answer = self.ask_origin(&asked_under, &caller, place, Request::SetPoints { member, amount }, id).await;
         let settled = !answer.as_ref().is_err_and(|fault| may_have_happened(*fault));
         if settled {
             write.settled();

@@ -13,6 +13,6 @@ pub use bucket::{Bucket, Level, Verdict};
 pub use day::{Counted, DayCount, day_of};
 pub use meters::Meters;
 pub use policy::{Ask, Decided, Policy, Spent};
-pub use strangers::{Paid, Strangers};
+pub use strangers::{Paid, Strangers, network};
 pub use tally::{Tallied, Tally};
 pub use usage::Usage;

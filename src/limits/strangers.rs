@@ -81,7 +81,7 @@ impl Strangers {
 }
 
 /// What counts as one address: an IPv4 address, or an IPv6 /64, which is what one customer has.
-fn network(address: IpAddr) -> u64 {
+pub fn network(address: IpAddr) -> u64 {
     match address.to_canonical() {
         IpAddr::V4(v4) => u64::from(v4.to_bits()),
         IpAddr::V6(v6) => (v6.to_bits() >> 64) as u64,

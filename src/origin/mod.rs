@@ -10,7 +10,7 @@ use crate::model::GuildId;
 use crate::wire::{Fault, Request, RequestId};
 
 pub use builtin::Builtin;
-pub use http::{HttpOrigin, Tls};
+pub use http::{HttpOrigin, Owner, Tls};
 
 /// One question to an origin.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +22,11 @@ pub struct Question<'q> {
     pub authorization: Authorization<'q>,
     pub id: RequestId,
 }
+
+/// Leave to ask the origin once, until it is dropped: of an HTTP origin it is one of `max_in_flight` places. The
+/// built-in backend needs no places: it does not wait for anybody who could be slow for one key and not for others.
+#[derive(Debug)]
+pub struct Place(#[expect(dead_code, reason = "it is held until it is dropped")] Option<http::Place>);
 
 /// The raw value of `Authorization`; `Debug` does not show it.
 #[derive(Clone, Copy)]
@@ -45,9 +50,33 @@ impl Origin {
         matches!(self, Origin::Builtin(_))
     }
 
+    /// A place for a request of `owner`, waited for in turn for `origin.queue_timeout` at most; then 21.
+    pub async fn place(&self, owner: Owner, id: RequestId) -> Result<Place, Fault> {
+        match self {
+            Origin::Builtin(_) => Ok(Place(None)),
+            Origin::Http(http) => http.place(owner, id).await.map(|place| Place(Some(place))),
+        }
+    }
+
+    /// A place for what nobody waits for: one that `owner` may have at once, or none.
+    pub fn place_at_once(&self, owner: Owner) -> Option<Place> {
+        match self {
+            Origin::Builtin(_) => Some(Place(None)),
+            Origin::Http(http) => http.place_at_once(owner).map(|place| Place(Some(place))),
+        }
+    }
+
+    /// The configuration that this is the origin of is in force from now on.
+    pub fn takes_over(&self) {
+        match self {
+            Origin::Builtin(_) => {}
+            Origin::Http(http) => http.takes_over(),
+        }
+    }
+
     /// Asks once (an HTTP origin, for reads that nothing came back from, up to `origin.retries` times more). The answer is
     /// whole and usable, or the fault says what it was instead.
-    pub async fn ask(&self, question: &Question<'_>) -> Result<String, Fault> {
+    pub async fn ask(&self, _place: &Place, question: &Question<'_>) -> Result<String, Fault> {
         match self {
             Origin::Builtin(builtin) => builtin.ask(question).await,
             Origin::Http(http) => http.ask(question).await,

@@ -15,6 +15,7 @@ mod wire_refusals;
 mod wire_upstream;
 
 mod origin_at_its_worst;
+mod origin_places;
 mod upstream_health;
 mod upstream_tls;
 mod upstreams;

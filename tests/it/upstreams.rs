@@ -254,10 +254,11 @@ async fn guarantee_8_max_in_flight_counts_all_upstreams_together() {
     for origin in &origins {
         origin.always(Act::HoldAll(hold.clone()));
     }
-    let gate = before(&origins).set("origin.max_in_flight", "2").start().await;
+    let gate = before(&origins).key("other").set("origin.max_in_flight", "2").set("origin.queue_timeout", r#""0s""#);
+    let gate = gate.start().await;
     let mut held = [gate.connect().await, gate.connect().await];
-    for (i, connection) in held.iter_mut().enumerate() {
-        connection.send(gate.request("getPoints", "bot", &format!("memberID={i}")).bytes()).await;
+    for ((i, key), connection) in ["bot", "other"].into_iter().enumerate().zip(&mut held) {
+        connection.send(gate.request("getPoints", key, &format!("memberID={i}")).bytes()).await;
     }
     for origin in &origins {
         origin.has_been_asked("getPoints", 1).await;
@@ -276,7 +277,9 @@ async fn guarantee_8_an_upstream_that_stalls_takes_neither_the_threads_nor_the_m
     const READERS: usize = 32; // of each member
     let [origin] = origins().await;
     let gate = before([&origin])
-        .set("origin.max_in_flight", &MEMBERS.to_string())
+        // Of which one key has a fifth.
+        .set("origin.max_in_flight", &(5 * MEMBERS).to_string())
+        .set("origin.queue_timeout", r#""0s""#)
         .set("origin.timeout", r#""60s""#)
         .set("cache.points.ttl", r#""1h""#)
         .set("server.max_connections_per_address", "0")

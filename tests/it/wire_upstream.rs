@@ -270,12 +270,13 @@ async fn an_answer_that_begins_and_never_ends_is_22() {
 
 #[tokio::test]
 async fn over_max_in_flight_is_21_and_recovers() {
-    let gate = gate().set("origin.max_in_flight", "2").start().await;
+    let gate =
+        gate().key("other").set("origin.max_in_flight", "2").set("origin.queue_timeout", r#""0s""#).start().await;
     let hold = Gate::shut();
     gate.origin().always(Act::HoldAll(hold.clone()));
     let mut held = [gate.connect().await, gate.connect().await];
-    for (i, connection) in held.iter_mut().enumerate() {
-        connection.send(gate.request("getPoints", "bot", &format!("memberID={i}")).bytes()).await;
+    for ((i, key), connection) in ["bot", "other"].into_iter().enumerate().zip(&mut held) {
+        connection.send(gate.request("getPoints", key, &format!("memberID={i}")).bytes()).await;
     }
     gate.origin().has_been_asked("getPoints", 2).await;
     gate.get_points("bot", "7").await.is_unavailable();

@@ -9,13 +9,14 @@ use crate::config::store::{PostgresAt, StoreAt};
 use crate::config::usable::{Keys, Origin, OriginKind};
 
 /// The names of `[origin]` that speak of upstreams.
-const UPSTREAM_SETTINGS: [&str; 9] = [
+const UPSTREAM_SETTINGS: [&str; 10] = [
     "upstreams",
     "host",
     "connect_timeout",
     "first_byte_timeout",
     "timeout",
     "max_in_flight",
+    "queue_timeout",
     "retries",
     "health",
     "tls",

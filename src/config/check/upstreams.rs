@@ -74,6 +74,7 @@ impl Checker<'_> {
             first_byte_timeout: first,
             timeout,
             max_in_flight: self.count("origin.max_in_flight", file.max_in_flight, 1..=MAX_IN_FLIGHT),
+            queue_timeout: self.duration("origin.queue_timeout", file.queue_timeout),
             retries: u32::try_from(retries).unwrap_or(u32::MAX),
             health: file.health.as_ref().map(|health| self.upstream_health(health)),
             tls: self.upstream_tls(&tls),

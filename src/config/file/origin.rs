@@ -31,9 +31,11 @@ pub struct OriginFile {
     pub first_byte_timeout: Option<HumanDuration>,
     /// For the whole answer, all attempts together.
     pub timeout: HumanDuration,
-    /// Requests at all upstreams at once; over it, 21.
+    /// Requests at all upstreams at once; over it, requests wait for a place.
     #[schemars(range(min = 1))]
     pub max_in_flight: u64,
+    /// How long a request waits for a place, keys in turn, the one that holds fewest first; then 21. "0s": none waits.
+    pub queue_timeout: HumanDuration,
     /// How often a read is asked again where nothing was answered; setPoints never is.
     pub retries: u64,
     /// How upstreams are checked; where it is not given, only requests tell who is out. The last one never is.
@@ -65,6 +67,7 @@ impl Default for OriginFile {
             first_byte_timeout: None,
             timeout: HumanDuration::secs(5),
             max_in_flight: 256,
+            queue_timeout: HumanDuration::secs(1),
             retries: 1,
             health: None,
             tls: None,

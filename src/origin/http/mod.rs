@@ -6,27 +6,29 @@ mod backend;
 mod backends;
 mod choice;
 mod connect;
+mod places;
 mod pool;
 mod standing;
 mod tls;
 mod upkeep;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use attempt::{Attempt, Bounds, Silence, attempt};
-use backend::{Backend, Here, Site};
+use backend::{Backend, Site};
 use backends::{Backends, List};
 use choice::Tried;
 use connect::TRY_AGAIN_IN;
 use hyper::Uri;
+use places::Places;
 use standing::Standing;
 
 use super::Question;
 use crate::clock::Clock;
 use crate::config::Upstreams;
-use crate::wire::{Fault, Request};
+use crate::wire::{Fault, Request, RequestId};
 
+pub use places::{Owner, Place};
 pub use tls::Tls;
 
 /// How many upstreams one request may fail to reach. The wait for each is `connect_timeout`; who
@@ -41,14 +43,15 @@ pub struct HttpOrigin {
     backends: Backends,
     /// What health checks ask for.
     check: Option<Uri>,
-    in_flight: AtomicUsize,
+    places: Arc<Places>,
     clock: Clock,
 }
 
 impl HttpOrigin {
     /// Readies the upstreams: their names are resolved (for 2 s at most) and looked after from
     /// here on, until what is returned is dropped. Whatever `before` has of the same
-    /// upstreams is taken over: connections, addresses, and who is out.
+    /// upstreams is taken over: connections, addresses, and who is out. The places and those who wait
+    /// for one are the same; [`HttpOrigin::takes_over`] changes their number.
     ///
     /// # Errors
     /// Which setting cannot be used, and why.
@@ -64,7 +67,8 @@ impl HttpOrigin {
         let check = settings.health.as_ref().map(|health| check(&health.path)).transpose()?;
         let there = before.map(|before| before.backends.list()).unwrap_or_default();
         let backends = Backends::new(sites, settings.health.clone(), &there);
-        let origin = Arc::new(HttpOrigin { settings, tls, backends, check, in_flight: AtomicUsize::new(0), clock });
+        let places = before.map_or_else(|| Places::new(settings.max_in_flight), |before| before.places.clone());
+        let origin = Arc::new(HttpOrigin { settings, tls, backends, check, places, clock });
         upkeep::begin(&origin).await;
         Ok(origin)
     }
@@ -74,11 +78,8 @@ impl HttpOrigin {
         self.settings == *settings && self.tls == *tls
     }
 
+    /// Asks once a place is had, which is held until this is over: `origin.timeout` begins here.
     pub(super) async fn ask(&self, question: &Question<'_>) -> Result<String, Fault> {
-        let Some(_place) = self.place() else {
-            tracing::warn!(request_id = %question.id, "origin.max_in_flight is reached");
-            return Err(Fault::Unavailable { retry_after: TRY_AGAIN_IN });
-        };
         let list = self.backends.list();
         let mut asking = None;
         let answered = tokio::time::timeout(self.settings.timeout, self.attempts(question, &list, &mut asking)).await;
@@ -183,9 +184,19 @@ impl HttpOrigin {
         Bounds { first_byte_timeout: self.settings.first_byte_timeout, most_kept }
     }
 
-    /// A place among the `max_in_flight` requests, given back when dropped.
-    fn place(&self) -> Option<Here<'_>> {
-        let place = Here(&self.in_flight);
-        (self.in_flight.fetch_add(1, Ordering::Relaxed) < self.settings.max_in_flight).then_some(place)
+    pub(super) async fn place(&self, owner: Owner, id: RequestId) -> Result<Place, Fault> {
+        let place = self.places.take(owner, self.settings.queue_timeout).await;
+        place.ok_or_else(|| {
+            tracing::warn!(request_id = %id, "no place at the origin became free within origin.queue_timeout");
+            Fault::Unavailable { retry_after: TRY_AGAIN_IN }
+        })
+    }
+
+    pub(super) fn place_at_once(&self, owner: Owner) -> Option<Place> {
+        self.places.try_take(owner)
+    }
+
+    pub(super) fn takes_over(&self) {
+        self.places.resize(self.settings.max_in_flight);
     }
 }

@@ -1,0 +1,316 @@
+//! Contract section 5, guarantee 6, at an HTTP origin: a key's or a stranger's requests that hang there take no
+//! other key's place; `origin.max_in_flight`, `origin.queue_timeout`.
+
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use crate::support::*;
+
+/// How many of the default 256 places the first key takes that takes all it may, and the one after it.
+const FIRST_SHARE: usize = 52;
+const SECOND_SHARE: usize = 41;
+
+/// What addresses without a proven key take of the default 256 together.
+const UNPROVEN_SHARE: usize = 64;
+
+/// A third key is to be answered in this time, whatever others have at the origin.
+const AT_ONCE: Duration = Duration::from_millis(100);
+
+fn gate(version: Version) -> Builder {
+    let gate = TestGateway::before_http()
+        .key("a")
+        .key("b")
+        .key("c")
+        .set("origin.timeout", r#""30s""#)
+        .set("server.trusted_proxies", r#"["127.0.0.0/8"]"#);
+    match version {
+        Version::Http1 => gate,
+        Version::Http2 => gate.tls(),
+    }
+}
+
+/// Requests that are under way, all on connections of one client.
+enum Sent {
+    Http1(Vec<Connection>),
+    Http2(Vec<Http2>, Vec<h2::client::ResponseFuture>),
+}
+
+impl Sent {
+    async fn all(gate: &TestGateway, version: Version, requests: Vec<Request>) -> Sent {
+        match version {
+            Version::Http1 => {
+                let mut connections = Vec::new();
+                for request in requests {
+                    let mut connection = gate.connect().await;
+                    connection.send(request.bytes()).await;
+                    connections.push(connection);
+                }
+                Sent::Http1(connections)
+            }
+            Version::Http2 => {
+                let (mut clients, mut answers) = (Vec::new(), Vec::new());
+                for some in requests.chunks(100) {
+                    let mut client = gate.http2().await;
+                    for request in some {
+                        answers.push(client.send(request).await.answer);
+                    }
+                    clients.push(client);
+                }
+                Sent::Http2(clients, answers)
+            }
+        }
+    }
+
+    /// Waits until each is answered, or refused for want of a place.
+    async fn answered(self) {
+        let mut statuses = Vec::new();
+        match self {
+            Sent::Http1(connections) => {
+                for mut connection in connections {
+                    statuses.push(connection.answer().await.status);
+                }
+            }
+            Sent::Http2(_clients, answers) => {
+                for answer in answers {
+                    let answer = tokio::time::timeout(PATIENCE, answer).await.expect("no answer");
+                    statuses.push(answer.unwrap().status().as_u16());
+                }
+            }
+        }
+        assert!(statuses.iter().all(|status| [200, 503].contains(status)), "{statuses:?}");
+    }
+}
+
+/// So many reads of a key, each of another member.
+fn reads(gate: &TestGateway, key: &str, count: usize) -> Vec<Request> {
+    (0..count).map(|n| gate.request("getPoints", key, &format!("memberID={}", 1000 + n))).collect()
+}
+
+/// One read on a connection of its own, under way.
+async fn send(gate: &TestGateway, key: &str, operation: &str, body: &str) -> Connection {
+    let mut connection = gate.connect().await;
+    connection.send(gate.request(operation, key, body).bytes()).await;
+    connection
+}
+
+/// A key reads and writes as if nobody else were there: at its best of a few times, since tests beside this one may
+/// have the cores.
+async fn is_answered_at_once(gate: &TestGateway, version: Version, key: &str) {
+    let mut best = Duration::MAX;
+    let mut client = match version {
+        Version::Http1 => None,
+        Version::Http2 => Some(gate.http2().await),
+    };
+    for n in 0..5 {
+        gate.origin().next("getReviews", Act::Normal);
+        gate.origin().next("setPoints", Act::Normal);
+        let read = gate.request("getReviews", key, &format!("memberID={n}"));
+        let write = gate.request("setPoints", key, &format!("memberID={n}&amount=5"));
+        let start = Instant::now();
+        for (request, answer) in [(read, "{}"), (write, "Successfully set 'Ada' points to '5'")] {
+            match &mut client {
+                None => gate.send(&request).await.is(answer),
+                Some(client) => client.ask(&request).await.is(answer),
+            };
+        }
+        best = best.min(start.elapsed());
+    }
+    assert!(best < 2 * AT_ONCE, "a read and a write took {best:?}");
+}
+
+async fn two_keys_that_hang_everything_leave_places_to_a_third(version: Version, learned: bool) {
+    let builder = if learned { gate(version).keys_at_the_origin() } else { gate(version) };
+    let gate = builder.start().await;
+    for key in ["a", "b", "c"] {
+        gate.get_warns(key, "7").await.is("{}"); // and so each is known to be good
+    }
+    let hold = Gate::shut();
+    gate.origin().always(Act::HoldAll(hold.clone()));
+    let first = Sent::all(&gate, version, reads(&gate, "a", 250)).await;
+    gate.origin().has_been_asked("getPoints", FIRST_SHARE).await;
+    let of_b = (0..250).map(|n| gate.request("getPoints", "b", &format!("memberID={}", 2000 + n))).collect();
+    let second = Sent::all(&gate, version, of_b).await;
+    gate.origin().has_been_asked("getPoints", FIRST_SHARE + SECOND_SHARE).await;
+    is_answered_at_once(&gate, version, "c").await;
+    assert_eq!(gate.origin().asked("getPoints"), FIRST_SHARE + SECOND_SHARE);
+    hold.open();
+    first.answered().await;
+    second.answered().await;
+}
+
+#[tokio::test]
+async fn two_keys_that_hang_everything_leave_places_to_a_third_over_http_1() {
+    two_keys_that_hang_everything_leave_places_to_a_third(Version::Http1, false).await;
+}
+
+#[tokio::test]
+async fn two_keys_that_hang_everything_leave_places_to_a_third_over_http_2() {
+    two_keys_that_hang_everything_leave_places_to_a_third(Version::Http2, false).await;
+}
+
+#[tokio::test]
+async fn two_learned_keys_that_hang_everything_leave_places_to_a_third_over_http_1() {
+    two_keys_that_hang_everything_leave_places_to_a_third(Version::Http1, true).await;
+}
+
+#[tokio::test]
+async fn two_learned_keys_that_hang_everything_leave_places_to_a_third_over_http_2() {
+    two_keys_that_hang_everything_leave_places_to_a_third(Version::Http2, true).await;
+}
+
+/// 30 unknown keys from each of nine addresses.
+fn unknown_keys() -> Vec<Request> {
+    let request = |n| {
+        let from = format!("203.0.113.{}", n / 30);
+        Request::post("/getPoints", "memberID=7").key(&format!("nobody's {n}")).header("X-Forwarded-For", &from)
+    };
+    (0..270).map(request).collect()
+}
+
+async fn unknown_keys_together_take_a_quarter(version: Version) {
+    let gate = gate(version).keys_at_the_origin().start().await;
+    gate.get_warns("c", "7").await.is("{}");
+    let hold = Gate::shut();
+    gate.origin().always(Act::HoldAll(hold.clone()));
+    let unknown = Sent::all(&gate, version, unknown_keys()).await;
+    gate.origin().has_been_asked("getPoints", UNPROVEN_SHARE).await;
+    is_answered_at_once(&gate, version, "c").await;
+    assert_eq!(gate.origin().asked("getPoints"), UNPROVEN_SHARE);
+    // A key that nobody knows yet is one of them, until there is a place for it and the origin has proven it.
+    let mut waits = send(&gate, "a", "getWarns", "memberID=7").await;
+    waits.answer().await.is_unavailable();
+    drop(unknown);
+    hold.open();
+    eventually(PATIENCE, "the new key", || async { gate.get_warns("a", "7").await.body == "{}" }).await;
+}
+
+#[tokio::test]
+async fn unknown_keys_together_take_a_quarter_over_http_1() {
+    unknown_keys_together_take_a_quarter(Version::Http1).await;
+}
+
+#[tokio::test]
+async fn unknown_keys_together_take_a_quarter_over_http_2() {
+    unknown_keys_together_take_a_quarter(Version::Http2).await;
+}
+
+#[tokio::test]
+async fn who_waits_longer_than_queue_timeout_is_21_and_the_origin_is_not_asked() {
+    let gate = gate(Version::Http1).set("origin.max_in_flight", "1").set("origin.queue_timeout", r#""300ms""#);
+    let gate = gate.start().await;
+    let hold = Gate::shut();
+    gate.origin().always(Act::HoldAll(hold.clone()));
+    let mut held = send(&gate, "a", "getPoints", "memberID=1").await;
+    gate.origin().has_been_asked("getPoints", 1).await;
+    for (operation, body) in [("getPoints", "memberID=2"), ("setPoints", "memberID=2&amount=5")] {
+        let start = Instant::now();
+        send(&gate, "b", operation, body).await.answer().await.is_unavailable();
+        assert!(start.elapsed() >= Duration::from_millis(300), "it did not wait");
+    }
+    hold.open();
+    held.answer().await.is("0");
+    assert_eq!(gate.origin().seen().len(), 1);
+    gate.get_points("b", "2").await.is("0");
+}
+
+#[tokio::test]
+async fn whoever_waits_is_answered_in_turn_and_one_too_many_is_21_at_once() {
+    let gate = gate(Version::Http1).set("origin.max_in_flight", "1").set("origin.queue_timeout", r#""30s""#);
+    let gate = gate.start().await;
+    let hold = Gate::shut();
+    gate.origin().next("getPoints", Act::HoldAll(hold.clone()));
+    let mut held = send(&gate, "a", "getPoints", "memberID=1").await;
+    gate.origin().has_been_asked("getPoints", 1).await;
+    // There is one place, so one request waits for it: of these, the one that comes first.
+    let mut two = send(&gate, "a", "getPoints", "memberID=2").await;
+    let mut three = send(&gate, "a", "getPoints", "memberID=3").await;
+    let first = tokio::select! {
+        refused = two.answer() => { refused.is_unavailable(); &mut three }
+        refused = three.answer() => { refused.is_unavailable(); &mut two }
+    };
+    // Another key's is the newer one of as many then.
+    gate.get_points("b", "4").await.is_unavailable();
+    hold.open();
+    held.answer().await.is("0");
+    first.answer().await.is("0");
+    assert_eq!(gate.origin().asked("getPoints"), 2);
+}
+
+#[tokio::test]
+async fn a_set_points_that_waits_has_not_begun() {
+    let gate = gate(Version::Http1).set("origin.max_in_flight", "1").set("origin.queue_timeout", r#""30s""#);
+    let gate = gate.start().await;
+    gate.get_points("b", "7").await.is("0");
+    let hold = Gate::shut();
+    gate.origin().next("getPoints", Act::HoldAll(hold.clone()));
+    let mut held = send(&gate, "a", "getPoints", "memberID=1").await;
+    gate.origin().has_been_asked("getPoints", 2).await;
+    let mut write = send(&gate, "b", "setPoints", "memberID=7&amount=5").await;
+    // It has come by now, or comes amid these.
+    for _ in 0..200 {
+        gate.get_points("b", "7").await.is("0").is_hit();
+    }
+    assert_eq!(gate.origin().asked("setPoints"), 0);
+    hold.open();
+    write.answer().await.is("Successfully set 'Ada' points to '5'");
+    gate.get_points("b", "7").await.is("5").is_miss();
+    held.answer().await.is("0");
+}
+
+#[tokio::test]
+async fn a_key_that_has_to_wait_holds_up_no_other_that_asks_the_same() {
+    let gate = gate(Version::Http1).set("origin.max_in_flight", "8").set("origin.queue_timeout", r#""30s""#);
+    let gate = gate.start().await;
+    let hold = Gate::shut();
+    gate.origin().always(Act::HoldAll(hold.clone()));
+    let held = Sent::all(&gate, Version::Http1, reads(&gate, "a", 2)).await;
+    gate.origin().has_been_asked("getPoints", 2).await;
+    let mut waits = send(&gate, "a", "getWarns", "memberID=5").await;
+    let mut waits_too = send(&gate, "a", "getWarns", "memberID=5").await;
+    gate.origin().next("getWarns", Act::Normal);
+    gate.get_warns("b", "5").await.is("{}");
+    // The question was asked for those who waited as well, or it is in memory when they come.
+    waits.answer().await.is("{}");
+    waits_too.answer().await.is("{}");
+    assert_eq!(gate.origin().asked("getWarns"), 1);
+    hold.open();
+    held.answered().await;
+}
+
+#[tokio::test]
+async fn a_reload_passes_the_counts_and_those_who_wait_on() {
+    let gate = gate(Version::Http1).key("d").key("e").set("origin.max_in_flight", "2");
+    let mut gate = gate.set("origin.queue_timeout", r#""30s""#).start().await;
+    let hold = Gate::shut();
+    gate.origin().always(Act::HoldAll(hold.clone()));
+    let mut held =
+        vec![send(&gate, "a", "getPoints", "memberID=1").await, send(&gate, "b", "getPoints", "memberID=2").await];
+    gate.origin().has_been_asked("getPoints", 2).await;
+    held.push(send(&gate, "c", "getPoints", "memberID=3").await);
+    held.push(send(&gate, "d", "getPoints", "memberID=4").await);
+    // Another timeout makes another origin; nothing that is held is forgotten.
+    reload(&mut gate, "queue_timeout = \"30s\"", "queue_timeout = \"300ms\"").await;
+    gate.get_points("e", "5").await.is_unavailable();
+    assert_eq!(gate.origin().asked("getPoints"), 2);
+    reload(&mut gate, "max_in_flight = 2", "max_in_flight = 4").await;
+    gate.origin().has_been_asked("getPoints", 4).await;
+    gate.get_points("e", "5").await.is_unavailable();
+    hold.open();
+    for connection in &mut held {
+        connection.answer().await.is("0");
+    }
+    assert_eq!(gate.origin().asked("getPoints"), 4);
+    gate.get_points("e", "5").await.is("0");
+}
+
+/// Changes the configuration and waits until it is in force.
+async fn reload(gate: &mut TestGateway, from: &str, to: &str) {
+    let told = |gate: &TestGateway| gate.stderr().matches("configuration reloaded").count();
+    let before = told(gate);
+    let config = String::from_utf8(gate.world().read("gateway.toml")).unwrap();
+    assert!(config.contains(from), "{config}");
+    gate.world().write("gateway.toml", config.replace(from, to));
+    gate.process().signal(Signal::SIGHUP);
+    eventually(PATIENCE, "the reload", || async { told(gate) > before }).await;
+}
