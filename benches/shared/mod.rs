@@ -6,7 +6,7 @@ use std::time::Duration;
 use guildgate::config::{PostgresAt, StoreAt};
 use guildgate::keys::ApiKey;
 use guildgate::model::{GuildId, Scope};
-use guildgate::store::{AnyStore, KeyRecord};
+use guildgate::store::{AnyStore, IfMissing, KeyRecord};
 
 /// Whether `cargo bench` runs this. `cargo test` runs it too, to see that it works: nothing is measured then.
 pub fn is_measured() -> bool {
@@ -25,7 +25,7 @@ pub async fn open(store: &str) -> AnyStore {
         true => StoreAt::Postgres(Box::new(PostgresAt::parse(store, Path::new("/")).unwrap())),
         false => StoreAt::Sqlite(store.into()),
     };
-    AnyStore::open(&at).await.unwrap()
+    AnyStore::open(&at, IfMissing::Make).await.unwrap()
 }
 
 /// A key that may write, named by its id.

@@ -6,7 +6,7 @@ use crate::config::{self, Keys, Loaded, OriginKind, StoreAt};
 use crate::edge::Certificate;
 use crate::gateway::KeySource;
 use crate::origin::Tls;
-use crate::store::{AnyStore, SqliteStore, Standing};
+use crate::store::{AnyStore, IfMissing, SqliteStore, Standing};
 
 /// Prints what is in force, and which keys name a tier that is not there. A store that does not
 /// exist yet is not made.
@@ -32,7 +32,7 @@ pub(super) fn run(loaded: &Loaded, out: &mut dyn Write) -> Result<(), Failure> {
     let source = match &loaded.config.keys {
         Keys::File(path) => Some(runtime.block_on(KeySource::file(path.clone(), None)).map_err(Failure::Unusable)?),
         Keys::Store if standing == Standing::Usable => {
-            let store = runtime.block_on(AnyStore::open(at)).map_err(CommandError::from)?;
+            let store = runtime.block_on(AnyStore::open(at, IfMissing::Refuse)).map_err(CommandError::from)?;
             Some(KeySource::Store(store.into()))
         }
         Keys::Store | Keys::Origin { .. } => None,

@@ -6,6 +6,7 @@ pub mod notes; // warn, review
 pub mod records; // guild, member
 pub mod transfer; // import, export
 
+mod background; // the tasks behind a server's answers
 mod check; // check
 mod demo; // serve --demo: what is in its store
 mod handover; // one server takes another's place
@@ -29,7 +30,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::config::{self, LoadError, Loaded};
 use crate::keys::hide_keys;
-use crate::store::AnyStore;
+use crate::store::{AnyStore, IfMissing};
 use error::CommandError;
 
 /// The edge gateway for guild data.
@@ -172,23 +173,33 @@ impl Command {
                 serve::run(named, demo)
             }
             Command::Check => check::run(&load()?, &mut out),
-            Command::Guild(command) => on_store(&load()?, async |store, _| command.run(store, &mut out).await),
-            Command::Key(keys::KeyCommand::Hash) => Ok(keys::hash(&mut io::stdin().lock(), &mut out)?),
-            Command::Key(command) => {
-                on_store(&load()?, async |store, loaded| command.run(store, &loaded.config.limits, &mut out).await)
+            Command::Guild(command) => {
+                let if_missing = command.if_missing();
+                on_store(&load()?, if_missing, async |store, _| command.run(store, &mut out).await)
             }
-            Command::Member(command) => on_store(&load()?, async |store, _| command.run(store, &mut out).await),
-            Command::Warn(command) => on_store(&load()?, async |store, _| command.run(store, &mut out).await),
-            Command::Review(command) => on_store(&load()?, async |store, _| command.run(store, &mut out).await),
+            Command::Key(keys::KeyCommand::Hash) => Ok(keys::hash(&mut io::stdin().lock(), &mut out)?),
+            Command::Key(command) => on_store(&load()?, IfMissing::Refuse, async |store, loaded| {
+                command.run(store, &loaded.config.limits, &mut out).await
+            }),
+            Command::Member(command) => {
+                on_store(&load()?, IfMissing::Refuse, async |store, _| command.run(store, &mut out).await)
+            }
+            Command::Warn(command) => {
+                on_store(&load()?, IfMissing::Refuse, async |store, _| command.run(store, &mut out).await)
+            }
+            Command::Review(command) => {
+                on_store(&load()?, IfMissing::Refuse, async |store, _| command.run(store, &mut out).await)
+            }
             Command::Import(args) => {
                 let loaded = load()?;
+                args.is_there()?;
                 interrupt::heed(args.if_interrupted())?;
-                on_store(&loaded, async |store, _| args.run(store, &mut out).await)
+                on_store(&loaded, IfMissing::Make, async |store, _| args.run(store, &mut out).await)
             }
             Command::Export(args) => {
                 let loaded = load()?;
                 interrupt::heed(args.if_interrupted())?;
-                on_store(&loaded, async |store, _| args.run(store, &mut out).await)
+                on_store(&loaded, IfMissing::Refuse, async |store, _| args.run(store, &mut out).await)
             }
             Command::Store(command) => {
                 let loaded = load()?;
@@ -211,10 +222,14 @@ impl Command {
 /// Opens the store that the configuration names and runs a command on it.
 fn on_store(
     loaded: &Loaded,
+    if_missing: IfMissing,
     command: impl AsyncFnOnce(&AnyStore, &Loaded) -> Result<(), CommandError>,
 ) -> Result<(), Failure> {
     Ok(runtime()?.block_on(async {
-        let store = AnyStore::open(&loaded.config.origin.store).await?;
+        let store = AnyStore::open(&loaded.config.origin.store, if_missing).await?;
+        if store.is_new() {
+            tell(&format!("made a new store at {}", store.place()));
+        }
         command(&store, loaded).await
     })?)
 }

@@ -10,7 +10,7 @@ use super::expires::date;
 use super::told::report;
 use crate::model::{GuildId, MemberId};
 use crate::store::transfer::Record;
-use crate::store::{AnyStore, Directory, MemberRecord, Members, RemovedGuild};
+use crate::store::{AnyStore, Directory, IfMissing, MemberRecord, Members, RemovedGuild};
 
 /// `guildgate guild …`
 #[derive(Clone, Debug, Subcommand)]
@@ -131,6 +131,11 @@ struct GuildRow {
 }
 
 impl GuildCommand {
+    /// What the command does where there is no store.
+    pub(super) fn if_missing(&self) -> IfMissing {
+        if matches!(self, GuildCommand::Add { .. }) { IfMissing::Make } else { IfMissing::Refuse }
+    }
+
     /// Does it; what is asked for goes to `out`.
     pub async fn run(self, store: &AnyStore, out: &mut dyn Write) -> Result<(), CommandError> {
         match self {

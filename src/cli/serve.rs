@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use tokio::signal::unix::Signal;
 
+use super::background::{Background, LAST_ANSWERS};
 use super::demo::Demo;
 use super::error::CommandError;
 use super::handover::{Ended, Heir, Place};
@@ -20,7 +21,7 @@ use crate::keys::{Learned, Rules};
 use crate::limits::{Counted, Policy, day_of};
 use crate::model::KeyId;
 use crate::origin::{self, Builtin, HttpOrigin, Origin};
-use crate::store::{AnyStore, Daily};
+use crate::store::{AnyStore, Daily, IfMissing};
 use crate::telemetry::{self, AccessLog, DecisionLog};
 
 /// Files open beside the connections: store, logs, upstream connections of 256 requests, runtimes.
@@ -97,8 +98,10 @@ async fn serve(
         true => Failure::Unusable(format!("a tier's `daily` needs the store: {e}")),
         false => e.into(),
     })?;
-    if let (Some(demo), Some(store)) = (&demo, &store) {
-        demo.fill(store).await?;
+    match (&demo, &store) {
+        (Some(demo), Some(store)) => demo.fill(store).await?,
+        (None, Some(store)) if store.is_new() => tracing::info!("made a new store at {}", store.place()),
+        _ => {}
     }
     let counted = counted_today(store.as_deref(), &clock).await?;
     // A key file that cannot be used is a fault of the configuration; a store that cannot is not.
@@ -130,10 +133,7 @@ async fn serve(
     let state = State::new(config, Arc::new(origin), keys, listed, counted, &clock);
     let config = state.config.clone();
     let gateway = Arc::new(Gateway::new(clock, state, decisions.clone()));
-    if let Some(store) = &store {
-        tokio::spawn(gateway.clone().follow(store.clone()));
-        tokio::spawn(gateway.clone().keep_notes(store.clone()));
-    }
+    let mut background = store.as_ref().map(|store| Background::start(&gateway, store));
     let told = Arc::default();
     tokio::spawn(gateway.clone().tell_limits(Arc::clone(&told)));
 
@@ -186,6 +186,12 @@ async fn serve(
     }
 
     let reloader = Reloader::new(gateway, (named, path.is_some(), notices), watches, store, tls);
+    let broken = async {
+        match &mut background {
+            Some(background) => background.ended().await,
+            None => std::future::pending().await,
+        }
+    };
     // A demo is its own configuration; the file would make something else of it.
     let ended = if demo.is_none() {
         let reopen = || {
@@ -202,25 +208,30 @@ async fn serve(
             // Who has handed over is not to be taken for one that was stopped.
             biased;
             ended = moved => Some(ended),
+            what = broken => Some(Ended::Broken { what }),
             () = serve_until_stopped(&reloader, &reopen, &mut signals) => None,
         }
     } else {
-        signals.stop().await;
-        None
+        tokio::select! {
+            what = broken => Some(Ended::Broken { what }),
+            () = signals.stop() => None,
+        }
     };
-    if ended.is_none()
-        && let Some(place) = &mut place
-    {
+    // Another process serves the addresses, be it the one after or the one before.
+    let handed_over = matches!(ended, Some(Ended::HandedOver { .. } | Ended::Withdrawn { .. }));
+    if !handed_over && let Some(place) = &mut place {
         place.close().await;
     }
-    // Another process serves the addresses, be it the one after or the one before.
-    let handed_over = ended.is_some();
     match &ended {
         Some(Ended::HandedOver { to }) => {
             tracing::info!(to, connections = guests.here(), "handed over: requests under way here are finished");
         }
         Some(Ended::Withdrawn { why }) => {
             tracing::error!(connections = guests.here(), "{why}; requests under way are finished");
+        }
+        Some(Ended::Broken { what }) => {
+            manager::stopping();
+            tracing::error!(connections = guests.here(), "{what} by a defect; the process ends now, with exit code 1");
         }
         None => {
             manager::stopping();
@@ -238,7 +249,8 @@ async fn serve(
     };
     draining.begin(handed_over);
     running.stop();
-    let end = Instant::now() + drain_timeout;
+    let is_broken = matches!(ended, Some(Ended::Broken { .. }));
+    let end = Instant::now() + if is_broken { drain_timeout.min(LAST_ANSWERS) } else { drain_timeout };
     let drained = tokio::select! {
         drained = drain.run(end, &mut signals) => drained,
         // A key that is taken away stops here as well, however long callers stay.
@@ -259,7 +271,7 @@ async fn serve(
         }
     }
     reloader.gateway.tell_limits_now(&mut told.lock());
-    if let Some(store) = &reloader.store {
+    if let Some(store) = reloader.store.as_ref().filter(|_| !is_broken) {
         let left = end.saturating_duration_since(Instant::now());
         reloader.gateway.last_notes(store, left.clamp(LAST_NOTES_LEAST, LAST_NOTES)).await;
     }
@@ -271,6 +283,11 @@ async fn serve(
     }
     match ended {
         Some(Ended::Withdrawn { why }) => Err(CommandError::new(why).into()),
+        Some(Ended::Broken { what }) => Err(CommandError::new(format!(
+            "{what} by a defect, which the log names; please report it. Start the server again, as a service manager does \
+             by itself"
+        ))
+        .into()),
         Some(Ended::HandedOver { .. }) | None => Ok(()),
     }
 }
@@ -333,7 +350,10 @@ fn bind_all(
 
 /// Opens the store where it is needed.
 async fn open_store(config: &Config) -> Result<Option<Arc<AnyStore>>, CommandError> {
-    Ok(if config.needs_store() { Some(Arc::new(AnyStore::open(&config.origin.store).await?)) } else { None })
+    if !config.needs_store() {
+        return Ok(None);
+    }
+    Ok(Some(Arc::new(AnyStore::open(&config.origin.store, IfMissing::Make).await?)))
 }
 
 /// What was counted of each key on this UTC day, before the start.

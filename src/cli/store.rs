@@ -44,7 +44,10 @@ impl StoreCommand {
                 }
                 verify(&file, out)
             }
-            (StoreCommand::Verify { file: None }, StoreAt::Sqlite(path)) => verify(path, out),
+            (StoreCommand::Verify { file: None }, StoreAt::Sqlite(path)) => {
+                SqliteStore::must_exist(path)?;
+                verify(path, out)
+            }
             (StoreCommand::Backup { file }, StoreAt::Sqlite(path)) => backup(path, &file, out),
             (StoreCommand::Backup { .. }, StoreAt::Postgres(_)) => Err(CommandError::new(
                 "the store is in PostgreSQL, which is backed up by its own pg_dump (--schema=guildgate); \

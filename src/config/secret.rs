@@ -2,10 +2,16 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Serialize;
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
+
+/// Most bytes that a secret's file may have. A URL or a token has some hundred.
+const MAX_VALUE: u64 = 16 << 10;
 
 /// A value that no debug print and no fault may show.
 ///
@@ -38,6 +44,31 @@ impl Secret {
             Source::Written(&self.0)
         }
     }
+}
+
+/// Reads the value that a secret's file holds: one line, whose end is no part of it. No message repeats any of it.
+///
+/// # Errors
+/// Why it is no value, with the file's name.
+pub fn read_file(path: &Path) -> Result<String, String> {
+    let named = path.display();
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(MAX_VALUE + 1).read_to_end(&mut bytes));
+    read.map_err(|e| format!("the file {named} cannot be read: {e}"))?;
+    if bytes.len() as u64 > MAX_VALUE {
+        return Err(format!(
+            "the file {named} is larger than {MAX_VALUE} bytes; it is to hold the value alone, on one line"
+        ));
+    }
+    let text = String::from_utf8(bytes).map_err(|_| format!("the file {named} is no UTF-8 text"))?;
+    let value = text.strip_suffix('\n').map_or(text.as_str(), |line| line.strip_suffix('\r').unwrap_or(line));
+    if value.is_empty() {
+        return Err(format!("the file {named} is empty; it is to hold the value"));
+    }
+    if value.contains(char::is_control) {
+        return Err(format!("the file {named} has several lines or control characters; it is to hold the value alone"));
+    }
+    Ok(value.to_owned())
 }
 
 impl fmt::Debug for Secret {

@@ -55,6 +55,10 @@ fn fault(error: &StoreError, question: &Question<'_>) -> Fault {
             tracing::warn!(request_id = %question.id, %error, "the store is busy");
             Fault::Unavailable { retry_after: 1 }
         }
+        StoreError::Unreachable(_) => {
+            tracing::warn!(request_id = %question.id, %error, "the store cannot be reached");
+            Fault::Unavailable { retry_after: 1 }
+        }
         StoreError::Failed(_) => {
             tracing::error!(request_id = %question.id, %error, "the store failed");
             Fault::Unavailable { retry_after: 1 }

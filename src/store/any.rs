@@ -15,20 +15,37 @@ pub enum AnyStore {
 }
 
 impl AnyStore {
-    /// Opens the store, making or updating what belongs to it. One that cannot be used is named with
-    /// what to do about it. A file's opening blocks.
-    pub async fn open(at: &StoreAt) -> Result<Self, StoreError> {
+    /// Opens the store, bringing it up to date, and making it where there is none if `if_missing` says so. One
+    /// that cannot be used is named with what to do about it. A file's opening blocks.
+    pub async fn open(at: &StoreAt, if_missing: IfMissing) -> Result<Self, StoreError> {
         Ok(match at {
             // Aside: it may wait for others for a minute, and its caller for something else as well.
             StoreAt::Sqlite(path) => {
                 let path = path.clone();
-                let opened = tokio::task::spawn_blocking(move || SqliteStore::open(path)).await;
+                let settings = Settings { if_missing, ..Settings::default() };
+                let opened = tokio::task::spawn_blocking(move || SqliteStore::open_with(path, settings)).await;
                 AnyStore::Sqlite(
                     opened.map_err(|e| StoreError::Failed(format!("the store could not be opened: {e}")))??,
                 )
             }
-            StoreAt::Postgres(at) => AnyStore::Postgres(PostgresStore::open(at).await?),
+            StoreAt::Postgres(at) => AnyStore::Postgres(PostgresStore::open(at, if_missing).await?),
         })
+    }
+
+    /// Where it is: an absolute path, or a URL without its password.
+    pub fn place(&self) -> String {
+        match self {
+            AnyStore::Sqlite(store) => store.path().display().to_string(),
+            AnyStore::Postgres(store) => store.place().to_owned(),
+        }
+    }
+
+    /// Whether this opening made the store.
+    pub fn is_new(&self) -> bool {
+        match self {
+            AnyStore::Sqlite(store) => store.is_new(),
+            AnyStore::Postgres(store) => store.is_new(),
+        }
     }
 
     /// What there is of the store, found by looking: nothing is made or changed.
@@ -41,6 +58,15 @@ impl AnyStore {
 }
 
 impl AnyStore {
+    /// Waits until what writes to the store has ended, which only a defect brings about while it is open. Every write
+    /// is refused from then on.
+    pub async fn writer_ended(&self) {
+        match self {
+            AnyStore::Sqlite(store) => store.writer_ended().await,
+            AnyStore::Postgres(store) => store.writer_ended().await,
+        }
+    }
+
     /// Imports JSON Lines: see [`SqliteStore::import`]. A file's import blocks for as long as it takes.
     pub async fn import(
         &self,
@@ -63,10 +89,19 @@ impl AnyStore {
     }
 }
 
+/// What opening a store does where there is none (contract section 2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IfMissing {
+    /// Makes one: `serve`, `import` and `guild add`.
+    Make,
+    /// Names the place: every other command.
+    Refuse,
+}
+
 /// What is where a store is to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// Nothing yet; the first command that opens it makes it.
+    /// Nothing yet; `serve`, `import` and `guild add` make it.
     Missing,
     /// An older version's; the next command that opens it brings it up to date.
     Older,

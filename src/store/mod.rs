@@ -17,7 +17,7 @@ use std::future::Future;
 
 use crate::model::{Digest, GuildId, KeyId, MemberId, Review, Scope, Warn};
 
-pub use any::{AnyStore, Standing};
+pub use any::{AnyStore, IfMissing, Standing};
 pub use postgres::PostgresStore;
 pub use records::*;
 pub use sqlite::{Copied, Flaw, Report, Settings, SqliteStore};

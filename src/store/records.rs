@@ -97,6 +97,9 @@ pub enum StoreError {
     /// Another process holds the store, or the queue is full: nothing was written, try again.
     #[error("the store is busy: {0}")]
     Busy(String),
+    /// The server cannot be reached, or did not answer: nothing was written.
+    #[error("{0}")]
+    Unreachable(String),
     /// What was asked for is not there, or what was to be made is.
     #[error("{0}")]
     Refused(String),

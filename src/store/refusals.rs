@@ -1,5 +1,7 @@
 //! What a store says where it refuses: the same lines whatever it is made of.
 
+use std::fmt::Display;
+
 use super::StoreError;
 use crate::model::{GuildId, MemberId, RATINGS};
 
@@ -10,6 +12,14 @@ pub(super) fn refused(why: String) -> StoreError {
 /// Refuses where a statement found nothing to change.
 pub(super) fn changed(rows: usize, refusal: impl FnOnce() -> String) -> Result<(), StoreError> {
     if rows > 0 { Ok(()) } else { Err(refused(refusal())) }
+}
+
+/// `place` is where a store was looked for.
+pub(super) fn no_store(place: impl Display) -> StoreError {
+    refused(format!(
+        "there is no store at {place}; `guildgate guild add`, `guildgate import` and `guildgate serve` make one there. \
+         If it is elsewhere, run this in the folder of its gateway.toml, or name that file with --config"
+    ))
 }
 
 pub(super) fn guild_there(guild: &GuildId) -> String {

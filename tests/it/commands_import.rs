@@ -158,6 +158,7 @@ fn empty_lines_and_files_and_a_missing_last_newline_do_no_harm() {
 fn what_was_done_is_told_even_where_stdout_takes_nothing() {
     let world = World::plain();
     world.write("in.jsonl", shown());
+    world.run(&["guild", "add", GUILD, "--name", "Night Watch"]).done();
     let to_nowhere = ["sh", "-c", "exec \"$0\" \"$@\" > /dev/full"];
     for (args, done) in [
         (&["import", "in.jsonl"][..], "4 records imported; only this could not be told"),
@@ -176,6 +177,7 @@ fn what_was_done_is_told_even_where_stdout_takes_nothing() {
 fn a_missing_file_is_named() {
     let world = World::plain();
     world.run(&["import", "nowhere.jsonl"]).failed(1).names(&["nowhere.jsonl"]);
+    world.run(&["guild", "add", GUILD, "--name", "Night Watch"]).done();
     world.run(&["export", "no/such/folder/out.jsonl"]).failed(1).names(&["out.jsonl"]);
 }
 

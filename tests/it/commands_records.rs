@@ -42,9 +42,9 @@ fn guilds_are_added_listed_left_and_returned_to() {
 
 #[test]
 fn an_empty_list_is_an_empty_array() {
-    let world = World::plain();
-    assert!(world.run(&["guild", "list", "--json"]).done().list().is_empty());
+    let world = world();
     assert!(world.run(&["key", "list", "--json"]).done().list().is_empty());
+    assert!(world.run(&["member", "list", "--guild", GUILD, "--json"]).done().list().is_empty());
 }
 
 #[test]

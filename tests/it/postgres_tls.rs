@@ -18,6 +18,8 @@ async fn sslmode_says_whether_the_server_is_verified() {
         world.write("gateway.toml", format!("[origin]\nstore = {url:?}\n"));
         world.run(&["guild", "list"])
     };
+    world.write("gateway.toml", format!("[origin]\nstore = {url:?}\n"));
+    world.run(&["guild", "add", GUILD, "--name", "Night Watch"]).done();
     for query in [
         "sslmode=disable",
         "",
@@ -47,5 +49,5 @@ async fn sslmode_require_does_not_do_without_tls() {
     let world = World::new(&format!("[origin]\nstore = \"{url}?sslmode=require\"\n"));
     world.run(&["guild", "list"]).failed(1).names(&["TLS"]);
     world.write("gateway.toml", format!("[origin]\nstore = \"{url}\"\n"));
-    world.run(&["guild", "list"]).done();
+    world.run(&["guild", "add", GUILD, "--name", "Night Watch"]).done();
 }

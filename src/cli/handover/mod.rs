@@ -60,6 +60,8 @@ pub(super) enum Ended {
     HandedOver { to: i32 },
     /// What this one was to take over stays with the one before.
     Withdrawn { why: String },
+    /// A task has ended without which this process is of no use.
+    Broken { what: &'static str },
 }
 
 /// The place that this process has among those that follow each other.

@@ -45,6 +45,14 @@ impl ImportArgs {
         "interrupted; nothing was imported".to_owned()
     }
 
+    /// Whether there is a file to import: a store is not made for one that is missing.
+    pub(super) fn is_there(&self) -> Result<(), CommandError> {
+        match fs::metadata(&self.file) {
+            Err(e) if !is_standard(&self.file) => Err(unreadable(&self.file, &e)),
+            _ => Ok(()),
+        }
+    }
+
     /// Does it; what became of it goes to `out`, and lines left out to stderr.
     pub async fn run(self, store: &AnyStore, out: &mut dyn Write) -> Result<(), CommandError> {
         let mode = if self.partial { Mode::Partial } else { Mode::AllOrNothing };
@@ -52,8 +60,7 @@ impl ImportArgs {
             let mut meter = Meter::new(None);
             store.import(BufReader::with_capacity(BUFFER, io::stdin().lock()), mode, &mut |p| meter.show(p)).await
         } else {
-            let Source { lines, extent } = Source::open(&self.file)
-                .map_err(|e| CommandError::new(format!("{} cannot be read: {e}", self.file.display())))?;
+            let Source { lines, extent } = Source::open(&self.file).map_err(|e| unreadable(&self.file, &e))?;
             let mut meter = Meter::new(extent);
             store.import(lines, mode, &mut |p| meter.show(p)).await
         };
@@ -111,6 +118,10 @@ impl ExportArgs {
         drop(meter);
         report(out, &format!("{records} records exported"))
     }
+}
+
+fn unreadable(file: &Path, error: &io::Error) -> CommandError {
+    CommandError::new(format!("{} cannot be read: {error}", file.display()))
 }
 
 /// Stdin or stdout.

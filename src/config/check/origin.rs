@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::Checker;
 use crate::config::file::{KeySource, KeysFile, OriginFile, OriginKindFile};
-use crate::config::secret::{Secret, Source};
+use crate::config::secret::{Secret, Source, read_file};
 use crate::config::store::{PostgresAt, StoreAt};
 use crate::config::usable::{Keys, Origin, OriginKind};
 
@@ -55,10 +55,13 @@ impl Checker<'_> {
         let nowhere = StoreAt::Sqlite(PathBuf::new()); // never seen: there is a fault
         let found = match secret.source() {
             Source::Written(text) => text.to_owned(),
-            Source::File(_) => {
-                self.fault(path, "must be a path without `file:`, or \"env:NAME\"");
-                return nowhere;
-            }
+            Source::File(name) => match read_file(&self.file(path, name)) {
+                Ok(text) => text,
+                Err(why) => {
+                    self.fault(path, why);
+                    return nowhere;
+                }
+            },
             Source::Env(name) => {
                 self.env_name(path, name);
                 match (self.env)(name) {

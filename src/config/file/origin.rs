@@ -13,7 +13,7 @@ use crate::config::secret::Secret;
 pub struct OriginFile {
     /// "builtin": the store's own data; "http": a service behind the gateway.
     pub kind: OriginKindFile,
-    /// An SQLite file, "postgres://user@host/db", or "env:NAME".
+    /// An SQLite file or "postgres://user@host/db"; "env:NAME" or "file:PATH" names where that is kept.
     pub store: Secret,
     /// URLs of the service, "http://host:port/path" or "https://…", for kind "http"; the one with the fewest requests
     /// is asked.

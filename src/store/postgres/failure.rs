@@ -48,11 +48,14 @@ impl Trouble {
     /// As an answer to who asked. It was no commit: nothing was written, whatever it was.
     pub(super) fn told(self, place: &str) -> StoreError {
         match self {
-            Trouble::Late => StoreError::Busy(format!("{place} did not answer in time; try again")),
+            Trouble::Late => StoreError::Unreachable(format!("{place} did not answer in time; try again")),
             Trouble::NoSlot => StoreError::Busy(format!("{place}: {NO_SLOT}; try again")),
             Trouble::Own(error) => error,
             Trouble::Server(error) => match hint(&error) {
                 Some(hint) => StoreError::Failed(format!("{place}: {}; {hint}", line(&error))),
+                None if error.code().is_none() || is_the_sessions_end(&error) => {
+                    StoreError::Unreachable(format!("{place}: {}; try again", line(&error)))
+                }
                 None if passes(&error) => StoreError::Busy(format!("{place}: {}; try again", line(&error))),
                 None => StoreError::Failed(format!("{place}: {}", line(&error))),
             },
@@ -74,15 +77,28 @@ impl Trouble {
 /// The server's own words, or what lies under the client's.
 pub(super) fn line(error: &Error) -> String {
     match (error.as_db_error(), error.source()) {
+        (None, Some(_)) if wants_password(error) => PASSWORD_MISSING.to_owned(),
         (Some(db), _) => db.message().to_owned(),
         (None, Some(source)) => format!("{error}: {source}"),
         (None, None) => error.to_string(),
     }
 }
 
+/// The client's own words where the server asks for a password and the URL has none.
+const PASSWORD_MISSING: &str = "password missing";
+
+fn wants_password(error: &Error) -> bool {
+    error.source().is_some_and(|source| source.to_string() == PASSWORD_MISSING)
+}
+
 /// What to do about what will not pass by itself.
 fn hint(error: &Error) -> Option<&'static str> {
-    let code = error.code()?;
+    let Some(code) = error.code() else {
+        return wants_password(error).then_some(
+            "the server asks for one, and origin.store has none; write postgres://USER:PASSWORD@HOST/DATABASE, or keep \
+             that URL in a file (store = \"file:PATH\")",
+        );
+    };
     let password = [&SqlState::INVALID_PASSWORD, &SqlState::INVALID_AUTHORIZATION_SPECIFICATION];
     if password.contains(&code) {
         Some("check user and password in origin.store, and the server's pg_hba.conf")
@@ -97,10 +113,9 @@ fn hint(error: &Error) -> Option<&'static str> {
     }
 }
 
-/// Whether it passes by itself: a server that cannot be reached, is starting or stopping, has no room
-/// for another connection, or has somebody else's lock in the way.
+/// Whether it passes by itself: somebody else's lock is in the way, or another server is about to take over.
 fn passes(error: &Error) -> bool {
-    let Some(code) = error.code() else { return true };
+    let Some(code) = error.code() else { return false };
     let passing = [
         &SqlState::LOCK_NOT_AVAILABLE,
         &SqlState::QUERY_CANCELED,
@@ -108,7 +123,7 @@ fn passes(error: &Error) -> bool {
         &SqlState::T_R_DEADLOCK_DETECTED,
         &SqlState::READ_ONLY_SQL_TRANSACTION, // a standby that is about to take over, or was
     ];
-    is_the_sessions_end(error) || passing.contains(&code)
+    passing.contains(&code)
 }
 
 fn is_the_sessions_end(error: &Error) -> bool {

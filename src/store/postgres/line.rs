@@ -58,8 +58,8 @@ mod tests {
 
     use super::*;
     use crate::config::PostgresAt;
-    use crate::store::PostgresStore;
     use crate::store::postgres::tests::server::Postgres;
+    use crate::store::{IfMissing, PostgresStore};
 
     fn soon() -> Instant {
         Instant::now() + Duration::from_millis(50)
@@ -82,7 +82,7 @@ mod tests {
     async fn a_connection_is_made_on_while_nobody_waits_and_one_that_failed_meanwhile_is_made_anew() {
         let server = Postgres::start(&[]);
         let at = PostgresAt::parse(&server.database().await, Path::new("/")).unwrap();
-        let store = PostgresStore::open(&at).await.unwrap();
+        let store = PostgresStore::open(&at, IfMissing::Make).await.unwrap();
         let mut dials = 0;
         let mut dial = || {
             dials += 1;

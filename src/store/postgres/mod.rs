@@ -28,7 +28,7 @@ use std::time::Duration;
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
 
-use super::{Change, Standing, Store, StoreError, marks};
+use super::{Change, IfMissing, Standing, Store, StoreError, marks};
 use crate::config::PostgresAt;
 use crate::model::{GuildId, MemberId, Review, Warn};
 use connect::Dialer;
@@ -37,6 +37,7 @@ use feed::Feed;
 use home::Home;
 use lists::Lists;
 use pool::Pool;
+use schema::Prepared;
 use writer::Writer;
 
 /// Connections for reads and single changes; the writer, the feed and the lists have one each besides. A
@@ -72,11 +73,13 @@ struct Settings {
     connections: usize,
     /// Changes kept for others to read; who is further behind is told [`Change::Everything`].
     feed_kept: i64,
+    /// What opening does where there is no store.
+    if_missing: IfMissing,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Settings { connections: CONNECTIONS, feed_kept: marks::KEPT }
+        Settings { connections: CONNECTIONS, feed_kept: marks::KEPT, if_missing: IfMissing::Make }
     }
 }
 
@@ -91,29 +94,46 @@ pub struct PostgresStore {
     feed: Feed,
     node: Arc<AtomicI64>,
     feed_kept: i64,
+    /// This opening made it.
+    is_new: bool,
     _home: Home,
 }
 
 impl PostgresStore {
-    /// Connects, making the schema or bringing it up to date if need be. A server that cannot be
-    /// reached or used is named with what to do about it.
-    pub async fn open(at: &PostgresAt) -> Result<Self, StoreError> {
-        Self::open_with(at, Settings::default()).await
+    /// Connects, bringing the schema up to date, and making it where there is none if `if_missing` says so. A
+    /// server that cannot be reached or used is named with what to do about it.
+    pub async fn open(at: &PostgresAt, if_missing: IfMissing) -> Result<Self, StoreError> {
+        Self::open_with(at, Settings { if_missing, ..Settings::default() }).await
     }
 
     async fn open_with(at: &PostgresAt, settings: Settings) -> Result<Self, StoreError> {
-        let Settings { connections, feed_kept } = settings;
+        let Settings { connections, feed_kept, if_missing } = settings;
         let node = Arc::new(AtomicI64::new(draw_node()?));
         let mut home = Home::start()?;
         let dialer = Arc::new(Dialer::new(at, home.handle())?);
         let (writer, desk) = Writer::new(dialer.clone(), node.clone(), feed_kept);
         home.live(desk.run());
         let noticed = Arc::default();
-        let (ear, newest) = schema::prepare(&dialer, Arc::clone(&noticed)).await?;
+        let Prepared { ear, newest, is_new } = schema::prepare(&dialer, Arc::clone(&noticed), if_missing).await?;
         let pool = Pool::new(dialer.clone(), connections)?;
         let lists = Lists::new(dialer.clone());
         let feed = Feed::new(dialer, node.clone(), noticed, ear, newest);
-        Ok(PostgresStore { writer, pool, lists, feed, node, feed_kept, _home: home })
+        Ok(PostgresStore { writer, pool, lists, feed, node, feed_kept, is_new, _home: home })
+    }
+
+    /// The server, as an operator knows it.
+    pub fn place(&self) -> &str {
+        self.pool.place()
+    }
+
+    /// Whether this opening made the store.
+    pub fn is_new(&self) -> bool {
+        self.is_new
+    }
+
+    /// Waits until the writer has ended, which only a defect brings about while the store is open.
+    pub async fn writer_ended(&self) {
+        self.writer.ended().await;
     }
 
     /// What is there of the store, by a connection that changes nothing.

@@ -13,7 +13,7 @@ use super::failure::{Trouble, line};
 use super::feed::{self, Newest};
 use super::pool::{batch, rows};
 use super::transaction::CHANNEL;
-use crate::store::{Standing, StoreError};
+use crate::store::{IfMissing, Standing, StoreError, refusals};
 
 mod embedded {
     refinery::embed_migrations!("src/store/postgres/migrations");
@@ -33,12 +33,22 @@ const LOCK: i64 = 0x4767_6174;
 /// The oldest server that the tests are known to hold for.
 const OLDEST: i32 = 13;
 
-/// Makes the schema or brings it up to date, alone. Answers the connection, which hears notices from now
-/// on, and the newest change there is.
+/// A store that can be used.
+pub(super) struct Prepared {
+    /// Hears notices.
+    pub(super) ear: Session,
+    /// The newest change there is.
+    pub(super) newest: Option<Newest>,
+    /// Whether there was no store before.
+    pub(super) is_new: bool,
+}
+
+/// Brings the schema up to date, alone, or makes it if `if_missing` says so.
 pub(super) async fn prepare(
     dialer: &Arc<Dialer>,
     noticed: Arc<Notify>,
-) -> Result<(Session, Option<Newest>), StoreError> {
+    if_missing: IfMissing,
+) -> Result<Prepared, StoreError> {
     let dialed = dialer.dial(Instant::now() + CONNECT, Some(noticed)).await;
     let mut client = dialed.map_err(|e| unreachable(e, dialer))?;
     let place = dialer.place();
@@ -51,13 +61,13 @@ pub(super) async fn prepare(
     let alone = format!("SET lock_timeout = {wait}; SET statement_timeout = {wait}; SELECT pg_advisory_lock({LOCK})");
     batch(&client, until + Duration::from_secs(1), &alone).await.map_err(told)?;
     refuse_unusable(&client, until, place).await?;
-    migrate(&mut client, until, place).await?;
+    let is_new = migrate(&mut client, until, place, if_missing).await?;
     // In this order: what is committed after the look is announced.
     let done =
         format!("SELECT pg_advisory_unlock({LOCK}); RESET lock_timeout; RESET statement_timeout; LISTEN {CHANNEL}");
     batch(&client, until, &done).await.map_err(told)?;
     let newest = feed::newest(&client, until).await.map_err(told)?;
-    Ok((client, newest))
+    Ok(Prepared { ear: client, newest, is_new })
 }
 
 /// What is there of the store. Nothing is changed by looking.
@@ -73,10 +83,13 @@ pub(super) async fn look(dialer: &Arc<Dialer>) -> Result<Standing, StoreError> {
 }
 
 fn unreachable(trouble: Trouble, dialer: &Dialer) -> StoreError {
+    let cannot = "cannot connect to PostgreSQL at";
     match trouble.told(dialer.place()) {
-        StoreError::Busy(line) => {
-            StoreError::Busy(format!("{line}; is the server running, and does origin.store name its host and port?"))
-        }
+        StoreError::Unreachable(line) => StoreError::Unreachable(format!(
+            "{cannot} {}; is the server running, and does origin.store name its host and port?",
+            line.trim_end_matches("; try again")
+        )),
+        StoreError::Busy(line) | StoreError::Failed(line) => StoreError::Failed(format!("{cannot} {line}")),
         other => other,
     }
 }
@@ -123,7 +136,13 @@ async fn found(client: &ClientWrapper, until: Instant, place: &str) -> Result<i6
     version.first().map_or(Ok(0), |row| column(row, 0))
 }
 
-async fn migrate(client: &mut ClientWrapper, until: Instant, place: &str) -> Result<(), StoreError> {
+/// Answers whether there was no store before.
+async fn migrate(
+    client: &mut ClientWrapper,
+    until: Instant,
+    place: &str,
+    if_missing: IfMissing,
+) -> Result<bool, StoreError> {
     let (found, newest) = (found(client, until, place).await?, newest());
     if found > newest {
         return Err(StoreError::Failed(format!(
@@ -132,7 +151,10 @@ async fn migrate(client: &mut ClientWrapper, until: Instant, place: &str) -> Res
         )));
     }
     if found == newest {
-        return Ok(());
+        return Ok(false);
+    }
+    if found == 0 && if_missing == IfMissing::Refuse {
+        return Err(refusals::no_store(place));
     }
     let failed = |why: String| StoreError::Failed(format!("{place} could not be brought up to date: {why}"));
     // A schema that is there already need not be made, nor be the user's to make.
@@ -143,7 +165,7 @@ async fn migrate(client: &mut ClientWrapper, until: Instant, place: &str) -> Res
     let runner = embedded::migrations::runner().set_grouped(true);
     let run = tokio::time::timeout_at(until, runner.run_async(&mut **client)).await;
     let run = run.map_err(|_| failed("it took more than a minute".to_owned()))?;
-    run.map(drop).map_err(|e| {
+    run.map(|_| found == 0).map_err(|e| {
         use std::error::Error as _;
         let server = e.source().and_then(|source| source.downcast_ref::<tokio_postgres::Error>());
         failed(server.map_or_else(|| e.to_string(), line))

@@ -66,6 +66,11 @@ impl Writer {
         (Writer { queue, dialer: dialer.clone() }, Desk { jobs, dialer, node, feed_kept, line: Line::default() })
     }
 
+    /// Waits until the writer has ended: nothing is written any more.
+    pub(super) async fn ended(&self) {
+        self.queue.closed().await;
+    }
+
     /// Queues a write and waits until it is committed, or for as long as a write waits. A caller that
     /// stops waiting harms nothing: what was begun is done all the same.
     pub(super) async fn set_points(&self, guild: GuildId, member: MemberId, amount: i64) -> Answer {

@@ -11,8 +11,8 @@ use rusqlite::{Connection, ErrorCode};
 use super::open::Identity;
 use super::{failure, look, open};
 use crate::clock::Clock;
-use crate::store::StoreError;
 use crate::store::under_way::{self, BESIDE, PART, UnderWay};
+use crate::store::{StoreError, refusals};
 
 /// Pages copied between two reports of progress: 4 MiB, a few milliseconds' work.
 const STEP: i32 = 1024;
@@ -43,6 +43,9 @@ fn backup_within(patience: Duration, from: &Path, to: &Path, told: &mut dyn FnMu
         true => alone_too_long(from, to, patience),
         false => failure::of(from, &e),
     };
+    if open::is_missing(from) {
+        return Err(refusals::no_store(from.display()));
+    }
     let there = fs::metadata(from).map_err(|e| StoreError::Failed(format!("{}: {e}", from.display())))?;
     if !there.is_file() {
         return Err(StoreError::Failed(format!("{} is not a file", from.display())));

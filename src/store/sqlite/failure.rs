@@ -5,6 +5,7 @@ use std::path::Path;
 
 use rusqlite::{Error, ErrorCode, ffi};
 
+use super::access;
 use crate::store::StoreError;
 
 /// Whether another connection's lock is all that is wrong.
@@ -47,8 +48,8 @@ pub(in crate::store) fn of(path: &Path, error: &Error) -> StoreError {
 }
 
 /// One line on what is wrong with the file and what to do about it.
-pub(super) fn line(path: &Path, error: &Error) -> String {
-    let path = path.display();
+pub(super) fn line(file: &Path, error: &Error) -> String {
+    let path = file.display();
     match error.sqlite_error_code() {
         Some(ErrorCode::NotADatabase) => {
             format!("{path} is not an SQLite file; name another file for the store, or move this one away")
@@ -58,10 +59,10 @@ pub(super) fn line(path: &Path, error: &Error) -> String {
             "{path} has a -journal beside it, of a write that was cut off; any command that opens the store, such as \
              `guildgate key list`, takes it back"
         ),
-        Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => read_only(&path),
-        Some(ErrorCode::CannotOpen) => {
+        Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => read_only(file),
+        Some(ErrorCode::CannotOpen) => access::refusal(file).unwrap_or_else(|| {
             format!("{path} cannot be opened ({error}); check that the file and its folder belong to this user")
-        }
+        }),
         Some(ErrorCode::DiskFull) => format!("the disk of {path} is full; make room, then try again"),
         // The first thing that SQLite needs room for, even to read.
         Some(ErrorCode::SystemIoFailure) if extended(error) == Some(ffi::SQLITE_IOERR_SHMSIZE) => {
@@ -75,8 +76,12 @@ fn extended(error: &Error) -> Option<i32> {
     error.sqlite_error().map(|error| error.extended_code)
 }
 
-pub(super) fn read_only(path: &dyn Display) -> String {
-    format!("{path} is read-only; make the file and its folder writable for this user (chmod u+w)")
+/// What to do about a store that cannot be written to: it may be another user's.
+pub(super) fn read_only(path: &Path) -> String {
+    access::refusal(path).unwrap_or_else(|| {
+        let path = path.display();
+        format!("{path} is read-only; make the file and its folder writable (chmod u+w, or mount its disk for writing)")
+    })
 }
 
 fn cut_short(path: &dyn Display, why: &dyn Display) -> String {

@@ -1,6 +1,7 @@
 //! The store in an SQLite file: one writing thread (group commit), readers that do not wait for
 //! it, and a numbered feed of changes for other processes.
 
+mod access; // whose the files are
 mod backup; // store backup
 mod checks; // what tables demand of their rows
 mod daily; // what is counted of keys in a day
@@ -24,7 +25,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::{Change, Standing, Store, StoreError, marks, under_way};
+use super::{Change, IfMissing, Standing, Store, StoreError, marks, refusals, under_way};
 use crate::model::{GuildId, MemberId, Review, Warn};
 pub use backup::Copied;
 use feed::Feed;
@@ -54,11 +55,13 @@ pub struct Settings {
     pub busy_wait: Duration,
     /// Changes kept for others to read; who is further behind is told [`Change::Everything`].
     pub feed_kept: i64,
+    /// What opening does where there is no store.
+    pub if_missing: IfMissing,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Settings { busy_wait: BUSY_WAIT, feed_kept: marks::KEPT }
+        Settings { busy_wait: BUSY_WAIT, feed_kept: marks::KEPT, if_missing: IfMissing::Make }
     }
 }
 
@@ -74,6 +77,8 @@ pub struct SqliteStore {
     feed_kept: i64,
     /// What a crash left was in the file when the store was opened.
     settled: bool,
+    /// This opening made it.
+    is_new: bool,
 }
 
 impl SqliteStore {
@@ -90,7 +95,7 @@ impl SqliteStore {
             .map_err(|e| StoreError::Failed(format!("'{}' is no name for a store: {e}", path.as_ref().display())))?;
         // First: it may be what fills the disk.
         under_way::remove_leftovers(&path, under_way::STAGED);
-        let Prepared { identity, settled } = open::prepare(&path)?;
+        let Prepared { identity, settled, is_new } = open::prepare(&path, settings.if_missing)?;
         if !settled {
             tracing::warn!(
                 "the disk of {} is full: what is in its -wal has no room in the file; reads go on, and until there is \
@@ -100,12 +105,12 @@ impl SqliteStore {
         }
         let node = getrandom::u64().map_err(|e| StoreError::Failed(format!("no random number to be had: {e}")))?;
         let node = node.cast_signed();
-        let Settings { busy_wait, feed_kept } = settings;
+        let Settings { busy_wait, feed_kept, .. } = settings;
         let plan = Plan { path: path.clone(), identity, node, busy_wait, feed_kept };
         let writer = Writer::start(plan, settled)?;
         let readers = Readers::open(&path)?;
         let feed = Mutex::new(Feed::open(&path, identity, node)?);
-        Ok(SqliteStore { feed, readers, writer, path, node, feed_kept, settled })
+        Ok(SqliteStore { feed, readers, writer, path, node, feed_kept, settled, is_new })
     }
 
     /// What there is of the store at `path`, found by looking: an older one is brought up to date by
@@ -115,6 +120,11 @@ impl SqliteStore {
             return Ok(Standing::Missing);
         }
         Ok(if open::is_up_to_date(path)? { Standing::Usable } else { Standing::Older })
+    }
+
+    /// Refuses where there is no file at all.
+    pub fn must_exist(path: &Path) -> Result<(), StoreError> {
+        if path.exists() { Ok(()) } else { Err(refusals::no_store(path.display())) }
     }
 
     /// Why no store could be opened or made at `path`, as far as a look can tell.
@@ -133,6 +143,16 @@ impl SqliteStore {
     /// as long as reading the whole file takes.
     pub fn verify(path: &Path) -> Result<Report, StoreError> {
         verify::verify(path)
+    }
+
+    /// Whether this opening made the store.
+    pub fn is_new(&self) -> bool {
+        self.is_new
+    }
+
+    /// Waits until the writing thread has ended, which only a defect brings about while the store is open.
+    pub async fn writer_ended(&self) {
+        self.writer.ended().await;
     }
 
     /// The store's file.

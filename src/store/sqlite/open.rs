@@ -10,10 +10,10 @@ use refinery::Runner;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
-use super::{failure, look};
+use super::{access, failure, look};
 use crate::clock::Clock;
-use crate::store::StoreError;
 use crate::store::under_way::led_to;
+use crate::store::{IfMissing, StoreError, refusals};
 
 mod embedded {
     refinery::embed_migrations!("src/store/sqlite/migrations");
@@ -73,29 +73,40 @@ pub(super) struct Prepared {
     /// Whether what a crash left is in the file. If it is not, it can be read, and nothing may be written before
     /// [`is_settled`] says that it is.
     pub(super) settled: bool,
+    /// Whether there was no store before.
+    pub(super) is_new: bool,
 }
 
-/// Makes the file if need be, checks that it is a store of ours, and brings its schema up to date.
-pub(super) fn prepare(path: &Path) -> Result<Prepared, StoreError> {
+/// Makes the file where there is none, if `if_missing` says so, checks that it is a store of ours, and brings its
+/// schema up to date.
+pub(super) fn prepare(path: &Path, if_missing: IfMissing) -> Result<Prepared, StoreError> {
     // That of the file itself: it may be known by other names as well.
     let folder = folder_of(&led_to(path).map_err(|e| failed(path, &e))?);
     let _alone = lock_folder(&folder, path)?;
-    create(path)?;
+    match if_missing {
+        IfMissing::Make => create(path)?,
+        IfMissing::Refuse if is_missing(path) => return Err(refusals::no_store(path.display())),
+        IfMissing::Refuse => must_be_file(path)?,
+    }
     let meta = fs::metadata(path).map_err(|e| failed(path, &e))?;
     // Said from the mode and not from a failed write, since root may write to anything.
     if meta.permissions().readonly() {
-        return Err(StoreError::Failed(failure::read_only(&path.display())));
+        return Err(StoreError::Failed(failure::read_only(path)));
     }
     let mut conn = Connection::open_with_flags(path, flags(false)).map_err(|e| failure::of(path, &e))?;
     conn.busy_timeout(OPENING_BUSY).map_err(|e| failure::of(path, &e))?;
     let read_only = conn.is_readonly("main").map_err(|e| failure::of(path, &e))?;
     if read_only {
-        return Err(StoreError::Failed(failure::read_only(&path.display())));
+        return Err(StoreError::Failed(failure::read_only(path)));
     }
     // Refused before anything is written: a database of another program stays as it is.
     let owner = refuse_foreign(&conn, path)?;
     refuse_torn(&conn, path, meta.len())?;
-    if owner == Owner::Nobody {
+    let is_new = owner == Owner::Nobody;
+    if is_new {
+        if if_missing == IfMissing::Refuse {
+            return Err(refusals::no_store(path.display()));
+        }
         sign(&conn).map_err(|e| failure::of(path, &e))?;
     }
     let mode: String = conn
@@ -117,7 +128,7 @@ pub(super) fn prepare(path: &Path) -> Result<Prepared, StoreError> {
         migrate(&mut conn, path)?;
     }
     let identity = Identity::of(path).map_err(|e| failed(path, &e))?;
-    Ok(Prepared { identity, settled })
+    Ok(Prepared { identity, settled, is_new })
 }
 
 /// Writes what a crash left in the WAL into the file. Where an fsync failed before the crash, the kernel
@@ -278,24 +289,36 @@ fn create(path: &Path) -> Result<(), StoreError> {
     // -wal and -shm get the mode of the file itself, from SQLite.
     match OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(path) {
         Ok(_) => sync_folder(path),
-        Err(e) if e.kind() == ErrorKind::AlreadyExists => match fs::metadata(path) {
-            Ok(meta) if meta.is_file() => Ok(()),
-            Ok(meta) if meta.is_dir() => {
-                Err(StoreError::Failed(format!("{} is a folder; name a file in it for the store", path.display())))
-            }
-            Ok(_) => Err(StoreError::Failed(format!("{} is not a file; name a file for the store", path.display()))),
-            Err(e) => Err(failed(path, &e)),
-        },
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => must_be_file(path),
         Err(e) => Err(failed(path, &e)),
+    }
+}
+
+fn must_be_file(path: &Path) -> Result<(), StoreError> {
+    match fs::metadata(path) {
+        Ok(meta) if meta.is_file() => Ok(()),
+        Ok(meta) if meta.is_dir() => {
+            Err(StoreError::Failed(format!("{} is a folder; name a file in it for the store", path.display())))
+        }
+        Ok(_) => Err(StoreError::Failed(format!("{} is not a file; name a file for the store", path.display()))),
+        Err(e) => Err(failed(path, &e)),
+    }
+}
+
+/// Whether nothing is at `path`, or an empty file: then no store was ever made there.
+pub(super) fn is_missing(path: &Path) -> bool {
+    match fs::metadata(path) {
+        Ok(there) => there.is_file() && there.len() == 0,
+        Err(e) => e.kind() == ErrorKind::NotFound,
     }
 }
 
 fn failed(path: &Path, error: &io::Error) -> StoreError {
     StoreError::Failed(match error.kind() {
-        ErrorKind::ReadOnlyFilesystem => failure::read_only(&path.display()),
-        ErrorKind::PermissionDenied => {
+        ErrorKind::ReadOnlyFilesystem => failure::read_only(path),
+        ErrorKind::PermissionDenied => access::refusal(path).unwrap_or_else(|| {
             format!("{} may not be opened by this user; check who owns the file and its folder", path.display())
-        }
+        }),
         _ => format!("{}: {error}", path.display()),
     })
 }

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rusqlite::{Connection, TransactionBehavior};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use super::open::Identity;
 use super::{failure, feed, open};
@@ -132,6 +132,8 @@ fn alone<T>(
 pub(super) struct Writer {
     queue: Option<SyncSender<Box<dyn Job>>>,
     thread: Option<JoinHandle<()>>,
+    /// Closed when the thread has ended, however it did.
+    alive: watch::Receiver<()>,
     clock: Clock,
 }
 
@@ -160,11 +162,21 @@ impl Writer {
         let (queue, jobs) = mpsc::sync_channel(QUEUE);
         let clock = Clock::system();
         let desk = Desk { plan, clock: clock.clone(), jobs, conn: settled.then_some(conn), settled };
+        let (ends_with_thread, alive) = watch::channel(());
         let thread = std::thread::Builder::new()
             .name("store-writer".to_owned())
-            .spawn(move || desk.run())
+            .spawn(move || {
+                let _alive = ends_with_thread;
+                desk.run();
+            })
             .map_err(|e| StoreError::Failed(format!("no thread for the store's writer: {e}")))?;
-        Ok(Writer { queue: Some(queue), thread: Some(thread), clock })
+        Ok(Writer { queue: Some(queue), thread: Some(thread), alive, clock })
+    }
+
+    /// Waits until the thread has ended: nothing is written any more.
+    pub(super) async fn ended(&self) {
+        let mut alive = self.alive.clone();
+        while alive.changed().await.is_ok() {}
     }
 
     /// Queues `work`, which says what it made and what others must hear of it, and waits until it is committed.

@@ -21,7 +21,7 @@ async fn where_the_server_has_too_few_slots_the_pool_gives_way_to_what_the_node_
     let server =
         Postgres::start(&["max_connections = 10", "superuser_reserved_connections = 0", "max_wal_senders = 0"]);
     let url = server.database().await;
-    let store = PostgresStore::open(&at(&url)).await.unwrap();
+    let store = PostgresStore::open(&at(&url), IfMissing::Make).await.unwrap();
     store.add_guild(&guild("g"), "A guild").await.unwrap();
     let (g, amount) = (guild("g"), std::cell::Cell::new(0));
     // A crowd of readers, who take every slot before anybody has written, and again once all are cut off.
@@ -50,10 +50,10 @@ async fn a_list_asked_of_a_server_that_is_given_up_is_asked_of_the_next_one() {
     let database = |url: &str| url.rsplit_once('/').unwrap().1.to_owned();
     connect(&elsewhere).await.batch_execute(&format!("CREATE DATABASE {}", database(&url))).await.unwrap();
     let next = elsewhere.replace(&database(&elsewhere), &database(&url));
-    PostgresStore::open(&at(&next)).await.unwrap().add_guild(&guild("g"), "A guild").await.unwrap();
+    PostgresStore::open(&at(&next), IfMissing::Make).await.unwrap().add_guild(&guild("g"), "A guild").await.unwrap();
     let hosts = format!(":{},127.0.0.1:{}/", one.port(), two.port());
     let both = format!("{}?connect_timeout=1", url.replace(&format!(":{}/", one.port()), &hosts));
-    let store = PostgresStore::open(&at(&both)).await.unwrap();
+    let store = PostgresStore::open(&at(&both), IfMissing::Make).await.unwrap();
     assert!(store.guilds().await.unwrap().is_empty());
     let _frozen = one.freeze();
     let until = tokio::time::Instant::now() + Duration::from_secs(60);

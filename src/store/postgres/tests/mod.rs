@@ -45,13 +45,13 @@ impl suite::World for World {
     }
 
     async fn neighbour(&self) -> PostgresStore {
-        PostgresStore::open(&at(&self.url)).await.unwrap()
+        PostgresStore::open(&at(&self.url), IfMissing::Make).await.unwrap()
     }
 
     async fn reopened(self) -> Self {
         let World { store, url } = self;
         drop(store);
-        World { store: PostgresStore::open(&at(&url)).await.unwrap(), url }
+        World { store: PostgresStore::open(&at(&url), IfMissing::Make).await.unwrap(), url }
     }
 }
 

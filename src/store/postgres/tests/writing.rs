@@ -69,7 +69,7 @@ async fn a_caller_who_goes_away_harms_nothing_and_dropping_the_store_finishes_wh
     });
     other.batch_execute("COMMIT").await.unwrap();
     let url = reopened.await.unwrap();
-    let store = PostgresStore::open(&at(&url)).await.unwrap();
+    let store = PostgresStore::open(&at(&url), IfMissing::Make).await.unwrap();
     assert_eq!(store.points(&here, member(7)).await.unwrap(), 5);
 }
 

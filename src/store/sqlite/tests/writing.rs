@@ -5,8 +5,9 @@ use tokio::task::JoinSet;
 use super::*;
 
 /// Long enough that a test ends by what it is about, and not by this.
-const PATIENT: Settings = Settings { busy_wait: Duration::from_secs(60), feed_kept: 1000 };
-const IMPATIENT: Settings = Settings { busy_wait: Duration::from_millis(30), feed_kept: 1000 };
+const PATIENT: Settings = Settings { busy_wait: Duration::from_secs(60), feed_kept: 1000, if_missing: IfMissing::Make };
+const IMPATIENT: Settings =
+    Settings { busy_wait: Duration::from_millis(30), feed_kept: 1000, if_missing: IfMissing::Make };
 
 fn commits(world: &World) -> i64 {
     world.raw().query_row("SELECT max(seq) FROM change", [], |row| row.get(0)).unwrap()
@@ -291,4 +292,15 @@ async fn what_was_acknowledged_survives_kill_9() {
         // One more may have been written and not acknowledged.
         assert!(found == points || found == points + 10 && points + 10 == last + 1, "{points}: {found}");
     }
+}
+
+#[tokio::test]
+async fn a_writer_that_meets_a_defect_is_told_of_and_nobody_waits_for_it() {
+    let world = World::new();
+    let ended = world.store.writer_ended();
+    let defect = world.store.writer.run(Writes::Once, |_| -> Result<((), Option<Change>), Fault> { panic!("planted") });
+    let refused = defect.await.unwrap_err();
+    assert!(refused.to_string().contains("writer has stopped"), "{refused}");
+    tokio::time::timeout(Duration::from_secs(60), ended).await.unwrap();
+    assert!(world.store.set_points(&guild("g"), member(7), 1).await.is_err());
 }

@@ -1,0 +1,64 @@
+//! A defect in what writes to the store (contract section 5, guarantee 1): nothing can be written any more, so the
+//! process says so and exits with 1 within a second, and a service manager starts another.
+
+use std::process::Command;
+
+use crate::support::*;
+
+/// Has a thread of the server, which it knows by its name, fail to read the clock once there is a file: the standard
+/// library panics then. Once, since the panic's own line in the log is to have its time.
+const FAULTY_CLOCK: &str = r#"
+#define _GNU_SOURCE
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+int clock_gettime(clockid_t clock, struct timespec *time) {
+    char name[16];
+    const char *thread = getenv("FAULTY_THREAD"), *file = getenv("FAULTY_FILE");
+    if (thread && file && !pthread_getname_np(pthread_self(), name, sizeof name) && !strcmp(name, thread)
+        && !unlink(file)) {
+        errno = EINVAL;
+        return -1;
+    }
+    return syscall(SYS_clock_gettime, clock, time);
+}
+"#;
+
+on_both_stores!(a_server_whose_writer_has_ended_exits_with_1_within_a_second_and_says_why);
+
+async fn a_server_whose_writer_has_ended_exits_with_1_within_a_second_and_says_why(kind: Kind) {
+    let tools = tempfile::tempdir().unwrap();
+    let path = |name: &str| tools.path().join(name).to_str().unwrap().to_owned();
+    std::fs::write(path("clock.c"), FAULTY_CLOCK).unwrap();
+    let built = Command::new("cc").args(["-shared", "-fPIC", "-o", &path("clock.so"), &path("clock.c")]).status();
+    assert!(built.unwrap().success());
+    let thread = if kind == Kind::Postgres { "store-postgres" } else { "store-writer" };
+    let preload = format!("LD_PRELOAD={}", path("clock.so")).leak();
+    let thread = format!("FAULTY_THREAD={thread}").leak();
+    let file = format!("FAULTY_FILE={}", path("now")).leak();
+    let launcher = Vec::from(["env", preload, thread, file]).leak();
+    let mut gate = TestGateway::on(kind).key("bot").points("7", 3).launched_by(launcher).start().await;
+    gate.set_points("bot", "7", 5).await.is("Successfully set 'Ada' points to '5'");
+    let mut connection = gate.connect().await;
+    connection.ask(&gate.request("getPoints", "bot", "memberID=7")).await.is("5");
+    std::fs::write(path("now"), "").unwrap();
+    connection.send(gate.request("setPoints", "bot", "memberID=7&amount=6").bytes()).await;
+    eventually(PATIENCE, "the thread met it", async || !std::path::Path::new(&path("now")).exists()).await;
+    let ended = std::time::Instant::now();
+    assert_eq!(gate.process().exit().await, Some(1), "{}", gate.stderr());
+    assert!(ended.elapsed() < SECOND_AND_SLACK, "{:?}", ended.elapsed());
+    // Whoever waited is told that it is away, or that nobody knows, or not at all.
+    if let Some(answer) = connection.answer_if_any().await {
+        assert!(matches!(answer.code(), Some(20..=22)), "{answer:#?}");
+    }
+    let said = gate.stderr();
+    assert!(said.contains("a defect at "), "{said}");
+    assert!(said.contains("the task that writes to the store has ended by a defect"), "{said}");
+    assert!(said.lines().last().unwrap().contains("Start the server again"), "{said}");
+    gate.restart_after_kill().await;
+    gate.get_points("bot", "7").await.is("5");
+}
