@@ -52,8 +52,8 @@ fn as_text<T: fmt::Display, S: serde::Serializer>(id: &T, to: S) -> Result<S::Ok
 impl Record {
     /// Reads a line; the error says what is wrong with it.
     pub fn parse(line: &[u8]) -> Result<Record, String> {
-        let fields: Fields<'_> = serde_json::from_slice(line).map_err(|e| reason(&e))?;
-        fields.record()
+        let fields: Result<Fields<'_>, String> = serde_json::from_slice(line).map_err(|e| reason(&e));
+        fields.and_then(Fields::record).map_err(shortened)
     }
 
     /// The guild that the record belongs to, or is.
@@ -65,6 +65,20 @@ impl Record {
             | Record::Review { guild, .. } => guild,
         }
     }
+}
+
+/// Characters of a reason that are shown of its beginning and of its end. A line may be a megabyte, and its
+/// values stand in the reason.
+const SHOWN: usize = 120;
+
+fn shortened(reason: String) -> String {
+    let length = reason.chars().count();
+    if length <= 2 * SHOWN {
+        return reason;
+    }
+    let begin: String = reason.chars().take(SHOWN).collect();
+    let end: String = reason.chars().skip(length - SHOWN).collect();
+    format!("{begin}…{end}")
 }
 
 /// serde_json counts lines within what it was given, which is one line of many: the column alone
