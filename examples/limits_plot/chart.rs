@@ -13,7 +13,7 @@ pub struct Figure {
     pub told: String,
     pub until_ms: u64,
     pub bands: Vec<Band>,
-    pub mark: Option<Mark>,
+    pub marks: Vec<Mark>,
     pub panels: Vec<Panel>,
 }
 
@@ -108,7 +108,7 @@ impl Figure {
             let middle = f64::midpoint(from, to);
             writeln!(out, "<text x=\"{middle:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>", TOP - 8, band.text)?;
         }
-        if let Some(mark) = &self.mark {
+        for mark in &self.marks {
             let (x, top) = (self.x(mark.ms), TOP + LEGEND);
             for panel in 0..self.panels.len() as u64 {
                 let top = top + (LEGEND + PANEL) * panel;

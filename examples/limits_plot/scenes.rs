@@ -3,15 +3,16 @@ use std::ops::Range;
 
 use guildgate::clock::Tick;
 use guildgate::config::Rate;
-use guildgate::limits::{Bucket, Verdict};
+use guildgate::limits::{Bucket, Change, Verdict};
 
 use crate::chart::{Band, Figure, Line, Look, Mark, Panel, Point};
 
 /// The grid on which is asked and looked, in milliseconds.
 const STEP_MS: u64 = 5;
 
-/// When the reload comes, in milliseconds.
-const RELOAD_MS: u64 = 1_000;
+/// When the burst is lowered, and when it is raised again, in milliseconds.
+const LOWERED_MS: u64 = 1_000;
+const RAISED_MS: u64 = 4_000;
 
 /// `rate = "20/s"`, as in the shipped tier `standard`.
 const PERIOD_NS: u64 = 1_000_000_000 / 20;
@@ -59,8 +60,9 @@ impl Watched {
     fn reload(&mut self, to: Rate, at_ms: u64) -> (u64, u64) {
         let now = tick(at_ms);
         let after = Bucket::default();
-        after.inherit(&self.bucket, self.rate, to, now);
-        let levels = (self.bucket.level(self.rate, now).remaining, after.level(to, now).remaining);
+        let before = self.bucket.level(self.rate, now).remaining;
+        after.replace(&self.bucket, Change { from: self.rate, to, at: now, was_asked: true });
+        let levels = (before, after.level(to, now).remaining);
         self.level.extend([(at_ms, levels.0), (at_ms, levels.1)]);
         (self.bucket, self.rate) = (after, to);
         levels
@@ -103,7 +105,7 @@ pub fn burst() -> Figure {
             Band { ms: 3_000..6_000, text: "pauses" },
             Band { ms: 6_000..9_000, text: "asks 100 a second" },
         ],
-        mark: None,
+        marks: Vec::new(),
         panels: vec![
             Panel {
                 axis: "requests so far",
@@ -125,26 +127,35 @@ pub fn burst() -> Figure {
     }
 }
 
-/// 40 requests a second for three seconds; after one, a reload halves the burst.
+/// 40 requests a second for three seconds; amid them a reload lowers the burst, and in the pause another
+/// raises it again.
 pub fn reload() -> Figure {
     let (mut key, mut without) = (Watched::new(rate(40)), Watched::new(rate(40)));
-    key.watch(0..RELOAD_MS, Some(25));
-    let (before, after) = key.reload(rate(20), RELOAD_MS);
-    key.watch(RELOAD_MS..3_000, Some(25));
-    key.watch(3_000..6_005, None);
+    key.watch(0..LOWERED_MS, Some(25));
+    let lowered = key.reload(rate(10), LOWERED_MS);
+    key.watch(LOWERED_MS..3_000, Some(25));
+    key.watch(3_000..RAISED_MS, None);
+    let raised = key.reload(rate(40), RAISED_MS);
+    key.watch(RAISED_MS..7_005, None);
     without.watch(0..3_000, Some(25));
-    without.watch(3_000..6_005, None);
-    let told = format!("At the reload {before} of 40 tokens are left; after it, {after} of 20.");
+    without.watch(3_000..7_005, None);
+    let told = format!(
+        "At the first, {} of 40 tokens are left; after it, {} of 10. At the second, {} of 10 are there; after it, {} of 40.",
+        lowered.0, lowered.1, raised.0, raised.1
+    );
     Figure {
-        title: "A reload that halves the burst while a caller asks",
+        title: "Reloads that lower the burst while a caller asks, and raise it again",
         desc: format!(
-            "{told} So what is used up stays used up, in proportion. When the caller stops, the bucket \
-             fills up to its new burst of 20; without the reload it would fill up to 40."
+            "{told} So no reload raises what is available. From the second one on the bucket has room for 40 \
+             again, and fills up at 20 a second."
         ),
         told,
-        until_ms: 6_000,
-        bands: vec![Band { ms: 0..3_000, text: "asks 40 a second" }, Band { ms: 3_000..6_000, text: "pauses" }],
-        mark: Some(Mark { ms: RELOAD_MS, text: "reload: burst 40 → 20" }),
+        until_ms: 7_000,
+        bands: vec![Band { ms: 0..3_000, text: "asks 40 a second" }, Band { ms: 3_000..7_000, text: "pauses" }],
+        marks: vec![
+            Mark { ms: LOWERED_MS, text: "reload: burst 40 → 10" },
+            Mark { ms: RAISED_MS, text: "reload: burst 10 → 40" },
+        ],
         panels: vec![
             Panel {
                 axis: "requests so far",
@@ -153,7 +164,7 @@ pub fn reload() -> Figure {
                 lines: vec![
                     Line { name: "asked", look: Look::Asked, points: key.asked },
                     Line { name: "let in", look: Look::LetIn, points: key.let_in },
-                    Line { name: "let in without the reload", look: Look::Other, points: without.let_in },
+                    Line { name: "let in without the reloads", look: Look::Other, points: without.let_in },
                 ],
             },
             Panel {
@@ -162,7 +173,7 @@ pub fn reload() -> Figure {
                 grid: 10,
                 lines: vec![
                     Line { name: "in the bucket", look: Look::Level, points: key.level },
-                    Line { name: "without the reload", look: Look::Other, points: without.level },
+                    Line { name: "without the reloads", look: Look::Other, points: without.level },
                 ],
             },
         ],

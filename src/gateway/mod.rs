@@ -100,7 +100,7 @@ impl State {
     ) -> Self {
         let before = Book::remembering(counted, &config.limits);
         let book = Arc::new(Book::new(listed, &config.limits, &before, clock.now(), clock.unix()));
-        keys.hold_to(&config, &book, None);
+        keys.hold_to(&config, &book, false, clock.now());
         let strangers = Arc::new(Strangers::new(config.limits.strangers));
         State { config: Arc::new(config), origin, book, keys, strangers }
     }

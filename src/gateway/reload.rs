@@ -8,8 +8,8 @@ use crate::origin::Origin;
 
 impl Gateway {
     /// Puts another configuration in force, from the next request on: one swap, all or nothing.
-    /// Budgets already used up stay used up, in proportion (contract section 3). `fresh` is what
-    /// `keys` lists now.
+    /// What is available to a key or an address stays available, up to its new burst (guarantee 6). `fresh` is
+    /// what `keys` lists now.
     pub fn reload(&self, config: Config, origin: Arc<Origin>, keys: KeySource, fresh: Fresh<'_>) {
         let _changing = self.changing.lock();
         let now = self.now();
@@ -18,7 +18,7 @@ impl Gateway {
         let strangers = if before.strangers.rate() == rate {
             before.strangers.clone()
         } else {
-            Arc::new(Strangers::after(&before.strangers, rate, now))
+            Strangers::after(&before.strangers, rate, now)
         };
         let book = Arc::new(Book::new(fresh.listed, &config.limits, &before.book, now, self.clock.unix()));
         let other_origin = !Arc::ptr_eq(&before.origin, &origin);
@@ -26,7 +26,7 @@ impl Gateway {
         let state = Arc::new(State { config: Arc::new(config), origin, book, keys, strangers });
         self.state.store(state.clone());
         // After the swap: an answer of the other origin that was taken for one that counts was asked for before this.
-        state.keys.hold_to(&state.config, &state.book, other_origin.then(|| self.now()));
+        state.keys.hold_to(&state.config, &state.book, other_origin, self.now());
         self.state().origin.takes_over();
         if other_answers {
             // What another origin said, or was kept by other times, is not given any more.

@@ -55,13 +55,12 @@ impl KeySource {
         Ok(KeySource::File { listed: listed.into(), guilds })
     }
 
-    /// Puts what a configuration says of learned keys in force; `other_origin` is since when another
-    /// origin is asked about them, if it is another.
-    pub(super) fn hold_to(&self, config: &Config, book: &Book, other_origin: Option<Tick>) {
+    /// Puts what a configuration says of learned keys in force from `now` on; their origin may be another one.
+    pub(super) fn hold_to(&self, config: &Config, book: &Book, other_origin: bool, now: Tick) {
         if let (KeySource::Origin(learned), Keys::Origin { accepted_for, refused_for }) = (self, &config.keys) {
             let policy = book.default_policy(&config.limits);
-            let since = other_origin.unwrap_or(learned.since());
-            learned.hold_to(Rules { policy, accepted_for: *accepted_for, refused_for: *refused_for, since });
+            let since = if other_origin { now } else { learned.since() };
+            learned.hold_to(Rules { policy, accepted_for: *accepted_for, refused_for: *refused_for, since }, now);
         }
     }
 

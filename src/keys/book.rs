@@ -116,7 +116,8 @@ pub struct Book {
     realms: HashMap<GuildId, Realm>,
     /// In the order of the configuration's tiers.
     policies: Vec<Arc<Policy>>,
-    /// Keys that are gone and had used something up: taken away and put back, they are not refilled.
+    /// Keys that are gone: taken away and put back, they are not refilled. Each is forgotten once the largest
+    /// burst that it was held to would have come back, from when on it may as well begin with a full one.
     departed: HashMap<KeyId, Budget>,
     known_until: Known,
 }
@@ -140,13 +141,21 @@ pub(super) struct Budget {
 }
 
 impl Budget {
+    /// That of a key of which nothing is known.
+    fn new(policy: Arc<Policy>) -> Self {
+        Budget { policy, meters: Arc::default(), usage: Arc::default() }
+    }
+
     /// The same key under `policy`, from now on.
     fn under(self, policy: Arc<Policy>, now: Tick) -> Self {
-        if self.policy.tier() == policy.tier() {
-            return Budget { policy, ..self };
-        }
-        let meters = Arc::new(Meters::after(&self.policy, &self.meters, now));
+        let meters = Meters::under(&self.policy, &self.meters, &policy, now);
         Budget { policy, meters, usage: self.usage }
+    }
+
+    /// Another key under `policy`, which begins with what is left of this one's.
+    fn split(&self, policy: Arc<Policy>, now: Tick) -> Self {
+        let meters = Arc::new(Meters::copy_under(&self.policy, &self.meters, &policy, now..=now));
+        Budget { policy, meters, usage: Arc::default() }
     }
 }
 
@@ -175,12 +184,15 @@ impl Book {
             let policy = limits.tiers.iter().position(|t| Arc::ptr_eq(t, tier)).and_then(|i| book.policies.get(i));
             let policy = policy.cloned().unwrap_or_else(|| Arc::new(Policy::new(tier.clone())));
             let budget = made.entry(key.id.clone()).or_insert_with(|| {
-                // Called otherwise now, it is the same key still.
-                let renamed =
-                    || before.by_digest.get(&key.digest).filter(|key| !ids.contains(&key.id)).map(|k| k.budget());
-                match known.remove(&key.id).or_else(renamed) {
-                    Some(budget) => budget.under(policy.clone(), now),
-                    None => Budget { policy, meters: Arc::default(), usage: Arc::default() },
+                let same = known.remove(&key.id);
+                // By the secret it is a known key, whatever it is called now.
+                let was = same.is_none().then(|| before.by_digest.get(&key.digest)).flatten();
+                let renamed = was.filter(|was| !ids.contains(&was.id)).and_then(|was| known.remove(&was.id));
+                match (same.or(renamed), was) {
+                    (Some(budget), _) => budget.under(policy, now),
+                    // The other of its secrets has kept the name, or got another one.
+                    (None, Some(was)) => was.budget().split(policy, now),
+                    (None, None) => Budget::new(policy),
                 }
             });
             let budget = budget.clone();
@@ -188,7 +200,7 @@ impl Book {
             let entry = Key::new(key.id, guild, key.scope, key.expires, key.tier, budget);
             book.by_digest.insert(key.digest, Arc::new(entry));
         }
-        known.retain(|_, b| !b.meters.are_full(&b.policy, now) || !b.usage.is_idle(unix));
+        known.retain(|_, b| !b.meters.may_be_forgotten(&b.policy, now) || !b.usage.is_idle(unix));
         book.departed = known;
         book
     }
@@ -333,12 +345,12 @@ mod tests {
         // The key is listed under another digest (rotated) and another burst; it is the same key.
         let second = Book::new(vec![listed("b", "g2"), listed("a", "g1")], &limits(8), &first, Tick(0), 0);
         assert!(spend(&second).is_some());
-        // Taken away and put back, it is the same key still, until its buckets would be full.
+        // Taken away and put back, it is the same key still, until a bucket of 8 would be full.
         let without = Book::new(vec![listed("b", "g2")], &limits(2), &second, Tick(0), 0);
+        let departed = |at: u64| Book::new(vec![], &limits(2), &without, Tick(at * 1_000_000_000), 9).departed.len();
+        assert_eq!((departed(7), departed(8)), (1, 0));
         let back = Book::new(vec![listed("a", "g1")], &limits(2), &without, Tick(0), 0);
         assert!(spend(&back).is_some());
-        let later = Book::new(vec![], &limits(2), &without, Tick(9_000_000_000), 9);
-        assert!(later.departed.is_empty());
         // Called by another id, it is the same key too.
         let renamed = Listed { id: "c".into(), ..listed("a", "g1") };
         let renamed = Book::new(vec![renamed], &limits(2), &back, Tick(0), 0);
@@ -346,6 +358,48 @@ mod tests {
         let realm = |book: &Book, key: &[u8]| book.find(&Digest::of(key), never).unwrap().guild.realm;
         assert_eq!(realm(&first, b"a"), realm(&second, b"a"));
         assert_ne!(realm(&second, b"a"), realm(&second, b"b"));
+    }
+
+    /// How many of so many requests a key's limits let in, at a second.
+    fn let_in(book: &Book, secret: &str, second: u64) -> usize {
+        let key = book.find(&Digest::of(secret.as_bytes()), never).unwrap();
+        let ask = Ask { operation: Operation::Read(Read::Points), others: 0, now: Tick(second * 1_000_000_000) };
+        (0..100).filter(|_| key.policy.decide(&key.meters, &key.usage, ask, || 0).over.is_none()).count()
+    }
+
+    #[test]
+    fn a_key_that_was_away_while_the_burst_was_lowered_and_raised_is_let_in_no_oftener() {
+        let book = |listed: Vec<Listed>, burst, before: &Book, second: u64| {
+            Book::new(listed, &limits(burst), before, Tick(second * 1_000_000_000), 0)
+        };
+        let all = book(vec![listed("a", "g")], 40, &Book::default(), 0);
+        assert_eq!(let_in(&all, "a", 0), 40);
+        let lowered = book(vec![listed("a", "g")], 1, &all, 0);
+        assert_eq!(let_in(&lowered, "a", 5), 1);
+        // It goes with a full bucket of one, and is remembered for as long as forty take to come back.
+        let gone = [6, 20, 44].iter().fold(lowered, |before, second| book(vec![], 1, &before, *second));
+        assert_eq!(gone.departed.len(), 1);
+        let forgotten = book(vec![], 1, &gone, 45);
+        assert_eq!(forgotten.departed.len(), 0);
+        let back = book(vec![listed("a", "g")], 40, &gone, 44);
+        assert_eq!((let_in(&back, "a", 44), let_in(&back, "a", 45)), (1, 1));
+        let back = book(vec![listed("a", "g")], 40, &forgotten, 45);
+        assert_eq!(let_in(&back, "a", 45), 40, "41 seconds after its last request: as if nothing had been changed");
+    }
+
+    #[test]
+    fn two_secrets_of_a_key_that_become_two_keys_begin_with_what_is_left_of_it() {
+        let twice = |second: &str| vec![listed("a", "g"), Listed { id: second.into(), ..listed("b", "g") }];
+        for (limits_then, left) in [(limits(4), 1), (limits(9), 1)] {
+            let one = Book::new(twice("a"), &limits(4), &Book::default(), Tick(0), 0);
+            assert_eq!((let_in(&one, "a", 0), let_in(&one, "b", 1)), (4, 1), "it is one key");
+            let two = Book::new(twice("b"), &limits_then, &one, Tick(2_000_000_000), 2);
+            assert_eq!((let_in(&two, "a", 2), let_in(&two, "b", 2)), (left, left));
+            let renamed = vec![Listed { id: "c".into(), ..listed("a", "g") }, listed("b", "g")];
+            let others = Book::new(renamed, &limits_then, &two, Tick(2_000_000_000), 2);
+            assert_eq!((let_in(&others, "a", 2), let_in(&others, "b", 2)), (0, 0));
+            assert!(others.departed.is_empty(), "the name that nobody has any more is forgotten");
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::book::{Budget, Guild};
 use super::{Key, Proof};
 use crate::cache::{Flights, Realm};
 use crate::clock::Tick;
-use crate::limits::{Counted, Policy, Usage};
+use crate::limits::{Counted, Meters, Policy, Usage};
 use crate::model::{Digest, GuildId, KeyId, Scope};
 use crate::wire::Fault;
 
@@ -101,9 +101,18 @@ impl Learned {
         }
     }
 
-    /// Puts other rules in force, for every key from its next request on.
-    pub fn hold_to(&self, rules: Rules) {
-        self.rules.store(Arc::new(rules));
+    /// Puts other rules in force for every key, from `now` on.
+    pub fn hold_to(&self, rules: Rules, now: Tick) {
+        let policy = rules.policy.clone();
+        let before = self.rules.swap(Arc::new(rules));
+        if Arc::ptr_eq(&before.policy, &policy) {
+            return;
+        }
+        let _changing = self.changing.lock();
+        for (_, taught) in &self.known {
+            // Its record follows when it asks; what it has left is what it has left now.
+            Meters::under(&taught.key.policy, &taught.key.meters, &policy, now);
+        }
     }
 
     /// Since when the origin's word on keys counts.
@@ -171,12 +180,13 @@ impl Learned {
 
     /// The same key under the policy in force.
     fn under(&self, taught: Arc<Taught>, policy: &Arc<Policy>, now: Tick) -> Arc<Taught> {
-        if Arc::ptr_eq(&taught.key.policy, policy) {
+        let is_held_to = |key: &Key| Arc::ptr_eq(&key.policy, policy) && !key.meters.are_replaced();
+        if is_held_to(&taught.key) {
             return taught;
         }
         let _changing = self.changing.lock();
         let taught = self.known.get(&taught.digest).unwrap_or(taught);
-        if Arc::ptr_eq(&taught.key.policy, policy) {
+        if is_held_to(&taught.key) {
             return taught;
         }
         let key = Arc::new(taught.key.under(policy, now));
@@ -290,7 +300,7 @@ mod tests {
         let taught = learned.accept(&learned.applicant(digest()), at(1));
         assert!(spend(&taught) && spend(&taught));
         let realm = taught.key.guild.realm;
-        learned.hold_to(rules(policy(1000)));
+        learned.hold_to(rules(policy(1000)), at(1));
         let taught = proven(&learned, 1);
         assert_eq!(taught.key.policy.tier().main.burst.get(), 1000);
         assert!(!spend(&taught), "all of it was used up");
@@ -299,12 +309,30 @@ mod tests {
     }
 
     #[test]
+    fn a_burst_that_is_lowered_and_raised_again_gives_no_learned_key_a_second_one() {
+        let learned = Learned::new(rules(policy(40)), Vec::new());
+        let taught = learned.accept(&learned.applicant(digest()), at(1));
+        let let_in = |seconds| {
+            let key = &proven(&learned, seconds).key;
+            let ask = Ask { operation: Operation::Read(Read::Points), others: 0, now: at(seconds) };
+            (0..100).filter(|_| key.policy.decide(&key.meters, &key.usage, ask, || 0).over.is_none()).count()
+        };
+        assert!(spend(&taught));
+        // Nobody asks between the two: the key had one left then all the same.
+        learned.hold_to(rules(policy(1)), at(2));
+        learned.hold_to(rules(policy(40)), at(3));
+        assert_eq!((let_in(3), let_in(5), let_in(45)), (1, 2, 40));
+        assert!(!spend(&taught), "by whichever record of it");
+        assert!(!proven(&learned, 46).key.meters.are_replaced());
+    }
+
+    #[test]
     fn another_origins_word_on_keys_does_not_count() {
         let learned = learned();
         let (good, bad) = (learned.applicant(digest()), learned.applicant(Digest::of(b"bad")));
         learned.accept(&good, at(1));
         learned.refute(&bad, at(1), at(1));
-        learned.hold_to(Rules { since: at(2), ..rules(policy(2)) });
+        learned.hold_to(Rules { since: at(2), ..rules(policy(2)) }, at(2));
         assert!(matches!(learned.find(&digest(), at(3)), Standing::Lapsed(_)));
         assert!(matches!(learned.find(&Digest::of(b"bad"), at(3)), Standing::Unknown(None)));
         learned.refute(&bad, at(1), at(3)); // on its way from the old one

@@ -11,9 +11,13 @@ use governor::{Quota, RateLimiter};
 use crate::clock::{Tick, nanos};
 use crate::config::Rate;
 
+/// The state of a bucket that another one has replaced. No bucket comes to it by being asked: that
+/// would take 584 years.
+const REPLACED: u64 = u64::MAX;
+
 /// One GCRA bucket: the theoretical arrival time (TAT) in nanoseconds, 0 where nothing was asked
-/// yet. The rate is an argument, so that a reload changes it without making a new bucket; the
-/// decision is governor's, on this state, at a time that is also an argument.
+/// yet. The rate is an argument; the decision is governor's, on this state, at a time that is also
+/// an argument. Under another rate another bucket replaces it.
 #[derive(Debug, Default)]
 pub struct Bucket(AtomicU64);
 
@@ -25,6 +29,8 @@ pub enum Verdict {
     Refused {
         wait: Duration,
     },
+    /// Another bucket has replaced this one and is to be asked.
+    Replaced,
 }
 
 /// How full a bucket is at one moment.
@@ -46,6 +52,7 @@ impl Bucket {
         let limiter = RateLimiter::<_, _, _, NoOpMiddleware<Nanos>>::new(quota.allow_burst(rate.burst), self, clock);
         match limiter.check() {
             Ok(()) => Verdict::Admitted,
+            Err(_) if self.is_replaced() => Verdict::Replaced,
             Err(not_until) => Verdict::Refused { wait: not_until.wait_time_from(now.0.into()) },
         }
     }
@@ -55,36 +62,94 @@ impl Bucket {
         Tick(self.0.load(Ordering::Acquire))
     }
 
-    /// Takes back so much of what was charged.
-    pub fn refund(&self, amount: Duration) {
+    /// Takes back so much of what was charged; `false`: not here, as another bucket has replaced this one.
+    pub fn refund(&self, amount: Duration) -> bool {
         let amount = nanos(amount);
-        // The closure never says no, so neither does the update.
-        let _ = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, |tat| Some(tat.saturating_sub(amount)));
+        let less = |tat| (tat != REPLACED).then(|| u64::saturating_sub(tat, amount));
+        self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, less).is_ok()
     }
 
     /// How full the bucket is at `now`.
     pub fn level(&self, rate: Rate, now: Tick) -> Level {
         let period = rate.period_ns;
         let burst = u64::from(rate.burst.get());
-        let owed = self.0.load(Ordering::Acquire).saturating_sub(now.0);
+        let owed = match self.0.load(Ordering::Acquire) {
+            REPLACED => return Level { remaining: 0, next: Duration::ZERO },
+            tat => tat.saturating_sub(now.0),
+        };
         let remaining = (burst * period).saturating_sub(owed) / period;
         let next = owed.saturating_sub(burst.saturating_sub(remaining + 1) * period);
         Level { remaining: remaining.min(burst), next: Duration::from_nanos(next) }
     }
 
-    /// Takes over what is used up of another bucket under another rate, in proportion to the
-    /// burst: what was half empty is half empty still, so a reload refills no one (guarantee 6).
-    pub fn inherit(&self, before: &Bucket, from: Rate, to: Rate, now: Tick) {
-        let capacity = |r: Rate| u128::from(r.period_ns) * u128::from(r.burst.get());
-        let owed = u128::from(before.0.load(Ordering::Acquire).saturating_sub(now.0));
-        let owed = (owed * capacity(to)).div_ceil(capacity(from).max(1));
-        let tat = now.0.saturating_add(u64::try_from(owed).unwrap_or(u64::MAX));
-        self.0.fetch_max(tat, Ordering::AcqRel);
+    /// Replaces `before` under another rate from `at` on. What is available stays available, up to the
+    /// new burst, so that a change of limits gives nobody a request more (guarantee 6). Whoever is
+    /// charged meanwhile is charged to one of the two, and counts in this one.
+    pub fn replace(&self, before: &Bucket, change: Change) {
+        let mut tat = before.0.load(Ordering::Acquire);
+        while tat != REPLACED {
+            self.0.store(change.of(tat), Ordering::Release);
+            match before.0.compare_exchange_weak(tat, REPLACED, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return,
+                Err(now) => tat = now,
+            }
+        }
     }
 
-    /// Whether nothing of it is used up at `now`.
-    pub fn is_full(&self, now: Tick) -> bool {
-        self.0.load(Ordering::Acquire) <= now.0
+    /// As [`Bucket::replace`], for one that goes on beside `before`. The change was at `change.at` or at an
+    /// unknown moment since, up to `latest`; this one has the most that may be available.
+    pub fn copy(&self, before: &Bucket, change: Change, latest: Tick) {
+        let tat = before.0.load(Ordering::Acquire);
+        // If the rate before was the slower one, that is so at the first moment; if it was the faster one, once
+        // the bucket was full.
+        let full = Change { at: Tick(tat).min(latest).max(change.at), ..change };
+        self.0.store(change.of(tat).min(full.of(tat)), Ordering::Release);
+    }
+
+    /// Whether anything was ever let in by it.
+    pub fn was_asked(&self) -> bool {
+        self.0.load(Ordering::Acquire) != 0
+    }
+
+    pub fn is_replaced(&self) -> bool {
+        self.0.load(Ordering::Acquire) == REPLACED
+    }
+
+    /// When a bucket that refills at this rate and holds `most` would be full; at the start of time where
+    /// nothing was asked.
+    pub fn full_with(&self, rate: Rate, most: u32) -> Tick {
+        let more = u64::from(most.saturating_sub(rate.burst.get())).saturating_mul(rate.period_ns);
+        match self.0.load(Ordering::Acquire) {
+            0 => Tick(0),
+            tat => Tick(tat.saturating_add(more)),
+        }
+    }
+}
+
+/// A change of the rate that a key or an address is held to.
+#[derive(Clone, Copy, Debug)]
+pub struct Change {
+    pub from: Rate,
+    pub to: Rate,
+    pub at: Tick,
+    /// Something was let in before, be it by another bucket: only who was never let in begins with a
+    /// full one.
+    pub was_asked: bool,
+}
+
+impl Change {
+    /// The TAT after the change.
+    fn of(self, tat: u64) -> u64 {
+        let Change { from, to, at, was_asked } = self;
+        if tat == 0 && !was_asked {
+            return 0;
+        }
+        let whole = |rate: Rate| i128::from(rate.period_ns) * i128::from(rate.burst.get());
+        // Less than nothing, where some was charged between the change and now.
+        let available = whole(from) - i128::from(tat.saturating_sub(at.0));
+        let available = (available * i128::from(to.period_ns)).div_euclid(i128::from(from.period_ns.max(1)));
+        let owed = u64::try_from((whole(to) - available).max(0)).unwrap_or(REPLACED);
+        at.0.saturating_add(owed).clamp(1, REPLACED - 1)
     }
 }
 
@@ -147,18 +212,55 @@ mod tests {
         assert!(matches!(bucket.decide(rate, Tick(SECOND)), Verdict::Refused { .. }));
     }
 
+    fn change(from: Rate, to: Rate, at: u64) -> Change {
+        Change { from, to, at: Tick(at), was_asked: false }
+    }
+
+    /// What takes the place of a bucket, and how much it lets in at that moment.
+    fn changed(before: &Bucket, from: Rate, to: Rate, at: u64) -> (Bucket, u64) {
+        let after = Bucket::default();
+        after.replace(before, change(from, to, at));
+        let remaining = after.level(to, Tick(at)).remaining;
+        (after, remaining)
+    }
+
     #[test]
-    fn a_half_empty_bucket_is_half_empty_after_a_reload() {
-        let (old, new) = (rate(SECOND, 10), rate(SECOND / 4, 40));
-        let (first, second, third) = (Bucket::default(), Bucket::default(), Bucket::default());
-        for _ in 0..5 {
-            first.decide(old, Tick(0));
-        }
-        second.inherit(&first, old, new, Tick(0));
-        assert_eq!(second.level(new, Tick(0)).remaining, 20);
-        third.inherit(&second, new, old, Tick(0));
-        assert_eq!(third.level(old, Tick(0)).remaining, 5);
-        assert!(!third.is_full(Tick(4 * SECOND)) && third.is_full(Tick(5 * SECOND)));
+    fn what_is_available_stays_available_up_to_the_new_burst_and_grows_at_the_new_rate() {
+        let (forty, one, fast) = (rate(SECOND / 20, 40), rate(SECOND / 20, 1), rate(SECOND / 100, 80));
+        let bucket = Bucket::default();
+        (0..10).for_each(|_| assert_eq!(bucket.decide(forty, Tick(0)), Verdict::Admitted));
+        let (bucket, remaining) = changed(&bucket, forty, fast, 0);
+        assert_eq!(remaining, 30);
+        assert_eq!(bucket.level(fast, Tick(SECOND / 10)).remaining, 40);
+        let (bucket, remaining) = changed(&bucket, fast, one, SECOND / 10);
+        assert_eq!(remaining, 1);
+        // An hour later it holds no more than one, so that is what a larger burst begins with.
+        let (bucket, remaining) = changed(&bucket, one, forty, 3600 * SECOND);
+        assert_eq!(remaining, 1);
+        assert_eq!(bucket.level(forty, Tick(3601 * SECOND)).remaining, 21);
+        assert_eq!(bucket.level(forty, Tick(3602 * SECOND)).remaining, 40);
+    }
+
+    #[test]
+    fn only_a_bucket_that_was_never_asked_begins_with_the_whole_new_burst() {
+        let (small, large) = (rate(SECOND, 1), rate(SECOND, 40));
+        assert_eq!(changed(&Bucket::default(), small, large, 0).1, 40);
+        let asked = Bucket::default();
+        assert_eq!(asked.decide(small, Tick(0)), Verdict::Admitted);
+        assert_eq!(changed(&asked, small, large, 3600 * SECOND).1, 1);
+        let elsewhere = Bucket::default();
+        elsewhere.replace(&Bucket::default(), Change { was_asked: true, ..change(small, large, 0) });
+        assert_eq!(elsewhere.level(large, Tick(0)).remaining, 1);
+    }
+
+    #[test]
+    fn a_bucket_that_was_replaced_decides_nothing_and_pays_nothing_back() {
+        let (bucket, rate) = (Bucket::default(), rate(SECOND, 2));
+        let (_, remaining) = changed(&bucket, rate, rate, 0);
+        assert_eq!(remaining, 2);
+        assert_eq!(bucket.decide(rate, Tick(0)), Verdict::Replaced);
+        assert!(!bucket.refund(Duration::from_secs(9)));
+        assert_eq!(bucket.decide(rate, Tick(1 << 60)), Verdict::Replaced);
     }
 
     proptest! {
@@ -185,13 +287,38 @@ mod tests {
         }
 
         #[test]
+        fn a_change_raises_nothing_that_is_available_and_takes_nothing_that_the_new_burst_holds(
+            from in (1u64..2 * SECOND, 1u32..50), to in (1u64..2 * SECOND, 1u32..50), used in 1u32..60,
+            idle in 0u64..20 * SECOND,
+        ) {
+            let (from, to) = (rate(from.0, from.1), rate(to.0, to.1));
+            let bucket = Bucket::default();
+            for _ in 0..used {
+                bucket.decide(from, Tick(1));
+            }
+            let now = Tick(1 + idle);
+            let before = bucket.level(from, now);
+            let (after, remaining) = changed(&bucket, from, to, now.0);
+            prop_assert_eq!(remaining, before.remaining.min(u64::from(to.burst.get())));
+            if remaining < u64::from(to.burst.get()) {
+                // Of the request that was coming back, as much is there as was there before.
+                let part = |level: Level, rate: Rate| match level.remaining == u64::from(rate.burst.get()) {
+                    true => 0.0,
+                    false => 1.0 - nanos(level.next) as f64 / rate.period_ns as f64,
+                };
+                let (old, new) = (part(before, from), part(after.level(to, now), to));
+                prop_assert!(new <= old + 1e-9 && old <= new + 1.0 / to.period_ns as f64 + 1e-9, "{} {}", old, new);
+            }
+        }
+
+        #[test]
         fn a_refusal_names_the_first_moment_at_which_it_would_be_let_in(
             period in 1u64..2 * SECOND, burst in 1u32..50, asked in 1u32..200, at in 0u64..SECOND,
         ) {
             let (bucket, rate) = (Bucket::default(), rate(period, burst));
             let wait = (0..asked).find_map(|_| match bucket.decide(rate, Tick(at)) {
                 Verdict::Refused { wait } => Some(wait),
-                Verdict::Admitted => None,
+                Verdict::Admitted | Verdict::Replaced => None,
             });
             if let Some(wait) = wait {
                 let level = bucket.level(rate, Tick(at));

@@ -9,7 +9,10 @@ mod strangers;
 mod tally;
 mod usage;
 
-pub use bucket::{Bucket, Level, Verdict};
+#[cfg(test)]
+mod tests;
+
+pub use bucket::{Bucket, Change, Level, Verdict};
 pub use day::{Counted, DayCount, day_of};
 pub use meters::Meters;
 pub use policy::{Ask, Decided, Policy, Spent};

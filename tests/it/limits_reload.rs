@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
 
 use nix::sys::signal::Signal;
 
@@ -71,4 +72,162 @@ async fn a_thousand_reloads_under_load_fail_no_request_refill_no_bucket_and_take
     assert!(answered.load(Ordering::Relaxed) > RELOADS as u64, "there was no load to speak of");
     assert!(resident[3] < resident[0] + 8 * 1024, "resident KiB after each quarter: {resident:?}");
     assert!(!gate.stderr().contains("rejected"), "{}", gate.stderr());
+}
+
+/// The burst that is lowered to one and raised again, and how many come back in a second meanwhile.
+const BURST: usize = 40;
+const RATE: usize = 5;
+
+/// A way in which a key's limits become other ones.
+#[derive(Clone, Copy, PartialEq)]
+enum By {
+    /// The numbers of its tier, and of the strangers, change.
+    Reload,
+    /// It gets another tier.
+    KeySet,
+}
+
+/// A gate whose limits are `limits`, with the key that is tried and one that shows what is in force.
+fn limited(builder: Builder, limits: &[(&str, &str)]) -> Builder {
+    let builder = builder.key("bot").key("watch").points("7", 3);
+    let (rate, burst) = (format!("\"{RATE}/s\""), BURST.to_string());
+    limits.iter().fold(builder, |gate, (at_rate, at_burst)| gate.set(at_rate, &rate).set(at_burst, &burst))
+}
+
+/// Everywhere that keys may be known.
+fn everywhere() -> [(&'static str, Builder); 5] {
+    [
+        ("builtin, keys in the store", TestGateway::builder()),
+        ("builtin, keys in a file", TestGateway::builder().keys_in_file()),
+        ("http, keys in the store", TestGateway::before_http().keys_in_store()),
+        ("http, keys in a file", TestGateway::before_http().keys_in_file()),
+        ("http, keys at the origin", TestGateway::before_http().keys_at_the_origin()),
+    ]
+}
+
+/// How many of so many requests are let in, one after the other.
+async fn let_in(connection: &mut Connection, request: &Request, times: usize) -> usize {
+    let mut count = 0;
+    for _ in 0..times {
+        count += usize::from(connection.ask(request).await.code() != Some(12));
+    }
+    count
+}
+
+/// Gives everybody this burst, and waits until the answers say so.
+async fn change(gate: &mut TestGateway, by: By, burst: usize) {
+    match by {
+        By::Reload => {
+            let config = String::from_utf8(gate.world().read("gateway.toml")).unwrap();
+            let numbers: Vec<String> = [1, BURST].iter().map(|burst| format!("burst = {burst}\n")).collect();
+            let (from, to) = if burst == 1 { (&numbers[1], &numbers[0]) } else { (&numbers[0], &numbers[1]) };
+            gate.world().write("gateway.toml", config.replace(from, to));
+            gate.process().signal(Signal::SIGHUP);
+        }
+        By::KeySet => {
+            let tier = if burst == 1 { "small" } else { "standard" };
+            for key in ["bot", "watch"] {
+                gate.run(&["key", "set", &gate.key_id(key), "--tier", tier]).done();
+            }
+        }
+    }
+    let q = format!(";q={burst};");
+    eventually(PATIENCE, &format!("a burst of {burst} in force"), || async {
+        gate.get_points("watch", "7").await.header("ratelimit-policy").unwrap().contains(&q)
+    })
+    .await;
+}
+
+/// Waits until a bucket of one is full again: for two requests of another key, under the same limits.
+async fn is_full_with_one(gate: &TestGateway, others: &Request) {
+    let (mut connection, mut twice, end) = (gate.connect().await, 0, Instant::now() + PATIENCE);
+    while twice < 2 {
+        twice += let_in(&mut connection, others, 1).await;
+        assert!(Instant::now() < end, "nothing comes back under a burst of one");
+    }
+}
+
+/// Uses up a burst of 40, waits with one of 1, and asks again under 40: no more are let in than the largest burst and
+/// what came back meanwhile.
+async fn lowered_and_raised(what: &str, mut gate: TestGateway, by: By, request: Request, others: Request) {
+    // The first of all proves its key where only the origin can.
+    gate.get_points("watch", "7").await.is("3");
+    let (mut connection, begun) = (gate.connect().await, Instant::now());
+    let mut all = let_in(&mut connection, &request, 2 * BURST).await;
+    assert!(all >= BURST, "{what}: {all} of the first burst");
+    change(&mut gate, by, 1).await;
+    let end = begun + PATIENCE;
+    let mut once = 0;
+    while once == 0 {
+        once = let_in(&mut connection, &request, 1).await;
+        assert!(Instant::now() < end, "{what}: nothing comes back under a burst of 1");
+    }
+    is_full_with_one(&gate, &others).await;
+    change(&mut gate, by, BURST).await;
+    all += once + let_in(&mut connection, &request, 2 * BURST).await;
+    let most = BURST + 1 + RATE * begun.elapsed().as_millis() as usize / 1000;
+    assert!(all <= most, "{what}: {all} were let in, and {most} may be");
+}
+
+const MAIN: [(&str, &str); 1] = [("limits.tiers.standard.rate", "limits.tiers.standard.burst")];
+const WRITES: (&str, &str) = ("limits.tiers.standard.write_rate", "limits.tiers.standard.write_burst");
+const STRANGERS: (&str, &str) = ("limits.strangers.rate", "limits.strangers.burst");
+
+#[tokio::test]
+async fn a_burst_that_is_lowered_and_raised_again_is_no_second_one_for_a_key() {
+    for (what, builder) in everywhere() {
+        let gate = limited(builder, &MAIN).start().await;
+        let [request, others] = ["bot", "watch"].map(|key| gate.request("getPoints", key, "memberID=7"));
+        lowered_and_raised(what, gate, By::Reload, request, others).await;
+    }
+}
+
+#[tokio::test]
+async fn a_write_burst_that_is_lowered_and_raised_again_is_no_second_one() {
+    for (what, builder) in everywhere() {
+        let gate = limited(builder, &[WRITES]).start().await;
+        let [request, others] = ["bot", "watch"].map(|key| gate.request("setPoints", key, "memberID=7&amount=3"));
+        lowered_and_raised(what, gate, By::Reload, request, others).await;
+    }
+}
+
+#[tokio::test]
+async fn a_strangers_burst_that_is_lowered_and_raised_again_is_no_second_one() {
+    for (what, builder) in everywhere() {
+        let gate = limited(builder, &[MAIN[0], STRANGERS]).start().await;
+        let (request, others) =
+            (Request::post("/getPoints", "memberID=7"), gate.request("getPoints", "watch", "memberID=7"));
+        lowered_and_raised(what, gate, By::Reload, request.key("nobody's key"), others).await;
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_gets_a_smaller_tier_and_its_own_again_has_no_second_burst() {
+    for (what, builder) in everywhere().into_iter().filter(|(what, _)| what.ends_with("in the store")) {
+        let small =
+            builder.set("limits.tiers.small.rate", &format!("\"{RATE}/s\"")).set("limits.tiers.small.burst", "1");
+        let gate = limited(small, &MAIN).start().await;
+        let [request, others] = ["bot", "watch"].map(|key| gate.request("getPoints", key, "memberID=7"));
+        lowered_and_raised(what, gate, By::KeySet, request, others).await;
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_was_never_asked_with_has_the_burst_that_is_in_force_and_another_keeps_what_it_has() {
+    for (what, builder) in everywhere() {
+        let mut gate = limited(builder, &MAIN).key("new").start().await;
+        change(&mut gate, By::Reload, 1).await;
+        let old = gate.get_points("bot", "7").await;
+        assert_eq!(old.is("3").header("ratelimit"), Some("\"standard\";r=0;t=1"), "{what}");
+        is_full_with_one(&gate, &gate.request("getPoints", "watch", "memberID=7")).await;
+        let begun = Instant::now();
+        change(&mut gate, By::Reload, BURST).await;
+        let left = |answer: &Answer| {
+            let level = answer.header("ratelimit").unwrap().strip_prefix("\"standard\";r=").unwrap();
+            level.split(';').next().unwrap().parse::<usize>().unwrap()
+        };
+        assert_eq!(left(&gate.get_points("new", "7").await), BURST - 1, "{what}");
+        let old = left(&gate.get_points("bot", "7").await);
+        assert!(old < BURST / 2 || begun.elapsed().as_secs() > 2, "{what}: {old} are left after a burst of 1");
+    }
 }

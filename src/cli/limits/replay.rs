@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
 use super::record::Passing;
+use crate::clock::Tick;
 use crate::config::Limits;
 use crate::limits::{Ask, Counted, DayCount, Decided, Meters, Policy, Usage, day_of};
 
@@ -19,6 +20,8 @@ struct Key {
     policy: Arc<Policy>,
     meters: Arc<Meters>,
     usage: Usage,
+    /// When it was last asked with.
+    last: Tick,
     run: u32,
     gap: u32,
     today: Today,
@@ -48,13 +51,17 @@ impl<'l> Replay<'l> {
             let (policy, tier) = (self.policy(decision.tier.as_deref()), decision.tier.clone());
             let (meters, usage, today) = (Arc::default(), Usage::default(), Today::default());
             // Of what was used of the day before this, only the record knows: that is a gap too.
-            self.keys.push(Key { tier, policy, meters, usage, run, gap: gap.wrapping_sub(1), today });
+            let last = decision.at;
+            self.keys.push(Key { tier, policy, meters, usage, last, run, gap: gap.wrapping_sub(1), today });
         }
         if self.keys[passing.key].tier != decision.tier {
             let policy = self.policy(decision.tier.as_deref());
             let key = &mut self.keys[passing.key];
             if !Arc::ptr_eq(&policy, &key.policy) {
-                key.meters = Arc::new(Meters::after(&key.policy, &key.meters, decision.at));
+                // When in between, the record does not say. The most that may be left is, so that no
+                // refusal comes of a guess.
+                let changed = key.last..=decision.at.max(key.last);
+                key.meters = Arc::new(Meters::copy_under(&key.policy, &key.meters, &policy, changed));
                 key.policy = policy;
             }
             key.tier = decision.tier.clone();
@@ -63,6 +70,7 @@ impl<'l> Replay<'l> {
         if key.run != run {
             (key.run, key.meters) = (run, Arc::default());
         }
+        key.last = decision.at;
         key.follow_the_day(passing, unix);
         let ask = Ask { operation: decision.operation, others: decision.in_flight, now: decision.at };
         key.policy.decide(&key.meters, &key.usage, ask, || unix)
