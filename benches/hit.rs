@@ -15,7 +15,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use guildgate::clock::{Clock, Tick};
 use guildgate::config::{self, Limits, Rate, Tier};
 use guildgate::gateway::{Body, Gateway, Head, KeySource, State};
-use guildgate::keys::{Book, Learned, Listed, Rules, Standing};
+use guildgate::keys::{Book, InFlightPlace, Learned, Listed, Rules, Standing};
 use guildgate::limits::{Ask, Bucket, Meters, Policy, Usage};
 use guildgate::model::{Digest, Scope};
 use guildgate::origin::{Builtin, Origin};
@@ -75,6 +75,7 @@ fn handle(c: &mut Criterion) {
     let source = KeySource::File { listed: keys.clone().into(), guilds: None };
     let state = State::new(config, origin, source, keys, Vec::new(), &clock);
     let gateway = Arc::new(Gateway::new(clock, state, None));
+    let place = InFlightPlace::default();
     let head = Head {
         method: b"POST",
         path: b"/getPoints",
@@ -83,18 +84,19 @@ fn handle(c: &mut Criterion) {
         content_encoded: false,
         content_length: Some(BODY.len() as u64),
         client: [127, 0, 0, 1].into(),
+        in_flight: &place,
     };
     let ask = || {
-        let state = gateway.state();
-        now(gateway.handle(&state, &head, &mut Bytes(BODY)))
+        let (state, place) = (gateway.state(), InFlightPlace::default());
+        now(gateway.handle(&state, &Head { in_flight: &place, ..head }, &mut Bytes(BODY)))
     };
     assert!(ask().answer.is_ok(), "the entry is filled");
     c.bench_function("handle, a hit", |b| b.iter(|| black_box(ask())));
     let strange = Head { authorization: Some(b"an unknown key"), ..head };
     c.bench_function("handle, an unknown key", |b| {
         b.iter(|| {
-            let state = gateway.state();
-            black_box(now(gateway.handle(&state, &strange, &mut Bytes(BODY))))
+            let (state, place) = (gateway.state(), InFlightPlace::default());
+            black_box(now(gateway.handle(&state, &Head { in_flight: &place, ..strange }, &mut Bytes(BODY))))
         })
     });
 }

@@ -24,8 +24,9 @@ use crate::origin::{self, Builtin, HttpOrigin, Origin};
 use crate::store::{AnyStore, Daily, IfMissing};
 use crate::telemetry::{self, AccessLog, DecisionLog};
 
-/// Files open beside the connections: store, logs, upstream connections of 256 requests, runtimes.
-const OTHER_FILES: u64 = 512;
+/// Files open beside the connections: store, logs, upstream connections of 256 requests, runtimes (512), and
+/// connections that were reset while a request of theirs goes on (1,024).
+const OTHER_FILES: u64 = 512 + 1024;
 
 /// How long the stop waits, within `server.drain_timeout`, for the day's last counts and the last uses
 /// of keys to be written down: longer than the 2 s for which a write waits for another process's lock.

@@ -29,18 +29,24 @@ impl Edge {
         // Asked of this side's address: a peer that is gone already has none.
         let is_tcp = digest.as_ref().is_none_or(|d| d.local_addr().is_none_or(|a| a.as_inet().is_some()));
         let arrival = Arrival { peer, at: Instant::now() };
-        let Some(_place) = self.guests.enter(peer) else { return };
+        let Some(place) = self.guests.enter(peer) else { return };
         let over = self.draining.until_idle_is_over();
         tokio::pin!(over);
         let pipe = if is_tcp && self.tls.is_some() {
-            let secured = tokio::select! {
+            let opened = tokio::select! {
                 biased;
                 // Boxed, so that a plain connection carries no room for it.
-                secured = Box::pin(self.secure(stream, arrival)) => secured,
+                opened = Box::pin(self.secure(stream, arrival.at)) => opened,
                 () = &mut over => None,
             };
-            let Some(pipe) = secured else { return };
-            pipe
+            match opened {
+                Some(Opened::Secured(pipe)) => pipe,
+                Some(Opened::PlainHttp(stream)) => {
+                    let connection = Connection::new(self, Pipe::Plain(stream), arrival, place);
+                    return connection.refuse_and_end(Fault::PlainHttp).await;
+                }
+                None => return,
+            }
         } else {
             Pipe::Plain(stream)
         };
@@ -51,22 +57,18 @@ impl Edge {
                 // An error means that the server is gone, which is a stop as well.
                 let _ = shutdown.wait_for(|stop| *stop).await;
             };
-            Box::pin(http2::serve(self, pipe, arrival, Box::pin(stop), over)).await;
+            Box::pin(http2::serve(self, pipe, arrival, place, Box::pin(stop), over)).await;
         } else {
-            Connection::new(self, pipe, arrival).run(over).await;
+            Connection::new(self, pipe, arrival, place).run(over).await;
         }
     }
 
-    /// Shakes hands, within the time that the first header has as well: a peer that stalls, or
-    /// speaks neither TLS nor HTTP, is gone after it. Who speaks plain HTTP is told that it is to speak TLS.
-    async fn secure(&self, stream: Stream, arrival: Arrival) -> Option<Pipe> {
-        let until = arrival.at + self.gateway.state().config.server.header_timeout;
+    /// Sees what the peer speaks and shakes hands, within the time that the first header has as well: a
+    /// peer that stalls, or speaks neither TLS nor HTTP, is gone after it.
+    async fn secure(&self, stream: Stream, accepted: Instant) -> Option<Opened> {
+        let until = accepted + self.gateway.state().config.server.header_timeout;
         match timeout_at(until, open(self.tls.as_ref()?, stream)).await {
-            Ok(Ok(Opened::Secured(pipe))) => Some(pipe),
-            Ok(Ok(Opened::PlainHttp(stream))) => {
-                Connection::new(self, Pipe::Plain(stream), arrival).refuse_and_end(Fault::PlainHttp).await;
-                None
-            }
+            Ok(Ok(opened)) => Some(opened),
             // Strangers cause these at will: they are no news to anyone who did not ask.
             Ok(Err(error)) => {
                 tracing::debug!(%error, "a TLS handshake failed");

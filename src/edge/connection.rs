@@ -1,5 +1,5 @@
 use std::net::IpAddr;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 
 use tokio::time::Instant;
@@ -8,6 +8,8 @@ use super::Edge;
 use super::answer::{self, Shape};
 use super::arrival::Arrival;
 use super::body::{Fate, Incoming};
+use super::guests::Guest;
+use super::hang_up::HangUp;
 use super::head::{Framing, Parsed, RequestHead, parse};
 use super::line::{DRAIN_TIME, Got, Line, MAX_DRAIN};
 use super::output::Output;
@@ -15,6 +17,7 @@ use super::pipe::Pipe;
 use super::proxies;
 use crate::config::Config;
 use crate::gateway::{Facts, Reply, State};
+use crate::keys::InFlightPlace;
 use crate::telemetry::Outcome;
 use crate::wire::{Fault, RequestId};
 
@@ -39,6 +42,8 @@ const MAX_EMPTY_LINES: usize = 100;
 pub(super) struct Connection<'e> {
     edge: &'e Edge,
     line: Line,
+    place: Guest,
+    hang_up: HangUp,
     peer: Option<IpAddr>,
     /// Bytes read; those before `start` are done with.
     buffer: Vec<u8>,
@@ -81,11 +86,13 @@ enum Next {
 }
 
 impl<'e> Connection<'e> {
-    pub(super) fn new(edge: &'e Edge, pipe: Pipe, arrival: Arrival) -> Self {
+    pub(super) fn new(edge: &'e Edge, pipe: Pipe, arrival: Arrival, place: Guest) -> Self {
         let write_timeout = edge.gateway.state().config.server.write_timeout;
         Connection {
             edge,
+            hang_up: HangUp::of(pipe.socket()),
             line: Line::new(pipe, write_timeout),
+            place,
             peer: arrival.peer,
             buffer: Vec::with_capacity(READ_BUFFER),
             start: 0,
@@ -217,7 +224,8 @@ impl Connection<'_> {
             Framing::Chunked => None,
         };
         let client = proxies::client(self.peer, &head.seen.forwarded_for, &config.server.trusted_proxies);
-        let request = head.seen.head(head.method, head.path, length, client);
+        let in_flight = InFlightPlace::default();
+        let request = head.seen.head(head.method, head.path, length, client, &in_flight);
         let mut body = Incoming {
             line: &mut self.line,
             out: &mut self.out,
@@ -229,7 +237,23 @@ impl Connection<'_> {
             timeout: config.server.body_timeout,
             fate: Fate::Untouched,
         };
-        let reply = self.edge.gateway.handle(state, &request, &mut body).await;
+        let (reply, has_hung_up) = {
+            let mut request = pin!(self.edge.gateway.handle(state, &request, &mut body));
+            match self.hang_up.attend(request.as_mut()).await {
+                Ok(reply) => (reply, false),
+                Err(()) => {
+                    // Nobody waits for the answer, but what was asked goes on: others may have joined the
+                    // question, and a write is to end.
+                    in_flight.give_back();
+                    self.place.detach(1);
+                    (request.await, true)
+                }
+            }
+        };
+        if has_hung_up {
+            self.record(config, &reply, client);
+            return Next::Gone;
+        }
         let next = after(&body, head);
         if next == Next::Gone {
             return next;

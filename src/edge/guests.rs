@@ -5,12 +5,19 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
+/// Requests that go on although their caller has hung up, and so hold no place any more. What asks an
+/// origin is bounded there too; this bounds what the requests themselves hold, some 16 KiB each. One
+/// more keeps its connection's place until it ends.
+const MAX_DETACHED: usize = 1024;
+
 /// Counts the connections there are, overall and by address, and turns away what is too many.
 #[derive(Debug)]
 pub struct Guests {
     max: usize,
     max_per_address: Option<usize>,
     here: AtomicUsize,
+    /// Requests that go on without a connection's place.
+    detached: AtomicUsize,
     // Holds an entry only for an address that is here, so it is bounded by `max`.
     by_address: Mutex<HashMap<IpAddr, usize>>,
     turned_away: AtomicU64,
@@ -21,6 +28,8 @@ pub struct Guests {
 pub(super) struct Guest {
     guests: Arc<Guests>,
     address: Option<IpAddr>,
+    /// Requests that go on without this place, which was given back then.
+    detached: usize,
 }
 
 impl Guests {
@@ -29,6 +38,7 @@ impl Guests {
             max,
             max_per_address,
             here: AtomicUsize::new(0),
+            detached: AtomicUsize::new(0),
             by_address: Mutex::default(),
             turned_away: AtomicU64::new(0),
         }
@@ -53,12 +63,25 @@ impl Guests {
             }
             *count += 1;
         }
-        Some(Guest { guests: self.clone(), address: counted })
+        Some(Guest { guests: self.clone(), address: counted, detached: 0 })
     }
 
-    /// How many connections there are.
+    /// How many connections there are, and requests that go on although their connection is gone.
     pub fn here(&self) -> usize {
-        self.here.load(Ordering::Relaxed)
+        self.here.load(Ordering::Relaxed) + self.detached.load(Ordering::Relaxed)
+    }
+
+    fn leave(&self, address: Option<IpAddr>) {
+        if let Some(address) = address {
+            let mut by_address = self.by_address.lock();
+            if let Some(count) = by_address.get_mut(&address) {
+                *count -= 1;
+                if *count == 0 {
+                    by_address.remove(&address);
+                }
+            }
+        }
+        self.here.fetch_sub(1, Ordering::Relaxed);
     }
 
     fn turn_away(&self, setting: &'static str) {
@@ -70,18 +93,30 @@ impl Guests {
     }
 }
 
+impl Guest {
+    /// The caller has hung up, while so many of its requests go on: the place is given back now. If
+    /// too many go on already, it is given back when this is dropped.
+    pub(super) fn detach(&mut self, requests: usize) {
+        if self.detached > 0 || requests == 0 {
+            return;
+        }
+        let before = self.guests.detached.fetch_add(requests, Ordering::Relaxed);
+        if before + requests > MAX_DETACHED {
+            self.guests.detached.fetch_sub(requests, Ordering::Relaxed);
+            return;
+        }
+        self.detached = requests;
+        self.guests.leave(self.address);
+    }
+}
+
 impl Drop for Guest {
     fn drop(&mut self) {
-        if let Some(address) = self.address {
-            let mut by_address = self.guests.by_address.lock();
-            if let Some(count) = by_address.get_mut(&address) {
-                *count -= 1;
-                if *count == 0 {
-                    by_address.remove(&address);
-                }
-            }
+        if self.detached > 0 {
+            self.guests.detached.fetch_sub(self.detached, Ordering::Relaxed);
+        } else {
+            self.guests.leave(self.address);
         }
-        self.guests.here.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -101,5 +136,25 @@ mod tests {
         assert_eq!(guests.here(), 0);
         assert!(guests.by_address.lock().is_empty());
         assert!(guests.enter(a).is_some());
+    }
+
+    #[test]
+    fn whoever_hung_up_gives_its_place_back_at_once_unless_too_many_requests_go_on() {
+        let guests = Arc::new(Guests::new(2, Some(1)));
+        let a = Some([127, 0, 0, 1].into());
+        let mut gone = guests.enter(a).unwrap();
+        gone.detach(MAX_DETACHED);
+        let mut second = guests.enter(a).expect("its place is free");
+        second.detach(1);
+        assert!(guests.enter(a).is_none(), "one more than may go on keeps its place");
+        drop(gone);
+        assert_eq!(guests.here(), 1);
+        second.detach(1);
+        second.detach(1);
+        assert_eq!(guests.here(), 1);
+        let third = guests.enter(a).unwrap();
+        drop((second, third));
+        assert_eq!(guests.here(), 0);
+        assert!(guests.by_address.lock().is_empty());
     }
 }

@@ -6,6 +6,7 @@ use memchr::memmem::Finder;
 
 use super::host::is_host;
 use crate::gateway::Head;
+use crate::keys::InFlightPlace;
 
 /// Header fields in one request; more is 16 (contract section 1, "Framing").
 pub(super) const MAX_FIELDS: usize = 100;
@@ -121,6 +122,7 @@ impl<'b> Seen<'b> {
         path: &'h [u8],
         content_length: Option<u64>,
         client: IpAddr,
+        in_flight: &'h InFlightPlace,
     ) -> Head<'h> {
         Head {
             method,
@@ -130,6 +132,7 @@ impl<'b> Seen<'b> {
             content_encoded: self.content_encoded,
             content_length,
             client,
+            in_flight,
         }
     }
 }

@@ -8,27 +8,31 @@ mod trailers;
 
 use std::future::poll_fn;
 use std::net::IpAddr;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use futures_util::poll;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use h2::server::{Builder, Connection, SendResponse};
 use h2::{Reason, RecvStream, SendStream};
 use http::{Method, Request, Response};
+use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep, timeout_at};
 
 use super::Edge;
 use super::answer;
 use super::arrival::Arrival;
+use super::guests::Guest;
 use super::head::MAX_FIELDS;
 use super::line::{DRAIN_TIME, LEAST_TAKEN, Line};
 use super::pipe::Pipe;
 use super::proxies;
 use crate::config::Server;
 use crate::gateway::{Facts, Reply};
+use crate::keys::InFlightPlace;
 use crate::wire::{Fault, RequestId};
 use body::Incoming;
 use frames::{Overdue, Watched};
@@ -71,6 +75,7 @@ pub(super) async fn serve(
     edge: &Edge,
     pipe: Pipe,
     arrival: Arrival,
+    mut place: Guest,
     mut stop: Pin<Box<impl Future<Output = ()>>>,
     mut over: Pin<&mut impl Future<Output = ()>>,
 ) {
@@ -101,11 +106,16 @@ pub(super) async fn serve(
     poll_fn(|cx| session.poll(cx, stop.as_mut(), over.as_mut())).await;
     let Session { connection, watched, mut running, .. } = session;
     drop(connection);
-    // The peer may be gone, but what it asked for goes on: others may have joined its question.
-    while running.next().await.is_some() {}
-    if let Some(pipe) = watched.into_pipe() {
-        Line::new(pipe, server.write_timeout).close().await;
-    }
+    // The peer is gone or was told its end, but what it asked for goes on: others may have joined its
+    // question, and a write is to end.
+    place.detach(running.len());
+    let ended = async { while running.next().await.is_some() {} };
+    let closed = async {
+        if let Some(pipe) = watched.take_pipe() {
+            Line::new(pipe, server.write_timeout).close().await;
+        }
+    };
+    tokio::join!(ended, closed);
 }
 
 fn builder(server: &Server) -> Builder {
@@ -287,18 +297,20 @@ async fn one(
     peer: Option<IpAddr>,
     watched: Watched,
     request: Request<RecvStream>,
-    mut respond: SendResponse<Bytes>,
+    respond: SendResponse<Bytes>,
 ) -> Done {
     let arrived = Instant::now();
     let state = Arc::clone(&edge.gateway.state());
     let config = &state.config;
     let server = &config.server;
+    // Where the stream's end is noticed beside the request, which says 100 on it.
+    let respond = Mutex::new(respond);
     let (parts, stream) = request.into_parts();
     let head_only = parts.method == Method::HEAD;
     let (method, path) = (parts.method.as_str().as_bytes(), parts.uri.path().as_bytes());
     if server.is_health(method, path) {
         let (head, body) = answer::http2_health(edge.draining.ends_service());
-        send(&mut respond, head, if head_only { Bytes::new() } else { body }, server).await;
+        send(respond.into_inner(), head, if head_only { Bytes::new() } else { body }, server).await;
         return Done { malformed: false, panicked: false };
     }
     let want_forwarded = proxies::is_trusted(peer, &server.trusted_proxies);
@@ -312,33 +324,55 @@ async fn one(
         }
         Some((seen, length)) => {
             let client = proxies::client(peer, &seen.forwarded_for, &server.trusted_proxies);
+            let in_flight = InFlightPlace::default();
             let mut body = Incoming {
                 stream,
                 watched,
-                respond: &mut respond,
+                respond: &respond,
                 whole: Vec::new(),
                 expect_continue: seen.expect_continue,
                 max_body: server.max_body,
                 timeout: server.body_timeout,
                 malformed: false,
             };
-            let head = seen.head(method, path, length, client);
-            let reply = edge.gateway.handle(&state, &head, &mut body).await;
+            let head = seen.head(method, path, length, client, &in_flight);
+            let reply = {
+                let handling = pin!(edge.gateway.handle(&state, &head, &mut body));
+                attend(handling, &respond, &in_flight).await
+            };
             malformed = body.malformed;
             (reply, client)
         }
     };
     let (head, body) = answer::http2(config, &reply);
     drop(parts); // before the peer is waited for, which may take nothing for long
-    send(&mut respond, head, if head_only { Bytes::new() } else { body }, server).await;
+    send(respond.into_inner(), head, if head_only { Bytes::new() } else { body }, server).await;
     if let Some(access) = &edge.access {
         access.record(edge.outcome(config, &reply, client, arrived));
     }
     Done { malformed, panicked: reply.facts.panicked }
 }
 
+/// Drives a request to its end. Where its stream is reset meanwhile, or the connection is gone, it no
+/// longer counts against its key's `in_flight`.
+async fn attend(
+    mut request: Pin<&mut impl Future<Output = Reply>>,
+    respond: &Mutex<SendResponse<Bytes>>,
+    in_flight: &InFlightPlace,
+) -> Reply {
+    if let Poll::Ready(reply) = poll!(request.as_mut()) {
+        return reply;
+    }
+    tokio::select! {
+        biased;
+        reply = request.as_mut() => return reply,
+        _ = poll_fn(|cx| respond.lock().poll_reset(cx)) => in_flight.give_back(),
+    }
+    request.await
+}
+
 /// Sends an answer as the peer takes it, each part of it within `write_timeout`.
-async fn send(respond: &mut SendResponse<Bytes>, head: Response<()>, body: Bytes, server: &Server) {
+async fn send(mut respond: SendResponse<Bytes>, head: Response<()>, body: Bytes, server: &Server) {
     // A stream or connection that is gone has nobody who waits.
     let Ok(mut stream) = respond.send_response(head, body.is_empty()) else { return };
     let mut rest = body;

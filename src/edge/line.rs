@@ -143,7 +143,7 @@ fn got(read: io::Result<usize>) -> Got {
 
 /// Waits until `until`. The timer is touched only where it would ring too late: one that rings
 /// early is set again, so a connection that is busy pays for its timer once an idle time.
-async fn expired(timer: &mut Pin<Box<Sleep>>, until: Instant) {
+pub(super) async fn expired(timer: &mut Pin<Box<Sleep>>, until: Instant) {
     if timer.deadline() > until || timer.is_elapsed() {
         timer.as_mut().reset(until);
     }

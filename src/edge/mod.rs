@@ -12,6 +12,7 @@ mod draining;
 mod guests;
 mod handover;
 mod handshakes;
+mod hang_up;
 mod head;
 mod host;
 mod http2;

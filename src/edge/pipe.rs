@@ -1,8 +1,9 @@
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use pingora::protocols::Stream;
+use pingora::protocols::{SocketDigest, Stream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::server::TlsStream;
 
@@ -19,6 +20,14 @@ impl Pipe {
     /// Whether HTTP/2 was agreed on, which is within TLS alone.
     pub(super) fn speaks_http_2(&self) -> bool {
         matches!(self, Pipe::Tls(stream) if stream.get_ref().1.alpn_protocol() == Some(HTTP_2))
+    }
+
+    /// What the kernel knows of the connection, for as long as the pipe is there.
+    pub(super) fn socket(&self) -> Option<Arc<SocketDigest>> {
+        match self {
+            Pipe::Plain(stream) => stream.get_socket_digest(),
+            Pipe::Tls(stream) => stream.get_ref().0.get_socket_digest(),
+        }
     }
 }
 

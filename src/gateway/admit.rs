@@ -4,7 +4,7 @@ use super::ask::Caller;
 use super::doubt::is_too_old;
 use super::{CacheUse, Facts, Gateway, Head, KeySource, State};
 use crate::clock::{Tick, seconds_up};
-use crate::keys::{Key, Learned, Standing, Taught, UnderWay, is_mistyped};
+use crate::keys::{InFlight, InFlightPlace, Key, Learned, Standing, Taught, is_mistyped};
 use crate::limits::{Ask, Paid};
 use crate::model::Digest;
 use crate::origin::Authorization;
@@ -14,7 +14,7 @@ use crate::wire::{Fault, Operation};
 /// One who may ask: the only way to the cache, and only [`Gateway`]'s admission makes one.
 #[derive(Debug)]
 pub(super) struct Admitted<'h> {
-    request: UnderWay,
+    request: InFlight<'h>,
     /// The key as it was looked up again after the body came.
     later: Option<Arc<Key>>,
     /// Where the key was learned from the origin.
@@ -104,7 +104,7 @@ impl Gateway {
                 return Err(fault);
             }
         };
-        let request = self.charge(state, key, operation, now, facts)?;
+        let request = self.charge(state, key, operation, now, head.in_flight, facts)?;
         Ok(Admission::Admitted(Admitted { request, later: None, taught: None, digest, authorization }))
     }
 
@@ -173,11 +173,13 @@ impl Gateway {
     ) -> Result<Admission<'h>, Fault> {
         match learned.find(&digest, self.now()) {
             Standing::Proven(taught) => {
-                Ok(Admission::Admitted(self.admit_taught(state, taught, authorization, operation, facts)?))
+                let admitted = self.admit_taught(state, taught, authorization, operation, head.in_flight, facts)?;
+                Ok(Admission::Admitted(admitted))
             }
             // It pays as the key it was: a neighbour who spends the address's budget costs it nothing.
             Standing::Lapsed(taught) => {
-                let admitted = self.admit_taught(state, taught.clone(), authorization, operation, facts)?;
+                let known = taught.clone();
+                let admitted = self.admit_taught(state, known, authorization, operation, head.in_flight, facts)?;
                 Ok(Admission::Unproven(Unproven { taught, authorization, pays: Pays::Itself(admitted) }))
             }
             Standing::Unknown(known) => {
@@ -200,24 +202,26 @@ impl Gateway {
         taught: Arc<Taught>,
         authorization: Authorization<'h>,
         operation: Operation,
+        in_flight: &'h InFlightPlace,
         facts: &mut Facts,
     ) -> Result<Admitted<'h>, Fault> {
-        let request = self.charge(state, &taught.key, operation, self.now(), facts)?;
+        let request = self.charge(state, &taught.key, operation, self.now(), in_flight, facts)?;
         let digest = taught.digest();
         Ok(Admitted { request, later: None, taught: Some(taught), digest, authorization })
     }
 
     /// Charges a known key for one request: its limits (12), then its scope (15).
-    fn charge(
+    fn charge<'h>(
         &self,
         state: &State,
         key: &Arc<Key>,
         operation: Operation,
         now: Tick,
+        in_flight: &'h InFlightPlace,
         facts: &mut Facts,
-    ) -> Result<UnderWay, Fault> {
+    ) -> Result<InFlight<'h>, Fault> {
         facts.key = Some(key.clone());
-        let request = key.begin();
+        let request = in_flight.take(key);
         key.usage.touch(now);
         let ask = Ask { operation, others: request.others(), now };
         let shadow = state.config.limits.shadow;

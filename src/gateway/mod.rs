@@ -38,7 +38,7 @@ use tokio::sync::{Notify, watch};
 use crate::cache::Memory;
 use crate::clock::{Clock, Tick};
 use crate::config::Config;
-use crate::keys::{Book, Listed};
+use crate::keys::{Book, InFlightPlace, Listed};
 use crate::limits::{Counted, Strangers};
 use crate::model::KeyId;
 use crate::origin::Origin;
@@ -126,6 +126,9 @@ pub struct Head<'h> {
     pub content_length: Option<u64>,
     /// Who pays as a stranger: the peer, or whom a trusted proxy names.
     pub client: IpAddr,
+    /// What the request takes of its key's `in_flight`. Where the caller hangs up, it is to be given
+    /// back, and the request to be polled to its end: others may wait for what it asks.
+    pub in_flight: &'h InFlightPlace,
 }
 
 /// A request's body, read only once the key is accepted (contract section 1, "Order").
@@ -220,7 +223,7 @@ impl Gateway {
             (Admission::Admitted(admitted), _) => self.perform(state, admitted, request, body, facts).await,
             (Admission::Unproven(unproven), KeySource::Origin(learned)) => {
                 body.will_wait().await;
-                let asked = Asked { request, client: head.client };
+                let asked = Asked { request, client: head.client, in_flight: head.in_flight };
                 Box::pin(self.prove(learned, unproven, asked, body, facts)).await
             }
             // Only keys that are learned are ever unproven.

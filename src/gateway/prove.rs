@@ -9,7 +9,7 @@ use super::ask::Caller;
 use super::read::Asking;
 use super::{Body, Facts, Gateway, State};
 use crate::cache::{Lead, ReadySeat};
-use crate::keys::{Learned, Standing, Taught, Told};
+use crate::keys::{InFlightPlace, Learned, Standing, Taught, Told};
 use crate::model::Digest;
 use crate::origin::Place;
 use crate::wire::{Fault, Read, Request};
@@ -23,9 +23,10 @@ const PATIENCE: Duration = Duration::from_millis(250);
 
 /// What is asked with an unproven key, and from where.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
+pub(super) struct Asked<'h> {
     pub(super) request: Request,
     pub(super) client: IpAddr,
+    pub(super) in_flight: &'h InFlightPlace,
 }
 
 impl Unproven<'_> {
@@ -49,7 +50,7 @@ impl Gateway {
         self: &Arc<Self>,
         learned: &Learned,
         mut unproven: Unproven<'_>,
-        asked: Asked,
+        asked: Asked<'_>,
         body: &mut B,
         facts: &mut Facts,
     ) -> Result<Arc<str>, Fault> {
@@ -103,7 +104,7 @@ impl Gateway {
         learned: &Learned,
         (lead, place): (Lead<'_, Digest, (), Told>, Place),
         unproven: &Unproven<'_>,
-        asked: Asked,
+        asked: Asked<'_>,
         facts: &mut Facts,
     ) -> Result<Arc<str>, Fault> {
         let Unproven { taught, authorization, pays } = unproven;
@@ -112,16 +113,19 @@ impl Gateway {
         let mut own = Facts { operation: facts.operation, ..Facts::new(facts.id) };
         let _charged = match pays {
             Pays::Itself(_) => None,
-            Pays::Address(_) => match self.admit_taught(&state, taught.clone(), *authorization, operation, &mut own) {
-                Ok(admitted) => Some(admitted),
-                Err(fault) => {
-                    // It is known by what it used up, and refused for that; its address owes nothing.
-                    self.pay_back(&state, pays, asked);
-                    own.over_strangers = facts.over_strangers;
-                    *facts = own;
-                    return Err(fault);
+            Pays::Address(_) => {
+                let (key, in_flight) = (taught.clone(), asked.in_flight);
+                match self.admit_taught(&state, key, *authorization, operation, in_flight, &mut own) {
+                    Ok(admitted) => Some(admitted),
+                    Err(fault) => {
+                        // It is known by what it used up, and refused for that; its address owes nothing.
+                        self.pay_back(&state, pays, asked);
+                        own.over_strangers = facts.over_strangers;
+                        *facts = own;
+                        return Err(fault);
+                    }
                 }
-            },
+            }
         };
         // Of a write by who knows whom, every key that holds the member's answers would pay for what
         // the fence must do: so a key that was never good is asked about with a read.
@@ -171,7 +175,7 @@ impl Gateway {
     async fn ask_as_proof(
         &self,
         unproven: &Unproven<'_>,
-        asked: Asked,
+        asked: Asked<'_>,
         place: Option<Place>,
         facts: &mut Facts,
     ) -> Result<Arc<str>, Fault> {
@@ -187,7 +191,7 @@ impl Gateway {
         self: &Arc<Self>,
         unproven: Unproven<'_>,
         taught: Arc<Taught>,
-        asked: Asked,
+        asked: Asked<'_>,
         body: &mut B,
         facts: &mut Facts,
     ) -> Result<Arc<str>, Fault> {
@@ -196,12 +200,15 @@ impl Gateway {
         self.pay_back(state, &pays, asked);
         let admitted = match pays {
             Pays::Itself(admitted) => admitted,
-            Pays::Address(_) => self.admit_taught(state, taught, authorization, asked.request.operation(), facts)?,
+            Pays::Address(_) => {
+                let operation = asked.request.operation();
+                self.admit_taught(state, taught, authorization, operation, asked.in_flight, facts)?
+            }
         };
         self.perform(state, admitted, asked.request, body, facts).await
     }
 
-    fn pay_back(&self, state: &State, pays: &Pays<'_>, asked: Asked) {
+    fn pay_back(&self, state: &State, pays: &Pays<'_>, asked: Asked<'_>) {
         if let Pays::Address(Some(paid)) = pays {
             state.strangers.refund(asked.client, *paid, self.now());
         }

@@ -166,6 +166,7 @@ fn head() -> Head<'static> {
         content_encoded: false,
         content_length: None,
         client: [127, 0, 0, 1].into(),
+        in_flight: Box::leak(Box::default()),
     }
 }
 

@@ -26,11 +26,6 @@ pub struct Key {
 }
 
 impl Key {
-    /// Counts a request of this key as under way until what this returns is dropped.
-    pub fn begin(self: &Arc<Self>) -> UnderWay {
-        UnderWay { others: self.usage.begin(), key: self.clone() }
-    }
-
     /// 15 where the key's scope does not cover `operation`.
     pub fn may_use(&self, operation: Operation) -> Result<(), Fault> {
         match (operation.scope(), self.scope) {
@@ -59,30 +54,6 @@ impl Key {
 
     fn budget(&self) -> Budget {
         Budget { policy: self.policy.clone(), meters: self.meters.clone(), usage: self.usage.clone() }
-    }
-}
-
-/// A request of a key, while it is under way.
-#[derive(Debug)]
-pub struct UnderWay {
-    key: Arc<Key>,
-    others: u32,
-}
-
-impl UnderWay {
-    pub fn key(&self) -> &Arc<Key> {
-        &self.key
-    }
-
-    /// How many others of its key were under way when it came.
-    pub fn others(&self) -> u32 {
-        self.others
-    }
-}
-
-impl Drop for UnderWay {
-    fn drop(&mut self) {
-        self.key.usage.end();
     }
 }
 
@@ -292,6 +263,7 @@ mod tests {
 
     use super::*;
     use crate::config::Rate;
+    use crate::keys::InFlightPlace;
     use crate::limits::Ask;
     use crate::wire::Read;
 
@@ -405,11 +377,32 @@ mod tests {
     #[test]
     fn a_key_taken_away_amid_requests_and_put_back_has_them_under_way_still() {
         let first = Book::new(vec![listed("a", "g")], &limits(2), &Book::default(), Tick(0), 0);
-        let request = first.find(&Digest::of(b"a"), never).unwrap().begin();
+        let (one, two, three) = (InFlightPlace::default(), InFlightPlace::default(), InFlightPlace::default());
+        let request = one.take(first.find(&Digest::of(b"a"), never).unwrap());
         let without = Book::new(vec![], &limits(2), &first, Tick(0), 0);
         let back = Book::new(vec![listed("a", "g")], &limits(2), &without, Tick(0), 0);
-        assert_eq!(back.find(&Digest::of(b"a"), never).unwrap().begin().others(), 1);
+        assert_eq!(two.take(back.find(&Digest::of(b"a"), never).unwrap()).others(), 1);
         drop(request);
-        assert_eq!(back.find(&Digest::of(b"a"), never).unwrap().begin().others(), 0);
+        assert_eq!(three.take(back.find(&Digest::of(b"a"), never).unwrap()).others(), 0);
+    }
+
+    #[test]
+    fn a_place_in_flight_is_given_back_once_and_not_taken_after_that() {
+        let book = Book::new(vec![listed("a", "g")], &limits(2), &Book::default(), Tick(0), 0);
+        let key = book.find(&Digest::of(b"a"), never).unwrap();
+        let others = || InFlightPlace::default().take(key).others();
+        let (gone, stays, late) = (InFlightPlace::default(), InFlightPlace::default(), InFlightPlace::default());
+        let (request, _another) = (gone.take(key), stays.take(key));
+        assert_eq!(others(), 2);
+        gone.give_back();
+        gone.give_back();
+        assert_eq!(others(), 1);
+        drop(request);
+        assert_eq!(others(), 1);
+        late.give_back();
+        let request = late.take(key);
+        assert_eq!((request.others(), others()), (1, 1), "its caller had hung up before it was let in");
+        drop(request);
+        assert_eq!(others(), 1);
     }
 }

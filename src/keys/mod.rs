@@ -3,12 +3,14 @@
 
 mod book;
 mod file;
+mod in_flight;
 mod learned;
 mod proof;
 mod secret;
 
-pub use book::{Book, Guild, Key, Listed, UnderWay};
+pub use book::{Book, Guild, Key, Listed};
 pub use file::{KeyFileError, read_key_file};
+pub use in_flight::{InFlight, InFlightPlace};
 pub use learned::{Learned, Rules, Standing, Taught, Told};
 pub use proof::Proof;
 pub use secret::{ApiKey, hide_keys, is_mistyped};

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use guildgate::clock::Clock;
 use guildgate::config;
 use guildgate::gateway::{Body, CacheUse, Gateway, Head, KeySource, Reply, State};
-use guildgate::keys::Listed;
+use guildgate::keys::{InFlightPlace, Listed};
 use guildgate::model::{Digest, GuildId, Scope};
 use guildgate::origin::{Builtin, Origin};
 use guildgate::store::{AnyStore, Directory, SqliteStore};
@@ -28,7 +28,9 @@ impl Body for Bytes {
 fn ask(gateway: &Arc<Gateway>, head: &Head<'_>) -> Reply {
     let state = gateway.state();
     let mut body = Bytes(b"memberID=190551803669118976");
-    let asking = pin!(gateway.handle(&state, head, &mut body));
+    let place = InFlightPlace::default();
+    let head = Head { in_flight: &place, ..*head };
+    let asking = pin!(gateway.handle(&state, &head, &mut body));
     match asking.poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(reply) => reply,
         Poll::Pending => panic!("the built-in backend made a read wait"),
@@ -71,6 +73,7 @@ async fn hits_are_free(decisions: Option<Arc<DecisionLog>>) {
     let keys = KeySource::File { listed: [key.clone()].into(), guilds: None };
     let state = State::new(config, origin, keys, vec![key], Vec::new(), &clock);
     let gateway = Arc::new(Gateway::new(clock, state, decisions));
+    let place = InFlightPlace::default();
     let head = Head {
         method: b"POST",
         path: b"/getPoints",
@@ -79,6 +82,7 @@ async fn hits_are_free(decisions: Option<Arc<DecisionLog>>) {
         content_encoded: false,
         content_length: None,
         client: [127, 0, 0, 1].into(),
+        in_flight: &place,
     };
     let first = ask(&gateway, &head);
     assert_eq!(first.facts.cache, Some(CacheUse::Asked { stale: false, stored: true }));

@@ -60,6 +60,7 @@ mod handover;
 mod handover_ends;
 mod handover_load;
 mod handover_peers;
+mod hang_up;
 mod postgres_cut_off;
 mod postgres_fail_over;
 mod postgres_nodes;

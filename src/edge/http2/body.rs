@@ -4,6 +4,7 @@ use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
 use http::{Response, StatusCode};
+use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 
 use super::frames::Watched;
@@ -15,7 +16,7 @@ pub(super) struct Incoming<'s> {
     pub(super) stream: RecvStream,
     pub(super) watched: Watched,
     /// For the 100, and to reset the stream.
-    pub(super) respond: &'s mut SendResponse<Bytes>,
+    pub(super) respond: &'s Mutex<SendResponse<Bytes>>,
     /// Where the body is put together.
     pub(super) whole: Vec<u8>,
     pub(super) expect_continue: bool,
@@ -31,7 +32,7 @@ impl Body for Incoming<'_> {
             let mut go_on = Response::new(());
             *go_on.status_mut() = StatusCode::CONTINUE;
             // A stream that is gone is noticed below.
-            let _ = self.respond.send_informational(go_on);
+            let _ = self.respond.lock().send_informational(go_on);
         }
         let until = Instant::now() + self.timeout;
         match timeout_at(until, self.read()).await {
@@ -62,7 +63,7 @@ impl Incoming<'_> {
         if fields.is_some() && self.watched.trailer_fields(self.stream.stream_id().as_u32()) != fields {
             // The crate dropped some: pseudo-fields, which trailers must not have (RFC 9113, 8.1).
             self.malformed = true;
-            self.respond.send_reset(Reason::PROTOCOL_ERROR);
+            self.respond.lock().send_reset(Reason::PROTOCOL_ERROR);
             return Err(Fault::Malformed);
         }
         Ok(())

@@ -52,7 +52,8 @@ pub(super) struct Watched(Arc<Mutex<Inner>>);
 
 #[derive(Debug)]
 struct Inner {
-    pipe: Pipe,
+    /// `None` once the connection is over.
+    pipe: Option<Pipe>,
     frames: Frames,
     /// Since when the peer has not taken what is due, and what it took since then.
     stalled: Option<Instant>,
@@ -71,7 +72,7 @@ pub(super) enum Overdue {
 impl Watched {
     pub(super) fn new(pipe: Pipe) -> Self {
         let frames = Frames::new(Instant::now());
-        Watched(Arc::new(Mutex::new(Inner { pipe, frames, stalled: None, taken: 0 })))
+        Watched(Arc::new(Mutex::new(Inner { pipe: Some(pipe), frames, stalled: None, taken: 0 })))
     }
 
     /// A good request was answered.
@@ -105,13 +106,17 @@ impl Watched {
         self.0.lock().frames.is_header
     }
 
-    /// The pipe itself, once nobody else holds it.
-    pub(super) fn into_pipe(self) -> Option<Pipe> {
-        Arc::into_inner(self.0).map(|inner| inner.into_inner().pipe)
+    /// The pipe itself, once the connection is over.
+    pub(super) fn take_pipe(&self) -> Option<Pipe> {
+        self.0.lock().pipe.take()
     }
 }
 
 impl Inner {
+    fn pipe(&mut self) -> io::Result<Pin<&mut Pipe>> {
+        self.pipe.as_mut().map(Pin::new).ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+
     fn note<T>(&mut self, polled: &Poll<io::Result<T>>, taken: usize) {
         if polled.is_pending() {
             if self.stalled.is_none() {
@@ -133,7 +138,7 @@ impl AsyncRead for Watched {
             return Poll::Pending; // whoever polls this ends the connection
         }
         let before = buffer.filled().len();
-        ready!(Pin::new(&mut inner.pipe).poll_read(cx, buffer))?;
+        ready!(inner.pipe()?.poll_read(cx, buffer))?;
         inner.frames.take(&buffer.filled()[before..]);
         Poll::Ready(Ok(()))
     }
@@ -142,7 +147,7 @@ impl AsyncRead for Watched {
 impl AsyncWrite for Watched {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let inner = &mut *self.0.lock();
-        let written = Pin::new(&mut inner.pipe).poll_write(cx, bytes);
+        let written = inner.pipe()?.poll_write(cx, bytes);
         let taken = if let Poll::Ready(Ok(n)) = &written { *n } else { 0 };
         inner.frames.were_taken(taken);
         inner.note(&written, taken);
@@ -151,13 +156,13 @@ impl AsyncWrite for Watched {
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let inner = &mut *self.0.lock();
-        let flushed = Pin::new(&mut inner.pipe).poll_flush(cx);
+        let flushed = inner.pipe()?.poll_flush(cx);
         inner.note(&flushed, LEAST_TAKEN); // nothing is due any more
         flushed
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0.lock().pipe).poll_shutdown(cx)
+        self.0.lock().pipe()?.poll_shutdown(cx)
     }
 }
 
