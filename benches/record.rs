@@ -15,7 +15,7 @@ use std::time::Instant;
 use guildgate::clock::Tick;
 use guildgate::config;
 use guildgate::limits::{Ask, Meters, Policy, Usage};
-use guildgate::telemetry::decisions::{Anchor, Decision, Encoder, MAGIC};
+use guildgate::telemetry::decisions::{Anchor, Counts, Decision, Encoder, MAGIC};
 use guildgate::wire::Operation;
 
 const KEYS: usize = 1000;
@@ -69,7 +69,7 @@ fn main() {
     let (mut encoder, mut bytes) = (Encoder::new(1), MAGIC.to_vec());
     let start = Instant::now();
     for block in decisions.chunks_mut(BLOCK) {
-        encoder.block(Anchor { tick: Tick(0), unix_ms: 1_790_000_000_000 }, 0, block, &mut bytes);
+        encoder.block(Anchor { tick: Tick(0), unix_ms: 1_790_000_000_000 }, Counts::default(), block, &mut bytes);
     }
     let each = start.elapsed() / count as u32;
     fs::write(path("d.log"), &bytes).expect("a record");

@@ -206,7 +206,7 @@ impl Command {
                 command.if_interrupted().map_or(Ok(()), interrupt::heed)?;
                 Ok(command.run(&loaded.config.origin.store, &mut out)?)
             }
-            Command::Limits(command) => command.run(&mut out),
+            Command::Limits(command) => command.run(named.as_deref(), &mut out),
             Command::Schema => Ok(writeln!(out, "{}", config::schema().trim_end()).map_err(CommandError::from)?),
             Command::Completions { shell } => {
                 // Into memory first: the generator panics where its output ends early.

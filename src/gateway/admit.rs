@@ -258,6 +258,9 @@ impl Gateway {
             Ok(paid) => Ok(Some(paid)),
             Err(wait) => {
                 facts.over_strangers = true;
+                if let Some(decisions) = &self.decisions {
+                    decisions.count_stranger();
+                }
                 if state.config.limits.shadow {
                     return Ok(None);
                 }

@@ -115,7 +115,7 @@ async fn a_plan_exits_with_3_and_names_who_would_be_refused_when() {
     let ran = gate.run(&["limits", "plan", &tight, "--log", "d.log"]).failed(3).names(&["would refuse 3 requests"]);
     let line = ran.stdout.lines().find(|line| line.starts_with(&slow)).unwrap_or_else(|| panic!("{ran:#?}"));
     let cells: Vec<&str> = line.split_whitespace().collect();
-    assert_eq!(cells[1..6], ["slow", "8", "0", "3", "3"], "{ran:#?}");
+    assert_eq!(cells[1..7], ["slow", "slow", "8", "0", "3", "3"], "its name and its tier: {ran:#?}");
     assert!(ran.stdout.contains("28 decisions of 2 keys from 2") && !ran.stdout.contains(&bot), "{ran:#?}");
 
     let shadow =
@@ -147,6 +147,60 @@ async fn the_suggested_section_is_a_config_that_refuses_nothing_of_what_was_reco
     assert!(row["peak"].as_u64() >= row["p50"].as_u64() && row["worst_minute_requests"].as_u64() >= Some(1), "{row}");
 }
 
+#[tokio::test]
+async fn the_record_is_the_one_that_the_configuration_names_and_keys_have_names() {
+    let mut gate = recording().start().await;
+    ask(&gate, "bot", 5).await;
+    assert_eq!(gate.stop().await, Some(0));
+    let id = gate.key_id("bot");
+    let told = gate.run(&["limits", "suggest"]).done();
+    assert!(told.stdout.starts_with("5 decisions of 1 key"), "{told:#?}");
+    let line = told.stdout.lines().find(|line| line.starts_with(&id)).unwrap();
+    assert_eq!(line.split_whitespace().nth(1), Some("bot"), "{told:#?}");
+    let tight = gate.world().write("tight.toml", "[limits.tiers.standard]\nrate = \"1/h\"\nburst = 1\n");
+    let planned = gate.run(&["limits", "plan", tight.to_str().unwrap()]).failed(3);
+    assert!(planned.stdout.lines().any(|line| line.starts_with(&format!("{id}  bot  "))), "{planned:#?}");
+    for args in [&["limits", "suggest", "--json"][..], &["limits", "plan", tight.to_str().unwrap(), "--json"]] {
+        let rows = gate.run(args).list();
+        assert_eq!((&rows[0]["key"], &rows[0]["name"]), (&id.as_str().into(), &"bot".into()), "{rows:?}");
+    }
+    // A record from elsewhere is read without a store, and beside a configuration with a fault.
+    let elsewhere = World::new("[limits]\nshadow = 7\n");
+    elsewhere.write("d.log", gate.world().read("d.log"));
+    let told = elsewhere.run(&["limits", "suggest", "--log", "d.log"]).done().names(&["shadow", "by their ids alone"]);
+    assert!(told.stdout.contains(&id) && !told.stdout.contains("bot"), "{told:#?}");
+    assert!(!elsewhere.path("guildgate.db").exists(), "a command that reads makes no store");
+    elsewhere.run(&["limits", "suggest"]).failed(2).names(&["shadow"]);
+}
+
+#[tokio::test]
+async fn strangers_who_are_refused_are_counted_without_their_address() {
+    let gate = recording().set("limits.strangers.rate", r#""1/h""#).set("limits.strangers.burst", "3");
+    let mut gate = gate.start().await;
+    ask(&gate, "bot", 2).await;
+    let mut connection = gate.connect().await;
+    let mut codes = Vec::new();
+    for _ in 0..10 {
+        codes.push(connection.ask(&Request::post("/getPoints", "memberID=7").key("a wrong key")).await.code().unwrap());
+    }
+    assert_eq!(codes, [vec![2; 3], vec![12; 7]].concat());
+    assert_eq!(gate.stop().await, Some(0));
+    let words = "7 requests without a good key were over limits.strangers, 7 of them in the minute of 2";
+    let own = gate.world().path("gateway.toml");
+    let own = own.to_str().unwrap();
+    let plan = gate.run(&["limits", "plan", own]).done();
+    assert!(plan.stdout.contains(words) && plan.stdout.contains("2 decisions of 1 key"), "{plan:#?}");
+    let suggest = gate.run(&["limits", "suggest"]).done();
+    assert!(suggest.stdout.contains(words), "{suggest:#?}");
+    for args in [&["limits", "plan", own, "--json"][..], &["limits", "suggest", "--json"]] {
+        let ran = gate.run(args).done().names(&[words]);
+        assert_eq!(ran.list().len(), usize::from(args[1] == "suggest"), "{ran:#?}");
+    }
+    let record = gate.world().read("d.log");
+    let client = [127, 0, 0, 1];
+    assert!(!record.windows(4).any(|w| w == client) && !record.windows(9).any(|w| w == b"127.0.0.1"));
+}
+
 #[test]
 fn bad_usage_and_a_bad_config_exit_with_2() {
     let world = World::plain();
@@ -157,7 +211,7 @@ fn bad_usage_and_a_bad_config_exit_with_2() {
     world.run(&["limits", "plan", "none.toml", "--log", "d.log"]).failed(2).names(&["none.toml"]);
     world.run(&["limits", "plan", bad]).failed(2).names(&["--log"]);
     world.run(&["limits", "plan", "--log", "d.log"]).failed(2).names(&["NEW"]);
-    world.run(&["limits", "suggest"]).failed(2).names(&["--log"]);
+    world.run(&["limits", "suggest"]).failed(2).names(&["--log", "log.decisions"]);
     world.run(&["limits", "suggest", "--log", "d.log", "--json", "--toml"]).failed(2).names(&["--toml"]);
     world.run(&["limits"]).failed(2);
 }

@@ -4,6 +4,7 @@ mod plan; // limits plan
 mod proposal; // a [limits] section that would have refused nothing
 mod record; // the files of a record as one stream
 mod replay; // a stream against limits
+mod source; // which record, and what its keys are called
 mod stretches; // counts by the second, the minute, the day
 mod suggest; // limits suggest
 mod table; // columns for a person
@@ -12,12 +13,13 @@ mod table; // columns for a person
 mod tests;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
 use super::Failure;
 use plan::PlanArgs;
+use source::Source;
 use suggest::SuggestArgs;
 
 /// `guildgate limits …`
@@ -30,6 +32,7 @@ pub(super) enum LimitsCommand {
     /// default one where NEW has no such tier. Budgets are full where the record and each run of
     /// the server begin; what was used of the day, and how many requests were under way, are taken
     /// from the record. Exit 3: a request that was accepted would now be refused.
+    /// Strangers' requests are counted, but not replayed: the record holds no address.
     Plan(PlanArgs),
     /// Prints how often each key asked, and limits that would have refused none of it
     ///
@@ -42,18 +45,28 @@ pub(super) enum LimitsCommand {
 /// Which record is read.
 #[derive(Clone, Debug, Args)]
 struct LogArgs {
-    /// The record: this file, and the older half beside it (FILE.1) if there is one. Given more
-    /// than once: these files exactly, in order of time
-    #[arg(long = "log", value_name = "FILE", required = true)]
+    /// The record: this file, and the older half beside it (FILE.1) if there is one; without it
+    /// the file that log.decisions names. Given more than once: these files exactly, in order of
+    /// time
+    #[arg(long = "log", value_name = "FILE")]
     files: Vec<PathBuf>,
 }
 
 impl LimitsCommand {
-    /// Does it; what is asked for goes to `out`.
-    pub(super) fn run(self, out: &mut dyn Write) -> Result<(), Failure> {
+    /// Does it, by the configuration at `named`; what is asked for goes to `out`.
+    pub(super) fn run(self, named: Option<&Path>, out: &mut dyn Write) -> Result<(), Failure> {
+        let log = match &self {
+            LimitsCommand::Plan(args) => &args.log,
+            LimitsCommand::Suggest(args) => &args.log,
+        };
+        let source = Source::find(log, named)?;
+        self.run_on(&source, out)
+    }
+
+    fn run_on(self, source: &Source, out: &mut dyn Write) -> Result<(), Failure> {
         match self {
-            LimitsCommand::Plan(args) => args.run(out),
-            LimitsCommand::Suggest(args) => Ok(args.run(out)?),
+            LimitsCommand::Plan(args) => args.run(source, out),
+            LimitsCommand::Suggest(args) => Ok(args.run(source, out)?),
         }
     }
 }

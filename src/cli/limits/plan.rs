@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::LogArgs;
 use super::record::{Passing, Record};
 use super::replay::Replay;
+use super::source::Source;
 use super::stretches::{Stretches, Worst};
 use super::table::{Moment, ROWS, columns, s};
 use crate::cli::Failure;
@@ -49,6 +50,8 @@ struct Tried {
 #[derive(Debug, Serialize)]
 struct Row<'p> {
     key: &'p str,
+    /// What people call it, as far as the store tells.
+    name: Option<&'p str>,
     tier: &'p str,
     requests: u64,
     /// Refused as it was lived.
@@ -64,9 +67,9 @@ struct Row<'p> {
 }
 
 impl PlanArgs {
-    pub(super) fn run(self, out: &mut dyn Write) -> Result<(), Failure> {
+    pub(super) fn run(self, source: &Source, out: &mut dyn Write) -> Result<(), Failure> {
         let limits = config::load(Some(&self.new))?.config.limits;
-        let record = Record::open(&self.log.files)?;
+        let record = Record::open(&source.files)?;
         let new = self.new.display();
 
         let (mut replay, mut tried) = (Replay::new(&limits), Vec::new());
@@ -79,7 +82,7 @@ impl PlanArgs {
         })?;
         read.say_notices();
         tried.iter_mut().for_each(Tried::finish);
-        let rows = rows(&read.keys, &tried, limits.shadow);
+        let rows = rows(source, &read.keys, &tried, limits.shadow);
         let sum = |of: fn(&Tried) -> u64| tried.iter().map(of).sum::<u64>();
         let keys = |of: fn(&Tried) -> u64| tried.iter().filter(|t| of(t) > 0).count() as u64;
         let summary = summary(&limits, sum(|t| t.over), sum(|t| t.newly), keys(|t| t.newly));
@@ -98,6 +101,7 @@ impl PlanArgs {
         }
         words += &format!("{summary}\n");
         words.extend(candidate.map(|line| line + "\n"));
+        words.extend(read.strangers());
         let printed = if self.json {
             let array = serde_json::to_string(&rows).map_err(CommandError::from)?;
             // An array stands alone on stdout. Where stderr is gone there is nobody to tell.
@@ -146,13 +150,14 @@ impl Tried {
 
 /// The keys of which any request would be refused or is over a candidate limit, those that lose
 /// most first. In shadow, limits refuse none.
-fn rows<'p>(keys: &'p [KeyId], tried: &'p [Tried], shadow: bool) -> Vec<Row<'p>> {
+fn rows<'p>(source: &'p Source, keys: &'p [KeyId], tried: &'p [Tried], shadow: bool) -> Vec<Row<'p>> {
     let mut rows: Vec<Row<'_>> = keys
         .iter()
         .zip(tried)
         .filter(|(_, t)| t.over_candidate > 0 || t.over > 0 && !shadow)
         .map(|(key, t)| Row {
             key,
+            name: source.name(key),
             tier: &t.tier,
             requests: t.requests,
             refused_then: t.refused,
@@ -172,8 +177,18 @@ fn rows<'p>(keys: &'p [KeyId], tried: &'p [Tried], shadow: bool) -> Vec<Row<'p>>
 }
 
 fn table(rows: &[Row<'_>]) -> String {
-    let head =
-        ["KEY", "TIER", "REQUESTS", "REFUSED THEN", "WOULD BE", "NEWLY", "FIRST", "WORST MINUTE", "OVER CANDIDATE"];
+    let head = [
+        "KEY",
+        "NAME",
+        "TIER",
+        "REQUESTS",
+        "REFUSED THEN",
+        "WOULD BE",
+        "NEWLY",
+        "FIRST",
+        "WORST MINUTE",
+        "OVER CANDIDATE",
+    ];
     let cells = rows.iter().take(ROWS).map(|row| {
         let or_dash = |moment: Option<Moment>| moment.map_or_else(|| "-".to_owned(), |m| m.to_string());
         let worst = match row.worst_minute {
@@ -182,6 +197,7 @@ fn table(rows: &[Row<'_>]) -> String {
         };
         [
             row.key.to_owned(),
+            row.name.unwrap_or("-").to_owned(),
             row.tier.to_owned(),
             row.requests.to_string(),
             row.refused_then.to_string(),
@@ -192,7 +208,7 @@ fn table(rows: &[Row<'_>]) -> String {
             row.over_candidate.to_string(),
         ]
     });
-    let mut text = columns(head, cells);
+    let mut text = columns(head, 3, cells);
     if rows.len() > ROWS {
         let more = rows.len() - ROWS;
         text += &format!("… and {more} more key{}: --json prints all of them\n", s(more as u64));

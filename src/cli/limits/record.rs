@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::stretches::{Stretches, Worst};
 use super::table::{Moment, s};
 use crate::cli::error::CommandError;
 use crate::cli::transfer::byte_bar;
 use crate::clock::nanos;
 use crate::model::{KeyId, Limit, one_line};
-use crate::telemetry::decisions::{Block, CutShort, Decision, RecordError, RecordReader, older};
+use crate::telemetry::decisions::{Block, Counts, CutShort, Decision, RecordError, RecordReader, older};
 use crate::wire::Operation;
 
 /// How far apart two decisions of one key can have been made that were counted the other way
@@ -51,6 +52,11 @@ pub(super) struct Read {
     pub(super) keys: Vec<KeyId>,
     /// Decisions that were made and are not in the files.
     pub(super) lost: u64,
+    /// Requests without a good key that were over `limits.strangers`.
+    strangers: u64,
+    /// And the minute in which most of them were.
+    strangers_by_minute: Stretches,
+    worst: Worst,
     /// The earliest and the latest, in milliseconds since the Unix epoch.
     pub(super) span: Option<(i64, i64)>,
     pub(super) cut: Vec<CutShort>,
@@ -99,6 +105,8 @@ impl Record {
         if let Some(bar) = bar {
             bar.finish_and_clear();
         }
+        let Read { strangers_by_minute, worst, .. } = &mut stream.read;
+        std::mem::take(strangers_by_minute).finish(|minute, count| worst.see(minute, count));
         Ok(stream.read)
     }
 }
@@ -163,7 +171,7 @@ impl<'e> Stream<'e> {
     }
 
     fn block(&mut self, block: Block) {
-        let Block { run, lost, anchor, decisions } = block;
+        let Block { run, counts: Counts { lost, strangers }, anchor, decisions } = block;
         if self.run.0 != Some(run) {
             self.let_pass(u64::MAX);
             self.run = (Some(run), self.run.1 + 1);
@@ -172,6 +180,7 @@ impl<'e> Stream<'e> {
         }
         self.gap += u32::from(lost > 0);
         self.read.lost += lost;
+        self.read.count_strangers(strangers, anchor.unix_ms);
         for decision in decisions {
             self.latest = self.latest.max(decision.at.0);
             let mut turn = decision.at.0;
@@ -228,6 +237,32 @@ impl<'e> Stream<'e> {
 }
 
 impl Read {
+    /// Counts strangers who were over their limit in the second before `unix_ms`.
+    fn count_strangers(&mut self, strangers: u64, unix_ms: i64) {
+        if strangers > 0 {
+            let worst = &mut self.worst;
+            let count = u32::try_from(strangers).unwrap_or(u32::MAX);
+            self.strangers = self.strangers.saturating_add(strangers);
+            self.strangers_by_minute
+                .add_many(unix_ms.div_euclid(60_000), count, |minute, count| worst.see(minute, count));
+        }
+    }
+
+    /// What is told of strangers, as a line; `None` where none of them was over the limit.
+    pub(super) fn strangers(&self) -> Option<String> {
+        (self.strangers > 0).then(|| {
+            let Worst { stretch, count } = self.worst;
+            format!(
+                "{} request{} without a good key {} over limits.strangers, {count} of them in the minute of {}. Whose, the \
+                 record does not say, so they are not replayed.\n",
+                self.strangers,
+                s(self.strangers),
+                if self.strangers == 1 { "was" } else { "were" },
+                Moment::of_minute(stretch)
+            )
+        })
+    }
+
     /// Says on stderr what the reader of any output should know.
     pub(super) fn say_notices(&self) {
         // Where stderr is gone there is nobody to tell.

@@ -11,12 +11,17 @@ pub(super) struct Stretches {
 impl Stretches {
     /// Counts one in a stretch, and tells what is over by then.
     pub(super) fn add(&mut self, stretch: i64, over: impl FnMut(i64, u32)) {
+        self.add_many(stretch, 1, over);
+    }
+
+    /// As [`Stretches::add`], of so many.
+    pub(super) fn add_many(&mut self, stretch: i64, many: u32, over: impl FnMut(i64, u32)) {
         if self.now.1 > 0 && self.now.0 == stretch {
-            self.now.1 += 1;
+            self.now.1 = self.now.1.saturating_add(many);
         } else if self.before.1 > 0 && self.before.0 == stretch {
-            self.before.1 += 1;
+            self.before.1 = self.before.1.saturating_add(many);
         } else {
-            let last = std::mem::replace(&mut self.now, (stretch, 1));
+            let last = std::mem::replace(&mut self.now, (stretch, many));
             tell(std::mem::replace(&mut self.before, last), over);
         }
     }

@@ -1,4 +1,4 @@
-use std::io::Write;
+use std::io::{self, Write};
 use std::sync::Arc;
 
 use clap::Args;
@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::LogArgs;
 use super::proposal::{self, Proposal};
 use super::record::{Passing, Read, Record};
+use super::source::Source;
 use super::stretches::{Histogram, Stretches, Worst};
 use super::table::{Moment, ROWS, columns, s};
 use crate::cli::error::CommandError;
@@ -39,6 +40,8 @@ struct Asked {
 #[derive(Debug, Serialize)]
 struct Row<'s> {
     key: &'s str,
+    /// What people call it, as far as the store tells.
+    name: Option<&'s str>,
     /// As it is listed; `None`: the default one.
     tier: Option<&'s str>,
     requests: u64,
@@ -51,8 +54,8 @@ struct Row<'s> {
 }
 
 impl SuggestArgs {
-    pub(super) fn run(self, out: &mut dyn Write) -> Result<(), CommandError> {
-        let record = Record::open(&self.log.files)?;
+    pub(super) fn run(self, source: &Source, out: &mut dyn Write) -> Result<(), CommandError> {
+        let record = Record::open(&source.files)?;
         let (mut asked, mut demand) = (Vec::new(), proposal::Demand::default());
         let read = record.pass(&mut |passing| {
             if passing.key == asked.len() {
@@ -63,7 +66,12 @@ impl SuggestArgs {
         })?;
         read.say_notices();
         asked.iter_mut().for_each(Asked::finish);
-        let rows = rows(&read, &asked);
+        let rows = rows(source, &read, &asked);
+        let strangers = read.strangers();
+        if self.json || self.toml {
+            // What is printed stands alone on stdout. Where stderr is gone there is nobody to tell.
+            let _ = io::stderr().write_all(strangers.as_deref().unwrap_or_default().as_bytes());
+        }
         if self.json {
             serde_json::to_writer(&mut *out, &rows)?;
             return Ok(writeln!(out)?);
@@ -73,7 +81,9 @@ impl SuggestArgs {
         }
         let proposal = Proposal::for_record(&record, demand)?;
         if !self.toml {
-            writeln!(out, "{read}.\nRequests a second, over the seconds in which the key asked:\n\n{}", table(&rows))?;
+            let strangers = strangers.unwrap_or_default();
+            let what = "Requests a second, over the seconds in which the key asked:";
+            writeln!(out, "{read}.\n{strangers}{what}\n\n{}", table(&rows))?;
         }
         write!(out, "# Suggested from {read}.\n{}", proposal.toml())?;
         Ok(out.flush()?)
@@ -99,9 +109,10 @@ impl Asked {
 }
 
 /// Every key, those with the highest peak first.
-fn rows<'s>(read: &'s Read, asked: &'s [Asked]) -> Vec<Row<'s>> {
+fn rows<'s>(source: &'s Source, read: &'s Read, asked: &'s [Asked]) -> Vec<Row<'s>> {
     let row = |(key, asked): (&'s Arc<str>, &'s Asked)| Row {
         key,
+        name: source.name(key),
         tier: asked.tier.as_deref(),
         requests: asked.requests,
         p50: asked.seconds.percentile(50),
@@ -117,10 +128,11 @@ fn rows<'s>(read: &'s Read, asked: &'s [Asked]) -> Vec<Row<'s>> {
 }
 
 fn table(rows: &[Row<'_>]) -> String {
-    let head = ["KEY", "TIER", "REQUESTS", "P50", "P90", "P99", "PEAK", "WORST MINUTE"];
+    let head = ["KEY", "NAME", "TIER", "REQUESTS", "P50", "P90", "P99", "PEAK", "WORST MINUTE"];
     let cells = rows.iter().take(ROWS).map(|row| {
         [
             row.key.to_owned(),
+            row.name.unwrap_or("-").to_owned(),
             row.tier.unwrap_or("-").to_owned(),
             row.requests.to_string(),
             row.p50.to_string(),
@@ -130,7 +142,7 @@ fn table(rows: &[Row<'_>]) -> String {
             format!("{} ({})", row.worst_minute, row.worst_minute_requests),
         ]
     });
-    let mut text = columns(head, cells);
+    let mut text = columns(head, 3, cells);
     if rows.len() > ROWS {
         let more = rows.len() - ROWS;
         text += &format!("… and {more} more key{}: --json prints all of them\n", s(more as u64));

@@ -7,8 +7,12 @@ use crate::model::one_line;
 /// Rows that are printed for a person; an array has all of them.
 pub(super) const ROWS: usize = 50;
 
-/// Cells as columns: the first two, names, to the left, numbers and times to the right.
-pub(super) fn columns<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
+/// Cells as columns: so many of them, names, to the left, numbers and times to the right.
+pub(super) fn columns<const N: usize>(
+    head: [&str; N],
+    names: usize,
+    rows: impl Iterator<Item = [String; N]>,
+) -> String {
     let mut lines = vec![head.map(str::to_owned)];
     // What another process wrote down as an id must not move a terminal's cursor.
     lines.extend(rows.map(|row| row.map(|cell| one_line(&cell).into_owned())));
@@ -21,7 +25,7 @@ pub(super) fn columns<const N: usize>(head: [&str; N], rows: impl Iterator<Item 
             // A String takes everything.
             let _ = match column {
                 0 => write!(row, "{cell:<width$}"),
-                1 => write!(row, "  {cell:<width$}"),
+                column if column < names => write!(row, "  {cell:<width$}"),
                 _ => write!(row, "  {cell:>width$}"),
             };
         }
@@ -67,9 +71,9 @@ mod tests {
     #[test]
     fn columns_stand_under_their_heads() {
         let rows = [["k1", "gold", "7"], ["a longer id", "", "12345"]].map(|row| row.map(str::to_owned));
-        let text = columns(["KEY", "TIER", "N"], rows.into_iter());
+        let text = columns(["KEY", "TIER", "N"], 2, rows.into_iter());
         assert_eq!(text, "KEY          TIER      N\nk1           gold      7\na longer id        12345\n");
-        let moving = columns(["KEY"], [["\u{1b}[2J".to_owned()]].into_iter());
+        let moving = columns(["KEY"], 1, [["\u{1b}[2J".to_owned()]].into_iter());
         assert!(!moving.contains('\u{1b}'), "{moving:?}");
     }
 

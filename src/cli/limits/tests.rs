@@ -1,5 +1,6 @@
 //! Live decisions, recorded, and what is made of them.
 
+use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,11 +11,12 @@ use tempfile::TempDir;
 
 use super::record::Record;
 use super::replay::Replay;
+use super::source::Source;
 use super::*;
 use crate::clock::{Clock, Tick};
 use crate::config::{self, Limits};
 use crate::limits::{Ask, Meters, Policy, Usage};
-use crate::telemetry::decisions::{Anchor, Decision, Encoder, MAGIC};
+use crate::telemetry::decisions::{Anchor, Counts, Decision, Encoder, MAGIC};
 use crate::wire::{Operation, Read};
 
 const GET: Operation = Operation::Read(Read::Points);
@@ -42,7 +44,7 @@ impl Recorded {
         let mut encoder = Encoder::new(run);
         for block in decisions.chunks(in_blocks_of) {
             let anchor = Anchor { tick: Tick(0), unix_ms: BEFORE_MIDNIGHT_MS };
-            encoder.block(anchor, 0, &mut block.to_vec(), &mut self.bytes);
+            encoder.block(anchor, Counts::default(), &mut block.to_vec(), &mut self.bytes);
         }
         self
     }
@@ -68,7 +70,9 @@ impl Recorded {
     /// What a command prints, and the exit code it ends with.
     fn command(&self, command: impl FnOnce(LogArgs) -> LimitsCommand) -> (String, Result<(), Failure>) {
         let mut out = Vec::new();
-        let result = command(LogArgs { files: vec![self.path()] }).run(&mut out);
+        let names = HashMap::from([("k0".into(), "Ada's bot".to_owned())]);
+        let source = Source { files: vec![self.path()], names };
+        let result = command(LogArgs { files: Vec::new() }).run_on(&source, &mut out);
         (String::from_utf8(out).unwrap(), result)
     }
 
@@ -280,8 +284,8 @@ fn what_was_used_of_the_day_before_the_record_began_or_in_a_gap_counts() {
     assert!(live.decisions[5].refused);
     let mut recorded = Recorded::new();
     let (mut encoder, anchor) = (Encoder::new(1), Anchor { tick: Tick(0), unix_ms: BEFORE_MIDNIGHT_MS });
-    encoder.block(anchor, 0, &mut live.decisions[..2], &mut recorded.bytes);
-    encoder.block(anchor, 2, &mut live.decisions[2..], &mut recorded.bytes);
+    encoder.block(anchor, Counts::default(), &mut live.decisions[..2], &mut recorded.bytes);
+    encoder.block(anchor, Counts { lost: 2, strangers: 0 }, &mut live.decisions[2..], &mut recorded.bytes);
     let over: Vec<bool> = recorded.replayed(&limits).into_iter().map(|(_, over)| over).collect();
     assert_eq!(over, [false, false, false, false, false, true]);
 }
@@ -303,12 +307,14 @@ fn a_plan_names_who_would_be_refused_how_often_and_when() {
     let lines: Vec<&str> = text.lines().collect();
     assert!(lines[0].contains("24 decisions of 3 keys from 2024-10-03T23:59:50Z to 2024-10-04T00:01:00Z"), "{text}");
     assert!(lines[0].ends_with("d.log; none was dropped."), "{text}");
+    // Of a name with a blank in it, one.
+    let lines: Vec<String> = lines.iter().map(|line| line.replace("Ada's bot", "Ada")).collect();
     let cells: Vec<Vec<&str>> = lines[2..6].iter().map(|line| line.split_whitespace().collect()).collect();
-    assert_eq!(cells[0][..3], ["KEY", "TIER", "REQUESTS"]);
+    assert_eq!(cells[0][..4], ["KEY", "NAME", "TIER", "REQUESTS"]);
     let (first, worst) = ("2024-10-03T23:59:50Z", "2024-10-03T23:59:00Z");
-    assert_eq!(cells[1], ["k0", "standard", "10", "0", "7", "7", first, worst, "(7)", "0"]);
-    assert_eq!(cells[2][..7], ["k2", "standard", "4", "0", "1", "1", "2024-10-04T00:01:00Z"]);
-    assert_eq!(cells[3], ["k1", "gold", "10", "0", "0", "0", "-", "-", "9"]);
+    assert_eq!(cells[1], ["k0", "Ada", "standard", "10", "0", "7", "7", first, worst, "(7)", "0"]);
+    assert_eq!(cells[2][..8], ["k2", "-", "standard", "4", "0", "1", "1", "2024-10-04T00:01:00Z"]);
+    assert_eq!(cells[3], ["k1", "-", "gold", "10", "0", "0", "0", "-", "-", "9"]);
     assert!(text.contains("\n8 requests would be refused; 8 of them were accepted then, of 2 keys.\n"), "{text}");
     assert!(text.ends_with("9 requests of 1 key would be over a candidate limit, which refuses nothing.\n"), "{text}");
 
@@ -316,6 +322,7 @@ fn a_plan_names_who_would_be_refused_how_often_and_when() {
     let rows: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(rows.as_array().unwrap().len(), 3);
     assert_eq!((&rows[0]["key"], &rows[0]["newly_refused"]), (&"k0".into(), &7.into()));
+    assert!(rows[0]["name"] == "Ada's bot" && rows[1]["name"].is_null(), "{rows}");
     assert_eq!((&rows[0]["worst_minute"], &rows[0]["worst_minute_refused"]), (&worst.into(), &7.into()));
 
     let (text, result) = recorded.plan(&format!("limits.shadow = true\n{new}"), false);
@@ -361,11 +368,11 @@ fn a_suggestion_tells_how_often_each_key_asked_and_ends_in_a_section() {
     let recorded = Recorded::new().run(1, &live.decisions, 100);
     let (text, result) = recorded.command(|log| LimitsCommand::Suggest(SuggestArgs { log, json: false, toml: false }));
     result.unwrap();
-    let cells = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let cells = |line: &str| line.replace("Ada's bot", "Ada").split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     let lines: Vec<&str> = text.lines().collect();
-    assert_eq!(cells(lines[3]), ["KEY", "TIER", "REQUESTS", "P50", "P90", "P99", "PEAK", "WORST", "MINUTE"]);
-    assert_eq!(cells(lines[4]), ["k1", "-", "8", "8", "8", "8", "8", "2024-10-04T00:00:00Z", "(8)"]);
-    assert_eq!(cells(lines[5]), ["k0", "gold", "90", "3", "3", "3", "3", "2024-10-04T00:00:00Z", "(60)"]);
+    assert_eq!(cells(lines[3]), ["KEY", "NAME", "TIER", "REQUESTS", "P50", "P90", "P99", "PEAK", "WORST", "MINUTE"]);
+    assert_eq!(cells(lines[4]), ["k1", "-", "-", "8", "8", "8", "8", "8", "2024-10-04T00:00:00Z", "(8)"]);
+    assert_eq!(cells(lines[5]), ["k0", "Ada", "gold", "90", "3", "3", "3", "3", "2024-10-04T00:00:00Z", "(60)"]);
     let toml = recorded.suggested();
     assert!(text.ends_with(&toml), "the section stands alone at the end");
     // It asked 3 times a second for half a minute: half of that came back meanwhile.

@@ -30,21 +30,35 @@ impl Anchor {
     }
 }
 
+/// What is counted between the end of the block before and the end of this one, and told of without particulars.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Decisions that were made and could not be recorded.
+    pub lost: u64,
+    /// Requests without a good key that were over `limits.strangers`. How many, and not whose: the record holds no
+    /// address, and a flood of them must not push out the decisions about keys.
+    pub strangers: u64,
+}
+
 /// A block as it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
     /// Which run of a server it is of: ticks of one run can be compared with each other alone.
     pub run: u64,
-    /// Decisions that were made before the end of this block and could not be recorded.
-    pub lost: u64,
+    pub counts: Counts,
     pub anchor: Anchor,
     /// In order of their ticks.
     pub decisions: Vec<Decision>,
 }
 
-/// The first byte of a block that forgets what came before it.
-const START: u8 = 1;
-const GOES_ON: u8 = 0;
+/// The bits of a block's first byte.
+mod first {
+    /// It forgets what came before it, and a run's number follows.
+    pub(super) const START: u8 = 1;
+    /// A count of strangers follows the count of what was lost. Blocks written before there was one have none.
+    pub(super) const STRANGERS: u8 = 1 << 1;
+    pub(super) const ALL: u8 = START | STRANGERS;
+}
 
 /// The bits of a decision's first byte.
 mod bits {
@@ -96,26 +110,26 @@ impl Encoder {
         *self = Encoder::new(self.run);
     }
 
-    /// Appends a block to a file's bytes. The decisions are put in order of their ticks; `lost` is how
-    /// many more there were since the last block.
-    pub fn block(&mut self, anchor: Anchor, lost: u64, decisions: &mut [Decision], out: &mut Vec<u8>) {
+    /// Appends a block to a file's bytes. The decisions are put in order of their ticks.
+    pub fn block(&mut self, anchor: Anchor, counts: Counts, decisions: &mut [Decision], out: &mut Vec<u8>) {
         let mut content = std::mem::take(&mut self.content);
         content.clear();
-        self.encode(anchor, lost, decisions, &mut content);
+        self.encode(anchor, counts, decisions, &mut content);
         frames::put(&content, out);
         self.content = content;
     }
 
-    fn encode(&mut self, anchor: Anchor, lost: u64, decisions: &mut [Decision], out: &mut Vec<u8>) {
+    fn encode(&mut self, anchor: Anchor, counts: Counts, decisions: &mut [Decision], out: &mut Vec<u8>) {
         decisions.sort_by_key(|decision| decision.at);
-        if self.started {
-            out.push(GOES_ON);
-        } else {
-            out.push(START);
+        let starts = !std::mem::replace(&mut self.started, true);
+        out.push(if starts { first::START } else { 0 } | if counts.strangers > 0 { first::STRANGERS } else { 0 });
+        if starts {
             out.extend_from_slice(&self.run.to_le_bytes());
-            self.started = true;
         }
-        varint::put(lost, out);
+        varint::put(counts.lost, out);
+        if counts.strangers > 0 {
+            varint::put(counts.strangers, out);
+        }
         varint::put(anchor.tick.0, out);
         varint::put_signed(anchor.unix_ms, out);
         varint::put(decisions.len() as u64, out);
@@ -195,17 +209,20 @@ impl Decoder {
     /// Reads a block's content; `None` where it is not one.
     pub(super) fn decode(&mut self, mut bytes: &[u8]) -> Option<Block> {
         let bytes = &mut bytes;
-        let run = match take_byte(bytes)? {
-            GOES_ON => self.run?,
-            START => {
-                let (run, rest) = bytes.split_first_chunk()?;
-                *bytes = rest;
-                self.keys.clear();
-                *self.run.insert(u64::from_le_bytes(*run))
-            }
-            _ => return None,
-        };
+        let flags = take_byte(bytes)?;
+        if flags & !first::ALL != 0 {
+            return None;
+        }
+        if flags & first::START != 0 {
+            let (run, rest) = bytes.split_first_chunk()?;
+            *bytes = rest;
+            self.keys.clear();
+            self.run = Some(u64::from_le_bytes(*run));
+        }
+        let run = self.run?;
         let lost = varint::take(bytes)?;
+        let strangers = if flags & first::STRANGERS != 0 { varint::take(bytes)? } else { 0 };
+        let counts = Counts { lost, strangers };
         let anchor = Anchor { tick: Tick(varint::take(bytes)?), unix_ms: varint::take_signed(bytes)? };
         let count = usize::try_from(varint::take(bytes)?).ok()?;
         let mut at = varint::take(bytes)?;
@@ -215,7 +232,7 @@ impl Decoder {
             at = at.checked_add(varint::take(bytes)?)?;
             decisions.push(self.decision(Tick(at), bytes)?);
         }
-        bytes.is_empty().then_some(Block { run, lost, anchor, decisions })
+        bytes.is_empty().then_some(Block { run, counts, anchor, decisions })
     }
 
     fn decision(&mut self, at: Tick, bytes: &mut &[u8]) -> Option<Decision> {
@@ -308,9 +325,10 @@ pub(super) mod tests {
     proptest! {
         #[test]
         fn what_is_encoded_reads_back(
-            blocks in any_blocks(), lost in any::<u64>(), tick in any::<u64>(), unix_ms in any::<i64>(),
-            start_over_at in 0usize..8,
+            blocks in any_blocks(), lost in any::<u64>(), strangers in prop_oneof![Just(0), any::<u64>()],
+            tick in any::<u64>(), unix_ms in any::<i64>(), start_over_at in 0usize..8,
         ) {
+            let counts = Counts { lost, strangers };
             let (mut encoder, mut decoder) = (Encoder::new(tick), Decoder::default());
             let anchor = Anchor { tick: Tick(tick), unix_ms };
             for (n, mut decisions) in blocks.into_iter().enumerate() {
@@ -318,8 +336,8 @@ pub(super) mod tests {
                     encoder.start_over();
                 }
                 let mut bytes = Vec::new();
-                encoder.encode(anchor, lost, &mut decisions, &mut bytes);
-                prop_assert_eq!(decoder.decode(&bytes), Some(Block { run: tick, lost, anchor, decisions }));
+                encoder.encode(anchor, counts, &mut decisions, &mut bytes);
+                prop_assert_eq!(decoder.decode(&bytes), Some(Block { run: tick, counts, anchor, decisions }));
             }
         }
 
@@ -331,11 +349,25 @@ pub(super) mod tests {
             let mut decisions = decisions;
             prop_assert!(Decoder::default().decode(&bytes).is_none_or(|block| block.decisions.len() <= bytes.len()));
             let mut bytes = Vec::new();
-            Encoder::new(1).encode(Anchor { tick: Tick(0), unix_ms: 0 }, 0, &mut decisions, &mut bytes);
+            Encoder::new(1).encode(Anchor { tick: Tick(0), unix_ms: 0 }, Counts::default(), &mut decisions, &mut bytes);
             let at = at % bytes.len();
             bytes[at] ^= with;
             let _ = Decoder::default().decode(&bytes);
         }
+    }
+
+    #[test]
+    fn a_block_from_before_strangers_were_counted_reads_as_ever() {
+        let old = [1, 7, 0, 0, 0, 0, 0, 0, 0, 3, 5, 2, 1, 9, 0, 0, 2, b'k', b'1', 0, 0b1];
+        let mut decoder = Decoder::default();
+        let block = decoder.decode(&old).unwrap();
+        assert_eq!((block.run, block.counts), (7, Counts { lost: 3, strangers: 0 }));
+        assert_eq!((block.anchor, block.decisions.len()), (Anchor { tick: Tick(5), unix_ms: 1 }, 1));
+        assert_eq!(&*block.decisions[0].key, "k1");
+        let mut same = Vec::new();
+        Encoder::new(7).encode(block.anchor, block.counts, &mut block.decisions.clone(), &mut same);
+        assert_eq!(same, old, "what has none is written as before");
+        assert_eq!(decoder.decode(&[4, 0, 0, 0, 0, 0]), None, "of a later kind");
     }
 
     #[test]
@@ -353,9 +385,9 @@ pub(super) mod tests {
         };
         let (mut encoder, anchor) = (Encoder::new(1), Anchor { tick: Tick(0), unix_ms: 0 });
         let mut out = Vec::new();
-        encoder.encode(anchor, 0, &mut (0..1000).map(decision).collect::<Vec<_>>(), &mut out);
+        encoder.encode(anchor, Counts::default(), &mut (0..1000).map(decision).collect::<Vec<_>>(), &mut out);
         out.clear();
-        encoder.encode(anchor, 0, &mut (1000..2000).map(decision).collect::<Vec<_>>(), &mut out);
+        encoder.encode(anchor, Counts::default(), &mut (1000..2000).map(decision).collect::<Vec<_>>(), &mut out);
         assert!(out.len() < 6500, "{} bytes for 1000 decisions", out.len());
     }
 

@@ -30,7 +30,7 @@ fn judge(input: &[u8]) {
             Some((run, encoder)) if *run == block.run => encoder,
             other => &mut other.insert((block.run, Encoder::new(block.run))).1,
         };
-        encoder.block(block.anchor, block.lost, &mut block.decisions.clone(), &mut file);
+        encoder.block(block.anchor, block.counts, &mut block.decisions.clone(), &mut file);
         ends.push(file.len());
     }
     assert_eq!(read(&file), (blocks.clone(), End::Whole));

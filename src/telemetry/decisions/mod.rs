@@ -1,6 +1,7 @@
 //! The record of decisions (`log.decisions`): which key asked when, and what its limits said. It is
 //! what `limits plan` and `limits suggest` replay (contract section 2). Key ids are in it, and
-//! never a key, a body or an address (guarantee 9).
+//! never a key, a body or an address (guarantee 9). Of strangers it holds how many were over their limit and when,
+//! to a second.
 
 mod file; // the file that one process writes on
 mod format; // decisions to bytes and back, pure
@@ -18,7 +19,7 @@ use crate::model::{KeyId, Limit};
 use crate::wire::Operation;
 
 pub use file::{OpenError, older};
-pub use format::{Anchor, Block, Encoder};
+pub use format::{Anchor, Block, Counts, Encoder};
 pub use frames::{CutShort, MAGIC, RecordError};
 pub use reader::RecordReader;
 pub use writer::DecisionLog;

@@ -1,9 +1,11 @@
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::Decision;
 use super::file::{OpenError, RecordFile, rotate};
-use super::format::{Anchor, Encoder};
+use super::format::{Anchor, Counts, Encoder};
 use crate::clock::{Clock, Tick};
 use crate::telemetry::spool::{Spool, Turn};
 
@@ -30,7 +32,10 @@ const MAX_HELD: usize = 131_072;
 /// The record of decisions: a bounded ring, and a thread that writes what is in it to a file, which
 /// it changes for a new one when it is full.
 #[derive(Debug)]
-pub struct DecisionLog(Spool<Decision>);
+pub struct DecisionLog {
+    decisions: Spool<Decision>,
+    strangers: Arc<AtomicU64>,
+}
 
 impl DecisionLog {
     /// Opens the record at `path`, and goes on at its end. The file and the older one beside it
@@ -57,25 +62,34 @@ impl DecisionLog {
     }
 
     fn start(mut writer: Writer) -> Result<Self, OpenError> {
-        let path = writer.path.clone();
-        Spool::start(("the decision record", "decision-log"), RING, move |turn| writer.turn(&turn))
-            .map(DecisionLog)
-            .map_err(|cause| OpenError::Io { path, cause })
+        let (path, strangers) = (writer.path.clone(), Arc::<AtomicU64>::default());
+        let counted = strangers.clone();
+        let turn = move |turn: Turn<'_, Decision>| {
+            writer.counts.strangers += counted.swap(0, Ordering::Relaxed);
+            writer.turn(&turn);
+        };
+        let decisions = Spool::start(("the decision record", "decision-log"), RING, turn);
+        Ok(DecisionLog { decisions: decisions.map_err(|cause| OpenError::Io { path, cause })?, strangers })
     }
 
     /// Hands a decision to the writer, or counts it as not recorded.
     pub fn record(&self, decision: Decision) {
-        self.0.record(decision);
+        self.decisions.record(decision);
+    }
+
+    /// Counts a request without a good key that was over `limits.strangers`.
+    pub fn count_stranger(&self) {
+        self.strangers.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Begins a new file, if somebody moved this one away.
     pub fn reopen(&self) {
-        self.0.reopen();
+        self.decisions.reopen();
     }
 
     /// Writes what is there and ends the writer, waiting no longer than a second.
     pub fn close(&self) {
-        self.0.close();
+        self.decisions.close();
     }
 }
 
@@ -95,8 +109,8 @@ struct Writer {
     size: usize,
     /// Since when something has been waiting.
     since: Option<Tick>,
-    /// Decisions that are in no file, and not yet told of in one.
-    lost: u64,
+    /// What is not yet told of in a file.
+    counts: Counts,
     failing: bool,
     /// Kept for its room.
     block: Vec<u8>,
@@ -118,7 +132,7 @@ impl Writer {
             waiting: Vec::new(),
             size: 0,
             since: None,
-            lost: 0,
+            counts: Counts::default(),
             failing: false,
             block: Vec::new(),
         }
@@ -131,7 +145,7 @@ impl Writer {
         {
             tracing::error!("the decision record cannot be opened anew: {error}");
         }
-        self.lost += turn.dropped;
+        self.counts.lost += turn.dropped;
         for decision in turn.records() {
             self.add(decision);
         }
@@ -141,7 +155,7 @@ impl Writer {
     /// Writes what has waited long enough; all of it, if this is the `last` look.
     fn look(&mut self, last: bool) {
         let now = self.clock.now();
-        if self.waiting.is_empty() && self.lost == 0 {
+        if self.waiting.is_empty() && self.counts == Counts::default() {
             return;
         }
         let since = *self.since.get_or_insert(now);
@@ -184,12 +198,12 @@ impl Writer {
             }
             // Keys that are numbered in the lost block have to be named again.
             self.encoder.start_over();
-            self.lost += self.waiting.len() as u64;
+            self.counts.lost += self.waiting.len() as u64;
         } else {
             if self.failing {
-                tracing::info!(lost = self.lost, "the decision record is written again");
+                tracing::info!(lost = self.counts.lost, "the decision record is written again");
             }
-            self.lost = 0;
+            self.counts = Counts::default();
         }
         self.failing = written.is_err();
         self.waiting.clear();
@@ -218,7 +232,7 @@ impl Writer {
     fn encode(&mut self) {
         let anchor = Anchor { tick: self.clock.now(), unix_ms: self.clock.unix_ms() };
         self.block.clear();
-        self.encoder.block(anchor, self.lost, &mut self.waiting, &mut self.block);
+        self.encoder.block(anchor, self.counts, &mut self.waiting, &mut self.block);
     }
 
     fn open_anew(&mut self) -> Result<(), OpenError> {
@@ -315,6 +329,22 @@ mod tests {
     }
 
     #[test]
+    fn strangers_over_their_limit_are_counted_without_a_decision_and_take_no_decisions_room() {
+        let world = World::new();
+        let log = world.log();
+        (0..100_000).for_each(|_| log.count_stranger());
+        log.record(decision(1));
+        log.close();
+        let log = world.log();
+        log.count_stranger();
+        log.close();
+        let blocks = blocks(&world.path());
+        assert_eq!(blocks.iter().map(|block| block.counts.strangers).sum::<u64>(), 100_001);
+        assert_eq!(blocks.iter().map(|block| (block.counts.lost, block.decisions.len())).max(), Some((0, 1)));
+        assert!(fs::metadata(world.path()).unwrap().len() < 200);
+    }
+
+    #[test]
     fn decisions_are_held_for_a_file_that_another_process_is_about_to_close() {
         let world = World::new();
         let (first, many) = (world.log(), 20_000);
@@ -365,13 +395,13 @@ mod tests {
         assert_eq!((writer.holds, writer.waiting.len()), (true, 1));
         world.clock.advance(HELD);
         writer.look(false);
-        assert_eq!((writer.holds, writer.lost), (false, 1));
+        assert_eq!((writer.holds, writer.counts.lost), (false, 1));
         first.close();
         drop(first);
         writer.add(decision(2));
         writer.look(true);
         assert_eq!(decisions(&world.path()), [decision(2)]);
-        assert_eq!(blocks(&world.path())[0].lost, 1);
+        assert_eq!(blocks(&world.path())[0].counts.lost, 1);
     }
 
     #[test]
@@ -422,17 +452,17 @@ mod tests {
             (0..20).for_each(|n| writer.add(decision(recorded + n)));
             writer.write();
             recorded += 20;
-            lost = writer.lost;
+            lost = writer.counts.lost;
         }
         (0..20).for_each(|n| writer.add(decision(n)));
         writer.write();
-        assert_eq!((lost, writer.lost), (20, 40));
+        assert_eq!((lost, writer.counts.lost), (20, 40));
         assert_eq!(decisions(&world.path()).len() as u64, recorded - 20, "what was written before stays");
         fs::remove_dir_all(&blocked).unwrap();
         (0..20).for_each(|n| writer.add(decision(n)));
         writer.write();
         let after = blocks(&world.path());
-        assert_eq!((after[0].lost, after[0].decisions.len(), writer.lost), (40, 20, 0));
+        assert_eq!((after[0].counts.lost, after[0].decisions.len(), writer.counts.lost), (40, 20, 0));
     }
 
     #[test]
