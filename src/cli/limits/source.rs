@@ -8,7 +8,7 @@ use super::LogArgs;
 use crate::cli::{Failure, runtime};
 use crate::config::{self, Config, Keys};
 use crate::model::KeyId;
-use crate::store::{AnyStore, Directory, Standing};
+use crate::store::{AnyStore, Directory, IfMissing, Standing};
 
 /// What `limits plan` and `limits suggest` work on.
 #[derive(Debug, Default)]
@@ -66,7 +66,7 @@ fn names(config: &Config) -> Result<HashMap<KeyId, String>, String> {
             }
             Standing::Usable => {}
         }
-        let store = AnyStore::open(at).await.map_err(|e| e.to_string())?;
+        let store = AnyStore::open(at, IfMissing::Refuse).await.map_err(|e| e.to_string())?;
         let keys = store.keys().await.map_err(|e| e.to_string())?;
         Ok(keys.into_iter().filter(|key| !key.name.is_empty()).map(|key| (key.id, key.name)).collect())
     })
