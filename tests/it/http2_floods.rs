@@ -163,7 +163,8 @@ async fn has_read_all(frames: &mut Frames) -> bool {
 
 /// What is reset is gone from the crate's count of streams, and its request goes on behind it.
 async fn a_hundred_and_no_more_reach_the_origin(reset: impl Fn(u32) -> Vec<u8>) {
-    let gate = TestGateway::before_http().tls().key("bot").start().await;
+    // Of which one key has a fifth.
+    let gate = TestGateway::before_http().tls().key("bot").set("origin.max_in_flight", "1000").start().await;
     gate.origin().always(Act::Stall);
     let header = header(&gate, "/getPoints");
     let mut frames = gate.frames().await;

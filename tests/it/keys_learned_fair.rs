@@ -189,7 +189,7 @@ async fn the_source_cannot_cease_to_be_the_origin_while_running() {
     let config = String::from_utf8(gate.world().read("gateway.toml")).unwrap();
     gate.world().write("gateway.toml", config.replace("source = \"origin\"", "source = \"store\""));
     gate.process().signal(Signal::SIGHUP);
-    let what = "keys.source cannot become or cease to be \"origin\" while running";
+    let what = "after_restart=\"keys.source\"";
     eventually(PATIENCE, what, || async { gate.stderr().contains(what) }).await;
     gate.get_points("bot", "7").await.is("3");
 }

@@ -10,11 +10,12 @@ use stateright::semantics::{ConsistencyTester, LinearizabilityTester};
 
 use crate::cache::answers::{Entry, EntryKey, Landed, Realm};
 use crate::cache::fence::Epoch;
-use crate::cache::flights::Seat;
+use crate::cache::flights::{ReadySeat, Seat};
 use crate::cache::memory::{Memory, Realms};
 use crate::cache::{board_any, move_once, put_unchecked, small_memory};
 use crate::clock::Tick;
 use crate::config::Freshness;
+use crate::sync::Notify;
 use crate::wire::{Fault, Read};
 
 /// How a reader and a writer go about it.
@@ -42,13 +43,51 @@ pub struct World {
     /// The epoch before everything: what a caller that looks at none takes.
     first: Epoch,
     questions: Mutex<u64>,
+    places: Places,
     way: Way,
     realms: Realms,
     /// Steps for which a write that took effect stays unanswered.
     write_takes: usize,
 }
 
+/// The places at the origin that are free, and who waits for one.
+struct Places {
+    free: Mutex<usize>,
+    given_back: Notify,
+}
+
+/// One of them, given back when dropped.
+struct Place<'p>(&'p Places);
+
+impl Places {
+    async fn take(&self) -> Result<Place<'_>, Fault> {
+        loop {
+            let mut given_back = std::pin::pin!(self.given_back.notified());
+            given_back.as_mut().enable();
+            let taken = {
+                let mut free = self.free.lock().unwrap();
+                let taken = *free > 0;
+                *free -= usize::from(taken);
+                taken
+            };
+            if taken {
+                return Ok(Place(self));
+            }
+            given_back.await;
+        }
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        *self.0.free.lock().unwrap() += 1;
+        self.0.given_back.notify_waiters();
+    }
+}
+
 const NOW: Tick = Tick(1);
+/// Fewer than there are readers, and enough for two questions at once.
+const PLACES: usize = 2;
 const HOUR: Duration = Duration::from_secs(3600);
 
 fn entry_key(realm: u64) -> EntryKey {
@@ -65,6 +104,7 @@ impl World {
             history: std::sync::Mutex::new(LinearizabilityTester::new(Register(0))),
             first,
             questions: Mutex::new(0),
+            places: Places { free: Mutex::new(PLACES), given_back: Notify::new() },
             way,
             realms,
             write_takes: if realms == Realms::MayOverlap { 4 } else { 0 },
@@ -104,21 +144,28 @@ impl World {
     fn miss(&self, at: EntryKey) -> Landed {
         loop {
             let seat = match self.way {
-                Way::JoinOldFlight => board_any(&self.memory, at, self.first),
-                _ => self.memory.board(at),
+                Way::JoinOldFlight => match board_any(&self.memory, at, self.first) {
+                    Seat::Lead(lead) => ReadySeat::Lead(lead, None),
+                    Seat::Follow(follow) => ReadySeat::Follow(follow),
+                },
+                _ => {
+                    let place = async { self.places.take().await.map(Some) };
+                    shuttle::future::block_on(self.memory.board_ready(at, place))?
+                }
             };
             match seat {
-                Seat::Follow(follow) => {
+                ReadySeat::Follow(follow) => {
                     if let Some(landed) = shuttle::future::block_on(follow.landed()) {
                         return landed;
                     }
                 }
-                Seat::Lead(lead) => {
+                ReadySeat::Lead(lead, place) => {
                     if let Some(entry) = self.memory.held(&at).filter(|entry| entry.epoch == lead.epoch()) {
                         lead.land(Ok(entry.clone()));
                         return Ok(entry);
                     }
                     let entry = self.ask(lead.epoch());
+                    drop(place);
                     self.keep(at, &entry);
                     lead.land(Ok(entry.clone()));
                     return Ok::<_, Fault>(entry);
