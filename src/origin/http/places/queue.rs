@@ -18,20 +18,22 @@ pub(super) struct FairQueue<W> {
     /// Of these, the places of owners without a proven key.
     taken_unproven: usize,
     waiting: usize,
+    /// Of these, the ones of owners without a proven key.
+    waiting_unproven: usize,
     next_ticket: Ticket,
     /// Who holds a place or waits for one.
     owners: HashMap<Owner, Account<W>>,
     /// Owners that wait: those with a proven key, and those without.
     turns: [BTreeMap<Turn, Owner>; 2],
-    /// Owners that wait, the one that loses a waiter when there are too many last.
-    crowds: BTreeMap<Crowd, Owner>,
+    /// The same owners, each kind's one with the most waiters last.
+    crowds: [BTreeMap<Crowd, Owner>; 2],
 }
 
 /// An owner's turn among others: by the places it holds, then by how long it has waited since it was last given one.
 type Turn = (usize, Ticket);
 
-/// How many of an owner wait, whether it is without a proven key, and the ticket of its newest waiter.
-type Crowd = (usize, bool, Ticket);
+/// How many of an owner wait, and the ticket of the newest.
+type Crowd = (usize, Ticket);
 
 #[derive(Debug)]
 struct Account<W> {
@@ -48,10 +50,11 @@ impl<W> FairQueue<W> {
             taken: 0,
             taken_unproven: 0,
             waiting: 0,
+            waiting_unproven: 0,
             next_ticket: 0,
             owners: HashMap::new(),
             turns: [BTreeMap::new(), BTreeMap::new()],
-            crowds: BTreeMap::new(),
+            crowds: [BTreeMap::new(), BTreeMap::new()],
         }
     }
 
@@ -66,8 +69,8 @@ impl<W> FairQueue<W> {
         may
     }
 
-    /// Lets `owner` wait, after [`FairQueue::take`] was refused. Answers its ticket, and who has to go: where more
-    /// wait than there are places, the newest waiter of the owner with the most, which may be this one.
+    /// Lets `owner` wait, after [`FairQueue::take`] was refused. Answers its ticket, and who has to go
+    /// ([`FairQueue::dismiss`]), which may be this one.
     pub(super) fn wait(&mut self, owner: &Owner, waker: W) -> (Ticket, Option<W>) {
         let ticket = self.ticket();
         self.change(owner, |account| {
@@ -77,6 +80,7 @@ impl<W> FairQueue<W> {
             account.waiters.push_back((ticket, waker));
         });
         self.waiting += 1;
+        self.waiting_unproven += usize::from(!owner.is_proven());
         (ticket, self.dismiss())
     }
 
@@ -84,7 +88,7 @@ impl<W> FairQueue<W> {
     pub(super) fn leave(&mut self, owner: &Owner, ticket: Ticket) -> Option<W> {
         let waiters = &self.owners.get(owner)?.waiters;
         let at = waiters.binary_search_by_key(&ticket, |(ticket, _)| *ticket).ok()?;
-        self.waiting -= 1;
+        self.count_left(owner);
         self.change(owner, |account| account.waiters.remove(at)).map(|(_, waker)| waker)
     }
 
@@ -110,7 +114,7 @@ impl<W> FairQueue<W> {
             account.waits_since = now;
             account.waiters.pop_front()
         })?;
-        self.waiting -= 1;
+        self.count_left(&owner);
         self.count_taken(&owner);
         Some((owner, waker))
     }
@@ -121,13 +125,16 @@ impl<W> FairQueue<W> {
         self.max = max;
     }
 
-    /// Dismisses a waiter where more wait than there are places.
+    /// Dismisses a waiter where more wait than there are places: the newest of the owner with the most. Owners
+    /// without a proven key are taken for one here too: among them it is the newest of the one with the most.
     pub(super) fn dismiss(&mut self) -> Option<W> {
         if self.waiting <= self.max {
             return None;
         }
-        let owner = self.crowds.last_key_value()?.1.clone();
-        self.waiting -= 1;
+        let [proven, unproven] = &self.crowds;
+        let most = proven.last_key_value().filter(|((count, _), _)| *count > self.waiting_unproven);
+        let owner = most.or(unproven.last_key_value())?.1.clone();
+        self.count_left(&owner);
         self.change(&owner, |account| account.waiters.pop_back()).map(|(_, waker)| waker)
     }
 
@@ -165,18 +172,23 @@ impl<W> FairQueue<W> {
         self.taken_unproven += usize::from(!owner.is_proven());
     }
 
+    fn count_left(&mut self, owner: &Owner) {
+        self.waiting -= 1;
+        self.waiting_unproven -= usize::from(!owner.is_proven());
+    }
+
     /// Changes an owner's account, and its turn with it. Owners that neither hold nor wait are forgotten.
     fn change<R>(&mut self, owner: &Owner, change: impl FnOnce(&mut Account<W>) -> R) -> R {
-        let unproven = !owner.is_proven();
+        let kind = usize::from(!owner.is_proven());
         let account = self.owners.entry(owner.clone()).or_insert_with(Account::new);
-        if let Some((turn, crowd)) = account.places_in_order(unproven) {
-            self.turns[usize::from(unproven)].remove(&turn);
-            self.crowds.remove(&crowd);
+        if let Some((turn, crowd)) = account.places_in_order() {
+            self.turns[kind].remove(&turn);
+            self.crowds[kind].remove(&crowd);
         }
         let changed = change(account);
-        if let Some((turn, crowd)) = account.places_in_order(unproven) {
-            self.turns[usize::from(unproven)].insert(turn, owner.clone());
-            self.crowds.insert(crowd, owner.clone());
+        if let Some((turn, crowd)) = account.places_in_order() {
+            self.turns[kind].insert(turn, owner.clone());
+            self.crowds[kind].insert(crowd, owner.clone());
         } else if account.held == 0 {
             self.owners.remove(owner);
         }
@@ -189,9 +201,9 @@ impl<W> Account<W> {
         Account { held: 0, waits_since: 0, waiters: VecDeque::new() }
     }
 
-    fn places_in_order(&self, unproven: bool) -> Option<(Turn, Crowd)> {
+    fn places_in_order(&self) -> Option<(Turn, Crowd)> {
         let (newest, _) = self.waiters.back()?;
-        Some(((self.held, self.waits_since), (self.waiters.len(), unproven, *newest)))
+        Some(((self.held, self.waits_since), (self.waiters.len(), *newest)))
     }
 }
 

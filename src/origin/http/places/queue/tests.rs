@@ -98,6 +98,20 @@ fn when_too_many_wait_the_newest_of_those_with_the_most_goes() {
 }
 
 #[test]
+fn addresses_that_wait_count_as_one_crowd() {
+    let mut queue = FairQueue::new(4);
+    assert!((0..4).all(|n| queue.take(&key(&n.to_string()))));
+    for waker in ["a 1", "a 2"] {
+        queue.wait(&key("a"), waker);
+    }
+    for (n, gone) in [(1, None), (2, None), (3, Some("another's")), (4, Some("another's"))] {
+        assert_eq!(queue.wait(&Owner::Address(n), "another's").1, gone, "two of a key and two of addresses wait");
+    }
+    assert_eq!(queue.wait(&key("b"), "b 1").1, Some("another's"));
+    assert_eq!(queue.wait(&key("b"), "b 2").1, Some("b 2"));
+}
+
+#[test]
 fn who_leaves_is_not_given_a_place() {
     let mut queue = FairQueue::new(1);
     assert!(queue.take(&key("a")));
@@ -205,7 +219,12 @@ impl Lists {
         let mut dismissed = Vec::new();
         while self.waiting.len() > self.max {
             let crowd = |owner: &Owner| self.waiting.iter().filter(|(_, waits)| waits == owner).count();
-            let last = self.waiting.iter().max_by_key(|(ticket, owner)| (crowd(owner), !owner.is_proven(), *ticket));
+            let unproven = self.waiting.iter().filter(|(_, waits)| !waits.is_proven()).count();
+            let together = |owner: &Owner| if owner.is_proven() { crowd(owner) } else { unproven };
+            let last = self
+                .waiting
+                .iter()
+                .max_by_key(|(ticket, owner)| (together(owner), !owner.is_proven(), crowd(owner), *ticket));
             let (ticket, _) = last.cloned().unwrap();
             self.waiting.retain(|(waits, _)| *waits != ticket);
             dismissed.push(ticket);
@@ -264,7 +283,7 @@ proptest! {
             let known: usize = queue.owners.values().map(|account| account.held + account.waiters.len()).sum();
             prop_assert_eq!(known, queue.taken + queue.waiting);
             prop_assert!(queue.owners.values().all(|account| account.held + account.waiters.len() > 0));
-            prop_assert_eq!(queue.turns[0].len() + queue.turns[1].len(), queue.crowds.len());
+            prop_assert_eq!(queue.turns.each_ref().map(BTreeMap::len), queue.crowds.each_ref().map(BTreeMap::len));
         }
     }
 }
