@@ -9,13 +9,19 @@ use super::error::{CommandError, unless_enough_read};
 use super::told::report;
 use super::transfer::byte_bar;
 use crate::config::{PostgresAt, StoreAt};
-use crate::store::SqliteStore;
+use crate::store::{Copied, Restored, SqliteStore, StoreError};
 
 /// `guildgate store …`
 #[derive(Debug, Subcommand)]
 pub enum StoreCommand {
     /// Copies the store to FILE as it is at one moment, while a server goes on writing to it
     Backup { file: PathBuf },
+    /// Puts a copy of a backup in the store's place; what was there is set aside by another name. Refused while a
+    /// server runs
+    Restore {
+        /// The backup
+        file: PathBuf,
+    },
     /// Looks for what is wrong with the store, and says what would repair it; changes nothing
     Verify {
         /// The file to look at, such as a backup; without it the store of the configuration
@@ -30,6 +36,7 @@ impl StoreCommand {
             StoreCommand::Backup { file } => {
                 Some(format!("interrupted; {} is as it was, and there is no new backup", file.display()))
             }
+            StoreCommand::Restore { .. } => Some("interrupted; the store is as it was".to_owned()),
             StoreCommand::Verify { .. } => None,
         }
     }
@@ -53,6 +60,11 @@ impl StoreCommand {
                 "the store is in PostgreSQL, which is backed up by its own pg_dump (--schema=guildgate); \
                  `guildgate export` writes guilds, members, warns and reviews",
             )),
+            (StoreCommand::Restore { file }, StoreAt::Sqlite(path)) => restore(&file, path, out),
+            (StoreCommand::Restore { .. }, StoreAt::Postgres(_)) => Err(CommandError::new(
+                "the store is in PostgreSQL, which is restored by its own pg_restore or psql, from what pg_dump \
+                 (--schema=guildgate) wrote; `guildgate import` takes in what `guildgate export` wrote",
+            )),
             (StoreCommand::Verify { file: None }, StoreAt::Postgres(_)) => Err(CommandError::new(
                 "the store is in PostgreSQL, which keeps its own files in order (pg_amcheck looks at them); \
                  name a FILE to look at an SQLite store",
@@ -62,16 +74,36 @@ impl StoreCommand {
 }
 
 fn backup(from: &Path, to: &Path, out: &mut dyn Write) -> Result<(), CommandError> {
+    let size = with_bar(|told| SqliteStore::backup(from, to, told))?;
+    report(out, &format!("{size} bytes written to {}", to.display()))
+}
+
+fn restore(from: &Path, store: &Path, out: &mut dyn Write) -> Result<(), CommandError> {
+    let Restored { size, aside, finished } = with_bar(|told| SqliteStore::restore(from, store, told))?;
+    let mut lines: Vec<String> = finished.into_iter().collect();
+    lines.push(format!("{} is a copy of {} now, {size} bytes", store.display(), from.display()));
+    match aside.split_first() {
+        None => lines.push("there was no store before".to_owned()),
+        Some((file, logs)) => {
+            lines.push(format!("what was there is {} now", file.display()));
+            lines.extend(logs.iter().map(|log| format!("and its log {}", log.display())));
+        }
+    }
+    report(out, &lines.join("\n"))
+}
+
+/// Does `work` with a bar for what it copies.
+fn with_bar<T>(work: impl FnOnce(&mut dyn FnMut(Copied)) -> Result<T, StoreError>) -> Result<T, CommandError> {
     let mut bar = None;
-    let size = SqliteStore::backup(from, to, &mut |copied| {
+    let done = work(&mut |copied| {
         if let Some(bar) = bar.get_or_insert_with(|| byte_bar(copied.total)) {
             bar.set_position(copied.done);
         }
-    })?;
+    });
     if let Some(bar) = bar.flatten() {
         bar.finish_and_clear();
     }
-    report(out, &format!("{size} bytes written to {}", to.display()))
+    Ok(done?)
 }
 
 fn verify(path: &Path, out: &mut dyn Write) -> Result<(), CommandError> {

@@ -20,7 +20,7 @@ use crate::model::{Digest, GuildId, KeyId, MemberId, Review, Scope, Warn};
 pub use any::{AnyStore, IfMissing, Standing};
 pub use postgres::PostgresStore;
 pub use records::*;
-pub use sqlite::{Copied, Flaw, Report, Settings, SqliteStore};
+pub use sqlite::{Copied, Flaw, Report, Restored, Settings, SqliteStore};
 
 /// What callers' requests ask of a store. What it answers is committed; a write that it acknowledged
 /// survives kill -9 and power loss (guarantee 1).

@@ -269,6 +269,7 @@ async fn a_signal_to_an_import_that_is_being_applied_leaves_the_store_as_it_was_
 #[tokio::test]
 async fn a_signal_that_comes_after_the_commit_is_too_late_and_the_outcome_is_told() {
     let world = World::plain();
+    world.run(&["guild", "add", GUILD, "--name", "Day Watch"]).done();
     world.write("in.jsonl", format!("{{\"guild\":\"{GUILD}\",\"name\":\"Night Watch\"}}\n"));
     // A stdout that takes nothing any more, so that the outcome is still to be told.
     let (mut told, mut stdout) = std::io::pipe().unwrap();

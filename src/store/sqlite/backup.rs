@@ -1,5 +1,6 @@
 //! A copy of a store as it is at one moment, made while others go on writing to it.
 
+use std::cell::RefCell;
 use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
@@ -9,7 +10,7 @@ use rusqlite::backup::{Backup, StepResult};
 use rusqlite::{Connection, ErrorCode};
 
 use super::open::Identity;
-use super::{failure, look, open};
+use super::{failure, lineage, look, open};
 use crate::clock::Clock;
 use crate::store::under_way::{self, BESIDE, PART, UnderWay};
 use crate::store::{StoreError, refusals};
@@ -50,6 +51,7 @@ fn backup_within(patience: Duration, from: &Path, to: &Path, told: &mut dyn FnMu
     if !there.is_file() {
         return Err(StoreError::Failed(format!("{} is not a file", from.display())));
     }
+    lineage::refuse_stray(from)?;
     let source = open::untouching(from, patience).map_err(of_source)?;
     // One snapshot for all steps: without it a write between two of them would start the copy anew,
     // and beside a busy server it would never end.
@@ -58,9 +60,25 @@ fn backup_within(patience: Duration, from: &Path, to: &Path, told: &mut dyn FnMu
     let target = under_way::led_to(to).map_err(|e| unwritable(to, &e))?;
     refuse_target(from, &target)?;
     let part = UnderWay::make(&target, PART).map_err(|e| unwritable(to, &e))?;
+    copy_whole(&source, from, &part, to, patience, told)?;
+    part.put_in_place().map_err(|e| unwritable(to, &e))
+}
+
+/// Copies `source`, the store at `from`, to `part`, which is to take the place of `to`, and looks whether the copy is
+/// sound. It gets a lineage of its own.
+fn copy_whole(
+    source: &Connection,
+    from: &Path,
+    part: &UnderWay,
+    to: &Path,
+    patience: Duration,
+    told: &mut dyn FnMut(Copied),
+) -> Result<(), StoreError> {
+    let of_source = |e| failure::of(from, &e);
+    let schema = open::schema_version(source).map_err(of_source)?;
     let page: i64 = source.pragma_query_value(None, "page_size", |row| row.get(0)).map_err(of_source)?;
     let whole =
-        copy(&source, part.path(), page.unsigned_abs(), patience, told).map_err(|e| match e.sqlite_error_code() {
+        copy(source, part.path(), page.unsigned_abs(), patience, told).map_err(|e| match e.sqlite_error_code() {
             Some(ErrorCode::DiskFull) => unwritable(to, &"the disk is full"),
             _ => failure::of(from, &e),
         })?;
@@ -81,7 +99,22 @@ fn backup_within(patience: Duration, from: &Path, to: &Path, told: &mut dyn FnMu
         Err(error) if !is_damage(&error) => return Err(unwritable(to, &error)),
         Ok(false) | Err(_) => return Err(failure::damaged(from, "`guildgate store verify` names what is wrong")),
     }
-    part.put_in_place().map_err(|e| unwritable(to, &e))
+    // An older version would write to it without a word of its lineage.
+    if schema >= lineage::SINCE_SCHEMA { lineage::put_into(part.file()) } else { Ok(()) }
+}
+
+/// Copies the store at `from`, which is left as it is, to `part`, which is to take the place of `to`.
+pub(super) fn copy_sound(
+    from: &Path,
+    part: &UnderWay,
+    to: &Path,
+    told: &mut dyn FnMut(Copied),
+) -> Result<(), StoreError> {
+    let told = RefCell::new(told);
+    look::at(from, |source| {
+        source.execute_batch("BEGIN; SELECT count(*) FROM sqlite_schema").map_err(|e| failure::of(from, &e))?;
+        copy_whole(source, from, part, to, PATIENCE, &mut |copied| told.borrow_mut()(copied))
+    })
 }
 
 fn alone_too_long(from: &Path, to: &Path, patience: Duration) -> StoreError {

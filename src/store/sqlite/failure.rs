@@ -85,7 +85,7 @@ pub(super) fn read_only(path: &Path) -> String {
 }
 
 fn cut_short(path: &dyn Display, why: &dyn Display) -> String {
-    format!("{path} is damaged or cut short ({why}); put a backup in its place, and remove its -wal and -shm")
+    format!("{path} is damaged or cut short ({why}); put a backup in its place (`guildgate store restore FILE`)")
 }
 
 pub(super) fn damaged(path: &Path, why: &str) -> StoreError {

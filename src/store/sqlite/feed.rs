@@ -20,8 +20,9 @@ pub(in crate::store) fn write(marks: &Marks, conn: &Connection, node: i64, kept:
 }
 
 fn insert(conn: &Connection, node: i64, kind: i64, members: Option<&[u8]>, kept: i64) -> rusqlite::Result<()> {
-    conn.prepare_cached("INSERT INTO change (node, kind, members) VALUES (?1, ?2, ?3)")?
-        .execute(params![node, kind, members])?;
+    let sql = "INSERT INTO change (node, kind, members, lineage) \
+        VALUES (?1, ?2, ?3, (SELECT user_version FROM pragma_user_version))";
+    conn.prepare_cached(sql)?.execute(params![node, kind, members])?;
     let seq = conn.last_insert_rowid();
     if seq % PRUNE_EVERY.min(kept) == 0 {
         conn.prepare_cached("DELETE FROM change WHERE seq <= ?1")?.execute([seq - kept])?;

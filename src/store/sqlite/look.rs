@@ -11,8 +11,8 @@ use std::time::Duration;
 use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 use rusqlite::{Connection, OpenFlags};
 
-use super::failure;
 use super::open::{self, Owner};
+use super::{failure, lineage};
 use crate::store::StoreError;
 
 /// How long a look waits for who has the file to himself, such as while he recovers it after a crash.
@@ -24,6 +24,7 @@ const LOOKS: usize = 5;
 /// Runs `look` on a connection to the file at `path` that changes neither it nor its log. What nobody has open is
 /// read as it is, so that it may lie where nothing can be written.
 pub(super) fn at<T>(path: &Path, look: impl Fn(&Connection) -> Result<T, StoreError>) -> Result<T, StoreError> {
+    lineage::refuse_stray(path)?;
     for _ in 0..LOOKS {
         let quiet = Quiet::of(path)?;
         let conn = match quiet {

@@ -8,10 +8,12 @@ mod daily; // what is counted of keys in a day
 mod directory; // guilds and keys
 mod failure;
 pub(super) mod feed;
+pub(super) mod lineage; // which log belongs to which file
 mod look; // without changing anything
 mod members; // members, their warns and reviews
 pub(super) mod open;
 mod readers;
+mod restore; // store restore
 mod schema; // is it the one we make?
 #[cfg(test)]
 pub(in crate::store) mod tests;
@@ -33,6 +35,7 @@ use open::Prepared;
 use readers::Readers;
 use writer::{Fault, Plan, Writer, Writes};
 
+pub use restore::Restored;
 pub use verify::{Flaw, Report};
 
 pub(super) use failure::of as file_failure;
@@ -137,6 +140,12 @@ impl SqliteStore {
     /// use. Answers the copy's size in bytes. Blocks.
     pub fn backup(from: &Path, to: &Path, told: &mut dyn FnMut(Copied)) -> Result<u64, StoreError> {
         backup::backup(from, to, told)
+    }
+
+    /// Puts a copy of the backup `from` in the place of the store at `store`; what was there is set aside by another
+    /// name, together with its log. Refused while a process has the store open, and where `from` is not sound. Blocks.
+    pub fn restore(from: &Path, store: &Path, told: &mut dyn FnMut(Copied)) -> Result<Restored, StoreError> {
+        restore::restore(from, store, told)
     }
 
     /// Looks at all of the store at `path` for what is wrong with it, and changes nothing. Blocks, for

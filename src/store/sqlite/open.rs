@@ -10,7 +10,7 @@ use refinery::Runner;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
-use super::{access, failure, look};
+use super::{access, failure, lineage, look, restore};
 use crate::clock::Clock;
 use crate::store::under_way::led_to;
 use crate::store::{IfMissing, StoreError, refusals};
@@ -20,7 +20,7 @@ mod embedded {
 }
 
 /// Stands in the file's header (`PRAGMA application_id`) and says whose it is: "Ggat" in ASCII.
-const APPLICATION_ID: i32 = 0x4767_6174;
+pub(super) const APPLICATION_ID: i32 = 0x4767_6174;
 
 /// Only the owner may read a store: it holds the digests of keys (contract section 2).
 pub(in crate::store) const FILE_MODE: u32 = 0o600;
@@ -81,8 +81,14 @@ pub(super) struct Prepared {
 /// schema up to date.
 pub(super) fn prepare(path: &Path, if_missing: IfMissing) -> Result<Prepared, StoreError> {
     // That of the file itself: it may be known by other names as well.
-    let folder = folder_of(&led_to(path).map_err(|e| failed(path, &e))?);
-    let _alone = lock_folder(&folder, path)?;
+    let file = led_to(path).map_err(|e| failed(path, &e))?;
+    let _alone = lock_folder(&folder_of(&file), path)?;
+    if let Some(told) = restore::finish(&file).map_err(|e| failed(path, &e))? {
+        tracing::warn!("{told}");
+    }
+    lineage::refuse_stray(path)?;
+    // Whoever has it open has a log there.
+    let had_log = lineage::beside(&file, "-wal").exists();
     match if_missing {
         IfMissing::Make => create(path)?,
         IfMissing::Refuse if is_missing(path) => return Err(refusals::no_store(path.display())),
@@ -126,6 +132,9 @@ pub(super) fn prepare(path: &Path, if_missing: IfMissing) -> Result<Prepared, St
     if settled {
         conn.busy_timeout(OPENING_BUSY).map_err(|e| failure::of(path, &e))?;
         migrate(&mut conn, path)?;
+        if if_missing == IfMissing::Make && !had_log {
+            lineage::renew(&conn)?;
+        }
     }
     let identity = Identity::of(path).map_err(|e| failed(path, &e))?;
     Ok(Prepared { identity, settled, is_new })
@@ -236,7 +245,7 @@ pub(in crate::store) fn keep_statements(conn: &Connection) -> rusqlite::Result<(
 
 /// Never CREATE: making the file is [`create`]'s, with its mode. No mutex: a connection is one
 /// thread's at a time by construction.
-fn flags(read_only: bool) -> OpenFlags {
+pub(super) fn flags(read_only: bool) -> OpenFlags {
     let access = if read_only { OpenFlags::SQLITE_OPEN_READ_ONLY } else { OpenFlags::SQLITE_OPEN_READ_WRITE };
     access | OpenFlags::SQLITE_OPEN_NO_MUTEX
 }
@@ -250,7 +259,7 @@ pub(in crate::store) fn folder_of(path: &Path) -> PathBuf {
 
 /// Two processes that open a new store at once take turns. The folder is locked and not the file:
 /// closing a second descriptor of the file would drop SQLite's own locks on it.
-fn lock_folder(folder: &Path, path: &Path) -> Result<File, StoreError> {
+pub(super) fn lock_folder(folder: &Path, path: &Path) -> Result<File, StoreError> {
     let handle = File::open(folder).map_err(|e| match e.kind() {
         ErrorKind::NotFound => StoreError::Failed(format!(
             "the folder of {} does not exist; make it (mkdir -p {}) or name another file for the store",
@@ -335,13 +344,18 @@ fn migrate(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
 fn has_our_schema(conn: &Connection, path: &Path) -> Result<bool, StoreError> {
     let (found, newest) = (schema_version(conn).map_err(|e| failure::of(path, &e))?, newest_schema());
     if found > newest {
-        return Err(StoreError::Failed(format!(
-            "{} was written by a newer Guildgate (its schema is {found}, this one knows {newest}); run that version or \
-             a later one",
-            path.display()
-        )));
+        return Err(StoreError::Failed(is_newer(path, found)));
     }
     Ok(found == newest)
+}
+
+/// What is said of a store whose schema this version does not know.
+pub(super) fn is_newer(path: &Path, schema: i64) -> String {
+    format!(
+        "{} was written by a newer Guildgate (its schema is {schema}, this one knows {}); run that version or a later one",
+        path.display(),
+        newest_schema()
+    )
 }
 
 /// Whether the store at `path` has this version's schema; what is no store that this version can use is

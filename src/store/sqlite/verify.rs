@@ -5,6 +5,7 @@ use std::path::Path;
 
 use rusqlite::{Connection, ErrorCode};
 
+use super::lineage::{self, Stray};
 use super::{checks, failure, look, open, schema, text};
 use crate::store::StoreError;
 
@@ -34,7 +35,15 @@ type Look<'l> = &'l dyn Fn(&mut Report) -> rusqlite::Result<()>;
 
 /// Looks at all of the store at `path`. Blocks, for as long as reading the whole file takes.
 pub(super) fn verify(path: &Path) -> Result<Report, StoreError> {
-    look::at(path, |conn| report(conn, path))
+    let Some(Stray { what, repair }) = lineage::stray(path)? else { return look::at(path, |conn| report(conn, path)) };
+    if open::is_missing(path) {
+        return Err(StoreError::Failed(format!("{what}. {repair}")));
+    }
+    // The file alone: what is in that log is not the file's.
+    let conn = look::unmoving(path).map_err(|e| failure::of(path, &e))?;
+    let mut report = report(&conn, path)?;
+    report.flaws.insert(0, Flaw { what, repair });
+    Ok(report)
 }
 
 fn report(conn: &Connection, path: &Path) -> Result<Report, StoreError> {
@@ -77,7 +86,7 @@ fn is_the_statements(error: &rusqlite::Error) -> bool {
     matches!(error, rusqlite::Error::SqlInputError { .. }) || error.sqlite_error_code() == Some(ErrorCode::Unknown)
 }
 
-pub(super) const BACKUP: &str = "stop the server, put a backup in its place, and remove its -wal and -shm";
+pub(super) const BACKUP: &str = "stop the server and put a backup in its place (`guildgate store restore FILE`)";
 
 /// Pages, indexes, and the types of what is in them.
 fn integrity(conn: &Connection, report: &mut Report) -> rusqlite::Result<()> {

@@ -10,7 +10,7 @@ use rusqlite::{Connection, TransactionBehavior};
 use tokio::sync::{oneshot, watch};
 
 use super::open::Identity;
-use super::{failure, feed, open};
+use super::{failure, feed, lineage, open};
 use crate::clock::{Clock, Tick};
 use crate::store::marks::Marks;
 use crate::store::{Change, StoreError};
@@ -332,11 +332,15 @@ fn transact(conn: &mut Connection, group: &mut Group, plan: &Plan) -> Result<(),
     let begun = conn.transaction_with_behavior(TransactionBehavior::Immediate);
     let tx = begun.map_err(|e| Trouble::of(&plan.path, &e))?;
     let mut marks = Marks::default();
+    let changes = tx.total_changes();
     for job in group {
         // The neighbours' work is rolled back with it.
         job.run(&tx, &plan.path, &mut marks).map_err(|e| Trouble::Failed(e.to_string()))?;
     }
-    let done = feed::write(&marks, &tx, plan.node, plan.feed_kept).and_then(|()| tx.commit());
+    let changed = tx.total_changes() != changes;
+    let done = feed::write(&marks, &tx, plan.node, plan.feed_kept)
+        .and_then(|()| if changed { lineage::mark(&tx) } else { Ok(()) })
+        .and_then(|()| tx.commit());
     // Never `Locked`: the jobs have run, and run once.
     done.map_err(|e| Trouble::Failed(failure::line(&plan.path, &e)))
 }

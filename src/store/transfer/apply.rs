@@ -11,7 +11,7 @@ use rusqlite::{Connection, TransactionBehavior};
 use super::import::Progress;
 use super::stage::StageFile;
 use crate::store::marks::Marks;
-use crate::store::sqlite::{feed, file_failure, open};
+use crate::store::sqlite::{feed, file_failure, lineage, open};
 use crate::store::under_way::settle;
 use crate::store::{Change, SqliteStore, StoreError};
 
@@ -116,6 +116,7 @@ fn run(store: &SqliteStore, stage: &StageFile, passed: Arc<AtomicU64>) -> Result
         let mut marks = Marks::default();
         marks.add(&Change::Everything);
         feed::write(&marks, &tx, store.node(), store.feed_kept())?;
+        lineage::mark(&tx)?;
         settle();
         tx.commit()
     };

@@ -83,7 +83,7 @@ fn a_store_of_a_newer_version_is_refused() {
     let sql = "INSERT INTO refinery_schema_history SELECT version + 1, 'later', applied_on, checksum \
         FROM refinery_schema_history ORDER BY version DESC LIMIT 1";
     Connection::open(&path).unwrap().execute_batch(sql).unwrap();
-    assert!(line(&path).contains("newer Guildgate (its schema is 3, this one knows 2)"));
+    assert!(line(&path).contains("newer Guildgate (its schema is 4, this one knows 3)"));
 }
 
 /// Written by the commands of the version whose schema was the first. Beside what the test below
@@ -148,7 +148,7 @@ async fn a_store_of_the_first_schema_is_brought_up_to_date_with_all_it_holds() {
         assert_eq!(store.reviews(&here, ada).await.unwrap(), [review]);
         assert_eq!(store.daily(0).await.unwrap(), []);
         drop(store);
-        assert_eq!(version(), 2);
+        assert_eq!(version(), 3);
     }
     // And what the new schema brings can be written into it.
     let store = SqliteStore::open(&path).unwrap();

@@ -151,15 +151,16 @@ async fn an_older_store_is_compared_with_its_own_schema_before_and_after_it_is_b
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store.db");
     fs::write(&path, include_bytes!("../../../../tests/fixtures/store-v1.db")).unwrap();
-    assert_eq!((looked_at(&path).schema, flaws(&path)), ((1, 2), vec![]));
+    assert_eq!((looked_at(&path).schema, flaws(&path)), ((1, 3), vec![]));
     drop(SqliteStore::open(&path).unwrap());
-    assert_eq!((looked_at(&path).schema, flaws(&path)), ((2, 2), vec![]));
+    assert_eq!((looked_at(&path).schema, flaws(&path)), ((3, 3), vec![]));
     fs::write(&path, include_bytes!("../../../../tests/fixtures/store-v1.db")).unwrap();
     Connection::open(&path).unwrap().execute_batch("DROP TABLE change").unwrap();
     assert_eq!(flaws(&path), [("table change is missing".to_owned(), BACKUP.to_owned())]);
     // It says that it is older than it is.
-    let (_folder, path) = changed("DELETE FROM refinery_schema_history WHERE version = 2").await;
-    assert!(flaws(&path)[0].0.contains("table key is not as Guildgate makes it"), "{:?}", flaws(&path));
+    let (_folder, path) = changed("DELETE FROM refinery_schema_history WHERE version >= 2").await;
+    let named = flaws(&path);
+    assert!(named.iter().any(|(what, _)| what == "table key is not as Guildgate makes it"), "{named:?}");
     for sql in ["DROP TABLE refinery_schema_history", "DELETE FROM refinery_schema_history"] {
         let (_folder, path) = changed(sql).await;
         assert!(matches!(&flaws(&path)[..], [(what, _)] if what.contains("is not noted in it")), "{:?}", flaws(&path));
@@ -171,7 +172,7 @@ fn a_store_that_a_crash_left_before_its_first_table_was_made_is_sound() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store.db");
     open::sign(&Connection::open(&path).unwrap()).unwrap();
-    assert_eq!(looked_at(&path), Report { schema: (0, 2), ..Report::default() });
+    assert_eq!(looked_at(&path), Report { schema: (0, 3), ..Report::default() });
     drop(SqliteStore::open(&path).unwrap());
     assert_eq!(flaws(&path), []);
 }

@@ -1,0 +1,309 @@
+//! Which write-ahead log belongs to which file. SQLite goes by their names alone: where a backup was copied over a
+//! store whose log was left behind by a crash, it would read the log into the backup.
+//!
+//! So a store has a lineage, a random number in the header of its file (`PRAGMA user_version`). It is drawn anew for
+//! each backup, each restore, and each start of a server that finds no log. Every commit of ours writes the first page
+//! ([`mark`]), and so a log names the lineages of its commits. A log belongs to a file whose lineage it names: the
+//! file's own lineage changes only by a checkpoint of that log. Both are read here as they lie on the disk, before
+//! SQLite sees them.
+
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, BufReader, ErrorKind, Read};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::Connection;
+
+use super::{failure, open};
+use crate::store::StoreError;
+
+/// The oldest schema whose commits name their lineage. A file of an older one has none (0).
+pub(super) const SINCE_SCHEMA: i64 = 3;
+
+/// How every SQLite file begins.
+const MAGIC: &[u8; 16] = b"SQLite format 3\0";
+
+/// Where the header of a file, its first page, has the lineage: `user_version`, big-endian.
+const LINEAGE_AT: usize = 60;
+
+/// The header of a file.
+const HEADER: usize = 100;
+
+/// The headers of a log and of each frame in it.
+const LOG_HEADER: usize = 32;
+const FRAME_HEADER: usize = 24;
+
+/// What a log begins with; one added to it says that its checksums are of big-endian words.
+const LOG_MAGIC: u32 = 0x377f_0682;
+
+/// Looks at a pair that does not fit: a server may just be writing to both.
+const LOOKS: usize = 5;
+
+/// Between two of them.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
+
+/// What has a commit name its lineage: it writes the first page as it is. The number is Guildgate's application_id.
+const MARK: &str = "PRAGMA application_id = 1197957492";
+
+/// Has the transaction that `conn` is in name its lineage in the log.
+pub(in crate::store) fn mark(conn: &Connection) -> rusqlite::Result<()> {
+    conn.prepare_cached(MARK)?.execute([]).map(drop)
+}
+
+/// Gives a store that nobody else has open another lineage. The log names the one before as well, until it is in the
+/// file whole.
+pub(super) fn renew(conn: &Connection) -> Result<(), StoreError> {
+    let fresh = draw()?;
+    let renew = || -> rusqlite::Result<()> {
+        mark(conn)?;
+        conn.pragma_update(None, "user_version", fresh)?;
+        open::is_settled(conn).map(drop)
+    };
+    match renew() {
+        // It goes on under the one that it has.
+        Err(e) if failure::is_full(&e) || failure::is_busy(&e) => Ok(()),
+        renewed => renewed.map_err(|e| StoreError::Failed(format!("the store cannot be written to: {e}"))),
+    }
+}
+
+/// Gives a file that is not in its place yet another lineage.
+pub(super) fn put_into(file: &File) -> Result<(), StoreError> {
+    let written = file.write_all_at(&draw()?.to_be_bytes(), LINEAGE_AT as u64);
+    written.map_err(|e| StoreError::Failed(format!("the copy cannot be written to: {e}")))
+}
+
+fn draw() -> Result<i32, StoreError> {
+    let drawn = getrandom::u32().map_err(|e| StoreError::Failed(format!("no random number to be had: {e}")))?;
+    Ok(drawn.max(1).cast_signed())
+}
+
+/// A log beside a file to which it does not belong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Stray {
+    pub(super) what: String,
+    pub(super) repair: String,
+}
+
+/// Refuses a file with a log beside it that is not its own; neither is changed.
+pub(super) fn refuse_stray(path: &Path) -> Result<(), StoreError> {
+    match stray(path)? {
+        None => Ok(()),
+        Some(Stray { what, repair }) => Err(StoreError::Failed(format!("{what}. Nothing was changed. {repair}"))),
+    }
+}
+
+/// The log beside the store at `path`, where it is not the store's own.
+pub(super) fn stray(path: &Path) -> Result<Option<Stray>, StoreError> {
+    let failed = |e: io::Error| StoreError::Failed(format!("{}: {e}", path.display()));
+    // SQLite puts it beside the file itself, not beside a link to it.
+    let file = crate::store::under_way::led_to(path).map_err(failed)?;
+    let log = beside(&file, "-wal");
+    for _ in 0..LOOKS {
+        let Some(named) = named_by(&log).map_err(failed)? else { return Ok(None) };
+        let what = match of_file(&file).map_err(failed)? {
+            Found::Lineage(own) if named.contains(&own) || (own == 0 && named.is_empty()) => return Ok(None),
+            // What it is, others say.
+            Found::Unknown => return Ok(None),
+            Found::Lineage(_) => format!(
+                "{} is not the log of {}: it was written for another store, or for another state of this one, and would \
+                 overwrite parts of it",
+                log.display(),
+                file.display()
+            ),
+            Found::Nothing => format!("{} is not there, but its log is: {}", file.display(), log.display()),
+        };
+        std::thread::sleep(BETWEEN_LOOKS);
+        let (now, file) = (of_file(&file).map_err(failed)?, file.display());
+        if now == Found::Unknown || named_by(&log).map_err(failed)?.as_ref() != Some(&named) {
+            continue;
+        }
+        let repair = format!(
+            "If a file was copied or moved by hand, put the one to which the log belongs back, or move the log away (mv \
+             {0} {0}.old) to go on with {file} as it is; `guildgate store restore FILE` puts a backup in place",
+            log.display()
+        );
+        return Ok(Some(Stray { what, repair }));
+    }
+    Ok(None)
+}
+
+/// What lies beside a file under its name and this ending.
+pub(super) fn beside(file: &Path, end: &str) -> PathBuf {
+    let mut name = OsString::from(file);
+    name.push(end);
+    name.into()
+}
+
+/// What a file says of its lineage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    Lineage(i32),
+    /// It is no SQLite file, or not whole.
+    Unknown,
+    /// There is no file, or nothing in it.
+    Nothing,
+}
+
+fn of_file(path: &Path) -> io::Result<Found> {
+    let mut header = [0; HEADER];
+    match File::open(path).and_then(|mut file| file.read_exact(&mut header)) {
+        Ok(()) if header.starts_with(MAGIC) => Ok(Found::Lineage(in_page(&header))),
+        Ok(()) => Ok(Found::Unknown),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(Found::Nothing),
+        Err(e) if e.kind() == ErrorKind::UnexpectedEof => match fs::metadata(path)?.len() {
+            0 => Ok(Found::Nothing),
+            _ => Ok(Found::Unknown),
+        },
+        // Whoever opens it says it better.
+        Err(_) => Ok(Found::Unknown),
+    }
+}
+
+/// The lineage in a first page.
+fn in_page(page: &[u8]) -> i32 {
+    word(page, LINEAGE_AT, u32::from_be_bytes).cast_signed()
+}
+
+/// The lineages that a log's commits name; `None` where no commit is in it.
+fn named_by(log: &Path) -> io::Result<Option<HashSet<i32>>> {
+    match File::open(log) {
+        Ok(file) => read_log(BufReader::new(file)),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+        Err(_) => Ok(None), // whoever opens it says it better
+    }
+}
+
+/// Reads a log as far as it is whole, as SQLite does (<https://www.sqlite.org/fileformat2.html#walformat>).
+fn read_log(mut log: impl Read) -> io::Result<Option<HashSet<i32>>> {
+    let mut header = [0; LOG_HEADER];
+    if !fill(&mut log, &mut header)? {
+        return Ok(None);
+    }
+    let at = |header: &[u8], at| word(header, at, u32::from_be_bytes);
+    let order: fn([u8; 4]) -> u32 = match at(&header, 0) {
+        LOG_MAGIC => u32::from_le_bytes,
+        magic if magic == LOG_MAGIC + 1 => u32::from_be_bytes,
+        _ => return Ok(None),
+    };
+    let size = at(&header, 8);
+    if !(512..=65_536).contains(&size) || !size.is_power_of_two() {
+        return Ok(None);
+    }
+    let mut sum = checksum((0, 0), &header[..24], order);
+    if sum != (at(&header, 24), at(&header, 28)) {
+        return Ok(None);
+    }
+    let mut frame = vec![0; FRAME_HEADER + size as usize];
+    let (mut named, mut since_commit, mut has_commit) = (HashSet::new(), None, false);
+    while fill(&mut log, &mut frame)? {
+        let (head, page) = frame.split_at(FRAME_HEADER);
+        sum = checksum(checksum(sum, &head[..8], order), page, order);
+        if head[8..16] != header[16..24] || sum != (at(head, 16), at(head, 20)) {
+            break;
+        }
+        if at(head, 0) == 1 {
+            since_commit = Some(in_page(page));
+        }
+        if at(head, 4) != 0 {
+            has_commit = true;
+            named.extend(since_commit.take());
+        }
+    }
+    Ok(has_commit.then_some(named))
+}
+
+/// Fills `buffer`; `false` where there is not enough left.
+fn fill(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<bool> {
+    match from.read_exact(buffer) {
+        Ok(()) => Ok(true),
+        Err(e) if e.kind() == ErrorKind::UnexpectedEof => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+fn word(bytes: &[u8], at: usize, order: fn([u8; 4]) -> u32) -> u32 {
+    bytes.get(at..at + 4).and_then(|word| word.try_into().ok()).map_or(0, order)
+}
+
+/// SQLite's checksum of a log, on from `sum`.
+fn checksum(sum: (u32, u32), bytes: &[u8], order: fn([u8; 4]) -> u32) -> (u32, u32) {
+    bytes.chunks_exact(8).fold(sum, |(a, b), pair| {
+        let a = a.wrapping_add(word(pair, 0, order)).wrapping_add(b);
+        (a, b.wrapping_add(word(pair, 4, order)).wrapping_add(a))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::sqlite::open::APPLICATION_ID;
+
+    /// A file with a log that holds a commit beside it, and the connection that keeps it there.
+    fn pair(folder: &Path, lineage: i32) -> (PathBuf, Connection) {
+        let path = folder.join("store.db");
+        let conn = Connection::open(&path).unwrap();
+        conn.execute_batch(&format!(
+            "PRAGMA user_version = {lineage}; PRAGMA application_id = {APPLICATION_ID}; CREATE TABLE t (x); \
+             PRAGMA journal_mode = WAL; BEGIN; INSERT INTO t VALUES (1)"
+        ))
+        .unwrap();
+        mark(&conn).unwrap();
+        conn.execute_batch("COMMIT").unwrap();
+        (path, conn)
+    }
+
+    #[test]
+    fn a_commit_names_its_lineage_and_keeps_what_the_file_says_of_itself() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, conn) = pair(folder.path(), 77);
+        assert_eq!(named_by(&beside(&path, "-wal")).unwrap(), Some(HashSet::from([77])));
+        assert_eq!(of_file(&path).unwrap(), Found::Lineage(77));
+        assert_eq!(conn.pragma_query_value(None, "application_id", |row| row.get(0)), Ok(APPLICATION_ID));
+        renew(&conn).unwrap();
+        let Found::Lineage(renewed) = of_file(&path).unwrap() else { panic!() };
+        assert!(renewed != 77 && renewed != 0);
+        conn.execute_batch("INSERT INTO t VALUES (2)").unwrap();
+        assert_eq!(named_by(&beside(&path, "-wal")).unwrap(), Some(HashSet::new()), "of another program");
+        assert!(stray(&path).unwrap().is_some());
+    }
+
+    #[test]
+    fn a_log_belongs_to_each_state_of_its_file_and_to_no_other_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, conn) = pair(folder.path(), 0);
+        let before = fs::read(&path).unwrap();
+        // Both the lineage before and the one drawn are in the log, and the file has either.
+        let reader = Connection::open(&path).unwrap();
+        reader.execute_batch("BEGIN; SELECT count(*) FROM t").unwrap();
+        renew(&conn).unwrap();
+        assert_eq!(named_by(&beside(&path, "-wal")).unwrap().unwrap().len(), 2);
+        assert_eq!(stray(&path).unwrap(), None);
+        fs::write(&path, before).unwrap();
+        assert_eq!(stray(&path).unwrap(), None);
+        put_into(&File::options().write(true).open(&path).unwrap()).unwrap();
+        assert!(stray(&path).unwrap().unwrap().what.contains("is not the log of"));
+        fs::remove_file(&path).unwrap();
+        assert!(stray(&path).unwrap().unwrap().what.contains("is not there, but its log is"));
+    }
+
+    #[test]
+    fn what_a_crash_left_of_a_log_is_read_as_far_as_it_is_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, _conn) = pair(folder.path(), 77);
+        let log = fs::read(beside(&path, "-wal")).unwrap();
+        assert_eq!(read_log(&log[..]).unwrap(), Some(HashSet::from([77])));
+        for cut in [0, 20, LOG_HEADER, LOG_HEADER + 50, log.len() - 1] {
+            assert_eq!(read_log(&log[..cut]).unwrap(), None, "{cut}");
+        }
+        for at in [5, 20, LOG_HEADER + 10, LOG_HEADER + 30, log.len() - 1] {
+            let mut bent = log.clone();
+            bent[at] ^= 1;
+            assert_eq!(read_log(&bent[..]).unwrap(), None, "{at}");
+        }
+        let garbage = [&log[..], &[0xa5; 5000]].concat();
+        assert_eq!(read_log(&garbage[..]).unwrap(), Some(HashSet::from([77])));
+    }
+}
