@@ -178,6 +178,8 @@ fn within(strings: u8, left: usize) -> At {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     /// The blocks of RFC 7541, C.2 to C.4, and what they hold.
@@ -242,5 +244,47 @@ mod tests {
         }
         assert_eq!((trailers.count(1), trailers.count(1000)), (None, Some(0)));
         assert_eq!(trailers.ended.len(), MAX_UNREAD - 1);
+    }
+
+    /// A number as RFC 7541, 5.1 writes it, behind the bits of `first`.
+    fn number(first: u8, prefix: u8, n: usize) -> Vec<u8> {
+        let most = usize::from(prefix);
+        if n < most {
+            return vec![first | n as u8];
+        }
+        let (mut bytes, mut rest) = (vec![first | prefix], n - most);
+        while rest >= 128 {
+            bytes.push((rest % 128) as u8 | 128);
+            rest /= 128;
+        }
+        bytes.push(rest as u8);
+        bytes
+    }
+
+    proptest! {
+        #[test]
+        fn as_many_fields_are_counted_as_were_written(
+            fields in proptest::collection::vec((0..6, 0usize..70_000, 0usize..400, any::<u8>()), 0..20),
+            piece in 1usize..50,
+        ) {
+            let (mut block, mut written) = (Vec::new(), 0);
+            for (kind, index, length, byte) in fields {
+                let text = |length: usize| [number(byte & 0x80, 0x7f, length), vec![byte; length]].concat();
+                written += usize::from(kind != 5);
+                block.extend(match kind {
+                    0 => number(0x80, 0x7f, index),
+                    1 => [number(0x40, 0x3f, index), text(length)].concat(),
+                    2 => [number(0x10, 0x0f, index), text(length)].concat(),
+                    3 => [number(0, 0x0f, index + 1), text(length)].concat(),
+                    4 => [vec![0x40], text(length), text(index % 300)].concat(),
+                    _ => number(0x20, 0x1f, index),
+                });
+                // Without an index a name stands in front of the value.
+                if matches!(kind, 1 | 2) && index == 0 {
+                    block.extend(text(length));
+                }
+            }
+            prop_assert_eq!(count(&block, piece), Some(written));
+        }
     }
 }
