@@ -2,6 +2,7 @@
 //! own log.
 
 mod access;
+mod bound;
 pub mod decisions;
 mod outcome;
 mod panics;

@@ -68,6 +68,7 @@ mod postgres_tls;
 
 mod serving;
 mod serving_log;
+mod serving_log_bound;
 mod serving_refusals;
 mod serving_reload;
 mod serving_reload_parts;
