@@ -30,6 +30,13 @@ pub(super) fn unknown_guild(guild: &GuildId) -> String {
     format!("guild {guild} is not in the store; `guildgate guild add {guild} --name NAME` adds it")
 }
 
+pub(super) fn removed_meanwhile(guild: &str) -> String {
+    format!(
+        "guild {guild} was removed while the lines about it were read; nothing was imported. Add it with \
+         `guildgate guild add {guild} --name NAME`, or give it a line of its own in the file, and import again"
+    )
+}
+
 pub(super) fn key_there(id: &str) -> String {
     format!("key {id} is in the store already")
 }

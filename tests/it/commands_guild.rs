@@ -6,6 +6,7 @@ on_both_stores!(
     a_removed_guilds_keys_stop_and_a_guild_added_again_sees_nothing_of_it,
     a_removed_guild_is_answered_03_to_a_key_that_a_file_lists,
     other_nodes_and_other_guilds_follow_a_removal_or_are_left_alone,
+    an_import_about_a_guild_that_is_removed_meanwhile_takes_nothing_and_says_so,
 );
 
 /// A gateway that keeps answers for ever, with what every operation answers about member 7.
@@ -83,6 +84,52 @@ async fn other_nodes_and_other_guilds_follow_a_removal_or_are_left_alone(kind: K
     connection.ask(&gate.request("getPoints", "other", "memberID=7")).await.is("4");
     gate.get_points("other", "7").await.is("4");
     assert_eq!(gate.run(&["guild", "list", "--json"]).done().list().len(), 1);
+}
+
+async fn an_import_about_a_guild_that_is_removed_meanwhile_takes_nothing_and_says_so(kind: Kind) {
+    use std::io::Write;
+
+    let gate = TestGateway::on(kind).key("bot").key_of_guild("other", "999").start().await;
+    let config = gate.world().path("gateway.toml");
+    let args = ["import", "-", "--config", config.to_str().unwrap()];
+    let (mut import, mut lines) = Process::fed(&mut gate.world().command(&args));
+    let line = |guild: &str, member: usize| {
+        format!("{{\"guild\":\"{guild}\",\"member\":\"{member}\",\"name\":\"Ada\",\"points\":5}}\n")
+    };
+    lines.write_all(line("999", 7).as_bytes()).unwrap();
+    // It tells how many it has read, once a second.
+    let mut member = 0;
+    let end = std::time::Instant::now() + PATIENCE;
+    while !import.stderr().contains("records read") {
+        assert!(std::time::Instant::now() < end, "{}", import.stderr());
+        lines.write_all((member..member + 500).map(|m| line(GUILD, m)).collect::<String>().as_bytes()).unwrap();
+        member += 500;
+        tokio::time::sleep(std::time::Duration::from_millis(2)).await; // it need not be more than it can read
+    }
+    gate.run(&["guild", "remove", GUILD, "--yes"]).done();
+    drop(lines);
+    assert_eq!(import.exit().await, Some(1), "{}", import.stderr());
+    let said = import.stderr();
+    assert!(said.contains(&format!("guild {GUILD} was removed")) && said.contains("nothing was imported"), "{said}");
+    assert!(gate.run(&["member", "list", "--guild", "999"]).done().stdout.is_empty(), "all or nothing");
+    assert_eq!(gate.run(&["guild", "list", "--json"]).done().list().len(), 1);
+}
+
+#[tokio::test]
+async fn answers_of_an_http_origin_are_forgotten_with_the_guild_whose_they_were() {
+    let gate = keeping(Kind::Http).key("bot").keys_in_store().start().await;
+    gate.get_points("bot", "7").await.is("3");
+    gate.get_points("bot", "7").await.is("3").is_hit();
+    gate.origin().put_points("7", 4); // behind the gateway's back
+    gate.get_points("bot", "7").await.is("3").is_hit();
+    gate.run(&["guild", "remove", GUILD, "--yes"]).done();
+    let stopped = || async { gate.get_points("bot", "7").await.body == INCORRECT_KEY };
+    eventually(SECOND_AND_SLACK, "the key stops", stopped).await;
+    gate.run(&["guild", "add", GUILD, "--name", "Another"]).done();
+    let key = gate.run(&["key", "create", "--guild", GUILD]).done().stdout.trim_end().to_owned();
+    let request = Request::post("/getPoints", "memberID=7").key(&key);
+    eventually(SECOND_AND_SLACK, "the new key", || async { gate.send(&request).await.status == 200 }).await;
+    gate.send(&request).await.is("4");
 }
 
 #[test]

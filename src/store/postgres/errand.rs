@@ -11,8 +11,9 @@ use super::connect::Session;
 use super::failure::Trouble;
 use super::pool::{batch, rows};
 use super::transaction::{NUMBER, begin, numbered};
-use super::{PostgresStore, READ};
+use super::{PostgresStore, READ, column};
 use crate::store::marks::{Marks, PRUNE_EVERY};
+use crate::store::refusals::refused;
 use crate::store::under_way::{IfAbandoned, if_abandoned, settle};
 use crate::store::{Change, StoreError};
 
@@ -63,16 +64,23 @@ impl Errand<'_> {
     }
 
     /// Does the steps in one transaction, whose turn comes within `wait`, and tells others that
-    /// everything changed. `done` is told of each step that was.
+    /// everything changed. `done` is told of each step that was. Where the query `obstacle` finds a text, nothing is
+    /// done, and the refusal made of it is the answer.
     pub(in crate::store) async fn change_everything(
         self,
         wait: Duration,
+        (obstacle, refusal): (&str, fn(&str) -> String),
         steps: &[&str],
         done: &mut dyn FnMut(usize),
     ) -> Result<(), StoreError> {
         let (client, store) = (&self.client, self.store);
         let told = |e: Trouble| e.told(store.pool.place());
         batch(client, Instant::now() + wait + READ, &begin(wait)).await.map_err(told)?;
+        let found = rows(client, Instant::now() + STATEMENT, obstacle, &[]).await.map_err(told)?;
+        if let Some(row) = found.first() {
+            // The connection ends with this, and the transaction with it.
+            return Err(refused(refusal(column(row, 0)?)));
+        }
         for (at, step) in steps.iter().enumerate() {
             batch(client, Instant::now() + STATEMENT, step).await.map_err(told)?;
             done(at);

@@ -6,11 +6,12 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use rusqlite::functions::FunctionFlags;
-use rusqlite::{Connection, TransactionBehavior};
+use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 
 use super::import::Progress;
 use super::stage::StageFile;
 use crate::store::marks::Marks;
+use crate::store::refusals::{self, refused};
 use crate::store::sqlite::{feed, file_failure, lineage, open};
 use crate::store::under_way::settle;
 use crate::store::{Change, SqliteStore, StoreError};
@@ -72,6 +73,10 @@ const STEPS: [&str; 6] = [
     ),
 ];
 
+/// A guild that was in the store when its lines were read, and is not any more.
+const REMOVED: &str = "SELECT id FROM stage.guild WHERE stored AND name IS NULL \
+    AND id NOT IN (SELECT id FROM main.guild) LIMIT 1";
+
 /// Applies what was staged: all of it, or nothing.
 pub(super) fn apply(
     store: &SqliteStore,
@@ -104,7 +109,7 @@ fn run(store: &SqliteStore, stage: &StageFile, passed: Arc<AtomicU64>) -> Result
     let mut conn = open::writable(store.path()).map_err(told)?;
     wait_for_lock(&mut conn).map_err(told)?;
     store.settle(&conn)?;
-    let steps = || -> rusqlite::Result<()> {
+    let steps = || -> rusqlite::Result<Option<String>> {
         conn.execute("ATTACH ?1 AS stage", [staged])?;
         conn.pragma_update(None, "cache_size", -CACHE_KIB)?;
         conn.create_scalar_function("counted", 1, FunctionFlags::SQLITE_UTF8, move |_| {
@@ -112,15 +117,22 @@ fn run(store: &SqliteStore, stage: &StageFile, passed: Arc<AtomicU64>) -> Result
             Ok(true)
         })?;
         let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        if let Some(removed) = tx.query_row(REMOVED, [], |row| row.get(0)).optional()? {
+            return Ok(Some(removed));
+        }
         STEPS.iter().try_for_each(|step| tx.execute(step, []).map(drop))?;
         let mut marks = Marks::default();
         marks.add(&Change::Everything);
         feed::write(&marks, &tx, store.node(), store.feed_kept())?;
         lineage::mark(&tx)?;
         settle();
-        tx.commit()
+        tx.commit()?;
+        Ok(None)
     };
-    steps().map_err(told)
+    match steps().map_err(told)? {
+        Some(guild) => Err(refused(refusals::removed_meanwhile(&guild))),
+        None => Ok(()),
+    }
 }
 
 fn wait_for_lock(conn: &mut Connection) -> rusqlite::Result<()> {

@@ -14,7 +14,7 @@ use tokio_postgres::types::{ToSql, Type};
 use super::import::{Doing, ImportError, Imported, Mode, PROGRESS_EVERY, Progress, take_in};
 use super::stage::{Stage, StageFile};
 use crate::store::sqlite::{file_failure, open};
-use crate::store::{Directory, PostgresStore, StoreError};
+use crate::store::{Directory, PostgresStore, StoreError, refusals};
 
 /// How long an import waits for its turn among the writers.
 const LOCK_WAIT: Duration = Duration::from_secs(30);
@@ -24,7 +24,7 @@ const BUSY: Duration = Duration::from_secs(1);
 
 /// Tables that only this session sees, and that end with it.
 const STAGED: &str = "
-    CREATE TEMPORARY TABLE staged_guild (no bigint PRIMARY KEY, id text, name text);
+    CREATE TEMPORARY TABLE staged_guild (no bigint PRIMARY KEY, id text, name text, stored bigint);
     CREATE TEMPORARY TABLE staged_member (guild bigint, member bigint, name text, points bigint);
     CREATE TEMPORARY TABLE staged_warn
         (guild bigint, id bigint, member bigint, author text, reason text, expires bigint);
@@ -42,8 +42,8 @@ struct Table {
 const TABLES: [Table; 4] = [
     Table {
         name: "staged_guild",
-        rows: "SELECT no, id, name FROM guild",
-        columns: &[Type::INT8, Type::TEXT, Type::TEXT],
+        rows: "SELECT no, id, name, stored FROM guild",
+        columns: &[Type::INT8, Type::TEXT, Type::TEXT, Type::INT8],
     },
     Table {
         name: "staged_member",
@@ -61,6 +61,10 @@ const TABLES: [Table; 4] = [
         columns: &[Type::INT8, Type::INT8, Type::INT8, Type::TEXT, Type::INT8, Type::TEXT],
     },
 ];
+
+/// A guild that was in the store when its lines were read, and is not any more.
+const REMOVED: &str = "SELECT s.id FROM staged_guild s LEFT JOIN guild g ON g.id = s.id \
+    WHERE s.stored <> 0 AND s.name IS NULL AND g.id IS NULL LIMIT 1";
 
 /// In this order: each refers to what stands before it. A warn or review whose id exists under
 /// another member moves; one for an unknown member makes it, named by its id.
@@ -97,7 +101,7 @@ impl PostgresStore {
         mode: Mode,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Imported, ImportError> {
-        // A guild is never removed, so what is here now will be there then.
+        // What is removed meanwhile is found when it is applied.
         let there: std::collections::HashSet<_> = self.guilds().await?.into_iter().map(|guild| guild.id).collect();
         let stage = Stage::create(&staging_place())?;
         let (imported, staged) = take_in(stage, source, mode, progress, |guild| Ok(there.contains(guild)))?;
@@ -109,7 +113,7 @@ impl PostgresStore {
             progress(rows.applied(0));
             let of_steps = [rows.guilds, rows.members, rows.warns, rows.reviews, rows.warns, rows.reviews];
             let mut done = |step| progress(rows.applied(of_steps.iter().take(step + 1).sum()));
-            errand.change_everything(LOCK_WAIT, &STEPS, &mut done).await?;
+            errand.change_everything(LOCK_WAIT, (REMOVED, refusals::removed_meanwhile), &STEPS, &mut done).await?;
         }
         Ok(imported)
     }

@@ -1,7 +1,7 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::SocketAddr;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -45,6 +45,15 @@ impl Process {
         let stdout = catch(child.stdout.take().unwrap());
         let stderr = catch(child.stderr.take().unwrap());
         Process { child, stdout, stderr }
+    }
+
+    /// As [`Process::start`], with a stdin that is written to while it runs.
+    pub fn fed(command: &mut Command) -> (Process, ChildStdin) {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let stdin = child.stdin.take().unwrap();
+        let stdout = catch(child.stdout.take().unwrap());
+        let stderr = catch(child.stderr.take().unwrap());
+        (Process { child, stdout, stderr }, stdin)
     }
 
     /// As [`Process::start`], with a terminal for its stderr: what is drawn there is what it said.
