@@ -76,6 +76,7 @@ fn a_gzip_file_that_is_not_whole_and_sound_is_refused_and_nothing_of_it_is_taken
         (damaged, "it is damaged"),
         (sum, "it is damaged"),
     ];
+    world.import("").done(); // which makes the store, and says so
     for (at, (bytes, why)) in cases.into_iter().enumerate() {
         world.write("in.jsonl.gz", bytes);
         for args in [&["import", "in.jsonl.gz"][..], &["import", "--partial", "in.jsonl.gz"]] {
