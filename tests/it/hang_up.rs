@@ -10,8 +10,9 @@ use tokio::net::TcpStream;
 use crate::support::frames::*;
 use crate::support::*;
 
-/// The contract's 100 ms, and what the tests beside this one may hold the cores for.
-const HUNDRED_MS_AND_SLACK: Duration = Duration::from_millis(600);
+/// The contract's "within 100 ms", and a second in which the tests beside this one may have the cores. What the caller
+/// asked hangs for much longer.
+const HUNDRED_MS_AND_SLACK: Duration = Duration::from_millis(1100);
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Way {
