@@ -183,6 +183,33 @@ async fn a_reload_refills_no_learned_key_and_holds_it_to_the_new_limits() {
 }
 
 #[tokio::test]
+async fn an_address_that_paid_before_a_reload_is_paid_back_under_the_limits_in_force() {
+    let mut gate = gate().key("new").start().await;
+    gate.get_points("bot", "7").await.is("3");
+    let hold = Gate::shut();
+    gate.origin().next("getPoints", Act::HoldAnswer(hold.clone()));
+    let mut held = gate.connect().await;
+    held.send(gate.request("getPoints", "new", "memberID=7").bytes()).await;
+    gate.origin().has_been_asked("getPoints", 2).await;
+    let config = String::from_utf8(gate.world().read("gateway.toml")).unwrap();
+    let changed = config.replace("burst = 2\n", "burst = 3\n").replace("burst = 1000000\n", "burst = 999999\n");
+    assert!(changed.contains("burst = 3\n") && changed.contains("burst = 999999\n"), "{config}");
+    gate.world().write("gateway.toml", changed);
+    gate.process().signal(Signal::SIGHUP);
+    eventually(PATIENCE, "the new limits", || async {
+        gate.get_points("bot", "7").await.header("ratelimit-policy").is_some_and(|policy| policy.contains("q=999999"))
+    })
+    .await;
+    hold.open();
+    held.answer().await.is("3");
+    // Of two it had paid one, which it has back; that there may be three now gives it none.
+    for n in 0..2 {
+        gate.send(&stranger(&format!("bad{n}"))).await.is_refused(401, INCORRECT_KEY);
+    }
+    gate.send(&stranger("bad2")).await.is_too_many();
+}
+
+#[tokio::test]
 async fn the_source_cannot_cease_to_be_the_origin_while_running() {
     let mut gate = gate().start().await;
     gate.get_points("bot", "7").await.is("3");
