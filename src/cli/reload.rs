@@ -16,13 +16,16 @@ use super::serve::listed_keys;
 use super::watch::{LOOK, Watch};
 use crate::config::{self, Config, Keys, LoadError, Notice, OriginKind, Reloaded};
 use crate::edge::{Certificate, Tls};
-use crate::gateway::{Gateway, KeySource};
+use crate::gateway::{Fresh, Gateway, KeySource};
 use crate::origin::{self, HttpOrigin, Origin};
 use crate::store::AnyStore;
 
 /// How long a key file that changed together with gateway.toml waits for it: the tiers that its keys name may be new
 /// there. Names of upstreams that cannot be resolved take gateway.toml seconds, for which no revoked key waits.
 const HEAD_START: Duration = Duration::from_millis(200);
+
+/// How soon keys that the store did not tell are asked for again.
+const AGAIN: Duration = Duration::from_millis(500);
 
 /// What is reloaded by itself.
 #[derive(Clone, Copy, Debug)]
@@ -238,7 +241,7 @@ impl Reloader {
             }
             _ => None,
         };
-        let fresh = self.gateway.list(keys.as_ref()).await?;
+        let fresh = self.list_keys(keys.as_ref()).await;
 
         // Nothing waits from here on: it is taken up as a whole.
         let files = config_files(self.named.as_deref(), &config);
@@ -258,6 +261,22 @@ impl Reloader {
             tracing::warn!("{notice}");
         }
         Ok((changed, after_restart))
+    }
+
+    /// The keys of `other`, or of the source in force, as soon as the store tells them.
+    async fn list_keys(&self, other: Option<&KeySource>) -> Fresh<'_> {
+        let mut failing = false;
+        loop {
+            match self.gateway.list(other).await {
+                Ok(fresh) => return fresh,
+                Err(error) if !failing => {
+                    failing = true;
+                    tracing::warn!(error, "reload waits: the store's keys cannot be read");
+                }
+                Err(_) => {}
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
     }
 
     /// Watches the files that `next` names and `before` does not, from before they are read. Until it is in force their
@@ -308,10 +327,15 @@ impl Reloader {
 
     async fn put_keys(&self, path: &Path, keys: KeySource) -> Result<(), String> {
         let fresh = self.gateway.list(Some(&keys)).await?;
+        let again = fresh.guilds_are_old();
         let state = self.gateway.state().clone();
         // Not where gateway.toml names another one by now.
         if key_file(&state.config).as_deref() == Some(path) {
             self.gateway.reload((*state.config).clone(), state.origin.clone(), keys, fresh);
+        }
+        if again {
+            let gateway = self.gateway.clone();
+            tokio::spawn(async move { gateway.list_again().await });
         }
         Ok(())
     }

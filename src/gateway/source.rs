@@ -1,8 +1,10 @@
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::MutexGuard;
+use tokio::time::{sleep, timeout};
 
 use super::Gateway;
 use crate::clock::Tick;
@@ -10,6 +12,10 @@ use crate::config::{Config, Keys};
 use crate::keys::{Book, Learned, Listed, Rules, read_key_file};
 use crate::model::GuildId;
 use crate::store::{AnyStore, Directory, KeyRecord};
+
+/// How long a key file that was read waits for the store to tell which guilds were left, and how soon the store is
+/// asked again where it did not: a key that was taken out of the file must not be let in meanwhile (guarantee 7).
+const GUILDS: Duration = Duration::from_millis(300);
 
 /// A list of keys that is to be put in force, or dropped: nobody else lists meanwhile.
 #[derive(Debug)]
@@ -19,7 +25,16 @@ pub struct Fresh<'g> {
     pub(super) changes: u64,
     /// When it began to be read.
     pub(super) at: Tick,
+    /// The store did not tell in time which guilds were left; those of the book in force are taken for it.
+    guilds_are_old: bool,
     _turn: MutexGuard<'g, ()>,
+}
+
+impl Fresh<'_> {
+    /// Whether the keys are to be [listed again](Gateway::list_again), once they are in force.
+    pub fn guilds_are_old(&self) -> bool {
+        self.guilds_are_old
+    }
 }
 
 impl Gateway {
@@ -29,7 +44,27 @@ impl Gateway {
         let turn = self.listing.lock().await;
         let keys = other.unwrap_or(&self.state().keys).clone();
         let (changes, at) = (self.doubt.changes(), self.now());
-        Ok(Fresh { listed: keys.list().await?, changes, at, _turn: turn })
+        let (listed, guilds_are_old) = match (other, &keys) {
+            (Some(_), KeySource::File { listed, guilds: Some(store) }) => {
+                match timeout(GUILDS, departed(store)).await {
+                    Ok(Ok(gone)) => (marked(listed, &gone), false),
+                    Ok(Err(_)) | Err(_) => (marked(listed, &self.state().book.guilds_gone()), true),
+                }
+            }
+            _ => (keys.list().await?, false),
+        };
+        Ok(Fresh { listed, changes, at, guilds_are_old, _turn: turn })
+    }
+
+    /// Lists the keys in force again, until the store tells which guilds were left.
+    pub async fn list_again(&self) {
+        loop {
+            sleep(GUILDS).await;
+            if let Ok(fresh) = self.list(None).await {
+                self.take_book(fresh);
+                return;
+            }
+        }
     }
 }
 
@@ -69,11 +104,7 @@ impl KeySource {
         match self {
             KeySource::Origin(_) => Ok(Vec::new()),
             KeySource::File { listed, guilds: None } => Ok(listed.to_vec()),
-            KeySource::File { listed, guilds: Some(store) } => {
-                let gone = departed(store).await?;
-                let mark = |key: &Listed| Listed { guild_gone: gone.contains(&key.guild), ..key.clone() };
-                Ok(listed.iter().map(mark).collect())
-            }
+            KeySource::File { listed, guilds: Some(store) } => Ok(marked(listed, &departed(store).await?)),
             KeySource::Store(store) => {
                 let gone = departed(store).await?;
                 let keys = store.keys().await.map_err(|e| e.to_string())?;
@@ -102,6 +133,12 @@ fn by_each_secret(key: KeyRecord, guild_gone: bool) -> impl Iterator<Item = List
     };
     let before = before.map(|(digest, expires)| Listed { digest, expires, ..now.clone() });
     std::iter::once(now).chain(before)
+}
+
+/// A file's keys, where these guilds were left.
+fn marked(listed: &[Listed], gone: &HashSet<GuildId>) -> Vec<Listed> {
+    let mark = |key: &Listed| Listed { guild_gone: gone.contains(&key.guild), ..key.clone() };
+    listed.iter().map(mark).collect()
 }
 
 /// The guilds that the bot has left.

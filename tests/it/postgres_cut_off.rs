@@ -278,3 +278,33 @@ async fn a_server_that_is_not_there_at_the_start_is_one_line_and_exit_1() {
     let ran = world.run(&["check"]).failed(2).names(&["origin.store", "%40"]);
     assert!(!ran.stderr.contains("ter2"), "{ran:?}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_key_taken_out_of_the_key_file_is_refused_while_the_server_swallows_everything() {
+    let server = Postgres::shared();
+    let (url, proxy) = (server.database().await, Proxy::to(server.port()).await);
+    // The store is there for the counts of the day, and knows the guilds that the bot has left.
+    let gate = TestGateway::before_http()
+        .store(&proxy.of(&url, server.port()))
+        .set("limits.tiers.standard.daily", "1000")
+        .key("bot")
+        .key_of_guild("left", "555")
+        .points("7", 3)
+        .start()
+        .await;
+    gate.run(&["guild", "add", "555", "--name", "Other"]).done();
+    gate.run(&["guild", "leave", "555"]).done();
+    eventually(PATIENCE, "03", async || gate.get_points("left", "7").await.code() == Some(3)).await;
+    gate.get_points("bot", "7").await.is("3");
+    proxy.hold(Holds::Everything);
+    let keys = String::from_utf8(gate.world().read("keys.toml")).unwrap();
+    let bot = keys.find("id = \"bot\"").unwrap();
+    let left = keys.find("id = \"left\"").unwrap();
+    assert!(bot < left);
+    gate.world().write("keys.toml", format!("[[key]]\n{}", &keys[left..]));
+    eventually(SECOND_AND_SLACK, "02", async || gate.get_points("bot", "7").await.code() == Some(2)).await;
+    assert_eq!(gate.get_points("left", "7").await.code(), Some(3), "what was known of guilds is gone by");
+    proxy.hold(Holds::Nothing);
+    gate.run(&["guild", "return", "555"]).done();
+    eventually(PATIENCE, "3", async || gate.get_points("left", "7").await.body == "3").await;
+}
