@@ -1,12 +1,10 @@
 use std::io::Write;
 
 use super::error::CommandError;
-use super::{Failure, runtime};
-use crate::config::{self, Keys, Loaded, OriginKind, StoreAt};
-use crate::edge::Certificate;
+use super::{Failure, files, runtime};
+use crate::config::{self, Keys, Loaded};
 use crate::gateway::KeySource;
-use crate::origin::Tls;
-use crate::store::{AnyStore, IfMissing, SqliteStore, Standing};
+use crate::store::{AnyStore, IfMissing, Standing};
 
 /// Prints what is in force, and which keys name a tier that is not there. A store that does not
 /// exist yet is not made.
@@ -14,11 +12,7 @@ pub(super) fn run(loaded: &Loaded, out: &mut dyn Write) -> Result<(), Failure> {
     let limits = &loaded.config.limits;
     let at = &loaded.config.origin.store;
     let runtime = runtime()?;
-    if let (true, StoreAt::Sqlite(path)) = (limits.counts_days(), at)
-        && let Some(obstacle) = SqliteStore::obstacle(path)
-    {
-        return Err(Failure::Unusable(format!("a tier's `daily` needs the store: {obstacle}")));
-    }
+    let files = files::look(loaded).map_err(Failure::Unusable)?;
     // Looking must not bring it up to date: an older server may be running on it.
     let standing =
         if loaded.config.needs_store() { runtime.block_on(AnyStore::look(at)) } else { Ok(Standing::Missing) };
@@ -26,31 +20,19 @@ pub(super) fn run(loaded: &Loaded, out: &mut dyn Write) -> Result<(), Failure> {
         true => Failure::Unusable(format!("a tier's `daily` needs the store: {e}")),
         false => CommandError::from(e).into(),
     })?;
-    if let OriginKind::Http(upstreams) = &loaded.config.origin.kind {
-        Tls::load(upstreams).map_err(Failure::Unusable)?;
-    }
-    let source = match &loaded.config.keys {
-        Keys::File(path) => Some(runtime.block_on(KeySource::file(path.clone(), None)).map_err(Failure::Unusable)?),
+    let listed = match &loaded.config.keys {
         Keys::Store if standing == Standing::Usable => {
             let store = runtime.block_on(AnyStore::open(at, IfMissing::Refuse)).map_err(CommandError::from)?;
-            Some(KeySource::Store(store.into()))
+            runtime.block_on(KeySource::Store(store.into()).list()).map_err(Failure::Unusable)?
         }
-        Keys::Store | Keys::Origin { .. } => None,
-    };
-    let certificate = match &loaded.config.server.tls {
-        Some(files) => Some(Certificate::load(files).map_err(|e| Failure::Unusable(e.to_string()))?),
-        None => None,
-    };
-    let listed = match source {
-        Some(source) => runtime.block_on(source.list()).map_err(Failure::Unusable)?,
-        None => Vec::new(),
+        Keys::File(_) | Keys::Store | Keys::Origin { .. } => files.keys.unwrap_or_default(),
     };
     write!(out, "{}", config::report(loaded)).map_err(CommandError::from)?;
     if standing == Standing::Older {
         writeln!(out, "{at} is of an older version; the next command that opens it brings it up to date")
             .map_err(CommandError::from)?;
     }
-    if let Some(notice) = certificate.and_then(|certificate| certificate.notice) {
+    if let Some(notice) = files.certificate.and_then(|certificate| certificate.notice) {
         writeln!(out, "{notice}").map_err(CommandError::from)?;
     }
     for key in listed {

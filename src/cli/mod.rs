@@ -9,6 +9,7 @@ pub mod transfer; // import, export
 mod background; // the tasks behind a server's answers
 mod check; // check
 mod demo; // serve --demo: what is in its store
+mod files; // what the configuration names on this machine
 mod handover; // one server takes another's place
 mod interrupt; // signals to a command that takes long
 mod key_life; // key rotate, key set

@@ -12,11 +12,11 @@ use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 
-use super::serve::listed_keys;
 use super::watch::{LOOK, Watch};
-use crate::config::{self, Config, Keys, LoadError, Notice, OriginKind, Reloaded};
+use crate::config::{self, Config, Keys, LoadError, Loaded, Notice, OriginKind, Reloaded, SettingFault};
 use crate::edge::{Certificate, Tls};
 use crate::gateway::{Fresh, Gateway, KeySource};
+use crate::keys::KeyFileError;
 use crate::origin::{self, HttpOrigin, Origin};
 use crate::store::AnyStore;
 
@@ -221,23 +221,37 @@ impl Reloader {
     async fn try_config(&self) -> Result<(Vec<&'static str>, Vec<String>), String> {
         let named = self.named.clone();
         let loaded = aside(move || config::load(named.as_deref())).await?.map_err(|e: LoadError| e.to_string())?;
+        let placed = |loaded: &Loaded, fault: SettingFault| loaded.faults(&[fault]).to_string();
         let before = self.gateway.state().clone();
         let Reloaded { config, mut changed, after_restart } =
-            before.config.reloaded(loaded.config, self.store.is_some());
+            before.config.reloaded(loaded.config.clone(), self.store.is_some());
         let (keys_watch, certificate_watch) = self.watch_new_files(&before.config, &config);
 
-        let origin = self.origin(&config, &before.origin).await?;
+        let upstream_tls = match &config.origin.kind {
+            OriginKind::Http(upstreams) => {
+                let upstreams = upstreams.clone();
+                aside(move || origin::Tls::load(&upstreams)).await?.map_err(|fault| placed(&loaded, fault))?
+            }
+            OriginKind::Builtin => None,
+        };
+        let origin = self.origin(&config, upstream_tls, &before.origin).await?;
         if !Arc::ptr_eq(&origin, &before.origin) && !changed.contains(&"origin") {
             changed.push("origin.tls");
         }
         let keys = match (&config.keys, &before.config.keys) {
             (Keys::Origin { .. }, _) => None,
             (keys, before) if keys == before => None,
-            _ => Some(listed_keys(&config, self.store.as_ref()).await?),
+            (Keys::File(path), _) => {
+                Some(KeySource::file(path.clone(), self.store.clone()).await.map_err(|e| match e {
+                    KeyFileError::Unreadable(why) => placed(&loaded, SettingFault::new("keys.file", why)),
+                    KeyFileError::Faults(faults) => faults.to_string(),
+                })?)
+            }
+            (Keys::Store, _) => self.store.clone().map(KeySource::Store),
         };
         let certificate = match (&self.tls, &config.server.tls) {
             (Some(tls), Some(files)) if config.server.tls != before.config.server.tls => {
-                Some((tls, load_certificate(files.clone()).await?))
+                Some((tls, load_certificate(files.clone()).await?.map_err(|fault| placed(&loaded, fault))?))
             }
             _ => None,
         };
@@ -294,12 +308,15 @@ impl Reloader {
 
     /// The origin of the new configuration: the same one where nothing about it changed, so that
     /// its connections stay; else those of the upstreams that are in both.
-    async fn origin(&self, config: &Config, before: &Arc<Origin>) -> Result<Arc<Origin>, String> {
+    async fn origin(
+        &self,
+        config: &Config,
+        tls: Option<origin::Tls>,
+        before: &Arc<Origin>,
+    ) -> Result<Arc<Origin>, String> {
         let (OriginKind::Http(upstreams), Origin::Http(http)) = (&config.origin.kind, &**before) else {
             return Ok(before.clone()); // its kind changes at a start only
         };
-        let settings = upstreams.clone();
-        let tls = aside(move || origin::Tls::load(&settings)).await??;
         if http.is_of(upstreams, &tls) {
             return Ok(before.clone());
         }
@@ -317,7 +334,7 @@ impl Reloader {
         let _ = tokio::time::timeout(HEAD_START, self.loading.lock()).await;
         let taken = match read {
             Ok(keys) => self.put_keys(&path, keys).await,
-            Err(reason) => Err(reason),
+            Err(reason) => Err(reason.to_string()),
         };
         match taken {
             Ok(()) => tracing::info!(%file, "key file reloaded"),
@@ -347,7 +364,8 @@ impl Reloader {
             return;
         }
         let (certificate, private_key) = (pair.certificate.display(), pair.private_key.display());
-        match load_certificate(pair.clone()).await {
+        let read = load_certificate(pair.clone()).await;
+        match read.and_then(|read| read.map_err(|fault| fault.to_string())) {
             Ok(loaded) => {
                 // Not where gateway.toml names another one by now.
                 if self.gateway.state().config.server.tls.as_ref() == Some(pair) {
@@ -369,10 +387,10 @@ async fn aside<T: Send + 'static>(read: impl FnOnce() -> T + Send + 'static) -> 
     spawn_blocking(read).await.map_err(|e| format!("reading the files failed: {e}"))
 }
 
-async fn load_certificate(files: config::Tls) -> Result<Certificate, String> {
-    let certificate = aside(move || Certificate::load(&files)).await?.map_err(|e| e.to_string())?;
-    if let Some(notice) = &certificate.notice {
+async fn load_certificate(files: config::Tls) -> Result<Result<Certificate, SettingFault>, String> {
+    let read = aside(move || Certificate::load(&files)).await?;
+    if let Ok(Certificate { notice: Some(notice), .. }) = &read {
         tracing::warn!("{notice}");
     }
-    Ok(certificate)
+    Ok(read)
 }

@@ -12,15 +12,15 @@ use super::handover::{Ended, Heir, Place};
 use super::reload::{Reloader, Watches, config_file};
 use super::stop::{Drain, Drained, Heard, Signals};
 use super::watch::Watch;
-use super::{Failure, manager, runtime};
+use super::{Failure, files, manager, runtime};
 use crate::clock::{Clock, Tick};
 use crate::config::{self, Config, Decisions, Keys, Loaded, OriginKind};
-use crate::edge::{self, Bound, Certificate, Draining, Edge, Guests, Handed, Server, Tls, TlsError};
+use crate::edge::{self, Bound, Certificate, Draining, Edge, Guests, Handed, Server, Tls};
 use crate::gateway::{Gateway, KeySource, State};
-use crate::keys::{Learned, Rules};
+use crate::keys::{Learned, Listed, Rules};
 use crate::limits::{Counted, Policy, day_of};
 use crate::model::KeyId;
-use crate::origin::{self, Builtin, HttpOrigin, Origin};
+use crate::origin::{Builtin, HttpOrigin, Origin};
 use crate::store::{AnyStore, Daily, IfMissing};
 use crate::telemetry::{self, AccessLog, DecisionLog};
 
@@ -65,15 +65,16 @@ async fn serve(
     watch: Watch,
     reload: Signal,
 ) -> Result<(), Failure> {
-    let Loaded { config, notices, path } = loaded;
-    let watches = Watches::new(named.as_deref(), watch, &config);
+    let watches = Watches::new(named.as_deref(), watch, &loaded.config);
+    let files = files::look(&loaded).map_err(Failure::Unusable)?;
+    let Loaded { config, notices, path, .. } = loaded;
     for notice in &notices {
         tracing::warn!("{notice}");
     }
     // From here on, one that says stop lets the start end in good order.
     let mut signals = Signals::hear(reload).map_err(unheard)?;
-    let tls = match &config.server.tls {
-        Some(files) => Some(Arc::new(tls(files, config.server.threads)?)),
+    let tls = match files.certificate {
+        Some(certificate) => Some(Arc::new(tls(certificate, config.server.threads)?)),
         None => None,
     };
     // A demo is its own, and takes nobody's place.
@@ -105,13 +106,11 @@ async fn serve(
         _ => {}
     }
     let counted = counted_today(store.as_deref(), &clock).await?;
-    // A key file that cannot be used is a fault of the configuration; a store that cannot is not.
-    let keys = key_source(&config, store.as_ref(), counted.clone()).await.map_err(Failure::Unusable)?;
+    let keys = key_source(&config, files.keys, store.as_ref(), counted.clone())?;
     let listed = keys.list().await.map_err(CommandError::new)?;
     let origin = match (&config.origin.kind, &store) {
         (OriginKind::Http(upstreams), _) => {
-            let tls = origin::Tls::load(upstreams).map_err(Failure::Unusable)?;
-            let http = HttpOrigin::start((**upstreams).clone(), tls, clock.clone(), None).await;
+            let http = HttpOrigin::start((**upstreams).clone(), files.upstream_tls, clock.clone(), None).await;
             Origin::Http(http.map_err(Failure::Unusable)?)
         }
         (OriginKind::Builtin, Some(store)) => Origin::Builtin(Builtin::new(store.clone(), clock.clone())),
@@ -313,14 +312,12 @@ async fn serve_until_stopped(reloader: &Reloader, reopen: &dyn Fn(), signals: &m
     }
 }
 
-/// What the TCP listeners are to speak. A certificate that cannot be used is a fault of the configuration.
-fn tls(files: &config::Tls, threads: usize) -> Result<Tls, Failure> {
-    let unusable = |e: TlsError| Failure::Unusable(e.to_string());
-    let certificate = Certificate::load(files).map_err(unusable)?;
+/// What the TCP listeners are to speak.
+fn tls(certificate: Certificate, threads: usize) -> Result<Tls, Failure> {
     if let Some(notice) = &certificate.notice {
         tracing::warn!("{notice}");
     }
-    Tls::new(certificate, threads).map_err(unusable)
+    Tls::new(certificate, threads).map_err(|e| Failure::Unusable(e.to_string()))
 }
 
 /// Everything that is listened on, or the first address that cannot be.
@@ -364,29 +361,23 @@ async fn counted_today(store: Option<&AnyStore>, clock: &Clock) -> Result<Vec<(K
     Ok(store.daily(day).await?.into_iter().map(|(key, count)| (key, Counted { day, count })).collect())
 }
 
-/// The keys at the start; `counted` is what was counted of the day before it.
-async fn key_source(
+/// The keys at the start: those of the key file, where there is one; `counted` is what was counted of the day before.
+fn key_source(
     config: &Config,
+    listed: Option<Vec<Listed>>,
     store: Option<&Arc<AnyStore>>,
     counted: Vec<(KeyId, Counted)>,
-) -> Result<KeySource, String> {
-    match config.keys {
-        Keys::Origin { accepted_for, refused_for } => {
+) -> Result<KeySource, CommandError> {
+    match (&config.keys, store) {
+        (Keys::Origin { accepted_for, refused_for }, _) => {
             let policy = Arc::new(Policy::new(config.limits.default_tier.clone()));
+            let (accepted_for, refused_for) = (*accepted_for, *refused_for);
             let rules = Rules { policy, accepted_for, refused_for, since: Tick(0) };
             Ok(KeySource::Origin(Arc::new(Learned::new(rules, counted))))
         }
-        Keys::Store | Keys::File(_) => listed_keys(config, store).await,
-    }
-}
-
-/// Where the configuration says that the keys are listed.
-pub(super) async fn listed_keys(config: &Config, store: Option<&Arc<AnyStore>>) -> Result<KeySource, String> {
-    match (&config.keys, store) {
-        (Keys::File(path), _) => KeySource::file(path.clone(), store.cloned()).await,
+        (Keys::File(_), _) => Ok(KeySource::File { listed: listed.unwrap_or_default().into(), guilds: store.cloned() }),
         (Keys::Store, Some(store)) => Ok(KeySource::Store(store.clone())),
-        (Keys::Store, None) => Err("keys.source \"store\" needs the store, which is not open".into()),
-        (Keys::Origin { .. }, _) => Err("keys.source \"origin\" lists no keys".into()),
+        (Keys::Store, None) => Err(CommandError::new("the store is not open")),
     }
 }
 

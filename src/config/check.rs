@@ -19,7 +19,7 @@ use super::leaf::{HumanDuration, HumanSize, shown};
 use super::places::Places;
 use super::problem::{Problem, instead};
 use super::secret::{Secret, Source};
-use super::usable::{Access, AnswerHeaders, Answers, Config, Decisions, Level, Log};
+use super::usable::{Access, Admin, AnswerHeaders, Answers, Config, Decisions, Level, Log};
 use crate::wire::Wording;
 
 /// The longest duration. Longer is a slip of the unit, and clocks must be able to add it.
@@ -33,7 +33,7 @@ const DECISIONS_SIZE: RangeInclusive<u64> = 1 << 20..=1 << 50;
 
 /// Judges values and collects what is wrong with them and what is not in force yet.
 pub(super) struct Checker<'t> {
-    pub places: Places<'t>,
+    pub places: Places,
     /// Where relative paths start.
     pub folder: &'t Path,
     /// Looks up an environment variable.
@@ -52,10 +52,10 @@ impl Checker<'_> {
             keys: self.keys(&file.keys, &file.origin),
             limits: self.limits(&file.limits),
             cache: self.cache(&file.cache),
+            admin: self.admin(&file.admin),
             log: self.log(&file.log),
         };
         self.health_path(&file.server);
-        self.admin(&file.admin);
         self.cluster(&file.cluster);
         config
     }
@@ -145,7 +145,8 @@ impl Checker<'_> {
         for (i, name) in names.iter().enumerate() {
             let path = format!("answers.headers[{i}]");
             if !HEADERS.contains(&name.as_str()) {
-                self.fault(&path, format!("unknown header {}; {}", shown(name), instead(name, HEADERS)));
+                let free: Vec<&str> = HEADERS.into_iter().filter(|h| !names.iter().any(|name| name == h)).collect();
+                self.fault(&path, format!("unknown header {}; {}", shown(name), instead(name, free)));
             } else if names[..i].contains(name) {
                 self.fault(&path, format!("`{name}` stands here twice"));
             }
@@ -173,18 +174,24 @@ impl Checker<'_> {
             access: match file.access.as_str() {
                 "" => Access::None,
                 "stderr" => Access::Stderr,
+                "stdout" | "-" => Access::Stdout,
                 path => Access::File(self.file("log.access", path)),
             },
             decisions,
         }
     }
 
-    fn admin(&mut self, file: &AdminFile) {
+    fn admin(&mut self, file: &AdminFile) -> Admin {
         if !file.listen.is_empty() {
-            self.tcp_address("admin.listen", &file.listen);
+            self.tcp_address("admin.listen", &file.listen, &[]);
             self.notice("admin.listen", "not in force yet: the admin listener comes with a later version");
         }
         self.secret("admin.token", &file.token);
+        let token_file = match file.token.source() {
+            Source::File(path) if !file.listen.is_empty() && !path.is_empty() => Some(self.file("admin.token", path)),
+            Source::File(_) | Source::Env(_) | Source::Written(_) => None,
+        };
+        Admin { token_file }
     }
 
     fn cluster(&mut self, file: &ClusterFile) {

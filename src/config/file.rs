@@ -180,7 +180,7 @@ pub struct LogFile {
     pub level: LevelFile,
     /// "text" or "json".
     pub format: LogFormat,
-    /// One line per request: "stderr", a path, or "" for none.
+    /// One line per request: "stderr", "stdout" (or "-"), a path, or "" for none.
     pub access: String,
     /// A path: the record that `limits plan` and `limits suggest` read; "" for none.
     pub decisions: String,

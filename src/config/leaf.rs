@@ -101,7 +101,7 @@ fn print_with_unit(f: &mut fmt::Formatter<'_>, value: u64, units: &[(&str, u64)]
 }
 
 /// What the operator typed, fit to stand in a line of a report.
-pub(super) fn shown(text: &str) -> String {
+pub(crate) fn shown(text: &str) -> String {
     const LONGEST: usize = 40; // enough to recognise it by
     let mut short: String = text.chars().take(LONGEST).flat_map(char::escape_debug).collect();
     if text.chars().count() > LONGEST {

@@ -8,6 +8,7 @@ pub mod file;
 #[cfg(test)]
 mod fuzz;
 pub mod leaf;
+mod names;
 mod places;
 mod problem;
 mod reload;
@@ -27,7 +28,9 @@ use thiserror::Error;
 
 pub use self::check::{MAX_TIERS, is_tier_name};
 pub use self::file::TierFile;
-pub use self::problem::{Problem, Problems};
+pub(crate) use self::leaf::shown;
+pub(crate) use self::problem::instead;
+pub use self::problem::{Problem, Problems, SettingFault};
 pub use self::reload::Reloaded;
 pub use self::report::{report, schema};
 pub use self::store::{PostgresAt, PostgresTls, StoreAt};
@@ -40,13 +43,33 @@ pub const DEFAULT_FILE: &str = "gateway.toml";
 const MAX_FILE: u64 = 1 << 20;
 
 /// A config that may be put in force.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Loaded {
     pub config: Config,
     /// What the operator should know and need not mend.
     pub notices: Vec<Notice>,
     /// The file it came from; `None`: the defaults, there being no file.
     pub path: Option<PathBuf>,
+    /// What the file is called in messages.
+    name: String,
+    /// Where in the file each setting stands.
+    places: places::Places,
+}
+
+// Where it stands makes no difference to what it says.
+impl PartialEq for Loaded {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.config, &self.notices, &self.path) == (&other.config, &other.notices, &other.path)
+    }
+}
+
+impl Loaded {
+    /// These faults with their places in the file.
+    pub fn faults(&self, faults: &[SettingFault]) -> Problems {
+        let mut list: Vec<Problem> = faults.iter().map(|f| self.places.problem(&f.setting, &f.message)).collect();
+        list.sort_by_key(|p| (p.line, p.column));
+        Problems { name: self.name.clone(), list }
+    }
 }
 
 /// A setting that is accepted and does nothing, and why.
@@ -109,7 +132,7 @@ fn load_with(text: &str, folder: &Path, name: &str, env: &dyn Fn(&str) -> Option
     let mut checker = check::Checker { places, folder, env, problems, notices: Vec::new() };
     let form_faults = checker.problems.len();
     let config = whole.then(|| checker.config(&file));
-    let check::Checker { mut problems, notices, .. } = checker;
+    let check::Checker { mut problems, notices, places, .. } = checker;
     // One name, one fault: what stands in for a value already rejected is not judged as well.
     for problem in problems.split_off(form_faults) {
         if !problems.iter().any(|p| p.path == problem.path) {
@@ -121,7 +144,9 @@ fn load_with(text: &str, folder: &Path, name: &str, env: &dyn Fn(&str) -> Option
     problems.retain(|p| p.path.is_empty() || !broken.contains(&p.line));
     problems.sort_by_key(|p| (p.line, p.column));
     match config {
-        Some(config) if problems.is_empty() => Ok(Loaded { config, notices, path: None }),
+        Some(config) if problems.is_empty() => {
+            Ok(Loaded { config, notices, path: None, name: name.to_owned(), places })
+        }
         _ => Err(Problems { name: name.to_owned(), list: problems }),
     }
 }

@@ -1,6 +1,7 @@
 //! Where in the text each name of the config stands.
 
 use std::collections::HashMap;
+use std::fmt;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -8,8 +9,9 @@ use toml::de::{DeTable, DeValue};
 use super::problem::Problem;
 
 /// The places of all that the operator wrote.
-pub(super) struct Places<'t> {
-    text: &'t str,
+#[derive(Clone, Default)]
+pub(super) struct Places {
+    text: String,
     values: HashMap<String, usize>,
 }
 
@@ -20,9 +22,16 @@ pub(super) enum Step {
     Element(usize),
 }
 
-impl<'t> Places<'t> {
-    pub fn new(text: &'t str) -> Self {
-        Places { text, values: HashMap::new() }
+// The text may hold secrets.
+impl fmt::Debug for Places {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Places(…)")
+    }
+}
+
+impl Places {
+    pub fn new(text: &str) -> Self {
+        Places { text: text.to_owned(), values: HashMap::new() }
     }
 
     /// Whether the operator wrote this.
@@ -46,8 +55,8 @@ impl<'t> Places<'t> {
     }
 
     /// The line that holds this byte.
-    pub fn line_around(&self, offset: usize) -> &'t str {
-        let (before, after) = self.text.split_at_checked(offset).unwrap_or((self.text, ""));
+    pub fn line_around(&self, offset: usize) -> &str {
+        let (before, after) = self.text.split_at_checked(offset).unwrap_or((&self.text, ""));
         let start = before.rfind('\n').map_or(0, |newline| newline + 1);
         let end = after.find('\n').map_or(self.text.len(), |newline| offset + newline);
         &self.text[start..end]
@@ -55,7 +64,7 @@ impl<'t> Places<'t> {
 
     /// A fault at this byte of the text.
     pub fn problem_at(&self, path: String, offset: usize, message: String) -> Problem {
-        let before = self.text.get(..offset).unwrap_or(self.text);
+        let before = self.text.get(..offset).unwrap_or(&self.text);
         let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
         let line = before.matches('\n').count() + 1;
         let column = before[line_start..].chars().count() + 1;

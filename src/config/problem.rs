@@ -46,18 +46,39 @@ impl fmt::Display for Problem {
 
 impl Error for Problems {}
 
+/// What is wrong with what a setting names on this machine, such as a file. [`super::Loaded::faults`] gives it the
+/// setting's place.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{setting}: {message}")]
+pub struct SettingFault {
+    /// Such as `server.tls.certificate`.
+    pub setting: String,
+    pub message: String,
+}
+
+impl SettingFault {
+    pub fn new(setting: impl Into<String>, message: impl Into<String>) -> Self {
+        SettingFault { setting: setting.into(), message: message.into() }
+    }
+}
+
 /// The name that was probably meant, if one is near enough: about a third of its letters may be wrong.
-pub(super) fn nearest<'n>(name: &str, names: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
+pub(crate) fn nearest<'n>(name: &str, names: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
     let distance = |known: &str| strsim::damerau_levenshtein(name, known);
     let (distance, known) = names.into_iter().map(|known| (distance(known), known)).min()?;
     (distance <= known.chars().count().div_ceil(3)).then_some(known)
 }
 
 /// The end of a message about a name: the one probably meant, or else all there are.
-pub(super) fn instead<'n>(name: &str, names: impl IntoIterator<Item = &'n str> + Clone) -> String {
+pub(crate) fn instead<'n>(name: &str, names: impl IntoIterator<Item = &'n str> + Clone) -> String {
     if let Some(known) = nearest(name, names.clone()) {
         return format!("did you mean `{known}`?");
     }
+    there_are(names)
+}
+
+/// All names there are.
+pub(super) fn there_are<'n>(names: impl IntoIterator<Item = &'n str>) -> String {
     let names: Vec<_> = names.into_iter().map(|known| format!("`{known}`")).collect();
     match names.as_slice() {
         [] => "there are none here".to_owned(),

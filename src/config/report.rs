@@ -21,7 +21,7 @@ const DAY_NS: u64 = 24 * 60 * MINUTE_NS;
 
 /// The config in force, as `guildgate check` prints it (contract section 2): several lines, the last one ended.
 pub fn report(loaded: &Loaded) -> String {
-    let Loaded { config, notices, path } = loaded;
+    let Loaded { config, notices, path, .. } = loaded;
     let mut page = Page::default();
     match path {
         Some(path) => page.line(format_args!("{} is valid. In force:", path.display())),
@@ -229,6 +229,7 @@ impl Page {
         match &config.log.access {
             Access::None => self.row("access", "none"),
             Access::Stderr => self.row("access", "stderr"),
+            Access::Stdout => self.row("access", "stdout"),
             Access::File(path) => self.row("access", path.display()),
         }
         match &config.log.decisions {

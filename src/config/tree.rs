@@ -11,6 +11,7 @@ use toml::de::{DeArray, DeTable, DeValue, Deserializer};
 
 use super::file::ConfigFile;
 use super::leaf::shown;
+use super::names::{Kind, Names};
 use super::places::{Places, Step, dotted};
 use super::problem::{Problem, instead};
 
@@ -24,16 +25,16 @@ const LISTS: [&str; 4] = ["server.listen", "server.trusted_proxies", "answers.he
 const MAX_DEPTH: usize = 20;
 
 /// What was read, and the faults that were cut out of it.
-pub(super) struct Reading<'t> {
+pub(super) struct Reading {
     pub file: ConfigFile,
-    pub places: Places<'t>,
+    pub places: Places,
     pub problems: Vec<Problem>,
     /// Whether `file` is all of the text but the faults, so that it makes sense to judge its values.
     pub whole: bool,
 }
 
 /// Reads a config file's text.
-pub(super) fn read(text: &str) -> Reading<'_> {
+pub(super) fn read(text: &str) -> Reading {
     let mut places = Places::new(text);
     let (tree, faults) = DeTable::parse_recoverable(text);
     let mut root = tree.into_inner();
@@ -69,15 +70,24 @@ pub(super) fn read(text: &str) -> Reading<'_> {
 }
 
 /// Reads the tree, cutting out whatever is rejected. False: there was no end to it.
-fn read_tree(root: &mut DeTable<'_>, places: &Places<'_>, problems: &mut Vec<Problem>) -> (ConfigFile, bool) {
-    for (path, offset) in stray_lists(root) {
-        remove(root, &path);
-        problems.push(places.problem_at(dotted(&path), offset, "no list can stand here".to_owned()));
+fn read_tree(root: &mut DeTable<'_>, places: &Places, problems: &mut Vec<Problem>) -> (ConfigFile, bool) {
+    // An empty table stands in for each, so that a name which is misspelt is told from one that is not.
+    let mut stray = stray_lists(root);
+    for (path, span) in &stray {
+        replace(root, path, Spanned::new(span.clone(), DeValue::Table(DeTable::new())));
     }
+    let mut names = None;
     while problems.len() < MAX_PROBLEMS {
         let input = Deserializer::from(Spanned::new(0..0, root.clone()));
         let fault = match ConfigFile::deserialize(input) {
-            Ok(file) => return (file, true),
+            Ok(file) => {
+                for (path, span) in stray {
+                    let message = names.get_or_insert_with(Names::new).no_list(&path);
+                    problems.push(places.problem_at(dotted(&path), span.start, message));
+                }
+                problems.truncate(MAX_PROBLEMS);
+                return (file, true);
+            }
             Err(fault) => fault,
         };
         let span = fault.span().unwrap_or_default();
@@ -86,8 +96,16 @@ fn read_tree(root: &mut DeTable<'_>, places: &Places<'_>, problems: &mut Vec<Pro
             return (ConfigFile::default(), false);
         };
         let removed = remove(root, &path);
-        let message = explain(fault.message(), &path, removed.as_ref());
+        let is_stray = stray.iter().any(|(list, _)| *list == path);
+        let names = names.get_or_insert_with(Names::new);
+        let kind = if is_stray { Kind::List } else { removed.as_ref().map_or(Kind::Single, Kind::of) };
+        let message = match explain_name(fault.message(), &path, kind, root, names) {
+            Some(message) => message,
+            None if is_stray => names.no_list(&path),
+            None => explain(fault.message(), removed.as_ref(), |value| is_refused(root, &path, value)),
+        };
         problems.push(places.problem_at(dotted(&path), span.start, message));
+        stray.retain(|(list, _)| !list.starts_with(&path));
     }
     (ConfigFile::default(), false)
 }
@@ -121,7 +139,7 @@ fn take_apart(root: DeTable<'_>) {
 }
 
 /// Lists where none may stand, and their places.
-fn stray_lists(root: &DeTable<'_>) -> Vec<(Vec<Step>, usize)> {
+fn stray_lists(root: &DeTable<'_>) -> Vec<(Vec<Step>, Range<usize>)> {
     let mut found = Vec::new();
     let mut table: Vec<(Vec<Step>, &DeTable<'_>)> = vec![(Vec::new(), root)];
     while let Some((above, next)) = table.pop() {
@@ -130,7 +148,7 @@ fn stray_lists(root: &DeTable<'_>) -> Vec<(Vec<Step>, usize)> {
             path.push(Step::Name(name.get_ref().to_string()));
             match value.get_ref() {
                 DeValue::Table(below) => table.push((path, below)),
-                DeValue::Array(_) if !LISTS.contains(&dotted(&path).as_str()) => found.push((path, value.span().start)),
+                DeValue::Array(_) if !LISTS.contains(&dotted(&path).as_str()) => found.push((path, value.span())),
                 _ => {}
             }
         }
@@ -175,6 +193,20 @@ fn walk_value(value: &Spanned<DeValue<'_>>, path: &mut Vec<Step>, visit: &mut im
     }
 }
 
+/// Puts another value behind a name.
+fn replace<'i>(table: &mut DeTable<'i>, path: &[Step], value: Spanned<DeValue<'i>>) {
+    let Some((Step::Name(name), rest)) = path.split_first() else { return };
+    match table.get_mut(name.as_str()) {
+        Some(here) if rest.is_empty() => *here = value,
+        Some(here) => {
+            if let DeValue::Table(below) = here.get_mut() {
+                replace(below, rest, value);
+            }
+        }
+        None => {}
+    }
+}
+
 /// Takes a name out of its table. An element of a list becomes an empty string instead, so that the others keep
 /// their numbers; all lists of the config are lists of strings.
 fn remove<'i>(table: &mut DeTable<'i>, path: &[Step]) -> Option<DeValue<'i>> {
@@ -207,21 +239,37 @@ fn remove_below<'i>(value: &mut Spanned<DeValue<'i>>, path: &[Step]) -> Option<D
     }
 }
 
-/// Serde's message in the words of a config file, with the nearest valid name.
-fn explain(message: &str, path: &[Step], removed: Option<&DeValue<'_>>) -> String {
-    // Serde lists the valid names in backquotes behind the wrong one.
-    let names = |rest: &str| rest.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
-    if let Some(Step::Name(name)) = path.last()
-        && let Some(rest) = message.strip_prefix(&format!("unknown field `{name}`, "))
-    {
-        let names = names(rest);
-        return format!("unknown name {}; {}", shown(name), instead(name, names.iter().map(String::as_str)));
-    }
+/// What serde lists as valid behind what is not.
+fn in_backquotes(message: &str) -> Vec<&str> {
+    message.split('`').skip(1).step_by(2).collect()
+}
+
+/// What is said of a name that is not known, if that is the fault: the nearest one that can stand there.
+fn explain_name(message: &str, path: &[Step], kind: Kind, root: &DeTable<'_>, names: &Names) -> Option<String> {
+    let (Step::Name(name), above) = path.split_last()? else { return None };
+    let known = in_backquotes(message.strip_prefix(&format!("unknown field `{name}`, "))?);
+    let table = above.iter().try_fold(root, |table, step| match step {
+        Step::Name(name) => table.get(name.as_str())?.get_ref().as_table(),
+        Step::Element(_) => None,
+    });
+    let is_taken = |name: &str| table.is_some_and(|table| table.contains_key(name));
+    let instead = names.instead(path, kind, &known, is_taken)?;
+    Some(format!("unknown name {}; {instead}", shown(name)))
+}
+
+/// Whether a value that could stand here is refused for what stands elsewhere.
+fn is_refused(root: &DeTable<'_>, path: &[Step], value: &str) -> bool {
+    let origin = root.get("origin").and_then(|origin| origin.get_ref().as_table()?.get("kind")?.get_ref().as_str());
+    dotted(path) == "keys.source" && value == "origin" && origin != Some("http")
+}
+
+/// Serde's message in the words of a config file, with the nearest valid value that is not `refused`.
+fn explain(message: &str, removed: Option<&DeValue<'_>>, refused: impl Fn(&str) -> bool) -> String {
     if let Some(DeValue::String(value)) = removed
         && let Some(rest) = message.strip_prefix(&format!("unknown variant `{value}`, "))
     {
-        let names = names(rest);
-        return format!("unknown value {}; {}", shown(value), instead(value, names.iter().map(String::as_str)));
+        let valid: Vec<&str> = in_backquotes(rest).into_iter().filter(|value| !refused(value)).collect();
+        return format!("unknown value {}; {}", shown(value), instead(value, valid));
     }
     if let Some(rest) = message.strip_prefix("missing field ") {
         return format!("needs {rest}");

@@ -21,6 +21,7 @@ pub struct Config {
     pub keys: Keys,
     pub limits: Limits,
     pub cache: Cache,
+    pub admin: Admin,
     pub log: Log,
 }
 
@@ -227,6 +228,12 @@ impl Freshness {
 }
 
 #[derive(Clone, Debug, PartialEq)]
+pub struct Admin {
+    /// The token's file, which is made at the first start; `None`: there is no listener, or the token is elsewhere.
+    pub token_file: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
 pub struct Log {
     pub level: Level,
     pub json: bool,
@@ -256,6 +263,7 @@ pub enum Level {
 pub enum Access {
     None,
     Stderr,
+    Stdout,
     File(PathBuf),
 }
 

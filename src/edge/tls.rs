@@ -1,10 +1,12 @@
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use jiff::Timestamp;
 use pingora::protocols::Stream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring::{Ticketer, cipher_suite as suite, default_provider, kx_group as group};
@@ -14,11 +16,12 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::{ClientHello, ResolvesServerCert};
 use tokio_rustls::rustls::sign::CertifiedKey;
 use tokio_rustls::rustls::version::{TLS12, TLS13};
-use tokio_rustls::rustls::{Error, InconsistentKeys, ServerConfig, SupportedCipherSuite};
+use tokio_rustls::rustls::{CertificateError, Error, InconsistentKeys, ServerConfig, SupportedCipherSuite};
 use tokio_rustls::server::TlsStream;
+use x509_cert::der::Decode;
 
 use super::handshakes::Handshakes;
-use crate::config;
+use crate::config::{self, SettingFault};
 
 /// What is spoken, by Mozilla's "intermediate" profile: TLS 1.2 and 1.3, and only suites with
 /// forward secrecy and authenticated encryption. (The profile's two DHE suites are left out: all
@@ -49,6 +52,9 @@ const PROTOCOLS: [&[u8]; 2] = [HTTP_2, b"http/1.1"];
 /// Largest file of a certificate or key that is read. A long chain is 20 KiB.
 const MAX_FILE: u64 = 1 << 20;
 
+const CERTIFICATE: &str = "server.tls.certificate";
+const PRIVATE_KEY: &str = "server.tls.private_key";
+
 /// A certificate with its key, as the files of a configuration hold them (contract section 3, `tls`).
 #[derive(Debug)]
 pub struct Certificate {
@@ -57,15 +63,9 @@ pub struct Certificate {
     pub notice: Option<String>,
 }
 
-/// Why a certificate cannot be used.
+/// Why TLS cannot be spoken.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    #[error("server.tls.{name}: {} cannot be read: {cause}", path.display())]
-    Unreadable { name: &'static str, path: PathBuf, cause: io::Error },
-    #[error("server.tls.{name}: {} {fault}", path.display())]
-    Unusable { name: &'static str, path: PathBuf, fault: String },
-    #[error("server.tls: {} is not the key of the certificate in {}", key.display(), certificate.display())]
-    Mismatched { certificate: PathBuf, key: PathBuf },
     #[error("server.tls cannot be set up: {0}")]
     Setup(Error),
     #[error("server.tls: no thread could be started: {0}")]
@@ -77,45 +77,72 @@ impl Certificate {
     ///
     /// # Errors
     /// Which file cannot be used, and why.
-    pub fn load(files: &config::Tls) -> Result<Self, TlsError> {
-        let (name, path) = ("certificate", &files.certificate);
-        let unusable = |fault: String| TlsError::Unusable { name, path: path.clone(), fault };
-        let pem = read(name, path)?;
+    pub fn load(files: &config::Tls) -> Result<Self, SettingFault> {
+        let path = &files.certificate;
+        let unusable = |why: &str| SettingFault::new(CERTIFICATE, format!("{} {why}", path.display()));
+        let pem = read(CERTIFICATE, path)?;
         let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(&pem)
             .collect::<Result<_, _>>()
-            .map_err(|e| unusable(format!("is no PEM file: {e}")))?;
-        if chain.is_empty() {
-            return Err(unusable("holds no certificate; it should begin with -----BEGIN CERTIFICATE-----".into()));
-        }
-        let (name, path) = ("private_key", &files.private_key);
-        let unusable = |fault: String| TlsError::Unusable { name, path: path.clone(), fault };
-        // Without the parser's own words: they might quote what stands in the file.
-        let key = PrivateKeyDer::from_pem_slice(&read(name, path)?).map_err(|_| {
-            unusable("holds no private key that can be read; it should be PEM, and not encrypted".into())
-        })?;
-        let key = CertifiedKey::from_der(chain, key, &provider()).map_err(|error| match error {
-            Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
-                TlsError::Mismatched { certificate: files.certificate.clone(), key: files.private_key.clone() }
+            .map_err(|e| unusable(&format!("is no PEM file: {e}")))?;
+        let Some(first) = chain.first() else {
+            return Err(unusable("holds no certificate; it should begin with -----BEGIN CERTIFICATE-----"));
+        };
+        let is_unreadable = |e: &dyn fmt::Display| unusable(&format!("holds a certificate that cannot be read: {e}"));
+        let now = Timestamp::now();
+        let mut early = None;
+        if let Some((from, to)) = validity(first) {
+            if to < now {
+                let why = format!("expired at {to}: no caller would accept it; put a renewed one in its place");
+                return Err(unusable(&why));
             }
-            Error::InvalidCertificate(fault) => TlsError::Unusable {
-                name: "certificate",
-                path: files.certificate.clone(),
-                fault: format!("holds a certificate that cannot be read: {fault}"),
-            },
-            error => unusable(format!("holds a private key that cannot be used: {error}")),
+            early = (from > now).then(|| format!("{CERTIFICATE}: {} is not valid before {from}", path.display()));
+        }
+        let key = private_key(files, chain).map_err(|fault| match fault {
+            KeyFault::Certificate(e) => is_unreadable(&e),
+            KeyFault::Key(fault) => fault,
         })?;
-        let notice = others_may_read(path).then(|| {
-            format!(
-                "server.tls.private_key: every user of this machine may read {0}; run: chmod o= {0}",
-                path.display()
-            )
+        let path = &files.private_key;
+        let open = others_may_read(path).then(|| {
+            format!("{PRIVATE_KEY}: every user of this machine may read {0}; run: chmod o= {0}", path.display())
         });
-        Ok(Certificate { key: Arc::new(key), notice })
+        Ok(Certificate { key: Arc::new(key), notice: early.or(open) })
     }
 }
 
-fn read(name: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
-    let unreadable = |cause| TlsError::Unreadable { name, path: path.to_owned(), cause };
+/// What is wrong with the private key, or with the certificate that it is to be the key of.
+enum KeyFault {
+    Certificate(CertificateError),
+    Key(SettingFault),
+}
+
+fn private_key(files: &config::Tls, chain: Vec<CertificateDer<'static>>) -> Result<CertifiedKey, KeyFault> {
+    let path = &files.private_key;
+    let unusable = |why: &str| KeyFault::Key(SettingFault::new(PRIVATE_KEY, format!("{} {why}", path.display())));
+    let pem = read(PRIVATE_KEY, path).map_err(KeyFault::Key)?;
+    // Without the parser's own words: they might quote what stands in the file.
+    let key = PrivateKeyDer::from_pem_slice(&pem)
+        .map_err(|_| unusable("holds no private key that can be read; it should be PEM, and not encrypted"))?;
+    CertifiedKey::from_der(chain, key, &provider()).map_err(|error| match error {
+        Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
+            unusable(&format!("is not the key of the certificate in {}", files.certificate.display()))
+        }
+        Error::InvalidCertificate(fault) => KeyFault::Certificate(fault),
+        error => unusable(&format!("holds a private key that cannot be used: {error}")),
+    })
+}
+
+/// From when until when a certificate is valid; `None` where it cannot be read, which is rustls's to judge.
+fn validity(certificate: &CertificateDer<'_>) -> Option<(Timestamp, Timestamp)> {
+    let validity = x509_cert::Certificate::from_der(certificate).ok()?.tbs_certificate.validity;
+    let moment = |time: x509_cert::time::Time| {
+        let seconds = i64::try_from(time.to_unix_duration().as_secs()).ok()?;
+        Timestamp::from_second(seconds).ok()
+    };
+    Some((moment(validity.not_before)?, moment(validity.not_after)?))
+}
+
+fn read(setting: &'static str, path: &Path) -> Result<Vec<u8>, SettingFault> {
+    let unreadable = |e: io::Error| SettingFault::new(setting, format!("{} cannot be read: {e}", path.display()));
     let mut bytes = Vec::new();
     File::open(path).and_then(|file| file.take(MAX_FILE).read_to_end(&mut bytes)).map_err(unreadable)?;
     Ok(bytes)

@@ -9,7 +9,7 @@ use tokio::time::{sleep, timeout};
 use super::Gateway;
 use crate::clock::Tick;
 use crate::config::{Config, Keys};
-use crate::keys::{Book, Learned, Listed, Rules, read_key_file};
+use crate::keys::{Book, KeyFileError, Learned, Listed, Rules, read_key_file};
 use crate::model::GuildId;
 use crate::store::{AnyStore, Directory, KeyRecord};
 
@@ -84,9 +84,9 @@ pub enum KeySource {
 
 impl KeySource {
     /// Reads a key file, aside: a large one takes a second or two.
-    pub async fn file(path: PathBuf, guilds: Option<Arc<AnyStore>>) -> Result<Self, String> {
-        let read = tokio::task::spawn_blocking(move || read_key_file(&path).map_err(|e| e.to_string())).await;
-        let listed = read.map_err(|e| format!("the key file's reader failed: {e}"))??;
+    pub async fn file(path: PathBuf, guilds: Option<Arc<AnyStore>>) -> Result<Self, KeyFileError> {
+        let read = tokio::task::spawn_blocking(move || read_key_file(&path)).await;
+        let listed = read.map_err(|e| KeyFileError::Unreadable(format!("the key file's reader failed: {e}")))??;
         Ok(KeySource::File { listed: listed.into(), guilds })
     }
 

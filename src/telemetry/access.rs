@@ -19,6 +19,7 @@ impl AccessLog {
         let (path, sink) = match access {
             Access::None => return Ok(None),
             Access::Stderr => (None, Sink::Stderr),
+            Access::Stdout => (None, Sink::Stdout),
             Access::File(path) => (Some(path.clone()), Sink::File(append(path)?)),
         };
         let mut lines = Lines { sink, path, json, text: String::new(), failing: false };
@@ -43,6 +44,7 @@ impl AccessLog {
 
 enum Sink {
     Stderr,
+    Stdout,
     File(File),
 }
 
@@ -50,6 +52,12 @@ impl Sink {
     fn write(&mut self, text: &[u8]) -> io::Result<()> {
         match self {
             Sink::Stderr => io::stderr().write_all(text),
+            // A line is sent when it is written: standard output may be a file or a pipe.
+            Sink::Stdout => {
+                let mut out = io::stdout().lock();
+                out.write_all(text)?;
+                out.flush()
+            }
             Sink::File(file) => file.write_all(text),
         }
     }

@@ -174,3 +174,65 @@ fn completions_and_the_manual_are_printed() {
     let man = world.run(&["man"]).done().stdout;
     assert!(man.contains(".TH") && man.contains("guildgate"), "{man}");
 }
+
+const PORT: &str = "[server]\nlisten = [\"127.0.0.1:0\"]\n[admin]\nlisten = \"\"\n";
+
+#[tokio::test]
+async fn what_ends_serve_for_its_configuration_ends_check_in_the_same_words() {
+    let twelve = |line: &str| format!("{PORT}{line}\n");
+    for (config, place) in [
+        (twelve("[origin]\nstore = \"no/such/folder/guildgate.db\""), "6:9: origin.store: the folder of"),
+        (twelve("[log]\naccess = \"nowhere/access.log\""), "6:10: log.access: the folder of"),
+        (twelve("[log]\naccess = \".\""), "6:10: log.access: "),
+        (twelve("[log]\ndecisions = \"nowhere/d.log\""), "6:13: log.decisions: the folder of"),
+        (twelve("[log]\ndecisions = \"gateway.toml\""), "6:13: log.decisions: "),
+        (twelve("[log]\naccess = \"gateway.toml\""), "6:10: log.access: "),
+        (twelve("[log]\naccess = \"./d.log\"\ndecisions = \"d.log\""), "7:13: log.decisions: "),
+        (twelve("[log]\naccess = \"guildgate.db\""), "6:10: log.access: "),
+        ("[server]\nlisten = [\"127.0.0.1:0\", \"unix:no/g.sock\"]\n".into(), "2:26: server.listen[1]: the folder of"),
+        ("[server]\nlisten = [\"unix:gateway.toml\"]\n".into(), "2:11: server.listen[0]: "),
+        ("[server]\nlisten = [\"192.0.2.1:0\"]\n".into(), "2:11: server.listen[0]: "),
+        (
+            "[server]\nlisten = [\"127.0.0.1:0\"]\nhandover = \"no/h.sock\"\n".into(),
+            "3:12: server.handover: the folder",
+        ),
+        ("[server]\nlisten = [\"127.0.0.1:0\"]\n[admin]\ntoken = \"file:no/token\"\n".into(), "4:9: admin.token: "),
+        (twelve("[origin]\nupstreams = [\"http://127.0.0.1:1\"]"), "6:13: origin.upstreams: needs `origin.kind`"),
+        (twelve("[origin]\nkind = \"http\"\nupstreams = [\"http://a/<x>\"]"), "7:14: origin.upstreams[0]: "),
+        (
+            twelve("[origin]\nkind = \"http\"\nupstreams = [\"http://a\"]\nhealth = { path = \"/<\" }"),
+            "8:19: origin.health.path: ",
+        ),
+        (
+            twelve("[origin]\nkind = \"http\"\nupstreams = [\"https://a\"]\ntls = { ca = \"no.pem\" }"),
+            "8:14: origin.tls.ca: no.pem cannot be read",
+        ),
+        (
+            twelve("[origin]\nstore = \"postgres://me@127.0.0.1:1/db?sslmode=verify-ca&sslrootcert=no.pem\""),
+            "6:9: origin.store: sslrootcert: ",
+        ),
+    ] {
+        let world = World::new(&config);
+        let in_folder = |command: &mut std::process::Command| Ran::of(command, "");
+        let checked = in_folder(&mut world.command(&["check"])).failed(2);
+        let faults: Vec<_> = checked.stderr.lines().filter(|line| line.contains("gateway.toml:")).collect();
+        assert!(faults.len() == 1 && faults[0].contains(&format!("gateway.toml:{place}")), "{config}\n{checked:?}");
+        let served = in_folder(&mut world.command(&["serve"])).failed(2);
+        assert!(served.stderr.contains(faults[0]), "{config}\n{served:?}");
+        let files: Vec<_> = world.files().into_iter().map(|(path, _)| path).collect();
+        assert_eq!(files, [world.path("gateway.toml")], "something was made");
+    }
+}
+
+#[tokio::test]
+async fn an_access_log_to_standard_output_is_one() {
+    for name in ["stdout", "-"] {
+        let world = World::new(&format!("{PORT}[log]\naccess = \"{name}\"\n"));
+        assert!(world.run(&["check"]).done().stdout.contains("stdout"));
+        let mut process = Process::start(&mut world.command(&["serve"]));
+        let address = process.ready().await;
+        Connection::to(address).await.ask(&Request::post("/getPoints", "memberID=7")).await.is_refused(401, NO_KEY);
+        eventually(PATIENCE, "the line", || async { process.stdout().contains("getPoints") }).await;
+        assert!(!world.path(name).exists() && !process.stderr().contains("getPoints"), "{}", process.stderr());
+    }
+}

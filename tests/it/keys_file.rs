@@ -15,20 +15,30 @@ fn entry(id: &str, secret: &str, rest: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_bad_key_file_ends_check_and_serve_with_every_fault_by_its_line() {
+async fn a_bad_key_file_ends_check_and_serve_with_every_fault_by_its_place() {
     for (file, named) in [
-        (entry("a", "one", "") + &entry("a", "two", ""), vec!["line 5", "'a'", "line 1"]),
-        (entry("a", "one", "") + &entry("b", "one", ""), vec!["line 5", "'b'", "digest"]),
-        (format!("[[key]]\nid = \"a\"\nguild = {GUILD:?}\ndigest = \"sha256:12\"\n"), vec!["line 1", "key hash"]),
+        (entry("a", "one", "") + &entry("a", "two", ""), vec!["keys.toml:6:6: ", "`a`", "line 2"]),
+        (entry("a", "one", "") + &entry("b", "one", ""), vec!["keys.toml:7:10: ", "`b`", "digest", "line 3"]),
+        (
+            format!("[[key]]\nid = \"a\"\nguild = {GUILD:?}\ndigest = \"sha256:12\"\n"),
+            vec!["keys.toml:4:10: ", "key hash"],
+        ),
         (
             format!("[[key]]\nid = \"a\"\nguild = {GUILD:?}\ndigest = \"{}\"\n", "f".repeat(64)),
-            vec!["line 1", "sha256:"],
+            vec!["keys.toml:4:10: ", "sha256:"],
         ),
-        (entry("a", "one", "scope = \"root\"\n"), vec!["line 5", "root"]),
-        (entry("a", "one", "expires = \"soon\"\n"), vec!["line"]),
-        ("[[key]]\nid = \"a\"\n".into(), vec!["line 1", "digest"]),
-        ("[[keys]]\n".into(), vec!["line 1", "keys"]),
-        ("[[key]\n".into(), vec!["line 1"]),
+        (entry("a", "one", "scope = \"root\"\n"), vec!["keys.toml:5:9: ", "root", "`read` and `write`"]),
+        (entry("a", "one", "scope = \"reed\"\n"), vec!["keys.toml:5:9: ", "did you mean `read`?"]),
+        (entry("a", "one", "expires = \"90d\"\n"), vec!["keys.toml:5:11: ", "Unix seconds", "2027-01-31T12:00:00Z"]),
+        (entry("a", "one", "expries = 5\n"), vec!["keys.toml:5:1: ", "did you mean `expires`?"]),
+        ("[[key]]\nid = \"a\"\n".into(), vec!["keys.toml:1:1: ", "needs `digest`", "needs `guild`"]),
+        ("[[keys]]\n".into(), vec!["keys.toml:1:3: ", "`keys`", "[[key]]"]),
+        ("[[key]\n".into(), vec!["keys.toml:1:"]),
+        // All of them at once.
+        (
+            entry("a", "one", "tear = \"x\"\n") + &entry("b", "two", "expires = \"90d\"\nscope = 5\n"),
+            vec!["keys.toml:5:1: ", "did you mean `tier`?", "keys.toml:10:11: ", "keys.toml:11:9: "],
+        ),
     ] {
         let world = World::new(CONFIG);
         world.write("keys.toml", &file);
@@ -44,7 +54,8 @@ async fn a_bad_key_file_ends_check_and_serve_with_every_fault_by_its_line() {
 #[tokio::test]
 async fn a_missing_key_file_ends_check_and_serve() {
     let world = World::new(CONFIG);
-    assert!(world.run(&["check"]).failed(2).stderr.contains("keys.toml"));
+    let told = world.run(&["check"]).failed(2).stderr;
+    assert!(told.contains("gateway.toml:7:8: keys.file: ") && told.contains("keys.toml cannot be read"), "{told}");
     let mut process = world.serve(&[]);
     assert_eq!(process.exit().await, Some(2), "{}", process.stderr());
 }
@@ -55,7 +66,7 @@ async fn a_bad_key_file_is_reported_while_running_and_the_keys_stay() {
     let good = gate.world().read("keys.toml");
     let twice = [good.clone(), good.clone()].concat();
     gate.world().write("keys.toml", twice);
-    let what = "stands already on line 1";
+    let what = "stands already on line 2";
     eventually(PATIENCE, what, || async { gate.stderr().contains(what) }).await;
     gate.get_points("bot", "7").await.is("3");
     gate.world().write("keys.toml", format!("{}{}", String::from_utf8(good).unwrap(), entry("new", "new-secret", "")));

@@ -62,14 +62,14 @@ async fn an_unreadable_store_is_named_and_exit_1() {
 }
 
 #[tokio::test]
-async fn a_store_that_is_a_folder_or_in_none_is_named_and_exit_1() {
+async fn a_store_that_is_a_folder_is_exit_1_and_one_in_a_folder_that_is_not_there_exit_2() {
     let folder = config("[server]\nlisten = [\"127.0.0.1:0\"]\n[origin]\nstore = \"folder\"");
     std::fs::create_dir(folder.path("folder")).unwrap();
     let (code, stderr) = ends(&folder).await;
     assert!(code == Some(1) && stderr.contains("folder"), "{code:?} {stderr}");
     let nowhere = config("[server]\nlisten = [\"127.0.0.1:0\"]\n[origin]\nstore = \"no/such/place.db\"");
     let (code, stderr) = ends(&nowhere).await;
-    assert!(code == Some(1) && stderr.contains("place.db"), "{code:?} {stderr}");
+    assert!(code == Some(2) && stderr.contains("origin.store") && stderr.contains("place.db"), "{code:?} {stderr}");
 }
 
 #[tokio::test]

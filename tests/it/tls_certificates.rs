@@ -49,6 +49,28 @@ fn tls_that_nothing_would_speak_is_refused() {
 }
 
 #[tokio::test]
+async fn a_certificate_that_has_expired_ends_check_and_serve_and_is_not_taken_up() {
+    let expired = Identity::valid_until(2021);
+    let world = World::new(TLS);
+    world.put_identity(&expired);
+    world.run(&["check"]).failed(2).names(&[
+        "gateway.toml:3:",
+        "server.tls.certificate",
+        "cert.pem",
+        "expired at 2021",
+    ]);
+    let mut process = world.serve(&[]);
+    assert_eq!(process.exit().await, Some(2), "{}", process.stderr());
+    assert!(process.stderr().contains("expired at 2021"), "{}", process.stderr());
+
+    let gate = TestGateway::builder().tls().key("bot").start().await;
+    let certificate = String::from_utf8(gate.world().read("cert.pem")).unwrap();
+    gate.world().put_identity(&expired);
+    says(&gate, "expired at 2021").await;
+    certificate_shown(&gate, &[&Identity { certificate, private_key: String::new() }]).await;
+}
+
+#[tokio::test]
 async fn a_key_that_everybody_may_read_is_told_of() {
     for (mode, told) in [(0o644, true), (0o640, false)] {
         let world = World::new(TLS);

@@ -8,9 +8,8 @@ use crate::config::secret::{Secret, Source, read_file};
 use crate::config::store::{PostgresAt, StoreAt};
 use crate::config::usable::{Keys, Origin, OriginKind};
 
-/// The names of `[origin]` that speak of upstreams.
-const UPSTREAM_SETTINGS: [&str; 10] = [
-    "upstreams",
+/// The names of `[origin]` that speak of how upstreams are asked.
+const UPSTREAM_SETTINGS: [&str; 9] = [
     "host",
     "connect_timeout",
     "first_byte_timeout",
@@ -27,7 +26,7 @@ impl Checker<'_> {
         let upstreams = self.upstreams(file);
         let kind = match file.kind {
             OriginKindFile::Builtin => {
-                self.unused_upstream_settings();
+                self.unused_upstream_settings(file);
                 OriginKind::Builtin
             }
             OriginKindFile::Http => {
@@ -40,7 +39,11 @@ impl Checker<'_> {
         Origin { kind, store: self.store(&file.store) }
     }
 
-    fn unused_upstream_settings(&mut self) {
+    fn unused_upstream_settings(&mut self, file: &OriginFile) {
+        let is_misspelt = self.problems.iter().any(|problem| problem.path == "origin.kind");
+        if !file.upstreams.is_empty() && !is_misspelt {
+            self.fault("origin.upstreams", "needs `origin.kind` \"http\": the built-in backend asks nobody else");
+        }
         for name in UPSTREAM_SETTINGS {
             let path = format!("origin.{name}");
             if self.places.given(&path) {

@@ -70,7 +70,7 @@ impl Checker<'_> {
             let path = format!("server.listen[{i}]");
             let listen = match text.strip_prefix("unix:") {
                 Some(socket) => Listen::Unix(self.socket(&path, socket)),
-                None => match self.tcp_address(&path, text) {
+                None => match self.tcp_address(&path, text, listens) {
                     Some(address) => Listen::Tcp(address),
                     None => continue,
                 },
@@ -125,15 +125,21 @@ impl Checker<'_> {
         socket
     }
 
-    pub(super) fn tcp_address(&mut self, path: &str, text: &str) -> Option<SocketAddr> {
+    /// An address; one of those `beside` it is not suggested for it.
+    pub(super) fn tcp_address(&mut self, path: &str, text: &str, beside: &[String]) -> Option<SocketAddr> {
         let address = text.parse();
         if address.is_err() {
-            let hint = match text.rsplit_once(':') {
-                Some(("" | "*", port)) if port.parse::<u16>().is_ok() => {
-                    format!("for every address \"0.0.0.0:{port}\"")
-                }
-                Some(("localhost", port)) if port.parse::<u16>().is_ok() => format!("\"127.0.0.1:{port}\""),
-                _ => "such as \"127.0.0.1:8080\" or \"[::1]:8080\"".to_owned(),
+            let meant = match text.rsplit_once(':') {
+                Some((host, port)) if port.parse::<u16>().is_ok() => match host {
+                    "" | "*" => Some(("for every address ", format!("0.0.0.0:{port}"))),
+                    "localhost" => Some(("", format!("127.0.0.1:{port}"))),
+                    _ => None,
+                },
+                _ => None,
+            };
+            let hint = match meant.filter(|(_, meant)| !beside.contains(meant)) {
+                Some((what, meant)) => format!("{what}\"{meant}\""),
+                None => "such as \"127.0.0.1:8080\" or \"[::1]:8080\"".to_owned(),
             };
             self.fault(path, format!("{} is no address; write IP:PORT, {hint}", shown(text)));
         }
@@ -142,11 +148,12 @@ impl Checker<'_> {
 
     fn base_path(&mut self, text: &str) -> String {
         let path = "server.base_path";
+        let plain = text.trim_matches('/');
+        let meant = if plain.is_empty() { String::new() } else { format!("/{plain}") };
         if !text.is_empty() && !text.starts_with('/') {
-            self.fault(path, format!("must be empty or begin with `/`; did you mean \"/{}\"?", text.escape_debug()));
+            self.fault(path, format!("must be empty or begin with `/`{}", did_you_mean(&meant)));
         } else if text.ends_with('/') {
-            let without = text.trim_end_matches('/').escape_debug();
-            self.fault(path, format!("must not end in `/`; did you mean \"{without}\"?"));
+            self.fault(path, format!("must not end in `/`{}", did_you_mean(&meant)));
         } else {
             self.url_path(path, text);
         }
@@ -156,23 +163,28 @@ impl Checker<'_> {
     /// The health path must not take an operation's place, since it is looked at first.
     pub(super) fn health_path(&mut self, file: &ServerFile) {
         let (path, text) = ("server.health_path", file.health_path.as_str());
+        let is_operation = |text: &str| {
+            let operation = text.strip_prefix(file.base_path.as_str()).and_then(|rest| rest.strip_prefix('/'));
+            operation.is_some_and(|name| Operation::ALL.iter().any(|o| o.name() == name))
+        };
         if text.is_empty() {
             return;
         }
         if !text.starts_with('/') {
-            self.fault(path, format!("must be empty or begin with `/`; did you mean \"/{}\"?", text.escape_debug()));
+            let meant = format!("/{text}");
+            let hint = if is_operation(&meant) { String::new() } else { did_you_mean(&meant) };
+            self.fault(path, format!("must be empty or begin with `/`{hint}"));
             return;
         }
         self.url_path(path, text);
-        let operation = text.strip_prefix(file.base_path.as_str()).and_then(|rest| rest.strip_prefix('/'));
-        if operation.is_some_and(|name| Operation::ALL.iter().any(|o| o.name() == name)) {
+        if is_operation(text) {
             self.fault(path, "is the path of an operation");
         }
     }
 
     /// Paths are compared byte for byte, so one that no caller can send would never match.
     pub(super) fn url_path(&mut self, path: &str, text: &str) {
-        if let Some(bad) = text.chars().find(|c| !c.is_ascii_graphic() || matches!(c, '?' | '#')) {
+        if let Some(bad) = text.chars().find(|c| is_no_part_of_a_path(*c)) {
             self.fault(
                 path,
                 format!("must not hold {}; a path on the wire has it percent-encoded", shown(&bad.to_string())),
@@ -194,4 +206,16 @@ impl Checker<'_> {
         }
         found
     }
+}
+
+/// The end of a message about a path of a URL, if this is one that would be taken.
+pub(super) fn did_you_mean(path: &str) -> String {
+    if path.contains(is_no_part_of_a_path) {
+        return String::new();
+    }
+    format!("; did you mean {}?", toml::Value::from(path))
+}
+
+fn is_no_part_of_a_path(c: char) -> bool {
+    !c.is_ascii_graphic() || matches!(c, '?' | '#')
 }

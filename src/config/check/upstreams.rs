@@ -2,9 +2,11 @@
 
 use std::net::Ipv6Addr;
 
+use http::uri::PathAndQuery;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::Checker;
+use super::server::did_you_mean;
 use crate::config::file::{HealthFile, OriginFile, UpstreamTlsFile};
 use crate::config::usable::{Health, Identity, Upstream, UpstreamTls, Upstreams};
 
@@ -104,7 +106,7 @@ impl Checker<'_> {
             self.fault(path, NO_URL);
             return None;
         };
-        self.url_path(path, below);
+        self.asked_path(path, below);
         if secure && server_name.is_none() {
             self.server_name(path, &name);
         }
@@ -115,6 +117,15 @@ impl Checker<'_> {
             server_name: secure.then(|| server_name.unwrap_or(&name).to_owned()),
             name,
         })
+    }
+
+    /// A path that we can ask for.
+    fn asked_path(&mut self, path: &str, text: &str) {
+        let before = self.problems.len();
+        self.url_path(path, text);
+        if self.problems.len() == before && !text.is_empty() && PathAndQuery::try_from(text).is_err() {
+            self.fault(path, "holds a character that no path can have; it has to be percent-encoded");
+        }
     }
 
     fn host(&mut self, host: &str) -> Option<Authority> {
@@ -134,10 +145,10 @@ impl Checker<'_> {
 
     fn upstream_health(&mut self, file: &HealthFile) -> Health {
         if !file.path.starts_with('/') {
-            let path = file.path.escape_debug();
-            self.fault("origin.health.path", format!("must begin with `/`; did you mean \"/{path}\"?"));
+            let hint = did_you_mean(&format!("/{}", file.path));
+            self.fault("origin.health.path", format!("must begin with `/`{hint}"));
         } else {
-            self.url_path("origin.health.path", &file.path);
+            self.asked_path("origin.health.path", &file.path);
         }
         let fall = self.whole("origin.health.fall", file.fall, 1..=MAX_CHECKS);
         let rise = self.whole("origin.health.rise", file.rise, 1..=MAX_CHECKS);

@@ -53,7 +53,7 @@ level = "loud"
             "3:32: server.listen[2]: `localhost:80` is no address; write IP:PORT, \"127.0.0.1:80\"",
             "3:48: server.listen[3]: `127.0.0.1:8080` stands here twice",
             "3:66: server.listen[4]: a path must follow `unix:`",
-            "4:13: server.base_path: must be empty or begin with `/`; did you mean \"/v1/\"?",
+            "4:13: server.base_path: must be empty or begin with `/`; did you mean \"/v1\"?",
             "5:11: server.threads: invalid value: integer `-1`, expected a whole number from 0",
             "6:18: server.header_timeout: `5` is no duration; write a whole number and ms, s, m, h or d, such as \"250ms\"",
             "7:16: server.body_timeout: must not be 0: nothing could be done in time",
@@ -61,18 +61,18 @@ level = "loud"
             "9:1: server.maxheader: unknown name `maxheader`; did you mean `max_header`?",
             "10:34: server.trusted_proxies[1]: `10.0.0.0/99` is no CIDR; write one such as \"10.0.0.0/8\"",
             "13:16: answers.error_status: unknown value `htpp`; did you mean `http`?",
-            "14:19: answers.headers[1]: unknown header `agee`; did you mean `age`?",
+            "14:19: answers.headers[1]: unknown header `agee`; there are `cache-status`, `ratelimit` and `request-id`",
             "14:27: answers.headers[2]: `age` stands here twice",
             "15:16: answers.service_name: must be one line without control characters, since a refusal is one line",
             "18:16: limits.default_tier: there is no tier `fre`; did you mean `free`?",
             "19:10: limits.shadow: invalid type: string \"no\", expected a boolean",
             "21:8: limits.tiers.free.rate: a rate of 0 would refuse everyone; the lowest is \"1/d\"",
-            "22:3: limits.tiers.free.brust: unknown name `brust`; did you mean `burst`?",
+            "22:3: limits.tiers.free.brust: unknown name `brust`; `burst` stands here already",
             "23:9: limits.tiers.free.burst: must be from 1 to 1000000000",
             "24:15: limits.tiers.free.write_burst: needs `write_rate`: without it there is no separate limit of writes",
-            "25:1: limits.tiers.free.\"é\": unknown name `é`; there are `rate`, `burst`, `write_rate`, `write_burst`, \
-             `daily`, `in_flight` and `candidate`",
-            "27:1: cache: no list can stand here",
+            "25:1: limits.tiers.free.\"é\": unknown name `é`; there are `rate`, `write_rate`, `daily`, \
+             `in_flight` and `candidate`",
+            "27:1: cache: must be a table, not a list: write [cache]",
             "32:14: origin.upstreams[0]: must not hold a user or password: the caller's key is what is sent",
             "32:30: origin.upstreams[1]: is no upstream; write http://host:port or http://host:port/path, or https://…",
             "32:41: origin.upstreams[2]: is no upstream; write http://host:port or http://host:port/path, or https://…",
@@ -260,4 +260,68 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn a_misspelt_name_is_told_from_a_list_where_none_can_stand() {
+    for (text, fault) in [
+        ("server.lissten = [\"127.0.0.1:1\"]", "1:8: server.lissten: unknown name `lissten`; did you mean `listen`?"),
+        (
+            "origin.upstream = [\"http://a\"]",
+            "1:8: origin.upstream: unknown name `upstream`; did you mean `upstreams`?",
+        ),
+        ("[[limits.tiers]]\n", "1:1: limits.tiers: must be a table, not a list: write [limits.tiers.NAME]"),
+        ("[[server]]\nlisten = []\n", "1:1: server: must be a table, not a list: write [server]"),
+        ("server.base_path = [\"/v1\"]", "1:20: server.base_path: must be one value, not a list"),
+        ("server.tls = []", "1:14: server.tls: must be a table, not a list: write [server.tls]"),
+        ("[limits.teirs.gold]\nburst = 1", "1:9: limits.teirs: unknown name `teirs`; did you mean `tiers`?"),
+        ("server.tsl = { certificate = \"a\" }", "1:8: server.tsl: unknown name `tsl`; did you mean `tls`?"),
+    ] {
+        assert_eq!(faults(text), [fault], "{text}");
+    }
+    // A key of a key file, put here: the table `keys` could not hold a list.
+    assert!(!faults("[[key]]\nid = \"a\"\n")[0].contains("did you mean"));
+}
+
+#[test]
+fn a_suggestion_is_never_refused_itself() {
+    let http = "origin = { kind = \"http\", upstreams = [\"http://a\"] }\n";
+    for text in [
+        "server.base_path = \"v1/\"",
+        "server.base_path = \"v 1\"",
+        "server.base_path = \"///\"",
+        "server.base_path = \"/v1/\"",
+        "server.base_path = \"it's\"",
+        "server.health_path = \"getPoints\"",
+        "server.health_path = \"a?b\"",
+        "server.health_path = \"up\"",
+        "server.listen = [\"127.0.0.1:80\", \"localhost:80\"]",
+        "server.listen = [\"localhost:80\"]",
+        "answers.headers = [\"age\", \"agee\"]",
+        "answers.headers = [\"agee\"]",
+        "keys.source = \"orign\"",
+        "keys.source = \"stor\"",
+        &format!("{http}keys.source = \"orign\""),
+        "limits.default_tier = \"standart\"",
+    ] {
+        for fault in loaded(text).unwrap_err().list {
+            let Some((_, meant)) =
+                fault.message.split_once("did you mean ").or(fault.message.split_once("write IP:PORT, "))
+            else {
+                continue;
+            };
+            let meant = meant.trim_end_matches('?').trim_matches('`').trim_matches('"');
+            let line = text.lines().last().unwrap();
+            let value = line.rsplit('"').nth(1).unwrap();
+            let mended = text.replace(&format!("\"{value}\""), &format!("\"{meant}\""));
+            if meant.starts_with("such as") {
+                continue;
+            }
+            assert_ne!(mended, text);
+            assert_eq!(faults(&mended), Vec::<String>::new(), "of {text}");
+        }
+    }
+    assert!(faults("keys.source = \"stor\"")[0].contains("did you mean `store`?"));
+    assert!(faults(&format!("{http}keys.source = \"orign\""))[0].contains("did you mean `origin`?"));
+    assert!(faults("server.base_path = \"v1/\"")[0].contains("did you mean \"/v1\"?"));
 }

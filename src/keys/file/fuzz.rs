@@ -22,10 +22,12 @@ fn judge(input: &[u8]) {
         }
         Err(faults) => {
             assert!(!faults.is_empty());
-            let lines = text.split('\n').count();
+            let lines: Vec<&str> = text.split('\n').collect();
             for fault in faults {
-                let line: usize = fault.strip_prefix("line ").unwrap().split(':').next().unwrap().parse().unwrap();
-                assert!((1..=lines).contains(&line), "{fault}");
+                let line = lines.get(fault.line.wrapping_sub(1)).unwrap_or_else(|| panic!("no such line: {fault}"));
+                assert!((1..=line.chars().count() + 1).contains(&fault.column), "no such column: {fault}");
+                let fault = fault.to_string();
+                assert!(!fault.contains(char::is_control), "it may be taken for two: {fault:?}");
                 assert_eq!(hide_keys(&fault), fault, "it shows a key");
             }
         }

@@ -14,7 +14,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName}
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use tokio_rustls::{TlsConnector, rustls};
 
-use crate::config::{Identity, Upstreams};
+use crate::config::{Identity, SettingFault, Upstreams};
 
 /// Largest PEM file that is read: a system's whole bundle of roots is a quarter of it.
 const MAX_PEM: u64 = 1 << 20;
@@ -40,7 +40,7 @@ impl Tls {
     ///
     /// # Errors
     /// Which setting and file cannot be used, and why.
-    pub fn load(settings: &Upstreams) -> Result<Option<Self>, String> {
+    pub fn load(settings: &Upstreams) -> Result<Option<Self>, SettingFault> {
         if !settings.list.iter().any(|upstream| upstream.server_name.is_some()) {
             return Ok(None);
         }
@@ -51,7 +51,7 @@ impl Tls {
         };
         let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions() // TLS 1.2 and 1.3
-            .map_err(|e| format!("TLS cannot be set up: {e}"))?
+            .map_err(|e| SettingFault::new("origin.tls", format!("TLS cannot be set up: {e}")))?
             .with_root_certificates(roots);
         let mut config = match &settings.tls.identity {
             None => config.with_no_client_auth(),
@@ -93,16 +93,19 @@ impl PartialEq for Secure {
 }
 
 /// The operator's own authorities, and no others.
-fn named_roots(path: &Path, seen: &mut Sha256) -> Result<RootCertStore, String> {
+fn named_roots(path: &Path, seen: &mut Sha256) -> Result<RootCertStore, SettingFault> {
     let mut roots = RootCertStore::empty();
     for (i, certificate) in certificates("origin.tls.ca", path, seen)?.into_iter().enumerate() {
-        let unusable = |e| format!("origin.tls.ca: {}: certificate {} cannot be used: {e}", path.display(), i + 1);
+        let unusable = |e| {
+            let text = format!("{}: certificate {} cannot be used: {e}", path.display(), i + 1);
+            SettingFault::new("origin.tls.ca", text)
+        };
         roots.add(certificate).map_err(unusable)?;
     }
     Ok(roots)
 }
 
-fn system_roots(seen: &mut Sha256) -> Result<RootCertStore, String> {
+fn system_roots(seen: &mut Sha256) -> Result<RootCertStore, SettingFault> {
     let found = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();
     for certificate in &found.certs {
@@ -112,10 +115,11 @@ fn system_roots(seen: &mut Sha256) -> Result<RootCertStore, String> {
     roots.add_parsable_certificates(found.certs);
     if roots.is_empty() {
         let why = found.errors.first().map(|e| format!(" ({e})")).unwrap_or_default();
-        return Err(format!(
-            "origin.upstreams: this machine has no root certificates{why}; install its package `ca-certificates`, or \
-             name those to trust in origin.tls.ca"
-        ));
+        let text = format!(
+            "this machine has no root certificates{why}; install its package `ca-certificates`, or name those to \
+             trust in origin.tls.ca"
+        );
+        return Err(SettingFault::new("origin.upstreams", text));
     }
     Ok(roots)
 }
@@ -124,40 +128,40 @@ fn with_identity(
     config: rustls::ConfigBuilder<ClientConfig, rustls::client::WantsClientCert>,
     identity: &Identity,
     seen: &mut Sha256,
-) -> Result<ClientConfig, String> {
+) -> Result<ClientConfig, SettingFault> {
     let chain = certificates("origin.tls.certificate", &identity.certificate, seen)?;
     let path = &identity.private_key;
-    let place = format!("origin.tls.private_key: {}", path.display());
+    let unusable = |why: String| SettingFault::new("origin.tls.private_key", format!("{}: {why}", path.display()));
     let pem = read("origin.tls.private_key", path, seen)?;
-    let key = PrivateKeyDer::from_pem_slice(&pem).map_err(|e| match e {
-        rustls::pki_types::pem::Error::NoItemsFound => format!("{place}: holds no private key"),
-        e => format!("{place}: is no PEM file: {e}"),
-    })?;
+    // Without the parser's own words: they might quote what stands in the file.
+    let key = PrivateKeyDer::from_pem_slice(&pem)
+        .map_err(|_| unusable("holds no private key that can be read; it should be PEM, and not encrypted".into()))?;
     config.with_client_auth_cert(chain, key).map_err(|e| match e {
         rustls::Error::InconsistentKeys(_) => {
-            format!("{place}: is not the key of the certificate in {}", identity.certificate.display())
+            unusable(format!("is not the key of the certificate in {}", identity.certificate.display()))
         }
-        e => format!("{place}: cannot be used: {e}"),
+        e => unusable(format!("cannot be used: {e}")),
     })
 }
 
 /// All certificates of a PEM file; at least one.
-fn certificates(setting: &str, path: &Path, seen: &mut Sha256) -> Result<Vec<CertificateDer<'static>>, String> {
+fn certificates(setting: &str, path: &Path, seen: &mut Sha256) -> Result<Vec<CertificateDer<'static>>, SettingFault> {
+    let unusable = |why: String| SettingFault::new(setting, format!("{}: {why}", path.display()));
     let pem = read(setting, path, seen)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
-    let found = found.map_err(|e| format!("{setting}: {}: is no PEM file: {e}", path.display()))?;
+    let found = found.map_err(|e| unusable(format!("is no PEM file: {e}")))?;
     if found.is_empty() {
-        return Err(format!("{setting}: {}: holds no certificate", path.display()));
+        return Err(unusable("holds no certificate".into()));
     }
     Ok(found)
 }
 
-fn read(setting: &str, path: &Path, seen: &mut Sha256) -> Result<Vec<u8>, String> {
-    let unreadable = |e: io::Error| format!("{setting}: {} cannot be read: {e}", path.display());
+fn read(setting: &str, path: &Path, seen: &mut Sha256) -> Result<Vec<u8>, SettingFault> {
+    let unreadable = |e: io::Error| SettingFault::new(setting, format!("{} cannot be read: {e}", path.display()));
     let mut pem = Vec::new();
     File::open(path).map_err(unreadable)?.take(MAX_PEM + 1).read_to_end(&mut pem).map_err(unreadable)?;
     if pem.len() as u64 > MAX_PEM {
-        return Err(format!("{setting}: {} is larger than 1 MiB; is it a PEM file?", path.display()));
+        return Err(SettingFault::new(setting, format!("{} is larger than 1 MiB; is it a PEM file?", path.display())));
     }
     seen.update((pem.len() as u64).to_be_bytes());
     seen.update(&pem);

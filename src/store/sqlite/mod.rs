@@ -130,11 +130,6 @@ impl SqliteStore {
         if path.exists() { Ok(()) } else { Err(refusals::no_store(path.display())) }
     }
 
-    /// Why no store could be opened or made at `path`, as far as a look can tell.
-    pub fn obstacle(path: &Path) -> Option<String> {
-        open::obstacle(path)
-    }
-
     /// Copies the store at `from` to `to`, as it is at one moment, while others may go on writing to it
     /// (its WAL grows by what they write). `to` is replaced whole or not at all, and never a store in
     /// use. Answers the copy's size in bytes. Blocks.

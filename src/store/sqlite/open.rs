@@ -391,20 +391,6 @@ pub(super) fn newest_schema() -> i64 {
     embedded::migrations::runner().get_migrations().iter().map(|m| i64::from(m.version())).max().unwrap_or(0)
 }
 
-/// Why no store could be at `path`, as far as that can be told without making one.
-pub(super) fn obstacle(path: &Path) -> Option<String> {
-    let folder = folder_of(path);
-    if !folder.is_dir() {
-        return Some(format!(
-            "the folder of {} does not exist; make it (mkdir -p {})",
-            path.display(),
-            folder.display()
-        ));
-    }
-    let other = fs::metadata(path).is_ok_and(|there| !there.is_file());
-    other.then(|| format!("{} is not a file; name a file for the store", path.display()))
-}
-
 pub(super) fn schema_version(conn: &Connection) -> rusqlite::Result<i64> {
     let sql = "SELECT count(*) FROM sqlite_schema WHERE name = 'refinery_schema_history'";
     if conn.query_row(sql, [], |row| row.get::<_, i64>(0))? == 0 {

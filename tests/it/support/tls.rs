@@ -26,6 +26,16 @@ impl Identity {
         let made = rcgen::generate_simple_self_signed([HOST.to_owned()]).unwrap();
         Identity { certificate: made.cert.pem(), private_key: made.signing_key.serialize_pem() }
     }
+
+    /// Of a certificate that was valid until this year began.
+    pub fn valid_until(year: i32) -> Identity {
+        let signing_key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::new([HOST.to_owned()]).unwrap();
+        params.not_before = rcgen::date_time_ymd(year - 1, 1, 1);
+        params.not_after = rcgen::date_time_ymd(year, 1, 1);
+        let certificate = params.self_signed(&signing_key).unwrap();
+        Identity { certificate: certificate.pem(), private_key: signing_key.serialize_pem() }
+    }
 }
 
 /// A client that trusts nothing but what it is told, and the protocols it offers.
