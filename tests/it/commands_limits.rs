@@ -306,7 +306,7 @@ async fn a_record_has_one_server_and_the_second_one_says_so() {
     assert_eq!(gate.stop().await, Some(0));
     gate.world().write("d.log", "somebody's notes, longer than the first line of a record");
     let mut third = gate.world().serve(&[]);
-    assert_eq!(third.exit().await, Some(1));
+    assert_eq!(third.exit().await, Some(2));
     assert!(third.stderr().contains("d.log is no record of decisions"), "{}", third.stderr());
 }
 

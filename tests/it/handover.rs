@@ -136,7 +136,8 @@ async fn a_new_one_that_cannot_serve_leaves_the_old_one_as_it_was() {
     assert_eq!(broken.exit().await, Some(2), "{}", broken.stderr());
     assert!(!gate.stderr().contains("asks to take over"));
     // One that fails when it has the sockets already.
-    let mut failing = other(&gate, &format!("{}[origin]\nstore = \"/nowhere/g.db\"\n", config(&gate)));
+    gate.world().write("notes.db", "this is no store");
+    let mut failing = other(&gate, &format!("{}[origin]\nstore = \"notes.db\"\n", config(&gate)));
     assert_eq!(failing.exit().await, Some(1), "{}", failing.stderr());
     says(gate.process(), "goes on as before").await;
     // One that is killed before it is ready; meanwhile a third one is turned away.
@@ -188,7 +189,7 @@ async fn a_socket_left_by_a_server_that_was_killed_is_nobody() {
     std::fs::remove_file(gate.world().path("handover.sock")).unwrap();
     gate.world().write("handover.sock", "notes");
     let mut next = gate.world().serve(&[]);
-    assert_eq!(next.exit().await, Some(1));
+    assert_eq!(next.exit().await, Some(2));
     assert!(next.stderr().contains("server.handover"), "{}", next.stderr());
     assert_eq!(gate.world().read("handover.sock"), b"notes");
 }

@@ -99,6 +99,7 @@ mod key_life;
 
 mod docs_framing;
 mod docs_limits;
+mod docs_operating;
 mod floors;
 mod harness;
 mod hit_path;
