@@ -4,7 +4,7 @@ use std::time::Duration;
 use super::Question;
 use crate::clock::Clock;
 use crate::store::{AnyStore, Store, StoreError};
-use crate::wire::{self, Fault, Read, Request};
+use crate::wire::{self, Fault, MAX_ORIGIN_ANSWER, Read, Request};
 
 /// How long a caller waits for the store to answer a write before 22: a disk that stalls must not
 /// hold callers for ever. Longer than the 2 s that a write waits for another process's lock.
@@ -44,7 +44,18 @@ impl Builtin {
                 written.map(|name| wire::set_points_line(&name, amount))
             }
         };
-        answer.map_err(|error| fault(&error, question))
+        let answer = answer.map_err(|error| fault(&error, question))?;
+        if let Request::Read { member, .. } = question.request
+            && answer.len() > MAX_ORIGIN_ANSWER
+        {
+            let bytes = answer.len();
+            tracing::error!(
+                request_id = %question.id, guild = guild.as_str(), %member, bytes,
+                "the store holds more of a member than an answer may have, which is 1 MiB; remove some of its warns or reviews"
+            );
+            return Err(Fault::NoUsableAnswer);
+        }
+        Ok(answer)
     }
 }
 

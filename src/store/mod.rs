@@ -1,6 +1,7 @@
 //! Guilds, keys and members on disk (contract section 1 "Built-in backend", guarantee 1), in an SQLite
 //! file or in PostgreSQL: one set of traits, one suite of tests, the same meaning.
 
+mod answers; // how long they may get
 mod any;
 mod marks;
 mod postgres;

@@ -74,6 +74,7 @@ mod serving_reload;
 mod serving_reload_parts;
 mod slow_clients;
 mod store_access;
+mod store_answers;
 mod store_defect;
 mod store_faults;
 mod store_missing;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use deadpool_postgres::ClientWrapper;
 use tokio::time::Instant;
+use tokio_postgres::Row;
 
 use super::connect::Session;
 use super::failure::Trouble;
@@ -65,14 +66,16 @@ impl Errand<'_> {
 
     /// Does the steps in one transaction, whose turn comes within `wait`, and tells others that
     /// everything changed. `done` is told of each step that was. Where the query `obstacle` finds a text, nothing is
-    /// done, and the refusal made of it is the answer.
+    /// done, and the refusal made of it is the answer. Where one of `faults` finds rows after the steps, all is undone,
+    /// and they are answered.
     pub(in crate::store) async fn change_everything(
-        self,
+        &self,
         wait: Duration,
         (obstacle, refusal): (&str, fn(&str) -> String),
         steps: &[&str],
+        faults: &[&str],
         done: &mut dyn FnMut(usize),
-    ) -> Result<(), StoreError> {
+    ) -> Result<Option<Vec<Vec<Row>>>, StoreError> {
         let (client, store) = (&self.client, self.store);
         let told = |e: Trouble| e.told(store.pool.place());
         batch(client, Instant::now() + wait + READ, &begin(wait)).await.map_err(told)?;
@@ -85,6 +88,14 @@ impl Errand<'_> {
             batch(client, Instant::now() + STATEMENT, step).await.map_err(told)?;
             done(at);
         }
+        let mut found = Vec::new();
+        for fault in faults {
+            found.push(rows(client, Instant::now() + STATEMENT, fault, &[]).await.map_err(told)?);
+        }
+        if found.iter().any(|rows| !rows.is_empty()) {
+            batch(client, Instant::now() + READ, "ROLLBACK").await.map_err(told)?;
+            return Ok(Some(found));
+        }
         let mut marks = Marks::default();
         marks.add(&Change::Everything);
         let node = store.node.load(Ordering::SeqCst);
@@ -94,7 +105,7 @@ impl Errand<'_> {
         }
         settle();
         let committed = batch(client, Instant::now() + COMMIT, "COMMIT").await;
-        committed.map_err(|e| e.told_of_commit(store.pool.place()))
+        committed.map(|()| None).map_err(|e| e.told_of_commit(store.pool.place()))
     }
 }
 

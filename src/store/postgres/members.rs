@@ -6,6 +6,7 @@ use super::directory::guild_number;
 use super::transaction::Transaction;
 use super::{PostgresStore, column, member_id, rating};
 use crate::model::{GuildId, MemberId, Review, Warn, one_line};
+use crate::store::answers::{must_fit, review_bytes, warn_bytes};
 use crate::store::refusals::{self, refused};
 use crate::store::{Change, MemberRecord, Members, StoreError};
 
@@ -25,6 +26,15 @@ const WARNS: &str = "SELECT w.member, w.id, w.author, w.reason, w.expires FROM g
 
 const REVIEWS: &str = "SELECT r.member, r.id, r.author, r.rating, r.text FROM guild g \
     LEFT JOIN review r ON r.guild = g.no AND ($2::bigint IS NULL OR r.member = $2) WHERE g.id = $1 ORDER BY r.member, r.id";
+
+/// Bytes of the answers about a member.
+const WARNS_BYTES: &str = concat!(
+    "SELECT coalesce(sum(",
+    warn_bytes!(""),
+    "), 2) FROM warn WHERE guild = $1 AND member = $2 AND expires > extract(epoch FROM now())::bigint"
+);
+const REVIEWS_BYTES: &str =
+    concat!("SELECT coalesce(sum(", review_bytes!(""), "), 2) FROM review WHERE guild = $1 AND member = $2");
 
 impl Members for PostgresStore {
     async fn set_member(
@@ -165,6 +175,7 @@ async fn add_warn(
     let id = next_id(work, no, "SELECT coalesce(max(id), 0) FROM warn WHERE guild = $1").await?;
     let sql = "INSERT INTO warn (guild, member, id, author, reason, expires) VALUES ($1, $2, $3, $4, $5, $6)";
     work.rows(sql, &[&no, &member.as_i64(), &id, &one_line(author), &one_line(reason), &expires]).await?;
+    fits(work, WARNS_BYTES, (guild, no), member, "warns").await?;
     Ok(id)
 }
 
@@ -179,7 +190,20 @@ async fn add_review(
     let sql = "INSERT INTO review (guild, member, id, author, rating, text) VALUES ($1, $2, $3, $4, $5, $6)";
     let stars = i16::from(rating);
     work.rows(sql, &[&no, &member.as_i64(), &id, &one_line(author), &stars, &one_line(text)]).await?;
+    fits(work, REVIEWS_BYTES, (guild, no), member, "reviews").await?;
     Ok(id)
+}
+
+/// Refuses what has made an answer too long; it is undone with the transaction.
+async fn fits(
+    work: &mut Transaction<'_>,
+    bytes: &str,
+    (guild, no): (&GuildId, i64),
+    member: MemberId,
+    what: &str,
+) -> Result<(), StoreError> {
+    let rows = work.rows(bytes, &[&no, &member.as_i64()]).await?;
+    must_fit(rows.first().map_or(Ok(0), |row| column(row, 0))?, guild, member, what)
 }
 
 async fn next_id(work: &mut Transaction<'_>, guild: i64, highest: &str) -> Result<i64, StoreError> {

@@ -5,12 +5,34 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::directory::{changed, guild_number};
 use super::{Fault, SqliteStore, Writes};
 use crate::model::{GuildId, MemberId, Review, Warn, one_line};
+use crate::store::answers::{must_fit, review_bytes, warn_bytes};
 use crate::store::refusals;
 use crate::store::{Change, MemberRecord, Members, StoreError};
 
 /// What makes a member that is not there yet: named by its id, without points.
 const MAKE_MEMBER: &str = "INSERT INTO member (guild, member, name, points) VALUES (?1, ?2, ?3, 0) \
     ON CONFLICT (guild, member) DO NOTHING";
+
+/// Bytes of the answers about a member.
+const WARNS_BYTES: &str = concat!(
+    "SELECT coalesce(sum(",
+    warn_bytes!(""),
+    "), 2) FROM warn WHERE guild = ?1 AND member = ?2 AND expires > unixepoch()"
+);
+const REVIEWS_BYTES: &str =
+    concat!("SELECT coalesce(sum(", review_bytes!(""), "), 2) FROM review WHERE guild = ?1 AND member = ?2");
+
+/// Refuses what has made an answer too long; the job's savepoint undoes it.
+fn fits(
+    conn: &Connection,
+    bytes: &str,
+    (guild, no): (&GuildId, i64),
+    member: MemberId,
+    what: &str,
+) -> Result<(), Fault> {
+    let bytes: i64 = conn.prepare_cached(bytes)?.query_row([no, member.as_i64()], |row| row.get(0))?;
+    must_fit(bytes, guild, member, what).map_err(Fault::Own)
+}
 
 impl Members for SqliteStore {
     async fn set_member(
@@ -66,6 +88,7 @@ impl Members for SqliteStore {
             let id = next_id(conn, no, "SELECT coalesce(max(id), 0) FROM warn WHERE guild = ?1")?;
             let sql = "INSERT INTO warn (guild, member, id, author, reason, expires) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
             conn.prepare_cached(sql)?.execute(params![no, member.as_i64(), id, author, reason, expires])?;
+            fits(conn, WARNS_BYTES, (&guild, no), member, "warns")?;
             Ok(id)
         };
         self.write(Change::Member(member), add).await
@@ -100,6 +123,7 @@ impl Members for SqliteStore {
             let id = next_id(conn, no, "SELECT coalesce(max(id), 0) FROM review WHERE guild = ?1")?;
             let sql = "INSERT INTO review (guild, member, id, author, rating, text) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
             conn.prepare_cached(sql)?.execute(params![no, member.as_i64(), id, author, rating, text])?;
+            fits(conn, REVIEWS_BYTES, (&guild, no), member, "reviews")?;
             Ok(id)
         };
         self.write(Change::Member(member), add).await

@@ -8,8 +8,9 @@ use std::time::Duration;
 use rusqlite::functions::FunctionFlags;
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 
-use super::import::Progress;
+use super::import::{BadLine, Mode, Progress};
 use super::stage::StageFile;
+use crate::store::answers::{review_bytes, too_long, too_many, warn_bytes};
 use crate::store::marks::Marks;
 use crate::store::refusals::{self, refused};
 use crate::store::sqlite::{feed, file_failure, lineage, open};
@@ -77,12 +78,28 @@ const STEPS: [&str; 6] = [
 const REMOVED: &str = "SELECT id FROM stage.guild WHERE stored AND name IS NULL \
     AND id NOT IN (SELECT id FROM main.guild) LIMIT 1";
 
-/// Applies what was staged: all of it, or nothing.
+/// What an import has applied so far that it is not to: lines that make an answer too long, of each kind.
+const TOO_LONG: [(&str, &str, &str); 2] = [
+    (
+        "warns",
+        "DELETE FROM stage.warn WHERE line = ?1",
+        too_long!("warn", warn_bytes, "main.", "stage.", "expires > unixepoch()"),
+    ),
+    (
+        "reviews",
+        "DELETE FROM stage.review WHERE line = ?1",
+        too_long!("review", review_bytes, "main.", "stage.", "id >= 0"),
+    ),
+];
+
+/// Applies what was staged: all of it, or nothing; or with [`Mode::Partial`] all but the lines that would make an
+/// answer too long. Answers those.
 pub(super) fn apply(
     store: &SqliteStore,
     stage: &StageFile,
+    mode: Mode,
     progress: &mut dyn FnMut(Progress),
-) -> Result<(), StoreError> {
+) -> Result<Vec<BadLine>, StoreError> {
     let passed = Arc::new(AtomicU64::new(0));
     // A statement takes minutes and tells nothing meanwhile, so it has a thread, and is watched from here.
     std::thread::scope(|scope| {
@@ -90,7 +107,7 @@ pub(super) fn apply(
         let count = passed.clone();
         let applying = scope.spawn(move || {
             let _running = running;
-            run(store, stage, count)
+            run(store, stage, mode, count)
         });
         loop {
             progress(stage.rows.applied(passed.load(Ordering::Relaxed)));
@@ -101,7 +118,7 @@ pub(super) fn apply(
     })
 }
 
-fn run(store: &SqliteStore, stage: &StageFile, passed: Arc<AtomicU64>) -> Result<(), StoreError> {
+fn run(store: &SqliteStore, stage: &StageFile, mode: Mode, passed: Arc<AtomicU64>) -> Result<Vec<BadLine>, StoreError> {
     let staged = stage.path().to_str().ok_or_else(|| {
         StoreError::Failed(format!("{} is not UTF-8; an import needs a path that is", stage.path().display()))
     })?;
@@ -109,30 +126,59 @@ fn run(store: &SqliteStore, stage: &StageFile, passed: Arc<AtomicU64>) -> Result
     let mut conn = open::writable(store.path()).map_err(told)?;
     wait_for_lock(&mut conn).map_err(told)?;
     store.settle(&conn)?;
-    let steps = || -> rusqlite::Result<Option<String>> {
+    // A guild that was removed meanwhile, or the lines that were not applied.
+    let steps = || -> rusqlite::Result<Result<Vec<BadLine>, String>> {
         conn.execute("ATTACH ?1 AS stage", [staged])?;
         conn.pragma_update(None, "cache_size", -CACHE_KIB)?;
         conn.create_scalar_function("counted", 1, FunctionFlags::SQLITE_UTF8, move |_| {
             passed.fetch_add(1, Ordering::Relaxed);
             Ok(true)
         })?;
-        let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        if let Some(removed) = tx.query_row(REMOVED, [], |row| row.get(0)).optional()? {
-            return Ok(Some(removed));
-        }
-        STEPS.iter().try_for_each(|step| tx.execute(step, []).map(drop))?;
+        let mut left_out = Vec::new();
+        let tx = loop {
+            let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            if let Some(removed) = tx.query_row(REMOVED, [], |row| row.get(0)).optional()? {
+                return Ok(Err(removed));
+            }
+            STEPS.iter().try_for_each(|step| tx.execute(step, []).map(drop))?;
+            let bad = bad_lines(&tx)?;
+            if bad.is_empty() {
+                break tx;
+            }
+            tx.rollback()?;
+            for ((delete, line), _) in bad.iter().filter(|_| mode == Mode::Partial) {
+                conn.execute(delete, [line])?;
+            }
+            left_out.extend(bad.into_iter().map(|(_, bad)| bad));
+            if mode == Mode::AllOrNothing {
+                return Ok(Ok(left_out));
+            }
+        };
         let mut marks = Marks::default();
         marks.add(&Change::Everything);
         feed::write(&marks, &tx, store.node(), store.feed_kept())?;
         lineage::mark(&tx)?;
         settle();
-        tx.commit()?;
-        Ok(None)
+        tx.commit().map(|()| Ok(left_out))
     };
-    match steps().map_err(told)? {
-        Some(guild) => Err(refused(refusals::removed_meanwhile(&guild))),
-        None => Ok(()),
+    steps().map_err(told)?.map_err(|guild| refused(refusals::removed_meanwhile(&guild)))
+}
+
+/// The lines that make an answer too long, each with the statement by which it is left out.
+fn bad_lines(conn: &Connection) -> rusqlite::Result<Vec<((&'static str, i64), BadLine)>> {
+    let mut bad = Vec::new();
+    for (what, delete, lines) in TOO_LONG {
+        let mut statement = conn.prepare(lines)?;
+        let found = statement.query_map([], |row| {
+            let (line, guild, member): (i64, String, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
+            let reason = too_many(&guild, &member.to_string(), what);
+            Ok(((delete, line), BadLine { line: line.cast_unsigned(), reason }))
+        })?;
+        for line in found {
+            bad.push(line?);
+        }
     }
+    Ok(bad)
 }
 
 fn wait_for_lock(conn: &mut Connection) -> rusqlite::Result<()> {

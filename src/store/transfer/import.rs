@@ -103,6 +103,19 @@ pub struct Imported {
     pub bad: BadLines,
 }
 
+impl Imported {
+    /// What was imported where these lines were found bad while it was applied.
+    pub(super) fn without(mut self, lines: Vec<BadLine>, mode: Mode) -> Result<Self, ImportError> {
+        let count = lines.len() as u64;
+        self.bad.merge(count, lines);
+        self.records = self.records.saturating_sub(count);
+        match mode {
+            Mode::AllOrNothing if count > 0 => Err(ImportError::Bad(self.bad)),
+            Mode::AllOrNothing | Mode::Partial => Ok(self),
+        }
+    }
+}
+
 /// Why nothing was imported.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
@@ -125,10 +138,9 @@ impl SqliteStore {
     ) -> Result<Imported, ImportError> {
         let stage = Stage::create(self.path())?;
         let (imported, staged) = take_in(stage, source, mode, progress, |guild| self.has_guild(guild))?;
-        if let Some(staged) = staged {
-            apply(self, &staged, progress)?;
-        }
-        Ok(imported)
+        let Some(staged) = staged else { return Ok(imported) };
+        let left_out = apply(self, &staged, mode, progress)?;
+        imported.without(left_out, mode)
     }
 }
 

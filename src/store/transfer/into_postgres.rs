@@ -11,8 +11,10 @@ use rusqlite::{Connection, Row};
 use tokio_postgres::binary_copy::BinaryCopyInWriter;
 use tokio_postgres::types::{ToSql, Type};
 
-use super::import::{Doing, ImportError, Imported, Mode, PROGRESS_EVERY, Progress, take_in};
+use super::import::{BadLine, Doing, ImportError, Imported, Mode, PROGRESS_EVERY, Progress, take_in};
 use super::stage::{Stage, StageFile};
+use crate::store::answers::{review_bytes, too_long, too_many, warn_bytes};
+use crate::store::postgres::column;
 use crate::store::sqlite::{file_failure, open};
 use crate::store::{Directory, PostgresStore, StoreError, refusals};
 
@@ -27,9 +29,9 @@ const STAGED: &str = "
     CREATE TEMPORARY TABLE staged_guild (no bigint PRIMARY KEY, id text, name text, stored bigint);
     CREATE TEMPORARY TABLE staged_member (guild bigint, member bigint, name text, points bigint);
     CREATE TEMPORARY TABLE staged_warn
-        (guild bigint, id bigint, member bigint, author text, reason text, expires bigint);
+        (guild bigint, id bigint, member bigint, author text, reason text, expires bigint, line bigint);
     CREATE TEMPORARY TABLE staged_review
-        (guild bigint, id bigint, member bigint, author text, rating bigint, text text);
+        (guild bigint, id bigint, member bigint, author text, rating bigint, text text, line bigint);
 ";
 
 /// A staged table: the rows of the staging file, and their columns.
@@ -52,13 +54,13 @@ const TABLES: [Table; 4] = [
     },
     Table {
         name: "staged_warn",
-        rows: "SELECT guild, id, member, author, reason, expires FROM warn",
-        columns: &[Type::INT8, Type::INT8, Type::INT8, Type::TEXT, Type::TEXT, Type::INT8],
+        rows: "SELECT guild, id, member, author, reason, expires, line FROM warn",
+        columns: &[Type::INT8, Type::INT8, Type::INT8, Type::TEXT, Type::TEXT, Type::INT8, Type::INT8],
     },
     Table {
         name: "staged_review",
-        rows: "SELECT guild, id, member, author, rating, text FROM review",
-        columns: &[Type::INT8, Type::INT8, Type::INT8, Type::TEXT, Type::INT8, Type::TEXT],
+        rows: "SELECT guild, id, member, author, rating, text, line FROM review",
+        columns: &[Type::INT8, Type::INT8, Type::INT8, Type::TEXT, Type::INT8, Type::TEXT, Type::INT8],
     },
 ];
 
@@ -92,6 +94,21 @@ const STEPS: [&str; 6] = [
         rating = excluded.rating, text = excluded.text",
 ];
 
+/// What an import has applied that it is not to: lines that make an answer too long, of each kind, and the statement
+/// by which they are left out.
+const TOO_LONG: [(&str, &str, &str); 2] = [
+    (
+        "warns",
+        too_long!("warn", warn_bytes, "", "staged_", "expires > extract(epoch FROM now())::bigint"),
+        "DELETE FROM staged_warn WHERE line = ANY($1)",
+    ),
+    (
+        "reviews",
+        too_long!("review", review_bytes, "", "staged_", "id >= 0"),
+        "DELETE FROM staged_review WHERE line = ANY($1)",
+    ),
+];
+
 impl PostgresStore {
     /// Imports JSON Lines: see [`SqliteStore::import`](crate::store::SqliteStore::import). Reading and
     /// staging them blocks.
@@ -113,10 +130,40 @@ impl PostgresStore {
             progress(rows.applied(0));
             let of_steps = [rows.guilds, rows.members, rows.warns, rows.reviews, rows.warns, rows.reviews];
             let mut done = |step| progress(rows.applied(of_steps.iter().take(step + 1).sum()));
-            errand.change_everything(LOCK_WAIT, (REMOVED, refusals::removed_meanwhile), &STEPS, &mut done).await?;
+            let obstacle: (&str, fn(&str) -> String) = (REMOVED, refusals::removed_meanwhile);
+            let mut left_out = Vec::new();
+            loop {
+                let bad = match errand
+                    .change_everything(LOCK_WAIT, obstacle, &STEPS, &TOO_LONG.map(|(_, sql, _)| sql), &mut done)
+                    .await?
+                {
+                    None => break,
+                    Some(rows) => bad_lines(&rows)?,
+                };
+                if mode == Mode::Partial {
+                    for ((_, _, delete), bad) in TOO_LONG.iter().zip(&bad) {
+                        let lines: Vec<i64> = bad.iter().map(|bad| bad.line.cast_signed()).collect();
+                        errand.check(errand.execute(*delete, &[&lines]).await)?;
+                    }
+                }
+                left_out.extend(bad.into_iter().flatten());
+                if mode == Mode::AllOrNothing {
+                    break;
+                }
+            }
+            return imported.without(left_out, mode);
         }
         Ok(imported)
     }
+}
+
+/// The lines that the statements of [`TOO_LONG`] found.
+fn bad_lines(found: &[Vec<tokio_postgres::Row>]) -> Result<Vec<Vec<BadLine>>, StoreError> {
+    let line = |row: &tokio_postgres::Row, what| {
+        let (line, guild, member): (i64, String, i64) = (column(row, 0)?, column(row, 1)?, column(row, 2)?);
+        Ok(BadLine { line: line.cast_unsigned(), reason: too_many(&guild, &member.to_string(), what) })
+    };
+    found.iter().zip(TOO_LONG).map(|(rows, (what, _, _))| rows.iter().map(|row| line(row, what)).collect()).collect()
 }
 
 /// A server has no folder here: the staging file stands where temporary files do.

@@ -22,9 +22,9 @@ const SCHEMA: &str = "
     CREATE TABLE guild (no INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, name TEXT, stored INTEGER NOT NULL) STRICT;
     CREATE TABLE member (guild INTEGER, member INTEGER, name TEXT, points INTEGER,
         PRIMARY KEY (guild, member)) STRICT, WITHOUT ROWID;
-    CREATE TABLE warn (guild INTEGER, id INTEGER, member INTEGER, author TEXT, reason TEXT, expires INTEGER,
+    CREATE TABLE warn (guild INTEGER, id INTEGER, member INTEGER, author TEXT, reason TEXT, expires INTEGER, line INTEGER,
         PRIMARY KEY (guild, id)) STRICT, WITHOUT ROWID;
-    CREATE TABLE review (guild INTEGER, id INTEGER, member INTEGER, author TEXT, rating INTEGER, text TEXT,
+    CREATE TABLE review (guild INTEGER, id INTEGER, member INTEGER, author TEXT, rating INTEGER, text TEXT, line INTEGER,
         PRIMARY KEY (guild, id)) STRICT, WITHOUT ROWID;
     CREATE TABLE unsure (line INTEGER PRIMARY KEY, guild INTEGER NOT NULL) STRICT;
 ";
@@ -162,11 +162,11 @@ impl Stage {
                 .prepare_cached("INSERT OR REPLACE INTO member VALUES (?1, ?2, ?3, ?4)")?
                 .execute(params![no, member.as_i64(), name, points])?,
             Record::Warn { member, warn, author, reason, expires, .. } => conn
-                .prepare_cached("INSERT OR REPLACE INTO warn VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?
-                .execute(params![no, warn, member.as_i64(), author, reason, expires])?,
+                .prepare_cached("INSERT OR REPLACE INTO warn VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)")?
+                .execute(params![no, warn, member.as_i64(), author, reason, expires, line.cast_signed()])?,
             Record::Review { member, review, author, rating, text, .. } => conn
-                .prepare_cached("INSERT OR REPLACE INTO review VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?
-                .execute(params![no, review, member.as_i64(), author, rating, text])?,
+                .prepare_cached("INSERT OR REPLACE INTO review VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)")?
+                .execute(params![no, review, member.as_i64(), author, rating, text, line.cast_signed()])?,
         };
         if !sure {
             let sql = "INSERT INTO unsure (line, guild) VALUES (?1, ?2)";

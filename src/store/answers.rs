@@ -1,0 +1,109 @@
+//! How long the answers about a member are, told by SQL to both kinds of store: one that is longer than an origin's may
+//! be ([`MAX_ORIGIN_ANSWER`]) is never given, so what would make it longer is refused. Warns that have expired are in
+//! no answer, and do not count.
+
+use super::refusals::refused;
+use super::{GuildId, MemberId, StoreError};
+use crate::wire::MAX_ORIGIN_ANSWER;
+
+/// Bytes of a warn in the answer, as `wire::warns` writes it, with what stands between two; `$of` is its table.
+macro_rules! warn_bytes {
+    ($of:literal) => {
+        concat!(
+            "(27 + octet_length(CAST(",
+            $of,
+            "member AS text)) + octet_length(CAST(",
+            $of,
+            "id AS text)) + 2 * octet_length(CAST(",
+            $of,
+            "expires AS text)) + octet_length(",
+            $of,
+            "author) + octet_length(",
+            $of,
+            "reason))"
+        )
+    };
+}
+
+/// As `warn_bytes`, of a review, as `wire::reviews` writes it.
+macro_rules! review_bytes {
+    ($of:literal) => {
+        concat!(
+            "(26 + octet_length(CAST(",
+            $of,
+            "member AS text)) + octet_length(CAST(",
+            $of,
+            "id AS text)) + octet_length(",
+            $of,
+            "author) + octet_length(",
+            $of,
+            "text))"
+        )
+    };
+}
+
+/// Which lines of an import, applied already, make an answer too long: the last ones of a member until the rest fits.
+/// Answers line, guild and member. `$main` and `$stage` stand before the names of tables; `$alive` follows the name of
+/// a row, and tells whether it is in the answer.
+macro_rules! too_long {
+    ($table:literal, $bytes:ident, $main:literal, $stage:literal, $alive:literal) => {
+        concat!(
+            "WITH touched AS (SELECT DISTINCT s.no AS staged, s.id, g.no, t.member FROM ",
+            $stage,
+            "guild s JOIN ",
+            $main,
+            "guild g ON g.id = s.id JOIN ",
+            $stage,
+            $table,
+            " t ON t.guild = s.no), long AS (SELECT staged, id, member, (SELECT sum(",
+            $bytes!("w."),
+            ") FROM ",
+            $main,
+            $table,
+            " w WHERE w.guild = touched.no AND w.member = touched.member AND w.",
+            $alive,
+            ") - 1048576 AS excess FROM touched) SELECT line, id, member FROM (SELECT t.line, l.id, t.member, l.excess, sum(",
+            $bytes!("t."),
+            ") OVER (PARTITION BY t.guild, t.member ORDER BY t.line DESC) - ",
+            $bytes!("t."),
+            " AS later FROM long l JOIN ",
+            $stage,
+            $table,
+            " t ON t.guild = l.staged AND t.member = l.member WHERE l.excess > 0 AND t.",
+            $alive,
+            ") AS lines WHERE later < excess ORDER BY line"
+        )
+    };
+}
+
+pub(super) use {review_bytes, too_long, warn_bytes};
+
+/// Refuses to keep what has made an answer so many bytes long; `what` is of its kind: warns or reviews.
+pub(super) fn must_fit(bytes: i64, guild: &GuildId, member: MemberId, what: &str) -> Result<(), StoreError> {
+    if usize::try_from(bytes).is_ok_and(|bytes| bytes <= MAX_ORIGIN_ANSWER) {
+        return Ok(());
+    }
+    let one = what.trim_end_matches('s');
+    Err(refused(format!(
+        "{}; `guildgate {one} list --guild {guild} --member {member}` shows them, and `guildgate {one} remove` takes one away",
+        too_many(guild.as_str(), &member.to_string(), what)
+    )))
+}
+
+/// Why something is not kept.
+pub(super) fn too_many(guild: &str, member: &str, what: &str) -> String {
+    format!("with it the answer of {what} of member {member} in guild {guild} would be longer than 1 MiB")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bound_in_the_statements_is_that_of_every_origin() {
+        assert_eq!(MAX_ORIGIN_ANSWER, 1_048_576);
+        let bound = must_fit(1_048_576, &"81".parse().unwrap(), "7".parse().unwrap(), "warns");
+        let over = must_fit(1_048_577, &"81".parse().unwrap(), "7".parse().unwrap(), "reviews");
+        assert!(bound.is_ok() && over.unwrap_err().to_string().contains("`guildgate review list --guild 81"));
+    }
+}

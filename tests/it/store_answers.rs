@@ -1,0 +1,142 @@
+//! No answer of the built-in backend is longer than an origin's may be, 1 MiB (contract section 1): what would make one
+//! longer is refused by name, and one that is longer already, as another program may have made it, is 20.
+
+use std::sync::Arc;
+
+use rusqlite::Connection as Sqlite;
+
+use crate::support::postgres::connect;
+use crate::support::*;
+
+const MIB: usize = 1 << 20;
+
+/// An end that is far away.
+const LATER: i64 = 4_000_000_000;
+
+/// A warn or a review as JSON Lines have it, with a text of so many bytes.
+fn line(kind: &str, member: u64, id: u64, bytes: usize, expires: i64) -> String {
+    let text = "x".repeat(bytes);
+    let of = format!(r#""guild":"{GUILD}","member":"{member}","{kind}":"{id}","author":"Mod""#);
+    match kind {
+        "warn" => format!("{{{of},\"reason\":\"{text}\",\"expires\":{expires}}}\n"),
+        _ => format!("{{{of},\"rating\":5,\"text\":\"{text}\"}}\n"),
+    }
+}
+
+/// Its bytes in the answer, apart from the text.
+fn around(kind: &str, member: u64, id: u64) -> usize {
+    match kind {
+        "warn" => format!("warns_{member}_id_{id}_{LATER}=Mod:  (Expires {LATER})").len(),
+        _ => format!("reviews_{member}_id_{id}_5=Mod (5★): ").len(),
+    }
+}
+
+/// Adds a warn or a review by the command.
+fn add(gate: &TestGateway, kind: &str, member: u64, bytes: usize) -> Ran {
+    let (member, text, later) = (member.to_string(), "x".repeat(bytes), LATER.to_string());
+    let of = [kind, "add", "--guild", GUILD, "--member", &member, "--author", "Mod"];
+    match kind {
+        "warn" => gate.run(&[&of[..], &["--reason", &text, "--expires", &later]].concat()),
+        _ => gate.run(&[&of[..], &["--rating", "5", "--text", &text]].concat()),
+    }
+}
+
+fn count(gate: &TestGateway, kind: &str, member: u64) -> usize {
+    gate.run(&[kind, "list", "--guild", GUILD, "--member", &member.to_string(), "--json"]).done().list().len()
+}
+
+async fn ask(gate: &TestGateway, kind: &str, member: u64) -> Answer {
+    let operation = if kind == "warn" { "getWarns" } else { "getReviews" };
+    let request = gate.request(operation, "bot", &format!("memberID={member}"));
+    gate.connect().await.ask(&request).await
+}
+
+on_both_stores!(
+    what_would_make_an_answer_longer_than_a_mebibyte_is_refused_by_name,
+    of_two_that_fit_alone_and_not_together_one_is_refused,
+    an_answer_that_is_longer_already_is_20_and_named_in_the_log,
+);
+
+async fn what_would_make_an_answer_longer_than_a_mebibyte_is_refused_by_name(kind: Kind) {
+    let gate = TestGateway::on(kind).key("bot").points("7", 3).start().await;
+    for what in ["warn", "review"] {
+        let lines: String = (1..=10).map(|id| line(what, 7, id, 100_000, LATER)).collect();
+        gate.world().import(&lines).done();
+        let begun: usize = (1..=10).map(|id| 100_000 + around(what, 7, id) + 2).sum();
+        // The last byte that fits, and the first that does not.
+        let left = MIB - begun - around(what, 7, 11) - 2;
+        let refused = [&format!("member 7 in guild {GUILD}"), "longer than 1 MiB", "remove"];
+        add(&gate, what, 7, left + 1).failed(1).names(&refused);
+        assert_eq!(count(&gate, what, 7), 10);
+        add(&gate, what, 7, left).done();
+        let answer = ask(&gate, what, 7).await;
+        assert_eq!((answer.status, answer.body.len()), (200, MIB));
+        add(&gate, what, 7, 1).failed(1).names(&refused);
+        // An import names the line, and takes nothing or the rest.
+        let file = line(what, 8, 20, 5, LATER) + &line(what, 7, 21, 5, LATER) + &line(what, 7, 1, 99_000, LATER);
+        let lines = gate.world().write("more.jsonl", &file);
+        let lines = lines.to_str().unwrap();
+        gate.run(&["import", lines]).done(); // the third makes room for the second
+        let file = line(what, 8, 22, 5, LATER) + &line(what, 7, 23, 1000, LATER) + &line(what, 7, 24, 5, LATER);
+        gate.world().write("more.jsonl", &file);
+        gate.run(&["import", lines]).failed(1).names(&["line 2: with it", refused[0], "1 MiB", "nothing was imported"]);
+        assert_eq!((count(&gate, what, 7), count(&gate, what, 8)), (12, 1));
+        let ran = gate.run(&["import", "--partial", lines]).done().names(&["line 2: with it", "1 MiB"]);
+        assert!(ran.stdout.contains("bad lines left out: "), "{ran:?}");
+        assert_eq!(count(&gate, what, 8), 2);
+        let answer = ask(&gate, what, 8).await;
+        assert_eq!(answer.status, 200);
+        gate.run(&["member", "set", "--guild", GUILD, "--member", "7", "--name", &"n".repeat(100_000)]).done();
+    }
+    // A warn that has expired is in no answer.
+    let expired: String = (30..45).map(|id| line("warn", 9, id, 100_000, 1)).collect();
+    gate.world().import(&expired).done();
+    add(&gate, "warn", 9, 100_000).done();
+    let answer = ask(&gate, "warn", 9).await;
+    assert_eq!((answer.status, answer.body.len()), (200, 100_000 + around("warn", 9, 45) + 2));
+}
+
+async fn of_two_that_fit_alone_and_not_together_one_is_refused(kind: Kind) {
+    let gate = Arc::new(TestGateway::on(kind).key("bot").points("7", 3).start().await);
+    let lines: String = (1..=9).map(|id| line("warn", 7, id, 100_000, LATER)).collect();
+    gate.world().import(&lines).done();
+    let adds = [0, 1].map(|_| {
+        let gate = gate.clone();
+        std::thread::spawn(move || add(&gate, "warn", 7, 100_000).code)
+    });
+    let mut codes = adds.map(|add| add.join().unwrap());
+    codes.sort();
+    assert_eq!(codes, [Some(0), Some(1)]);
+    assert_eq!(ask(&gate, "warn", 7).await.status, 200);
+}
+
+async fn an_answer_that_is_longer_already_is_20_and_named_in_the_log(kind: Kind) {
+    let postgres = if kind == Kind::Postgres { Some(Postgres::shared().database().await) } else { None };
+    let builder = TestGateway::on(kind).key("bot").points("7", 3);
+    let builder = postgres.iter().fold(builder, |builder, url| builder.store(url));
+    let gate = builder.start().await;
+    let long = "x".repeat(MIB);
+    let warn =
+        format!("INSERT INTO warn SELECT guild, member, 1, 'Mod', '{long}', {LATER} FROM member WHERE member = 7");
+    let review = format!("INSERT INTO review SELECT guild, member, 1, 'Bo', 5, '{long}' FROM member WHERE member = 7");
+    for sql in [
+        warn.replace("INTO warn", "INTO warn (guild, member, id, author, reason, expires)"),
+        review.replace("INTO review", "INTO review (guild, member, id, author, rating, text)"),
+    ] {
+        match &postgres {
+            Some(url) => connect(url).await.batch_execute(&sql).await.unwrap(),
+            None => Sqlite::open(gate.world().path("guildgate.db")).unwrap().execute_batch(&sql).unwrap(),
+        }
+    }
+    for what in ["warn", "review"] {
+        let answer = ask(&gate, what, 7).await;
+        assert_eq!(answer.code(), Some(20), "{answer:?}");
+        add(&gate, what, 7, 1).failed(1).names(&["longer than 1 MiB"]);
+        // What helps is said, and helps.
+        gate.run(&[what, "remove", "--guild", GUILD, "1"]).done();
+        eventually(SECOND_AND_SLACK, "an answer", async || ask(&gate, what, 7).await.body == "{}").await;
+    }
+    let said = gate.stderr();
+    let named: Vec<_> = said.lines().filter(|line| line.contains("more of a member than an answer may have")).collect();
+    assert!(named.len() >= 2 && named[0].contains(GUILD) && named[0].contains("member=7"), "{said}");
+}
