@@ -5,6 +5,8 @@ use std::future::Future;
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::Arc;
 
+use tokio::sync::oneshot;
+
 use crate::sync::{Mutex, Notify, OnceLock};
 
 /// Locks among which the flights are spread; held for a look-up, never across an await.
@@ -17,11 +19,16 @@ pub struct Flights<K, E, T> {
     hasher: RandomState,
 }
 
-struct Shard<K, E, T> {
-    flights: Mutex<HashMap<K, Arc<Flight<E, T>>>>,
-    /// Rings when one of them begins.
-    begun: Notify,
+type Shard<K, E, T> = Mutex<Flying<K, E, T>>;
+
+struct Flying<K, E, T> {
+    flights: HashMap<K, Arc<Flight<E, T>>>,
+    /// Those who go along with the next flight for a key.
+    expecting: Vec<(K, Begun<E, T>)>,
 }
+
+/// Hands a flight that begins to one who expects it.
+type Begun<E, T> = oneshot::Sender<Arc<Flight<E, T>>>;
 
 #[derive(Debug)]
 struct Flight<E, T> {
@@ -43,12 +50,20 @@ pub enum Seat<'f, K: Copy + Eq + Hash, E, T> {
 pub enum ReadySeat<'f, K: Copy + Eq + Hash, E, T, R> {
     Lead(Lead<'f, K, E, T>, R),
     Follow(Follow<E, T>),
+    /// Another flight has landed meanwhile: the answer is where answers are kept.
+    Answered,
 }
 
 impl<K, E, T> Default for Flights<K, E, T> {
     fn default() -> Self {
-        let shard = |_| Shard { flights: Mutex::default(), begun: Notify::new() };
+        let shard = |_| Mutex::new(Flying { flights: HashMap::new(), expecting: Vec::new() });
         Flights { shards: (0..SHARDS).map(shard).collect(), hasher: RandomState::new() }
+    }
+}
+
+impl<K: Eq + Hash, E: Eq, T> Flying<K, E, T> {
+    fn join(&self, key: &K, epoch: impl Fn() -> E) -> Option<Follow<E, T>> {
+        self.flights.get(key).filter(|flight| flight.epoch == epoch()).map(|flight| Follow(flight.clone()))
     }
 }
 
@@ -62,9 +77,9 @@ impl<K: Copy + Eq + Hash, E: Copy + Eq, T: Clone> Flights<K, E, T> {
     /// the air, of which the later to land may bring the older answer.
     pub fn board(&self, key: K, epoch: impl FnOnce() -> E) -> Seat<'_, K, E, T> {
         let shard = self.shard(&key);
-        let mut flights = shard.flights.lock();
+        let mut flying = shard.lock();
         let epoch = epoch();
-        let slot = flights.entry(key);
+        let slot = flying.flights.entry(key);
         if let Slot::Occupied(there) = &slot
             && there.get().epoch == epoch
         {
@@ -72,13 +87,17 @@ impl<K: Copy + Eq + Hash, E: Copy + Eq, T: Clone> Flights<K, E, T> {
         }
         let flight = Arc::new(Flight { epoch, landed: OnceLock::new(), bell: Notify::new() });
         slot.insert_entry(flight.clone());
-        drop(flights);
-        shard.begun.notify_waiters();
+        let expecting: Vec<_> = flying.expecting.extract_if(.., |(expected, _)| *expected == key).collect();
+        drop(flying);
+        for (_, begun) in expecting {
+            let _ = begun.send(flight.clone()); // it may have hung up
+        }
         Seat::Lead(Lead { shard, key, flight })
     }
 
     /// Takes a seat once `ready` brings what the one who asks needs first. Whoever waits for that keeps nobody
-    /// else waiting, and joins the flight that another caller begins meanwhile.
+    /// else waiting, and joins the flight that another caller begins meanwhile; `is_answered` says whether one has
+    /// landed since this caller looked.
     ///
     /// # Errors
     /// Those of `ready`, which are this caller's alone.
@@ -87,6 +106,7 @@ impl<K: Copy + Eq + Hash, E: Copy + Eq, T: Clone> Flights<K, E, T> {
         key: K,
         epoch: impl Fn() -> E,
         ready: impl Future<Output = Result<R, F>>,
+        is_answered: impl Fn() -> bool,
     ) -> Result<ReadySeat<'_, K, E, T, R>, F> {
         if let Some(follow) = self.join(&key, &epoch) {
             return Ok(ReadySeat::Follow(follow));
@@ -95,6 +115,8 @@ impl<K: Copy + Eq + Hash, E: Copy + Eq, T: Clone> Flights<K, E, T> {
             biased;
             ready = ready => ready?,
             follow = self.join_next(&key, &epoch) => return Ok(ReadySeat::Follow(follow)),
+            // Looked at behind the one before, from which on no flight is missed.
+            () = async { if !is_answered() { std::future::pending().await } } => return Ok(ReadySeat::Answered),
         };
         Ok(match self.board(key, epoch) {
             Seat::Lead(lead) => ReadySeat::Lead(lead, ready),
@@ -104,27 +126,31 @@ impl<K: Copy + Eq + Hash, E: Copy + Eq, T: Clone> Flights<K, E, T> {
 
     /// A seat beside whoever asks for `key` now, under this epoch.
     fn join(&self, key: &K, epoch: impl Fn() -> E) -> Option<Follow<E, T>> {
-        let flights = self.shard(key).flights.lock();
-        flights.get(key).filter(|flight| flight.epoch == epoch()).map(|flight| Follow(flight.clone()))
+        self.shard(key).lock().join(key, epoch)
     }
 
-    /// A seat beside the next one who asks for `key`.
+    /// A seat beside the next one who asks for `key`. Whatever epoch that is under, it asks after this was called.
     async fn join_next(&self, key: &K, epoch: impl Fn() -> E) -> Follow<E, T> {
         loop {
-            let begun = self.shard(key).begun.notified();
-            tokio::pin!(begun);
-            // Listen first, look second, as a follower does.
-            begun.as_mut().enable();
-            if let Some(follow) = self.join(key, &epoch) {
-                return follow;
+            let begins = {
+                let mut flying = self.shard(key).lock();
+                if let Some(follow) = flying.join(key, &epoch) {
+                    return follow;
+                }
+                let (begun, begins) = oneshot::channel();
+                flying.expecting.retain(|(_, begun)| !begun.is_closed());
+                flying.expecting.push((*key, begun));
+                begins
+            };
+            if let Ok(flight) = begins.await {
+                return Follow(flight);
             }
-            begun.await;
         }
     }
 
     /// Whether `key` is being asked for, under whatever epoch.
     pub fn is_in_the_air(&self, key: &K) -> bool {
-        self.shard(key).flights.lock().contains_key(key)
+        self.shard(key).lock().flights.contains_key(key)
     }
 
     fn shard(&self, key: &K) -> &Shard<K, E, T> {
@@ -135,7 +161,7 @@ impl<K: Copy + Eq + Hash, E: Copy + Eq, T: Clone> Flights<K, E, T> {
 impl<K, E, T> Flights<K, E, T> {
     /// How many questions are in the air.
     pub fn in_the_air(&self) -> usize {
-        self.shards.iter().map(|shard| shard.flights.lock().len()).sum()
+        self.shards.iter().map(|shard| shard.lock().flights.len()).sum()
     }
 }
 
@@ -165,13 +191,13 @@ impl<K: Copy + Eq + Hash, E, T> Lead<'_, K, E, T> {
         if self.flight.landed.set(landed).is_err() {
             return; // landed before: this is the guard's own drop
         }
-        let mut flights = self.shard.flights.lock();
-        if let Slot::Occupied(there) = flights.entry(self.key)
+        let mut flying = self.shard.lock();
+        if let Slot::Occupied(there) = flying.flights.entry(self.key)
             && Arc::ptr_eq(there.get(), &self.flight)
         {
             there.remove();
         }
-        drop(flights);
+        drop(flying);
         self.flight.bell.notify_waiters();
     }
 }
@@ -228,6 +254,7 @@ impl<K: Copy + Eq + Hash + fmt::Debug, E: fmt::Debug, T: fmt::Debug, R> fmt::Deb
         match self {
             ReadySeat::Lead(lead, _) => lead.fmt(f),
             ReadySeat::Follow(follow) => follow.fmt(f),
+            ReadySeat::Answered => f.write_str("Answered"),
         }
     }
 }

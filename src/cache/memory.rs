@@ -72,8 +72,9 @@ impl Memory {
         &self,
         at: EntryKey,
         ready: impl Future<Output = Result<R, F>>,
+        is_answered: impl Fn() -> bool,
     ) -> Result<ReadySeat<'_, EntryKey, Epoch, Landed, R>, F> {
-        self.flights.board_ready(at, || self.epoch(&at), ready).await
+        self.flights.board_ready(at, || self.epoch(&at), ready, is_answered).await
     }
 
     /// Whether `at` is being asked for.

@@ -58,8 +58,14 @@ impl Gateway {
         for _ in 0..BOARDINGS {
             let was_good = matches!(unproven.pays, Pays::Itself(_));
             let caller = unproven.caller(asked.client);
-            let seat = learned.questions().board_ready(digest, || (), self.place(&caller, None, facts.id)).await?;
-            let told = match seat {
+            let place = self.place(&caller, None, facts.id);
+            let is_answered = || matches!(learned.find(&digest, self.now()), Standing::Proven(_) | Standing::Refused);
+            let told = match learned.questions().board_ready(digest, || (), place, is_answered).await? {
+                ReadySeat::Answered => match learned.find(&digest, self.now()) {
+                    Standing::Proven(taught) => Some(Told::Proven(taught)),
+                    Standing::Refused => Some(Told::Refused),
+                    Standing::Lapsed(_) | Standing::Unknown(_) => None,
+                },
                 ReadySeat::Follow(follow) if was_good => match tokio::time::timeout(PATIENCE, follow.landed()).await {
                     Ok(Some(Told::Failed(_))) | Err(_) => {
                         return self.ask_as_proof(&unproven, asked, None, facts).await;

@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::admit::Admitted;
 use super::ask::Caller;
@@ -99,7 +100,9 @@ impl Gateway {
                     .await
                     .map(|entry| entry.text.clone());
             }
-            let seat = match self.memory.board_ready(at, self.place(&caller, place.take(), facts.id)).await {
+            let is_answered = || !matches!(asking, Asking::AsProof) && self.fresh(&at).is_some();
+            let place = self.place(&caller, place.take(), facts.id);
+            let seat = match self.memory.board_ready(at, place, is_answered).await {
                 Ok(seat) => seat,
                 Err(fault) => {
                     facts.cache = Some(CacheUse::Asked { stale, stored: false });
@@ -120,6 +123,10 @@ impl Gateway {
                     facts.cache = Some(CacheUse::Collapsed);
                     follow.landed().await
                 }
+                ReadySeat::Answered => self.fresh(&at).map(|(entry, ttl)| {
+                    facts.cache = Some(CacheUse::Hit { ttl, age: entry.age(self.now()) });
+                    Ok(entry)
+                }),
             };
             if landed.is_some() {
                 break;
@@ -139,6 +146,15 @@ impl Gateway {
             Ok(entry) => Ok(entry.text.clone()),
             Err(fault) if fault.is_origin_failure() => self.stale_if_error(&at, asking.held(), facts).ok_or(fault),
             Err(fault) => Err(fault),
+        }
+    }
+
+    /// What memory holds that is fresh, and for how long it is.
+    fn fresh(&self, at: &EntryKey) -> Option<(Arc<Entry>, Duration)> {
+        let entry = self.memory.held(at)?;
+        match entry.good_for(self.now(), || self.clock.unix_ms()) {
+            Use::Fresh { ttl } => Some((entry, ttl)),
+            Use::WhileRevalidating | Use::IfError | Use::Nothing => None,
         }
     }
 

@@ -259,6 +259,36 @@ async fn a_set_points_that_waits_has_not_begun() {
 }
 
 #[tokio::test]
+async fn a_key_revoked_while_its_requests_wait_for_a_place_is_02_and_the_origin_is_not_asked() {
+    let gate = gate(Version::Http1).keys_in_store().set("origin.max_in_flight", "2");
+    let gate = gate.set("origin.queue_timeout", r#""30s""#).start().await;
+    let hold = Gate::shut();
+    gate.origin().next("getPoints", Act::HoldAll(hold.clone()));
+    gate.origin().next("getPoints", Act::HoldAll(hold.clone()));
+    let mut first = send(&gate, "a", "getPoints", "memberID=1").await;
+    let mut second = send(&gate, "c", "getPoints", "memberID=2").await;
+    gate.origin().has_been_asked("getPoints", 2).await;
+    let mut read = send(&gate, "b", "getReviews", "memberID=5").await;
+    let mut other = send(&gate, "b", "getReviews", "memberID=6").await;
+    let mut write = send(&gate, "b", "setPoints", "memberID=7&amount=5").await;
+    // Two can wait, so once one of them is refused the others do.
+    let waiting = tokio::select! {
+        refused = read.answer() => { refused.is_unavailable(); [&mut other, &mut write] }
+        refused = other.answer() => { refused.is_unavailable(); [&mut read, &mut write] }
+        refused = write.answer() => { refused.is_unavailable(); [&mut read, &mut other] }
+    };
+    gate.run(&["key", "revoke", &gate.key_id("b")]).done();
+    eventually(SECOND_AND_SLACK, "02", || async { gate.get_warns("b", "7").await.code() == Some(2) }).await;
+    hold.open();
+    first.answer().await.is("0");
+    second.answer().await.is("0");
+    for connection in waiting {
+        connection.answer().await.is_refused(401, INCORRECT_KEY);
+    }
+    assert_eq!(gate.origin().seen().len(), 2);
+}
+
+#[tokio::test]
 async fn a_key_that_has_to_wait_holds_up_no_other_that_asks_the_same() {
     let gate = gate(Version::Http1).set("origin.max_in_flight", "8").set("origin.queue_timeout", r#""30s""#);
     let gate = gate.start().await;

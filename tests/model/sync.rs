@@ -15,6 +15,10 @@ pub struct Mutex<T>(shuttle::sync::Mutex<T>);
 pub struct Guard<'m, T>(shuttle::sync::MutexGuard<'m, T>);
 
 impl<T> Mutex<T> {
+    pub fn new(value: T) -> Self {
+        Mutex(shuttle::sync::Mutex::new(value))
+    }
+
     pub fn lock(&self) -> Guard<'_, T> {
         Guard(self.0.lock().unwrap())
     }

@@ -150,10 +150,15 @@ impl World {
                 },
                 _ => {
                     let place = async { self.places.take().await.map(Some) };
-                    shuttle::future::block_on(self.memory.board_ready(at, place))?
+                    shuttle::future::block_on(self.memory.board_ready(at, place, || self.memory.held(&at).is_some()))?
                 }
             };
             match seat {
+                ReadySeat::Answered => {
+                    if let Some(entry) = self.memory.held(&at) {
+                        return Ok(entry);
+                    }
+                }
                 ReadySeat::Follow(follow) => {
                     if let Some(landed) = shuttle::future::block_on(follow.landed()) {
                         return landed;
