@@ -29,6 +29,11 @@ const HELD: Duration = Duration::from_secs(5);
 /// And how many, which is some 10 MB: more than come until then.
 const MAX_HELD: usize = 131_072;
 
+/// How often the last look tries to open a file that another process has, and the time between two tries: half a
+/// second in all, within the second that an end waits for the writer.
+const LAST_TRIES: u32 = 25;
+const BETWEEN_TRIES: Duration = Duration::from_millis(20);
+
 /// The record of decisions: a bounded ring, and a thread that writes what is in it to a file, which
 /// it changes for a new one when it is full.
 #[derive(Debug)]
@@ -165,7 +170,7 @@ impl Writer {
             if !enough && waited < LEFT_TO_OTHERS {
                 return;
             }
-            match RecordFile::open(&self.path) {
+            match self.open_held(last) {
                 Err(OpenError::Taken(_)) if !enough => return,
                 Ok(file) => self.file = Some(file),
                 // Said where it is written.
@@ -179,6 +184,18 @@ impl Writer {
         if last || now.since(since) >= WAIT {
             self.write();
         }
+    }
+
+    /// Opens the file that another process writes, or wrote. The `last` look waits a moment for it: a third
+    /// process may have it open only to see what it is.
+    fn open_held(&self, last: bool) -> Result<RecordFile, OpenError> {
+        for _ in 1..if last { LAST_TRIES } else { 1 } {
+            match RecordFile::open(&self.path) {
+                Err(OpenError::Taken(_)) => std::thread::sleep(BETWEEN_TRIES),
+                opened => return opened,
+            }
+        }
+        RecordFile::open(&self.path)
     }
 
     fn add(&mut self, decision: Decision) {
@@ -326,6 +343,23 @@ mod tests {
         assert_eq!(runs.len(), 3, "{runs:?}");
         let anchor = blocks(&world.path())[0].anchor;
         assert_eq!(anchor, Anchor { tick: Tick(0), unix_ms: 1_790_000_000_000 });
+    }
+
+    #[test]
+    fn decisions_held_at_the_end_wait_for_who_has_the_file_open_for_a_moment() {
+        let world = World::new();
+        let first = world.log();
+        let mut writer = Writer { holds: true, ..Writer::new(None, &world.path(), 1 << 20, world.clock.clone()) };
+        writer.add(decision(1));
+        let ends = std::thread::spawn(move || {
+            writer.look(true);
+            writer.counts.lost
+        });
+        std::thread::sleep(BETWEEN_TRIES * 2); // so that the first try is made in vain
+        first.close();
+        drop(first);
+        assert_eq!(ends.join().unwrap(), 0);
+        assert_eq!(decisions(&world.path()), [decision(1)]);
     }
 
     #[test]
