@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 
 use super::watch::{LOOK, Watch};
 use crate::config::{self, Config, Keys, LoadError, Loaded, Notice, OriginKind, Reloaded, SettingFault};
@@ -26,6 +27,10 @@ const HEAD_START: Duration = Duration::from_millis(200);
 
 /// How soon keys that the store did not tell are asked for again.
 const AGAIN: Duration = Duration::from_millis(500);
+
+/// How long files may take to be read: a pipe that nobody writes into, or a file system whose server is away, must
+/// not keep later reloads from being made. The largest key file takes a second or two.
+const READ_WITHIN: Duration = Duration::from_secs(5);
 
 /// What is reloaded by itself.
 #[derive(Clone, Copy, Debug)]
@@ -384,7 +389,12 @@ impl Reloader {
 
 /// Reads files aside: those on a disk that is away hold nothing else up.
 async fn aside<T: Send + 'static>(read: impl FnOnce() -> T + Send + 'static) -> Result<T, String> {
-    spawn_blocking(read).await.map_err(|e| format!("reading the files failed: {e}"))
+    match timeout(READ_WITHIN, spawn_blocking(read)).await {
+        Ok(read) => read.map_err(|e| format!("reading the files failed: {e}")),
+        Err(_) => {
+            Err("reading the files takes too long; is one of them a pipe, or on a file system that hangs?".into())
+        }
+    }
 }
 
 async fn load_certificate(files: config::Tls) -> Result<Result<Certificate, SettingFault>, String> {

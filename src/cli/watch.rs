@@ -35,10 +35,9 @@ struct Stamp {
     device: u64,
     inode: u64,
     length: u64,
-    seconds: i64,
-    nanoseconds: i64,
-    /// Who may read it may change without its content: `chmod` after a file that could not be read.
-    access: (u32, u32, u32),
+    /// When its content, its owner or its mode was last changed (ctime): nobody can set it back, as a copy that
+    /// keeps times sets the time of the content, and `chmod` after a file that could not be read changes it too.
+    changed: (i64, i64),
 }
 
 impl Stamp {
@@ -49,9 +48,7 @@ impl Stamp {
             device: file.dev(),
             inode: file.ino(),
             length: file.len(),
-            seconds: file.mtime(),
-            nanoseconds: file.mtime_nsec(),
-            access: (file.mode(), file.uid(), file.gid()),
+            changed: (file.ctime(), file.ctime_nsec()),
         })
     }
 }
@@ -124,7 +121,7 @@ mod tests {
     use super::*;
 
     fn stamp(length: u64) -> Option<Stamp> {
-        Some(Stamp { device: 1, inode: 1, length, seconds: 0, nanoseconds: 0, access: (0o600, 0, 0) })
+        Some(Stamp { device: 1, inode: 1, length, changed: (0, 0) })
     }
 
     #[test]

@@ -88,8 +88,8 @@ impl Gateway {
         facts: &mut Facts,
     ) -> Result<Arc<str>, Fault> {
         let (stale, operation) = (asking.stale(), Operation::Read(read));
-        let mut at = caller.entry_key(read, member);
-        let mut landed = None;
+        let looked_at = caller.entry_key(read, member);
+        let (mut at, mut landed) = (looked_at, None);
         for _ in 0..BOARDINGS {
             if self.asks_apart(&at) {
                 // A flight may have left before a write to the process beside this one, and so may what
@@ -121,7 +121,10 @@ impl Gateway {
                 }
                 ReadySeat::Follow(follow) => {
                     facts.cache = Some(CacheUse::Collapsed);
-                    follow.landed().await
+                    let landed = follow.landed().await;
+                    // What another key asked is for those who still may ask for the same.
+                    self.recheck(&mut caller, operation)?;
+                    landed.filter(|_| caller.key.guild.realm == at.realm)
                 }
                 ReadySeat::Answered => self.fresh(&at).map(|(entry, ttl)| {
                     facts.cache = Some(CacheUse::Hit { ttl, age: entry.age(self.now()) });
@@ -144,7 +147,12 @@ impl Gateway {
         };
         match landed {
             Ok(entry) => Ok(entry.text.clone()),
-            Err(fault) if fault.is_origin_failure() => self.stale_if_error(&at, asking.held(), facts).ok_or(fault),
+            Err(fault) if fault.is_origin_failure() => {
+                // The question may have taken as long as `origin.timeout`, and this is an answer from memory.
+                self.recheck(&mut caller, operation)?;
+                let held = asking.held().filter(|_| caller.key.guild.realm == looked_at.realm);
+                self.stale_if_error(&looked_at, held, facts).ok_or(fault)
+            }
             Err(fault) => Err(fault),
         }
     }

@@ -90,6 +90,8 @@ pub struct Book {
     /// Keys that are gone: taken away and put back, they are not refilled. Each is forgotten once the largest
     /// burst that it was held to would have come back, from when on it may as well begin with a full one.
     departed: HashMap<KeyId, Budget>,
+    /// Those keys by their secrets: one that is put back under another id is the same key.
+    departed_secrets: HashMap<Digest, KeyId>,
     known_until: Known,
 }
 
@@ -158,7 +160,8 @@ impl Book {
                 let same = known.remove(&key.id);
                 // By the secret it is a known key, whatever it is called now.
                 let was = same.is_none().then(|| before.by_digest.get(&key.digest)).flatten();
-                let renamed = was.filter(|was| !ids.contains(&was.id)).and_then(|was| known.remove(&was.id));
+                let called = was.map(|was| &was.id).or_else(|| before.departed_secrets.get(&key.digest));
+                let renamed = called.filter(|id| same.is_none() && !ids.contains(*id)).and_then(|id| known.remove(id));
                 match (same.or(renamed), was) {
                     (Some(budget), _) => budget.under(policy, now),
                     // The other of its secrets has kept the name, or got another one.
@@ -172,6 +175,9 @@ impl Book {
             book.by_digest.insert(key.digest, Arc::new(entry));
         }
         known.retain(|_, b| !b.meters.may_be_forgotten(&b.policy, now) || !b.usage.is_idle(unix));
+        let secrets = before.by_digest.iter().map(|(digest, key)| (digest, &key.id)).chain(&before.departed_secrets);
+        let departed = secrets.filter(|(digest, id)| known.contains_key(*id) && !book.by_digest.contains_key(*digest));
+        book.departed_secrets = departed.map(|(digest, id)| (*digest, id.clone())).collect();
         book.departed = known;
         book
     }
@@ -329,6 +335,11 @@ mod tests {
         let back = Book::new(vec![listed("a", "g1")], &limits(2), &without, Tick(0), 0);
         assert!(spend(&back).is_some());
         // Called by another id, it is the same key too.
+        // So it is where it is put back by another id only later.
+        let gone = Book::new(vec![], &limits(2), &back, Tick(0), 0);
+        let gone = Book::new(vec![], &limits(2), &gone, Tick(0), 0);
+        let other = Listed { id: "c".into(), ..listed("a", "g1") };
+        assert!(spend(&Book::new(vec![other], &limits(2), &gone, Tick(0), 0)).is_some());
         let renamed = Listed { id: "c".into(), ..listed("a", "g1") };
         let renamed = Book::new(vec![renamed], &limits(2), &back, Tick(0), 0);
         assert!(spend(&renamed).is_some());

@@ -300,3 +300,78 @@ async fn who_waits_for_another_requests_proof_asks_the_origin_that_is_in_force_b
     }
     gate.get_points("bot", "7").await.is_refused(401, INCORRECT_KEY);
 }
+
+/// A gateway that holds an answer of member 7 which may only stand in for a failure, and an origin whose next question
+/// hangs and then fails.
+async fn with_a_stale_answer() -> (TestGateway, Gate) {
+    let gate = gate(Kind::Http).keys_in_file();
+    let gate = gate.set("cache.points.ttl", r#""0s""#).set("cache.points.stale_if_error", r#""10m""#).start().await;
+    gate.get_points("bot", "7").await.is("3");
+    let hold = Gate::shut();
+    gate.origin().next("getPoints", Act::HoldThen(hold.clone(), 500, String::new()));
+    (gate, hold)
+}
+
+async fn asking(gate: &TestGateway, key: &str) -> Connection {
+    let mut connection = gate.connect().await;
+    connection.send(gate.request("getPoints", key, "memberID=7").bytes()).await;
+    connection
+}
+
+/// The key file with each key that `change` keeps, as it makes it.
+fn rewrite_keys(gate: &TestGateway, change: impl Fn(&str) -> Option<String>) {
+    let keys = String::from_utf8(gate.world().read("keys.toml")).unwrap();
+    let changed: Vec<String> = keys.split("[[key]]\n").filter(|key| !key.is_empty()).filter_map(change).collect();
+    gate.world().write("keys.toml", changed.iter().map(|key| format!("[[key]]\n{key}")).collect::<String>());
+}
+
+#[tokio::test]
+async fn guarantee_7_a_key_taken_away_while_its_question_hangs_gets_nothing_from_memory() {
+    let (gate, hold) = with_a_stale_answer().await;
+    let mut waits = asking(&gate, "bot").await;
+    gate.origin().has_been_asked("getPoints", 2).await;
+    let mut joined = asking(&gate, "other").await;
+    // Once the next one is answered, the one before it has joined.
+    gate.get_points("other", "8").await.is("0");
+    rewrite_keys(&gate, |key| (!key.contains("id = \"bot\"")).then(|| key.to_owned()));
+    let is_gone = || async { gate.get_points("bot", "9").await.code() == Some(2) };
+    eventually(PATIENCE, "02", is_gone).await;
+    hold.open();
+    waits.answer().await.is_refused(401, INCORRECT_KEY);
+    assert!(joined.answer().await.is("3").cache_status().contains("stale-if-error"));
+}
+
+#[tokio::test]
+async fn guarantee_7_a_key_taken_away_while_it_waits_for_anothers_question_is_02() {
+    let (gate, hold) = with_a_stale_answer().await;
+    gate.origin().next("getPoints", Act::Normal);
+    let mut waits = asking(&gate, "other").await;
+    gate.origin().has_been_asked("getPoints", 2).await;
+    let mut joined = asking(&gate, "bot").await;
+    gate.get_points("bot", "8").await.is("0");
+    rewrite_keys(&gate, |key| (!key.contains("id = \"bot\"")).then(|| key.to_owned()));
+    let is_gone = || async { gate.get_points("bot", "9").await.code() == Some(2) };
+    eventually(PATIENCE, "02", is_gone).await;
+    hold.open();
+    joined.answer().await.is_refused(401, INCORRECT_KEY);
+    waits.answer().await.is("3");
+}
+
+#[tokio::test]
+async fn guarantee_2_a_key_that_moves_while_its_question_hangs_gets_no_stale_answer_of_its_old_guild() {
+    let (gate, hold) = with_a_stale_answer().await;
+    let origin = gate.origin();
+    origin.let_in(gate.secret("other"), GUILD);
+    origin.let_in(gate.secret("bot"), "999");
+    let mut waits = asking(&gate, "bot").await;
+    origin.has_been_asked("getPoints", 2).await;
+    rewrite_keys(&gate, |key| {
+        Some(if key.contains("id = \"bot\"") { key.replace(GUILD, "999") } else { key.to_owned() })
+    });
+    // While the two are of one guild, what one has asked for is in memory for the other.
+    gate.get_warns("other", "7").await.is("{}");
+    let has_moved = || async { !gate.get_warns("bot", "7").await.was_hit() };
+    eventually(PATIENCE, "the key is of the other guild", has_moved).await;
+    hold.open();
+    waits.answer().await.is_refused(502, NO_ANSWER);
+}

@@ -213,7 +213,7 @@ async fn trailers_are_read_past_and_malformed_ones_perform_nothing() {
 }
 
 #[tokio::test]
-async fn pseudo_fields_in_trailers_are_malformed_and_perform_nothing() {
+async fn what_trailers_must_not_have_is_malformed_and_performs_nothing() {
     let gate = gate().start().await;
     // A field that enters the table (RFC 7541, 6.2.1), where the newest entry is the 62nd.
     let entered = |name: &str, value: &str| [&[0x40], &block(&[(name, value)])[1..]].concat();
@@ -225,6 +225,8 @@ async fn pseudo_fields_in_trailers_are_malformed_and_perform_nothing() {
         ("a status before a field", block(&[(":status", "200"), ("x", "y")]), false),
         ("all of a request's", block(&own), false),
         ("an authority by its entry", vec![0xbf], false),
+        ("a blank before a value", block(&[("x", " y")]), false),
+        ("more fields than a header may have", block(&[("x", "y"); 101]), false),
         ("a field by its entry", vec![0xbe], true),
         ("fields", block(&[("x", "y"), ("x", "y"), ("z", "")]), true),
         ("nothing", vec![], true),

@@ -193,3 +193,33 @@ async fn a_default_file_that_is_removed_is_no_reason_for_the_defaults() {
     eventually(PATIENCE, what, || async { process.stderr().contains(what) }).await;
     assert!(!process.stderr().contains("configuration reloaded"), "{}", process.stderr());
 }
+
+#[tokio::test]
+async fn a_key_file_changed_in_place_is_noticed_though_its_length_and_time_are_those_of_before() {
+    let gate = two_keys().start().await;
+    gate.get_points("goes", "7").await.is("3");
+    let path = gate.world().path("keys.toml");
+    let before = std::fs::metadata(&path).unwrap().modified().unwrap();
+    let file = String::from_utf8(gate.world().read("keys.toml")).unwrap();
+    let at = file.rfind("sha256:").unwrap() + "sha256:".len();
+    let other = if file[at..].starts_with('0') { "1" } else { "0" };
+    gate.world().write("keys.toml", [&file[..at], other, &file[at + 1..]].concat());
+    std::fs::File::options().write(true).open(&path).unwrap().set_modified(before).unwrap();
+    is_refused_soon(&gate, "goes").await;
+    gate.get_points("stays", "7").await.is("3");
+}
+
+#[tokio::test]
+async fn a_pipe_in_the_place_of_gateway_toml_is_told_and_keeps_no_later_reload_from_being_made() {
+    let mut gate = two_keys().start().await;
+    let good = edited(&gate, "/old", "/new");
+    let path = gate.world().path("gateway.toml");
+    std::fs::remove_file(&path).unwrap();
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
+    gate.process().signal(Signal::SIGHUP);
+    says(&gate, "takes too long").await;
+    std::fs::remove_file(&path).unwrap();
+    gate.world().write("gateway.toml", good);
+    let is_new = || async { gate.send(&no_key()).await.body.ends_with("/new") };
+    eventually(PATIENCE, "the good file is in force", is_new).await;
+}

@@ -8,6 +8,8 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 
 use super::frames::Watched;
+use super::request::is_trimmed;
+use crate::edge::head::MAX_FIELDS;
 use crate::gateway::Body;
 use crate::wire::Fault;
 
@@ -59,9 +61,10 @@ impl Incoming<'_> {
         }
         // Trailers are read past; a stream that was reset says so here.
         let trailers = self.stream.trailers().await.map_err(|_| Fault::Malformed)?;
-        let fields = trailers.map(|trailers| trailers.len());
-        if fields.is_some() && self.watched.trailer_fields(self.stream.stream_id().as_u32()) != fields {
-            // The crate dropped some: pseudo-fields, which trailers must not have (RFC 9113, 8.1).
+        let Some(trailers) = trailers else { return Ok(()) };
+        // Where the crate dropped some, these were pseudo-fields, which trailers must not have (RFC 9113, 8.1).
+        let is_whole = self.watched.trailer_fields(self.stream.stream_id().as_u32()) == Some(trailers.len());
+        if !is_whole || trailers.len() > MAX_FIELDS || !is_trimmed(&trailers) {
             self.malformed = true;
             self.respond.lock().send_reset(Reason::PROTOCOL_ERROR);
             return Err(Fault::Malformed);

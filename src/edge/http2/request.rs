@@ -1,6 +1,6 @@
-use http::HeaderName;
 use http::header::HOST;
 use http::request::Parts;
+use http::{HeaderMap, HeaderName};
 
 use crate::edge::head::{Framing, MAX_FIELDS, Seen, framing};
 use crate::edge::host::is_host;
@@ -16,7 +16,7 @@ const EMPTY_LINE: usize = "\r\n".len();
 pub(super) fn judge(parts: &Parts, max_header: usize, want_forwarded: bool) -> Option<(Seen<'_>, Option<u64>)> {
     let target = parts.uri.path_and_query().map(|target| target.as_str())?; // CONNECT has none
     let is_target = target.starts_with('/') || target == "*";
-    if !is_target || !is_http(parts) || !is_trimmed(parts) || !is_bounded(parts, target, max_header) {
+    if !is_target || !is_http(parts) || !is_trimmed(&parts.headers) || !is_bounded(parts, target, max_header) {
         return None;
     }
     let fields = parts.headers.iter().map(|(name, value)| (HeaderName::as_str(name), value.as_bytes()));
@@ -43,8 +43,8 @@ fn is_http(parts: &Parts) -> bool {
 }
 
 /// Whether no value begins or ends with a blank: RFC 9113, 8.2.1, which the crate does not hold.
-fn is_trimmed(parts: &Parts) -> bool {
-    parts.headers.values().all(|value| value.as_bytes().trim_ascii().len() == value.len())
+pub(super) fn is_trimmed(fields: &HeaderMap) -> bool {
+    fields.values().all(|value| value.as_bytes().trim_ascii().len() == value.len())
 }
 
 /// Whether the header keeps its bounds in the form that HTTP/1.1 would give it, where the authority
