@@ -51,7 +51,7 @@ impl HttpOrigin {
     /// Readies the upstreams: their names are resolved (for 2 s at most) and looked after from
     /// here on, until what is returned is dropped. Whatever `before` has of the same
     /// upstreams is taken over: connections, addresses, and who is out. The places and those who wait
-    /// for one are the same; [`HttpOrigin::takes_over`] changes their number.
+    /// for one are the same; `takes_over` changes their number.
     ///
     /// # Errors
     /// Which setting cannot be used, and why.
