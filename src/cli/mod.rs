@@ -74,7 +74,7 @@ enum Command {
     Import(transfer::ImportArgs),
     /// Writes guilds, members, warns and reviews of the store as JSON Lines
     Export(transfer::ExportArgs),
-    /// The store as a whole: backup, verify
+    /// The store as a whole: backup, verify, restore
     #[command(subcommand)]
     Store(store::StoreCommand),
     /// What recorded traffic says about limits

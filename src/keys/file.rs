@@ -27,7 +27,7 @@ const MAX_PROBLEMS: usize = 100;
 const NAMES: [&str; 6] = ["id", "digest", "guild", "tier", "scope", "expires"];
 
 /// What an end of a key may be.
-const WANTED_EXPIRY: &str = "wants Unix seconds or a date with its time and offset, such as 2027-01-31T12:00:00Z";
+const WANTED_EXPIRY: &str = "wants Unix seconds, a date such as 2027-01-31 (its first second, UTC), or one with time and offset, such as 2027-01-31T12:00:00Z";
 
 /// Why a key file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -243,9 +243,12 @@ fn text_of<'v>(value: &'v Spanned<DeValue<'_>>) -> Result<&'v str, String> {
     }
 }
 
-/// Unix seconds, or a TOML date-time with an offset.
+/// Unix seconds, a TOML date, or a TOML date-time with an offset.
 fn expiry(value: &DeValue<'_>) -> Result<i64, String> {
-    let moment = |text: &str| text.parse::<jiff::Timestamp>().map(|moment| moment.as_second()).ok();
+    let moment = |text: &str| {
+        let time = if text.contains(':') { "" } else { "T00:00:00Z" };
+        format!("{text}{time}").parse::<jiff::Timestamp>().map(|moment| moment.as_second()).ok()
+    };
     match value {
         DeValue::Integer(number) => {
             i64::from_str_radix(number.as_str(), number.radix()).map_err(|_| WANTED_EXPIRY.to_owned())
@@ -272,11 +275,13 @@ mod tests {
     #[test]
     fn a_key_file_is_read_with_its_defaults() {
         let text = entry("a", "ka", "")
-            + &entry("b", "kb", "scope = \"read\"\ntier = \"gold\"\nexpires = 2027-01-31T12:00:00Z");
+            + &entry("b", "kb", "scope = \"read\"\ntier = \"gold\"\nexpires = 2027-01-31T12:00:00Z")
+            + &entry("c", "kc", "expires = 2027-01-31");
         let keys = parse(&text).unwrap();
         assert_eq!(keys[0].scope, Scope::Write);
         assert_eq!((keys[0].expires, keys[0].tier.as_deref()), (None, None));
         assert_eq!((keys[1].scope, keys[1].expires), (Scope::Read, Some(1_801_396_800)));
+        assert_eq!(keys[2].expires, Some(1_801_396_800 - 12 * 3600));
         assert!(parse("").unwrap().is_empty());
     }
 
@@ -299,8 +304,8 @@ mod tests {
             "16:9: key `c`: scope: unknown value `reed`; did you mean `read`?",
             "19:10: key `d`: digest: a digest is",
             "20:9: key `d`: guild: must be a string: write \"81384788765712384\"",
-            "21:11: key `d`: expires: wants Unix seconds or a date with its time and offset, such as \
-             2027-01-31T12:00:00Z, without quotes",
+            "21:11: key `d`: expires: wants Unix seconds, a date such as 2027-01-31 (its first second, UTC), or one \
+             with time and offset, such as 2027-01-31T12:00:00Z, without quotes",
             "22:1: key[4]: needs `id`",
             "22:1: key[4]: needs `digest`",
             "22:1: key[4]: needs `guild`",
@@ -330,7 +335,7 @@ mod tests {
     fn an_unknown_name_or_a_bad_guild_is_refused() {
         let control = entry("a", "ka", "").replace("\"a\"", "\"a\\nFAKE\"");
         assert!(faults(&control)[0].contains("control characters"));
-        for rest in ["teir = \"gold\"", "scope = \"admin\"", "expires = 2027-01-31"] {
+        for rest in ["teir = \"gold\"", "scope = \"admin\"", "expires = 2027-01-31T12:00:00"] {
             assert!(parse(&entry("a", "ka", rest)).is_err(), "{rest}");
         }
         assert!(parse("[[key]]\nid = \"a\"\nguild = \"\"\ndigest = \"x\"\n").is_err());
