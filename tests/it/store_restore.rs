@@ -243,6 +243,18 @@ fn restore_killed_at(world: &World, steps: &str, nth: usize) -> bool {
 }
 
 #[tokio::test]
+async fn a_log_that_is_the_stores_own_is_kept_whatever_was_left_of_a_restore() {
+    let mut gate = killed_after_a_backup().await;
+    let world = gate.world();
+    // As where a restore was cut off, and then the file that it had set aside was removed by hand, but not its log.
+    let aside = world.path("guildgate.db.before-restore-20261122T000000Z-wal");
+    fs::hard_link(world.path("guildgate.db-wal"), &aside).unwrap();
+    gate.restart_after_kill().await;
+    gate.get_points("bot", "7").await.is("5");
+    assert!(!aside.exists(), "the log's second name");
+}
+
+#[tokio::test]
 async fn a_restore_killed_at_any_step_leaves_a_store_that_serves_and_that_can_be_restored_again() {
     let mut gate = killed_after_a_backup().await;
     let left: Vec<_> = ["guildgate.db", "guildgate.db-wal", "b.db"].map(|name| (name, gate.world().read(name))).into();
@@ -290,6 +302,7 @@ async fn served_after(gate: &mut TestGateway, may_refuse: bool, served: &mut Has
             break Connection::to(address).await.ask(&request).await.body;
         }
         if server.has_ended() {
+            server.exit().await; // all that it said is here then
             assert!(may_refuse && server.stderr().contains("is not the log of"), "{}", server.stderr());
             break "refused".to_owned();
         }

@@ -104,7 +104,7 @@ pub(super) fn stray(path: &Path) -> Result<Option<Stray>, StoreError> {
     for _ in 0..LOOKS {
         let Some(named) = named_by(&log).map_err(failed)? else { return Ok(None) };
         let what = match of_file(&file).map_err(failed)? {
-            Found::Lineage(own) if named.contains(&own) || (own == 0 && named.is_empty()) => return Ok(None),
+            Found::Lineage(own) if fits(own, &named) => return Ok(None),
             // What it is, others say.
             Found::Unknown => return Ok(None),
             Found::Lineage(_) => format!(
@@ -128,6 +128,17 @@ pub(super) fn stray(path: &Path) -> Result<Option<Stray>, StoreError> {
         return Ok(Some(Stray { what, repair }));
     }
     Ok(None)
+}
+
+/// Whether the log beside a file holds commits of that file.
+pub(super) fn has_own_log(file: &Path) -> io::Result<bool> {
+    let named = named_by(&beside(file, "-wal"))?;
+    Ok(matches!((of_file(file)?, named), (Found::Lineage(own), Some(named)) if fits(own, &named)))
+}
+
+/// Whether a log whose commits name these lineages is that of a file of this one.
+fn fits(own: i32, named: &HashSet<i32>) -> bool {
+    named.contains(&own) || (own == 0 && named.is_empty())
 }
 
 /// What lies beside a file under its name and this ending.

@@ -180,8 +180,9 @@ pub(super) fn finish(target: &Path) -> io::Result<Option<String>> {
     let set_aside = names_aside(target)?;
     let present = Identity::of(target).ok();
     let second = set_aside.iter().find(|(_, id)| Some(*id) == present);
-    // Without a store there was none to replace: only its log was named.
-    let is_replaced = second.is_none() && present.is_some();
+    // Without a store there was none to replace: only its log was named. And a log that is the present file's own is
+    // that of no other, whichever names were removed since.
+    let is_replaced = second.is_none() && present.is_some() && !lineage::has_own_log(target)?;
     let mut removed = false;
     // The logs' second names before the file's, for the reason above.
     for end in LOGS {
