@@ -246,14 +246,17 @@ fn in_backquotes(message: &str) -> Vec<&str> {
 
 /// What is said of a name that is not known, if that is the fault: the nearest one that can stand there.
 fn explain_name(message: &str, path: &[Step], kind: Kind, root: &DeTable<'_>, names: &Names) -> Option<String> {
-    let (Step::Name(name), above) = path.split_last()? else { return None };
+    let Some(Step::Name(name)) = path.last() else { return None };
     let known = in_backquotes(message.strip_prefix(&format!("unknown field `{name}`, "))?);
-    let table = above.iter().try_fold(root, |table, step| match step {
-        Step::Name(name) => table.get(name.as_str())?.get_ref().as_table(),
-        Step::Element(_) => None,
-    });
-    let is_taken = |name: &str| table.is_some_and(|table| table.contains_key(name));
-    let instead = names.instead(path, kind, &known, is_taken)?;
+    let is_given = |path: &[Step]| {
+        let Some((Step::Name(name), above)) = path.split_last() else { return false };
+        let table = above.iter().try_fold(root, |table, step| match step {
+            Step::Name(name) => table.get(name.as_str())?.get_ref().as_table(),
+            Step::Element(_) => None,
+        });
+        table.is_some_and(|table| table.contains_key(name.as_str()))
+    };
+    let instead = names.instead(path, kind, &known, is_given)?;
     Some(format!("unknown name {}; {instead}", shown(name)))
 }
 

@@ -236,3 +236,32 @@ async fn an_access_log_to_standard_output_is_one() {
         assert!(!world.path(name).exists() && !process.stderr().contains("getPoints"), "{}", process.stderr());
     }
 }
+
+#[test]
+fn a_misspelt_name_before_a_list_is_told_the_nearest_name_wherever_that_stands() {
+    for (text, told) in [
+        (
+            "[log]\nacces = [1]",
+            "2:1: log.acces: unknown name `acces`; did you mean `access`? It holds one value, not a list",
+        ),
+        (
+            "[keys]\nfiel = [\"a\"]",
+            "2:1: keys.fiel: unknown name `fiel`; did you mean `file`? It holds one value, not a list",
+        ),
+        (
+            "[server]\nlissten = \"a\"",
+            "2:1: server.lissten: unknown name `lissten`; did you mean `listen`? It holds a list, not one value",
+        ),
+        ("lissten = [\"127.0.0.1:0\"]", "1:1: lissten: unknown name `lissten`; did you mean `listen` in [server]?"),
+        ("upstream = [\"http://a\"]", "1:1: upstream: unknown name `upstream`; did you mean `upstreams` in [origin]?"),
+        ("[tiers.gold]", "1:2: tiers: unknown name `tiers`; did you mean `tiers` in [limits]?"),
+        // It is in several places, or stands where it was meant.
+        ("ttl = \"3s\"", "1:1: ttl: unknown name `ttl`; there are `server`"),
+        (
+            "listen = [\"a\"]\n[server]\nlisten = [\"127.0.0.1:0\"]",
+            "1:1: listen: unknown name `listen`; there are `answers`",
+        ),
+    ] {
+        World::new(&format!("{text}\n")).run(&["check"]).failed(2).names(&[&format!("gateway.toml:{told}")]);
+    }
+}
