@@ -107,6 +107,16 @@ fn a_key_cannot_be_made_to_end_in_the_past() {
         world.run(&create).failed(1).names(&["not in the future"]);
         world.run(&["key", "set", &id, "--expires", expires]).failed(1).names(&["not in the future"]);
     }
+    for late in ["253402300800", "9223372036854775807", "99999999d"] {
+        let create = ["key", "create", "--guild", GUILD, "--expires", late];
+        world.run(&create).failed(1).names(&["the latest end is 9999-12-31T23:59:59Z"]);
+    }
+    for unreadable in ["10000-01-01", "2100-12-24T00:00:00+25:00", "99999999999999999999"] {
+        let create = ["key", "create", "--guild", GUILD, "--expires", unreadable];
+        world.run(&create).failed(2).names(&["the latest is 9999-12-31T23:59:59Z"]);
+    }
+    world.run(&["key", "set", &id, "--expires", "9999-12-31"]).done();
+    assert!(world.run(&["key", "list"]).done().stdout.contains("expires=9999-12-31T00:00:00Z"));
     world.run(&["key", "set", &id, "--expires", "2100-12-24T18:00:00Z"]).done();
     assert_eq!(world.run(&["key", "list", "--json"]).done().list()[0]["expires"], 4_133_354_400_i64);
 }
