@@ -336,12 +336,17 @@ impl Reloader {
         }
         let file = path.display();
         let read = KeySource::file(path.clone(), self.store.clone()).await;
+        let count = |keys: &KeySource| if let KeySource::File { listed, .. } = keys { listed.len() } else { 0 };
+        let (before, now) = (count(&self.gateway.state().keys), read.as_ref().map_or(0, count));
         let _ = tokio::time::timeout(HEAD_START, self.loading.lock()).await;
         let taken = match read {
             Ok(keys) => self.put_keys(&path, keys).await,
             Err(reason) => Err(reason.to_string()),
         };
         match taken {
+            Ok(()) if now == 0 && before > 0 => {
+                tracing::warn!(%file, removed = before, "key file reloaded; it holds no key, so every request is refused");
+            }
             Ok(()) => tracing::info!(%file, "key file reloaded"),
             Err(reason) => tracing::error!(%file, "key file rejected; the keys read before stay in force\n{reason}"),
         }

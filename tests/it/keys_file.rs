@@ -75,6 +75,23 @@ async fn a_bad_key_file_is_reported_while_running_and_the_keys_stay() {
 }
 
 #[tokio::test]
+async fn a_key_file_that_has_lost_all_its_keys_is_told_with_their_number() {
+    let mut gate = TestGateway::before_http().key("bot").key("other").points("7", 3).start().await;
+    gate.world().write("keys.toml", "# none for now\n");
+    let refused = || async { gate.get_points("bot", "7").await.body == INCORRECT_KEY };
+    eventually(SECOND_AND_SLACK, "the key stops", refused).await;
+    let told = || async { gate.stderr().contains("it holds no key") && gate.stderr().contains("removed=2") };
+    eventually(PATIENCE, "it is told", told).await;
+    // So is one of no bytes, which is taken up when it is asked for.
+    gate.world().write("keys.toml", entry("b", "b-secret", ""));
+    let request = Request::post("/getPoints", "memberID=7").key("b-secret");
+    eventually(SECOND_AND_SLACK, "the key is known", || async { gate.send(&request).await.status == 200 }).await;
+    gate.world().write("keys.toml", "");
+    gate.process().signal(nix::sys::signal::Signal::SIGHUP);
+    eventually(PATIENCE, "it is told", || async { gate.stderr().contains("removed=1") }).await;
+}
+
+#[tokio::test]
 async fn a_key_file_behind_a_link_is_followed_when_the_link_moves() {
     let gate = TestGateway::before_http().key("bot").points("7", 3).start().await;
     let path = gate.world().path("keys.toml");
