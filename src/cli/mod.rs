@@ -32,7 +32,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use crate::config::{self, LoadError, Loaded};
 use crate::keys::hide_keys;
 use crate::store::{AnyStore, IfMissing};
-use error::CommandError;
+use error::{CommandError, unless_enough_read};
 
 /// The edge gateway for guild data.
 #[derive(Debug, Parser)]
@@ -154,6 +154,16 @@ fn tell(why: &str) {
 
 /// Says what is wrong with the arguments, or gives the help that was asked for.
 fn misused(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        // Help or the version. Clap's own way out would pass over a disk that is full.
+        return match unless_enough_read(error.print().and_then(|()| io::stdout().flush())) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                tell(&CommandError::from(error).to_string());
+                ExitCode::from(1)
+            }
+        };
+    }
     let text = error.to_string();
     let hidden = hide_keys(&text);
     // Clap's own printing has colours; a key that somebody typed must not be in it.

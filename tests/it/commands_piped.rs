@@ -90,3 +90,18 @@ async fn what_a_command_found_out_does_not_depend_on_how_much_of_it_is_read() {
     world.write("damaged.db", bytes);
     unread(world, &["store", "verify", "damaged.db"], "").failed(1).names(&["wrong with damaged.db"]);
 }
+
+#[test]
+fn a_full_disk_behind_the_output_is_a_failure_of_every_command_that_prints() {
+    let world = World::plain();
+    world.run(&["guild", "add", GUILD, "--name", "Night Watch"]).done();
+    for args in
+        [&["--help"][..], &["--version"], &["guild", "--help"], &["schema"], &["man"], &["check"], &["guild", "list"]]
+    {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let ran = world.command(args).stdout(full).output().unwrap();
+        let said = String::from_utf8(ran.stderr).unwrap();
+        assert_eq!(ran.status.code(), Some(1), "{args:?}: {said}");
+        assert!(said.contains("the output cannot be written: No space left on device"), "{args:?}: {said}");
+    }
+}
