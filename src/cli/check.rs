@@ -2,7 +2,7 @@ use std::io::Write;
 
 use super::error::CommandError;
 use super::{Failure, files, runtime};
-use crate::config::{self, Keys, Loaded};
+use crate::config::{self, Keys, Loaded, SettingFault};
 use crate::gateway::KeySource;
 use crate::store::{AnyStore, IfMissing, Standing};
 
@@ -13,17 +13,20 @@ pub(super) fn run(loaded: &Loaded, out: &mut dyn Write) -> Result<(), Failure> {
     let at = &loaded.config.origin.store;
     let runtime = runtime()?;
     let files = files::look(loaded).map_err(Failure::Unusable)?;
+    files::may_listen(loaded).map_err(Failure::Unusable)?;
+    // What ends `serve` for its store is a fault of the setting that names it.
+    let unusable = |why: String| {
+        let why = if limits.counts_days() { format!("a tier's `daily` needs the store: {why}") } else { why };
+        Failure::Unusable(loaded.faults(&[SettingFault::new("origin.store", why)]).to_string())
+    };
     // Looking must not bring it up to date: an older server may be running on it.
     let standing =
         if loaded.config.needs_store() { runtime.block_on(AnyStore::look(at)) } else { Ok(Standing::Missing) };
-    let standing = standing.map_err(|e| match limits.counts_days() {
-        true => Failure::Unusable(format!("a tier's `daily` needs the store: {e}")),
-        false => CommandError::from(e).into(),
-    })?;
+    let standing = standing.map_err(|e| unusable(e.to_string()))?;
     let listed = match &loaded.config.keys {
         Keys::Store if standing == Standing::Usable => {
-            let store = runtime.block_on(AnyStore::open(at, IfMissing::Refuse)).map_err(CommandError::from)?;
-            runtime.block_on(KeySource::Store(store.into()).list()).map_err(Failure::Unusable)?
+            let store = runtime.block_on(AnyStore::open(at, IfMissing::Refuse)).map_err(|e| unusable(e.to_string()))?;
+            runtime.block_on(KeySource::Store(store.into()).list()).map_err(unusable)?
         }
         Keys::File(_) | Keys::Store | Keys::Origin { .. } => files.keys.unwrap_or_default(),
     };

@@ -7,14 +7,17 @@ use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Access as May, access};
+use rustix::fs::{Access as May, PROC_SUPER_MAGIC, access, statfs};
 use socket2::{Domain, Socket, Type};
 
 use crate::config::{Access, Config, Decisions, Keys, Listen, Loaded, OriginKind, PostgresTls, SettingFault, StoreAt};
-use crate::edge::Certificate;
+use crate::edge::{Certificate, NOT_PERMITTED};
 use crate::keys::{KeyFileError, Listed, read_key_file};
 use crate::origin::Tls;
 use crate::telemetry::decisions::{RecordError, RecordReader};
+
+/// What statfs(2) says of /sys.
+const SYSFS_MAGIC: rustix::fs::FsWord = 0x6265_6572;
 
 /// What was read of the files.
 pub(super) struct Files {
@@ -63,6 +66,25 @@ pub(super) fn look(loaded: &Loaded) -> Result<Files, String> {
     let faults = (!faults.0.is_empty()).then(|| loaded.faults(&faults.0).to_string());
     let told: Vec<String> = faults.into_iter().chain(faults_in_keys).collect();
     if told.is_empty() { Ok(Files { certificate, upstream_tls, keys }) } else { Err(told.join("\n")) }
+}
+
+/// Whether this user may listen on the ports. It is asked by `check` alone: `serve` may be given the sockets by the
+/// server before it, and says the same where it binds them. Nobody is disturbed: what is bound here is not listened on,
+/// and lets others bind it as well.
+///
+/// # Errors
+/// Every port that is not for this user, a line each, with its place in the configuration.
+pub(super) fn may_listen(loaded: &Loaded) -> Result<(), String> {
+    let mut faults = Faults::default();
+    for (i, listen) in loaded.config.server.listen.iter().enumerate() {
+        if let Listen::Tcp(address) = listen
+            && let Err(error) = bound(*address)
+            && error.kind() == io::ErrorKind::PermissionDenied
+        {
+            faults.add(&format!("server.listen[{i}]"), format!("cannot listen on {address}: {NOT_PERMITTED}"));
+        }
+    }
+    if faults.0.is_empty() { Ok(()) } else { Err(loaded.faults(&faults.0).to_string()) }
 }
 
 #[derive(Default)]
@@ -127,6 +149,9 @@ impl Faults {
                 return Some(format!("{} is a folder; name a file in it", path.display()));
             }
             let written = if path.exists() { path } else { folder_of(path) };
+            if !path.exists() && holds_no_files(written) {
+                return Some(format!("{} cannot hold it: nobody makes files there", written.display()));
+            }
             access(written, May::WRITE_OK)
                 .err()
                 .map(|error| format!("{} cannot be written: {}", written.display(), io::Error::from(error)))
@@ -234,12 +259,24 @@ fn no_folder(path: &Path) -> Option<String> {
     (!folder.is_dir()).then(|| format!("the folder of {path} does not exist; make it (mkdir -p {shown})"))
 }
 
+/// Whether it is of /proc or /sys, where every user's right to write means nothing.
+fn holds_no_files(folder: &Path) -> bool {
+    statfs(folder).is_ok_and(|there| [PROC_SUPER_MAGIC, SYSFS_MAGIC].contains(&there.f_type))
+}
+
 /// Whether this machine has the address. That somebody listens there already, a server of ours perhaps, or that another
 /// user may and this one may not, is no fault of the configuration.
 fn has_address(address: SocketAddr) -> io::Result<()> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
-    match socket.bind(&SocketAddr::new(address.ip(), 0).into()) {
+    match bound(SocketAddr::new(address.ip(), 0)) {
         Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => Err(error),
-        Ok(()) | Err(_) => Ok(()),
+        Ok(_) | Err(_) => Ok(()),
     }
+}
+
+/// A socket that has the address for itself as little as can be.
+fn bound(address: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    Ok(socket)
 }

@@ -43,7 +43,12 @@ impl StoreCommand {
 
     /// Does it to the store at `configured`, or to the file that is named.
     pub(super) fn run(self, configured: &StoreAt, out: &mut dyn Write) -> Result<(), CommandError> {
-        match (self, configured) {
+        let configured = match configured {
+            // So that a message says which folder it was looked for in.
+            StoreAt::Sqlite(path) => StoreAt::Sqlite(std::path::absolute(path).unwrap_or_else(|_| path.clone())),
+            StoreAt::Postgres(_) => configured.clone(),
+        };
+        match (self, &configured) {
             (StoreCommand::Verify { file: Some(file) }, _) => {
                 // A URL has a password in it, which no message is to repeat.
                 if file.to_str().is_some_and(PostgresAt::is_meant) {
@@ -52,10 +57,13 @@ impl StoreCommand {
                 verify(&file, out)
             }
             (StoreCommand::Verify { file: None }, StoreAt::Sqlite(path)) => {
-                SqliteStore::must_exist(path)?;
+                must_be_there(path)?;
                 verify(path, out)
             }
-            (StoreCommand::Backup { file }, StoreAt::Sqlite(path)) => backup(path, &file, out),
+            (StoreCommand::Backup { file }, StoreAt::Sqlite(path)) => {
+                must_be_there(path)?;
+                backup(path, &file, out)
+            }
             (StoreCommand::Backup { .. }, StoreAt::Postgres(_)) => Err(CommandError::new(
                 "the store is in PostgreSQL, which is backed up by its own pg_dump (--schema=guildgate); \
                  `guildgate export` writes guilds, members, warns and reviews",
@@ -73,12 +81,28 @@ impl StoreCommand {
     }
 }
 
+/// Refuses where there is no store, in the words that `serve` has for a link without a file or a log without one.
+fn must_be_there(path: &Path) -> Result<(), StoreError> {
+    if path.exists() {
+        return Ok(());
+    }
+    SqliteStore::refuse_lone_link(path)?;
+    SqliteStore::refuse_stray_log(path)?;
+    SqliteStore::must_exist(path)
+}
+
 fn backup(from: &Path, to: &Path, out: &mut dyn Write) -> Result<(), CommandError> {
     let size = with_bar(|told| SqliteStore::backup(from, to, told))?;
     report(out, &format!("{size} bytes written to {}", to.display()))
 }
 
 fn restore(from: &Path, store: &Path, out: &mut dyn Write) -> Result<(), CommandError> {
+    if store.is_dir() {
+        let store = store.display();
+        return Err(CommandError::new(format!(
+            "{store} is a folder, and a store is a file; move it away (mv {store} …)"
+        )));
+    }
     let Restored { size, aside, finished } = with_bar(|told| SqliteStore::restore(from, store, told))?;
     let mut lines: Vec<String> = finished.into_iter().collect();
     lines.push(format!("{} is a copy of {} now, {size} bytes", store.display(), from.display()));

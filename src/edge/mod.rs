@@ -40,7 +40,7 @@ use crate::telemetry::{AccessLog, Outcome};
 pub use draining::Draining;
 pub use guests::Guests;
 pub use handover::{Door, Frame, Handed, Talk};
-pub use server::{BindError, Bound, Server, bind};
+pub use server::{BindError, Bound, NOT_PERMITTED, Server, bind};
 pub use tls::{Certificate, Tls, TlsError};
 
 /// What every connection shares.

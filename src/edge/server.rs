@@ -59,6 +59,10 @@ pub struct Bound {
 
 const IN_USE: &str = "it is in use; stop what listens there or change server.listen";
 
+/// What is said where this user may not listen on a port.
+pub const NOT_PERMITTED: &str = "this user may not listen on so low a port; give the server CAP_NET_BIND_SERVICE (systemd: \
+     AmbientCapabilities=CAP_NET_BIND_SERVICE), or choose a port from 1024";
+
 /// Where the process that is to be replaced holds the port under another address: two sockets cannot
 /// have it at once, and the new one must be there before the old one goes.
 const IN_USE_BY_THE_ONE_BEFORE: &str = "the server that is to be replaced listens on this port under another address; keep \
@@ -97,6 +101,7 @@ pub fn bind(listen: &Listen, tls: bool, handed: &mut Vec<Handed>) -> Result<Boun
                         fail(IN_USE_BY_THE_ONE_BEFORE.into())
                     }
                     io::ErrorKind::AddrInUse => fail(IN_USE.into()),
+                    io::ErrorKind::PermissionDenied => fail(NOT_PERMITTED.into()),
                     _ => wrong(e),
                 })?,
             };

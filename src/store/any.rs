@@ -21,6 +21,7 @@ impl AnyStore {
         Ok(match at {
             // Aside: it may wait for others for a minute, and its caller for something else as well.
             StoreAt::Sqlite(path) => {
+                SqliteStore::refuse_lone_link(path)?;
                 let path = path.clone();
                 let settings = Settings { if_missing, ..Settings::default() };
                 let opened = tokio::task::spawn_blocking(move || SqliteStore::open_with(path, settings)).await;
@@ -51,7 +52,13 @@ impl AnyStore {
     /// What there is of the store, found by looking: nothing is made or changed.
     pub async fn look(at: &StoreAt) -> Result<Standing, StoreError> {
         match at {
-            StoreAt::Sqlite(path) => SqliteStore::look(path),
+            StoreAt::Sqlite(path) => {
+                // As messages of a store that is open name it.
+                let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+                SqliteStore::refuse_lone_link(&path)?;
+                SqliteStore::refuse_stray_log(&path)?;
+                SqliteStore::look(&path)
+            }
             StoreAt::Postgres(at) => PostgresStore::look(at).await,
         }
     }

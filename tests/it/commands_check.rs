@@ -237,6 +237,63 @@ async fn an_access_log_to_standard_output_is_one() {
     }
 }
 
+/// The log of a store that was not closed, without its file.
+fn lone_log() -> Vec<u8> {
+    let world = World::plain();
+    world.run(&["guild", "add", GUILD, "--name", "Night Watch"]).done();
+    let store = rusqlite::Connection::open(world.path("guildgate.db")).unwrap();
+    store.execute_batch("UPDATE guild SET name = 'Day Watch'").unwrap();
+    world.read("guildgate.db-wal")
+}
+
+#[test]
+fn a_store_that_serve_cannot_use_ends_check_at_the_setting_that_names_it() {
+    type Put = fn(&World);
+    let cases: [(Put, &str); 4] = [
+        (|world| drop(world.write("guildgate.db-wal", lone_log())), "guildgate.db is not there, but its log is: "),
+        (|world| drop(world.write("guildgate.db", "Dear diary, today nothing")), "is not an SQLite file"),
+        (|world| std::fs::create_dir(world.path("guildgate.db")).unwrap(), "is not a file; name a file for the store"),
+        (
+            |world| std::os::unix::fs::symlink("gone.db", world.path("guildgate.db")).unwrap(),
+            "guildgate.db is a link to gone.db, which is not there",
+        ),
+    ];
+    for (put, what) in cases {
+        for (setting, place) in [("[origin]\nstore = \"guildgate.db\"\n", "6:9"), ("", "1:1")] {
+            let world = World::new(&format!("{PORT}{setting}"));
+            put(&world);
+            let before = world.files();
+            let here = format!("gateway.toml:{place}: origin.store: {}", world.path("guildgate.db").display());
+            world.run(&["check"]).failed(2).names(&[&here, what]);
+            // A folder has two names: it is opened by one, and looked at by the other.
+            let what = if what.starts_with("is not a file") { "is a folder" } else { what };
+            world.run(&["serve"]).failed(1).names(&[what]);
+            assert!(world.files() == before, "something was changed");
+        }
+    }
+}
+
+#[test]
+fn a_log_where_no_file_can_be_made_is_refused_by_its_place() {
+    let world = World::new(&format!("{PORT}[log]\naccess = \"/proc/x\"\n"));
+    for command in ["check", "serve"] {
+        world.run(&[command]).failed(2).names(&["gateway.toml:6:10: log.access: /proc cannot hold it"]);
+    }
+}
+
+#[test]
+fn a_port_that_is_not_for_this_user_is_refused_by_its_place_and_one_in_use_is_not() {
+    let world = World::new("[server]\nlisten = [\"0.0.0.0:0\", \"0.0.0.0:80\"]\n[admin]\nlisten = \"\"\n");
+    // In a network of its own, where no other setting of the machine's holds.
+    let as_root: &[&str] = if nix::unistd::geteuid().is_root() { &[] } else { &["--map-root-user"] };
+    let alone = [&["unshare", "--net"], as_root, &["setpriv", "--bounding-set=-net_bind_service"]].concat();
+    let words = ["cannot listen on 0.0.0.0:80: this user may not", "CAP_NET_BIND_SERVICE"];
+    world.run_by(&alone, &["check"]).failed(2).names(&words).names(&["gateway.toml:2:24: server.listen[1]: "]);
+    world.run_by(&alone, &["serve"]).failed(1).names(&words);
+    let busy = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    World::new(&format!("[server]\nlisten = [{:?}]\n", busy.local_addr().unwrap().to_string())).run(&["check"]).done();
+}
+
 #[test]
 fn a_misspelt_name_before_a_list_is_told_the_nearest_name_wherever_that_stands() {
     for (text, told) in [

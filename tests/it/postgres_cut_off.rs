@@ -271,7 +271,9 @@ async fn a_server_that_is_not_there_at_the_start_is_one_line_and_exit_1() {
     let url = format!("postgres://me:hunter2@127.0.0.1:{port}/db");
     let world = World::new(&format!("[server]\nlisten = [\"127.0.0.1:0\"]\n[origin]\nstore = {url:?}\n"));
     for command in [&["serve"][..], &["check"], &["key", "list"], &["export", "-"]] {
-        let ran = world.run(command).failed(1).names(&[&format!("127.0.0.1:{port}"), "is the server running"]);
+        let code = if command == ["check"] { 2 } else { 1 };
+        let ran = world.run(command).failed(code).names(&[&format!("127.0.0.1:{port}"), "is the server running"]);
+        assert_eq!(ran.stderr.contains("gateway.toml:4:9: origin.store: cannot connect"), code == 2, "{ran:?}");
         assert!(!ran.stderr.contains("hunter2") && !ran.stdout.contains("hunter2"), "{ran:?}");
     }
     world.write("gateway.toml", "[origin]\nstore = \"postgres://me:hun@ter2@host/db\"\n");

@@ -43,7 +43,8 @@ async fn a_postgres_server_that_refuses_is_named_with_what_it_said_and_never_the
         let at = if words[0] == "Connection refused" { &closed } else { &port };
         let place = format!("cannot connect to PostgreSQL at postgres://bot@127.0.0.1:{at}/");
         for command in COMMANDS {
-            let ran = world.run(command).failed(1).names(&[&place, words[0], words[1]]);
+            let code = if command == ["check"] { 2 } else { 1 };
+            let ran = world.run(command).failed(code).names(&[&place, words[0], words[1]]);
             let said = ran.stdout + &ran.stderr;
             for other in [password, "wrong-one", "the store is busy"] {
                 assert!(!said.contains(other), "{command:?} says {other}: {said}");

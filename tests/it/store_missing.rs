@@ -64,6 +64,12 @@ async fn a_command_that_needs_a_store_names_where_it_looked_and_makes_none(kind:
             ran.names(&[&format!("there is no store at {place}")]);
         }
     }
+    if kind == Kind::Builtin {
+        // As it is typed in the folder: the message has to say which one that was.
+        for command in [&["store", "backup", "b.db"][..], &["store", "verify"]] {
+            Ran::of(&mut world.command(command), "").failed(1).names(&[&format!("there is no store at {place}")]);
+        }
+    }
     assert_eq!(made(&world), Vec::<String>::new());
     // It was none of the last either: the database is as it was.
     world.run(&["guild", "list"]).failed(1).names(&["there is no store at"]);
@@ -118,4 +124,30 @@ async fn a_gateway_before_an_http_origin_makes_the_store_of_its_keys_and_says_so
     let mut server = world.serve(&[]);
     server.ready().await;
     assert_eq!(made(&world), Vec::<String>::new());
+}
+
+#[test]
+fn what_stands_in_a_stores_place_is_named_by_its_path() {
+    let world = World::plain();
+    let store = world.path("guildgate.db");
+    std::os::unix::fs::symlink("gone.db", &store).unwrap();
+    for command in [&["guild", "add", GUILD, "--name", "N"][..], &["guild", "list"], &["store", "verify"], &["serve"]] {
+        let place = format!("{} is a link to gone.db, which is not there", store.display());
+        world.run(command).failed(1).names(&[&place]);
+    }
+    std::fs::remove_file(&store).unwrap();
+    world.run(&["guild", "add", GUILD, "--name", "N"]).done();
+    world.run(&["store", "backup", "b.db"]).done();
+    let open = rusqlite::Connection::open(&store).unwrap();
+    open.execute_batch("UPDATE guild SET name = 'Day Watch'").unwrap();
+    let log = world.read("guildgate.db-wal");
+    drop(open);
+    std::fs::remove_file(&store).unwrap();
+    std::fs::create_dir(&store).unwrap();
+    world.run(&["store", "restore", "b.db"]).failed(1).names(&[&format!("{} is a folder", store.display())]);
+    std::fs::remove_dir(&store).unwrap();
+    world.write("guildgate.db-wal", log);
+    for command in [&["store", "verify"][..], &["store", "backup", "c.db"], &["serve"]] {
+        world.run(command).failed(1).names(&[&format!("{} is not there, but its log is: ", store.display())]);
+    }
 }

@@ -1,5 +1,5 @@
 //! A file that is no usable store is refused by name, with what to do about it, by every command that would use it;
-//! and it is left as it was (contract section 2: exit 1).
+//! and it is left as it was (contract section 2: exit 1, and 2 of `check`).
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -24,11 +24,17 @@ fn world() -> World {
     world
 }
 
-/// Every command fails with exit 1, through `launcher`, in words that name the store and hold one of these.
+/// What is wrong with the store is a fault of the configuration that names it to `check` (exit 2), and a failure to all
+/// others.
+fn code_of(command: &[&str]) -> i32 {
+    if command == ["check"] { 2 } else { 1 }
+}
+
+/// Every command fails with its code, through `launcher`, in words that name the store and hold one of these.
 #[track_caller]
 fn refused_by_all(world: &World, launcher: &[&str], one_of: &[&str]) {
     for command in COMMANDS {
-        let ran = world.run_by(launcher, command).failed(1).names(&["guildgate.db"]);
+        let ran = world.run_by(launcher, command).failed(code_of(command)).names(&["guildgate.db"]);
         let said = format!("{}{}", ran.stdout, ran.stderr);
         assert!(one_of.iter().any(|words| said.contains(words)), "{command:?} says none of {one_of:?}: {ran:#?}");
     }
@@ -75,7 +81,10 @@ fn a_store_of_a_newer_version_is_refused() {
         FROM refinery_schema_history ORDER BY version DESC LIMIT 1";
     Sqlite::open(world.path("guildgate.db")).unwrap().execute_batch(sql).unwrap();
     for command in COMMANDS.into_iter().filter(|command| *command != ["store", "verify"]) {
-        world.run(command).failed(1).names(&["guildgate.db was written by a newer Guildgate", "run that version"]);
+        world
+            .run(command)
+            .failed(code_of(command))
+            .names(&["guildgate.db was written by a newer Guildgate", "run that version"]);
     }
     // Whether it is whole can be told all the same.
     assert!(world.run(&["store", "verify"]).done().stdout.contains("of a newer Guildgate"));
@@ -124,7 +133,7 @@ fn a_store_on_a_read_only_file_system_is_refused() {
     let as_root: &[&str] = if nix::unistd::geteuid().is_root() { &[] } else { &["--map-root-user"] };
     let fixed = [&["unshare", "--mount"], as_root, &["sh", "-c", mount]].concat();
     for command in COMMANDS.into_iter().filter(|command| *command != ["store", "verify"]) {
-        let ran = world.run_by(&fixed, command).failed(1);
+        let ran = world.run_by(&fixed, command).failed(code_of(command));
         ran.names(&["fixed/guildgate.db is read-only; make the file and its folder writable"]);
     }
     // Whether it is sound can be told all the same.
@@ -140,7 +149,7 @@ fn a_store_that_another_process_has_to_itself_is_refused() {
                 let world = world();
                 let holder = Sqlite::open(world.path("guildgate.db")).unwrap();
                 holder.execute_batch("PRAGMA locking_mode = EXCLUSIVE; BEGIN IMMEDIATE; DELETE FROM member").unwrap();
-                world.run(command).failed(1).names(&["guildgate.db", "another process", "try again"]);
+                world.run(command).failed(code_of(command)).names(&["guildgate.db", "another process", "try again"]);
                 holder.execute_batch("ROLLBACK").unwrap();
                 drop(holder);
                 world.run(&["store", "verify"]).done();

@@ -145,7 +145,11 @@ impl Dialer {
                 },
                 Ok(Err(_)) if last.is_full() => {}
                 Ok(Err(error)) => {
-                    let line = format!("{} cannot be looked up: {error}; try again", self.hosts.named(*host));
+                    let line = format!(
+                        "{}: the host {} cannot be looked up: {error}; check its name in origin.store, and try again",
+                        self.place,
+                        self.hosts.named(*host)
+                    );
                     last = Trouble::Own(StoreError::Busy(line));
                 }
                 Err(_) => self.hosts.was_silent(*host, began.elapsed()),

@@ -85,6 +85,10 @@ pub(super) async fn look(dialer: &Arc<Dialer>) -> Result<Standing, StoreError> {
 fn unreachable(trouble: Trouble, dialer: &Dialer) -> StoreError {
     let cannot = "cannot connect to PostgreSQL at";
     match trouble.told(dialer.place()) {
+        StoreError::Unreachable(line) if line.contains("server does not support TLS") => StoreError::Failed(format!(
+            "{cannot} {}; switch it on there (ssl = on), or do without it (sslmode=prefer in origin.store)",
+            line.trim_end_matches("; try again")
+        )),
         StoreError::Unreachable(line) => StoreError::Unreachable(format!(
             "{cannot} {}; is the server running, and does origin.store name its host and port?",
             line.trim_end_matches("; try again")

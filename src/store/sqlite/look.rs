@@ -3,6 +3,7 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -12,7 +13,7 @@ use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 use rusqlite::{Connection, OpenFlags};
 
 use super::open::{self, Owner};
-use super::{failure, lineage};
+use super::{SqliteStore, failure, lineage};
 use crate::store::StoreError;
 
 /// How long a look waits for who has the file to himself, such as while he recovers it after a crash.
@@ -38,6 +39,26 @@ pub(super) fn at<T>(path: &Path, look: impl Fn(&Connection) -> Result<T, StoreEr
         }
     }
     Err(StoreError::Busy(format!("{} was opened and written to at each look at it; try again", path.display())))
+}
+
+impl SqliteStore {
+    /// Refuses a log beside the file at `path` that is not the file's own, such as one whose file is gone.
+    pub fn refuse_stray_log(path: &Path) -> Result<(), StoreError> {
+        lineage::refuse_stray(path)
+    }
+
+    /// Refuses a link that leads to no file: which store was meant, nobody can say.
+    pub fn refuse_lone_link(path: &Path) -> Result<(), StoreError> {
+        let Ok(target) = fs::read_link(path) else { return Ok(()) };
+        match fs::metadata(path) {
+            Err(e) if e.kind() == ErrorKind::NotFound => Err(StoreError::Failed(format!(
+                "{} is a link to {}, which is not there; put the store there, or remove the link",
+                std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display(),
+                target.display()
+            ))),
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
 }
 
 /// A connection to a file that nobody writes to as long as it is there: SQLite takes no lock, looks for no log and
