@@ -20,7 +20,7 @@ pub enum GuildCommand {
         /// The guild's id, such as 81384788765712384
         id: GuildId,
         /// What it is called
-        #[arg(long)]
+        #[arg(long, value_parser = guild_name)]
         name: String,
     },
     /// Lists the guilds, those the bot has left among them
@@ -30,7 +30,7 @@ pub enum GuildCommand {
         /// The guild's id
         id: GuildId,
         /// What it is called from now on
-        #[arg(long)]
+        #[arg(long, value_parser = guild_name)]
         name: String,
     },
     /// Removes a guild with its members, warns, reviews and keys
@@ -117,6 +117,15 @@ pub enum MemberCommand {
         #[command(flatten)]
         of: MemberArgs,
     },
+}
+
+/// A guild's name. Control characters in it are stored as spaces, as everywhere; one of nothing else is more likely a
+/// variable of the shell that was not set.
+fn guild_name(text: &str) -> Result<String, &'static str> {
+    if text.chars().all(|c| c.is_whitespace() || c.is_control()) {
+        return Err("a guild's name is not empty");
+    }
+    Ok(text.to_owned())
 }
 
 fn points(text: &str) -> Result<i64, String> {

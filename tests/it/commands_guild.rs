@@ -170,4 +170,12 @@ fn a_guild_is_renamed() {
     assert_eq!((guilds.len(), &guilds[0]["name"]), (1, &"Day Watch".into()));
     world.run(&["guild", "rename", "404404", "--name", "N"]).failed(1).names(&["404404"]);
     world.run(&["guild", "rename", GUILD]).failed(2).names(&["--name"]);
+    for nothing in ["", " ", "\n\t"] {
+        world.run(&["guild", "rename", GUILD, "--name", nothing]).failed(2).names(&["a guild's name is not empty"]);
+        world.run(&["guild", "add", "5", "--name", nothing]).failed(2).names(&["a guild's name is not empty"]);
+    }
+    // As an import does it.
+    world.run(&["guild", "rename", GUILD, "--name", "Day\nWatch\u{7}"]).done();
+    let guilds = world.run(&["guild", "list", "--json"]).done().list();
+    assert_eq!((guilds.len(), &guilds[0]["name"]), (1, &"Day Watch ".into()));
 }
