@@ -276,6 +276,10 @@ async fn a_server_that_is_not_there_at_the_start_is_one_line_and_exit_1() {
         assert_eq!(ran.stderr.contains("gateway.toml:4:9: origin.store: cannot connect"), code == 2, "{ran:?}");
         assert!(!ran.stderr.contains("hunter2") && !ran.stdout.contains("hunter2"), "{ran:?}");
     }
+    world.write("gateway.toml", "[origin]\nstore = \"postgres://me:hunter2@nowhere.invalid/db\"\n");
+    let words =
+        "cannot connect to PostgreSQL at postgres://me@nowhere.invalid:5432/db: the host nowhere.invalid:5432 cannot";
+    world.run(&["check"]).failed(2).names(&["gateway.toml:2:9: origin.store: ", words]);
     world.write("gateway.toml", "[origin]\nstore = \"postgres://me:hun@ter2@host/db\"\n");
     let ran = world.run(&["check"]).failed(2).names(&["origin.store", "%40"]);
     assert!(!ran.stderr.contains("ter2"), "{ran:?}");
