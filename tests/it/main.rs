@@ -79,6 +79,7 @@ mod store_defect;
 mod store_faults;
 mod store_missing;
 mod store_refused;
+mod store_replaced;
 mod store_restore;
 mod store_verify;
 mod trusted_proxies;

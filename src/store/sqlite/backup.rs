@@ -9,7 +9,7 @@ use std::time::Duration;
 use rusqlite::backup::{Backup, StepResult};
 use rusqlite::{Connection, ErrorCode};
 
-use super::open::Identity;
+use super::open_file::Identity;
 use super::{failure, lineage, look, open};
 use crate::clock::Clock;
 use crate::store::under_way::{self, BESIDE, PART, UnderWay};

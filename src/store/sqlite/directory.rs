@@ -18,10 +18,12 @@ impl SqliteStore {
 
 impl Directory for SqliteStore {
     async fn guilds(&self) -> Result<Vec<GuildRecord>, StoreError> {
+        self.feed.lock().still_there()?;
         self.readers.with(guilds)
     }
 
     async fn keys(&self) -> Result<Vec<KeyRecord>, StoreError> {
+        self.feed.lock().still_there()?;
         self.readers.with(keys)
     }
 

@@ -7,7 +7,8 @@ use std::time::Duration;
 use rusqlite::{Connection, params};
 
 use super::failure;
-use super::open::{self, Identity};
+use super::open;
+use super::open_file::OpenFile;
 use crate::store::marks::{Marks, PRUNE_EVERY};
 use crate::store::{Change, StoreError};
 
@@ -35,7 +36,7 @@ fn insert(conn: &Connection, node: i64, kind: i64, members: Option<&[u8]>, kept:
 pub(super) struct Feed {
     conn: Connection,
     path: PathBuf,
-    identity: Identity,
+    file: OpenFile,
     node: i64,
     /// SQLite's own count of commits by others: moves whenever there may be something to read.
     version: i64,
@@ -45,7 +46,7 @@ pub(super) struct Feed {
 
 impl Feed {
     /// Starts after the newest change there is.
-    pub(super) fn open(path: &Path, identity: Identity, node: i64) -> Result<Self, StoreError> {
+    pub(super) fn open(path: &Path, file: OpenFile, node: i64) -> Result<Self, StoreError> {
         let start = || -> rusqlite::Result<(Connection, i64, i64)> {
             let conn = open::readable(path, BUSY)?;
             // In this order: a commit between the two moves the version, and is looked for again.
@@ -54,13 +55,18 @@ impl Feed {
             Ok((conn, version, last))
         };
         let (conn, version, last) = start().map_err(|e| failure::of(path, &e))?;
-        Ok(Feed { conn, path: path.to_owned(), identity, node, version, last })
+        Ok(Feed { conn, path: path.to_owned(), file, node, version, last })
     }
 
     /// What others changed since the last call.
     pub(super) fn changes(&mut self) -> Result<Vec<Change>, StoreError> {
-        self.identity.check(&self.path)?;
+        self.still_there()?;
         self.read().map_err(|e| failure::of(&self.path, &e))
+    }
+
+    /// Refuses where the file that was opened is no longer the store.
+    pub(super) fn still_there(&mut self) -> Result<(), StoreError> {
+        self.file.check(&self.path, &self.conn)
     }
 
     fn read(&mut self) -> rusqlite::Result<Vec<Change>> {

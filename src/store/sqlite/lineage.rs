@@ -1,15 +1,15 @@
 //! Which write-ahead log belongs to which file. SQLite goes by their names alone: where a backup was copied over a
 //! store whose log was left behind by a crash, it would read the log into the backup.
 //!
-//! So a store has a lineage, a random number in the header of its file (`PRAGMA user_version`). It is drawn anew for
-//! each backup, each restore, and each start of a server that finds no log. Every commit of ours writes the first page
-//! ([`mark`]), and so a log names the lineages of its commits. A log belongs to a file whose lineage it names: the
-//! file's own lineage changes only by a checkpoint of that log. Both are read here as they lie on the disk, before
-//! SQLite sees them.
+//! So a store has a lineage, a number in the header of its file (`PRAGMA user_version`). It is drawn at random for
+//! each backup, each restore, and each start of a server that finds no log, and each commit of ours adds one to it
+//! ([`mark`]). So a log names the lineages of its commits, and the one before its first commit is that of the file when
+//! the log began. A log belongs to a file that has one of these: the file's own lineage changes only by a checkpoint of
+//! that log. Both are read here as they lie on the disk, before SQLite sees them.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, BufReader, ErrorKind, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -45,12 +45,15 @@ const LOOKS: usize = 5;
 /// Between two of them.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 
-/// What has a commit name its lineage: it writes the first page as it is. The number is Guildgate's application_id.
-const MARK: &str = "PRAGMA application_id = 1197957492";
-
-/// Has the transaction that `conn` is in name its lineage in the log.
+/// Gives the transaction that `conn` is in the next lineage. Every commit does that: a log that begins with one that
+/// does not would be taken for the log of an older file as well.
 pub(in crate::store) fn mark(conn: &Connection) -> rusqlite::Result<()> {
-    conn.prepare_cached(MARK)?.execute([]).map(drop)
+    conn.pragma_update(None, "user_version", now(conn)?.wrapping_add(1))
+}
+
+/// The lineage of the newest commit.
+pub(super) fn now(conn: &Connection) -> rusqlite::Result<i32> {
+    conn.prepare_cached("PRAGMA user_version")?.query_row([], |row| row.get(0))
 }
 
 /// Gives a store that nobody else has open another lineage. The log names the one before as well, until it is in the
@@ -159,17 +162,22 @@ enum Found {
 }
 
 fn of_file(path: &Path) -> io::Result<Found> {
-    let mut header = [0; HEADER];
-    match File::open(path).and_then(|mut file| file.read_exact(&mut header)) {
-        Ok(()) if header.starts_with(MAGIC) => Ok(Found::Lineage(in_page(&header))),
-        Ok(()) => Ok(Found::Unknown),
+    match File::open(path).and_then(|file| Ok((of_open(&file)?, file.metadata()?.len()))) {
+        Ok((Some(lineage), _)) => Ok(Found::Lineage(lineage)),
+        Ok((None, 0)) => Ok(Found::Nothing),
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(Found::Nothing),
-        Err(e) if e.kind() == ErrorKind::UnexpectedEof => match fs::metadata(path)?.len() {
-            0 => Ok(Found::Nothing),
-            _ => Ok(Found::Unknown),
-        },
         // Whoever opens it says it better.
-        Err(_) => Ok(Found::Unknown),
+        Ok((None, _)) | Err(_) => Ok(Found::Unknown),
+    }
+}
+
+/// The lineage in the header of an open file; `None` where it is no SQLite file, or not whole.
+pub(super) fn of_open(file: &File) -> io::Result<Option<i32>> {
+    let mut header = [0; HEADER];
+    match file.read_exact_at(&mut header, 0) {
+        Ok(()) => Ok(header.starts_with(MAGIC).then(|| in_page(&header))),
+        Err(e) if e.kind() == ErrorKind::UnexpectedEof => Ok(None),
+        Err(e) => Err(e),
     }
 }
 
@@ -178,7 +186,7 @@ fn in_page(page: &[u8]) -> i32 {
     word(page, LINEAGE_AT, u32::from_be_bytes).cast_signed()
 }
 
-/// The lineages that a log's commits name; `None` where no commit is in it.
+/// The lineages that a log's commits name, and the one before the first; `None` where no commit is in it.
 fn named_by(log: &Path) -> io::Result<Option<HashSet<i32>>> {
     match File::open(log) {
         Ok(file) => read_log(BufReader::new(file)),
@@ -220,7 +228,12 @@ fn read_log(mut log: impl Read) -> io::Result<Option<HashSet<i32>>> {
         }
         if at(head, 4) != 0 {
             has_commit = true;
-            named.extend(since_commit.take());
+            if let Some(lineage) = since_commit.take() {
+                if named.is_empty() {
+                    named.insert(lineage.wrapping_sub(1));
+                }
+                named.insert(lineage);
+            }
         }
     }
     Ok(has_commit.then_some(named))
@@ -270,12 +283,12 @@ mod tests {
     fn a_commit_names_its_lineage_and_keeps_what_the_file_says_of_itself() {
         let folder = tempfile::tempdir().unwrap();
         let (path, conn) = pair(folder.path(), 77);
-        assert_eq!(named_by(&beside(&path, "-wal")).unwrap(), Some(HashSet::from([77])));
-        assert_eq!(of_file(&path).unwrap(), Found::Lineage(77));
+        assert_eq!(named_by(&beside(&path, "-wal")).unwrap(), Some(HashSet::from([77, 78])));
+        assert_eq!((of_file(&path).unwrap(), now(&conn)), (Found::Lineage(77), Ok(78)));
         assert_eq!(conn.pragma_query_value(None, "application_id", |row| row.get(0)), Ok(APPLICATION_ID));
         renew(&conn).unwrap();
         let Found::Lineage(renewed) = of_file(&path).unwrap() else { panic!() };
-        assert!(renewed != 77 && renewed != 0);
+        assert!(!(76..80).contains(&renewed));
         conn.execute_batch("INSERT INTO t VALUES (2)").unwrap();
         assert_eq!(named_by(&beside(&path, "-wal")).unwrap(), Some(HashSet::new()), "of another program");
         assert!(stray(&path).unwrap().is_some());
@@ -286,11 +299,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (path, conn) = pair(folder.path(), 0);
         let before = fs::read(&path).unwrap();
-        // Both the lineage before and the one drawn are in the log, and the file has either.
+        // Those before and the one drawn are in the log, and the file has any of them.
         let reader = Connection::open(&path).unwrap();
         reader.execute_batch("BEGIN; SELECT count(*) FROM t").unwrap();
         renew(&conn).unwrap();
-        assert_eq!(named_by(&beside(&path, "-wal")).unwrap().unwrap().len(), 2);
+        assert_eq!(named_by(&beside(&path, "-wal")).unwrap().unwrap().len(), 4);
         assert_eq!(stray(&path).unwrap(), None);
         fs::write(&path, before).unwrap();
         assert_eq!(stray(&path).unwrap(), None);
@@ -305,7 +318,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (path, _conn) = pair(folder.path(), 77);
         let log = fs::read(beside(&path, "-wal")).unwrap();
-        assert_eq!(read_log(&log[..]).unwrap(), Some(HashSet::from([77])));
+        assert_eq!(read_log(&log[..]).unwrap(), Some(HashSet::from([77, 78])));
         for cut in [0, 20, LOG_HEADER, LOG_HEADER + 50, log.len() - 1] {
             assert_eq!(read_log(&log[..cut]).unwrap(), None, "{cut}");
         }
@@ -315,6 +328,6 @@ mod tests {
             assert_eq!(read_log(&bent[..]).unwrap(), None, "{at}");
         }
         let garbage = [&log[..], &[0xa5; 5000]].concat();
-        assert_eq!(read_log(&garbage[..]).unwrap(), Some(HashSet::from([77])));
+        assert_eq!(read_log(&garbage[..]).unwrap(), Some(HashSet::from([77, 78])));
     }
 }

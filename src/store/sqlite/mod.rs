@@ -12,6 +12,7 @@ pub(super) mod lineage; // which log belongs to which file
 mod look; // without changing anything
 mod members; // members, their warns and reviews
 pub(super) mod open;
+mod open_file; // is it still the store?
 mod readers;
 mod restore; // store restore
 mod schema; // is it the one we make?
@@ -98,7 +99,7 @@ impl SqliteStore {
             .map_err(|e| StoreError::Failed(format!("'{}' is no name for a store: {e}", path.as_ref().display())))?;
         // First: it may be what fills the disk.
         under_way::remove_leftovers(&path, under_way::STAGED);
-        let Prepared { identity, settled, is_new } = open::prepare(&path, settings.if_missing)?;
+        let Prepared { file, settled, is_new } = open::prepare(&path, settings.if_missing)?;
         if !settled {
             tracing::warn!(
                 "the disk of {} is full: what is in its -wal has no room in the file; reads go on, and until there is \
@@ -109,10 +110,10 @@ impl SqliteStore {
         let node = getrandom::u64().map_err(|e| StoreError::Failed(format!("no random number to be had: {e}")))?;
         let node = node.cast_signed();
         let Settings { busy_wait, feed_kept, .. } = settings;
-        let plan = Plan { path: path.clone(), identity, node, busy_wait, feed_kept };
+        let plan = Plan { path: path.clone(), file: file.clone(), node, busy_wait, feed_kept };
         let writer = Writer::start(plan, settled)?;
         let readers = Readers::open(&path)?;
-        let feed = Mutex::new(Feed::open(&path, identity, node)?);
+        let feed = Mutex::new(Feed::open(&path, file, node)?);
         Ok(SqliteStore { feed, readers, writer, path, node, feed_kept, settled, is_new })
     }
 

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use refinery::Runner;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
+use super::open_file::OpenFile;
 use super::{access, failure, lineage, look, restore};
 use crate::clock::Clock;
 use crate::store::under_way::led_to;
@@ -41,35 +42,10 @@ const WAL_KEPT: i64 = 16 << 20;
 /// Statements kept prepared per connection: all that this module has, and room.
 const STATEMENTS: usize = 64;
 
-/// Which file it is, however it is named: a file put in its place has another inode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Identity {
-    device: u64,
-    inode: u64,
-}
-
-impl Identity {
-    pub(super) fn of(path: &Path) -> io::Result<Self> {
-        let meta = fs::metadata(path)?;
-        Ok(Identity { device: meta.dev(), inode: meta.ino() })
-    }
-
-    /// Refuses to go on where another file, or none, is in the place of this one: what is written
-    /// to a file without a name is lost when the process ends.
-    pub(super) fn check(self, path: &Path) -> Result<(), StoreError> {
-        let why = match Identity::of(path) {
-            Ok(now) if now == self => return Ok(()),
-            Ok(_) => "another file has been put in its place".to_owned(),
-            Err(e) => e.to_string(),
-        };
-        Err(StoreError::Failed(format!("{}: {why}; stop the server and start it again", path.display())))
-    }
-}
-
 /// A store that [`writable`] and [`readable`] can open.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Prepared {
-    pub(super) identity: Identity,
+    pub(super) file: OpenFile,
     /// Whether what a crash left is in the file. If it is not, it can be read, and nothing may be written before
     /// [`is_settled`] says that it is.
     pub(super) settled: bool,
@@ -136,8 +112,8 @@ pub(super) fn prepare(path: &Path, if_missing: IfMissing) -> Result<Prepared, St
             lineage::renew(&conn)?;
         }
     }
-    let identity = Identity::of(path).map_err(|e| failed(path, &e))?;
-    Ok(Prepared { identity, settled, is_new })
+    let file = OpenFile::of(path)?;
+    Ok(Prepared { file, settled, is_new })
 }
 
 /// Writes what a crash left in the WAL into the file. Where an fsync failed before the crash, the kernel

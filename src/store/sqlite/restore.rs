@@ -11,6 +11,7 @@
 //! the restored store has a log beside it that is not its own, as [`lineage`] tells: `finish` removes that name, since
 //! the log has its other one.
 
+use std::fmt::Display;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{MetadataExt, fchown};
@@ -22,7 +23,8 @@ use rustix::process::{Flock, FlockOffsetType, FlockType, fcntl_getlk};
 
 use super::backup::{Copied, copy_sound};
 use super::lineage::{self, beside};
-use super::open::{Identity, folder_of};
+use super::open::folder_of;
+use super::open_file::Identity;
 use super::{open, verify};
 use crate::store::under_way::{PART, UnderWay, led_to};
 use crate::store::{StoreError, refusals};
@@ -36,8 +38,9 @@ const NAMES: usize = 100;
 /// What of a store is beside it, its shared memory apart: that holds nothing of its own.
 const LOGS: [&str; 2] = ["-wal", "-journal"];
 
-/// Where SQLite locks a file, as long as it is open: from this byte on, for so many.
-const LOCKED: (u64, u64) = (0x4000_0000, 512);
+/// Where SQLite locks a store, as long as it is open: the file, and its shared memory, which is under the store's name
+/// even where the file was moved away. From this byte on, for so many; 0 is up to the end.
+const LOCKED: [(&str, (u64, u64)); 2] = [("", (0x4000_0000, 512)), ("-shm", (0, 0))];
 
 /// How long settling the present store waits for a lock. Nobody has it open.
 const BUSY: Duration = Duration::from_secs(2);
@@ -85,13 +88,16 @@ pub(super) fn restore(from: &Path, store: &Path, told: &mut dyn FnMut(Copied)) -
 
 /// Refuses while a process has the store open: a server, or a command. SQLite holds a lock on the file as long.
 fn refuse_in_use(target: &Path) -> Result<(), StoreError> {
-    let (start, length) = LOCKED;
-    let lock = Flock { start, length, pid: None, typ: FlockType::WriteLock, offset_type: FlockOffsetType::Set };
-    let held = match File::open(target) {
-        Ok(file) => fcntl_getlk(&file, &lock).map_err(|e| StoreError::Failed(format!("{}: {e}", target.display())))?,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => None,
-        Err(e) => return Err(StoreError::Failed(format!("{}: {e}", target.display()))),
-    };
+    let failed = |e: &dyn Display| StoreError::Failed(format!("{}: {e}", target.display()));
+    let mut held = None;
+    for (end, (start, length)) in LOCKED {
+        let lock = Flock { start, length, pid: None, typ: FlockType::WriteLock, offset_type: FlockOffsetType::Set };
+        match File::open(beside(target, end)) {
+            Ok(file) => held = held.or(fcntl_getlk(&file, &lock).map_err(|e| failed(&e))?),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(failed(&e)),
+        }
+    }
     let Some(held) = held else { return Ok(()) };
     let who = held.pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {}", pid.as_raw_nonzero()));
     Err(refusals::refused(format!(

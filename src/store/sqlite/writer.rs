@@ -6,10 +6,11 @@ use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, TransactionBehavior};
 use tokio::sync::{oneshot, watch};
 
-use super::open::Identity;
+use super::open_file::OpenFile;
 use super::{failure, feed, lineage, open};
 use crate::clock::{Clock, Tick};
 use crate::store::marks::Marks;
@@ -141,7 +142,7 @@ pub(super) struct Writer {
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub path: PathBuf,
-    pub identity: Identity,
+    pub file: OpenFile,
     pub node: i64,
     /// How long a job waits for another process's lock, from its queueing on.
     pub busy_wait: Duration,
@@ -158,7 +159,10 @@ impl std::fmt::Debug for dyn Job {
 impl Writer {
     /// `settled` tells whether what a crash left is in the file.
     pub(super) fn start(plan: Plan, settled: bool) -> Result<Self, StoreError> {
-        let conn = open::writable(&plan.path).map_err(|e| failure::of(&plan.path, &e))?;
+        let told = |e| failure::of(&plan.path, &e);
+        let conn = open::writable(&plan.path).map_err(told)?;
+        // It is remembered by SQLite, and so tells another file that is copied over this one from a commit.
+        lineage::now(&conn).map_err(told)?;
         let (queue, jobs) = mpsc::sync_channel(QUEUE);
         let clock = Clock::system();
         let desk = Desk { plan, clock: clock.clone(), jobs, conn: settled.then_some(conn), settled };
@@ -233,6 +237,12 @@ impl Desk {
             self.serve(&mut group);
         }
         if let Some(conn) = self.conn {
+            // What is in the log is not written into another file.
+            if let Err(error) = self.plan.file.check(&self.plan.path, &conn) {
+                tracing::error!(%error, "the store's log is left as it is");
+                let _ = conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
+                return;
+            }
             let _ = conn.busy_timeout(CLOSING_BUSY);
             // Not needed for durability: it spares the next start the reading of the WAL.
             let _ = conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
@@ -250,7 +260,9 @@ impl Desk {
                 Err(Trouble::Locked) => group.extend(self.jobs.try_iter().take(GROUP - group.len())),
                 Err(Trouble::Failed(line)) => {
                     // Before the answers, so that what is refused stays undone whatever comes next.
-                    self.conn = renewed(&self.plan, LOCK_SLICE, &mut self.settled).ok();
+                    if self.conn.is_none() {
+                        self.conn = renewed(&mut self.plan, LOCK_SLICE, &mut self.settled).ok();
+                    }
                     return group.drain(..).for_each(|job| job.answer(Some(StoreError::Failed(line.clone()))));
                 }
             }
@@ -278,12 +290,16 @@ impl Desk {
 
     /// One transaction. `Locked` comes only from its beginning, when no job has run.
     fn commit(&mut self, group: &mut Group, wait: Duration) -> Result<(), Trouble> {
-        let told = |e| Trouble::of(&self.plan.path, &e);
-        self.plan.identity.check(&self.plan.path).map_err(|e| Trouble::Failed(e.to_string()))?;
         let mut conn = match self.conn.take() {
             Some(conn) => conn,
-            None => renewed(&self.plan, wait, &mut self.settled)?,
+            None => renewed(&mut self.plan, wait, &mut self.settled)?,
         };
+        // It is kept where that is refused: one opened anew would take the other file for the store.
+        if let Err(error) = self.plan.file.check(&self.plan.path, &conn) {
+            self.conn = Some(conn);
+            return Err(Trouble::Failed(error.to_string()));
+        }
+        let told = |e| Trouble::of(&self.plan.path, &e);
         let result = conn.busy_timeout(wait).map_err(told).and_then(|()| transact(&mut conn, group, &self.plan));
         // A connection that failed is dropped here.
         if matches!(result, Ok(()) | Err(Trouble::Locked)) {
@@ -310,20 +326,21 @@ impl Trouble {
 /// reads it there, but a start after a crash would. So a commit of our own is put in its place, whose
 /// fsync is one of pages just written; that of what the kernel gave up before would succeed, and mean
 /// nothing. What was committed earlier was synced then, and stands before it.
-fn renewed(plan: &Plan, wait: Duration, settled: &mut bool) -> Result<Connection, Trouble> {
-    let told = |e| Trouble::of(&plan.path, &e);
-    plan.identity.check(&plan.path).map_err(|e| Trouble::Failed(e.to_string()))?;
-    let mut conn = open::writable(&plan.path).map_err(told)?;
+fn renewed(plan: &mut Plan, wait: Duration, settled: &mut bool) -> Result<Connection, Trouble> {
+    let path = &plan.path;
+    let told = |e| Trouble::of(path, &e);
+    let mut conn = open::writable(path).map_err(told)?;
+    plan.file.check(path, &conn).map_err(|e| Trouble::Failed(e.to_string()))?;
     conn.busy_timeout(wait).map_err(told)?;
     *settled = *settled || open::is_settled(&conn).map_err(told)?;
     if !*settled {
         return Err(Trouble::Locked);
     }
     let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(told)?;
-    open::sign(&tx).map_err(told)?;
+    lineage::mark(&tx).map_err(told)?;
     // SQLite syncs the folder that has the WAL's name in it, but passes over that failing.
-    open::sync_folder(&plan.path).map_err(|e| Trouble::Failed(e.to_string()))?;
-    tx.commit().map_err(|e| Trouble::Failed(failure::line(&plan.path, &e)))?;
+    open::sync_folder(path).map_err(|e| Trouble::Failed(e.to_string()))?;
+    tx.commit().map_err(|e| Trouble::Failed(failure::line(path, &e)))?;
     tracing::info!("the store was opened anew, and can be written to");
     Ok(conn)
 }

@@ -1,0 +1,131 @@
+//! What a running server does whose store's file is moved away, replaced, or copied over, and what is found there after
+//! it.
+
+use std::fs;
+
+use crate::support::*;
+
+/// A gateway with a backup `b.db`, in which member 7 has 3 points.
+async fn with_backup() -> TestGateway {
+    let gate = TestGateway::builder().key("bot").points("7", 3).start().await;
+    gate.run(&["store", "backup", "b.db"]).done();
+    gate
+}
+
+/// Waits until no key is let in any more, as is promised within a second, and no write is taken.
+async fn lets_nobody_in(gate: &TestGateway) {
+    eventually(SECOND_AND_SLACK, "no key is let in", || async {
+        gate.get_points("bot", "7").await.body.starts_with("21 |")
+    })
+    .await;
+    gate.set_points("bot", "7", 9).await.is_unavailable();
+}
+
+fn copy(gate: &TestGateway, from: &str, to: &str) {
+    fs::copy(gate.world().path(from), gate.world().path(to)).unwrap();
+}
+
+fn rename(gate: &TestGateway, from: &str, to: &str) {
+    fs::rename(gate.world().path(from), gate.world().path(to)).unwrap();
+}
+
+#[tokio::test]
+async fn a_backup_copied_over_the_file_of_a_running_server_is_not_written_to() {
+    // With something in the log and without; stopped at once, and when the server has seen it.
+    for (writes, waits) in [(true, false), (true, true), (false, false), (false, true)] {
+        let mut gate = with_backup().await;
+        if writes {
+            gate.set_points("bot", "7", 5).await.is("Successfully set 'Ada' points to '5'");
+        }
+        copy(&gate, "b.db", "guildgate.db");
+        if waits {
+            gate.set_points("bot", "7", 6).await.is_unavailable();
+            lets_nobody_in(&gate).await;
+            assert!(gate.stderr().contains("had another file copied over it; stop the server"), "{}", gate.stderr());
+        }
+        assert_eq!(gate.stop().await, Some(0));
+        assert!(gate.world().read("guildgate.db") == gate.world().read("b.db"), "{writes} {waits}");
+        if writes {
+            gate.run(&["serve"]).failed(1).names(&["guildgate.db-wal is not the log of"]);
+            rename(&gate, "guildgate.db-wal", "guildgate.db-wal.old");
+        }
+        gate.restart_after_kill().await;
+        gate.get_points("bot", "7").await.is("3");
+        gate.run(&["store", "verify"]).done();
+    }
+}
+
+#[tokio::test]
+async fn a_store_cut_to_nothing_under_a_running_server_is_not_filled_from_its_log() {
+    let mut gate = with_backup().await;
+    gate.set_points("bot", "7", 5).await.is("Successfully set 'Ada' points to '5'");
+    fs::write(gate.world().path("guildgate.db"), "").unwrap();
+    lets_nobody_in(&gate).await;
+    assert_eq!(gate.stop().await, Some(0));
+    assert!(gate.world().read("guildgate.db").is_empty());
+    gate.run(&["serve"]).failed(1).names(&["guildgate.db is not there, but its log is"]);
+}
+
+#[tokio::test]
+async fn a_server_whose_store_was_moved_away_lets_nobody_in_until_it_is_back_and_no_other_is_restored_meanwhile() {
+    let mut gate = with_backup().await;
+    gate.set_points("bot", "7", 5).await.is("Successfully set 'Ada' points to '5'");
+    gate.get_points("bot", "7").await.is("5");
+    rename(&gate, "guildgate.db", "moved.db");
+    lets_nobody_in(&gate).await;
+    assert!(gate.stderr().contains("guildgate.db was moved away or removed"), "{}", gate.stderr());
+    let process = format!("process {} has", gate.process_id());
+    gate.run(&["store", "restore", "b.db"]).failed(1).names(&[&process, "stop it first"]);
+    rename(&gate, "moved.db", "guildgate.db");
+    let answers = async || gate.set_points("bot", "7", 6).await.body.starts_with("Success");
+    eventually(PATIENCE, "the store is written to", answers).await;
+    gate.get_points("bot", "7").await.is("6");
+    // Stopped meanwhile, it leaves the file and its log as they are.
+    rename(&gate, "guildgate.db", "moved.db");
+    assert_eq!(gate.stop().await, Some(0));
+    gate.run(&["serve"]).failed(1).names(&["guildgate.db is not there, but its log is"]);
+    rename(&gate, "moved.db", "guildgate.db");
+    gate.restart_after_kill().await;
+    gate.get_points("bot", "7").await.is("6");
+    gate.run(&["store", "verify"]).done();
+}
+
+#[tokio::test]
+async fn a_server_whose_store_was_replaced_lets_nobody_in_until_it_is_started_again() {
+    let mut gate = with_backup().await;
+    rename(&gate, "b.db", "guildgate.db");
+    lets_nobody_in(&gate).await;
+    assert!(gate.stderr().contains("guildgate.db is another file now"), "{}", gate.stderr());
+    assert_eq!(gate.restart().await, Some(0));
+    gate.get_points("bot", "7").await.is("3");
+    gate.set_points("bot", "7", 4).await.is("Successfully set 'Ada' points to '4'");
+}
+
+/// A command that writes to the store, and leaves an empty log behind it.
+fn begins_the_log_anew(gate: &TestGateway, guild: &str) {
+    gate.run(&["guild", "add", guild, "--name", "Day Watch"]).done();
+    assert!(gate.world().read("guildgate.db-wal").is_empty());
+}
+
+#[tokio::test]
+async fn a_copy_of_the_live_file_is_told_from_a_later_state_whose_log_began_after_it() {
+    let mut gate = with_backup().await;
+    // As soon as what is in the log would not make it whole.
+    for (round, guild) in [(5, "1001"), (6, "1002"), (7, "1003")] {
+        let [before, after] = ["before.db", "after.db"];
+        copy(&gate, "guildgate.db", before);
+        begins_the_log_anew(&gate, guild);
+        copy(&gate, "guildgate.db", after);
+        gate.set_points("bot", "7", round).await.is(&format!("Successfully set 'Ada' points to '{round}'"));
+        gate.process().kill_hard();
+        copy(&gate, before, "guildgate.db");
+        gate.run(&["serve"]).failed(1).names(&["guildgate.db-wal is not the log of"]);
+        let said = gate.run(&["store", "verify"]).failed(1).stdout;
+        assert!(said.contains("is not the log of"), "{said}");
+        // One that was made since is as good as the file itself.
+        copy(&gate, after, "guildgate.db");
+        gate.restart_after_kill().await;
+        gate.get_points("bot", "7").await.is(&round.to_string());
+        gate.run(&["store", "verify"]).done();
+    }
+}
