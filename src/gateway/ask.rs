@@ -68,6 +68,16 @@ impl Gateway {
             || state.book.find(&caller.digest, || self.clock.unix()).is_some_and(|key| key.guild.realm == at.realm)
     }
 
+    /// Whether the caller may still be given what is held: a learned key only while it is proven.
+    pub(super) fn may_have_held(&self, caller: &Caller<'_>) -> bool {
+        match &self.state.load().keys {
+            KeySource::Origin(learned) => {
+                matches!(learned.find(&caller.digest, self.now()), Standing::Proven(_))
+            }
+            KeySource::Store(_) | KeySource::File { .. } => true,
+        }
+    }
+
     /// Whether the origin that a request was asked of is still the one in force.
     pub(super) fn is_in_force(&self, state: &State) -> bool {
         Arc::ptr_eq(&self.state.load().origin, &state.origin)
@@ -94,7 +104,12 @@ impl Gateway {
         let Caller { key, taught, authorization, .. } = caller;
         let asked = self.now();
         let question = Question { request, guild: &key.guild.id, authorization: *authorization, id };
-        let answer = state.origin.ask(&place, &question).await;
+        // Of a learned key this request asks the origin itself.
+        let may_send = || match taught {
+            Some(_) => Ok(()),
+            None => self.recheck(&mut caller.clone(), request.operation()).map(drop),
+        };
+        let answer = state.origin.ask(&place, &question, &may_send).await;
         drop(place);
         // A reload puts the new origin in force before it says since when answers count: an answer of the old one
         // that passes here was asked for earlier than that.

@@ -150,7 +150,8 @@ impl Gateway {
             Err(fault) if fault.is_origin_failure() => {
                 // The question may have taken as long as `origin.timeout`, and this is an answer from memory.
                 self.recheck(&mut caller, operation)?;
-                let held = asking.held().filter(|_| caller.key.guild.realm == looked_at.realm);
+                let may_have_held = caller.key.guild.realm == looked_at.realm && self.may_have_held(&caller);
+                let held = asking.held().filter(|_| may_have_held);
                 self.stale_if_error(&looked_at, held, facts).ok_or(fault)
             }
             Err(fault) => Err(fault),

@@ -28,6 +28,9 @@ pub struct Question<'q> {
 #[derive(Debug)]
 pub struct Place(#[expect(dead_code, reason = "it is held until it is dropped")] Option<http::Place>);
 
+/// Whether a request may still be sent: its key may have been taken away meanwhile.
+pub type MaySend<'m> = &'m (dyn Fn() -> Result<(), Fault> + Sync);
+
 /// The raw value of `Authorization`; `Debug` does not show it.
 #[derive(Clone, Copy)]
 pub struct Authorization<'q>(pub &'q [u8]);
@@ -75,11 +78,12 @@ impl Origin {
     }
 
     /// Asks once (an HTTP origin, for reads that nothing came back from, up to `origin.retries` times more). The answer is
-    /// whole and usable, or the fault says what it was instead.
-    pub async fn ask(&self, _place: &Place, question: &Question<'_>) -> Result<String, Fault> {
+    /// whole and usable, or the fault says what it was instead. `may_send` is asked again where a connection, or a retry,
+    /// was waited for; what it refuses is not sent.
+    pub async fn ask(&self, _place: &Place, question: &Question<'_>, may_send: MaySend<'_>) -> Result<String, Fault> {
         match self {
             Origin::Builtin(builtin) => builtin.ask(question).await,
-            Origin::Http(http) => http.ask(question).await,
+            Origin::Http(http) => http.ask(question, may_send).await,
         }
     }
 }

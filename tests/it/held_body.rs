@@ -1,7 +1,10 @@
 //! Contract section 1, "Order": a request is admitted by its header and performed when its body has come. What has
 //! changed by then counts, of the key and of the configuration.
 
+use std::net::Ipv4Addr;
+
 use nix::sys::signal::Signal;
+use tokio::net::{TcpSocket, TcpStream};
 
 use crate::support::*;
 
@@ -372,6 +375,57 @@ async fn guarantee_2_a_key_that_moves_while_its_question_hangs_gets_no_stale_ans
     gate.get_warns("other", "7").await.is("{}");
     let has_moved = || async { !gate.get_warns("bot", "7").await.was_hit() };
     eventually(PATIENCE, "the key is of the other guild", has_moved).await;
+    hold.open();
+    waits.answer().await.is_refused(502, NO_ANSWER);
+}
+
+/// Connections that have been asked for, and not been accepted, at this port.
+fn connecting_to(port: u16) -> usize {
+    let (to, syn_sent) = (format!("0100007F:{port:04X}"), "02");
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let rows = table.lines().map(|row| row.split_whitespace().skip(2).take(2).collect::<Vec<_>>());
+    rows.filter(|row| row == &[to.as_str(), syn_sent]).count()
+}
+
+#[tokio::test]
+async fn guarantee_7_a_key_taken_away_while_a_connection_to_the_origin_is_waited_for_asks_nothing() {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+    // One connection waits to be accepted: there is no room for another.
+    let listener = socket.listen(0).unwrap();
+    let address = listener.local_addr().unwrap();
+    let _waits_already = TcpStream::connect(address).await.unwrap();
+    let gate = gate(Kind::Http).keys_in_file().upstreams([format!("http://{address}")]);
+    let gate = gate.set("origin.connect_timeout", r#""15s""#).set("origin.timeout", r#""20s""#).start().await;
+    let mut waiting = Vec::new();
+    for (operation, body) in [("setPoints", "memberID=7&amount=666"), ("getPoints", "memberID=7")] {
+        let mut connection = gate.connect().await;
+        connection.send(gate.request(operation, "bot", body).bytes()).await;
+        waiting.push(connection);
+    }
+    eventually(PATIENCE, "both are waited for", || async { connecting_to(address.port()) == 2 }).await;
+    rewrite_keys(&gate, |key| (!key.contains("id = \"bot\"")).then(|| key.to_owned()));
+    let is_gone = || async { gate.send(&gate.request("getPoints", "bot", "memberID=x")).await.code() == Some(2) };
+    eventually(PATIENCE, "02", is_gone).await;
+    let origin = ScriptedOrigin::start_on(listener, 0, None);
+    origin.let_in(gate.secret("bot"), GUILD);
+    for connection in &mut waiting {
+        connection.answer().await.is_refused(401, INCORRECT_KEY);
+    }
+    assert!(origin.seen().is_empty(), "{:?}", origin.seen());
+}
+
+#[tokio::test]
+async fn guarantee_7_a_learned_key_that_is_not_proven_any_more_gets_no_stale_answer_for_its_failed_question() {
+    let gate = learned().set("keys.refused_for", r#""0s""#).set("cache.points.ttl", r#""0s""#);
+    let gate = gate.set("cache.points.stale_if_error", r#""10m""#).start().await;
+    gate.get_points("bot", "7").await.is("3");
+    let hold = Gate::shut();
+    gate.origin().next("getPoints", Act::HoldThen(hold.clone(), 500, String::new()));
+    let mut waits = asking(&gate, "bot").await;
+    gate.origin().has_been_asked("getPoints", 2).await;
+    gate.origin().lock_out(gate.secret("bot"));
+    gate.get_warns("bot", "7").await.is_refused(401, INCORRECT_KEY);
     hold.open();
     waits.answer().await.is_refused(502, NO_ANSWER);
 }

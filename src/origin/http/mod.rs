@@ -23,7 +23,7 @@ use hyper::Uri;
 use places::Places;
 use standing::Standing;
 
-use super::Question;
+use super::{MaySend, Question};
 use crate::clock::Clock;
 use crate::config::Upstreams;
 use crate::wire::{Fault, Request, RequestId};
@@ -79,10 +79,11 @@ impl HttpOrigin {
     }
 
     /// Asks once a place is had, which is held until this is over: `origin.timeout` begins here.
-    pub(super) async fn ask(&self, question: &Question<'_>) -> Result<String, Fault> {
+    pub(super) async fn ask(&self, question: &Question<'_>, may_send: MaySend<'_>) -> Result<String, Fault> {
         let list = self.backends.list();
         let mut asking = None;
-        let answered = tokio::time::timeout(self.settings.timeout, self.attempts(question, &list, &mut asking)).await;
+        let attempts = self.attempts(question, may_send, &list, &mut asking);
+        let answered = tokio::time::timeout(self.settings.timeout, attempts).await;
         answered.unwrap_or_else(|_| {
             let why = "it took longer than origin.timeout";
             if let Some(backend) = asking.and_then(|at: usize| list.get(at)) {
@@ -98,6 +99,7 @@ impl HttpOrigin {
     async fn attempts(
         &self,
         question: &Question<'_>,
+        may_send: MaySend<'_>,
         list: &List,
         asking: &mut Option<usize>,
     ) -> Result<String, Fault> {
@@ -108,7 +110,7 @@ impl HttpOrigin {
         };
         let mut tried = Tried::default();
         let mut unreachable = 0;
-        let mut trust_kept = true;
+        let (mut trust_kept, mut has_waited) = (true, false);
         let mut fault = Fault::Unavailable { retry_after: TRY_AGAIN_IN };
         let bounds = self.bounds(list);
         while unreachable < MOST_UNREACHABLE
@@ -124,7 +126,10 @@ impl HttpOrigin {
                 Some(connection) => Ok(connection),
                 None => backend.connect(self.settings.connect_timeout).await,
             };
+            // A retry is on a new connection as well.
+            has_waited |= !was_kept;
             let became = match connected {
+                Ok(_) if has_waited && let Err(refused) = may_send() => return Err(refused),
                 Ok(connection) => attempt(backend, connection, request, question, bounds).await,
                 Err(error) => {
                     tracing::warn!(request_id = %question.id, upstream = %backend, %error, "an upstream cannot be asked");
