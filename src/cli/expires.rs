@@ -43,7 +43,7 @@ impl Expires {
         }
     }
 
-    /// In Unix seconds, if it is after `now` and not after [`LATEST`]; where it is not in the future, `otherwise` tells what would come of it.
+    /// In Unix seconds, if it is after `now` and not after the last second of the year 9999; where it is not in the future, `otherwise` tells what would come of it.
     pub fn still_to_come(self, now: i64, otherwise: &str) -> Result<i64, CommandError> {
         let unix = self.unix(now);
         if unix > LATEST {
