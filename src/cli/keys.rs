@@ -5,13 +5,13 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use super::error::CommandError;
-use super::expires::{Expires, date};
+use super::expires::Expires;
 use super::key_life::{ENDED, RotateArgs, Rotated, SetArgs, known_tier};
 use super::told::hand_out;
 use crate::clock::Clock;
 use crate::config::Limits;
 use crate::keys::{ApiKey, is_mistyped};
-use crate::model::{Digest, GuildId, Scope};
+use crate::model::{Digest, GuildId, Scope, date_of};
 use crate::store::{AnyStore, Directory, KeyRecord};
 
 /// The longest key that `key hash` takes; a header has no room for more.
@@ -267,7 +267,7 @@ impl Line<'_> {
 }
 
 fn when(unix: Option<i64>) -> String {
-    unix.map_or_else(|| "never".to_owned(), date)
+    unix.map_or_else(|| "never".to_owned(), date_of)
 }
 
 #[cfg(test)]

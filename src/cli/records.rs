@@ -6,9 +6,8 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use super::error::CommandError;
-use super::expires::date;
 use super::told::report;
-use crate::model::{GuildId, MemberId};
+use crate::model::{GuildId, MemberId, date_of};
 use crate::store::transfer::Record;
 use crate::store::{AnyStore, Directory, IfMissing, MemberRecord, Members, RemovedGuild};
 
@@ -243,7 +242,7 @@ impl Row for Record {
             Record::Guild { guild, name } => format!("{guild}\t{name}"),
             Record::Member { member, name, points, .. } => format!("{member}\t{points}\t{name}"),
             Record::Warn { member, warn, author, reason, expires, .. } => {
-                format!("{member}\t{warn}\t{author}\t{}\t{reason}", date(*expires))
+                format!("{member}\t{warn}\t{author}\t{}\t{reason}", date_of(*expires))
             }
             Record::Review { member, review, author, rating, text, .. } => {
                 format!("{member}\t{review}\t{author}\t{rating}\t{text}")
@@ -276,7 +275,7 @@ pub(super) fn show(out: &mut dyn Write, how: ShowArgs, record: &Record) -> Resul
             ("member", member.to_string()),
             ("warn", warn.to_string()),
             ("author", author.clone()),
-            ("expires", date(*expires)),
+            ("expires", date_of(*expires)),
             ("reason", reason.clone()),
         ],
         Record::Review { guild, member, review, author, rating, text } => &[

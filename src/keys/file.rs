@@ -9,7 +9,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::{Listed, hide_keys};
 use crate::config::{Problem, Problems, instead, shown};
-use crate::model::{Digest, GuildId, KeyId, Scope};
+use crate::model::{Digest, GuildId, KeyId, Scope, unix_of};
 
 /// The most keys a file may list: about 1 KB each while it is read, 200 MB. More belong into a store.
 const MAX_KEYS: usize = 200_000;
@@ -245,16 +245,12 @@ fn text_of<'v>(value: &'v Spanned<DeValue<'_>>) -> Result<&'v str, String> {
 
 /// Unix seconds, a TOML date, or a TOML date-time with an offset.
 fn expiry(value: &DeValue<'_>) -> Result<i64, String> {
-    let moment = |text: &str| {
-        let time = if text.contains(':') { "" } else { "T00:00:00Z" };
-        format!("{text}{time}").parse::<jiff::Timestamp>().map(|moment| moment.as_second()).ok()
-    };
     match value {
         DeValue::Integer(number) => {
             i64::from_str_radix(number.as_str(), number.radix()).map_err(|_| WANTED_EXPIRY.to_owned())
         }
-        DeValue::Datetime(date) => moment(&date.to_string()).ok_or_else(|| WANTED_EXPIRY.to_owned()),
-        DeValue::String(text) if moment(text).is_some() && text.parse::<toml::value::Datetime>().is_ok() => {
+        DeValue::Datetime(date) => unix_of(&date.to_string()).ok_or_else(|| WANTED_EXPIRY.to_owned()),
+        DeValue::String(text) if unix_of(text).is_some() && text.parse::<toml::value::Datetime>().is_ok() => {
             Err(format!("wants a date without quotes: {text}"))
         }
         DeValue::String(_) => Err(format!("{WANTED_EXPIRY}, without quotes; a file knows no length of time")),
@@ -276,12 +272,14 @@ mod tests {
     fn a_key_file_is_read_with_its_defaults() {
         let text = entry("a", "ka", "")
             + &entry("b", "kb", "scope = \"read\"\ntier = \"gold\"\nexpires = 2027-01-31T12:00:00Z")
-            + &entry("c", "kc", "expires = 2027-01-31");
+            + &entry("c", "kc", "expires = 2027-01-31")
+            + &entry("d", "kd", "expires = 9999-12-31");
         let keys = parse(&text).unwrap();
         assert_eq!(keys[0].scope, Scope::Write);
         assert_eq!((keys[0].expires, keys[0].tier.as_deref()), (None, None));
         assert_eq!((keys[1].scope, keys[1].expires), (Scope::Read, Some(1_801_396_800)));
         assert_eq!(keys[2].expires, Some(1_801_396_800 - 12 * 3600));
+        assert_eq!(keys[3].expires, Some(253_402_214_400));
         assert!(parse("").unwrap().is_empty());
     }
 
