@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use criterion::{Criterion, criterion_group, criterion_main};
 use guildgate::clock::{Clock, Tick};
 use guildgate::config::{self, Limits, Rate, Tier};
-use guildgate::gateway::{Body, Gateway, Head, KeySource, State};
+use guildgate::gateway::{Body, Gateway, Head, KeySource, Listing, State};
 use guildgate::keys::{Book, InFlightPlace, Learned, Listed, Rules, Standing};
 use guildgate::limits::{Ask, Bucket, Meters, Policy, Usage};
 use guildgate::model::{Digest, Scope};
@@ -72,8 +72,8 @@ fn handle(c: &mut Criterion) {
     let clock = Clock::system();
     let origin = Arc::new(Origin::Builtin(Builtin::new(store, clock.clone())));
     let keys: Vec<Listed> = (0..1000).map(listed).collect();
-    let source = KeySource::File { listed: keys.clone().into(), guilds: None };
-    let state = State::new(config, origin, source, keys, Vec::new(), &clock);
+    let source = KeySource::File { listed: keys.into(), guilds: None };
+    let state = State::new(config, origin, source, Listing::default(), Vec::new(), &clock);
     let gateway = Arc::new(Gateway::new(clock, state, None));
     let place = InFlightPlace::default();
     let head = Head {

@@ -26,7 +26,7 @@ pub(super) fn run(loaded: &Loaded, out: &mut dyn Write) -> Result<(), Failure> {
     let listed = match &loaded.config.keys {
         Keys::Store if standing == Standing::Usable => {
             let store = runtime.block_on(AnyStore::open(at, IfMissing::Refuse)).map_err(|e| unusable(e.to_string()))?;
-            runtime.block_on(KeySource::Store(store.into()).list()).map_err(unusable)?
+            runtime.block_on(KeySource::Store(store.into()).list()).map_err(unusable)?.keys
         }
         Keys::File(_) | Keys::Store | Keys::Origin { .. } => files.keys.unwrap_or_default(),
     };

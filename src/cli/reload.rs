@@ -260,7 +260,8 @@ impl Reloader {
             }
             _ => None,
         };
-        let fresh = self.list_keys(keys.as_ref()).await;
+        let is_store = keys.as_ref().unwrap_or(&before.keys).is_store();
+        let fresh = if is_store { Some(self.list_keys(keys.as_ref()).await) } else { None };
 
         // Nothing waits from here on: it is taken up as a whole.
         let files = config_files(self.named.as_deref(), &config);
@@ -339,11 +340,7 @@ impl Reloader {
         let count = |keys: &KeySource| if let KeySource::File { listed, .. } = keys { listed.len() } else { 0 };
         let (before, now) = (count(&self.gateway.state().keys), read.as_ref().map_or(0, count));
         let _ = tokio::time::timeout(HEAD_START, self.loading.lock()).await;
-        let taken = match read {
-            Ok(keys) => self.put_keys(&path, keys).await,
-            Err(reason) => Err(reason.to_string()),
-        };
-        match taken {
+        match read.map(|keys| self.put_keys(&path, keys)) {
             Ok(()) if now == 0 && before > 0 => {
                 tracing::warn!(%file, removed = before, "key file reloaded; it holds no key, so every request is refused");
             }
@@ -352,19 +349,12 @@ impl Reloader {
         }
     }
 
-    async fn put_keys(&self, path: &Path, keys: KeySource) -> Result<(), String> {
-        let fresh = self.gateway.list(Some(&keys)).await?;
-        let again = fresh.guilds_are_old();
+    fn put_keys(&self, path: &Path, keys: KeySource) {
         let state = self.gateway.state().clone();
         // Not where gateway.toml names another one by now.
         if key_file(&state.config).as_deref() == Some(path) {
-            self.gateway.reload((*state.config).clone(), state.origin.clone(), keys, fresh);
+            self.gateway.reload((*state.config).clone(), state.origin.clone(), keys, None);
         }
-        if again {
-            let gateway = self.gateway.clone();
-            tokio::spawn(async move { gateway.list_again().await });
-        }
-        Ok(())
     }
 
     async fn reload_certificate(&self, requested: bool) {

@@ -107,7 +107,7 @@ async fn serve(
     }
     let counted = counted_today(store.as_deref(), &clock).await?;
     let keys = key_source(&config, files.keys, store.as_ref(), counted.clone())?;
-    let listed = keys.list().await.map_err(CommandError::new)?;
+    let listing = keys.list().await.map_err(CommandError::new)?;
     let origin = match (&config.origin.kind, &store) {
         (OriginKind::Http(upstreams), _) => {
             let http = HttpOrigin::start((**upstreams).clone(), files.upstream_tls, clock.clone(), None).await;
@@ -130,7 +130,7 @@ async fn serve(
         }
     };
 
-    let state = State::new(config, Arc::new(origin), keys, listed, counted, &clock);
+    let state = State::new(config, Arc::new(origin), keys, listing, counted, &clock);
     let config = state.config.clone();
     let gateway = Arc::new(Gateway::new(clock, state, decisions.clone()));
     let mut background = store.as_ref().map(|store| Background::start(&gateway, store));

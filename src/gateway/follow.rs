@@ -141,9 +141,11 @@ impl Gateway {
     pub fn take_book(&self, fresh: Fresh<'_>) {
         let _changing = self.changing.lock();
         let state = self.state.load_full();
-        let book = Book::new(fresh.listed, &state.config.limits, &state.book, self.now(), self.clock.unix());
+        let (listed, guilds_gone) = state.keys.listed(fresh.listing);
+        let book = Book::new(listed, &state.config.limits, &state.book, self.now(), self.clock.unix());
         self.state.store(Arc::new(State {
             book: Arc::new(book),
+            guilds_gone,
             config: state.config.clone(),
             origin: state.origin.clone(),
             keys: state.keys.clone(),

@@ -18,6 +18,7 @@ mod write;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashSet;
 use std::future::Future;
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
@@ -38,16 +39,16 @@ use tokio::sync::{Notify, watch};
 use crate::cache::Memory;
 use crate::clock::{Clock, Tick};
 use crate::config::Config;
-use crate::keys::{Book, InFlightPlace, Listed};
+use crate::keys::{Book, InFlightPlace};
 use crate::limits::{Counted, Strangers};
-use crate::model::KeyId;
+use crate::model::{GuildId, KeyId};
 use crate::origin::Origin;
 use crate::telemetry::DecisionLog;
 use crate::wire::{Fault, Form, Operation, Request, RequestId, is_form_type};
 
 pub use beside::{TELLINGS, Telling, WriteNews};
 pub use reply::{CacheUse, Facts, Reply};
-pub use source::{Fresh, KeySource};
+pub use source::{Fresh, KeySource, Listing};
 pub use tell::Told;
 
 /// The gateway: what outlives a reload, and the state that a reload swaps.
@@ -62,7 +63,8 @@ pub struct Gateway {
     book_is_old: Notify,
     /// Whether the book is too old to go by.
     doubt: Doubt,
-    /// Held from when keys are listed until the list is in force: of two lists the older one must not come last.
+    /// Held from when keys are listed until the list is in force: of two lists the older one must not come last. A key
+    /// file is put in force without it.
     listing: tokio::sync::Mutex<()>,
     decisions: Option<Arc<DecisionLog>>,
     /// Held while the day's counts are written down.
@@ -83,26 +85,29 @@ pub struct State {
     pub config: Arc<Config>,
     pub origin: Arc<Origin>,
     pub keys: KeySource,
+    /// The guilds that the bot has left, as the store last told them.
+    guilds_gone: Arc<HashSet<GuildId>>,
     book: Arc<Book>,
     strangers: Arc<Strangers>,
 }
 
 impl State {
-    /// The first state of a gateway; `listed` is what `keys` lists now, `counted` what was counted
+    /// The first state of a gateway; `listing` is that of `keys` now, `counted` what was counted
     /// of the day before the start.
     pub fn new(
         config: Config,
         origin: Arc<Origin>,
         keys: KeySource,
-        listed: Vec<Listed>,
+        listing: Listing,
         counted: Vec<(KeyId, Counted)>,
         clock: &Clock,
     ) -> Self {
         let before = Book::remembering(counted, &config.limits);
+        let (listed, guilds_gone) = keys.listed(listing);
         let book = Arc::new(Book::new(listed, &config.limits, &before, clock.now(), clock.unix()));
         keys.hold_to(&config, &book, false, clock.now());
         let strangers = Arc::new(Strangers::new(config.limits.strangers));
-        State { config: Arc::new(config), origin, book, keys, strangers }
+        State { config: Arc::new(config), origin, book, keys, guilds_gone, strangers }
     }
 
     /// Whether what is in memory may become old by what others do to the store. Of an HTTP origin's answers

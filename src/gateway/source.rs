@@ -1,10 +1,8 @@
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::MutexGuard;
-use tokio::time::{sleep, timeout};
 
 use super::Gateway;
 use crate::clock::Tick;
@@ -13,58 +11,33 @@ use crate::keys::{Book, KeyFileError, Learned, Listed, Rules, read_key_file};
 use crate::model::GuildId;
 use crate::store::{AnyStore, Directory, KeyRecord};
 
-/// How long a key file that was read waits for the store to tell which guilds were left, and how soon the store is
-/// asked again where it did not: a key that was taken out of the file must not be let in meanwhile (guarantee 7).
-const GUILDS: Duration = Duration::from_millis(300);
+/// What the store lists of a source: the guilds that the bot had left by then, and the keys, if they are in the store.
+#[derive(Debug, Default)]
+pub struct Listing {
+    pub keys: Vec<Listed>,
+    pub guilds_gone: Arc<HashSet<GuildId>>,
+}
 
-/// A list of keys that is to be put in force, or dropped: nobody else lists meanwhile.
+/// A listing that is to be put in force, or dropped: nobody else lists meanwhile. A key file may be put in force
+/// meanwhile: it holds its keys itself, and no key that was taken out of it waits for a store (guarantee 7).
 #[derive(Debug)]
 pub struct Fresh<'g> {
-    pub(super) listed: Vec<Listed>,
+    pub(super) listing: Listing,
     /// Changes that are in it, of those that were heard of.
     pub(super) changes: u64,
     /// When it began to be read.
     pub(super) at: Tick,
-    /// The store did not tell in time which guilds were left; those of the book in force are taken for it.
-    guilds_are_old: bool,
     _turn: MutexGuard<'g, ()>,
-}
-
-impl Fresh<'_> {
-    /// Whether the keys are to be [listed again](Gateway::list_again), once they are in force.
-    pub fn guilds_are_old(&self) -> bool {
-        self.guilds_are_old
-    }
 }
 
 impl Gateway {
     /// Lists the keys once every list that was begun before is in force: those of `other`, or of the source that is in
-    /// force then.
+    /// force then. It takes as long as the store does.
     pub async fn list(&self, other: Option<&KeySource>) -> Result<Fresh<'_>, String> {
         let turn = self.listing.lock().await;
         let keys = other.unwrap_or(&self.state().keys).clone();
         let (changes, at) = (self.doubt.changes(), self.now());
-        let (listed, guilds_are_old) = match (other, &keys) {
-            (Some(_), KeySource::File { listed, guilds: Some(store) }) => {
-                match timeout(GUILDS, departed(store)).await {
-                    Ok(Ok(gone)) => (marked(listed, &gone), false),
-                    Ok(Err(_)) | Err(_) => (marked(listed, &self.state().book.guilds_gone()), true),
-                }
-            }
-            _ => (keys.list().await?, false),
-        };
-        Ok(Fresh { listed, changes, at, guilds_are_old, _turn: turn })
-    }
-
-    /// Lists the keys in force again, until the store tells which guilds were left.
-    pub async fn list_again(&self) {
-        loop {
-            sleep(GUILDS).await;
-            if let Ok(fresh) = self.list(None).await {
-                self.take_book(fresh);
-                return;
-            }
-        }
+        Ok(Fresh { listing: keys.list().await?, changes, at, _turn: turn })
     }
 }
 
@@ -99,12 +72,30 @@ impl KeySource {
         }
     }
 
-    /// All keys that are listed, as they are now.
-    pub async fn list(&self) -> Result<Vec<Listed>, String> {
+    /// Whether its keys are read from the store, so that a reload has to list them.
+    pub fn is_store(&self) -> bool {
+        matches!(self, KeySource::Store(_))
+    }
+
+    /// All keys, and the guilds that the bot has left, by what the store listed. A file's keys are those that it holds
+    /// now, whenever the store was asked.
+    pub(super) fn listed(&self, listing: Listing) -> (Vec<Listed>, Arc<HashSet<GuildId>>) {
+        let Listing { keys, guilds_gone } = listing;
+        let listed = match self {
+            KeySource::File { listed, .. } => marked(listed, &guilds_gone),
+            KeySource::Store(_) | KeySource::Origin(_) => keys,
+        };
+        (listed, guilds_gone)
+    }
+
+    /// What the store lists, as it is now.
+    pub async fn list(&self) -> Result<Listing, String> {
         match self {
-            KeySource::Origin(_) => Ok(Vec::new()),
-            KeySource::File { listed, guilds: None } => Ok(listed.to_vec()),
-            KeySource::File { listed, guilds: Some(store) } => Ok(marked(listed, &departed(store).await?)),
+            KeySource::Origin(_) => Ok(Listing::default()),
+            KeySource::File { guilds: None, .. } => Ok(Listing::default()),
+            KeySource::File { guilds: Some(store), .. } => {
+                Ok(Listing { keys: Vec::new(), guilds_gone: Arc::new(departed(store).await?) })
+            }
             KeySource::Store(store) => {
                 let gone = departed(store).await?;
                 let keys = store.keys().await.map_err(|e| e.to_string())?;
@@ -112,7 +103,7 @@ impl KeySource {
                     let guild_gone = gone.contains(&key.guild);
                     by_each_secret(key, guild_gone)
                 });
-                Ok(listed.collect())
+                Ok(Listing { keys: listed.collect(), guilds_gone: Arc::new(gone) })
             }
         }
     }

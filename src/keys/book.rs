@@ -217,11 +217,6 @@ impl Book {
         (!expired).then_some(key)
     }
 
-    /// The guilds of these keys that the bot has left.
-    pub fn guilds_gone(&self) -> HashSet<GuildId> {
-        self.by_digest.values().filter(|key| key.guild.gone).map(|key| key.guild.id.clone()).collect()
-    }
-
     /// The keys used since the last call, and when.
     pub fn used(&self) -> Vec<(KeyId, Tick)> {
         self.by_digest.values().filter_map(|key| key.usage.take_last_use().map(|at| (key.id.clone(), at))).collect()

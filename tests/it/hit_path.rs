@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 
 use guildgate::clock::Clock;
 use guildgate::config;
-use guildgate::gateway::{Body, CacheUse, Gateway, Head, KeySource, Reply, State};
+use guildgate::gateway::{Body, CacheUse, Gateway, Head, KeySource, Listing, Reply, State};
 use guildgate::keys::{InFlightPlace, Listed};
 use guildgate::model::{Digest, GuildId, Scope};
 use guildgate::origin::{Builtin, Origin};
@@ -70,8 +70,8 @@ async fn hits_are_free(decisions: Option<Arc<DecisionLog>>) {
     };
     let clock = Clock::system();
     let origin = Arc::new(Origin::Builtin(Builtin::new(store, clock.clone())));
-    let keys = KeySource::File { listed: [key.clone()].into(), guilds: None };
-    let state = State::new(config, origin, keys, vec![key], Vec::new(), &clock);
+    let keys = KeySource::File { listed: [key].into(), guilds: None };
+    let state = State::new(config, origin, keys, Listing::default(), Vec::new(), &clock);
     let gateway = Arc::new(Gateway::new(clock, state, decisions));
     let place = InFlightPlace::default();
     let head = Head {

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::postgres_nodes::has_to_wait;
 use crate::support::*;
 
 const DOWN: &str = "21 | The service is not available. Try again later.";
@@ -313,4 +314,79 @@ async fn a_key_taken_out_of_the_key_file_is_refused_while_the_server_swallows_ev
     proxy.hold(Holds::Nothing);
     gate.run(&["guild", "return", "555"]).done();
     eventually(PATIENCE, "3", async || gate.get_points("left", "7").await.body == "3").await;
+}
+
+/// A gateway before an HTTP origin, with its keys in a file, whose store is behind a proxy.
+async fn key_file_and_proxy(keys: &[&str]) -> (TestGateway, Proxy) {
+    let server = Postgres::shared();
+    let (url, proxy) = (server.database().await, Proxy::to(server.port()).await);
+    let gate = TestGateway::before_http().store(&proxy.of(&url, server.port()));
+    let gate = gate.set("limits.tiers.standard.daily", "1000").points("7", 3);
+    (keys.iter().fold(gate, |gate, key| gate.key(key)).start().await, proxy)
+}
+
+fn take_out(gate: &TestGateway, key: &str) {
+    let keys = String::from_utf8(gate.world().read("keys.toml")).unwrap();
+    let is_kept = |part: &&str| !part.is_empty() && !part.contains(&format!("id = {key:?}"));
+    let kept: String = keys.split("[[key]]\n").filter(is_kept).map(|part| format!("[[key]]\n{part}")).collect();
+    assert!(kept.len() < keys.len(), "{key} is not in the file");
+    gate.world().write("keys.toml", kept);
+}
+
+async fn is_refused_soon(gate: &TestGateway, key: &str) {
+    let what = format!("02 to {key}");
+    eventually(SECOND_AND_SLACK, &what, async || gate.get_points(key, "7").await.code() == Some(2)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn guarantee_7_keys_taken_out_of_the_key_file_one_after_another_are_refused_while_the_server_is_silent() {
+    let (gate, proxy) = key_file_and_proxy(&["first", "second", "third", "stays"]).await;
+    proxy.hold(Holds::Everything);
+    for key in ["first", "second", "third"] {
+        gate.get_points(key, "7").await.is("3");
+        take_out(&gate, key);
+        is_refused_soon(&gate, key).await;
+    }
+    gate.get_points("stays", "7").await.is("3");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn guarantee_7_a_key_taken_out_of_the_key_file_is_refused_after_a_reload_while_the_server_is_silent() {
+    let (gate, proxy) = key_file_and_proxy(&["bot", "stays"]).await;
+    gate.get_points("bot", "7").await.is("3");
+    proxy.hold(Holds::Everything);
+    let config = String::from_utf8(gate.world().read("gateway.toml")).unwrap();
+    assert!(config.contains("daily = 1000"), "{config}");
+    gate.world().write("gateway.toml", config.replace("daily = 1000", "daily = 1001"));
+    // No part of this reload is in the store.
+    let is_read = async || gate.stderr().contains("configuration reloaded");
+    eventually(PATIENCE, "gateway.toml is in force", is_read).await;
+    take_out(&gate, "bot");
+    is_refused_soon(&gate, "bot").await;
+    gate.get_points("stays", "7").await.is("3");
+}
+
+#[tokio::test]
+async fn guarantee_7_a_key_taken_out_of_the_key_file_is_refused_while_the_list_of_guilds_does_not_come() {
+    let url = Postgres::shared().database().await;
+    let gate = TestGateway::on(Kind::Postgres).keys_in_file().store(&url).points("7", 3);
+    let gate = gate.key("first").key("second").key_of_guild("left", "555").key("stays").start().await;
+    gate.run(&["guild", "leave", "555"]).done();
+    eventually(PATIENCE, "03", async || gate.get_points("left", "7").await.code() == Some(3)).await;
+    gate.run(&["key", "create", "--guild", GUILD, "--name", "spare"]).done();
+    let spare = gate.key_id("spare");
+    let holder = postgres::connect(&url).await;
+    holder.batch_execute("BEGIN; LOCK TABLE guild IN ACCESS EXCLUSIVE MODE").await.unwrap();
+    // A change that is heard of: what is listed for it waits for the lock.
+    gate.run(&["key", "revoke", &spare]).done();
+    has_to_wait(&postgres::connect(&url).await, "guild").await;
+    for key in ["first", "second"] {
+        take_out(&gate, key);
+        is_refused_soon(&gate, key).await;
+    }
+    assert_eq!(gate.get_points("left", "7").await.code(), Some(3));
+    holder.batch_execute("ROLLBACK").await.unwrap();
+    gate.get_points("stays", "7").await.is("3");
+    gate.run(&["guild", "return", "555"]).done();
+    eventually(PATIENCE, "3", async || gate.get_points("left", "7").await.code().is_none()).await;
 }

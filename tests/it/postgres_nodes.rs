@@ -41,7 +41,7 @@ async fn guarantee_7_a_key_revoked_at_one_node_stops_at_the_other_within_a_secon
 }
 
 /// Waits until a statement with these words in it waits for a lock.
-async fn has_to_wait(client: &tokio_postgres::Client, words: &str) {
+pub async fn has_to_wait(client: &tokio_postgres::Client, words: &str) {
     let sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' \
         AND query LIKE '%' || $1 || '%'";
     let waits = async || client.query_one(sql, &[&words]).await.unwrap().get::<_, i64>(0) == 1;

@@ -1,6 +1,7 @@
 //! When keys are read, and which of two lists is in force last.
 
 use super::*;
+use crate::keys::Listed;
 
 #[tokio::test]
 async fn a_list_that_was_begun_before_another_is_in_force_before_it() {
@@ -10,7 +11,7 @@ async fn a_list_that_was_begun_before_another_is_in_force_before_it() {
     w.store.revoke_key("k1").await.unwrap();
     assert!(w.gateway.list(None).now_or_never().is_none(), "another was listed meanwhile");
     let origin = w.gateway.state().origin.clone();
-    w.gateway.reload(config, origin, w.source.clone(), older);
+    w.gateway.reload(config, origin, w.source.clone(), Some(older));
     assert!(w.ask("getPoints", "k1", "memberID=7").await.answer.is_ok(), "the list was older");
     w.gateway.take_book(w.gateway.list(None).await.unwrap());
     assert_eq!(w.ask("getPoints", "k1", "memberID=7").await.answer.unwrap_err(), Fault::IncorrectKey);
@@ -23,7 +24,7 @@ async fn what_was_heard_of_while_keys_were_listed_for_a_reload_is_doubted_until_
     let older = w.gateway.list(None).await.unwrap();
     w.gateway.doubt.book_changed();
     let origin = w.gateway.state().origin.clone();
-    w.gateway.reload(config, origin, w.source.clone(), older);
+    w.gateway.reload(config, origin, w.source.clone(), Some(older));
     w.advance(1);
     w.gateway.doubt.heard_all(w.gateway.now(), w.gateway.now());
     assert!(w.gateway.doubt.grows(w.gateway.now()), "the reload's list was believed to have the change in it");
@@ -44,4 +45,39 @@ async fn while_nothing_is_heard_keys_are_read_again_once_they_are_old_and_not_at
     w.gateway.take_book(fresh);
     w.gateway.hears_nothing();
     assert!(!is_asked_for(), "they were read just now");
+}
+
+/// A key file with these keys.
+fn key_file(w: &World, ids: &[&str]) -> KeySource {
+    let listed = |id: &&str| Listed {
+        id: (*id).into(),
+        digest: Digest::of(id.as_bytes()),
+        guild: w.guild(),
+        guild_gone: false,
+        tier: None,
+        scope: Scope::Write,
+        expires: None,
+    };
+    KeySource::File { listed: ids.iter().map(listed).collect(), guilds: Some(w.store.clone()) }
+}
+
+#[tokio::test]
+async fn a_key_file_is_put_in_force_while_the_store_is_asked_and_stays_in_force_when_it_tells() {
+    let w = World::new(PLENTY).await;
+    let config = || config::load_str(PLENTY, w._folder.path(), "test").unwrap().config;
+    let origin = w.gateway.state().origin.clone();
+    w.gateway.reload(config(), origin.clone(), key_file(&w, &["k1", "f1"]), None);
+    assert!(w.ask("getPoints", "f1", "memberID=7").await.answer.is_ok());
+    w.store.set_guild_left(&w.guild(), true).await.unwrap();
+    let older = w.gateway.list(None).await.unwrap();
+    w.gateway.reload(config(), origin.clone(), key_file(&w, &["f1"]), None);
+    assert_eq!(w.ask("getPoints", "k1", "memberID=7").await.answer.unwrap_err(), Fault::IncorrectKey);
+    assert!(w.ask("getPoints", "f1", "memberID=7").await.answer.is_ok(), "nobody has told of the guild yet");
+    w.gateway.take_book(older);
+    assert_eq!(w.ask("getPoints", "k1", "memberID=7").await.answer.unwrap_err(), Fault::IncorrectKey);
+    assert_eq!(w.ask("getPoints", "f1", "memberID=7").await.answer.unwrap_err(), Fault::GuildGone);
+    // The guild that was left is known to the next file too, though it had no key in the one before.
+    w.gateway.reload(config(), origin.clone(), key_file(&w, &[]), None);
+    w.gateway.reload(config(), origin, key_file(&w, &["f2"]), None);
+    assert_eq!(w.ask("getPoints", "f2", "memberID=7").await.answer.unwrap_err(), Fault::GuildGone);
 }
