@@ -18,6 +18,7 @@ mod limits; // limits
 mod manager; // what systemd is told
 mod reload; // a new configuration for a running server
 mod serve; // serve
+mod serving; // from the ready lines of serve to its end
 mod stop; // signals, and the drain
 mod store; // store
 mod told; // what was done, on stdout

@@ -1,7 +1,8 @@
-//! Reloading while serving. `gateway.toml`, the key file and the TLS pair are each taken up whole or not at all, each
-//! by itself, so that a fault in one holds up no other (contract section 3, the last paragraph).
+//! Reloading, until the process ends. `gateway.toml`, the key file and the TLS pair are each taken up whole or not at
+//! all, each by itself, so that a fault in one holds up no other (contract section 3, the last paragraph).
 
 use std::collections::HashSet;
+use std::convert::Infallible;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -130,15 +131,13 @@ impl Reloader {
     }
 
     /// Reloads what changes, or everything when it is [requested](Reloader::request) from now on, for ever.
-    pub(super) fn run(&self) -> impl Future<Output = ()> {
+    pub(super) fn run(&self) -> impl Future<Output = Infallible> {
         let follow = |part| self.follow(part, self.requests.subscribe());
         let parts = (follow(Part::Config), follow(Part::Keys), follow(Part::Certificate));
-        async {
-            tokio::join!(parts.0, parts.1, parts.2);
-        }
+        async { tokio::join!(parts.0, parts.1, parts.2).0 }
     }
 
-    async fn follow(&self, part: Part, mut requests: watch::Receiver<()>) {
+    async fn follow(&self, part: Part, mut requests: watch::Receiver<()>) -> Infallible {
         let mut look = tokio::time::interval(LOOK);
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         loop {

@@ -1,16 +1,16 @@
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use tokio::signal::unix::Signal;
 
-use super::background::{Background, LAST_ANSWERS};
+use super::background::Background;
 use super::demo::Demo;
 use super::error::CommandError;
-use super::handover::{Ended, Heir, Place};
+use super::handover::{Heir, Place};
 use super::reload::{Reloader, Watches, config_file};
-use super::stop::{Drain, Drained, Heard, Signals};
+use super::serving::Serving;
+use super::stop::Signals;
 use super::watch::Watch;
 use super::{Failure, files, manager, runtime};
 use crate::clock::{Clock, Tick};
@@ -27,13 +27,6 @@ use crate::telemetry::{self, AccessLog, DecisionLog};
 /// Files open beside the connections: store, logs, upstream connections of 256 requests, runtimes (512), and
 /// connections that were reset while a request of theirs goes on (1,024).
 const OTHER_FILES: u64 = 512 + 1024;
-
-/// How long the stop waits, within `server.drain_timeout`, for the day's last counts and the last uses
-/// of keys to be written down: longer than the 2 s for which a write waits for another process's lock.
-const LAST_NOTES: Duration = Duration::from_millis(2500);
-
-/// The least that they are given, where the connections took all of `server.drain_timeout`.
-const LAST_NOTES_LEAST: Duration = Duration::from_millis(500);
 
 /// Runs the gateway until SIGTERM or SIGINT.
 pub(super) fn run(named: Option<PathBuf>, demo: bool) -> Result<(), Failure> {
@@ -133,7 +126,7 @@ async fn serve(
     let state = State::new(config, Arc::new(origin), keys, listing, counted, &clock);
     let config = state.config.clone();
     let gateway = Arc::new(Gateway::new(clock, state, decisions.clone()));
-    let mut background = store.as_ref().map(|store| Background::start(&gateway, store));
+    let background = store.as_ref().map(|store| Background::start(&gateway, store));
     let told = Arc::default();
     tokio::spawn(gateway.clone().tell_limits(Arc::clone(&told)));
 
@@ -177,7 +170,7 @@ async fn serve(
         () = std::future::ready(()) => {}
     }
     let is_first = before.is_none();
-    let mut place = place.map(|place| place.attend(before, gateway.clone()));
+    let place = place.map(|place| place.attend(before, gateway.clone()));
     // Aside: a stderr that nobody reads holds up neither the hand-over nor a stop.
     let ready = ready_lines(&urls, config.log.json, gateway.clock());
     std::thread::spawn(move || say_ready(&ready, words.as_deref()));
@@ -186,130 +179,14 @@ async fn serve(
     }
 
     let reloader = Reloader::new(gateway, (named, path.is_some(), notices), watches, store, tls);
-    let broken = async {
-        match &mut background {
-            Some(background) => background.ended().await,
-            None => std::future::pending().await,
-        }
-    };
-    // A demo is its own configuration; the file would make something else of it.
-    let ended = if demo.is_none() {
-        let reopen = || {
-            access.iter().for_each(|access| access.reopen());
-            decisions.iter().for_each(|decisions| decisions.reopen());
-        };
-        let moved = async {
-            match &mut place {
-                Some(place) => place.ended().await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            // Who has handed over is not to be taken for one that was stopped.
-            biased;
-            ended = moved => Some(ended),
-            what = broken => Some(Ended::Broken { what }),
-            () = serve_until_stopped(&reloader, &reopen, &mut signals) => None,
-        }
-    } else {
-        tokio::select! {
-            what = broken => Some(Ended::Broken { what }),
-            () = signals.stop() => None,
-        }
-    };
-    // Another process serves the addresses, be it the one after or the one before.
-    let handed_over = matches!(ended, Some(Ended::HandedOver { .. } | Ended::Withdrawn { .. }));
-    if !handed_over && let Some(place) = &mut place {
-        place.close().await;
-    }
-    match &ended {
-        Some(Ended::HandedOver { to }) => {
-            tracing::info!(to, connections = guests.here(), "handed over: requests under way here are finished");
-        }
-        Some(Ended::Withdrawn { why }) => {
-            tracing::error!(connections = guests.here(), "{why}; requests under way are finished");
-        }
-        Some(Ended::Broken { what }) => {
-            manager::stopping();
-            tracing::error!(connections = guests.here(), "{what} by a defect; the process ends now, with exit code 1");
-        }
-        None => {
-            manager::stopping();
-            tracing::info!(connections = guests.here(), "stopping: requests under way are finished");
-        }
-    }
-    let drain_timeout = reloader.gateway.state().config.server.drain_timeout;
-    let place = place.as_ref().filter(|_| handed_over);
-    let drain = Drain {
-        running: &running,
-        guests: &guests,
-        draining: &draining,
-        handed_over: place,
-        decisions: decisions.as_ref().filter(|_| handed_over),
-    };
-    draining.begin(handed_over);
-    running.stop();
-    let is_broken = matches!(ended, Some(Ended::Broken { .. }));
-    let end = Instant::now() + if is_broken { drain_timeout.min(LAST_ANSWERS) } else { drain_timeout };
-    let drained = tokio::select! {
-        drained = drain.run(end, &mut signals) => drained,
-        // A key that is taken away stops here as well, however long callers stay.
-        () = reloader.run(), if handed_over => Drained::Whole,
-    };
-    match drained {
-        Drained::Whole => {}
-        Drained::Late { connections: 0 } => {
-            tracing::warn!(
-                "server.drain_timeout is over, and the process before this one is still there; it begins no more writes"
-            );
-        }
-        Drained::Late { connections } => {
-            tracing::warn!(connections, "server.drain_timeout is over; these connections are cut");
-        }
-        Drained::CutShort { connections } => {
-            tracing::warn!(connections, "told to stop again; these connections are cut")
-        }
-    }
-    reloader.gateway.tell_limits_now(&mut told.lock());
-    if let Some(store) = reloader.store.as_ref().filter(|_| !is_broken) {
-        let left = end.saturating_duration_since(Instant::now());
-        reloader.gateway.last_notes(store, left.clamp(LAST_NOTES_LEAST, LAST_NOTES)).await;
-    }
-    if let Some(decisions) = decisions {
-        decisions.close();
-    }
-    if let Some(access) = access {
-        access.close();
-    }
-    match ended {
-        Some(Ended::Withdrawn { why }) => Err(CommandError::new(why).into()),
-        Some(Ended::Broken { what }) => Err(CommandError::new(format!(
-            "{what} by a defect, which the log names; please report it. Start the server again, as a service manager does \
-             by itself"
-        ))
-        .into()),
-        Some(Ended::HandedOver { .. }) | None => Ok(()),
-    }
+    let (reloader, is_demo) = (Arc::new(reloader), demo.is_some());
+    Serving { reloader, is_demo, signals, place, background, running, guests, draining, access, decisions, told }
+        .run()
+        .await
 }
 
 fn unheard(error: io::Error) -> CommandError {
     CommandError::new(format!("signals cannot be heard: {error}"))
-}
-
-/// Reloads on SIGHUP and where a file changed, until a signal says stop. On SIGHUP, logs that were
-/// moved away are begun anew by `reopen`.
-async fn serve_until_stopped(reloader: &Reloader, reopen: &dyn Fn(), signals: &mut Signals) {
-    let stopped = async {
-        while let Heard::Reload = signals.next().await {
-            reopen();
-            reloader.request();
-        }
-    };
-    // A file that takes for ever to be read holds no stop up.
-    tokio::select! {
-        () = stopped => {}
-        () = reloader.run() => {}
-    }
 }
 
 /// What the TCP listeners are to speak.

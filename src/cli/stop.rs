@@ -26,7 +26,7 @@ const IDLE_OF_DRAIN: f64 = 0.9;
 const RECORD_KEPT: Duration = Duration::from_millis(500);
 
 /// What a signal asks for.
-pub(super) enum Heard {
+enum Heard {
     Stop,
     Reload,
 }
@@ -54,10 +54,17 @@ impl Signals {
 
     /// Waits for one that says stop.
     pub(super) async fn stop(&mut self) {
-        while let Heard::Reload = self.next().await {}
+        self.stop_or(&|| ()).await;
     }
 
-    pub(super) async fn next(&mut self) -> Heard {
+    /// Waits for one that says stop; `hang_up` is called at each SIGHUP until then.
+    pub(super) async fn stop_or(&mut self, hang_up: &dyn Fn()) {
+        while let Heard::Reload = self.next().await {
+            hang_up();
+        }
+    }
+
+    async fn next(&mut self) -> Heard {
         tokio::select! {
             _ = self.terminate.recv() => Heard::Stop,
             _ = self.interrupt.recv() => Heard::Stop,
@@ -88,8 +95,9 @@ pub(super) struct Drain<'s> {
 }
 
 impl Drain<'_> {
-    /// Waits until every connection is gone, or the time is over, or a signal says now.
-    pub(super) async fn run(&self, end: Instant, signals: &mut Signals) -> Drained {
+    /// Waits until every connection is gone, or the time is over, or a signal says now. `hang_up` is called at each
+    /// SIGHUP meanwhile.
+    pub(super) async fn run(&self, end: Instant, signals: &mut Signals, hang_up: &dyn Fn()) -> Drained {
         let left = end.saturating_duration_since(Instant::now());
         // Where another process serves, nothing is gained by leaving callers in the lurch.
         let patience = if self.handed_over.is_some() { left.mul_f64(IDLE_OF_DRAIN) } else { IDLE_AT_STOP.min(left) };
@@ -100,7 +108,7 @@ impl Drain<'_> {
         loop {
             tokio::select! {
                 () = tokio::time::sleep(DRAIN_LOOK) => {}
-                () = signals.stop() => {
+                () = signals.stop_or(hang_up) => {
                     stops_left -= 1;
                     // Theirs may be on the way, as at any stop.
                     end_idle = end_idle.min(Instant::now() + IDLE_AT_STOP);

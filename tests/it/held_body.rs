@@ -108,6 +108,21 @@ async fn a_key_taken_out_of_its_file_while_its_body_is_held_back_is_02(kind: Kin
     gate.get_points("other", "7").await.is("3");
 }
 
+async fn a_key_taken_out_of_its_file_while_the_server_stops_is_02(kind: Kind) {
+    let mut gate = gate(kind).keys_in_file().start().await;
+    let mut held = hold(&gate, Version::Http1, "bot").await;
+    held.extend(hold(&gate, Version::Http2, "bot").await);
+    let kept = HeldBody::begin(&gate, Version::Http1, gate.request("getPoints", "other", "memberID=7")).await;
+    gate.process().signal(Signal::SIGTERM);
+    eventually(PATIENCE, "the server stops", || async { gate.stderr().contains("stopping: ") }).await;
+    rewrite_keys(&gate, |key| (!key.contains("id = \"bot\"")).then(|| key.to_owned()));
+    let is_read = || async { gate.stderr().contains("key file reloaded") };
+    eventually(SECOND_AND_SLACK, "the key file is read", is_read).await;
+    all_are_refused(held, 401, INCORRECT_KEY).await;
+    kept.release().await.is("3");
+    assert_eq!(gate.process().exit().await, Some(0), "{}", gate.stderr());
+}
+
 on_both_origins!(
     a_key_revoked_while_its_body_is_held_back_is_02,
     a_key_that_expires_while_its_body_is_held_back_is_02,
@@ -115,6 +130,7 @@ on_both_origins!(
     a_key_narrowed_while_its_body_is_held_back_writes_nothing,
     a_guild_left_while_a_body_is_held_back_is_03_after_the_parameters,
     a_key_taken_out_of_its_file_while_its_body_is_held_back_is_02,
+    a_key_taken_out_of_its_file_while_the_server_stops_is_02,
 );
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use nix::sys::signal::Signal;
 use sha2::{Digest as _, Sha256};
 
 use crate::support::*;
@@ -87,7 +88,7 @@ async fn a_key_file_that_has_lost_all_its_keys_is_told_with_their_number() {
     let request = Request::post("/getPoints", "memberID=7").key("b-secret");
     eventually(SECOND_AND_SLACK, "the key is known", || async { gate.send(&request).await.status == 200 }).await;
     gate.world().write("keys.toml", "");
-    gate.process().signal(nix::sys::signal::Signal::SIGHUP);
+    gate.process().signal(Signal::SIGHUP);
     eventually(PATIENCE, "it is told", || async { gate.stderr().contains("removed=1") }).await;
 }
 
@@ -125,8 +126,22 @@ async fn a_hundred_thousand_keys_are_read_and_one_more_too() {
         let _ = write!(many, "{}", entry(&format!("k{n}"), &format!("secret-{n}"), ""));
     }
     gate.world().write("keys.toml", &many);
-    gate.process().signal(nix::sys::signal::Signal::SIGHUP);
+    gate.process().signal(Signal::SIGHUP);
     let last = Request::post("/getPoints", "memberID=7").key("secret-99999");
     eventually(PATIENCE, "the last key is known", || async { gate.send(&last).await.status == 200 }).await;
     gate.get_points("bot", "7").await.is("3");
+}
+
+#[tokio::test]
+async fn a_key_file_that_was_emptied_is_read_at_sighup_while_the_server_stops() {
+    let mut gate = TestGateway::before_http().key("bot").points("7", 3).start().await;
+    let write = HeldBody::begin(&gate, Version::Http1, gate.request("setPoints", "bot", "memberID=7&amount=9")).await;
+    gate.process().signal(Signal::SIGTERM);
+    eventually(PATIENCE, "the server stops", || async { gate.stderr().contains("stopping: ") }).await;
+    gate.world().write("keys.toml", "");
+    gate.process().signal(Signal::SIGHUP);
+    eventually(PATIENCE, "the file is read", || async { gate.stderr().contains("it holds no key") }).await;
+    write.release().await.is_refused(401, INCORRECT_KEY);
+    assert_eq!(gate.origin().points("7"), 3);
+    assert_eq!(gate.process().exit().await, Some(0), "{}", gate.stderr());
 }
