@@ -1,3 +1,8 @@
+//! The answers held in memory: what one answer is an answer to, how long it may be given (fresh, then stale as in RFC
+//! 5861, and never past the first expiry in it), and the store of them, which is bounded in bytes. Time is an argument,
+//! and an entry is never changed after it was made. Whether a write has overtaken an entry is not decided here: callers
+//! compare epochs. `tests/model` compiles this file too.
+
 use std::sync::Arc;
 use std::time::Duration;
 

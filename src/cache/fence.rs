@@ -1,3 +1,9 @@
+//! Invalidation by epochs: fixed tables of atomic counters, from which each entry's epoch is summed. An answer may be
+//! used only while the epoch under which the origin was asked is still the current one. A write moves the epoch before
+//! the origin is asked and again after it, whatever came back, and an answer is not kept while a write with an unknown
+//! outcome may still take effect. Nothing here waits, locks or allocates after the start. `tests/model` checks the
+//! orderings.
+
 use std::fmt;
 use std::time::Duration;
 

@@ -1,3 +1,8 @@
+//! Single-flight: of all callers that miss on one key at the same time, one (the leader) asks the origin and the others
+//! (the followers) wait for its answer. A caller joins only a question that began under the current epoch or after the
+//! caller came; the epoch is read under the shard's lock. A leader that is dropped without an answer releases its
+//! followers, who try again. It knows neither the origin nor the cache, and holds no lock while it waits.
+
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
 use std::fmt;

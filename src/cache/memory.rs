@@ -1,3 +1,8 @@
+//! The only way for the gateway to look up an answer, join or lead a single-flight question, keep an answer, or begin a
+//! write. Here the three parts are used in the order that coherence needs: an answer is kept only if its epoch is still
+//! current, and before it is told to anybody, and an answer that a write overtook moves the epoch if that write is
+//! unsettled. `tests/model` checks the interleavings of these calls.
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,3 +1,8 @@
+//! Admission: looks up a request's key, charges its limits (12), then checks its scope (15). A request without a valid
+//! key pays from its address's budget and learns nothing else. Only this module can make an `Admitted`, and the cache
+//! is looked into only with one; a key that the origin has yet to judge leaves as `Unproven`. Limits are charged once;
+//! after the wait for a body the key is looked up again and nothing is charged again.
+
 use std::sync::Arc;
 
 use super::ask::Caller;

@@ -1,3 +1,9 @@
+//! Tells whether the keys read from the store are still recent enough to use: guarantee 7 lets a revoked key work for
+//! one second at most, whether or not the store can be reached. It records when the keys, and the change feed, were
+//! last known to be up to date, and decides when to reload the keys, when to refuse them all (21), and when to use no
+//! answer from memory. Time is an argument; it reads no store. `follow` and the reload write to it, and admission reads
+//! it.
+
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 

@@ -1,3 +1,8 @@
+//! Follows the store's change feed for as long as the server runs, so that what another process changed takes effect
+//! here within one second. Changed members are invalidated in the cache, and changed keys or guilds make the key table
+//! be loaded again. While the feed cannot be read, no answer that depends on the store is given from memory. Reading
+//! the feed and loading the keys run side by side, so that a list of keys that hangs does not stop the feed.
+
 use std::sync::Arc;
 use std::time::Duration;
 

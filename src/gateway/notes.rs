@@ -1,3 +1,7 @@
+//! Writes to the store what is counted in memory for each key: the requests of the UTC day (`daily`) and the time of
+//! the last use. The day's counts of other processes are added to those in memory from the store's answer. A count that
+//! could not be written is written with the next one; a last use is lost then. No request waits for any of this.
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,3 +1,8 @@
+//! getPoints, getWarns and getReviews: answers from memory, or asks the origin once for all callers that miss at the
+//! same time. The epoch is read before the origin is asked, and the key and the configuration are looked up again after
+//! each wait. Only the leader of a single-flight may keep an answer, and a stale answer stands in for a failed origin
+//! only if no write has passed and the key may still see it.
+
 use std::sync::Arc;
 use std::time::Duration;
 

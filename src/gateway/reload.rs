@@ -1,3 +1,8 @@
+//! Puts another configuration, origin and key table in force in one atomic swap. The order matters: the state is
+//! swapped first and the epochs move after it, so that no answer of the old origin or of the old cache times is kept as
+//! one of the new. Budgets that were used up stay used up (guarantee 6). Whatever can fail has been done by the caller,
+//! `cli/reload`, before.
+
 use std::sync::Arc;
 
 use super::{Fresh, Gateway, KeySource, Listing, State};

@@ -1,3 +1,7 @@
+//! What the gateway returns for one request: the text or the fault, and the facts found on the way to it. The network
+//! side makes the header fields and the access log's line from these facts, so they hold everything that either needs,
+//! and never the key itself or a body (guarantee 9). Plain data: nothing here decides anything.
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,3 +1,7 @@
+//! Where keys come from (`keys.source`), and the list of all keys as the store or the key file has it now. A running
+//! gateway makes one list at a time, and holds a lock until that list is in force or dropped: an older list must never
+//! replace a newer one. A rotated key is listed once for each of its two secrets. It decides about no request.
+
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,3 +1,7 @@
+//! Writes to the log, once a minute, how many requests of each tier were over which limit, and how many were over the
+//! limit for addresses. It reads counters and changes none. What was told last is kept by the caller, so that the last,
+//! shorter minute is told at the end as well.
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,3 +1,6 @@
+//! Tests of the cache's entries: when an answer is fresh, stale or unusable, that none is given past the first expiry
+//! in it, and that the cache stays within its size in bytes. The clock is an argument.
+
 use std::sync::Arc;
 use std::time::Duration;
 

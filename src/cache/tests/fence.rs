@@ -1,3 +1,7 @@
+//! Tests of invalidation by epochs: which answers a write of known or unknown outcome makes unusable, and which ones
+//! (other members, other guilds, other reads) it leaves alone. They run in one thread; the interleavings are tested in
+//! `tests/model`.
+
 use std::time::Duration;
 
 use crate::cache::{EntryKey, Fence, Reach, Realm};

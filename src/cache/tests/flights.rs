@@ -1,3 +1,6 @@
+//! Tests of single-flight: all followers get the leader's answer or its fault, a lost leader releases them, and nobody
+//! joins a question that was asked before a write. The interleavings are tested in `tests/model`.
+
 use std::sync::Arc;
 use std::time::Duration;
 
