@@ -1,3 +1,8 @@
+//! Turns a reply of the gateway into an HTTP answer: status, header fields and body, for HTTP/1.1 as bytes and for
+//! HTTP/2 as a field map. Both versions take their fields from the same functions, so that they cannot differ. A long
+//! text is not copied: it stays shared with the cache until it is sent. Nothing here reads from a connection or decides
+//! what the answer is.
+
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};

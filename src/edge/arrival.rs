@@ -1,3 +1,8 @@
+//! Serves one accepted connection to its end: first a place in the connection limiter, then the TLS handshake, then
+//! HTTP/1.1 or HTTP/2. The place comes first and the handshake is within `header_timeout` from the accept, so that
+//! connections which never finish a handshake are bounded in number and in time. Called by Pingora for each connection,
+//! through `Edge`.
+
 use std::io;
 use std::net::IpAddr;
 

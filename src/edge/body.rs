@@ -1,3 +1,8 @@
+//! Reads a request's body on HTTP/1.1. Nothing is read, and no `100 Continue` is sent, before the gateway asks for the
+//! body, which it does only after it has accepted the key. The reader never takes a byte of the next request for one of
+//! the body: it reports what became of the body's bytes, and only after one that was read or drained whole does the
+//! connection go on. Every wait for bytes is under `body_timeout`.
+
 use std::io;
 use std::time::Duration;
 

@@ -1,3 +1,7 @@
+//! Decodes a chunked body (RFC 9112, 7.1) from any pieces of a stream, without reading from a connection itself. It is
+//! strict: an edge that accepts another form than its origin does is a request smuggling hole. The data and the framing
+//! around it are each bounded. `fuzz` compares it with a second decoder.
+
 /// Bytes of framing (sizes, extensions, line ends, trailers) that a chunked body may carry beside
 /// its data. Honest ones carry a few dozen; without a bound a body of one-byte chunks would cost
 /// far more to read than it says.

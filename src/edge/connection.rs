@@ -1,3 +1,8 @@
+//! One connection of HTTP/1.1, from its first byte to its close: reads requests, has the gateway answer each, gathers
+//! the answers of pipelined requests into one write, and decides whether the connection goes on. It sets the deadlines
+//! for headers and for idleness, and lets other connections of its thread go first after a number of answers. After an
+//! early answer the connection is drained or closed, so that the next request never starts inside the last one's body.
+
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;

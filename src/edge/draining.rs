@@ -1,3 +1,8 @@
+//! How connections end when the server stops or hands over. There are two steps: first every answer becomes the last
+//! one of its connection, later those connections are closed on which no request is under way. An idle connection stays
+//! open between the two, since a request may be on its way on it. `cli` decides when each step is taken; connections
+//! only read the state.
+
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use tokio::sync::watch;

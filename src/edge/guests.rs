@@ -1,3 +1,8 @@
+//! The connection limiter: counts connections in all and per client address, and refuses those beyond `max_connections`
+//! or `max_connections_per_address` at accept. A place is returned by a guard. Requests that go on after their caller
+//! hung up are counted too and bounded by a number of their own; one beyond that keeps the connection's place until it
+//! ends. The map by address is never larger than the number of connections.
+
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;

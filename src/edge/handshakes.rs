@@ -1,3 +1,7 @@
+//! Runs TLS handshakes on threads of their own, with a lower priority than the threads that serve. A handshake costs as
+//! much processor time as many answers, so a crowd of new connections would otherwise delay every request on the same
+//! thread. Dropping the future that waits for a handshake cancels it. Only `tls` uses this.
+
 use std::io;
 
 use pingora::protocols::Stream;

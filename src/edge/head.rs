@@ -1,3 +1,8 @@
+//! Parses the header of an HTTP/1.1 request strictly (RFC 9112; contract section 1, "Framing"), and reads the fields
+//! that the gateway needs, for HTTP/2 too. Everything that an origin could frame in another way is refused with 16:
+//! repeated or contradicting lengths, bare CR or LF, folded lines, a wrong `Host`. It reads from a slice and keeps
+//! nothing from one request to the next.
+
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
 

@@ -1,3 +1,8 @@
+//! Reads and writes on one connection under a deadline, with one timer that is set anew instead of being made for each
+//! wait. A write has `write_timeout` for each 64 KiB, so that a slow peer gets a long answer and a peer that takes
+//! nothing is given up. Closing is half-close and then a bounded drain, since a close with unread bytes sends a reset
+//! that may destroy the last answer. HTTP/2 uses it to close a connection.
+
 use std::io;
 use std::pin::Pin;
 use std::time::Duration;

@@ -1,3 +1,7 @@
+//! The byte stream of one connection, either plain or through TLS, as one type, and what is known of the connection
+//! beside its bytes: whether HTTP/2 was agreed on, and its socket. It has no deadlines: `line` and `http2/frames` add
+//! those.
+
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;

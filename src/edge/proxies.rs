@@ -1,3 +1,8 @@
+//! Determines the client's address: the peer's own, or, where the peer is one of `trusted_proxies`, the first address
+//! from the right of `X-Forwarded-For` that is not a trusted proxy. A peer on a Unix socket is a trusted proxy if there
+//! are any. What an untrusted peer writes is never believed, since requests without a valid key are charged to this
+//! address. Pure.
+
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use ipnet::IpNet;

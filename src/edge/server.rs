@@ -1,3 +1,8 @@
+//! Binds the listening sockets and runs Pingora's server on them. A socket is bound, or taken over from another
+//! process, before anything else starts, so that a taken address is one clear line; connections wait in the backlog
+//! until `Server::open`. Pingora handles neither signals nor the end of the process here: each listener and each
+//! connection holds a receiver of one channel, and the server is over when no receiver is left.
+
 use std::fs;
 use std::io;
 use std::net::TcpListener;

@@ -1,3 +1,8 @@
+//! TLS on the listeners, by rustls: which versions and cipher suites are offered, how the certificate and its key are
+//! read and checked, and how a reload replaces them. A pair is replaced only after both files were read and belong
+//! together; connections that exist keep the old one. No message quotes the content of a key file. The handshakes
+//! themselves run in `handshakes`.
+
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};

@@ -1,3 +1,7 @@
+//! Reads a request's body on an HTTP/2 stream, within `max_body` and `body_timeout`. As on HTTP/1.1, `100 Continue` is
+//! sent only once the gateway has accepted the key. Bytes are given back to the flow-control window only as they are
+//! read. A request whose trailers RFC 9113 calls malformed performs nothing, and its stream is reset.
+
 use std::time::Duration;
 
 use bytes::Bytes;

@@ -1,3 +1,8 @@
+//! Watches the bytes between a connection and the `h2` crate, and bounds what the crate leaves to its user: floods of
+//! frames that ask for nothing, frames and header blocks that do not end, and a peer that takes no answer. It reads
+//! frame headers and counts the fields of trailers, and changes no byte. What it finds is reported; `http2` ends the
+//! connection. `fuzz` compares it with a splitter that sees all bytes at once.
+
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;

@@ -1,3 +1,7 @@
+//! Judges the header of an HTTP/2 request after the `h2` crate has accepted it. The header is measured as HTTP/1.1
+//! would write it, and `Host`, lengths and targets follow the same rules, so that a request is accepted or refused in
+//! both versions alike. It is pure: it resets no stream and reads no body.
+
 use http::header::HOST;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName};
