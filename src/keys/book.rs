@@ -1,3 +1,8 @@
+//! The table of all keys that a store or key file lists, by digest, each with its limits and counters. The keys in a
+//! table never change: a change makes a new table, which takes over what each key has used up, also for a key that was
+//! renamed, rotated, or removed and added again (guarantee 6). A guild keeps its number in the cache for the life of
+//! the process. A lookup takes no lock.
+
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;

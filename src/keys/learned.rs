@@ -1,3 +1,8 @@
+//! The keys of `keys.source = "origin"`, which only the origin's own answers prove or refuse. Both lists are bounded
+//! LRU caches, so that unknown keys cannot use up memory. An answer counts from when the origin was asked, and one of
+//! an origin that is no longer in force does not count. It asks nobody itself: `gateway` asks, and reports the answer
+//! here.
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,3 +1,7 @@
+//! What the origin's answers say about one key: proven, refused, or neither. Answers may arrive in another order than
+//! the questions were asked; the newer question wins, so that a late success cannot undo a newer 02, nor a late 02 a
+//! newer success. Reading takes no lock, since every request with such a key reads it.
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 

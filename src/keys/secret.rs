@@ -1,3 +1,7 @@
+//! The form of a key: makes new ones, recognises by the checksum those that were mistyped, and hides keys in text that
+//! is to be printed. The key itself is shown by `ApiKey::reveal` only, never by `Debug` (guarantee 9). A value of any
+//! other form is not judged here, since it may be another service's key.
+
 use std::fmt;
 
 use crate::model::Digest;

@@ -1,3 +1,8 @@
+//! One GCRA bucket: a single atomic word that holds the theoretical arrival time. The decision is governor's; rate and
+//! time are arguments. When limits change, a new bucket replaces the old one, which from then on answers every request
+//! with `Replaced`: so each request is charged to exactly one of the two, and a change makes no more available than
+//! there was (guarantee 6). No locks.
+
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

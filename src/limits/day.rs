@@ -1,3 +1,7 @@
+//! The count of a key's requests in one UTC day (`daily`). Day and count are in one atomic word, so that midnight needs
+//! no reset and no lock. It remembers how much of the count the store has been told, and adds what other processes
+//! counted. A clock that is set back over midnight gives nobody a new day. Time is an argument.
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 

@@ -1,3 +1,8 @@
+//! The GCRA buckets of one key under one tier, and how they pass to another tier. Others replace them for every caller
+//! at once: a request that still holds the old ones is directed to their successor. A write limit that is removed and
+//! added again begins with what was left, and not full (guarantee 6). `policy` asks these buckets; `keys` and
+//! `cli/limits` replace them.
+
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 

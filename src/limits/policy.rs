@@ -1,3 +1,8 @@
+//! The decision on one request: asks the limits of its key's tier in the contract's order, and says which one it is
+//! over and for how long. What refuses without cost (in flight, the day) comes first, and the write bucket before the
+//! main one, so that a refusal charges as little as possible. The gateway and `limits plan` call the same
+//! `Policy::decide`. The values of the `RateLimit` header fields are made here too.
+
 use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;

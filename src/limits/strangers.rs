@@ -1,3 +1,8 @@
+//! The rate limit per client address for requests without a valid key (`[limits.strangers]`). The table has a fixed
+//! size whatever comes, so that a million addresses cost no memory; addresses whose hashes are equal share a bucket,
+//! and the hash is keyed at random. A key that is proven later gets its address's charge refunded. A known key never
+//! pays here. Time is an argument.
+
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;

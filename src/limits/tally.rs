@@ -1,3 +1,7 @@
+//! Counts how many requests of a tier were over each limit. It decides nothing: `policy` counts, and `gateway/tell`
+//! writes the numbers to the log. Only requests over a limit are counted, so a request within its limits costs nothing
+//! here. The counts go on over a reload as long as the tier keeps its name.
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::model::Limit;

@@ -1,3 +1,7 @@
+//! What is counted for one key whatever its limits are: the day's requests, the requests under way, and the last use.
+//! It is shared by all entries of a key and outlives every reload, so that a change of tier or of secret loses no
+//! count. All counters are atomic; a request takes no lock.
+
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::{Counted, DayCount};

@@ -1,3 +1,6 @@
+//! The id of a guild: its form, and the only ways to make one. A value of this type always has 1 to 64 visible ASCII
+//! characters, so that no code below checks it again. It is opaque: nothing may assume that it is a number.
+
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;

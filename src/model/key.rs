@@ -1,3 +1,7 @@
+//! What names a key without being the key: its public id, its scope, and its SHA-256 digest. The digest is the only
+//! form in which a key is stored or compared (contract section 2, "Key format"); the key itself is in no type of this
+//! module. Pure.
+
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;

@@ -1,3 +1,7 @@
+//! The limits that a request can be over, as one enum with the names of `gateway.toml`. The index is written into
+//! decision records, so the order of the variants must not change. The limit for addresses and a tier's candidate limit
+//! are not among them.
+
 /// Which of a key's limits a request was over (contract section 3, `[limits]`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Limit {

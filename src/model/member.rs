@@ -1,3 +1,7 @@
+//! A member's id, and the warns and reviews that are stored about a member. An id is a value of at most 2^63-1 from
+//! which leading zeros were dropped, so that one member has one id in answers, cache, store and origin. Text is stored
+//! through `one_line`, so that an answer stays on one line. Pure.
+
 use std::borrow::Cow;
 use std::fmt;
 use std::ops::RangeInclusive;

@@ -1,3 +1,7 @@
+//! Every refusal: its code, status, `Retry-After` and line, as in the contract's table (section 1, "Refusals"). This
+//! enum is the one place where they are defined; code, status and line are exhaustive matches, so that a new refusal
+//! cannot be left without one of them. The lines 01 to 05 are the service's own, word for word. Pure.
+
 use std::fmt::Write;
 
 use super::{Operation, Param};

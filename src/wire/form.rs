@@ -1,3 +1,7 @@
+//! Reads the two parameters from a form body and judges them in the contract's order (08, 04, 05 for `memberID`, then
+//! 08, 06, 07 for `amount`). Decoding is the WHATWG URL standard's and is done once. A parameter that is given twice is
+//! refused, and not resolved to either of its values. `fuzz` compares it with a second reading of the rules.
+
 use std::borrow::Cow;
 
 use super::{Fault, Operation, Param, Request};

@@ -1,3 +1,8 @@
+//! The answers of the built-in backend to getWarns, getReviews and setPoints as text, and the search for the first
+//! expiry in a getWarns answer of any origin. The search takes too much for an entry rather than too little: that can
+//! only shorten the time for which an answer is kept (guarantee 4). It takes time in proportion to the answer's length,
+//! since an origin chooses the text.
+
 use std::fmt::Write;
 
 use crate::model::{MemberId, Review, Warn};

@@ -1,3 +1,7 @@
+//! The four operations: their names in the path, the least scope of a key for each, their parameters, and the form body
+//! that is sent to an origin. This is the one table of them. A `Request` holds parsed parameters, and its form body
+//! contains nothing else of the caller's. Pure.
+
 use crate::model::{MemberId, Scope};
 
 /// The four operations, by their names in the path.

@@ -1,3 +1,7 @@
+//! The id of one request, in the answer, at the origin and in the logs. It is always 32 hexadecimal digits, so that it
+//! can stand in a header field without a check. It is random but not secret, so it is not made by a cryptographic
+//! generator, and nothing may be authorised by it.
+
 use std::fmt;
 
 /// What one request is called in the answer, at the origin and in the logs: 128 random bits as 32

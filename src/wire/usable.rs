@@ -1,3 +1,8 @@
+//! Judges a whole answer of an HTTP origin (contract section 1, "Upstream"): the text to pass on, a refusal of 02 to
+//! 05, or the reason why it is not usable. Only a text that passes here is sent to a caller or kept in the cache. The
+//! reason goes to the log and quotes at most one character of the answer (guarantee 9). Pure; `fuzz` compares it with a
+//! second reading.
+
 use std::fmt;
 
 use super::{Fault, Operation, Read};
