@@ -1,3 +1,8 @@
+//! The built-in backend: answers each operation from the store, in the words of the contract. It keeps nothing in
+//! memory: the gateway caches. An answer over 1 MiB is refused, as an HTTP origin's would be, and a write is waited for
+//! no longer than 5 s (then 22). Errors of the store become faults here; the cause goes to the log and never to the
+//! caller.
+
 use std::sync::Arc;
 use std::time::Duration;
 

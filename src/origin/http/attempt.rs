@@ -1,3 +1,8 @@
+//! One request on one connection to an upstream, up to its whole answer. The result says how much may be done again:
+//! nothing of it was sent, it was sent and nothing came back, or an answer began. `setPoints` is sent at most once
+//! because of that distinction (guarantee 5). A connection is kept only after an answer that came whole. It chooses no
+//! upstream and does not retry: `HttpOrigin` does.
+
 use std::time::Duration;
 
 use bytes::Bytes;

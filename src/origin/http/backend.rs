@@ -1,3 +1,8 @@
+//! One address of an upstream, with its kept connections, its number of requests under way and its health record; and
+//! what all addresses of one upstream have in common, above all the request as it is sent. Of what the caller sent,
+//! only the key and the two parameters go into that request. Requests read the health state from atomics and take no
+//! lock.
+
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,3 +1,7 @@
+//! The list of all upstream addresses, and which of them are in use. Requests read an immutable list without a lock.
+//! Every change of the list or of an upstream's health is made under one lock, so that two failures at once never put
+//! out the last upstream. It is told what happened and asks nobody itself: `HttpOrigin` and `upkeep` do.
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

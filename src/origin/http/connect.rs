@@ -1,3 +1,7 @@
+//! Opens a connection to an upstream: TCP, TLS where the upstream has it, and hyper's HTTP/1.1 client, all under
+//! `connect_timeout`. When this fails, nothing of a request has been sent, so any request may go to another upstream,
+//! `setPoints` too. The size of an answer's header is bounded here.
+
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;

@@ -1,3 +1,7 @@
+//! The idle HTTP/1.1 connections to one upstream address. The one that was used last is taken first, so that the others
+//! become idle and the upstream closes them. A connection that looks alive may still be dead: the caller finds that out
+//! when it sends. The lock is never held across a wait or while connections are closed.
+
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::client::conn::http1::SendRequest;

@@ -1,3 +1,7 @@
+//! Part of the suite for every store: the counts of requests by key and UTC day. They add up within a day, go on over
+//! restarts, and are not told on the change feed. Clocks of several nodes may differ, so a day may be told late or too
+//! early.
+
 use super::*;
 use crate::model::KeyId;
 

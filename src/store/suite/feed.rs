@@ -1,3 +1,6 @@
+//! Part of the suite for every store: the change feed between two openings of one store. Each is told of the other's
+//! changes and only of those that were made, and sees the data itself.
+
 use super::*;
 use crate::model::{Digest, Scope};
 

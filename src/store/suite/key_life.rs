@@ -1,3 +1,6 @@
+//! Part of the suite for every store: rotating, revoking and changing a key. After a rotation two secrets belong to one
+//! key until the overlap ends, never more than two, and no secret belongs to two keys.
+
 use super::records::key;
 use super::*;
 use crate::model::{Digest, Scope};

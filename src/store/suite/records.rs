@@ -1,3 +1,7 @@
+//! Part of the suite for every store: single records as the commands write them (guilds, keys, members, warns,
+//! reviews). Removing a guild or member removes everything that belongs to it, and a record that breaks a rule is
+//! refused.
+
 use super::*;
 use crate::model::{Digest, Scope};
 

@@ -1,3 +1,6 @@
+//! Part of the suite for every store: what the four operations of the gateway read and write. A store answers an
+//! unknown member with nothing, and a guild that is missing or was left with one error for every operation.
+
 use super::*;
 
 pub(crate) async fn a_member_unknown_to_the_guild_has_nothing<W: World>() {

@@ -1,3 +1,7 @@
+//! Tests of import and export on an SQLite store: an export imports as itself byte for byte, bad lines are named by
+//! number and nothing is taken, and no temporary file is left. A property test compares a second reading of the rules
+//! with what random files make. `record` is used by PostgreSQL's tests too.
+
 use std::collections::BTreeMap;
 use std::io::{BufReader, Read};
 

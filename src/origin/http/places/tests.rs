@@ -1,3 +1,6 @@
+//! Tests of waiting for a place at the origin: a place that is returned wakes the right waiter, and a waiter who times
+//! out, hangs up or is dismissed leaves no place and no entry behind.
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;

@@ -1,3 +1,6 @@
+//! Tests of a PostgreSQL that fails or is short of connections: what is refused within its deadline, what goes on, and
+//! that a refused or broken job leaves nothing of itself behind. Some start a server of their own, since they harm it.
+
 use super::*;
 
 #[tokio::test]

@@ -1,3 +1,6 @@
+//! Tests of the change feed in PostgreSQL where it is interrupted: a follower that fell behind, a cut connection, a
+//! restored database or a fail-over to a standby is told that everything changed. None of them may miss a change.
+
 use super::*;
 
 #[tokio::test]

@@ -1,3 +1,6 @@
+//! Tests of import and export with PostgreSQL: the same files make the same store as in SQLite, byte for byte, random
+//! records survive the way to the other kind of store and back, and an import that fails leaves nothing.
+
 use proptest::strategy::{Strategy as _, ValueTree as _};
 use proptest::test_runner::TestRunner;
 

@@ -1,3 +1,6 @@
+//! Tests of opening a PostgreSQL store: several nodes on a new database at once, a schema of a newer version, a
+//! database that another program uses too, and one line with what to do for each thing that is wrong with the server.
+
 use super::*;
 
 async fn version(url: &str) -> i64 {

@@ -1,3 +1,6 @@
+//! Tests of group commit in PostgreSQL: writes that wait together are committed together, nodes take turns and number
+//! their changes without a gap, and a write is on the server's disk before it is acknowledged.
+
 use super::*;
 use crate::store::StoreError;
 

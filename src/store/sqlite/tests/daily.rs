@@ -1,3 +1,6 @@
+//! Tests of how an SQLite store removes the counts of past days, some at a time. What the day counts of every store
+//! must do is tested in `store/suite/daily.rs`.
+
 use super::*;
 use crate::store::suite::daily::{counts, note};
 

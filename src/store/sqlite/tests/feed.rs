@@ -1,3 +1,6 @@
+//! Tests of the change feed in an SQLite file where it is interrupted: a follower that fell behind, a store put back to
+//! an earlier state, and a file that was replaced, to which nothing may be written.
+
 use super::*;
 
 #[tokio::test]

@@ -1,3 +1,6 @@
+//! Tests that the schema itself refuses half of a rotation: a previous secret is stored together with its end or not at
+//! all. What rotation does is tested for every store in `store/suite/key_life.rs`.
+
 use super::*;
 use crate::store::suite::key_life::world;
 

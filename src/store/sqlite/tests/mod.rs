@@ -1,3 +1,6 @@
+//! Tests of the SQLite store: the suite that every store must pass, and in the modules below what only a file can meet.
+//! Each test has a folder of its own, and may open the file a second time or change it with SQL of its own.
+
 mod daily;
 mod feed;
 mod key_life;

@@ -1,3 +1,6 @@
+//! Tests of opening an SQLite store: files that are refused, each in one line that names the file and without a change
+//! to it, a store of an older schema that is brought up to date, file modes, and several processes at once.
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 

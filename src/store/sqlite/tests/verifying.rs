@@ -1,3 +1,6 @@
+//! Tests of `store verify`: stores are damaged or changed with SQL, each flaw must be named with what repairs it, and a
+//! sound store must have none. Looking must not change a byte of the file.
+
 use std::fs;
 
 use super::*;

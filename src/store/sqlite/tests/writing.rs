@@ -1,3 +1,6 @@
+//! Tests of group commit in SQLite: writes that wait together share one commit and one sync, one that is refused harms
+//! no other, and nothing is acknowledged before it is on the disk, also with a full disk, a failing disk and kill -9.
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::task::JoinSet;

@@ -1,3 +1,6 @@
+//! Tests of who gets a place at the origin and who waits: examples of the rule, and a property test that compares the
+//! queue with a second, slower reading of the same rule over random steps.
+
 use proptest::prelude::*;
 
 use super::*;
