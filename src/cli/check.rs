@@ -1,3 +1,7 @@
+//! `guildgate check`: prints the configuration in force, or every fault in it. It looks at files, addresses and the
+//! store in the same way as `serve`, so that what ends `serve` with exit code 2 ends `check` with it too. It makes no
+//! store and brings none up to date, since an older server may be running on it.
+
 use std::io::Write;
 
 use super::error::CommandError;

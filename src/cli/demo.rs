@@ -1,3 +1,7 @@
+//! `serve --demo`: changes a configuration into that of the demo, fills its store, and prints how to try it. Whatever
+//! the configuration says, the demo listens on no TCP address beyond loopback, without TLS, on a temporary store that
+//! is removed at the end, and it writes no decision record. Only `serve` uses this.
+
 use std::net::{Ipv4Addr, SocketAddr};
 
 use tempfile::TempDir;

@@ -1,3 +1,7 @@
+//! `guildgate key`: creates, lists, shows and revokes keys in the store, and hashes a key for a key file (`rotate` and
+//! `set` are in `key_life`). A key is printed once, when it is made, and is stored as a digest only; afterwards it is
+//! named by its id. A running server learns of the change from the store's change feed.
+
 use std::collections::HashSet;
 use std::io::{Read, Write};
 

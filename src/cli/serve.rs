@@ -1,3 +1,8 @@
+//! `guildgate serve`: builds every part of a running server in order, serves until a signal, a hand-over or a defect
+//! ends it, then drains and writes down what is left. The files that the configuration names are checked before any
+//! address is bound, and accepting connections is the last step of a start that can fail. It only connects parts: the
+//! rules of a request are in `gateway`, those of a reload in `reload`, those of a stop in `stop`.
+
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

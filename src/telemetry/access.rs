@@ -1,3 +1,7 @@
+//! The access log: one line for each request, to a file, stdout or stderr, as text or JSON. A request only pushes its
+//! outcome into a bounded ring and never waits; a thread writes. Outcomes that do not fit are dropped and counted.
+//! After a log rotation the file is opened anew on request. What stands in a line is in `outcome`.
+
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};

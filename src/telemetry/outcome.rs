@@ -1,3 +1,7 @@
+//! What the access log tells of one request, and how it is written as a line of text or of JSON. It holds a key's id
+//! and never a key or a body (guarantee 9). Other programs read both formats, and a changed field name would break
+//! them. Plain data: it is filled in by `edge` and written by `access`.
+
 use std::fmt::Write;
 use std::net::IpAddr;
 use std::time::Duration;

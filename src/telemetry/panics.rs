@@ -1,3 +1,7 @@
+//! The process's panic hook: each panic is one line in the log with its place in the source and a running count. A
+//! message that was formatted at run time is left out, since it may contain a part of a request (guarantee 9). It
+//! catches nothing: the gateway does that for each request.
+
 use std::panic::{self, PanicHookInfo};
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,3 +1,7 @@
+//! Sets up the process's own log on stderr, as `[log]` says, and limits what dependencies may write to it. A thread
+//! writes, and lines are dropped and counted if stderr is not read, so that no request waits for stderr. The rate of
+//! each kind of line is bounded in `bound`. Called once, by `serve`.
+
 use std::io;
 
 use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};

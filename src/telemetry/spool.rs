@@ -1,3 +1,7 @@
+//! Carries records from requests to a file: a bounded ring, and a thread that empties it every 20 ms. Pushing never
+//! waits, locks or wakes the thread; a record that does not fit is dropped and counted. Generic over the record: the
+//! access log and the decision record both use it. Closing waits one second at most.
+
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

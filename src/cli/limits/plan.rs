@@ -1,3 +1,7 @@
+//! `limits plan`: replays a decision record against another configuration and prints which keys it would refuse, how
+//! often and when. A request counts as newly refused only if the record says that it was accepted. Exit code 3 means
+//! that there is at least one such request, unless the new configuration is in shadow mode.
+
 use std::io::{self, Write};
 use std::path::PathBuf;
 

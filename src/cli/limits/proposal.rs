@@ -1,3 +1,7 @@
+//! Finds a `[limits]` section that would have refused nothing of a decision record: the rate of a tier comes from the
+//! busiest minute of one of its keys, the burst from GCRA at that rate. The section is printed only after it was parsed
+//! and replayed against the same record without a refusal. Used by `limits suggest`.
+
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write;
 use std::path::Path;

@@ -1,3 +1,8 @@
+//! Reads the files of a decision record as one stream in order of time, as often as it is asked to. Each file is read
+//! up to the length that it had when it was opened, so that every pass sees the same while a server writes on. Two
+//! decisions of one key that were made within a few milliseconds are put in an order in which the buckets can have
+//! decided them. This module only reads.
+
 use std::collections::HashMap;
 use std::fmt;
 use std::fs::File;

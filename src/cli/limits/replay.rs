@@ -1,3 +1,7 @@
+//! Makes recorded decisions again under other limits. It calls the same `Policy::decide` that the gateway calls, with
+//! the recorded time, so that there is no second implementation of a limit. Where the record does not say how much a
+//! key had left, the most that is possible is assumed: no refusal may come from a guess. It reads no clock and no file.
+
 use std::sync::Arc;
 
 use super::record::Passing;

@@ -1,3 +1,7 @@
+//! Counts by the second, minute or day for `limits plan` and `limits suggest`: a counter that keeps only the last two
+//! intervals and reports each one once, the interval with the highest count, and a histogram for percentiles. Records
+//! may come out of order by one interval. Pure: it reads no clock and no file.
+
 use std::collections::BTreeMap;
 
 /// Counts by stretches of time (seconds, minutes, days), each told when it is over. What comes

@@ -1,3 +1,7 @@
+//! `limits suggest`: prints how often each key asked (p50, p90, p99 and peak per second) and a `[limits]` section that
+//! would have refused none of the record. Requests that were refused count as asked for. The section itself is computed
+//! and verified in `proposal`; this module counts and prints, and changes nothing.
+
 use std::io::{self, Write};
 use std::sync::Arc;
 

@@ -1,3 +1,7 @@
+//! Prints what `limits plan` and `limits suggest` found as aligned columns, with times in UTC. Key ids and tier names
+//! come from a file that another process wrote, so control characters are replaced before anything is printed to a
+//! terminal. It decides nothing.
+
 use std::fmt::Write;
 
 use serde::{Serialize, Serializer};

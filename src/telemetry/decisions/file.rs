@@ -1,3 +1,7 @@
+//! One file of the decision record, which only one process may write: it is locked for as long as it is open. After
+//! opening it holds whole blocks only: a block that was cut short is removed, and a damaged file is put aside. Only
+//! `writer` uses it; readers open files without the lock.
+
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufReader, Read, Write};

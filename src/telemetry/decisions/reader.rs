@@ -1,3 +1,7 @@
+//! Reads one file of the decision record block by block, from its beginning up to a given length, while a server may be
+//! writing on. The bytes are not trusted: damage is an error, and an end within a block is reported and not an error.
+//! Used by `limits plan` and `limits suggest`; it changes nothing.
+
 use std::fs::File;
 use std::io::{BufReader, Read, Take};
 use std::path::Path;

@@ -1,3 +1,8 @@
+//! Writes the decision record: a request pushes into a bounded ring and never waits, and a thread writes blocks and
+//! rotates the file at half of `decisions_max_size`. What does not fit, or cannot be written, is counted, and the count
+//! is written with the next block, so that a reader knows how much was dropped. In a process that takes another's
+//! place, decisions are held back until the other has closed the file.
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
