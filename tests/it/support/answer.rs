@@ -1,3 +1,7 @@
+//! An answer as a test sees it, already checked for what every answer must fulfil: only header fields of the contract,
+//! none of them twice, a well-formed status line. A test then asserts a success, a refusal with its code, or the part
+//! that the cache had.
+
 /// The headers an answer may carry: the contract's (section 1, "Headers on answers" and the table
 /// of refusals) and those HTTP itself needs. Any other fails the test that met it; `Server` too.
 const ALLOWED: [&str; 12] = [

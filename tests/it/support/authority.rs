@@ -1,3 +1,7 @@
+//! A certificate authority for a test: makes certificates for upstreams and clients, valid or expired, and the TLS
+//! configuration of a test's own upstream. Only who is given its certificate trusts it, and each authority has a name
+//! of its own.
+
 use std::sync::Arc;
 
 use rcgen::{

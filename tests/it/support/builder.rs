@@ -1,3 +1,7 @@
+//! Builds the gateway of a test: configuration, keys, members, warns and reviews, on either backend. The store is
+//! filled by the real commands, and each gateway has its own folder and port. All limits are so high by default that
+//! only a test that sets one can reach one.
+
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 

@@ -1,3 +1,6 @@
+//! A client that writes the same amounts to two members in turn while a test copies or exports the store. A copy is of
+//! one moment only if the first member has as much as the second, or one more.
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,3 +1,6 @@
+//! A strict HTTP/1.1 client. It sends exactly the bytes that a test asks for, adds no header field by itself, and
+//! checks the form of every answer. Every wait is bounded by `PATIENCE`, so that a gateway that hangs fails the test.
+
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;

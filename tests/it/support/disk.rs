@@ -1,3 +1,6 @@
+//! A disk of a few KiB for tests of a full disk: a tmpfs in a mount namespace of its own, over one folder of a test's
+//! world. Only what is started through its launcher sees it, and it is gone when it is dropped.
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

@@ -1,3 +1,7 @@
+//! HTTP/2 frame by frame, for tests that send what no client library would send. Frames, flags and header blocks are
+//! written by hand and without any check; only the waits are bounded. For requests that keep to the rules there is
+//! `http2`.
+
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};

@@ -1,3 +1,7 @@
+//! A running gateway of a test, with its folder, its origin and its keys: sends requests to it, runs commands beside
+//! it, restarts it, kills it or has another process take its place. It is the real binary, reached only by its sockets
+//! and files.
+
 use std::collections::HashMap;
 use std::net::SocketAddr;
 

@@ -1,3 +1,6 @@
+//! A request whose header the gateway has accepted and whose body is held back, over HTTP/1.1 or HTTP/2. It has begun
+//! only when `100 Continue` has come, so that a test can change something at a known moment between admission and body.
+
 use bytes::Bytes;
 use tokio::time::timeout;
 

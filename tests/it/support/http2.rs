@@ -1,3 +1,6 @@
+//! An HTTP/2 client that keeps to the rules, on the `h2` crate. An answer is checked in the same way as one of
+//! HTTP/1.1, so that a test can compare the two. For frames that break the rules there is `frames`.
+
 use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
 use h2::{RecvStream, SendStream};

@@ -1,3 +1,7 @@
+//! An HTTP origin that does with each request what the test has scripted: answer, wait for a gate, stall, cut or reset
+//! the connection, or send arbitrary bytes. It keeps points in memory, notes each request as it came, and follows a
+//! seed where it waits at random. `origin_talk` reads and writes for it.
+
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};

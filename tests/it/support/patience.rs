@@ -1,3 +1,7 @@
+//! How long tests wait, and how they poll for what is to happen instead of sleeping. `PATIENCE` measures nothing: it
+//! only turns a hang into a failure that names its place. `SECOND_AND_SLACK` is for what the contract promises within
+//! one second.
+
 use std::future::Future;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 

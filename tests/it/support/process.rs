@@ -1,3 +1,7 @@
+//! A started binary whose stdout and stderr are read as they come, with its signals, its exit code and its memory. Its
+//! stdin or stderr may be a pipe, a terminal or closed. It is killed by its own process id when it is dropped, so that
+//! no test leaves a process behind.
+
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::SocketAddr;

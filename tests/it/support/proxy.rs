@@ -1,3 +1,6 @@
+//! A TCP proxy between a gateway and PostgreSQL that can hold back traffic, cut a connection at a certain statement, or
+//! lead to another server. It recognises statements by their text in the bytes, which works only without TLS.
+
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};

@@ -1,3 +1,7 @@
+//! Slow clients in large numbers, of seven kinds, for tests and benchmarks of what they cost others. A client that the
+//! gateway disconnects comes again, and all of them follow seeds. Only the gateway ends a connection, until the value
+//! is dropped.
+
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,3 +1,6 @@
+//! TLS as a client of the gateway: self-signed certificates for a test's gateway, and a client that trusts only what
+//! the test names and offers the protocols that the test chooses. Certificates for upstreams are made in `authority`.
+
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;

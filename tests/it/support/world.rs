@@ -1,3 +1,7 @@
+//! A temporary folder with a `gateway.toml`, and the real command run in it. `GUILDGATE_CONFIG` and `RUST_LOG` of
+//! whoever runs the tests do not reach the command, and one that takes more than a minute fails the test. A command
+//! that failed must have said why and must not have panicked.
+
 use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::fs::File;
