@@ -19,7 +19,8 @@ use crate::wire::{Fault, Read};
 /// only text (`tests/it/guarantee_8_bounded.rs` counts them).
 pub(super) const ENTRY_OVERHEAD: usize = 448;
 
-/// Whose answers these are: a number that the book of keys gives each guild, never reused.
+/// Whose answers these are: a number, never reused, for each guild of the keys that are listed, and for each key that was
+/// learned from the origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Realm(pub u64);
 

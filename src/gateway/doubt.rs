@@ -37,7 +37,7 @@ pub(super) struct Doubt {
     taken: AtomicU64,
     /// How long the book took to be read, in milliseconds.
     took_ms: AtomicU64,
-    /// Read by every request; written by the follower alone.
+    /// Read by every request; written where keys are put in force, and by who follows the store.
     doubted: AtomicBool,
 }
 

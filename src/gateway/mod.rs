@@ -79,7 +79,7 @@ pub struct Gateway {
     writes: Mutex<beside::UnderWay>,
 }
 
-/// What one request sees from its first byte to its last: a reload never changes it midway.
+/// What one request sees from one wait to the next: a reload puts another one in its place and never changes it.
 #[derive(Debug)]
 pub struct State {
     pub config: Arc<Config>,

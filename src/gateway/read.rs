@@ -51,7 +51,7 @@ impl Asking {
 }
 
 impl Gateway {
-    /// Looks for an answer in memory, once.
+    /// Looks for an answer in memory, once. Where the store was not heard of for too long, none is used any more.
     pub(super) fn look(
         self: &Arc<Self>,
         state: &Arc<State>,

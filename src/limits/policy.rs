@@ -91,8 +91,9 @@ impl Policy {
     }
 
     /// Decides one request and, if it is within its limits, counts it. Asked in this order: what
-    /// is under way and the day, which cost nothing where they refuse; the write bucket; the main
-    /// one, so that a refusal by the write bucket costs the main one nothing (contract section 3).
+    /// is under way and the day, which cost nothing where they refuse; the write bucket; the candidate
+    /// one, which refuses nothing; the main one, so that a refusal by the write bucket costs the main one nothing (contract
+    /// section 3).
     /// The wall clock is read only where days are counted.
     ///
     /// Where others have replaced the buckets, those decide, under their policy: a reload has put the key under

@@ -19,7 +19,8 @@ use crate::config::Rate;
 /// meet share a budget; they are strangers both, and a known key never pays here.
 const BUCKETS: usize = 1 << 16;
 
-/// What each client address may spend on requests that end in 01 or 02 (`[limits.strangers]`).
+/// What each client address may spend on requests whose key is none, or was never proven: those that end in 01 or 02, and
+/// where only the origin knows keys, those that it did not answer (`[limits.strangers]`).
 pub struct Strangers {
     rate: Rate,
     buckets: Box<[Bucket]>,
