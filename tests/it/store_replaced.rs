@@ -2,6 +2,7 @@
 //! it.
 
 use std::fs;
+use std::os::unix::fs::FileExt;
 
 use crate::support::*;
 
@@ -10,6 +11,15 @@ async fn with_backup() -> TestGateway {
     let gate = TestGateway::builder().key("bot").points("7", 3).start().await;
     gate.run(&["store", "backup", "b.db"]).done();
     gate
+}
+
+/// Where a file has its lineage, in four bytes.
+const NUMBER_AT: u64 = 60;
+
+fn number(gate: &TestGateway, file: &str) -> u32 {
+    let mut number = [0; 4];
+    fs::File::open(gate.world().path(file)).unwrap().read_exact_at(&mut number, NUMBER_AT).unwrap();
+    u32::from_be_bytes(number)
 }
 
 /// Waits until no key is let in any more, as is promised within a second, and no write is taken.
@@ -128,4 +138,67 @@ async fn a_copy_of_the_live_file_is_told_from_a_later_state_whose_log_began_afte
         gate.get_points("bot", "7").await.is(&round.to_string());
         gate.run(&["store", "verify"]).done();
     }
+}
+
+#[tokio::test]
+async fn a_backup_copied_over_the_file_of_a_running_server_is_noticed_whatever_a_command_writes_to_it() {
+    let gate = with_backup().await;
+    gate.set_points("bot", "7", 5).await.is("Successfully set 'Ada' points to '5'");
+    // Its log is empty, so that the command finds nothing that does not belong to the file.
+    begins_the_log_anew(&gate, "1001");
+    // Backups have random numbers, and one in 256 is not told apart then.
+    let far = number(&gate, "guildgate.db").wrapping_add(1 << 31);
+    let backup = fs::File::options().write(true).open(gate.world().path("b.db")).unwrap();
+    backup.write_all_at(&far.to_be_bytes(), NUMBER_AT).unwrap();
+    copy(&gate, "b.db", "guildgate.db");
+    gate.run(&["member", "set", "--guild", GUILD, "--member", "8", "--name", "Bo", "--points", "1"]).done();
+    lets_nobody_in(&gate).await;
+}
+
+#[tokio::test]
+async fn a_copy_that_went_its_own_way_is_not_taken_for_the_store_under_whose_numbers_it_began() {
+    let mut gate = with_backup().await;
+    let other = World::plain();
+    for lives in [false, true] {
+        copy(&gate, "guildgate.db", "copy.db");
+        fs::rename(gate.world().path("copy.db"), other.path("guildgate.db")).unwrap();
+        for points in ["1", "2", "3"] {
+            other.run(&["member", "set", "--guild", GUILD, "--member", "9", "--name", "Cy", "--points", points]).done();
+        }
+        for points in 10..20 {
+            gate.set_points("bot", "7", points).await.is(&format!("Successfully set 'Ada' points to '{points}'"));
+        }
+        if lives {
+            fs::copy(other.path("guildgate.db"), gate.world().path("guildgate.db")).unwrap();
+            lets_nobody_in(&gate).await;
+        } else {
+            gate.process().kill_hard();
+            copy(&gate, "guildgate.db", "kept.db");
+            fs::copy(other.path("guildgate.db"), gate.world().path("guildgate.db")).unwrap();
+            gate.run(&["serve"]).failed(1).names(&["guildgate.db-wal is not the log of"]);
+            copy(&gate, "kept.db", "guildgate.db");
+            gate.restart_after_kill().await;
+            gate.get_points("bot", "7").await.is("19");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_server_whose_log_was_moved_away_acknowledges_nothing_until_it_is_back_and_loses_nothing_at_its_end() {
+    let mut gate = with_backup().await;
+    gate.set_points("bot", "7", 5).await.is("Successfully set 'Ada' points to '5'");
+    for name in ["guildgate.db-wal", "guildgate.db-shm"] {
+        rename(&gate, name, "aside");
+        lets_nobody_in(&gate).await;
+        assert!(gate.stderr().contains(&format!("{name} was moved away or removed")), "{}", gate.stderr());
+        rename(&gate, "aside", name);
+        let answers = async || gate.set_points("bot", "8", 6).await.body.starts_with("Success");
+        eventually(PATIENCE, "the store is written to", answers).await;
+    }
+    fs::remove_file(gate.world().path("guildgate.db-wal")).unwrap();
+    lets_nobody_in(&gate).await;
+    assert_eq!(gate.restart().await, Some(0));
+    gate.get_points("bot", "7").await.is("5");
+    gate.get_points("bot", "8").await.is("6");
+    gate.run(&["store", "verify"]).done();
 }

@@ -66,7 +66,7 @@ impl Feed {
 
     /// Refuses where the file that was opened is no longer the store.
     pub(super) fn still_there(&mut self) -> Result<(), StoreError> {
-        self.file.check(&self.path, &self.conn)
+        self.file.check(&self.conn)
     }
 
     fn read(&mut self) -> rusqlite::Result<Vec<Change>> {

@@ -2,7 +2,7 @@
 //! store whose log was left behind by a crash, it would read the log into the backup.
 //!
 //! So a store has a lineage, a number in the header of its file (`PRAGMA user_version`). It is drawn at random for
-//! each backup, each restore, and each start of a server that finds no log, and each commit of ours adds one to it
+//! each backup, each restore, and each opening that finds no log, and each commit of ours adds one to it
 //! ([`mark`]). So a log names the lineages of its commits, and the one before its first commit is that of the file when
 //! the log began. A log belongs to a file that has one of these: the file's own lineage changes only by a checkpoint of
 //! that log. Both are read here as they lie on the disk, before SQLite sees them.

@@ -99,7 +99,7 @@ impl SqliteStore {
             .map_err(|e| StoreError::Failed(format!("'{}' is no name for a store: {e}", path.as_ref().display())))?;
         // First: it may be what fills the disk.
         under_way::remove_leftovers(&path, under_way::STAGED);
-        let Prepared { file, settled, is_new } = open::prepare(&path, settings.if_missing)?;
+        let Prepared { conn, file, settled, is_new } = open::prepare(&path, settings.if_missing)?;
         if !settled {
             tracing::warn!(
                 "the disk of {} is full: what is in its -wal has no room in the file; reads go on, and until there is \
@@ -114,6 +114,7 @@ impl SqliteStore {
         let writer = Writer::start(plan, settled)?;
         let readers = Readers::open(&path)?;
         let feed = Mutex::new(Feed::open(&path, file, node)?);
+        drop(conn);
         Ok(SqliteStore { feed, readers, writer, path, node, feed_kept, settled, is_new })
     }
 

@@ -45,6 +45,8 @@ const STATEMENTS: usize = 64;
 /// A store that [`writable`] and [`readable`] can open.
 #[derive(Debug)]
 pub(super) struct Prepared {
+    /// Open until the store's own connections are: a restore takes a store that nobody has open.
+    pub(super) conn: Connection,
     pub(super) file: OpenFile,
     /// Whether what a crash left is in the file. If it is not, it can be read, and nothing may be written before
     /// [`is_settled`] says that it is.
@@ -108,12 +110,12 @@ pub(super) fn prepare(path: &Path, if_missing: IfMissing) -> Result<Prepared, St
     if settled {
         conn.busy_timeout(OPENING_BUSY).map_err(|e| failure::of(path, &e))?;
         migrate(&mut conn, path)?;
-        if if_missing == IfMissing::Make && !had_log {
+        if !had_log {
             lineage::renew(&conn)?;
         }
     }
     let file = OpenFile::of(path)?;
-    Ok(Prepared { file, settled, is_new })
+    Ok(Prepared { conn, file, settled, is_new })
 }
 
 /// Writes what a crash left in the WAL into the file. Where an fsync failed before the crash, the kernel

@@ -1,16 +1,17 @@
-//! Whether the file under the store's name is still the one that was opened. It may be moved away, or another file may
+//! Whether the files under the store's name are still those that were opened. One may be moved away, or another file may
 //! be put in its place or copied over it: what SQLite then wrote would be lost, or would damage the other file.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rusqlite::Connection;
 
 use super::{failure, lineage};
 use crate::store::StoreError;
+use crate::store::under_way::led_to;
 
 /// Which file it is, however it is named: a file put in its place has another inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,10 +26,17 @@ impl Identity {
     }
 }
 
-/// The file of an open store, as one connection sees it.
+/// How far the lineage of the store may come between two looks. That of another file is further away, but for one in 256.
+/// Others would have to write for hours while this process stands still.
+const MOST_COMMITS: u32 = 1 << 24;
+
+/// The files of an open store, as one connection sees them.
 #[derive(Clone, Debug)]
 pub(super) struct OpenFile {
+    path: PathBuf,
     identity: Identity,
+    /// The log and the shared memory, without which others do not see what is written to the log.
+    beside: Arc<[(PathBuf, Identity); 2]>,
     /// Open for as long as the store is: closing a descriptor of the file drops SQLite's locks on it.
     file: Arc<File>,
     /// The lineage that the file's header had last.
@@ -36,42 +44,88 @@ pub(super) struct OpenFile {
 }
 
 impl OpenFile {
-    /// The file at `path`, in which there is a store.
+    /// The file at `path`, in which there is a store that a connection has open.
     pub(super) fn of(path: &Path) -> Result<Self, StoreError> {
         let failed = |e: io::Error| StoreError::Failed(format!("{}: {e}", path.display()));
         let file = Arc::new(File::open(path).map_err(failed)?);
-        let identity = Identity::of(path).map_err(failed)?;
         let lineage = lineage::of_open(&file).map_err(failed)?;
         let lineage = lineage.ok_or_else(|| StoreError::Failed(format!("{} is no SQLite file", path.display())))?;
-        Ok(OpenFile { identity, file, lineage })
+        // SQLite puts them beside the file itself, not beside a link to it.
+        let real = led_to(path).map_err(failed)?;
+        let beside = |end| {
+            let name = lineage::beside(&real, end);
+            Identity::of(&name).map(|identity| (name, identity)).map_err(failed)
+        };
+        Ok(OpenFile {
+            path: path.to_owned(),
+            identity: Identity::of(path).map_err(failed)?,
+            beside: Arc::new([beside("-wal")?, beside("-shm")?]),
+            file,
+            lineage,
+        })
     }
 
-    /// Refuses to go on where it is not the file at `path` any more, or something else is in it. `conn` tells how far
-    /// the file's lineage may have come.
-    pub(super) fn check(&mut self, path: &Path, conn: &Connection) -> Result<(), StoreError> {
-        let refused = |why: &str| Err(StoreError::Failed(format!("{} {why}", path.display())));
-        match Identity::of(path) {
-            Ok(now) if now == self.identity => {}
-            Ok(_) => return refused("is another file now; stop the server and start it again"),
-            Err(e) if e.kind() == ErrorKind::NotFound => {
-                return refused("was moved away or removed; put it back, or stop the server");
+    /// Refuses to go on where the files are not those that were opened, or something else is in the first one. `conn`
+    /// tells how far the lineage may have come.
+    pub(super) fn check(&mut self, conn: &Connection) -> Result<(), StoreError> {
+        for (name, identity) in &*self.beside {
+            if let Some(Missing) = still_there(name, *identity)? {
+                return Err(is_missing(name));
             }
-            Err(e) => return Err(StoreError::Failed(format!("{}: {e}", path.display()))),
         }
+        self.check_file(conn)
+    }
+
+    /// As [`OpenFile::check`], before what is in the log is written into the file at the end: it is written from a log
+    /// that was moved away as well.
+    pub(super) fn check_at_end(&mut self, conn: &Connection) -> Result<(), StoreError> {
+        self.beside.iter().try_for_each(|(name, identity)| still_there(name, *identity).map(drop))?;
+        self.check_file(conn)
+    }
+
+    fn check_file(&mut self, conn: &Connection) -> Result<(), StoreError> {
+        let path = &self.path;
+        if let Some(Missing) = still_there(path, self.identity)? {
+            return Err(is_missing(path));
+        }
+        let refused = || {
+            Err(StoreError::Failed(format!(
+                "{} had another file copied over it; stop the server, and see what `guildgate store verify` says of it",
+                path.display()
+            )))
+        };
         let found = lineage::of_open(&self.file).map_err(|e| StoreError::Failed(format!("{}: {e}", path.display())))?;
-        let other =
-            "had another file copied over it; stop the server, and see what `guildgate store verify` says of it";
         // Said before `conn` looks at it: SQLite removes the log of an empty file.
-        let Some(found) = found else { return refused(other) };
+        let Some(found) = found else { return refused() };
         if found == self.lineage {
             return Ok(());
         }
         let newest = lineage::now(conn).map_err(|e| failure::of(path, &e))?;
         let since = |lineage: i32| lineage.wrapping_sub(self.lineage).cast_unsigned();
-        if since(found) > since(newest) {
-            return refused(other);
+        if since(found) > since(newest).min(MOST_COMMITS) {
+            return refused();
         }
         self.lineage = found;
         Ok(())
     }
+}
+
+/// Nothing is under a name.
+struct Missing;
+
+/// Looks whether the file under this name is still the same.
+fn still_there(name: &Path, identity: Identity) -> Result<Option<Missing>, StoreError> {
+    match Identity::of(name) {
+        Ok(now) if now == identity => Ok(None),
+        Ok(_) => Err(StoreError::Failed(format!(
+            "{} is another file now; stop the server and start it again",
+            name.display()
+        ))),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(Some(Missing)),
+        Err(e) => Err(StoreError::Failed(format!("{}: {e}", name.display()))),
+    }
+}
+
+fn is_missing(name: &Path) -> StoreError {
+    StoreError::Failed(format!("{} was moved away or removed; put it back, or stop the server", name.display()))
 }

@@ -238,7 +238,7 @@ impl Desk {
         }
         if let Some(conn) = self.conn {
             // What is in the log is not written into another file.
-            if let Err(error) = self.plan.file.check(&self.plan.path, &conn) {
+            if let Err(error) = self.plan.file.check_at_end(&conn) {
                 tracing::error!(%error, "the store's log is left as it is");
                 let _ = conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
                 return;
@@ -295,7 +295,7 @@ impl Desk {
             None => renewed(&mut self.plan, wait, &mut self.settled)?,
         };
         // It is kept where that is refused: one opened anew would take the other file for the store.
-        if let Err(error) = self.plan.file.check(&self.plan.path, &conn) {
+        if let Err(error) = self.plan.file.check(&conn) {
             self.conn = Some(conn);
             return Err(Trouble::Failed(error.to_string()));
         }
@@ -330,7 +330,7 @@ fn renewed(plan: &mut Plan, wait: Duration, settled: &mut bool) -> Result<Connec
     let path = &plan.path;
     let told = |e| Trouble::of(path, &e);
     let mut conn = open::writable(path).map_err(told)?;
-    plan.file.check(path, &conn).map_err(|e| Trouble::Failed(e.to_string()))?;
+    plan.file.check(&conn).map_err(|e| Trouble::Failed(e.to_string()))?;
     conn.busy_timeout(wait).map_err(told)?;
     *settled = *settled || open::is_settled(&conn).map_err(told)?;
     if !*settled {
