@@ -53,7 +53,7 @@ impl From<ImportError> for CommandError {
     fn from(error: ImportError) -> Self {
         match error {
             ImportError::Bad(bad) => CommandError::new(format!(
-                "{bad}\nnothing was imported; mend the lines above, or take the good ones with --partial"
+                "{bad}\nnothing was imported; fix these lines, or import only the valid ones with --partial"
             )),
             other => CommandError::new(other.to_string()),
         }

@@ -176,7 +176,7 @@ impl Default for AdminFile {
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 #[schemars(rename = "log")]
 pub struct LogFile {
-    /// The least that is worth a line: error, warn, info, debug or trace.
+    /// Minimum severity to log: error, warn, info, debug or trace.
     pub level: LevelFile,
     /// "text" or "json".
     pub format: LogFormat,

@@ -33,6 +33,25 @@ pub(super) struct Reading {
     pub whole: bool,
 }
 
+/// The line on which a name, or the header of a table, was set before `offset`, where it is set once more.
+fn set_before(text: &str, offset: usize, name: &str) -> Option<usize> {
+    let before = &text[..text[..offset].rfind('\n').map_or(0, |at| at + 1)];
+    let is_header = |line: &str| line.trim_start().starts_with('[');
+    let wants_header = is_header(&text[before.len()..]);
+    let of_section = if wants_header {
+        None
+    } else {
+        before.lines().enumerate().filter(|(_, line)| is_header(line)).last().map(|(at, _)| at)
+    };
+    let sets = |line: &str| {
+        let line = line.trim_start();
+        let (named, end) = if wants_header { (line.strip_prefix('['), ']') } else { (Some(line), '=') };
+        let rest = named.and_then(|named| named.trim_start().strip_prefix(name));
+        rest.is_some_and(|rest| rest.trim_start().starts_with(end))
+    };
+    before.lines().enumerate().skip(of_section.unwrap_or(0)).find(|(_, line)| sets(line)).map(|(at, _)| at + 1)
+}
+
 /// Reads a config file's text.
 pub(super) fn read(text: &str) -> Reading {
     let mut places = Places::new(text);
@@ -43,13 +62,19 @@ pub(super) fn read(text: &str) -> Reading {
     for fault in faults {
         let offset = fault.span().map_or(text.len(), |span| span.start);
         let message = match fault.message() {
-            "duplicate key" => "duplicate name: it stands above already",
+            "duplicate key" => {
+                let name = fault.span().and_then(|span| text.get(span)).unwrap_or_default();
+                match set_before(text, offset, name) {
+                    Some(line) => format!("`{name}` is already set on line {line}"),
+                    None => format!("`{name}` is already set"),
+                }
+            }
             message => {
                 header_broken |= places.line_around(offset).trim_start().starts_with('[');
-                message
+                message.to_owned()
             }
         };
-        problems.push(places.problem_at(String::new(), offset, message.to_owned()));
+        problems.push(places.problem_at(String::new(), offset, message));
     }
     problems.sort_by_key(|p| (p.line, p.column));
     problems.dedup_by_key(|p| p.line); // the second on a line comes of the first

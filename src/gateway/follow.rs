@@ -40,7 +40,7 @@ impl Gateway {
             match self.ask_what_changed(store, deaf).await {
                 Ok(changes) => {
                     if std::mem::take(&mut deaf) {
-                        tracing::info!("the store's change feed is heard again");
+                        tracing::info!("the store's change feed works again");
                         self.heed(Change::Everything);
                     }
                     changes.into_iter().for_each(|change| self.heed(change));
@@ -85,7 +85,7 @@ impl Gateway {
 
     fn doubt_book(&self) {
         if self.doubt.grows(self.now()) {
-            tracing::error!("the store's keys can be neither heard of nor read; none of them is let in");
+            tracing::error!("keys cannot be refreshed from the store; refusing them");
         }
     }
 

@@ -41,7 +41,7 @@ async fn a_dead_upstream_costs_no_read_is_put_out_and_comes_back_by_itself() {
     let gate = before([&dead, &good]).start().await;
     reads_are_answered(&gate, 0..20).await;
     tells(&gate, &dead, (1, 0)).await;
-    assert_eq!(gate.stderr().matches("an upstream cannot be asked").count(), 3, "no more once it is out");
+    assert_eq!(gate.stderr().matches("request to upstream failed").count(), 3, "no more once it is out");
     dead.come_back();
     tells(&gate, &dead, (1, 1)).await;
     reads_are_answered(&gate, 100..110).await;

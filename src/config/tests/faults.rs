@@ -90,10 +90,10 @@ fn what_is_no_toml_is_told_beside_the_other_faults() {
     assert_eq!(
         faults(text),
         [
-            "3:1: duplicate name: it stands above already",
+            "3:1: `max_body` is already set on line 2",
             "4:11: string values must be quoted, expected literal string",
             "5:16: invalid basic string, expected `\"`",
-            "6:2: duplicate name: it stands above already",
+            "6:2: `server` is already set on line 1",
             "8:1: limits.strangers.brst: unknown name `brst`; did you mean `burst`?",
         ]
     );

@@ -132,7 +132,7 @@ impl HttpOrigin {
                 Ok(_) if has_waited && let Err(refused) = may_send() => return Err(refused),
                 Ok(connection) => attempt(backend, connection, request, question, bounds).await,
                 Err(error) => {
-                    tracing::warn!(request_id = %question.id, upstream = %backend, %error, "an upstream cannot be asked");
+                    tracing::warn!(request_id = %question.id, upstream = %backend, %error, "request to upstream failed");
                     self.failed(backend, &error.to_string());
                     tried.unreachable(at);
                     unreachable += 1;

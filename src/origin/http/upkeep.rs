@@ -71,7 +71,7 @@ async fn follow_name(origin: Weak<HttpOrigin>, site: usize, done: oneshot::Sende
                 failing = true;
                 let reason = failed.err().map_or_else(|| "it has no address".to_owned(), |e| e.to_string());
                 let upstream = &origin.backends.sites()[site].upstream;
-                tracing::warn!(%upstream, reason, "a name cannot be resolved; what it had before is asked on");
+                tracing::warn!(%upstream, reason, "a name cannot be resolved; its previous addresses stay in use");
             }
             _ => {}
         }

@@ -89,7 +89,7 @@ impl fmt::Display for BadLines {
         }
         match self.total - self.shown.len() as u64 {
             0 => Ok(()),
-            more => write!(f, "\nbad lines beside these: {more}"),
+            more => write!(f, "\n{more} more bad lines"),
         }
     }
 }
