@@ -4,6 +4,8 @@
 use std::fs;
 use std::os::unix::fs::FileExt;
 
+use rusqlite::Connection as Sqlite;
+
 use crate::support::*;
 
 /// A gateway with a backup `b.db`, in which member 7 has 3 points.
@@ -195,10 +197,38 @@ async fn a_server_whose_log_was_moved_away_acknowledges_nothing_until_it_is_back
         let answers = async || gate.set_points("bot", "8", 6).await.body.starts_with("Success");
         eventually(PATIENCE, "the store is written to", answers).await;
     }
-    fs::remove_file(gate.world().path("guildgate.db-wal")).unwrap();
-    lets_nobody_in(&gate).await;
-    assert_eq!(gate.restart().await, Some(0));
-    gate.get_points("bot", "7").await.is("5");
-    gate.get_points("bot", "8").await.is("6");
-    gate.run(&["store", "verify"]).done();
+    // A command that looks what is wrong makes another log, in which there is nothing.
+    for looks in [false, true] {
+        fs::remove_file(gate.world().path("guildgate.db-wal")).unwrap();
+        lets_nobody_in(&gate).await;
+        if looks {
+            gate.run(&["key", "list"]);
+            assert!(gate.world().path("guildgate.db-wal").exists());
+        }
+        assert_eq!(gate.restart().await, Some(0));
+        gate.get_points("bot", "7").await.is("5");
+        gate.get_points("bot", "8").await.is("6");
+        gate.run(&["store", "verify"]).done();
+        gate.set_points("bot", "8", 6).await.is("Successfully set '8' points to '6'");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_starts_beside_a_long_read_of_its_store_takes_it_for_its_own() {
+    let mut gate = with_backup().await;
+    assert_eq!(gate.stop().await, Some(0));
+    let mut server = gate.world().serve(&[]);
+    let reader = Sqlite::open(gate.world().path("guildgate.db")).unwrap();
+    reader.execute_batch("BEGIN; SELECT count(*) FROM member").unwrap();
+    server.ready().await;
+    drop(server);
+    gate.restart_after_kill().await;
+    for points in 0..20 {
+        gate.set_points("bot", "8", points).await.is(&format!("Successfully set '8' points to '{points}'"));
+    }
+    drop(reader);
+    // The log is written into the file now.
+    begins_the_log_anew(&gate, "1001");
+    gate.set_points("bot", "8", 1).await.is("Successfully set '8' points to '1'");
+    assert!(!gate.stderr().contains("another file"), "{}", gate.stderr());
 }

@@ -65,7 +65,7 @@ impl Feed {
     }
 
     /// Refuses where the file that was opened is no longer the store.
-    pub(super) fn still_there(&mut self) -> Result<(), StoreError> {
+    pub(super) fn still_there(&self) -> Result<(), StoreError> {
         self.file.check(&self.conn)
     }
 

@@ -17,7 +17,6 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 
-use super::{failure, open};
 use crate::store::StoreError;
 
 /// The oldest schema whose commits name their lineage. A file of an older one has none (0).
@@ -56,29 +55,26 @@ pub(super) fn now(conn: &Connection) -> rusqlite::Result<i32> {
     conn.prepare_cached("PRAGMA user_version")?.query_row([], |row| row.get(0))
 }
 
-/// Gives a store that nobody else has open another lineage. The log names the one before as well, until it is in the
-/// file whole.
-pub(super) fn renew(conn: &Connection) -> Result<(), StoreError> {
-    let fresh = draw()?;
-    let renew = || -> rusqlite::Result<()> {
-        mark(conn)?;
-        conn.pragma_update(None, "user_version", fresh)?;
-        open::is_settled(conn).map(drop)
-    };
-    match renew() {
-        // It goes on under the one that it has.
-        Err(e) if failure::is_full(&e) || failure::is_busy(&e) => Ok(()),
-        renewed => renewed.map_err(|e| StoreError::Failed(format!("the store cannot be written to: {e}"))),
+/// Gives the store in `file` another lineage, in the file itself: in a log it would stand beside the one before, and be in
+/// the file only after some later checkpoint. So it is done only where there is no log, and thus nobody has it open.
+pub(super) fn renew(file: &Path) -> Result<(), StoreError> {
+    if beside(file, "-wal").exists() {
+        return Ok(());
     }
+    let failed = |e: io::Error| StoreError::Failed(format!("{} cannot be written to: {e}", file.display()));
+    let file = File::options().write(true).open(file).map_err(failed)?;
+    put_into(&file)?;
+    file.sync_data().map_err(failed)
 }
 
-/// Gives a file that is not in its place yet another lineage.
+/// Writes another lineage into a file that nobody has open.
 pub(super) fn put_into(file: &File) -> Result<(), StoreError> {
     let written = file.write_all_at(&draw()?.to_be_bytes(), LINEAGE_AT as u64);
     written.map_err(|e| StoreError::Failed(format!("the copy cannot be written to: {e}")))
 }
 
-fn draw() -> Result<i32, StoreError> {
+/// A lineage of a store's own.
+pub(super) fn draw() -> Result<i32, StoreError> {
     let drawn = getrandom::u32().map_err(|e| StoreError::Failed(format!("no random number to be had: {e}")))?;
     Ok(drawn.max(1).cast_signed())
 }
@@ -137,6 +133,11 @@ pub(super) fn stray(path: &Path) -> Result<Option<Stray>, StoreError> {
 pub(super) fn has_own_log(file: &Path) -> io::Result<bool> {
     let named = named_by(&beside(file, "-wal"))?;
     Ok(matches!((of_file(file)?, named), (Found::Lineage(own), Some(named)) if fits(own, &named)))
+}
+
+/// Whether no commit is in this log, or it is not there.
+pub(super) fn has_no_commit(log: &Path) -> bool {
+    matches!(named_by(log), Ok(None))
 }
 
 /// Whether a log whose commits name these lineages is that of a file of this one.
@@ -288,12 +289,24 @@ mod tests {
         assert_eq!(named_by(&beside(&path, "-wal")).unwrap(), Some(HashSet::from([77, 78])));
         assert_eq!((of_file(&path).unwrap(), now(&conn)), (Found::Lineage(77), Ok(78)));
         assert_eq!(conn.pragma_query_value(None, "application_id", |row| row.get(0)), Ok(APPLICATION_ID));
-        renew(&conn).unwrap();
-        let Found::Lineage(renewed) = of_file(&path).unwrap() else { panic!() };
-        assert!(!(76..80).contains(&renewed));
-        conn.execute_batch("INSERT INTO t VALUES (2)").unwrap();
+        conn.execute_batch("PRAGMA wal_checkpoint(TRUNCATE); INSERT INTO t VALUES (2)").unwrap();
+        assert_eq!(of_file(&path).unwrap(), Found::Lineage(78));
         assert_eq!(named_by(&beside(&path, "-wal")).unwrap(), Some(HashSet::new()), "of another program");
         assert!(stray(&path).unwrap().is_some());
+    }
+
+    #[test]
+    fn a_store_gets_another_lineage_only_where_nobody_has_it_open() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, conn) = pair(folder.path(), 77);
+        renew(&path).unwrap();
+        assert_eq!(of_file(&path).unwrap(), Found::Lineage(77));
+        drop(conn);
+        assert_eq!(of_file(&path).unwrap(), Found::Lineage(78));
+        renew(&path).unwrap();
+        assert_ne!(of_file(&path).unwrap(), Found::Lineage(78));
+        let conn = Connection::open(&path).unwrap();
+        assert_eq!(conn.query_row("PRAGMA integrity_check", [], |row| row.get(0)), Ok("ok".to_owned()));
     }
 
     #[test]
@@ -301,12 +314,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (path, conn) = pair(folder.path(), 0);
         let before = fs::read(&path).unwrap();
-        // Those before and the one drawn are in the log, and the file has any of them.
-        let reader = Connection::open(&path).unwrap();
-        reader.execute_batch("BEGIN; SELECT count(*) FROM t").unwrap();
-        renew(&conn).unwrap();
-        assert_eq!(named_by(&beside(&path, "-wal")).unwrap().unwrap().len(), 4);
-        assert_eq!(stray(&path).unwrap(), None);
+        mark(&conn).unwrap();
+        conn.execute_batch("PRAGMA wal_checkpoint(PASSIVE)").unwrap();
+        assert_eq!(named_by(&beside(&path, "-wal")).unwrap(), Some(HashSet::from([-1, 0, 1, 2])));
+        assert_eq!((of_file(&path).unwrap(), stray(&path).unwrap()), (Found::Lineage(2), None));
         fs::write(&path, before).unwrap();
         assert_eq!(stray(&path).unwrap(), None);
         put_into(&File::options().write(true).open(&path).unwrap()).unwrap();

@@ -111,7 +111,13 @@ pub(super) fn prepare(path: &Path, if_missing: IfMissing) -> Result<Prepared, St
         conn.busy_timeout(OPENING_BUSY).map_err(|e| failure::of(path, &e))?;
         migrate(&mut conn, path)?;
         if !had_log {
-            lineage::renew(&conn)?;
+            // The last one to close it takes the log away.
+            drop(conn);
+            lineage::renew(&file)?;
+            conn = Connection::open_with_flags(path, flags(false)).map_err(|e| failure::of(path, &e))?;
+            conn.busy_timeout(OPENING_BUSY).map_err(|e| failure::of(path, &e))?;
+            // From the first read on it has a log.
+            lineage::now(&conn).map_err(|e| failure::of(path, &e))?;
         }
     }
     let file = OpenFile::of(path)?;
@@ -135,7 +141,7 @@ pub(super) fn is_settled(conn: &Connection) -> rusqlite::Result<bool> {
     conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0).map(|busy: bool| !busy))
 }
 
-/// Says in the file whose it is. It writes its first page, whatever is there.
+/// Says in the file whose it is.
 pub(super) fn sign(conn: &Connection) -> rusqlite::Result<()> {
     conn.pragma_update(None, "application_id", APPLICATION_ID)
 }

@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rusqlite::Connection;
 
 use super::{failure, lineage};
@@ -26,11 +27,12 @@ impl Identity {
     }
 }
 
-/// How far the lineage of the store may come between two looks. That of another file is further away, but for one in 256.
-/// Others would have to write for hours while this process stands still.
+/// How far the lineage of the store may come between two looks of this process, however many there are each second. That
+/// of another file is further away, but for one in 256. Others would have to write for hours while this process stands
+/// still.
 const MOST_COMMITS: u32 = 1 << 24;
 
-/// The files of an open store, as one connection sees them.
+/// The files of an open store.
 #[derive(Clone, Debug)]
 pub(super) struct OpenFile {
     path: PathBuf,
@@ -39,8 +41,9 @@ pub(super) struct OpenFile {
     beside: Arc<[(PathBuf, Identity); 2]>,
     /// Open for as long as the store is: closing a descriptor of the file drops SQLite's locks on it.
     file: Arc<File>,
-    /// The lineage that the file's header had last.
-    lineage: i32,
+    /// The lineage that the file's header had last. Locked for as long as a look takes: of two looks the later one sees
+    /// the later lineage.
+    lineage: Arc<Mutex<i32>>,
 }
 
 impl OpenFile {
@@ -61,13 +64,13 @@ impl OpenFile {
             identity: Identity::of(path).map_err(failed)?,
             beside: Arc::new([beside("-wal")?, beside("-shm")?]),
             file,
-            lineage,
+            lineage: Arc::new(Mutex::new(lineage)),
         })
     }
 
     /// Refuses to go on where the files are not those that were opened, or something else is in the first one. `conn`
     /// tells how far the lineage may have come.
-    pub(super) fn check(&mut self, conn: &Connection) -> Result<(), StoreError> {
+    pub(super) fn check(&self, conn: &Connection) -> Result<(), StoreError> {
         for (name, identity) in &*self.beside {
             if let Some(Missing) = still_there(name, *identity)? {
                 return Err(is_missing(name));
@@ -76,14 +79,20 @@ impl OpenFile {
         self.check_file(conn)
     }
 
-    /// As [`OpenFile::check`], before what is in the log is written into the file at the end: it is written from a log
-    /// that was moved away as well.
-    pub(super) fn check_at_end(&mut self, conn: &Connection) -> Result<(), StoreError> {
-        self.beside.iter().try_for_each(|(name, identity)| still_there(name, *identity).map(drop))?;
+    /// As [`OpenFile::check`], before what is in the log is written into the file at the end. It is written from a log
+    /// that has lost its name as well, unless others have written to another log since.
+    pub(super) fn check_at_end(&self, conn: &Connection) -> Result<(), StoreError> {
+        let [(log, log_id), (shared, shared_id)] = &*self.beside;
+        match still_there(log, *log_id) {
+            Ok(None) => drop(still_there(shared, *shared_id)?),
+            Ok(Some(Missing)) => {}
+            Err(_) if lineage::has_no_commit(log) => {}
+            Err(other) => return Err(other),
+        }
         self.check_file(conn)
     }
 
-    fn check_file(&mut self, conn: &Connection) -> Result<(), StoreError> {
+    fn check_file(&self, conn: &Connection) -> Result<(), StoreError> {
         let path = &self.path;
         if let Some(Missing) = still_there(path, self.identity)? {
             return Err(is_missing(path));
@@ -94,18 +103,19 @@ impl OpenFile {
                 path.display()
             )))
         };
+        let mut last = self.lineage.lock();
         let found = lineage::of_open(&self.file).map_err(|e| StoreError::Failed(format!("{}: {e}", path.display())))?;
         // Said before `conn` looks at it: SQLite removes the log of an empty file.
         let Some(found) = found else { return refused() };
-        if found == self.lineage {
+        if found == *last {
             return Ok(());
         }
         let newest = lineage::now(conn).map_err(|e| failure::of(path, &e))?;
-        let since = |lineage: i32| lineage.wrapping_sub(self.lineage).cast_unsigned();
+        let since = |lineage: i32| lineage.wrapping_sub(*last).cast_unsigned();
         if since(found) > since(newest).min(MOST_COMMITS) {
             return refused();
         }
-        self.lineage = found;
+        *last = found;
         Ok(())
     }
 }

@@ -261,7 +261,7 @@ impl Desk {
                 Err(Trouble::Failed(line)) => {
                     // Before the answers, so that what is refused stays undone whatever comes next.
                     if self.conn.is_none() {
-                        self.conn = renewed(&mut self.plan, LOCK_SLICE, &mut self.settled).ok();
+                        self.conn = renewed(&self.plan, LOCK_SLICE, &mut self.settled).ok();
                     }
                     return group.drain(..).for_each(|job| job.answer(Some(StoreError::Failed(line.clone()))));
                 }
@@ -292,7 +292,7 @@ impl Desk {
     fn commit(&mut self, group: &mut Group, wait: Duration) -> Result<(), Trouble> {
         let mut conn = match self.conn.take() {
             Some(conn) => conn,
-            None => renewed(&mut self.plan, wait, &mut self.settled)?,
+            None => renewed(&self.plan, wait, &mut self.settled)?,
         };
         // It is kept where that is refused: one opened anew would take the other file for the store.
         if let Err(error) = self.plan.file.check(&conn) {
@@ -326,7 +326,7 @@ impl Trouble {
 /// reads it there, but a start after a crash would. So a commit of our own is put in its place, whose
 /// fsync is one of pages just written; that of what the kernel gave up before would succeed, and mean
 /// nothing. What was committed earlier was synced then, and stands before it.
-fn renewed(plan: &mut Plan, wait: Duration, settled: &mut bool) -> Result<Connection, Trouble> {
+fn renewed(plan: &Plan, wait: Duration, settled: &mut bool) -> Result<Connection, Trouble> {
     let path = &plan.path;
     let told = |e| Trouble::of(path, &e);
     let mut conn = open::writable(path).map_err(told)?;
