@@ -84,7 +84,7 @@ impl OpenFile {
     pub(super) fn check_at_end(&self, conn: &Connection) -> Result<(), StoreError> {
         let [(log, log_id), (shared, shared_id)] = &*self.beside;
         match still_there(log, *log_id) {
-            Ok(None) => drop(still_there(shared, *shared_id)?),
+            Ok(None) => still_there(shared, *shared_id).map(drop)?,
             Ok(Some(Missing)) => {}
             Err(_) if lineage::has_no_commit(log) => {}
             Err(other) => return Err(other),
