@@ -45,28 +45,39 @@ enum Caller {
 impl Caller {
     /// Sends a request, and what of its body is not kept back.
     async fn ask(gate: &TestGateway, way: Way, operation: &str, body: &str, sent: usize) -> Caller {
-        let stream = TcpStream::connect(gate.address()).await.unwrap();
-        if way != Way::Stream {
-            stream.set_zero_linger().unwrap();
-        }
+        let connect = async || {
+            let stream = TcpStream::connect(gate.address()).await.unwrap();
+            if way != Way::Stream {
+                stream.set_zero_linger().unwrap();
+            }
+            stream
+        };
+        // The caller before this one may still have its connection's place for a moment.
+        let shake_hands = async |alpn: &[&str]| {
+            for _ in 0..100 {
+                if let Ok(stream) = gate.tls_client(alpn).shake_hands(connect().await).await {
+                    return stream;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            panic!("no connection's place became free");
+        };
         let request = gate.request(operation, "bot", body);
         let bytes = [request.head(), body[..sent].into()].concat();
         match way {
             Way::Plain | Way::Pipelined => {
-                let mut connection = Connection::over(stream);
+                let mut connection = Connection::over(connect().await);
                 let behind = if way == Way::Plain { 0 } else { 200 };
                 connection.send([bytes, request.bytes().repeat(behind)].concat()).await;
                 Caller::One(connection)
             }
             Way::Tls => {
-                let stream = gate.tls_client(&["http/1.1"]).shake_hands(stream).await.unwrap();
-                let mut connection = Connection::over(stream);
+                let mut connection = Connection::over(shake_hands(&["http/1.1"]).await);
                 connection.send(bytes).await;
                 Caller::One(connection)
             }
             Way::Stream | Way::Connection => {
-                let stream = gate.tls_client(&["h2"]).shake_hands(stream).await.unwrap();
-                let mut frames = Frames::over(stream);
+                let mut frames = Frames::over(shake_hands(&["h2"]).await);
                 frames.greet(&[]).await;
                 let end = if sent == body.len() { END_STREAM } else { 0 };
                 let header = frame(HEADERS, END_HEADERS, 1, &header(gate, &format!("/{operation}")));
