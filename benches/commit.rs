@@ -17,6 +17,7 @@ mod shared;
 mod support;
 
 use std::fs::File;
+use std::io::Cursor;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -150,7 +151,8 @@ fn filled(runtime: &Runtime, at: &str) -> Arc<AnyStore> {
         std::iter::once("{\"guild\":\"1\",\"name\":\"G\"}\n".to_owned()).chain((0..MEMBERS).map(member)).collect();
     runtime.block_on(async {
         let store = shared::open(at).await;
-        store.import(lines.as_bytes(), Mode::AllOrNothing, &mut |_| {}).await.unwrap();
+        let import = store.import(Cursor::new(lines), Mode::AllOrNothing, |_| {}).await.unwrap();
+        import.commit().await.unwrap();
         Arc::new(store)
     })
 }

@@ -14,13 +14,13 @@ use std::time::{Duration, Instant};
 use criterion::{Criterion, criterion_group, criterion_main};
 use guildgate::clock::{Clock, Tick};
 use guildgate::config::{self, Limits, Rate, Tier};
-use guildgate::gateway::{Body, Gateway, Head, KeySource, Listing, State};
-use guildgate::keys::{Book, InFlightPlace, Learned, Listed, Rules, Standing};
-use guildgate::limits::{Ask, Bucket, Meters, Policy, Usage};
+use guildgate::gateway::{Body, Gateway, Head, KeyFile, KeyList, KeySource, State};
+use guildgate::keys::{InFlightSlot, KeyStatus, KeyTable, LearnedKeyRules, LearnedKeys, ListedKey};
+use guildgate::limits::{Bucket, Buckets, LimitQuery, Policy, Usage};
 use guildgate::model::{Digest, Scope};
 use guildgate::origin::{Builtin, Origin};
 use guildgate::store::{AnyStore, Directory, SqliteStore};
-use guildgate::telemetry::{Decision, DecisionLog};
+use guildgate::telemetry::{Decision, DecisionLog, Observer};
 use guildgate::wire::{Fault, Form, Operation, Read};
 
 const KEY: &[u8] = b"gg_vmdEUsM0rJngX08Jl4CcfYutJQSEZrqX5Anhtpkdnjs0r0nUY";
@@ -34,11 +34,11 @@ impl Body for Bytes {
         Ok(self.0)
     }
 
-    async fn will_wait(&mut self) {}
+    async fn flush_answers(&mut self) {}
 }
 
-fn listed(n: usize) -> Listed {
-    Listed {
+fn listed(n: usize) -> ListedKey {
+    ListedKey {
         id: format!("k{n}").into(),
         digest: if n == 0 { Digest::of(KEY) } else { Digest::of(&n.to_be_bytes()) },
         guild: GUILD.parse().expect("a guild id"),
@@ -51,8 +51,8 @@ fn listed(n: usize) -> Listed {
 
 const GUILD: &str = "81384788765712384";
 
-fn book(keys: usize, limits: &Limits) -> Book {
-    Book::new((0..keys).map(listed).collect(), limits, &Book::default(), Tick(0), 0)
+fn book(keys: usize, limits: &Limits) -> KeyTable {
+    KeyTable::new((0..keys).map(listed).collect(), limits, &KeyTable::default(), Tick(0), 0)
 }
 
 /// Runs a future that must be ready at once: a hit never waits.
@@ -71,11 +71,11 @@ fn handle(c: &mut Criterion) {
     runtime.block_on(store.add_guild(&GUILD.parse().expect("a guild id"), "Bench")).expect("a guild");
     let clock = Clock::system();
     let origin = Arc::new(Origin::Builtin(Builtin::new(store, clock.clone())));
-    let keys: Vec<Listed> = (0..1000).map(listed).collect();
-    let source = KeySource::File { listed: keys.into(), guilds: None };
-    let state = State::new(config, origin, source, Listing::default(), Vec::new(), &clock);
-    let gateway = Arc::new(Gateway::new(clock, state, None));
-    let place = InFlightPlace::default();
+    let keys: Vec<ListedKey> = (0..1000).map(listed).collect();
+    let source = KeySource::File(KeyFile { keys: keys.into(), guilds: None });
+    let state = State::new(config, origin, source, KeyList::default(), Vec::new(), &clock);
+    let gateway = Arc::new(Gateway::new(clock, state, Observer::default()));
+    let place = InFlightSlot::default();
     let head = Head {
         method: b"POST",
         path: b"/getPoints",
@@ -87,7 +87,7 @@ fn handle(c: &mut Criterion) {
         in_flight: &place,
     };
     let ask = || {
-        let (state, place) = (gateway.state(), InFlightPlace::default());
+        let (state, place) = (gateway.state(), InFlightSlot::default());
         now(gateway.handle(&state, &Head { in_flight: &place, ..head }, &mut Bytes(BODY)))
     };
     assert!(ask().answer.is_ok(), "the entry is filled");
@@ -95,7 +95,7 @@ fn handle(c: &mut Criterion) {
     let strange = Head { authorization: Some(b"an unknown key"), ..head };
     c.bench_function("handle, an unknown key", |b| {
         b.iter(|| {
-            let (state, place) = (gateway.state(), InFlightPlace::default());
+            let (state, place) = (gateway.state(), InFlightSlot::default());
             black_box(now(gateway.handle(&state, &Head { in_flight: &place, ..strange }, &mut Bytes(BODY))))
         })
     });
@@ -134,11 +134,11 @@ fn limits(c: &mut Criterion) {
     ];
     let mut group = c.benchmark_group("decide by a tier");
     for (name, operation, tier) in tiers {
-        let (policy, meters, usage) = (Policy::new(Arc::new(tier)), Meters::default(), Usage::default());
+        let (policy, buckets, usage) = (Policy::new(Arc::new(tier)), Buckets::default(), Usage::default());
         group.bench_function(name, |b| {
             b.iter(|| {
-                let ask = Ask { operation, others: usage.begin(), now: clock.now() };
-                let decided = policy.decide(&meters, &usage, ask, || clock.unix());
+                let ask = LimitQuery { operation, in_flight: usage.begin(), now: clock.now() };
+                let decided = policy.decide(&buckets, &usage, ask, || clock.unix());
                 usage.end();
                 black_box(decided)
             })
@@ -146,21 +146,23 @@ fn limits(c: &mut Criterion) {
     }
 }
 
-/// A key that the origin's answers taught, among the most that are remembered.
+/// A key that was learned from the origin, among as many as are remembered.
 fn learned(c: &mut Criterion) {
     let limits = config::load_str("", std::path::Path::new(""), "bench").expect("defaults").config.limits;
     let policy = Arc::new(Policy::new(limits.default_tier));
     let (accepted_for, refused_for) = (Duration::from_secs(3600), Duration::from_secs(3600));
     let mut group = c.benchmark_group("find a learned key by its digest");
     for keys in [100u64, 100_000] {
-        let learned =
-            Learned::new(Rules { policy: policy.clone(), accepted_for, refused_for, since: Tick(0) }, Vec::new());
+        let learned = LearnedKeys::new(
+            LearnedKeyRules { policy: policy.clone(), accepted_for, refused_for, since: Tick(0) },
+            Vec::new(),
+        );
         for n in 0..keys {
-            learned.accept(&learned.applicant(Digest::of(&n.to_be_bytes())), Tick(1));
+            learned.accept(&learned.unproven_key(Digest::of(&n.to_be_bytes())), Tick(1));
         }
         let digest = Digest::of(&1u64.to_be_bytes());
         group.bench_function(format!("among {keys}"), |b| {
-            b.iter(|| matches!(learned.find(black_box(&digest), Tick(2)), Standing::Proven(_)))
+            b.iter(|| matches!(learned.find(black_box(&digest), Tick(2)), KeyStatus::Proven(_)))
         });
     }
 }

@@ -14,8 +14,8 @@ use std::time::Instant;
 
 use guildgate::clock::Tick;
 use guildgate::config;
-use guildgate::limits::{Ask, Meters, Policy, Usage};
-use guildgate::telemetry::decisions::{Anchor, Counts, Decision, Encoder, MAGIC};
+use guildgate::limits::{Buckets, LimitQuery, Policy, Usage};
+use guildgate::telemetry::decisions::{ClockReading, Counts, Decision, Encoder, MAGIC};
 use guildgate::wire::Operation;
 
 const KEYS: usize = 1000;
@@ -35,7 +35,7 @@ const NEW: &str = "[limits.tiers.standard]\nrate = \"5/s\"\nburst = 10\nwrite_ra
 fn decisions(count: usize) -> Vec<Decision> {
     let limits = config::load_str(LIVE, Path::new(""), "live").expect("good limits").config.limits;
     let policy = Policy::new(limits.default_tier.clone());
-    let budgets: Vec<(Meters, Usage)> = (0..KEYS).map(|_| Default::default()).collect();
+    let budgets: Vec<(Buckets, Usage)> = (0..KEYS).map(|_| Default::default()).collect();
     let ids: Vec<Arc<str>> = (0..KEYS).map(|n| format!("k_{n:08x}").into()).collect();
     let mut chance = fastrand::Rng::with_seed(20261121);
     let mut at = 0;
@@ -44,8 +44,8 @@ fn decisions(count: usize) -> Vec<Decision> {
         let key = (chance.f64() * chance.f64() * KEYS as f64) as usize;
         let operation = if chance.u8(..) < 32 { Operation::SetPoints } else { Operation::ALL[0] };
         let others = chance.u32(0..12).saturating_sub(9);
-        let (meters, usage) = &budgets[key];
-        let decided = policy.decide(meters, usage, Ask { operation, others, now: Tick(at) }, || 0);
+        let (buckets, usage) = &budgets[key];
+        let decided = policy.decide(buckets, usage, LimitQuery { operation, in_flight: others, now: Tick(at) }, || 0);
         Decision {
             at: Tick(at),
             key: ids[key].clone(),
@@ -69,7 +69,7 @@ fn main() {
     let (mut encoder, mut bytes) = (Encoder::new(1), MAGIC.to_vec());
     let start = Instant::now();
     for block in decisions.chunks_mut(BLOCK) {
-        encoder.block(Anchor { tick: Tick(0), unix_ms: 1_790_000_000_000 }, Counts::default(), block, &mut bytes);
+        encoder.block(ClockReading { tick: Tick(0), unix_ms: 1_790_000_000_000 }, Counts::default(), block, &mut bytes);
     }
     let each = start.elapsed() / count as u32;
     fs::write(path("d.log"), &bytes).expect("a record");

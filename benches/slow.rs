@@ -118,13 +118,13 @@ async fn beside(held: Duration, kinds: &[Slow]) {
     drop(slow);
     tokio::time::sleep(Duration::from_secs(2)).await; // until the last of them is gone
     alone.add(good.measure(held / 2).await);
-    let (alone, beside) = (alone.told(), beside.told());
+    let (alone, beside) = (alone.summary(), beside.summary());
     eprintln!("a good client at {PER_SECOND} requests a second over TLS, latency in microseconds:");
     let heads = ["p50", "p99", "a second's", "max", "requests", "failed"].map(|head| format!("{head:>10}"));
     eprintln!("  {:<30} {}", "", heads.join(" "));
     let kinds = format!("beside {SLOW} slow ones of {} kinds", kinds.len());
-    for (what, told) in [("alone, before and after", &alone), (kinds.as_str(), &beside)] {
-        let Told { p50, p99, p99_of_a_second, max, requests, failed } = told;
+    for (what, summary) in [("alone, before and after", &alone), (kinds.as_str(), &beside)] {
+        let Summary { p50, p99, p99_of_a_second, max, requests, failed } = summary;
         eprintln!("  {what:<30} {p50:>10} {p99:>10} {p99_of_a_second:>10} {max:>10} {requests:>10} {failed:>10}");
     }
     let ratio = |a: u128, b: u128| a as f64 / b as f64;
@@ -153,7 +153,7 @@ struct Measured {
     failed: usize,
 }
 
-struct Told {
+struct Summary {
     p50: u128,
     p99: u128,
     /// Of the median second: what else the machine does in some seconds is not in it.
@@ -220,7 +220,7 @@ impl Measured {
         self.failed += more.failed;
     }
 
-    fn told(mut self) -> Told {
+    fn summary(mut self) -> Summary {
         let p99 = |second: &[Duration]| {
             let mut second = second.to_vec();
             second.sort_unstable();
@@ -232,6 +232,6 @@ impl Measured {
         self.took.sort_unstable();
         let at = |part: f64| self.took[((self.took.len() - 1) as f64 * part) as usize].as_micros();
         let (p50, p99, max) = (at(0.5), at(0.99), at(1.0));
-        Told { p50, p99, p99_of_a_second, max, requests: self.took.len(), failed: self.failed }
+        Summary { p50, p99, p99_of_a_second, max, requests: self.took.len(), failed: self.failed }
     }
 }

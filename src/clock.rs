@@ -1,5 +1,5 @@
-//! The one place that reads time. Everything else is handed a [`Clock`] or a time it read, so a
-//! test moves time and nothing sleeps.
+//! The only place that reads time. Everything else takes a [`Clock`], or a time as an argument, so that tests move time
+//! and do not sleep.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -10,12 +10,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 pub struct Tick(pub u64);
 
 impl Tick {
-    /// This point moved later by `by`; stands still at the end of time (584 years).
+    /// This point moved later by `by`, at most to the end of time (584 years).
     pub fn plus(self, by: Duration) -> Tick {
         Tick(self.0.saturating_add(nanos(by)))
     }
 
-    /// How long after `earlier` this point is; zero if it is not after it.
+    /// The time since `earlier`; zero if this point is not after it.
     pub fn since(self, earlier: Tick) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -26,23 +26,23 @@ pub fn nanos(d: Duration) -> u64 {
     u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Whole seconds, rounded up: a caller told to wait is never sent back too soon.
+/// Whole seconds, rounded up: a caller that waits so long never comes too soon.
 pub fn seconds_up(wait: Duration) -> u64 {
     wait.as_secs() + u64::from(wait.subsec_nanos() > 0)
 }
 
-/// Tells the time: a monotonic one for limits and freshness, the wall's for expiries.
+/// A monotonic clock for limits and freshness, and a wall clock for expiries.
 #[derive(Clone, Debug)]
 pub struct Clock(Source);
 
 #[derive(Clone, Debug)]
 enum Source {
     System(Instant),
-    Manual(Arc<Hands>),
+    Manual(Arc<ManualTime>),
 }
 
 #[derive(Debug)]
-struct Hands {
+struct ManualTime {
     tick: AtomicU64,
     unix_ms: AtomicI64,
 }
@@ -53,9 +53,9 @@ impl Clock {
         Clock(Source::System(Instant::now()))
     }
 
-    /// A clock that stands still until [`Clock::advance`] or [`Clock::set_unix`] moves it.
+    /// A clock that does not move until [`Clock::advance`] or [`Clock::set_unix`] moves it.
     pub fn manual(unix_seconds: i64) -> Self {
-        Clock(Source::Manual(Arc::new(Hands {
+        Clock(Source::Manual(Arc::new(ManualTime {
             tick: AtomicU64::new(0),
             unix_ms: AtomicI64::new(unix_seconds.saturating_mul(1000)),
         })))
@@ -65,7 +65,7 @@ impl Clock {
     pub fn now(&self) -> Tick {
         match &self.0 {
             Source::System(start) => Tick(nanos(start.elapsed())),
-            Source::Manual(hands) => Tick(hands.tick.load(Ordering::SeqCst)),
+            Source::Manual(time) => Tick(time.tick.load(Ordering::SeqCst)),
         }
     }
 
@@ -81,22 +81,22 @@ impl Clock {
                 Ok(d) => i64::try_from(d.as_millis()).unwrap_or(i64::MAX),
                 Err(e) => -i64::try_from(e.duration().as_millis()).unwrap_or(i64::MAX),
             },
-            Source::Manual(hands) => hands.unix_ms.load(Ordering::SeqCst),
+            Source::Manual(time) => time.unix_ms.load(Ordering::SeqCst),
         }
     }
 
-    /// Moves a manual clock, both its hands; the system's own cannot be moved.
+    /// Moves both times of a manual clock; the system's clocks are not moved.
     pub fn advance(&self, by: Duration) {
-        if let Source::Manual(hands) = &self.0 {
-            hands.tick.fetch_add(nanos(by), Ordering::SeqCst);
-            hands.unix_ms.fetch_add(i64::try_from(by.as_millis()).unwrap_or(i64::MAX), Ordering::SeqCst);
+        if let Source::Manual(time) = &self.0 {
+            time.tick.fetch_add(nanos(by), Ordering::SeqCst);
+            time.unix_ms.fetch_add(i64::try_from(by.as_millis()).unwrap_or(i64::MAX), Ordering::SeqCst);
         }
     }
 
-    /// Sets a manual clock's wall time alone, as NTP or an operator would.
+    /// Sets the wall clock of a manual clock only, as NTP or an operator would.
     pub fn set_unix(&self, seconds: i64) {
-        if let Source::Manual(hands) = &self.0 {
-            hands.unix_ms.store(seconds.saturating_mul(1000), Ordering::SeqCst);
+        if let Source::Manual(time) = &self.0 {
+            time.unix_ms.store(seconds.saturating_mul(1000), Ordering::SeqCst);
         }
     }
 }

@@ -1,35 +1,33 @@
-//! What the fuzz targets share. A target is a module `fuzz` beside what it holds to its oracle; its
-//! seeds, and every input that ever failed, are in `tests/fuzz/NAME`. `cargo test` judges those and
-//! some inputs grown from them, the same ones in each run; `scripts/fuzz NAME SECONDS` searches on,
-//! guided by coverage.
+//! What the fuzz targets share. A target is a module `fuzz` next to the code that it compares with its oracle. Its seeds,
+//! and every input that ever failed, are in `tests/fuzz/NAME`. `cargo test` checks those and some inputs mutated from
+//! them, the same ones in each run; `scripts/fuzz NAME SECONDS` searches further, guided by coverage.
 
 use std::fs;
 use std::path::Path;
 
-/// The longest list of edits by which an input is grown from a seed, in bytes: four of them.
+/// The longest plan, in bytes: four edits.
 pub(crate) const MAX_PLAN: usize = 48;
 
-/// Makes `$judge` the oracle of the target `$name`: a test that judges the seeds and `$grown` inputs
-/// grown from them, or under `--cfg fuzzing` whatever the fuzzer brings.
+/// Defines the target `$name` with the oracle `$check`: a test that checks the seeds and `$mutated` inputs mutated from
+/// them, or under `--cfg fuzzing` the inputs of the fuzzer.
 macro_rules! fuzz_target {
-    ($name:ident, $grown:expr, $judge:path) => {
+    ($name:ident, $mutated:expr, $check:path) => {
         #[test]
         fn $name() {
             let seeds = $crate::fuzz::seeds(stringify!($name));
             if cfg!(fuzzing) {
-                bolero::check!().for_each(|input: &[u8]| $judge(input));
+                bolero::check!().for_each(|input: &[u8]| $check(input));
             } else {
-                seeds.iter().for_each(|seed| $crate::fuzz::shown(seed, $judge));
-                for plan in $crate::fuzz::plans().take($grown) {
-                    $crate::fuzz::shown(&$crate::fuzz::grown(&seeds, &plan), $judge);
+                seeds.iter().for_each(|seed| $crate::fuzz::check_and_show(seed, $check));
+                for plan in $crate::fuzz::plans().take($mutated) {
+                    $crate::fuzz::check_and_show(&$crate::fuzz::mutated(&seeds, &plan), $check);
                 }
             }
         }
     };
 }
 
-/// The plans by which inputs are grown, the same ones in each run: whether a tree passes its tests is
-/// not a matter of luck.
+/// The plans by which inputs are mutated, the same ones in each run, so that the result of the tests does not change.
 pub(crate) fn plans() -> impl Iterator<Item = Vec<u8>> {
     let mut random = fastrand::Rng::with_seed(1);
     std::iter::repeat_with(move || {
@@ -38,7 +36,7 @@ pub(crate) fn plans() -> impl Iterator<Item = Vec<u8>> {
     })
 }
 
-/// The inputs that a target begins with.
+/// The seeds of a target.
 pub(crate) fn seeds(target: &str) -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz").join(target);
     let files = fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
@@ -48,8 +46,8 @@ pub(crate) fn seeds(target: &str) -> Vec<Vec<u8>> {
     paths.iter().map(|path| fs::read(path).unwrap()).collect()
 }
 
-/// Judges an input, and shows it if it fails.
-pub(crate) fn shown(input: &[u8], judge: impl Fn(&[u8])) {
+/// Checks an input, and prints it if it fails.
+pub(crate) fn check_and_show(input: &[u8], check: impl Fn(&[u8])) {
     struct Shown<'i>(&'i [u8]);
     impl Drop for Shown<'_> {
         fn drop(&mut self) {
@@ -59,11 +57,11 @@ pub(crate) fn shown(input: &[u8], judge: impl Fn(&[u8])) {
         }
     }
     let shown = Shown(input);
-    judge(shown.0);
+    check(shown.0);
 }
 
-/// An input grown from a seed: the plan picks the seed and what is done to it.
-pub(crate) fn grown(seeds: &[Vec<u8>], plan: &[u8]) -> Vec<u8> {
+/// An input mutated from a seed: the plan picks the seed and the edits.
+pub(crate) fn mutated(seeds: &[Vec<u8>], plan: &[u8]) -> Vec<u8> {
     let mut plan = plan.iter().map(|byte| usize::from(*byte));
     let mut next = |below: usize| (plan.next().unwrap_or(0) * 256 + plan.next().unwrap_or(0)) % below.max(1);
     let mut input = seeds[next(seeds.len())].clone();
@@ -80,7 +78,7 @@ pub(crate) fn grown(seeds: &[Vec<u8>], plan: &[u8]) -> Vec<u8> {
                 other[from..(from + 1 + next(24)).min(other.len())].to_vec()
             }
         };
-        // Put in place of what is there, or before it.
+        // The piece replaces what is there, or is inserted before it.
         let end = if edit % 2 == 0 { end } else { at };
         input.splice(at..end.max(at), piece);
     }
@@ -88,10 +86,10 @@ pub(crate) fn grown(seeds: &[Vec<u8>], plan: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn inputs_grow_by_every_edit_from_every_seed() {
+fn every_edit_mutates_every_seed() {
     let seeds = [b"abcdef".to_vec(), b"XYZ".to_vec()];
-    // Seed 0, one edit, which one, at 2, to 4, then what it takes.
-    let edited = |edit: u8, rest: &[u8]| grown(&seeds, &[&[0, 0, 0, 1, 0, edit, 0, 2, 0, 1], rest].concat());
+    // Seed 0, one edit, its kind, at 2, to 4, then its arguments.
+    let edited = |edit: u8, rest: &[u8]| mutated(&seeds, &[&[0, 0, 0, 1, 0, edit, 0, 2, 0, 1], rest].concat());
     let cases: [(u8, &[u8], &[u8]); 6] = [
         (0, &[], b"abef"),
         (1, &[0, b'!'], b"ab!cdef"),
@@ -103,13 +101,13 @@ fn inputs_grow_by_every_edit_from_every_seed() {
     for (edit, rest, expected) in cases {
         assert_eq!(edited(edit, rest), expected, "edit {edit}");
     }
-    assert_eq!(grown(&seeds, &[0, 1]), b"XYZ", "no edit");
-    assert_eq!(grown(&seeds, &[]), b"abcdef", "no plan");
+    assert_eq!(mutated(&seeds, &[0, 1]), b"XYZ", "no edit");
+    assert_eq!(mutated(&seeds, &[]), b"abcdef", "no plan");
 }
 
 #[test]
 fn cargo_gives_random_tests_a_seed() {
-    // proptest's here, and shuttle's in tests/model.
+    // proptest's is for this crate, shuttle's for tests/model.
     let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(".cargo/config.toml")).unwrap();
     let config: toml::Table = toml::from_str(&text).unwrap();
     for name in ["PROPTEST_RNG_SEED", "SHUTTLE_RANDOM_SEED"] {

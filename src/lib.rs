@@ -1,37 +1,41 @@
 //! Guildgate: the edge gateway for guild data. This page is the map, floor by floor; a module
-//! imports only from the floors below its own (`tests/it/floors.rs` holds that).
-//! `docs/ARCHITECTURE.md` walks one read, one write and one reload through it.
+//! imports only from the floors below its own (`tests/it/floors.rs` checks that).
+//! `docs/ARCHITECTURE.md` walks one read, write, reload and hand-over through it.
 
 #[cfg(test)]
 #[macro_use]
 mod fuzz; // floor 0: what the fuzz targets share
 
-// Floor 0: what the world is made of.
+// Floor 0: what every module may use.
 pub mod clock; // the one place that reads time
+pub mod files; // which file a path names, and whether it changed
 pub mod model; // guilds, members, keys' digests, warns, reviews
 pub mod sync; // the locks and atomics of what is model-checked
 
-// Floor 1: what is said on the network, pure.
+// Floor 1: what the network carries, pure.
 pub mod wire; // operations, form parameters, faults, maps
 
-// Floor 2: what the operator says.
+// Floor 2: the configuration.
 pub mod config; // gateway.toml: as typed, checked, usable
 
 // Floor 3: the parts that hold state.
-pub mod cache; // answers in memory, with the fence (epochs) and the flights (one question)
-pub mod limits; // GCRA buckets, tiers, strangers
+pub mod cache; // answers in memory, their epochs, single-flight
+pub mod limits; // GCRA buckets, policies of tiers, addresses without a key
 pub mod store; // guilds, keys and members on disk
-pub mod telemetry; // one outcome per request: the access line
+pub mod telemetry; // the process's log, the access log, the decision record
 
-// Floor 4: who asks, and whom we ask.
-pub mod keys; // secrets, and the book of keys
-pub mod origin; // the built-in backend, or an HTTP upstream
+// Floor 4: keys and the origin.
+pub mod keys; // the form of a secret, the key table, learned keys
+pub mod origin; // the built-in backend, or an HTTP service at one or more upstreams
 
 // Floor 5: the rules.
-pub mod gateway; // identify, limit, parse, read or write
+pub mod gateway; // the rules of a request: admit, read, write
 
 // Floor 6: the network.
-pub mod edge; // Pingora's listeners and our strict HTTP/1.1 reader
+pub mod edge; // listeners, TLS, HTTP/1.1 and HTTP/2
 
-// Floor 7: the command.
+// Floor 7: the running process.
+pub mod process; // start, serve, drain; reloads, signals, hand-over
+
+// Floor 8: the command.
 pub mod cli; // arguments to exit code

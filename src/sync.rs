@@ -1,5 +1,5 @@
-//! The locks, atomics and bells of what is model-checked (`tests/model.rs`), which compiles the same
-//! files with those of the checker in their place.
+//! The locks, atomics and notifications of the code that is model-checked. `tests/model` compiles the same files with the
+//! checker's versions in their place.
 
 pub use std::sync::OnceLock;
 pub use std::sync::atomic::{AtomicU64, Ordering};

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use guildgate::cache::{Entry, EntryKey, Fence, Memory, Reach, Realms, Seat, Use};
+use guildgate::cache::{AnswerCache, Entry, EntryKey, EntryState, Epochs, Reach, Realms, Role};
 use guildgate::clock::{Clock, Tick};
 use guildgate::config::{Cache, Freshness};
 use guildgate::wire::Read;
@@ -22,44 +22,44 @@ pub trait Trial {
 }
 
 /// The gateway's own.
-impl Trial for Memory {
+impl Trial for AnswerCache {
     fn read(&mut self, at: EntryKey, freshness: Freshness, now: Tick, text: &str) -> bool {
-        if Memory::held(self, &at).is_some_and(|entry| is_fresh(&entry, now)) {
+        if AnswerCache::get(self, &at).is_some_and(|entry| is_fresh(&entry, now)) {
             return true;
         }
-        if let Seat::Lead(lead) = self.board(at) {
-            let entry = Arc::new(Entry::new(text, lead.epoch(), now, freshness, None));
-            self.keep(at, &entry, Realms::Apart, now);
-            lead.land(Ok(entry));
+        if let Role::Leader(leader) = self.join(at) {
+            let entry = Arc::new(Entry::new(text, leader.epoch(), now, freshness, None));
+            self.insert(at, &entry, Realms::Disjoint, now);
+            leader.complete(Ok(entry));
         }
         false
     }
 
     fn write(&mut self, at: EntryKey, now: Tick) {
-        self.begin_write((at.realm, Realms::Apart), at.member, Duration::ZERO, now).settled();
+        self.begin_write((at.realm, Realms::Disjoint), at.member, &[Read::Points], Duration::ZERO, now).settled();
     }
 
     fn held(&self) -> u64 {
-        self.count()
+        self.entry_count()
     }
 }
 
 /// The yardstick: as many bytes, and whoever was not asked for longest goes.
 pub struct Lru {
     entries: LruCache<EntryKey, Arc<Entry>>,
-    fence: Fence,
+    epochs: Epochs,
     room: u64,
 }
 
 impl Lru {
     pub fn new(max_size: u64) -> Self {
-        Lru { entries: LruCache::unbounded(), fence: Fence::default(), room: max_size }
+        Lru { entries: LruCache::unbounded(), epochs: Epochs::default(), room: max_size }
     }
 }
 
 impl Trial for Lru {
     fn read(&mut self, at: EntryKey, freshness: Freshness, now: Tick, text: &str) -> bool {
-        let epoch = self.fence.epoch(&at);
+        let epoch = self.epochs.epoch(&at);
         if self.entries.get(&at).is_some_and(|entry| entry.epoch == epoch && is_fresh(entry, now)) {
             return true;
         }
@@ -77,7 +77,7 @@ impl Trial for Lru {
     }
 
     fn write(&mut self, at: EntryKey, now: Tick) {
-        self.fence.begin_write(at.member, Reach::Realm(at.realm), Duration::ZERO, now).settled();
+        self.epochs.begin_write(at.member, &[Read::Points], Reach::Realm(at.realm), Duration::ZERO, now).settled();
     }
 
     fn held(&self) -> u64 {
@@ -86,7 +86,7 @@ impl Trial for Lru {
 }
 
 fn is_fresh(entry: &Entry, now: Tick) -> bool {
-    matches!(entry.good_for(now, || 0), Use::Fresh { .. })
+    matches!(entry.state_at(now, || 0), EntryState::Fresh { .. })
 }
 
 /// Which share of the readers' requests was answered from memory, in hundredths.

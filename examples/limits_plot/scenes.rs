@@ -3,7 +3,7 @@ use std::ops::Range;
 
 use guildgate::clock::Tick;
 use guildgate::config::Rate;
-use guildgate::limits::{Bucket, Change, Verdict};
+use guildgate::limits::{Bucket, RateChange, Verdict};
 
 use crate::chart::{Band, Figure, Line, Look, Mark, Panel, Point};
 
@@ -61,7 +61,7 @@ impl Watched {
         let now = tick(at_ms);
         let after = Bucket::default();
         let before = self.bucket.level(self.rate, now).remaining;
-        after.replace(&self.bucket, Change { from: self.rate, to, at: now, was_asked: true });
+        after.replace(&self.bucket, RateChange { from: self.rate, to, at: now, was_used: true });
         let levels = (before, after.level(to, now).remaining);
         self.level.extend([(at_ms, levels.0), (at_ms, levels.1)]);
         (self.bucket, self.rate) = (after, to);

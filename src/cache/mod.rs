@@ -1,15 +1,15 @@
-//! Answers in memory, and what keeps them coherent with writes (guarantees 2 to 4): the fence,
-//! whose epochs say whether an answer still stands, and the flights, by which one question is
-//! asked once.
+//! Answers in memory, and what keeps them coherent with writes (guarantees 2 to 4). `epochs` decides whether an answer
+//! is still current, `single_flight` sends one question for all callers that wait for it, `answer_cache` combines both
+//! with the entries. `tests/model` compiles these files with a model checker's locks.
 
-mod answers;
-mod fence;
-mod flights;
-mod memory;
+mod answer_cache;
+mod entry;
+mod epochs;
+mod single_flight;
 #[cfg(test)]
 mod tests;
 
-pub use answers::{Entry, EntryKey, Landed, Realm, Use};
-pub use fence::{Epoch, Fence, Reach, Write};
-pub use flights::{Flights, Lead, ReadySeat, Seat};
-pub use memory::{Memory, Realms};
+pub use answer_cache::{AnswerCache, Realms};
+pub use entry::{Entry, EntryKey, EntryState, FetchResult, Realm};
+pub use epochs::{Epoch, Epochs, Reach, WriteGuard};
+pub use single_flight::{Joined, Leader, Role, SingleFlight};

@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use super::error::CommandError;
+use crate::config::leaf::HumanDuration;
 use crate::model::{LATEST_DATE, date_of, unix_of};
 
 /// When something ends, as typed.
@@ -58,22 +59,13 @@ impl FromStr for Expires {
         if text.contains('-') {
             return unix_of(text).map(Expires::At).ok_or(USAGE);
         }
-        let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-        if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
-            return Err(USAGE);
+        if text.bytes().all(|b| b.is_ascii_digit()) {
+            return text.parse().map(Expires::At).map_err(|_| USAGE);
         }
-        let count: i64 = digits.parse().map_err(|_| USAGE)?;
-        let seconds = match &text[digits.len()..] {
-            "" => return Ok(Expires::At(count)),
-            // Rounded up: what is to last a while lasts it.
-            "ms" => Some(count / 1000 + i64::from(count % 1000 > 0)),
-            "s" => Some(count),
-            "m" => count.checked_mul(60),
-            "h" => count.checked_mul(3600),
-            "d" => count.checked_mul(86_400),
-            _ => None,
-        };
-        seconds.map(Expires::In).ok_or(USAGE)
+        let HumanDuration(duration) = HumanDuration::of_any_length(text).ok_or(USAGE)?;
+        // Rounded up to whole seconds, so that nothing ends early.
+        let seconds = duration.as_secs() + u64::from(duration.subsec_nanos() > 0);
+        i64::try_from(seconds).map(Expires::In).map_err(|_| USAGE)
     }
 }
 

@@ -13,9 +13,6 @@ use crate::keys::ApiKey;
 use crate::model::Scope;
 use crate::store::{AnyStore, Directory, KeyChange};
 
-/// The longest overlap of two secrets. What is to work for longer is another key, not an old one.
-const LONGEST_OVERLAP: Duration = Duration::from_hours(365 * 24);
-
 /// What would come of a key whose end is not in the future.
 pub(super) const ENDED: &str = "such a key would be refused at once";
 
@@ -24,7 +21,7 @@ pub struct RotateArgs {
     /// The key's id, as `key list` prints it
     pub(super) id: String,
     /// How long the old secret works beside the new one: 90s, 24h, 30d; 0s ends it at once
-    #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = overlap)]
+    #[arg(long, value_name = "DURATION", default_value = "24h")]
     pub(super) overlap: HumanDuration,
 }
 
@@ -91,14 +88,6 @@ pub(super) fn known_tier(tier: &str, limits: &Limits) -> Result<(), CommandError
     Err(CommandError::new(format!("there is no tier '{tier}'; there is {}", there.join(", "))))
 }
 
-fn overlap(text: &str) -> Result<HumanDuration, String> {
-    let overlap: HumanDuration = text.parse()?;
-    if overlap.0 > LONGEST_OVERLAP {
-        return Err("an overlap is at most 365d; two secrets that work for longer are two keys".to_owned());
-    }
-    Ok(overlap)
-}
-
 /// The first whole Unix second at which so much time has passed since `now_ms`: what is to last a
 /// while lasts it.
 fn end_of(overlap: Duration, now_ms: i64) -> i64 {
@@ -116,16 +105,6 @@ mod tests {
             [(2000, 1_000_000, 1002), (2000, 1_000_001, 1003), (1, 1_000_999, 1001), (1, 0, 1)]
         {
             assert_eq!(end_of(Duration::from_millis(overlap), now_ms), end, "{overlap} ms from {now_ms}");
-        }
-    }
-
-    #[test]
-    fn an_overlap_is_a_duration_of_at_most_a_year() {
-        assert_eq!(overlap("365d"), Ok(HumanDuration(LONGEST_OVERLAP)));
-        assert_eq!(overlap("0s"), Ok(HumanDuration::secs(0)));
-        assert!(overlap("366d").is_err_and(|line| line.contains("at most 365d")));
-        for text in ["", "24", "never", "-1s"] {
-            assert!(overlap(text).is_err(), "{text}");
         }
     }
 }

@@ -14,6 +14,7 @@ use super::key_life::{ENDED, RotateArgs, Rotated, SetArgs, known_tier};
 use super::told::hand_out;
 use crate::clock::Clock;
 use crate::config::Limits;
+use crate::files::read_at_most;
 use crate::keys::{ApiKey, is_mistyped};
 use crate::model::{Digest, GuildId, Scope, date_of};
 use crate::store::{AnyStore, Directory, KeyRecord};
@@ -211,17 +212,15 @@ fn free_id(taken: impl Fn(&str) -> bool) -> String {
 
 /// Reads a key and prints its digest, as a key file wants it.
 pub(super) fn hash(input: &mut dyn Read, out: &mut dyn Write) -> Result<(), CommandError> {
-    let mut text = Vec::new();
-    input
-        .take(MAX_KEY + 1)
-        .read_to_end(&mut text)
-        .map_err(|e| CommandError::new(format!("stdin cannot be read: {e}")))?;
+    let several = || CommandError::new("stdin holds more than one key; write one key, on one line");
+    let text = read_at_most(input, MAX_KEY).map_err(|e| CommandError::new(format!("stdin cannot be read: {e}")))?;
+    let text = text.ok_or_else(several)?;
     let key = text.trim_ascii_end();
     if key.is_empty() {
         return Err(CommandError::new("stdin is empty; write the key to it, as in: guildgate key hash < key.txt"));
     }
-    if text.len() as u64 > MAX_KEY || key.iter().any(|b| b.is_ascii_control()) {
-        return Err(CommandError::new("stdin holds more than one key; write one key, on one line"));
+    if key.iter().any(|b| b.is_ascii_control()) {
+        return Err(several());
     }
     if is_mistyped(key) {
         return Err(CommandError::new(

@@ -6,23 +6,14 @@ pub mod notes; // warn, review
 pub mod records; // guild, member
 pub mod transfer; // import, export
 
-mod background; // the tasks behind a server's answers
 mod check; // check
-mod demo; // serve --demo: what is in its store
-mod files; // what the configuration names on this machine
-mod handover; // one server takes another's place
 mod interrupt; // signals to a command that takes long
 mod key_life; // key rotate, key set
 mod keys; // key
 mod limits; // limits
-mod manager; // what systemd is told
-mod reload; // a new configuration for a running server
 mod serve; // serve
-mod serving; // from the ready lines of serve to its end
-mod stop; // signals, and the drain
 mod store; // store
 mod told; // what was done, on stdout
-mod watch; // files that changed while serving
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -32,7 +23,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::config::{self, LoadError, Loaded};
 use crate::keys::hide_keys;
-use crate::store::{AnyStore, IfMissing};
+use crate::store::{AnyStore, IfMissing, StoreError};
 use error::{CommandError, unless_enough_read};
 
 /// The edge gateway for guild data.
@@ -101,7 +92,7 @@ enum Failure {
     /// Exit 3: `limits plan` found requests that were accepted and would be refused.
     #[error("{0}")]
     WouldRefuse(String),
-    /// It was said in the log already.
+    /// The log names the reason already.
     #[error("")]
     Logged { code: u8 },
 }
@@ -115,12 +106,6 @@ impl Failure {
             Failure::WouldRefuse(_) => 3,
             Failure::Logged { code } => *code,
         }
-    }
-
-    /// Says it in the log, as one line of it.
-    fn logged(self) -> Self {
-        tracing::error!("{}", hide_keys(&self.to_string()));
-        Failure::Logged { code: self.code() }
     }
 }
 
@@ -205,21 +190,18 @@ impl Command {
             Command::Import(args) => {
                 let loaded = load()?;
                 args.is_there()?;
-                interrupt::heed(args.if_interrupted())?;
-                on_store(&loaded, IfMissing::Make, async |store, _| args.run(store, &mut out).await)
+                Ok(runtime()?.block_on(args.run(&loaded, &mut out))?)
             }
             Command::Export(args) => {
-                let loaded = load()?;
-                interrupt::heed(args.if_interrupted())?;
-                on_store(&loaded, IfMissing::Refuse, async |store, _| args.run(store, &mut out).await)
+                drop(out); // another thread may write the records to it
+                Ok(runtime()?.block_on(args.run(&load()?))?)
             }
             Command::Store(command) => {
                 let loaded = load()?;
-                command.if_interrupted().map_or(Ok(()), interrupt::heed)?;
-                Ok(command.run(&loaded.config.origin.store, &mut out)?)
+                Ok(runtime()?.block_on(command.run(&loaded.config.origin.store, &mut out))?)
             }
             Command::Limits(command) => command.run(named.as_deref(), &mut out),
-            Command::Schema => Ok(writeln!(out, "{}", config::schema().trim_end()).map_err(CommandError::from)?),
+            Command::Schema => Ok(writeln!(out, "{:#}", config::schema()).map_err(CommandError::from)?),
             Command::Completions { shell } => {
                 // Into memory first: the generator panics where its output ends early.
                 let mut script = Vec::new();
@@ -238,12 +220,18 @@ fn on_store(
     command: impl AsyncFnOnce(&AnyStore, &Loaded) -> Result<(), CommandError>,
 ) -> Result<(), Failure> {
     Ok(runtime()?.block_on(async {
-        let store = AnyStore::open(&loaded.config.origin.store, if_missing).await?;
-        if store.is_new() {
-            tell(&format!("made a new store at {}", store.place()));
-        }
+        let store = open_store(loaded, if_missing).await?;
         command(&store, loaded).await
     })?)
+}
+
+/// Opens the store that the configuration names.
+async fn open_store(loaded: &Loaded, if_missing: IfMissing) -> Result<AnyStore, StoreError> {
+    let store = AnyStore::open(&loaded.config.origin.store, if_missing).await?;
+    if store.is_new() {
+        tell(&format!("made a new store at {}", store.place()));
+    }
+    Ok(store)
 }
 
 /// A runtime for the command's own thread.

@@ -1,4 +1,5 @@
-//! From [`ConfigFile`] to [`Config`]: each value judged, all faults collected, no code below judges again.
+//! From [`ConfigFile`] to [`Config`]: every value is checked against the others, and all faults are collected. No code
+//! that uses a [`Config`] checks it again. Of files, it reads only the one that names the store.
 
 mod limits;
 mod origin;
@@ -12,26 +13,21 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::Notice;
-use super::file::{
-    AdminFile, AnswersFile, ClusterFile, ConfigFile, ErrorStatus, HEADERS, LevelFile, LogFile, LogFormat,
-};
-use super::leaf::{HumanDuration, HumanSize, shown};
+use super::file::{AdminFile, AnswerHeader, AnswersFile, ClusterFile, ConfigFile, ErrorStatus, LogFile, LogFormat};
+use super::leaf::{HumanDuration, HumanSize};
 use super::places::Places;
-use super::problem::{Problem, instead};
+use super::problem::{MAX_PROBLEMS, Problem};
 use super::secret::{Secret, Source};
-use super::usable::{Access, Admin, AnswerHeaders, Answers, Config, Decisions, Level, Log};
+use super::usable::{Access, Admin, AnswerHeaders, Answers, Config, Decisions, Log};
 use crate::wire::Wording;
 
-/// The longest duration. Longer is a slip of the unit, and clocks must be able to add it.
-const MAX_DURATION: HumanDuration = HumanDuration::secs(365 * 86_400);
-
-/// The longest of the operator's words in a refusal. A refusal is one short line.
+/// Longest text of the operator's in a refusal, in bytes. A refusal is one short line.
 const MAX_WORDS: usize = 256;
 
-/// The record of decisions: from twenty times its largest block to more than any disk has.
+/// Sizes of the record of decisions: from twenty times its largest block to more than any disk has.
 const DECISIONS_SIZE: RangeInclusive<u64> = 1 << 20..=1 << 50;
 
-/// Judges values and collects what is wrong with them and what is not in force yet.
+/// Checks values and collects their faults and notices.
 pub(super) struct Checker<'t> {
     pub places: Places,
     /// Where relative paths start.
@@ -40,10 +36,12 @@ pub(super) struct Checker<'t> {
     pub env: &'t dyn Fn(&str) -> Option<String>,
     pub problems: Vec<Problem>,
     pub notices: Vec<Notice>,
+    /// Settings whose value in force differs from the file: whole paths, and the store without its password.
+    pub resolved: Vec<(String, String)>,
 }
 
 impl Checker<'_> {
-    /// The usable config; it counts only if no problem was found.
+    /// The usable config; it is valid only if no fault was found.
     pub fn config(&mut self, file: &ConfigFile) -> Config {
         let config = Config {
             server: self.server(&file.server),
@@ -61,32 +59,19 @@ impl Checker<'_> {
     }
 
     fn fault(&mut self, path: &str, message: impl Into<String>) {
-        let problem = self.places.problem(path, message);
-        self.problems.push(problem);
+        if self.problems.len() < MAX_PROBLEMS {
+            self.problems.push(self.places.problem(path, message));
+        }
     }
 
-    /// Accepted, and said to do nothing: it protects nobody.
+    /// A setting that is accepted and does nothing, because it protects nothing.
     fn notice(&mut self, path: &str, text: &str) {
         self.notices.push(Notice { path: path.to_owned(), text: text.to_owned() });
     }
 
-    /// Refused: who wrote it relies on it.
+    /// A setting that is refused until it works, because the operator relies on it.
     fn not_in_force(&mut self, path: &str, why: &str) {
         self.fault(path, format!("`{path}` is not in force yet: {why}"));
-    }
-
-    /// A whole number within its bounds; the lower one where it is not.
-    fn whole(&mut self, path: &str, value: u64, bounds: RangeInclusive<u64>) -> u64 {
-        if !bounds.contains(&value) {
-            self.fault(path, format!("must be from {} to {}", bounds.start(), bounds.end()));
-            return *bounds.start();
-        }
-        value
-    }
-
-    /// As `whole`, for what counts things in memory.
-    fn count(&mut self, path: &str, value: u64, bounds: RangeInclusive<u64>) -> usize {
-        usize::try_from(self.whole(path, value, bounds)).unwrap_or(usize::MAX)
     }
 
     fn size(&mut self, path: &str, value: HumanSize, bounds: RangeInclusive<u64>) -> u64 {
@@ -97,19 +82,12 @@ impl Checker<'_> {
         value.0
     }
 
-    fn duration(&mut self, path: &str, value: HumanDuration) -> Duration {
-        if value.0 > MAX_DURATION.0 {
-            self.fault(path, format!("must be at most {MAX_DURATION}"));
-        }
-        value.0
-    }
-
-    /// A duration after which something is given up.
+    /// A duration after which something is abandoned.
     fn timeout(&mut self, path: &str, value: HumanDuration) -> Duration {
         if value.0.is_zero() {
-            self.fault(path, "must not be 0: nothing could be done in time");
+            self.fault(path, "must not be 0, since every request would time out");
         }
-        self.duration(path, value)
+        value.0
     }
 
     /// A file's path, from the config file's folder.
@@ -117,7 +95,9 @@ impl Checker<'_> {
         if text.is_empty() || text.contains('\0') {
             self.fault(path, "must be a path");
         }
-        self.folder.join(text)
+        let file = self.folder.join(text);
+        self.resolved.push((path.to_owned(), file.display().to_string()));
+        file
     }
 
     fn answers(&mut self, file: &AnswersFile) -> Answers {
@@ -127,7 +107,12 @@ impl Checker<'_> {
                 key_command: self.words("answers.key_command", &file.key_command),
             },
             errors_as_ok: file.error_status == ErrorStatus::Ok,
-            headers: self.headers(&file.headers),
+            headers: AnswerHeaders {
+                cache_status: file.headers.contains(&AnswerHeader::CacheStatus),
+                ratelimit: file.headers.contains(&AnswerHeader::Ratelimit),
+                request_id: file.headers.contains(&AnswerHeader::RequestId),
+                age: file.headers.contains(&AnswerHeader::Age),
+            },
         }
     }
 
@@ -141,35 +126,15 @@ impl Checker<'_> {
         words.to_owned()
     }
 
-    fn headers(&mut self, names: &[String]) -> AnswerHeaders {
-        for (i, name) in names.iter().enumerate() {
-            let path = format!("answers.headers[{i}]");
-            if !HEADERS.contains(&name.as_str()) {
-                let free: Vec<&str> = HEADERS.into_iter().filter(|h| !names.iter().any(|name| name == h)).collect();
-                self.fault(&path, format!("unknown header {}; {}", shown(name), instead(name, free)));
-            } else if names[..i].contains(name) {
-                self.fault(&path, format!("`{name}` stands here twice"));
-            }
-        }
-        let [cache_status, ratelimit, request_id, age] = HEADERS.map(|h| names.iter().any(|n| n == h));
-        AnswerHeaders { cache_status, ratelimit, request_id, age }
-    }
-
     fn log(&mut self, file: &LogFile) -> Log {
         let max_size = self.size("log.decisions_max_size", file.decisions_max_size, DECISIONS_SIZE);
         let decisions = (!file.decisions.is_empty())
             .then(|| Decisions { path: self.file("log.decisions", &file.decisions), max_size });
         if decisions.is_some() && file.decisions == file.access {
-            self.fault("log.decisions", "must be another file than `log.access`");
+            self.fault("log.decisions", "must not be the file of `log.access`");
         }
         Log {
-            level: match file.level {
-                LevelFile::Error => Level::Error,
-                LevelFile::Warn => Level::Warn,
-                LevelFile::Info => Level::Info,
-                LevelFile::Debug => Level::Debug,
-                LevelFile::Trace => Level::Trace,
-            },
+            level: file.level,
             json: file.format == LogFormat::Json,
             access: match file.access.as_str() {
                 "" => Access::None,
@@ -183,7 +148,7 @@ impl Checker<'_> {
 
     fn admin(&mut self, file: &AdminFile) -> Admin {
         if !file.listen.is_empty() {
-            self.tcp_address("admin.listen", &file.listen, &[]);
+            self.tcp_address("admin.listen", &file.listen);
             self.notice("admin.listen", "not in force yet: the admin listener comes with a later version");
         }
         self.secret("admin.token", &file.token);
@@ -205,7 +170,7 @@ impl Checker<'_> {
         }
     }
 
-    /// A secret's form; its value is looked up where it is used.
+    /// The form of a secret. Its value is read where it is used.
     fn secret(&mut self, path: &str, secret: &Secret) {
         match secret.source() {
             Source::Written("") => self.fault(path, "must not be empty"),

@@ -1,12 +1,16 @@
-//! `gateway.toml` as it is typed: every name of contract section 3, with its default, nothing judged yet.
+//! `gateway.toml` as it is typed: every name of contract section 3, with its type, range and default. Whether the values
+//! make sense together is judged in `check`.
 //!
 //! The doc comments of the fields are the descriptions in `docs/gateway.schema.json`.
 
 mod origin;
 mod traffic;
 
-use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
+use schemars::transform::RecursiveTransform;
+use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 pub use self::origin::{HealthFile, KeySource, KeysFile, OriginFile, OriginKindFile, UpstreamTlsFile};
 pub use self::traffic::{
@@ -14,57 +18,84 @@ pub use self::traffic::{
 };
 use super::leaf::{HumanDuration, HumanSize};
 use super::secret::Secret;
+use super::usable::Level;
+
+/// Threads: far above any machine's cores, far below what starting them would exhaust.
+const MAX_THREADS: usize = 1_024;
+
+/// Connections: more than one address and one process can hold open.
+const MAX_CONNECTIONS: usize = 10_000_000;
 
 /// The config of Guildgate, the edge gateway for guild data. Every value has a default.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields, expecting = "a table")]
+#[serde(default, deny_unknown_fields)]
 #[schemars(title = "gateway.toml")]
 pub struct ConfigFile {
-    /// Where callers are listened to, and how much of each is borne.
+    /// The listeners for callers, and the limits of connections.
     pub server: ServerFile,
-    /// What answers say beside the data.
+    /// What answers contain beside the data.
     pub answers: AnswersFile,
-    /// Who knows the data: the built-in backend or an HTTP service.
+    /// Where the data is: in the built-in backend or an HTTP service.
     pub origin: OriginFile,
-    /// Who may ask.
+    /// The keys of callers.
     pub keys: KeysFile,
-    /// How often a key may ask.
+    /// How often a key may send requests.
     pub limits: LimitsFile,
-    /// How long an answer may be given from memory.
+    /// How long answers are cached.
     pub cache: CacheFile,
     /// The listener for operators and admins.
     pub admin: AdminFile,
-    /// What is written down.
+    /// The logs.
     pub log: LogFile,
-    /// Several nodes acting as one.
+    /// Several nodes that share limits.
     pub cluster: ClusterFile,
+}
+
+/// The JSON Schema of `gateway.toml`, which is also what the file is parsed by.
+pub fn schema() -> Value {
+    let settings = SchemaSettings::draft2020_12()
+        .with(|settings| settings.inline_subschemas = true)
+        .with_transform(RecursiveTransform(without_noise));
+    settings.into_generator().into_root_schema_for::<ConfigFile>().to_value()
+}
+
+/// Removes the default of a section, which repeats those of its names, and formats that only schemars knows, of which
+/// editors warn.
+fn without_noise(schema: &mut Schema) {
+    if schema.get("default").is_some_and(|default| default.is_object() || default.is_null()) {
+        schema.remove("default");
+    }
+    if schema.get("format").and_then(Value::as_str).is_some_and(|format| format.starts_with("uint")) {
+        schema.remove("format");
+    }
 }
 
 /// `[server]`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields, expecting = "a table")]
-#[schemars(rename = "server")]
+#[serde(default, deny_unknown_fields)]
 pub struct ServerFile {
     /// TCP addresses as "IP:PORT", or "unix:/run/guildgate.sock".
     pub listen: Vec<String>,
-    /// What stands before the operation's name in the path, such as "/v1".
+    /// The path before the operation's name, such as "/v1".
     pub base_path: String,
     /// Worker threads; 0: one per core.
-    pub threads: u64,
-    /// Connections at once; one over it is closed when it comes.
-    #[schemars(range(min = 1))]
-    pub max_connections: u64,
+    #[schemars(range(max = MAX_THREADS))]
+    pub threads: usize,
+    /// Connections at once; one more is closed when it is accepted.
+    #[schemars(range(min = 1, max = MAX_CONNECTIONS))]
+    pub max_connections: usize,
     /// Connections at once from one address; 0: no limit.
-    pub max_connections_per_address: u64,
-    /// For the whole header of a request, first and reused connections alike.
+    #[schemars(range(max = MAX_CONNECTIONS))]
+    pub max_connections_per_address: usize,
+    /// For the whole header of a request, on first and reused connections alike.
     pub header_timeout: HumanDuration,
     /// For the whole body of a request.
     pub body_timeout: HumanDuration,
-    /// For an answer to be taken by the caller.
+    /// For the caller to read each 64 KiB of an answer.
     pub write_timeout: HumanDuration,
     /// For which a connection may stay open without a request.
     pub idle_timeout: HumanDuration,
-    /// For requests under way to end when the server stops.
+    /// For requests in flight to end when the server stops.
     pub drain_timeout: HumanDuration,
     /// A Unix socket over which the next `guildgate serve` takes the listeners over; "": off.
     pub handover: String,
@@ -72,20 +103,18 @@ pub struct ServerFile {
     pub max_body: HumanSize,
     /// The largest header of a request.
     pub max_header: HumanSize,
-    /// CIDRs whose X-Forwarded-For is believed, read right to left.
+    /// CIDRs of proxies whose X-Forwarded-For is used, read right to left.
     pub trusted_proxies: Vec<String>,
     /// Answers GET with 200 `ok`, 503 while draining; outside base_path; "" turns it off.
     pub health_path: String,
     /// HTTP/1.1 and HTTP/2 over TLS on every TCP address; reloaded when the files change.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "TlsFile")]
     pub tls: Option<TlsFile>,
 }
 
 /// `server.tls`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, expecting = "a table")]
-#[schemars(rename = "tls")]
+#[serde(deny_unknown_fields)]
 pub struct TlsFile {
     /// The certificate chain, a PEM file.
     pub certificate: String,
@@ -116,23 +145,18 @@ impl Default for ServerFile {
     }
 }
 
-/// The headers that answers may carry beside the ones they must: the names of `answers.headers`.
-pub const HEADERS: [&str; 4] = ["cache-status", "ratelimit", "request-id", "age"];
-
 /// `[answers]`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields, expecting = "a table")]
-#[schemars(rename = "answers")]
+#[serde(default, deny_unknown_fields)]
 pub struct AnswersFile {
     /// The name of the service in refusal 03.
     pub service_name: String,
-    /// The command that makes a key, in refusal 01.
+    /// The command that creates a key, in refusal 01.
     pub key_command: String,
     /// "http": a refusal has its own status; "ok": 200, for callers that read bodies only.
     pub error_status: ErrorStatus,
     /// The optional headers that answers carry.
-    #[schemars(extend("items" = { "type": "string", "enum": HEADERS }))]
-    pub headers: Vec<String>,
+    pub headers: Vec<AnswerHeader>,
 }
 
 impl Default for AnswersFile {
@@ -141,23 +165,36 @@ impl Default for AnswersFile {
             service_name: "Guildgate".to_owned(),
             key_command: "/apikey create".to_owned(),
             error_status: ErrorStatus::Http,
-            headers: HEADERS.map(str::to_owned).to_vec(),
+            headers: AnswerHeader::ALL.to_vec(),
         }
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-#[schemars(inline)]
 pub enum ErrorStatus {
     Http,
     Ok,
 }
 
+/// A header that answers may carry beside those that they must.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum AnswerHeader {
+    CacheStatus,
+    Ratelimit,
+    RequestId,
+    Age,
+}
+
+impl AnswerHeader {
+    const ALL: [AnswerHeader; 4] =
+        [AnswerHeader::CacheStatus, AnswerHeader::Ratelimit, AnswerHeader::RequestId, AnswerHeader::Age];
+}
+
 /// `[admin]`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields, expecting = "a table")]
-#[schemars(rename = "admin")]
+#[serde(default, deny_unknown_fields)]
 pub struct AdminFile {
     /// A TCP address as "IP:PORT"; "" turns it off.
     pub listen: String,
@@ -173,11 +210,10 @@ impl Default for AdminFile {
 
 /// `[log]`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields, expecting = "a table")]
-#[schemars(rename = "log")]
+#[serde(default, deny_unknown_fields)]
 pub struct LogFile {
     /// Minimum severity to log: error, warn, info, debug or trace.
-    pub level: LevelFile,
+    pub level: Level,
     /// "text" or "json".
     pub format: LogFormat,
     /// One line per request: "stderr", "stdout" (or "-"), a path, or "" for none.
@@ -191,7 +227,7 @@ pub struct LogFile {
 impl Default for LogFile {
     fn default() -> Self {
         LogFile {
-            level: LevelFile::Info,
+            level: Level::Info,
             format: LogFormat::Text,
             access: "stderr".to_owned(),
             decisions: String::new(),
@@ -202,18 +238,6 @@ impl Default for LogFile {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-#[schemars(inline)]
-pub enum LevelFile {
-    Error,
-    Warn,
-    Info,
-    Debug,
-    Trace,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-#[schemars(inline)]
 pub enum LogFormat {
     Text,
     Json,
@@ -221,15 +245,12 @@ pub enum LogFormat {
 
 /// `[cluster]`
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields, expecting = "a table")]
-#[schemars(rename = "cluster")]
+#[serde(default, deny_unknown_fields)]
 pub struct ClusterFile {
-    /// A Redis URL, "env:NAME" or "file:PATH": limits shared by all nodes, and word of each other's writes.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// A Redis URL, "env:NAME" or "file:PATH": limits shared by all nodes, and notices of each other's writes.
     #[schemars(with = "Secret")]
     pub redis: Option<Secret>,
     /// This node's name among the others.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub node: Option<String>,
 }

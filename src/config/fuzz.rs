@@ -1,5 +1,5 @@
-//! The config's reader: whatever the text, a config or faults with their places; and what was taken,
-//! written in another way (in another order, without its comments), is taken for the same.
+//! Fuzzes the loader: any text gives a config or faults with their places. A text that was accepted, written in another
+//! way (in another order, without its comments), and the report of what is in force give the same config.
 
 use super::*;
 
@@ -16,7 +16,13 @@ fn judge(input: &[u8]) {
             let again =
                 load(&written).unwrap_or_else(|faults| panic!("{faults}\nof what was taken before:\n{written}"));
             assert_eq!(again, loaded, "written as:\n{written}");
-            assert!(report(&loaded).lines().count() > 40, "it prints all that is in force");
+            let report = report(&loaded);
+            assert!(report.lines().count() > 40, "it prints all that is in force");
+            if let StoreAt::Sqlite(_) = &loaded.config.origin.store {
+                let toml = report.split_once("\n\n").unwrap().1.split_once("\nLimits in words:\n").unwrap().0;
+                let read = load(toml).unwrap_or_else(|faults| panic!("{faults}\nof the report:\n{toml}")).config;
+                assert_eq!(Config { admin: loaded.config.admin.clone(), ..read }, loaded.config, "the report:\n{toml}");
+            }
         }
         Err(Problems { list, .. }) => {
             assert!(!list.is_empty() && list.len() <= 1000, "{} faults", list.len());

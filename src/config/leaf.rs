@@ -1,45 +1,74 @@
-//! Durations, sizes and rates as they are typed: `"250ms"`, `"8KiB"`, `"20/s"` (contract section 3).
+//! Durations, sizes and rates as they are typed: `"250ms"`, `"8KiB"`, `"20/s"` (contract section 3). Each is read by
+//! [`FromStr`], whose error tells the operator what to write, and is printed as it can be typed.
 
-use std::borrow::Cow;
 use std::fmt;
-use std::marker::PhantomData;
 use std::num::NonZeroU64;
 use std::str::FromStr;
 use std::time::Duration;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::de::{Deserialize, Deserializer, Error, Visitor};
-use serde::ser::{Serialize, Serializer};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// A duration: a whole number and one of ms, s, m, h, d.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String", into = "String")]
+#[schemars(extend("pattern" = DURATION_PATTERN))]
 pub struct HumanDuration(pub Duration);
 
 /// A size in bytes: a whole number and one of B, KiB, MiB, GiB.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String", into = "String")]
+#[schemars(extend("pattern" = SIZE_PATTERN))]
 pub struct HumanSize(pub u64);
 
 /// A rate: a whole number of requests per s, m, h or d. At least one, and at most 10^9 a second, because a
 /// request's share of time is kept in whole nanoseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String", into = "String")]
+#[schemars(extend("pattern" = RATE_PATTERN))]
 pub struct HumanRate {
     count: NonZeroU64,
-    unit: RateUnit,
+    /// One of [`RATE_UNITS`].
+    unit_ns: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RateUnit {
-    Second,
-    Minute,
-    Hour,
-    Day,
-}
+const DURATION_PATTERN: &str = "^[0-9]+(ms|s|m|h|d)$";
+const SIZE_PATTERN: &str = "^[0-9]+(B|KiB|MiB|GiB)$";
+const RATE_PATTERN: &str = "^0*[1-9][0-9]*/(s|m|h|d)$";
+
+/// Longest duration. A longer one is a mistake in the unit, and clocks must be able to add it.
+const MAX_DURATION: HumanDuration = HumanDuration::secs(365 * 86_400);
 
 /// Units of duration and their milliseconds, largest first: printing takes the first that divides.
 const DURATION_UNITS: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
 
 /// Units of size and their bytes, largest first.
 const SIZE_UNITS: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
+
+/// Units of time in a rate and their nanoseconds.
+const RATE_UNITS: [(&str, u64); 4] =
+    [("s", SECOND_NS), ("m", 60 * SECOND_NS), ("h", 3_600 * SECOND_NS), ("d", 86_400 * SECOND_NS)];
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// A type whose values are strings in the config.
+pub(super) struct TextType {
+    /// For messages.
+    pub name: &'static str,
+    /// The fault of a text that is not a value of this type.
+    pub fault: fn(&str) -> Option<String>,
+}
+
+/// The type of the strings that have this pattern in the schema.
+pub(super) fn text_type(pattern: &str) -> Option<TextType> {
+    let (name, fault): (_, fn(&str) -> Option<String>) = match pattern {
+        DURATION_PATTERN => ("a duration such as \"250ms\"", |text| text.parse::<HumanDuration>().err()),
+        SIZE_PATTERN => ("a size such as \"8KiB\"", |text| text.parse::<HumanSize>().err()),
+        RATE_PATTERN => ("a rate such as \"20/s\"", |text| text.parse::<HumanRate>().err()),
+        _ => return None,
+    };
+    Some(TextType { name, fault })
+}
 
 impl HumanDuration {
     pub const fn millis(millis: u64) -> Self {
@@ -49,40 +78,22 @@ impl HumanDuration {
     pub const fn secs(secs: u64) -> Self {
         HumanDuration(Duration::from_secs(secs))
     }
+
+    /// Reads a duration of any length; a setting has a longest one ([`FromStr`]).
+    pub fn of_any_length(text: &str) -> Option<Self> {
+        with_unit(text, &DURATION_UNITS).map(Self::millis)
+    }
 }
 
 impl HumanRate {
-    /// So many a second.
+    /// So many requests a second.
     pub const fn per_second(count: NonZeroU64) -> Self {
-        HumanRate { count, unit: RateUnit::Second }
+        HumanRate { count, unit_ns: SECOND_NS }
     }
 
-    /// Nanoseconds per request, rounded up: no window ever holds more than the file says.
+    /// Nanoseconds per request, rounded up, so that no window holds more requests than the file says.
     pub fn period_ns(self) -> u64 {
-        self.unit.nanos().div_ceil(self.count.get())
-    }
-}
-
-impl RateUnit {
-    const ALL: [RateUnit; 4] = [RateUnit::Second, RateUnit::Minute, RateUnit::Hour, RateUnit::Day];
-
-    const fn name(self) -> &'static str {
-        match self {
-            RateUnit::Second => "s",
-            RateUnit::Minute => "m",
-            RateUnit::Hour => "h",
-            RateUnit::Day => "d",
-        }
-    }
-
-    const fn nanos(self) -> u64 {
-        let secs: u64 = match self {
-            RateUnit::Second => 1,
-            RateUnit::Minute => 60,
-            RateUnit::Hour => 3_600,
-            RateUnit::Day => 86_400,
-        };
-        secs * 1_000_000_000
+        self.unit_ns.div_ceil(self.count.get())
     }
 }
 
@@ -100,7 +111,7 @@ fn print_with_unit(f: &mut fmt::Formatter<'_>, value: u64, units: &[(&str, u64)]
     }
 }
 
-/// What the operator typed, fit to stand in a line of a report.
+/// What the operator typed, shortened and escaped so that it fits into one line of a message.
 pub(crate) fn shown(text: &str) -> String {
     const LONGEST: usize = 40; // enough to recognise it by
     let mut short: String = text.chars().take(LONGEST).flat_map(char::escape_debug).collect();
@@ -114,9 +125,13 @@ impl FromStr for HumanDuration {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        with_unit(text, &DURATION_UNITS).map(Self::millis).ok_or_else(|| {
-            format!("{} is no duration; write a whole number and ms, s, m, h or d, such as \"250ms\"", shown(text))
-        })
+        let duration = Self::of_any_length(text).ok_or_else(|| {
+            format!("{} is not a duration; write a whole number and ms, s, m, h or d, such as \"250ms\"", shown(text))
+        })?;
+        if duration.0 > MAX_DURATION.0 {
+            return Err(format!("{} is too long; the longest duration is {MAX_DURATION}", shown(text)));
+        }
+        Ok(duration)
     }
 }
 
@@ -132,7 +147,7 @@ impl FromStr for HumanSize {
 
     fn from_str(text: &str) -> Result<Self, String> {
         with_unit(text, &SIZE_UNITS).map(HumanSize).ok_or_else(|| {
-            format!("{} is no size; write a whole number and B, KiB, MiB or GiB, such as \"8KiB\"", shown(text))
+            format!("{} is not a size; write a whole number and B, KiB, MiB or GiB, such as \"8KiB\"", shown(text))
         })
     }
 }
@@ -147,81 +162,52 @@ impl FromStr for HumanRate {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let bad = || format!("{} is no rate; write a whole number per s, m, h or d, such as \"20/s\"", shown(text));
+        let bad = || format!("{} is not a rate; write a whole number per s, m, h or d, such as \"20/s\"", shown(text));
         let (number, unit) = text.split_once('/').ok_or_else(bad)?;
-        let unit = RateUnit::ALL.into_iter().find(|u| u.name() == unit).ok_or_else(bad)?;
+        let (_, unit_ns) = RATE_UNITS.into_iter().find(|(name, _)| *name == unit).ok_or_else(bad)?;
         if number.is_empty() || !number.bytes().all(|b| b.is_ascii_digit()) {
             return Err(bad());
         }
         let too_high = || format!("{} is too high; the highest rate is 1000000000/s", shown(text));
         let count: u64 = number.parse().map_err(|_| too_high())?;
-        if count > unit.nanos() {
+        if count > unit_ns {
             return Err(too_high());
         }
         match NonZeroU64::new(count) {
-            Some(count) => Ok(HumanRate { count, unit }),
-            None => Err("a rate of 0 would refuse everyone; the lowest is \"1/d\"".to_owned()),
+            Some(count) => Ok(HumanRate { count, unit_ns }),
+            None => Err("a rate of 0 refuses every request; the lowest is \"1/d\"".to_owned()),
         }
     }
 }
 
 impl fmt::Display for HumanRate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.count, self.unit.name())
-    }
-}
-
-/// Reads a string into any of the types above.
-struct Text<T> {
-    expecting: &'static str,
-    into: PhantomData<T>,
-}
-
-impl<T: FromStr<Err = String>> Visitor<'_> for Text<T> {
-    type Value = T;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.expecting)
-    }
-
-    fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
-        text.parse().map_err(E::custom)
+        let unit = RATE_UNITS.iter().find(|(_, ns)| *ns == self.unit_ns).map_or("s", |(name, _)| name);
+        write!(f, "{}/{unit}", self.count)
     }
 }
 
 macro_rules! typed_as_text {
-    ($name:ident, $schema:literal, $expecting:literal, $pattern:literal) => {
-        impl<'de> Deserialize<'de> for $name {
-            fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
-                input.deserialize_str(Text { expecting: $expecting, into: PhantomData })
+    ($name:ident) => {
+        impl TryFrom<String> for $name {
+            type Error = String;
+
+            fn try_from(text: String) -> Result<Self, String> {
+                text.parse()
             }
         }
 
-        impl Serialize for $name {
-            fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
-                out.collect_str(self)
-            }
-        }
-
-        impl JsonSchema for $name {
-            fn inline_schema() -> bool {
-                true
-            }
-
-            fn schema_name() -> Cow<'static, str> {
-                $schema.into()
-            }
-
-            fn json_schema(_: &mut SchemaGenerator) -> Schema {
-                json_schema!({ "type": "string", "pattern": $pattern })
+        impl From<$name> for String {
+            fn from(value: $name) -> String {
+                value.to_string()
             }
         }
     };
 }
 
-typed_as_text!(HumanDuration, "Duration", "a duration such as \"250ms\"", "^[0-9]+(ms|s|m|h|d)$");
-typed_as_text!(HumanSize, "Size", "a size such as \"8KiB\"", "^[0-9]+(B|KiB|MiB|GiB)$");
-typed_as_text!(HumanRate, "Rate", "a rate such as \"20/s\"", "^0*[1-9][0-9]*/(s|m|h|d)$");
+typed_as_text!(HumanDuration);
+typed_as_text!(HumanSize);
+typed_as_text!(HumanRate);
 
 #[cfg(test)]
 mod tests {
@@ -234,7 +220,8 @@ mod tests {
         for (text, millis) in [("250ms", 250), ("30s", 30_000), ("5m", 300_000), ("24h", 86_400_000), ("0s", 0)] {
             assert_eq!(text.parse(), Ok(HumanDuration::millis(millis)), "{text}");
         }
-        for bad in ["", "5", "s", "-1s", "1.5s", "5 s", "5S", "5sec", "1h30m", "99999999999999999999s", "９s"] {
+        for bad in ["", "5", "s", "-1s", "1.5s", "5 s", "5S", "5sec", "1h30m", "366d", "99999999999999999999s", "９s"]
+        {
             assert!(bad.parse::<HumanDuration>().is_err(), "{bad}");
         }
     }
@@ -268,12 +255,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_printed_reads_back(millis in any::<u64>(), bytes in any::<u64>(), count in 1u64..=1_000_000_000, unit in 0usize..4) {
+        fn what_is_printed_reads_back(millis in 0..=365 * 86_400_000u64, bytes in any::<u64>(), count in 1u64..=1_000_000_000, unit in 0usize..4) {
             let duration = HumanDuration::millis(millis);
             prop_assert_eq!(duration.to_string().parse(), Ok(duration));
             let size = HumanSize(bytes);
             prop_assert_eq!(size.to_string().parse(), Ok(size));
-            let rate = HumanRate { count: NonZeroU64::new(count).unwrap(), unit: RateUnit::ALL[unit] };
+            let rate = HumanRate { count: NonZeroU64::new(count).unwrap(), unit_ns: RATE_UNITS[unit].1 };
             prop_assert_eq!(rate.to_string().parse(), Ok(rate));
         }
 

@@ -1,14 +1,14 @@
 //! `gateway.toml`: what was typed ([`file::ConfigFile`]) and what is usable ([`Config`]) are two types.
 //!
-//! On the way `tree` reads the text and finds every fault of form, then `check` judges the values; both collect
-//! [`Problems`], each with its line and column.
+//! `parse` reads the text and finds every fault of form, then `check` judges the values; both collect [`Problems`], each
+//! with its line and column. `report` prints what is in force.
 
 mod check;
 pub mod file;
 #[cfg(test)]
 mod fuzz;
 pub mod leaf;
-mod names;
+mod parse;
 mod places;
 mod problem;
 mod reload;
@@ -17,24 +17,27 @@ pub mod secret;
 mod store;
 #[cfg(test)]
 mod tests;
-mod tree;
 mod usable;
 
 use std::fs;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+use self::parse::Parsed;
+use self::problem::MAX_PROBLEMS;
+
 pub use self::check::{MAX_TIERS, is_tier_name};
-pub use self::file::TierFile;
+pub use self::file::{TierFile, schema};
 pub(crate) use self::leaf::shown;
 pub(crate) use self::problem::instead;
 pub use self::problem::{Problem, Problems, SettingFault};
 pub use self::reload::Reloaded;
-pub use self::report::{report, schema};
+pub use self::report::report;
 pub use self::store::{PostgresAt, PostgresTls, StoreAt};
 pub use self::usable::*;
+use crate::files::read_at_most;
 
 /// The config file where none is named.
 pub const DEFAULT_FILE: &str = "gateway.toml";
@@ -46,17 +49,19 @@ const MAX_FILE: u64 = 1 << 20;
 #[derive(Clone, Debug)]
 pub struct Loaded {
     pub config: Config,
-    /// What the operator should know and need not mend.
+    /// What the operator should know and need not change.
     pub notices: Vec<Notice>,
-    /// The file it came from; `None`: the defaults, there being no file.
+    /// The file it came from; `None`: there is no file, and these are the defaults.
     pub path: Option<PathBuf>,
-    /// What the file is called in messages.
+    /// The name of the file in messages.
     name: String,
     /// Where in the file each setting stands.
     places: places::Places,
+    /// The values in force by their names in the file. No secret is in it.
+    in_force: toml::Table,
 }
 
-// Where it stands makes no difference to what it says.
+// Two files that say the same in different places are equal.
 impl PartialEq for Loaded {
     fn eq(&self, other: &Self) -> bool {
         (&self.config, &self.notices, &self.path) == (&other.config, &other.notices, &other.path)
@@ -85,7 +90,7 @@ impl std::fmt::Display for Notice {
     }
 }
 
-/// Why there is no config; every one of them is exit 2 (contract section 2).
+/// Why there is no config; each is exit 2 (contract section 2).
 #[derive(Debug, Error)]
 pub enum LoadError {
     #[error("there is no config file {}; name one with --config, or leave it out for the defaults", .0.display())]
@@ -118,7 +123,7 @@ pub fn load(named: Option<&Path>) -> Result<Loaded, LoadError> {
     Ok(Loaded { path: Some(path.to_owned()), ..loaded })
 }
 
-/// Reads a config from text. Relative paths in it start at `folder`; `name` is what its faults call it.
+/// Reads a config from text. Relative paths in it start at `folder`; its faults begin with `name`.
 ///
 /// # Errors
 /// Every fault that the text has.
@@ -126,26 +131,28 @@ pub fn load_str(text: &str, folder: &Path, name: &str) -> Result<Loaded, Problem
     load_with(text, folder, name, &|variable| std::env::var(variable).ok())
 }
 
-/// As [`load_str`], in an environment of the caller's.
+/// As [`load_str`], with the caller's environment variables.
 fn load_with(text: &str, folder: &Path, name: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Loaded, Problems> {
-    let tree::Reading { file, places, problems, whole } = tree::read(text);
-    let mut checker = check::Checker { places, folder, env, problems, notices: Vec::new() };
-    let form_faults = checker.problems.len();
-    let config = whole.then(|| checker.config(&file));
-    let check::Checker { mut problems, notices, places, .. } = checker;
-    // One name, one fault: what stands in for a value already rejected is not judged as well.
+    let Parsed { file, places, problems, is_whole } = parse::parse(text);
+    let form_faults = problems.len();
+    let mut checker = check::Checker { places, folder, env, problems, notices: Vec::new(), resolved: Vec::new() };
+    let config = is_whole.then(|| checker.config(&file));
+    let check::Checker { mut problems, notices, places, resolved, .. } = checker;
+    // A setting has one fault: the default that stands in for an invalid value is not judged as well.
     for problem in problems.split_off(form_faults) {
         if !problems.iter().any(|p| p.path == problem.path) {
             problems.push(problem);
         }
     }
-    // What was made of a line that is no TOML is a guess, and its faults are the guess's.
+    // The parser guesses the rest of a line that is not TOML; faults of that guess are not the operator's.
     let broken: Vec<usize> = problems.iter().filter(|p| p.path.is_empty()).map(|p| p.line).collect();
     problems.retain(|p| p.path.is_empty() || !broken.contains(&p.line));
     problems.sort_by_key(|p| (p.line, p.column));
+    problems.truncate(MAX_PROBLEMS);
     match config {
         Some(config) if problems.is_empty() => {
-            Ok(Loaded { config, notices, path: None, name: name.to_owned(), places })
+            let in_force = report::in_force(file, &config, resolved);
+            Ok(Loaded { config, notices, path: None, name: name.to_owned(), places, in_force })
         }
         _ => Err(Problems { name: name.to_owned(), list: problems }),
     }
@@ -157,12 +164,8 @@ fn read_text(path: &Path) -> Result<String, LoadError> {
         io::ErrorKind::IsADirectory => LoadError::Folder(path.to_owned()),
         _ => LoadError::Unreadable { path: path.to_owned(), cause },
     };
-    let mut bytes = Vec::new();
-    let file = fs::File::open(path).map_err(unreadable)?;
-    file.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-    if bytes.len() as u64 > MAX_FILE {
-        return Err(LoadError::TooLarge(path.to_owned()));
-    }
+    let bytes = fs::File::open(path).and_then(|file| read_at_most(file, MAX_FILE)).map_err(unreadable)?;
+    let bytes = bytes.ok_or_else(|| LoadError::TooLarge(path.to_owned()))?;
     String::from_utf8(bytes).map_err(|fault| {
         let good = &fault.as_bytes()[..fault.utf8_error().valid_up_to()];
         let line = good.iter().filter(|b| **b == b'\n').count() + 1;

@@ -1,25 +1,16 @@
-//! Where in the text each name of the config stands.
+//! Where in the text each value of the config stands, for the line and column of a fault.
 
 use std::collections::HashMap;
 use std::fmt;
 
-use toml::Spanned;
-use toml::de::{DeTable, DeValue};
-
 use super::problem::Problem;
 
-/// The places of all that the operator wrote.
+/// The text, the offset of each value in it by its path, such as `limits.tiers.free.burst`, and that of each name.
 #[derive(Clone, Default)]
 pub(super) struct Places {
     text: String,
-    values: HashMap<String, usize>,
-}
-
-/// A way down the tree: a name, or an element of a list.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Step {
-    Name(String),
-    Element(usize),
+    offsets: HashMap<String, usize>,
+    names: Vec<(String, usize)>,
 }
 
 // The text may hold secrets.
@@ -31,19 +22,41 @@ impl fmt::Debug for Places {
 
 impl Places {
     pub fn new(text: &str) -> Self {
-        Places { text: text.to_owned(), values: HashMap::new() }
+        Places { text: text.to_owned(), ..Places::default() }
+    }
+
+    /// Notes that the value of this path stands at this byte.
+    pub fn note(&mut self, path: &str, offset: usize) {
+        self.offsets.insert(path.to_owned(), offset);
+    }
+
+    /// Notes that this name, in whichever table, stands at this byte.
+    pub fn note_name(&mut self, name: &str, offset: usize) {
+        self.names.push((name.to_owned(), offset));
     }
 
     /// Whether the operator wrote this.
-    pub fn given(&self, path: &str) -> bool {
-        self.values.contains_key(path)
+    pub fn is_given(&self, path: &str) -> bool {
+        self.offsets.contains_key(path)
     }
 
-    /// A fault of the value at this path; where it is not written, it is placed at what holds it.
+    /// The line on which the name, or the header of a table, at an offset was set before.
+    pub fn line_set_before(&self, name: &str, offset: usize) -> Option<usize> {
+        let without_comment = |line: &str| line.split('#').next().unwrap_or_default().trim().to_owned();
+        let this = without_comment(self.text[line_start(&self.text, offset)..].lines().next().unwrap_or_default());
+        if this.starts_with('[') {
+            let first = self.text.lines().position(|line| without_comment(line) == this).map(|at| at + 1);
+            return first.filter(|line| *line < self.line(offset));
+        }
+        let named = self.names.iter().filter(|(other, at)| other == name && *at < offset);
+        named.map(|(_, at)| *at).max().map(|at| self.line(at))
+    }
+
+    /// A fault of the value at this path; where it is not written, it is placed at the table that would hold it.
     pub fn problem(&self, path: &str, message: impl Into<String>) -> Problem {
         let mut holder = path;
         let offset = loop {
-            if let Some(&offset) = self.values.get(holder) {
+            if let Some(&offset) = self.offsets.get(holder) {
                 break offset;
             }
             match holder.rfind(['.', '[']) {
@@ -54,63 +67,29 @@ impl Places {
         self.problem_at(path.to_owned(), offset, message.into())
     }
 
-    /// The line that holds this byte.
-    pub fn line_around(&self, offset: usize) -> &str {
-        let (before, after) = self.text.split_at_checked(offset).unwrap_or((&self.text, ""));
-        let start = before.rfind('\n').map_or(0, |newline| newline + 1);
-        let end = after.find('\n').map_or(self.text.len(), |newline| offset + newline);
-        &self.text[start..end]
-    }
-
     /// A fault at this byte of the text.
     pub fn problem_at(&self, path: String, offset: usize, message: String) -> Problem {
-        let before = self.text.get(..offset).unwrap_or(&self.text);
-        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-        let line = before.matches('\n').count() + 1;
-        let column = before[line_start..].chars().count() + 1;
-        Problem { path, line, column, message }
+        let before = self.text.get(line_start(&self.text, offset)..offset).unwrap_or_default();
+        let column = before.chars().count() + 1;
+        Problem { path, line: self.line(offset), column, message }
     }
 
-    /// Takes down the place of each name below this way.
-    pub fn note(&mut self, table: &DeTable<'_>, above: &mut Vec<Step>) {
-        for (name, value) in table.iter() {
-            above.push(Step::Name(name.get_ref().to_string()));
-            self.note_value(value, above);
-            above.pop();
-        }
-    }
-
-    fn note_value(&mut self, value: &Spanned<DeValue<'_>>, path: &mut Vec<Step>) {
-        self.values.insert(dotted(path), value.span().start);
-        match value.get_ref() {
-            DeValue::Table(table) => self.note(table, path),
-            DeValue::Array(array) => {
-                for (i, element) in array.iter().enumerate() {
-                    path.push(Step::Element(i));
-                    self.note_value(element, path);
-                    path.pop();
-                }
-            }
-            _ => {}
-        }
+    fn line(&self, offset: usize) -> usize {
+        self.text.bytes().take(offset).filter(|byte| *byte == b'\n').count() + 1
     }
 }
 
-/// `limits.tiers.free.burst`, `server.listen[1]`.
-pub(super) fn dotted(path: &[Step]) -> String {
-    let mut out = String::new();
-    for step in path {
-        match step {
-            Step::Element(i) => out += &format!("[{i}]"),
-            Step::Name(name) => {
-                if !out.is_empty() {
-                    out.push('.');
-                }
-                out += &bare(name);
-            }
-        }
+/// Where the line begins that holds this byte.
+pub(super) fn line_start(text: &str, offset: usize) -> usize {
+    text.bytes().take(offset).rposition(|byte| byte == b'\n').map_or(0, |newline| newline + 1)
+}
+
+/// The path of a name in the table of a path.
+pub(super) fn below(path: &str, name: &str) -> String {
+    match path {
+        "" => bare(name),
+        path => format!("{path}.{}", bare(name)),
     }
-    out
 }
 
 /// A name as it is written in TOML: in quotes where it needs them.

@@ -1,12 +1,15 @@
-//! What is wrong with a config file, all of it at once, each with its place and the nearest valid name.
+//! The faults of a config file, each with its place, and the nearest valid name for a name that is misspelt.
 
 use std::error::Error;
 use std::fmt;
 
+/// Faults that are reported at once. A file with more is the wrong file, and finding the place of each costs time.
+pub(super) const MAX_PROBLEMS: usize = 100;
+
 /// One fault of a config file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Where in the config, such as `limits.tiers.free.burst`; empty where the text is no TOML.
+    /// The setting, such as `limits.tiers.free.burst`; empty where the text is not TOML.
     pub path: String,
     /// From 1.
     pub line: usize,
@@ -46,8 +49,7 @@ impl fmt::Display for Problem {
 
 impl Error for Problems {}
 
-/// What is wrong with what a setting names on this machine, such as a file. [`super::Loaded::faults`] gives it the
-/// setting's place.
+/// A fault that depends on this machine, such as a file that a setting names. [`super::Loaded::faults`] adds its place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{setting}: {message}")]
 pub struct SettingFault {
@@ -69,7 +71,7 @@ pub(crate) fn nearest<'n>(name: &str, names: impl IntoIterator<Item = &'n str>) 
     (distance <= known.chars().count().div_ceil(3)).then_some(known)
 }
 
-/// The end of a message about a name: the one probably meant, or else all there are.
+/// The end of a message about an unknown name: the one that was probably meant, or else all valid ones.
 pub(crate) fn instead<'n>(name: &str, names: impl IntoIterator<Item = &'n str> + Clone) -> String {
     if let Some(known) = nearest(name, names.clone()) {
         return format!("did you mean `{known}`?");
@@ -77,11 +79,11 @@ pub(crate) fn instead<'n>(name: &str, names: impl IntoIterator<Item = &'n str> +
     there_are(names)
 }
 
-/// All names there are.
+/// All valid names.
 pub(super) fn there_are<'n>(names: impl IntoIterator<Item = &'n str>) -> String {
     let names: Vec<_> = names.into_iter().map(|known| format!("`{known}`")).collect();
     match names.as_slice() {
-        [] => "there are none here".to_owned(),
+        [] => "no more can be set here".to_owned(),
         [only] => format!("there is {only}"),
         [most @ .., last] => format!("there are {} and {last}", most.join(", ")),
     }
@@ -94,7 +96,7 @@ mod tests {
     const NAMES: [&str; 5] = ["rate", "burst", "write_rate", "write_burst", "daily"];
 
     #[test]
-    fn a_slip_of_the_fingers_finds_its_name() {
+    fn the_nearest_name_is_found_for_a_misspelt_one() {
         for (typed, meant) in
             [("brust", "burst"), ("write-rate", "write_rate"), ("writerate", "write_rate"), ("dayly", "daily")]
         {
@@ -103,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_unlike_any_other_is_told_them_all() {
+    fn for_a_name_unlike_any_other_all_are_listed() {
         assert_eq!(nearest("colour", NAMES), None);
         assert_eq!(instead("colour", ["rate", "burst", "daily"]), "there are `rate`, `burst` and `daily`");
     }

@@ -1,23 +1,24 @@
-//! What of another configuration takes effect while running (contract section 3, the last paragraph).
+//! Which settings of a new configuration take effect while running, and which after a restart (contract section 3, the
+//! last paragraph). Pure: it reads no file and changes nothing.
 
 use std::mem::{discriminant, replace};
 use std::sync::Arc;
 
 use super::usable::{Config, Keys, Limits, Tier};
 
-/// A configuration that may be put in force while another one is.
+/// A configuration that can replace the one in force without a restart.
 #[derive(Debug)]
 pub struct Reloaded {
-    /// The new one, with the values in force for what needs a restart.
+    /// The new configuration, with the values in force where a change needs a restart.
     pub config: Config,
-    /// The sections that differ from the one in force.
+    /// The sections that differ from those in force.
     pub changed: Vec<&'static str>,
-    /// The names that take effect after a restart.
+    /// The names of the settings that take effect after a restart.
     pub after_restart: Vec<String>,
 }
 
 impl Config {
-    /// What becomes of this configuration when `next` is loaded by a server that has the store open or not.
+    /// What replaces this configuration when `next` is loaded. `has_store`: whether the server has opened a store.
     pub fn reloaded(&self, mut next: Config, has_store: bool) -> Reloaded {
         let mut kept = Kept(Vec::new());
         let (server, log) = (&mut next.server, &mut next.log);
@@ -39,7 +40,7 @@ impl Config {
             kept.keep("keys.source", &self.keys, &mut next.keys);
         }
         if !has_store {
-            kept.without_days(&mut next.limits);
+            kept.remove_daily(&mut next.limits);
         }
         kept.keep("cache.max_size", &self.cache.max_size, &mut next.cache.max_size);
         kept.keep("log.level", &self.log.level, &mut log.level);
@@ -60,8 +61,8 @@ impl Config {
 }
 
 impl Keys {
-    /// Whether another source of keys can follow this one while running. What the origin taught is not given up, and
-    /// a store is opened at the start only.
+    /// Whether `next` can replace this source of keys while running. Keys learned from the origin would be lost, and a
+    /// store is opened only at the start.
     fn may_become(&self, next: &Keys, has_store: bool) -> bool {
         match (self, next) {
             (Keys::Origin { .. }, Keys::Origin { .. }) | (Keys::Store | Keys::File(_), Keys::File(_)) => true,
@@ -73,7 +74,7 @@ impl Keys {
     }
 }
 
-/// The names that keep the value in force.
+/// The names of the settings that keep the value in force.
 struct Kept(Vec<String>);
 
 impl Kept {
@@ -84,8 +85,8 @@ impl Kept {
         }
     }
 
-    /// The limits by the day need the store, which is opened at the start.
-    fn without_days(&mut self, limits: &mut Limits) {
+    /// Removes the `daily` limits, which need a store.
+    fn remove_daily(&mut self, limits: &mut Limits) {
         for tier in &mut limits.tiers {
             if tier.daily.is_none() {
                 continue;

@@ -1,28 +1,29 @@
-//! Values that may be secret: written out, or `env:NAME`, or `file:PATH` (contract section 3).
+//! Values that may be secret: written in the config, or `env:NAME`, or `file:PATH` (contract section 3). Nothing here
+//! prints one.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::fs::File;
-use std::io::Read as _;
 use std::path::Path;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::Serialize;
-use serde::de::{Deserialize, Deserializer, Error, Visitor};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize, Serializer};
 
-/// Most bytes that a secret's file may have. A URL or a token has some hundred.
+use crate::files::read_at_most;
+
+/// Largest file of a secret, in bytes. A URL or a token has some hundred.
 const MAX_VALUE: u64 = 16 << 10;
 
-/// A value that no debug print and no fault may show.
-///
-/// `Serialize` does show it: only the schema's defaults are ever serialized, none of which is secret.
-#[derive(Clone, PartialEq, Eq, Serialize)]
+/// A value that no debug print, no fault and no serialised config shows, unless it only names where the secret is.
+#[derive(Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 pub struct Secret(String);
+
+/// What is serialised instead of a secret that is written in the config file.
+const HIDDEN: &str = "…";
 
 /// Where a secret's value is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Source<'s> {
-    /// It stands in the config file itself.
+    /// In the config file itself.
     Written(&'s str),
     /// In this environment variable.
     Env(&'s str),
@@ -46,29 +47,36 @@ impl Secret {
     }
 }
 
-/// Reads the value that a secret's file holds: one line, whose end is no part of it. No message repeats any of it.
+/// Reads a secret from its file: one line, without its end. No message repeats any of it.
 ///
 /// # Errors
-/// Why it is no value, with the file's name.
+/// Why it cannot be used, with the file's name.
 pub fn read_file(path: &Path) -> Result<String, String> {
     let named = path.display();
-    let mut bytes = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(MAX_VALUE + 1).read_to_end(&mut bytes));
-    read.map_err(|e| format!("the file {named} cannot be read: {e}"))?;
-    if bytes.len() as u64 > MAX_VALUE {
-        return Err(format!(
-            "the file {named} is larger than {MAX_VALUE} bytes; it is to hold the value alone, on one line"
-        ));
-    }
-    let text = String::from_utf8(bytes).map_err(|_| format!("the file {named} is no UTF-8 text"))?;
+    let bytes = File::open(path).and_then(|file| read_at_most(file, MAX_VALUE));
+    let bytes = bytes.map_err(|e| format!("the file {named} cannot be read: {e}"))?.ok_or_else(|| {
+        format!("the file {named} is larger than {MAX_VALUE} bytes; it must contain only the value, on one line")
+    })?;
+    let text = String::from_utf8(bytes).map_err(|_| format!("the file {named} is not UTF-8 text"))?;
     let value = text.strip_suffix('\n').map_or(text.as_str(), |line| line.strip_suffix('\r').unwrap_or(line));
     if value.is_empty() {
-        return Err(format!("the file {named} is empty; it is to hold the value"));
+        return Err(format!("the file {named} is empty; it must contain the value"));
     }
     if value.contains(char::is_control) {
-        return Err(format!("the file {named} has several lines or control characters; it is to hold the value alone"));
+        return Err(format!(
+            "the file {named} has several lines or control characters; it must contain only the value"
+        ));
     }
     Ok(value.to_owned())
+}
+
+impl Serialize for Secret {
+    fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+        out.serialize_str(match self.source() {
+            Source::Written(_) => HIDDEN,
+            Source::Env(_) | Source::File(_) => &self.0,
+        })
+    }
 }
 
 impl fmt::Debug for Secret {
@@ -84,63 +92,6 @@ impl fmt::Debug for Source<'_> {
             Source::Env(name) => write!(f, "Env({name})"),
             Source::File(path) => write!(f, "File({path})"),
         }
-    }
-}
-
-impl<'de> Deserialize<'de> for Secret {
-    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
-        input.deserialize_str(SecretVisitor)
-    }
-}
-
-struct SecretVisitor;
-
-const NOT_A_STRING: &str = "expected a string";
-
-impl Visitor<'_> for SecretVisitor {
-    type Value = Secret;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a string")
-    }
-
-    fn visit_str<E: Error>(self, text: &str) -> Result<Secret, E> {
-        Ok(Secret(text.to_owned()))
-    }
-
-    // Serde's own message for a wrong type repeats the value: a token of digits without its quotes would be shown.
-    fn visit_i64<E: Error>(self, _: i64) -> Result<Secret, E> {
-        Err(E::custom(NOT_A_STRING))
-    }
-
-    fn visit_u64<E: Error>(self, _: u64) -> Result<Secret, E> {
-        Err(E::custom(NOT_A_STRING))
-    }
-
-    fn visit_i128<E: Error>(self, _: i128) -> Result<Secret, E> {
-        Err(E::custom(NOT_A_STRING))
-    }
-
-    fn visit_u128<E: Error>(self, _: u128) -> Result<Secret, E> {
-        Err(E::custom(NOT_A_STRING))
-    }
-
-    fn visit_f64<E: Error>(self, _: f64) -> Result<Secret, E> {
-        Err(E::custom(NOT_A_STRING))
-    }
-}
-
-impl JsonSchema for Secret {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "Secret".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string" })
     }
 }
 

@@ -1,4 +1,4 @@
-//! The configuration as the rest of the house uses it: every value checked, no code below re-checks.
+//! The configuration as the rest of the code uses it: every value is checked, and no code below checks it again.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::store::StoreAt;
 use crate::wire::Wording;
@@ -49,16 +51,16 @@ pub struct Server {
     pub trusted_proxies: Vec<IpNet>,
     /// `None`: off.
     pub health_path: Option<String>,
-    /// `None`: every listener speaks plain HTTP/1.1.
-    pub tls: Option<Tls>,
+    /// `None`: every listener is plain HTTP/1.1.
+    pub tls: Option<CertificateFiles>,
 }
 
-/// Ends the name under which `server.handover` is made, before it is put in its place.
+/// The suffix of the name under which `server.handover` is made before it is renamed.
 pub const HANDOVER_SUFFIX: &str = ".new";
 
-/// Where the certificate is that the TCP listeners show, and its key; both are PEM files.
+/// A certificate chain and its private key, two PEM files.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tls {
+pub struct CertificateFiles {
     pub certificate: PathBuf,
     pub private_key: PathBuf,
 }
@@ -108,14 +110,14 @@ pub struct Upstreams {
     pub connect_timeout: Duration,
     /// From a request's last byte to its answer's first; `None`: only `timeout` counts.
     pub first_byte_timeout: Option<Duration>,
-    /// For everything that is done for one request.
+    /// For all attempts of one request.
     pub timeout: Duration,
     /// At all upstreams together.
     pub max_in_flight: usize,
-    /// For a place among these; zero: nobody waits.
+    /// The longest wait for one of these; zero: requests do not wait.
     pub queue_timeout: Duration,
     pub retries: u32,
-    /// `None`: only requests tell who is out.
+    /// `None`: there are no health checks.
     pub health: Option<Health>,
     pub tls: UpstreamTls,
 }
@@ -129,7 +131,7 @@ pub struct Upstream {
     pub path: String,
     /// The `Host` sent to it.
     pub host: String,
-    /// What its certificate must be for; `None`: it is reached without TLS.
+    /// The name that its certificate must be for; `None`: no TLS.
     pub server_name: Option<String>,
 }
 
@@ -139,32 +141,26 @@ pub struct Health {
     /// Begins with a slash.
     pub path: String,
     pub interval: Duration,
-    /// Failures in a row that put an upstream out; at least 1.
+    /// Failures in a row that eject an upstream; at least 1.
     pub fall: u32,
-    /// Successes in a row that bring it back; at least 1.
+    /// Successes in a row that restore it; at least 1.
     pub rise: u32,
 }
 
 /// The files of TLS to upstreams.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct UpstreamTls {
-    /// Who may have signed an upstream's certificate; `None`: whom the system trusts.
+    /// Root certificates for upstreams; `None`: those of the system.
     pub ca: Option<PathBuf>,
-    /// Who we are, where an upstream asks.
-    pub identity: Option<Identity>,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-pub struct Identity {
-    pub certificate: PathBuf,
-    pub private_key: PathBuf,
+    /// Our own certificate, for an upstream that asks for one.
+    pub identity: Option<CertificateFiles>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Keys {
     Store,
     File(PathBuf),
-    /// Nobody but the origin knows them: its answers tell.
+    /// Only the origin knows them: a key is proven by an answer to it.
     Origin {
         /// How long a usable answer proves a key.
         accepted_for: Duration,
@@ -191,7 +187,7 @@ pub struct Tier {
     pub write: Option<Rate>,
     /// Requests in a UTC day.
     pub daily: Option<u64>,
-    /// Requests under way at once.
+    /// Requests in flight at once.
     pub in_flight: Option<u32>,
     /// Counted beside `main`; refuses nothing.
     pub candidate: Option<Rate>,
@@ -222,14 +218,14 @@ pub struct Freshness {
 }
 
 impl Freshness {
-    /// That of an answer which is not kept.
+    /// For an answer that is not cached.
     pub const NONE: Freshness =
         Freshness { ttl: Duration::ZERO, stale_while_revalidate: Duration::ZERO, stale_if_error: Duration::ZERO };
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Admin {
-    /// The token's file, which is made at the first start; `None`: there is no listener, or the token is elsewhere.
+    /// The token's file, which is made at the first start; `None`: there is no listener, or the token is not in a file.
     pub token_file: Option<PathBuf>,
 }
 
@@ -250,7 +246,8 @@ pub struct Decisions {
     pub max_size: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
 pub enum Level {
     Error,
     Warn,
@@ -268,7 +265,7 @@ pub enum Access {
 }
 
 impl Server {
-    /// Whether this asks for the health path, which stands outside the order of refusals.
+    /// Whether a request is for the health path, which is outside the order of refusals.
     pub fn is_health(&self, method: &[u8], path: &[u8]) -> bool {
         let here = self.health_path.as_ref().is_some_and(|health| health.as_bytes() == path);
         here && matches!(method, b"GET" | b"HEAD")
@@ -289,7 +286,7 @@ impl Upstream {
     }
 }
 
-/// As a URL, the port in it in any case.
+/// As a URL, always with a port.
 impl fmt::Display for Upstream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Upstream { name, port, path, .. } = self;
@@ -315,7 +312,7 @@ impl Limits {
         self.tiers.iter().any(|tier| tier.daily.is_some())
     }
 
-    /// The tier of this name; the default one where the name is gone or none is given.
+    /// The tier of this name; the default one where there is none of this name or no name is given.
     pub fn tier(&self, name: Option<&str>) -> &Arc<Tier> {
         let found = name.and_then(|n| self.tiers.iter().find(|t| t.name == n));
         found.unwrap_or(&self.default_tier)

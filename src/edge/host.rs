@@ -1,33 +1,19 @@
-//! What a `Host` may be (RFC 9110, 7.2: `uri-host [ ":" port ]`, in the letters of RFC 3986, 3.2.2).
+//! Checks the value of `Host` (RFC 9110, 7.2: `uri-host [ ":" port ]`, with the characters of RFC 3986, 3.2.2). Both
+//! versions of HTTP use it. Pure.
 
 use std::net::Ipv6Addr;
 
-/// Letters of a registered name or an IPv4 address that stand for themselves: unreserved, sub-delims.
-const NAME: [bool; 256] = letters(b"-._~!$&'()*+,;=");
-
-/// Of what a version of the Internet Protocol that is to come may write between brackets.
-const FUTURE: [bool; 256] = letters(b"-._~!$&'()*+,;=:");
-
-const fn letters(more: &[u8]) -> [bool; 256] {
-    let mut table = [false; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        table[byte] = (byte as u8).is_ascii_alphanumeric();
-        byte += 1;
-    }
-    let mut n = 0;
-    while n < more.len() {
-        table[more[n] as usize] = true;
-        n += 1;
-    }
-    table
+/// Whether a registered name or an IPv4 address may have this character, besides percent-encoded ones: unreserved,
+/// sub-delims.
+const fn is_name_char(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~' | b'!' | b'$' | b'&'..=b',' | b';' | b'=')
 }
 
-/// Whether `value` is a host, with or without a port. An empty one is: it is what a client sends whose
-/// target has no authority (RFC 9112, 3.2).
+/// Whether `value` is a host with or without a port. An empty value is: a client sends it if its target has no authority
+/// (RFC 9112, 3.2).
 pub(super) fn is_host(value: &[u8]) -> bool {
     if value.starts_with(b":") {
-        return false; // a port of nobody
+        return false; // a port without a host
     }
     let rest = match value.strip_prefix(b"[") {
         Some(literal) => match literal.iter().position(|b| *b == b']').map(|end| literal.split_at(end)) {
@@ -46,11 +32,11 @@ pub(super) fn is_host(value: &[u8]) -> bool {
     }
 }
 
-/// How much of `value` is a name; `None`: a percent sign in it stands for no octet.
+/// The length of the name at the beginning of `value`; `None`: a percent sign in it does not encode an octet.
 fn name_length(value: &[u8]) -> Option<usize> {
     let mut at = 0;
     loop {
-        at += value[at..].iter().position(|b| !NAME[usize::from(*b)]).unwrap_or(value.len() - at);
+        at += value[at..].iter().position(|b| !is_name_char(*b)).unwrap_or(value.len() - at);
         match &value[at..] {
             [b'%', high, low, ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => at += 3,
             [b'%', ..] => return None,
@@ -59,17 +45,18 @@ fn name_length(value: &[u8]) -> Option<usize> {
     }
 }
 
-/// What may stand between brackets: an IPv6 address, or `v`, a version, `.` and what that has to say.
+/// Whether this may stand between brackets: an IPv6 address, or `v`, a version, `.` and an address of that version.
 fn is_address(literal: &[u8]) -> bool {
     if let [b'v' | b'V', future @ ..] = literal {
         let version = future.iter().take_while(|b| b.is_ascii_hexdigit()).count();
+        let is_char = |b: &u8| is_name_char(*b) || *b == b':';
         return version > 0
-            && matches!(&future[version..], [b'.', said @ ..] if !said.is_empty() && said.iter().all(|b| FUTURE[usize::from(*b)]));
+            && matches!(&future[version..], [b'.', rest @ ..] if !rest.is_empty() && rest.iter().all(is_char));
     }
     std::str::from_utf8(literal).is_ok_and(|text| text.parse::<Ipv6Addr>().is_ok())
 }
 
-/// A port may be left out behind its colon, and may begin with zeros (RFC 3986, 3.2.3).
+/// A port may be empty and may begin with zeros (RFC 3986, 3.2.3).
 fn is_port(digits: &[u8]) -> bool {
     let value = |port: u32, digit: &u8| {
         digit.is_ascii_digit().then(|| port.saturating_mul(10).saturating_add(u32::from(digit - b'0')))

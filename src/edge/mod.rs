@@ -1,82 +1,59 @@
-//! The network side, on Pingora: listeners, runtimes and shut-down are its own. TLS is rustls's
-//! under a deadline of ours; HTTP/1.1 is read by a strict reader of ours, the only place where
-//! strict framing and a deadline for the whole header can be had, and HTTP/2 by the `h2` crate
-//! within bounds of ours (contract section 1, "Framing"; guarantee 8).
+//! The network side. Pingora has the listeners and runtimes; rustls does TLS; HTTP/1.1 has a parser of our own, since
+//! strict framing and a deadline for the whole header are needed (contract section 1, "Framing"); HTTP/2 is the `h2`
+//! crate's, within further bounds (guarantee 8). The rules for a request are `gateway`'s: nothing here decides them.
 
+mod accept;
 mod answer;
-mod arrival;
-mod body;
-mod chunked;
-mod connection;
-mod draining;
-mod guests;
-mod handover;
+mod drain;
+mod exchange;
 mod handshakes;
-mod hang_up;
-mod head;
 mod host;
+mod http1;
 mod http2;
-mod line;
-mod output;
-mod pipe;
+mod limiter;
+mod listener;
 mod proxies;
+mod request;
+mod reset_watch;
 mod server;
+mod timed_stream;
 mod tls;
+mod transport;
+mod write_buffer;
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use pingora::apps::ServerApp;
 use pingora::protocols::Stream;
 use pingora::server::ShutdownWatch;
-use tokio::time::Instant;
 
-use crate::config::Config;
-use crate::gateway::{Facts, Gateway, Reply};
-use crate::model::Limit;
-use crate::telemetry::{AccessLog, Outcome};
+use crate::gateway::Gateway;
 
-pub use draining::Draining;
-pub use guests::Guests;
-pub use handover::{Door, Frame, Handed, Talk};
-pub use server::{BindError, Bound, NOT_PERMITTED, Server, bind};
+pub use listener::{BindError, Listener, ListeningSocket, NOT_PERMITTED};
+pub use server::Server;
 pub use tls::{Certificate, Tls, TlsError};
 
-/// What every connection shares.
+use drain::Drain;
+use limiter::ConnectionLimiter;
+
+/// What all connections share.
 #[derive(Debug)]
 pub struct Edge {
-    pub gateway: Arc<Gateway>,
-    pub guests: Arc<Guests>,
-    pub access: Option<Arc<AccessLog>>,
-    pub draining: Arc<Draining>,
-    /// What the TCP listeners speak; `None`: plain HTTP/1.1, as Unix sockets always do.
-    pub tls: Option<Arc<Tls>>,
+    gateway: Arc<Gateway>,
+    connections: Arc<ConnectionLimiter>,
+    drain: Arc<Drain>,
+    /// The TLS of the TCP listeners; `None`: plain HTTP/1.1, which Unix sockets always speak.
+    tls: Option<Arc<Tls>>,
 }
 
 impl Edge {
-    /// What the access log is told of an answer to a request whose first bytes came at `arrived`.
-    fn outcome(&self, config: &Config, reply: &Reply, client: IpAddr, arrived: Instant) -> Outcome {
-        let facts = &reply.facts;
-        Outcome {
-            unix_ms: self.gateway.clock().unix_ms(),
-            client,
-            operation: facts.operation.map(|o| o.name()),
-            status: answer::status(config, reply),
-            code: reply.answer.as_ref().err().map(|fault| fault.code()),
-            key: facts.key.as_ref().map(|key| key.id.clone()),
-            cache: facts.cache.map(answer::cache_word),
-            over_limit: over_limit(facts),
-            over_candidate: facts.over_candidate,
-            took: arrived.elapsed(),
-            id: facts.id,
-        }
+    pub fn new(gateway: Arc<Gateway>, tls: Option<Arc<Tls>>) -> Self {
+        let state = gateway.state();
+        let server = &state.config.server;
+        let connections = ConnectionLimiter::new(server.max_connections, server.max_connections_per_address);
+        Edge { gateway, connections: Arc::new(connections), drain: Arc::default(), tls }
     }
-}
-
-/// The limit that a request was over, by its name.
-fn over_limit(facts: &Facts) -> Option<&'static str> {
-    facts.over_limit.map(Limit::name).or(facts.over_strangers.then_some("strangers"))
 }
 
 #[async_trait]

@@ -1,15 +1,13 @@
 //! Determines the client's address: the peer's own, or, where the peer is one of `trusted_proxies`, the first address
 //! from the right of `X-Forwarded-For` that is not a trusted proxy. A peer on a Unix socket is a trusted proxy if there
-//! are any. What an untrusted peer writes is never believed, since requests without a valid key are charged to this
-//! address. Pure.
+//! are any. A header from an untrusted peer is ignored, since requests without a valid key are charged to this address.
+//! Pure.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use ipnet::IpNet;
 
-/// Who the client is: the peer, or, where the peer is a trusted proxy, the first address from the
-/// right of `X-Forwarded-For` that is none (contract section 3, `trusted_proxies`).
-/// A peer on a Unix socket (`None`) is on this machine: a proxy, if there are any.
+/// The client's address (contract section 3, `trusted_proxies`). A peer of `None` is on a Unix socket.
 pub(super) fn client(peer: Option<IpAddr>, forwarded_for: &[&[u8]], trusted: &[IpNet]) -> IpAddr {
     let mut client = peer.map(|p| p.to_canonical());
     let hops = forwarded_for.iter().rev().flat_map(|value| value.rsplit(|b| *b == b','));
@@ -17,19 +15,19 @@ pub(super) fn client(peer: Option<IpAddr>, forwarded_for: &[&[u8]], trusted: &[I
         if !is_trusted(client, trusted) {
             break;
         }
-        // What cannot be read was not written by a proxy that is to be believed.
+        // No trusted proxy writes what is not an address.
         let Some(address) = address(hop) else { break };
         client = Some(address);
     }
     client.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
 }
 
-/// Whether the peer's `X-Forwarded-For` is worth reading at all.
+/// Whether the peer is a trusted proxy, whose `X-Forwarded-For` is used.
 pub(super) fn is_trusted(peer: Option<IpAddr>, trusted: &[IpNet]) -> bool {
     !trusted.is_empty() && peer.is_none_or(|peer| trusted.iter().any(|net| net.contains(&peer.to_canonical())))
 }
 
-/// An address, with or without a port, as the proxies in use write it.
+/// Parses an address with or without a port, in the forms that proxies use.
 fn address(hop: &[u8]) -> Option<IpAddr> {
     let text = std::str::from_utf8(hop).ok()?.trim();
     let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);

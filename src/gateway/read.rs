@@ -1,299 +1,293 @@
-//! getPoints, getWarns and getReviews: answers from memory, or asks the origin once for all callers that miss at the
-//! same time. The epoch is read before the origin is asked, and the key and the configuration are looked up again after
-//! each wait. Only the leader of a single-flight may keep an answer, and a stale answer stands in for a failed origin
-//! only if no write has passed and the key may still see it.
+//! getPoints, getWarns and getReviews: answered from memory, or by asking the origin once for all callers that miss at
+//! the same time. The epoch is read before the origin is asked, and key and configuration are looked up again after each
+//! wait. Only the leader of a single-flight may store an answer, and a stale answer stands in for a failed origin only if
+//! no write has passed and the key may still see it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::admit::Admitted;
-use super::ask::Caller;
-use super::{CacheUse, Facts, Gateway, State};
-use crate::cache::{Entry, EntryKey, Epoch, Landed, Lead, ReadySeat, Seat, Use};
+use super::caller::Caller;
+use super::{CacheStatus, Gateway, RequestDetails, State};
+use crate::cache::{Entry, EntryKey, EntryState, Epoch, FetchResult, Joined, Leader, Role};
 use crate::config::Freshness;
 use crate::model::MemberId;
-use crate::origin::{Authorization, Place};
+use crate::origin::{Authorization, Permit};
 use crate::wire::{Fault, Operation, Read, Request, RequestId, first_expiry};
 
-/// How often a caller boards a flight before it asks alone. Once is the rule; it boards again when
-/// its leader was lost (a panic) or was refused for a key of its own.
-const BOARDINGS: usize = 4;
+/// How often a caller joins a flight before it asks alone. Usually once; it joins again if its leader panicked, or was
+/// refused for its own key.
+const MAX_JOINS: usize = 4;
 
-/// What memory says to a read.
-pub(super) enum Found {
-    Answer(Arc<str>),
-    /// The origin is to be asked; what is held may stand in for it if it fails.
-    Nothing(Option<Arc<Entry>>),
+/// What the cache has for a read.
+pub(super) enum CacheLookup {
+    Hit(Arc<str>),
+    /// The origin is to be asked. The stale entry, if there is one, may stand in if the origin fails.
+    Miss(Option<Arc<Entry>>),
 }
 
 /// Why the origin is asked.
 #[derive(Debug)]
-pub(super) enum Asking {
-    /// Memory has no fresh answer; what is held may stand in if the origin fails.
-    ForWant(Option<Arc<Entry>>),
-    /// A stale answer was given, and is to be replaced.
-    InPlaceOfStale,
-    /// The answer is to prove the key, whatever memory has.
-    AsProof,
+pub(super) enum ReadPurpose {
+    /// The cache has no fresh answer; the stale one, if there is one, may stand in if the origin fails.
+    Miss(Option<Arc<Entry>>),
+    /// A stale answer was given and is to be replaced.
+    Revalidation,
+    /// The answer is to prove the key, whatever the cache has.
+    KeyProof,
 }
 
-impl Asking {
-    fn stale(&self) -> bool {
-        matches!(self, Asking::ForWant(Some(_)) | Asking::InPlaceOfStale)
+impl ReadPurpose {
+    fn is_stale(&self) -> bool {
+        matches!(self, ReadPurpose::Miss(Some(_)) | ReadPurpose::Revalidation)
     }
 
-    fn held(self) -> Option<Arc<Entry>> {
+    /// Whether a fresh answer in the cache will do.
+    fn may_use_cache(&self) -> bool {
+        !matches!(self, ReadPurpose::KeyProof)
+    }
+
+    fn stale_entry(self) -> Option<Arc<Entry>> {
         match self {
-            Asking::ForWant(held) => held,
-            Asking::InPlaceOfStale | Asking::AsProof => None,
+            ReadPurpose::Miss(entry) => entry,
+            ReadPurpose::Revalidation | ReadPurpose::KeyProof => None,
         }
     }
 }
 
 impl Gateway {
-    /// Looks for an answer in memory, once. Where the store was not heard of for too long, none is used any more.
-    pub(super) fn look(
+    /// Looks up the answer in the cache, once.
+    pub(super) fn look_up(
         self: &Arc<Self>,
         state: &Arc<State>,
         admitted: &Admitted<'_>,
         read: Read,
         member: MemberId,
-        facts: &mut Facts,
-    ) -> Found {
+        details: &mut RequestDetails,
+    ) -> CacheLookup {
         let at = EntryKey { realm: admitted.key().guild.realm, member, read };
-        let now = self.now();
-        if self.doubt.is_deaf(now) && state.follows_store() {
-            self.memory.fence().changed_all();
-        }
-        let held = self.memory.held(&at);
-        match held.as_ref().map(|entry| (entry, entry.good_for(now, || self.clock.unix_ms()))) {
-            Some((entry, Use::Fresh { ttl })) => {
-                facts.cache = Some(CacheUse::Hit { ttl, age: entry.age(now) });
-                Found::Answer(entry.text.clone())
+        let now = self.core.now();
+        self.follower.invalidate_if_stale(state, now);
+        let entry = self.core.cache.get(&at);
+        match entry.as_ref().map(|entry| (entry, entry.state_at(now, || self.core.clock.unix_ms()))) {
+            Some((entry, EntryState::Fresh { ttl })) => {
+                details.cache = Some(CacheStatus::Hit { ttl, age: entry.age(now) });
+                CacheLookup::Hit(entry.text.clone())
             }
-            Some((entry, Use::WhileRevalidating)) => {
-                facts.cache = Some(CacheUse::WhileRevalidating { age: entry.age(now) });
+            Some((entry, EntryState::StaleWhileRevalidate)) => {
+                details.cache = Some(CacheStatus::WhileRevalidating { age: entry.age(now) });
                 self.revalidate(admitted, at);
-                Found::Answer(entry.text.clone())
+                CacheLookup::Hit(entry.text.clone())
             }
-            Some((_, Use::IfError | Use::Nothing)) | None => Found::Nothing(held),
+            Some((_, EntryState::StaleIfError | EntryState::Expired)) | None => CacheLookup::Miss(entry),
         }
     }
 
-    /// A read that memory does not answer: joins the flight that asks the origin, or leads it. The key and
-    /// the state are looked at again each time, and after the epoch was read: so no flight of an epoch asks
-    /// under an older configuration than that epoch's.
+    /// A read that the cache does not answer: joins the flight that asks the origin, or leads it. Key and state are
+    /// looked up again each time, and after the epoch was read: a flight never asks under a configuration older than
+    /// its epoch.
     pub(super) async fn miss(
         &self,
         mut caller: Caller<'_>,
         read: Read,
         member: MemberId,
-        asking: Asking,
-        mut place: Option<Place>,
-        facts: &mut Facts,
+        purpose: ReadPurpose,
+        mut place: Option<Permit>,
+        details: &mut RequestDetails,
     ) -> Result<Arc<str>, Fault> {
-        let (stale, operation) = (asking.stale(), Operation::Read(read));
-        let looked_at = caller.entry_key(read, member);
-        let (mut at, mut landed) = (looked_at, None);
-        for _ in 0..BOARDINGS {
-            if self.asks_apart(&at) {
-                // A flight may have left before a write to the process beside this one, and so may what
-                // is held.
-                facts.cache = Some(CacheUse::Asked { stale: false, stored: false });
-                return self
-                    .ask_alone(&mut caller, read, member, place, facts.id)
-                    .await
-                    .map(|entry| entry.text.clone());
+        let operation = Operation::Read(read);
+        let forwarded = CacheStatus::Forwarded { stale: purpose.is_stale(), stored: false };
+        let looked_up = caller.entry_key(read, member);
+        let (mut at, mut result) = (looked_up, None);
+        for _ in 0..MAX_JOINS {
+            if self.handover.must_fetch_alone(&at) {
+                // The other process may have written since a flight began here, or since an entry was stored.
+                details.cache = Some(CacheStatus::Forwarded { stale: false, stored: false });
+                let entry = self.fetch_alone(&mut caller, read, member, place, details.id).await?;
+                return Ok(entry.text.clone());
             }
-            let is_answered = || !matches!(asking, Asking::AsProof) && self.fresh(&at).is_some();
-            let place = self.place(&caller, place.take(), facts.id);
-            let seat = match self.memory.board_ready(at, place, is_answered).await {
-                Ok(seat) => seat,
+            let is_answered = || purpose.may_use_cache() && self.fresh(&at).is_some();
+            let ready = self.place(&caller, place.take(), details.id);
+            let joined = match self.core.cache.join_when_ready(at, ready, is_answered).await {
+                Ok(joined) => joined,
                 Err(fault) => {
-                    facts.cache = Some(CacheUse::Asked { stale, stored: false });
-                    landed = Some(Err(fault));
+                    details.cache = Some(forwarded);
+                    result = Some(Err(fault));
                     break;
                 }
             };
             let state = self.recheck(&mut caller, operation)?;
-            let of_another_guild = caller.key.guild.realm != at.realm;
-            landed = match seat {
-                _ if of_another_guild => None,
-                ReadySeat::Lead(lead, place) => {
-                    let (answer, cache) = self.lead(&state, (lead, place), &caller, at, &asking, facts.id).await;
-                    facts.cache = Some(cache);
-                    Some(answer)
+            let is_of_other_guild = caller.key.guild.realm != at.realm;
+            result = match joined {
+                _ if is_of_other_guild => None,
+                Joined::Leader(leader, place) => {
+                    let (fetched, cache) = self.lead(&state, (leader, place), &caller, at, &purpose, details.id).await;
+                    details.cache = Some(cache);
+                    Some(fetched)
                 }
-                ReadySeat::Follow(follow) => {
-                    facts.cache = Some(CacheUse::Collapsed);
-                    let landed = follow.landed().await;
-                    // What another key asked is for those who still may ask for the same.
+                Joined::Follower(follower) => {
+                    details.cache = Some(CacheStatus::Collapsed);
+                    let result = follower.wait().await;
+                    // Another key's answer is only for keys that may still ask the same.
                     self.recheck(&mut caller, operation)?;
-                    landed.filter(|_| caller.key.guild.realm == at.realm)
+                    result.filter(|_| caller.key.guild.realm == at.realm)
                 }
-                ReadySeat::Answered => self.fresh(&at).map(|(entry, ttl)| {
-                    facts.cache = Some(CacheUse::Hit { ttl, age: entry.age(self.now()) });
+                Joined::Answered => self.fresh(&at).map(|(entry, ttl)| {
+                    details.cache = Some(CacheStatus::Hit { ttl, age: entry.age(self.core.now()) });
                     Ok(entry)
                 }),
             };
-            if landed.is_some() {
+            if result.is_some() {
                 break;
             }
             at = caller.entry_key(read, member);
         }
-        let landed = match landed {
-            Some(landed) => landed,
+        let result = match result {
+            Some(result) => result,
             None => {
-                facts.cache = Some(CacheUse::Asked { stale, stored: false });
-                let answer = self.ask_alone(&mut caller, read, member, place, facts.id).await;
-                self.memory.overtake(&at, caller.realms(), self.now());
-                answer
+                details.cache = Some(forwarded);
+                let result = self.fetch_alone(&mut caller, read, member, place, details.id).await;
+                self.core.cache.invalidate_if_unsettled(&at, caller.realms(), self.core.now());
+                result
             }
         };
-        match landed {
+        match result {
             Ok(entry) => Ok(entry.text.clone()),
             Err(fault) if fault.is_origin_failure() => {
                 // The question may have taken as long as `origin.timeout`, and this is an answer from memory.
                 self.recheck(&mut caller, operation)?;
-                let may_have_held = caller.key.guild.realm == looked_at.realm && self.may_have_held(&caller);
-                let held = asking.held().filter(|_| may_have_held);
-                self.stale_if_error(&looked_at, held, facts).ok_or(fault)
+                let may_use = caller.key.guild.realm == looked_up.realm && self.may_use_cache(&caller);
+                let entry = purpose.stale_entry().filter(|_| may_use);
+                self.stale_if_error(&looked_up, entry, details).ok_or(fault)
             }
             Err(fault) => Err(fault),
         }
     }
 
-    /// What memory holds that is fresh, and for how long it is.
+    /// The fresh entry in the cache, and for how long it stays fresh.
     fn fresh(&self, at: &EntryKey) -> Option<(Arc<Entry>, Duration)> {
-        let entry = self.memory.held(at)?;
-        match entry.good_for(self.now(), || self.clock.unix_ms()) {
-            Use::Fresh { ttl } => Some((entry, ttl)),
-            Use::WhileRevalidating | Use::IfError | Use::Nothing => None,
+        let entry = self.core.cache.get(at)?;
+        match entry.state_at(self.core.now(), || self.core.clock.unix_ms()) {
+            EntryState::Fresh { ttl } => Some((entry, ttl)),
+            EntryState::StaleWhileRevalidate | EntryState::StaleIfError | EntryState::Expired => None,
         }
     }
 
-    /// Asks for everyone aboard, and tells them.
+    /// Asks for the leader and all followers, and gives them the result.
     async fn lead(
         &self,
         state: &State,
-        (lead, place): (Lead<'_, EntryKey, Epoch, Landed>, Place),
+        (leader, place): (Leader<'_, EntryKey, Epoch, FetchResult>, Permit),
         caller: &Caller<'_>,
         at: EntryKey,
-        asking: &Asking,
+        purpose: &ReadPurpose,
         id: RequestId,
-    ) -> (Result<Arc<Entry>, Fault>, CacheUse) {
-        let (stale, now) = (asking.stale(), self.now());
-        // Somebody may have landed between this caller's look into the cache and its boarding.
-        if !matches!(asking, Asking::AsProof)
-            && let Some(entry) = self.memory.held(&at).filter(|entry| entry.epoch == lead.epoch())
-            && let Use::Fresh { ttl } = entry.good_for(now, || self.clock.unix_ms())
+    ) -> (FetchResult, CacheStatus) {
+        let stale = purpose.is_stale();
+        // Another flight may have ended between this caller's look-up and its joining.
+        if purpose.may_use_cache()
+            && let Some((entry, ttl)) = self.fresh(&at).filter(|(entry, _)| entry.epoch == leader.epoch())
         {
-            lead.land(Ok(entry.clone()));
-            let age = entry.age(now);
-            return (Ok(entry), CacheUse::Hit { ttl, age });
+            leader.complete(Ok(entry.clone()));
+            let age = entry.age(self.core.now());
+            return (Ok(entry), CacheStatus::Hit { ttl, age });
         }
-        match self.ask(state, caller, place, (at, lead.epoch()), id).await {
+        match self.fetch(state, caller, place, (at, leader.epoch()), id).await {
             Ok(entry) if !self.is_of_realm(caller, &at) => {
-                // The origin may have answered for another guild. The followers board again.
-                self.memory.overtake(&at, caller.realms(), self.now());
-                (Ok(entry), CacheUse::Asked { stale, stored: false })
+                // The origin may have answered for another guild, so the followers join again.
+                self.core.cache.invalidate_if_unsettled(&at, caller.realms(), self.core.now());
+                (Ok(entry), CacheStatus::Forwarded { stale, stored: false })
             }
             Ok(entry) => {
-                let stored = self.keep(caller, at, &entry);
-                lead.land(Ok(entry.clone()));
-                (Ok(entry), CacheUse::Asked { stale, stored })
+                let stored = !self.handover.has_successor()
+                    && self.core.cache.insert(at, &entry, caller.realms(), self.core.now());
+                leader.complete(Ok(entry.clone()));
+                (Ok(entry), CacheStatus::Forwarded { stale, stored })
             }
             Err(fault) => {
-                // 02 is said of the leader's key alone: its followers may have another of the same
-                // guild, and board again; a learned key's have the same. An origin's failure is
-                // never cached, nor a refusal.
-                if fault != Fault::IncorrectKey || caller.taught.is_some() {
-                    lead.land(Err(fault));
+                // 02 concerns the leader's key only: its followers may have another key of the same guild, and join
+                // again. Followers with a learned key have the same key. Failures and refusals are never stored.
+                if fault != Fault::IncorrectKey || caller.learned_key.is_some() {
+                    leader.complete(Err(fault));
                 }
-                (Err(fault), CacheUse::Asked { stale, stored: false })
+                (Err(fault), CacheStatus::Forwarded { stale, stored: false })
             }
         }
     }
 
-    /// Asks for this caller alone; what comes is not kept.
-    async fn ask_alone(
+    /// Asks for this caller only; the answer is not stored.
+    async fn fetch_alone(
         &self,
         caller: &mut Caller<'_>,
         read: Read,
         member: MemberId,
-        place: Option<Place>,
+        place: Option<Permit>,
         id: RequestId,
-    ) -> Result<Arc<Entry>, Fault> {
+    ) -> FetchResult {
         let place = self.place(caller, place, id).await?;
         let state = self.recheck(caller, Operation::Read(read))?;
         let at = caller.entry_key(read, member);
-        self.ask(&state, caller, place, (at, self.memory.epoch(&at)), id).await
+        self.fetch(&state, caller, place, (at, self.core.cache.epoch(&at)), id).await
     }
 
-    /// Asks the origin. What an answer's age counts from is read before. A map that holds a warn which has
-    /// expired when it comes is for those who wait for it, and is never kept (guarantee 4): the origin's
-    /// clock is behind ours, be it by milliseconds, and its next answer will be another one.
-    async fn ask(
+    /// Asks the origin. The time from which the answer's age counts is read before. If a map contains a warn that has
+    /// expired when it arrives, the origin's clock is behind ours and its next answer will differ, so this one is not
+    /// stored (guarantee 4).
+    async fn fetch(
         &self,
         state: &State,
         caller: &Caller<'_>,
-        place: Place,
+        place: Permit,
         (at, epoch): (EntryKey, Epoch),
         id: RequestId,
-    ) -> Result<Arc<Entry>, Fault> {
-        let asked = self.now();
-        let text =
-            self.ask_origin(state, caller, place, Request::Read { read: at.read, member: at.member }, id).await?;
+    ) -> FetchResult {
+        let asked = self.core.now();
+        let request = Request::Read { read: at.read, member: at.member };
+        let text = self.ask_origin(state, caller, place, request, id).await?;
         let expires = match at.read {
             Read::Warns => first_expiry(&text, at.member),
             Read::Points | Read::Reviews => None,
         };
-        let has_expired = expires.is_some_and(|expires| expires <= self.clock.unix());
+        let has_expired = expires.is_some_and(|expires| expires <= self.core.clock.unix());
         let freshness = if has_expired { Freshness::NONE } else { freshness(state, at.read) };
         Ok(Arc::new(Entry::new(&text, epoch, asked, freshness, expires)))
     }
 
-    /// Keeps what a caller was answered, if it may be kept.
-    fn keep(&self, caller: &Caller<'_>, at: EntryKey, entry: &Arc<Entry>) -> bool {
-        if self.is_aside() {
-            return false;
+    /// The stale answer that may stand in for a failed origin (RFC 5861), unless a write has passed.
+    fn stale_if_error(
+        &self,
+        at: &EntryKey,
+        entry: Option<Arc<Entry>>,
+        details: &mut RequestDetails,
+    ) -> Option<Arc<str>> {
+        let entry = entry.filter(|entry| self.core.cache.is_current(at, entry))?;
+        let now = self.core.now();
+        if entry.state_at(now, || self.core.clock.unix_ms()) == EntryState::Expired {
+            return None;
         }
-        self.memory.keep(at, entry, caller.realms(), self.now())
+        details.cache = Some(CacheStatus::IfError { age: entry.age(now) });
+        Some(entry.text.clone())
     }
 
-    /// The stale answer that may stand in for a failed origin (RFC 5861), never across a write.
-    fn stale_if_error(&self, at: &EntryKey, held: Option<Arc<Entry>>, facts: &mut Facts) -> Option<Arc<str>> {
-        let entry = held.filter(|entry| self.memory.stands(at, entry))?;
-        let now = self.now();
-        match entry.good_for(now, || self.clock.unix_ms()) {
-            Use::Fresh { .. } | Use::WhileRevalidating | Use::IfError => {
-                facts.cache = Some(CacheUse::IfError { age: entry.age(now) });
-                Some(entry.text.clone())
-            }
-            Use::Nothing => None,
-        }
-    }
-
-    /// Asks for `at` anew, in a task of its own, unless that is being done already or would have to wait for a place.
+    /// Asks for a new answer in a task of its own, unless that is being done already or would have to wait for a place.
     fn revalidate(self: &Arc<Self>, admitted: &Admitted<'_>, at: EntryKey) {
-        if self.memory.is_in_the_air(&at) {
+        if self.core.cache.is_in_flight(&at) {
             return;
         }
         let caller = admitted.caller();
-        let Some(place) = self.state.load().origin.place_at_once(caller.owner()) else { return };
+        let Some(place) = self.core.state().origin.try_permit(caller.owner()) else { return };
         let gateway = self.clone();
-        let Caller { key, taught, digest, authorization, stranger } = caller;
+        let Caller { key, learned_key, digest, authorization, stranger } = caller;
         let authorization = authorization.0.to_vec();
         tokio::spawn(async move {
-            let Seat::Lead(lead) = gateway.memory.board(at) else { return };
+            let Role::Leader(leader) = gateway.core.cache.join(at) else { return };
             let authorization = Authorization(&authorization);
-            let mut caller = Caller { key, taught, digest, authorization, stranger };
+            let mut caller = Caller { key, learned_key, digest, authorization, stranger };
             let Ok(state) = gateway.recheck(&mut caller, Operation::Read(at.read)) else { return };
-            // Nobody waits for it: a failure was logged by the origin, and the stale answer stands.
+            // No caller waits for it: the origin has logged a failure, and the stale answer stays.
             if caller.key.guild.realm == at.realm {
-                let _ = gateway
-                    .lead(&state, (lead, place), &caller, at, &Asking::InPlaceOfStale, RequestId::random())
-                    .await;
+                let (purpose, id) = (ReadPurpose::Revalidation, RequestId::random());
+                let _ = gateway.lead(&state, (leader, place), &caller, at, &purpose, id).await;
             }
         });
     }

@@ -1,47 +1,47 @@
-//! What the gateway returns for one request: the text or the fault, and the facts found on the way to it. The network
-//! side makes the header fields and the access log's line from these facts, so they hold everything that either needs,
-//! and never the key itself or a body (guarantee 9). Plain data: nothing here decides anything.
+//! What the gateway returns for one request: the text or the fault, and what was found on the way to it. The network
+//! side makes header fields and the access log's line from it, so it contains everything that either needs, and never
+//! the key itself or a body (guarantee 9).
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::keys::Key;
-use crate::limits::Spent;
+use crate::limits::BucketLevels;
 use crate::model::Limit;
 use crate::wire::{Fault, Operation, RequestId};
 
-/// What is said to the caller, and what was found on the way to it.
+/// The answer to one request.
 #[derive(Debug)]
 pub struct Reply {
     pub answer: Result<Arc<str>, Fault>,
-    pub facts: Facts,
+    pub details: RequestDetails,
 }
 
-/// What was found out about a request, as far as it came: for the answer's headers and the log.
+/// What was found out about a request, as far as it came.
 #[derive(Debug)]
-pub struct Facts {
+pub struct RequestDetails {
     pub id: RequestId,
     pub operation: Option<Operation>,
     pub key: Option<Arc<Key>>,
-    pub spent: Option<Spent>,
-    /// The limit it was over, whether or not that was held against it (`limits.shadow`).
+    pub levels: Option<BucketLevels>,
+    /// The limit that the request was over, whether or not it was refused for that (`limits.shadow`).
     pub over_limit: Option<Limit>,
-    /// Over the budget of its address, likewise.
+    /// The request was over the limit of its address, likewise.
     pub over_strangers: bool,
-    /// Over the limit that is being tried out (`candidate`).
+    /// The request was over its tier's candidate limit, which refuses nothing.
     pub over_candidate: bool,
-    pub cache: Option<CacheUse>,
-    /// It panicked on its way: nothing further should be read from its connection.
+    pub cache: Option<CacheStatus>,
+    /// The request panicked: nothing more should be read from its connection.
     pub panicked: bool,
 }
 
-impl Facts {
+impl RequestDetails {
     pub fn new(id: RequestId) -> Self {
-        Facts {
+        RequestDetails {
             id,
             operation: None,
             key: None,
-            spent: None,
+            levels: None,
             over_limit: None,
             over_strangers: false,
             over_candidate: false,
@@ -51,40 +51,37 @@ impl Facts {
     }
 }
 
-/// The part the cache had in an answer (RFC 9211; contract section 1, "Headers on answers").
+/// How the cache was used for an answer (RFC 9211; contract section 1, "Headers on answers").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CacheUse {
+pub enum CacheStatus {
     Hit {
         ttl: Duration,
         age: Duration,
     },
-    /// Stale, while it is asked for anew.
+    /// A stale answer, while the origin is asked for a new one.
     WhileRevalidating {
         age: Duration,
     },
-    /// Stale, since the origin failed.
+    /// A stale answer, because the origin failed.
     IfError {
         age: Duration,
     },
-    /// The origin was asked; `stale`: for an answer that was held but too old.
-    Asked {
+    /// The origin was asked; `stale`: the cache had an answer that was too old.
+    Forwarded {
         stale: bool,
         stored: bool,
     },
-    /// Another caller's question to the origin was joined.
+    /// The request waited for the question of another caller.
     Collapsed,
-    /// A write, which goes to the origin by its nature.
+    /// A write, which always goes to the origin.
     Method,
-    /// Refused before the cache was asked.
+    /// The request was refused before the cache was looked up.
     Refused,
 }
 
-impl CacheUse {
-    /// What is said of a request that is refused between its scope and the operation itself.
+impl CacheStatus {
+    /// The status of a request that is refused between its scope and the operation itself.
     pub(super) fn before(operation: Operation) -> Self {
-        match operation {
-            Operation::Read(_) => CacheUse::Refused,
-            Operation::SetPoints => CacheUse::Method,
-        }
+        if operation.is_write() { CacheStatus::Method } else { CacheStatus::Refused }
     }
 }

@@ -1,16 +1,18 @@
 //! The rules, on the built-in backend, with a clock that the test moves and no socket.
 
-mod book;
+mod loaded_keys;
 
 use std::time::Duration;
 
 use tempfile::TempDir;
 
 use super::*;
+use crate::clock::Tick;
 use crate::config;
 use crate::model::{Digest, GuildId, Limit, MemberId, Scope};
-use crate::origin::Builtin;
+use crate::origin::{Builtin, Origin};
 use crate::store::{AnyStore, Directory, KeyChange, KeyRecord, Members, SqliteStore};
+use crate::telemetry::DecisionLog;
 use crate::telemetry::decisions::{Decision, RecordReader};
 use crate::wire::Param;
 
@@ -18,7 +20,7 @@ use crate::wire::Param;
 struct World {
     gateway: Arc<Gateway>,
     store: Arc<AnyStore>,
-    source: KeySource,
+    decisions: Arc<DecisionLog>,
     _folder: TempDir,
 }
 
@@ -31,7 +33,7 @@ impl Body for Bytes<'_> {
         Ok(self.0)
     }
 
-    async fn will_wait(&mut self) {}
+    async fn flush_answers(&mut self) {}
 }
 
 /// A body that must not be asked for.
@@ -42,7 +44,7 @@ impl Body for Untouched {
         panic!("the body was read")
     }
 
-    async fn will_wait(&mut self) {}
+    async fn flush_answers(&mut self) {}
 }
 
 /// A body in which a defect of ours shows.
@@ -54,7 +56,7 @@ impl Body for Broken {
         panic!("a defect that a test put here")
     }
 
-    async fn will_wait(&mut self) {}
+    async fn flush_answers(&mut self) {}
 }
 
 /// A whole body, whose connection breaks when the origin is about to be asked.
@@ -65,7 +67,7 @@ impl Body for BreaksOnWaiting<'_> {
         Ok(self.0)
     }
 
-    async fn will_wait(&mut self) {
+    async fn flush_answers(&mut self) {
         panic!("a defect that a test put here")
     }
 }
@@ -80,7 +82,7 @@ impl<F: FnMut() + Send> Body for After<'_, F> {
         Ok(self.0)
     }
 
-    async fn will_wait(&mut self) {}
+    async fn flush_answers(&mut self) {}
 }
 
 impl World {
@@ -111,9 +113,9 @@ impl World {
         let source = KeySource::Store(store.clone());
         let origin = Arc::new(Origin::Builtin(Builtin::new(store.clone(), clock.clone())));
         let state = State::new(config, origin, source.clone(), source.list().await.unwrap(), Vec::new(), &clock);
-        let decisions = DecisionLog::open(&folder.path().join("d.log"), 1 << 20, clock.clone()).unwrap();
-        let gateway = Gateway::new(clock, state, Some(Arc::new(decisions)));
-        World { gateway: Arc::new(gateway), store, source, _folder: folder }
+        let decisions = Arc::new(DecisionLog::open(&folder.path().join("d.log"), 1 << 20, clock.clone()).unwrap());
+        let gateway = Gateway::new(clock, state, Observer::new(None, Some(decisions.clone())));
+        World { gateway: Arc::new(gateway), store, decisions, _folder: folder }
     }
 
     async fn ask(&self, operation: &str, key: &str, body: &str) -> Reply {
@@ -133,7 +135,7 @@ impl World {
 
     /// What was recorded until now. Nothing is recorded after it.
     fn decisions(&self) -> Vec<Decision> {
-        self.gateway.decisions.as_ref().unwrap().close();
+        self.decisions.close();
         let path = self._folder.path().join("d.log");
         let file = std::fs::File::open(&path).unwrap();
         let length = file.metadata().unwrap().len();
@@ -143,13 +145,13 @@ impl World {
 
     /// Gives a key another secret; the one before works until this Unix second.
     async fn rotate(&self, id: &str, secret: &str, until: Option<i64>) {
-        let now = self.gateway.clock.unix();
+        let now = self.gateway.clock().unix();
         self.store.rotate_key(id, Digest::of(secret.as_bytes()), until, now).await.unwrap();
-        self.gateway.take_book(self.gateway.list(None).await.unwrap());
+        self.gateway.follower.apply_keys(self.gateway.follower.load_keys(None).await.unwrap());
     }
 
     fn advance(&self, seconds: u64) {
-        self.gateway.clock.advance(Duration::from_secs(seconds));
+        self.gateway.clock().advance(Duration::from_secs(seconds));
     }
 
     fn guild(&self) -> GuildId {
@@ -208,7 +210,7 @@ async fn refusals_come_in_the_contracts_order_and_before_the_body() {
     assert_eq!(w.refused_unread(&bad).await, Fault::TooManyRequests { retry_after: 1 });
     w.advance(3);
     w.store.set_guild_left(&w.guild(), true).await.unwrap();
-    w.gateway.take_book(w.gateway.list(None).await.unwrap());
+    w.gateway.follower.apply_keys(w.gateway.follower.load_keys(None).await.unwrap());
     let ask = async |body| w.ask("getPoints", "k1", body).await.answer.unwrap_err();
     assert_eq!(ask("memberID=7&memberID=7").await, Fault::Repeated(Param::MemberId));
     assert_eq!(ask("memberID=7").await, Fault::GuildGone);
@@ -219,15 +221,15 @@ async fn an_answer_is_given_from_memory_until_its_ttl_is_over() {
     let w = World::new(PLENTY).await;
     w.store.set_member(&w.guild(), seven(), None, Some(3)).await.unwrap();
     let first = w.ask("getPoints", "k1", "memberID=7").await;
-    assert_eq!((text(&first), first.facts.cache), ("3", Some(CacheUse::Asked { stale: false, stored: true })));
+    assert_eq!((text(&first), first.details.cache), ("3", Some(CacheStatus::Forwarded { stale: false, stored: true })));
     w.store.set_member(&w.guild(), seven(), None, Some(4)).await.unwrap();
     w.advance(12);
     let hit = w.ask("getPoints", "k2", "memberID=007").await;
     let (ttl, age) = (Duration::from_secs(18), Duration::from_secs(12));
-    assert_eq!((text(&hit), hit.facts.cache), ("3", Some(CacheUse::Hit { ttl, age })));
+    assert_eq!((text(&hit), hit.details.cache), ("3", Some(CacheStatus::Hit { ttl, age })));
     w.advance(18);
     let late = w.ask("getPoints", "k1", "memberID=7").await;
-    assert_eq!((text(&late), late.facts.cache), ("4", Some(CacheUse::Asked { stale: true, stored: true })));
+    assert_eq!((text(&late), late.details.cache), ("4", Some(CacheStatus::Forwarded { stale: true, stored: true })));
 }
 
 #[tokio::test]
@@ -236,7 +238,7 @@ async fn a_read_after_a_write_gives_what_was_written() {
     assert_eq!(text(&w.ask("getPoints", "k1", "memberID=7").await), "0");
     let set = w.ask("setPoints", "k1", "memberID=7&amount=-5").await;
     assert_eq!(text(&set), "Successfully set '7' points to '-5'");
-    assert_eq!(set.facts.cache, Some(CacheUse::Method));
+    assert_eq!(set.details.cache, Some(CacheStatus::Method));
     assert_eq!(text(&w.ask("getPoints", "k2", "memberID=7").await), "-5");
 }
 
@@ -249,7 +251,7 @@ async fn a_warn_is_never_given_past_its_expiry_even_by_a_wall_clock_that_jumps()
     assert!(text(&both).contains("spam") && text(&both).contains("more"));
     w.advance(9);
     assert!(text(&w.ask("getWarns", "k1", "memberID=7").await).contains("spam"));
-    w.gateway.clock.set_unix(1010);
+    w.gateway.clock().set_unix(1010);
     let later = w.ask("getWarns", "k1", "memberID=7").await;
     assert_eq!(text(&later), "{warns_7_id_2_9999=Mod: more (Expires 9999)}");
 }
@@ -273,7 +275,7 @@ async fn in_shadow_limits_are_counted_and_nobody_is_refused() {
     let w = World::new("[limits]\nshadow = true\ntiers.standard = { rate = \"1/m\", burst = 1 }\nstrangers = { rate = \"1/m\", burst = 1 }").await;
     let over = [w.ask("getPoints", "k1", "memberID=7").await, w.ask("getPoints", "k1", "memberID=7").await];
     assert!(over.iter().all(|reply| reply.answer.is_ok()));
-    assert_eq!(over.map(|reply| reply.facts.over_limit), [None, Some(Limit::Rate)]);
+    assert_eq!(over.map(|reply| reply.details.over_limit), [None, Some(Limit::Rate)]);
     for _ in 0..3 {
         assert_eq!(w.ask("getPoints", "k9", "").await.answer.unwrap_err(), Fault::IncorrectKey);
     }
@@ -316,7 +318,7 @@ async fn strangers_are_held_to_their_budget_and_a_known_key_is_not() {
     }
     let refused = w.ask("getPoints", "", "").await;
     assert_eq!(refused.answer.unwrap_err(), Fault::TooManyRequests { retry_after: 1 });
-    assert!(refused.facts.spent.is_none(), "no key, no RateLimit");
+    assert!(refused.details.levels.is_none(), "no key, no RateLimit");
     assert!(w.ask("getPoints", "k1", "memberID=7").await.answer.is_ok());
 }
 
@@ -329,7 +331,7 @@ async fn a_reload_is_in_force_with_the_next_request_and_refills_no_one() {
     let toml = "answers.service_name = \"Watch\"\nlimits.tiers.standard = { rate = \"1/s\", burst = 20 }";
     let config = config::load_str(toml, w._folder.path(), "test").unwrap().config;
     let origin = w.gateway.state().origin.clone();
-    w.gateway.reload(config, origin, w.source.clone(), Some(w.gateway.list(None).await.unwrap()));
+    w.gateway.reload(config, origin, NewKeys::Store(w.gateway.follower.load_keys(None).await.unwrap()));
     let refused = w.ask("getPoints", "k1", "memberID=7").await.answer.unwrap_err();
     assert_eq!(refused, Fault::TooManyRequests { retry_after: 1 });
     w.advance(1);
@@ -341,9 +343,9 @@ async fn a_reload_is_in_force_with_the_next_request_and_refills_no_one() {
 async fn a_key_is_refused_from_the_second_it_expires_its_cached_answers_included() {
     let w = World::new(PLENTY).await;
     assert!(w.ask("getPoints", "k3", "memberID=7").await.answer.is_ok());
-    w.gateway.clock.set_unix(1999);
+    w.gateway.clock().set_unix(1999);
     assert!(w.ask("getPoints", "k3", "memberID=7").await.answer.is_ok());
-    w.gateway.clock.set_unix(2000);
+    w.gateway.clock().set_unix(2000);
     assert_eq!(w.ask("getPoints", "k3", "memberID=7").await.answer.unwrap_err(), Fault::IncorrectKey);
 }
 
@@ -352,7 +354,7 @@ async fn a_revoked_key_is_refused_even_when_the_answer_is_cached() {
     let w = World::new(PLENTY).await;
     assert!(w.ask("getPoints", "k1", "memberID=7").await.answer.is_ok());
     w.store.revoke_key("k1").await.unwrap();
-    w.gateway.take_book(w.gateway.list(None).await.unwrap());
+    w.gateway.follower.apply_keys(w.gateway.follower.load_keys(None).await.unwrap());
     assert_eq!(w.ask("getPoints", "k1", "memberID=7").await.answer.unwrap_err(), Fault::IncorrectKey);
 }
 
@@ -375,7 +377,7 @@ async fn both_secrets_of_a_rotated_key_answer_and_share_one_budget() {
 async fn the_last_use_of_a_rotated_key_is_that_of_whichever_secret_was_used() {
     let w = World::new(PLENTY).await;
     let last_used = async || {
-        w.gateway.note_last_use(&w.store).await.unwrap();
+        w.gateway.usage_flush.write_last_use(&w.store).await.unwrap();
         w.store.keys().await.unwrap().into_iter().find(|key| &*key.id == "k1").unwrap().last_used
     };
     w.rotate("k1", "new", Some(9000)).await;
@@ -392,15 +394,15 @@ async fn the_last_use_of_a_rotated_key_is_that_of_whichever_secret_was_used() {
 async fn the_secret_before_a_rotation_stops_at_its_second_without_a_reload_even_by_a_wall_clock_that_jumps() {
     let w = World::new(PLENTY).await;
     w.rotate("k1", "new", Some(1010)).await;
-    w.gateway.clock.set_unix(1009);
+    w.gateway.clock().set_unix(1009);
     for _ in 0..2 {
         assert!(w.ask("getPoints", "k1", "memberID=7").await.answer.is_ok());
     }
     for later in [1010, 1011, i64::MAX / 1000] {
-        w.gateway.clock.set_unix(later);
+        w.gateway.clock().set_unix(later);
         assert_eq!(w.ask("getPoints", "k1", "memberID=7").await.answer.unwrap_err(), Fault::IncorrectKey);
         let hit = w.ask("getPoints", "new", "memberID=7").await;
-        assert!(matches!(hit.facts.cache, Some(CacheUse::Hit { .. })), "the answer is still in memory");
+        assert!(matches!(hit.details.cache, Some(CacheStatus::Hit { .. })), "the answer is still in memory");
     }
 }
 
@@ -424,17 +426,17 @@ async fn both_secrets_end_with_their_key_where_that_ends_before_the_overlap() {
     let w = World::new(PLENTY).await;
     w.rotate("k3", "new", Some(9000)).await;
     for secret in ["k3", "new"] {
-        w.gateway.clock.set_unix(1999);
+        w.gateway.clock().set_unix(1999);
         assert!(w.ask("getPoints", secret, "memberID=7").await.answer.is_ok(), "{secret}");
-        w.gateway.clock.set_unix(2000);
+        w.gateway.clock().set_unix(2000);
         assert_eq!(w.ask("getPoints", secret, "memberID=7").await.answer.unwrap_err(), Fault::IncorrectKey, "{secret}");
     }
     // An end that is put off is put off for the old secret too, but not beyond its overlap.
     let never = KeyChange { expires: Some(None), ..KeyChange::default() };
     w.store.set_key("k3", never).await.unwrap();
-    w.gateway.take_book(w.gateway.list(None).await.unwrap());
+    w.gateway.follower.apply_keys(w.gateway.follower.load_keys(None).await.unwrap());
     for (at, works) in [(8999, true), (9000, false)] {
-        w.gateway.clock.set_unix(at);
+        w.gateway.clock().set_unix(at);
         assert_eq!(w.ask("getPoints", "k3", "memberID=7").await.answer.is_ok(), works, "{at}");
         assert!(w.ask("getPoints", "new", "memberID=7").await.answer.is_ok());
     }
@@ -448,8 +450,8 @@ async fn a_panic_is_20_for_the_one_who_met_it_and_harms_nobody_else() {
     for _ in 0..3 {
         let reply = w.gateway.handle(&state, &head(), &mut Broken).await;
         assert_eq!(reply.answer.unwrap_err(), Fault::NoUsableAnswer);
-        assert!(reply.facts.panicked);
-        assert_eq!(reply.facts.key.unwrap().id, "k1".into(), "what was found out before it is told");
+        assert!(reply.details.panicked);
+        assert_eq!(reply.details.key.unwrap().id, "k1".into(), "what was found out before it is told");
         let mut body = BreaksOnWaiting(b"memberID=7&amount=5");
         let reply = w.gateway.handle(&state, &write, &mut body).await;
         assert_eq!(reply.answer.unwrap_err(), Fault::NoUsableAnswer);
@@ -458,7 +460,7 @@ async fn a_panic_is_20_for_the_one_who_met_it_and_harms_nobody_else() {
     }
     // Its one place under way was given back, and nothing was written.
     let reply = w.ask("getPoints", "k1", "memberID=7").await;
-    assert_eq!((text(&reply), reply.facts.panicked), ("0", false));
+    assert_eq!((text(&reply), reply.details.panicked), ("0", false));
     w.ask("setPoints", "k1", "memberID=7&amount=9").await.answer.unwrap();
     assert_eq!(text(&w.ask("getPoints", "k1", "memberID=7").await), "9");
 }
@@ -468,11 +470,11 @@ async fn a_request_whose_keys_have_become_too_old_while_its_body_came_is_21() {
     let w = World::new(PLENTY).await;
     let state = w.gateway.state().clone();
     for path in [&b"/getPoints"[..], b"/setPoints"] {
-        w.gateway.state().book.set_known_until(w.gateway.now());
+        w.gateway.state().key_table.set_current_as_of(w.gateway.core.now());
         let mut body = After(b"memberID=7&amount=5", || w.advance(1));
         let reply = w.gateway.handle(&state, &Head { path, ..head() }, &mut body).await;
         assert_eq!(reply.answer.unwrap_err(), Fault::Unavailable { retry_after: 1 });
     }
-    w.gateway.state().book.set_known_until(w.gateway.now());
+    w.gateway.state().key_table.set_current_as_of(w.gateway.core.now());
     assert_eq!(text(&w.ask("getPoints", "k1", "memberID=7").await), "0");
 }

@@ -1,56 +1,45 @@
-//! setPoints.
+//! Writes: the epoch of the member advances before the origin is asked and after it, whatever came back, and the
+//! origin is asked once (guarantees 2 and 5).
 
 use std::sync::Arc;
 
 use super::Gateway;
-use super::ask::Caller;
-use crate::model::MemberId;
-use crate::origin::{Place, may_have_happened};
-use crate::wire::{Fault, Operation, Request, RequestId};
+use super::caller::Caller;
+use crate::origin::{Permit, may_have_happened};
+use crate::wire::{Fault, Request, RequestId};
 
 impl Gateway {
-    /// setPoints: move the member's epoch, ask the origin once, move it again whatever came back. A
-    /// process that serves beside this one does the same at the same moments.
+    /// Sends one write. `place` is a place at the origin that the caller has already.
     pub(super) async fn write(
         &self,
         mut caller: Caller<'_>,
-        member: MemberId,
-        amount: i64,
-        place: Option<Place>,
+        request: Request,
+        place: Option<Permit>,
         id: RequestId,
     ) -> Result<Arc<str>, Fault> {
-        if !self.may_write().await {
-            return Err(Fault::Unavailable { retry_after: 1 });
+        let operation = request.operation();
+        let unavailable = Fault::Unavailable { retry_after: 1 };
+        if !self.handover.wait_to_write().await {
+            return Err(unavailable);
         }
-        // A write that waits for its place has not begun: it moves no epoch, and no other process is told of it.
+        // The write begins only once it has its place: before, no epoch advances and no other process is told of it.
         let place = self.place(&caller, place, id).await?;
-        let state = self.recheck(&mut caller, Operation::SetPoints)?;
-        let (realm, hold) = (caller.key.guild.realm, state.config.cache.points.ttl);
-        let write = self.begin_write((realm, caller.realms()), member, hold);
-        let Ok(told) = self.tell_begun(member).await else {
-            write.settled(); // it did not begin
-            return Err(Fault::Unavailable { retry_after: 1 });
-        };
-        let asked_under = match self.recheck(&mut caller, Operation::SetPoints) {
+        let begun_under = self.recheck(&mut caller, operation)?;
+        let (realm, hold) = ((caller.key.guild.realm, caller.realms()), begun_under.config.cache.points.ttl);
+        let write = self.handover.begin_write(realm, &request, hold).await.map_err(|_| unavailable)?;
+        let state = match self.recheck(&mut caller, operation) {
             Ok(state) => state,
             Err(fault) => {
-                write.settled();
-                told.over(true).await;
+                write.end(true).await;
                 return Err(fault);
             }
         };
-        let answer = self.ask_origin(&asked_under, &caller, place, Request::SetPoints { member, amount }, id).await;
-        let settled = !answer.as_ref().is_err_and(|fault| may_have_happened(*fault));
-        if settled {
-            write.settled();
-        } else {
-            write.unknown(self.now());
+        let answer = self.ask_origin(&state, &caller, place, request, id).await;
+        // A reload may have moved the key to another guild meanwhile, whose answers about the member change as well.
+        if !Arc::ptr_eq(&begun_under, &self.core.state()) {
+            self.core.cache.epochs().invalidate_member(request.member());
         }
-        // A reload may have put the key into another guild meanwhile, whose readers this write concerns.
-        if !Arc::ptr_eq(&state, &self.state.load()) {
-            self.memory.fence().changed(member);
-        }
-        told.over(settled).await;
+        write.end(!answer.as_ref().is_err_and(|fault| may_have_happened(*fault))).await;
         answer.map(Into::into)
     }
 }

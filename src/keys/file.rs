@@ -1,47 +1,48 @@
-//! The key file: `[[key]]` tables, read whole or not at all, with every fault named by its place.
+//! The key file: `[[key]]` tables, read whole or not at all, with the place of every fault. It reads the file and nothing
+//! else. A message repeats nothing that may be a secret.
 
 use std::collections::HashMap;
-use std::io::Read as _;
 use std::path::Path;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::{Listed, hide_keys};
+use super::{ListedKey, hide_keys};
 use crate::config::{Problem, Problems, instead, shown};
+use crate::files::read_at_most;
 use crate::model::{Digest, GuildId, KeyId, Scope, unix_of};
 
-/// The most keys a file may list: about 1 KB each while it is read, 200 MB. More belong into a store.
+/// The most keys that a file may list: each takes about 1 KB while the file is read, 200 MB in all.
 const MAX_KEYS: usize = 200_000;
 
-/// Largest key file that is read: room for so many keys, with every setting of each.
+/// The largest key file: room for [`MAX_KEYS`] with all of their settings.
 const MAX_FILE: u64 = 64 << 20;
 
-/// The longest id. It stands in each line of the access log.
+/// The longest id, which is in each line of the access log.
 const MAX_ID: usize = 64;
 
-/// Faults told at once. Whoever has more has given the wrong file.
+/// The most faults that are reported: a file with more is probably the wrong one.
 const MAX_PROBLEMS: usize = 100;
 
-/// The names of a `[[key]]` (contract section 3, `[keys] file`).
+/// The settings of a `[[key]]` (contract section 3, `[keys] file`).
 const NAMES: [&str; 6] = ["id", "digest", "guild", "tier", "scope", "expires"];
 
-/// What an end of a key may be.
+/// The forms of `expires`.
 const WANTED_EXPIRY: &str = "wants Unix seconds, a date such as 2027-01-31 (its first second, UTC), or one with time and offset, such as 2027-01-31T12:00:00Z";
 
 /// Why a key file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFileError {
-    /// It could not be read at all; why, with its name.
+    /// It could not be read; why, with its path.
     #[error("{0}")]
     Unreadable(String),
-    /// What is wrong in it, a line each.
+    /// The faults in it, a line each.
     #[error(transparent)]
     Faults(#[from] Problems),
 }
 
-/// Reads a key file, whole or not at all.
-pub fn read_key_file(path: &Path) -> Result<Vec<Listed>, KeyFileError> {
+/// Reads a key file.
+pub fn read_key_file(path: &Path) -> Result<Vec<ListedKey>, KeyFileError> {
     let text = read_text(path).map_err(|why| KeyFileError::Unreadable(format!("{} {why}", path.display())))?;
     let name = path.display().to_string();
     Ok(parse(&text).map_err(|list| Problems { name, list })?)
@@ -49,47 +50,43 @@ pub fn read_key_file(path: &Path) -> Result<Vec<Listed>, KeyFileError> {
 
 fn read_text(path: &Path) -> Result<String, String> {
     let unreadable = |e: std::io::Error| format!("cannot be read: {e}");
-    // Looked at before it is opened: a pipe would be waited for.
+    // Checked before it is opened: opening a pipe would wait for a writer.
     if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
         return Err("is not a file".into());
     }
-    let mut bytes = Vec::new();
-    let file = std::fs::File::open(path).map_err(unreadable)?;
-    file.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-    if bytes.len() as u64 > MAX_FILE {
-        return Err("is larger than 64 MiB; a store holds more keys".into());
-    }
+    let bytes = std::fs::File::open(path).and_then(|file| read_at_most(file, MAX_FILE)).map_err(unreadable)?;
+    let bytes = bytes.ok_or("is larger than 64 MiB; keep the keys in a store")?;
     String::from_utf8(bytes).map_err(|_| "is not UTF-8 text".into())
 }
 
-fn parse(text: &str) -> Result<Vec<Listed>, Vec<Problem>> {
+fn parse(text: &str) -> Result<Vec<ListedKey>, Vec<Problem>> {
     let (tree, faults) = DeTable::parse_recoverable(text);
-    let mut reader = Reader::new(text);
+    let mut reader = KeyFileReader::new(text);
     for fault in faults {
         let offset = fault.span().map_or(text.len(), |span| span.start);
         reader.fault("", offset, hide_keys(fault.message()));
     }
-    // What was made of text that is no TOML is a guess, and so would be what is said of it.
+    // The tree of a text that is not TOML is a guess, and messages about it would mislead.
     if reader.problems.is_empty() {
         reader.file(tree.get_ref());
     }
     reader.finish()
 }
 
-/// Reads the tree of a key file, and collects its faults.
-struct Reader<'t> {
+/// Reads the tree of a key file, and collects keys and faults.
+struct KeyFileReader<'t> {
     text: &'t str,
     line_starts: Vec<usize>,
     problems: Vec<Problem>,
-    listed: Vec<Listed>,
-    /// Where each id and digest stands first.
+    keys: Vec<ListedKey>,
+    /// The offset at which each id and digest occurs first.
     ids: HashMap<KeyId, usize>,
     digests: HashMap<Digest, usize>,
 }
 
-/// What is written of one key so far.
+/// The settings of one key that were read so far.
 #[derive(Default)]
-struct Entry {
+struct KeyFields {
     id: Option<KeyId>,
     digest: Option<Digest>,
     guild: Option<GuildId>,
@@ -98,14 +95,14 @@ struct Entry {
     expires: Option<i64>,
 }
 
-impl<'t> Reader<'t> {
+impl<'t> KeyFileReader<'t> {
     fn new(text: &'t str) -> Self {
         let line_starts = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
-        let (problems, listed) = (Vec::new(), Vec::new());
-        Reader { text, line_starts, problems, listed, ids: HashMap::new(), digests: HashMap::new() }
+        let (problems, keys) = (Vec::new(), Vec::new());
+        KeyFileReader { text, line_starts, problems, keys, ids: HashMap::new(), digests: HashMap::new() }
     }
 
-    /// From 1.
+    /// The line of an offset, from 1.
     fn line(&self, offset: usize) -> usize {
         self.line_starts.partition_point(|start| *start <= offset)
     }
@@ -117,10 +114,10 @@ impl<'t> Reader<'t> {
         self.problems.push(Problem { path, line, column, message: message.into() });
     }
 
-    fn finish(self) -> Result<Vec<Listed>, Vec<Problem>> {
+    fn finish(self) -> Result<Vec<ListedKey>, Vec<Problem>> {
         let mut problems = self.problems;
         if problems.is_empty() {
-            return Ok(self.listed);
+            return Ok(self.keys);
         }
         problems.sort_by_key(|p| (p.line, p.column));
         let more = problems.split_off(problems.len().min(MAX_PROBLEMS));
@@ -144,11 +141,14 @@ impl<'t> Reader<'t> {
                 continue;
             };
             if keys.len() > MAX_KEYS {
-                let message = format!("lists {} keys; {MAX_KEYS} is the most, a store holds more", keys.len());
+                let message = format!(
+                    "lists {} keys, and a key file holds at most {MAX_KEYS}; keep the keys in a store",
+                    keys.len()
+                );
                 self.fault("key", value.span().start, message);
                 continue;
             }
-            self.listed.reserve(keys.len());
+            self.keys.reserve(keys.len());
             for (n, key) in keys.iter().enumerate() {
                 match key.get_ref() {
                     DeValue::Table(table) => self.key(n, key.span().start, table),
@@ -164,11 +164,11 @@ impl<'t> Reader<'t> {
             _ => format!("key[{n}]"),
         };
         let before = self.problems.len();
-        let mut entry = Entry::default();
+        let mut fields = KeyFields::default();
         for (name, value) in table.iter() {
             let name_offset = name.span().start;
             let name = name.get_ref().as_ref();
-            if let Err(message) = self.value(&mut entry, name, value) {
+            if let Err(message) = self.value(&mut fields, name, value) {
                 self.fault(&format!("{called}: {name}"), value.span().start, message);
             } else if !NAMES.contains(&name) {
                 let free = NAMES.into_iter().filter(|known| !table.contains_key(*known));
@@ -179,34 +179,34 @@ impl<'t> Reader<'t> {
         for needed in ["id", "digest", "guild"].into_iter().filter(|name| !table.contains_key(*name)) {
             self.fault(&called, offset, format!("needs `{needed}`"));
         }
-        let Entry { id: Some(id), digest: Some(digest), guild: Some(guild), tier, scope, expires } = entry else {
+        let KeyFields { id: Some(id), digest: Some(digest), guild: Some(guild), tier, scope, expires } = fields else {
             return;
         };
         if self.problems.len() == before {
-            self.listed.push(Listed { id, digest, guild, guild_gone: false, tier, scope, expires });
+            self.keys.push(ListedKey { id, digest, guild, guild_gone: false, tier, scope, expires });
         }
     }
 
-    /// Reads one value of a key. A message repeats nothing that may be a secret.
-    fn value(&mut self, entry: &mut Entry, name: &str, value: &Spanned<DeValue<'_>>) -> Result<(), String> {
+    /// Reads one setting of a key.
+    fn value(&mut self, fields: &mut KeyFields, name: &str, value: &Spanned<DeValue<'_>>) -> Result<(), String> {
         let offset = value.span().start;
         match name {
             "id" => {
                 let id: KeyId = text_of(value)?.into();
                 if id.is_empty() {
-                    return Err("must not be empty: logs and lists call the key by it".into());
+                    return Err("must not be empty: logs and lists name the key by it".into());
                 }
                 if id.len() > MAX_ID || id.contains(char::is_control) {
                     return Err(format!("must be at most {MAX_ID} bytes long, without control characters"));
                 }
                 let first = *self.ids.entry(id.clone()).or_insert(offset);
-                entry.id = Some(id);
+                fields.id = Some(id);
                 self.once(first, offset)?;
             }
             "digest" => {
                 let digest: Digest = text_of(value)?.parse()?;
                 let first = *self.digests.entry(digest).or_insert(offset);
-                entry.digest = Some(digest);
+                fields.digest = Some(digest);
                 self.once(first, offset)?;
             }
             "guild" => {
@@ -216,23 +216,23 @@ impl<'t> Reader<'t> {
                         _ => "must be a string".into(),
                     });
                 }
-                entry.guild = Some(text_of(value)?.parse().map_err(|e: crate::model::BadGuildId| e.to_string())?);
+                fields.guild = Some(text_of(value)?.parse().map_err(|e: crate::model::BadGuildId| e.to_string())?);
             }
-            "tier" => entry.tier = Some(text_of(value)?.into()),
+            "tier" => fields.tier = Some(text_of(value)?.into()),
             "scope" => {
                 let text = text_of(value)?;
                 let unknown =
                     |_| format!("unknown value {}; {}", shown(&hide_keys(text)), instead(text, ["read", "write"]));
-                entry.scope = text.parse().map_err(unknown)?;
+                fields.scope = text.parse().map_err(unknown)?;
             }
-            "expires" => entry.expires = Some(expiry(value.get_ref())?),
+            "expires" => fields.expires = Some(expiry(value.get_ref())?),
             _ => {}
         }
         Ok(())
     }
 
     fn once(&self, first: usize, offset: usize) -> Result<(), String> {
-        if first == offset { Ok(()) } else { Err(format!("stands already on line {}", self.line(first))) }
+        if first == offset { Ok(()) } else { Err(format!("is already on line {}", self.line(first))) }
     }
 }
 
@@ -253,7 +253,7 @@ fn expiry(value: &DeValue<'_>) -> Result<i64, String> {
         DeValue::String(text) if unix_of(text).is_some() && text.parse::<toml::value::Datetime>().is_ok() => {
             Err(format!("wants a date without quotes: {text}"))
         }
-        DeValue::String(_) => Err(format!("{WANTED_EXPIRY}, without quotes; a file knows no length of time")),
+        DeValue::String(_) => Err(format!("{WANTED_EXPIRY}, without quotes; a duration is not possible in a file")),
         _ => Err(WANTED_EXPIRY.to_owned()),
     }
 }
@@ -296,8 +296,8 @@ mod tests {
             + "[[key]]\nexpires = \"2027-01-31T12:00:00Z\"\n[[keys]]\n";
         let faults = faults(&text);
         let expected = [
-            "7:6: key `a`: id: stands already on line 2",
-            "13:10: key `c`: digest: stands already on line 3",
+            "7:6: key `a`: id: is already on line 2",
+            "13:10: key `c`: digest: is already on line 3",
             "15:1: key `c`: unknown name `exprires`; did you mean `expires`?",
             "16:9: key `c`: scope: unknown value `reed`; did you mean `read`?",
             "19:10: key `d`: digest: a digest is",

@@ -1,7 +1,7 @@
 //! The keys of `keys.source = "origin"`, which only the origin's own answers prove or refuse. Both lists are bounded
 //! LRU caches, so that unknown keys cannot use up memory. An answer counts from when the origin was asked, and one of
-//! an origin that is no longer in force does not count. It asks nobody itself: `gateway` asks, and reports the answer
-//! here.
+//! an origin that is no longer in force does not count. The origin is not asked here: `gateway` asks, and reports the
+//! answer.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,208 +13,217 @@ use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
 use parking_lot::Mutex;
 
-use super::book::{Budget, Guild};
+use super::table::{Budget, Guild};
 use super::{Key, Proof};
-use crate::cache::{Flights, Realm};
+use crate::cache::{Realm, SingleFlight};
 use crate::clock::Tick;
-use crate::limits::{Counted, Meters, Policy, Usage};
+use crate::limits::{Buckets, DayCount, Policy, Usage};
 use crate::model::{Digest, GuildId, KeyId, Scope};
 use crate::wire::Fault;
 
-/// Keys that are remembered as good, about 50 MB. One more, and the key that was used longest ago
-/// is forgotten, and what it had used up with it: so many keys within one refill are the price.
-const KNOWN: u64 = 100_000;
+/// Known keys, about 50 MB. Beyond that the key that was used longest ago is forgotten, with what it had used up, so a
+/// caller with that many valid keys can have one of them refilled.
+const MAX_KNOWN: u64 = 100_000;
 
-/// Keys that are remembered as refused, about 10 MB; one more, and that refused or asked for
-/// longest ago is forgotten. Whoever sends so many pays for each from the address's budget.
-const REFUSED: u64 = 65_536;
+/// Refused keys, about 10 MB; beyond that the one that was refused or used longest ago is forgotten. Each request with a
+/// refused key is charged to its address.
+const MAX_REFUSED: u64 = 65_536;
 
-/// The keys that an origin's own answers taught (contract section 3, `keys.source = "origin"`).
-/// Each has its answers for itself: whose guild it speaks for, only the origin knows.
+/// The keys that the origin's answers have proven or refused (contract section 3, `keys.source = "origin"`). Each key
+/// has a realm of answers of its own, since only the origin knows its guild.
 #[derive(Debug)]
-pub struct Learned {
-    known: Cache<Digest, Arc<Taught>>,
+pub struct LearnedKeys {
+    known: Cache<Digest, Arc<LearnedKey>>,
     refused: Cache<Digest, Tick>,
-    rules: ArcSwap<Rules>,
-    /// Keys that nobody knows yet and that the origin is being asked about.
-    questions: Flights<Digest, (), Told>,
+    rules: ArcSwap<LearnedKeyRules>,
+    /// The keys that the origin is being asked about.
+    flights: SingleFlight<Digest, (), ProofResult>,
     next_realm: AtomicU64,
-    /// What a store kept of the day's counts, for keys not seen since the start.
-    counted: HashMap<KeyId, Counted>,
+    /// The day's counts that the store had at the start, for keys not seen since.
+    day_counts: HashMap<KeyId, DayCount>,
     /// Held while a key is put under another policy, so that its budget is taken over once.
-    changing: Mutex<()>,
+    policy_lock: Mutex<()>,
 }
 
-/// What holds for every learned key; changed by a reload.
+/// The rules for all learned keys; a reload changes them.
 #[derive(Debug)]
-pub struct Rules {
+pub struct LearnedKeyRules {
     pub policy: Arc<Policy>,
     /// How long a usable answer proves a key.
     pub accepted_for: Duration,
-    /// How long 02 is remembered.
+    /// How long a key stays refused after 02.
     pub refused_for: Duration,
-    /// What the origin was asked before this does not count: it was another one.
+    /// Answers to questions from before do not count: another origin was asked.
     pub since: Tick,
 }
 
-/// A key, and what the origin's answers said of it.
+/// A key, and what the origin's answers said about it.
 #[derive(Debug)]
-pub struct Taught {
+pub struct LearnedKey {
     pub key: Arc<Key>,
     digest: Digest,
     proof: Arc<Proof>,
 }
 
-/// What is known of a key at one moment.
+/// What is known about a key at one moment.
 #[derive(Debug)]
-pub enum Standing {
-    Proven(Arc<Taught>),
-    /// It was good when the origin was last asked, which is too long ago to go by.
-    Lapsed(Arc<Taught>),
-    /// Nothing that counts. `Some`: it was good before the origin said 02 of it, and what it had
-    /// used up is not forgotten.
-    Unknown(Option<Arc<Taught>>),
-    /// 02, not long ago.
+pub enum KeyStatus {
+    Proven(Arc<LearnedKey>),
+    /// The origin accepted the key, but longer ago than a proof is valid.
+    Lapsed(Arc<LearnedKey>),
+    /// Nothing that counts. `Some`: the origin had accepted the key before it refused it, and what the key has used up
+    /// is remembered.
+    Unknown(Option<Arc<LearnedKey>>),
+    /// The origin refused the key (02), not long ago.
     Refused,
 }
 
-/// What everyone who waited for one question about a key is told.
+/// The result of one question about a key, for all that wait for it.
 #[derive(Clone, Debug)]
-pub enum Told {
-    Proven(Arc<Taught>),
+pub enum ProofResult {
+    Proven(Arc<LearnedKey>),
     Refused,
     /// The origin failed: nothing was learned.
     Failed(Fault),
 }
 
-impl Taught {
+impl ProofResult {
+    /// The result that a status stands for, if the origin need not be asked.
+    pub fn of(status: KeyStatus) -> Option<Self> {
+        match status {
+            KeyStatus::Proven(key) => Some(ProofResult::Proven(key)),
+            KeyStatus::Refused => Some(ProofResult::Refused),
+            KeyStatus::Lapsed(_) | KeyStatus::Unknown(_) => None,
+        }
+    }
+}
+
+impl LearnedKey {
     pub fn digest(&self) -> Digest {
         self.digest
     }
 }
 
-impl Learned {
-    pub fn new(rules: Rules, counted: Vec<(KeyId, Counted)>) -> Self {
-        Learned {
-            known: Cache::builder().max_capacity(KNOWN).eviction_policy(EvictionPolicy::lru()).build(),
-            refused: Cache::builder().max_capacity(REFUSED).eviction_policy(EvictionPolicy::lru()).build(),
+impl LearnedKeys {
+    pub fn new(rules: LearnedKeyRules, day_counts: Vec<(KeyId, DayCount)>) -> Self {
+        LearnedKeys {
+            known: Cache::builder().max_capacity(MAX_KNOWN).eviction_policy(EvictionPolicy::lru()).build(),
+            refused: Cache::builder().max_capacity(MAX_REFUSED).eviction_policy(EvictionPolicy::lru()).build(),
             rules: ArcSwap::from_pointee(rules),
-            questions: Flights::default(),
+            flights: SingleFlight::default(),
             next_realm: AtomicU64::new(0),
-            counted: counted.into_iter().collect(),
-            changing: Mutex::new(()),
+            day_counts: day_counts.into_iter().collect(),
+            policy_lock: Mutex::new(()),
         }
     }
 
     /// Puts other rules in force for every key, from `now` on.
-    pub fn hold_to(&self, rules: Rules, now: Tick) {
+    pub fn set_rules(&self, rules: LearnedKeyRules, now: Tick) {
         let policy = rules.policy.clone();
         let before = self.rules.swap(Arc::new(rules));
         if Arc::ptr_eq(&before.policy, &policy) {
             return;
         }
-        let _changing = self.changing.lock();
-        for (_, taught) in &self.known {
-            // Its record follows when it asks; what it has left is what it has left now.
-            Meters::under(&taught.key.policy, &taught.key.meters, &policy, now);
+        let _lock = self.policy_lock.lock();
+        for (_, known) in &self.known {
+            // The key is replaced at its next request; what is left of its limits is fixed now.
+            Buckets::with_policy(&known.key.policy, &known.key.buckets, &policy, now);
         }
     }
 
-    /// Since when the origin's word on keys counts.
+    /// The moment from which on questions to the origin count.
     pub fn since(&self) -> Tick {
         self.rules.load().since
     }
 
-    /// The questions about keys that are being asked now.
-    pub fn questions(&self) -> &Flights<Digest, (), Told> {
-        &self.questions
+    /// The questions about keys that are in flight.
+    pub fn flights(&self) -> &SingleFlight<Digest, (), ProofResult> {
+        &self.flights
     }
 
-    /// What is known of the key with this digest.
-    pub fn find(&self, digest: &Digest, now: Tick) -> Standing {
+    /// What is known about the key with this digest.
+    pub fn find(&self, digest: &Digest, now: Tick) -> KeyStatus {
         let rules = self.rules.load();
-        let there = self.known.get(digest).map(|taught| self.under(taught, &rules.policy, now));
-        if let Some(taught) = &there
-            && taught.proof.stands(now, rules.accepted_for, rules.since)
+        let known = self.known.get(digest).map(|known| self.with_policy(known, &rules.policy, now));
+        if let Some(key) = &known
+            && key.proof.is_valid(now, rules.accepted_for, rules.since)
         {
-            return Standing::Proven(taught.clone());
+            return KeyStatus::Proven(key.clone());
         }
         if self.refused.get(digest).is_some_and(|at| at >= rules.since && now < at.plus(rules.refused_for)) {
-            return Standing::Refused;
+            return KeyStatus::Refused;
         }
-        match there {
-            Some(taught) if taught.proof.was_good() => Standing::Lapsed(taught),
-            unknown => Standing::Unknown(unknown),
+        match known {
+            Some(key) if key.proof.was_accepted() => KeyStatus::Lapsed(key),
+            unknown => KeyStatus::Unknown(unknown),
         }
     }
 
-    /// The origin, asked at `asked`, answered so that the key is proven. The key as it is known
-    /// from now on.
-    pub fn accept(&self, taught: &Arc<Taught>, asked: Tick) -> Arc<Taught> {
-        let digest = taught.digest;
+    /// The origin was asked at `asked` and accepted the key. Returns the key as it is known from now on.
+    pub fn accept(&self, key: &Arc<LearnedKey>, asked: Tick) -> Arc<LearnedKey> {
+        let digest = key.digest;
         let known = self.known.get(&digest);
-        let known = known.unwrap_or_else(|| self.known.entry(digest).or_insert_with(|| taught.clone()).into_value());
+        let known = known.unwrap_or_else(|| self.known.entry(digest).or_insert_with(|| key.clone()).into_value());
         if known.proof.accept(asked) {
             self.refused.invalidate(&digest);
         }
         known
     }
 
-    /// A key as it is known to all, or as this caller knows it.
-    pub fn known(&self, taught: &Arc<Taught>) -> Arc<Taught> {
-        self.known.get(&taught.digest).unwrap_or_else(|| taught.clone())
+    /// The key as it is known, or else as this caller has it.
+    pub fn known(&self, key: &Arc<LearnedKey>) -> Arc<LearnedKey> {
+        self.known.get(&key.digest).unwrap_or_else(|| key.clone())
     }
 
-    /// The origin, asked at `asked`, said 02 to this key; it is `now`.
-    pub fn refute(&self, taught: &Taught, asked: Tick, now: Tick) {
-        // Another record of it may be the one that is known, where this one came first.
-        let known = self.known.get(&taught.digest);
-        if known.as_deref().unwrap_or(taught).proof.refute(asked) && asked >= self.since() {
-            self.refused.insert(taught.digest, now);
+    /// The origin was asked at `asked` and refused the key with 02; it is `now`.
+    pub fn refute(&self, key: &LearnedKey, asked: Tick, now: Tick) {
+        // The known key may be another value than this caller's, if several came with it at the same time.
+        let known = self.known.get(&key.digest);
+        if known.as_deref().unwrap_or(key).proof.refute(asked) && asked >= self.since() {
+            self.refused.insert(key.digest, now);
         }
     }
 
-    /// What was counted of the day, key by key, since it was last written down.
-    pub fn counted(&self) -> Vec<(KeyId, Arc<Usage>, Counted)> {
-        let unnoted = |taught: Arc<Taught>| {
-            let counted = taught.key.usage.day.unnoted()?;
-            Some((taught.key.id.clone(), taught.key.usage.clone(), counted))
+    /// What was counted of the day for each key and is not in the store yet.
+    pub fn unsaved_counts(&self) -> Vec<(KeyId, Arc<Usage>, DayCount)> {
+        let unsaved = |known: Arc<LearnedKey>| {
+            let count = known.key.usage.day.unsaved()?;
+            Some((known.key.id.clone(), known.key.usage.clone(), count))
         };
-        self.known.iter().filter_map(|(_, taught)| unnoted(taught)).collect()
+        self.known.iter().filter_map(|(_, known)| unsaved(known)).collect()
     }
 
     /// The same key under the policy in force.
-    fn under(&self, taught: Arc<Taught>, policy: &Arc<Policy>, now: Tick) -> Arc<Taught> {
-        let is_held_to = |key: &Key| Arc::ptr_eq(&key.policy, policy) && !key.meters.are_replaced();
-        if is_held_to(&taught.key) {
-            return taught;
+    fn with_policy(&self, known: Arc<LearnedKey>, policy: &Arc<Policy>, now: Tick) -> Arc<LearnedKey> {
+        let is_under_policy = |key: &Key| Arc::ptr_eq(&key.policy, policy) && !key.buckets.are_replaced();
+        if is_under_policy(&known.key) {
+            return known;
         }
-        let _changing = self.changing.lock();
-        let taught = self.known.get(&taught.digest).unwrap_or(taught);
-        if is_held_to(&taught.key) {
-            return taught;
+        let _lock = self.policy_lock.lock();
+        let known = self.known.get(&known.digest).unwrap_or(known);
+        if is_under_policy(&known.key) {
+            return known;
         }
-        let key = Arc::new(taught.key.under(policy, now));
-        let taught = Arc::new(Taught { key, digest: taught.digest, proof: taught.proof.clone() });
-        self.known.insert(taught.digest, taught.clone());
-        taught
+        let key = Arc::new(known.key.with_policy(policy, now));
+        let known = Arc::new(LearnedKey { key, digest: known.digest, proof: known.proof.clone() });
+        self.known.insert(known.digest, known.clone());
+        known
     }
 
-    /// A key that is not known yet. Nobody else sees it before the origin has proven it.
-    pub fn applicant(&self, digest: Digest) -> Arc<Taught> {
+    /// A key that is not known yet. No other request sees it before the origin has accepted it.
+    pub fn unproven_key(&self, digest: Digest) -> Arc<LearnedKey> {
         let policy = self.rules.load().policy.clone();
         let id = id_of(&digest);
-        let usage = self.counted.get(&id).copied().map(Usage::known).unwrap_or_default();
+        let usage = self.day_counts.get(&id).copied().map(Usage::with_count).unwrap_or_default();
         let realm = Realm(self.next_realm.fetch_add(1, Ordering::Relaxed));
         let guild = Guild { id: GuildId::of_key(&id), realm, gone: false };
-        let budget = Budget { policy, meters: Arc::default(), usage: Arc::new(usage) };
+        let budget = Budget { policy, buckets: Arc::default(), usage: Arc::new(usage) };
         let key = Key::new(id, guild, Scope::Write, None, None, budget);
-        Arc::new(Taught { key: Arc::new(key), digest, proof: Arc::default() })
+        Arc::new(LearnedKey { key: Arc::new(key), digest, proof: Arc::default() })
     }
 }
 
-/// The id of a learned key: `o_` and the first 16 digits of its digest, so that it is the same
-/// after a restart.
+/// The id of a learned key: `o_` and the first 16 digits of its digest, so that it is the same after a restart.
 fn id_of(digest: &Digest) -> KeyId {
     let first = u64::from_be_bytes(*digest.0.first_chunk().unwrap_or(&[0; 8]));
     format!("o_{first:016x}").into()
@@ -226,7 +235,7 @@ mod tests {
 
     use super::*;
     use crate::config::{Rate, Tier};
-    use crate::limits::Ask;
+    use crate::limits::LimitQuery;
     use crate::wire::{Operation, Read};
 
     const S: u64 = 1_000_000_000;
@@ -237,12 +246,17 @@ mod tests {
         Arc::new(Policy::new(Arc::new(Tier { name: "standard".into(), main, write, daily, in_flight, candidate })))
     }
 
-    fn rules(policy: Arc<Policy>) -> Rules {
-        Rules { policy, accepted_for: Duration::from_secs(60), refused_for: Duration::from_secs(30), since: Tick(0) }
+    fn rules(policy: Arc<Policy>) -> LearnedKeyRules {
+        LearnedKeyRules {
+            policy,
+            accepted_for: Duration::from_secs(60),
+            refused_for: Duration::from_secs(30),
+            since: Tick(0),
+        }
     }
 
-    fn learned() -> Learned {
-        Learned::new(rules(policy(2)), Vec::new())
+    fn learned_keys() -> LearnedKeys {
+        LearnedKeys::new(rules(policy(2)), Vec::new())
     }
 
     fn digest() -> Digest {
@@ -253,101 +267,101 @@ mod tests {
         Tick(seconds * S)
     }
 
-    fn proven(learned: &Learned, seconds: u64) -> Arc<Taught> {
-        match learned.find(&digest(), at(seconds)) {
-            Standing::Proven(taught) => taught,
+    fn proven(learned_keys: &LearnedKeys, seconds: u64) -> Arc<LearnedKey> {
+        match learned_keys.find(&digest(), at(seconds)) {
+            KeyStatus::Proven(learned_key) => learned_key,
             other => panic!("{other:?}"),
         }
     }
 
-    fn spend(taught: &Taught) -> bool {
-        let ask = Ask { operation: Operation::Read(Read::Points), others: 0, now: at(1) };
-        taught.key.policy.decide(&taught.key.meters, &taught.key.usage, ask, || 0).over.is_none()
+    fn spend(learned_key: &LearnedKey) -> bool {
+        let ask = LimitQuery { operation: Operation::Read(Read::Points), in_flight: 0, now: at(1) };
+        learned_key.key.policy.decide(&learned_key.key.buckets, &learned_key.key.usage, ask, || 0).over.is_none()
     }
 
     #[test]
-    fn a_key_is_gone_by_for_so_long_and_then_asked_about_with_what_it_used_up() {
-        let learned = learned();
-        assert!(matches!(learned.find(&digest(), at(1)), Standing::Unknown(None)));
-        learned.accept(&learned.applicant(digest()), at(1));
-        assert!(spend(&proven(&learned, 1)));
-        proven(&learned, 60);
-        let Standing::Lapsed(lapsed) = learned.find(&digest(), at(61)) else { panic!("it stands still") };
-        learned.accept(&lapsed, at(62));
-        let again = proven(&learned, 63);
+    fn a_proof_is_valid_for_so_long_and_then_the_key_is_asked_about_with_what_it_used_up() {
+        let learned_keys = learned_keys();
+        assert!(matches!(learned_keys.find(&digest(), at(1)), KeyStatus::Unknown(None)));
+        learned_keys.accept(&learned_keys.unproven_key(digest()), at(1));
+        assert!(spend(&proven(&learned_keys, 1)));
+        proven(&learned_keys, 60);
+        let KeyStatus::Lapsed(lapsed) = learned_keys.find(&digest(), at(61)) else { panic!("it stands still") };
+        learned_keys.accept(&lapsed, at(62));
+        let again = proven(&learned_keys, 63);
         assert!(spend(&again) && !spend(&again), "one of two was used before");
     }
 
     #[test]
     fn a_refused_key_is_refused_for_so_long_and_then_nobody() {
-        let learned = learned();
-        let applicant = learned.applicant(digest());
-        learned.refute(&applicant, at(1), at(2));
-        assert!(matches!(learned.find(&digest(), at(31)), Standing::Refused));
-        assert!(matches!(learned.find(&digest(), at(32)), Standing::Unknown(None)));
+        let learned_keys = learned_keys();
+        let unproven_key = learned_keys.unproven_key(digest());
+        learned_keys.refute(&unproven_key, at(1), at(2));
+        assert!(matches!(learned_keys.find(&digest(), at(31)), KeyStatus::Refused));
+        assert!(matches!(learned_keys.find(&digest(), at(32)), KeyStatus::Unknown(None)));
     }
 
     #[test]
     fn a_good_key_that_is_refused_stops_at_once_and_is_not_refilled_when_it_comes_back() {
-        let learned = learned();
-        let taught = learned.accept(&learned.applicant(digest()), at(1));
-        assert!(spend(&taught) && spend(&taught));
-        learned.refute(&taught, at(2), at(2));
-        assert!(matches!(learned.find(&digest(), at(3)), Standing::Refused));
-        let Standing::Unknown(Some(known)) = learned.find(&digest(), at(40)) else { panic!("it was forgotten") };
-        learned.accept(&known, at(40));
-        assert!(!spend(&proven(&learned, 41)), "asked at second 1, as if no time had passed");
+        let learned_keys = learned_keys();
+        let learned_key = learned_keys.accept(&learned_keys.unproven_key(digest()), at(1));
+        assert!(spend(&learned_key) && spend(&learned_key));
+        learned_keys.refute(&learned_key, at(2), at(2));
+        assert!(matches!(learned_keys.find(&digest(), at(3)), KeyStatus::Refused));
+        let KeyStatus::Unknown(Some(known)) = learned_keys.find(&digest(), at(40)) else { panic!("it was forgotten") };
+        learned_keys.accept(&known, at(40));
+        assert!(!spend(&proven(&learned_keys, 41)), "asked at second 1, as if no time had passed");
     }
 
     #[test]
     fn another_policy_refills_no_learned_key() {
-        let learned = learned();
-        let taught = learned.accept(&learned.applicant(digest()), at(1));
-        assert!(spend(&taught) && spend(&taught));
-        let realm = taught.key.guild.realm;
-        learned.hold_to(rules(policy(1000)), at(1));
-        let taught = proven(&learned, 1);
-        assert_eq!(taught.key.policy.tier().main.burst.get(), 1000);
-        assert!(!spend(&taught), "all of it was used up");
-        assert_eq!(taught.key.guild.realm, realm);
-        assert!(Arc::ptr_eq(&taught, &proven(&learned, 1)), "it is made once");
+        let learned_keys = learned_keys();
+        let learned_key = learned_keys.accept(&learned_keys.unproven_key(digest()), at(1));
+        assert!(spend(&learned_key) && spend(&learned_key));
+        let realm = learned_key.key.guild.realm;
+        learned_keys.set_rules(rules(policy(1000)), at(1));
+        let learned_key = proven(&learned_keys, 1);
+        assert_eq!(learned_key.key.policy.tier().main.burst.get(), 1000);
+        assert!(!spend(&learned_key), "all of it was used up");
+        assert_eq!(learned_key.key.guild.realm, realm);
+        assert!(Arc::ptr_eq(&learned_key, &proven(&learned_keys, 1)), "it is made once");
     }
 
     #[test]
     fn a_burst_that_is_lowered_and_raised_again_gives_no_learned_key_a_second_one() {
-        let learned = Learned::new(rules(policy(40)), Vec::new());
-        let taught = learned.accept(&learned.applicant(digest()), at(1));
+        let learned_keys = LearnedKeys::new(rules(policy(40)), Vec::new());
+        let learned_key = learned_keys.accept(&learned_keys.unproven_key(digest()), at(1));
         let let_in = |seconds| {
-            let key = &proven(&learned, seconds).key;
-            let ask = Ask { operation: Operation::Read(Read::Points), others: 0, now: at(seconds) };
-            (0..100).filter(|_| key.policy.decide(&key.meters, &key.usage, ask, || 0).over.is_none()).count()
+            let key = &proven(&learned_keys, seconds).key;
+            let ask = LimitQuery { operation: Operation::Read(Read::Points), in_flight: 0, now: at(seconds) };
+            (0..100).filter(|_| key.policy.decide(&key.buckets, &key.usage, ask, || 0).over.is_none()).count()
         };
-        assert!(spend(&taught));
+        assert!(spend(&learned_key));
         // Nobody asks between the two: the key had one left then all the same.
-        learned.hold_to(rules(policy(1)), at(2));
-        learned.hold_to(rules(policy(40)), at(3));
+        learned_keys.set_rules(rules(policy(1)), at(2));
+        learned_keys.set_rules(rules(policy(40)), at(3));
         assert_eq!((let_in(3), let_in(5), let_in(45)), (1, 2, 40));
-        assert!(!spend(&taught), "by whichever record of it");
-        assert!(!proven(&learned, 46).key.meters.are_replaced());
+        assert!(!spend(&learned_key), "by whichever record of it");
+        assert!(!proven(&learned_keys, 46).key.buckets.are_replaced());
     }
 
     #[test]
     fn another_origins_word_on_keys_does_not_count() {
-        let learned = learned();
-        let (good, bad) = (learned.applicant(digest()), learned.applicant(Digest::of(b"bad")));
-        learned.accept(&good, at(1));
-        learned.refute(&bad, at(1), at(1));
-        learned.hold_to(Rules { since: at(2), ..rules(policy(2)) }, at(2));
-        assert!(matches!(learned.find(&digest(), at(3)), Standing::Lapsed(_)));
-        assert!(matches!(learned.find(&Digest::of(b"bad"), at(3)), Standing::Unknown(None)));
-        learned.refute(&bad, at(1), at(3)); // on its way from the old one
-        assert!(matches!(learned.find(&Digest::of(b"bad"), at(3)), Standing::Unknown(None)));
+        let learned_keys = learned_keys();
+        let (good, bad) = (learned_keys.unproven_key(digest()), learned_keys.unproven_key(Digest::of(b"bad")));
+        learned_keys.accept(&good, at(1));
+        learned_keys.refute(&bad, at(1), at(1));
+        learned_keys.set_rules(LearnedKeyRules { since: at(2), ..rules(policy(2)) }, at(2));
+        assert!(matches!(learned_keys.find(&digest(), at(3)), KeyStatus::Lapsed(_)));
+        assert!(matches!(learned_keys.find(&Digest::of(b"bad"), at(3)), KeyStatus::Unknown(None)));
+        learned_keys.refute(&bad, at(1), at(3)); // on its way from the old one
+        assert!(matches!(learned_keys.find(&Digest::of(b"bad"), at(3)), KeyStatus::Unknown(None)));
     }
 
     #[test]
     fn no_two_keys_have_a_realm_in_common() {
-        let learned = learned();
-        let (a, b) = (learned.applicant(Digest::of(b"a")), learned.applicant(Digest::of(b"b")));
+        let learned_keys = learned_keys();
+        let (a, b) = (learned_keys.unproven_key(Digest::of(b"a")), learned_keys.unproven_key(Digest::of(b"b")));
         assert_ne!(a.key.guild.realm, b.key.guild.realm);
         assert_eq!(a.key.id.len(), 18);
         assert_ne!(a.key.id, b.key.id);
@@ -355,17 +369,20 @@ mod tests {
 
     #[test]
     fn a_million_keys_leave_no_more_behind_than_the_bounds_say() {
-        let learned = learned();
+        let learned_keys = learned_keys();
         for n in 0..1_000_000u64 {
             let digest = Digest::of(&n.to_be_bytes());
-            assert!(matches!(learned.find(&digest, at(1)), Standing::Unknown(None)));
-            if n < REFUSED * 2 {
-                learned.refute(&learned.applicant(digest), at(1), at(1));
+            assert!(matches!(learned_keys.find(&digest, at(1)), KeyStatus::Unknown(None)));
+            if n < MAX_REFUSED * 2 {
+                learned_keys.refute(&learned_keys.unproven_key(digest), at(1), at(1));
             }
         }
-        learned.refused.run_pending_tasks();
-        assert!(learned.refused.entry_count() <= REFUSED);
-        assert_eq!(learned.known.entry_count(), 0);
-        assert!(matches!(learned.find(&Digest::of(&(REFUSED * 2 - 1).to_be_bytes()), at(1)), Standing::Refused));
+        learned_keys.refused.run_pending_tasks();
+        assert!(learned_keys.refused.entry_count() <= MAX_REFUSED);
+        assert_eq!(learned_keys.known.entry_count(), 0);
+        assert!(matches!(
+            learned_keys.find(&Digest::of(&(MAX_REFUSED * 2 - 1).to_be_bytes()), at(1)),
+            KeyStatus::Refused
+        ));
     }
 }

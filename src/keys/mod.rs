@@ -1,16 +1,16 @@
-//! Who may ask: keys by their digests, each with its own buckets (contract section 2 "Key
-//! format", section 3 `[keys]`).
+//! Which keys there are, found by their digests, each with its own buckets (contract section 2 "Key format", section 3
+//! `[keys]`): the table of listed keys, the keys learned from the origin, and the form of a key itself.
 
-mod book;
 mod file;
 mod in_flight;
 mod learned;
 mod proof;
 mod secret;
+mod table;
 
-pub use book::{Book, Guild, Key, Listed};
 pub use file::{KeyFileError, read_key_file};
-pub use in_flight::{InFlight, InFlightPlace};
-pub use learned::{Learned, Rules, Standing, Taught, Told};
+pub use in_flight::{InFlightGuard, InFlightSlot};
+pub use learned::{KeyStatus, LearnedKey, LearnedKeyRules, LearnedKeys, ProofResult};
 pub use proof::Proof;
 pub use secret::{ApiKey, hide_keys, is_mistyped};
+pub use table::{Guild, Key, KeyTable, ListedKey};

@@ -1,6 +1,6 @@
-//! The form of a key: makes new ones, recognises by the checksum those that were mistyped, and hides keys in text that
-//! is to be printed. The key itself is shown by `ApiKey::reveal` only, never by `Debug` (guarantee 9). A value of any
-//! other form is not judged here, since it may be another service's key.
+//! The form of a key: makes new keys, recognises mistyped ones by their checksum, and hides keys in text that is to be
+//! printed. Only `ApiKey::reveal` shows the key, never `Debug` (guarantee 9). A value of any other form is accepted,
+//! since it may be the key of another service.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ const SECRET_DIGITS: usize = 43;
 const CHECKSUM_DIGITS: usize = 6;
 const LENGTH: usize = PREFIX.len() + SECRET_DIGITS + CHECKSUM_DIGITS;
 
-/// A new key, in the clear. It is printed once and kept nowhere; `Debug` does not show it.
+/// A new key, in the clear. It is printed once and stored nowhere.
 pub struct ApiKey(String);
 
 impl ApiKey {
@@ -32,7 +32,7 @@ impl ApiKey {
         ApiKey(text.into_iter().map(char::from).collect())
     }
 
-    /// The key itself, to be printed to whoever asked for it.
+    /// The key itself, to be printed for the user.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -48,19 +48,19 @@ impl fmt::Debug for ApiKey {
     }
 }
 
-/// Whether `key` has the form of a key of ours but not its checksum, and so needs no look-up. Only
-/// `gg_` and 49 base62 characters are held to it; any other may be another service's key.
+/// Whether `key` has the form of our keys, `gg_` and 49 base62 characters, but a wrong checksum, so that no look-up is
+/// needed.
 pub fn is_mistyped(key: &[u8]) -> bool {
     let ours =
         key.len() == LENGTH && key.starts_with(PREFIX) && key[PREFIX.len()..].iter().all(u8::is_ascii_alphanumeric);
     ours && key[LENGTH - CHECKSUM_DIGITS..] != checksum(&key[..LENGTH - CHECKSUM_DIGITS])
 }
 
-/// Digits from which on what begins like a key is taken for one, or for most of one.
-const TELLING: usize = 20;
+/// `gg_` with at least so many characters after it is taken for a key, or for most of one.
+const MIN_HIDDEN: usize = 20;
 
-/// The text with every key of ours in it hidden: somebody typed one where an id belongs, and what
-/// is said of that must not spread it (guarantee 9).
+/// The text with all of our keys in it hidden: a message about a key that was typed instead of an id must not spread it
+/// (guarantee 9).
 pub fn hide_keys(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut rest = text;
@@ -68,7 +68,7 @@ pub fn hide_keys(text: &str) -> String {
         let (before, from) = rest.split_at(at + PREFIX.len());
         let digits = from.bytes().take_while(u8::is_ascii_alphanumeric).count();
         shown.push_str(before);
-        if digits >= TELLING {
+        if digits >= MIN_HIDDEN {
             shown.push('…');
             rest = &from[digits..];
         } else {
@@ -78,7 +78,7 @@ pub fn hide_keys(text: &str) -> String {
     shown + rest
 }
 
-/// The CRC-32 of what stands before it, in base62.
+/// The CRC-32 of `text`, in base62.
 fn checksum(text: &[u8]) -> [u8; CHECKSUM_DIGITS] {
     base62(crc32fast::hash(text).to_be_bytes())
 }

@@ -16,34 +16,31 @@ use governor::{Quota, RateLimiter};
 use crate::clock::{Tick, nanos};
 use crate::config::Rate;
 
-/// The state of a bucket that another one has replaced. No bucket comes to it by being asked: that
-/// would take 584 years.
+/// The state of a bucket that another one has replaced. No request leads to it: that would take 584 years.
 const REPLACED: u64 = u64::MAX;
 
-/// One GCRA bucket: the theoretical arrival time (TAT) in nanoseconds, 0 where nothing was asked
-/// yet. The rate is an argument; the decision is governor's, on this state, at a time that is also
-/// an argument. Under another rate another bucket replaces it.
+/// One GCRA bucket: the theoretical arrival time (TAT) in nanoseconds, 0 if it was never used.
 #[derive(Debug, Default)]
 pub struct Bucket(AtomicU64);
 
-/// What a bucket says to one request.
+/// The decision on one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Admitted,
-    /// Refused; would be let in after `wait`, if nobody else comes first.
+    /// Refused; it would be admitted after `wait` if no other request comes first.
     Refused {
         wait: Duration,
     },
-    /// Another bucket has replaced this one and is to be asked.
+    /// Another bucket has replaced this one and is to decide.
     Replaced,
 }
 
 /// How full a bucket is at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Level {
-    /// Requests that would be let in now.
+    /// Requests that would be admitted now.
     pub remaining: u64,
-    /// Until `remaining` grows by one; zero when the bucket is full.
+    /// The time until `remaining` grows by one; zero if the bucket is full.
     pub next: Duration,
 }
 
@@ -62,19 +59,19 @@ impl Bucket {
         }
     }
 
-    /// When all of it is back, if nobody asks again.
+    /// When the bucket is full if no other request comes.
     pub fn full_at(&self) -> Tick {
         Tick(self.0.load(Ordering::Acquire))
     }
 
-    /// Takes back so much of what was charged; `false`: not here, as another bucket has replaced this one.
+    /// Refunds so much of what was charged; `false` if another bucket has replaced this one.
     pub fn refund(&self, amount: Duration) -> bool {
         let amount = nanos(amount);
         let less = |tat| (tat != REPLACED).then(|| u64::saturating_sub(tat, amount));
         self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, less).is_ok()
     }
 
-    /// How full the bucket is at `now`.
+    /// The level at `now`.
     pub fn level(&self, rate: Rate, now: Tick) -> Level {
         let period = rate.period_ns;
         let burst = u64::from(rate.burst.get());
@@ -87,10 +84,10 @@ impl Bucket {
         Level { remaining: remaining.min(burst), next: Duration::from_nanos(next) }
     }
 
-    /// Replaces `before` under another rate from `at` on. What is available stays available, up to the
-    /// new burst, so that a change of limits gives nobody a request more (guarantee 6). Whoever is
-    /// charged meanwhile is charged to one of the two, and counts in this one.
-    pub fn replace(&self, before: &Bucket, change: Change) {
+    /// Replaces `before` under another rate. What is available stays available, up to the new burst, so that a change of
+    /// limits gives nobody a request more (guarantee 6). A request that is charged meanwhile is charged to one of the
+    /// two, and counts in this one.
+    pub fn replace(&self, before: &Bucket, change: RateChange) {
         let mut tat = before.0.load(Ordering::Acquire);
         while tat != REPLACED {
             self.0.store(change.of(tat), Ordering::Release);
@@ -101,18 +98,17 @@ impl Bucket {
         }
     }
 
-    /// As [`Bucket::replace`], for one that goes on beside `before`. The change was at `change.at` or at an
-    /// unknown moment since, up to `latest`; this one has the most that may be available.
-    pub fn copy(&self, before: &Bucket, change: Change, latest: Tick) {
+    /// As [`Bucket::replace`], but `before` stays in use. The change was at an unknown moment between `change.at` and
+    /// `latest`; this bucket gets the most that may be available.
+    pub fn copy(&self, before: &Bucket, change: RateChange, latest: Tick) {
         let tat = before.0.load(Ordering::Acquire);
-        // If the rate before was the slower one, that is so at the first moment; if it was the faster one, once
-        // the bucket was full.
-        let full = Change { at: Tick(tat).min(latest).max(change.at), ..change };
+        // If the old rate was slower, that is the first moment; if it was faster, the moment at which the bucket is full.
+        let full = RateChange { at: Tick(tat).min(latest).max(change.at), ..change };
         self.0.store(change.of(tat).min(full.of(tat)), Ordering::Release);
     }
 
-    /// Whether anything was ever let in by it.
-    pub fn was_asked(&self) -> bool {
+    /// Whether it ever admitted a request.
+    pub fn was_used(&self) -> bool {
         self.0.load(Ordering::Acquire) != 0
     }
 
@@ -120,9 +116,8 @@ impl Bucket {
         self.0.load(Ordering::Acquire) == REPLACED
     }
 
-    /// When a bucket that refills at this rate and holds `most` would be full; at the start of time where
-    /// nothing was asked.
-    pub fn full_with(&self, rate: Rate, most: u32) -> Tick {
+    /// When a bucket with this state and rate and a burst of `most` would be full; tick 0 if it was never used.
+    pub fn full_at_with_burst(&self, rate: Rate, most: u32) -> Tick {
         let more = u64::from(most.saturating_sub(rate.burst.get())).saturating_mul(rate.period_ns);
         match self.0.load(Ordering::Acquire) {
             0 => Tick(0),
@@ -131,26 +126,25 @@ impl Bucket {
     }
 }
 
-/// A change of the rate that a key or an address is held to.
+/// A change of the rate of a key or an address.
 #[derive(Clone, Copy, Debug)]
-pub struct Change {
+pub struct RateChange {
     pub from: Rate,
     pub to: Rate,
     pub at: Tick,
-    /// Something was let in before, be it by another bucket: only who was never let in begins with a
-    /// full one.
-    pub was_asked: bool,
+    /// A request was admitted before, by this or another bucket: only a key without any begins with a full one.
+    pub was_used: bool,
 }
 
-impl Change {
+impl RateChange {
     /// The TAT after the change.
     fn of(self, tat: u64) -> u64 {
-        let Change { from, to, at, was_asked } = self;
-        if tat == 0 && !was_asked {
+        let RateChange { from, to, at, was_used } = self;
+        if tat == 0 && !was_used {
             return 0;
         }
         let whole = |rate: Rate| i128::from(rate.period_ns) * i128::from(rate.burst.get());
-        // Less than nothing, where some was charged between the change and now.
+        // Negative if something was charged between the change and now.
         let available = whole(from) - i128::from(tat.saturating_sub(at.0));
         let available = (available * i128::from(to.period_ns)).div_euclid(i128::from(from.period_ns.max(1)));
         let owed = u64::try_from((whole(to) - available).max(0)).unwrap_or(REPLACED);
@@ -177,8 +171,8 @@ impl StateStore for &Bucket {
     }
 }
 
-/// The clock that governor is given: it asks for its start first, which is always 0, so that the
-/// state is in the process's own ticks, and then for the moment of the decision.
+/// The clock for governor, which reads its start first and then the moment of the decision. The start is always 0, so
+/// that the state is in the process's own ticks.
 struct Moment {
     start_asked: Cell<bool>,
     now: Nanos,
@@ -217,8 +211,8 @@ mod tests {
         assert!(matches!(bucket.decide(rate, Tick(SECOND)), Verdict::Refused { .. }));
     }
 
-    fn change(from: Rate, to: Rate, at: u64) -> Change {
-        Change { from, to, at: Tick(at), was_asked: false }
+    fn change(from: Rate, to: Rate, at: u64) -> RateChange {
+        RateChange { from, to, at: Tick(at), was_used: false }
     }
 
     /// What takes the place of a bucket, and how much it lets in at that moment.
@@ -254,7 +248,7 @@ mod tests {
         assert_eq!(asked.decide(small, Tick(0)), Verdict::Admitted);
         assert_eq!(changed(&asked, small, large, 3600 * SECOND).1, 1);
         let elsewhere = Bucket::default();
-        elsewhere.replace(&Bucket::default(), Change { was_asked: true, ..change(small, large, 0) });
+        elsewhere.replace(&Bucket::default(), RateChange { was_used: true, ..change(small, large, 0) });
         assert_eq!(elsewhere.level(large, Tick(0)).remaining, 1);
     }
 

@@ -1,21 +1,22 @@
-//! How often a key may ask: GCRA per key on governor, tiers, and the strangers' budget
-//! (contract section 3 `[limits]`, guarantees 6 and 8).
+//! The limits (contract section 3 `[limits]`, guarantees 6 and 8): GCRA buckets for each key, the day's count, requests in
+//! flight, and the limit for addresses without a valid key. `Policy::decide` checks the limits of a key. Time is an
+//! argument.
 
 mod bucket;
+mod buckets;
 mod day;
-mod meters;
+mod over_limit;
 mod policy;
 mod strangers;
-mod tally;
 mod usage;
 
 #[cfg(test)]
 mod tests;
 
-pub use bucket::{Bucket, Change, Level, Verdict};
-pub use day::{Counted, DayCount, day_of};
-pub use meters::Meters;
-pub use policy::{Ask, Decided, Policy, Spent};
-pub use strangers::{Paid, Strangers, network};
-pub use tally::{Tallied, Tally};
+pub use bucket::{Bucket, Level, RateChange, Verdict};
+pub use buckets::Buckets;
+pub use day::{DayCount, DayCounter, day_of};
+pub use over_limit::{OverLimitCounters, OverLimitCounts};
+pub use policy::{BucketLevels, LimitOutcome, LimitQuery, Policy};
+pub use strangers::{AddressCharge, Strangers, network};
 pub use usage::Usage;

@@ -1,6 +1,6 @@
-//! The decision on one request: asks the limits of its key's tier in the contract's order, and says which one it is
-//! over and for how long. What refuses without cost (in flight, the day) comes first, and the write bucket before the
-//! main one, so that a refusal charges as little as possible. The gateway and `limits plan` call the same
+//! The decision on one request: checks the limits of its key's tier in the contract's order, and returns which one it is
+//! over and for how long. Limits that refuse without a charge (in flight, daily) come first, and the write bucket before
+//! the main one, so that a refusal charges as little as possible. The gateway and `limits plan` call the same
 //! `Policy::decide`. The values of the `RateLimit` header fields are made here too.
 
 use std::fmt::Write;
@@ -8,54 +8,54 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::day::until_midnight;
-use super::{Bucket, Level, Meters, Tally, Usage, Verdict};
+use super::{Bucket, Buckets, Level, OverLimitCounters, Usage, Verdict};
 use crate::clock::{Tick, seconds_up};
 use crate::config::{Rate, Tier};
 use crate::model::Limit;
 use crate::wire::Operation;
 
-/// What a full set of limits in flight says: come again in the shortest time there is to say.
+/// The wait of a request over `in_flight`: the shortest that `Retry-After` can express.
 const IN_FLIGHT_WAIT: Duration = Duration::from_secs(1);
 
-/// A tier as requests are held to it, with what never changes of its headers made beforehand.
+/// A tier in force, with its counters and the parts of its headers that never change.
 #[derive(Debug)]
 pub struct Policy {
     tier: Arc<Tier>,
     header: String,
-    tally: Arc<Tally>,
+    over_limit: Arc<OverLimitCounters>,
 }
 
-/// What one request asks of its key's limits.
+/// One request, as its key's limits see it.
 #[derive(Clone, Copy, Debug)]
-pub struct Ask {
+pub struct LimitQuery {
     pub operation: Operation,
     /// Requests of the key that are under way already.
-    pub others: u32,
+    pub in_flight: u32,
     pub now: Tick,
 }
 
-/// What a key's limits say to one request.
+/// The outcome for one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Decided {
-    /// The limit it is over, and how long until it would be let in, if nobody else comes first.
+pub struct LimitOutcome {
+    /// The limit that it is over, and the time until it would be admitted if no other request comes first.
     pub over: Option<(Limit, Duration)>,
-    /// Over the limit that is being tried out.
+    /// Whether it is over the tier's candidate limit, which refuses nothing.
     pub over_candidate: bool,
-    /// How much was counted on the UTC day before it; 0 where the tier does not count days.
+    /// Requests counted on the UTC day before it; 0 if the tier has no `daily`.
     pub used_today: u64,
-    pub spent: Spent,
+    pub levels: BucketLevels,
 }
 
-/// What one request left of its key's budgets, for the `RateLimit` header.
+/// What a key has left after one request, for the `RateLimit` header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spent {
+pub struct BucketLevels {
     main: Level,
-    /// Only for setPoints under a tier that limits it.
+    /// Only for writes under a tier with `write_rate`.
     write: Option<Level>,
     daily: Option<Level>,
 }
 
-/// The buckets were replaced by others, which are to decide.
+/// Other buckets have replaced these and are to decide.
 #[derive(Debug)]
 struct Replaced;
 
@@ -64,8 +64,8 @@ impl Policy {
         Self::counting(tier, Arc::default())
     }
 
-    /// As [`Policy::new`], going on with the counts of a tier of that name.
-    pub fn counting(tier: Arc<Tier>, tally: Arc<Tally>) -> Self {
+    /// As [`Policy::new`], continuing the counters of the tier of that name.
+    pub fn counting(tier: Arc<Tier>, over_limit: Arc<OverLimitCounters>) -> Self {
         let mut header = item(&tier.name, "", tier.main);
         if let Some(write) = tier.write {
             header += ", ";
@@ -74,15 +74,15 @@ impl Policy {
         if let Some(daily) = tier.daily {
             let _ = write!(header, ", \"{}-daily\";q={daily};w=86400", tier.name); // a String takes everything
         }
-        Policy { tier, header, tally }
+        Policy { tier, header, over_limit }
     }
 
     pub fn tier(&self) -> &Arc<Tier> {
         &self.tier
     }
 
-    pub fn tally(&self) -> &Arc<Tally> {
-        &self.tally
+    pub fn over_limit(&self) -> &Arc<OverLimitCounters> {
+        &self.over_limit
     }
 
     /// The value of `RateLimit-Policy` (contract section 1, "Headers on answers").
@@ -90,23 +90,28 @@ impl Policy {
         &self.header
     }
 
-    /// Decides one request and, if it is within its limits, counts it. Asked in this order: what
-    /// is under way and the day, which cost nothing where they refuse; the write bucket; the candidate
-    /// one, which refuses nothing; the main one, so that a refusal by the write bucket costs the main one nothing (contract
-    /// section 3).
-    /// The wall clock is read only where days are counted.
+    /// Decides one request and, if it is within its limits, counts it. The order is that of the contract (section 3):
+    /// `in_flight` and `daily`, which charge nothing when they refuse; the write bucket; the candidate bucket, which
+    /// refuses nothing; the main bucket, so that a refusal by the write bucket charges nothing to it. The wall clock is
+    /// read only if the tier has `daily`.
     ///
-    /// Where others have replaced the buckets, those decide, under their policy: a reload has put the key under
-    /// other limits since the request came.
-    pub fn decide(&self, meters: &Meters, usage: &Usage, ask: Ask, unix: impl Fn() -> i64 + Copy) -> Decided {
-        let mut decided = self.try_decide(meters, usage, ask, unix);
+    /// If other buckets have replaced these, because a reload has changed the key's limits since the request came,
+    /// those decide under their policy.
+    pub fn decide(
+        &self,
+        buckets: &Buckets,
+        usage: &Usage,
+        query: LimitQuery,
+        unix: impl Fn() -> i64 + Copy,
+    ) -> LimitOutcome {
+        let mut decided = self.try_decide(buckets, usage, query, unix);
         loop {
             match decided {
                 Ok(decided) => return decided,
-                // Again only if there was another reload meanwhile.
+                // Repeated only if there was another reload meanwhile.
                 Err(Replaced) => {
-                    if let Some((policy, meters)) = meters.successor() {
-                        decided = policy.try_decide(&meters, usage, ask, unix);
+                    if let Some((policy, buckets)) = buckets.successor() {
+                        decided = policy.try_decide(&buckets, usage, query, unix);
                     }
                 }
             }
@@ -115,23 +120,23 @@ impl Policy {
 
     fn try_decide(
         &self,
-        meters: &Meters,
+        buckets: &Buckets,
         usage: &Usage,
-        ask: Ask,
+        query: LimitQuery,
         unix: impl Fn() -> i64,
-    ) -> Result<Decided, Replaced> {
-        let Ask { operation, others, now } = ask;
+    ) -> Result<LimitOutcome, Replaced> {
+        let LimitQuery { operation, in_flight, now } = query;
         let tier = &*self.tier;
-        let write = tier.write.filter(|_| operation == Operation::SetPoints);
-        let day = tier.daily.map(|most| (most, unix()));
+        let write = tier.write.filter(|_| operation.is_write());
+        let day = tier.daily.map(|max| (max, unix()));
         let used_today = day.map_or(0, |(_, unix)| usage.day.used(unix));
 
         let mut over_candidate = false;
         let over = 'over: {
-            if tier.in_flight.is_some_and(|most| others >= most) {
+            if tier.in_flight.is_some_and(|max| in_flight >= max) {
                 break 'over Some((Limit::InFlight, IN_FLIGHT_WAIT));
             }
-            if day.is_some_and(|(most, _)| used_today >= most) {
+            if day.is_some_and(|(max, _)| used_today >= max) {
                 break 'over Some((Limit::Daily, Duration::ZERO));
             }
             let ask = |bucket: &Bucket, rate| match bucket.decide(rate, now) {
@@ -140,41 +145,41 @@ impl Policy {
                 Verdict::Replaced => Err(Replaced),
             };
             if let Some(rate) = write
-                && let Some(wait) = ask(&meters.write, rate)?
+                && let Some(wait) = ask(&buckets.write, rate)?
             {
                 break 'over Some((Limit::WriteRate, wait));
             }
             if let Some(rate) = tier.candidate {
-                over_candidate = ask(&meters.candidate, rate)?.is_some();
+                over_candidate = ask(&buckets.candidate, rate)?.is_some();
             }
-            if let Some(wait) = ask(&meters.main, tier.main)? {
+            if let Some(wait) = ask(&buckets.main, tier.main)? {
                 break 'over Some((Limit::Rate, wait));
             }
-            // Two at once may both have seen room for one.
-            let full = day.is_some_and(|(most, unix)| !usage.day.admit(most, unix));
+            // Two requests at the same time may both have seen room for one.
+            let full = day.is_some_and(|(max, unix)| !usage.day.admit(max, unix));
             full.then_some((Limit::Daily, Duration::ZERO))
         };
 
-        let spent = Spent {
-            main: meters.main.level(tier.main, now),
-            write: write.map(|rate| meters.write.level(rate, now)),
-            daily: day.map(|(most, unix)| Level {
-                remaining: most.saturating_sub(usage.day.used(unix)),
+        let levels = BucketLevels {
+            main: buckets.main.level(tier.main, now),
+            write: write.map(|rate| buckets.write.level(rate, now)),
+            daily: day.map(|(max, unix)| Level {
+                remaining: max.saturating_sub(usage.day.used(unix)),
                 next: until_midnight(unix),
             }),
         };
         if let Some((limit, _)) = over {
-            self.tally.count_over(limit);
+            self.over_limit.count_over(limit);
         }
         if over_candidate {
-            self.tally.count_over_candidate();
+            self.over_limit.count_over_candidate();
         }
-        let over = over.map(|(limit, wait)| (limit, wait.max(spent.wait())));
-        Ok(Decided { over, over_candidate, used_today, spent })
+        let over = over.map(|(limit, wait)| (limit, wait.max(levels.wait())));
+        Ok(LimitOutcome { over, over_candidate, used_today, levels })
     }
 
-    /// Writes the value of `RateLimit`: what would be let in now, and seconds until that grows.
-    pub fn write_level(&self, spent: &Spent, out: &mut Vec<u8>) {
+    /// Writes the value of `RateLimit`: the requests that would be admitted now, and the seconds until one more is.
+    pub fn write_rate_limit(&self, levels: &BucketLevels, out: &mut Vec<u8>) {
         let mut digits = itoa::Buffer::new();
         let mut one = |out: &mut Vec<u8>, suffix: &[u8], level: Level| {
             out.push(b'"');
@@ -185,21 +190,20 @@ impl Policy {
             out.extend_from_slice(b";t=");
             out.extend_from_slice(digits.format(seconds_up(level.next)).as_bytes());
         };
-        one(out, b"", spent.main);
-        if let Some(write) = spent.write {
+        one(out, b"", levels.main);
+        if let Some(write) = levels.write {
             out.extend_from_slice(b", ");
             one(out, b"-write", write);
         }
-        if let Some(daily) = spent.daily {
+        if let Some(daily) = levels.daily {
             out.extend_from_slice(b", ");
             one(out, b"-daily", daily);
         }
     }
 }
 
-impl Spent {
-    /// How long until no budget stands in the way: told the wait of one alone, a caller would come
-    /// back too soon for another.
+impl BucketLevels {
+    /// The time until no bucket is empty: a caller that waits for one bucket only would come back too soon for another.
     fn wait(&self) -> Duration {
         let levels = [Some(self.main), self.write, self.daily];
         levels
@@ -244,7 +248,7 @@ mod tests {
     /// One key under a policy, asked at whatever time, with the wall clock at noon and the tick's seconds.
     #[derive(Default)]
     struct Caller {
-        meters: Meters,
+        buckets: Buckets,
         usage: Usage,
     }
 
@@ -252,15 +256,15 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     impl Caller {
-        fn ask(&self, policy: &Policy, operation: Operation, tick: u64) -> Decided {
-            let ask = Ask { operation, others: 0, now: Tick(tick) };
-            policy.decide(&self.meters, &self.usage, ask, || NOON + (tick / SECOND) as i64)
+        fn ask(&self, policy: &Policy, operation: Operation, tick: u64) -> LimitOutcome {
+            let ask = LimitQuery { operation, in_flight: 0, now: Tick(tick) };
+            policy.decide(&self.buckets, &self.usage, ask, || NOON + (tick / SECOND) as i64)
         }
     }
 
-    fn level(policy: &Policy, spent: &Spent) -> String {
+    fn level(policy: &Policy, levels: &BucketLevels) -> String {
         let mut out = Vec::new();
-        policy.write_level(spent, &mut out);
+        policy.write_rate_limit(levels, &mut out);
         String::from_utf8(out).unwrap()
     }
 
@@ -272,9 +276,9 @@ mod tests {
         let (policy, caller) = (standard(), Caller::default());
         assert_eq!(policy.header(), r#""standard";q=40;w=2, "standard-write";q=10;w=2"#);
         let decided = caller.ask(&policy, GET, 0);
-        assert_eq!((decided.over, level(&policy, &decided.spent).as_str()), (None, r#""standard";r=39;t=1"#));
+        assert_eq!((decided.over, level(&policy, &decided.levels).as_str()), (None, r#""standard";r=39;t=1"#));
         let decided = caller.ask(&policy, SET, 0);
-        assert_eq!(level(&policy, &decided.spent), r#""standard";r=38;t=1, "standard-write";r=9;t=1"#);
+        assert_eq!(level(&policy, &decided.levels), r#""standard";r=38;t=1, "standard-write";r=9;t=1"#);
     }
 
     #[test]
@@ -283,8 +287,8 @@ mod tests {
         assert!((0..10).all(|_| caller.ask(&policy, SET, 0).over.is_none()));
         let decided = caller.ask(&policy, SET, 0);
         assert_eq!(decided.over, Some((Limit::WriteRate, Duration::from_millis(200))));
-        assert_eq!(decided.spent.main.remaining, 30);
-        assert_eq!(policy.tally().read().over[Limit::WriteRate.index()], 1);
+        assert_eq!(decided.levels.main.remaining, 30);
+        assert_eq!(policy.over_limit().read().over[Limit::WriteRate.index()], 1);
     }
 
     #[test]
@@ -297,11 +301,11 @@ mod tests {
         let decided = caller.ask(&policy, SET, 0);
         assert_eq!(decided.over, Some((Limit::Daily, Duration::from_secs(43_200))));
         assert_eq!(
-            (decided.spent.main.remaining, decided.spent.write.unwrap().remaining),
+            (decided.levels.main.remaining, decided.levels.write.unwrap().remaining),
             (37, 10),
             "it costs nothing"
         );
-        assert!(level(&policy, &decided.spent).ends_with(r#""standard-daily";r=0;t=43200"#));
+        assert!(level(&policy, &decided.levels).ends_with(r#""standard-daily";r=0;t=43200"#));
         assert_eq!(caller.ask(&policy, GET, 43_199 * SECOND).over, Some((Limit::Daily, Duration::from_secs(1))));
         assert_eq!(caller.ask(&policy, GET, 43_200 * SECOND).over, None);
     }
@@ -310,14 +314,14 @@ mod tests {
     fn a_request_over_what_may_be_under_way_is_to_come_again_in_a_second() {
         let policy = Policy::new(Arc::new(Tier { in_flight: Some(2), ..tier("standard") }));
         let caller = Caller::default();
-        let ask = |others| {
-            let ask = Ask { operation: GET, others, now: Tick(0) };
-            policy.decide(&caller.meters, &caller.usage, ask, || NOON)
+        let ask = |in_flight| {
+            let ask = LimitQuery { operation: GET, in_flight, now: Tick(0) };
+            policy.decide(&caller.buckets, &caller.usage, ask, || NOON)
         };
         assert_eq!(ask(1).over, None);
         let decided = ask(2);
         assert_eq!(decided.over, Some((Limit::InFlight, Duration::from_secs(1))));
-        assert_eq!(decided.spent.main.remaining, 39, "it costs nothing");
+        assert_eq!(decided.levels.main.remaining, 39, "it costs nothing");
     }
 
     #[test]
@@ -332,7 +336,7 @@ mod tests {
             })
             .collect();
         assert_eq!(over, [false, false, true, true]);
-        assert_eq!(policy.tally().read().over_candidate, 2);
+        assert_eq!(policy.over_limit().read().over_candidate, 2);
     }
 
     #[test]

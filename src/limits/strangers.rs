@@ -10,34 +10,33 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use super::bucket::Change;
+use super::bucket::RateChange;
 use super::{Bucket, Verdict};
 use crate::clock::Tick;
 use crate::config::Rate;
 
-/// Buckets for all the addresses there are: 512 KiB, whoever comes. Two addresses whose hashes
-/// meet share a budget; they are strangers both, and a known key never pays here.
+/// Buckets for all addresses: 512 KiB. Two addresses with the same hash share a bucket.
 const BUCKETS: usize = 1 << 16;
 
-/// What each client address may spend on requests whose key is none, or was never proven: those that end in 01 or 02, and
-/// where only the origin knows keys, those that it did not answer (`[limits.strangers]`).
+/// The limit for each client address on requests without a valid key: those that end in 01 or 02, and with keys that only
+/// the origin knows, those that it did not answer (`[limits.strangers]`).
 pub struct Strangers {
     rate: Rate,
     buckets: Box<[Bucket]>,
-    // Random per process, so that nobody can choose an address that meets a certain other's.
+    // Keyed at random, so that nobody can choose an address with the same hash as a certain other one.
     hasher: RandomState,
-    /// Requests that were over it.
+    /// Requests over the limit.
     over: Arc<AtomicU64>,
-    /// The same addresses under another rate; set before the first bucket says that it was replaced.
+    /// The same addresses under another rate; set before the first bucket answers that it was replaced.
     successor: OnceLock<Arc<Strangers>>,
 }
 
-/// What an address was charged for one request.
+/// The charge to an address for one request.
 #[derive(Clone, Copy, Debug)]
-pub struct Paid {
-    /// When it is back by itself.
+pub struct AddressCharge {
+    /// When the address has recovered it.
     back_at: Tick,
-    /// The time in which one request comes back.
+    /// The time in which one request is recovered.
     period_ns: u64,
 }
 
@@ -47,15 +46,15 @@ impl Strangers {
         Strangers { rate, buckets, hasher: RandomState::new(), over: Arc::default(), successor: OnceLock::new() }
     }
 
-    /// The same addresses under another rate from now on, which has given none of them a request more.
-    /// Whoever still charges or refunds by `before` does it here.
+    /// The same addresses under another rate from now on; none of them gets a request more by the change. A charge or
+    /// refund on `before` is made on the new one.
     pub fn after(before: &Self, rate: Rate, now: Tick) -> Arc<Self> {
         if let Some(before) = before.successor.get() {
             return Strangers::after(before, rate, now);
         }
         let (hasher, over) = (before.hasher.clone(), before.over.clone());
         let after = before.successor.get_or_init(|| Arc::new(Strangers { hasher, over, ..Strangers::new(rate) }));
-        let change = Change { from: before.rate, to: rate, at: now, was_asked: false };
+        let change = RateChange { from: before.rate, to: rate, at: now, was_used: false };
         for (bucket, old) in after.buckets.iter().zip(&before.buckets) {
             bucket.replace(old, change);
         }
@@ -66,37 +65,37 @@ impl Strangers {
         self.rate
     }
 
-    /// Charges one request to an address; the error is how long until it could pay.
-    pub fn charge(&self, address: IpAddr, now: Tick) -> Result<Paid, Duration> {
+    /// Charges one request to an address; the error is the time until the charge would be possible.
+    pub fn charge(&self, address: IpAddr, now: Tick) -> Result<AddressCharge, Duration> {
         let (bucket, period_ns) = (self.bucket(address), self.rate.period_ns);
         match (bucket.decide(self.rate, now), self.successor.get()) {
-            (Verdict::Admitted, _) => Ok(Paid { back_at: bucket.full_at(), period_ns }),
+            (Verdict::Admitted, _) => Ok(AddressCharge { back_at: bucket.full_at(), period_ns }),
             (Verdict::Replaced, Some(after)) => after.charge(address, now),
             (Verdict::Refused { wait }, _) => {
                 self.over.fetch_add(1, Ordering::Relaxed);
                 Err(wait)
             }
-            // There always is a successor before a bucket is replaced.
+            // The successor is set before a bucket is replaced.
             (Verdict::Replaced, None) => Err(Duration::from_nanos(period_ns)),
         }
     }
 
-    /// How many requests were over it, under this rate and those before.
+    /// The number of requests over the limit, under this rate and those before.
     pub fn over(&self) -> u64 {
         self.over.load(Ordering::Relaxed)
     }
 
-    /// Pays an address back: the key that came from it turned out to be good. What has come back by
-    /// itself meanwhile is not paid twice. It is paid where it counts now, whatever the rate was then.
-    pub fn refund(&self, address: IpAddr, paid: Paid, now: Tick) {
-        let Paid { back_at, period_ns } = paid;
+    /// Refunds a charge, since the key of the request has been proven. What the address has recovered meanwhile is not
+    /// refunded again. The refund goes to the limit in force, whatever the rate was then.
+    pub fn refund(&self, address: IpAddr, charge: AddressCharge, now: Tick) {
+        let AddressCharge { back_at, period_ns } = charge;
         let left = u128::from(back_at.0.saturating_sub(now.0).min(period_ns));
         let amount = left * u128::from(self.rate.period_ns) / u128::from(period_ns.max(1));
         let amount = Duration::from_nanos(u64::try_from(amount).unwrap_or(u64::MAX));
         if !self.bucket(address).refund(amount)
             && let Some(after) = self.successor.get()
         {
-            after.refund(address, paid, now);
+            after.refund(address, charge, now);
         }
     }
 
@@ -106,7 +105,7 @@ impl Strangers {
     }
 }
 
-/// What counts as one address: an IPv4 address, or an IPv6 /64, which is what one customer has.
+/// What counts as one address: an IPv4 address, or an IPv6 /64, which one customer has.
 pub fn network(address: IpAddr) -> u64 {
     match address.to_canonical() {
         IpAddr::V4(v4) => u64::from(v4.to_bits()),
@@ -175,11 +174,11 @@ mod tests {
     #[test]
     fn what_was_paid_before_a_reload_is_paid_back_to_the_budget_in_force() {
         let (strangers, address) = (Strangers::new(burst(4)), "10.0.0.1".parse().unwrap());
-        let paid: Vec<Paid> = (0..4).map(|_| strangers.charge(address, Tick(0)).unwrap()).collect();
+        let charge: Vec<AddressCharge> = (0..4).map(|_| strangers.charge(address, Tick(0)).unwrap()).collect();
         let faster = Rate { period_ns: RATE.period_ns / 4, ..burst(4) };
         let after = Strangers::after(&strangers, faster, Tick(0));
         assert!(after.charge(address, Tick(0)).is_err());
-        paid.iter().take(2).for_each(|paid| strangers.refund(address, *paid, Tick(0)));
+        charge.iter().take(2).for_each(|charge| strangers.refund(address, *charge, Tick(0)));
         assert_eq!((0..9).filter(|_| after.charge(address, Tick(0)).is_ok()).count(), 2);
     }
 
@@ -187,13 +186,13 @@ mod tests {
     fn what_was_paid_is_paid_back_once_be_it_by_time_or_by_hand() {
         let (strangers, address) = (Strangers::new(RATE), "10.0.0.1".parse().unwrap());
         let second = |n: u64| Tick(n * 1_000_000_000);
-        let paid = strangers.charge(address, second(0)).unwrap();
-        strangers.refund(address, paid, second(0));
-        let paid = [strangers.charge(address, second(0)).unwrap(), strangers.charge(address, second(0)).unwrap()];
+        let charge = strangers.charge(address, second(0)).unwrap();
+        strangers.refund(address, charge, second(0));
+        let charge = [strangers.charge(address, second(0)).unwrap(), strangers.charge(address, second(0)).unwrap()];
         assert!(strangers.charge(address, second(0)).is_err());
         // Ten seconds later all of it is back; others spend it.
         assert!(strangers.charge(address, second(10)).is_ok() && strangers.charge(address, second(10)).is_ok());
-        paid.into_iter().for_each(|paid| strangers.refund(address, paid, second(10)));
+        charge.into_iter().for_each(|charge| strangers.refund(address, charge, second(10)));
         assert!(strangers.charge(address, second(10)).is_err());
     }
 

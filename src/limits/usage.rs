@@ -1,47 +1,47 @@
-//! What is counted for one key whatever its limits are: the day's requests, the requests under way, and the last use.
-//! It is shared by all entries of a key and outlives every reload, so that a change of tier or of secret loses no
-//! count. All counters are atomic; a request takes no lock.
+//! What is counted for one key whatever its limits are: the day's requests, the requests in flight, and the last use.
+//! All secrets of a key share it, and it outlives every reload, so that a change of tier or of secret loses no count.
+//! All counters are atomic; a request takes no lock.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::{Counted, DayCount};
+use super::{DayCount, DayCounter};
 use crate::clock::Tick;
 
-/// What is counted of one key whatever its policy: it outlives every change of record and limits.
+/// The usage of one key.
 #[derive(Debug, Default)]
 pub struct Usage {
-    pub day: DayCount,
-    under_way: AtomicU32,
+    pub day: DayCounter,
+    in_flight: AtomicU32,
     last: AtomicU64,
 }
 
 impl Usage {
-    /// That of a key of whose day the store knows.
-    pub fn known(counted: Counted) -> Self {
-        Usage { day: DayCount::known(counted), ..Usage::default() }
+    /// The usage of a key whose count of the day is in the store.
+    pub fn with_count(count: DayCount) -> Self {
+        Usage { day: DayCounter::from_store(count), ..Usage::default() }
     }
 
-    /// Counts a request as under way until [`Usage::end`], and tells how many others are.
+    /// Counts a request as in flight until [`Usage::end`]. Returns the number of others in flight.
     pub fn begin(&self) -> u32 {
-        self.under_way.fetch_add(1, Ordering::AcqRel)
+        self.in_flight.fetch_add(1, Ordering::AcqRel)
     }
 
-    /// A request that began is done.
+    /// Ends a request in flight.
     pub fn end(&self) {
-        self.under_way.fetch_sub(1, Ordering::AcqRel);
+        self.in_flight.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Whether nothing is under way and nothing was counted on the day of `unix`.
+    /// Whether no request is in flight and none was counted on the day of `unix`.
     pub fn is_idle(&self, unix: i64) -> bool {
-        self.under_way.load(Ordering::Acquire) == 0 && !self.day.has_counted(unix)
+        self.in_flight.load(Ordering::Acquire) == 0 && self.day.used(unix) == 0
     }
 
-    /// Notes a use at `now`. (0 stands for none; a use in the clock's first nanosecond is the second's.)
+    /// Records a use at `now`. 0 stands for none, so a use in the clock's first nanosecond counts as one in the second.
     pub fn touch(&self, now: Tick) {
         self.last.store(now.0.max(1), Ordering::Relaxed);
     }
 
-    /// When the key was used last, once: `None` if not since the last call.
+    /// When the key was last used; `None` if it was not used since the last call.
     pub fn take_last_use(&self) -> Option<Tick> {
         match self.last.swap(0, Ordering::Relaxed) {
             0 => None,

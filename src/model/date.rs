@@ -1,18 +1,18 @@
-//! Points in time as people write and read them. Inside they are Unix seconds.
+//! Dates as people write and read them (RFC 3339). Everywhere else a point in time is in Unix seconds. Pure.
 
 use jiff::SignedDuration;
 use jiff::civil::{DateTime, Time};
 use jiff::fmt::temporal::Pieces;
 
-/// Where Unix seconds begin.
+/// Unix second 0.
 const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
 
-/// The last second that a date can say, 9999-12-31T23:59:59Z: its year has four digits (RFC 3339).
+/// The last second that a date can express, 9999-12-31T23:59:59Z: a year has four digits (RFC 3339).
 pub const LATEST_DATE: i64 = 253_402_300_799;
 
-/// These Unix seconds as a date by RFC 3339, UTC.
+/// Unix seconds as a date in UTC.
 pub fn date_of(unix: i64) -> String {
-    // No Timestamp: that ends 26 hours before the year does.
+    // Not `Timestamp`, which ends 26 hours before the year 9999 does.
     match EPOCH.checked_add(SignedDuration::from_secs(unix)) {
         Ok(time) => format!("{time}Z"),
         // Beyond the year 9999, or before the year -9999.
@@ -20,13 +20,13 @@ pub fn date_of(unix: i64) -> String {
     }
 }
 
-/// The Unix seconds of a day, which is its first second in UTC, or of a time by RFC 3339; a part of a second is a whole
-/// one.
+/// The Unix seconds of a day (its first second in UTC) or of a date with time and offset; a fraction of a second is
+/// rounded up.
 pub fn unix_of(date: &str) -> Option<i64> {
     let pieces = Pieces::parse(date).ok()?;
     let (time, offset) = match (pieces.time(), pieces.to_numeric_offset()) {
         (None, None) if date.len() == "2026-12-24".len() => (Time::midnight(), 0),
-        // RFC 3339 has hours from 0 to 23 in an offset too.
+        // An offset is less than a day.
         (Some(time), Some(offset)) if offset.seconds().abs() < 86_400 => (time, i64::from(offset.seconds())),
         _ => return None,
     };

@@ -1,5 +1,5 @@
 //! The id of a guild: its form, and the only ways to make one. A value of this type always has 1 to 64 visible ASCII
-//! characters, so that no code below checks it again. It is opaque: nothing may assume that it is a number.
+//! characters, so that no other code checks it again. It is opaque: nothing may assume that it is a number. Pure.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::KeyId;
 
-/// The longest guild id taken. A snowflake has 19 digits; the rest is for names of one's own.
+/// The longest guild id. A snowflake has 19 digits; operators may use names of their own.
 pub const MAX_GUILD_ID: usize = 64;
 
 /// A guild's id: 1 to 64 visible ASCII characters, usually a snowflake. Cheap to clone.
@@ -17,13 +17,13 @@ pub const MAX_GUILD_ID: usize = 64;
 #[serde(try_from = "String", into = "String")]
 pub struct GuildId(Arc<str>);
 
-/// Why a text is no guild id.
+/// The text is not a guild id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a guild id is 1 to 64 visible ASCII characters, such as 81384788765712384")]
 pub struct BadGuildId;
 
 impl GuildId {
-    /// What stands for the guild of a key of which only the origin knows whose it is.
+    /// A stand-in for the guild of a learned key, which only the origin knows.
     pub fn of_key(key: &KeyId) -> Self {
         GuildId(key.clone())
     }

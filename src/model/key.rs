@@ -1,6 +1,6 @@
-//! What names a key without being the key: its public id, its scope, and its SHA-256 digest. The digest is the only
-//! form in which a key is stored or compared (contract section 2, "Key format"); the key itself is in no type of this
-//! module. Pure.
+//! What identifies a key without being the key: its public id, its scope, and its SHA-256 digest. The digest is the only
+//! form in which a key is stored or compared (contract section 2, "Key format"); no type of this module holds the key
+//! itself. Pure.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,10 +9,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-/// The public name of a key: what logs, lists and commands call it by. Never the secret.
+/// The public name of a key in logs, lists and commands; never the secret.
 pub type KeyId = Arc<str>;
 
-/// What a key may do; goes by operation, since every method is POST (contract section 1, code 15).
+/// Which operations a key may use (contract section 1, code 15).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
@@ -50,12 +50,12 @@ impl FromStr for Scope {
     }
 }
 
-/// The SHA-256 of a key: the only form in which a key is kept (contract section 2, "Key format").
+/// The SHA-256 of a key: the only form in which a key is stored (contract section 2, "Key format").
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest(pub [u8; 32]);
 
 impl Digest {
-    /// The digest of a key as it stands in `Authorization`.
+    /// The digest of the value of `Authorization`.
     pub fn of(key: &[u8]) -> Self {
         Digest(Sha256::digest(key).into())
     }

@@ -2,7 +2,7 @@
 //! decision records, so the order of the variants must not change. The limit for addresses and a tier's candidate limit
 //! are not among them.
 
-/// Which of a key's limits a request was over (contract section 3, `[limits]`).
+/// A limit of a key's tier (contract section 3, `[limits]`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Limit {
     /// `rate` and `burst`.

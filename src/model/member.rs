@@ -7,7 +7,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-/// The stars a review may give (contract section 1, "Built-in backend").
+/// The stars that a review may give (contract section 1, "Built-in backend").
 pub const RATINGS: RangeInclusive<u8> = 1..=5;
 
 /// A member's id: 0 to 2^63-1. `007` and `7` are one member (contract section 1, "Parameters").
@@ -24,7 +24,7 @@ impl MemberId {
         self.0
     }
 
-    /// As a database's signed 64-bit column holds it.
+    /// The value of a signed 64-bit column in a database.
     pub const fn as_i64(self) -> i64 {
         self.0 as i64
     }
@@ -54,7 +54,7 @@ pub struct Warn {
     pub id: i64,
     pub author: String,
     pub reason: String,
-    /// Unix seconds; the warn is gone from this second on.
+    /// Unix seconds; from this second on the warn has expired.
     pub expires: i64,
 }
 
@@ -69,7 +69,7 @@ pub struct Review {
     pub text: String,
 }
 
-/// `text` as it is stored: each control character a space, so that an answer stays one line.
+/// `text` with a space for each control character, so that an answer stays on one line.
 pub fn one_line(text: &str) -> Cow<'_, str> {
     if text.contains(char::is_control) { Cow::Owned(text.replace(char::is_control, " ")) } else { Cow::Borrowed(text) }
 }

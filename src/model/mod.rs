@@ -1,4 +1,5 @@
-//! The nouns: who is spoken of and what is kept about them.
+//! The nouns of the service: guilds, keys, members, warns, reviews, limits and dates. Plain data; no module of the crate
+//! but this one is used here.
 
 mod date;
 mod guild;

@@ -1,21 +1,20 @@
-//! The built-in backend: answers each operation from the store, in the words of the contract. It keeps nothing in
-//! memory: the gateway caches. An answer over 1 MiB is refused, as an HTTP origin's would be, and a write is waited for
-//! no longer than 5 s (then 22). Errors of the store become faults here; the cause goes to the log and never to the
-//! caller.
+//! The built-in backend: answers each operation from the store, in the contract's words. It keeps nothing in memory; the
+//! gateway caches. An answer over 1 MiB is refused, as one of an HTTP origin would be. A write that takes longer than
+//! 5 s is answered 22. Errors of the store become faults here; the cause goes to the log and never to the caller.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Question;
+use super::OriginRequest;
 use crate::clock::Clock;
 use crate::store::{AnyStore, Store, StoreError};
 use crate::wire::{self, Fault, MAX_ORIGIN_ANSWER, Read, Request};
 
-/// How long a caller waits for the store to answer a write before 22: a disk that stalls must not
-/// hold callers for ever. Longer than the 2 s that a write waits for another process's lock.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a caller waits for a write to the store, so that a disk that stalls does not hold callers for ever. Longer
+/// than the 2 s that a write waits for another process's lock.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The built-in backend: the whole service, over a store, by a call.
+/// The whole service, over a store.
 #[derive(Debug)]
 pub struct Builtin {
     store: Arc<AnyStore>,
@@ -27,9 +26,9 @@ impl Builtin {
         Builtin { store, clock }
     }
 
-    pub(super) async fn ask(&self, question: &Question<'_>) -> Result<String, Fault> {
-        let (store, guild) = (&self.store, question.guild);
-        let answer = match question.request {
+    pub(super) async fn answer(&self, origin_request: &OriginRequest<'_>) -> Result<String, Fault> {
+        let (store, guild) = (&self.store, origin_request.guild);
+        let answer = match origin_request.request {
             Request::Read { read: Read::Points, member } => {
                 store.points(guild, member).await.map(|points| points.to_string())
             }
@@ -41,22 +40,22 @@ impl Builtin {
                 store.reviews(guild, member).await.map(|reviews| wire::reviews(member, &reviews))
             }
             Request::SetPoints { member, amount } => {
-                let written = tokio::time::timeout(PATIENCE, store.set_points(guild, member, amount)).await;
+                let written = tokio::time::timeout(WRITE_TIMEOUT, store.set_points(guild, member, amount)).await;
                 let written = written.map_err(|_| {
-                    tracing::error!(request_id = %question.id, "the store took too long to write; is its disk stalled?");
+                    tracing::error!(request_id = %origin_request.id, "the store took longer than 5 s to write; check its disk");
                     Fault::OriginTimeout
                 })?;
                 written.map(|name| wire::set_points_line(&name, amount))
             }
         };
-        let answer = answer.map_err(|error| fault(&error, question))?;
-        if let Request::Read { member, .. } = question.request
+        let answer = answer.map_err(|error| fault(&error, origin_request))?;
+        if let Request::Read { member, .. } = origin_request.request
             && answer.len() > MAX_ORIGIN_ANSWER
         {
             let bytes = answer.len();
             tracing::error!(
-                request_id = %question.id, guild = guild.as_str(), %member, bytes,
-                "the store holds more of a member than an answer may have, which is 1 MiB; remove some of its warns or reviews"
+                request_id = %origin_request.id, guild = guild.as_str(), %member, bytes,
+                "the answer is larger than 1 MiB; remove some of the member's warns or reviews"
             );
             return Err(Fault::NoUsableAnswer);
         }
@@ -64,23 +63,23 @@ impl Builtin {
     }
 }
 
-fn fault(error: &StoreError, question: &Question<'_>) -> Fault {
+fn fault(error: &StoreError, origin_request: &OriginRequest<'_>) -> Fault {
     match error {
         StoreError::GuildGone(_) => Fault::GuildGone,
         StoreError::Busy(_) => {
-            tracing::warn!(request_id = %question.id, %error, "the store is busy");
+            tracing::warn!(request_id = %origin_request.id, %error, "the store is busy");
             Fault::Unavailable { retry_after: 1 }
         }
         StoreError::Unreachable(_) => {
-            tracing::warn!(request_id = %question.id, %error, "the store cannot be reached");
+            tracing::warn!(request_id = %origin_request.id, %error, "the store cannot be reached");
             Fault::Unavailable { retry_after: 1 }
         }
         StoreError::Failed(_) => {
-            tracing::error!(request_id = %question.id, %error, "the store failed");
+            tracing::error!(request_id = %origin_request.id, %error, "the store failed");
             Fault::Unavailable { retry_after: 1 }
         }
         StoreError::Refused(_) | StoreError::Unknown(_) => {
-            tracing::error!(request_id = %question.id, %error, "the store failed");
+            tracing::error!(request_id = %origin_request.id, %error, "the store failed");
             Fault::NoUsableAnswer
         }
     }

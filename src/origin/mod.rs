@@ -1,5 +1,6 @@
-//! Whom we ask: the built-in backend, by a call, or an HTTP upstream (contract section 1,
-//! "Built-in backend" and "Upstream").
+//! The source of truth behind the cache: the built-in backend, which reads the store, or an HTTP origin with its
+//! upstreams (contract section 1, "Built-in backend" and "Upstream"). It may use the store and the configuration; it
+//! knows nothing of the cache, of keys' limits, or of callers' connections.
 
 mod builtin;
 mod http;
@@ -12,28 +13,28 @@ use crate::wire::{Fault, Request, RequestId};
 pub use builtin::Builtin;
 pub use http::{HttpOrigin, Owner, Tls};
 
-/// One question to an origin.
+/// A request as it is sent to an origin.
 #[derive(Clone, Copy, Debug)]
-pub struct Question<'q> {
+pub struct OriginRequest<'r> {
     pub request: Request,
-    /// Whose members these are; the built-in backend asks for it, an HTTP origin knows by the key.
-    pub guild: &'q GuildId,
+    /// The guild of the key, for the built-in backend. An HTTP origin finds it by the key.
+    pub guild: &'r GuildId,
     /// The key as it came, for an HTTP origin.
-    pub authorization: Authorization<'q>,
+    pub authorization: Authorization<'r>,
     pub id: RequestId,
 }
 
-/// Leave to ask the origin once, until it is dropped: of an HTTP origin it is one of `max_in_flight` places. The
-/// built-in backend needs no places: it does not wait for anybody who could be slow for one key and not for others.
+/// Permission to send one request to the origin, until it is dropped. An HTTP origin has `max_in_flight` of them. The
+/// built-in backend has no limit, since no key can make it slow for that key alone.
 #[derive(Debug)]
-pub struct Place(#[expect(dead_code, reason = "it is held until it is dropped")] Option<http::Place>);
+pub struct Permit(#[expect(dead_code, reason = "it is held until it is dropped")] Option<http::Permit>);
 
-/// Whether a request may still be sent: its key may have been taken away meanwhile.
+/// Whether a request may still be sent: its key may have been revoked in the meantime.
 pub type MaySend<'m> = &'m (dyn Fn() -> Result<(), Fault> + Sync);
 
 /// The raw value of `Authorization`; `Debug` does not show it.
 #[derive(Clone, Copy)]
-pub struct Authorization<'q>(pub &'q [u8]);
+pub struct Authorization<'r>(pub &'r [u8]);
 
 impl std::fmt::Debug for Authorization<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -53,37 +54,43 @@ impl Origin {
         matches!(self, Origin::Builtin(_))
     }
 
-    /// A place for a request of `owner`, waited for in turn for `origin.queue_timeout` at most; then 21.
-    pub async fn place(&self, owner: Owner, id: RequestId) -> Result<Place, Fault> {
+    /// Waits for a permit for a request of `owner`, for at most `origin.queue_timeout`; then 21.
+    pub async fn permit(&self, owner: Owner, id: RequestId) -> Result<Permit, Fault> {
         match self {
-            Origin::Builtin(_) => Ok(Place(None)),
-            Origin::Http(http) => http.place(owner, id).await.map(|place| Place(Some(place))),
+            Origin::Builtin(_) => Ok(Permit(None)),
+            Origin::Http(http) => http.permit(owner, id).await.map(|permit| Permit(Some(permit))),
         }
     }
 
-    /// A place for what nobody waits for: one that `owner` may have at once, or none.
-    pub fn place_at_once(&self, owner: Owner) -> Option<Place> {
+    /// A permit if `owner` may have one at once, for a request that no caller waits for.
+    pub fn try_permit(&self, owner: Owner) -> Option<Permit> {
         match self {
-            Origin::Builtin(_) => Some(Place(None)),
-            Origin::Http(http) => http.place_at_once(owner).map(|place| Place(Some(place))),
+            Origin::Builtin(_) => Some(Permit(None)),
+            Origin::Http(http) => http.try_permit(owner).map(|permit| Permit(Some(permit))),
         }
     }
 
-    /// The configuration that this is the origin of is in force from now on.
-    pub fn takes_over(&self) {
+    /// Makes this the origin in force, after a reload: from here on the health of its upstreams is what its own
+    /// requests and checks report, and it has as many permits as its settings say.
+    pub fn activate(&self) {
         match self {
             Origin::Builtin(_) => {}
-            Origin::Http(http) => http.takes_over(),
+            Origin::Http(http) => http.activate(),
         }
     }
 
-    /// Asks once (an HTTP origin, for reads that nothing came back from, up to `origin.retries` times more). The answer is
-    /// whole and usable, or the fault says what it was instead. `may_send` is asked again where a connection, or a retry,
-    /// was waited for; what it refuses is not sent.
-    pub async fn ask(&self, _place: &Place, question: &Question<'_>, may_send: MaySend<'_>) -> Result<String, Fault> {
+    /// Sends the request once (an HTTP origin sends a read that was not answered up to `origin.retries` times more).
+    /// The answer is whole and usable, or the fault says what it was instead. `may_send` is evaluated again after each
+    /// wait for a connection and before each retry; a request that it refuses is not sent.
+    pub async fn send(
+        &self,
+        _permit: &Permit,
+        request: &OriginRequest<'_>,
+        may_send: MaySend<'_>,
+    ) -> Result<String, Fault> {
         match self {
-            Origin::Builtin(builtin) => builtin.ask(question).await,
-            Origin::Http(http) => http.ask(question, may_send).await,
+            Origin::Builtin(builtin) => builtin.answer(request).await,
+            Origin::Http(http) => http.send(request, may_send).await,
         }
     }
 }

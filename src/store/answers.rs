@@ -1,12 +1,12 @@
-//! How long the answers about a member are, told by SQL to both kinds of store: one that is longer than an origin's may
-//! be ([`MAX_ORIGIN_ANSWER`]) is never given, so what would make it longer is refused. Warns that have expired are in
-//! no answer, and do not count.
+//! How long the answers about a member are, in SQL for both kinds of store: an answer longer than [`MAX_ORIGIN_ANSWER`] is
+//! never given, so a record that would make it longer is refused. Warns that have expired are in no answer, and do not
+//! count.
 
 use super::refusals::refused;
 use super::{GuildId, MemberId, StoreError};
 use crate::wire::MAX_ORIGIN_ANSWER;
 
-/// Bytes of a warn in the answer, as `wire::warns` writes it, with what stands between two; `$of` is its table.
+/// Bytes of a warn in the answer, as `wire::warns` writes it, with its separator; `$of` is its table.
 macro_rules! warn_bytes {
     ($of:literal) => {
         concat!(
@@ -43,8 +43,8 @@ macro_rules! review_bytes {
 }
 
 /// Which lines of an import, applied already, make an answer too long: the last ones of a member until the rest fits.
-/// Answers line, guild and member. `$main` and `$stage` stand before the names of tables; `$alive` follows the name of
-/// a row, and tells whether it is in the answer.
+/// Answers line, guild and member. `$main` and `$stage` are put before the names of tables; `$alive` is put after a
+/// row's name, and is true if the row is in the answer.
 macro_rules! too_long {
     ($table:literal, $bytes:ident, $main:literal, $stage:literal, $alive:literal) => {
         concat!(
@@ -78,7 +78,7 @@ macro_rules! too_long {
 
 pub(super) use {review_bytes, too_long, warn_bytes};
 
-/// Refuses to keep what has made an answer so many bytes long; `what` is of its kind: warns or reviews.
+/// Refuses a record that made an answer so many bytes long; `what` is its kind: warns or reviews.
 pub(super) fn must_fit(bytes: i64, guild: &GuildId, member: MemberId, what: &str) -> Result<(), StoreError> {
     if usize::try_from(bytes).is_ok_and(|bytes| bytes <= MAX_ORIGIN_ANSWER) {
         return Ok(());
@@ -90,7 +90,7 @@ pub(super) fn must_fit(bytes: i64, guild: &GuildId, member: MemberId, what: &str
     )))
 }
 
-/// Why something is not kept.
+/// Why a record is refused.
 pub(super) fn too_many(guild: &str, member: &str, what: &str) -> String {
     format!("with it the answer of {what} of member {member} in guild {guild} would be longer than 1 MiB")
 }

@@ -1,35 +1,32 @@
-//! The store that the configuration names, of either kind. An enum and no trait object: a read of an
-//! SQLite file is a call that never waits, and is to cost no more than that.
+//! The store that the configuration names, of either kind. It is an enum and no trait object: a read of an SQLite file
+//! never waits, and must not cost more than a call.
 
 use std::io::{BufRead, Write};
+use std::sync::Arc;
 
-use super::transfer::{ExportError, ImportError, Imported, Mode, Progress};
+use super::transfer::{self, ExportError, ImportError, Mode, Progress, Transaction, UncommittedImport};
 use super::*;
 use crate::config::StoreAt;
 
 /// A store of either kind.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum AnyStore {
-    Sqlite(SqliteStore),
-    Postgres(PostgresStore),
+    Sqlite(Arc<SqliteStore>),
+    Postgres(Arc<PostgresStore>),
 }
 
 impl AnyStore {
-    /// Opens the store, bringing it up to date, and making it where there is none if `if_missing` says so. One
-    /// that cannot be used is named with what to do about it. A file's opening blocks.
+    /// Opens the store and brings it up to date; makes it if there is none and `if_missing` says so. The error for a
+    /// store that cannot be used says what to do about it.
     pub async fn open(at: &StoreAt, if_missing: IfMissing) -> Result<Self, StoreError> {
         Ok(match at {
-            // Aside: it may wait for others for a minute, and its caller for something else as well.
             StoreAt::Sqlite(path) => {
-                SqliteStore::refuse_lone_link(path)?;
+                SqliteStore::refuse_broken_link(path)?;
                 let path = path.clone();
                 let settings = Settings { if_missing, ..Settings::default() };
-                let opened = tokio::task::spawn_blocking(move || SqliteStore::open_with(path, settings)).await;
-                AnyStore::Sqlite(
-                    opened.map_err(|e| StoreError::Failed(format!("the store could not be opened: {e}")))??,
-                )
+                blocking(move || SqliteStore::open_with(path, settings)).await?.into()
             }
-            StoreAt::Postgres(at) => AnyStore::Postgres(PostgresStore::open(at, if_missing).await?),
+            StoreAt::Postgres(at) => AnyStore::Postgres(Arc::new(PostgresStore::open(at, if_missing).await?)),
         })
     }
 
@@ -49,24 +46,24 @@ impl AnyStore {
         }
     }
 
-    /// What there is of the store, found by looking: nothing is made or changed.
-    pub async fn look(at: &StoreAt) -> Result<Standing, StoreError> {
+    /// The state of the store. Nothing is made or changed.
+    pub async fn state(at: &StoreAt) -> Result<StoreState, StoreError> {
         match at {
             StoreAt::Sqlite(path) => {
-                // As messages of a store that is open name it.
+                // As in messages of an open store.
                 let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
-                SqliteStore::refuse_lone_link(&path)?;
-                SqliteStore::refuse_stray_log(&path)?;
-                SqliteStore::look(&path)
+                SqliteStore::refuse_broken_link(&path)?;
+                SqliteStore::refuse_foreign_log(&path)?;
+                SqliteStore::state(&path)
             }
-            StoreAt::Postgres(at) => PostgresStore::look(at).await,
+            StoreAt::Postgres(at) => PostgresStore::state(at).await,
         }
     }
 }
 
 impl AnyStore {
-    /// Waits until what writes to the store has ended, which only a defect brings about while it is open. Every write
-    /// is refused from then on.
+    /// Waits until the task or thread that writes to the store has ended, which only a defect causes while it is open.
+    /// Every write is refused from then on.
     pub async fn writer_ended(&self) {
         match self {
             AnyStore::Sqlite(store) => store.writer_ended().await,
@@ -74,20 +71,27 @@ impl AnyStore {
         }
     }
 
-    /// Imports JSON Lines: see [`SqliteStore::import`]. A file's import blocks for as long as it takes.
+    /// Imports JSON Lines, all but the commit: see [`SqliteStore::import`]. If this is dropped before it is done,
+    /// nothing is imported.
     pub async fn import(
         &self,
-        source: impl BufRead,
+        source: impl BufRead + Send + 'static,
         mode: Mode,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<Imported, ImportError> {
-        match self {
-            AnyStore::Sqlite(store) => store.import(source, mode, progress),
-            AnyStore::Postgres(store) => store.import(source, mode, progress).await,
-        }
+        mut progress: impl FnMut(Progress) + Send + 'static,
+    ) -> Result<UncommittedImport<'_>, ImportError> {
+        let store = match self {
+            AnyStore::Sqlite(store) => store,
+            AnyStore::Postgres(store) => return store.import(source, mode, progress).await,
+        };
+        let file = transfer::staging_file(store.path())?;
+        let (importing, staging) = (store.clone(), file.path().to_owned());
+        let import = move || importing.import_uncommitted(&staging, source, mode, &mut progress);
+        let (imported, conn) = blocking(import).await?;
+        let transaction = conn.map_or(Transaction::None, |conn| Transaction::Sqlite(store, conn));
+        Ok(UncommittedImport { imported, transaction, _file: file })
     }
 
-    /// Writes everything as JSON Lines: see [`SqliteStore::export`].
+    /// Writes everything as JSON Lines: see [`SqliteStore::export`]. A file's export blocks for as long as it takes.
     pub async fn export(&self, to: &mut dyn Write, progress: &mut dyn FnMut(Progress)) -> Result<u64, ExportError> {
         match self {
             AnyStore::Sqlite(store) => store.export(to, progress),
@@ -96,185 +100,95 @@ impl AnyStore {
     }
 }
 
-/// What opening a store does where there is none (contract section 2).
+/// What opening a store does if there is none (contract section 2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IfMissing {
     /// Makes one: `serve`, `import` and `guild add`.
     Make,
-    /// Names the place: every other command.
+    /// Fails, and names the place: every other command.
     Refuse,
 }
 
-/// What is where a store is to be.
+/// The state of what is where a store is to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// Nothing yet; `serve`, `import` and `guild add` make it.
+pub enum StoreState {
+    /// There is none; `serve`, `import` and `guild add` make it.
     Missing,
-    /// An older version's; the next command that opens it brings it up to date.
+    /// Its schema is an older version's; the next command that opens it brings it up to date.
     Older,
-    /// This version's.
-    Usable,
+    /// Its schema is this version's.
+    Current,
 }
 
 impl From<SqliteStore> for AnyStore {
     fn from(store: SqliteStore) -> Self {
-        AnyStore::Sqlite(store)
+        AnyStore::Sqlite(Arc::new(store))
     }
 }
 
-/// Asks whichever it is. PostgreSQL's part of a future is boxed: it is large, and a file's callers
-/// would carry it along.
-macro_rules! ask {
-    ($self:ident, $store:ident => $call:expr) => {
-        match $self {
-            AnyStore::Sqlite($store) => $call.await,
-            AnyStore::Postgres($store) => Box::pin($call).await,
-        }
+/// Passes each of these calls on to the store of either kind. PostgreSQL's part of a future is boxed: it is large, and
+/// would be part of a file's future as well.
+macro_rules! forward {
+    ($(fn $name:ident(&self $(, $argument:ident: $kind:ty)*) -> $answer:ty;)*) => {
+        $(async fn $name(&self $(, $argument: $kind)*) -> $answer {
+            match self {
+                AnyStore::Sqlite(store) => store.$name($($argument),*).await,
+                AnyStore::Postgres(store) => Box::pin(store.$name($($argument),*)).await,
+            }
+        })*
     };
 }
 
 impl Store for AnyStore {
-    async fn points(&self, guild: &GuildId, member: MemberId) -> Result<i64, StoreError> {
-        ask!(self, store => store.points(guild, member))
-    }
-
-    async fn warns(&self, guild: &GuildId, member: MemberId, now: i64) -> Result<Vec<Warn>, StoreError> {
-        ask!(self, store => store.warns(guild, member, now))
-    }
-
-    async fn reviews(&self, guild: &GuildId, member: MemberId) -> Result<Vec<Review>, StoreError> {
-        ask!(self, store => store.reviews(guild, member))
-    }
-
-    async fn set_points(&self, guild: &GuildId, member: MemberId, amount: i64) -> Result<String, StoreError> {
-        ask!(self, store => store.set_points(guild, member, amount))
-    }
-
-    async fn changes(&self) -> Result<Vec<Change>, StoreError> {
-        ask!(self, store => store.changes())
-    }
-
-    async fn stirred(&self) {
-        ask!(self, store => store.stirred())
+    forward! {
+        fn points(&self, guild: &GuildId, member: MemberId) -> Result<i64, StoreError>;
+        fn warns(&self, guild: &GuildId, member: MemberId, now: i64) -> Result<Vec<Warn>, StoreError>;
+        fn reviews(&self, guild: &GuildId, member: MemberId) -> Result<Vec<Review>, StoreError>;
+        fn set_points(&self, guild: &GuildId, member: MemberId, amount: i64) -> Result<String, StoreError>;
+        fn changes(&self) -> Result<Vec<Change>, StoreError>;
+        fn wait_for_changes(&self) -> ();
     }
 }
 
 impl Directory for AnyStore {
-    async fn guilds(&self) -> Result<Vec<GuildRecord>, StoreError> {
-        ask!(self, store => store.guilds())
-    }
-
-    async fn keys(&self) -> Result<Vec<KeyRecord>, StoreError> {
-        ask!(self, store => store.keys())
-    }
-
-    async fn add_guild(&self, guild: &GuildId, name: &str) -> Result<(), StoreError> {
-        ask!(self, store => store.add_guild(guild, name))
-    }
-
-    async fn rename_guild(&self, guild: &GuildId, name: &str) -> Result<(), StoreError> {
-        ask!(self, store => store.rename_guild(guild, name))
-    }
-
-    async fn remove_guild(&self, guild: &GuildId) -> Result<RemovedGuild, StoreError> {
-        ask!(self, store => store.remove_guild(guild))
-    }
-
-    async fn set_guild_left(&self, guild: &GuildId, left: bool) -> Result<(), StoreError> {
-        ask!(self, store => store.set_guild_left(guild, left))
-    }
-
-    async fn create_key(&self, key: KeyRecord) -> Result<(), StoreError> {
-        ask!(self, store => store.create_key(key))
-    }
-
-    async fn rotate_key(
-        &self,
-        id: &str,
-        digest: Digest,
-        previous_until: Option<i64>,
-        now: i64,
-    ) -> Result<(), StoreError> {
-        ask!(self, store => store.rotate_key(id, digest, previous_until, now))
-    }
-
-    async fn set_key(&self, id: &str, change: KeyChange) -> Result<(), StoreError> {
-        ask!(self, store => store.set_key(id, change))
-    }
-
-    async fn revoke_key(&self, id: &str) -> Result<(), StoreError> {
-        ask!(self, store => store.revoke_key(id))
-    }
-
-    async fn note_last_use(&self, used: Vec<(KeyId, i64)>) -> Result<(), StoreError> {
-        ask!(self, store => store.note_last_use(used))
+    forward! {
+        fn guilds(&self) -> Result<Vec<GuildRecord>, StoreError>;
+        fn keys(&self) -> Result<Vec<KeyRecord>, StoreError>;
+        fn add_guild(&self, guild: &GuildId, name: &str) -> Result<(), StoreError>;
+        fn rename_guild(&self, guild: &GuildId, name: &str) -> Result<(), StoreError>;
+        fn remove_guild(&self, guild: &GuildId) -> Result<RemovedGuild, StoreError>;
+        fn set_guild_left(&self, guild: &GuildId, left: bool) -> Result<(), StoreError>;
+        fn create_key(&self, key: KeyRecord) -> Result<(), StoreError>;
+        fn rotate_key(&self, id: &str, digest: Digest, previous_until: Option<i64>, now: i64) -> Result<(), StoreError>;
+        fn set_key(&self, id: &str, change: KeyChange) -> Result<(), StoreError>;
+        fn revoke_key(&self, id: &str) -> Result<(), StoreError>;
+        fn note_last_use(&self, used: Vec<(KeyId, i64)>) -> Result<(), StoreError>;
     }
 }
 
 impl Members for AnyStore {
-    async fn set_member(
-        &self,
-        guild: &GuildId,
-        member: MemberId,
-        name: Option<&str>,
-        points: Option<i64>,
-    ) -> Result<(), StoreError> {
-        ask!(self, store => store.set_member(guild, member, name, points))
-    }
-
-    async fn members(&self, guild: &GuildId) -> Result<Vec<MemberRecord>, StoreError> {
-        ask!(self, store => store.members(guild))
-    }
-
-    async fn remove_member(&self, guild: &GuildId, member: MemberId) -> Result<(), StoreError> {
-        ask!(self, store => store.remove_member(guild, member))
-    }
-
-    async fn add_warn(
-        &self,
-        guild: &GuildId,
-        member: MemberId,
-        author: &str,
-        reason: &str,
-        expires: i64,
-    ) -> Result<i64, StoreError> {
-        ask!(self, store => store.add_warn(guild, member, author, reason, expires))
-    }
-
-    async fn list_warns(&self, guild: &GuildId, of: Option<MemberId>) -> Result<Vec<(MemberId, Warn)>, StoreError> {
-        ask!(self, store => store.list_warns(guild, of))
-    }
-
-    async fn remove_warn(&self, guild: &GuildId, id: i64) -> Result<(), StoreError> {
-        ask!(self, store => store.remove_warn(guild, id))
-    }
-
-    async fn add_review(
-        &self,
-        guild: &GuildId,
-        member: MemberId,
-        author: &str,
-        rating: u8,
-        text: &str,
-    ) -> Result<i64, StoreError> {
-        ask!(self, store => store.add_review(guild, member, author, rating, text))
-    }
-
-    async fn list_reviews(&self, guild: &GuildId, of: Option<MemberId>) -> Result<Vec<(MemberId, Review)>, StoreError> {
-        ask!(self, store => store.list_reviews(guild, of))
-    }
-
-    async fn remove_review(&self, guild: &GuildId, id: i64) -> Result<(), StoreError> {
-        ask!(self, store => store.remove_review(guild, id))
+    forward! {
+        fn set_member(
+            &self, guild: &GuildId, member: MemberId, name: Option<&str>, points: Option<i64>
+        ) -> Result<(), StoreError>;
+        fn members(&self, guild: &GuildId) -> Result<Vec<MemberRecord>, StoreError>;
+        fn remove_member(&self, guild: &GuildId, member: MemberId) -> Result<(), StoreError>;
+        fn add_warn(
+            &self, guild: &GuildId, member: MemberId, author: &str, reason: &str, expires: i64
+        ) -> Result<i64, StoreError>;
+        fn list_warns(&self, guild: &GuildId, of: Option<MemberId>) -> Result<Vec<(MemberId, Warn)>, StoreError>;
+        fn remove_warn(&self, guild: &GuildId, id: i64) -> Result<(), StoreError>;
+        fn add_review(
+            &self, guild: &GuildId, member: MemberId, author: &str, rating: u8, text: &str
+        ) -> Result<i64, StoreError>;
+        fn list_reviews(&self, guild: &GuildId, of: Option<MemberId>) -> Result<Vec<(MemberId, Review)>, StoreError>;
+        fn remove_review(&self, guild: &GuildId, id: i64) -> Result<(), StoreError>;
     }
 }
 
 impl Daily for AnyStore {
-    async fn note_daily(&self, day: i64, counts: Vec<(KeyId, u64)>) -> Result<Vec<(KeyId, u64)>, StoreError> {
-        ask!(self, store => store.note_daily(day, counts))
-    }
-
-    async fn daily(&self, day: i64) -> Result<Vec<(KeyId, u64)>, StoreError> {
-        ask!(self, store => store.daily(day))
+    forward! {
+        fn note_daily(&self, day: i64, counts: Vec<(KeyId, u64)>) -> Result<Vec<(KeyId, u64)>, StoreError>;
+        fn daily(&self, day: i64) -> Result<Vec<(KeyId, u64)>, StoreError>;
     }
 }

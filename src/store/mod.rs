@@ -1,15 +1,15 @@
 //! Guilds, keys and members on disk (contract section 1 "Built-in backend", guarantee 1), in an SQLite
-//! file or in PostgreSQL: one set of traits, one suite of tests, the same meaning.
+//! file or in PostgreSQL: one set of traits, one suite of tests, the same meaning. Nothing else opens them.
 
-mod answers; // how long they may get
+mod answers; // how long an answer may be
 mod any;
-mod marks;
+mod change_log;
 mod postgres;
 mod records;
-mod refusals; // what both kinds say
+mod refusals; // messages of both kinds
 mod sqlite;
+pub mod temp_file; // removed when dropped, or by the next command
 pub mod transfer; // import and export: JSON Lines
-pub mod under_way; // files that are not whole yet
 
 #[cfg(test)]
 mod suite;
@@ -18,12 +18,18 @@ use std::future::Future;
 
 use crate::model::{Digest, GuildId, KeyId, MemberId, Review, Scope, Warn};
 
-pub use any::{AnyStore, IfMissing, Standing};
+pub use any::{AnyStore, IfMissing, StoreState};
 pub use postgres::PostgresStore;
 pub use records::*;
-pub use sqlite::{Copied, Flaw, Report, Restored, Settings, SqliteStore};
+pub use sqlite::{Copied, PendingRestore, Report, Restored, Settings, SqliteStore};
 
-/// What callers' requests ask of a store. What it answers is committed; a write that it acknowledged
+/// How every SQLite file begins.
+pub const SQLITE_MAGIC: &[u8; 16] = b"SQLite format 3\0";
+
+/// The files that SQLite keeps beside a file that it writes to, by the ends of their names.
+pub const SQLITE_FILES: [&str; 3] = ["-wal", "-shm", "-journal"];
+
+/// What callers' requests need of a store. What it answers is committed; an acknowledged write
 /// survives kill -9 and power loss (guarantee 1).
 pub trait Store: Directory + Members + Daily + Send + Sync + 'static {
     /// A member's points; 0 where the guild does not know the member.
@@ -44,7 +50,7 @@ pub trait Store: Directory + Members + Daily + Send + Sync + 'static {
         member: MemberId,
     ) -> impl Future<Output = Result<Vec<Review>, StoreError>> + Send;
 
-    /// Sets a member's points, making the member (named by its id) if need be; answers its name.
+    /// Sets a member's points, and makes the member (named by its id) if there is none; answers its name.
     /// Durable when it answers. [`StoreError::Busy`] means that nothing was written.
     fn set_points(
         &self,
@@ -54,43 +60,42 @@ pub trait Store: Directory + Members + Daily + Send + Sync + 'static {
     ) -> impl Future<Output = Result<String, StoreError>> + Send;
 
     /// What others changed since the last call, or since the store was opened: everything committed
-    /// before the call is in it. Changes made through this very object are not told. An error says that
-    /// the feed is lost for now; it answers, one or the other, within a fraction of a second.
+    /// before the call is in it. Changes made through this object are not. An error means that the feed
+    /// is lost for now. It returns within a fraction of a second in any case.
     fn changes(&self) -> impl Future<Output = Result<Vec<Change>, StoreError>> + Send;
 
-    /// Waits until [`Store::changes`] is worth asking again: a fraction of a second at most.
-    fn stirred(&self) -> impl Future<Output = ()> + Send;
+    /// Waits until there may be changes: a fraction of a second at most.
+    fn wait_for_changes(&self) -> impl Future<Output = ()> + Send;
 }
 
-/// Guilds and keys: what the book of keys is made of.
+/// Guilds and keys: what the key table is made of.
 pub trait Directory {
-    /// Every guild, those the bot has left among them, by id.
+    /// Every guild by id, including those that the bot has left.
     fn guilds(&self) -> impl Future<Output = Result<Vec<GuildRecord>, StoreError>> + Send;
 
     /// Every key, by id.
     fn keys(&self) -> impl Future<Output = Result<Vec<KeyRecord>, StoreError>> + Send;
 
-    /// Adds a guild; one that exists is refused.
+    /// Adds a guild. Refused: one that exists.
     fn add_guild(&self, guild: &GuildId, name: &str) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Calls a guild by another name; one that is not there is refused.
+    /// Renames a guild. Refused: one that does not exist.
     fn rename_guild(&self, guild: &GuildId, name: &str) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Removes a guild with its members, warns, reviews and keys; one that is not there is refused. Added again,
-    /// it has none of them, and ids of warns and reviews begin at 1. Others are told [`Change::Everything`], since
-    /// answers held from before must not be given under the same id.
+    /// Removes a guild with its members, warns, reviews and keys. If it is added again, it has none of them, and ids
+    /// of warns and reviews begin at 1. Followers read [`Change::Everything`], since answers cached before must not be
+    /// given for a new guild of the same id. Refused: one that does not exist.
     fn remove_guild(&self, guild: &GuildId) -> impl Future<Output = Result<RemovedGuild, StoreError>> + Send;
 
-    /// Notes that the bot left a guild, or came back to it; a guild not in the store is refused.
+    /// Notes that the bot left a guild, or came back to it. Refused: one that does not exist.
     fn set_guild_left(&self, guild: &GuildId, left: bool) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Keeps a key. Refused: an id or a digest that is taken, a guild not in the store.
+    /// Adds a key. Refused: an id or a digest that is taken, a guild that does not exist.
     fn create_key(&self, key: KeyRecord) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Gives a key another secret. The one it had works until the Unix second `previous_until`; it
-    /// is gone at once where that is `None` or not after `now`. A secret that an earlier rotation
-    /// left is gone at once in any case: a key has two at most. Refused: a key that is not there
-    /// or has expired, a digest that is taken.
+    /// Gives a key another secret. The present one works until the Unix second `previous_until`; it ends at
+    /// once if that is `None` or not after `now`. The secret before an earlier rotation ends at once in any
+    /// case: a key has two at most. Refused: a key that does not exist or has expired, a digest that is taken.
     fn rotate_key(
         &self,
         id: &str,
@@ -99,21 +104,21 @@ pub trait Directory {
         now: i64,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Changes what is given of a key; one that is not there is refused.
+    /// Changes the given fields of a key. Refused: one that does not exist.
     fn set_key(&self, id: &str, change: KeyChange) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Removes a key, both its secrets with it; one that is not there is refused.
+    /// Removes a key with both its secrets. Refused: one that does not exist.
     fn revoke_key(&self, id: &str) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Notes when keys were last used (Unix seconds). Nobody's answers depend on it, so no change
-    /// is told to others; a key that is gone meanwhile is passed over.
+    /// Notes when keys were last used (Unix seconds). No answer depends on it, so followers do not read it
+    /// as a change; a key that was removed meanwhile is skipped.
     fn note_last_use(&self, used: Vec<(KeyId, i64)>) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
-/// Members, their warns and reviews, one record at a time. They may be changed while the bot is
-/// away from the guild: only the callers' own operations end in 03 then.
+/// Members, their warns and reviews, one record at a time. They may be changed while the bot is away from
+/// the guild: only the callers' operations are answered with 03 then.
 pub trait Members {
-    /// Sets what is given of a member's name and points, making the member if need be.
+    /// Sets the given fields of a member, and makes the member if there is none.
     fn set_member(
         &self,
         guild: &GuildId,
@@ -125,7 +130,7 @@ pub trait Members {
     /// A guild's members in ascending id order.
     fn members(&self, guild: &GuildId) -> impl Future<Output = Result<Vec<MemberRecord>, StoreError>> + Send;
 
-    /// Removes a member with its warns and reviews; one that is not there is refused.
+    /// Removes a member with its warns and reviews. Refused: one that does not exist.
     fn remove_member(&self, guild: &GuildId, member: MemberId) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Warns a member, making it if need be; answers the warn's id, the guild's highest + 1.
@@ -165,23 +170,31 @@ pub trait Members {
         of: Option<MemberId>,
     ) -> impl Future<Output = Result<Vec<(MemberId, Review)>, StoreError>> + Send;
 
-    /// Removes a review; one that is not there is refused.
+    /// Removes a review. Refused: one that does not exist.
     fn remove_review(&self, guild: &GuildId, id: i64) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
-/// What is counted of each key in a UTC day, kept across restarts (contract section 3, `daily`).
+/// How many requests of each key were counted in a UTC day, kept across restarts (contract section 3, `daily`).
 pub trait Daily {
-    /// Adds so many to each key's count of `day` (days since the Unix epoch, UTC); answers the
-    /// totals in the same order. Where the stored day is the one after, it is that one that is
-    /// added to. A key need not be in the store. Nobody's answers depend on it, so no change is
-    /// told to others.
+    /// Adds to each key's count of `day` (days since the Unix epoch, UTC); answers the totals in the same
+    /// order. If the stored day is the next one, adds to that. A key need not be in the store. No answer
+    /// depends on it, so followers do not read it as a change.
     fn note_daily(
         &self,
         day: i64,
         counts: Vec<(KeyId, u64)>,
     ) -> impl Future<Output = Result<Vec<(KeyId, u64)>, StoreError>> + Send;
 
-    /// What is counted of each key on `day`, by the rules of [`Daily::note_daily`]; keys of which
-    /// nothing is are left out.
+    /// Each key's count of `day`, by the rules of [`Daily::note_daily`]; keys without one are left out.
     fn daily(&self, day: i64) -> impl Future<Output = Result<Vec<(KeyId, u64)>, StoreError>> + Send;
+}
+
+/// Runs `work` on a thread where it may block. If this is dropped, `work` goes on, and its result is dropped.
+pub(crate) async fn blocking<T, E>(work: impl FnOnce() -> Result<T, E> + Send + 'static) -> Result<T, E>
+where
+    T: Send + 'static,
+    E: From<StoreError> + Send + 'static,
+{
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|e| StoreError::Failed(format!("the work ended midway: {e}")))?
 }

@@ -1,4 +1,4 @@
-//! What goes into a store and comes out of it.
+//! The records that stores take and give, and their errors.
 
 use super::*;
 
@@ -11,7 +11,7 @@ pub struct GuildRecord {
     pub left: bool,
 }
 
-/// How much went with a guild that was removed.
+/// What was removed with a guild.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RemovedGuild {
     pub members: u64,
@@ -20,7 +20,7 @@ pub struct RemovedGuild {
     pub keys: u64,
 }
 
-/// A key in the store, by its digest.
+/// A key in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyRecord {
     pub id: KeyId,
@@ -44,8 +44,8 @@ pub struct KeyRecord {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Previous {
     pub digest: Digest,
-    /// Unix seconds; refused from this second on, as the overlap was asked for. The key's own
-    /// expiry may come first: see [`KeyRecord::previous_ends`].
+    /// Unix seconds; refused from this second on. The key's own expiry may be earlier: see
+    /// [`KeyRecord::previous_ends`].
     pub until: i64,
 }
 
@@ -58,7 +58,7 @@ impl KeyRecord {
     }
 }
 
-/// What is to be changed of a key; `None` stays as it is.
+/// The fields of a key to change; `None` stays as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyChange {
     pub name: Option<String>,
@@ -77,18 +77,18 @@ pub struct MemberRecord {
     pub points: i64,
 }
 
-/// What another process or connection changed, as the change feed tells it.
+/// What another process or connection changed, from the change feed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Keys or guilds: the book of keys must be read again.
+    /// Keys or guilds: the key table must be read again.
     Directory,
     /// Something about one member: points, name, warns or reviews.
     Member(MemberId),
-    /// Too much to name, or the feed was lost: everything known of the store is in doubt.
+    /// Too much to name, or the feed was lost: anything in the store may have changed.
     Everything,
 }
 
-/// Why the store could not do it. `Display` is for the operator; the caller gets 20, 21 or 22.
+/// Why the store could not do it. `Display` is for the operator; callers get 20, 21 or 22.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
     /// The guild is not in the store, or the bot left it.
@@ -100,13 +100,13 @@ pub enum StoreError {
     /// The server cannot be reached, or did not answer: nothing was written.
     #[error("{0}")]
     Unreachable(String),
-    /// What was asked for is not there, or what was to be made is.
+    /// What is to be changed does not exist, or what is to be made does.
     #[error("{0}")]
     Refused(String),
     /// The disk, the file or the server failed. Nobody sees a write that ended so, and it is undone.
     #[error("{0}")]
     Failed(String),
-    /// Nobody knows whether the write happened: it was to be committed, and no word of it came back.
+    /// It is not known whether the write happened: its commit was sent, and no answer came.
     #[error("{0}")]
     Unknown(String),
 }

@@ -1,4 +1,4 @@
-//! What a store says where it refuses: the same lines whatever it is made of.
+//! The messages with which a store refuses: the same for both kinds.
 
 use std::fmt::Display;
 
@@ -9,12 +9,12 @@ pub(super) fn refused(why: String) -> StoreError {
     StoreError::Refused(why)
 }
 
-/// Refuses where a statement found nothing to change.
+/// Refuses if a statement found nothing to change.
 pub(super) fn changed(rows: usize, refusal: impl FnOnce() -> String) -> Result<(), StoreError> {
     if rows > 0 { Ok(()) } else { Err(refused(refusal())) }
 }
 
-/// `place` is where a store was looked for.
+/// `place` is where a store was expected.
 pub(super) fn no_store(place: impl Display) -> StoreError {
     refused(format!(
         "there is no store at {place}; `guildgate guild add`, `guildgate import` and `guildgate serve` make one there. \

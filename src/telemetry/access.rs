@@ -1,33 +1,35 @@
 //! The access log: one line for each request, to a file, stdout or stderr, as text or JSON. A request only pushes its
 //! outcome into a bounded ring and never waits; a thread writes. Outcomes that do not fit are dropped and counted.
-//! After a log rotation the file is opened anew on request. What stands in a line is in `outcome`.
+//! `outcome` has the format of a line.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use super::Outcome;
-use super::spool::{Spool, Turn};
+use super::background_writer::{BackgroundWriter, Batch};
 use crate::config::Access;
 
 /// Outcomes that wait for the writer: 0.2 s of 80,000 requests a second, 2 MB.
 const RING: usize = 16_384;
 
-/// The access log: a line a request.
+/// The access log.
 #[derive(Debug)]
-pub struct AccessLog(Spool<Outcome>);
+pub struct AccessLog(BackgroundWriter<Outcome>);
 
 impl AccessLog {
-    /// Opens the log; `None` where there is to be none.
+    /// Opens the log; `None` if `access` turns it off.
     pub fn open(access: &Access, json: bool) -> io::Result<Option<Self>> {
-        let (path, sink) = match access {
+        let (path, output): (_, Box<dyn Write + Send>) = match access {
             Access::None => return Ok(None),
-            Access::Stderr => (None, Sink::Stderr),
-            Access::Stdout => (None, Sink::Stdout),
-            Access::File(path) => (Some(path.clone()), Sink::File(append(path)?)),
+            Access::Stderr => (None, Box::new(io::stderr())),
+            Access::Stdout => (None, Box::new(io::stdout())),
+            Access::File(path) => (Some(path.clone()), Box::new(append(path)?)),
         };
-        let mut lines = Lines { sink, path, json, text: String::new(), failing: false };
-        Spool::start(("the access log", "access-log"), RING, move |turn| lines.write(turn)).map(AccessLog).map(Some)
+        let mut lines = LineWriter { output, path, json, text: String::new(), failing: false };
+        let write = move |batch: Batch<'_, Outcome>| lines.write(&batch);
+        BackgroundWriter::start("the access log", "access-log", RING, write).map(AccessLog).map(Some)
     }
 
     /// Hands an outcome to the writer, or counts it as dropped.
@@ -35,68 +37,47 @@ impl AccessLog {
         self.0.record(outcome);
     }
 
-    /// Opens the file anew, after it was moved away (log rotation).
+    /// Opens the file again, after a log rotation has moved it.
     pub fn reopen(&self) {
         self.0.reopen();
     }
 
-    /// Writes what is there and ends the writer, waiting no longer than a second.
+    /// Writes what is queued and ends the writer. Waits for it one second at most.
     pub fn close(&self) {
         self.0.close();
     }
 }
 
-enum Sink {
-    Stderr,
-    Stdout,
-    File(File),
-}
-
-impl Sink {
-    fn write(&mut self, text: &[u8]) -> io::Result<()> {
-        match self {
-            Sink::Stderr => io::stderr().write_all(text),
-            // A line is sent when it is written: standard output may be a file or a pipe.
-            Sink::Stdout => {
-                let mut out = io::stdout().lock();
-                out.write_all(text)?;
-                out.flush()
-            }
-            Sink::File(file) => file.write_all(text),
-        }
-    }
-}
-
 fn append(path: &Path) -> io::Result<File> {
-    use std::os::unix::fs::OpenOptionsExt;
-    // Who asked and when is the operator's business alone.
+    // The log says who called and when, so other users must not read it.
     OpenOptions::new().create(true).append(true).mode(0o640).open(path)
 }
 
-/// What the writer's thread holds.
-struct Lines {
-    sink: Sink,
+/// The state of the writing thread.
+struct LineWriter {
+    output: Box<dyn Write + Send>,
     path: Option<PathBuf>,
     json: bool,
     text: String,
     failing: bool,
 }
 
-impl Lines {
-    fn write(&mut self, turn: Turn<'_, Outcome>) {
-        if let (true, Some(path)) = (turn.reopen, &self.path) {
+impl LineWriter {
+    fn write(&mut self, batch: &Batch<'_, Outcome>) {
+        if let (true, Some(path)) = (batch.reopen, &self.path) {
             match append(path) {
-                Ok(file) => self.sink = Sink::File(file),
-                Err(error) => tracing::error!(%error, path = %path.display(), "the access log cannot be opened anew"),
+                Ok(file) => self.output = Box::new(file),
+                Err(error) => tracing::error!(%error, path = %path.display(), "the access log cannot be reopened"),
             }
         }
-        for outcome in turn.records() {
+        for outcome in batch.records() {
             outcome.write(self.json, &mut self.text);
         }
         if self.text.is_empty() {
             return;
         }
-        let written = self.sink.write(self.text.as_bytes());
+        // Standard output is flushed, so that a line is never delayed.
+        let written = self.output.write_all(self.text.as_bytes()).and_then(|()| self.output.flush());
         if let Err(error) = &written
             && !self.failing
         {

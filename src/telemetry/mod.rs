@@ -1,16 +1,18 @@
-//! What is told to the operator: one outcome a request, the record of decisions, and the process's
-//! own log.
+//! What the process reports to its operator: the access log, the record of decisions, and the process's own log. A
+//! request hands over plain data and never waits; threads write it. Nothing here decides anything.
 
 mod access;
-mod bound;
+mod background_writer;
 pub mod decisions;
+mod log_rate_limit;
+mod observer;
 mod outcome;
 mod panics;
 mod setup;
-mod spool;
 
 pub use access::AccessLog;
 pub use decisions::{Decision, DecisionLog};
+pub use observer::Observer;
 pub use outcome::Outcome;
-pub use panics::tell_of_panics;
+pub use panics::log_panics;
 pub use setup::{init, ready_as_json};

@@ -1,97 +1,97 @@
-//! What the access log tells of one request, and how it is written as a line of text or of JSON. It holds a key's id
-//! and never a key or a body (guarantee 9). Other programs read both formats, and a changed field name would break
-//! them. Plain data: it is filled in by `edge` and written by `access`.
+//! What the access log has of one request, and its line as text or as JSON. It holds a key's id and never a key or a
+//! body (guarantee 9). Other programs read both formats, and a changed field name would break them. Plain data: `edge`
+//! fills it in and `access` writes it.
 
 use std::fmt::Write;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::model::KeyId;
 use crate::wire::RequestId;
 
-/// What became of one request: enough for the access log, and never a key or a body (guarantee 9).
-#[derive(Clone, Debug)]
+/// What became of one request. The JSON line has these fields in this order.
+#[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
-    /// Milliseconds since the Unix epoch, when it was answered.
+    /// When it was answered, in milliseconds since the Unix epoch.
+    #[serde(rename = "time", serialize_with = "serialize_time")]
     pub unix_ms: i64,
     pub client: IpAddr,
     pub operation: Option<&'static str>,
     pub status: u16,
-    /// The refusal's code.
+    /// The code of the refusal.
     pub code: Option<u8>,
+    #[serde(serialize_with = "serialize_key")]
     pub key: Option<KeyId>,
-    /// The part the cache had, in one word.
+    /// How the cache was used, in one word.
     pub cache: Option<&'static str>,
-    /// The limit it was over, refused or (in shadow) not.
+    /// The limit that it exceeded, whether it was refused or, in shadow, not.
     pub over_limit: Option<&'static str>,
-    /// Over the limit that is being tried out.
+    /// Whether it exceeded the candidate limit.
     pub over_candidate: bool,
     /// From the arrival of the bytes that held its header to its answer.
+    #[serde(rename = "took_us", serialize_with = "serialize_micros")]
     pub took: Duration,
+    #[serde(rename = "request_id", serialize_with = "serialize_text")]
     pub id: RequestId,
 }
 
-/// The line as JSON names its fields.
-#[derive(Serialize)]
-struct Line<'o> {
-    time: &'o str,
-    client: IpAddr,
-    operation: Option<&'static str>,
-    status: u16,
-    code: Option<u8>,
-    key: Option<&'o str>,
-    cache: Option<&'static str>,
-    over_limit: Option<&'static str>,
-    over_candidate: bool,
-    took_us: u64,
-    request_id: &'o str,
+fn rfc3339(unix_ms: i64) -> String {
+    format!("{:.3}", jiff::Timestamp::from_millisecond(unix_ms).unwrap_or_default())
+}
+
+fn micros(took: Duration) -> u64 {
+    u64::try_from(took.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn serialize_time<S: Serializer>(unix_ms: &i64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&rfc3339(*unix_ms))
+}
+
+fn serialize_micros<S: Serializer>(took: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(micros(*took))
+}
+
+fn serialize_key<S: Serializer>(key: &Option<KeyId>, serializer: S) -> Result<S::Ok, S::Error> {
+    key.as_deref().serialize(serializer)
+}
+
+fn serialize_text<S: Serializer>(id: &RequestId, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(id)
 }
 
 impl Outcome {
     /// Appends the access line, newline included.
     pub fn write(&self, json: bool, out: &mut String) {
-        let time = jiff::Timestamp::from_millisecond(self.unix_ms).unwrap_or_default();
-        let time = format!("{time:.3}");
-        let took_us = u64::try_from(self.took.as_micros()).unwrap_or(u64::MAX);
-        let id = self.id.to_string();
         if json {
-            let line = Line {
-                time: &time,
-                client: self.client,
-                operation: self.operation,
-                status: self.status,
-                code: self.code,
-                key: self.key.as_deref(),
-                cache: self.cache,
-                over_limit: self.over_limit,
-                over_candidate: self.over_candidate,
-                took_us,
-                request_id: &id,
-            };
-            match serde_json::to_string(&line) {
+            match serde_json::to_string(self) {
                 Ok(text) => out.push_str(&text),
                 Err(error) => tracing::error!(%error, "an access line could not be written as JSON"),
             }
         } else {
-            let operation = self.operation.unwrap_or("-");
-            let key = self.key.as_deref().unwrap_or("-");
-            let cache = self.cache.unwrap_or("-");
-            let _ = write!(out, "{time} {} {operation} {} ", self.client, self.status);
-            let _ = match self.code {
-                Some(code) => write!(out, "{code:02}"),
-                None => write!(out, "-"),
-            };
-            let _ = write!(out, " key={key} cache={cache} took_us={took_us} id={id}");
-            if let Some(limit) = self.over_limit {
-                let _ = write!(out, " over_limit={limit}");
-            }
-            if self.over_candidate {
-                out.push_str(" over_candidate");
-            }
+            // A String takes every write.
+            let _ = self.write_text(out);
         }
         out.push('\n');
+    }
+
+    fn write_text(&self, out: &mut String) -> std::fmt::Result {
+        let operation = self.operation.unwrap_or("-");
+        write!(out, "{} {} {operation} {} ", rfc3339(self.unix_ms), self.client, self.status)?;
+        match self.code {
+            Some(code) => write!(out, "{code:02}")?,
+            None => out.push('-'),
+        }
+        let (key, cache) = (self.key.as_deref().unwrap_or("-"), self.cache.unwrap_or("-"));
+        write!(out, " key={key} cache={cache} took_us={} id={}", micros(self.took), self.id)?;
+        if let Some(limit) = self.over_limit {
+            write!(out, " over_limit={limit}")?;
+        }
+        if self.over_candidate {
+            out.push_str(" over_candidate");
+        }
+        Ok(())
     }
 }
 

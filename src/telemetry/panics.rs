@@ -5,10 +5,8 @@
 use std::panic::{self, PanicHookInfo};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Has every panic told in the process's log, once, with its place and how many there were so far.
-/// What it said is left out where it was put together while running: that may hold a part of a
-/// request, a key or a body among it (guarantee 9).
-pub fn tell_of_panics() {
+/// Installs the panic hook.
+pub fn log_panics() {
     let so_far = AtomicU64::new(0);
     panic::set_hook(Box::new(move |panic| {
         let so_far = so_far.fetch_add(1, Ordering::Relaxed) + 1;
@@ -18,11 +16,11 @@ pub fn tell_of_panics() {
 
 fn line(panic: &PanicHookInfo<'_>) -> String {
     let place = panic.location().map_or_else(|| "an unknown place".to_owned(), ToString::to_string);
-    // A text that stands in the source as it is.
-    let said = panic.payload().downcast_ref::<&'static str>();
-    let said = said.map(|said| format!(": {said}")).unwrap_or_default();
+    // Only a message without formatted values is a static string.
+    let message = panic.payload().downcast_ref::<&'static str>();
+    let message = message.map(|message| format!(": {message}")).unwrap_or_default();
     format!(
-        "a defect at {place}{said}; please report it. If a request met it, that one was answered 20, and no other harmed"
+        "a defect at {place}{message}; please report it. If a request caused it, it was answered with 20; no other request was affected"
     )
 }
 
@@ -33,24 +31,24 @@ mod tests {
     use super::*;
 
     thread_local! {
-        static TOLD: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+        static LINES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
     }
 
     #[test]
-    fn a_panic_is_told_by_its_place_and_without_what_it_was_given() {
+    fn a_panic_is_logged_by_its_place_and_without_what_it_was_given() {
         let before = panic::take_hook();
-        // The hook is the process's: tests beside this one that panic go on as before.
+        // The hook is global, so panics of other tests go to the previous hook.
         panic::set_hook(Box::new(move |info| match std::thread::current().name() {
             Some(name) if name.ends_with("without_what_it_was_given") => {
-                TOLD.with_borrow_mut(|told| told.push(line(info)))
+                LINES.with_borrow_mut(|lines| lines.push(line(info)))
             }
             _ => before(info),
         }));
         let secret = String::from("gg_secret");
         assert!(panic::catch_unwind(|| panic!("no key {secret}")).is_err());
-        assert!(panic::catch_unwind(|| panic!("as it stands here")).is_err());
-        let told = TOLD.take();
-        assert!(told[0].contains("panics.rs:") && !told[0].contains("gg_secret"), "{told:?}");
-        assert!(told[1].contains("as it stands here"), "{told:?}");
+        assert!(panic::catch_unwind(|| panic!("a static message")).is_err());
+        let lines = LINES.take();
+        assert!(lines[0].contains("panics.rs:") && !lines[0].contains("gg_secret"), "{lines:?}");
+        assert!(lines[1].contains("a static message"), "{lines:?}");
     }
 }

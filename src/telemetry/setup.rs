@@ -1,6 +1,6 @@
 //! Sets up the process's own log on stderr, as `[log]` says, and limits what dependencies may write to it. A thread
 //! writes, and lines are dropped and counted if stderr is not read, so that no request waits for stderr. The rate of
-//! each kind of line is bounded in `bound`. Called once, by `serve`.
+//! each kind of line is bounded in `log_rate_limit`. Called once, by `serve`.
 
 use std::io;
 
@@ -9,25 +9,23 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use super::bound::{Bound, OF_THE_LOG, TELLING};
+use super::log_rate_limit::{LOG_TARGET, LogRateLimit, REPORT_INTERVAL};
 use crate::clock::Clock;
 use crate::config::{Level, Log};
 
-/// Lines that wait for stderr; what does not fit is dropped. A stderr that nobody reads must not
-/// stop the gateway.
+/// Lines that wait for stderr; what does not fit is dropped. A stderr that is not read must not stop the gateway.
 const LINES: usize = 4096;
 
-/// The line that says that `url` is served, where `log.format` is `json`. It is written whatever `log.level`
-/// says.
+/// The line that announces that `url` is served, for `log.format = "json"`. It is written at every `log.level`.
 pub fn ready_as_json(url: &str, unix_ms: i64) -> String {
     let timestamp = jiff::Timestamp::from_millisecond(unix_ms).unwrap_or_default();
     let url = serde_json::Value::from(url);
     format!("{{\"timestamp\":\"{timestamp:.3}\",\"level\":\"INFO\",\"ready\":{url}}}\n")
 }
 
-/// Targets of dependencies, and the least that is logged of them. What callers or a store can make one say
-/// without end, the gateway says itself where an operator needs it; and h2 and tokio_postgres quote what
-/// callers sent. Pingora and refinery speak of their own life at info: their worries are wanted.
+/// Targets of dependencies, and the minimum severity that is logged of each. Callers or a store can cause many of their
+/// lines without end, and the gateway logs itself what an operator needs of those; h2 and tokio_postgres quote what
+/// callers sent. Pingora and refinery log their normal operation at info.
 const DEPENDENCIES: [(&str, LevelFilter); 12] = [
     ("h2", LevelFilter::OFF),
     ("rustls", LevelFilter::ERROR),
@@ -43,22 +41,21 @@ const DEPENDENCIES: [(&str, LevelFilter); 12] = [
     ("refinery", LevelFilter::WARN),
 ];
 
-/// The process's own log, as long as this is held. Dropping it says what was left out last and writes
-/// what is left, waiting no longer than a second.
+/// The process's own log, for as long as this value lives. Dropping it logs which lines were suppressed last and writes
+/// what is queued, within one second.
 #[derive(Debug)]
 pub struct OwnLog {
-    bound: Bound,
+    rate_limit: LogRateLimit,
     _writer: WorkerGuard,
 }
 
 impl Drop for OwnLog {
     fn drop(&mut self) {
-        self.bound.tell();
+        self.rate_limit.report();
     }
 }
 
-/// Sends the process's own log (not the access log) to stderr, as `[log]` says, by a thread of its
-/// own. Lines of one kind are bounded by rate, whoever causes them.
+/// Sends the process's own log (not the access log) to stderr, as `[log]` says.
 pub fn init(log: &Log) -> OwnLog {
     let level = match log.level {
         Level::Error => LevelFilter::ERROR,
@@ -67,42 +64,42 @@ pub fn init(log: &Log) -> OwnLog {
         Level::Debug => LevelFilter::DEBUG,
         Level::Trace => LevelFilter::TRACE,
     };
-    let quiet = DEPENDENCIES.map(|(target, most)| (target, most.min(level)));
+    let quiet = DEPENDENCIES.map(|(target, minimum)| (target, minimum.min(level)));
     let filter = Targets::new().with_default(level).with_targets(quiet);
     let (writer, guard) = NonBlockingBuilder::default().buffered_lines_limit(LINES).lossy(true).finish(io::stderr());
-    let (bound, dropped) = (Bound::new(Clock::system()), writer.error_counter());
-    let registry = tracing_subscriber::registry().with(filter).with(bound.clone());
+    let (rate_limit, dropped) = (LogRateLimit::new(Clock::system()), writer.error_counter());
+    let registry = tracing_subscriber::registry().with(filter).with(rate_limit.clone());
     let layer = tracing_subscriber::fmt::layer().with_writer(writer);
     let set = if log.json {
         registry.with(layer.json()).try_init()
     } else {
         registry.with(layer.with_ansi(false).with_target(false)).try_init()
     };
-    // Only a process that starts twice has one already; the first serves it on.
+    // A second start in one process keeps the log of the first.
     if set.is_ok() {
-        let telling = bound.clone();
-        let tell = move || tell_of_the_log(&telling, &dropped);
-        if let Err(error) = std::thread::Builder::new().name("log-bound".into()).spawn(tell) {
-            tracing::error!(%error, "no thread could be started that says what is left out of this log");
+        let reported = rate_limit.clone();
+        let report = move || report_missing_lines(&reported, &dropped);
+        if let Err(error) = std::thread::Builder::new().name("log-rate-limit".into()).spawn(report) {
+            tracing::error!(%error, "the thread that counts suppressed log lines could not be started");
         }
     }
-    OwnLog { bound, _writer: guard }
+    OwnLog { rate_limit, _writer: guard }
 }
 
-/// Says once a second what is not in the log: lines of a kind that came too often, and lines that stderr did not
-/// take. Ends with the process.
-fn tell_of_the_log(bound: &Bound, dropped: &ErrorCounter) {
-    let mut told = 0;
+/// Logs once a second which lines are missing from the log: those of a kind that came too often, and those that stderr
+/// did not take. Ends with the process.
+fn report_missing_lines(rate_limit: &LogRateLimit, dropped: &ErrorCounter) {
+    let mut reported = 0;
     loop {
-        std::thread::sleep(TELLING);
-        bound.tell();
-        let so_far = dropped.dropped_lines();
-        if so_far > told {
-            let lines = so_far - told;
-            tracing::warn!(target: OF_THE_LOG, lines, "stderr was not read fast enough; lines of this log were dropped");
-            // If this one was dropped too, it is said again.
-            if dropped.dropped_lines() == so_far {
-                told = so_far;
+        std::thread::sleep(REPORT_INTERVAL);
+        rate_limit.report();
+        let total = dropped.dropped_lines();
+        if total > reported {
+            let lines = total - reported;
+            tracing::warn!(target: LOG_TARGET, lines, "stderr was not read fast enough; lines of this log were dropped");
+            // If this line was dropped too, the next one counts it.
+            if dropped.dropped_lines() == total {
+                reported = total;
             }
         }
     }

@@ -1,12 +1,12 @@
-//! Every refusal: its code, status, `Retry-After` and line, as in the contract's table (section 1, "Refusals"). This
-//! enum is the one place where they are defined; code, status and line are exhaustive matches, so that a new refusal
-//! cannot be left without one of them. The lines 01 to 05 are the service's own, word for word. Pure.
+//! Every refusal: its code, status, `Retry-After` and line, as in the contract's table (section 1, "Refusals"). Code,
+//! status and line are exhaustive matches, so that a new refusal cannot lack one of them. The lines 01 to 05 are the
+//! service's own, word for word. Pure.
 
 use std::fmt::Write;
 
 use super::{Operation, Param};
 
-/// Every refusal there is: the contract's table of codes (section 1, "Refusals").
+/// A refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     NoKey,
@@ -19,7 +19,7 @@ pub enum Fault {
     Repeated(Param),
     UnknownOperation,
     MethodNotPost,
-    /// Seconds until it would be let in, at least 1.
+    /// Seconds until it would be admitted, at least 1.
     TooManyRequests {
         retry_after: u64,
     },
@@ -38,7 +38,7 @@ pub enum Fault {
     OriginTimeout,
 }
 
-/// The operator's words in the refusals (`[answers]`).
+/// The configurable parts of the lines (`[answers]`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wording {
     pub service_name: String,
@@ -46,7 +46,7 @@ pub struct Wording {
 }
 
 impl Fault {
-    /// The two digits that begin the line.
+    /// The code, which begins the line with two digits.
     pub const fn code(self) -> u8 {
         match self {
             Fault::NoKey => 1,
@@ -71,7 +71,7 @@ impl Fault {
         }
     }
 
-    /// The HTTP status, where `answers.error_status` is `http`.
+    /// The HTTP status, if `answers.error_status` is `http`.
     pub const fn status(self) -> u16 {
         match self {
             Fault::NoKey | Fault::IncorrectKey => 401,
@@ -95,7 +95,7 @@ impl Fault {
         }
     }
 
-    /// The value of `Retry-After`, in seconds, where the table has one.
+    /// The value of `Retry-After` in seconds, if the table has one.
     pub const fn retry_after(self) -> Option<u64> {
         match self {
             Fault::TooManyRequests { retry_after } | Fault::Unavailable { retry_after } => Some(retry_after),
@@ -103,7 +103,7 @@ impl Fault {
         }
     }
 
-    /// Whether the origin failed, as against having answered: what stale-if-error stands in for.
+    /// Whether the origin failed and gave no answer, so that stale-if-error applies.
     pub const fn is_origin_failure(self) -> bool {
         matches!(self, Fault::NoUsableAnswer | Fault::Unavailable { .. } | Fault::OriginTimeout)
     }

@@ -1,4 +1,4 @@
-//! Reads the two parameters from a form body and judges them in the contract's order (08, 04, 05 for `memberID`, then
+//! Reads the two parameters from a form body and checks them in the contract's order (08, 04, 05 for `memberID`, then
 //! 08, 06, 07 for `amount`). Decoding is the WHATWG URL standard's and is done once. A parameter that is given twice is
 //! refused, and not resolved to either of its values. `fuzz` compares it with a second reading of the rules.
 
@@ -7,42 +7,42 @@ use std::borrow::Cow;
 use super::{Fault, Operation, Param, Request};
 use crate::model::MemberId;
 
-/// What a body says of the two parameters, decoded once as the WHATWG URL standard says. The
-/// judgement is left to [`Form::request`], so that the contract's order stands in one place.
+/// The two parameters of a body, decoded once. Only [`Form::request`] checks them, so that the contract's order is in one
+/// place.
 #[derive(Debug, Default)]
 pub struct Form<'b> {
-    member: Given<'b>,
-    amount: Given<'b>,
+    member: Value<'b>,
+    amount: Value<'b>,
 }
 
 #[derive(Debug, Default)]
-enum Given<'b> {
+enum Value<'b> {
     #[default]
-    Not,
+    Missing,
     Once(Cow<'b, str>),
-    Again,
+    Repeated,
 }
 
-impl<'b> Given<'b> {
+impl<'b> Value<'b> {
     fn add(&mut self, value: Cow<'b, str>) {
         *self = match self {
-            Given::Not => Given::Once(value),
-            Given::Once(_) | Given::Again => Given::Again,
+            Value::Missing => Value::Once(value),
+            Value::Once(_) | Value::Repeated => Value::Repeated,
         }
     }
 
-    /// The value; 08 where it is given twice, `missing` where it is not given or empty.
-    fn value(&self, param: Param, missing: Fault) -> Result<&str, Fault> {
+    /// The value; 08 if it is given twice, `missing` if it is not given or empty.
+    fn get(&self, param: Param, missing: Fault) -> Result<&str, Fault> {
         match self {
-            Given::Again => Err(Fault::Repeated(param)),
-            Given::Once(value) if !value.is_empty() => Ok(value),
-            Given::Once(_) | Given::Not => Err(missing),
+            Value::Repeated => Err(Fault::Repeated(param)),
+            Value::Once(value) if !value.is_empty() => Ok(value),
+            Value::Once(_) | Value::Missing => Err(missing),
         }
     }
 }
 
 impl<'b> Form<'b> {
-    /// Reads a body; every sequence of bytes is a form to the WHATWG parser.
+    /// Reads a body. The WHATWG parser accepts every sequence of bytes.
     pub fn read(body: &'b [u8]) -> Self {
         let mut form = Form::default();
         for (name, value) in form_urlencoded::parse(body) {
@@ -57,12 +57,12 @@ impl<'b> Form<'b> {
 
     /// The request for `operation`: memberID (08, 04, 05), then amount (08, 06, 07).
     pub fn request(&self, operation: Operation) -> Result<Request, Fault> {
-        let member = self.member.value(Param::MemberId, Fault::MemberMissing)?;
+        let member = self.member.get(Param::MemberId, Fault::MemberMissing)?;
         let member: MemberId = member.parse().map_err(|_| Fault::MemberNotInteger)?;
         match operation {
             Operation::Read(read) => Ok(Request::Read { read, member }),
             Operation::SetPoints => {
-                let amount = self.amount.value(Param::Amount, Fault::AmountMissing)?;
+                let amount = self.amount.get(Param::Amount, Fault::AmountMissing)?;
                 let amount = signed(amount).ok_or(Fault::AmountNotInteger)?;
                 Ok(Request::SetPoints { member, amount })
             }
@@ -70,7 +70,7 @@ impl<'b> Form<'b> {
     }
 }
 
-/// `-?` and ASCII digits within a signed 64-bit value. Rust's own parser would take a `+` too.
+/// `-?` and ASCII digits within a signed 64-bit value. Rust's parser accepts a `+` too.
 fn signed(text: &str) -> Option<i64> {
     if text.starts_with('+') { None } else { text.parse().ok() }
 }

@@ -1,13 +1,13 @@
 //! The answers of the built-in backend to getWarns, getReviews and setPoints as text, and the search for the first
-//! expiry in a getWarns answer of any origin. The search takes too much for an entry rather than too little: that can
-//! only shorten the time for which an answer is kept (guarantee 4). It takes time in proportion to the answer's length,
+//! expiry in a getWarns answer of any origin. The search may take for an entry what is none, but it misses none: that can
+//! only shorten the time for which an answer is kept (guarantee 4). Its time is proportional to the answer's length,
 //! since an origin chooses the text.
 
 use std::fmt::Write;
 
 use crate::model::{MemberId, Review, Warn};
 
-/// The answer to getWarns: entries in ascending id order. Expired warns are the caller's to leave out.
+/// The answer to getWarns: entries in ascending id order. The caller leaves out expired warns.
 pub fn warns(member: MemberId, warns: &[Warn]) -> String {
     map(warns, |out, w| {
         let Warn { id, author, reason, expires } = w;
@@ -41,13 +41,12 @@ pub fn set_points_line(member_name: &str, new_value: i64) -> String {
     format!("Successfully set '{member_name}' points to '{new_value}'")
 }
 
-/// The first expiry that a getWarns answer holds, in Unix seconds, be it over or still to come. A text
-/// may contain what looks like an entry; taking it for one can only make the answer be kept for less
-/// time, or not at all.
+/// The first expiry in a getWarns answer, past or future, in Unix seconds. A reason may contain what looks like an entry;
+/// it is taken for one.
 pub fn first_expiry(answer: &str, member: MemberId) -> Option<i64> {
     let key = format!("warns_{member}_id_");
-    // Each byte is looked at a few times at the most, however often an answer of a megabyte begins
-    // a key: keys that end with the same `=` end with the same expiry.
+    // Each byte is read a few times at most, however many keys begin in the answer: keys that end with the same `=` have
+    // the same expiry.
     let (before, _) = answer.rsplit_once('=')?;
     let expiries = before.split('=').filter_map(|piece| {
         let entry = &piece[piece.find(&key)? + key.len()..];
@@ -92,7 +91,7 @@ mod tests {
 
     #[test]
     fn an_answer_that_begins_keys_without_end_takes_no_longer_than_another() {
-        // A hundred thousand of them, in a megabyte: looked at each to the end, that is 50 GB.
+        // There are 95,000 of them in a megabyte. Reading from each to the end would be 50 GB.
         let answer = "{".to_owned() + &"warns_7_id_".repeat(95_000) + "1_200=x}";
         assert_eq!(first_expiry(&answer, seven()), Some(200));
         assert_eq!(first_expiry(&answer.replace('=', "-"), seven()), None);

@@ -1,15 +1,16 @@
-//! What is said on the network (contract section 1), pure: no socket, no clock, no state.
+//! The protocol between callers, the gateway and origins (contract section 1): operations, parameters, refusals and the
+//! text of answers. Pure: no socket, no clock, no state.
 
 mod fault;
 mod form;
 mod map;
 mod operation;
+mod origin_answer;
 mod request_id;
-mod usable;
 
 pub use fault::{Fault, Wording};
 pub use form::{Form, is_form_type};
 pub use map::{first_expiry, reviews, set_points_line, warns};
 pub use operation::{Operation, Param, Read, Request};
+pub use origin_answer::{MAX_ORIGIN_ANSWER, UnusableAnswer, parse_origin_answer};
 pub use request_id::RequestId;
-pub use usable::{MAX_ORIGIN_ANSWER, Unusable, usable};

@@ -1,17 +1,17 @@
-//! The four operations: their names in the path, the least scope of a key for each, their parameters, and the form body
-//! that is sent to an origin. This is the one table of them. A `Request` holds parsed parameters, and its form body
-//! contains nothing else of the caller's. Pure.
+//! The operations of the service, as one table: name in the path, least scope of a key, setting for the freshness of its
+//! cached answers, and the reads that it invalidates. Their parameters are the fields of `Request`. The form body that is
+//! sent to an origin is made here, and contains nothing else of the caller's. Pure.
 
 use crate::model::{MemberId, Scope};
 
-/// The four operations, by their names in the path.
+/// An operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
     Read(Read),
     SetPoints,
 }
 
-/// The three that only ask.
+/// The operations whose answers are cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Read {
     Points,
@@ -19,57 +19,100 @@ pub enum Read {
     Reviews,
 }
 
+/// One row of the table.
+struct Row {
+    operation: Operation,
+    /// In the path and in answers.
+    name: &'static str,
+    /// The least scope that may use it (contract section 1, code 15).
+    scope: Scope,
+    /// The section of gateway.toml with the times for which its answers are cached; writes have none.
+    freshness: Option<&'static str>,
+    /// The reads whose cached answers about the member it invalidates; reads have none.
+    invalidates: &'static [Read],
+}
+
+/// The table, in the contract's order. The decision record stores the number of a row, so new rows are added at the end.
+const TABLE: [Row; 4] = [
+    read(Read::Points, "getPoints", "cache.points"),
+    Row {
+        operation: Operation::SetPoints,
+        name: "setPoints",
+        scope: Scope::Write,
+        freshness: None,
+        invalidates: &[Read::Points],
+    },
+    read(Read::Warns, "getWarns", "cache.warns"),
+    read(Read::Reviews, "getReviews", "cache.reviews"),
+];
+
+const fn read(read: Read, name: &'static str, freshness: &'static str) -> Row {
+    let operation = Operation::Read(read);
+    Row { operation, name, scope: Scope::Read, freshness: Some(freshness), invalidates: &[] }
+}
+
 impl Read {
-    /// All of them, in the order of their [`Read::index`].
+    /// All reads, in the order of their [`Read::index`].
     pub const ALL: [Read; 3] = [Read::Points, Read::Warns, Read::Reviews];
 
-    /// A small number for tables kept per read operation.
+    /// A small number for tables kept per read.
     pub const fn index(self) -> usize {
         self as usize
     }
 }
 
 impl Operation {
-    /// All of them, in the contract's order.
-    pub const ALL: [Operation; 4] = [
-        Operation::Read(Read::Points),
-        Operation::SetPoints,
-        Operation::Read(Read::Warns),
-        Operation::Read(Read::Reviews),
-    ];
+    /// All operations, in the order of their [`Operation::index`].
+    pub const ALL: [Operation; TABLE.len()] =
+        [TABLE[0].operation, TABLE[1].operation, TABLE[2].operation, TABLE[3].operation];
 
-    /// The name in the path and in the answers.
-    pub const fn name(self) -> &'static str {
+    /// The number of its row.
+    pub const fn index(self) -> usize {
         match self {
-            Operation::Read(Read::Points) => "getPoints",
-            Operation::SetPoints => "setPoints",
-            Operation::Read(Read::Warns) => "getWarns",
-            Operation::Read(Read::Reviews) => "getReviews",
+            Operation::Read(Read::Points) => 0,
+            Operation::SetPoints => 1,
+            Operation::Read(Read::Warns) => 2,
+            Operation::Read(Read::Reviews) => 3,
         }
     }
 
-    /// The least scope that may use it (contract section 1, code 15).
+    const fn row(self) -> &'static Row {
+        &TABLE[self.index()]
+    }
+
+    /// The name in the path and in the answers.
+    pub const fn name(self) -> &'static str {
+        self.row().name
+    }
+
+    /// The least scope that may use it.
     pub const fn scope(self) -> Scope {
-        match self {
-            Operation::Read(_) => Scope::Read,
-            Operation::SetPoints => Scope::Write,
-        }
+        self.row().scope
+    }
+
+    /// The section of gateway.toml with the times for which its answers are cached.
+    pub const fn freshness_setting(self) -> Option<&'static str> {
+        self.row().freshness
+    }
+
+    /// The reads whose cached answers about the member it invalidates.
+    pub const fn invalidates(self) -> &'static [Read] {
+        self.row().invalidates
+    }
+
+    /// Whether it changes anything at the origin.
+    pub const fn is_write(self) -> bool {
+        !self.invalidates().is_empty()
     }
 
     /// The operation at `path`, compared byte for byte: `base_path`, a slash, the name.
     pub fn at(path: &[u8], base_path: &str) -> Option<Operation> {
         let name = path.strip_prefix(base_path.as_bytes())?.strip_prefix(b"/")?;
-        match name {
-            b"getPoints" => Some(Operation::Read(Read::Points)),
-            b"setPoints" => Some(Operation::SetPoints),
-            b"getWarns" => Some(Operation::Read(Read::Warns)),
-            b"getReviews" => Some(Operation::Read(Read::Reviews)),
-            _ => None,
-        }
+        TABLE.iter().find(|row| row.name.as_bytes() == name).map(|row| row.operation)
     }
 }
 
-/// The two parameters there are.
+/// A parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Param {
     MemberId,
@@ -85,7 +128,7 @@ impl Param {
     }
 }
 
-/// A request whose parameters are known to be good.
+/// A request whose parameters are valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
     Read { read: Read, member: MemberId },
@@ -101,10 +144,31 @@ impl Request {
         }
     }
 
+    pub fn member(&self) -> MemberId {
+        match self {
+            Request::Read { member, .. } | Request::SetPoints { member, .. } => *member,
+        }
+    }
+
     pub fn operation(&self) -> Operation {
         match self {
             Request::Read { read, .. } => Operation::Read(*read),
             Request::SetPoints { .. } => Operation::SetPoints,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_operation_is_found_by_its_number_and_by_its_name() {
+        for (number, operation) in Operation::ALL.into_iter().enumerate() {
+            assert_eq!(operation.index(), number);
+            assert_eq!(Operation::at(format!("/base/{}", operation.name()).as_bytes(), "/base"), Some(operation));
+            assert_eq!(operation.freshness_setting().is_none(), operation.is_write());
+        }
+        assert_eq!(Operation::at(b"/base/getpoints", "/base"), None);
     }
 }

@@ -4,8 +4,7 @@
 
 use std::fmt;
 
-/// What one request is called in the answer, at the origin and in the logs: 128 random bits as 32
-/// hexadecimal digits. A name, not a secret.
+/// 128 random bits as 32 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct RequestId([u8; 32]);
 

@@ -1,4 +1,4 @@
-//! `import`, `export` and `store backup` that are ended midway: by a signal, and by one that cannot be heard.
+//! `import`, `export` and `store backup` that are ended midway: by a signal, and by kill -9.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -12,13 +12,13 @@ use rusqlite::Connection as Sqlite;
 use crate::support::postgres::connect;
 use crate::support::*;
 
-/// Those that end a command: Ctrl-C, a polite request, and a terminal that was closed.
+/// The signals that end a command: Ctrl-C, a request to stop, and a terminal that was closed.
 const ENDS: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
 
-/// What has a command hear SIGHUP, and becomes it: whoever runs the tests may ignore it.
-const HEARS: [&str; 2] = ["env", "--default-signal=HUP"];
+/// Runs a command with SIGHUP's default action, since the tests may run with SIGHUP ignored.
+const WITH_HUP: [&str; 2] = ["env", "--default-signal=HUP"];
 
-/// What ignores SIGHUP for a command, and becomes it, as nohup does.
+/// Runs a command with SIGHUP ignored, as nohup does.
 const NOHUP: [&str; 3] = ["sh", "-c", "trap '' HUP && exec \"$0\" \"$@\""];
 
 /// How often a command is started until the signal comes while it is at work.
@@ -34,26 +34,26 @@ fn world() -> World {
 }
 
 /// The files of the world that are not whole yet, or staged.
-fn under_way(world: &World) -> Vec<String> {
-    under_way_in(&world.path("."))
+fn temp_files(world: &World) -> Vec<String> {
+    temp_files_in(&world.path("."))
 }
 
-fn under_way_in(folder: &Path) -> Vec<String> {
-    // Names alone: what is looked at may be gone by the time it is read.
+fn temp_files_in(folder: &Path) -> Vec<String> {
+    // Only the names are read, since the files may be removed meanwhile.
     let entries = std::fs::read_dir(folder).unwrap().flatten();
     let names = entries.map(|entry| entry.file_name().into_string().unwrap());
     names.filter(|name| name.contains(".part") || name.contains(".import-")).collect()
 }
 
-/// Starts the command and ends it by this signal while there is a file under way. The file that it was to write, which
-/// its arguments end in, is as it was.
+/// Starts the command and ends it by this signal while there is a temporary file. The file that it was to write, its
+/// last argument, is as it was.
 async fn ended_midway(world: &World, args: &[&str], signal: Signal) -> Process {
     let target = world.path(args[args.len() - 1]);
     for _ in 0..TRIES {
         let before = std::fs::read(&target).ok();
-        let mut process = Process::start(&mut world.command_by(&HEARS, args));
+        let mut process = Process::start(&mut world.command_by(&WITH_HUP, args));
         let end = std::time::Instant::now() + PATIENCE;
-        while under_way(world).is_empty() && !process.has_ended() {
+        while temp_files(world).is_empty() && !process.has_ended() {
             assert!(std::time::Instant::now() < end, "{}", process.stderr());
             tokio::task::yield_now().await;
         }
@@ -61,8 +61,8 @@ async fn ended_midway(world: &World, args: &[&str], signal: Signal) -> Process {
             process.signal(signal);
         }
         let code = process.exit().await;
-        // It was done already: who is killed says nothing of it, and has nothing under way any more.
-        if code == Some(0) || (signal == Signal::SIGKILL && under_way(world).is_empty()) {
+        // It was done already. A command that is killed does not say so, and has no temporary file any more.
+        if code == Some(0) || (signal == Signal::SIGKILL && temp_files(world).is_empty()) {
             continue;
         }
         assert_eq!(code, if signal == Signal::SIGKILL { None } else { Some(1) }, "{}", process.stderr());
@@ -86,7 +86,7 @@ async fn a_signal_to_an_export_or_a_backup_leaves_the_file_as_it_was_and_nothing
                 "{}",
                 process.stderr()
             );
-            assert_eq!(under_way(&world), Vec::<String>::new());
+            assert_eq!(temp_files(&world), Vec::<String>::new());
         }
     }
 }
@@ -96,9 +96,9 @@ async fn what_kill_9_left_of_an_export_or_a_backup_is_removed_by_the_next_one() 
     let world = world();
     for args in [&["store", "backup", "b.db"][..], &["export", "e.jsonl"]] {
         ended_midway(&world, args, Signal::SIGKILL).await;
-        assert!(!under_way(&world).is_empty());
+        assert!(!temp_files(&world).is_empty());
         world.run(args).done();
-        assert_eq!(under_way(&world), Vec::<String>::new());
+        assert_eq!(temp_files(&world), Vec::<String>::new());
     }
 }
 
@@ -148,7 +148,7 @@ async fn an_import_that_is_ended_amid_a_statement_of_postgresql_gives_the_store_
             let code = import.exit().await;
             guilds += 1;
             if signal == Signal::SIGKILL {
-                // Nobody told the server, which looks for itself.
+                // The command did not tell the server, which notices by itself.
                 eventually(PATIENCE, "the lock is let go", async || !waits().await).await;
             } else {
                 assert_eq!(code, Some(1));
@@ -169,21 +169,21 @@ async fn a_signal_to_an_import_ends_it_with_a_line_and_nothing_is_imported_or_le
     let (world, ..) = TestGateway::on(kind).prepare().await;
     let before = world.run(&["export", "-"]).done().stdout;
     for signal in ENDS {
-        let (mut import, _held_open) = importing(&world, &HEARS, "in.jsonl").await;
-        eventually(PATIENCE, "it is staging", async || !under_way(&world).is_empty()).await;
+        let (mut import, _held_open) = importing(&world, &WITH_HUP, "in.jsonl").await;
+        eventually(PATIENCE, "it is staging", async || !temp_files(&world).is_empty()).await;
         import.signal(signal);
         assert_eq!(import.exit().await, Some(1));
         assert_eq!(import.stderr(), "guildgate: interrupted; nothing was imported\n");
-        assert_eq!(under_way(&world), Vec::<String>::new());
+        assert_eq!(temp_files(&world), Vec::<String>::new());
     }
     assert_eq!(world.run(&["export", "-"]).done().stdout, before);
 }
 
 #[tokio::test]
-async fn who_ignores_the_end_of_his_terminal_goes_on() {
+async fn a_command_that_ignores_sighup_goes_on() {
     let world = World::plain();
     let (mut import, mut pipe) = importing(&world, &NOHUP, "in.jsonl").await;
-    eventually(PATIENCE, "it is staging", async || !under_way(&world).is_empty()).await;
+    eventually(PATIENCE, "it is staging", async || !temp_files(&world).is_empty()).await;
     for guild in 10..20 {
         import.signal(Signal::SIGHUP);
         writeln!(pipe, "{{\"guild\":\"{guild}\",\"name\":\"Theirs\"}}").unwrap();
@@ -201,12 +201,12 @@ async fn what_kill_9_left_of_an_import_into_a_store_behind_a_link_is_removed_by_
     world.write("gateway.toml", "[origin]\nstore = \"there/store.db\"\n");
     world.run(&["guild", "add", GUILD, "--name", "Night Watch"]).done();
     world.write("gateway.toml", "[origin]\nstore = \"link.db\"\n");
-    let (mut import, _held_open) = importing(&world, &HEARS, "in.jsonl").await;
-    eventually(PATIENCE, "it is staging", async || !under_way_in(&world.path("there")).is_empty()).await;
+    let (mut import, _held_open) = importing(&world, &WITH_HUP, "in.jsonl").await;
+    eventually(PATIENCE, "it is staging", async || !temp_files_in(&world.path("there")).is_empty()).await;
     import.kill_hard();
-    assert_eq!((under_way(&world).len(), under_way_in(&world.path("there")).len()), (0, 1));
+    assert_eq!((temp_files(&world).len(), temp_files_in(&world.path("there")).len()), (0, 1));
     world.run(&["guild", "list"]).done();
-    assert_eq!(under_way_in(&world.path("there")), Vec::<String>::new());
+    assert_eq!(temp_files_in(&world.path("there")), Vec::<String>::new());
 }
 
 /// How many records of an import are in, as the bar of its last phase says.
@@ -230,7 +230,7 @@ async fn a_signal_to_an_import_that_is_being_applied_leaves_the_store_as_it_was_
         for later in (0..TRIES as u64).rev() {
             let writer = Sqlite::open(world.path("guildgate.db")).unwrap();
             writer.execute_batch("BEGIN IMMEDIATE").unwrap();
-            let mut import = Process::on_terminal(&mut world.command_by(&HEARS, &["import", "others.jsonl"]));
+            let mut import = Process::on_terminal(&mut world.command_by(&WITH_HUP, &["import", "others.jsonl"]));
             eventually(PATIENCE, "it waits for its turn", async || applied(&import.stderr()) == Some(0)).await;
             if inserts {
                 writer.execute_batch("ROLLBACK").unwrap();
@@ -243,7 +243,7 @@ async fn a_signal_to_an_import_that_is_being_applied_leaves_the_store_as_it_was_
             if !inserts {
                 writer.execute_batch("ROLLBACK").unwrap();
             }
-            assert_eq!(under_way(&world), Vec::<String>::new());
+            assert_eq!(temp_files(&world), Vec::<String>::new());
             if code == Some(1) {
                 assert!(
                     import.stderr().contains("guildgate: interrupted; nothing was imported\r\n"),
@@ -264,19 +264,19 @@ async fn a_signal_to_an_import_that_is_being_applied_leaves_the_store_as_it_was_
 }
 
 #[tokio::test]
-async fn a_signal_that_comes_after_the_commit_is_too_late_and_the_outcome_is_told() {
+async fn a_signal_after_the_commit_is_too_late_and_the_outcome_is_printed() {
     let world = World::plain();
     world.run(&["guild", "add", GUILD, "--name", "Day Watch"]).done();
     world.write("in.jsonl", format!("{{\"guild\":\"{GUILD}\",\"name\":\"Night Watch\"}}\n"));
-    // A stdout that takes nothing any more, so that the outcome is still to be told.
-    let (mut told, mut stdout) = std::io::pipe().unwrap();
+    // A stdout that takes nothing any more, so that the outcome cannot be printed yet.
+    let (mut output, mut stdout) = std::io::pipe().unwrap();
     nix::fcntl::fcntl(&stdout, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK)).unwrap();
     let mut filled = 0;
     while let Ok(taken) = stdout.write(&[b'.'; 4096]) {
         filled += taken;
     }
     nix::fcntl::fcntl(&stdout, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::empty())).unwrap();
-    let mut import = world.command_by(&HEARS, &["import", "in.jsonl"]).stdout(stdout).spawn().unwrap();
+    let mut import = world.command_by(&WITH_HUP, &["import", "in.jsonl"]).stdout(stdout).spawn().unwrap();
     let id = nix::unistd::Pid::from_raw(i32::try_from(import.id()).unwrap());
     let there = async || world.run(&["export", "-"]).done().stdout.contains("Night Watch");
     eventually(PATIENCE, "it is imported", there).await;
@@ -284,12 +284,12 @@ async fn a_signal_that_comes_after_the_commit_is_too_late_and_the_outcome_is_tol
         for signal in ENDS {
             nix::sys::signal::kill(id, signal).unwrap();
         }
-        world.run(&["guild", "list"]).done(); // so that they are heard
+        world.run(&["guild", "list"]).done(); // gives it time to receive them
     }
     let mut said = vec![0; filled];
-    std::io::Read::read_exact(&mut told, &mut said).unwrap();
+    std::io::Read::read_exact(&mut output, &mut said).unwrap();
     said.clear();
-    std::io::Read::read_to_end(&mut told, &mut said).unwrap();
+    std::io::Read::read_to_end(&mut output, &mut said).unwrap();
     assert_eq!((import.wait().unwrap().code(), &*String::from_utf8_lossy(&said)), (Some(0), "1 records imported\n"));
 }
 

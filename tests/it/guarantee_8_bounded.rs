@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use guildgate::cache::{Entry, EntryKey, Memory, Realm, Realms};
+use guildgate::cache::{AnswerCache, Entry, EntryKey, Realm, Realms};
 use guildgate::clock::Tick;
 use guildgate::config::Freshness;
 use guildgate::model::MemberId;
@@ -69,7 +69,7 @@ async fn guarantee_8_both_caps_hold_for_both_versions_are_told_and_harm_nobody_t
             let mut over = Connection::to(gate.address()).await;
             over.is_closed().await;
         }
-        let told = format!("setting=\"server.{setting}\" so_far=4");
+        let told = format!("setting=\"server.{setting}\" refused=4");
         eventually(PATIENCE, &told, || async { gate.stderr().contains(&told) }).await;
         for (one, two) in one.iter_mut().zip(&mut two) {
             one.ask(&request).await.is("3");
@@ -155,17 +155,17 @@ fn guarantee_8_the_cache_takes_no_more_memory_than_it_is_given() {
     const GIVEN: u64 = 16 << 20;
     // Short answers, of which the most fit, then long ones.
     for length in [2, 40, 1000] {
-        let mut memory = None;
+        let mut cache = None;
         let counted = allocation_counter::measure(|| {
-            let memory = memory.insert(Memory::new(GIVEN));
+            let cache = cache.insert(AnswerCache::new(GIVEN));
             let freshness = Freshness { ttl: PATIENCE, stale_while_revalidate: PATIENCE, stale_if_error: PATIENCE };
             for member in 0..200_000 {
                 let at = EntryKey { realm: Realm(1), member: MemberId::new(member).unwrap(), read: Read::Points };
-                let entry = Entry::new(&"x".repeat(length), memory.epoch(&at), Tick(0), freshness, None);
-                assert!(memory.keep(at, &Arc::new(entry), Realms::Apart, Tick(0)));
+                let entry = Entry::new(&"x".repeat(length), cache.epoch(&at), Tick(0), freshness, None);
+                assert!(cache.insert(at, &Arc::new(entry), Realms::Disjoint, Tick(0)));
             }
         });
-        let held = memory.unwrap().count();
+        let held = cache.unwrap().entry_count();
         assert!(
             held * (length as u64 + 1000) > GIVEN,
             "it holds {held} answers of {length} bytes, far below its bound"

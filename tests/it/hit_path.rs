@@ -6,12 +6,12 @@ use std::task::{Context, Poll, Waker};
 
 use guildgate::clock::Clock;
 use guildgate::config;
-use guildgate::gateway::{Body, CacheUse, Gateway, Head, KeySource, Listing, Reply, State};
-use guildgate::keys::{InFlightPlace, Listed};
+use guildgate::gateway::{Body, CacheStatus, Gateway, Head, KeyFile, KeyList, KeySource, Reply, State};
+use guildgate::keys::{InFlightSlot, ListedKey};
 use guildgate::model::{Digest, GuildId, Scope};
 use guildgate::origin::{Builtin, Origin};
 use guildgate::store::{AnyStore, Directory, SqliteStore};
-use guildgate::telemetry::DecisionLog;
+use guildgate::telemetry::{DecisionLog, Observer};
 use guildgate::wire::Fault;
 
 struct Bytes(&'static [u8]);
@@ -21,14 +21,14 @@ impl Body for Bytes {
         Ok(self.0)
     }
 
-    async fn will_wait(&mut self) {}
+    async fn flush_answers(&mut self) {}
 }
 
 /// Asks, and insists that it is answered without waiting.
 fn ask(gateway: &Arc<Gateway>, head: &Head<'_>) -> Reply {
     let state = gateway.state();
     let mut body = Bytes(b"memberID=190551803669118976");
-    let place = InFlightPlace::default();
+    let place = InFlightSlot::default();
     let head = Head { in_flight: &place, ..*head };
     let asking = pin!(gateway.handle(&state, &head, &mut body));
     match asking.poll(&mut Context::from_waker(Waker::noop())) {
@@ -59,7 +59,7 @@ async fn hits_are_free(decisions: Option<Arc<DecisionLog>>) {
     let store = Arc::new(AnyStore::from(SqliteStore::open(folder.path().join("test.db")).unwrap()));
     let guild: GuildId = "81384788765712384".parse().unwrap();
     store.add_guild(&guild, "Night Watch").await.unwrap();
-    let key = Listed {
+    let key = ListedKey {
         id: "k1".into(),
         digest: Digest::of(b"some key"),
         guild,
@@ -70,10 +70,10 @@ async fn hits_are_free(decisions: Option<Arc<DecisionLog>>) {
     };
     let clock = Clock::system();
     let origin = Arc::new(Origin::Builtin(Builtin::new(store, clock.clone())));
-    let keys = KeySource::File { listed: [key].into(), guilds: None };
-    let state = State::new(config, origin, keys, Listing::default(), Vec::new(), &clock);
-    let gateway = Arc::new(Gateway::new(clock, state, decisions));
-    let place = InFlightPlace::default();
+    let keys = KeySource::File(KeyFile { keys: [key].into(), guilds: None });
+    let state = State::new(config, origin, keys, KeyList::default(), Vec::new(), &clock);
+    let gateway = Arc::new(Gateway::new(clock, state, Observer::new(None, decisions)));
+    let place = InFlightSlot::default();
     let head = Head {
         method: b"POST",
         path: b"/getPoints",
@@ -85,13 +85,13 @@ async fn hits_are_free(decisions: Option<Arc<DecisionLog>>) {
         in_flight: &place,
     };
     let first = ask(&gateway, &head);
-    assert_eq!(first.facts.cache, Some(CacheUse::Asked { stale: false, stored: true }));
+    assert_eq!(first.details.cache, Some(CacheStatus::Forwarded { stale: false, stored: true }));
     // moka writes its own books now and then (a batch of reads, a sweep); a hit itself needs none.
     let each = (0..20)
         .map(|_| {
             let mut hit = false;
             let counted = allocation_counter::measure(|| {
-                hit = matches!(ask(&gateway, &head).facts.cache, Some(CacheUse::Hit { .. }));
+                hit = matches!(ask(&gateway, &head).details.cache, Some(CacheStatus::Hit { .. }));
             });
             assert!(hit);
             counted.count_total

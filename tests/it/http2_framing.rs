@@ -271,14 +271,14 @@ async fn what_is_answered_early_stops_its_body_and_gives_the_window_back() {
         let data = frame(DATA, 0, stream, &piece);
         frames.send([&frame(HEADERS, END_HEADERS, stream, &block(&refused))[..], &data, &data].concat()).await;
         window -= 2 * piece.len();
-        let mut told = String::new();
+        let mut text = String::new();
         loop {
             let next = frames.next().await.expect("the connection ended");
             match next.kind {
                 WINDOW_UPDATE if next.stream == 0 => {
                     window += u32::from_be_bytes(next.payload.try_into().unwrap()) as usize;
                 }
-                DATA => told += std::str::from_utf8(&next.payload).unwrap(),
+                DATA => text += std::str::from_utf8(&next.payload).unwrap(),
                 // The rest of the body is not wanted (RFC 9113, 8.1).
                 RST_STREAM if next.stream == stream => {
                     assert_eq!(next.payload, 0_u32.to_be_bytes());
@@ -287,7 +287,7 @@ async fn what_is_answered_early_stops_its_body_and_gives_the_window_back() {
                 _ => {}
             }
         }
-        assert_eq!(told, "10 | Unknown operation!");
+        assert_eq!(text, "10 | Unknown operation!");
     }
     goes_on(&gate, &mut frames, 101, "forty bodies unread").await;
 }

@@ -226,9 +226,9 @@ async fn a_caller_that_tells_of_each_piece_it_took_has_long_answers_whole() {
             taken += length;
             of_connection += length;
             of_stream += length;
-            for (id, untold) in [(0, &mut of_connection), (stream, &mut of_stream)] {
-                if *untold >= least {
-                    peer.send(frame(WINDOW_UPDATE, 0, id, &std::mem::take(untold).to_be_bytes())).await;
+            for (id, unacknowledged) in [(0, &mut of_connection), (stream, &mut of_stream)] {
+                if *unacknowledged >= least {
+                    peer.send(frame(WINDOW_UPDATE, 0, id, &std::mem::take(unacknowledged).to_be_bytes())).await;
                 }
             }
             if piece.flags & END_STREAM != 0 {

@@ -57,6 +57,11 @@ async fn guarantee_7_a_rotated_key_has_two_secrets_until_the_overlap_ends_and_th
     loop {
         let over = unix_now() >= ends; // judged before asking
         let answer = kept.ask(&by_old).await;
+        if answer.code() == Some(21) {
+            // A store that answers too late on a busy machine says nothing of the key.
+            assert!(unix_now() < ends + 15, "{answer:#?}");
+            continue;
+        }
         if over {
             answer.is_refused(401, INCORRECT_KEY);
             break;

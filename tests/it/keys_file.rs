@@ -67,7 +67,7 @@ async fn a_bad_key_file_is_reported_while_running_and_the_keys_stay() {
     let good = gate.world().read("keys.toml");
     let twice = [good.clone(), good.clone()].concat();
     gate.world().write("keys.toml", twice);
-    let what = "stands already on line 2";
+    let what = "is already on line 2";
     eventually(PATIENCE, what, || async { gate.stderr().contains(what) }).await;
     gate.get_points("bot", "7").await.is("3");
     gate.world().write("keys.toml", format!("{}{}", String::from_utf8(good).unwrap(), entry("new", "new-secret", "")));

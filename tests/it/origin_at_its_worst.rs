@@ -1,5 +1,5 @@
-//! An hour of an origin that is good, slow, cut off, failing, talking nonsense, pouring or dead by
-//! turns (contract section 5, guarantees 2, 4, 5 and 8).
+//! An hour of an origin that is in turn good, slow, cut off, failing, malformed, endless or dead
+//! (contract section 5, guarantees 2, 4, 5 and 8).
 //!
 //! The hour passes 120 times as fast: every time in the configuration is the contract's default
 //! divided by that, and so is each phase, which stands for two minutes and a half. The origin's
@@ -16,7 +16,7 @@ use crate::support::*;
 const PHASE: Duration = Duration::from_millis(1250);
 const HALF_HOURS: usize = 2;
 
-/// Longer than the slow origin takes to do what it was asked, after its asker gave it up.
+/// Longer than the slow origin takes to perform a request after the gateway abandoned it.
 const OUTCOME_UNKNOWN: Duration = Duration::from_millis(1500);
 
 /// Between two requests of one caller, who shares this machine with other tests.
@@ -43,7 +43,7 @@ enum Phase {
 
 impl Phase {
     /// What the origin does in this phase, in turn. None of it is a usable answer to setPoints
-    /// that the origin did not perform: that would be a lie nobody can see through.
+    /// that the origin did not perform: no gateway could detect that.
     fn acts(self) -> Vec<Act> {
         let raw = |bytes: &[u8]| Act::Raw(bytes.to_vec());
         match self {
@@ -68,13 +68,13 @@ impl Phase {
 /// What is known of one written member's points. Each amount is larger than the one before it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ledger {
-    /// The largest amount that anybody was told: no later read may be below it.
+    /// The largest amount in any answer: no later read may be below it.
     told: i64,
     /// The largest amount that setPoints was asked for.
     asked: i64,
 }
 
-/// What callers met in each phase: answers, stale ones among them, and refusals by their code.
+/// Answers in each phase, stale ones among them, and refusals by their code.
 type Met = BTreeMap<(Phase, &'static str), usize>;
 
 struct Hour {
@@ -97,7 +97,7 @@ impl Hour {
         self.met.lock().get(&(phase, what)).copied().unwrap_or(0)
     }
 
-    /// Reads members that nobody writes: not one answer may be wrong, and not one may fail.
+    /// Reads members that are never written: no answer may be wrong or missing.
     async fn reads_quiet_members(self: Arc<Self>, seed: u64) {
         let (mut random, mut connection) = (fastrand::Rng::with_seed(seed), self.gate.connect().await);
         while let Some(phase) = self.phase() {
@@ -116,7 +116,7 @@ impl Hour {
         }
     }
 
-    /// Reads members that are being written: never anything older than what somebody was told.
+    /// Reads members that are being written: no answer may be older than an earlier one.
     async fn reads_written_members(self: Arc<Self>, seed: u64) {
         let (mut random, mut connection) = (fastrand::Rng::with_seed(seed), self.gate.connect().await);
         while let Some(phase) = self.phase() {
@@ -241,7 +241,7 @@ async fn an_hour_of_an_origin_at_its_worst_gives_no_wrong_answer_and_no_needless
         ended.unwrap();
     }
 
-    // Everybody met what the phase had in store: an hour in which nothing happened proves nothing.
+    // Every caller met the faults of the phases; otherwise the hour would prove nothing.
     for phase in bad {
         assert!(hour.met(phase, "stale") > 0, "{phase:?}: {:?}", hour.met.lock());
     }
@@ -266,10 +266,10 @@ async fn an_hour_of_an_origin_at_its_worst_gives_no_wrong_answer_and_no_needless
     assert!(sent.len() >= 100, "{}", sent.len());
     assert!(sent.values().all(|times| *times == 1), "sent twice: {sent:?}");
 
-    // Within half an hour everything has been met once, so the second one adds nothing.
+    // The first half hour has every phase once, so the second adds nothing.
     assert!(resident[1] <= resident[0] + 8 * 1024, "most KiB resident in each half hour: {resident:?}");
 
-    // And at its end the gateway and the origin are of one mind.
+    // At its end the gateway and the origin agree.
     for member in QUIET.chain(WRITTEN) {
         let member = member.to_string();
         let agree = || async { hour.gate.get_points("bot", &member).await.body == origin.points(&member).to_string() };

@@ -7,14 +7,14 @@ use nix::sys::signal::Signal;
 
 use crate::support::*;
 
-/// How many of the default 256 places the first key takes that takes all it may, and the one after it.
+/// How many of the default 256 places one key can take, and how many a second key can take after it.
 const FIRST_SHARE: usize = 52;
 const SECOND_SHARE: usize = 41;
 
-/// What addresses without a proven key take of the default 256 together.
+/// How many of the default 256 places addresses without a proven key can take together.
 const UNPROVEN_SHARE: usize = 64;
 
-/// A third key is to be answered in this time, whatever others have at the origin.
+/// A third key must be answered in this time, whatever the others have at the origin.
 const AT_ONCE: Duration = Duration::from_millis(100);
 
 fn gate(version: Version) -> Builder {
@@ -30,7 +30,7 @@ fn gate(version: Version) -> Builder {
     }
 }
 
-/// Requests that are under way, all on connections of one client.
+/// Requests in flight, all on connections of one client.
 enum Sent {
     Http1(Vec<Connection>),
     Http2(Vec<Http2>, Vec<h2::client::ResponseFuture>),
@@ -62,7 +62,7 @@ impl Sent {
         }
     }
 
-    /// Waits until each is answered, or refused for want of a place.
+    /// Waits until each is answered, or refused because no place is free.
     async fn answered(self) {
         let mut statuses = Vec::new();
         match self {
@@ -87,15 +87,14 @@ fn reads(gate: &TestGateway, key: &str, count: usize) -> Vec<Request> {
     (0..count).map(|n| gate.request("getPoints", key, &format!("memberID={}", 1000 + n))).collect()
 }
 
-/// One read on a connection of its own, under way.
+/// One read in flight, on a connection of its own.
 async fn send(gate: &TestGateway, key: &str, operation: &str, body: &str) -> Connection {
     let mut connection = gate.connect().await;
     connection.send(gate.request(operation, key, body).bytes()).await;
     connection
 }
 
-/// A key reads and writes as if nobody else were there: at its best of a few times, since tests beside this one may
-/// have the cores.
+/// A key reads and writes as if there were no others: the best of a few times, since other tests may use the cores.
 async fn is_answered_at_once(gate: &TestGateway, version: Version, key: &str) {
     let mut best = Duration::MAX;
     let mut client = match version {
@@ -123,7 +122,7 @@ async fn two_keys_that_hang_everything_leave_places_to_a_third(version: Version,
     let builder = if learned { gate(version).keys_at_the_origin() } else { gate(version) };
     let gate = builder.start().await;
     for key in ["a", "b", "c"] {
-        gate.get_warns(key, "7").await.is("{}"); // and so each is known to be good
+        gate.get_warns(key, "7").await.is("{}"); // this proves each key
     }
     let hold = Gate::shut();
     gate.origin().always(Act::HoldAll(hold.clone()));
@@ -177,7 +176,7 @@ async fn unknown_keys_together_take_a_quarter(version: Version) {
     gate.origin().has_been_asked("getPoints", UNPROVEN_SHARE).await;
     is_answered_at_once(&gate, version, "c").await;
     assert_eq!(gate.origin().asked("getPoints"), UNPROVEN_SHARE);
-    // A key that nobody knows yet is one of them, until there is a place for it and the origin has proven it.
+    // An unknown key is one of them, until there is a place for it and the origin has proven it.
     let mut waits = send(&gate, "a", "getWarns", "memberID=7").await;
     waits.answer().await.is_unavailable();
     drop(unknown);
@@ -300,7 +299,7 @@ async fn a_key_that_has_to_wait_holds_up_no_other_that_asks_the_same() {
     let mut waits_too = send(&gate, "a", "getWarns", "memberID=5").await;
     gate.origin().next("getWarns", Act::Normal);
     gate.get_warns("b", "5").await.is("{}");
-    // The question was asked for those who waited as well, or it is in memory when they come.
+    // The answer was shared with those that waited, or was cached when they came.
     waits.answer().await.is("{}");
     waits_too.answer().await.is("{}");
     assert_eq!(gate.origin().asked("getWarns"), 1);
@@ -319,7 +318,7 @@ async fn a_reload_passes_the_counts_and_those_who_wait_on() {
     gate.origin().has_been_asked("getPoints", 2).await;
     held.push(send(&gate, "c", "getPoints", "memberID=3").await);
     held.push(send(&gate, "d", "getPoints", "memberID=4").await);
-    // Another timeout makes another origin; nothing that is held is forgotten.
+    // Another timeout makes another origin; the places that are held still count.
     reload(&mut gate, "queue_timeout = \"30s\"", "queue_timeout = \"300ms\"").await;
     gate.get_points("e", "5").await.is_unavailable();
     assert_eq!(gate.origin().asked("getPoints"), 2);

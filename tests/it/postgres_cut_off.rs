@@ -1,4 +1,5 @@
-//! PostgreSQL that stops, crashes, hangs or has no room: deadlines hold, callers hear 21, and it heals by itself.
+//! A PostgreSQL server that stops, crashes, hangs or is full: deadlines hold, callers get 21, and once the server is
+//! back nothing has to be done.
 
 use std::time::{Duration, Instant};
 
@@ -32,7 +33,7 @@ async fn a_server_that_is_restarted_is_21_meanwhile_and_nothing_has_to_be_done_a
     gate.get_points("bot", "7").await.is("4");
     for mode in ["fast", "immediate"] {
         server.stop(mode);
-        // What is in memory is not given either: nobody would hear of a change.
+        // Cached answers are not given either: the node would not learn of a change.
         eventually(SECOND_AND_SLACK, "21", async || is_down(&gate.get_points("bot", "7").await)).await;
         for _ in 0..3 {
             assert!(is_down(&gate.set_points("bot", "7", 99).await));
@@ -44,7 +45,7 @@ async fn a_server_that_is_restarted_is_21_meanwhile_and_nothing_has_to_be_done_a
         gate.get_points("bot", "7").await.is("4");
         gate.set_points("bot", "7", 4).await.is("Successfully set 'Ada' points to '4'");
         let hit = async || format!("{:?}", gate.get_points("bot", "7").await).contains("hit");
-        eventually(PATIENCE, "memory is used again", hit).await;
+        eventually(PATIENCE, "cached answers are given again", hit).await;
     }
 }
 
@@ -59,19 +60,19 @@ async fn a_server_that_swallows_everything_is_21_by_the_deadline_and_nothing_is_
     let (read, written) = tokio::join!(gate.get_points("bot", "8"), gate.set_points("bot", "7", 99));
     assert!(is_down(&read) && is_down(&written), "{read:#?} {written:#?}");
     assert!(start.elapsed() < SILENT, "{:?}", start.elapsed());
-    // Not from memory either, whatever was in it.
+    // Cached answers are not given either.
     assert!(is_down(&gate.get_points("bot", "7").await));
     proxy.hold(Holds::Nothing);
-    eventually(PATIENCE, "it heals", async || gate.get_points("bot", "7").await.status == 200).await;
+    eventually(PATIENCE, "it answers again", async || gate.get_points("bot", "7").await.status == 200).await;
     gate.set_points("bot", "8", 5).await.is("Successfully set '8' points to '5'");
-    // 21 said that nothing was written: not by what the proxy still held, either.
+    // 21 means that nothing was written, nor will be by what the proxy still held.
     gate.get_points("bot", "7").await.is("3");
     let row = postgres::connect(&url).await.query_one("SELECT points FROM member WHERE member = 7", &[]).await.unwrap();
     assert_eq!(row.get::<_, i64>(0), 3);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn guarantee_2_a_node_that_cannot_hear_the_others_answers_nothing_old_from_memory() {
+async fn guarantee_2_a_node_without_the_change_feed_gives_no_old_cached_answer() {
     let (gate, proxy, url) = behind_proxy().await;
     let other = gate.node(&url).await;
     gate.get_points("bot", "7").await.is("3");
@@ -80,20 +81,20 @@ async fn guarantee_2_a_node_that_cannot_hear_the_others_answers_nothing_old_from
     for amount in 10..15 {
         other.set_points("bot", "7", amount).await.is(&format!("Successfully set 'Ada' points to '{amount}'"));
         let follows = async || gate.get_points("bot", "7").await.body == amount.to_string();
-        eventually(SECOND_AND_SLACK, "the deaf node has the new value", follows).await;
+        eventually(SECOND_AND_SLACK, "the node without the feed has the new value", follows).await;
     }
-    let said = async || gate.stderr().contains("change feed cannot be read");
-    eventually(PATIENCE, "the loss of the feed is said", said).await;
+    let logged = async || gate.stderr().contains("change feed cannot be read");
+    eventually(PATIENCE, "the log says that the feed is lost", logged).await;
     proxy.hold(Holds::Nothing);
-    let said = async || gate.stderr().contains("change feed works again");
-    eventually(PATIENCE, "it hears again", said).await;
+    let logged = async || gate.stderr().contains("change feed works again");
+    eventually(PATIENCE, "the log says that the feed works again", logged).await;
     gate.get_points("bot", "7").await.is("14");
     let hit = async || format!("{:?}", gate.get_points("bot", "7").await).contains("hit");
-    eventually(PATIENCE, "memory is used again", hit).await;
+    eventually(PATIENCE, "cached answers are given again", hit).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn guarantee_7_a_node_that_can_neither_hear_of_keys_nor_read_them_lets_none_in_before_an_http_origin_either() {
+async fn guarantee_7_a_node_that_can_neither_follow_changes_nor_read_keys_accepts_none_before_an_http_origin_either() {
     let server = Postgres::shared();
     let (url, proxy) = (server.database().await, Proxy::to(server.port()).await);
     let gate = TestGateway::before_http().keys_in_store().store(&proxy.of(&url, server.port()));
@@ -102,10 +103,10 @@ async fn guarantee_7_a_node_that_can_neither_hear_of_keys_nor_read_them_lets_non
     for key in ["bot", "other"] {
         gate.get_points(key, "7").await.is("3");
     }
-    // Deaf alone is not enough: what it cannot hear of it reads.
+    // Without the feed alone keys work: the node reads them instead.
     proxy.hold(Holds::Listeners);
-    let said = async || gate.stderr().contains("change feed cannot be read");
-    eventually(PATIENCE, "the loss of the feed is said", said).await;
+    let logged = async || gate.stderr().contains("change feed cannot be read");
+    eventually(PATIENCE, "the log says that the feed is lost", logged).await;
     gate.get_points("bot", "7").await.is("3");
     let id = other.key_id("bot");
     proxy.hold(Holds::Everything);
@@ -151,7 +152,7 @@ async fn guarantee_2_a_write_whose_commit_was_lost_is_20_and_all_nodes_agree_on_
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_connection_that_dies_under_a_read_or_a_write_costs_nobody_an_answer() {
     let (gate, proxy, _) = behind_proxy().await;
-    // So that the connections are there, as ones at rest that nobody knows to be dead.
+    // Makes the connections, which are idle and seem open when they are cut.
     gate.set_points("bot", "7", 4).await.is("Successfully set 'Ada' points to '4'");
     gate.get_points("bot", "7").await.is("4");
     for member in ["8", "9", "10"] {
@@ -182,7 +183,7 @@ async fn connections_that_are_used_up_are_21_within_the_deadline() {
     assert!(answers.iter().all(is_down) && is_down(&written), "{answers:#?} {written:#?}");
     assert!(start.elapsed() < SILENT, "{:?}", start.elapsed());
     other.batch_execute("COMMIT").await.unwrap();
-    eventually(PATIENCE, "it heals", async || gate.get_points("bot", "100").await.body == "0").await;
+    eventually(PATIENCE, "it answers again", async || gate.get_points("bot", "100").await.body == "0").await;
     gate.get_points("bot", "7").await.is("3");
 }
 
@@ -258,10 +259,10 @@ async fn guarantee_1_every_acknowledged_write_outlives_a_crash_of_the_server() {
                 }
                 _ => false,
             };
-            eventually(PATIENCE, "it heals", read).await;
+            eventually(PATIENCE, "it answers again", read).await;
             let found: i64 = found.get() - round * 1_000_000;
-            let told = format!("round {round}: {found}; {acknowledged} was acknowledged, {sent} sent");
-            assert!((acknowledged..=sent).contains(&found) || (acknowledged == 0 && found < 0), "{told}");
+            let outcome = format!("round {round}: {found}; {acknowledged} was acknowledged, {sent} sent");
+            assert!((acknowledged..=sent).contains(&found) || (acknowledged == 0 && found < 0), "{outcome}");
         }
     }
 }
@@ -279,7 +280,7 @@ async fn a_server_that_is_not_there_at_the_start_is_one_line_and_exit_1() {
     }
     world.write("gateway.toml", "[origin]\nstore = \"postgres://me:hunter2@nowhere.invalid/db\"\n");
     let words =
-        "cannot connect to PostgreSQL at postgres://me@nowhere.invalid:5432/db: the host nowhere.invalid:5432 cannot";
+        "cannot connect to PostgreSQL at postgres://me@nowhere.invalid:5432/db: error connecting to server: failed to";
     world.run(&["check"]).failed(2).names(&["gateway.toml:2:9: origin.store: ", words]);
     world.write("gateway.toml", "[origin]\nstore = \"postgres://me:hun@ter2@host/db\"\n");
     let ran = world.run(&["check"]).failed(2).names(&["origin.store", "%40"]);
@@ -310,7 +311,7 @@ async fn a_key_taken_out_of_the_key_file_is_refused_while_the_server_swallows_ev
     assert!(bot < left);
     gate.world().write("keys.toml", format!("[[key]]\n{}", &keys[left..]));
     eventually(SECOND_AND_SLACK, "02", async || gate.get_points("bot", "7").await.code() == Some(2)).await;
-    assert_eq!(gate.get_points("left", "7").await.code(), Some(3), "what was known of guilds is gone by");
+    assert_eq!(gate.get_points("left", "7").await.code(), Some(3), "guilds are judged by what was read before");
     proxy.hold(Holds::Nothing);
     gate.run(&["guild", "return", "555"]).done();
     eventually(PATIENCE, "3", async || gate.get_points("left", "7").await.body == "3").await;
@@ -377,7 +378,7 @@ async fn guarantee_7_a_key_taken_out_of_the_key_file_is_refused_while_the_list_o
     let spare = gate.key_id("spare");
     let holder = postgres::connect(&url).await;
     holder.batch_execute("BEGIN; LOCK TABLE guild IN ACCESS EXCLUSIVE MODE").await.unwrap();
-    // A change that is heard of: what is listed for it waits for the lock.
+    // The node learns of a change: the list that it reads then waits for the lock.
     gate.run(&["key", "revoke", &spare]).done();
     has_to_wait(&postgres::connect(&url).await, "guild").await;
     for key in ["first", "second"] {

@@ -1,5 +1,5 @@
 //! A PostgreSQL primary is lost, or hangs, and its standby takes over (contract section 5, guarantees 1, 2 and 7):
-//! nobody has to do anything to the nodes.
+//! nothing has to be done to the nodes.
 
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use crate::support::*;
 /// busy.
 const SILENT: Duration = Duration::from_secs(12);
 
-/// A listener that nobody accepts from: the kernel takes connections, and nothing is answered.
+/// A listener without a server: the kernel accepts connections, and nothing is answered.
 fn silent() -> (TcpListener, String) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let host = listener.local_addr().unwrap().to_string();
@@ -80,17 +80,17 @@ async fn guarantee_1_a_synchronous_standby_that_takes_over_has_every_acknowledge
     let (written, ()) = tokio::join!(futures_util::future::join_all(writers), crash);
     for node in [&here, &there] {
         let down = async || node.get_points("bot", "7").await.code() == Some(21);
-        eventually(SECOND_AND_SLACK, "21, and nothing from memory", down).await;
+        eventually(SECOND_AND_SLACK, "21, and no cached answer", down).await;
     }
     assert_eq!(here.set_points("bot", "7", 99).await.code(), Some(21));
     standby.promote();
 
     for node in [&here, &there] {
-        eventually(PATIENCE, "it heals", async || node.get_points("bot", "7").await.status == 200).await;
+        eventually(PATIENCE, "it answers again", async || node.get_points("bot", "7").await.status == 200).await;
         for Written { member, acknowledged, sent } in &written {
             let found: i64 = node.get_points("bot", member).await.body.parse().unwrap();
-            let told = format!("member {member} has {found}; {acknowledged} was acknowledged, {sent} sent");
-            assert!((*acknowledged..=*sent).contains(&found), "{told}");
+            let outcome = format!("member {member} has {found}; {acknowledged} was acknowledged, {sent} sent");
+            assert!((*acknowledged..=*sent).contains(&found), "{outcome}");
         }
     }
     here.get_points("bot", "7").await.is("3");
@@ -98,7 +98,7 @@ async fn guarantee_1_a_synchronous_standby_that_takes_over_has_every_acknowledge
     here.set_points("bot", "7", 4).await.is("Successfully set 'Ada' points to '4'");
     eventually(SECOND_AND_SLACK, "4", async || there.get_points("bot", "7").await.body == "4").await;
     let hit = async || format!("{:?}", there.get_points("bot", "7").await).contains("hit");
-    eventually(PATIENCE, "memory is used again", hit).await;
+    eventually(PATIENCE, "cached answers are given again", hit).await;
     here.run(&["key", "revoke", &here.key_id("bot")]).done();
     let stopped = async || there.get_points("bot", "7").await.code() == Some(2);
     eventually(SECOND_AND_SLACK, "02", stopped).await;
@@ -106,7 +106,7 @@ async fn guarantee_1_a_synchronous_standby_that_takes_over_has_every_acknowledge
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn guarantee_2_what_an_asynchronous_standby_never_had_is_in_no_nodes_memory_once_it_took_over() {
+async fn guarantee_2_a_write_that_an_asynchronous_standby_never_had_is_in_no_cache_once_it_took_over() {
     let (primary, standby, url, _) = pair().await;
     let proxy = Proxy::to(primary.port()).await;
     let address = proxy.of(&url, primary.port());
@@ -129,7 +129,7 @@ async fn guarantee_2_what_an_asynchronous_standby_never_had_is_in_no_nodes_memor
     standby.stand_alone();
     proxy.lead_to(standby.port());
     let written = async || here.set_points("bot", "8", 6).await.status == 200;
-    eventually(PATIENCE, "it heals", written).await;
+    eventually(PATIENCE, "it answers again", written).await;
     for node in [&here, &there] {
         eventually(SECOND_AND_SLACK, "10", async || node.get_points("bot", "7").await.body == "10").await;
     }
@@ -138,11 +138,11 @@ async fn guarantee_2_what_an_asynchronous_standby_never_had_is_in_no_nodes_memor
 }
 
 #[tokio::test]
-async fn a_primary_that_hangs_is_passed_over_for_the_standby_that_took_over_and_not_gone_back_to() {
+async fn a_primary_that_hangs_is_passed_over_for_the_standby_that_took_over_and_not_used_again() {
     let (primary, standby, url, both) = pair().await;
     let here = TestGateway::on(Kind::Postgres).store(&both).key("bot").key("other").points("7", 3).start().await;
     let there = here.node(&both).await;
-    // So that connections to write by are there, and hang.
+    // Makes the connections of both writers, which will hang.
     there.set_points("bot", "8", 5).await.is("Successfully set '8' points to '5'");
     here.set_points("bot", "7", 4).await.is("Successfully set 'Ada' points to '4'");
     let copy = url.replace(&format!(":{}/", primary.port()), &format!(":{}/", standby.port()));
@@ -159,7 +159,7 @@ async fn a_primary_that_hangs_is_passed_over_for_the_standby_that_took_over_and_
     assert!(start.elapsed() < SILENT, "{:?}", start.elapsed());
     standby.promote();
     for node in [&here, &there] {
-        eventually(PATIENCE, "it heals", async || node.get_points("bot", "7").await.body == "4").await;
+        eventually(PATIENCE, "it answers again", async || node.get_points("bot", "7").await.body == "4").await;
     }
     let written = async || here.set_points("bot", "7", 6).await.status == 200;
     eventually(PATIENCE, "it is written to", written).await;
@@ -183,7 +183,7 @@ async fn hosts_that_are_silent_from_the_start_are_passed_over_by_every_connectio
     gate.get_points("bot", "7").await.is("3");
     gate.set_points("bot", "7", 4).await.is("Successfully set 'Ada' points to '4'");
     assert!(gate.stderr().contains(&format!("{one} does not answer")), "{}", gate.stderr());
-    // All connections are made anew, and none begins with those that are known to be silent.
+    // All connections are made again, and none tries the silent hosts first.
     let admin = postgres::connect(&url).await;
     let cut = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
         WHERE application_name = 'guildgate' AND datname = current_database()";
@@ -193,7 +193,7 @@ async fn hosts_that_are_silent_from_the_start_are_passed_over_by_every_connectio
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_host_that_falls_silent_before_another_silent_one_keeps_nobody_from_the_third() {
+async fn a_host_that_falls_silent_before_another_silent_one_does_not_keep_requests_from_the_third() {
     let server = Postgres::shared();
     let url = server.database().await;
     let (proxy, (_two, two)) = (Proxy::to(server.port()).await, silent());
@@ -204,5 +204,5 @@ async fn a_host_that_falls_silent_before_another_silent_one_keeps_nobody_from_th
     proxy.hold(Holds::Everything);
     let written = async || gate.set_points("bot", "7", 5).await.status == 200;
     eventually(PATIENCE, "it is written to", written).await;
-    eventually(PATIENCE, "it heals", async || gate.get_points("bot", "7").await.body == "5").await;
+    eventually(PATIENCE, "it answers again", async || gate.get_points("bot", "7").await.body == "5").await;
 }

@@ -11,8 +11,8 @@ use crate::support::*;
 /// Lines of one kind that may come at once. More only as time passes, which a slow test may take.
 const AT_ONCE: usize = 20;
 
-/// Lines of the log that have these words, and how many more of their kind it says were left out.
-fn told(stderr: &str, words: &str) -> (usize, usize) {
+/// How many lines of the log have these words, and how many more of their kind were left out.
+fn count_lines(stderr: &str, words: &str) -> (usize, usize) {
     let (mut lines, mut left_out) = (0, 0);
     for line in stderr.lines().filter(|line| line.contains(words)) {
         match line.split_once("… and ") {
@@ -65,7 +65,7 @@ async fn handshakes_that_fail_are_counted_where_the_log_is_to_tell_of_them() {
     }
     gate.get_points("bot", "7").await.is("3");
     assert_eq!(gate.stop().await, Some(0));
-    let (lines, left_out) = told(&gate.stderr(), "a TLS handshake failed");
+    let (lines, left_out) = count_lines(&gate.stderr(), "a TLS handshake failed");
     assert!((AT_ONCE..AT_ONCE + 10).contains(&lines), "{lines} lines\n{:.3000}", gate.stderr());
     assert_eq!(lines + left_out, HANDSHAKES);
 }
@@ -89,10 +89,11 @@ async fn an_origin_that_fails_every_request_fills_no_log_and_the_count_is_right(
             first = first.or_else(|| answer.header("x-request-id").map(str::to_owned));
         }
         // While it runs, the log says so within a second or two.
-        eventually(PATIENCE, "what was left out", || async { told(&gate.stderr(), "is not usable").1 > 0 }).await;
+        eventually(PATIENCE, "what was left out", || async { count_lines(&gate.stderr(), "is not usable").1 > 0 })
+            .await;
         assert_eq!(gate.stop().await, Some(0));
         let log = gate.stderr();
-        let (lines, left_out) = told(&log, "is not usable");
+        let (lines, left_out) = count_lines(&log, "is not usable");
         assert!((AT_ONCE..AT_ONCE + 10).contains(&lines), "{lines} lines\n{log:.3000}");
         assert_eq!(lines + left_out, REQUESTS, "{log:.3000}");
         assert!(log.contains(&first.unwrap()), "the first is there with its request id\n{log:.3000}");

@@ -69,7 +69,7 @@ async fn the_stores_url_is_read_from_a_file_as_every_secret_is() {
         assert!(!ran.stderr.contains("ter2"), "{ran:?}");
     }
     world.write("store.url", b"\xff\xfe");
-    world.run(&["check"]).failed(2).names(&["is no UTF-8 text"]);
+    world.run(&["check"]).failed(2).names(&["is not UTF-8 text"]);
     world.write("store.url", "x".repeat(17 << 10));
     world.run(&["check"]).failed(2).names(&["is larger than"]);
     // With or without an end of its line.

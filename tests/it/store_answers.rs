@@ -137,6 +137,6 @@ async fn an_answer_that_is_longer_already_is_20_and_named_in_the_log(kind: Kind)
         eventually(SECOND_AND_SLACK, "an answer", async || ask(&gate, what, 7).await.body == "{}").await;
     }
     let said = gate.stderr();
-    let named: Vec<_> = said.lines().filter(|line| line.contains("more of a member than an answer may have")).collect();
+    let named: Vec<_> = said.lines().filter(|line| line.contains("the answer is larger than 1 MiB")).collect();
     assert!(named.len() >= 2 && named[0].contains(GUILD) && named[0].contains("member=7"), "{said}");
 }

@@ -28,37 +28,79 @@ int clock_gettime(clockid_t clock, struct timespec *time) {
 }
 "#;
 
-on_both_stores!(a_server_whose_writer_has_ended_exits_with_1_within_a_second_and_says_why);
+on_both_stores!(
+    a_server_whose_writer_has_ended_exits_with_1_within_a_second_and_says_why,
+    a_server_whose_writer_ends_while_it_drains_exits_with_1_within_a_second,
+);
+
+/// A server whose writer fails when it next runs after `fail_next`.
+struct FaultyServer {
+    gate: TestGateway,
+    tools: tempfile::TempDir,
+}
+
+impl FaultyServer {
+    async fn start(kind: Kind) -> FaultyServer {
+        let tools = tempfile::tempdir().unwrap();
+        let path = |name: &str| tools.path().join(name).to_str().unwrap().to_owned();
+        std::fs::write(path("clock.c"), FAULTY_CLOCK).unwrap();
+        let built = Command::new("cc").args(["-shared", "-fPIC", "-o", &path("clock.so"), &path("clock.c")]).status();
+        assert!(built.unwrap().success());
+        let thread = if kind == Kind::Postgres { "store-postgres" } else { "store-writer" };
+        let preload = format!("LD_PRELOAD={}", path("clock.so")).leak();
+        let thread = format!("FAULTY_THREAD={thread}").leak();
+        let file = format!("FAULTY_FILE={}", path("now")).leak();
+        let launcher = Vec::from(["env", preload, thread, file]).leak();
+        let gate = TestGateway::on(kind).key("bot").points("7", 3).launched_by(launcher).start().await;
+        FaultyServer { gate, tools }
+    }
+
+    fn fail_next(&self) {
+        std::fs::write(self.tools.path().join("now"), "").unwrap();
+    }
+
+    /// Waits until the writer has failed; the process exits with 1 within a second of it.
+    async fn fails(&mut self) {
+        let now = self.tools.path().join("now");
+        eventually(PATIENCE, "the writer fails", async || !now.exists()).await;
+        let failed = std::time::Instant::now();
+        assert_eq!(self.gate.process().exit().await, Some(1), "{}", self.gate.stderr());
+        assert!(failed.elapsed() < SECOND_AND_SLACK, "{:?}", failed.elapsed());
+        let log = self.gate.stderr();
+        assert!(log.contains("a defect at "), "{log}");
+        assert!(log.contains("the task that writes to the store has ended by a defect"), "{log}");
+        assert!(log.lines().last().unwrap().contains("Start the server again"), "{log}");
+    }
+}
 
 async fn a_server_whose_writer_has_ended_exits_with_1_within_a_second_and_says_why(kind: Kind) {
-    let tools = tempfile::tempdir().unwrap();
-    let path = |name: &str| tools.path().join(name).to_str().unwrap().to_owned();
-    std::fs::write(path("clock.c"), FAULTY_CLOCK).unwrap();
-    let built = Command::new("cc").args(["-shared", "-fPIC", "-o", &path("clock.so"), &path("clock.c")]).status();
-    assert!(built.unwrap().success());
-    let thread = if kind == Kind::Postgres { "store-postgres" } else { "store-writer" };
-    let preload = format!("LD_PRELOAD={}", path("clock.so")).leak();
-    let thread = format!("FAULTY_THREAD={thread}").leak();
-    let file = format!("FAULTY_FILE={}", path("now")).leak();
-    let launcher = Vec::from(["env", preload, thread, file]).leak();
-    let mut gate = TestGateway::on(kind).key("bot").points("7", 3).launched_by(launcher).start().await;
+    let mut server = FaultyServer::start(kind).await;
+    let gate = &server.gate;
     gate.set_points("bot", "7", 5).await.is("Successfully set 'Ada' points to '5'");
     let mut connection = gate.connect().await;
     connection.ask(&gate.request("getPoints", "bot", "memberID=7")).await.is("5");
-    std::fs::write(path("now"), "").unwrap();
+    server.fail_next();
     connection.send(gate.request("setPoints", "bot", "memberID=7&amount=6").bytes()).await;
-    eventually(PATIENCE, "the thread met it", async || !std::path::Path::new(&path("now")).exists()).await;
-    let ended = std::time::Instant::now();
-    assert_eq!(gate.process().exit().await, Some(1), "{}", gate.stderr());
-    assert!(ended.elapsed() < SECOND_AND_SLACK, "{:?}", ended.elapsed());
+    server.fails().await;
     // Whoever waited is told that it is away, or that nobody knows, or not at all.
     if let Some(answer) = connection.answer_if_any().await {
         assert!(matches!(answer.code(), Some(20..=22)), "{answer:#?}");
     }
-    let said = gate.stderr();
-    assert!(said.contains("a defect at "), "{said}");
-    assert!(said.contains("the task that writes to the store has ended by a defect"), "{said}");
-    assert!(said.lines().last().unwrap().contains("Start the server again"), "{said}");
-    gate.restart_after_kill().await;
-    gate.get_points("bot", "7").await.is("5");
+    server.gate.restart_after_kill().await;
+    server.gate.get_points("bot", "7").await.is("5");
+}
+
+async fn a_server_whose_writer_ends_while_it_drains_exits_with_1_within_a_second(kind: Kind) {
+    let mut server = FaultyServer::start(kind).await;
+    let (mut holds, mut writes) = (server.gate.connect().await, server.gate.connect().await);
+    let request = server.gate.request("setPoints", "bot", "memberID=7&amount=6");
+    for connection in [&mut holds, &mut writes] {
+        connection.send(request.head()).await;
+    }
+    server.gate.process().signal(nix::sys::signal::Signal::SIGTERM);
+    let gate = &server.gate;
+    eventually(PATIENCE, "it drains", async || gate.stderr().contains("stopping: ")).await;
+    server.fail_next();
+    writes.send(request.body_bytes()).await;
+    server.fails().await;
 }

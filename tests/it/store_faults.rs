@@ -134,7 +134,7 @@ async fn on_a_full_disk_commands_that_read_work_and_a_server_starts_answers_read
         ask(&mut server, "/getPoints", "memberID=7").await.is("7");
         ask(&mut server, "/setPoints", "memberID=7&amount=9").await.is_unavailable();
         ask(&mut server, "/getPoints", "memberID=7").await.is("7");
-        let said = "reads go on, and until there is room writes are refused";
+        let said = "reads go on, and writes are refused until there is room";
         assert!(server.stderr().contains(said), "{}", server.stderr());
         server.kill_hard();
     }
@@ -211,8 +211,8 @@ async fn guarantee_1_after_one_failed_sync_the_store_is_opened_anew_and_what_was
     for round in 1..=3 {
         gate.set_points("bot", "8", round).await.is(&format!("Successfully set '8' points to '{round}'"));
         let refused = refused_by_one_failed_sync(&gate, round * 10).await;
-        let said = async || gate.stderr().contains("the store was opened anew");
-        eventually(PATIENCE, "that it was opened anew is said", said).await;
+        let said = async || gate.stderr().contains("the store was opened again");
+        eventually(PATIENCE, "the log says that it was opened again", said).await;
         let before = gate.get_points("bot", "7").await;
         assert_ne!(before.body, refused.to_string());
         if round == 3 {

@@ -105,6 +105,10 @@ async fn a_demo_says_nothing_of_the_store_that_it_throws_away() {
     let mut server = world.serve(&["--demo"]);
     server.ready().await;
     assert!(!server.stderr().contains("made a new store"), "{}", server.stderr());
+    server.signal(nix::sys::signal::Signal::SIGTERM);
+    assert_eq!(server.exit().await, Some(0));
+    // The store ends before its folder is removed.
+    assert!(!server.stderr().contains("ERROR"), "{}", server.stderr());
 }
 
 #[tokio::test]

@@ -1,5 +1,5 @@
-//! What a running server does whose store's file is moved away, replaced, or copied over, and what is found there after
-//! it.
+//! What a running server does if its store's file is moved away, replaced, or copied over, and what is in the file after
+//! that.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -16,17 +16,17 @@ async fn with_backup() -> TestGateway {
 }
 
 /// Where a file has its lineage, in four bytes.
-const NUMBER_AT: u64 = 60;
+const LINEAGE_AT: u64 = 60;
 
-fn number(gate: &TestGateway, file: &str) -> u32 {
+fn lineage(gate: &TestGateway, file: &str) -> u32 {
     let mut number = [0; 4];
-    fs::File::open(gate.world().path(file)).unwrap().read_exact_at(&mut number, NUMBER_AT).unwrap();
+    fs::File::open(gate.world().path(file)).unwrap().read_exact_at(&mut number, LINEAGE_AT).unwrap();
     u32::from_be_bytes(number)
 }
 
-/// Waits until no key is let in any more, as is promised within a second, and no write is taken.
-async fn lets_nobody_in(gate: &TestGateway) {
-    eventually(SECOND_AND_SLACK, "no key is let in", || async {
+/// Waits until every key is refused, as is promised within a second, and checks that no write is accepted.
+async fn refuses_all_keys(gate: &TestGateway) {
+    eventually(SECOND_AND_SLACK, "every key is refused", || async {
         gate.get_points("bot", "7").await.body.starts_with("21 |")
     })
     .await;
@@ -52,7 +52,7 @@ async fn a_backup_copied_over_the_file_of_a_running_server_is_not_written_to() {
         copy(&gate, "b.db", "guildgate.db");
         if waits {
             gate.set_points("bot", "7", 6).await.is_unavailable();
-            lets_nobody_in(&gate).await;
+            refuses_all_keys(&gate).await;
             assert!(gate.stderr().contains("had another file copied over it; stop the server"), "{}", gate.stderr());
         }
         assert_eq!(gate.stop().await, Some(0));
@@ -72,19 +72,19 @@ async fn a_store_cut_to_nothing_under_a_running_server_is_not_filled_from_its_lo
     let mut gate = with_backup().await;
     gate.set_points("bot", "7", 5).await.is("Successfully set 'Ada' points to '5'");
     fs::write(gate.world().path("guildgate.db"), "").unwrap();
-    lets_nobody_in(&gate).await;
+    refuses_all_keys(&gate).await;
     assert_eq!(gate.stop().await, Some(0));
     assert!(gate.world().read("guildgate.db").is_empty());
     gate.run(&["serve"]).failed(1).names(&["guildgate.db is not there, but its log is"]);
 }
 
 #[tokio::test]
-async fn a_server_whose_store_was_moved_away_lets_nobody_in_until_it_is_back_and_no_other_is_restored_meanwhile() {
+async fn a_server_whose_store_was_moved_away_refuses_all_keys_until_it_is_back_and_no_other_is_restored_meanwhile() {
     let mut gate = with_backup().await;
     gate.set_points("bot", "7", 5).await.is("Successfully set 'Ada' points to '5'");
     gate.get_points("bot", "7").await.is("5");
     rename(&gate, "guildgate.db", "moved.db");
-    lets_nobody_in(&gate).await;
+    refuses_all_keys(&gate).await;
     assert!(gate.stderr().contains("guildgate.db was moved away or removed"), "{}", gate.stderr());
     let process = format!("process {} has", gate.process_id());
     gate.run(&["store", "restore", "b.db"]).failed(1).names(&[&process, "stop it first"]);
@@ -92,7 +92,7 @@ async fn a_server_whose_store_was_moved_away_lets_nobody_in_until_it_is_back_and
     let answers = async || gate.set_points("bot", "7", 6).await.body.starts_with("Success");
     eventually(PATIENCE, "the store is written to", answers).await;
     gate.get_points("bot", "7").await.is("6");
-    // Stopped meanwhile, it leaves the file and its log as they are.
+    // If it is stopped meanwhile, it leaves the file and its log as they are.
     rename(&gate, "guildgate.db", "moved.db");
     assert_eq!(gate.stop().await, Some(0));
     gate.run(&["serve"]).failed(1).names(&["guildgate.db is not there, but its log is"]);
@@ -103,18 +103,18 @@ async fn a_server_whose_store_was_moved_away_lets_nobody_in_until_it_is_back_and
 }
 
 #[tokio::test]
-async fn a_server_whose_store_was_replaced_lets_nobody_in_until_it_is_started_again() {
+async fn a_server_whose_store_was_replaced_refuses_all_keys_until_it_is_started_again() {
     let mut gate = with_backup().await;
     rename(&gate, "b.db", "guildgate.db");
-    lets_nobody_in(&gate).await;
+    refuses_all_keys(&gate).await;
     assert!(gate.stderr().contains("guildgate.db is another file now"), "{}", gate.stderr());
     assert_eq!(gate.restart().await, Some(0));
     gate.get_points("bot", "7").await.is("3");
     gate.set_points("bot", "7", 4).await.is("Successfully set 'Ada' points to '4'");
 }
 
-/// A command that writes to the store, and leaves an empty log behind it.
-fn begins_the_log_anew(gate: &TestGateway, guild: &str) {
+/// Runs a command that writes to the store, and leaves an empty log.
+fn empties_the_log(gate: &TestGateway, guild: &str) {
     gate.run(&["guild", "add", guild, "--name", "Day Watch"]).done();
     assert!(gate.world().read("guildgate.db-wal").is_empty());
 }
@@ -122,11 +122,11 @@ fn begins_the_log_anew(gate: &TestGateway, guild: &str) {
 #[tokio::test]
 async fn a_copy_of_the_live_file_is_told_from_a_later_state_whose_log_began_after_it() {
     let mut gate = with_backup().await;
-    // As soon as what is in the log would not make it whole.
+    // As soon as it would not be complete with what is in the log.
     for (round, guild) in [(5, "1001"), (6, "1002"), (7, "1003")] {
         let [before, after] = ["before.db", "after.db"];
         copy(&gate, "guildgate.db", before);
-        begins_the_log_anew(&gate, guild);
+        empties_the_log(&gate, guild);
         copy(&gate, "guildgate.db", after);
         gate.set_points("bot", "7", round).await.is(&format!("Successfully set 'Ada' points to '{round}'"));
         gate.process().kill_hard();
@@ -134,7 +134,7 @@ async fn a_copy_of_the_live_file_is_told_from_a_later_state_whose_log_began_afte
         gate.run(&["serve"]).failed(1).names(&["guildgate.db-wal is not the log of"]);
         let said = gate.run(&["store", "verify"]).failed(1).stdout;
         assert!(said.contains("is not the log of"), "{said}");
-        // One that was made since is as good as the file itself.
+        // A later copy is as good as the file itself.
         copy(&gate, after, "guildgate.db");
         gate.restart_after_kill().await;
         gate.get_points("bot", "7").await.is(&round.to_string());
@@ -146,15 +146,15 @@ async fn a_copy_of_the_live_file_is_told_from_a_later_state_whose_log_began_afte
 async fn a_backup_copied_over_the_file_of_a_running_server_is_noticed_whatever_a_command_writes_to_it() {
     let gate = with_backup().await;
     gate.set_points("bot", "7", 5).await.is("Successfully set 'Ada' points to '5'");
-    // Its log is empty, so that the command finds nothing that does not belong to the file.
-    begins_the_log_anew(&gate, "1001");
-    // Backups have random numbers, and one in 256 is not told apart then.
-    let far = number(&gate, "guildgate.db").wrapping_add(1 << 31);
+    // The log is empty, so that the command finds nothing in it that does not belong to the file.
+    empties_the_log(&gate, "1001");
+    // Backups have random lineages, and one in 256 would not be recognised.
+    let far = lineage(&gate, "guildgate.db").wrapping_add(1 << 31);
     let backup = fs::File::options().write(true).open(gate.world().path("b.db")).unwrap();
-    backup.write_all_at(&far.to_be_bytes(), NUMBER_AT).unwrap();
+    backup.write_all_at(&far.to_be_bytes(), LINEAGE_AT).unwrap();
     copy(&gate, "b.db", "guildgate.db");
     gate.run(&["member", "set", "--guild", GUILD, "--member", "8", "--name", "Bo", "--points", "1"]).done();
-    lets_nobody_in(&gate).await;
+    refuses_all_keys(&gate).await;
 }
 
 #[tokio::test]
@@ -172,7 +172,7 @@ async fn a_copy_that_went_its_own_way_is_not_taken_for_the_store_under_whose_num
         }
         if lives {
             fs::copy(other.path("guildgate.db"), gate.world().path("guildgate.db")).unwrap();
-            lets_nobody_in(&gate).await;
+            refuses_all_keys(&gate).await;
         } else {
             gate.process().kill_hard();
             copy(&gate, "guildgate.db", "kept.db");
@@ -191,17 +191,17 @@ async fn a_server_whose_log_was_moved_away_acknowledges_nothing_until_it_is_back
     gate.set_points("bot", "7", 5).await.is("Successfully set 'Ada' points to '5'");
     for name in ["guildgate.db-wal", "guildgate.db-shm"] {
         rename(&gate, name, "aside");
-        lets_nobody_in(&gate).await;
+        refuses_all_keys(&gate).await;
         assert!(gate.stderr().contains(&format!("{name} was moved away or removed")), "{}", gate.stderr());
         rename(&gate, "aside", name);
         let answers = async || gate.set_points("bot", "8", 6).await.body.starts_with("Success");
         eventually(PATIENCE, "the store is written to", answers).await;
     }
-    // A command that looks what is wrong makes another log, in which there is nothing.
-    for looks in [false, true] {
+    // A command makes another log, which is empty.
+    for command in [false, true] {
         fs::remove_file(gate.world().path("guildgate.db-wal")).unwrap();
-        lets_nobody_in(&gate).await;
-        if looks {
+        refuses_all_keys(&gate).await;
+        if command {
             gate.run(&["key", "list"]);
             assert!(gate.world().path("guildgate.db-wal").exists());
         }
@@ -227,8 +227,8 @@ async fn a_server_that_starts_beside_a_long_read_of_its_store_takes_it_for_its_o
         gate.set_points("bot", "8", points).await.is(&format!("Successfully set '8' points to '{points}'"));
     }
     drop(reader);
-    // The log is written into the file now.
-    begins_the_log_anew(&gate, "1001");
+    // Now the log can be written into the file.
+    empties_the_log(&gate, "1001");
     gate.set_points("bot", "8", 1).await.is("Successfully set '8' points to '1'");
     assert!(!gate.stderr().contains("another file"), "{}", gate.stderr());
 }

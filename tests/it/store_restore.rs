@@ -1,5 +1,5 @@
-//! A backup put in the store's place: `store restore`, whatever it is killed amid, and what is told of a backup that
-//! was copied there by hand beside the log of what was there before.
+//! A backup put in the store's place: `store restore`, killed at each of its steps, and the refusal of a backup that was
+//! copied there by hand beside the log of what was there before.
 
 use std::collections::HashMap;
 use std::fs;
@@ -10,7 +10,7 @@ use rusqlite::Connection as Sqlite;
 
 use crate::support::*;
 
-/// What `store restore` asks of the system that changes a file or a folder. `strace` kills it at each.
+/// The system calls of `store restore` that change a file or a folder. `strace` kills it at each.
 const STEPS: [&str; 7] = [
     "pwrite64",
     "ftruncate",
@@ -24,7 +24,6 @@ const STEPS: [&str; 7] = [
 /// More of one step than a restore takes.
 const MOST: usize = 400;
 
-/// Only of these files in the world, by what their names hold: the rest is the system's own.
 fn of_store(line: &str) -> bool {
     line.contains("guildgate.db")
 }
@@ -51,8 +50,8 @@ fn name(path: &Path) -> &str {
     path.file_name().unwrap().to_str().unwrap()
 }
 
-/// The one store that was set aside.
-fn set_aside(world: &World) -> String {
+/// The name of the one store that was replaced.
+fn kept_store(world: &World) -> String {
     let aside = |name: &String| name.contains(".before-restore-") && !name.ends_with("-wal") && !name.ends_with("-shm");
     let mut names: Vec<_> = stores(world).into_keys().filter(aside).collect();
     assert_eq!(names.len(), 1, "{names:?}");
@@ -68,7 +67,7 @@ fn points(store: &Path, member: i64) -> i64 {
 async fn a_restore_after_a_crash_puts_the_backup_in_place_and_sets_aside_what_was_acknowledged() {
     let mut gate = killed_after_a_backup().await;
     let said = gate.run(&["store", "restore", "b.db"]).done().stdout;
-    let aside = set_aside(gate.world());
+    let aside = kept_store(gate.world());
     assert!(said.contains("guildgate.db is a copy of b.db now") && said.contains(&aside), "{said}");
     assert_eq!(gate.world().read("b.db").len(), gate.world().read("guildgate.db").len());
     gate.restart_after_kill().await;
@@ -76,7 +75,7 @@ async fn a_restore_after_a_crash_puts_the_backup_in_place_and_sets_aside_what_wa
     gate.get_points("bot", "8").await.is("1");
     gate.set_points("bot", "7", 4).await.is("Successfully set 'Ada' points to '4'");
     gate.process().kill_hard();
-    // What was set aside is a store as good as any: it is put back the same way.
+    // What was kept is a store as good as any: it is restored in the same way.
     assert!(gate.run(&["store", "verify", &aside]).done().stdout.ends_with("nothing is wrong\n"));
     gate.run(&["store", "restore", &aside]).done();
     gate.restart_after_kill().await;
@@ -155,7 +154,7 @@ fn a_backup_is_restored_where_there_is_no_store_and_over_one_that_is_damaged() {
     world.run(&["guild", "leave", GUILD]).done();
     world.write("guildgate.db", "something else");
     world.run(&["store", "restore", "b.db"]).done();
-    assert_eq!(world.read(&set_aside(&world)), b"something else");
+    assert_eq!(world.read(&kept_store(&world)), b"something else");
     assert_eq!(world.run(&["guild", "list", "--json"]).done().list().len(), 1);
 }
 
@@ -187,7 +186,7 @@ async fn a_backup_copied_over_a_store_by_hand_is_refused_beside_the_log_of_what_
     // The file to which the log belongs is as good as before.
     fs::copy(gate.world().path("kept.db"), gate.world().path("guildgate.db")).unwrap();
     gate.run(&["store", "verify"]).done();
-    // What the message says helps: the log moved away, or the backup restored.
+    // What the message says helps: moving the log away, or restoring the backup.
     fs::copy(gate.world().path("b.db"), gate.world().path("guildgate.db")).unwrap();
     let said = gate.run(&["store", "restore", "b.db"]).done().stdout;
     assert!(said.contains("-stray-wal"), "{said}");
@@ -247,7 +246,7 @@ fn restore_killed_at(world: &World, steps: &str, nth: usize) -> bool {
 async fn a_log_that_is_the_stores_own_is_kept_whatever_was_left_of_a_restore() {
     let mut gate = killed_after_a_backup().await;
     let world = gate.world();
-    // As where a restore was cut off, and then the file that it had set aside was removed by hand, but not its log.
+    // As if a restore was cut off, and then the file that it had kept was removed by hand, but not its log.
     let aside = world.path("guildgate.db.before-restore-20261122T000000Z-wal");
     fs::hard_link(world.path("guildgate.db-wal"), &aside).unwrap();
     gate.restart_after_kill().await;
@@ -292,8 +291,8 @@ async fn a_restore_killed_at_any_step_leaves_a_store_that_serves_and_that_can_be
     }
 }
 
-/// Starts a server on what a killed restore left; notes what it answers. Whether it refused to start, as it may only
-/// before the backup is in place where the log is not the store's.
+/// Starts a server on what a killed restore left, and counts its answer. Answers whether the server refused to start,
+/// which it may do only before the backup is in place, and if the log is not the store's.
 async fn served_after(gate: &mut TestGateway, may_refuse: bool, served: &mut HashMap<String, usize>) -> bool {
     let mut server = gate.world().serve(&[]);
     let answer = loop {
@@ -321,7 +320,7 @@ async fn served_after(gate: &mut TestGateway, may_refuse: bool, served: &mut Has
         {
             world.run(&["store", "verify", &name]).done();
             if !may_refuse {
-                assert_eq!(points(&world.path(&name), 7), 5, "{name} was parted from its log");
+                assert_eq!(points(&world.path(&name), 7), 5, "{name} was separated from its log");
             }
         }
     }

@@ -31,9 +31,9 @@ async fn files_that_cannot_be_used_end_check_and_serve_and_are_named() {
         world.run(&["check"]).failed(2).names(&[named, "server.tls"]);
         let mut process = world.serve(&[]);
         assert_eq!(process.exit().await, Some(2), "{what}: {}", process.stderr());
-        let told = process.stderr();
-        assert!(told.contains(named) && !told.contains("ready"), "{what}: {told}");
-        assert!(!told.contains("PRIVATE KEY") || key == Some(""), "{what}: {told}");
+        let stderr = process.stderr();
+        assert!(stderr.contains(named) && !stderr.contains("ready"), "{what}: {stderr}");
+        assert!(!stderr.contains("PRIVATE KEY") || key == Some(""), "{what}: {stderr}");
     }
     let world = World::new(TLS);
     world.put_identity(&good);
@@ -45,7 +45,7 @@ async fn files_that_cannot_be_used_end_check_and_serve_and_are_named() {
 fn tls_that_nothing_would_speak_is_refused() {
     let world = World::new(&TLS.replace("127.0.0.1:0", "unix:gate.sock"));
     world.put_identity(&Identity::new());
-    world.run(&["check"]).failed(2).names(&["server.tls", "no TCP address"]);
+    world.run(&["check"]).failed(2).names(&["server.tls", "needs a TCP address"]);
 }
 
 #[tokio::test]
@@ -71,18 +71,18 @@ async fn a_certificate_that_has_expired_ends_check_and_serve_and_is_not_taken_up
 }
 
 #[tokio::test]
-async fn a_key_that_everybody_may_read_is_told_of() {
-    for (mode, told) in [(0o644, true), (0o640, false)] {
+async fn a_warning_is_logged_for_a_key_that_others_can_read() {
+    for (mode, warned) in [(0o644, true), (0o640, false)] {
         let world = World::new(TLS);
         world.put_identity(&Identity::new());
         let permissions = std::fs::Permissions::from_mode(mode);
         std::fs::set_permissions(world.path("key.pem"), permissions).unwrap();
-        assert_eq!(world.run(&["check"]).done().stdout.contains("chmod"), told, "{mode:o}");
+        assert_eq!(world.run(&["check"]).done().stdout.contains("chmod"), warned, "{mode:o}");
         let mut process = world.serve(&[]);
         process.ready().await;
         process.signal(Signal::SIGTERM);
         process.exit().await;
-        assert_eq!(process.stderr().contains("chmod"), told, "{mode:o}: {}", process.stderr());
+        assert_eq!(process.stderr().contains("chmod"), warned, "{mode:o}: {}", process.stderr());
     }
 }
 

@@ -1,4 +1,4 @@
-//! Contract section 3, `[origin] health`: who fails is put out, comes back, and the last one stays.
+//! Contract section 3, `[origin] health`: an upstream that fails is ejected and comes back, and the last one stays.
 
 use crate::support::*;
 
@@ -6,7 +6,7 @@ async fn pair() -> [ScriptedOrigin; 2] {
     [ScriptedOrigin::start(0).await, ScriptedOrigin::start(0).await]
 }
 
-/// A gateway before these.
+/// A gateway with these as its upstreams.
 fn before<'o>(origins: impl IntoIterator<Item = &'o ScriptedOrigin>) -> Builder {
     let urls: Vec<String> = origins.into_iter().map(ScriptedOrigin::url).collect();
     TestGateway::before_http().key("bot").upstreams(urls)
@@ -16,16 +16,16 @@ fn checked(builder: Builder) -> Builder {
     builder.set("origin.health", r#"{ path = "/up", interval = "50ms", fall = 3, rise = 2 }"#)
 }
 
-/// How often it was told of this upstream that it is out, and that it is back.
-fn told(gate: &TestGateway, origin: &ScriptedOrigin) -> (usize, usize) {
+/// How often the log said that this upstream is out, and that it is back.
+fn logged(gate: &TestGateway, origin: &ScriptedOrigin) -> (usize, usize) {
     let said = gate.stderr();
     let count = |what: &str| said.lines().filter(|l| l.contains(what) && l.contains(&origin.url())).count();
     (count("an upstream is out"), count("an upstream is back"))
 }
 
-/// Waits until just that was told of it: the log is written aside of the requests.
+/// Waits until the log says exactly that; it is written by a thread of its own.
 async fn tells(gate: &TestGateway, origin: &ScriptedOrigin, what: (usize, usize)) {
-    eventually(PATIENCE, &format!("{what:?} of {}", origin.url()), || async { told(gate, origin) == what }).await;
+    eventually(PATIENCE, &format!("{what:?} of {}", origin.url()), || async { logged(gate, origin) == what }).await;
 }
 
 async fn reads_are_answered(gate: &TestGateway, members: std::ops::Range<u32>) {
@@ -71,7 +71,7 @@ async fn an_answer_of_an_error_puts_nobody_out() {
         gate.get_points("bot", &member.to_string()).await;
     }
     assert_eq!((failing.asked("getPoints"), good.asked("getPoints")), (10, 10));
-    assert_eq!(told(&gate, &failing), (0, 0));
+    assert_eq!(logged(&gate, &failing), (0, 0));
 }
 
 #[tokio::test]
@@ -84,7 +84,7 @@ async fn the_last_upstream_is_never_put_out() {
     }
     origin.come_back();
     reads_are_answered(&gate, 0..10).await;
-    assert_eq!(told(&gate, &origin), (0, 0));
+    assert_eq!(logged(&gate, &origin), (0, 0));
 }
 
 #[tokio::test]
@@ -98,7 +98,7 @@ async fn of_two_dead_ones_either_is_found_at_once_when_it_comes_back() {
         gate.get_points("bot", &member.to_string()).await.is_unavailable();
     }
     eventually(PATIENCE, "one is out", || async { gate.stderr().contains("an upstream is out") }).await;
-    let out: Vec<usize> = origins.iter().map(|origin| told(&gate, origin).0).collect();
+    let out: Vec<usize> = origins.iter().map(|origin| logged(&gate, origin).0).collect();
     assert_eq!(out.iter().sum::<usize>(), 1, "one is out and the last one is not: {out:?}");
     let the_one_out = &mut origins[usize::from(out[1] == 1)];
     the_one_out.come_back();
@@ -129,11 +129,11 @@ async fn failing_checks_put_one_out_without_a_request_and_passing_ones_bring_it_
     assert!(checks >= 3, "{checks}");
     reads_are_answered(&gate, 0..20).await;
     assert_eq!((sick.asked("getPoints"), good.asked("getPoints")), (0, 20));
-    sick.always(Act::Normal); // it knows no such path: 404 is an answer
+    sick.always(Act::Normal); // it has no such path, and 404 is an answer
     tells(&gate, &sick, (1, 1)).await;
     reads_are_answered(&gate, 100..110).await;
     assert!(sick.asked("getPoints") >= 4, "{}", sick.asked("getPoints"));
-    assert_eq!(told(&gate, &good), (0, 0));
+    assert_eq!(logged(&gate, &good), (0, 0));
 }
 
 #[tokio::test]
@@ -156,16 +156,18 @@ async fn the_last_upstream_is_asked_whatever_its_checks_say_and_goes_when_anothe
         origin.always(Act::say(500, "down"));
     }
     let gate = checked(before([&first, &second])).start().await;
-    eventually(PATIENCE, "one is out", || async { told(&gate, &first).0 + told(&gate, &second).0 == 1 }).await;
-    let (out, last) = if told(&gate, &first).0 == 1 { (&first, &second) } else { (&second, &first) };
+    eventually(PATIENCE, "one is out", || async { logged(&gate, &first).0 + logged(&gate, &second).0 == 1 }).await;
+    let (out, last) = if logged(&gate, &first).0 == 1 { (&first, &second) } else { (&second, &first) };
     last.has_been_asked("up", last.asked("up") + 10).await;
-    assert_eq!((told(&gate, out), told(&gate, last)), ((1, 0), (0, 0)));
+    assert_eq!((logged(&gate, out), logged(&gate, last)), ((1, 0), (0, 0)));
     last.next("getPoints", Act::Normal);
     gate.get_points("bot", "7").await.is("0");
     assert_eq!(last.asked("getPoints"), 1);
     out.always(Act::Normal);
-    eventually(PATIENCE, "they changed places", || async { (told(&gate, out), told(&gate, last)) == ((1, 1), (1, 0)) })
-        .await;
+    eventually(PATIENCE, "they changed places", || async {
+        (logged(&gate, out), logged(&gate, last)) == ((1, 1), (1, 0))
+    })
+    .await;
     reads_are_answered(&gate, 10..20).await;
     assert_eq!((out.asked("getPoints"), last.asked("getPoints")), (10, 1));
 }
@@ -178,5 +180,5 @@ async fn a_check_that_is_never_answered_fails_and_holds_up_no_other() {
     tells(&gate, &stalled, (1, 0)).await;
     good.has_been_asked("up", 5).await;
     reads_are_answered(&gate, 0..10).await;
-    assert_eq!(told(&gate, &good), (0, 0));
+    assert_eq!(logged(&gate, &good), (0, 0));
 }

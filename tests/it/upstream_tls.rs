@@ -1,12 +1,11 @@
-//! Contract section 3, `[origin]`: upstreams over https, whom they are trusted by and who we are to
-//! them.
+//! Contract section 3, `[origin]`: upstreams over https, the roots that they are verified with, and our own certificate.
 
 use nix::sys::signal::Signal;
 use tokio_rustls::rustls::version::{TLS12, TLS13};
 
 use crate::support::*;
 
-/// A world before this upstream, and what `origin.tls` holds.
+/// A world with this upstream and this `origin.tls`.
 async fn world(origin: &ScriptedOrigin, tls: &str, files: &[(&str, String)]) -> (World, String) {
     let builder = TestGateway::before_http().key("bot").upstreams([origin.url()]).set("origin.tls", tls);
     let (world, _, secrets) = builder.prepare().await;
@@ -20,7 +19,7 @@ fn get_points(key: &str, member: &str) -> Request {
     Request::post("/getPoints", format!("memberID={member}")).key(key)
 }
 
-/// What the gateway of this world answers, and what it said on stderr.
+/// The gateway's answer in this world, and its stderr.
 async fn asked(world: &World, key: &str) -> (Answer, Process) {
     let mut process = world.serve(&[]);
     let address = process.ready().await;
@@ -111,7 +110,7 @@ async fn without_a_named_authority_the_systems_are_trusted() {
     let mut process = Process::start(system);
     let address = process.ready().await;
     Connection::to(address).await.ask(&get_points(&key, "7")).await.is("0");
-    // And where there are none at all, it is said what to do.
+    // Without any roots, the message says what to do.
     let empty = world.write("none.pem", "");
     let mut command = world.command(&["check", "--config", config.to_str().unwrap()]);
     let ran = Ran::of(command.env("SSL_CERT_FILE", empty).env_remove("SSL_CERT_DIR"), "").failed(2);
@@ -196,6 +195,6 @@ async fn an_authority_that_changed_is_taken_up_and_a_bad_file_is_not() {
     .await;
     world.write("ca.pem", "no PEM at all");
     process.signal(Signal::SIGHUP);
-    eventually(PATIENCE, "the bad file", || async { process.stderr().contains("holds no certificate") }).await;
+    eventually(PATIENCE, "the bad file", || async { process.stderr().contains("contains no certificate") }).await;
     Connection::to(address).await.ask(&get_points(&key, "8")).await.is("0");
 }

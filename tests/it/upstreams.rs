@@ -1,5 +1,4 @@
-//! Contract section 3, `[origin]`, and section 5, guarantees 3, 5 and 8: one service at several
-//! upstreams.
+//! Contract section 3, `[origin]`, and section 5, guarantees 3, 5 and 8: one service at several upstreams.
 
 use nix::sys::signal::Signal;
 use tokio::net::TcpListener;
@@ -16,13 +15,13 @@ async fn origins<const N: usize>() -> [ScriptedOrigin; N] {
     started.try_into().ok().unwrap()
 }
 
-/// A gateway before these.
+/// A gateway with these as its upstreams.
 fn before<'o>(origins: impl IntoIterator<Item = &'o ScriptedOrigin>) -> Builder {
     let urls: Vec<String> = origins.into_iter().map(ScriptedOrigin::url).collect();
     TestGateway::before_http().key("bot").upstreams(urls)
 }
 
-/// How often setPoints reached any of them, whole or not.
+/// How many setPoints reached any of them, whole or not.
 fn writes(origins: &[ScriptedOrigin]) -> usize {
     origins.iter().map(|origin| origin.asked("setPoints")).sum()
 }
@@ -103,7 +102,7 @@ async fn guarantee_3_a_read_that_one_upstream_says_nothing_to_is_answered_by_ano
         gate.get_points("bot", &member.to_string()).await.is(if member == 7 { "3" } else { "0" });
     }
     assert_eq!(good.asked("getPoints"), 10);
-    // Never twice at the same one for one read, and no more once it is out.
+    // At most once at the same one for one read, and never once it is ejected.
     let asked = mute.asked("getPoints");
     assert!((1..=3).contains(&asked), "{asked}");
     for member in 0..10 {
@@ -157,7 +156,7 @@ async fn a_slow_answer_that_began_is_not_cut_by_first_byte_timeout() {
     let [origin] = origins().await;
     let gate = before([&origin]).set("origin.first_byte_timeout", r#""10s""#).start().await;
     gate.get_points("bot", "7").await.is("0");
-    // An answer that comes at once is the same with and without; one that never comes is 22 for a lone upstream.
+    // An immediate answer is the same with and without it; with one upstream, an answer that never comes is 22.
     let short = before([&origin]).set("origin.first_byte_timeout", r#""100ms""#).start().await;
     origin.next("getPoints", Act::Stall);
     origin.next("getPoints", Act::Stall);
@@ -240,7 +239,7 @@ async fn guarantee_8_an_upstream_that_stalls_keeps_one_caller_and_the_others_do_
         })
         .await;
     }
-    // Each of these is answered before the next is asked: the one with nothing under way is chosen.
+    // Each of these is answered before the next is sent, so the upstream with nothing in flight is chosen.
     for member in 10..40 {
         gate.get_points("bot", &member.to_string()).await.is("0");
     }
@@ -277,7 +276,7 @@ async fn guarantee_8_an_upstream_that_stalls_takes_neither_the_threads_nor_the_m
     const READERS: usize = 32; // of each member
     let [origin] = origins().await;
     let gate = before([&origin])
-        // Of which one key has a fifth.
+        // One key holds a fifth of them.
         .set("origin.max_in_flight", &(5 * MEMBERS).to_string())
         .set("origin.queue_timeout", r#""0s""#)
         .set("origin.timeout", r#""60s""#)
@@ -299,13 +298,13 @@ async fn guarantee_8_an_upstream_that_stalls_takes_neither_the_threads_nor_the_m
         }
     }
     eventually(PATIENCE, "each member is asked for", || async { origin.asked("getPoints") == 1 + MEMBERS }).await;
-    // Whoever needs no origin is served beside two thousand that wait, on kept and on new connections.
+    // Requests that need no origin are answered beside two thousand that wait, on kept and on new connections.
     let mut kept = gate.connect().await;
     for _ in 0..200 {
         kept.ask(&gate.request("getPoints", "bot", "memberID=7000")).await.is("3").is_hit();
         gate.get_points("bot", "7000").await.is("3").is_hit();
     }
-    // One question more than may be under way is refused at once, and nobody waits for a place.
+    // One request more than may be in flight is refused at once, and none waits for a place.
     for member in 8000..8010 {
         gate.get_points("bot", &member.to_string()).await.is_unavailable();
         kept.ask(&gate.request("setPoints", "bot", &format!("memberID={member}&amount=1"))).await.is_unavailable();

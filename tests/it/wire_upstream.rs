@@ -142,7 +142,7 @@ async fn garbage_and_wrong_lengths_are_20() {
         let answer = gate.get_points("bot", &i.to_string()).await;
         assert_eq!(answer.body, NO_ANSWER, "{:?}", String::from_utf8_lossy(bytes));
     }
-    // What a liar leaves behind on its connection is nobody's answer.
+    // Bytes that such an upstream leaves on its connection are no other request's answer.
     for member in 0..10 {
         gate.get_points("bot", &member.to_string()).await.is(if member == 7 { "3" } else { "0" });
     }
@@ -212,7 +212,7 @@ async fn a_retry_after_longer_than_a_day_is_a_day_and_what_is_no_number_or_date_
         ("Retry-After:\r\n", 1),
         ("", 1),
     ] {
-        // What an origin says is written into the script for good.
+        // The scripted origin borrows its answer for ever.
         let headers: &'static str = headers.to_owned().leak();
         gate.origin().next("getPoints", Act::Say(503, headers, b"later".to_vec()));
         let answer = gate.get_points("bot", "9").await;
@@ -236,7 +236,7 @@ async fn an_origin_that_stalls_is_22() {
     gate.get_points("bot", "7").await.is_refused(504, line);
     gate.origin().next("setPoints", Act::Stall);
     gate.set_points("bot", "7", 5).await.is_refused(504, line);
-    // The late answer to a question that was given up is nobody else's answer.
+    // The late answer to an abandoned request is not the answer to another one.
     gate.get_points("bot", "8").await.is("0");
 }
 
@@ -245,7 +245,7 @@ async fn an_answer_that_begins_and_never_ends_is_22() {
     let gate = gate().set("origin.timeout", r#""300ms""#).start().await;
     let mute = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let slow = TestGateway::before_http().key("bot").set("origin.timeout", r#""300ms""#).start().await;
-    // A total deadline, not one per read: the origin below would keep a per-read deadline happy for ever.
+    // A deadline for the whole answer: the origin below would meet a deadline for each read for ever.
     let upstream = format!("[\"http://{}\"]", mute.local_addr().unwrap());
     let dripping = slow.world().read("gateway.toml");
     let dripping = String::from_utf8(dripping).unwrap().replace(&format!("[\"{}\"]", slow.origin().url()), &upstream);

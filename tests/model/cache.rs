@@ -1,48 +1,47 @@
 //! `src/cache`, file by file.
 #![allow(dead_code, reason = "what the model leaves alone is used by the gateway")]
 
-#[path = "../../src/cache/answers.rs"]
-pub mod answers;
-#[path = "../../src/cache/fence.rs"]
-pub mod fence;
-#[path = "../../src/cache/flights.rs"]
-pub mod flights;
-#[path = "../../src/cache/memory.rs"]
-pub mod memory;
+#[path = "../../src/cache/answer_cache.rs"]
+pub mod answer_cache;
+#[path = "../../src/cache/entry.rs"]
+pub mod entry;
+#[path = "../../src/cache/epochs.rs"]
+pub mod epochs;
+#[path = "../../src/cache/single_flight.rs"]
+pub mod single_flight;
 
 use std::collections::HashSet;
 
-use answers::Answers;
-use fence::{Fence, Reach};
-use flights::Flights;
+use epochs::{Epochs, Reach};
+use single_flight::SingleFlight;
 
-/// A memory of tables so small that the checker can make one for each of its tries, in which what
-/// concerns one of these entries alone concerns no other by a collision: that would hide a bug.
-pub fn small_memory(entries: &[answers::EntryKey]) -> memory::Memory {
-    let fence = Fence::of(16, 16);
+/// A cache whose tables are so small that the checker can make one for each try. These entries share no slot: a
+/// collision would hide a bug.
+pub fn small_cache(entries: &[entry::EntryKey]) -> answer_cache::AnswerCache {
+    let epochs = Epochs::with_slots(16, 16);
     let reaches = || entries.iter().map(|at| Reach::Realm(at.realm)).chain([Reach::All]);
     let (member, read) = (entries[0].member, entries[0].read);
-    let epochs: HashSet<_> = reaches().map(|reach| std::ptr::from_ref(fence.slot(member, read, reach))).collect();
-    let unsettled: HashSet<_> = reaches().map(|reach| std::ptr::from_ref(fence.unsettled(member, reach))).collect();
-    assert_eq!([epochs.len(), unsettled.len()], [entries.len() + 1; 2], "other entries are needed");
-    memory::Memory { answers: Answers::new(1 << 20), fence, flights: Flights::default() }
+    let slots: HashSet<_> = reaches().map(|reach| std::ptr::from_ref(epochs.slot(member, read, reach))).collect();
+    let unsettled: HashSet<_> = reaches().map(|reach| std::ptr::from_ref(epochs.unsettled(member, reach))).collect();
+    assert_eq!([slots.len(), unsettled.len()], [entries.len() + 1; 2], "other entries are needed");
+    answer_cache::AnswerCache { entries: entry::entries(1 << 20), epochs, flights: SingleFlight::default() }
 }
 
-/// Puts an entry in, whatever the fence says: a bug.
-pub fn put_unchecked(memory: &memory::Memory, at: answers::EntryKey, entry: std::sync::Arc<answers::Entry>) {
-    memory.answers.put(at, entry);
+/// Stores an entry whatever its epoch is: a bug.
+pub fn put_unchecked(cache: &answer_cache::AnswerCache, at: entry::EntryKey, entry: std::sync::Arc<entry::Entry>) {
+    cache.entries.insert(at, entry);
 }
 
-/// A seat in any flight there is, whenever it began: a bug.
-pub fn board_any<'m>(
-    memory: &'m memory::Memory,
-    at: answers::EntryKey,
-    first: fence::Epoch,
-) -> flights::Seat<'m, answers::EntryKey, fence::Epoch, answers::Landed> {
-    memory.flights.board(at, || first)
+/// Joins any flight, whenever it began: a bug.
+pub fn join_any<'m>(
+    cache: &'m answer_cache::AnswerCache,
+    at: entry::EntryKey,
+    first: epochs::Epoch,
+) -> single_flight::Role<'m, entry::EntryKey, epochs::Epoch, entry::FetchResult> {
+    cache.flights.join(at, || first)
 }
 
-/// The first move alone: a bug.
-pub fn move_once(memory: &memory::Memory, at: &answers::EntryKey) {
-    memory.fence.move_on(at.member, at.read, fence::Reach::Realm(at.realm));
+/// Advances the epoch before the write only: a bug.
+pub fn advance_once(cache: &answer_cache::AnswerCache, at: &entry::EntryKey) {
+    cache.epochs.advance(at.member, at.read, epochs::Reach::Realm(at.realm));
 }

@@ -12,7 +12,7 @@ const CHANGES: usize = 5;
 #[test]
 #[should_panic(expected = "not linearizable")]
 fn a_write_that_moves_the_epoch_only_before_it_is_caught() {
-    shuttle::check_pct(|| one_writer(Way::NoSecondMove), MOST, CHANGES);
+    shuttle::check_pct(|| one_writer(Way::NoSecondAdvance), MOST, CHANGES);
 }
 
 #[test]
@@ -30,7 +30,7 @@ fn joining_a_flight_that_began_before_the_write_is_caught() {
 #[test]
 #[should_panic(expected = "not linearizable")]
 fn realms_of_one_guild_taken_apart_are_caught() {
-    shuttle::check_pct(|| two_realms(Way::RealmsTakenApart), MOST, CHANGES);
+    shuttle::check_pct(|| two_realms(Way::RealmsTakenAsDisjoint), MOST, CHANGES);
 }
 
 #[test]

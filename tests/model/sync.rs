@@ -1,4 +1,4 @@
-//! The checker's own of what `src/sync.rs` takes from the system.
+//! The model checker's versions of what `src/sync.rs` exports.
 
 use std::future::Future;
 use std::ops::{Deref, DerefMut};
@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 pub use shuttle::sync::atomic::{AtomicU64, Ordering};
 
-/// As `parking_lot` has it, over the checker's.
+/// `parking_lot::Mutex` over the checker's mutex.
 #[derive(Debug, Default)]
 pub struct Mutex<T>(shuttle::sync::Mutex<T>);
 
@@ -38,7 +38,7 @@ impl<T> DerefMut for Guard<'_, T> {
     }
 }
 
-/// A cell set once; looking at it and setting it are steps that others may come between.
+/// A cell set once. Other threads may run between reading and setting it.
 #[derive(Debug)]
 pub struct OnceLock<T>(StdOnceLock<T>);
 
@@ -58,19 +58,19 @@ impl<T> OnceLock<T> {
     }
 }
 
-/// A bell as tokio's: who listens when it rings is woken, and nobody later.
+/// As `tokio::sync::Notify`: those that wait when it notifies are woken, and nobody later.
 #[derive(Debug, Default)]
-pub struct Notify(shuttle::sync::Mutex<Rings>);
+pub struct Notify(shuttle::sync::Mutex<Notifications>);
 
 #[derive(Debug, Default)]
-struct Rings {
+struct Notifications {
     count: u64,
-    listening: Vec<Waker>,
+    waiting: Vec<Waker>,
 }
 
 pub struct Notified<'n> {
-    bell: &'n Notify,
-    heard_before: Option<u64>,
+    notify: &'n Notify,
+    count_before: Option<u64>,
 }
 
 impl Notify {
@@ -79,24 +79,24 @@ impl Notify {
     }
 
     pub fn notified(&self) -> Notified<'_> {
-        Notified { bell: self, heard_before: None }
+        Notified { notify: self, count_before: None }
     }
 
     pub fn notify_waiters(&self) {
-        let listening = {
-            let mut rings = self.0.lock().unwrap();
-            rings.count += 1;
-            std::mem::take(&mut rings.listening)
+        let waiting = {
+            let mut notifications = self.0.lock().unwrap();
+            notifications.count += 1;
+            std::mem::take(&mut notifications.waiting)
         };
-        listening.into_iter().for_each(Waker::wake);
+        waiting.into_iter().for_each(Waker::wake);
     }
 }
 
 impl Notified<'_> {
-    /// Listens from now on.
+    /// Waits from now on.
     pub fn enable(mut self: Pin<&mut Self>) -> bool {
-        let count = self.bell.0.lock().unwrap().count;
-        self.heard_before.get_or_insert(count);
+        let count = self.notify.0.lock().unwrap().count;
+        self.count_before.get_or_insert(count);
         false
     }
 }
@@ -105,13 +105,13 @@ impl Future for Notified<'_> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let bell = self.bell;
-        let mut rings = bell.0.lock().unwrap();
-        let before = *self.heard_before.get_or_insert(rings.count);
-        if rings.count > before {
+        let notify = self.notify;
+        let mut notifications = notify.0.lock().unwrap();
+        let before = *self.count_before.get_or_insert(notifications.count);
+        if notifications.count > before {
             return Poll::Ready(());
         }
-        rings.listening.push(context.waker().clone());
+        notifications.waiting.push(context.waker().clone());
         Poll::Pending
     }
 }

@@ -8,11 +8,11 @@ use shuttle::sync::atomic::{AtomicI64, Ordering};
 use stateright::semantics::register::{Register, RegisterOp, RegisterRet};
 use stateright::semantics::{ConsistencyTester, LinearizabilityTester};
 
-use crate::cache::answers::{Entry, EntryKey, Landed, Realm};
-use crate::cache::fence::Epoch;
-use crate::cache::flights::{ReadySeat, Seat};
-use crate::cache::memory::{Memory, Realms};
-use crate::cache::{board_any, move_once, put_unchecked, small_memory};
+use crate::cache::answer_cache::{AnswerCache, Realms};
+use crate::cache::entry::{Entry, EntryKey, FetchResult, Realm};
+use crate::cache::epochs::Epoch;
+use crate::cache::single_flight::{Joined, Role};
+use crate::cache::{advance_once, join_any, put_unchecked, small_cache};
 use crate::clock::Tick;
 use crate::config::Freshness;
 use crate::sync::Notify;
@@ -24,20 +24,20 @@ pub enum Way {
     /// As the gateway does.
     #[default]
     Right,
-    /// A write moves the epoch before it asks the origin, and not after.
-    NoSecondMove,
-    /// What came back is kept without a look at the epoch.
+    /// A write advances the epoch before it asks the origin, and not after.
+    NoSecondAdvance,
+    /// The answer is stored without a look at the epoch.
     FillWithoutCheck,
-    /// A flight is joined whenever it began.
+    /// A flight is joined whatever its epoch is.
     JoinOldFlight,
-    /// Learned keys of one guild are treated as if they were of two, by their readers.
-    RealmsTakenApart,
-    /// Learned keys of one guild are treated as if they were of two, by their writers.
+    /// Readers treat learned keys of one guild as if they were of two guilds.
+    RealmsTakenAsDisjoint,
+    /// Writers treat learned keys of one guild as if they were of two guilds.
     WriteOfOneRealm,
 }
 
 pub struct World {
-    memory: Memory,
+    cache: AnswerCache,
     points: AtomicI64,
     history: std::sync::Mutex<LinearizabilityTester<usize, Register<i64>>>,
     /// The epoch before everything: what a caller that looks at none takes.
@@ -96,10 +96,10 @@ fn entry_key(realm: u64) -> EntryKey {
 
 impl World {
     pub fn new(way: Way, realms: Realms) -> Arc<World> {
-        let memory = small_memory(&[0, 1, 2].map(entry_key));
-        let first = memory.epoch(&entry_key(0));
+        let cache = small_cache(&[0, 1, 2].map(entry_key));
+        let first = cache.epoch(&entry_key(0));
         Arc::new(World {
-            memory,
+            cache,
             points: AtomicI64::new(0),
             history: std::sync::Mutex::new(LinearizabilityTester::new(Register(0))),
             first,
@@ -114,13 +114,13 @@ impl World {
     /// `Gateway::write`, its origin a cell.
     pub fn set(&self, caller: usize, points: i64) {
         self.history.lock().unwrap().on_invoke(caller, RegisterOp::Write(points)).unwrap();
-        if self.way == Way::NoSecondMove {
-            move_once(&self.memory, &entry_key(0));
+        if self.way == Way::NoSecondAdvance {
+            advance_once(&self.cache, &entry_key(0));
             self.points.store(points, Ordering::SeqCst);
         } else {
             let at = entry_key(0);
-            let written = if self.way == Way::WriteOfOneRealm { Realms::Apart } else { self.realms };
-            let write = self.memory.begin_write((at.realm, written), at.member, HOUR, NOW);
+            let written = if self.way == Way::WriteOfOneRealm { Realms::Disjoint } else { self.realms };
+            let write = self.cache.begin_write((at.realm, written), at.member, &[Read::Points], HOUR, NOW);
             self.points.store(points, Ordering::SeqCst);
             // Its answer is on the way: long where much is to happen before it is there.
             (0..self.write_takes).for_each(|_| shuttle::thread::yield_now());
@@ -129,11 +129,11 @@ impl World {
         self.history.lock().unwrap().on_return(caller, RegisterRet::WriteOk).unwrap();
     }
 
-    /// `Gateway::look` and `Gateway::miss`.
+    /// `Gateway::look_up` and `Gateway::miss`.
     pub fn get(&self, caller: usize, realm: u64) {
         self.history.lock().unwrap().on_invoke(caller, RegisterOp::Read).unwrap();
         let at = entry_key(realm);
-        let entry = match self.memory.held(&at) {
+        let entry = match self.cache.get(&at) {
             Some(entry) => entry,
             None => self.miss(at).unwrap(),
         };
@@ -141,38 +141,38 @@ impl World {
         self.history.lock().unwrap().on_return(caller, RegisterRet::ReadOk(points)).unwrap();
     }
 
-    fn miss(&self, at: EntryKey) -> Landed {
+    fn miss(&self, at: EntryKey) -> FetchResult {
         loop {
-            let seat = match self.way {
-                Way::JoinOldFlight => match board_any(&self.memory, at, self.first) {
-                    Seat::Lead(lead) => ReadySeat::Lead(lead, None),
-                    Seat::Follow(follow) => ReadySeat::Follow(follow),
+            let joined = match self.way {
+                Way::JoinOldFlight => match join_any(&self.cache, at, self.first) {
+                    Role::Leader(leader) => Joined::Leader(leader, None),
+                    Role::Follower(follower) => Joined::Follower(follower),
                 },
                 _ => {
                     let place = async { self.places.take().await.map(Some) };
-                    shuttle::future::block_on(self.memory.board_ready(at, place, || self.memory.held(&at).is_some()))?
+                    shuttle::future::block_on(self.cache.join_when_ready(at, place, || self.cache.get(&at).is_some()))?
                 }
             };
-            match seat {
-                ReadySeat::Answered => {
-                    if let Some(entry) = self.memory.held(&at) {
+            match joined {
+                Joined::Answered => {
+                    if let Some(entry) = self.cache.get(&at) {
                         return Ok(entry);
                     }
                 }
-                ReadySeat::Follow(follow) => {
-                    if let Some(landed) = shuttle::future::block_on(follow.landed()) {
-                        return landed;
+                Joined::Follower(follower) => {
+                    if let Some(result) = shuttle::future::block_on(follower.wait()) {
+                        return result;
                     }
                 }
-                ReadySeat::Lead(lead, place) => {
-                    if let Some(entry) = self.memory.held(&at).filter(|entry| entry.epoch == lead.epoch()) {
-                        lead.land(Ok(entry.clone()));
+                Joined::Leader(leader, place) => {
+                    if let Some(entry) = self.cache.get(&at).filter(|entry| entry.epoch == leader.epoch()) {
+                        leader.complete(Ok(entry.clone()));
                         return Ok(entry);
                     }
-                    let entry = self.ask(lead.epoch());
+                    let entry = self.ask(leader.epoch());
                     drop(place);
-                    self.keep(at, &entry);
-                    lead.land(Ok(entry.clone()));
+                    self.store(at, &entry);
+                    leader.complete(Ok(entry.clone()));
                     return Ok::<_, Fault>(entry);
                 }
             }
@@ -188,18 +188,18 @@ impl World {
         Arc::new(Entry::new(&points, epoch, NOW, freshness, None))
     }
 
-    fn keep(&self, at: EntryKey, entry: &Arc<Entry>) {
+    fn store(&self, at: EntryKey, entry: &Arc<Entry>) {
         match self.way {
             Way::FillWithoutCheck => {
                 // Stamped with the epoch that stands now, as one would who took it too late.
                 let z = Duration::ZERO;
                 let freshness = Freshness { ttl: HOUR, stale_while_revalidate: z, stale_if_error: z };
-                let late = Entry::new(&entry.text, self.memory.epoch(&at), NOW, freshness, None);
-                put_unchecked(&self.memory, at, Arc::new(late));
+                let late = Entry::new(&entry.text, self.cache.epoch(&at), NOW, freshness, None);
+                put_unchecked(&self.cache, at, Arc::new(late));
             }
-            Way::RealmsTakenApart => drop(self.memory.keep(at, entry, Realms::Apart, NOW)),
-            Way::Right | Way::NoSecondMove | Way::JoinOldFlight | Way::WriteOfOneRealm => {
-                self.memory.keep(at, entry, self.realms, NOW);
+            Way::RealmsTakenAsDisjoint => drop(self.cache.insert(at, entry, Realms::Disjoint, NOW)),
+            Way::Right | Way::NoSecondAdvance | Way::JoinOldFlight | Way::WriteOfOneRealm => {
+                self.cache.insert(at, entry, self.realms, NOW);
             }
         }
     }
@@ -208,7 +208,7 @@ impl World {
     pub fn judge(&self) {
         let history = self.history.lock().unwrap().clone();
         assert!(history.is_consistent(), "not linearizable: {history:#?}");
-        assert!(!self.memory.is_in_the_air(&entry_key(0)), "a flight was left behind");
+        assert!(!self.cache.is_in_flight(&entry_key(0)), "a flight was left behind");
     }
 
     pub fn questions(&self) -> u64 {

@@ -1,5 +1,5 @@
 //! Beside the files they test, which `tests/model` compiles once more without them.
 
-mod answers;
-mod fence;
-mod flights;
+mod entry;
+mod epochs;
+mod single_flight;

@@ -17,7 +17,7 @@ use super::table::{Moment, ROWS, columns, s};
 use crate::cli::Failure;
 use crate::cli::error::{CommandError, unless_enough_read};
 use crate::config::{self, Limits};
-use crate::limits::Decided;
+use crate::limits::LimitOutcome;
 use crate::model::KeyId;
 
 /// `guildgate limits plan …`
@@ -128,7 +128,7 @@ impl PlanArgs {
 }
 
 impl Tried {
-    fn count(&mut self, passing: Passing<'_>, decided: &Decided, limits: &Limits) {
+    fn count(&mut self, passing: Passing<'_>, decided: &LimitOutcome, limits: &Limits) {
         let decision = passing.decision;
         let tier = &limits.tier(decision.tier.as_deref()).name;
         if self.tier != *tier {

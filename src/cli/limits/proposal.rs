@@ -16,7 +16,6 @@ use crate::config::leaf::HumanRate;
 use crate::config::{self, MAX_TIERS, TierFile, is_tier_name};
 use crate::limits::day_of;
 use crate::model::Limit;
-use crate::wire::Operation;
 
 /// The tier of keys that are listed without one, or with one that cannot be written down.
 const STANDARD: &str = "standard";
@@ -86,7 +85,7 @@ impl Demand {
         // Not by the wall's minutes: buckets know nothing of a wall clock that is set.
         let minute = i64::from(run) << 32 | (decision.at.0 / MINUTE_NS) as i64;
         key.by_minute.add(minute, |_, count| wanted.a_minute = wanted.a_minute.max(count));
-        if decision.operation == Operation::SetPoints {
+        if decision.operation.is_write() {
             key.writes_by_minute.add(minute, |_, count| wanted.writes_a_minute = wanted.writes_a_minute.max(count));
         }
         let day = day_of(passing.unix_ms.div_euclid(1000));
@@ -193,7 +192,7 @@ impl Proposal {
                 *until = (*until).max(decision.at.0).saturating_add(rate.period_ns);
             };
             ask(&mut rates.main, &mut owing[key].main);
-            if decision.operation == Operation::SetPoints
+            if decision.operation.is_write()
                 && let Some(write) = &mut rates.write
             {
                 ask(write, &mut owing[key].write);

@@ -7,7 +7,6 @@ use std::collections::HashMap;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,9 +16,9 @@ use super::table::{Moment, s};
 use crate::cli::error::CommandError;
 use crate::cli::transfer::byte_bar;
 use crate::clock::nanos;
+use crate::files::FileId;
 use crate::model::{KeyId, Limit, one_line};
 use crate::telemetry::decisions::{Block, Counts, CutShort, Decision, RecordError, RecordReader, older};
-use crate::wire::Operation;
 
 /// How far apart two decisions of one key can have been made that were counted the other way
 /// round: a thread may be set aside between its look at the clock and its asking the buckets.
@@ -81,7 +80,7 @@ impl Record {
             return Ok(Record(vec![newer]));
         }
         let before = open(&older)?;
-        let id = |file: &File| file.metadata().map(|meta| (meta.dev(), meta.ino())).ok();
+        let id = |file: &File| file.metadata().map(|meta| FileId::from(&meta)).ok();
         Ok(Record(if id(&before.1) == id(&newer.1) { vec![newer] } else { vec![before, newer] }))
     }
 
@@ -164,7 +163,7 @@ struct Waiting {
 fn took_nothing(decision: &Decision) -> bool {
     match decision.over {
         None => false,
-        Some(Limit::Rate) => decision.operation != Operation::SetPoints,
+        Some(Limit::Rate) => !decision.operation.is_write(),
         Some(Limit::WriteRate | Limit::Daily | Limit::InFlight) => true,
     }
 }
@@ -176,7 +175,7 @@ impl<'e> Stream<'e> {
     }
 
     fn block(&mut self, block: Block) {
-        let Block { run, counts: Counts { lost, strangers }, anchor, decisions } = block;
+        let Block { run, counts: Counts { lost, strangers }, written_at, decisions } = block;
         if self.run.0 != Some(run) {
             self.let_pass(u64::MAX);
             self.run = (Some(run), self.run.1 + 1);
@@ -185,7 +184,7 @@ impl<'e> Stream<'e> {
         }
         self.gap += u32::from(lost > 0);
         self.read.lost += lost;
-        self.read.count_strangers(strangers, anchor.unix_ms);
+        self.read.count_strangers(strangers, written_at.unix_ms);
         for decision in decisions {
             self.latest = self.latest.max(decision.at.0);
             let mut turn = decision.at.0;
@@ -197,7 +196,7 @@ impl<'e> Stream<'e> {
             } else if took_nothing(&decision) {
                 turn = turn.saturating_add(nanos(RACE));
             }
-            let unix_ms = anchor.unix_ms(decision.at);
+            let unix_ms = written_at.unix_ms(decision.at);
             self.waiting.push(Waiting { turn, gap: self.gap, unix_ms, decision });
         }
         self.waiting.sort_by_key(|waiting| waiting.turn);

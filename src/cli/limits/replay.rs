@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::record::Passing;
 use crate::clock::Tick;
 use crate::config::Limits;
-use crate::limits::{Ask, Counted, DayCount, Decided, Meters, Policy, Usage, day_of};
+use crate::limits::{Buckets, DayCount, DayCounter, LimitOutcome, LimitQuery, Policy, Usage, day_of};
 
 /// Makes decisions again, under limits of one's choice, by the code that makes them live.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub(super) struct Replay<'l> {
 struct Key {
     tier: Option<Arc<str>>,
     policy: Arc<Policy>,
-    meters: Arc<Meters>,
+    buckets: Arc<Buckets>,
     usage: Usage,
     /// When it was last asked with.
     last: Tick,
@@ -48,15 +48,15 @@ impl<'l> Replay<'l> {
     }
 
     /// Decides what passes. Everything that passes has to, and in its order.
-    pub(super) fn decide(&mut self, passing: Passing<'_>) -> Decided {
+    pub(super) fn decide(&mut self, passing: Passing<'_>) -> LimitOutcome {
         let Passing { decision, unix_ms, run, gap, .. } = passing;
         let unix = unix_ms.div_euclid(1000);
         if passing.key == self.keys.len() {
             let (policy, tier) = (self.policy(decision.tier.as_deref()), decision.tier.clone());
-            let (meters, usage, today) = (Arc::default(), Usage::default(), Today::default());
+            let (buckets, usage, today) = (Arc::default(), Usage::default(), Today::default());
             // Of what was used of the day before this, only the record knows: that is a gap too.
             let last = decision.at;
-            self.keys.push(Key { tier, policy, meters, usage, last, run, gap: gap.wrapping_sub(1), today });
+            self.keys.push(Key { tier, policy, buckets, usage, last, run, gap: gap.wrapping_sub(1), today });
         }
         if self.keys[passing.key].tier != decision.tier {
             let policy = self.policy(decision.tier.as_deref());
@@ -65,19 +65,19 @@ impl<'l> Replay<'l> {
                 // When in between, the record does not say. The most that may be left is, so that no
                 // refusal comes of a guess.
                 let changed = key.last..=decision.at.max(key.last);
-                key.meters = Arc::new(Meters::copy_under(&key.policy, &key.meters, &policy, changed));
+                key.buckets = Arc::new(Buckets::copy_with_policy(&key.policy, &key.buckets, &policy, changed));
                 key.policy = policy;
             }
             key.tier = decision.tier.clone();
         }
         let key = &mut self.keys[passing.key];
         if key.run != run {
-            (key.run, key.meters) = (run, Arc::default());
+            (key.run, key.buckets) = (run, Arc::default());
         }
         key.last = decision.at;
         key.follow_the_day(passing, unix);
-        let ask = Ask { operation: decision.operation, others: decision.in_flight, now: decision.at };
-        key.policy.decide(&key.meters, &key.usage, ask, || unix)
+        let ask = LimitQuery { operation: decision.operation, in_flight: decision.in_flight, now: decision.at };
+        key.policy.decide(&key.buckets, &key.usage, ask, || unix)
     }
 
     /// The limits that a key listed with this tier is held to.
@@ -99,7 +99,7 @@ impl Key {
             *today = Today { day, ..Today::default() };
         }
         let count = self.usage.day.used(unix);
-        let set = |count| DayCount::known(Counted { day, count });
+        let set = |count| DayCounter::from_store(DayCount { day, count });
         let more = decision.used_today.saturating_sub(today.count);
         if self.gap == gap {
             // Two that came at once may have been counted the other way round, and the first of

@@ -8,7 +8,7 @@ use super::LogArgs;
 use crate::cli::{Failure, runtime};
 use crate::config::{self, Config, Keys};
 use crate::model::KeyId;
-use crate::store::{AnyStore, Directory, IfMissing, Standing};
+use crate::store::{AnyStore, Directory, IfMissing, StoreState};
 
 /// What `limits plan` and `limits suggest` work on.
 #[derive(Debug, Default)]
@@ -59,12 +59,12 @@ fn names(config: &Config) -> Result<HashMap<KeyId, String>, String> {
     }
     let at = &config.origin.store;
     runtime().map_err(|e| e.to_string())?.block_on(async {
-        match AnyStore::look(at).await.map_err(|e| e.to_string())? {
-            Standing::Missing => return Ok(HashMap::new()),
-            Standing::Older => {
+        match AnyStore::state(at).await.map_err(|e| e.to_string())? {
+            StoreState::Missing => return Ok(HashMap::new()),
+            StoreState::Older => {
                 return Err(format!("{at} is of an older version; the next server brings it up to date"));
             }
-            Standing::Usable => {}
+            StoreState::Current => {}
         }
         let store = AnyStore::open(at, IfMissing::Refuse).await.map_err(|e| e.to_string())?;
         let keys = store.keys().await.map_err(|e| e.to_string())?;

@@ -15,8 +15,8 @@ use super::source::Source;
 use super::*;
 use crate::clock::{Clock, Tick};
 use crate::config::{self, Limits};
-use crate::limits::{Ask, Meters, Policy, Usage};
-use crate::telemetry::decisions::{Anchor, Counts, Decision, Encoder, MAGIC};
+use crate::limits::{Buckets, LimitQuery, Policy, Usage};
+use crate::telemetry::decisions::{ClockReading, Counts, Decision, Encoder, MAGIC};
 use crate::wire::{Operation, Read};
 
 const GET: Operation = Operation::Read(Read::Points);
@@ -43,8 +43,8 @@ impl Recorded {
     fn run(mut self, run: u64, decisions: &[Decision], in_blocks_of: usize) -> Self {
         let mut encoder = Encoder::new(run);
         for block in decisions.chunks(in_blocks_of) {
-            let anchor = Anchor { tick: Tick(0), unix_ms: BEFORE_MIDNIGHT_MS };
-            encoder.block(anchor, Counts::default(), &mut block.to_vec(), &mut self.bytes);
+            let written_at = ClockReading { tick: Tick(0), unix_ms: BEFORE_MIDNIGHT_MS };
+            encoder.block(written_at, Counts::default(), &mut block.to_vec(), &mut self.bytes);
         }
         self
     }
@@ -92,7 +92,7 @@ impl Recorded {
 struct LiveKey {
     listed: Option<Arc<str>>,
     policy: Arc<Policy>,
-    meters: Arc<Meters>,
+    buckets: Arc<Buckets>,
     usage: Usage,
 }
 
@@ -116,23 +116,23 @@ impl<'l> Live<'l> {
     fn list(&mut self, key: usize, tier: Option<&str>, at: u64) {
         while self.keys.len() <= key {
             let (listed, policy) = (tier.map(Arc::from), self.policy(tier));
-            self.keys.push(LiveKey { listed, policy, meters: Arc::default(), usage: Usage::default() });
+            self.keys.push(LiveKey { listed, policy, buckets: Arc::default(), usage: Usage::default() });
         }
         let next = self.policy(tier);
-        let LiveKey { listed, policy, meters, .. } = &mut self.keys[key];
+        let LiveKey { listed, policy, buckets, .. } = &mut self.keys[key];
         if listed.as_deref() != tier {
             *listed = tier.map(Arc::from);
-            *meters = Meters::under(policy, meters, &next, Tick(at));
+            *buckets = Buckets::with_policy(policy, buckets, &next, Tick(at));
             *policy = next;
         }
     }
 
     /// A request, under a tier that the key may be listed with since this moment.
-    fn ask(&mut self, key: usize, tier: Option<&str>, operation: Operation, others: u32, at: u64) {
+    fn ask(&mut self, key: usize, tier: Option<&str>, operation: Operation, in_flight: u32, at: u64) {
         self.list(key, tier, at);
-        let LiveKey { listed, policy: held_to, meters, usage } = &self.keys[key];
+        let LiveKey { listed, policy: policy_before, buckets, usage } = &self.keys[key];
         let unix = (BEFORE_MIDNIGHT_MS + (at / 1_000_000) as i64).div_euclid(1000);
-        let decided = held_to.decide(meters, usage, Ask { operation, others, now: Tick(at) }, || unix);
+        let decided = policy_before.decide(buckets, usage, LimitQuery { operation, in_flight, now: Tick(at) }, || unix);
         self.decisions.push(Decision {
             at: Tick(at),
             key: format!("k{key}").into(),
@@ -141,7 +141,7 @@ impl<'l> Live<'l> {
             over: decided.over.map(|(limit, _)| limit),
             refused: decided.over.is_some() && !self.limits.shadow,
             over_candidate: decided.over_candidate,
-            in_flight: others,
+            in_flight,
             used_today: decided.used_today,
         });
     }
@@ -228,11 +228,11 @@ proptest! {
 fn requests_decided_by_several_threads_at_once_are_decided_so_again() {
     let limits = limits("[limits.tiers.standard]\nrate = \"2000/s\"\nburst = 50\n");
     let policy = Policy::new(limits.default_tier.clone());
-    let (meters, usage, clock) = (Meters::default(), Usage::default(), Clock::system());
+    let (buckets, usage, clock) = (Buckets::default(), Usage::default(), Clock::system());
     let decide = || {
         let decision = |now| {
-            let ask = Ask { operation: GET, others: 0, now };
-            let over = policy.decide(&meters, &usage, ask, || 0).over.map(|(limit, _)| limit);
+            let ask = LimitQuery { operation: GET, in_flight: 0, now };
+            let over = policy.decide(&buckets, &usage, ask, || 0).over.map(|(limit, _)| limit);
             Decision {
                 at: now,
                 key: "k".into(),
@@ -283,9 +283,9 @@ fn what_was_used_of_the_day_before_the_record_began_or_in_a_gap_counts() {
     live.ask(0, None, GET, 0, 2 * SECOND);
     assert!(live.decisions[5].refused);
     let mut recorded = Recorded::new();
-    let (mut encoder, anchor) = (Encoder::new(1), Anchor { tick: Tick(0), unix_ms: BEFORE_MIDNIGHT_MS });
-    encoder.block(anchor, Counts::default(), &mut live.decisions[..2], &mut recorded.bytes);
-    encoder.block(anchor, Counts { lost: 2, strangers: 0 }, &mut live.decisions[2..], &mut recorded.bytes);
+    let (mut encoder, written_at) = (Encoder::new(1), ClockReading { tick: Tick(0), unix_ms: BEFORE_MIDNIGHT_MS });
+    encoder.block(written_at, Counts::default(), &mut live.decisions[..2], &mut recorded.bytes);
+    encoder.block(written_at, Counts { lost: 2, strangers: 0 }, &mut live.decisions[2..], &mut recorded.bytes);
     let over: Vec<bool> = recorded.replayed(&limits).into_iter().map(|(_, over)| over).collect();
     assert_eq!(over, [false, false, false, false, false, true]);
 }

@@ -1,17 +1,17 @@
-//! The files of `import` and `export`: what ends in `.gz` is gzip, and everything else plain.
+//! The files of `import` and `export`: gzip if the name ends in `.gz`, and else plain.
 
-use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, IntoInnerError, Read, Write};
 use std::path::Path;
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use flate2::Compression;
 use flate2::bufread::MultiGzDecoder;
 use flate2::write::GzEncoder;
 
 /// Bytes read or written at once: few calls for a file of hundreds of megabytes.
-pub(super) const BUFFER: usize = 256 * 1024;
+const BUFFER: usize = 256 * 1024;
 
 fn is_gzip(path: &Path) -> bool {
     path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gz"))
@@ -20,24 +20,28 @@ fn is_gzip(path: &Path) -> bool {
 /// A file to import.
 pub(super) struct Source {
     /// Its lines, unpacked.
-    pub(super) lines: Box<dyn BufRead>,
-    /// What was read of the file itself so far, and its size; `None` where that cannot be known.
+    pub(super) lines: Box<dyn BufRead + Send>,
+    /// How far it is read; `None` if its size is not known.
     pub(super) extent: Option<Extent>,
 }
 
-/// How far a file is read.
+/// How many bytes of a file were read, and its size.
 pub(super) struct Extent {
-    pub(super) read: Rc<Cell<u64>>,
+    pub(super) read: Arc<AtomicU64>,
     pub(super) size: u64,
 }
 
 impl Source {
+    pub(super) fn stdin() -> Source {
+        Source { lines: Box::new(BufReader::with_capacity(BUFFER, io::stdin())), extent: None }
+    }
+
     pub(super) fn open(path: &Path) -> io::Result<Source> {
         let file = File::open(path)?;
         let meta = file.metadata()?;
-        let read = Rc::new(Cell::new(0));
+        let read = Arc::new(AtomicU64::new(0));
         let file = Counted { file, read: read.clone() };
-        let lines: Box<dyn BufRead> = if is_gzip(path) {
+        let lines: Box<dyn BufRead + Send> = if is_gzip(path) {
             let packed = BufReader::with_capacity(BUFFER, file);
             Box::new(BufReader::with_capacity(BUFFER, Unpacked { from: MultiGzDecoder::new(packed), begun: false }))
         } else {
@@ -50,13 +54,13 @@ impl Source {
 /// Counts what is read.
 struct Counted {
     file: File,
-    read: Rc<Cell<u64>>,
+    read: Arc<AtomicU64>,
 }
 
 impl Read for Counted {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let read = self.file.read(into)?;
-        self.read.set(self.read.get() + read as u64);
+        self.read.fetch_add(read as u64, Ordering::Relaxed);
         Ok(read)
     }
 }
@@ -64,7 +68,7 @@ impl Read for Counted {
 /// Unpacks gzip, all members of it. One that is not whole to the last byte is an error that says so.
 struct Unpacked {
     from: MultiGzDecoder<BufReader<Counted>>,
-    /// Something was in it already.
+    /// Some bytes of it were unpacked.
     begun: bool,
 }
 
@@ -104,7 +108,7 @@ impl<W: Write> Target<W> {
         }
     }
 
-    /// Writes what there is to its end.
+    /// Writes what is buffered, and the end of the gzip data.
     pub(super) fn finish(self) -> io::Result<()> {
         match self {
             Target::Plain(to) => to.into_inner().map_err(IntoInnerError::into_error)?.flush(),

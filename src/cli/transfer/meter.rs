@@ -1,6 +1,7 @@
-//! How far an import or export is, on stderr: a bar on a terminal, and a line a second elsewhere.
+//! Shows the progress of an import or export on stderr: a bar on a terminal, and a line a second elsewhere.
 
 use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
@@ -9,10 +10,10 @@ use super::files::Extent;
 use crate::clock::{Clock, Tick};
 use crate::store::transfer::{Doing, Progress};
 
-/// Between two lines: a log of hours stays readable, and silence means that it hangs.
+/// Between two lines: the log of an import of hours stays readable.
 const LINE_EVERY: Duration = Duration::from_secs(1);
 
-/// A bar for so many bytes; `None` where stderr is no terminal.
+/// A bar for so many bytes; `None` if stderr is no terminal.
 pub(in crate::cli) fn byte_bar(total: u64) -> Option<ProgressBar> {
     io::stderr().is_terminal().then(|| ProgressBar::new(total).with_style(style(BYTES)))
 }
@@ -25,7 +26,7 @@ fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
-/// Shows each phase anew: what takes long, and how long, differs from one to the next.
+/// Shows the progress of each phase by itself, since they differ in speed.
 pub(super) struct Meter {
     bar: Option<ProgressBar>,
     /// The file that is read.
@@ -41,7 +42,7 @@ struct Phase {
     said: Tick,
 }
 
-/// What there is to do in a phase, and how much of it is done.
+/// How much of a phase is done, and how much there is.
 struct Share {
     done: u64,
     of: u64,
@@ -61,7 +62,7 @@ impl Meter {
         }
     }
 
-    /// The phase at hand, and whether it has just begun.
+    /// The present phase, and whether it has just begun.
     fn phase(&mut self, doing: Doing) -> (Phase, bool) {
         match self.phase {
             Some(phase) if phase.doing == doing => (phase, false),
@@ -92,7 +93,7 @@ impl Meter {
         if file.is_some() {
             bar.set_message(format!("({} records)", progress.records));
         }
-        bar.set_position(file.map_or(progress.records, |file| file.read.get()));
+        bar.set_position(file.map_or(progress.records, |file| file.read.load(Ordering::Relaxed)));
         if begins {
             bar.force_draw();
         }
@@ -124,7 +125,7 @@ impl Meter {
 
     fn share(&self, progress: Progress) -> Option<Share> {
         let file = self.file.as_ref().filter(|_| progress.doing == Doing::Reading);
-        let file = file.map(|file| Share { done: file.read.get(), of: file.size });
+        let file = file.map(|file| Share { done: file.read.load(Ordering::Relaxed), of: file.size });
         file.or_else(|| progress.of.map(|of| Share { done: progress.records, of }))
     }
 }
@@ -148,28 +149,28 @@ impl Drop for Meter {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
-    use std::rc::Rc;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU64;
 
     use super::*;
 
     #[test]
     fn without_a_terminal_a_line_a_second_tells_the_rate_and_what_is_left() {
         let clock = Clock::manual(0);
-        let read = Rc::new(Cell::new(0));
+        let read = Arc::new(AtomicU64::new(0));
         let file = Some(Extent { read: read.clone(), size: 1000 });
         let mut meter = Meter { bar: None, file, clock: clock.clone(), phase: None };
         let mut said = Vec::new();
-        // Four looks a second, at a quarter of the speed of what comes after.
-        for look in 0..=8 {
-            read.set(look * 20);
-            said.extend(meter.line(Progress { records: look * 5, bytes: 9999, ..Progress::default() }));
+        // Four updates a second, at a quarter of the speed of the next phase.
+        for update in 0..=8 {
+            read.store(update * 20, Ordering::Relaxed);
+            said.extend(meter.line(Progress { records: update * 5, bytes: 9999, ..Progress::default() }));
             clock.advance(Duration::from_millis(250));
         }
         assert_eq!(said, ["20 records read, 20/s, 12s left", "40 records read, 20/s, 11s left"]);
         said.clear();
-        for look in 0..=4 {
-            let progress = Progress { doing: Doing::Applying, records: look * 100, of: Some(900), bytes: 0 };
+        for update in 0..=4 {
+            let progress = Progress { doing: Doing::Applying, records: update * 100, of: Some(900), bytes: 0 };
             said.extend(meter.line(progress));
             clock.advance(Duration::from_millis(250));
         }

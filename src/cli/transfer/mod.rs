@@ -1,33 +1,35 @@
-//! `import` and `export`: JSON Lines, packed or plain, with a progress bar on a terminal and plain lines elsewhere.
+//! `import` and `export`: JSON Lines, gzip or plain. Signals end them without a trace (`Interrupt`).
 
 mod files; // plain files and gzip
-mod meter; // how far it is
+mod meter; // progress
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufReader, Read, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use tokio::runtime::Handle;
 
 use super::error::CommandError;
+use super::interrupt::Interrupt;
+use super::open_store;
 use super::told::report;
-use crate::store::AnyStore;
-use crate::store::transfer::{ImportError, Imported, Mode};
-use crate::store::under_way::{self, PART, UnderWay};
-use files::{BUFFER, Source, Target};
+use crate::config::Loaded;
+use crate::files::follow_links;
+use crate::store::temp_file::{PART, TempFile};
+use crate::store::transfer::{ImportError, Imported, Mode, UncommittedImport};
+use crate::store::{AnyStore, IfMissing, SQLITE_FILES, SQLITE_MAGIC, blocking};
+use files::{Source, Target};
 use meter::Meter;
 
 pub(super) use meter::byte_bar;
-
-/// How an SQLite file begins.
-const SQLITE: &[u8; 16] = b"SQLite format 3\0";
 
 /// `guildgate import …`
 #[derive(Clone, Debug, Args)]
 pub struct ImportArgs {
     /// The file of JSON Lines, gzip if its name ends in .gz, or - for stdin
     pub file: PathBuf,
-    /// Takes the good lines of a file that has bad ones
+    /// Imports the good lines of a file that has bad ones
     #[arg(long)]
     pub partial: bool,
 }
@@ -40,11 +42,6 @@ pub struct ExportArgs {
 }
 
 impl ImportArgs {
-    /// What is left if a signal ends it midway.
-    pub(super) fn if_interrupted(&self) -> String {
-        "interrupted; nothing was imported".to_owned()
-    }
-
     /// Whether there is a file to import: a store is not made for one that is missing.
     pub(super) fn is_there(&self) -> Result<(), CommandError> {
         match fs::metadata(&self.file) {
@@ -53,25 +50,36 @@ impl ImportArgs {
         }
     }
 
-    /// Does it; what became of it goes to `out`, and lines left out to stderr.
-    pub async fn run(self, store: &AnyStore, out: &mut dyn Write) -> Result<(), CommandError> {
+    /// Does it; the outcome goes to `out`, and lines left out to stderr.
+    pub async fn run(self, loaded: &Loaded, out: &mut dyn Write) -> Result<(), CommandError> {
+        let mut interrupt = Interrupt::listen("interrupted; nothing was imported")?;
+        let store = interrupt.unless(open_store(loaded, IfMissing::Make)).await?;
+        let import = interrupt.unless(self.import(&store)).await?;
+        self.commit(import, out).await
+    }
+
+    async fn import<'s>(&self, store: &'s AnyStore) -> Result<UncommittedImport<'s>, CommandError> {
         let mode = if self.partial { Mode::Partial } else { Mode::AllOrNothing };
-        let imported = if is_standard(&self.file) {
-            let mut meter = Meter::new(None);
-            store.import(BufReader::with_capacity(BUFFER, io::stdin().lock()), mode, &mut |p| meter.show(p)).await
-        } else {
-            let Source { lines, extent } = Source::open(&self.file).map_err(|e| unreadable(&self.file, &e))?;
-            let mut meter = Meter::new(extent);
-            store.import(lines, mode, &mut |p| meter.show(p)).await
+        let file = self.file.clone();
+        // Opening a pipe waits for its writer.
+        let open = move || match is_standard(&file) {
+            true => Ok(Source::stdin()),
+            false => Source::open(&file).map_err(|e| unreadable(&file, &e)),
         };
-        let Imported { records, bad } = imported.map_err(|error| match error {
+        let Source { lines, extent } = blocking(open).await?;
+        let mut meter = Meter::new(extent);
+        store.import(lines, mode, move |p| meter.show(p)).await.map_err(|error| match error {
             ImportError::Read(e) => {
                 CommandError::new(format!("{} cannot be read: {e}; nothing was imported", named(&self.file)))
             }
             other => other.into(),
-        })?;
+        })
+    }
+
+    async fn commit(&self, import: UncommittedImport<'_>, out: &mut dyn Write) -> Result<(), CommandError> {
+        let Imported { records, bad } = import.commit().await?;
         if bad.total > 0 {
-            let _ = writeln!(io::stderr(), "{bad}"); // what was imported is imported, whoever listens
+            let _ = writeln!(io::stderr(), "{bad}"); // it is imported even if nobody reads this
         }
         let left_out = if bad.total > 0 { format!(", bad lines left out: {}", bad.total) } else { String::new() };
         report(out, &format!("{records} records imported{left_out}"))
@@ -79,44 +87,63 @@ impl ImportArgs {
 }
 
 impl ExportArgs {
-    /// What is left if a signal ends it midway.
-    pub(super) fn if_interrupted(&self) -> String {
-        if is_standard(&self.file) || is_no_file(&self.file) {
-            return "interrupted; what was written is not whole".to_owned();
-        }
-        format!("interrupted; {} is as it was, and there is no new export", self.file.display())
+    /// Does it.
+    pub async fn run(self, loaded: &Loaded) -> Result<(), CommandError> {
+        let line = match is_standard(&self.file) || is_no_file(&self.file) {
+            true => "interrupted; what was written is not whole".to_owned(),
+            false => format!("interrupted; {} is as it was, and there is no new export", self.file.display()),
+        };
+        let mut interrupt = Interrupt::listen(line)?;
+        let store = interrupt.unless(open_store(loaded, IfMissing::Refuse)).await?;
+        let exported = interrupt.unless(self.export(&store)).await?;
+        self.finish(exported, &mut io::stdout())
     }
 
-    /// Does it; with `-` the records go to `out`.
-    pub async fn run(self, store: &AnyStore, out: &mut dyn Write) -> Result<(), CommandError> {
-        let mut meter = Meter::new(None);
-        let unwritable = |e| CommandError::new(format!("{} cannot be written: {e}", self.file.display()));
+    /// Writes the records; answers how many, and the file in which they are if it is to replace another.
+    async fn export(&self, store: &AnyStore) -> Result<(u64, Option<TempFile>), CommandError> {
         if is_standard(&self.file) {
-            let mut to = Target::new(&self.file, out);
-            store.export(&mut to, &mut |p| meter.show(p)).await?;
-            return Ok(to.finish()?);
+            return Ok((self.write(store, io::stdout(), |e| e.into()).await?, None));
         }
-        let target = under_way::led_to(&self.file).map_err(unwritable)?;
+        let file = self.file.clone();
+        let unwritable = move |e| CommandError::new(format!("{} cannot be written: {e}", file.display()));
+        let target = follow_links(&self.file).map_err(&unwritable)?;
         if let Some(why) = is_a_store(&target) {
             return Err(CommandError::new(format!("{} {why}; name another file", self.file.display())));
         }
-        // A pipe or a device cannot be replaced, only written to.
-        let records = if is_no_file(&self.file) {
-            let file = OpenOptions::new().write(true).open(&self.file).map_err(unwritable)?;
-            let mut to = Target::new(&self.file, file);
-            let records = store.export(&mut to, &mut |p| meter.show(p)).await?;
+        // A pipe or a device cannot be replaced, only written to. Opening a pipe waits for its reader.
+        if is_no_file(&self.file) {
+            let (path, failed) = (self.file.clone(), unwritable.clone());
+            let to = blocking(move || OpenOptions::new().write(true).open(path).map_err(failed)).await?;
+            return Ok((self.write(store, to, unwritable).await?, None));
+        }
+        let part = TempFile::new(&target, PART).map_err(&unwritable)?;
+        let to = part.file().try_clone().map_err(&unwritable)?;
+        Ok((self.write(store, to, unwritable).await?, Some(part)))
+    }
+
+    /// Writes the records to `to`, on another thread, since that may block.
+    async fn write(
+        &self,
+        store: &AnyStore,
+        to: impl Write + Send + 'static,
+        unwritable: impl FnOnce(io::Error) -> CommandError + Send + 'static,
+    ) -> Result<u64, CommandError> {
+        let (store, runtime, mut to) = (store.clone(), Handle::current(), Target::new(&self.file, to));
+        blocking(move || {
+            let mut meter = Meter::new(None);
+            let records = runtime.block_on(store.export(&mut to, &mut |p| meter.show(p)))?;
             to.finish().map_err(unwritable)?;
-            records
-        } else {
-            let part = UnderWay::make(&target, PART).map_err(unwritable)?;
-            let mut to = Target::new(&self.file, part.file());
-            let records = store.export(&mut to, &mut |p| meter.show(p)).await?;
-            to.finish().map_err(unwritable)?;
-            part.put_in_place().map_err(unwritable)?;
-            records
-        };
-        drop(meter);
-        report(out, &format!("{records} records exported"))
+            Ok(records)
+        })
+        .await
+    }
+
+    fn finish(&self, (records, part): (u64, Option<TempFile>), out: &mut dyn Write) -> Result<(), CommandError> {
+        if let Some(part) = part {
+            let unwritable = |e| CommandError::new(format!("{} cannot be written: {e}", self.file.display()));
+            part.replace_target().map_err(unwritable)?;
+        }
+        if is_standard(&self.file) { Ok(()) } else { report(out, &format!("{records} records exported")) }
     }
 }
 
@@ -133,14 +160,14 @@ fn named(file: &Path) -> String {
     if is_standard(file) { "stdin".to_owned() } else { file.display().to_string() }
 }
 
-/// Why an export must not take this file's place: it would take a store with it.
+/// Why an export must not replace this file: it belongs to a store.
 fn is_a_store(path: &Path) -> Option<&'static str> {
-    let mut begins = [0; SQLITE.len()];
-    let is_sqlite = |mut file: File| file.read_exact(&mut begins).is_ok() && begins == *SQLITE;
+    let mut begins = [0; SQLITE_MAGIC.len()];
+    let is_sqlite = |mut file: File| file.read_exact(&mut begins).is_ok() && begins == *SQLITE_MAGIC;
     if !path.is_file() {
         return None;
     }
-    if under_way::BESIDE.iter().any(|end| path.as_os_str().as_encoded_bytes().ends_with(end.as_bytes())) {
+    if SQLITE_FILES.iter().any(|end| path.as_os_str().as_encoded_bytes().ends_with(end.as_bytes())) {
         return Some("has a name that SQLite keeps for itself");
     }
     File::open(path).is_ok_and(is_sqlite).then_some("is an SQLite database")
@@ -163,6 +190,15 @@ mod tests {
         (folder, store.into())
     }
 
+    async fn import(args: ImportArgs, store: &AnyStore, out: &mut Vec<u8>) -> Result<(), CommandError> {
+        args.commit(args.import(store).await?, out).await
+    }
+
+    async fn export(file: &Path, store: &AnyStore, out: &mut Vec<u8>) -> Result<(), CommandError> {
+        let args = ExportArgs { file: file.to_owned() };
+        args.finish(args.export(store).await?, out)
+    }
+
     #[tokio::test]
     async fn an_import_and_an_export_say_how_many_and_the_file_is_replaced_whole() {
         let (folder, store) = store();
@@ -170,10 +206,9 @@ mod tests {
         fs::write(&from, LINES).unwrap();
         fs::write(&to, "older and longer than what is exported now, so that a rest of it would be seen").unwrap();
         let mut out = Vec::new();
-        ImportArgs { file: from, partial: false }.run(&store, &mut out).await.unwrap();
-        ExportArgs { file: to.clone() }.run(&store, &mut out).await.unwrap();
-        ExportArgs { file: "-".into() }.run(&store, &mut out).await.unwrap();
-        assert_eq!(String::from_utf8(out).unwrap(), format!("1 records imported\n1 records exported\n{LINES}"));
+        import(ImportArgs { file: from, partial: false }, &store, &mut out).await.unwrap();
+        export(&to, &store, &mut out).await.unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), "1 records imported\n1 records exported\n");
         assert_eq!(fs::read_to_string(&to).unwrap(), LINES);
         assert_eq!(fs::read_dir(folder.path()).unwrap().filter(|e| is_part(e.as_ref().unwrap())).count(), 0);
     }
@@ -188,7 +223,7 @@ mod tests {
         for name in ["store.db", "store.db-wal"] {
             let file = folder.path().join(name);
             let before = fs::read(&file).unwrap();
-            let refused = ExportArgs { file: file.clone() }.run(&store, &mut Vec::new()).await.unwrap_err();
+            let refused = export(&file, &store, &mut Vec::new()).await.unwrap_err();
             assert!(refused.message.ends_with("name another file"), "{refused}");
             assert_eq!(fs::read(&file).unwrap(), before, "{name}");
         }
@@ -202,13 +237,13 @@ mod tests {
         std::os::unix::fs::symlink("there/out.jsonl", &link).unwrap();
         for before in [None, Some("as it was")] {
             before.iter().for_each(|before| fs::write(&to, before).unwrap());
-            ExportArgs { file: link.clone() }.run(&store, &mut Vec::new()).await.unwrap();
+            export(&link, &store, &mut Vec::new()).await.unwrap();
             assert_eq!((fs::read_to_string(&to).unwrap(), link.is_symlink()), (String::new(), true));
         }
         for name in ["store.db", "store.db-wal"] {
             fs::remove_file(&link).unwrap();
             std::os::unix::fs::symlink(name, &link).unwrap();
-            let refused = ExportArgs { file: link.clone() }.run(&store, &mut Vec::new()).await.unwrap_err();
+            let refused = export(&link, &store, &mut Vec::new()).await.unwrap_err();
             assert!(refused.message.contains("link.jsonl ") && refused.message.ends_with("name another file"));
         }
     }
@@ -219,10 +254,10 @@ mod tests {
         let file = folder.path().join("in.jsonl");
         fs::write(&file, format!("nonsense\n{LINES}")).unwrap();
         let mut out = Vec::new();
-        let error = ImportArgs { file: file.clone(), partial: false }.run(&store, &mut out).await.unwrap_err();
+        let error = import(ImportArgs { file: file.clone(), partial: false }, &store, &mut out).await.unwrap_err();
         assert!(error.message.starts_with("line 1: not JSON"), "{error}");
         assert!(error.message.ends_with("with --partial"), "{error}");
-        ImportArgs { file, partial: true }.run(&store, &mut out).await.unwrap();
+        import(ImportArgs { file, partial: true }, &store, &mut out).await.unwrap();
         assert_eq!(String::from_utf8(out).unwrap(), "1 records imported, bad lines left out: 1\n");
     }
 
@@ -230,8 +265,8 @@ mod tests {
     async fn a_file_that_is_not_there_is_named() {
         let (folder, store) = store();
         let missing = folder.path().join("none/in.jsonl");
-        let read = ImportArgs { file: missing.clone(), partial: false }.run(&store, &mut Vec::new()).await;
-        let written = ExportArgs { file: missing }.run(&store, &mut Vec::new()).await;
+        let read = import(ImportArgs { file: missing.clone(), partial: false }, &store, &mut Vec::new()).await;
+        let written = export(&missing, &store, &mut Vec::new()).await;
         assert!(read.unwrap_err().message.contains("none/in.jsonl cannot be read"));
         assert!(written.unwrap_err().message.contains("none/in.jsonl cannot be written"));
     }

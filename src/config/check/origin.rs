@@ -1,4 +1,4 @@
-//! `[origin]` and `[keys]`, judged.
+//! Checks `[origin]` and `[keys]`: the kind of origin, the store, and the source of keys.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use crate::config::secret::{Secret, Source, read_file};
 use crate::config::store::{PostgresAt, StoreAt};
 use crate::config::usable::{Keys, Origin, OriginKind};
 
-/// The names of `[origin]` that speak of how upstreams are asked.
+/// The names of `[origin]` that apply to upstreams only.
 const UPSTREAM_SETTINGS: [&str; 9] = [
     "host",
     "connect_timeout",
@@ -42,69 +42,58 @@ impl Checker<'_> {
     fn unused_upstream_settings(&mut self, file: &OriginFile) {
         let is_misspelt = self.problems.iter().any(|problem| problem.path == "origin.kind");
         if !file.upstreams.is_empty() && !is_misspelt {
-            self.fault("origin.upstreams", "needs `origin.kind` \"http\": the built-in backend asks nobody else");
+            self.fault("origin.upstreams", "needs `origin.kind` \"http\": the built-in backend has no upstreams");
         }
         for name in UPSTREAM_SETTINGS {
             let path = format!("origin.{name}");
-            if self.places.given(&path) {
+            if self.places.is_given(&path) {
                 self.notice(&path, "has no effect with `origin.kind` \"builtin\"");
             }
         }
     }
 
-    /// Where the store is. A store's URL is in no message: it may hold a password.
     fn store(&mut self, secret: &Secret) -> StoreAt {
-        let path = "origin.store";
-        let nowhere = StoreAt::Sqlite(PathBuf::new()); // never seen: there is a fault
+        let setting = "origin.store";
         let found = match secret.source() {
-            Source::Written(text) => text.to_owned(),
-            Source::File(name) => match read_file(&self.file(path, name)) {
-                Ok(text) => text,
-                Err(why) => {
-                    self.fault(path, why);
-                    return nowhere;
-                }
-            },
+            Source::Written(text) => Ok(text.to_owned()),
+            Source::File(name) => read_file(&self.file(setting, name)),
             Source::Env(name) => {
-                self.env_name(path, name);
-                match (self.env)(name) {
-                    Some(text) => text,
-                    None => {
-                        let name = name.escape_debug();
-                        self.fault(path, format!("the environment variable `{name}` is not set, or is no text"));
-                        return nowhere;
-                    }
-                }
+                let missing = || format!("the environment variable `{}` is not set or not UTF-8", name.escape_debug());
+                (self.env)(name).ok_or_else(missing)
             }
         };
-        if PostgresAt::is_meant(&found) {
-            return match PostgresAt::parse(&found, self.folder) {
-                Ok(at) => {
-                    if at.is_open_to_impostors() {
-                        self.notice(path, "the server's certificate is not verified; sslmode=verify-full does it");
-                    }
-                    StoreAt::Postgres(Box::new(at))
-                }
-                Err(why) => {
-                    self.fault(path, why);
-                    nowhere
-                }
-            };
+        let store = found.and_then(|text| self.store_at(setting, &text)).unwrap_or_else(|why| {
+            self.fault(setting, why);
+            StoreAt::Sqlite(PathBuf::new()) // never seen: there is a fault
+        });
+        self.resolved.push((setting.to_owned(), store.to_string()));
+        store
+    }
+
+    /// The store that a text names. A store's URL is in no message, since it may hold a password.
+    fn store_at(&mut self, setting: &str, text: &str) -> Result<StoreAt, String> {
+        if PostgresAt::is_meant(text) {
+            let at = PostgresAt::parse(text, self.folder)?;
+            if at.is_open_to_impostors() {
+                self.notice(setting, "the server's certificate is not verified; add sslmode=verify-full to verify it");
+            }
+            return Ok(StoreAt::Postgres(Box::new(at)));
         }
-        if found.contains("://") {
-            self.fault(path, "must be a path of an SQLite file, or a postgres:// URL");
-        } else if found == ":memory:" {
+        if text.contains("://") {
+            return Err("must be the path of an SQLite file, or a postgres:// URL".to_owned());
+        }
+        if text == ":memory:" {
             // SQLite would take it and lose every setPoints that was answered with success.
-            self.fault(path, "must be a file: what is in memory is lost at the end");
+            return Err("must be a file: data in memory is lost at exit".to_owned());
         }
-        StoreAt::Sqlite(self.file(path, &found))
+        Ok(StoreAt::Sqlite(self.file(setting, text)))
     }
 
     pub(super) fn keys(&mut self, file: &KeysFile, origin: &OriginFile) -> Keys {
         let accepted_for = self.timeout("keys.accepted_for", file.accepted_for);
-        let refused_for = self.duration("keys.refused_for", file.refused_for);
+        let refused_for = file.refused_for.0;
         for path in ["keys.accepted_for", "keys.refused_for"] {
-            if file.source != KeySource::Origin && self.places.given(path) {
+            if file.source != KeySource::Origin && self.places.is_given(path) {
                 self.notice(path, "has no effect unless `keys.source` is \"origin\"");
             }
         }
@@ -120,7 +109,7 @@ impl Checker<'_> {
             }
             (KeySource::Origin, _) => {
                 if origin.kind == OriginKindFile::Builtin {
-                    let why = "the built-in backend learns its keys from the store; use \"store\" or \"file\"";
+                    let why = "the built-in backend needs keys from the store or a file; use \"store\" or \"file\"";
                     self.fault("keys.source", format!("\"origin\" needs `origin.kind` \"http\": {why}"));
                 }
                 Keys::Origin { accepted_for, refused_for }

@@ -1,4 +1,4 @@
-//! `[server]`, judged.
+//! Checks `[server]`: listeners, paths, sizes and proxies.
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
@@ -10,14 +10,8 @@ use ipnet::IpNet;
 use super::Checker;
 use crate::config::file::{ServerFile, TlsFile};
 use crate::config::leaf::shown;
-use crate::config::usable::{HANDOVER_SUFFIX, Listen, Server, Tls};
+use crate::config::usable::{CertificateFiles, HANDOVER_SUFFIX, Listen, Server};
 use crate::wire::Operation;
-
-/// Threads: far above any machine's cores, far below what starting them would exhaust.
-const MAX_THREADS: u64 = 1_024;
-
-/// Connections: more than one address and one process can hold open.
-const MAX_CONNECTIONS: u64 = 10_000_000;
 
 /// Largest body that may be allowed. The longest legal form is 60 bytes; this is slack for unknown parameters.
 const MAX_BODY: u64 = 1 << 20;
@@ -25,27 +19,26 @@ const MAX_BODY: u64 = 1 << 20;
 /// Smallest header limit. Less would refuse browsers and proxies, whose headers alone come to some hundred bytes.
 const MIN_HEADER: u64 = 1 << 10;
 
-/// Largest header limit. Each connection may hold that much.
+/// Largest header limit. Each connection may use that much memory.
 const MAX_HEADER: u64 = 1 << 20;
 
-/// Longest path of a socket: what the kernel's address holds beside its last zero.
+/// Longest path of a Unix socket: the kernel's address has 108 bytes, and the last one is zero.
 const MAX_SOCKET_PATH: usize = 107;
 
 impl Checker<'_> {
     pub(super) fn server(&mut self, file: &ServerFile) -> Server {
-        let per_address = "server.max_connections_per_address";
-        let per_address = self.count(per_address, file.max_connections_per_address, 0..=MAX_CONNECTIONS);
+        let per_address = file.max_connections_per_address;
         let max_body = self.size("server.max_body", file.max_body, 1..=MAX_BODY);
         let max_header = self.size("server.max_header", file.max_header, MIN_HEADER..=MAX_HEADER);
         let listen = self.listen(&file.listen);
         Server {
             tls: file.tls.as_ref().map(|tls| self.tls(tls, &listen)),
             base_path: self.base_path(&file.base_path),
-            threads: match self.count("server.threads", file.threads, 0..=MAX_THREADS) {
+            threads: match file.threads {
                 0 => thread::available_parallelism().map_or(1, NonZeroUsize::get),
                 threads => threads,
             },
-            max_connections: self.count("server.max_connections", file.max_connections, 1..=MAX_CONNECTIONS),
+            max_connections: file.max_connections,
             max_connections_per_address: (per_address != 0).then_some(per_address),
             header_timeout: self.timeout("server.header_timeout", file.header_timeout),
             body_timeout: self.timeout("server.body_timeout", file.body_timeout),
@@ -63,14 +56,14 @@ impl Checker<'_> {
 
     fn listen(&mut self, listens: &[String]) -> Vec<Listen> {
         if listens.is_empty() {
-            self.fault("server.listen", "must name an address, such as \"127.0.0.1:8080\"");
+            self.fault("server.listen", "needs an address, such as \"127.0.0.1:8080\"");
         }
         let mut found = Vec::new();
         for (i, text) in listens.iter().enumerate() {
             let path = format!("server.listen[{i}]");
             let listen = match text.strip_prefix("unix:") {
                 Some(socket) => Listen::Unix(self.socket(&path, socket)),
-                None => match self.tcp_address(&path, text, listens) {
+                None => match self.tcp_address(&path, text) {
                     Some(address) => Listen::Tcp(address),
                     None => continue,
                 },
@@ -78,7 +71,7 @@ impl Checker<'_> {
             // Port 0 asks for any free port: twice is two of them.
             let any_port = matches!(&listen, Listen::Tcp(address) if address.port() == 0);
             if !any_port && found.contains(&listen) {
-                self.fault(&path, format!("{} stands here twice", shown(text)));
+                self.fault(&path, format!("{} is listed twice", shown(text)));
                 continue;
             }
             found.push(listen);
@@ -86,14 +79,11 @@ impl Checker<'_> {
         found
     }
 
-    fn tls(&mut self, file: &TlsFile, listens: &[Listen]) -> Tls {
+    fn tls(&mut self, file: &TlsFile, listens: &[Listen]) -> CertificateFiles {
         if !listens.is_empty() && listens.iter().all(|listen| matches!(listen, Listen::Unix(_))) {
-            self.fault(
-                "server.tls",
-                "has no TCP address in `server.listen` to take effect on; Unix sockets stay plain",
-            );
+            self.fault("server.tls", "needs a TCP address in `server.listen`; Unix sockets have no TLS");
         }
-        Tls {
+        CertificateFiles {
             certificate: self.file("server.tls.certificate", &file.certificate),
             private_key: self.file("server.tls.private_key", &file.private_key),
         }
@@ -105,6 +95,7 @@ impl Checker<'_> {
             return PathBuf::new();
         }
         let socket = self.file(path, text);
+        self.resolved.push((path.to_owned(), format!("unix:{}", socket.display())));
         self.socket_length(path, &socket, MAX_SOCKET_PATH);
         socket
     }
@@ -120,75 +111,46 @@ impl Checker<'_> {
         let socket = self.file(path, text);
         self.socket_length(path, &socket, MAX_SOCKET_PATH - HANDOVER_SUFFIX.len());
         if listens.contains(&Listen::Unix(socket.clone())) {
-            self.fault(path, "must be another socket than those in `server.listen`");
+            self.fault(path, "must not be a socket of `server.listen`");
         }
         socket
     }
 
-    /// An address; one of those `beside` it is not suggested for it.
-    pub(super) fn tcp_address(&mut self, path: &str, text: &str, beside: &[String]) -> Option<SocketAddr> {
+    pub(super) fn tcp_address(&mut self, path: &str, text: &str) -> Option<SocketAddr> {
         let address = text.parse();
         if address.is_err() {
-            let meant = match text.rsplit_once(':') {
-                Some((host, port)) if port.parse::<u16>().is_ok() => match host {
-                    "" | "*" => Some(("for every address ", format!("0.0.0.0:{port}"))),
-                    "localhost" => Some(("", format!("127.0.0.1:{port}"))),
-                    _ => None,
-                },
-                _ => None,
-            };
-            let hint = match meant.filter(|(_, meant)| !beside.contains(meant)) {
-                Some((what, meant)) => format!("{what}\"{meant}\""),
-                None => "such as \"127.0.0.1:8080\" or \"[::1]:8080\"".to_owned(),
-            };
-            self.fault(path, format!("{} is no address; write IP:PORT, {hint}", shown(text)));
+            let examples = "\"127.0.0.1:8080\", \"[::1]:8080\" or, for every address, \"0.0.0.0:8080\"";
+            self.fault(path, format!("{} is not an address; write IP:PORT, such as {examples}", shown(text)));
         }
         address.ok()
     }
 
     fn base_path(&mut self, text: &str) -> String {
         let path = "server.base_path";
-        let plain = text.trim_matches('/');
-        let meant = if plain.is_empty() { String::new() } else { format!("/{plain}") };
-        if !text.is_empty() && !text.starts_with('/') {
-            self.fault(path, format!("must be empty or begin with `/`{}", did_you_mean(&meant)));
-        } else if text.ends_with('/') {
-            self.fault(path, format!("must not end in `/`{}", did_you_mean(&meant)));
-        } else {
-            self.url_path(path, text);
+        if !text.is_empty() && (!text.starts_with('/') || text.ends_with('/')) {
+            self.fault(path, "must be empty, or begin with `/` and not end in `/`, such as \"/v1\"");
         }
+        self.url_path(path, text);
         text.to_owned()
     }
 
-    /// The health path must not take an operation's place, since it is looked at first.
+    /// The health path must not be an operation's path, since it is compared first.
     pub(super) fn health_path(&mut self, file: &ServerFile) {
         let (path, text) = ("server.health_path", file.health_path.as_str());
-        let is_operation = |text: &str| {
-            let operation = text.strip_prefix(file.base_path.as_str()).and_then(|rest| rest.strip_prefix('/'));
-            operation.is_some_and(|name| Operation::ALL.iter().any(|o| o.name() == name))
-        };
-        if text.is_empty() {
-            return;
-        }
-        if !text.starts_with('/') {
-            let meant = format!("/{text}");
-            let hint = if is_operation(&meant) { String::new() } else { did_you_mean(&meant) };
-            self.fault(path, format!("must be empty or begin with `/`{hint}"));
-            return;
+        if !text.is_empty() && !text.starts_with('/') {
+            self.fault(path, "must be empty or begin with `/`, such as \"/healthz\"");
         }
         self.url_path(path, text);
-        if is_operation(text) {
+        let operation = text.strip_prefix(file.base_path.as_str()).and_then(|rest| rest.strip_prefix('/'));
+        if operation.is_some_and(|name| Operation::ALL.iter().any(|o| o.name() == name)) {
             self.fault(path, "is the path of an operation");
         }
     }
 
     /// Paths are compared byte for byte, so one that no caller can send would never match.
     pub(super) fn url_path(&mut self, path: &str, text: &str) {
-        if let Some(bad) = text.chars().find(|c| is_no_part_of_a_path(*c)) {
-            self.fault(
-                path,
-                format!("must not hold {}; a path on the wire has it percent-encoded", shown(&bad.to_string())),
-            );
+        if let Some(bad) = text.chars().find(|c| !c.is_ascii_graphic() || matches!(c, '?' | '#')) {
+            self.fault(path, format!("must not contain {}; write it percent-encoded", shown(&bad.to_string())));
         }
     }
 
@@ -199,23 +161,11 @@ impl Checker<'_> {
             match text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from)) {
                 Ok(net) => found.push(net),
                 Err(_) => {
-                    let message = format!("{} is no CIDR; write one such as \"10.0.0.0/8\"", shown(text));
+                    let message = format!("{} is not a CIDR; write one such as \"10.0.0.0/8\"", shown(text));
                     self.fault(&format!("server.trusted_proxies[{i}]"), message);
                 }
             }
         }
         found
     }
-}
-
-/// The end of a message about a path of a URL, if this is one that would be taken.
-pub(super) fn did_you_mean(path: &str) -> String {
-    if path.contains(is_no_part_of_a_path) {
-        return String::new();
-    }
-    format!("; did you mean {}?", toml::Value::from(path))
-}
-
-fn is_no_part_of_a_path(c: char) -> bool {
-    !c.is_ascii_graphic() || matches!(c, '?' | '#')
 }

@@ -1,12 +1,12 @@
-//! Counts the fields of trailers. The `h2` crate drops pseudo-fields in trailers without a word,
-//! although they make a request malformed (RFC 9113, 8.1). It hands on every other field, so a
-//! block with more fields than were handed on had some.
+//! Counts the fields of trailers. The `h2` crate silently drops pseudo-fields in trailers, although they make a request
+//! malformed (RFC 9113, 8.1). It returns every other field, so trailers with more fields than it returned had
+//! pseudo-fields. It only reads bytes, which `frames` passes to it.
 
 use std::collections::VecDeque;
 
-/// Trailers that are counted and not read yet. A request that reads its body reads its trailers at
-/// once; those of the others are forgotten, the oldest first.
-const MAX_UNREAD: usize = 128;
+/// Counts that are kept until they are taken. A request that reads its body takes its count at once; for other requests
+/// the oldest counts are dropped.
+const MAX_COUNTS: usize = 128;
 
 const PADDED: u8 = 8;
 const PRIORITY: u8 = 0x20;
@@ -14,30 +14,31 @@ const PRIORITY: u8 = 0x20;
 /// Bytes of a HEADERS frame's priority (RFC 9113, 6.2).
 const PRIORITY_LENGTH: usize = 5;
 
-/// The trailers of a connection's streams, by their header blocks.
+/// The trailers of a connection's streams.
 #[derive(Debug, Default)]
 pub(super) struct Trailers {
-    /// The highest stream that a HEADERS frame was for: another one for it, or for one below, is trailers.
+    /// The highest stream that a HEADERS frame was for. Another one for it, or for a lower one, has trailers.
     last_stream: u32,
-    open: Option<Block>,
-    ended: VecDeque<(u32, usize)>,
+    open: Option<HeaderBlock>,
+    /// Streams, and how many fields their trailers had.
+    counts: VecDeque<(u32, usize)>,
 }
 
 /// A block of trailers that has not ended.
 #[derive(Debug)]
-struct Block {
+struct HeaderBlock {
     stream: u32,
     fields: FieldCount,
-    /// Of the frame at hand: whether its first byte tells how long its padding is, the bytes after
-    /// that in front of the block's part, and those of the part.
+    /// Of the current frame: whether its first byte is the length of its padding, the bytes after that and before the
+    /// block's part, and the bytes of that part.
     padded: bool,
     skip: usize,
     left: usize,
 }
 
 impl Trailers {
-    /// A HEADERS frame begins.
-    pub(super) fn headers(&mut self, stream: u32, flags: u8, payload: usize) {
+    /// Begins a HEADERS frame.
+    pub(super) fn begin_headers(&mut self, stream: u32, flags: u8, payload: usize) {
         if stream > self.last_stream {
             self.last_stream = stream;
             self.open = None;
@@ -46,41 +47,41 @@ impl Trailers {
         let padded = flags & PADDED != 0;
         let skip = if flags & PRIORITY == 0 { 0 } else { PRIORITY_LENGTH };
         let left = payload.saturating_sub(skip + usize::from(padded));
-        self.open = Some(Block { stream, fields: FieldCount::default(), padded, skip, left });
+        self.open = Some(HeaderBlock { stream, fields: FieldCount::default(), padded, skip, left });
     }
 
-    /// A CONTINUATION frame begins.
-    pub(super) fn continuation(&mut self, payload: usize) {
+    /// Begins a CONTINUATION frame.
+    pub(super) fn begin_continuation(&mut self, payload: usize) {
         if let Some(block) = &mut self.open {
             (block.padded, block.skip, block.left) = (false, 0, payload);
         }
     }
 
-    /// The next bytes of the payload of such a frame.
-    pub(super) fn take(&mut self, bytes: &[u8]) {
+    /// Reads the next bytes of the payload of such a frame.
+    pub(super) fn read(&mut self, bytes: &[u8]) {
         if let Some(block) = &mut self.open {
-            block.take(bytes);
+            block.read(bytes);
         }
     }
 
-    /// No header block is open any more.
+    /// Ends the open header block, if there is one.
     pub(super) fn end(&mut self) {
         let Some(block) = self.open.take() else { return };
-        if self.ended.len() == MAX_UNREAD {
-            self.ended.pop_front();
+        if self.counts.len() == MAX_COUNTS {
+            self.counts.pop_front();
         }
-        self.ended.push_back((block.stream, block.fields.count));
+        self.counts.push_back((block.stream, block.fields.count));
     }
 
-    /// How many fields the trailers of this stream had; told once.
-    pub(super) fn count(&mut self, stream: u32) -> Option<usize> {
-        let at = self.ended.iter().position(|(of, _)| *of == stream)?;
-        self.ended.remove(at).map(|(_, count)| count)
+    /// Returns once how many fields the trailers of this stream had.
+    pub(super) fn take_count(&mut self, stream: u32) -> Option<usize> {
+        let at = self.counts.iter().position(|(of, _)| *of == stream)?;
+        self.counts.remove(at).map(|(_, count)| count)
     }
 }
 
-impl Block {
-    fn take(&mut self, mut bytes: &[u8]) {
+impl HeaderBlock {
+    fn read(&mut self, mut bytes: &[u8]) {
         if self.padded
             && let [length, rest @ ..] = bytes
         {
@@ -93,54 +94,57 @@ impl Block {
         let part = &bytes[skipped..];
         let part = &part[..part.len().min(self.left)];
         self.left -= part.len();
-        self.fields.take(part);
+        self.fields.read(part);
     }
 }
 
-/// Counts the fields of a header block (RFC 7541, 6), however its bytes come. None is decoded: where
-/// each one ends does not depend on what was sent before.
+/// Counts the fields of a header block (RFC 7541, 6) whose bytes come in any pieces. It decodes none: where a field ends
+/// does not depend on the fields before it.
 #[derive(Debug, Default)]
 struct FieldCount {
     count: usize,
-    at: At,
+    position: Position,
 }
 
+/// What the next byte is. `strings` counts the strings of the field that have not ended.
 #[derive(Clone, Copy, Debug, Default)]
-enum At {
-    /// At the first byte of a field, or of a change of the table's size.
+enum Position {
+    /// The first byte of a field, or of a change of the table's size.
     #[default]
     Start,
-    /// Within the number of an index or a size, which so many strings follow.
+    /// In the number of an index or a size.
     Index { strings: u8 },
-    /// At the first byte of a string, the first of so many.
+    /// The first byte of a string.
     Length { strings: u8 },
-    /// Within the length of a string, which is this so far.
+    /// In the length of a string; `length` is its value so far.
     LengthMore { strings: u8, length: usize, shift: u32 },
-    /// Within a string.
+    /// In a string.
     Text { strings: u8, left: usize },
 }
 
 impl FieldCount {
-    fn take(&mut self, mut bytes: &[u8]) {
+    fn read(&mut self, mut bytes: &[u8]) {
         while let [byte, rest @ ..] = bytes {
             bytes = rest;
-            self.at = match self.at {
-                At::Start => self.start(*byte),
-                At::Index { strings } if byte & 0x80 != 0 => At::Index { strings },
-                At::Index { strings } => before(strings),
-                At::Length { strings } if byte & 0x7f == 0x7f => At::LengthMore { strings, length: 0x7f, shift: 0 },
-                At::Length { strings } => within(strings, usize::from(byte & 0x7f)),
-                At::LengthMore { strings, length, shift } => {
-                    // The crate takes no number that long and ends the connection.
+            self.position = match self.position {
+                Position::Start => self.start(*byte),
+                Position::Index { strings } if byte & 0x80 != 0 => Position::Index { strings },
+                Position::Index { strings } => before(strings),
+                Position::Length { strings } if byte & 0x7f == 0x7f => {
+                    Position::LengthMore { strings, length: 0x7f, shift: 0 }
+                }
+                Position::Length { strings } => within(strings, usize::from(byte & 0x7f)),
+                Position::LengthMore { strings, length, shift } => {
+                    // The crate ends the connection at a number that does not fit.
                     let more = usize::from(byte & 0x7f).checked_shl(shift).unwrap_or(0);
                     let length = length.saturating_add(more);
                     if byte & 0x80 == 0 {
                         within(strings, length)
                     } else {
-                        At::LengthMore { strings, length, shift: shift.saturating_add(7) }
+                        Position::LengthMore { strings, length, shift: shift.saturating_add(7) }
                     }
                 }
-                At::Text { strings, left } => {
+                Position::Text { strings, left } => {
                     let skipped = (left - 1).min(rest.len());
                     bytes = &rest[skipped..];
                     within(strings, left - 1 - skipped)
@@ -149,7 +153,7 @@ impl FieldCount {
         }
     }
 
-    fn start(&mut self, byte: u8) -> At {
+    fn start(&mut self, byte: u8) -> Position {
         let (is_field, prefix, named) = match byte {
             0x80.. => (true, 0x7f, false), // the whole field by its index
             0x40.. => (true, 0x3f, true),
@@ -159,21 +163,21 @@ impl FieldCount {
         self.count += usize::from(is_field);
         let strings = match byte & prefix {
             _ if !named => 0,
-            0 => 2, // its name is no index
+            0 => 2, // its name is a string, too
             _ => 1,
         };
-        if byte & prefix == prefix { At::Index { strings } } else { before(strings) }
+        if byte & prefix == prefix { Position::Index { strings } } else { before(strings) }
     }
 }
 
-/// In front of so many strings.
-fn before(strings: u8) -> At {
-    if strings == 0 { At::Start } else { At::Length { strings } }
+/// The position before so many strings.
+fn before(strings: u8) -> Position {
+    if strings == 0 { Position::Start } else { Position::Length { strings } }
 }
 
-/// Within the first of so many strings, of which this much is left.
-fn within(strings: u8, left: usize) -> At {
-    if left == 0 { before(strings - 1) } else { At::Text { strings, left } }
+/// The position in the first of so many strings, of which `left` bytes are to come.
+fn within(strings: u8, left: usize) -> Position {
+    if left == 0 { before(strings - 1) } else { Position::Text { strings, left } }
 }
 
 #[cfg(test)]
@@ -196,11 +200,11 @@ mod tests {
     /// Counts a block that comes in pieces, as the trailers of stream 1.
     fn count(block: &[u8], piece: usize) -> Option<usize> {
         let mut trailers = Trailers::default();
-        trailers.headers(1, 0, 3); // the request's own header
-        trailers.headers(1, 0, block.len());
-        block.chunks(piece).for_each(|bytes| trailers.take(bytes));
+        trailers.begin_headers(1, 0, 3); // the request's own header
+        trailers.begin_headers(1, 0, block.len());
+        block.chunks(piece).for_each(|bytes| trailers.read(bytes));
         trailers.end();
-        trailers.count(1)
+        trailers.take_count(1)
     }
 
     #[test]
@@ -223,27 +227,27 @@ mod tests {
     #[test]
     fn padding_and_priority_are_no_part_of_the_block() {
         let mut trailers = Trailers::default();
-        trailers.headers(1, 0, 1);
-        trailers.headers(1, PADDED | PRIORITY, 1 + 5 + 2 + 3);
+        trailers.begin_headers(1, 0, 1);
+        trailers.begin_headers(1, PADDED | PRIORITY, 1 + 5 + 2 + 3);
         for byte in [3, 0x82, 0x82, 0x82, 0x82, 0x82, 0x82, 0x86, 0x84, 0x84, 0x84] {
-            trailers.take(&[byte]);
+            trailers.read(&[byte]);
         }
-        trailers.continuation(1);
-        trailers.take(b"\x84");
+        trailers.begin_continuation(1);
+        trailers.read(b"\x84");
         trailers.end();
-        assert_eq!((trailers.count(1), trailers.count(1)), (Some(3), None));
+        assert_eq!((trailers.take_count(1), trailers.take_count(1)), (Some(3), None));
     }
 
     #[test]
     fn trailers_that_nobody_reads_are_forgotten() {
         let mut trailers = Trailers::default();
-        trailers.headers(1000, 0, 1);
+        trailers.begin_headers(1000, 0, 1);
         for stream in 1..=1000 {
-            trailers.headers(stream, 0, 1);
+            trailers.begin_headers(stream, 0, 1);
             trailers.end();
         }
-        assert_eq!((trailers.count(1), trailers.count(1000)), (None, Some(0)));
-        assert_eq!(trailers.ended.len(), MAX_UNREAD - 1);
+        assert_eq!((trailers.take_count(1), trailers.take_count(1000)), (None, Some(0)));
+        assert_eq!(trailers.counts.len(), MAX_COUNTS - 1);
     }
 
     /// A number as RFC 7541, 5.1 writes it, behind the bits of `first`.

@@ -34,7 +34,7 @@ fn judge(input: &[u8]) {
     }
 }
 
-fn written(keys: &[Listed]) -> String {
+fn written(keys: &[ListedKey]) -> String {
     let mut out = String::new();
     for key in keys {
         let text = |text: &str| toml::Value::String(text.to_owned()).to_string();

@@ -1,7 +1,7 @@
-//! One request on one connection to an upstream, up to its whole answer. The result says how much may be done again:
+//! One request on one connection to an upstream, up to its whole answer. The result says whether it may be sent again:
 //! nothing of it was sent, it was sent and nothing came back, or an answer began. `setPoints` is sent at most once
-//! because of that distinction (guarantee 5). A connection is kept only after an answer that came whole. It chooses no
-//! upstream and does not retry: `HttpOrigin` does.
+//! because of that distinction (guarantee 5). A connection is kept only after an answer that came whole. This module
+//! chooses no upstream and does not retry; `HttpOrigin` does.
 
 use std::time::Duration;
 
@@ -11,72 +11,76 @@ use hyper::header::{CONTENT_LENGTH, RETRY_AFTER, TRANSFER_ENCODING};
 use hyper::{HeaderMap, Request as HttpRequest, StatusCode};
 
 use super::backend::Backend;
-use super::connect::TRY_AGAIN_IN;
-use super::pool::Connection;
-use crate::origin::Question;
-use crate::wire::{Fault, MAX_ORIGIN_ANSWER, Operation, Unusable, usable};
+use super::connection::{self, ConnectError, Connection};
+use crate::origin::OriginRequest;
+use crate::wire::{Fault, MAX_ORIGIN_ANSWER, Operation, UnusableAnswer, parse_origin_answer};
 
-/// The longest `Retry-After` of an origin that is passed on: a day. More is a mistake or malice.
+/// The longest `Retry-After` of an origin that is passed on, in seconds: a day. More is a mistake or malice.
 const MAX_RETRY_AFTER: u64 = 86_400;
 
-/// What became of one request on one connection.
+/// The outcome of one request on one connection.
 pub(super) enum Attempt {
-    /// It was answered, usably or not.
+    /// A whole answer came, usable or not.
     Answered(Result<String, Fault>),
-    /// An answer began and was none, or broke off: trying again does not help.
+    /// An answer began, and was malformed or broke off. A retry does not help.
     Broken(Result<String, Fault>),
-    /// Nothing of an answer came: a read may be asked again.
-    Silent(Silence),
-    /// Nothing of the request went out: anything may be sent again.
-    Unsent,
+    /// Nothing of an answer came. A read may be sent again.
+    NoAnswer(NoAnswer),
+    /// Nothing of the request was sent. Any request may be sent again.
+    Unsent(ConnectError),
 }
 
-/// How nothing came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Silence {
+pub(super) enum NoAnswer {
     Closed,
-    /// `origin.first_byte_timeout` was over.
-    TooLong,
+    /// `origin.first_byte_timeout` has passed.
+    TimedOut,
 }
 
-impl Silence {
+impl NoAnswer {
     pub(super) fn fault(self) -> Fault {
         match self {
-            Silence::Closed => Fault::NoUsableAnswer,
-            Silence::TooLong => Fault::OriginTimeout,
+            NoAnswer::Closed => Fault::NoUsableAnswer,
+            NoAnswer::TimedOut => Fault::OriginTimeout,
+        }
+    }
+
+    pub(super) fn reason(self) -> &'static str {
+        match self {
+            NoAnswer::Closed => "it closes connections without an answer",
+            NoAnswer::TimedOut => "no answer began within origin.first_byte_timeout",
         }
     }
 }
 
 /// The settings of an attempt.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bounds {
+pub(super) struct AttemptLimits {
     pub(super) first_byte_timeout: Option<Duration>,
-    /// Connections that are kept of one backend.
-    pub(super) most_kept: usize,
+    /// The most idle connections that one backend keeps.
+    pub(super) max_idle: usize,
 }
 
-/// Sends a request on a connection and reads its answer. Where that came whole, the connection is
-/// kept.
+/// Sends a request on a connection and reads its answer. After a whole answer the connection is kept.
 pub(super) async fn attempt(
     backend: &Backend,
     mut connection: Connection,
     request: HttpRequest<Full<Bytes>>,
-    question: &Question<'_>,
-    bounds: Bounds,
+    origin_request: &OriginRequest<'_>,
+    limits: AttemptLimits,
 ) -> Attempt {
-    let id = question.id;
+    let id = origin_request.id;
     if connection.ready().await.is_err() {
-        return Attempt::Unsent;
+        return Attempt::Unsent(ConnectError::Closed);
     }
     let sending = connection.try_send_request(request);
-    let sent = match bounds.first_byte_timeout {
+    let sent = match limits.first_byte_timeout {
         None => sending.await,
         Some(limit) => match tokio::time::timeout(limit, sending).await {
             Ok(sent) => sent,
             Err(_) => {
                 tracing::warn!(request_id = %id, upstream = %backend, "no answer began within origin.first_byte_timeout");
-                return Attempt::Silent(Silence::TooLong);
+                return Attempt::NoAnswer(NoAnswer::TimedOut);
             }
         },
     };
@@ -84,40 +88,40 @@ pub(super) async fn attempt(
         Ok(response) => response,
         Err(mut error) => {
             if error.take_message().is_some() {
-                return Attempt::Unsent;
+                return Attempt::Unsent(ConnectError::Closed);
             }
             let error = error.into_error();
             tracing::warn!(request_id = %id, upstream = %backend, %error, "the origin gave no answer");
-            // A malformed answer is an answer: only silence may be broken by asking again.
+            // A malformed answer is an answer, and the request is not sent again.
             return if error.is_parse() {
                 Attempt::Broken(Err(Fault::NoUsableAnswer))
             } else {
-                Attempt::Silent(Silence::Closed)
+                Attempt::NoAnswer(NoAnswer::Closed)
             };
         }
     };
     let (head, body) = response.into_parts();
     if head.headers.contains_key(CONTENT_LENGTH) && head.headers.contains_key(TRANSFER_ENCODING) {
-        // Two lengths: what follows the body is anybody's guess (RFC 9112, 6.3).
+        // Where the body ends is not certain (RFC 9112, 6.3).
         tracing::warn!(request_id = %id, upstream = %backend, "the origin's answer has two lengths");
         return Attempt::Broken(Err(Fault::NoUsableAnswer));
     }
     let body = Limited::new(body, MAX_ORIGIN_ANSWER).collect().await;
-    let operation = question.request.operation();
+    let operation = origin_request.request.operation();
     let judge = |body: &[u8]| judge(operation, head.status, &head.headers, body);
     let status = head.status.as_u16();
     match body {
         Ok(body) => {
-            backend.pool.keep(connection, bounds.most_kept);
+            backend.idle.put(connection, limits.max_idle);
             let body = body.to_bytes();
             let answer = judge(&body);
-            if let (Err(Fault::NoUsableAnswer), Err(why)) = (&answer, usable(operation, status, &body)) {
+            if let (Err(Fault::NoUsableAnswer), Err(why)) = (&answer, parse_origin_answer(operation, status, &body)) {
                 tracing::warn!(request_id = %id, upstream = %backend, status, %why, "the origin's answer is not usable");
             }
             Attempt::Answered(answer)
         }
         Err(error) if error.is::<LengthLimitError>() => {
-            let why = Unusable::TooLong;
+            let why = UnusableAnswer::TooLong;
             tracing::warn!(request_id = %id, upstream = %backend, status, %why, "the origin's answer is not usable");
             Attempt::Broken(judge(b""))
         }
@@ -128,23 +132,22 @@ pub(super) async fn attempt(
     }
 }
 
-/// The answer as the contract's "Upstream" paragraph reads it.
+/// The answer by the rules of the contract's "Upstream" paragraph.
 fn judge(operation: Operation, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Result<String, Fault> {
-    match usable(operation, status.as_u16(), body) {
+    match parse_origin_answer(operation, status.as_u16(), body) {
         Ok(answer) => answer.map(str::to_owned),
         Err(_) if matches!(status.as_u16(), 429 | 503) => {
-            Err(Fault::Unavailable { retry_after: retry_after(headers).unwrap_or(TRY_AGAIN_IN) })
+            Err(Fault::Unavailable { retry_after: retry_after(headers).unwrap_or(connection::RETRY_AFTER) })
         }
         Err(_) => Err(Fault::NoUsableAnswer),
     }
 }
 
-/// The origin's `Retry-After` in seconds, whichever of its two forms it has (RFC 9110, 10.2.3);
-/// `None` where it has neither.
+/// The origin's `Retry-After` in seconds, from either of its two forms (RFC 9110, 10.2.3); `None` where it has neither.
 fn retry_after(headers: &HeaderMap) -> Option<u64> {
     let value = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     let seconds = if !value.is_empty() && value.bytes().all(|b| b.is_ascii_digit()) {
-        // Only a number of more digits than a `u64` has cannot be read.
+        // Only a number that exceeds a `u64` cannot be parsed.
         value.parse().unwrap_or(u64::MAX)
     } else {
         let then = httpdate::parse_http_date(value).ok()?;
@@ -170,11 +173,10 @@ mod tests {
     fn a_busy_origin_is_unavailable_and_its_retry_after_is_kept() {
         let endless = "9".repeat(1000);
         let is_a_day = ["86401", "18446744073709551615", "18446744073709551616", &endless];
-        // In no number, and in no date, is anything said: as if there were no field, which is 1.
-        let is_not_given = ["soon", "+70", "-70", "70.5", "70 s", "0x70", "", "Fri, 99 Feb 2093 08:49:37 GMT"];
+        // Neither a number nor a date: as if the field were missing, which gives 1.
+        let is_ignored = ["soon", "+70", "-70", "70.5", "70 s", "0x70", "", "Fri, 99 Feb 2093 08:49:37 GMT"];
         let kept = [("7", 7), ("0", 1), ("0086400", MAX_RETRY_AFTER)];
-        let all =
-            is_a_day.map(|value| (value, MAX_RETRY_AFTER)).into_iter().chain(is_not_given.map(|value| (value, 1)));
+        let all = is_a_day.map(|value| (value, MAX_RETRY_AFTER)).into_iter().chain(is_ignored.map(|value| (value, 1)));
         for (n, (value, kept)) in all.chain(kept).enumerate() {
             let status = [503, 429][n % 2];
             let status = StatusCode::from_u16(status).unwrap();

@@ -6,9 +6,9 @@ use super::{PostgresStore, column};
 use crate::model::KeyId;
 use crate::store::{Daily, StoreError};
 
-/// Adds to keys' counts, in the order of the keys: two nodes that count at once wait for each other and
-/// not for ever. A row of the day after stays that day's: two nodes may disagree for a moment about
-/// which day it is. Any other day's starts anew: it is over, or was a wrong clock's.
+/// Adds to keys' counts, in the order of the keys, so that two nodes that count at once do not deadlock. A row of
+/// the next day stays of that day: two nodes may disagree for a moment about which day it is. A row of any other
+/// day starts again: that day is over, or came from a wrong clock.
 const COUNT: &str = "INSERT INTO daily AS d (key, day, count) \
     SELECT key, $1::bigint, more FROM unnest($2::text[], $3::bigint[]) AS t (key, more) ORDER BY key COLLATE \"C\" \
     ON CONFLICT (key) DO UPDATE SET \
@@ -17,7 +17,7 @@ const COUNT: &str = "INSERT INTO daily AS d (key, day, count) \
         day = CASE WHEN d.day = $1::bigint + 1 THEN d.day ELSE $1::bigint END \
     RETURNING key, count";
 
-/// The day before stays a while, for who has not yet seen it end. A thousand at a time hold nobody up.
+/// The day before is kept for nodes on which it has not ended. A thousand at a time, so that nobody waits long.
 const FORGET: &str = "DELETE FROM daily WHERE key IN \
     (SELECT key FROM daily WHERE day < $1::bigint - 1 LIMIT 1000 FOR UPDATE SKIP LOCKED)";
 
@@ -26,18 +26,18 @@ impl Daily for PostgresStore {
         let mut totals = vec![0; counts.len()];
         let mut left: Vec<usize> = (0..counts.len()).collect();
         while !left.is_empty() {
-            // One statement counts a key once; a key that is named again is counted in the next round.
+            // One statement counts a key once; a key that is named again is counted in another round.
             let mut round: HashMap<&str, usize> = HashMap::new();
             left.retain(|at| *round.entry(&counts[*at].0).or_insert(*at) != *at);
             let (keys, more): (Vec<&str>, Vec<i64>) =
                 round.iter().map(|(key, at)| (*key, i64::try_from(counts[*at].1).unwrap_or(i64::MAX))).unzip();
-            for row in self.pool.note(COUNT, &[&day, &keys, &more]).await? {
+            for row in self.pool.write_once(COUNT, &[&day, &keys, &more]).await? {
                 if let Some(at) = round.get(column::<&str>(&row, 0)?) {
                     totals[*at] = column::<i64>(&row, 1)?.unsigned_abs();
                 }
             }
         }
-        self.pool.note(FORGET, &[&day]).await?;
+        self.pool.write_once(FORGET, &[&day]).await?;
         Ok(counts.into_iter().zip(totals).map(|((key, _), total)| (key, total)).collect())
     }
 

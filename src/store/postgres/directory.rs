@@ -1,11 +1,15 @@
-//! Guilds and keys: what the book of keys is made of.
+//! Guilds and keys. Their lists, from which a node makes its key table, have a dedicated connection, so that
+//! readers cannot keep a node from refreshing its keys.
 
 use std::time::Duration;
 
+use tokio::time::{Instant, timeout_at};
 use tokio_postgres::Row;
 
+use super::error::CallError;
+use super::pool::{Params, rows};
 use super::transaction::Transaction;
-use super::{PostgresStore, column, parsed};
+use super::{LIST, PostgresStore, column, parsed};
 use crate::model::{Digest, GuildId, KeyId, Scope, one_line};
 use crate::store::refusals::{self, refused};
 use crate::store::{Change, Directory, GuildRecord, KeyChange, KeyRecord, Previous, RemovedGuild, StoreError};
@@ -14,7 +18,7 @@ const CREATE_KEY: &str = "INSERT INTO key (id, digest, guild, name, tier, scope,
     previous, previous_until) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) \
     ON CONFLICT (id) DO NOTHING RETURNING 1";
 
-// What stands on the right is the row as it was.
+// On the right is the row before the update.
 const ROTATE_KEY: &str = "UPDATE key SET digest = $2, previous_until = $3, \
     previous = CASE WHEN $3::bigint IS NULL THEN NULL ELSE digest END WHERE id = $1 RETURNING 1";
 
@@ -25,8 +29,7 @@ const SET_KEY: &str = "UPDATE key SET name = coalesce($2, name), scope = coalesc
 const KEYS: &str = "SELECT k.id, k.name, g.id, k.digest, k.tier, k.scope, k.created, k.expires, k.last_used, \
     k.previous, k.previous_until FROM key k JOIN guild g ON g.no = k.guild ORDER BY k.id";
 
-/// Locks the keys in the order of their ids, so that two nodes that note at once wait for each other
-/// and not for ever.
+/// Locks the keys in the order of their ids, so that two nodes that do this at once do not deadlock.
 const NOTE_LAST_USE: &str = "WITH used AS (SELECT k.id, u.at FROM key k \
         JOIN unnest($1::text[], $2::bigint[]) AS u (id, at) ON u.id = k.id ORDER BY k.id FOR UPDATE OF k) \
     UPDATE key k SET last_used = used.at FROM used \
@@ -35,59 +38,50 @@ const NOTE_LAST_USE: &str = "WITH used AS (SELECT k.id, u.at FROM key k \
 /// How long a guild's removal may take: a million members take some seconds.
 const REMOVAL: Duration = Duration::from_mins(5);
 
-/// Take away what is of a guild, and count it: warns, reviews, members, keys.
+/// Remove what belongs to a guild, and count it: warns, reviews, members, keys.
 const EMPTY_GUILD: [&str; 4] = [
-    "WITH gone AS (DELETE FROM warn WHERE guild = $1 RETURNING 1) SELECT count(*) FROM gone",
-    "WITH gone AS (DELETE FROM review WHERE guild = $1 RETURNING 1) SELECT count(*) FROM gone",
-    "WITH gone AS (DELETE FROM member WHERE guild = $1 RETURNING 1) SELECT count(*) FROM gone",
-    "WITH gone AS (DELETE FROM key WHERE guild = $1 RETURNING 1) SELECT count(*) FROM gone",
+    "WITH removed AS (DELETE FROM warn WHERE guild = $1 RETURNING 1) SELECT count(*) FROM removed",
+    "WITH removed AS (DELETE FROM review WHERE guild = $1 RETURNING 1) SELECT count(*) FROM removed",
+    "WITH removed AS (DELETE FROM member WHERE guild = $1 RETURNING 1) SELECT count(*) FROM removed",
+    "WITH removed AS (DELETE FROM key WHERE guild = $1 RETURNING 1) SELECT count(*) FROM removed",
 ];
 
 impl Directory for PostgresStore {
     async fn guilds(&self) -> Result<Vec<GuildRecord>, StoreError> {
-        let rows = self.lists.rows("SELECT id, name, gone FROM guild ORDER BY id").await?;
+        let rows = self.list_rows("SELECT id, name, gone FROM guild ORDER BY id").await?;
         let guild = |row: &Row| Ok(GuildRecord { id: parsed(row, 0)?, name: column(row, 1)?, left: column(row, 2)? });
         rows.iter().map(guild).collect()
     }
 
     async fn keys(&self) -> Result<Vec<KeyRecord>, StoreError> {
-        self.lists.rows(KEYS).await?.iter().map(key).collect()
+        self.list_rows(KEYS).await?.iter().map(key).collect()
     }
 
     async fn add_guild(&self, guild: &GuildId, name: &str) -> Result<(), StoreError> {
-        let mut work = self.begin().await?;
         let sql = "INSERT INTO guild (id, name) VALUES ($1, $2) ON CONFLICT (id) DO NOTHING RETURNING 1";
-        let made = work.count(sql, &[&guild.as_str(), &one_line(name)]).await;
-        let made = made.and_then(|rows| refusals::changed(rows, || refusals::guild_there(guild)));
-        work.end(made, Change::Directory).await
+        self.change_one(sql, &[&guild.as_str(), &one_line(name)], || refusals::guild_there(guild)).await
     }
 
     async fn rename_guild(&self, guild: &GuildId, name: &str) -> Result<(), StoreError> {
-        let mut work = self.begin().await?;
         let sql = "UPDATE guild SET name = $2 WHERE id = $1 RETURNING 1";
-        let renamed = work.count(sql, &[&guild.as_str(), &one_line(name)]).await;
-        let renamed = renamed.and_then(|rows| refusals::changed(rows, || refusals::unknown_guild(guild)));
-        work.end(renamed, Change::Directory).await
+        self.change_one(sql, &[&guild.as_str(), &one_line(name)], || refusals::unknown_guild(guild)).await
     }
 
     async fn remove_guild(&self, guild: &GuildId) -> Result<RemovedGuild, StoreError> {
-        let mut work = self.begin().await?;
-        let removed = remove_guild(&mut work, guild).await;
-        work.end(removed, Change::Everything).await
+        let mut tx = self.begin().await?;
+        let removed = remove_guild(&mut tx, guild).await;
+        tx.end(removed, Change::Everything).await
     }
 
     async fn set_guild_left(&self, guild: &GuildId, left: bool) -> Result<(), StoreError> {
-        let mut work = self.begin().await?;
         let sql = "UPDATE guild SET gone = $2 WHERE id = $1 RETURNING 1";
-        let set = work.count(sql, &[&guild.as_str(), &left]).await;
-        let set = set.and_then(|rows| refusals::changed(rows, || refusals::unknown_guild(guild)));
-        work.end(set, Change::Directory).await
+        self.change_one(sql, &[&guild.as_str(), &left], || refusals::unknown_guild(guild)).await
     }
 
     async fn create_key(&self, key: KeyRecord) -> Result<(), StoreError> {
-        let mut work = self.begin().await?;
-        let made = create_key(&mut work, &key).await;
-        work.end(made, Change::Directory).await
+        let mut tx = self.begin().await?;
+        let made = create_key(&mut tx, &key).await;
+        tx.end(made, Change::Directory).await
     }
 
     async fn rotate_key(
@@ -97,65 +91,90 @@ impl Directory for PostgresStore {
         previous_until: Option<i64>,
         now: i64,
     ) -> Result<(), StoreError> {
-        let mut work = self.begin().await?;
-        let rotated = rotate_key(&mut work, id, digest, previous_until.filter(|until| *until > now), now).await;
-        work.end(rotated, Change::Directory).await
+        let mut tx = self.begin().await?;
+        let rotated = rotate_key(&mut tx, id, digest, previous_until.filter(|until| *until > now), now).await;
+        tx.end(rotated, Change::Directory).await
     }
 
     async fn set_key(&self, id: &str, change: KeyChange) -> Result<(), StoreError> {
         let KeyChange { name, tier, scope, expires } = change;
-        let mut work = self.begin().await?;
-        let set = work
-            .count(
-                SET_KEY,
-                &[
-                    &id,
-                    &name.as_deref().map(one_line),
-                    &scope.map(Scope::name),
-                    &tier.is_some(),
-                    &tier.flatten(),
-                    &expires.is_some(),
-                    &expires.flatten(),
-                ],
-            )
-            .await;
-        let set = set.and_then(|rows| refusals::changed(rows, || refusals::unknown_key(id)));
-        work.end(set, Change::Directory).await
+        let params: Params<'_> = &[
+            &id,
+            &name.as_deref().map(one_line),
+            &scope.map(Scope::name),
+            &tier.is_some(),
+            &tier.flatten(),
+            &expires.is_some(),
+            &expires.flatten(),
+        ];
+        self.change_one(SET_KEY, params, || refusals::unknown_key(id)).await
     }
 
     async fn revoke_key(&self, id: &str) -> Result<(), StoreError> {
-        let mut work = self.begin().await?;
-        let gone = work.count("DELETE FROM key WHERE id = $1 RETURNING 1", &[&id]).await;
-        let gone = gone.and_then(|rows| refusals::changed(rows, || refusals::unknown_key(id)));
-        work.end(gone, Change::Directory).await
+        self.change_one("DELETE FROM key WHERE id = $1 RETURNING 1", &[&id], || refusals::unknown_key(id)).await
     }
 
     async fn note_last_use(&self, used: Vec<(KeyId, i64)>) -> Result<(), StoreError> {
         let (ids, at): (Vec<&str>, Vec<i64>) = used.iter().map(|(id, at)| (&**id, *at)).unzip();
-        self.pool.note(NOTE_LAST_USE, &[&ids, &at]).await.map(drop)
+        self.pool.write_once(NOTE_LAST_USE, &[&ids, &at]).await.map(drop)
     }
 }
 
-async fn remove_guild(work: &mut Transaction<'_>, guild: &GuildId) -> Result<RemovedGuild, StoreError> {
-    let no = guild_number(work, guild).await?;
-    work.take_time(REMOVAL).await?;
+impl PostgresStore {
+    /// Changes one row by `sql`, which has a RETURNING clause; refuses where there is no row to change.
+    async fn change_one(
+        &self,
+        sql: &str,
+        params: Params<'_>,
+        refusal: impl FnOnce() -> String,
+    ) -> Result<(), StoreError> {
+        let mut tx = self.begin().await?;
+        let changed = tx.count(sql, params).await.and_then(|rows| refusals::changed(rows, refusal));
+        tx.end(changed, Change::Directory).await
+    }
+
+    /// The rows of one statement. One list at a time: a second one would wait for the first on the connection.
+    async fn list_rows(&self, sql: &str) -> Result<Vec<Row>, StoreError> {
+        let until = Instant::now() + LIST;
+        let mut listed = self.try_list(sql, until).await;
+        // The connection is dead after the server restarted or another took its place: once more.
+        if listed.as_ref().is_err_and(CallError::is_disconnect) {
+            listed = self.try_list(sql, until).await;
+        }
+        listed.map_err(|error| error.into_store_error(self.place()))
+    }
+
+    async fn try_list(&self, sql: &str, until: Instant) -> Result<Vec<Row>, CallError> {
+        let mut lists = timeout_at(until, self.lists.lock()).await.map_err(|_| CallError::Timeout)?;
+        let session = lists.take(until).await?;
+        let listed = rows(&session, until, sql, &[]).await;
+        if !matches!(&listed, Err(error) if error.is_disconnect() || matches!(error, CallError::Timeout)) {
+            lists.put_back(session);
+        }
+        listed
+    }
+}
+
+async fn remove_guild(tx: &mut Transaction<'_>, guild: &GuildId) -> Result<RemovedGuild, StoreError> {
+    let no = guild_number(tx, guild).await?;
+    tx.extend_deadline(REMOVAL).await?;
     let mut counts = [0; 4];
     for (count, sql) in counts.iter_mut().zip(EMPTY_GUILD) {
-        let found = work.rows(sql, &[&no]).await?;
+        let found = tx.rows(sql, &[&no]).await?;
         let rows: i64 = found.first().map_or(Ok(0), |row| column(row, 0))?;
         *count = rows.unsigned_abs();
     }
-    work.count("DELETE FROM guild WHERE no = $1 RETURNING 1", &[&no]).await?;
+    tx.count("DELETE FROM guild WHERE no = $1 RETURNING 1", &[&no]).await?;
     let [warns, reviews, members, keys] = counts;
     Ok(RemovedGuild { members, warns, reviews, keys })
 }
 
-async fn create_key(work: &mut Transaction<'_>, key: &KeyRecord) -> Result<(), StoreError> {
-    let guild = guild_number(work, &key.guild).await?;
+async fn create_key(tx: &mut Transaction<'_>, key: &KeyRecord) -> Result<(), StoreError> {
+    let guild = guild_number(tx, &key.guild).await?;
     for digest in [Some(key.digest), key.previous.map(|previous| previous.digest)].iter().flatten() {
-        refuse_taken(work, digest).await?;
+        refuse_taken(tx, digest).await?;
     }
-    let made = work
+    let made = tx
         .count(
             CREATE_KEY,
             &[
@@ -177,31 +196,31 @@ async fn create_key(work: &mut Transaction<'_>, key: &KeyRecord) -> Result<(), S
 }
 
 async fn rotate_key(
-    work: &mut Transaction<'_>,
+    tx: &mut Transaction<'_>,
     id: &str,
     digest: Digest,
     until: Option<i64>,
     now: i64,
 ) -> Result<(), StoreError> {
-    let found = work.rows("SELECT expires FROM key WHERE id = $1", &[&id]).await?;
+    let found = tx.rows("SELECT expires FROM key WHERE id = $1", &[&id]).await?;
     let row = found.first().ok_or_else(|| refused(refusals::unknown_key(id)))?;
     if column::<Option<i64>>(row, 0)?.is_some_and(|expires| expires <= now) {
         return Err(refused(refusals::expired_key(id)));
     }
-    refuse_taken(work, &digest).await?;
-    work.count(ROTATE_KEY, &[&id, &&digest.0[..], &until]).await.map(drop)
+    refuse_taken(tx, &digest).await?;
+    tx.count(ROTATE_KEY, &[&id, &&digest.0[..], &until]).await.map(drop)
 }
 
-/// The number a guild's rows carry, whether the bot left it or not.
-pub(super) async fn guild_number(work: &mut Transaction<'_>, guild: &GuildId) -> Result<i64, StoreError> {
-    let found = work.rows("SELECT no FROM guild WHERE id = $1", &[&guild.as_str()]).await?;
+/// The number of a guild in the tables, also of one that the bot left.
+pub(super) async fn guild_number(tx: &mut Transaction<'_>, guild: &GuildId) -> Result<i64, StoreError> {
+    let found = tx.rows("SELECT no FROM guild WHERE id = $1", &[&guild.as_str()]).await?;
     found.first().map_or_else(|| Err(refused(refusals::unknown_guild(guild))), |row| column(row, 0))
 }
 
-/// Refuses a digest under which a key is found, as its secret or as the one before.
-async fn refuse_taken(work: &mut Transaction<'_>, digest: &Digest) -> Result<(), StoreError> {
+/// Refuses a digest that a key has already, of its secret or of the previous one.
+async fn refuse_taken(tx: &mut Transaction<'_>, digest: &Digest) -> Result<(), StoreError> {
     let sql = "SELECT id FROM key WHERE digest = $1 UNION ALL SELECT id FROM key WHERE previous = $1 LIMIT 1";
-    let found = work.rows(sql, &[&&digest.0[..]]).await?;
+    let found = tx.rows(sql, &[&&digest.0[..]]).await?;
     found.first().map_or(Ok(()), |row| Err(refused(refusals::secret_taken(column(row, 0)?))))
 }
 
@@ -221,7 +240,7 @@ fn key(row: &Row) -> Result<KeyRecord, StoreError> {
     })
 }
 
-/// A digest, which the table keeps at its 32 bytes.
+/// A digest; the table keeps it at 32 bytes.
 fn digest(row: &Row, at: usize) -> Result<Option<Digest>, StoreError> {
     Ok(column::<Option<&[u8]>>(row, at)?.and_then(|bytes| bytes.try_into().ok()).map(Digest))
 }

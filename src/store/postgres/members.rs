@@ -10,14 +10,14 @@ use crate::store::answers::{must_fit, review_bytes, warn_bytes};
 use crate::store::refusals::{self, refused};
 use crate::store::{Change, MemberRecord, Members, StoreError};
 
-/// What makes a member that is not there yet: named by its id, without points.
+/// Adds a member that is missing: named by its id, without points.
 const MAKE_MEMBER: &str = "INSERT INTO member (guild, member, name, points) VALUES ($1, $2, $3, 0) \
     ON CONFLICT (guild, member) DO NOTHING";
 
 const SET_MEMBER: &str = "UPDATE member SET name = coalesce($3, name), points = coalesce($4, points) \
     WHERE guild = $1 AND member = $2";
 
-// A guild without rows gives one of NULLs; one that is not there gives none.
+// A guild without members gives one row of NULLs; a guild that does not exist gives none.
 const MEMBERS: &str = "SELECT m.member, m.name, m.points FROM guild g LEFT JOIN member m ON m.guild = g.no \
     WHERE g.id = $1 AND $2::bigint IS NULL ORDER BY m.member";
 
@@ -44,12 +44,12 @@ impl Members for PostgresStore {
         name: Option<&str>,
         points: Option<i64>,
     ) -> Result<(), StoreError> {
-        let mut work = self.begin().await?;
-        let set = match make_member(&mut work, guild, member).await {
-            Ok(no) => work.rows(SET_MEMBER, &[&no, &member.as_i64(), &name.map(one_line), &points]).await.map(drop),
+        let mut tx = self.begin().await?;
+        let set = match make_member(&mut tx, guild, member).await {
+            Ok(no) => tx.rows(SET_MEMBER, &[&no, &member.as_i64(), &name.map(one_line), &points]).await.map(drop),
             Err(error) => Err(error),
         };
-        work.end(set, Change::Member(member)).await
+        tx.end(set, Change::Member(member)).await
     }
 
     async fn members(&self, guild: &GuildId) -> Result<Vec<MemberRecord>, StoreError> {
@@ -60,9 +60,9 @@ impl Members for PostgresStore {
     }
 
     async fn remove_member(&self, guild: &GuildId, member: MemberId) -> Result<(), StoreError> {
-        let mut work = self.begin().await?;
-        let removed = remove_member(&mut work, guild, member).await;
-        work.end(removed, Change::Member(member)).await
+        let mut tx = self.begin().await?;
+        let removed = remove_member(&mut tx, guild, member).await;
+        tx.end(removed, Change::Member(member)).await
     }
 
     async fn add_warn(
@@ -73,9 +73,9 @@ impl Members for PostgresStore {
         reason: &str,
         expires: i64,
     ) -> Result<i64, StoreError> {
-        let mut work = self.begin().await?;
-        let added = add_warn(&mut work, guild, member, (author, reason, expires)).await;
-        work.end(added, Change::Member(member)).await
+        let mut tx = self.begin().await?;
+        let added = add_warn(&mut tx, guild, member, (author, reason, expires)).await;
+        tx.end(added, Change::Member(member)).await
     }
 
     async fn list_warns(&self, guild: &GuildId, of: Option<MemberId>) -> Result<Vec<(MemberId, Warn)>, StoreError> {
@@ -99,9 +99,9 @@ impl Members for PostgresStore {
         text: &str,
     ) -> Result<i64, StoreError> {
         refusals::rating(rating)?;
-        let mut work = self.begin().await?;
-        let added = add_review(&mut work, guild, member, (author, rating, text)).await;
-        work.end(added, Change::Member(member)).await
+        let mut tx = self.begin().await?;
+        let added = add_review(&mut tx, guild, member, (author, rating, text)).await;
+        tx.end(added, Change::Member(member)).await
     }
 
     async fn list_reviews(&self, guild: &GuildId, of: Option<MemberId>) -> Result<Vec<(MemberId, Review)>, StoreError> {
@@ -118,13 +118,13 @@ impl Members for PostgresStore {
 }
 
 impl PostgresStore {
-    /// Removes a warn or review by `sql`, which answers whose it was.
+    /// Removes a warn or review by `sql`, which returns its member.
     async fn remove(&self, guild: &GuildId, id: i64, what: &str, sql: &str) -> Result<(), StoreError> {
-        let mut work = self.begin().await?;
-        match taken_away(&mut work, guild, id, what, sql).await {
-            Ok(owner) => work.end(Ok(()), Change::Member(owner)).await,
-            // Nothing is told of what is undone.
-            Err(error) => work.end(Err(error), Change::Directory).await,
+        let mut tx = self.begin().await?;
+        match remove_note(&mut tx, guild, id, what, sql).await {
+            Ok(owner) => tx.end(Ok(()), Change::Member(owner)).await,
+            // What is undone gets no number, so the kind of change does not matter.
+            Err(error) => tx.end(Err(error), Change::Directory).await,
         }
     }
 
@@ -151,75 +151,75 @@ impl PostgresStore {
     }
 }
 
-/// Makes the member if need be; answers the guild's number.
-async fn make_member(work: &mut Transaction<'_>, guild: &GuildId, member: MemberId) -> Result<i64, StoreError> {
-    let no = guild_number(work, guild).await?;
-    work.rows(MAKE_MEMBER, &[&no, &member.as_i64(), &member.to_string()]).await?;
+/// Adds the member if need be; answers the guild's number.
+async fn make_member(tx: &mut Transaction<'_>, guild: &GuildId, member: MemberId) -> Result<i64, StoreError> {
+    let no = guild_number(tx, guild).await?;
+    tx.rows(MAKE_MEMBER, &[&no, &member.as_i64(), &member.to_string()]).await?;
     Ok(no)
 }
 
-async fn remove_member(work: &mut Transaction<'_>, guild: &GuildId, member: MemberId) -> Result<(), StoreError> {
-    let no = guild_number(work, guild).await?;
+async fn remove_member(tx: &mut Transaction<'_>, guild: &GuildId, member: MemberId) -> Result<(), StoreError> {
+    let no = guild_number(tx, guild).await?;
     let sql = "DELETE FROM member WHERE guild = $1 AND member = $2 RETURNING 1";
-    let removed = work.count(sql, &[&no, &member.as_i64()]).await?;
+    let removed = tx.count(sql, &[&no, &member.as_i64()]).await?;
     refusals::changed(removed, || refusals::unknown_member(guild, member))
 }
 
 async fn add_warn(
-    work: &mut Transaction<'_>,
+    tx: &mut Transaction<'_>,
     guild: &GuildId,
     member: MemberId,
     (author, reason, expires): (&str, &str, i64),
 ) -> Result<i64, StoreError> {
-    let no = make_member(work, guild, member).await?;
-    let id = next_id(work, no, "SELECT coalesce(max(id), 0) FROM warn WHERE guild = $1").await?;
+    let no = make_member(tx, guild, member).await?;
+    let id = next_id(tx, no, "SELECT coalesce(max(id), 0) FROM warn WHERE guild = $1").await?;
     let sql = "INSERT INTO warn (guild, member, id, author, reason, expires) VALUES ($1, $2, $3, $4, $5, $6)";
-    work.rows(sql, &[&no, &member.as_i64(), &id, &one_line(author), &one_line(reason), &expires]).await?;
-    fits(work, WARNS_BYTES, (guild, no), member, "warns").await?;
+    tx.rows(sql, &[&no, &member.as_i64(), &id, &one_line(author), &one_line(reason), &expires]).await?;
+    fits(tx, WARNS_BYTES, (guild, no), member, "warns").await?;
     Ok(id)
 }
 
 async fn add_review(
-    work: &mut Transaction<'_>,
+    tx: &mut Transaction<'_>,
     guild: &GuildId,
     member: MemberId,
     (author, rating, text): (&str, u8, &str),
 ) -> Result<i64, StoreError> {
-    let no = make_member(work, guild, member).await?;
-    let id = next_id(work, no, "SELECT coalesce(max(id), 0) FROM review WHERE guild = $1").await?;
+    let no = make_member(tx, guild, member).await?;
+    let id = next_id(tx, no, "SELECT coalesce(max(id), 0) FROM review WHERE guild = $1").await?;
     let sql = "INSERT INTO review (guild, member, id, author, rating, text) VALUES ($1, $2, $3, $4, $5, $6)";
     let stars = i16::from(rating);
-    work.rows(sql, &[&no, &member.as_i64(), &id, &one_line(author), &stars, &one_line(text)]).await?;
-    fits(work, REVIEWS_BYTES, (guild, no), member, "reviews").await?;
+    tx.rows(sql, &[&no, &member.as_i64(), &id, &one_line(author), &stars, &one_line(text)]).await?;
+    fits(tx, REVIEWS_BYTES, (guild, no), member, "reviews").await?;
     Ok(id)
 }
 
-/// Refuses what has made an answer too long; it is undone with the transaction.
+/// Refuses a note that makes an answer too long; the transaction undoes it.
 async fn fits(
-    work: &mut Transaction<'_>,
+    tx: &mut Transaction<'_>,
     bytes: &str,
     (guild, no): (&GuildId, i64),
     member: MemberId,
     what: &str,
 ) -> Result<(), StoreError> {
-    let rows = work.rows(bytes, &[&no, &member.as_i64()]).await?;
+    let rows = tx.rows(bytes, &[&no, &member.as_i64()]).await?;
     must_fit(rows.first().map_or(Ok(0), |row| column(row, 0))?, guild, member, what)
 }
 
-async fn next_id(work: &mut Transaction<'_>, guild: i64, highest: &str) -> Result<i64, StoreError> {
-    let rows = work.rows(highest, &[&guild]).await?;
+async fn next_id(tx: &mut Transaction<'_>, guild: i64, highest: &str) -> Result<i64, StoreError> {
+    let rows = tx.rows(highest, &[&guild]).await?;
     let highest: i64 = rows.first().map_or(Ok(0), |row| column(row, 0))?;
     highest.checked_add(1).ok_or_else(|| refused(refusals::ids_used_up()))
 }
 
-async fn taken_away(
-    work: &mut Transaction<'_>,
+async fn remove_note(
+    tx: &mut Transaction<'_>,
     guild: &GuildId,
     id: i64,
     what: &str,
     sql: &str,
 ) -> Result<MemberId, StoreError> {
-    let no = guild_number(work, guild).await?;
-    let owner = work.rows(sql, &[&no, &id]).await?;
+    let no = guild_number(tx, guild).await?;
+    let owner = tx.rows(sql, &[&no, &id]).await?;
     owner.first().map_or_else(|| Err(refused(refusals::unknown_note(guild, what, id))), |row| member_id(row, 0))
 }

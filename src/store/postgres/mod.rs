@@ -1,64 +1,61 @@
-//! The store in PostgreSQL: a pool of connections for what waits for nobody else, one writer for
-//! setPoints (group commit), and a numbered feed of changes for other nodes.
+//! The store in PostgreSQL: a pool of connections for reads and single changes, one writer for setPoints (group
+//! commit), and a numbered feed of changes for other nodes.
 
-mod connect;
-mod daily; // what is counted of keys in a day
-mod directory; // guilds and keys
-mod errand; // import and export
-mod failure;
+mod bulk; // sessions for import and export
+mod connector;
+mod daily;
+mod dedicated; // the connections that readers cannot use up
+mod directory;
+mod error;
 mod feed;
-mod home; // the thread on which the connections live
-mod hosts; // which server is asked first
-mod line; // a connection of one's own
-mod lists; // guilds and keys, as lists
-mod members; // members, their warns and reviews
+mod members;
 mod pool;
+mod runtime;
 mod schema;
-mod slots; // a server without room for another connection
 #[cfg(test)]
 mod tests;
 mod tls;
-mod transaction;
-mod writer;
+mod transaction; // a single change
+mod writer; // setPoints
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
+use tokio::sync::Mutex;
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
 
-use super::{Change, IfMissing, Standing, Store, StoreError, marks};
+use super::{Change, IfMissing, Store, StoreError, StoreState, change_log};
 use crate::config::PostgresAt;
 use crate::model::{GuildId, MemberId, Review, Warn};
-use connect::Dialer;
-pub(super) use errand::Errand;
+pub(super) use bulk::BulkSession;
+use connector::Connector;
+use dedicated::DedicatedConnection;
 use feed::Feed;
-use home::Home;
-use lists::Lists;
 use pool::Pool;
+use runtime::StoreRuntime;
 use schema::Prepared;
 use writer::Writer;
 
-/// Connections for reads and single changes; the writer, the feed and the lists have one each besides. A
-/// query takes a fraction of a millisecond, so sixteen do tens of thousands a second, and five nodes
-/// fit into a server's usual hundred connections.
+/// Connections of the pool; the writer, the feed and the lists have one each besides. A query takes a fraction of a
+/// millisecond, so that sixteen do tens of thousands a second, and five nodes fit into the hundred connections that
+/// a server usually allows.
 const CONNECTIONS: usize = 16;
 
-/// How long a read may take, a place in the pool and a new connection included; then 21. A caller has
-/// better to do than to wait longer, and the server is told to give up as well.
+/// How long a read may take, with the wait for a connection; then the answer is 21.
 const READ: Duration = Duration::from_secs(2);
 
-/// How long a list may take, such as that of a hundred thousand keys.
+/// How long a list may take, such as one of a hundred thousand keys. The server ends longer statements.
 const LIST: Duration = Duration::from_secs(4);
 
-/// How long a write waits for another node's, such as an import's (contract section 2).
+/// How long a write waits for the write of another node, such as an import (contract section 2).
 const LOCK: Duration = Duration::from_secs(2);
 
 const POINTS: &str = "SELECT g.gone, m.points FROM guild g \
     LEFT JOIN member m ON m.guild = g.no AND m.member = $2 WHERE g.id = $1";
 
-// One statement, so one snapshot: a row with a NULL id is a guild whose member has none.
+// One statement, so that it is one snapshot: a row with a NULL id is a guild whose member has none.
 const WARNS: &str = "SELECT w.id, w.author, w.reason, w.expires FROM guild g \
     LEFT JOIN warn w ON w.guild = g.no AND w.member = $2 AND w.expires > $3 \
     WHERE g.id = $1 AND NOT g.gone ORDER BY w.id";
@@ -67,11 +64,11 @@ const REVIEWS: &str = "SELECT r.id, r.author, r.rating, r.text FROM guild g \
     LEFT JOIN review r ON r.guild = g.no AND r.member = $2 \
     WHERE g.id = $1 AND NOT g.gone ORDER BY r.id";
 
-/// What may be set about a store; the defaults are those in force.
+/// Settings of a store, which only tests change.
 #[derive(Clone, Copy, Debug)]
 struct Settings {
     connections: usize,
-    /// Changes kept for others to read; who is further behind is told [`Change::Everything`].
+    /// Changes kept; a node that is further behind gets [`Change::Everything`].
     feed_kept: i64,
     /// What opening does where there is no store.
     if_missing: IfMissing,
@@ -79,29 +76,32 @@ struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Settings { connections: CONNECTIONS, feed_kept: marks::KEPT, if_missing: IfMissing::Make }
+        Settings { connections: CONNECTIONS, feed_kept: change_log::KEPT, if_missing: IfMissing::Make }
     }
 }
 
-/// A store in a PostgreSQL database, in the schema `guildgate`. Dropping it finishes the writes that
-/// are queued.
+/// A store in a PostgreSQL database, in the schema `guildgate`. Dropping it finishes the queued writes.
 #[derive(Debug)]
 pub struct PostgresStore {
-    // Dropped in this order: the writer's queue ends, and with it the thread.
+    // Dropped in this order: the end of the queue ends the writer task, for which the runtime waits.
     writer: Writer,
     pool: Pool,
-    lists: Lists,
+    /// For the lists of keys and guilds.
+    lists: Mutex<DedicatedConnection>,
     feed: Feed,
+    /// Identifies this node's changes in the feed.
     node: Arc<AtomicI64>,
     feed_kept: i64,
     /// This opening made it.
     is_new: bool,
-    _home: Home,
+    _runtime: StoreRuntime,
 }
 
 impl PostgresStore {
-    /// Connects, bringing the schema up to date, and making it where there is none if `if_missing` says so. A
-    /// server that cannot be reached or used is named with what to do about it.
+    /// Connects, and brings the schema up to date, or makes it if `if_missing` says so.
+    ///
+    /// # Errors
+    /// Why the server cannot be reached or used, and what to do.
     pub async fn open(at: &PostgresAt, if_missing: IfMissing) -> Result<Self, StoreError> {
         Self::open_with(at, Settings { if_missing, ..Settings::default() }).await
     }
@@ -109,19 +109,20 @@ impl PostgresStore {
     async fn open_with(at: &PostgresAt, settings: Settings) -> Result<Self, StoreError> {
         let Settings { connections, feed_kept, if_missing } = settings;
         let node = Arc::new(AtomicI64::new(draw_node()?));
-        let mut home = Home::start()?;
-        let dialer = Arc::new(Dialer::new(at, home.handle())?);
-        let (writer, desk) = Writer::new(dialer.clone(), node.clone(), feed_kept);
-        home.live(desk.run());
-        let noticed = Arc::default();
-        let Prepared { ear, newest, is_new } = schema::prepare(&dialer, Arc::clone(&noticed), if_missing).await?;
-        let pool = Pool::new(dialer.clone(), connections)?;
-        let lists = Lists::new(dialer.clone());
-        let feed = Feed::new(dialer, node.clone(), noticed, ear, newest);
-        Ok(PostgresStore { writer, pool, lists, feed, node, feed_kept, is_new, _home: home })
+        let runtime = StoreRuntime::start()?;
+        let connector = Arc::new(Connector::new(at, runtime.handle().clone())?);
+        let notices = Arc::default();
+        let Prepared { session, newest, is_new } =
+            schema::prepare(&connector, Arc::clone(&notices), if_missing).await?;
+        let pool = Pool::new(connector, connections)?;
+        let (writer, task) = Writer::new(&pool, node.clone(), feed_kept);
+        runtime.spawn_to_its_end(task.run());
+        let lists = Mutex::new(DedicatedConnection::new(pool.clone(), None));
+        let feed = Feed::new(&pool, node.clone(), notices, session, newest);
+        Ok(PostgresStore { writer, pool, lists, feed, node, feed_kept, is_new, _runtime: runtime })
     }
 
-    /// The server, as an operator knows it.
+    /// The server as messages name it.
     pub fn place(&self) -> &str {
         self.pool.place()
     }
@@ -131,39 +132,39 @@ impl PostgresStore {
         self.is_new
     }
 
-    /// Waits until the writer has ended, which only a defect brings about while the store is open.
+    /// Waits until the writer task has ended. While the store is open, only a defect ends it.
     pub async fn writer_ended(&self) {
         self.writer.ended().await;
     }
 
-    /// What is there of the store, by a connection that changes nothing.
-    pub async fn look(at: &PostgresAt) -> Result<Standing, StoreError> {
-        let home = Home::start()?;
-        schema::look(&Arc::new(Dialer::new(at, home.handle())?)).await
+    /// The state of the store. Nothing is made or changed.
+    pub async fn state(at: &PostgresAt) -> Result<StoreState, StoreError> {
+        let runtime = StoreRuntime::start()?;
+        schema::state(&Arc::new(Connector::new(at, runtime.handle().clone())?)).await
     }
 }
 
-/// Who changes what, as the change feed names it.
+/// A number that identifies a node's changes in the feed.
 fn draw_node() -> Result<i64, StoreError> {
-    let node = getrandom::u64().map_err(|e| StoreError::Failed(format!("no random number to be had: {e}")))?;
+    let node = getrandom::u64().map_err(|e| StoreError::Failed(format!("cannot get a random number: {e}")))?;
     Ok(node.cast_signed())
 }
 
-/// A column of ours. Another type or NULL in it was put there by another hand.
+/// A column of our tables. Another type or NULL there was written by another program.
 pub(super) fn column<'r, T: FromSql<'r>>(row: &'r Row, column: usize) -> Result<T, StoreError> {
-    row.try_get(column).map_err(|e| StoreError::Failed(format!("a row of the store does not belong there: {e}")))
+    row.try_get(column).map_err(|e| StoreError::Failed(format!("the store holds an invalid row: {e}")))
 }
 
-/// A column that holds one of our own texts.
+/// A text column, parsed.
 pub(super) fn parsed<T: std::str::FromStr>(row: &Row, at: usize) -> Result<T, StoreError> {
     let text: &str = column(row, at)?;
-    text.parse().map_err(|_| StoreError::Failed(format!("'{text}' does not belong into the store")))
+    text.parse().map_err(|_| StoreError::Failed(format!("the store holds the invalid text '{text}'")))
 }
 
 pub(super) fn member_id(row: &Row, at: usize) -> Result<MemberId, StoreError> {
     let id: i64 = column(row, at)?;
     let member = u64::try_from(id).ok().and_then(MemberId::new);
-    member.ok_or_else(|| StoreError::Failed(format!("{id} is no member, and does not belong into the store")))
+    member.ok_or_else(|| StoreError::Failed(format!("the store holds the invalid member id {id}")))
 }
 
 impl Store for PostgresStore {
@@ -197,12 +198,12 @@ impl Store for PostgresStore {
         self.feed.changes().await
     }
 
-    async fn stirred(&self) {
-        self.feed.stirred().await;
+    async fn wait_for_changes(&self) {
+        self.feed.wait_for_changes().await;
     }
 }
 
-/// The rows of a guild that is there; one with a NULL id says only that it is.
+/// The values of a member's rows. A row with a NULL id only says that the guild exists.
 fn of_member<T>(
     guild: &GuildId,
     rows: &[Row],
@@ -217,5 +218,5 @@ fn of_member<T>(
 
 fn rating(row: &Row, at: usize) -> Result<u8, StoreError> {
     let stars: i16 = column(row, at)?;
-    u8::try_from(stars).map_err(|_| StoreError::Failed(format!("{stars} is no rating")))
+    u8::try_from(stars).map_err(|_| StoreError::Failed(format!("the store holds the invalid rating {stars}")))
 }

@@ -1,90 +1,86 @@
-//! From a database to a store that this binary can use, or to one line that says why not.
+//! Opens a database as a store: checks the server, and brings the schema up to date or says why it cannot.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use deadpool_postgres::ClientWrapper;
+use deadpool_postgres::ClientWrapper as Client;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::column;
-use super::connect::{Dialer, SCHEMA, Session};
-use super::failure::{Trouble, line};
+use super::connector::{Connector, SCHEMA, Session};
+use super::error::{CallError, line};
 use super::feed::{self, Newest};
 use super::pool::{batch, rows};
-use super::transaction::CHANNEL;
-use crate::store::{IfMissing, Standing, StoreError, refusals};
+use crate::store::{IfMissing, StoreError, StoreState, refusals};
 
 mod embedded {
     refinery::embed_migrations!("src/store/postgres/migrations");
 }
 
-/// How long a start waits for the server. Longer than a caller would: a server that has just been
-/// started by the same hand may take its time.
+/// How long opening waits for the server, which may have been started just before.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// How long opening waits for another node that is opening or migrating the same store, and how long
-/// a migration may take. A million rows take seconds; a minute says that something hangs.
+/// How long opening waits for another node that opens or migrates the same store, and how long a migration may
+/// take. A million rows take seconds; after a minute something hangs.
 const OPENING: Duration = Duration::from_secs(60);
 
-/// Who migrates holds this lock; its number is "Ggat" in ASCII.
+/// The advisory lock that a migration holds; its number is "Ggat" in ASCII.
 const LOCK: i64 = 0x4767_6174;
 
-/// The oldest server that the tests are known to hold for.
+/// The oldest version for which the tests have passed.
 const OLDEST: i32 = 13;
 
 /// A store that can be used.
 pub(super) struct Prepared {
-    /// Hears notices.
-    pub(super) ear: Session,
-    /// The newest change there is.
+    /// It notifies of commits.
+    pub(super) session: Session,
+    /// The newest change in the store.
     pub(super) newest: Option<Newest>,
-    /// Whether there was no store before.
+    /// Whether this made the store.
     pub(super) is_new: bool,
 }
 
-/// Brings the schema up to date, alone, or makes it if `if_missing` says so.
+/// Brings the schema up to date while no other node does, or makes it if `if_missing` says so.
 pub(super) async fn prepare(
-    dialer: &Arc<Dialer>,
-    noticed: Arc<Notify>,
+    connector: &Arc<Connector>,
+    notices: Arc<Notify>,
     if_missing: IfMissing,
 ) -> Result<Prepared, StoreError> {
-    let dialed = dialer.dial(Instant::now() + CONNECT, Some(noticed)).await;
-    let mut client = dialed.map_err(|e| unreachable(e, dialer))?;
-    let place = dialer.place();
+    let place = connector.place();
+    let connected = connector.connect(Instant::now() + CONNECT, Some(notices)).await;
+    let mut session = connected.map_err(|e| connect_error(e, place))?;
     let until = Instant::now() + OPENING;
-    let told = |trouble: Trouble| match trouble.is_lock() {
+    let failed = |error: CallError| match error.is_lock_timeout() {
         true => StoreError::Busy(format!("another node has been opening {place} for a minute")),
-        false => trouble.told(place),
+        false => error.into_store_error(place),
     };
     let wait = OPENING.as_millis();
     let alone = format!("SET lock_timeout = {wait}; SET statement_timeout = {wait}; SELECT pg_advisory_lock({LOCK})");
-    batch(&client, until + Duration::from_secs(1), &alone).await.map_err(told)?;
-    refuse_unusable(&client, until, place).await?;
-    let is_new = migrate(&mut client, until, place, if_missing).await?;
-    // In this order: what is committed after the look is announced.
-    let done =
-        format!("SELECT pg_advisory_unlock({LOCK}); RESET lock_timeout; RESET statement_timeout; LISTEN {CHANNEL}");
-    batch(&client, until, &done).await.map_err(told)?;
-    let newest = feed::newest(&client, until).await.map_err(told)?;
-    Ok(Prepared { ear: client, newest, is_new })
+    batch(&session, until + Duration::from_secs(1), &alone).await.map_err(failed)?;
+    refuse_unusable(&session, until, place).await?;
+    let is_new = migrate(&mut session, until, place, if_missing).await?;
+    let done = format!("SELECT pg_advisory_unlock({LOCK}); RESET lock_timeout; RESET statement_timeout");
+    batch(&session, until, &done).await.map_err(failed)?;
+    let newest = feed::newest(&session, until).await.map_err(failed)?;
+    Ok(Prepared { session, newest, is_new })
 }
 
-/// What is there of the store. Nothing is changed by looking.
-pub(super) async fn look(dialer: &Arc<Dialer>) -> Result<Standing, StoreError> {
-    let until = Instant::now() + CONNECT;
-    let client = dialer.dial(until, None).await.map_err(|e| unreachable(e, dialer))?;
-    refuse_unusable(&client, until, dialer.place()).await?;
-    Ok(match found(&client, until, dialer.place()).await? {
-        0 => Standing::Missing,
-        version if version < newest() => Standing::Older,
-        _ => Standing::Usable,
+/// The state of the store. It changes nothing.
+pub(super) async fn state(connector: &Arc<Connector>) -> Result<StoreState, StoreError> {
+    let (until, place) = (Instant::now() + CONNECT, connector.place());
+    let session = connector.connect(until, None).await.map_err(|e| connect_error(e, place))?;
+    refuse_unusable(&session, until, place).await?;
+    Ok(match version(&session, until, place).await? {
+        0 => StoreState::Missing,
+        version if version < newest_version() => StoreState::Older,
+        _ => StoreState::Current,
     })
 }
 
-fn unreachable(trouble: Trouble, dialer: &Dialer) -> StoreError {
+fn connect_error(error: CallError, place: &str) -> StoreError {
     let cannot = "cannot connect to PostgreSQL at";
-    match trouble.told(dialer.place()) {
+    match error.into_store_error(place) {
         StoreError::Unreachable(line) if line.contains("server does not support TLS") => StoreError::Failed(format!(
             "{cannot} {}; switch it on there (ssl = on), or do without it (sslmode=prefer in origin.store)",
             line.trim_end_matches("; try again")
@@ -98,10 +94,10 @@ fn unreachable(trouble: Trouble, dialer: &Dialer) -> StoreError {
     }
 }
 
-async fn refuse_unusable(client: &ClientWrapper, until: Instant, place: &str) -> Result<(), StoreError> {
+async fn refuse_unusable(client: &Client, until: Instant, place: &str) -> Result<(), StoreError> {
     let sql = "SELECT current_setting('server_encoding'), current_setting('fsync') = 'on', \
         current_setting('server_version_num')::int / 10000";
-    let found = rows(client, until, sql, &[]).await.map_err(|e| e.told(place))?;
+    let found = rows(client, until, sql, &[]).await.map_err(|e| e.into_store_error(place))?;
     let Some(row) = found.first() else { return Ok(()) };
     let (encoding, fsync, version): (&str, bool, i32) = (column(row, 0)?, column(row, 1)?, column(row, 2)?);
     if encoding != "UTF8" {
@@ -122,32 +118,28 @@ async fn refuse_unusable(client: &ClientWrapper, until: Instant, place: &str) ->
     Ok(())
 }
 
-fn newest() -> i64 {
+/// The version of the schema that this binary knows.
+fn newest_version() -> i64 {
     let all = embedded::migrations::runner();
     all.get_migrations().iter().map(|m| i64::from(m.version())).max().unwrap_or(0)
 }
 
-/// The schema's version; 0 where there is none.
-async fn found(client: &ClientWrapper, until: Instant, place: &str) -> Result<i64, StoreError> {
-    let told = |e: Trouble| e.told(place);
-    let there = format!("SELECT to_regclass('{SCHEMA}.refinery_schema_history') IS NOT NULL");
-    let there = rows(client, until, &there, &[]).await.map_err(told)?;
-    if !there.first().map_or(Ok(false), |row| column(row, 0))? {
+/// The version of the schema in the database; 0 where there is none.
+async fn version(client: &Client, until: Instant, place: &str) -> Result<i64, StoreError> {
+    let failed = |e: CallError| e.into_store_error(place);
+    let exists = format!("SELECT to_regclass('{SCHEMA}.refinery_schema_history') IS NOT NULL");
+    let exists = rows(client, until, &exists, &[]).await.map_err(failed)?;
+    if !exists.first().map_or(Ok(false), |row| column(row, 0))? {
         return Ok(0);
     }
     let sql = "SELECT coalesce(max(version), 0)::bigint FROM refinery_schema_history";
-    let version = rows(client, until, sql, &[]).await.map_err(told)?;
+    let version = rows(client, until, sql, &[]).await.map_err(failed)?;
     version.first().map_or(Ok(0), |row| column(row, 0))
 }
 
-/// Answers whether there was no store before.
-async fn migrate(
-    client: &mut ClientWrapper,
-    until: Instant,
-    place: &str,
-    if_missing: IfMissing,
-) -> Result<bool, StoreError> {
-    let (found, newest) = (found(client, until, place).await?, newest());
+/// Answers whether it made the store.
+async fn migrate(client: &mut Client, until: Instant, place: &str, if_missing: IfMissing) -> Result<bool, StoreError> {
+    let (found, newest) = (version(client, until, place).await?, newest_version());
     if found > newest {
         return Err(StoreError::Failed(format!(
             "{place} was written by a newer Guildgate (its schema is {found}, this one knows {newest}); run that \
@@ -161,10 +153,10 @@ async fn migrate(
         return Err(refusals::no_store(place));
     }
     let failed = |why: String| StoreError::Failed(format!("{place} could not be brought up to date: {why}"));
-    // A schema that is there already need not be made, nor be the user's to make.
-    let there = rows(client, until, "SELECT 1 FROM pg_namespace WHERE nspname = $1", &[&SCHEMA]).await;
-    if there.map_err(|e| e.told(place))?.is_empty() {
-        batch(client, until, &format!("CREATE SCHEMA {SCHEMA}")).await.map_err(|e| e.told(place))?;
+    // Where the schema exists, the user may lack the right to make one.
+    let exists = rows(client, until, "SELECT 1 FROM pg_namespace WHERE nspname = $1", &[&SCHEMA]).await;
+    if exists.map_err(|e| e.into_store_error(place))?.is_empty() {
+        batch(client, until, &format!("CREATE SCHEMA {SCHEMA}")).await.map_err(|e| e.into_store_error(place))?;
     }
     let runner = embedded::migrations::runner().set_grouped(true);
     let run = tokio::time::timeout_at(until, runner.run_async(&mut **client)).await;

@@ -1,5 +1,5 @@
-//! One change by itself: it takes its turn among all writers, is numbered in the feed, and is committed
-//! whole or not at all.
+//! A single change: it waits for its turn among all writers, gets its number in the change feed, and is committed
+//! as a whole or not at all.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -7,102 +7,99 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_postgres::Row;
 
-use super::pool::{Lease, Params, given_up};
+use super::pool::{Params, PooledConnection};
 use super::{LOCK, PostgresStore, READ};
-use crate::store::marks::{Marks, PRUNE_EVERY};
+use crate::store::change_log::{ChangeLog, PRUNE_EVERY};
 use crate::store::{Change, StoreError};
 
-/// The channel on which a commit is announced; what it was is read from the table `change`.
+/// The channel that commits are announced on. What was changed is read from the table `change`.
 pub(super) const CHANNEL: &str = "guildgate";
 
-/// Gives a change the next number, and prunes old ones now and then. Its parameters: node, kind,
-/// members, how many are kept. Whoever runs it holds the lock that [`begin`] takes.
+/// Adds a change with the next number, and prunes old ones now and then. Its parameters: node, kind, members, how
+/// many are kept, how often they are pruned. The transaction holds the lock that [`begin`] takes.
 pub(super) const NUMBER: &str = "WITH n AS (UPDATE feed SET seq = seq + 1 RETURNING seq), \
     pruned AS (DELETE FROM change WHERE (SELECT seq FROM n) % least($4::bigint, $5::bigint) = 0 \
         AND seq <= (SELECT seq FROM n) - $4::bigint) \
     INSERT INTO change (seq, node, kind, members) SELECT seq, $1::bigint, $2::smallint, $3::bytea FROM n";
 
-/// For the commit of a change that was made: the server's disk may be slow, and what was begun is
-/// better ended.
+/// How long a commit may take: the server's disk may be slow.
 pub(super) const COMMIT: Duration = Duration::from_secs(2);
 
-/// Begins a transaction whose turn it is within `wait`. The lock is the single row of `feed`.
+/// Begins a transaction, which waits for its turn for so long. The lock is the single row of `feed`.
 pub(super) fn begin(wait: Duration) -> String {
     let wait = wait.as_millis().max(1);
     format!("BEGIN; SET LOCAL lock_timeout = {wait}; NOTIFY {CHANNEL}; SELECT FROM feed FOR UPDATE")
 }
 
-/// The feed's rows of what a transaction changed, as parameters of [`NUMBER`].
-pub(super) fn numbered(marks: &Marks) -> Vec<(i16, Option<Vec<u8>>)> {
-    marks.rows().map(|(kind, members)| (kind as i16, members)).collect()
+/// What a transaction changed, as parameters of [`NUMBER`].
+pub(super) fn change_rows(log: &ChangeLog) -> Vec<(i16, Option<Vec<u8>>)> {
+    log.rows().map(|(kind, members)| (kind as i16, members)).collect()
 }
 
-/// A transaction, which is undone unless it is ended.
+/// A transaction. Dropped, it is undone.
 #[derive(Debug)]
 pub(super) struct Transaction<'s> {
-    lease: Lease<'s>,
+    connection: PooledConnection<'s>,
     store: &'s PostgresStore,
 }
 
 impl PostgresStore {
-    /// Begins a change; its turn comes within [`LOCK`].
+    /// Begins a change; waits for its turn for [`LOCK`].
     pub(super) async fn begin(&self) -> Result<Transaction<'_>, StoreError> {
         let place = self.pool.place();
-        let mut lease = self.pool.lease(Instant::now() + READ).await.map_err(|e| e.told(place))?;
-        lease.put_off(Instant::now() + LOCK + READ);
-        lease.set_sound(false);
-        lease.batch(&begin(LOCK)).await.map_err(|e| e.told(place))?;
-        Ok(Transaction { lease, store: self })
+        let mut connection = self.pool.get(Instant::now() + READ).await.map_err(|e| e.into_store_error(place))?;
+        connection.set_deadline(Instant::now() + LOCK + READ);
+        connection.set_reusable(false);
+        connection.batch(&begin(LOCK)).await.map_err(|e| e.into_store_error(place))?;
+        Ok(Transaction { connection, store: self })
     }
 }
 
 impl Transaction<'_> {
-    /// Lets the statements that follow take so long altogether.
-    pub(super) async fn take_time(&mut self, time: Duration) -> Result<(), StoreError> {
-        self.lease.put_off(Instant::now() + time);
-        let set = self.lease.batch(&format!("SET LOCAL statement_timeout = {}", time.as_millis())).await;
-        set.map_err(|e| e.told(self.lease.place()))
+    /// Lets the statements that follow take so long in all.
+    pub(super) async fn extend_deadline(&mut self, time: Duration) -> Result<(), StoreError> {
+        self.connection.set_deadline(Instant::now() + time);
+        let set = self.connection.batch(&format!("SET LOCAL statement_timeout = {}", time.as_millis())).await;
+        set.map_err(|e| e.into_store_error(self.connection.place()))
     }
 
     pub(super) async fn rows(&mut self, sql: &str, params: Params<'_>) -> Result<Vec<Row>, StoreError> {
-        let rows = self.lease.rows(sql, params).await;
-        rows.map_err(|e| e.told(self.lease.place()))
+        let rows = self.connection.rows(sql, params).await;
+        rows.map_err(|e| e.into_store_error(self.connection.place()))
     }
 
-    /// How many rows a statement changed: it says so by RETURNING.
+    /// How many rows a statement changed, which has a RETURNING clause.
     pub(super) async fn count(&mut self, sql: &str, params: Params<'_>) -> Result<usize, StoreError> {
         Ok(self.rows(sql, params).await?.len())
     }
 
-    /// Commits what was made, told to others as `mark`; undoes it where it was refused.
-    pub(super) async fn end<T>(mut self, made: Result<T, StoreError>, mark: Change) -> Result<T, StoreError> {
-        let place = self.lease.place().to_owned();
-        let made = match made {
-            Ok(made) => made,
+    /// Commits a change that succeeded, numbered as `change`; undoes one that failed.
+    pub(super) async fn end<T>(mut self, result: Result<T, StoreError>, change: Change) -> Result<T, StoreError> {
+        let value = match result {
+            Ok(value) => value,
             Err(error) => {
-                // Undone in any case: a connection that cannot say so is closed.
-                let undone = self.lease.batch("ROLLBACK").await;
-                self.lease.set_sound(undone.is_ok());
+                // The server undoes it in any case: after an error here the connection is closed.
+                let undone = self.connection.batch("ROLLBACK").await;
+                self.connection.set_reusable(undone.is_ok());
                 return Err(error);
             }
         };
-        let mut marks = Marks::default();
-        marks.add(&mark);
+        let mut log = ChangeLog::default();
+        log.add(&change);
         let (node, kept) = (self.store.node.load(Ordering::SeqCst), self.store.feed_kept);
-        for (kind, members) in numbered(&marks) {
+        for (kind, members) in change_rows(&log) {
             self.rows(NUMBER, &[&node, &kind, &members, &kept, &PRUNE_EVERY]).await?;
         }
-        self.lease.put_off(Instant::now() + COMMIT);
-        match self.lease.batch("COMMIT").await {
-            Ok(()) if self.lease.is_followed() => {
-                self.lease.set_sound(true);
-                Ok(made)
+        self.connection.set_deadline(Instant::now() + COMMIT);
+        match self.connection.batch("COMMIT").await {
+            Ok(()) => {
+                self.connection.set_reusable(true);
+                Ok(value)
             }
-            done => {
-                let trouble = done.err().unwrap_or_else(given_up);
-                // Should it have happened, it is another's change to us: what we hold is in doubt.
+            Err(error) => {
+                // It may have happened. Under another node number the feed reports it to us as well.
                 self.store.node.store(super::draw_node()?, Ordering::SeqCst);
-                Err(trouble.told_of_commit(&place))
+                Err(error.into_unknown_outcome(self.connection.place()))
             }
         }
     }

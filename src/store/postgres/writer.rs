@@ -1,36 +1,35 @@
-//! Group commit for setPoints: one writer takes what is queued, sends it in one transaction, one
-//! statement for all, and answers everyone in it after the commit.
+//! Group commit for setPoints: one task takes the writes that are queued, sends them in one transaction with one
+//! statement for all, and answers their callers after the commit.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
-use deadpool_postgres::ClientWrapper;
+use deadpool_postgres::ClientWrapper as Client;
 use futures_util::future;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_postgres::{Error, Row};
 
-use super::connect::Dialer;
-use super::failure::Trouble;
-use super::line::Line;
-use super::pool::{Params, batch, given_up};
-use super::transaction::{COMMIT, NUMBER, begin, numbered};
+use super::dedicated::DedicatedConnection;
+use super::error::CallError;
+use super::pool::{Params, Pool, batch};
+use super::transaction::{COMMIT, NUMBER, begin, change_rows};
 use super::{LOCK, column, draw_node};
 use crate::model::{GuildId, MemberId};
-use crate::store::marks::{Marks, PRUNE_EVERY};
+use crate::store::change_log::{ChangeLog, PRUNE_EVERY};
 use crate::store::{Change, StoreError};
 
-/// Jobs that may wait. A queue that is longer would only answer later, and hold more memory.
+/// Jobs that may wait. A longer queue would only answer later, and hold more memory.
 const QUEUE: usize = 16_384;
 
-/// Jobs in one transaction. More gain nothing, the commit being shared by so many already, and each
-/// waits for the whole group.
+/// Jobs in one transaction. More gain nothing, since so many share the commit already, and each waits for the
+/// whole group.
 const GROUP: usize = 512;
 
-/// Sets members' points, given as three arrays without a member twice; answers who they are by name.
-/// Members of guilds that are gone are not among them.
+/// Sets members' points, given as three arrays in which no member is named twice; answers the members' names. It
+/// leaves out members of guilds that are missing or left.
 const SET_POINTS: &str = "INSERT INTO member (guild, member, name, points) \
     SELECT g.no, a.member, a.member::text, a.amount \
     FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS a (guild, member, amount) \
@@ -40,7 +39,7 @@ const SET_POINTS: &str = "INSERT INTO member (guild, member, name, points) \
 
 type Answer = Result<String, StoreError>;
 
-/// Who was written, and what they are called.
+/// The members that were written, and their names.
 type Names = HashMap<(GuildId, MemberId), String>;
 
 struct Job {
@@ -48,156 +47,152 @@ struct Job {
     member: MemberId,
     amount: i64,
     queued: Instant,
-    /// Set by whoever is first: the writer, which will answer, or the caller, who goes away.
+    /// Set by the first of the two: the writer, which will answer, or the caller, which stops waiting.
     claimed: Arc<AtomicBool>,
     answer: oneshot::Sender<Answer>,
 }
 
-/// The way to the writer, whose life ends with it.
+/// Queues writes for the writer task, which ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Writer {
     queue: mpsc::Sender<Job>,
-    dialer: Arc<Dialer>,
+    place: String,
 }
 
 impl Writer {
-    pub(super) fn new(dialer: Arc<Dialer>, node: Arc<AtomicI64>, feed_kept: i64) -> (Self, Desk) {
+    pub(super) fn new(pool: &Pool, node: Arc<AtomicI64>, feed_kept: i64) -> (Self, WriterTask) {
         let (queue, jobs) = mpsc::channel(QUEUE);
-        (Writer { queue, dialer: dialer.clone() }, Desk { jobs, dialer, node, feed_kept, line: Line::default() })
+        let place = pool.place().to_owned();
+        let connection = DedicatedConnection::new(pool.clone(), None);
+        (Writer { queue, place: place.clone() }, WriterTask { jobs, place, node, feed_kept, connection })
     }
 
-    /// Waits until the writer has ended: nothing is written any more.
+    /// Waits until the writer task has ended: nothing is written any more.
     pub(super) async fn ended(&self) {
         self.queue.closed().await;
     }
 
-    /// Queues a write and waits until it is committed, or for as long as a write waits. A caller that
-    /// stops waiting harms nothing: what was begun is done all the same.
+    /// Queues a write and waits until it is committed, or until [`LOCK`] has passed before it was begun. A write
+    /// that was begun is finished also when its caller stops waiting.
     pub(super) async fn set_points(&self, guild: GuildId, member: MemberId, amount: i64) -> Answer {
-        let (answer, mut told) = oneshot::channel();
+        let (answer, mut answered) = oneshot::channel();
         let claimed = Arc::new(AtomicBool::new(false));
         let job = Job { guild, member, amount, queued: Instant::now(), claimed: claimed.clone(), answer };
-        let gone = || StoreError::Failed("the store's writer has stopped; start the server again".to_owned());
+        let stopped = || StoreError::Failed("the store's writer has stopped; start the server again".to_owned());
         self.queue.try_send(job).map_err(|e| match e {
             TrySendError::Full(_) => StoreError::Busy(format!("{QUEUE} writes wait already")),
-            TrySendError::Closed(_) => gone(),
+            TrySendError::Closed(_) => stopped(),
         })?;
-        match timeout(LOCK, &mut told).await {
-            Ok(answer) => answer.unwrap_or_else(|_| Err(gone())),
-            Err(_) if !claimed.swap(true, Ordering::SeqCst) => Err(late(self.dialer.place())),
-            // It is being written; the deadlines of that hold.
-            Err(_) => told.await.unwrap_or_else(|_| Err(gone())),
+        match timeout(LOCK, &mut answered).await {
+            Ok(answer) => answer.unwrap_or_else(|_| Err(stopped())),
+            Err(_) if !claimed.swap(true, Ordering::SeqCst) => Err(not_in_time(&self.place)),
+            // It is being written, which has deadlines of its own.
+            Err(_) => answered.await.unwrap_or_else(|_| Err(stopped())),
         }
     }
 }
 
-fn late(place: &str) -> StoreError {
+fn not_in_time(place: &str) -> StoreError {
     StoreError::Busy(format!("{place} could not be written to within {LOCK:?}; nothing was written, try again"))
 }
 
-/// The writer's own.
-pub(super) struct Desk {
+/// Writes what is queued.
+pub(super) struct WriterTask {
     jobs: mpsc::Receiver<Job>,
-    dialer: Arc<Dialer>,
+    place: String,
     node: Arc<AtomicI64>,
     feed_kept: i64,
-    /// A connection that no reader can use up. What makes it outlives the group that asked for it.
-    line: Line,
+    connection: DedicatedConnection,
 }
 
-impl Desk {
-    /// Until the last way to it is gone and the queue is empty.
+impl WriterTask {
+    /// Runs until the [`Writer`] is dropped and the queue is empty.
     pub(super) async fn run(mut self) {
         let mut group = Vec::with_capacity(GROUP);
         while let Some(first) = self.jobs.recv().await {
-            take(&mut group, first);
-            self.take_more(&mut group);
-            self.serve(&mut group).await;
+            claim(&mut group, first);
+            self.claim_queued(&mut group);
+            self.write_group(&mut group).await;
         }
     }
 
-    fn take_more(&mut self, group: &mut Vec<Job>) {
+    fn claim_queued(&mut self, group: &mut Vec<Job>) {
         while group.len() < GROUP
             && let Ok(job) = self.jobs.try_recv()
         {
-            take(group, job);
+            claim(group, job);
         }
     }
 
-    /// Tries until the group is written, or each in it has waited for long enough; leaves it empty.
-    async fn serve(&mut self, group: &mut Vec<Job>) {
+    /// Tries until the group is written, or each job in it has waited for [`LOCK`]; leaves it empty.
+    async fn write_group(&mut self, group: &mut Vec<Job>) {
         let mut reconnected = false;
         loop {
-            self.send_away_the_late(group);
+            self.refuse_expired(group);
             let Some(until) = group.iter().map(|job| job.queued + LOCK).min() else { return };
             match self.write(group, until).await {
                 Ok(names) => {
                     return group.drain(..).for_each(|job| {
                         let name = names.get(&(job.guild.clone(), job.member)).cloned();
-                        // The caller may have gone; what was written stays.
+                        // The caller may have stopped waiting; the write stays.
                         let _ = job.answer.send(name.ok_or(StoreError::GuildGone(job.guild)));
                     });
                 }
-                // Nothing was written. Who came meanwhile waits along, each until its own deadline.
-                Err(Stop::Before(trouble)) if trouble.is_lock() || matches!(trouble, Trouble::Late) => {
-                    self.take_more(group);
+                // Nothing was written. Jobs queued meanwhile join the group, each until its own deadline.
+                Err(WriteError::NotWritten(error))
+                    if error.is_lock_timeout() || matches!(error, CallError::Timeout) =>
+                {
+                    self.claim_queued(group);
                 }
-                // A connection that died at rest, as all do when the server starts anew: once more.
-                Err(Stop::Before(trouble)) if trouble.is_connections() && !reconnected => reconnected = true,
-                Err(Stop::Before(trouble)) => {
-                    let line = trouble.told(self.dialer.place());
-                    return group.drain(..).for_each(|job| drop(job.answer.send(Err(line.clone()))));
-                }
-                Err(Stop::Commit(trouble)) => {
-                    // Should it have happened, it is another's change to us: what we hold is in doubt.
-                    if let Ok(other) = draw_node() {
-                        self.node.store(other, Ordering::SeqCst);
+                // An idle connection is dead after the server restarted or another took its place: once more.
+                Err(WriteError::NotWritten(error)) if error.is_disconnect() && !reconnected => reconnected = true,
+                Err(WriteError::NotWritten(error)) => return refuse(group, &error.into_store_error(&self.place)),
+                Err(WriteError::Unknown(error)) => {
+                    // It may have happened. Under another node number the feed reports it to us as well.
+                    if let Ok(node) = draw_node() {
+                        self.node.store(node, Ordering::SeqCst);
                     }
-                    let line = trouble.told_of_commit(self.dialer.place());
-                    return group.drain(..).for_each(|job| drop(job.answer.send(Err(line.clone()))));
+                    return refuse(group, &error.into_unknown_outcome(&self.place));
                 }
             }
         }
     }
 
-    fn send_away_the_late(&self, group: &mut Vec<Job>) {
+    fn refuse_expired(&self, group: &mut Vec<Job>) {
         let now = Instant::now();
         for job in group.extract_if(.., |job| job.queued + LOCK <= now) {
-            let _ = job.answer.send(Err(late(self.dialer.place())));
+            let _ = job.answer.send(Err(not_in_time(&self.place)));
         }
     }
 
-    /// One transaction: everything up to the commit by `until`, in one go, and then the commit. Nothing
-    /// is written by a server that was never told to commit.
-    async fn write(&mut self, group: &[Job], until: Instant) -> Result<Names, Stop> {
-        let client = self.line.take(until, || self.dialer.dial_aside()).await.map_err(Stop::Before)?;
-        let made = timeout_at(until, self.make(&client, group, until)).await;
-        let rows = match made.map_err(|_| Stop::Before(Trouble::Late))? {
+    /// One transaction: everything but the commit by `until`, and then the commit. A server that was never told
+    /// to commit writes nothing.
+    async fn write(&mut self, group: &[Job], until: Instant) -> Result<Names, WriteError> {
+        let client = self.connection.take(until).await.map_err(WriteError::NotWritten)?;
+        let set = timeout_at(until, self.set(&client, group, until)).await;
+        let rows = match set.map_or(Err(CallError::Timeout), |set| set.map_err(CallError::Server)) {
             Ok(rows) => rows,
             Err(error) => {
-                let trouble = Trouble::Server(error);
-                if !trouble.is_connections() && batch(&client, Instant::now() + COMMIT, "ROLLBACK").await.is_ok() {
-                    self.line.put_back(client);
+                let is_answer = !error.is_disconnect() && !matches!(error, CallError::Timeout);
+                if is_answer && batch(&client, Instant::now() + COMMIT, "ROLLBACK").await.is_ok() {
+                    self.connection.put_back(client);
                 }
-                return Err(Stop::Before(trouble));
+                return Err(WriteError::NotWritten(error));
             }
         };
-        let names = rows.iter().map(named).collect::<Result<Names, _>>();
-        let names = names.map_err(|e| Stop::Before(Trouble::Own(e)))?;
-        let until = Instant::now() + COMMIT;
-        let done = timeout_at(until, self.commit(&client, &names)).await;
-        done.map_err(|_| Stop::Commit(Trouble::Late))?.map_err(|e| Stop::Commit(Trouble::Server(e)))?;
-        if !client.is_followed() {
-            return Err(Stop::Commit(given_up()));
-        }
-        self.line.put_back(client);
+        let names = rows.iter().map(name_of_member).collect::<Result<Names, _>>();
+        let names = names.map_err(|e| WriteError::NotWritten(e.into()))?;
+        let done = timeout(COMMIT, self.commit(&client, &names)).await;
+        let done = done.map_or(Err(CallError::Timeout), |done| done.map_err(CallError::Server));
+        done.map_err(WriteError::Unknown)?;
+        self.connection.put_back(client);
         Ok(names)
     }
 
-    /// Everything but the commit. What is polled first is sent first, and nothing waits for an answer
-    /// in between.
-    async fn make(&self, client: &ClientWrapper, group: &[Job], until: Instant) -> Result<Vec<Row>, Error> {
-        // Of two writes to one member the later one counts: they are committed together.
+    /// Everything but the commit. The statements are sent in the order in which they are polled, without waiting
+    /// for answers in between.
+    async fn set(&self, client: &Client, group: &[Job], until: Instant) -> Result<Vec<Row>, Error> {
+        // Of two writes to one member the later one counts, since they are committed together.
         let mut last = HashMap::with_capacity(group.len());
         for job in group {
             last.insert((job.guild.as_str(), job.member.as_i64()), job.amount);
@@ -205,7 +200,7 @@ impl Desk {
         let (who, amounts): (Vec<(&str, i64)>, Vec<i64>) = last.into_iter().unzip();
         let (guilds, members): (Vec<&str>, Vec<i64>) = who.into_iter().unzip();
         let set = client.prepare_cached(SET_POINTS).await?;
-        // For the commit, which is not to wait for it with the lock in hand.
+        // Prepared now, so that the commit does not hold the lock for longer.
         client.prepare_cached(NUMBER).await?;
         let begin = begin(until.saturating_duration_since(Instant::now()));
         let values: Params<'_> = &[&guilds, &members, &amounts];
@@ -213,36 +208,40 @@ impl Desk {
         Ok(rows)
     }
 
-    /// Numbers what was changed, and commits. Where the number cannot be given, the server undoes it all.
-    async fn commit(&self, client: &ClientWrapper, names: &Names) -> Result<(), Error> {
+    /// Adds the change to the feed, and commits. Where the first fails, the server undoes all of it.
+    async fn commit(&self, client: &Client, names: &Names) -> Result<(), Error> {
         let number = client.prepare_cached(NUMBER).await?;
-        let mut marks = Marks::default();
-        names.keys().for_each(|(_, member)| marks.add(&Change::Member(*member)));
+        let mut log = ChangeLog::default();
+        names.keys().for_each(|(_, member)| log.add(&Change::Member(*member)));
         let node = self.node.load(Ordering::SeqCst);
-        let told = async {
-            for (kind, ids) in numbered(&marks) {
+        let added = async {
+            for (kind, ids) in change_rows(&log) {
                 client.query(&number, &[&node, &kind, &ids, &self.feed_kept, &PRUNE_EVERY]).await?;
             }
             Ok(())
         };
-        future::try_join(told, client.batch_execute("COMMIT")).await.map(drop)
+        future::try_join(added, client.batch_execute("COMMIT")).await.map(drop)
     }
 }
 
-fn take(group: &mut Vec<Job>, job: Job) {
+fn claim(group: &mut Vec<Job>, job: Job) {
     if !job.claimed.swap(true, Ordering::SeqCst) {
         group.push(job);
     }
 }
 
-fn named(row: &Row) -> Result<((GuildId, MemberId), String), StoreError> {
+/// Answers each job of the group with the same error.
+fn refuse(group: &mut Vec<Job>, error: &StoreError) {
+    group.drain(..).for_each(|job| drop(job.answer.send(Err(error.clone()))));
+}
+
+fn name_of_member(row: &Row) -> Result<((GuildId, MemberId), String), StoreError> {
     Ok(((super::parsed(row, 0)?, super::member_id(row, 1)?), column(row, 2)?))
 }
 
-/// Where a transaction ended.
-enum Stop {
-    /// Before the commit was sent: nothing was written, nor will be.
-    Before(Trouble),
-    /// Nobody knows.
-    Commit(Trouble),
+enum WriteError {
+    /// It came before the commit was sent: nothing was written, nor will be.
+    NotWritten(CallError),
+    /// The commit was sent, and may have happened.
+    Unknown(CallError),
 }

@@ -1,33 +1,28 @@
-//! Which of a store's files this process may not use, and what to do about it.
+//! Which of a store's files this process may not use, and what to do about it. Reads modes and owners only.
 
-use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::process::geteuid;
 
-use super::open::folder_of;
+use crate::files::{folder_of, follow_links, with_suffix};
 
-/// Where the names of users are.
+/// The names of users.
 const USERS: &str = "/etc/passwd";
 
-/// What is to be done where this process may not use the store at `path`; `None` where nothing stands in its way.
+/// What to do so that this process may use the store at `path`; `None` if it may.
 pub(super) fn refusal(path: &Path) -> Option<String> {
-    let file = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let beside = |end: &str| {
-        let mut name = OsString::from(&file);
-        name.push(end);
-        PathBuf::from(name)
-    };
+    let file = follow_links(path).unwrap_or_else(|_| path.to_owned());
     // SQLite makes files in the folder, and removes them.
     let folder = (folder_of(&file), Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK);
-    let files = ["", "-wal", "-shm", "-journal"].map(|end| (beside(end), Access::READ_OK | Access::WRITE_OK));
+    let files =
+        ["", "-wal", "-shm", "-journal"].map(|end| (with_suffix(&file, end), Access::READ_OK | Access::WRITE_OK));
     files.into_iter().chain([folder]).find_map(|(name, access)| refusal_of(&name, access))
 }
 
-/// As [`refusal`], of one file or folder. By names only: a file that is opened and closed loses SQLite's locks on it.
+/// As [`refusal`], of one file or folder. Opens nothing: closing a file drops SQLite's locks on it.
 fn refusal_of(name: &Path, access: Access) -> Option<String> {
     let meta = fs::metadata(name).ok()?;
     let error = accessat(CWD, name, access, AtFlags::EACCESS).err()?;
@@ -39,15 +34,15 @@ fn refusal_of(name: &Path, access: Access) -> Option<String> {
     if owner != me {
         let (owner, me) = (user(owner), user(me));
         return Some(format!(
-            "{shown} belongs to {owner} and may not be used by {me}, as whom this runs; run it as {owner}, or give the \
-             file to {me} (chown {me} {shown})"
+            "{shown} belongs to {owner} and may not be used by {me}, the user of this process; run it as {owner}, or \
+             give the file to {me} (chown {me} {shown})"
         ));
     }
     let modes = if meta.is_dir() { "u+rwx" } else { "u+rw" };
     Some(format!("{shown} is read-only or unreadable for its owner; change its mode (chmod {modes} {shown})"))
 }
 
-/// A user's name, or the number where it has none here.
+/// A user's name, or the number of a user without one.
 fn user(id: u32) -> String {
     let users = fs::read_to_string(USERS).unwrap_or_default();
     let names = users.lines().filter_map(|line| {
@@ -69,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_stands_in_the_way_of_who_made_the_files() {
+    fn who_made_the_files_may_use_them() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("store.db");
         fs::write(&path, "").unwrap();

@@ -1,4 +1,4 @@
-//! What is counted of each key in a UTC day, kept across restarts (contract section 3, `daily`).
+//! How many requests of each key were counted in a UTC day, kept across restarts (contract section 3, `daily`).
 
 use rusqlite::{Connection, Row, params};
 
@@ -6,16 +6,16 @@ use super::{SqliteStore, Writes};
 use crate::model::KeyId;
 use crate::store::{Daily, StoreError};
 
-/// Adds to a key's count. A row of the day after stays that day's: two processes may disagree for a
-/// moment about which day it is. Any other day's starts anew: it is over, or was a wrong clock's.
+/// Adds to a key's count. A row of the next day keeps its day: two processes may disagree for a moment
+/// about which day it is. A row of any other day starts at 0 again: the day is over, or a clock was wrong.
 const COUNT: &str = "INSERT INTO daily (key, day, count) VALUES (?1, ?2, ?3) \
     ON CONFLICT (key) DO UPDATE SET \
         count = CASE WHEN day IN (?2, ?2 + 1) THEN min(count, 9223372036854775807 - ?3) + ?3 ELSE ?3 END, \
         day = CASE WHEN day = ?2 + 1 THEN day ELSE ?2 END \
     RETURNING count";
 
-/// Rows of days long past removed with each count. Two calls a second get rid of 100,000 keys'
-/// rows within a minute, and none holds the writes behind it up for more than a millisecond or two.
+/// Rows of past days removed with each count. Two calls a second remove the rows of 100,000 keys within
+/// a minute, and none delays the next writes by more than a millisecond or two.
 const REMOVED: i64 = 1000;
 
 impl Daily for SqliteStore {
@@ -28,7 +28,7 @@ impl Daily for SqliteStore {
                 Ok((key, total))
             };
             let totals = counts.into_iter().map(add).collect::<rusqlite::Result<Vec<_>>>()?;
-            // The day before stays a while, for who has not yet seen it end.
+            // The day before is kept for processes whose clock has not reached its end.
             let sql = "DELETE FROM daily WHERE key IN (SELECT key FROM daily WHERE day < ?1 - 1 LIMIT ?2)";
             conn.prepare_cached(sql)?.execute([day, REMOVED])?;
             Ok((totals, None))
@@ -45,7 +45,7 @@ impl Daily for SqliteStore {
     }
 }
 
-/// A count, which the table keeps from being negative.
+/// A count. The table allows no negative one.
 fn count(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
     row.get(column).map(i64::unsigned_abs)
 }

@@ -1,10 +1,10 @@
-//! Guilds and keys: what the book of keys is made of.
+//! Guilds and keys, from which the key table is made. Writes go through the writing thread.
 
 use rusqlite::types::FromSqlError;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::writer::Writes;
-use super::{Fault, SqliteStore};
+use super::{Failure, SqliteStore};
 use crate::model::{Digest, GuildId, KeyId, Scope, one_line};
 use crate::store::refusals;
 use crate::store::{Change, Directory, GuildRecord, KeyChange, KeyRecord, Previous, RemovedGuild, StoreError};
@@ -117,7 +117,7 @@ impl Directory for SqliteStore {
             if expires.is_some_and(|expires| expires <= now) {
                 return Err(refused(refusals::expired_key(&id)));
             }
-            // What stands on the right is the row as it was.
+            // On the right is the row as it was.
             let sql = "UPDATE key SET digest = ?2, previous_until = ?3, \
                 previous = CASE WHEN ?3 IS NULL THEN NULL ELSE digest END WHERE id = ?1";
             refuse_taken(conn, &digest)?;
@@ -170,8 +170,8 @@ impl Directory for SqliteStore {
     }
 }
 
-/// The number a guild's rows carry, whether the bot left it or not.
-pub(super) fn guild_number(conn: &Connection, guild: &GuildId) -> Result<i64, Fault> {
+/// The number of a guild in its rows, whether the bot left it or not.
+pub(super) fn guild_number(conn: &Connection, guild: &GuildId) -> Result<i64, Failure> {
     let found = conn
         .prepare_cached("SELECT no FROM guild WHERE id = ?1")?
         .query_row([guild.as_str()], |row| row.get(0))
@@ -179,8 +179,8 @@ pub(super) fn guild_number(conn: &Connection, guild: &GuildId) -> Result<i64, Fa
     found.ok_or_else(|| refused(refusals::unknown_guild(guild)))
 }
 
-/// Refuses a digest under which a key is found, as its secret or as the one before.
-fn refuse_taken(conn: &Connection, digest: &Digest) -> Result<(), Fault> {
+/// Refuses a digest that a key has, as its secret or as its previous one.
+fn refuse_taken(conn: &Connection, digest: &Digest) -> Result<(), Failure> {
     let sql = "SELECT id FROM key WHERE digest = ?1 UNION ALL SELECT id FROM key WHERE previous = ?1 LIMIT 1";
     let owner = conn.prepare_cached(sql)?.query_row([digest.0], |row| row.get::<_, String>(0)).optional()?;
     match owner {
@@ -189,13 +189,13 @@ fn refuse_taken(conn: &Connection, digest: &Digest) -> Result<(), Fault> {
     }
 }
 
-/// Refuses where a statement found nothing to change.
-pub(super) fn changed(rows: usize, refusal: impl FnOnce() -> String) -> Result<(), Fault> {
-    refusals::changed(rows, refusal).map_err(Fault::Own)
+/// Refuses if a statement found nothing to change.
+pub(super) fn changed(rows: usize, refusal: impl FnOnce() -> String) -> Result<(), Failure> {
+    refusals::changed(rows, refusal).map_err(Failure::Store)
 }
 
-fn refused(why: String) -> Fault {
-    Fault::Own(refusals::refused(why))
+fn refused(why: String) -> Failure {
+    Failure::Store(refusals::refused(why))
 }
 
 /// Every guild, by id.
@@ -229,7 +229,7 @@ fn keys(conn: &Connection) -> rusqlite::Result<Vec<KeyRecord>> {
     statement.query_map([], key)?.collect()
 }
 
-/// A column that holds one of our own texts; anything else in it was put there by another hand.
+/// A column that holds a text of ours; anything else in it was written by another program.
 fn parsed<T: std::str::FromStr>(row: &Row<'_>, column: usize) -> rusqlite::Result<T> {
     let text = row.get_ref(column)?.as_str()?;
     text.parse().map_err(|_| FromSqlError::Other(format!("'{text}' does not belong here").into()).into())

@@ -1,12 +1,50 @@
 //! SQLite's errors as lines for the operator: what failed, and what to do next.
 
 use std::fmt::Display;
+use std::io;
 use std::path::Path;
 
 use rusqlite::{Error, ErrorCode, ffi};
 
 use super::access;
 use crate::store::StoreError;
+
+/// Why something could not be done with a store, before it is known which store that is.
+#[derive(Debug)]
+pub(in crate::store) enum Failure {
+    Sqlite(Error),
+    Io(io::Error),
+    Store(StoreError),
+}
+
+impl Failure {
+    /// The failure of the store at `path`.
+    pub(in crate::store) fn at(self, path: &Path) -> StoreError {
+        match self {
+            Failure::Sqlite(error) => of(path, &error),
+            Failure::Io(error) => of_io(path, &error),
+            Failure::Store(error) => error,
+        }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Failure::Sqlite(error)
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Failure::Io(error)
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Failure::Store(error)
+    }
+}
 
 /// Whether another connection's lock is all that is wrong.
 pub(super) fn is_busy(error: &Error) -> bool {
@@ -45,6 +83,17 @@ pub(in crate::store) fn of(path: &Path, error: &Error) -> StoreError {
         return StoreError::Busy(format!("another process is writing to {}; try again", path.display()));
     }
     StoreError::Failed(line(path, error))
+}
+
+/// A failure to open or read the file at `path`.
+pub(super) fn of_io(path: &Path, error: &io::Error) -> StoreError {
+    StoreError::Failed(match error.kind() {
+        io::ErrorKind::ReadOnlyFilesystem => read_only(path),
+        io::ErrorKind::PermissionDenied => access::refusal(path).unwrap_or_else(|| {
+            format!("{} may not be opened by this user; check who owns the file and its folder", path.display())
+        }),
+        _ => format!("{}: {error}", path.display()),
+    })
 }
 
 /// One line on what is wrong with the file and what to do about it.

@@ -1,5 +1,5 @@
-//! The change feed: what was changed is numbered in the store, in the change's own transaction, so
-//! a change and its notice are there together or not at all.
+//! The change feed: each transaction writes what it changed into a numbered row of its own, so that a
+//! change and its row are there together or not at all. Followers read the rows.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,15 +9,15 @@ use rusqlite::{Connection, params};
 use super::failure;
 use super::open;
 use super::open_file::OpenFile;
-use crate::store::marks::{Marks, PRUNE_EVERY};
+use crate::store::change_log::{ChangeLog, PRUNE_EVERY};
 use crate::store::{Change, StoreError};
 
-/// How long a look at the feed waits for a lock; in WAL mode only recovery makes it wait.
+/// How long a read of the feed waits for a lock; in WAL mode only recovery makes it wait.
 const BUSY: Duration = Duration::from_millis(250);
 
-/// Writes the marks as changes made by `node`, and prunes old ones down to `kept`.
-pub(in crate::store) fn write(marks: &Marks, conn: &Connection, node: i64, kept: i64) -> rusqlite::Result<()> {
-    marks.rows().try_for_each(|(kind, members)| insert(conn, node, kind, members.as_deref(), kept))
+/// Writes the log as changes made by `node`, and prunes old ones down to `kept`.
+pub(in crate::store) fn write(log: &ChangeLog, conn: &Connection, node: i64, kept: i64) -> rusqlite::Result<()> {
+    log.rows().try_for_each(|(kind, members)| insert(conn, node, kind, members.as_deref(), kept))
 }
 
 fn insert(conn: &Connection, node: i64, kind: i64, members: Option<&[u8]>, kept: i64) -> rusqlite::Result<()> {
@@ -31,14 +31,14 @@ fn insert(conn: &Connection, node: i64, kind: i64, members: Option<&[u8]>, kept:
     Ok(())
 }
 
-/// Follows the changes that others make.
+/// Reads the changes that others make.
 #[derive(Debug)]
 pub(super) struct Feed {
     conn: Connection,
     path: PathBuf,
     file: OpenFile,
     node: i64,
-    /// SQLite's own count of commits by others: moves whenever there may be something to read.
+    /// SQLite's own count of commits by others: if it has not changed, there is nothing to read.
     version: i64,
     /// The newest change read.
     last: i64,
@@ -49,7 +49,7 @@ impl Feed {
     pub(super) fn open(path: &Path, file: OpenFile, node: i64) -> Result<Self, StoreError> {
         let start = || -> rusqlite::Result<(Connection, i64, i64)> {
             let conn = open::readable(path, BUSY)?;
-            // In this order: a commit between the two moves the version, and is looked for again.
+            // In this order: a commit between the two changes the version, and is read later.
             let version = data_version(&conn)?;
             let last = newest(&conn)?;
             Ok((conn, version, last))
@@ -64,7 +64,7 @@ impl Feed {
         self.read().map_err(|e| failure::of(&self.path, &e))
     }
 
-    /// Refuses where the file that was opened is no longer the store.
+    /// Refuses if the file that was opened is no longer the store.
     pub(super) fn still_there(&self) -> Result<(), StoreError> {
         self.file.check(&self.conn)
     }
@@ -75,7 +75,7 @@ impl Feed {
             return Ok(Vec::new());
         }
         let found = self.since_last()?;
-        // Only now: a look that failed is made again.
+        // Only now: a read that failed is repeated.
         self.version = version;
         Ok(found)
     }
@@ -84,7 +84,7 @@ impl Feed {
         let mut statement =
             self.conn.prepare_cached("SELECT seq, node, kind, members FROM change WHERE seq >= ?1 ORDER BY seq")?;
         let mut rows = statement.query([self.last])?;
-        let mut found = Marks::default();
+        let mut found = ChangeLog::default();
         let mut last = self.last;
         let mut first = None;
         while let Some(row) = rows.next()? {
@@ -104,13 +104,13 @@ impl Feed {
             Some(first) => {
                 let gap = first > self.last + 1;
                 self.last = last;
-                Ok(found.told(gap))
+                Ok(found.into_changes(gap))
             }
             None if self.last == 0 => Ok(Vec::new()),
             // The newest row is never pruned: the store was put back to an earlier state.
             None => {
                 self.last = newest(&self.conn)?;
-                Ok(found.told(true))
+                Ok(found.into_changes(true))
             }
         }
     }

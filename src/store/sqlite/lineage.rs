@@ -1,29 +1,27 @@
-//! Which write-ahead log belongs to which file. SQLite goes by their names alone: where a backup was copied over a
-//! store whose log was left behind by a crash, it would read the log into the backup.
+//! Which write-ahead log belongs to which file. SQLite only compares their names: if a backup is copied over a store
+//! whose log a crash left behind, SQLite reads that log into the backup.
 //!
-//! So a store has a lineage, a number in the header of its file (`PRAGMA user_version`). It is drawn at random for
-//! each backup, each restore, and each opening that finds no log, and each commit of ours adds one to it
-//! ([`mark`]). So a log names the lineages of its commits, and the one before its first commit is that of the file when
-//! the log began. A log belongs to a file that has one of these: the file's own lineage changes only by a checkpoint of
-//! that log. Both are read here as they lie on the disk, before SQLite sees them.
+//! So a store has a lineage, a number in the header of its file (`PRAGMA user_version`). It is drawn at random for each
+//! backup, each restore, and each opening that finds no log, and each commit of ours raises it by one ([`advance`]). So
+//! a log holds the lineages of its commits, and the one before its first commit is that of the file when the log began.
+//! A log belongs to a file that has one of these: the lineage in the file itself changes only when that log is
+//! checkpointed. Both are read here as they are on the disk, before SQLite reads them.
 
 use std::collections::HashSet;
-use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufReader, ErrorKind, Read};
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use rusqlite::Connection;
 
-use crate::store::StoreError;
+use super::failure::Failure;
+use crate::files::{follow_links, with_suffix};
+use crate::store::{SQLITE_MAGIC, StoreError};
 
-/// The oldest schema whose commits name their lineage. A file of an older one has none (0).
+/// The oldest schema whose commits have a lineage. A file of an older one has none (0).
 pub(super) const SINCE_SCHEMA: i64 = 3;
-
-/// How every SQLite file begins.
-const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
 /// Where the header of a file, its first page, has the lineage: `user_version`, big-endian.
 const LINEAGE_AT: usize = 60;
@@ -35,148 +33,132 @@ const HEADER: usize = 100;
 const LOG_HEADER: usize = 32;
 const FRAME_HEADER: usize = 24;
 
-/// What a log begins with; one added to it says that its checksums are of big-endian words.
+/// What a log begins with; with one added to it, its checksums are of big-endian words.
 const LOG_MAGIC: u32 = 0x377f_0682;
 
-/// Looks at a pair that does not fit: a server may just be writing to both.
-const LOOKS: usize = 5;
+/// How often a file and a log that do not fit are read: a server may be writing to both.
+const READS: usize = 5;
 
-/// Between two of them.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
+/// Between two of these.
+const BETWEEN_READS: Duration = Duration::from_millis(20);
 
-/// Gives the transaction that `conn` is in the next lineage. Every commit does that: a log that begins with one that
-/// does not would be taken for the log of an older file as well.
-pub(in crate::store) fn mark(conn: &Connection) -> rusqlite::Result<()> {
-    conn.pragma_update(None, "user_version", now(conn)?.wrapping_add(1))
+/// Raises the lineage in the transaction that `conn` is in. Every commit does that: a log whose first commit does not
+/// would be taken for the log of an older file as well.
+pub(in crate::store) fn advance(conn: &Connection) -> rusqlite::Result<()> {
+    conn.pragma_update(None, "user_version", of_newest_commit(conn)?.wrapping_add(1))
 }
 
-/// The lineage of the newest commit.
-pub(super) fn now(conn: &Connection) -> rusqlite::Result<i32> {
+pub(super) fn of_newest_commit(conn: &Connection) -> rusqlite::Result<i32> {
     conn.prepare_cached("PRAGMA user_version")?.query_row([], |row| row.get(0))
 }
 
-/// Gives the store in `file` another lineage, in the file itself: in a log it would stand beside the one before, and be in
-/// the file only after some later checkpoint. So it is done only where there is no log, and thus nobody has it open.
+/// Draws another lineage for the store in `file`, and writes it into the file itself: in a log it would be one more, and
+/// reach the file at some later checkpoint. So it does nothing where there is a log, and thus the file may be open.
 pub(super) fn renew(file: &Path) -> Result<(), StoreError> {
-    if beside(file, "-wal").exists() {
+    if with_suffix(file, "-wal").exists() {
         return Ok(());
     }
     let failed = |e: io::Error| StoreError::Failed(format!("{} cannot be written to: {e}", file.display()));
+    let drawn = getrandom::u32().map_err(|e| failed(e.into()))?.max(1);
     let file = File::options().write(true).open(file).map_err(failed)?;
-    put_into(&file)?;
+    file.write_all_at(&drawn.to_be_bytes(), LINEAGE_AT as u64).map_err(failed)?;
     file.sync_data().map_err(failed)
-}
-
-/// Writes another lineage into a file that nobody has open.
-pub(super) fn put_into(file: &File) -> Result<(), StoreError> {
-    let written = file.write_all_at(&draw()?.to_be_bytes(), LINEAGE_AT as u64);
-    written.map_err(|e| StoreError::Failed(format!("the copy cannot be written to: {e}")))
-}
-
-/// A lineage of a store's own.
-pub(super) fn draw() -> Result<i32, StoreError> {
-    let drawn = getrandom::u32().map_err(|e| StoreError::Failed(format!("no random number to be had: {e}")))?;
-    Ok(drawn.max(1).cast_signed())
 }
 
 /// A log beside a file to which it does not belong.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Stray {
+pub(super) struct ForeignLog {
     pub(super) what: String,
     pub(super) repair: String,
 }
 
-/// Refuses a file with a log beside it that is not its own; neither is changed.
-pub(super) fn refuse_stray(path: &Path) -> Result<(), StoreError> {
-    match stray(path)? {
+/// Refuses a file with a log beside it that is not its own. Changes neither.
+pub(super) fn refuse_foreign_log(path: &Path) -> Result<(), StoreError> {
+    match foreign_log(path)? {
         None => Ok(()),
-        Some(Stray { what, repair }) => Err(StoreError::Failed(format!("{what}. Nothing was changed. {repair}"))),
+        Some(ForeignLog { what, repair }) => Err(StoreError::Failed(format!("{what}. Nothing was changed. {repair}"))),
     }
 }
 
-/// The log beside the store at `path`, where it is not the store's own.
-pub(super) fn stray(path: &Path) -> Result<Option<Stray>, StoreError> {
-    let failed = |e: io::Error| StoreError::Failed(format!("{}: {e}", path.display()));
+/// The log beside the store at `path`, if it is not the store's own.
+pub(super) fn foreign_log(path: &Path) -> Result<Option<ForeignLog>, StoreError> {
+    find_foreign_log(path).map_err(|failure| failure.at(path))
+}
+
+fn find_foreign_log(path: &Path) -> Result<Option<ForeignLog>, Failure> {
     // SQLite puts it beside the file itself, not beside a link to it.
-    let file = crate::store::under_way::led_to(path).map_err(failed)?;
-    let log = beside(&file, "-wal");
-    for _ in 0..LOOKS {
-        let Some(named) = named_by(&log).map_err(failed)? else { return Ok(None) };
-        let what = match of_file(&file).map_err(failed)? {
-            Found::Lineage(own) if fits(own, &named) => return Ok(None),
-            // What it is, others say.
-            Found::Unknown => return Ok(None),
-            Found::Lineage(_) => format!(
+    let file = follow_links(path)?;
+    let log = with_suffix(&file, "-wal");
+    for _ in 0..READS {
+        let Some(in_log) = in_log(&log)? else { return Ok(None) };
+        let what = match in_file(&file)? {
+            InFile::Lineage(own) if belongs(own, &in_log) => return Ok(None),
+            // The caller opens it, and reports what it is.
+            InFile::Unknown => return Ok(None),
+            InFile::Lineage(_) => format!(
                 "{} is not the log of {}: it was written for another store, or for another state of this one, and would \
                  overwrite parts of it",
                 log.display(),
                 file.display()
             ),
-            Found::Nothing => format!("{} is not there, but its log is: {}", file.display(), log.display()),
+            InFile::Nothing => format!("{} is not there, but its log is: {}", file.display(), log.display()),
         };
-        std::thread::sleep(BETWEEN_LOOKS);
-        let (now, file) = (of_file(&file).map_err(failed)?, file.display());
-        if now == Found::Unknown || named_by(&log).map_err(failed)?.as_ref() != Some(&named) {
+        std::thread::sleep(BETWEEN_READS);
+        if in_file(&file)? == InFile::Unknown || self::in_log(&log)?.as_ref() != Some(&in_log) {
             continue;
         }
         let repair = format!(
             "If a file was copied or moved by hand, put the one to which the log belongs back, or move the log away (mv \
-             {0} {0}.old) to go on with {file} as it is; `guildgate store restore FILE` puts a backup in place",
-            log.display()
+             {0} {0}.old) to go on with {1} as it is; `guildgate store restore FILE` puts a backup in place",
+            log.display(),
+            file.display()
         );
-        return Ok(Some(Stray { what, repair }));
+        return Ok(Some(ForeignLog { what, repair }));
     }
     Ok(None)
 }
 
 /// Whether the log beside a file holds commits of that file.
 pub(super) fn has_own_log(file: &Path) -> io::Result<bool> {
-    let named = named_by(&beside(file, "-wal"))?;
-    Ok(matches!((of_file(file)?, named), (Found::Lineage(own), Some(named)) if fits(own, &named)))
+    let in_log = in_log(&with_suffix(file, "-wal"))?;
+    Ok(matches!((in_file(file)?, in_log), (InFile::Lineage(own), Some(in_log)) if belongs(own, &in_log)))
 }
 
-/// Whether no commit is in this log, or it is not there.
+/// Whether there is no commit in this log, or no log.
 pub(super) fn has_no_commit(log: &Path) -> bool {
-    matches!(named_by(log), Ok(None))
+    matches!(in_log(log), Ok(None))
 }
 
-/// Whether a log whose commits name these lineages is that of a file of this one.
-fn fits(own: i32, named: &HashSet<i32>) -> bool {
-    named.contains(&own) || (own == 0 && named.is_empty())
+/// Whether a log with these lineages belongs to a file of this one.
+fn belongs(own: i32, in_log: &HashSet<i32>) -> bool {
+    in_log.contains(&own) || (own == 0 && in_log.is_empty())
 }
 
-/// What lies beside a file under its name and this ending.
-pub(super) fn beside(file: &Path, end: &str) -> PathBuf {
-    let mut name = OsString::from(file);
-    name.push(end);
-    name.into()
-}
-
-/// What a file says of its lineage.
+/// The lineage in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Found {
+enum InFile {
     Lineage(i32),
-    /// It is no SQLite file, or not whole.
+    /// It is no SQLite file, or not complete.
     Unknown,
-    /// There is no file, or nothing in it.
+    /// There is no file, or it is empty.
     Nothing,
 }
 
-fn of_file(path: &Path) -> io::Result<Found> {
-    match File::open(path).and_then(|file| Ok((of_open(&file)?, file.metadata()?.len()))) {
-        Ok((Some(lineage), _)) => Ok(Found::Lineage(lineage)),
-        Ok((None, 0)) => Ok(Found::Nothing),
-        Err(e) if e.kind() == ErrorKind::NotFound => Ok(Found::Nothing),
-        // Whoever opens it says it better.
-        Ok((None, _)) | Err(_) => Ok(Found::Unknown),
+fn in_file(path: &Path) -> io::Result<InFile> {
+    match File::open(path).and_then(|file| Ok((in_header(&file)?, file.metadata()?.len()))) {
+        Ok((Some(lineage), _)) => Ok(InFile::Lineage(lineage)),
+        Ok((None, 0)) => Ok(InFile::Nothing),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(InFile::Nothing),
+        // The caller opens it, and reports that better.
+        Ok((None, _)) | Err(_) => Ok(InFile::Unknown),
     }
 }
 
-/// The lineage in the header of an open file; `None` where it is no SQLite file, or not whole.
-pub(super) fn of_open(file: &File) -> io::Result<Option<i32>> {
+/// The lineage in the header of an open file; `None` if it is no SQLite file, or not complete.
+pub(super) fn in_header(file: &File) -> io::Result<Option<i32>> {
     let mut header = [0; HEADER];
     match file.read_exact_at(&mut header, 0) {
-        Ok(()) => Ok(header.starts_with(MAGIC).then(|| in_page(&header))),
+        Ok(()) => Ok(header.starts_with(SQLITE_MAGIC).then(|| in_page(&header))),
         Err(e) if e.kind() == ErrorKind::UnexpectedEof => Ok(None),
         Err(e) => Err(e),
     }
@@ -187,16 +169,15 @@ fn in_page(page: &[u8]) -> i32 {
     word(page, LINEAGE_AT, u32::from_be_bytes).cast_signed()
 }
 
-/// The lineages that a log's commits name, and the one before the first; `None` where no commit is in it.
-fn named_by(log: &Path) -> io::Result<Option<HashSet<i32>>> {
+/// The lineages of the commits in a log, and the one before the first; `None` if there is no commit in it.
+fn in_log(log: &Path) -> io::Result<Option<HashSet<i32>>> {
     match File::open(log) {
         Ok(file) => read_log(BufReader::new(file)),
-        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
-        Err(_) => Ok(None), // whoever opens it says it better
+        Err(_) => Ok(None), // if it is there, the caller opens the store, and reports that better
     }
 }
 
-/// Reads a log as far as it is whole, as SQLite does (<https://www.sqlite.org/fileformat2.html#walformat>).
+/// Reads a log as far as it is complete, as SQLite does (<https://www.sqlite.org/fileformat2.html#walformat>).
 fn read_log(mut log: impl Read) -> io::Result<Option<HashSet<i32>>> {
     let mut header = [0; LOG_HEADER];
     if !fill(&mut log, &mut header)? {
@@ -217,7 +198,7 @@ fn read_log(mut log: impl Read) -> io::Result<Option<HashSet<i32>>> {
         return Ok(None);
     }
     let mut frame = vec![0; FRAME_HEADER + size as usize];
-    let (mut named, mut since_commit, mut has_commit) = (HashSet::new(), None, false);
+    let (mut lineages, mut since_commit, mut has_commit) = (HashSet::new(), None, false);
     while fill(&mut log, &mut frame)? {
         let (head, page) = frame.split_at(FRAME_HEADER);
         sum = checksum(checksum(sum, &head[..8], order), page, order);
@@ -230,17 +211,17 @@ fn read_log(mut log: impl Read) -> io::Result<Option<HashSet<i32>>> {
         if at(head, 4) != 0 {
             has_commit = true;
             if let Some(lineage) = since_commit.take() {
-                if named.is_empty() {
-                    named.insert(lineage.wrapping_sub(1));
+                if lineages.is_empty() {
+                    lineages.insert(lineage.wrapping_sub(1));
                 }
-                named.insert(lineage);
+                lineages.insert(lineage);
             }
         }
     }
-    Ok(has_commit.then_some(named))
+    Ok(has_commit.then_some(lineages))
 }
 
-/// Fills `buffer`; `false` where there is not enough left.
+/// Fills `buffer`; `false` if there is not enough left.
 fn fill(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<bool> {
     match from.read_exact(buffer) {
         Ok(()) => Ok(true),
@@ -253,7 +234,7 @@ fn word(bytes: &[u8], at: usize, order: fn([u8; 4]) -> u32) -> u32 {
     bytes.get(at..at + 4).and_then(|word| word.try_into().ok()).map_or(0, order)
 }
 
-/// SQLite's checksum of a log, on from `sum`.
+/// SQLite's checksum of a log, continued from `sum`.
 fn checksum(sum: (u32, u32), bytes: &[u8], order: fn([u8; 4]) -> u32) -> (u32, u32) {
     bytes.chunks_exact(8).fold(sum, |(a, b), pair| {
         let a = a.wrapping_add(word(pair, 0, order)).wrapping_add(b);
@@ -264,6 +245,7 @@ fn checksum(sum: (u32, u32), bytes: &[u8], order: fn([u8; 4]) -> u32) -> (u32, u
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::path::PathBuf;
 
     use super::*;
     use crate::store::sqlite::open::APPLICATION_ID;
@@ -277,34 +259,34 @@ mod tests {
              PRAGMA journal_mode = WAL; BEGIN; INSERT INTO t VALUES (1)"
         ))
         .unwrap();
-        mark(&conn).unwrap();
+        advance(&conn).unwrap();
         conn.execute_batch("COMMIT").unwrap();
         (path, conn)
     }
 
     #[test]
-    fn a_commit_names_its_lineage_and_keeps_what_the_file_says_of_itself() {
+    fn a_commit_has_its_lineage_and_keeps_the_rest_of_the_header() {
         let folder = tempfile::tempdir().unwrap();
         let (path, conn) = pair(folder.path(), 77);
-        assert_eq!(named_by(&beside(&path, "-wal")).unwrap(), Some(HashSet::from([77, 78])));
-        assert_eq!((of_file(&path).unwrap(), now(&conn)), (Found::Lineage(77), Ok(78)));
+        assert_eq!(in_log(&with_suffix(&path, "-wal")).unwrap(), Some(HashSet::from([77, 78])));
+        assert_eq!((in_file(&path).unwrap(), of_newest_commit(&conn)), (InFile::Lineage(77), Ok(78)));
         assert_eq!(conn.pragma_query_value(None, "application_id", |row| row.get(0)), Ok(APPLICATION_ID));
         conn.execute_batch("PRAGMA wal_checkpoint(TRUNCATE); INSERT INTO t VALUES (2)").unwrap();
-        assert_eq!(of_file(&path).unwrap(), Found::Lineage(78));
-        assert_eq!(named_by(&beside(&path, "-wal")).unwrap(), Some(HashSet::new()), "of another program");
-        assert!(stray(&path).unwrap().is_some());
+        assert_eq!(in_file(&path).unwrap(), InFile::Lineage(78));
+        assert_eq!(in_log(&with_suffix(&path, "-wal")).unwrap(), Some(HashSet::new()), "of another program");
+        assert!(foreign_log(&path).unwrap().is_some());
     }
 
     #[test]
-    fn a_store_gets_another_lineage_only_where_nobody_has_it_open() {
+    fn a_store_gets_another_lineage_only_where_no_process_has_it_open() {
         let folder = tempfile::tempdir().unwrap();
         let (path, conn) = pair(folder.path(), 77);
         renew(&path).unwrap();
-        assert_eq!(of_file(&path).unwrap(), Found::Lineage(77));
+        assert_eq!(in_file(&path).unwrap(), InFile::Lineage(77));
         drop(conn);
-        assert_eq!(of_file(&path).unwrap(), Found::Lineage(78));
+        assert_eq!(in_file(&path).unwrap(), InFile::Lineage(78));
         renew(&path).unwrap();
-        assert_ne!(of_file(&path).unwrap(), Found::Lineage(78));
+        assert_ne!(in_file(&path).unwrap(), InFile::Lineage(78));
         let conn = Connection::open(&path).unwrap();
         assert_eq!(conn.query_row("PRAGMA integrity_check", [], |row| row.get(0)), Ok("ok".to_owned()));
     }
@@ -314,23 +296,24 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (path, conn) = pair(folder.path(), 0);
         let before = fs::read(&path).unwrap();
-        mark(&conn).unwrap();
+        advance(&conn).unwrap();
         conn.execute_batch("PRAGMA wal_checkpoint(PASSIVE)").unwrap();
-        assert_eq!(named_by(&beside(&path, "-wal")).unwrap(), Some(HashSet::from([0, 1, 2])));
-        assert_eq!((of_file(&path).unwrap(), stray(&path).unwrap()), (Found::Lineage(2), None));
+        assert_eq!(in_log(&with_suffix(&path, "-wal")).unwrap(), Some(HashSet::from([0, 1, 2])));
+        assert_eq!((in_file(&path).unwrap(), foreign_log(&path).unwrap()), (InFile::Lineage(2), None));
         fs::write(&path, before).unwrap();
-        assert_eq!(stray(&path).unwrap(), None);
-        put_into(&File::options().write(true).open(&path).unwrap()).unwrap();
-        assert!(stray(&path).unwrap().unwrap().what.contains("is not the log of"));
+        assert_eq!(foreign_log(&path).unwrap(), None);
+        // Its log is still there.
+        File::options().write(true).open(&path).unwrap().write_all_at(&[1; 4], LINEAGE_AT as u64).unwrap();
+        assert!(foreign_log(&path).unwrap().unwrap().what.contains("is not the log of"));
         fs::remove_file(&path).unwrap();
-        assert!(stray(&path).unwrap().unwrap().what.contains("is not there, but its log is"));
+        assert!(foreign_log(&path).unwrap().unwrap().what.contains("is not there, but its log is"));
     }
 
     #[test]
-    fn what_a_crash_left_of_a_log_is_read_as_far_as_it_is_whole() {
+    fn a_log_that_a_crash_cut_is_read_as_far_as_it_is_complete() {
         let folder = tempfile::tempdir().unwrap();
         let (path, _conn) = pair(folder.path(), 77);
-        let log = fs::read(beside(&path, "-wal")).unwrap();
+        let log = fs::read(with_suffix(&path, "-wal")).unwrap();
         assert_eq!(read_log(&log[..]).unwrap(), Some(HashSet::from([77, 78])));
         for cut in [0, 20, LOG_HEADER, LOG_HEADER + 50, log.len() - 1] {
             assert_eq!(read_log(&log[..cut]).unwrap(), None, "{cut}");

@@ -1,15 +1,15 @@
-//! Members, their warns and reviews, one record at a time.
+//! Members, their warns and reviews, one record at a time. Writes go through the writing thread.
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::directory::{changed, guild_number};
-use super::{Fault, SqliteStore, Writes};
+use super::{Failure, SqliteStore, Writes};
 use crate::model::{GuildId, MemberId, Review, Warn, one_line};
 use crate::store::answers::{must_fit, review_bytes, warn_bytes};
 use crate::store::refusals;
 use crate::store::{Change, MemberRecord, Members, StoreError};
 
-/// What makes a member that is not there yet: named by its id, without points.
+/// Makes a member that does not exist yet: named by its id, without points.
 const MAKE_MEMBER: &str = "INSERT INTO member (guild, member, name, points) VALUES (?1, ?2, ?3, 0) \
     ON CONFLICT (guild, member) DO NOTHING";
 
@@ -22,16 +22,16 @@ const WARNS_BYTES: &str = concat!(
 const REVIEWS_BYTES: &str =
     concat!("SELECT coalesce(sum(", review_bytes!(""), "), 2) FROM review WHERE guild = ?1 AND member = ?2");
 
-/// Refuses what has made an answer too long; the job's savepoint undoes it.
+/// Refuses a record that made an answer too long; the job's savepoint undoes it.
 fn fits(
     conn: &Connection,
     bytes: &str,
     (guild, no): (&GuildId, i64),
     member: MemberId,
     what: &str,
-) -> Result<(), Fault> {
+) -> Result<(), Failure> {
     let bytes: i64 = conn.prepare_cached(bytes)?.query_row([no, member.as_i64()], |row| row.get(0))?;
-    must_fit(bytes, guild, member, what).map_err(Fault::Own)
+    must_fit(bytes, guild, member, what).map_err(Failure::Store)
 }
 
 impl Members for SqliteStore {
@@ -150,7 +150,7 @@ impl SqliteStore {
         let take = move |conn: &Connection| {
             let no = guild_number(conn, &guild)?;
             let owner = conn.prepare_cached(sql)?.query_row([no, id], |row| member(row, 0)).optional()?;
-            let absent = || Fault::Own(refusals::refused(refusals::unknown_note(&guild, what, id)));
+            let absent = || Failure::Store(refusals::refused(refusals::unknown_note(&guild, what, id)));
             owner.map(|owner| ((), Some(Change::Member(owner)))).ok_or_else(absent)
         };
         self.writer.run(Writes::Several, take).await
@@ -167,8 +167,8 @@ impl SqliteStore {
         self.readers.with(|conn| {
             let no = match guild_number(conn, guild) {
                 Ok(no) => no,
-                Err(Fault::Own(refused)) => return Ok(Err(refused)),
-                Err(Fault::Sqlite(error)) => return Err(error),
+                Err(Failure::Sqlite(error)) => return Err(error),
+                Err(refused) => return Ok(Err(refused.at(self.path()))),
             };
             let mut statement = conn.prepare_cached(sql)?;
             let rows = statement.query_map(params![no, of.map(MemberId::as_i64)], &each)?;
@@ -177,16 +177,16 @@ impl SqliteStore {
     }
 }
 
-/// Makes the member if need be; answers the guild's number.
-fn make_member(conn: &Connection, guild: &GuildId, member: MemberId) -> Result<i64, Fault> {
+/// Makes the member if there is none; answers the guild's number.
+fn make_member(conn: &Connection, guild: &GuildId, member: MemberId) -> Result<i64, Failure> {
     let no = guild_number(conn, guild)?;
     conn.prepare_cached(MAKE_MEMBER)?.execute(params![no, member.as_i64(), member.to_string()])?;
     Ok(no)
 }
 
-fn next_id(conn: &Connection, guild: i64, highest: &str) -> Result<i64, Fault> {
+fn next_id(conn: &Connection, guild: i64, highest: &str) -> Result<i64, Failure> {
     let highest: i64 = conn.prepare_cached(highest)?.query_row([guild], |row| row.get(0))?;
-    highest.checked_add(1).ok_or_else(|| Fault::Own(refusals::refused(refusals::ids_used_up())))
+    highest.checked_add(1).ok_or_else(|| Failure::Store(refusals::refused(refusals::ids_used_up())))
 }
 
 fn member(row: &Row<'_>, column: usize) -> rusqlite::Result<MemberId> {

@@ -1,24 +1,21 @@
 //! The store in an SQLite file: one writing thread (group commit), readers that do not wait for
 //! it, and a numbered feed of changes for other processes.
 
-mod access; // whose the files are
+mod access; // which files this user may use
 mod backup; // store backup
-mod checks; // what tables demand of their rows
-mod daily; // what is counted of keys in a day
+mod daily; // requests of each key in a day
 mod directory; // guilds and keys
 mod failure;
 pub(super) mod feed;
+mod inspect; // reading without changing anything
 pub(super) mod lineage; // which log belongs to which file
-mod look; // without changing anything
 mod members; // members, their warns and reviews
 pub(super) mod open;
-mod open_file; // is it still the store?
+mod open_file; // whether the open files are still the store's
 mod readers;
 mod restore; // store restore
-mod schema; // is it the one we make?
 #[cfg(test)]
 pub(in crate::store) mod tests;
-mod text; // is it UTF-8?
 mod verify; // store verify
 mod writer;
 
@@ -28,23 +25,24 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::{Change, IfMissing, Standing, Store, StoreError, marks, refusals, under_way};
+use super::{Change, IfMissing, Store, StoreError, StoreState, change_log, refusals, temp_file};
 use crate::model::{GuildId, MemberId, Review, Warn};
 pub use backup::Copied;
+use failure::Failure;
 use feed::Feed;
 use open::Prepared;
 use readers::Readers;
-use writer::{Fault, Plan, Writer, Writes};
+use writer::{Writer, WriterSettings, Writes};
 
-pub use restore::Restored;
-pub use verify::{Flaw, Report};
+pub use restore::{PendingRestore, Restored};
+pub use verify::Report;
 
 pub(super) use failure::of as file_failure;
 
 /// How long a write waits for another process's lock, such as an import's (contract section 2).
 pub const BUSY_WAIT: Duration = Duration::from_secs(2);
 
-/// How often a follower asks what others changed. Guarantee 7 allows a second; a look costs a few
+/// How often a follower asks what others changed. Guarantee 7 allows a second; asking costs a few
 /// microseconds.
 const POLL: Duration = Duration::from_millis(100);
 
@@ -52,12 +50,12 @@ const SET_POINTS: &str = "INSERT INTO member (guild, member, name, points) \
     SELECT no, ?2, ?3, ?4 FROM guild WHERE id = ?1 AND gone = 0 \
     ON CONFLICT (guild, member) DO UPDATE SET points = excluded.points RETURNING name";
 
-/// What may be set about a store; the defaults are the contract's.
+/// How a store is opened and written to; the defaults are the contract's.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// How long a write waits for another process's lock, from its queueing on.
     pub busy_wait: Duration,
-    /// Changes kept for others to read; who is further behind is told [`Change::Everything`].
+    /// Changes kept for followers to read; one that is further behind reads [`Change::Everything`].
     pub feed_kept: i64,
     /// What opening does where there is no store.
     pub if_missing: IfMissing,
@@ -65,90 +63,71 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Settings { busy_wait: BUSY_WAIT, feed_kept: marks::KEPT, if_missing: IfMissing::Make }
+        Settings { busy_wait: BUSY_WAIT, feed_kept: change_log::KEPT, if_missing: IfMissing::Make }
     }
 }
 
 /// A store in an SQLite file. Dropping it finishes the writes that are queued.
 #[derive(Debug)]
 pub struct SqliteStore {
-    // Dropped in this order: the writer's connection closes last and so tidies the WAL away.
+    // Dropped in this order: the writer's connection closes last, and removes the WAL.
     feed: Mutex<Feed>,
     readers: Readers,
     writer: Writer,
     path: PathBuf,
     node: i64,
     feed_kept: i64,
-    /// What a crash left was in the file when the store was opened.
-    settled: bool,
-    /// This opening made it.
+    /// What a crash left in the log was in the file when the store was opened.
+    is_checkpointed: bool,
+    /// Opening made it.
     is_new: bool,
 }
 
 impl SqliteStore {
     /// Opens the store, making the file (mode 0600) and bringing its schema up to date if need be.
-    /// A file that cannot be used is named with what to do about it. Blocks.
+    /// The error for a file that cannot be used says what to do about it. Blocks.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
         Self::open_with(path, Settings::default())
     }
 
     /// As [`SqliteStore::open`], with settings of one's own.
     pub fn open_with(path: impl AsRef<Path>, settings: Settings) -> Result<Self, StoreError> {
-        // Absolute, so that no name has a meaning of its own to SQLite, as ":memory:" has.
+        // Absolute, so that no name has a special meaning to SQLite, as ":memory:" has.
         let path = std::path::absolute(path.as_ref())
             .map_err(|e| StoreError::Failed(format!("'{}' is no name for a store: {e}", path.as_ref().display())))?;
-        // First: it may be what fills the disk.
-        under_way::remove_leftovers(&path, under_way::STAGED);
-        let Prepared { conn, file, settled, is_new } = open::prepare(&path, settings.if_missing)?;
-        if !settled {
+        // First, since these may fill the disk.
+        temp_file::remove_leftovers(&path, temp_file::STAGED);
+        let Prepared { conn, file, is_checkpointed, is_new } = open::prepare(&path, settings.if_missing)?;
+        if !is_checkpointed {
             tracing::warn!(
-                "the disk of {} is full: what is in its -wal has no room in the file; reads go on, and until there is \
-                 room writes are refused",
+                "the disk of {} is full: the file has no room for what is in its -wal; reads go on, and writes are \
+                 refused until there is room",
                 path.display()
             );
         }
-        let node = getrandom::u64().map_err(|e| StoreError::Failed(format!("no random number to be had: {e}")))?;
+        let node =
+            getrandom::u64().map_err(|e| StoreError::Failed(format!("the system gives no random number: {e}")))?;
         let node = node.cast_signed();
         let Settings { busy_wait, feed_kept, .. } = settings;
-        let plan = Plan { path: path.clone(), file: file.clone(), node, busy_wait, feed_kept };
-        let writer = Writer::start(plan, settled)?;
+        let settings = WriterSettings { path: path.clone(), file: file.clone(), node, busy_wait, feed_kept };
+        let writer = Writer::start(settings, is_checkpointed)?;
         let readers = Readers::open(&path)?;
         let feed = Mutex::new(Feed::open(&path, file, node)?);
         drop(conn);
-        Ok(SqliteStore { feed, readers, writer, path, node, feed_kept, settled, is_new })
+        Ok(SqliteStore { feed, readers, writer, path, node, feed_kept, is_checkpointed, is_new })
     }
 
-    /// What there is of the store at `path`, found by looking: an older one is brought up to date by
-    /// [`SqliteStore::open`], and not by looking.
-    pub fn look(path: &Path) -> Result<Standing, StoreError> {
+    /// The state of the store at `path`. Changes nothing.
+    pub fn state(path: &Path) -> Result<StoreState, StoreError> {
         if !path.metadata().is_ok_and(|file| file.len() > 0) {
-            return Ok(Standing::Missing);
+            return Ok(StoreState::Missing);
         }
-        Ok(if open::is_up_to_date(path)? { Standing::Usable } else { Standing::Older })
+        Ok(if open::is_up_to_date(path)? { StoreState::Current } else { StoreState::Older })
     }
 
-    /// Refuses where there is no file at all.
+    /// Refuses if there is no file at all.
     pub fn must_exist(path: &Path) -> Result<(), StoreError> {
         if path.exists() { Ok(()) } else { Err(refusals::no_store(path.display())) }
-    }
-
-    /// Copies the store at `from` to `to`, as it is at one moment, while others may go on writing to it
-    /// (its WAL grows by what they write). `to` is replaced whole or not at all, and never a store in
-    /// use. Answers the copy's size in bytes. Blocks.
-    pub fn backup(from: &Path, to: &Path, told: &mut dyn FnMut(Copied)) -> Result<u64, StoreError> {
-        backup::backup(from, to, told)
-    }
-
-    /// Puts a copy of the backup `from` in the place of the store at `store`; what was there is set aside by another
-    /// name, together with its log. Refused while a process has the store open, and where `from` is not sound. Blocks.
-    pub fn restore(from: &Path, store: &Path, told: &mut dyn FnMut(Copied)) -> Result<Restored, StoreError> {
-        restore::restore(from, store, told)
-    }
-
-    /// Looks at all of the store at `path` for what is wrong with it, and changes nothing. Blocks, for
-    /// as long as reading the whole file takes.
-    pub fn verify(path: &Path) -> Result<Report, StoreError> {
-        verify::verify(path)
     }
 
     /// Whether this opening made the store.
@@ -156,7 +135,7 @@ impl SqliteStore {
         self.is_new
     }
 
-    /// Waits until the writing thread has ended, which only a defect brings about while the store is open.
+    /// Waits until the writing thread has ended, which only a defect causes while the store is open.
     pub async fn writer_ended(&self) {
         self.writer.ended().await;
     }
@@ -166,7 +145,7 @@ impl SqliteStore {
         &self.path
     }
 
-    /// Who changed it, as the change feed names this opening of the store.
+    /// Who made a change, in the change feed: drawn at each opening of the store.
     pub(super) fn node(&self) -> i64 {
         self.node
     }
@@ -175,9 +154,9 @@ impl SqliteStore {
         self.feed_kept
     }
 
-    /// Before a connection of one's own writes: sees to it that what a crash left is in the file.
-    pub(super) fn settle(&self, conn: &Connection) -> Result<(), StoreError> {
-        if self.settled || open::is_settled(conn).map_err(|e| failure::of(&self.path, &e))? {
+    /// Makes sure that what a crash left in the log is in the file, before `conn` writes.
+    pub(super) fn ensure_checkpointed(&self, conn: &Connection) -> Result<(), StoreError> {
+        if self.is_checkpointed || open::checkpoint(conn).map_err(|e| failure::of(&self.path, &e))? {
             return Ok(());
         }
         Err(StoreError::Busy(format!("another process is reading from {}; try again", self.path.display())))
@@ -187,7 +166,7 @@ impl SqliteStore {
     async fn write<T: Send + 'static>(
         &self,
         mark: Change,
-        work: impl FnOnce(&Connection) -> Result<T, Fault> + Send + 'static,
+        work: impl FnOnce(&Connection) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, StoreError> {
         self.writer.run(Writes::Several, move |conn| work(conn).map(|made| (made, Some(mark)))).await
     }
@@ -214,7 +193,7 @@ impl Store for SqliteStore {
                 .query_row(params![guild.as_str(), member.as_i64(), name, amount], |row| row.get(0))
                 .optional()?
                 .map(|name| (name, Some(Change::Member(member))))
-                .ok_or(Fault::Own(StoreError::GuildGone(guild)))
+                .ok_or(Failure::Store(StoreError::GuildGone(guild)))
         };
         self.writer.run(Writes::Once, set).await
     }
@@ -223,7 +202,7 @@ impl Store for SqliteStore {
         self.feed.lock().changes()
     }
 
-    async fn stirred(&self) {
+    async fn wait_for_changes(&self) {
         tokio::time::sleep(POLL).await;
     }
 }

@@ -1,91 +1,76 @@
-//! Whether the files under the store's name are still those that were opened. One may be moved away, or another file may
-//! be put in its place or copied over it: what SQLite then wrote would be lost, or would damage the other file.
+//! Whether the files under the store's name are still those that were opened. If one is moved away, or another file is
+//! put in its place or copied over it, what SQLite writes would be lost, or would damage the other file.
 
-use std::fs::{self, File};
-use std::io::{self, ErrorKind};
-use std::os::unix::fs::MetadataExt;
+use std::fs::File;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rusqlite::Connection;
 
+use super::failure::Failure;
 use super::{failure, lineage};
+use crate::files::{FileId, follow_links, with_suffix};
 use crate::store::StoreError;
-use crate::store::under_way::led_to;
 
-/// Which file it is, however it is named: a file put in its place has another inode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Identity {
-    device: u64,
-    inode: u64,
-}
-
-impl Identity {
-    pub(super) fn of(path: &Path) -> io::Result<Self> {
-        fs::metadata(path).map(|meta| Identity { device: meta.dev(), inode: meta.ino() })
-    }
-}
-
-/// How far the lineage of the store may come between two looks of this process, however many there are each second. That
-/// of another file is further away, but for one in 256. Others would have to write for hours while this process stands
-/// still.
+/// By how much the lineage of the store may rise between two checks of this process, of which there are several each
+/// second. That of another file differs by more, but for one in 256. Others would have to write for hours while this
+/// process is stopped.
 const MOST_COMMITS: u32 = 1 << 24;
 
 /// The files of an open store.
 #[derive(Clone, Debug)]
 pub(super) struct OpenFile {
     path: PathBuf,
-    identity: Identity,
+    id: FileId,
     /// The log and the shared memory, without which others do not see what is written to the log.
-    beside: Arc<[(PathBuf, Identity); 2]>,
+    beside: Arc<[(PathBuf, FileId); 2]>,
     /// Open for as long as the store is: closing a descriptor of the file drops SQLite's locks on it.
     file: Arc<File>,
-    /// The lineage that the file's header had last. Locked for as long as a look takes: of two looks the later one sees
-    /// the later lineage.
+    /// The lineage that was last in the file's header. Locked during a check: of two checks the later one finds the later
+    /// lineage.
     lineage: Arc<Mutex<i32>>,
 }
 
 impl OpenFile {
     /// The file at `path`, in which there is a store that a connection has open.
-    pub(super) fn of(path: &Path) -> Result<Self, StoreError> {
-        let failed = |e: io::Error| StoreError::Failed(format!("{}: {e}", path.display()));
-        let file = Arc::new(File::open(path).map_err(failed)?);
-        let lineage = lineage::of_open(&file).map_err(failed)?;
+    pub(super) fn of(path: &Path) -> Result<Self, Failure> {
+        let file = Arc::new(File::open(path)?);
+        let lineage = lineage::in_header(&file)?;
         let lineage = lineage.ok_or_else(|| StoreError::Failed(format!("{} is no SQLite file", path.display())))?;
         // SQLite puts them beside the file itself, not beside a link to it.
-        let real = led_to(path).map_err(failed)?;
-        let beside = |end| {
-            let name = lineage::beside(&real, end);
-            Identity::of(&name).map(|identity| (name, identity)).map_err(failed)
+        let real = follow_links(path)?;
+        let beside = |end| -> Result<(PathBuf, FileId), Failure> {
+            let name = with_suffix(&real, end);
+            let id = FileId::of(&name).map_err(|e| failure::of_io(&name, &e))?;
+            Ok((name, id))
         };
         Ok(OpenFile {
             path: path.to_owned(),
-            identity: Identity::of(path).map_err(failed)?,
+            id: FileId::of(path)?,
             beside: Arc::new([beside("-wal")?, beside("-shm")?]),
             file,
             lineage: Arc::new(Mutex::new(lineage)),
         })
     }
 
-    /// Refuses to go on where the files are not those that were opened, or something else is in the first one. `conn`
-    /// tells how far the lineage may have come.
+    /// Refuses to go on if the files are not those that were opened, or something else is in the first one. `conn` reads
+    /// up to where the lineage may have risen.
     pub(super) fn check(&self, conn: &Connection) -> Result<(), StoreError> {
-        for (name, identity) in &*self.beside {
-            if let Some(Missing) = still_there(name, *identity)? {
-                return Err(is_missing(name));
-            }
+        for (name, id) in &*self.beside {
+            must_be_there(name, *id)?;
         }
         self.check_file(conn)
     }
 
-    /// As [`OpenFile::check`], before what is in the log is written into the file at the end. It is written from a log
-    /// that has lost its name as well, unless others have written to another log since.
+    /// As [`OpenFile::check`], before what is in the log is written into the file at the end. A log that has lost its name
+    /// is written as well, unless others have written to another log since.
     pub(super) fn check_at_end(&self, conn: &Connection) -> Result<(), StoreError> {
         let [(log, log_id), (shared, shared_id)] = &*self.beside;
-        match still_there(log, *log_id) {
-            Ok(None) => still_there(shared, *shared_id).map(drop)?,
-            Ok(Some(Missing)) => {}
+        match is_there(log, *log_id) {
+            Ok(true) => is_there(shared, *shared_id).map(drop)?,
+            Ok(false) => {}
             Err(_) if lineage::has_no_commit(log) => {}
             Err(other) => return Err(other),
         }
@@ -93,49 +78,49 @@ impl OpenFile {
     }
 
     fn check_file(&self, conn: &Connection) -> Result<(), StoreError> {
-        let path = &self.path;
-        if let Some(Missing) = still_there(path, self.identity)? {
-            return Err(is_missing(path));
-        }
-        let refused = || {
-            Err(StoreError::Failed(format!(
-                "{} had another file copied over it; stop the server, and see what `guildgate store verify` says of it",
-                path.display()
-            )))
-        };
-        let mut last = self.lineage.lock();
-        let found = lineage::of_open(&self.file).map_err(|e| StoreError::Failed(format!("{}: {e}", path.display())))?;
-        // Said before `conn` looks at it: SQLite removes the log of an empty file.
-        let Some(found) = found else { return refused() };
-        if found == *last {
+        must_be_there(&self.path, self.id)?;
+        if self.holds_our_lineage(conn).map_err(|failure| failure.at(&self.path))? {
             return Ok(());
         }
-        let newest = lineage::now(conn).map_err(|e| failure::of(path, &e))?;
+        Err(StoreError::Failed(format!(
+            "{} had another file copied over it; stop the server, and see what `guildgate store verify` reports of it",
+            self.path.display()
+        )))
+    }
+
+    fn holds_our_lineage(&self, conn: &Connection) -> Result<bool, Failure> {
+        let mut last = self.lineage.lock();
+        // Before `conn` reads anything: SQLite removes the log of an empty file.
+        let Some(found) = lineage::in_header(&self.file)? else { return Ok(false) };
+        if found == *last {
+            return Ok(true);
+        }
+        let newest = lineage::of_newest_commit(conn)?;
         let since = |lineage: i32| lineage.wrapping_sub(*last).cast_unsigned();
         if since(found) > since(newest).min(MOST_COMMITS) {
-            return refused();
+            return Ok(false);
         }
         *last = found;
-        Ok(())
+        Ok(true)
     }
 }
 
-/// Nothing is under a name.
-struct Missing;
+fn must_be_there(name: &Path, id: FileId) -> Result<(), StoreError> {
+    if is_there(name, id)? {
+        return Ok(());
+    }
+    Err(StoreError::Failed(format!("{} was moved away or removed; put it back, or stop the server", name.display())))
+}
 
-/// Looks whether the file under this name is still the same.
-fn still_there(name: &Path, identity: Identity) -> Result<Option<Missing>, StoreError> {
-    match Identity::of(name) {
-        Ok(now) if now == identity => Ok(None),
+/// Whether this file is under this name; `false` if there is none. Another one is refused.
+fn is_there(name: &Path, id: FileId) -> Result<bool, StoreError> {
+    match FileId::of(name) {
+        Ok(now) if now == id => Ok(true),
         Ok(_) => Err(StoreError::Failed(format!(
             "{} is another file now; stop the server and start it again",
             name.display()
         ))),
-        Err(e) if e.kind() == ErrorKind::NotFound => Ok(Some(Missing)),
-        Err(e) => Err(StoreError::Failed(format!("{}: {e}", name.display()))),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(failure::of_io(name, &e)),
     }
-}
-
-fn is_missing(name: &Path) -> StoreError {
-    StoreError::Failed(format!("{} was moved away or removed; put it back, or stop the server", name.display()))
 }

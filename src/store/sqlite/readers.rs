@@ -1,5 +1,5 @@
-//! Reads: they never wait for the writer, and run straight on the thread that asks. A cached
-//! statement takes microseconds; handing it to another thread would cost several times that.
+//! Reads: they never wait for the writer, and run on the caller's thread. A cached statement takes
+//! microseconds; passing it to another thread would cost several times that.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,12 +11,12 @@ use super::{failure, open};
 use crate::model::{GuildId, MemberId, Review, Warn};
 use crate::store::StoreError;
 
-/// Connections kept open for reads. A read does not yield, so as many are in use at once as there
-/// are worker threads; more than this many are opened for the moment and closed again.
+/// Connections kept open for reads. A read does not yield, so at most as many are in use at once as there
+/// are worker threads; any more than this are opened for one read and closed.
 const KEPT: usize = 64;
 
-/// How long a read waits where SQLite must have the file to itself (recovery after a crash). In
-/// WAL mode nothing else makes a reader wait; it blocks its thread, so it is short.
+/// How long a read waits while SQLite locks the file for itself (recovery after a crash). In WAL mode
+/// nothing else makes a reader wait. It blocks its thread, so it is short.
 const BUSY: Duration = Duration::from_millis(250);
 
 pub(super) const POINTS: &str = "SELECT g.gone, m.points FROM guild g \
@@ -31,7 +31,7 @@ const REVIEWS: &str = "SELECT r.id, r.author, r.rating, r.text FROM guild g \
     LEFT JOIN review r ON r.guild = g.no AND r.member = ?2 \
     WHERE g.id = ?1 AND g.gone = 0 ORDER BY r.id";
 
-/// The read-only connections at rest.
+/// The read-only connections that are not in use.
 #[derive(Debug)]
 pub(super) struct Readers {
     path: PathBuf,
@@ -39,23 +39,23 @@ pub(super) struct Readers {
 }
 
 impl Readers {
-    /// Opens the first connection, so that a file that cannot be read is said at the start.
+    /// Opens the first connection, so that a file that cannot be read is reported at the start.
     pub(super) fn open(path: &Path) -> Result<Self, StoreError> {
         let readers = Readers { path: path.to_owned(), idle: ArrayQueue::new(KEPT) };
         readers.with(|_| Ok(()))?;
         Ok(readers)
     }
 
-    /// Runs `read` on a connection of its own. `read` leaves no statement open behind it, so no
-    /// snapshot is held and checkpoints go on.
+    /// Runs `read` on a connection of its own. `read` leaves no statement open, so no snapshot is held
+    /// and checkpoints go on.
     pub(super) fn with<T>(&self, read: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, StoreError> {
-        let told = |e| failure::of(&self.path, &e);
+        let failed = |e| failure::of(&self.path, &e);
         let conn = match self.idle.pop() {
             Some(conn) => conn,
-            None => open::readable(&self.path, BUSY).map_err(told)?,
+            None => open::readable(&self.path, BUSY).map_err(failed)?,
         };
-        // A connection that failed is closed: the next one starts afresh.
-        let found = read(&conn).map_err(told)?;
+        // A connection that failed is closed.
+        let found = read(&conn).map_err(failed)?;
         let _ = self.idle.push(conn);
         Ok(found)
     }

@@ -1,182 +1,222 @@
-//! What is wrong with a store, without changing a byte of it or of its log.
+//! `store verify`: finds what is wrong with a store, and changes no byte of it or of its log. SQLite's own checks come
+//! first, then the schema, then what its tables demand of each row. Memory does not grow with the store.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use rusqlite::functions::FunctionFlags;
+use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ErrorCode};
 
-use super::lineage::{self, Stray};
-use super::{checks, failure, look, open, schema, text};
+use super::failure::Failure;
+use super::lineage::{self, ForeignLog};
+use super::{SqliteStore, inspect, open};
+use crate::model::one_line;
 use crate::store::StoreError;
 
-/// Flaws named one by one, of each kind; a file that has more is not mended by hand.
+/// Flaws of one kind that are reported one by one. Nobody repairs a file by hand that has more.
 const MOST_FLAWS: usize = 100;
 
-/// What a look at a whole store found.
+const RESTORE: &str = "stop the server and put a backup in its place (`guildgate store restore FILE`)";
+
+/// The `CHECK` constraints of the migrations, negated: the schema that has them first, the table, and what holds for a
+/// row that breaks one. `integrity_check` skips them on a connection that cannot write. A NULL breaks none.
+const CHECKS: [(i64, &str, &str); 8] = [
+    (1, "guild", "gone NOT IN (0, 1)"),
+    (1, "member", "member < 0"),
+    (1, "warn", "id < 0"),
+    (1, "review", "id < 0 OR rating NOT BETWEEN 1 AND 5"),
+    (1, "key", "length(digest) <> 32 OR scope NOT IN ('read', 'write')"),
+    (2, "key", "length(previous) <> 32"),
+    (2, "key", "(previous IS NULL) <> (previous_until IS NULL)"),
+    (2, "daily", "count < 0"),
+];
+
+/// What is in a whole store, and what is wrong with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// The schema of the file, and the one this version writes.
     pub schema: (i64, i64),
     /// Tables by name, and how many rows each has. Empty where the file is too damaged to say.
     pub rows: Vec<(&'static str, u64)>,
-    pub flaws: Vec<Flaw>,
-}
-
-/// One thing that is wrong.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Flaw {
-    pub what: String,
-    /// What would repair it.
+    /// What is wrong, a line each.
+    pub flaws: Vec<String>,
+    /// What to do where something is wrong.
     pub repair: String,
 }
 
-/// Adds to a report what is wrong in one way.
-type Look<'l> = &'l dyn Fn(&mut Report) -> rusqlite::Result<()>;
+/// The flaws that a check found.
+type Flaws = rusqlite::Result<Vec<String>>;
 
-/// Looks at all of the store at `path`. Blocks, for as long as reading the whole file takes.
-pub(super) fn verify(path: &Path) -> Result<Report, StoreError> {
-    let Some(Stray { what, repair }) = lineage::stray(path)? else { return look::at(path, |conn| report(conn, path)) };
-    if open::is_missing(path) {
-        return Err(StoreError::Failed(format!("{what}. {repair}")));
+impl SqliteStore {
+    /// Finds what is wrong with the store at `path`, and changes nothing. Blocks, for as long as reading the whole file
+    /// takes.
+    pub fn verify(path: &Path) -> Result<Report, StoreError> {
+        let Some(ForeignLog { what, repair }) = lineage::foreign_log(path)? else {
+            return inspect::read(path, |conn| report(conn, path));
+        };
+        if open::is_missing(path) {
+            return Err(StoreError::Failed(format!("{what}. {repair}")));
+        }
+        // The file alone: what is in that log is not the file's.
+        let report = inspect::immutable(path).map_err(Failure::from).and_then(|conn| report(&conn, path));
+        let mut report = report.map_err(|failure| failure.at(path))?;
+        report.flaws.insert(0, what);
+        report.repair = repair;
+        Ok(report)
     }
-    // The file alone: what is in that log is not the file's.
-    let conn = look::unmoving(path).map_err(|e| failure::of(path, &e))?;
-    let mut report = report(&conn, path)?;
-    report.flaws.insert(0, Flaw { what, repair });
-    Ok(report)
 }
 
-fn report(conn: &Connection, path: &Path) -> Result<Report, StoreError> {
-    look::is_ours(conn, path)?;
-    let (found, newest) = (open::schema_version(conn).map_err(|e| failure::of(path, &e))?, open::newest_schema());
-    let mut report = Report { schema: (found, newest), ..Report::default() };
-    if let Err(torn) = open::refuse_torn(conn, path, fs::metadata(path).map_or(0, |there| there.len())) {
-        report.flaws.push(Flaw { what: torn.to_string(), repair: BACKUP.to_owned() });
+fn report(conn: &Connection, path: &Path) -> Result<Report, Failure> {
+    inspect::must_be_store(conn, path)?;
+    let (found, newest) = (open::schema_version(conn)?, open::newest_schema());
+    let mut report = Report { schema: (found, newest), repair: RESTORE.to_owned(), ..Report::default() };
+    if let Err(torn) = open::refuse_torn(conn, path, fs::metadata(path)?.len()) {
+        report.flaws.push(torn.at(path).to_string());
     }
-    // Whoever made it went no further than its name: all the rest is made when it is next opened.
-    if found == 0 && schema::is_bare(conn).map_err(|e| failure::of(path, &e))? {
+    // A process died before it made the first table. The next one that opens the store makes all of them.
+    if found == 0 && schema_of(conn)?.is_empty() {
         return Ok(report);
     }
-    let fresh = open::fresh(if found == 0 { newest } else { found })?;
-    let looks: [Look<'_>; 6] = [
-        &|report| integrity(conn, report),
-        &|report| shape(conn, &fresh, report),
-        &|report| demands(conn, report),
-        &|report| references(conn, report),
-        &|report| texts(conn, &fresh, report),
-        &|report| count(conn, report),
+    let schema = if found == 0 { newest } else { found };
+    let fresh = open::fresh(schema)?;
+    let checks = [
+        check_integrity(conn),
+        check_schema(conn, &fresh, report.schema),
+        check_rows(conn, schema),
+        check_references(conn),
+        check_texts(conn, &fresh),
     ];
-    // What is damaged may fail the very statement that looks for damage: that is a finding as well.
-    for look in looks {
-        match look(&mut report) {
-            Ok(()) => {}
-            Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseCorrupt) => {
-                report.flaws.push(Flaw { what: error.to_string(), repair: BACKUP.to_owned() });
-            }
-            // It asks for what is missing, as is said already.
-            Err(error) if !report.flaws.is_empty() && is_the_statements(&error) => {}
-            Err(error) => return Err(failure::of(path, &error)),
+    for check in checks {
+        match check {
+            Ok(flaws) => report.flaws.extend(flaws),
+            Err(error) => add_error(error, &mut report)?,
         }
+    }
+    match count_rows(conn) {
+        Ok(rows) => report.rows = rows,
+        Err(error) => add_error(error, &mut report)?,
     }
     Ok(report)
 }
 
-/// Whether the statement does not fit the schema.
-fn is_the_statements(error: &rusqlite::Error) -> bool {
-    matches!(error, rusqlite::Error::SqlInputError { .. }) || error.sqlite_error_code() == Some(ErrorCode::Unknown)
+/// An error that follows from what is wrong with the store is a flaw as well; any other one is answered.
+fn add_error(error: rusqlite::Error, report: &mut Report) -> Result<(), Failure> {
+    let does_not_fit_schema = matches!(error, rusqlite::Error::SqlInputError { .. });
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseCorrupt) => report.flaws.push(error.to_string()),
+        // A table or column is missing, which is reported already.
+        code if (does_not_fit_schema || code == Some(ErrorCode::Unknown)) && !report.flaws.is_empty() => {}
+        _ => return Err(error.into()),
+    }
+    Ok(())
 }
 
-pub(super) const BACKUP: &str = "stop the server and put a backup in its place (`guildgate store restore FILE`)";
-
-/// Pages, indexes, and the types of what is in them.
-fn integrity(conn: &Connection, report: &mut Report) -> rusqlite::Result<()> {
+/// Pages, indexes, and the types of values.
+fn check_integrity(conn: &Connection) -> Flaws {
     let mut statement = conn.prepare(&format!("PRAGMA integrity_check({MOST_FLAWS})"))?;
+    let lines = statement.query_map([], |row| row.get::<_, String>(0))?;
+    lines.filter(|line| !matches!(line, Ok(line) if line == "ok")).collect()
+}
+
+/// A table, index, trigger or view: its table, and the statement that made it, without white space.
+type Object = (String, String);
+
+/// Compares tables and indexes with those of `fresh`, an empty store of the same schema, and finds triggers and unique
+/// indexes that others added to our tables: these take part in each write. Other objects of others do no harm.
+fn check_schema(conn: &Connection, fresh: &Connection, (found, newest): (i64, i64)) -> Flaws {
+    let mut flaws = Vec::new();
+    if found == 0 {
+        flaws.push("the number of its schema is missing (table refinery_schema_history)".to_owned());
+    }
+    if found > newest {
+        return Ok(flaws);
+    }
+    let (there, ours) = (schema_of(conn)?, schema_of(fresh)?);
+    for ((kind, name), object) in &ours {
+        match there.get(&(kind.clone(), name.clone())) {
+            Some(other) if other == object => {}
+            Some(_) => flaws.push(format!("{kind} {name} is not as Guildgate makes it")),
+            None => flaws.push(format!("{kind} {name} is missing")),
+        }
+    }
+    let added = there.iter().filter(|(id, (table, sql))| {
+        !ours.contains_key(id)
+            && ours.contains_key(&("table".to_owned(), table.clone()))
+            && (id.0 == "trigger" || sql.starts_with("CREATEUNIQUEINDEX"))
+    });
+    flaws.extend(added.take(MOST_FLAWS).map(|((kind, name), (table, _))| {
+        format!("{kind} {} on table {table} is not Guildgate's; drop it", one_line(name))
+    }));
+    Ok(flaws)
+}
+
+/// The objects of a schema by type and name. SQLite's own follow from the others, and the table of the migrations is
+/// made by another library.
+fn schema_of(conn: &Connection) -> rusqlite::Result<BTreeMap<(String, String), Object>> {
+    let mut statement = conn.prepare(
+        "SELECT type, name, tbl_name, sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite\\_%' \
+         ESCAPE '\\' AND name <> 'refinery_schema_history'",
+    )?;
+    let objects = statement.query_map([], |row| {
+        // A damaged one need not be UTF-8.
+        let text = |at| row.get_ref(at).map(|value| String::from_utf8_lossy(value.as_bytes().unwrap_or_default()));
+        let sql = text(3)?.split_whitespace().collect();
+        Ok(((text(0)?.into_owned(), text(1)?.into_owned()), (text(2)?.into_owned(), sql)))
+    })?;
+    objects.collect()
+}
+
+fn check_rows(conn: &Connection, schema: i64) -> Flaws {
+    let mut flaws = Vec::new();
+    for (_, table, is_broken) in CHECKS.iter().filter(|(since, ..)| *since <= schema) {
+        if conn.prepare(&format!("SELECT 1 FROM main.{table} WHERE {is_broken} LIMIT 1"))?.exists([])? {
+            flaws.push(format!("CHECK constraint failed in {table}"));
+        }
+    }
+    Ok(flaws)
+}
+
+/// Rows that refer to a row that is not there: another program left them, with foreign keys off.
+fn check_references(conn: &Connection) -> Flaws {
+    let mut counts: BTreeMap<(String, String), u64> = BTreeMap::new();
+    let mut statement = conn.prepare("PRAGMA foreign_key_check")?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
-        let what: String = row.get(0)?;
-        if what != "ok" {
-            let repair = repair_of(&what);
-            report.flaws.push(Flaw { what, repair });
-        }
+        *counts.entry((row.get(0)?, row.get(2)?)).or_default() += 1;
     }
-    Ok(())
+    let flaw = |((table, parent), count)| {
+        format!("table {table}: {count} rows refer to rows of table {parent} that are missing")
+    };
+    Ok(counts.into_iter().map(flaw).collect())
 }
 
-/// What mends a line of SQLite's integrity check.
-fn repair_of(what: &str) -> String {
-    // An index can be made anew from its table; a table cannot.
-    if what.contains("missing from index") || what.contains("entries in index") || what.contains("non-unique entry") {
-        return "stop the server and run REINDEX in the sqlite3 shell".to_owned();
-    }
-    if what.contains("constraint failed") || what.contains("NULL value in") || what.contains(" value in ") {
-        return "that row was not written by Guildgate: correct it in the sqlite3 shell".to_owned();
-    }
-    BACKUP.to_owned()
-}
-
-/// Tables, indexes and triggers, where this version knows which ones there ought to be.
-fn shape(conn: &Connection, fresh: &Connection, report: &mut Report) -> rusqlite::Result<()> {
-    let (found, newest) = report.schema;
-    if found == 0 {
-        let what = "which schema it has is not noted in it (refinery_schema_history)".to_owned();
-        report.flaws.push(Flaw { what, repair: BACKUP.to_owned() });
-    }
-    if found <= newest {
-        report.flaws.extend(schema::differences(conn, fresh)?.into_iter().take(MOST_FLAWS));
-    }
-    Ok(())
-}
-
-fn demands(conn: &Connection, report: &mut Report) -> rusqlite::Result<()> {
-    for table in checks::broken(conn)? {
-        let what = format!("CHECK constraint failed in {table}");
-        let repair = repair_of(&what);
-        report.flaws.push(Flaw { what, repair });
-    }
-    Ok(())
-}
-
-/// Rows that refer to what is not there: only another program, without foreign keys, leaves any.
-fn references(conn: &Connection, report: &mut Report) -> rusqlite::Result<()> {
-    let mut members = conn.prepare(
-        "SELECT g.id, o.member FROM (SELECT guild, member FROM warn UNION SELECT guild, member FROM review) o \
-         JOIN guild g ON g.no = o.guild LEFT JOIN member m ON m.guild = o.guild AND m.member = o.member \
-         WHERE m.member IS NULL LIMIT ?1",
+/// Text that is not UTF-8, in our tables. SQLite keeps any bytes as text, but reading such a row fails.
+fn check_texts(conn: &Connection, fresh: &Connection) -> Flaws {
+    conn.create_scalar_function("is_utf8", 1, FunctionFlags::SQLITE_UTF8, |call| {
+        Ok(!matches!(call.get_raw(0), ValueRef::Text(bytes) if std::str::from_utf8(bytes).is_err()))
+    })?;
+    let mut columns = fresh.prepare(
+        "SELECT t.name, c.name FROM sqlite_schema t JOIN pragma_table_info(t.name) c \
+         WHERE t.type = 'table' AND (c.type = 'TEXT' OR c.type LIKE 'VARCHAR%')",
     )?;
-    let mut rows = members.query([MOST_FLAWS as i64])?;
-    while let Some(row) = rows.next()? {
-        let (guild, member): (String, i64) = (row.get(0)?, row.get(1)?);
-        report.flaws.push(Flaw {
-            what: format!("guild {guild} has warns or reviews of member {member}, and not the member"),
-            repair: format!("`guildgate member set --guild {guild} --member {member}` makes it anew"),
-        });
-    }
-    // Those of the rows above whose guild is not there either have no name by which a member could be made anew.
-    for table in ["member", "key", "warn", "review"] {
-        let mut guilds = conn.prepare(&format!(
-            "SELECT guild, count(*) FROM {table} WHERE guild NOT IN (SELECT no FROM guild) GROUP BY guild LIMIT ?1"
-        ))?;
-        let mut rows = guilds.query([MOST_FLAWS as i64])?;
-        while let Some(row) = rows.next()? {
-            let (guild, count): (i64, i64) = (row.get(0)?, row.get(1)?);
-            let what = format!("table {table} has rows of guild number {guild}, which is not there: {count}");
-            report.flaws.push(Flaw { what, repair: BACKUP.to_owned() });
+    let mut columns = columns.query([])?;
+    let mut flaws = Vec::new();
+    while let Some(row) = columns.next()? {
+        let (table, column): (String, String) = (row.get(0)?, row.get(1)?);
+        let count = count(conn, &format!("main.{table} WHERE NOT is_utf8({column})"))?;
+        if count > 0 {
+            flaws.push(format!("table {table}: {column} is not UTF-8 text in {count} rows"));
         }
     }
-    Ok(())
+    Ok(flaws)
 }
 
-/// Text that cannot be read, in the tables of ours.
-fn texts(conn: &Connection, fresh: &Connection, report: &mut Report) -> rusqlite::Result<()> {
-    report.flaws.extend(text::broken(conn, &schema::tables(fresh)?, MOST_FLAWS)?);
-    Ok(())
+fn count_rows(conn: &Connection) -> rusqlite::Result<Vec<(&'static str, u64)>> {
+    ["guild", "member", "warn", "review", "key"].into_iter().map(|table| Ok((table, count(conn, table)?))).collect()
 }
 
-fn count(conn: &Connection, report: &mut Report) -> rusqlite::Result<()> {
-    for table in ["guild", "member", "warn", "review", "key"] {
-        let sql = format!("SELECT count(*) FROM {table}");
-        let rows: i64 = conn.query_row(&sql, [], |row| row.get(0))?;
-        report.rows.push((table, rows.unsigned_abs()));
-    }
-    Ok(())
+fn count(conn: &Connection, from: &str) -> rusqlite::Result<u64> {
+    conn.query_row(&format!("SELECT count(*) FROM {from}"), [], |row| row.get(0).map(i64::unsigned_abs))
 }

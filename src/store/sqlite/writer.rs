@@ -1,5 +1,5 @@
-//! Group commit: one thread writes. It waits for the first job, takes what else is queued, runs it
-//! all in one transaction with one fsync, and answers everyone after the commit.
+//! Group commit: one thread writes. It waits for the first job, takes the others that are queued, runs
+//! all of them in one transaction with one fsync, and answers each caller after the commit.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
@@ -10,10 +10,12 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, TransactionBehavior};
 use tokio::sync::{oneshot, watch};
 
+use super::failure::{self, Failure};
 use super::open_file::OpenFile;
-use super::{failure, feed, lineage, open};
+use super::{feed, lineage, open};
 use crate::clock::{Clock, Tick};
-use crate::store::marks::Marks;
+use crate::files::{follow_links, sync_folder_of};
+use crate::store::change_log::ChangeLog;
 use crate::store::{Change, StoreError};
 
 /// Jobs that may wait. At the 50,000 writes a second that a disk does in groups this is a third of
@@ -24,13 +26,13 @@ const QUEUE: usize = 16_384;
 /// waits for the whole group.
 const GROUP: usize = 512;
 
-/// How long one try for the write lock lasts before the deadlines of the waiting are looked at.
+/// How long one try for the write lock lasts before the deadlines of the jobs are checked.
 const LOCK_SLICE: Duration = Duration::from_millis(20);
 
 /// How long closing waits for the lock that emptying the WAL needs; another process can do it later.
 const CLOSING_BUSY: Duration = Duration::from_millis(200);
 
-/// How many statements of a job write, and so whether it needs a savepoint to be undone alone.
+/// How many statements of a job write: with several it needs a savepoint, so that it can be undone alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Writes {
     /// One: SQLite undoes a failed statement by itself.
@@ -41,10 +43,10 @@ pub(super) enum Writes {
 /// A job in the queue: run in a transaction that others share, answered after its commit.
 trait Job: Send {
     fn queued(&self) -> Tick;
-    /// Runs it, and notes what it changed. An error is the whole group's: the disk or the file
-    /// failed, and the transaction with it. What the job alone got wrong it keeps to itself.
-    fn run(&mut self, conn: &Connection, path: &Path, marks: &mut Marks) -> Result<(), StoreError>;
-    /// Answers the caller: what came of it, or the fault that the whole group met.
+    /// Runs it, and adds what it changed. An error is the whole group's: the disk or the file failed, and
+    /// the transaction with it. A refusal of this job alone is kept for its answer.
+    fn run(&mut self, conn: &Connection, path: &Path, log: &mut ChangeLog) -> Result<(), StoreError>;
+    /// Answers the caller: the job's result, or the error of the whole group.
     fn answer(self: Box<Self>, fault: Option<StoreError>);
 }
 
@@ -56,24 +58,12 @@ struct Task<T, F> {
     answer: oneshot::Sender<Result<T, StoreError>>,
 }
 
-/// What a job's closure says: what it made, or its own refusal, or what SQLite said.
-pub(super) enum Fault {
-    Own(StoreError),
-    Sqlite(rusqlite::Error),
-}
-
-impl From<rusqlite::Error> for Fault {
-    fn from(error: rusqlite::Error) -> Self {
-        Fault::Sqlite(error)
-    }
-}
-
-impl<T: Send, F: FnOnce(&Connection) -> Result<(T, Option<Change>), Fault> + Send> Job for Task<T, F> {
+impl<T: Send, F: FnOnce(&Connection) -> Result<(T, Option<Change>), Failure> + Send> Job for Task<T, F> {
     fn queued(&self) -> Tick {
         self.queued
     }
 
-    fn run(&mut self, conn: &Connection, path: &Path, marks: &mut Marks) -> Result<(), StoreError> {
+    fn run(&mut self, conn: &Connection, path: &Path, log: &mut ChangeLog) -> Result<(), StoreError> {
         let Some(work) = self.work.take() else { return Ok(()) };
         let made = match self.writes {
             Writes::Once => work(conn),
@@ -81,40 +71,36 @@ impl<T: Send, F: FnOnce(&Connection) -> Result<(T, Option<Change>), Fault> + Sen
         };
         self.made = Some(match made {
             Ok((made, change)) => {
-                change.iter().for_each(|change| marks.add(change));
+                change.iter().for_each(|change| log.add(change));
                 Ok(made)
             }
-            Err(Fault::Own(error)) => Err(error),
-            Err(Fault::Sqlite(error)) => {
-                let told = failure::of(path, &error);
-                if conn.is_autocommit() || failure::is_the_files(&error) {
-                    return Err(told);
-                }
-                Err(told)
+            Err(Failure::Sqlite(error)) if conn.is_autocommit() || failure::is_the_files(&error) => {
+                return Err(failure::of(path, &error));
             }
+            Err(own) => Err(own.at(path)),
         });
         Ok(())
     }
 
     fn answer(self: Box<Self>, fault: Option<StoreError>) {
         let answer = match (fault, self.made) {
-            // What the job refused of itself stands, whatever became of its neighbours.
+            // The job's own refusal is answered, whatever happened to the others.
             (_, Some(Err(own))) => Err(own),
             (Some(fault), _) => Err(fault),
             (None, Some(made)) => made,
             (None, None) => Err(StoreError::Failed("the job was not run".to_owned())),
         };
-        // The caller may have gone; what was written stays.
+        // The caller may have stopped waiting; what was written stays.
         let _ = self.answer.send(answer);
     }
 }
 
-/// Runs `work` in a savepoint: all of it stays, or nothing. The outer error is the savepoint's own,
-/// with which nobody can say what stays.
+/// Runs `work` in a savepoint: all of it stays, or nothing. The outer error is the savepoint's own;
+/// then it is not known what stays.
 fn alone<T>(
     conn: &Connection,
-    work: impl FnOnce(&Connection) -> Result<T, Fault>,
-) -> rusqlite::Result<Result<T, Fault>> {
+    work: impl FnOnce(&Connection) -> Result<T, Failure>,
+) -> rusqlite::Result<Result<T, Failure>> {
     conn.prepare_cached("SAVEPOINT job")?.execute([])?;
     let made = work(conn);
     // Some errors roll everything back, the savepoint with it.
@@ -128,19 +114,19 @@ fn alone<T>(
     Ok(made)
 }
 
-/// The way to the writing thread. Dropping it lets the thread finish its queue, and waits for it.
+/// Sends jobs to the writing thread. Dropping it lets the thread finish its queue, and waits for it.
 #[derive(Debug)]
 pub(super) struct Writer {
     queue: Option<SyncSender<Box<dyn Job>>>,
     thread: Option<JoinHandle<()>>,
-    /// Closed when the thread has ended, however it did.
+    /// Closed when the thread has ended, in whatever way.
     alive: watch::Receiver<()>,
     clock: Clock,
 }
 
-/// How this store writes.
+/// Where and how a store is written to.
 #[derive(Clone, Debug)]
-pub(super) struct Plan {
+pub(super) struct WriterSettings {
     pub path: PathBuf,
     pub file: OpenFile,
     pub node: i64,
@@ -157,21 +143,27 @@ impl std::fmt::Debug for dyn Job {
 }
 
 impl Writer {
-    /// `settled` tells whether what a crash left is in the file.
-    pub(super) fn start(plan: Plan, settled: bool) -> Result<Self, StoreError> {
-        let told = |e| failure::of(&plan.path, &e);
-        let conn = open::writable(&plan.path).map_err(told)?;
-        // It is remembered by SQLite, and so tells another file that is copied over this one from a commit.
-        lineage::now(&conn).map_err(told)?;
+    /// `is_checkpointed` tells whether what a crash left in the log is in the file.
+    pub(super) fn start(settings: WriterSettings, is_checkpointed: bool) -> Result<Self, StoreError> {
+        let failed = |e| failure::of(&settings.path, &e);
+        let conn = open::writable(&settings.path).map_err(failed)?;
+        // SQLite then has the header in memory, and another file copied over this one does not look like a commit.
+        lineage::of_newest_commit(&conn).map_err(failed)?;
         let (queue, jobs) = mpsc::sync_channel(QUEUE);
         let clock = Clock::system();
-        let desk = Desk { plan, clock: clock.clone(), jobs, conn: settled.then_some(conn), settled };
+        let writer = WriterThread {
+            settings,
+            clock: clock.clone(),
+            jobs,
+            conn: is_checkpointed.then_some(conn),
+            is_checkpointed,
+        };
         let (ends_with_thread, alive) = watch::channel(());
         let thread = std::thread::Builder::new()
             .name("store-writer".to_owned())
             .spawn(move || {
                 let _alive = ends_with_thread;
-                desk.run();
+                writer.run();
             })
             .map_err(|e| StoreError::Failed(format!("no thread for the store's writer: {e}")))?;
         Ok(Writer { queue: Some(queue), thread: Some(thread), alive, clock })
@@ -183,24 +175,24 @@ impl Writer {
         while alive.changed().await.is_ok() {}
     }
 
-    /// Queues `work`, which says what it made and what others must hear of it, and waits until it is committed.
-    /// `work` only runs its own statements: the transaction is the group's. A caller that stops
-    /// waiting harms nothing: the job is done all the same.
+    /// Queues `work`, which answers its result and the change for the followers, and waits until it is committed.
+    /// `work` only runs its own statements: the transaction is the group's. If the caller stops waiting, the job
+    /// is done all the same.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         writes: Writes,
-        work: impl FnOnce(&Connection) -> Result<(T, Option<Change>), Fault> + Send + 'static,
+        work: impl FnOnce(&Connection) -> Result<(T, Option<Change>), Failure> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let (answer, told) = oneshot::channel();
+        let (answer, answered) = oneshot::channel();
         let queued = self.clock.now();
         let task = Task { queued, writes, work: Some(work), made: None, answer };
-        let gone = || StoreError::Failed("the store's writer has stopped; start the server again".to_owned());
-        let queue = self.queue.as_ref().ok_or_else(gone)?;
+        let stopped = || StoreError::Failed("the store's writer has stopped; start the server again".to_owned());
+        let queue = self.queue.as_ref().ok_or_else(stopped)?;
         queue.try_send(Box::new(task)).map_err(|e| match e {
             TrySendError::Full(_) => StoreError::Busy(format!("{QUEUE} writes wait already")),
-            TrySendError::Disconnected(_) => gone(),
+            TrySendError::Disconnected(_) => stopped(),
         })?;
-        told.await.unwrap_or_else(|_| Err(gone()))
+        answered.await.unwrap_or_else(|_| Err(stopped()))
     }
 }
 
@@ -214,21 +206,21 @@ impl Drop for Writer {
     }
 }
 
-/// The writing thread's own.
-struct Desk {
-    plan: Plan,
+/// The state of the writing thread.
+struct WriterThread {
+    settings: WriterSettings,
     clock: Clock,
     jobs: Receiver<Box<dyn Job>>,
-    /// `None` after a failure, and after a start on a full disk, until the store could be opened anew
-    /// ([`renewed`]): nothing is acknowledged before.
+    /// `None` after a failure, and after a start on a full disk, until the store could be opened again
+    /// ([`reopen`]): nothing is acknowledged before.
     conn: Option<Connection>,
-    /// What a crash left is in the file: what is written after it is not behind a gap.
-    settled: bool,
+    /// What a crash left in the log is in the file: what is written after it is not behind a gap.
+    is_checkpointed: bool,
 }
 
 type Group = Vec<Box<dyn Job>>;
 
-impl Desk {
+impl WriterThread {
     fn run(mut self) {
         let mut group: Group = Vec::with_capacity(GROUP);
         while let Ok(first) = self.jobs.recv() {
@@ -237,31 +229,31 @@ impl Desk {
             self.serve(&mut group);
         }
         if let Some(conn) = self.conn {
-            // What is in the log is not written into another file.
-            if let Err(error) = self.plan.file.check_at_end(&conn) {
+            // The log must not be written into another file.
+            if let Err(error) = self.settings.file.check_at_end(&conn) {
                 tracing::error!(%error, "the store's log is left as it is");
                 let _ = conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
                 return;
             }
             let _ = conn.busy_timeout(CLOSING_BUSY);
-            // Not needed for durability: it spares the next start the reading of the WAL.
+            // Not needed for durability: the next start need not read the WAL.
             let _ = conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
         }
     }
 
-    /// Waits for the write lock while anyone still may, then does the group; leaves it empty.
+    /// Waits for the write lock until the last deadline, then commits the group; leaves it empty.
     fn serve(&mut self, group: &mut Group) {
         loop {
-            self.send_away_the_late(group);
+            self.refuse_late(group);
             let Some(wait) = self.next_wait(group) else { return };
             match self.commit(group, wait) {
                 Ok(()) => return group.drain(..).for_each(|job| job.answer(None)),
-                // Who came meanwhile waits along, each until a deadline of its own.
-                Err(Trouble::Locked) => group.extend(self.jobs.try_iter().take(GROUP - group.len())),
-                Err(Trouble::Failed(line)) => {
-                    // Before the answers, so that what is refused stays undone whatever comes next.
+                // Jobs that were queued meanwhile wait as well, each until its own deadline.
+                Err(CommitError::Locked) => group.extend(self.jobs.try_iter().take(GROUP - group.len())),
+                Err(CommitError::Failed(line)) => {
+                    // Before the answers, so that what is refused stays undone whatever happens next.
                     if self.conn.is_none() {
-                        self.conn = renewed(&self.plan, LOCK_SLICE, &mut self.settled).ok();
+                        self.conn = reopen(&self.settings, LOCK_SLICE, &mut self.is_checkpointed).ok();
                     }
                     return group.drain(..).for_each(|job| job.answer(Some(StoreError::Failed(line.clone()))));
                 }
@@ -270,14 +262,14 @@ impl Desk {
     }
 
     fn deadline(&self, job: &dyn Job) -> Tick {
-        job.queued().plus(self.plan.busy_wait)
+        job.queued().plus(self.settings.busy_wait)
     }
 
-    fn send_away_the_late(&self, group: &mut Group) {
+    fn refuse_late(&self, group: &mut Group) {
         let now = self.clock.now();
         for job in group.extract_if(.., |job| self.deadline(job.as_ref()) <= now) {
-            let (path, wait) = (self.plan.path.display(), self.plan.busy_wait);
-            let line = format!("{path} could not be had for writing within {wait:?}; nothing was written, try again");
+            let (path, wait) = (self.settings.path.display(), self.settings.busy_wait);
+            let line = format!("{path} was locked by another process for {wait:?}; nothing was written, try again");
             job.answer(Some(StoreError::Busy(line)));
         }
     }
@@ -288,76 +280,77 @@ impl Desk {
         group.iter().map(|job| self.deadline(job.as_ref()).since(now)).min().map(|wait| wait.min(LOCK_SLICE))
     }
 
-    /// One transaction. `Locked` comes only from its beginning, when no job has run.
-    fn commit(&mut self, group: &mut Group, wait: Duration) -> Result<(), Trouble> {
+    /// One transaction. Only its beginning answers `Locked`, when no job has run.
+    fn commit(&mut self, group: &mut Group, wait: Duration) -> Result<(), CommitError> {
         let mut conn = match self.conn.take() {
             Some(conn) => conn,
-            None => renewed(&self.plan, wait, &mut self.settled)?,
+            None => reopen(&self.settings, wait, &mut self.is_checkpointed)?,
         };
-        // It is kept where that is refused: one opened anew would take the other file for the store.
-        if let Err(error) = self.plan.file.check(&conn) {
+        // If that is refused, the connection is kept: a new one would open the other file.
+        if let Err(error) = self.settings.file.check(&conn) {
             self.conn = Some(conn);
-            return Err(Trouble::Failed(error.to_string()));
+            return Err(CommitError::Failed(error.to_string()));
         }
-        let told = |e| Trouble::of(&self.plan.path, &e);
-        let result = conn.busy_timeout(wait).map_err(told).and_then(|()| transact(&mut conn, group, &self.plan));
+        let failed = |e| CommitError::of(&self.settings.path, &e);
+        let result = conn.busy_timeout(wait).map_err(failed).and_then(|()| transact(&mut conn, group, &self.settings));
         // A connection that failed is dropped here.
-        if matches!(result, Ok(()) | Err(Trouble::Locked)) {
+        if matches!(result, Ok(()) | Err(CommitError::Locked)) {
             self.conn = Some(conn);
         }
         result
     }
 }
 
-/// Why a transaction did not come about.
-enum Trouble {
+/// Why a group was not committed.
+enum CommitError {
     /// Another process holds the lock: nothing was tried.
     Locked,
     Failed(String),
 }
 
-impl Trouble {
+impl CommitError {
     fn of(path: &Path, error: &rusqlite::Error) -> Self {
-        if failure::is_busy(error) { Trouble::Locked } else { Trouble::Failed(failure::line(path, error)) }
+        if failure::is_busy(error) { CommitError::Locked } else { CommitError::Failed(failure::line(path, error)) }
     }
 }
 
-/// Opens the store anew after a failure. A commit whose fsync failed may lie in the WAL, whole: nobody
-/// reads it there, but a start after a crash would. So a commit of our own is put in its place, whose
-/// fsync is one of pages just written; that of what the kernel gave up before would succeed, and mean
-/// nothing. What was committed earlier was synced then, and stands before it.
-fn renewed(plan: &Plan, wait: Duration, settled: &mut bool) -> Result<Connection, Trouble> {
-    let path = &plan.path;
-    let told = |e| Trouble::of(path, &e);
-    let mut conn = open::writable(path).map_err(told)?;
-    plan.file.check(&conn).map_err(|e| Trouble::Failed(e.to_string()))?;
-    conn.busy_timeout(wait).map_err(told)?;
-    *settled = *settled || open::is_settled(&conn).map_err(told)?;
-    if !*settled {
-        return Err(Trouble::Locked);
+/// Opens the store again after a failure. A commit whose fsync failed may be complete in the WAL: nobody
+/// reads it there now, but a start after a crash would. So a commit of our own overwrites it, and the
+/// fsync of that is one of pages just written; an fsync of pages that the kernel gave up before would
+/// succeed, and mean nothing. What was committed earlier was synced then, and is before it in the WAL.
+fn reopen(settings: &WriterSettings, wait: Duration, is_checkpointed: &mut bool) -> Result<Connection, CommitError> {
+    let path = &settings.path;
+    let failed = |e| CommitError::of(path, &e);
+    let mut conn = open::writable(path).map_err(failed)?;
+    settings.file.check(&conn).map_err(|e| CommitError::Failed(e.to_string()))?;
+    conn.busy_timeout(wait).map_err(failed)?;
+    *is_checkpointed = *is_checkpointed || open::checkpoint(&conn).map_err(failed)?;
+    if !*is_checkpointed {
+        return Err(CommitError::Locked);
     }
-    let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(told)?;
-    lineage::mark(&tx).map_err(told)?;
-    // SQLite syncs the folder that has the WAL's name in it, but passes over that failing.
-    open::sync_folder(path).map_err(|e| Trouble::Failed(e.to_string()))?;
-    tx.commit().map_err(|e| Trouble::Failed(failure::line(path, &e)))?;
-    tracing::info!("the store was opened anew, and can be written to");
+    let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
+    lineage::advance(&tx).map_err(failed)?;
+    // SQLite syncs the folder that has the WAL's name in it, but ignores that failing.
+    let synced = follow_links(path).and_then(|file| sync_folder_of(&file));
+    synced.map_err(|e| CommitError::Failed(failure::of_io(path, &e).to_string()))?;
+    tx.commit().map_err(|e| CommitError::Failed(failure::line(path, &e)))?;
+    tracing::info!("the store was opened again, and can be written to");
     Ok(conn)
 }
 
-fn transact(conn: &mut Connection, group: &mut Group, plan: &Plan) -> Result<(), Trouble> {
+fn transact(conn: &mut Connection, group: &mut Group, settings: &WriterSettings) -> Result<(), CommitError> {
     let begun = conn.transaction_with_behavior(TransactionBehavior::Immediate);
-    let tx = begun.map_err(|e| Trouble::of(&plan.path, &e))?;
-    let mut marks = Marks::default();
+    let tx = begun.map_err(|e| CommitError::of(&settings.path, &e))?;
+    let mut log = ChangeLog::default();
     let changes = tx.total_changes();
     for job in group {
-        // The neighbours' work is rolled back with it.
-        job.run(&tx, &plan.path, &mut marks).map_err(|e| Trouble::Failed(e.to_string()))?;
+        // The others' work is rolled back with it.
+        job.run(&tx, &settings.path, &mut log).map_err(|e| CommitError::Failed(e.to_string()))?;
     }
     let changed = tx.total_changes() != changes;
-    let done = feed::write(&marks, &tx, plan.node, plan.feed_kept)
-        .and_then(|()| if changed { lineage::mark(&tx) } else { Ok(()) })
+    let done = feed::write(&log, &tx, settings.node, settings.feed_kept)
+        .and_then(|()| if changed { lineage::advance(&tx) } else { Ok(()) })
         .and_then(|()| tx.commit());
     // Never `Locked`: the jobs have run, and run once.
-    done.map_err(|e| Trouble::Failed(failure::line(&plan.path, &e)))
+    done.map_err(|e| CommitError::Failed(failure::line(&settings.path, &e)))
 }

@@ -19,7 +19,7 @@ pub(crate) trait World: Sized {
 
     fn new() -> impl Future<Output = Self>;
 
-    /// Whose feed keeps so many changes.
+    /// A store whose feed keeps so many changes.
     fn keeping(changes: i64) -> impl Future<Output = Self>;
 
     fn store(&self) -> &Self::Store;
@@ -27,7 +27,7 @@ pub(crate) trait World: Sized {
     /// A second opening of the same store, as another process or node has it.
     fn neighbour(&self) -> impl Future<Output = Self::Store>;
 
-    /// The store opened anew, after this opening has ended.
+    /// The store, closed and opened again.
     fn reopened(self) -> impl Future<Output = Self>;
 
     fn add(&self, guild: &GuildId) -> impl Future<Output = ()> {

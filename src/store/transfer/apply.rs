@@ -1,4 +1,4 @@
-//! From the staging file into the store, in one transaction.
+//! Applies the staging file to an SQLite store, in one transaction.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,28 +6,27 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use rusqlite::functions::FunctionFlags;
-use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
+use rusqlite::{Connection, DropBehavior, OptionalExtension, TransactionBehavior};
 
 use super::import::{BadLine, Mode, Progress};
-use super::stage::StageFile;
+use super::stage::Staged;
 use crate::store::answers::{review_bytes, too_long, too_many, warn_bytes};
-use crate::store::marks::Marks;
+use crate::store::change_log::ChangeLog;
 use crate::store::refusals::{self, refused};
 use crate::store::sqlite::{feed, file_failure, lineage, open};
-use crate::store::under_way::settle;
 use crate::store::{Change, SqliteStore, StoreError};
 
 /// How long an import waits for the store's lock. A busy server frees it every few milliseconds.
 const LOCK_WAIT: Duration = Duration::from_secs(30);
 
-/// How often it asks meanwhile: often, since the server takes the lock again at once.
+/// How often it tries meanwhile: often, since the server takes the lock again at once.
 const LOCK_POLL: Duration = Duration::from_millis(1);
 
 /// SQLite's page cache while applying, in KiB: what does not fit is written to the WAL early.
 const CACHE_KIB: i64 = 65_536;
 
-/// How often it is told how far it is.
-const TOLD_EVERY: Duration = Duration::from_millis(100);
+/// How often the progress is reported.
+const REPORT_EVERY: Duration = Duration::from_millis(100);
 
 /// From the staged numbers of guilds to the store's. The outer loop runs over guilds and the inner
 /// one along the key of the staged table, so rows come in order and nothing is sorted.
@@ -41,9 +40,9 @@ macro_rules! staged {
     };
 }
 
-/// In this order: each refers to what stands before it. A warn or review whose id exists under
+/// In this order: each refers to rows of those before it. A warn or review whose id exists under
 /// another member moves, hence REPLACE; one for an unknown member makes it, named by its id.
-/// `counted` is true, and counts the rows that passed.
+/// `counted` is true, and counts the rows that were processed.
 const STEPS: [&str; 6] = [
     "INSERT INTO main.guild (id, name) SELECT id, name FROM stage.guild WHERE name IS NOT NULL AND counted(no) \
      ORDER BY no ON CONFLICT (id) DO UPDATE SET name = excluded.name",
@@ -74,11 +73,11 @@ const STEPS: [&str; 6] = [
     ),
 ];
 
-/// A guild that was in the store when its lines were read, and is not any more.
+/// A guild that was in the store when its lines were read, and was removed since.
 const REMOVED: &str = "SELECT id FROM stage.guild WHERE stored AND name IS NULL \
     AND id NOT IN (SELECT id FROM main.guild) LIMIT 1";
 
-/// What an import has applied so far that it is not to: lines that make an answer too long, of each kind.
+/// The lines, already applied, that make an answer too long, of each kind.
 const TOO_LONG: [(&str, &str, &str); 2] = [
     (
         "warns",
@@ -92,16 +91,20 @@ const TOO_LONG: [(&str, &str, &str); 2] = [
     ),
 ];
 
-/// Applies what was staged: all of it, or nothing; or with [`Mode::Partial`] all but the lines that would make an
-/// answer too long. Answers those.
+/// What was applied: the lines that would make an answer too long, and the connection in whose transaction all the
+/// others are. There is none where nothing is to be committed.
+type Applied = (Vec<BadLine>, Option<Connection>);
+
+/// Applies what was staged, all but the commit: the lines that would make an answer too long are left out with
+/// [`Mode::Partial`], and else nothing is applied because of them.
 pub(super) fn apply(
     store: &SqliteStore,
-    stage: &StageFile,
+    stage: &Staged,
     mode: Mode,
     progress: &mut dyn FnMut(Progress),
-) -> Result<Vec<BadLine>, StoreError> {
+) -> Result<Applied, StoreError> {
     let passed = Arc::new(AtomicU64::new(0));
-    // A statement takes minutes and tells nothing meanwhile, so it has a thread, and is watched from here.
+    // A statement takes minutes without a report, so it has a thread of its own, and this one reports.
     std::thread::scope(|scope| {
         let (running, ended) = mpsc::channel::<()>();
         let count = passed.clone();
@@ -111,31 +114,33 @@ pub(super) fn apply(
         });
         loop {
             progress(stage.rows.applied(passed.load(Ordering::Relaxed)));
-            if ended.recv_timeout(TOLD_EVERY) != Err(RecvTimeoutError::Timeout) {
+            if ended.recv_timeout(REPORT_EVERY) != Err(RecvTimeoutError::Timeout) {
                 return applying.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             }
         }
     })
 }
 
-fn run(store: &SqliteStore, stage: &StageFile, mode: Mode, passed: Arc<AtomicU64>) -> Result<Vec<BadLine>, StoreError> {
-    let staged = stage.path().to_str().ok_or_else(|| {
-        StoreError::Failed(format!("{} is not UTF-8; an import needs a path that is", stage.path().display()))
+fn run(store: &SqliteStore, stage: &Staged, mode: Mode, passed: Arc<AtomicU64>) -> Result<Applied, StoreError> {
+    let staged = stage.path.to_str().ok_or_else(|| {
+        StoreError::Failed(format!("{} is not UTF-8; an import needs a path that is", stage.path.display()))
     })?;
-    let told = |e| file_failure(store.path(), &e);
-    let mut conn = open::writable(store.path()).map_err(told)?;
-    wait_for_lock(&mut conn).map_err(told)?;
-    store.settle(&conn)?;
+    let failed = |e| file_failure(store.path(), &e);
+    let mut conn = open::writable(store.path()).map_err(failed)?;
+    wait_for_lock(&mut conn).map_err(failed)?;
+    store.ensure_checkpointed(&conn)?;
     // A guild that was removed meanwhile, or the lines that were not applied.
-    let steps = || -> rusqlite::Result<Result<Vec<BadLine>, String>> {
+    let steps = move || -> rusqlite::Result<Result<Applied, String>> {
         conn.execute("ATTACH ?1 AS stage", [staged])?;
+        // A crash leaves no journal beside it.
+        conn.pragma_update(Some("stage"), "journal_mode", "OFF")?;
         conn.pragma_update(None, "cache_size", -CACHE_KIB)?;
         conn.create_scalar_function("counted", 1, FunctionFlags::SQLITE_UTF8, move |_| {
             passed.fetch_add(1, Ordering::Relaxed);
             Ok(true)
         })?;
         let mut left_out = Vec::new();
-        let tx = loop {
+        let mut tx = loop {
             let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
             if let Some(removed) = tx.query_row(REMOVED, [], |row| row.get(0)).optional()? {
                 return Ok(Err(removed));
@@ -151,17 +156,18 @@ fn run(store: &SqliteStore, stage: &StageFile, mode: Mode, passed: Arc<AtomicU64
             }
             left_out.extend(bad.into_iter().map(|(_, bad)| bad));
             if mode == Mode::AllOrNothing {
-                return Ok(Ok(left_out));
+                return Ok(Ok((left_out, None)));
             }
         };
-        let mut marks = Marks::default();
-        marks.add(&Change::Everything);
-        feed::write(&marks, &tx, store.node(), store.feed_kept())?;
-        lineage::mark(&tx)?;
-        settle();
-        tx.commit().map(|()| Ok(left_out))
+        let mut log = ChangeLog::default();
+        log.add(&Change::Everything);
+        feed::write(&log, &tx, store.node(), store.feed_kept())?;
+        lineage::advance(&tx)?;
+        tx.set_drop_behavior(DropBehavior::Ignore);
+        drop(tx);
+        Ok(Ok((left_out, Some(conn))))
     };
-    steps().map_err(told)?.map_err(|guild| refused(refusals::removed_meanwhile(&guild)))
+    steps().map_err(failed)?.map_err(|guild| refused(refusals::removed_meanwhile(&guild)))
 }
 
 /// The lines that make an answer too long, each with the statement by which it is left out.

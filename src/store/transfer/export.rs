@@ -3,8 +3,7 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use rusqlite::fallible_streaming_iterator::FallibleStreamingIterator;
-use rusqlite::{Connection, Row, Rows, Transaction};
+use rusqlite::{Connection, Row, Transaction};
 
 use super::import::{Doing, PROGRESS_EVERY, Progress};
 use super::record::Record;
@@ -15,9 +14,15 @@ use crate::store::{SqliteStore, StoreError};
 /// How long an export waits for a lock; in WAL mode only recovery after a crash makes it wait.
 const BUSY: Duration = Duration::from_secs(5);
 
-const MEMBERS: &str = "SELECT member, name, points FROM member WHERE guild = ?1 ORDER BY member";
-const WARNS: &str = "SELECT member, id, author, reason, expires FROM warn WHERE guild = ?1 ORDER BY member, id";
-const REVIEWS: &str = "SELECT member, id, author, rating, text FROM review WHERE guild = ?1 ORDER BY member, id";
+const MEMBER: i32 = 0;
+const WARN: i32 = 1;
+
+/// A guild's records for both kinds of store: each member, then its warns, then its reviews.
+pub(super) const RECORDS: &str = "SELECT member, 0 AS kind, CAST(0 AS bigint) AS id, name AS one, '' AS two, \
+        points AS number FROM member WHERE guild = $1 \
+    UNION ALL SELECT member, 1, id, author, reason, expires FROM warn WHERE guild = $1 \
+    UNION ALL SELECT member, 2, id, author, text, rating FROM review WHERE guild = $1 \
+    ORDER BY member, kind, id";
 
 /// How many records there are. Counting takes a twentieth of the time that writing them does.
 pub(super) const COUNT: &str = "SELECT (SELECT count(*) FROM guild) + (SELECT count(*) FROM member) \
@@ -32,7 +37,7 @@ pub enum ExportError {
     Write(#[from] io::Error),
 }
 
-/// As it is met, before the file's name is added.
+/// The same, before the file's name is added.
 #[derive(Debug, thiserror::Error)]
 enum Cut {
     #[error(transparent)]
@@ -43,15 +48,15 @@ enum Cut {
 
 impl SqliteStore {
     /// Writes every guild, member, warn and review as JSON Lines; answers how many. Keys and
-    /// whether the bot left a guild are not part of it. What others write meanwhile is not seen,
-    /// and the WAL grows by it until the export ends. Blocks for as long as it takes.
+    /// whether the bot left a guild are not part of it. What others write meanwhile is not part of
+    /// it, and the WAL grows by it until the export ends. Blocks for as long as it takes.
     pub fn export(&self, to: &mut dyn Write, progress: &mut dyn FnMut(Progress)) -> Result<u64, ExportError> {
-        let told = |e| ExportError::Store(file_failure(self.path(), &e));
-        let mut conn = open::readable(self.path(), BUSY).map_err(told)?;
-        let snapshot = conn.transaction().map_err(told)?;
+        let failed = |e| ExportError::Store(file_failure(self.path(), &e));
+        let mut conn = open::readable(self.path(), BUSY).map_err(failed)?;
+        let snapshot = conn.transaction().map_err(failed)?;
         let mut sink = Sink::new(to, progress);
         write_all(&snapshot, &mut sink).map_err(|e| match e {
-            Cut::Sqlite(e) => told(e),
+            Cut::Sqlite(e) => failed(e),
             Cut::Write(e) => ExportError::Write(e),
         })?;
         Ok(sink.finish()?)
@@ -70,7 +75,7 @@ impl<'a> Sink<'a> {
         Sink { to, progress, so_far: Progress { doing: Doing::Writing, ..Progress::default() }, line: Vec::new() }
     }
 
-    /// Tells how many records there will be.
+    /// Reports how many records there will be.
     pub(super) fn expect(&mut self, records: u64) {
         self.so_far.of = Some(records);
         (self.progress)(self.so_far);
@@ -110,67 +115,33 @@ fn write_all(snapshot: &Transaction<'_>, sink: &mut Sink<'_>) -> Result<(), Cut>
     Ok(())
 }
 
-/// Three cursors side by side, all ordered by member: a query for each member would take longer.
 fn write_members(conn: &Connection, no: i64, guild: &GuildId, sink: &mut Sink<'_>) -> Result<(), Cut> {
-    let mut members = conn.prepare_cached(MEMBERS)?;
-    let (mut warns, mut reviews) = (conn.prepare_cached(WARNS)?, conn.prepare_cached(REVIEWS)?);
-    let mut warns = Ahead::of(warns.query([no])?)?;
-    let mut reviews = Ahead::of(reviews.query([no])?)?;
-    let mut rows = members.query([no])?;
+    let mut statement = conn.prepare_cached(RECORDS)?;
+    let mut rows = statement.query([no])?;
     while let Some(row) = rows.next()? {
-        let member = member_id(row)?;
-        sink.put(&Record::Member { guild: guild.clone(), member, name: row.get(1)?, points: row.get(2)? })?;
-        warns.each_of(member, |row| {
-            Ok(sink.put(&Record::Warn {
-                guild: guild.clone(),
-                member,
-                warn: row.get(1)?,
-                author: row.get(2)?,
-                reason: row.get(3)?,
-                expires: row.get(4)?,
-            })?)
-        })?;
-        reviews.each_of(member, |row| {
-            Ok(sink.put(&Record::Review {
-                guild: guild.clone(),
-                member,
-                review: row.get(1)?,
-                author: row.get(2)?,
-                rating: row.get(3)?,
-                text: row.get(4)?,
-            })?)
-        })?;
+        let (kind, id, one, two, number) = (row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?);
+        sink.put(&record(guild.clone(), member_id(row)?, kind, id, one, two, number))?;
     }
     Ok(())
 }
 
-/// Rows whose first column is a member, one of them looked at ahead.
-struct Ahead<'s> {
-    rows: Rows<'s>,
-    next: Option<MemberId>,
-}
-
-impl<'s> Ahead<'s> {
-    fn of(rows: Rows<'s>) -> Result<Self, Cut> {
-        let mut ahead = Ahead { rows, next: None };
-        ahead.step()?;
-        Ok(ahead)
-    }
-
-    fn step(&mut self) -> Result<(), Cut> {
-        self.next = self.rows.next()?.map(member_id).transpose()?;
-        Ok(())
-    }
-
-    /// The rows of `member`, which comes after all those asked for before.
-    fn each_of(&mut self, member: MemberId, mut write: impl FnMut(&Row<'_>) -> Result<(), Cut>) -> Result<(), Cut> {
-        while self.next == Some(member) {
-            if let Some(row) = self.rows.get() {
-                write(row)?;
-            }
-            self.step()?;
+/// The record of a row of [`RECORDS`].
+pub(super) fn record(
+    guild: GuildId,
+    member: MemberId,
+    kind: i32,
+    id: i64,
+    one: String,
+    two: String,
+    number: i64,
+) -> Record {
+    match kind {
+        MEMBER => Record::Member { guild, member, name: one, points: number },
+        WARN => Record::Warn { guild, member, warn: id, author: one, reason: two, expires: number },
+        _ => {
+            let rating = u8::try_from(number).unwrap_or_default(); // the table allows 1 to 5
+            Record::Review { guild, member, review: id, author: one, rating, text: two }
         }
-        Ok(())
     }
 }
 

@@ -2,37 +2,43 @@
 
 use std::fmt;
 use std::io::{self, BufRead};
+use std::path::Path;
+
+use rusqlite::Connection;
 
 use super::apply::apply;
 use super::lines::{Line, Lines, MAX_LINE};
 use super::record::Record;
-use super::stage::{Stage, StageFile};
+use super::stage::{Stage, Staged, staging_file};
 use crate::model::GuildId;
+use crate::store::postgres::BulkSession;
+use crate::store::sqlite::file_failure;
+use crate::store::temp_file::TempFile;
 use crate::store::{SqliteStore, StoreError};
 
-/// Bad lines named one by one; more would scroll the first, the telling ones, off the screen.
+/// Bad lines shown one by one; more would scroll the first ones off the screen.
 pub const SHOWN: usize = 20;
 
 /// Lines or rows between two calls of the progress: rare enough to cost nothing, often enough to move.
 pub(super) const PROGRESS_EVERY: u64 = 2000;
 
-/// Some files begin with it; it is no part of their first line.
+/// Some files begin with it. It is not part of their first line.
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 
 /// How far an import or export is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     pub doing: Doing,
-    /// Records to which it was done so far.
+    /// Records that are done.
     pub records: u64,
-    /// Of how many, where that is known.
+    /// How many there are, if that is known.
     pub of: Option<u64>,
     /// Bytes of lines read or written.
     pub bytes: u64,
 }
 
-/// What is being done to the records, one after the other: an import reads them, sends them if the store is a server,
-/// and applies them; an export writes them.
+/// The phases: an import reads the records, sends them if the store is a server, and applies them; an export writes
+/// them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Doing {
     #[default]
@@ -45,13 +51,13 @@ pub enum Doing {
 /// What an import does about bad lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// One bad line, and nothing of the file is taken.
+    /// With one bad line, nothing of the file is imported.
     AllOrNothing,
-    /// The good lines are taken.
+    /// The good lines are imported.
     Partial,
 }
 
-/// A line that could not be taken, and why.
+/// A line that cannot be imported, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadLine {
     /// From 1.
@@ -97,14 +103,14 @@ impl fmt::Display for BadLines {
 /// What an import did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Imported {
-    /// Lines taken.
+    /// Lines imported.
     pub records: u64,
     /// Lines left out; none unless [`Mode::Partial`].
     pub bad: BadLines,
 }
 
 impl Imported {
-    /// What was imported where these lines were found bad while it was applied.
+    /// What was imported if these lines were found to be bad while it was applied.
     pub(super) fn without(mut self, lines: Vec<BadLine>, mode: Mode) -> Result<Self, ImportError> {
         let count = lines.len() as u64;
         self.bad.merge(count, lines);
@@ -136,31 +142,80 @@ impl SqliteStore {
         mode: Mode,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Imported, ImportError> {
-        let stage = Stage::create(self.path())?;
-        let (imported, staged) = take_in(stage, source, mode, progress, |guild| self.has_guild(guild))?;
-        let Some(staged) = staged else { return Ok(imported) };
-        let left_out = apply(self, &staged, mode, progress)?;
-        imported.without(left_out, mode)
+        let file = staging_file(self.path())?;
+        let (imported, conn) = self.import_uncommitted(file.path(), source, mode, progress)?;
+        conn.map_or(Ok(()), |conn| self.commit(&conn))?;
+        Ok(imported)
+    }
+
+    /// As [`SqliteStore::import`], all but the commit. It is staged in the empty file at `staging`. The connection's
+    /// transaction is to be committed; there is none where nothing is imported.
+    pub(in crate::store) fn import_uncommitted(
+        &self,
+        staging: &Path,
+        source: impl BufRead,
+        mode: Mode,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<(Imported, Option<Connection>), ImportError> {
+        let (imported, staged) = read_lines(staging, source, mode, progress, |guild| self.has_guild(guild))?;
+        let Some(staged) = staged else { return Ok((imported, None)) };
+        let (left_out, conn) = apply(self, &staged, mode, progress)?;
+        Ok((imported.without(left_out, mode)?, conn))
+    }
+
+    fn commit(&self, conn: &Connection) -> Result<(), StoreError> {
+        conn.execute_batch("COMMIT").map_err(|e| file_failure(self.path(), &e))
     }
 }
 
-/// Stages the lines of `source`; `stored` tells whether the store has a guild. Answers what is about to
-/// be imported, and where it is staged if there is anything.
-pub(super) fn take_in(
-    mut stage: Stage,
+/// An import that is done but for its commit. If it is dropped, nothing was imported.
+#[derive(Debug)]
+pub struct UncommittedImport<'s> {
+    pub(in crate::store) imported: Imported,
+    pub(in crate::store) transaction: Transaction<'s>,
+    /// What was staged.
+    pub(in crate::store) _file: TempFile,
+}
+
+/// Where an import is to be committed.
+#[derive(Debug)]
+pub(in crate::store) enum Transaction<'s> {
+    /// Nothing is imported.
+    None,
+    Sqlite(&'s SqliteStore, Connection),
+    Postgres(BulkSession<'s>),
+}
+
+impl UncommittedImport<'_> {
+    /// Commits it.
+    pub async fn commit(self) -> Result<Imported, ImportError> {
+        match self.transaction {
+            Transaction::None => {}
+            Transaction::Sqlite(store, conn) => store.commit(&conn)?,
+            Transaction::Postgres(session) => session.commit().await?,
+        }
+        Ok(self.imported)
+    }
+}
+
+/// Stages the lines of `source` in the empty file at `staging`; `stored` tells whether the store has a guild. Answers
+/// what is about to be imported, and where it is staged if there is anything.
+pub(super) fn read_lines(
+    staging: &Path,
     source: impl BufRead,
     mode: Mode,
     progress: &mut dyn FnMut(Progress),
     stored: impl Fn(&GuildId) -> Result<bool, StoreError>,
-) -> Result<(Imported, Option<StageFile>), ImportError> {
+) -> Result<(Imported, Option<Staged>), ImportError> {
+    let mut stage = Stage::open(staging)?;
     let mut lines = Lines::of(source);
     let mut bad = BadLines::default();
     let mut so_far = Progress::default();
     while let Some((number, line)) = lines.next()? {
-        match read(number, line) {
+        match parse(number, line) {
             Ok(None) => {}
             Ok(Some(record)) => {
-                stage.take(number, record, &stored)?;
+                stage.add(number, record, &stored)?;
                 so_far.records += 1;
             }
             Err(reason) => bad.add(number, reason),
@@ -170,19 +225,19 @@ pub(super) fn take_in(
             progress(so_far);
         }
     }
-    let (homeless, first) = stage.homeless(SHOWN)?;
-    bad.merge(homeless, first);
+    let (without_guild, first) = stage.without_guild(SHOWN)?;
+    bad.merge(without_guild, first);
     if bad.total > 0 && mode == Mode::AllOrNothing {
         return Err(ImportError::Bad(bad));
     }
-    let records = so_far.records - homeless;
+    let records = so_far.records - without_guild;
     progress(Progress { bytes: lines.bytes(), records, ..so_far });
     let staged = if records > 0 { Some(stage.finish()?) } else { None };
     Ok((Imported { records, bad }, staged))
 }
 
 /// A line's record; `None` for an empty line.
-fn read(number: u64, line: Line<'_>) -> Result<Option<Record>, String> {
+fn parse(number: u64, line: Line<'_>) -> Result<Option<Record>, String> {
     let Line::Text(text) = line else {
         return Err(format!("longer than {MAX_LINE} bytes"));
     };

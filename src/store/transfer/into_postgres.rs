@@ -1,6 +1,7 @@
-//! Import into PostgreSQL: staged here, copied into tables of the session's own beside everybody's
-//! traffic, then applied in one transaction.
+//! Import into PostgreSQL: staged in a local file, copied into temporary tables of the session, then applied
+//! in one transaction.
 
+use std::collections::HashSet;
 use std::io::BufRead;
 use std::path::PathBuf;
 use std::pin::pin;
@@ -11,12 +12,14 @@ use rusqlite::{Connection, Row};
 use tokio_postgres::binary_copy::BinaryCopyInWriter;
 use tokio_postgres::types::{ToSql, Type};
 
-use super::import::{BadLine, Doing, ImportError, Imported, Mode, PROGRESS_EVERY, Progress, take_in};
-use super::stage::{Stage, StageFile};
+use super::import::{
+    BadLine, Doing, ImportError, Mode, PROGRESS_EVERY, Progress, Transaction, UncommittedImport, read_lines,
+};
+use super::stage::{Staged, staging_file};
 use crate::store::answers::{review_bytes, too_long, too_many, warn_bytes};
 use crate::store::postgres::column;
 use crate::store::sqlite::{file_failure, open};
-use crate::store::{Directory, PostgresStore, StoreError, refusals};
+use crate::store::{Directory, PostgresStore, StoreError, blocking, refusals};
 
 /// How long an import waits for its turn among the writers.
 const LOCK_WAIT: Duration = Duration::from_secs(30);
@@ -24,7 +27,7 @@ const LOCK_WAIT: Duration = Duration::from_secs(30);
 /// How long reading the staging file waits for a lock; nobody else has it open.
 const BUSY: Duration = Duration::from_secs(1);
 
-/// Tables that only this session sees, and that end with it.
+/// Temporary tables of the session.
 const STAGED: &str = "
     CREATE TEMPORARY TABLE staged_guild (no bigint PRIMARY KEY, id text, name text, stored bigint);
     CREATE TEMPORARY TABLE staged_member (guild bigint, member bigint, name text, points bigint);
@@ -64,11 +67,11 @@ const TABLES: [Table; 4] = [
     },
 ];
 
-/// A guild that was in the store when its lines were read, and is not any more.
+/// A guild that was in the store when its lines were read, and was removed since.
 const REMOVED: &str = "SELECT s.id FROM staged_guild s LEFT JOIN guild g ON g.id = s.id \
     WHERE s.stored <> 0 AND s.name IS NULL AND g.id IS NULL LIMIT 1";
 
-/// In this order: each refers to what stands before it. A warn or review whose id exists under
+/// In this order: each refers to rows of those before it. A warn or review whose id exists under
 /// another member moves; one for an unknown member makes it, named by its id.
 const STEPS: [&str; 6] = [
     "INSERT INTO guild (id, name) SELECT id, name FROM staged_guild WHERE name IS NOT NULL ORDER BY no \
@@ -94,8 +97,7 @@ const STEPS: [&str; 6] = [
         rating = excluded.rating, text = excluded.text",
 ];
 
-/// What an import has applied that it is not to: lines that make an answer too long, of each kind, and the statement
-/// by which they are left out.
+/// The lines, already applied, that make an answer too long, of each kind, and the statement that leaves them out.
 const TOO_LONG: [(&str, &str, &str); 2] = [
     (
         "warns",
@@ -110,50 +112,51 @@ const TOO_LONG: [(&str, &str, &str); 2] = [
 ];
 
 impl PostgresStore {
-    /// Imports JSON Lines: see [`SqliteStore::import`](crate::store::SqliteStore::import). Reading and
-    /// staging them blocks.
+    /// Imports JSON Lines, all but the commit: see [`SqliteStore::import`](crate::store::SqliteStore::import).
     pub async fn import(
         &self,
-        source: impl BufRead,
+        source: impl BufRead + Send + 'static,
         mode: Mode,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<Imported, ImportError> {
-        // What is removed meanwhile is found when it is applied.
-        let there: std::collections::HashSet<_> = self.guilds().await?.into_iter().map(|guild| guild.id).collect();
-        let stage = Stage::create(&staging_place())?;
-        let (imported, staged) = take_in(stage, source, mode, progress, |guild| Ok(there.contains(guild)))?;
-        if let Some(staged) = staged {
-            let errand = self.errand().await?;
-            let copied = copy(&errand, &staged, progress).await?;
-            errand.check(copied)?;
-            let rows = staged.rows;
-            progress(rows.applied(0));
-            let of_steps = [rows.guilds, rows.members, rows.warns, rows.reviews, rows.warns, rows.reviews];
-            let mut done = |step| progress(rows.applied(of_steps.iter().take(step + 1).sum()));
-            let obstacle: (&str, fn(&str) -> String) = (REMOVED, refusals::removed_meanwhile);
-            let mut left_out = Vec::new();
-            loop {
-                let bad = match errand
-                    .change_everything(LOCK_WAIT, obstacle, &STEPS, &TOO_LONG.map(|(_, sql, _)| sql), &mut done)
-                    .await?
-                {
-                    None => break,
-                    Some(rows) => bad_lines(&rows)?,
-                };
-                if mode == Mode::Partial {
-                    for ((_, _, delete), bad) in TOO_LONG.iter().zip(&bad) {
-                        let lines: Vec<i64> = bad.iter().map(|bad| bad.line.cast_signed()).collect();
-                        errand.check(errand.execute(*delete, &[&lines]).await)?;
-                    }
-                }
-                left_out.extend(bad.into_iter().flatten());
-                if mode == Mode::AllOrNothing {
-                    break;
+        mut progress: impl FnMut(Progress) + Send + 'static,
+    ) -> Result<UncommittedImport<'_>, ImportError> {
+        // A guild that is removed meanwhile is found when the lines are applied.
+        let there: HashSet<_> = self.guilds().await?.into_iter().map(|guild| guild.id).collect();
+        let file = staging_file(&staging_place())?;
+        let path = file.path().to_owned();
+        let read = move || {
+            let staged = read_lines(&path, source, mode, &mut progress, |guild| Ok(there.contains(guild)))?;
+            Ok::<_, ImportError>((staged, progress))
+        };
+        let ((imported, staged), mut progress) = blocking(read).await?;
+        let Some(staged) = staged else {
+            return Ok(UncommittedImport { imported, transaction: Transaction::None, _file: file });
+        };
+        let session = self.bulk_session().await?;
+        let copied = copy(&session, &staged, &mut progress).await?;
+        session.check(copied)?;
+        let rows = staged.rows;
+        progress(rows.applied(0));
+        let of_steps = [rows.guilds, rows.members, rows.warns, rows.reviews, rows.warns, rows.reviews];
+        let mut done = |step| progress(rows.applied(of_steps.iter().take(step + 1).sum()));
+        let obstacle: (&str, fn(&str) -> String) = (REMOVED, refusals::removed_meanwhile);
+        let mut left_out = Vec::new();
+        while let Some(found) =
+            session.apply(LOCK_WAIT, obstacle, &STEPS, &TOO_LONG.map(|(_, sql, _)| sql), &mut done).await?
+        {
+            let bad = bad_lines(&found)?;
+            if mode == Mode::Partial {
+                for ((_, _, delete), bad) in TOO_LONG.iter().zip(&bad) {
+                    let lines: Vec<i64> = bad.iter().map(|bad| bad.line.cast_signed()).collect();
+                    session.check(session.execute(*delete, &[&lines]).await)?;
                 }
             }
-            return imported.without(left_out, mode);
+            left_out.extend(bad.into_iter().flatten());
+            if mode == Mode::AllOrNothing {
+                break;
+            }
         }
-        Ok(imported)
+        let imported = imported.without(left_out, mode)?;
+        Ok(UncommittedImport { imported, transaction: Transaction::Postgres(session), _file: file })
     }
 }
 
@@ -166,7 +169,7 @@ fn bad_lines(found: &[Vec<tokio_postgres::Row>]) -> Result<Vec<Vec<BadLine>>, St
     found.iter().zip(TOO_LONG).map(|(rows, (what, _, _))| rows.iter().map(|row| line(row, what)).collect()).collect()
 }
 
-/// A server has no folder here: the staging file stands where temporary files do.
+/// A server has no local folder: the staging file is where temporary files are.
 fn staging_place() -> PathBuf {
     std::env::temp_dir().join("guildgate-postgres")
 }
@@ -174,11 +177,11 @@ fn staging_place() -> PathBuf {
 /// Copies the staging file's tables. The outer error is the file's, the inner one the server's.
 async fn copy(
     client: &ClientWrapper,
-    staged: &StageFile,
+    staged: &Staged,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Result<(), tokio_postgres::Error>, StoreError> {
-    let told = |e: rusqlite::Error| file_failure(staged.path(), &e);
-    let file = open::readable(staged.path(), BUSY).map_err(told)?;
+    let failed = |e: rusqlite::Error| file_failure(&staged.path, &e);
+    let file = open::readable(&staged.path, BUSY).map_err(failed)?;
     if let Err(error) = client.batch_execute(STAGED).await {
         return Ok(Err(error));
     }
@@ -190,7 +193,7 @@ async fn copy(
                 progress(so_far);
             }
         };
-        match copy_table(client, &file, table, &mut sent).await.map_err(told)? {
+        match copy_table(client, &file, table, &mut sent).await.map_err(failed)? {
             Ok(()) => {}
             Err(error) => return Ok(Err(error)),
         }

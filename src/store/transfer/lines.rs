@@ -1,11 +1,11 @@
-//! A stream as lines of bounded length: one that is longer is passed over, never held.
+//! Splits a stream into lines of bounded length. A longer line is skipped, and never kept in memory.
 
 use std::io::{self, BufRead};
 
-/// The longest line taken. The longest record that an answer can carry (1 MiB in all) is shorter.
+/// The longest line that is read. The longest record that an answer can carry (1 MiB in all) is shorter.
 pub(super) const MAX_LINE: usize = 1 << 20;
 
-/// Reads lines and counts them, and the bytes that went by.
+/// Reads lines, and counts them and their bytes.
 #[derive(Debug)]
 pub(super) struct Lines<R> {
     source: R,
@@ -14,7 +14,7 @@ pub(super) struct Lines<R> {
     bytes: u64,
 }
 
-/// A line as it was found.
+/// A line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Line<'a> {
     Text(&'a [u8]),

@@ -12,5 +12,7 @@ mod stage; // the staging file
 pub(in crate::store) mod tests;
 
 pub use export::ExportError;
-pub use import::{BadLine, BadLines, Doing, ImportError, Imported, Mode, Progress, SHOWN};
+pub(super) use import::Transaction;
+pub use import::{BadLine, BadLines, Doing, ImportError, Imported, Mode, Progress, SHOWN, UncommittedImport};
 pub use record::Record;
+pub(super) use stage::staging_file;

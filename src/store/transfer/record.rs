@@ -1,4 +1,4 @@
-//! One line of an import or export: which record it is goes by the fields it has.
+//! One line of an import or export. Its fields tell which kind of record it is.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::model::{GuildId, MemberId, RATINGS};
 
-/// A record as it stands in a line. Serialised, its fields come in the contract's order.
+/// The record of a line. It is serialised with its fields in the contract's order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Record {
@@ -67,8 +67,7 @@ impl Record {
     }
 }
 
-/// Characters of a reason that are shown of its beginning and of its end. A line may be a megabyte, and its
-/// values stand in the reason.
+/// Characters shown of a reason's beginning and of its end. The reason may repeat a value of a megabyte.
 const SHOWN: usize = 120;
 
 fn shortened(reason: String) -> String {
@@ -81,8 +80,7 @@ fn shortened(reason: String) -> String {
     format!("{begin}…{end}")
 }
 
-/// serde_json counts lines within what it was given, which is one line of many: the column alone
-/// says where.
+/// serde_json counts lines within its input, which is one line: only the column is of use.
 fn reason(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let place = format!(" at line {} column {}", error.line(), error.column());
@@ -93,7 +91,7 @@ fn reason(error: &serde_json::Error) -> String {
     }
 }
 
-/// The fields of every kind of record, as they came.
+/// The fields of every kind of record.
 #[derive(Debug, Default)]
 struct Fields<'a> {
     guild: Option<Cow<'a, str>>,
@@ -166,7 +164,7 @@ fn text(field: &str, value: Option<Cow<'_, str>>) -> Result<String, String> {
     Ok(crate::model::one_line(&value).into_owned())
 }
 
-/// The number of a warn or review, written as a text for the sake of readers whose numbers are doubles.
+/// The number of a warn or review, written as text for readers whose numbers are doubles.
 fn number_of(field: &str, digits: &str) -> Result<i64, String> {
     let id = digits.parse::<MemberId>().map(MemberId::as_i64);
     id.map_err(|_| format!("'{field}' is digits, at most {}", i64::MAX))
@@ -209,7 +207,7 @@ impl<'de> Visitor<'de> for ReadFields {
     }
 }
 
-/// Reads a field's value, once, and names the field where the value is wrong.
+/// Reads a field's value, once. The error names the field.
 fn take<'de, A: MapAccess<'de>, V: Deserialize<'de>, T>(
     map: &mut A,
     key: &str,

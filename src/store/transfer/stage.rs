@@ -1,23 +1,24 @@
-//! The staging file: a temporary SQLite database beside the store. Parsing a million lines happens
-//! there, without holding the store's lock and without holding the records in memory.
+//! The staging file: a temporary SQLite database beside the store, into which an import reads its lines. So it holds
+//! neither the store's lock nor the records in memory while it reads.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::import::{BadLine, Doing, Progress};
 use super::record::Record;
+use crate::files::folder_of;
 use crate::model::GuildId;
 use crate::store::StoreError;
 use crate::store::sqlite::file_failure;
-use crate::store::sqlite::open::{self, folder_of, keep_statements};
-use crate::store::under_way::{STAGED, UnderWay};
+use crate::store::sqlite::open::{self, keep_statements};
+use crate::store::temp_file::{STAGED, TempFile};
 
 /// SQLite's page cache while staging, in KiB: bounds the memory an import takes.
 const CACHE_KIB: i64 = 65_536;
 
-/// No key of `guild` but `no` is text: everything else refers to the number. `name` is NULL for a
-/// guild that is only referred to; `stored` says whether the store has it.
+/// Every table refers to a guild by the number `no`. `name` is NULL for a guild that is only referred
+/// to; `stored` is true if the store has it.
 const SCHEMA: &str = "
     CREATE TABLE guild (no INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, name TEXT, stored INTEGER NOT NULL) STRICT;
     CREATE TABLE member (guild INTEGER, member INTEGER, name TEXT, points INTEGER,
@@ -29,12 +30,19 @@ const SCHEMA: &str = "
     CREATE TABLE unsure (line INTEGER PRIMARY KEY, guild INTEGER NOT NULL) STRICT;
 ";
 
-/// A staging file, which goes away with this.
+/// A staging file for the store at `store`, which is still empty.
+pub(in crate::store) fn staging_file(store: &Path) -> Result<TempFile, StoreError> {
+    TempFile::new(store, STAGED).map_err(|e| {
+        let place = folder_of(store);
+        StoreError::Failed(format!("an import needs a file in {}, which cannot be made: {e}", place.display()))
+    })
+}
+
+/// A staging file that is complete.
 #[derive(Debug)]
-pub(super) struct StageFile {
-    file: UnderWay,
-    /// Guilds named, members, warns and reviews as they were taken in: a few more than there are where a later line
-    /// replaced an earlier one.
+pub(super) struct Staged {
+    pub(super) path: PathBuf,
+    /// Records that were read: a few more than there are in the file if later lines replaced earlier ones.
     pub(super) rows: Rows,
 }
 
@@ -51,12 +59,12 @@ impl Rows {
         self.guilds + self.members + self.warns + self.reviews
     }
 
-    /// Rows that pass while it is applied: a warn's and a review's once for its member, and once for itself.
+    /// Rows that are processed while it is applied: warns and reviews are read once for their members, and once more.
     pub(super) fn to_apply(self) -> u64 {
         self.all() + self.warns + self.reviews
     }
 
-    /// How far it is when so many rows have passed.
+    /// The progress after so many rows were processed.
     pub(super) fn applied(self, passed: u64) -> Progress {
         let (all, to_apply) = (u128::from(self.all()), u128::from(self.to_apply().max(1)));
         let records = u64::try_from(u128::from(passed) * all / to_apply).unwrap_or(u64::MAX);
@@ -73,48 +81,35 @@ impl Rows {
     }
 }
 
-impl StageFile {
-    fn create(store: &Path) -> Result<Self, StoreError> {
-        let file = UnderWay::make(store, STAGED).map_err(|e| {
-            let place = folder_of(store);
-            StoreError::Failed(format!("an import needs a file in {}, which cannot be made: {e}", place.display()))
-        })?;
-        Ok(StageFile { file, rows: Rows::default() })
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        self.file.path()
-    }
-}
-
-/// Takes records in, in the order of their lines.
+/// Writes records to the staging file, in the order of their lines.
 #[derive(Debug)]
 pub(super) struct Stage {
     conn: Connection,
-    file: StageFile,
-    /// The guild of the line before, its number and whether it is sure to exist: exports come
-    /// guild by guild, so this saves most look-ups.
+    file: Staged,
+    /// The guild of the line before, its number, and whether it is sure to exist. Exports are in the order
+    /// of guilds, so this saves most look-ups.
     latest: Option<(GuildId, i64, bool)>,
 }
 
 impl Stage {
-    pub(super) fn create(store: &Path) -> Result<Self, StoreError> {
-        let file = StageFile::create(store)?;
+    /// Begins to stage in the empty file at `path`.
+    pub(super) fn open(path: &Path) -> Result<Self, StoreError> {
+        let file = Staged { path: path.to_owned(), rows: Rows::default() };
         let begin = || -> rusqlite::Result<Connection> {
-            let conn = open::under_way(file.path())?;
+            let conn = open::temporary(path)?;
             keep_statements(&conn)?;
             conn.pragma_update(None, "cache_size", -CACHE_KIB)?;
             conn.execute_batch(SCHEMA)?;
             conn.execute_batch("BEGIN")?;
             Ok(conn)
         };
-        let conn = begin().map_err(|e| file_failure(file.path(), &e))?;
+        let conn = begin().map_err(|e| file_failure(path, &e))?;
         Ok(Stage { conn, file, latest: None })
     }
 
-    /// Takes the record of line `line`; a later one replaces an earlier one of the same id.
+    /// Adds the record of line `line`; a later one replaces an earlier one of the same id.
     /// `stored` tells whether the store has a guild.
-    pub(super) fn take(
+    pub(super) fn add(
         &mut self,
         line: u64,
         record: Record,
@@ -175,11 +170,11 @@ impl Stage {
         Ok(())
     }
 
-    /// The lines whose guild came neither later in the file nor is in the store: how many, and the
-    /// first `shown` of them.
-    pub(super) fn homeless(&self, shown: usize) -> Result<(u64, Vec<BadLine>), StoreError> {
+    /// The lines whose guild is neither in the file nor in the store: how many, and the first `shown` of
+    /// them.
+    pub(super) fn without_guild(&self, shown: usize) -> Result<(u64, Vec<BadLine>), StoreError> {
         let from = "FROM unsure u JOIN guild g ON g.no = u.guild WHERE g.name IS NULL";
-        let look = || -> rusqlite::Result<(u64, Vec<BadLine>)> {
+        let find = || -> rusqlite::Result<(u64, Vec<BadLine>)> {
             let total: i64 = self.conn.query_row(&format!("SELECT count(*) {from}"), [], |row| row.get(0))?;
             let mut statement = self.conn.prepare(&format!("SELECT u.line, g.id {from} ORDER BY u.line LIMIT ?1"))?;
             let lines = statement.query_map([shown as i64], |row| {
@@ -189,18 +184,18 @@ impl Stage {
             })?;
             Ok((total.cast_unsigned(), lines.collect::<rusqlite::Result<_>>()?))
         };
-        look().map_err(|e| self.failed(&e))
+        find().map_err(|e| self.failed(&e))
     }
 
-    /// Ends the taking in; the file is ready to be read.
-    pub(super) fn finish(self) -> Result<StageFile, StoreError> {
+    /// Ends the writing. The file is ready to be read.
+    pub(super) fn finish(self) -> Result<Staged, StoreError> {
         self.conn.execute_batch("COMMIT").map_err(|e| self.failed(&e))?;
         let Stage { conn, file, .. } = self;
-        conn.close().map_err(|(_, e)| file_failure(file.path(), &e))?;
+        conn.close().map_err(|(_, e)| file_failure(&file.path, &e))?;
         Ok(file)
     }
 
     fn failed(&self, error: &rusqlite::Error) -> StoreError {
-        file_failure(self.file.path(), error)
+        file_failure(&self.file.path, error)
     }
 }

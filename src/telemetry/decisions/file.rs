@@ -1,18 +1,19 @@
 //! One file of the decision record, which only one process may write: it is locked for as long as it is open. After
-//! opening it holds whole blocks only: a block that was cut short is removed, and a damaged file is put aside. Only
+//! opening it has complete blocks only: an incomplete one is removed, and a damaged file is renamed. Only
 //! `writer` uses it; readers open files without the lock.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufReader, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use super::frames::{Frame, Frames, MAGIC, RecordError};
+use super::raw_blocks::{MAGIC, RawBlock, RawBlocks, RecordError};
+use crate::files::FileId;
 
-/// Why a file cannot be written on.
+/// Why a file cannot be opened for writing.
 #[derive(Debug, Error)]
 pub enum OpenError {
     #[error("{}: {cause}", path.display())]
@@ -25,33 +26,33 @@ pub enum OpenError {
     Record(#[from] RecordError),
 }
 
-/// Where the older half of a record is: `PATH.1`.
+/// The path of the older half of a record: `PATH.1`.
 pub fn older(path: &Path) -> PathBuf {
     let mut older = OsString::from(path);
     older.push(".1");
     older.into()
 }
 
-/// A file of decisions that this process, and no other, writes on.
+/// A file that only this process writes.
 #[derive(Debug)]
 pub(super) struct RecordFile {
     file: File,
     path: PathBuf,
-    /// Its length as far as it is whole.
+    /// The end of its last complete block.
     length: u64,
 }
 
 impl RecordFile {
-    /// Opens or makes the file of this path, with nothing but whole blocks in it. One that is
-    /// damaged before its end is put aside as the older half: nobody could read on in it.
+    /// Opens or creates the file of this path. A file that is damaged before its end cannot be continued, so it becomes
+    /// the older half.
     pub(super) fn open(path: &Path) -> Result<Self, OpenError> {
         let failed = |cause| OpenError::Io { path: path.to_owned(), cause };
         let opened = lock(path)?;
         let length = opened.metadata().map_err(failed)?.len();
-        let mut file = match whole(&opened, length, path) {
-            Ok(whole) => RecordFile { file: opened, path: path.to_owned(), length: whole },
+        let mut file = match complete_length(&opened, length, path) {
+            Ok(length) => RecordFile { file: opened, path: path.to_owned(), length },
             Err(error @ RecordError::Damaged { .. }) => {
-                tracing::warn!("{error}; it is kept as {}, and another one is begun", older(path).display());
+                tracing::warn!("{error}; it is kept as {}, and a new file is begun", older(path).display());
                 rotate(path)?;
                 RecordFile { file: lock(path)?, path: path.to_owned(), length: 0 }
             }
@@ -61,7 +62,7 @@ impl RecordFile {
             tracing::warn!(
                 path = %path.display(),
                 bytes = length - file.length,
-                "the decision record was cut short within a block, which is taken away"
+                "the decision record was cut short within a block; the incomplete block was removed"
             );
             file.file.set_len(file.length).map_err(failed)?;
         }
@@ -71,27 +72,26 @@ impl RecordFile {
         Ok(file)
     }
 
-    /// Bytes in it.
     pub(super) fn length(&self) -> u64 {
         self.length
     }
 
-    /// Whether it holds no block yet.
+    /// Whether it has no block yet.
     pub(super) fn is_empty(&self) -> bool {
         self.length <= MAGIC.len() as u64
     }
 
-    /// Whether its path still leads to it.
+    /// Whether its path still names this file.
     pub(super) fn is_in_place(&self) -> bool {
         is_same(&self.file, &self.path)
     }
 
-    /// Whether it is as long as it was left: nobody cut it, and nothing was written in part.
-    pub(super) fn is_as_left(&self) -> bool {
+    /// Whether it has the length that was written: it was not truncated, and no write was partial.
+    pub(super) fn is_unchanged(&self) -> bool {
         self.file.metadata().is_ok_and(|meta| meta.len() == self.length)
     }
 
-    /// Appends these bytes. After a failure some of them may be there: the file is to be opened anew.
+    /// Appends these bytes. A failure may leave a part of them, so the file must be opened again after it.
     pub(super) fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.file.write_all(bytes)?;
         self.length += bytes.len() as u64;
@@ -99,23 +99,23 @@ impl RecordFile {
     }
 }
 
-/// Puts the file of this path aside, in place of the older half there was.
+/// Renames the file of this path to the older half, which it replaces.
 pub(super) fn rotate(path: &Path) -> Result<(), OpenError> {
     match fs::rename(path, older(path)) {
-        // Somebody moved it away already.
+        // It was moved already.
         Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(()),
         moved => moved.map_err(|cause| OpenError::Io { path: older(path), cause }),
     }
 }
 
-/// Opens the file for this process alone.
+/// Opens and locks the file.
 fn lock(path: &Path) -> Result<File, OpenError> {
     let failed = |cause| OpenError::Io { path: path.to_owned(), cause };
     if fs::metadata(path).is_ok_and(|meta| !meta.is_file()) {
-        return Err(OpenError::NoFile(path.to_owned())); // and a pipe would be waited for
+        return Err(OpenError::NoFile(path.to_owned())); // opening a pipe would wait
     }
     loop {
-        // Who asked and when is the operator's business alone.
+        // The record says who called and when, so other users must not read it.
         let options = OpenOptions::new().create(true).read(true).append(true).mode(0o640).open(path);
         let file = options.map_err(failed)?;
         match file.try_lock() {
@@ -123,38 +123,38 @@ fn lock(path: &Path) -> Result<File, OpenError> {
             Err(TryLockError::WouldBlock) => return Err(OpenError::Taken(path.to_owned())),
             Err(TryLockError::Error(cause)) => return Err(failed(cause)),
         }
-        // Else its owner put it aside between the two.
+        // If not, its owner renamed it between opening and locking.
         if is_same(&file, path) {
             return Ok(file);
         }
     }
 }
 
-/// Whether a path leads to this open file.
+/// Whether a path names this open file.
 fn is_same(file: &File, path: &Path) -> bool {
-    let (Ok(ours), Ok(there)) = (file.metadata(), fs::metadata(path)) else { return false };
-    (ours.dev(), ours.ino()) == (there.dev(), there.ino())
+    let (Ok(ours), Ok(there)) = (file.metadata(), FileId::of(path)) else { return false };
+    FileId::from(&ours) == there
 }
 
-/// How much of a file is whole blocks.
-fn whole(file: &File, length: u64, path: &Path) -> Result<u64, RecordError> {
-    let mut frames = Frames::new(BufReader::new(file.take(length)), path);
+/// The end of a file's last complete block.
+fn complete_length(file: &File, length: u64, path: &Path) -> Result<u64, RecordError> {
+    let mut blocks = RawBlocks::new(BufReader::new(file.take(length)), path);
     loop {
-        match frames.next()? {
-            Frame::Content(_) => {}
-            Frame::End | Frame::Cut => return Ok(frames.at()),
+        match blocks.next()? {
+            RawBlock::Content(_) => {}
+            RawBlock::End | RawBlock::Incomplete => return Ok(blocks.at()),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::frames;
+    use super::super::raw_blocks;
     use super::*;
 
     fn block(content: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
-        frames::put(content, &mut out);
+        raw_blocks::put(content, &mut out);
         out
     }
 
@@ -219,10 +219,10 @@ mod tests {
         let path = folder.path().join("d.log");
         let mut file = RecordFile::open(&path).unwrap();
         file.append(&block(b"one")).unwrap();
-        assert!(file.is_as_left() && file.is_in_place());
+        assert!(file.is_unchanged() && file.is_in_place());
         fs::rename(&path, folder.path().join("moved")).unwrap();
-        assert!(file.is_as_left() && !file.is_in_place());
+        assert!(file.is_unchanged() && !file.is_in_place());
         OpenOptions::new().write(true).open(folder.path().join("moved")).unwrap().set_len(3).unwrap();
-        assert!(!file.is_as_left());
+        assert!(!file.is_unchanged());
     }
 }

@@ -1,125 +1,125 @@
-//! A block's content: what it begins with, then a decision in about six bytes.
-//!
-//! Keys are numbered in the order in which they are first seen; a number that is new is followed by
-//! the key's id and its tier. Times are nanoseconds since the decision before. What can be told
-//! from the decision before of the same key (its count today) is left out. All of that is
-//! forgotten at a start block, with which every file and every run of the server begins.
+//! Encodes decisions into a block's content, about six bytes each, and decodes them. Keys are numbered in the order in
+//! which they are first seen; a new number is followed by the key's id and its tier. Times are nanoseconds since the
+//! decision before. A key's count today is omitted if it follows from its decision before. A start block, with which
+//! every file and every run of the server begins, resets all of that. Pure; decoding trusts no byte.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::{Decision, frames, varint};
+use super::{Decision, raw_blocks, varint};
 use crate::clock::Tick;
 use crate::model::{KeyId, Limit};
 use crate::wire::Operation;
 
-/// One moment on both clocks, by which ticks become wall time.
+/// The same moment on both clocks, to convert ticks to wall time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Anchor {
+pub struct ClockReading {
     pub tick: Tick,
     /// Milliseconds since the Unix epoch.
     pub unix_ms: i64,
 }
 
-impl Anchor {
-    /// A tick as milliseconds since the Unix epoch.
+impl ClockReading {
+    /// Converts a tick to milliseconds since the Unix epoch.
     pub fn unix_ms(&self, tick: Tick) -> i64 {
         let later = i128::from(tick.0) - i128::from(self.tick.0);
-        let later = i64::try_from(later.div_euclid(1_000_000)).unwrap_or_default(); // 2^64 ns always fit
+        let later = i64::try_from(later.div_euclid(1_000_000)).unwrap_or_default(); // the difference in ms always fits
         self.unix_ms.saturating_add(later)
     }
 }
 
-/// What is counted between the end of the block before and the end of this one, and told of without particulars.
+/// What is only counted, between the end of the block before and the end of this one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Decisions that were made and could not be recorded.
+    /// Decisions that could not be recorded.
     pub lost: u64,
-    /// Requests without a good key that were over `limits.strangers`. How many, and not whose: the record holds no
-    /// address, and a flood of them must not push out the decisions about keys.
+    /// Requests without a valid key that exceeded `limits.strangers`. They are only counted: the record holds no address,
+    /// and a flood of them must not displace the decisions about keys.
     pub strangers: u64,
 }
 
-/// A block as it was read.
+/// A decoded block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// Which run of a server it is of: ticks of one run can be compared with each other alone.
+    /// The run of a server that wrote it. Only ticks of the same run can be compared.
     pub run: u64,
     pub counts: Counts,
-    pub anchor: Anchor,
-    /// In order of their ticks.
+    pub written_at: ClockReading,
+    /// Ordered by their ticks.
     pub decisions: Vec<Decision>,
 }
 
 /// The bits of a block's first byte.
 mod first {
-    /// It forgets what came before it, and a run's number follows.
+    /// A start block; the run's number follows.
     pub(super) const START: u8 = 1;
-    /// A count of strangers follows the count of what was lost. Blocks written before there was one have none.
+    /// A count of strangers follows the count of lost decisions. Blocks of older versions have none.
     pub(super) const STRANGERS: u8 = 1 << 1;
     pub(super) const ALL: u8 = START | STRANGERS;
 }
 
 /// The bits of a decision's first byte.
 mod bits {
-    /// Two bits: the operation's place in the contract's order.
+    /// Two bits: the number of the operation (`Operation::index`).
     pub(super) const OPERATION: u8 = 0b11;
-    /// Three bits: the limit it was over, 0 for none.
+    /// Three bits: the limit that was exceeded, 0 for none.
     pub(super) const OVER_AT: u8 = 2;
     pub(super) const OVER: u8 = 0b111;
     pub(super) const REFUSED: u8 = 1 << 5;
     pub(super) const OVER_CANDIDATE: u8 = 1 << 6;
-    /// Requests under way and the count today follow.
+    /// The requests in flight and the count today follow.
     pub(super) const MORE: u8 = 1 << 7;
 }
 
-/// Turns decisions into blocks.
+const _: () = assert!(Operation::ALL.len() <= bits::OPERATION as usize + 1, "an operation does not fit into its bits");
+
+/// Encodes decisions into blocks.
 #[derive(Debug)]
 pub struct Encoder {
     run: u64,
-    /// By id: a key listed under another tier is another entry, which takes its place.
-    keys: HashMap<KeyId, Numbered>,
-    next: u64,
+    /// By id. A key whose tier has changed gets a new number.
+    keys: HashMap<KeyId, EncodedKey>,
+    next_number: u64,
     started: bool,
-    /// Kept for its room.
+    /// Kept to reuse its memory.
     content: Vec<u8>,
 }
 
 #[derive(Debug)]
-struct Numbered {
+struct EncodedKey {
     number: u64,
     tier: Option<Arc<str>>,
-    /// What its count today will be if nothing goes unseen.
+    /// Its expected count today at the next decision.
     used_next: u64,
 }
 
-/// What a key's count will be after this decision.
+/// A key's expected count after this decision.
 fn used_after(decision: &Decision) -> u64 {
-    // 0 may as well mean that it is not counted; then it stays 0, or is told once.
+    // 0 may mean that the key's requests are not counted; if it is a count, the next one is written in full.
     decision.used_today.wrapping_add(u64::from(decision.used_today > 0 && decision.over.is_none()))
 }
 
 impl Encoder {
-    /// For one run of a server, whose number is told from other runs' by chance.
+    /// An encoder for one run of a server; `run` is a random number.
     pub fn new(run: u64) -> Self {
-        Encoder { run, keys: HashMap::new(), next: 0, started: false, content: Vec::new() }
+        Encoder { run, keys: HashMap::new(), next_number: 0, started: false, content: Vec::new() }
     }
 
-    /// The next block will be a start block: it begins a file, or the block before is lost.
+    /// Makes the next block a start block, because it begins a file or the block before was lost.
     pub fn start_over(&mut self) {
         *self = Encoder::new(self.run);
     }
 
-    /// Appends a block to a file's bytes. The decisions are put in order of their ticks.
-    pub fn block(&mut self, anchor: Anchor, counts: Counts, decisions: &mut [Decision], out: &mut Vec<u8>) {
+    /// Appends a block to a file's bytes. It sorts the decisions by their ticks.
+    pub fn block(&mut self, written_at: ClockReading, counts: Counts, decisions: &mut [Decision], out: &mut Vec<u8>) {
         let mut content = std::mem::take(&mut self.content);
         content.clear();
-        self.encode(anchor, counts, decisions, &mut content);
-        frames::put(&content, out);
+        self.encode(written_at, counts, decisions, &mut content);
+        raw_blocks::put(&content, out);
         self.content = content;
     }
 
-    fn encode(&mut self, anchor: Anchor, counts: Counts, decisions: &mut [Decision], out: &mut Vec<u8>) {
+    fn encode(&mut self, written_at: ClockReading, counts: Counts, decisions: &mut [Decision], out: &mut Vec<u8>) {
         decisions.sort_by_key(|decision| decision.at);
         let starts = !std::mem::replace(&mut self.started, true);
         out.push(if starts { first::START } else { 0 } | if counts.strangers > 0 { first::STRANGERS } else { 0 });
@@ -130,8 +130,8 @@ impl Encoder {
         if counts.strangers > 0 {
             varint::put(counts.strangers, out);
         }
-        varint::put(anchor.tick.0, out);
-        varint::put_signed(anchor.unix_ms, out);
+        varint::put(written_at.tick.0, out);
+        varint::put_signed(written_at.unix_ms, out);
         varint::put(decisions.len() as u64, out);
         let mut before = decisions.first().map_or(Tick(0), |first| first.at);
         varint::put(before.0, out);
@@ -149,11 +149,11 @@ impl Encoder {
                 known
             }
             Some(_) | None => {
-                let number = self.next;
-                self.next += 1;
+                let number = self.next_number;
+                self.next_number += 1;
                 varint::put(number, out);
                 put_text(&decision.key, out);
-                // Told apart from none: a tier's name is written with its length and one more.
+                // A tier's name is preceded by its length plus 1, so that 0 means no tier.
                 match &decision.tier {
                     None => out.push(0),
                     Some(tier) => {
@@ -161,7 +161,7 @@ impl Encoder {
                         out.extend_from_slice(tier.as_bytes());
                     }
                 }
-                let numbered = Numbered { number, tier: decision.tier.clone(), used_next: 0 };
+                let numbered = EncodedKey { number, tier: decision.tier.clone(), used_next: 0 };
                 self.keys.entry(decision.key.clone()).insert_entry(numbered).into_mut()
             }
         };
@@ -181,7 +181,7 @@ fn put_text(text: &str, out: &mut Vec<u8>) {
 }
 
 fn flags(decision: &Decision, more: bool) -> u8 {
-    let operation = Operation::ALL.iter().position(|o| *o == decision.operation).unwrap_or_default() as u8;
+    let operation = decision.operation.index() as u8;
     let over = decision.over.map_or(0, |over| 1 + over.index() as u8);
     let set = |flag: bool, bit: u8| if flag { bit } else { 0 };
     operation
@@ -191,22 +191,22 @@ fn flags(decision: &Decision, more: bool) -> u8 {
         | set(more, bits::MORE)
 }
 
-/// Turns blocks into decisions.
+/// Decodes blocks.
 #[derive(Debug, Default)]
 pub(super) struct Decoder {
     run: Option<u64>,
-    keys: Vec<Named>,
+    keys: Vec<DecodedKey>,
 }
 
 #[derive(Debug)]
-struct Named {
+struct DecodedKey {
     id: KeyId,
     tier: Option<Arc<str>>,
     used_next: u64,
 }
 
 impl Decoder {
-    /// Reads a block's content; `None` where it is not one.
+    /// Decodes a block's content; `None` if it is invalid.
     pub(super) fn decode(&mut self, mut bytes: &[u8]) -> Option<Block> {
         let bytes = &mut bytes;
         let flags = take_byte(bytes)?;
@@ -223,16 +223,16 @@ impl Decoder {
         let lost = varint::take(bytes)?;
         let strangers = if flags & first::STRANGERS != 0 { varint::take(bytes)? } else { 0 };
         let counts = Counts { lost, strangers };
-        let anchor = Anchor { tick: Tick(varint::take(bytes)?), unix_ms: varint::take_signed(bytes)? };
+        let written_at = ClockReading { tick: Tick(varint::take(bytes)?), unix_ms: varint::take_signed(bytes)? };
         let count = usize::try_from(varint::take(bytes)?).ok()?;
         let mut at = varint::take(bytes)?;
-        // A decision is three bytes at the least: no count makes this larger than the block.
+        // A decision has at least three bytes, so this allocates no more than the block's size allows.
         let mut decisions = Vec::with_capacity(count.min(bytes.len() / 3));
         for _ in 0..count {
             at = at.checked_add(varint::take(bytes)?)?;
             decisions.push(self.decision(Tick(at), bytes)?);
         }
-        bytes.is_empty().then_some(Block { run, counts, anchor, decisions })
+        bytes.is_empty().then_some(Block { run, counts, written_at, decisions })
     }
 
     fn decision(&mut self, at: Tick, bytes: &mut &[u8]) -> Option<Decision> {
@@ -240,23 +240,23 @@ impl Decoder {
         if number == self.keys.len() {
             let id = take_text(bytes, 0)?;
             let tier = if *bytes.first()? == 0 { take_byte(bytes).map(|_| None)? } else { Some(take_text(bytes, 1)?) };
-            self.keys.push(Named { id, tier, used_next: 0 });
+            self.keys.push(DecodedKey { id, tier, used_next: 0 });
         }
-        let named = self.keys.get_mut(number)?;
+        let key = self.keys.get_mut(number)?;
         let flags = take_byte(bytes)?;
         let over = match flags >> bits::OVER_AT & bits::OVER {
             0 => None,
             over => Some(*Limit::ALL.get(usize::from(over) - 1)?),
         };
-        let (mut in_flight, mut used_today) = (0, named.used_next);
+        let (mut in_flight, mut used_today) = (0, key.used_next);
         if flags & bits::MORE != 0 {
             in_flight = u32::try_from(varint::take(bytes)?).ok()?;
             used_today = used_today.wrapping_add_signed(varint::take_signed(bytes)?);
         }
         let decision = Decision {
             at,
-            key: named.id.clone(),
-            tier: named.tier.clone(),
+            key: key.id.clone(),
+            tier: key.tier.clone(),
             operation: Operation::ALL[usize::from(flags & bits::OPERATION)],
             over,
             refused: flags & bits::REFUSED != 0,
@@ -264,7 +264,7 @@ impl Decoder {
             in_flight,
             used_today,
         };
-        named.used_next = used_after(&decision);
+        key.used_next = used_after(&decision);
         Some(decision)
     }
 }
@@ -275,7 +275,7 @@ fn take_byte(bytes: &mut &[u8]) -> Option<u8> {
     Some(*byte)
 }
 
-/// A text whose length was written with so much more.
+/// Takes a text whose length was written plus `more`.
 fn take_text(bytes: &mut &[u8], more: u64) -> Option<Arc<str>> {
     let length = usize::try_from(varint::take(bytes)?.checked_sub(more)?).ok()?;
     let (text, rest) = bytes.split_at_checked(length)?;
@@ -330,14 +330,14 @@ pub(super) mod tests {
         ) {
             let counts = Counts { lost, strangers };
             let (mut encoder, mut decoder) = (Encoder::new(tick), Decoder::default());
-            let anchor = Anchor { tick: Tick(tick), unix_ms };
+            let written_at = ClockReading { tick: Tick(tick), unix_ms };
             for (n, mut decisions) in blocks.into_iter().enumerate() {
                 if n == start_over_at {
                     encoder.start_over();
                 }
                 let mut bytes = Vec::new();
-                encoder.encode(anchor, counts, &mut decisions, &mut bytes);
-                prop_assert_eq!(decoder.decode(&bytes), Some(Block { run: tick, counts, anchor, decisions }));
+                encoder.encode(written_at, counts, &mut decisions, &mut bytes);
+                prop_assert_eq!(decoder.decode(&bytes), Some(Block { run: tick, counts, written_at, decisions }));
             }
         }
 
@@ -349,7 +349,7 @@ pub(super) mod tests {
             let mut decisions = decisions;
             prop_assert!(Decoder::default().decode(&bytes).is_none_or(|block| block.decisions.len() <= bytes.len()));
             let mut bytes = Vec::new();
-            Encoder::new(1).encode(Anchor { tick: Tick(0), unix_ms: 0 }, Counts::default(), &mut decisions, &mut bytes);
+            Encoder::new(1).encode(ClockReading { tick: Tick(0), unix_ms: 0 }, Counts::default(), &mut decisions, &mut bytes);
             let at = at % bytes.len();
             bytes[at] ^= with;
             let _ = Decoder::default().decode(&bytes);
@@ -362,10 +362,10 @@ pub(super) mod tests {
         let mut decoder = Decoder::default();
         let block = decoder.decode(&old).unwrap();
         assert_eq!((block.run, block.counts), (7, Counts { lost: 3, strangers: 0 }));
-        assert_eq!((block.anchor, block.decisions.len()), (Anchor { tick: Tick(5), unix_ms: 1 }, 1));
+        assert_eq!((block.written_at, block.decisions.len()), (ClockReading { tick: Tick(5), unix_ms: 1 }, 1));
         assert_eq!(&*block.decisions[0].key, "k1");
         let mut same = Vec::new();
-        Encoder::new(7).encode(block.anchor, block.counts, &mut block.decisions.clone(), &mut same);
+        Encoder::new(7).encode(block.written_at, block.counts, &mut block.decisions.clone(), &mut same);
         assert_eq!(same, old, "what has none is written as before");
         assert_eq!(decoder.decode(&[4, 0, 0, 0, 0, 0]), None, "of a later kind");
     }
@@ -383,20 +383,20 @@ pub(super) mod tests {
             in_flight: 0,
             used_today: 1 + n / 1000,
         };
-        let (mut encoder, anchor) = (Encoder::new(1), Anchor { tick: Tick(0), unix_ms: 0 });
+        let (mut encoder, written_at) = (Encoder::new(1), ClockReading { tick: Tick(0), unix_ms: 0 });
         let mut out = Vec::new();
-        encoder.encode(anchor, Counts::default(), &mut (0..1000).map(decision).collect::<Vec<_>>(), &mut out);
+        encoder.encode(written_at, Counts::default(), &mut (0..1000).map(decision).collect::<Vec<_>>(), &mut out);
         out.clear();
-        encoder.encode(anchor, Counts::default(), &mut (1000..2000).map(decision).collect::<Vec<_>>(), &mut out);
+        encoder.encode(written_at, Counts::default(), &mut (1000..2000).map(decision).collect::<Vec<_>>(), &mut out);
         assert!(out.len() < 6500, "{} bytes for 1000 decisions", out.len());
     }
 
     #[test]
-    fn a_tick_becomes_wall_time_on_either_side_of_its_anchor() {
-        let anchor = Anchor { tick: Tick(5_000_000_000), unix_ms: 1_000_000 };
-        assert_eq!(anchor.unix_ms(Tick(5_001_000_000)), 1_000_001);
-        assert_eq!(anchor.unix_ms(Tick(4_999_999_999)), 999_999);
-        assert_eq!(anchor.unix_ms(Tick(0)), 995_000);
-        assert_eq!(Anchor { tick: Tick(0), unix_ms: i64::MAX }.unix_ms(Tick(u64::MAX)), i64::MAX);
+    fn ticks_before_and_after_a_reading_become_wall_time() {
+        let reading = ClockReading { tick: Tick(5_000_000_000), unix_ms: 1_000_000 };
+        assert_eq!(reading.unix_ms(Tick(5_001_000_000)), 1_000_001);
+        assert_eq!(reading.unix_ms(Tick(4_999_999_999)), 999_999);
+        assert_eq!(reading.unix_ms(Tick(0)), 995_000);
+        assert_eq!(ClockReading { tick: Tick(0), unix_ms: i64::MAX }.unix_ms(Tick(u64::MAX)), i64::MAX);
     }
 }

@@ -1,24 +1,23 @@
-//! The record of decisions: any bytes as a file, any content in whole blocks, and what a writer wrote
-//! with any damage done to it.
+//! Reads any bytes as a file, any content in complete blocks, and what a writer wrote with any damage to it.
 
 use std::path::Path;
 
 use super::*;
 
-fuzz_target!(decisions, 5_000, judge);
+fuzz_target!(decisions, 5_000, check);
 
-/// The input: what is damaged and where, then blocks' contents with their lengths before them, which is
-/// tried as a whole file too.
-fn judge(input: &[u8]) {
+/// The input: the kind and place of the damage, then contents of blocks after their lengths, which are also read as a
+/// whole file.
+fn check(input: &[u8]) {
     let _ = read(input);
     let [damage, at, fine, xor, rest @ ..] = input else { return };
     let _ = read(&[MAGIC, rest].concat());
 
-    // Blocks with a good checksum, whoever made them.
+    // Blocks with a valid checksum and any content.
     let (mut file, mut rest) = (MAGIC.to_vec(), rest);
     while let [length, more @ ..] = rest {
         let (content, more) = more.split_at(usize::from(*length).min(more.len()));
-        frames::put(content, &mut file);
+        raw_blocks::put(content, &mut file);
         rest = more;
     }
     let (blocks, _) = read(&file);
@@ -30,12 +29,12 @@ fn judge(input: &[u8]) {
             Some((run, encoder)) if *run == block.run => encoder,
             other => &mut other.insert((block.run, Encoder::new(block.run))).1,
         };
-        encoder.block(block.anchor, block.counts, &mut block.decisions.clone(), &mut file);
+        encoder.block(block.written_at, block.counts, &mut block.decisions.clone(), &mut file);
         ends.push(file.len());
     }
     assert_eq!(read(&file), (blocks.clone(), End::Whole));
 
-    // Damaged, they read the same up to the damage, or are refused by the file's name.
+    // Damaged, they read the same up to the damage, or the error names the file.
     let at = (usize::from(*at) * 256 + usize::from(*fine)) % file.len();
     if damage % 2 == 0 {
         file.truncate(at);
@@ -57,7 +56,7 @@ fn judge(input: &[u8]) {
 enum End {
     Whole,
     CutShort,
-    /// Refused, by the file's name.
+    /// An error that names the file.
     Refused,
 }
 
@@ -74,7 +73,7 @@ fn read(file: &[u8]) -> (Vec<Block>, End) {
                 break End::Refused;
             }
         }
-        // A decision is three bytes at the least, so what is held is bounded by what is read.
+        // A decision has at least three bytes, so memory is bounded by the bytes read.
         let block = blocks.last().unwrap();
         assert!(block.decisions.len() * 3 <= file.len() && block.decisions.capacity() * 3 <= file.len());
     };

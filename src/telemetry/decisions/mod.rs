@@ -1,16 +1,15 @@
-//! The record of decisions (`log.decisions`): which key asked when, and what its limits said. It is
-//! what `limits plan` and `limits suggest` replay (contract section 2). Key ids are in it, and
-//! never a key, a body or an address (guarantee 9). Of strangers it holds how many were over their limit and when,
-//! to a second.
+//! The record of decisions (`log.decisions`): which key sent a request when, and what its limits decided. `limits plan`
+//! and `limits suggest` replay it (contract section 2). It holds key ids, and never a key, a body or an address
+//! (guarantee 9). For strangers it holds how many exceeded their limit and when, to a second.
 
-mod file; // the file that one process writes on
-mod format; // decisions to bytes and back, pure
-mod frames; // blocks with length and checksum
+mod file;
+mod format;
 #[cfg(test)]
 mod fuzz;
-mod reader; // a file's blocks, from first to last
+mod raw_blocks;
+mod reader;
 mod varint;
-mod writer; // the ring, the thread, the rotation
+mod writer;
 
 use std::sync::Arc;
 
@@ -19,28 +18,28 @@ use crate::model::{KeyId, Limit};
 use crate::wire::Operation;
 
 pub use file::{OpenError, older};
-pub use format::{Anchor, Block, Counts, Encoder};
-pub use frames::{CutShort, MAGIC, RecordError};
+pub use format::{Block, ClockReading, Counts, Encoder};
+pub use raw_blocks::{CutShort, MAGIC, RecordError};
 pub use reader::RecordReader;
 pub use writer::DecisionLog;
 
-/// What a key's limits said to one request, and what they went by.
+/// What a key's limits decided about one request, and the counts that they used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// When it was decided, on the process's own clock.
+    /// When it was decided, on the process's monotonic clock.
     pub at: Tick,
     pub key: KeyId,
-    /// The tier that the key is listed with; `None`: the default one.
+    /// The tier of the key; `None`: the default one.
     pub tier: Option<Arc<str>>,
     pub operation: Operation,
-    /// The limit it was over.
+    /// The limit that it exceeded.
     pub over: Option<Limit>,
-    /// Refused for it (in shadow it is not).
+    /// Whether it was refused for that; in shadow it is not.
     pub refused: bool,
-    /// Over the tier's candidate limit, which refuses nothing.
+    /// Whether it exceeded the tier's candidate limit, which refuses nothing.
     pub over_candidate: bool,
-    /// Other requests of the key that were under way when it came.
+    /// Other requests of the key in flight when it came.
     pub in_flight: u32,
-    /// Requests of the key admitted before it in its UTC day; 0 where they are not counted.
+    /// Requests of the key admitted before it in its UTC day; 0 if they are not counted.
     pub used_today: u64,
 }

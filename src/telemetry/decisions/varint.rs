@@ -1,6 +1,6 @@
-//! Whole numbers in as few bytes as they need: seven bits a byte, the lowest first.
+//! Integers of variable length (LEB128, as protobuf has them): seven bits a byte, the lowest first. Pure.
 
-/// Appends a number: 1 byte up to 127, 10 at the most.
+/// Appends a number, in 1 byte up to 127 and in 10 at most.
 pub(super) fn put(mut value: u64, out: &mut Vec<u8>) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
@@ -9,12 +9,12 @@ pub(super) fn put(mut value: u64, out: &mut Vec<u8>) {
     out.push(value as u8);
 }
 
-/// As [`put`], for numbers on either side of zero.
+/// Appends a signed number (zigzag).
 pub(super) fn put_signed(value: i64, out: &mut Vec<u8>) {
     put(((value << 1) ^ (value >> 63)) as u64, out);
 }
 
-/// Takes a number off the front; `None` where there is none, or one that does not fit.
+/// Takes a number off the front; `None` if it does not end or does not fit.
 pub(super) fn take(bytes: &mut &[u8]) -> Option<u64> {
     let mut value = 0;
     for shift in (0..64).step_by(7) {

@@ -1,19 +1,19 @@
-//! The form's reader against the WHATWG URL standard's steps and the contract's "Parameters", both
-//! written out again.
+//! Compares the form's parser with a second implementation of the WHATWG URL standard's steps and the contract's
+//! "Parameters".
 
 use super::super::Read;
 use super::*;
 
-fuzz_target!(form, 20_000, judge);
+fuzz_target!(form, 20_000, check);
 
-fn judge(body: &[u8]) {
+fn check(body: &[u8]) {
     let form = Form::read(body);
     let given = model(body);
     for operation in Operation::ALL {
         let request = form.request(operation);
-        assert_eq!(request, judged(&given, operation));
+        assert_eq!(request, expected(&given, operation));
         if let Ok(request) = request {
-            // What is sent to an origin means the same to whoever reads it next.
+            // An origin that parses what is sent finds the same request.
             let sent = request.canonical_body();
             assert_eq!(Form::read(sent.as_bytes()).request(operation), Ok(request), "sent as {sent}");
             assert_eq!(request.operation(), operation);
@@ -49,8 +49,8 @@ fn decoded(text: &[u8]) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// 08 before missing before wrong, the member before the amount.
-fn judged(given: &[(String, String)], operation: Operation) -> Result<Request, Fault> {
+/// Repeated is checked before missing, missing before wrong, and the member before the amount.
+fn expected(given: &[(String, String)], operation: Operation) -> Result<Request, Fault> {
     let value = |param: Param| {
         let values: Vec<&str> =
             given.iter().filter(|(name, _)| name == param.name()).map(|(_, v)| v.as_str()).collect();
@@ -75,7 +75,7 @@ fn judged(given: &[(String, String)], operation: Operation) -> Result<Request, F
     Ok(Request::SetPoints { member, amount })
 }
 
-/// ASCII digits as a number; one that does not fit is as good as the largest.
+/// ASCII digits as a number; one that does not fit becomes the largest.
 fn number(digits: &str) -> Option<i128> {
     let digit = |c: char| c.is_ascii_digit().then(|| i128::from(c as u32 - '0' as u32));
     let all: Option<Vec<i128>> = digits.chars().map(digit).collect();

@@ -1,28 +1,32 @@
-//! The watcher of frames against a splitter that sees all bytes at once.
+//! Compares the monitor of frames with a splitter that sees all bytes at once.
 
 use std::time::Duration;
 
 use super::*;
 
-fuzz_target!(frames, 10_000, judge);
+fuzz_target!(frames, 10_000, check);
 
-/// The input: where to cut, how many frames are borne, then what follows the preface.
-fn judge(input: &[u8]) {
+/// The input: where to cut, how many frames are allowed, then what follows the preface.
+fn check(input: &[u8]) {
     let [cut, allowed, bytes @ ..] = input else { return };
     let stream = [&[b'P'; PREFACE][..], bytes].concat();
-    let seen = |cut: usize| {
+    let read_in_pieces = |cut: usize| {
         let mut frames = Frames::new(Instant::now());
         frames.allowed = u32::from(*allowed);
-        frames.allowed_at += Duration::from_secs(3600); // and nothing is earned amid the test
-        stream.chunks(cut).for_each(|piece| frames.take(piece));
-        assert_eq!(frames.open_since.is_some(), !frames.is_between(), "it is timed when it is open, and only then");
+        frames.allowed_at += Duration::from_secs(3600); // so that no time is credited during the test
+        stream.chunks(cut).for_each(|piece| frames.read(piece));
+        assert_eq!(
+            frames.open_since.is_some(),
+            !frames.is_between(),
+            "a frame is timed exactly while it is unfinished"
+        );
         let kind = (frames.is_data, frames.is_header);
         let inside = (frames.header_read, frames.payload_left, kind, frames.in_block);
         ((inside, frames.allowed, frames.flooded), format!("{:?}", frames.trailers))
     };
-    let whole = seen(stream.len());
+    let whole = read_in_pieces(stream.len());
     for cut in [1, 2, 9, usize::from(*cut).max(1)] {
-        assert_eq!(seen(cut), whole, "in pieces of {cut}");
+        assert_eq!(read_in_pieces(cut), whole, "in pieces of {cut}");
     }
 
     let (mut rest, mut count, mut last, mut in_block) = (bytes, 0, None, false);
@@ -38,7 +42,7 @@ fn judge(input: &[u8]) {
         }
     };
     let (allowed, flooded) = (u32::from(*allowed).saturating_sub(count), count > u32::from(*allowed));
-    // Of what is unfinished alone it is known what it is.
+    // The kind is known of an unfinished frame or block only.
     let unfinished = last.filter(|_| inside.1 > 0 || in_block);
     let kind = (unfinished == Some(0), matches!(unfinished, Some(1 | 9)));
     let model = ((inside.0, inside.1, kind, in_block), allowed, flooded);

@@ -1,5 +1,5 @@
-//! Tests of a PostgreSQL that fails or is short of connections: what is refused within its deadline, what goes on, and
-//! that a refused or broken job leaves nothing of itself behind. Some start a server of their own, since they harm it.
+//! Tests of a PostgreSQL server that fails or is short of connections: calls are refused within their deadlines, others
+//! go on, and a change that is refused or breaks off leaves nothing behind. Tests that harm their server start one.
 
 use super::*;
 
@@ -8,11 +8,11 @@ async fn a_pool_that_is_used_up_is_busy_within_the_deadline_and_writes_go_on() {
     let world = World::with(Settings { connections: 2, ..Settings::default() }).await;
     world.add(&guild("g")).await;
     let until = tokio::time::Instant::now() + Duration::from_secs(60);
-    let (one, two) = (world.store.pool.lease(until).await.unwrap(), world.store.pool.lease(until).await.unwrap());
+    let (one, two) = (world.store.pool.get(until).await.unwrap(), world.store.pool.get(until).await.unwrap());
     let start = std::time::Instant::now();
     let answer = world.store.points(&guild("g"), member(7)).await;
     assert!(matches!(&answer, Err(StoreError::Busy(line)) if line.contains("all 2 connections")), "{answer:?}");
-    assert!(start.elapsed() >= READ, "it waited for one to be free");
+    assert!(start.elapsed() >= READ, "it did not wait for a free connection");
     world.store.set_points(&guild("g"), member(7), 5).await.unwrap();
     drop(one);
     assert_eq!(world.store.points(&guild("g"), member(7)).await.unwrap(), 5);
@@ -20,34 +20,34 @@ async fn a_pool_that_is_used_up_is_busy_within_the_deadline_and_writes_go_on() {
 }
 
 #[tokio::test]
-async fn where_the_server_has_too_few_slots_the_pool_gives_way_to_what_the_node_cannot_do_without() {
+async fn where_the_server_has_too_few_slots_the_pool_makes_room_for_the_dedicated_connections() {
     let server =
         Postgres::start(&["max_connections = 10", "superuser_reserved_connections = 0", "max_wal_senders = 0"]);
     let url = server.database().await;
     let store = PostgresStore::open(&at(&url), IfMissing::Make).await.unwrap();
     store.add_guild(&guild("g"), "A guild").await.unwrap();
     let (g, amount) = (guild("g"), std::cell::Cell::new(0));
-    // A crowd of readers, who take every slot before anybody has written, and again once all are cut off.
-    let crowd = async || {
+    // Readers take every slot before the first write, and again after all connections were cut.
+    let read_at_once = async || {
         let all = futures_util::future::join_all((0..100).map(|_| store.points(&g, member(7)))).await;
         all.into_iter().for_each(|read| assert_eq!(read.unwrap(), amount.get()));
     };
     for round in 1..4 {
-        crowd().await;
+        read_at_once().await;
         store.set_points(&g, member(7), round).await.unwrap();
         amount.set(round);
         assert_eq!(store.guilds().await.unwrap().len(), 1);
         store.changes().await.unwrap();
-        crowd().await;
+        read_at_once().await;
         let cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'guildgate'";
         store.pool.read(cut, &[]).await.unwrap_err();
-        let heard = async { while store.changes().await.is_err() {} };
-        tokio::time::timeout(Duration::from_secs(60), async { tokio::join!(crowd(), heard) }).await.unwrap();
+        let feed = async { while store.changes().await.is_err() {} };
+        tokio::time::timeout(Duration::from_secs(60), async { tokio::join!(read_at_once(), feed) }).await.unwrap();
     }
 }
 
 #[tokio::test]
-async fn a_list_asked_of_a_server_that_is_given_up_is_asked_of_the_next_one() {
+async fn a_list_that_waits_for_a_server_that_was_left_comes_from_the_next_one() {
     let (one, two) = (Postgres::start(&[]), Postgres::start(&[]));
     let (url, elsewhere) = (one.database().await, two.database().await);
     let database = |url: &str| url.rsplit_once('/').unwrap().1.to_owned();
@@ -60,13 +60,13 @@ async fn a_list_asked_of_a_server_that_is_given_up_is_asked_of_the_next_one() {
     assert!(store.guilds().await.unwrap().is_empty());
     let _frozen = one.freeze();
     let until = tokio::time::Instant::now() + Duration::from_secs(60);
-    let (listed, dialed) = tokio::join!(store.guilds(), store.pool.dialer().dial(until, None));
-    dialed.unwrap();
+    let (listed, connected) = tokio::join!(store.guilds(), store.pool.connector().connect(until, None));
+    connected.unwrap();
     assert_eq!(listed.unwrap().len(), 1);
 }
 
 #[tokio::test]
-async fn connections_that_died_at_rest_cost_nobody_an_answer() {
+async fn idle_connections_that_were_cut_cost_no_answer() {
     let world = World::new().await;
     world.add(&guild("g")).await;
     world.store.set_points(&guild("g"), member(7), 5).await.unwrap();
@@ -82,13 +82,13 @@ async fn connections_that_died_at_rest_cost_nobody_an_answer() {
 }
 
 #[tokio::test]
-async fn a_job_that_is_refused_midway_leaves_nothing_of_itself_and_gives_its_connection_back() {
+async fn a_change_that_is_refused_midway_leaves_nothing_and_returns_its_connection() {
     let world = World::with(Settings { connections: 1, ..Settings::default() }).await;
     world.add(&guild("g")).await;
     let highest =
         "INSERT INTO member VALUES (1, 1, 'Ada', 0); INSERT INTO warn VALUES (1, 1, 9223372036854775807, '', '', 0)";
     connect(&world.url).await.batch_execute(highest).await.unwrap();
-    // The member is made first, then no id is left for the warn.
+    // The member is added first, then there is no free id for the warn.
     suite::refused(world.store.add_warn(&guild("g"), member(2), "Mod", "spam", 0).await);
     assert_eq!(world.store.members(&guild("g")).await.unwrap().len(), 1);
     let session = async || -> i32 {
@@ -97,7 +97,7 @@ async fn a_job_that_is_refused_midway_leaves_nothing_of_itself_and_gives_its_con
     };
     let before = session().await;
     suite::refused(world.store.add_guild(&guild("g"), "Again").await);
-    assert_eq!(session().await, before, "a refusal is no reason to connect anew");
+    assert_eq!(session().await, before, "a refusal does not cost the connection");
 }
 
 #[tokio::test]

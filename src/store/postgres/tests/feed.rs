@@ -1,10 +1,10 @@
-//! Tests of the change feed in PostgreSQL where it is interrupted: a follower that fell behind, a cut connection, a
-//! restored database or a fail-over to a standby is told that everything changed. None of them may miss a change.
+//! Tests of interruptions of the change feed in PostgreSQL. A follower that fell behind, whose connection was cut, or
+//! whose database was restored or failed over reads that everything changed. It may miss no change.
 
 use super::*;
 
 #[tokio::test]
-async fn who_is_too_far_behind_is_told_everything_once() {
+async fn a_follower_that_is_too_far_behind_reads_everything_once() {
     let world = <World as suite::World>::keeping(4).await;
     world.add(&guild("g")).await;
     let neighbour = world.neighbour().await;
@@ -19,7 +19,7 @@ async fn who_is_too_far_behind_is_told_everything_once() {
 }
 
 #[tokio::test]
-async fn a_store_put_back_to_an_earlier_state_is_told_as_everything() {
+async fn a_store_restored_to_an_earlier_state_reads_as_everything() {
     for put_back in ["DELETE FROM change WHERE seq > 1; UPDATE feed SET seq = 1", "UPDATE change SET node = node + 1"] {
         let world = World::new().await;
         world.add(&guild("g")).await;
@@ -33,7 +33,7 @@ async fn a_store_put_back_to_an_earlier_state_is_told_as_everything() {
 }
 
 #[tokio::test]
-async fn a_notice_wakes_the_follower_before_it_is_time_to_look() {
+async fn a_notice_wakes_the_follower_before_its_interval_has_passed() {
     let world = World::new().await;
     world.add(&guild("g")).await;
     let neighbour = world.neighbour().await;
@@ -42,14 +42,14 @@ async fn a_notice_wakes_the_follower_before_it_is_time_to_look() {
     for points in 0..20 {
         let start = std::time::Instant::now();
         world.store.set_points(&guild("g"), member(7), points).await.unwrap();
-        neighbour.stirred().await;
+        neighbour.wait_for_changes().await;
         early += usize::from(start.elapsed() < Duration::from_millis(150));
         assert_eq!(told(&neighbour).await, [Change::Member(member(7))], "after a notice, or in time");
     }
-    assert!(early > 0, "no notice ever came before it was time to look");
+    assert!(early > 0, "no notice ever came before the interval had passed");
 }
 
-/// Ends the connection on which a neighbour looks at the feed.
+/// Closes the connection on which the other node reads the feed.
 async fn cut_feed(url: &str) {
     let cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
         WHERE application_name = 'guildgate' AND datname = current_database() AND query LIKE '%FROM change%'";
@@ -57,7 +57,7 @@ async fn cut_feed(url: &str) {
 }
 
 #[tokio::test]
-async fn a_follower_whose_connection_was_cut_is_told_everything_and_follows_again() {
+async fn a_follower_whose_connection_was_cut_reads_everything_and_follows_again() {
     let world = World::new().await;
     world.add(&guild("g")).await;
     let neighbour = world.neighbour().await;
@@ -70,13 +70,13 @@ async fn a_follower_whose_connection_was_cut_is_told_everything_and_follows_agai
 }
 
 #[tokio::test]
-async fn a_number_that_a_standby_gave_anew_after_a_fail_over_is_not_taken_for_the_one_that_was_lost() {
+async fn a_number_that_a_standby_gave_again_after_a_fail_over_is_not_taken_for_the_lost_one() {
     let world = World::new().await;
     world.add(&guild("g")).await;
     let neighbour = world.neighbour().await;
     world.store.set_points(&guild("g"), member(7), 5).await.unwrap();
     assert_eq!(told(&neighbour).await, [Change::Member(member(7))]);
-    // As on a standby that had not yet received the last commit, then is cut loose from the rest.
+    // As on a standby that took over before it received the last commit.
     let lost =
         "DELETE FROM member; DELETE FROM change WHERE seq = (SELECT seq FROM feed); UPDATE feed SET seq = seq - 1";
     connect(&world.url).await.batch_execute(lost).await.unwrap();

@@ -1,6 +1,6 @@
-//! Tests of the PostgreSQL store against a real server: the suite that every store must pass, and in the modules below
-//! what only PostgreSQL can meet. Each test has a database of its own. The server is started by the file that the tests
-//! in `tests/it` use.
+//! Tests of the PostgreSQL store on a real server: the suite that every store must pass, and in the modules below the
+//! cases of PostgreSQL alone. Each test has a database of its own. The tests in `tests/it` start the server with the
+//! same file.
 
 #[expect(dead_code, reason = "the tests from the outside use more of it")]
 #[path = "../../../../tests/it/support/postgres.rs"]

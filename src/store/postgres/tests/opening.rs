@@ -1,5 +1,5 @@
-//! Tests of opening a PostgreSQL store: several nodes on a new database at once, a schema of a newer version, a
-//! database that another program uses too, and one line with what to do for each thing that is wrong with the server.
+//! Tests of opening a PostgreSQL store: several nodes at once on a new database, a schema of a newer version, a
+//! database that another program uses too, and for each fault of the server one line that says what to do.
 
 use super::*;
 
@@ -19,16 +19,16 @@ fn failed<T: std::fmt::Debug>(answer: Result<T, StoreError>) -> String {
 async fn several_nodes_may_open_a_new_database_at_once() {
     let url = Postgres::shared().database().await;
     let at = at(&url);
-    assert_eq!(PostgresStore::look(&at).await.unwrap(), Standing::Missing);
+    assert_eq!(PostgresStore::state(&at).await.unwrap(), StoreState::Missing);
     let missing = failed(PostgresStore::open(&at, IfMissing::Refuse).await);
     assert!(missing.starts_with("there is no store at postgres://"), "{missing}");
-    assert_eq!(PostgresStore::look(&at).await.unwrap(), Standing::Missing);
+    assert_eq!(PostgresStore::state(&at).await.unwrap(), StoreState::Missing);
     let open = || PostgresStore::open(&at, IfMissing::Make);
     let (a, b, c) = tokio::join!(open(), open(), open());
     let (a, _, c) = (a.unwrap(), b.unwrap(), c.unwrap());
     a.add_guild(&guild("g"), "A guild").await.unwrap();
     assert_eq!(c.points(&guild("g"), member(7)).await.unwrap(), 0);
-    assert_eq!(PostgresStore::look(&at).await.unwrap(), Standing::Usable);
+    assert_eq!(PostgresStore::state(&at).await.unwrap(), StoreState::Current);
     assert_eq!(version(&url).await, 1);
 }
 

@@ -1,10 +1,10 @@
 //! Tests of group commit in PostgreSQL: writes that wait together are committed together, nodes take turns and number
-//! their changes without a gap, and a write is on the server's disk before it is acknowledged.
+//! their changes without a gap, and the server's disk has a write before it is acknowledged.
 
 use super::*;
 use crate::store::StoreError;
 
-/// Holds the lock that every writer waits for, until dropped.
+/// Holds the lock that every writer waits for, until it is dropped.
 async fn hold(world: &World) -> tokio_postgres::Client {
     let other = connect(&world.url).await;
     other.batch_execute("BEGIN; SELECT FROM feed FOR UPDATE").await.unwrap();
@@ -33,7 +33,7 @@ async fn writes_that_wait_together_are_committed_together_and_the_later_one_to_a
     suite::gone(gone);
     assert_eq!(store.points(&here, member(1)).await.unwrap(), 4);
     assert_eq!(store.points(&here, member(2)).await.unwrap(), 2);
-    // The first may have gone alone, before the others were queued.
+    // The first may have been committed alone, before the others were queued.
     assert!(newest(&other).await <= before + 2, "four writes were more than two commits");
 }
 
@@ -47,15 +47,15 @@ async fn a_store_held_by_another_is_busy_after_the_wait_and_nothing_is_written()
         tokio::join!(world.store.set_points(&here, member(7), 5), world.store.add_warn(&here, member(7), "M", "r", 9));
     assert!(matches!(set, Err(StoreError::Busy(_))), "{set:?}");
     assert!(matches!(added, Err(StoreError::Busy(_))), "{added:?}");
-    // Readers do not wait for the one who holds it.
+    // Readers do not wait for the lock.
     assert_eq!(world.store.points(&here, member(7)).await.unwrap(), 0);
     other.batch_execute("COMMIT").await.unwrap();
     world.store.set_points(&here, member(8), 6).await.unwrap();
-    assert_eq!(world.store.members(&here).await.unwrap().len(), 1, "nothing of the busy ones came later");
+    assert_eq!(world.store.members(&here).await.unwrap().len(), 1, "a busy write came later");
 }
 
 #[tokio::test]
-async fn a_caller_who_goes_away_harms_nothing_and_dropping_the_store_finishes_what_is_queued() {
+async fn a_write_whose_caller_stops_waiting_is_finished_also_while_the_store_is_dropped() {
     let world = World::new().await;
     world.add(&guild("g")).await;
     let other = hold(&world).await;
@@ -86,15 +86,15 @@ async fn two_nodes_that_write_at_once_number_their_changes_without_a_gap() {
             store.set_points(&here, member(id), 1).await.unwrap();
         }
     };
-    let (_, _, heard) = tokio::join!(write(&world.store, 0), write(&neighbour, 100), async {
-        let mut heard = Vec::new();
-        while heard.len() < 30 {
-            heard.extend(told(&world.store).await);
+    let (_, _, read) = tokio::join!(write(&world.store, 0), write(&neighbour, 100), async {
+        let mut read = Vec::new();
+        while read.len() < 30 {
+            read.extend(told(&world.store).await);
         }
-        heard
+        read
     });
     let expected: Vec<_> = (100..130).map(|id| Change::Member(member(id))).collect();
-    assert_eq!(heard, expected, "each of the other's, in order, once");
+    assert_eq!(read, expected, "each change of the other node, in order, once");
     let other = connect(&world.url).await;
     let row = other.query_one("SELECT count(*), max(seq), (SELECT seq FROM feed) FROM change", &[]).await.unwrap();
     let (count, max, next): (i64, i64, i64) = (row.get(0), row.get(1), row.get(2));

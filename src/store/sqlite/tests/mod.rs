@@ -24,7 +24,7 @@ pub(in crate::store) struct World {
 
 impl World {
     pub(in crate::store) fn new() -> Self {
-        // Patient: on a busy machine an fsync may take longer than the contract's wait.
+        // Long: on a busy machine an fsync may take longer than the contract's wait.
         Self::with(Settings { busy_wait: Duration::from_secs(60), ..Settings::default() })
     }
 
@@ -43,7 +43,7 @@ impl World {
         self.folder.path().join("store.db")
     }
 
-    /// A connection of SQLite's own, past everything that the store does.
+    /// A connection that does not use the store's code.
     pub(in crate::store) fn raw(&self) -> Connection {
         Connection::open(self.path()).unwrap()
     }

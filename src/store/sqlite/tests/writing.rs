@@ -115,7 +115,7 @@ async fn a_store_held_by_another_is_busy_after_the_wait_and_nothing_is_written()
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     let answer = hasty.set_points(&guild("g"), member(7), 5).await;
     assert!(matches!(answer, Err(StoreError::Busy(_))), "{answer:?}");
-    // Readers do not wait for the one who holds it.
+    // Readers do not wait for it.
     assert_eq!(hasty.points(&guild("g"), member(7)).await.unwrap(), 0);
     other.execute_batch("COMMIT").unwrap();
     drop(hasty);
@@ -188,7 +188,7 @@ async fn after_a_full_disk_the_writes_fail_and_with_room_they_go_on() {
     };
     assert!(matches!(&fault, StoreError::Failed(line) if line.contains("is full")), "{fault:?}");
     assert_eq!(world.store.points(&guild("g"), member(acknowledged)).await.unwrap(), 0);
-    // The limit went away with the connection, which is opened anew after a failure.
+    // The limit ended with the connection, which is opened again after a failure.
     world.store.set_points(&guild("g"), member(acknowledged), 9).await.unwrap();
     assert_eq!(world.store.members(&guild("g")).await.unwrap().len() as u64, acknowledged + 1);
 }
@@ -222,9 +222,9 @@ async fn a_commit_is_synced_before_it_is_acknowledged_also_after_a_failure() {
     };
     let full = (2, "wal".to_owned());
     assert_eq!(world.store.writer.run(Writes::Once, pragmas).await.unwrap(), full);
-    let fail = |_: &Connection| -> Result<((), Option<Change>), Fault> {
+    let fail = |_: &Connection| -> Result<((), Option<Change>), Failure> {
         let full = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR_FSYNC);
-        Err(Fault::Sqlite(rusqlite::Error::SqliteFailure(full, None)))
+        Err(Failure::Sqlite(rusqlite::Error::SqliteFailure(full, None)))
     };
     let answer = world.store.writer.run(Writes::Once, fail).await;
     assert!(matches!(answer, Err(StoreError::Failed(_))), "{answer:?}");
@@ -235,9 +235,9 @@ async fn a_commit_is_synced_before_it_is_acknowledged_also_after_a_failure() {
 async fn a_failing_disk_fails_the_whole_group_and_nothing_of_it_is_written() {
     let world = World::with(PATIENT);
     world.add(&guild("g")).await;
-    let fail = |_: &Connection| -> Result<((), Option<Change>), Fault> {
+    let fail = |_: &Connection| -> Result<((), Option<Change>), Failure> {
         let failure = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR);
-        Err(Fault::Sqlite(rusqlite::Error::SqliteFailure(failure, None)))
+        Err(Failure::Sqlite(rusqlite::Error::SqliteFailure(failure, None)))
     };
     let here = guild("g");
     let (before, failed, after, ()) = grouped(&world.store, async |open| {
@@ -266,7 +266,7 @@ async fn what_was_acknowledged_survives_kill_9() {
         let store = SqliteStore::open(path).unwrap();
         for points in 1.. {
             store.set_points(&guild("g"), member(points as u64 % 10), points).await.unwrap();
-            // Past the test harness, which would keep what is printed.
+            // Not through the test harness, which would capture it.
             writeln!(std::io::stderr(), "acknowledged {points}").unwrap();
         }
     }
@@ -301,7 +301,8 @@ async fn what_was_acknowledged_survives_kill_9() {
 async fn a_writer_that_meets_a_defect_is_told_of_and_nobody_waits_for_it() {
     let world = World::new();
     let ended = world.store.writer_ended();
-    let defect = world.store.writer.run(Writes::Once, |_| -> Result<((), Option<Change>), Fault> { panic!("planted") });
+    let defect =
+        world.store.writer.run(Writes::Once, |_| -> Result<((), Option<Change>), Failure> { panic!("planted") });
     let refused = defect.await.unwrap_err();
     assert!(refused.to_string().contains("writer has stopped"), "{refused}");
     tokio::time::timeout(Duration::from_secs(60), ended).await.unwrap();

@@ -1,0 +1,140 @@
+//! The only way for the gateway to look up an answer, join or lead a single-flight question, store an answer, or begin a
+//! write. It combines the parts in the order that coherence needs: an answer is stored only if its epoch is current, and
+//! before any caller receives it; an answer that a write overtook advances the epoch while that write is unsettled.
+//! `tests/model` checks the interleavings of these calls.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use moka::sync::Cache;
+
+use super::entry::{Entry, EntryKey, FetchResult, Realm, entries};
+use super::epochs::{Epoch, Epochs, Reach, WriteGuard};
+use super::single_flight::{Joined, Role, SingleFlight};
+use crate::clock::Tick;
+use crate::model::MemberId;
+use crate::wire::Read;
+
+/// The answers in memory with everything that keeps them coherent (guarantees 2 and 3).
+#[derive(Debug)]
+pub struct AnswerCache {
+    pub(super) entries: Cache<EntryKey, Arc<Entry>>,
+    pub(super) epochs: Epochs,
+    pub(super) flights: SingleFlight<EntryKey, Epoch, FetchResult>,
+}
+
+/// Whether answers of different realms may be about the same members of the same guild.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Realms {
+    /// A guild has one realm: a write invalidates answers of its own realm only.
+    Disjoint,
+    /// Two learned keys may belong to one guild, but each has its own realm and its own flights.
+    MayOverlap,
+}
+
+impl Realms {
+    /// Which answers a change in `realm` invalidates.
+    fn reach(self, realm: Realm) -> Reach {
+        match self {
+            Realms::Disjoint => Reach::Realm(realm),
+            Realms::MayOverlap => Reach::All,
+        }
+    }
+}
+
+impl AnswerCache {
+    /// A cache of at most `max_size` bytes.
+    pub fn new(max_size: u64) -> Self {
+        AnswerCache { entries: entries(max_size), epochs: Epochs::default(), flights: SingleFlight::default() }
+    }
+
+    /// For changes that others make.
+    pub fn epochs(&self) -> &Epochs {
+        &self.epochs
+    }
+
+    /// The entry at `at`, if nothing was written since the origin was asked for it.
+    pub fn get(&self, at: &EntryKey) -> Option<Arc<Entry>> {
+        let epoch = self.epoch(at);
+        self.entries.get(at).filter(|entry| entry.epoch == epoch)
+    }
+
+    /// The epoch of an answer for which the origin is asked from now on.
+    pub fn epoch(&self, at: &EntryKey) -> Epoch {
+        self.epochs.epoch(at)
+    }
+
+    /// Whether nothing was written since the origin was asked for this entry.
+    pub fn is_current(&self, at: &EntryKey, entry: &Entry) -> bool {
+        self.epochs.is_current(entry.epoch, at)
+    }
+
+    /// Joins the flight for `at`, or begins one.
+    pub fn join(&self, at: EntryKey) -> Role<'_, EntryKey, Epoch, FetchResult> {
+        self.flights.join(at, || self.epoch(&at))
+    }
+
+    /// As [`AnswerCache::join`], once `ready` has brought what a leader needs.
+    pub async fn join_when_ready<R, F>(
+        &self,
+        at: EntryKey,
+        ready: impl Future<Output = Result<R, F>>,
+        is_answered: impl Fn() -> bool,
+    ) -> Result<Joined<'_, EntryKey, Epoch, FetchResult, R>, F> {
+        self.flights.join_when_ready(at, || self.epoch(&at), ready, is_answered).await
+    }
+
+    /// Whether the origin is being asked for `at`.
+    pub fn is_in_flight(&self, at: &EntryKey) -> bool {
+        self.flights.is_in_flight(at)
+    }
+
+    /// Stores an answer if it is current and may be stored; whether it was stored. To be called before any caller
+    /// receives the answer.
+    pub fn insert(&self, at: EntryKey, entry: &Arc<Entry>, realms: Realms, now: Tick) -> bool {
+        if realms == Realms::MayOverlap {
+            // An answer that one key received during a write must not be older than what the other key receives later,
+            // so every answer that arrives during a write invalidates the flights that have begun before.
+            self.invalidate_if_unsettled(&at, realms, now);
+        }
+        if !self.is_current(&at, entry) {
+            self.invalidate_if_unsettled(&at, realms, now);
+            return false;
+        }
+        let is_stored = entry.is_storable() && self.epochs.may_store(&at, now);
+        if is_stored {
+            self.entries.insert(at, entry.clone());
+        }
+        is_stored
+    }
+
+    /// To be called before a caller receives an answer that a write overtook. The origin may have read it after that
+    /// write took effect, so what was stored or asked for during the write may be older, and is invalidated.
+    pub fn invalidate_if_unsettled(&self, at: &EntryKey, realms: Realms, now: Tick) {
+        if self.epochs.is_unsettled(at, now) {
+            self.epochs.invalidate_entry(at, realms.reach(at.realm));
+        }
+    }
+
+    /// The approximate number of entries: the latest insertions and evictions may not be counted yet.
+    pub fn entry_count(&self) -> u64 {
+        self.entries.entry_count()
+    }
+
+    /// Begins a write to a member of `realm` that invalidates these reads.
+    pub fn begin_write(
+        &self,
+        (realm, realms): (Realm, Realms),
+        member: MemberId,
+        reads: &'static [Read],
+        hold: Duration,
+        now: Tick,
+    ) -> WriteGuard<'_> {
+        self.epochs.begin_write(member, reads, realms.reach(realm), hold, now)
+    }
+
+    /// Begins to track a write that another process sends. Realms are numbers of one process, so it reaches all.
+    pub fn begin_remote_write(&self, member: MemberId, hold: Duration, now: Tick) -> WriteGuard<'_> {
+        self.epochs.begin_remote_write(member, hold, now)
+    }
+}

@@ -1,0 +1,225 @@
+//! Invalidation by epochs: fixed tables of atomic counters, from which the epoch of each entry is summed. An answer may
+//! be used only while the epoch under which the origin was asked is current. A write advances the epoch before the
+//! origin is asked and again after it, whatever came back. While a write of unknown outcome may still take effect, no
+//! answer about its member is stored. Nothing here waits, locks or allocates after the start.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::entry::{EntryKey, Realm};
+use crate::clock::Tick;
+use crate::model::MemberId;
+use crate::sync::{AtomicU64, Ordering};
+use crate::wire::Read;
+
+/// Counters for all realms, members and reads, by hash: 512 KiB. A collision costs one needless miss, never a stale
+/// answer.
+const EPOCH_SLOTS: usize = 1 << 16;
+
+/// Unsettled writes of members, by hash: 96 KiB. A collision costs a miss as well.
+const UNSETTLED_SLOTS: usize = 1 << 12;
+
+/// The epochs of all entries. A reader takes an [`Epoch`] before it asks the origin; the answer is current while the
+/// epoch is. A write advances the epoch of its member's answers, as far as its [`Reach`] goes.
+pub struct Epochs {
+    slots: Box<[AtomicU64]>,
+    /// Part of every epoch, so that advancing it invalidates everything.
+    all: AtomicU64,
+    unsettled: Box<[UnsettledWrites]>,
+}
+
+/// Writes whose effect is not known.
+#[derive(Debug)]
+pub(super) struct UnsettledWrites {
+    /// Writes that the origin has not answered yet.
+    in_flight: AtomicU64,
+    /// Those of them that another process sends, whose callers do not read from this process's cache.
+    remote: AtomicU64,
+    /// The tick until which a write without an answer may still take effect.
+    until: AtomicU64,
+}
+
+/// Which answers about a member a change invalidates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Those of one realm; the same member's answers in other guilds stay.
+    Realm(Realm),
+    /// Those of every realm.
+    All,
+}
+
+/// The state of an entry's counters. Equal epochs of one entry mean that nothing changed in between: the three counters
+/// (the realm's member, the member, everything) only grow, so their sum is equal only if each of them is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Epoch(u64);
+
+impl Default for Epochs {
+    fn default() -> Self {
+        Epochs::with_slots(EPOCH_SLOTS, UNSETTLED_SLOTS)
+    }
+}
+
+impl Epochs {
+    pub(super) fn with_slots(epochs: usize, unsettled: usize) -> Self {
+        let counter = || AtomicU64::new(0);
+        let writes = || UnsettledWrites { in_flight: counter(), remote: counter(), until: counter() };
+        Epochs {
+            slots: (0..epochs).map(|_| counter()).collect(),
+            all: counter(),
+            unsettled: (0..unsettled).map(|_| writes()).collect(),
+        }
+    }
+
+    /// The epoch of an answer for which the origin is asked from now on.
+    pub fn epoch(&self, at: &EntryKey) -> Epoch {
+        let read = |reach| self.slot(at.member, at.read, reach).load(Ordering::SeqCst);
+        let all = self.all.load(Ordering::SeqCst);
+        Epoch(read(Reach::Realm(at.realm)).wrapping_add(read(Reach::All)).wrapping_add(all))
+    }
+
+    pub fn is_current(&self, epoch: Epoch, at: &EntryKey) -> bool {
+        self.epoch(at) == epoch
+    }
+
+    /// Begins a write that invalidates these reads of a member: advances their epochs now, and again when the guard is
+    /// dropped.
+    pub fn begin_write(
+        &self,
+        member: MemberId,
+        reads: &'static [Read],
+        reach: Reach,
+        hold: Duration,
+        now: Tick,
+    ) -> WriteGuard<'_> {
+        self.unsettled(member, reach).in_flight.fetch_add(1, Ordering::SeqCst);
+        self.advance_each(member, reads, reach);
+        WriteGuard { epochs: self, member, reads, reach, hold, unknown_at: Some(now), is_remote: false }
+    }
+
+    /// As [`Epochs::begin_write`], for a write that another process sends. Until it ends, no answer about the
+    /// member is stored, since callers of that process may be told a newer one.
+    pub fn begin_remote_write(&self, member: MemberId, hold: Duration, now: Tick) -> WriteGuard<'_> {
+        self.unsettled(member, Reach::All).remote.fetch_add(1, Ordering::SeqCst);
+        let mut write = self.begin_write(member, &Read::ALL, Reach::All, hold, now);
+        write.is_remote = true;
+        write
+    }
+
+    /// Invalidates the stored answers to one read.
+    pub fn invalidate_entry(&self, at: &EntryKey, reach: Reach) {
+        self.advance(at.member, at.read, reach);
+    }
+
+    /// Invalidates every answer about a member, in every guild: another process changed something about it.
+    pub fn invalidate_member(&self, member: MemberId) {
+        self.advance_each(member, &Read::ALL, Reach::All);
+    }
+
+    /// Invalidates everything.
+    pub fn invalidate_all(&self) {
+        self.all.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Whether answers about this member may be stored at `now`: not while a write of unknown outcome may still take
+    /// effect, and not during a write of another process.
+    pub fn may_store(&self, at: &EntryKey, now: Tick) -> bool {
+        self.unsettled_for(at)
+            .iter()
+            .all(|writes| writes.until.load(Ordering::SeqCst) <= now.0 && writes.remote.load(Ordering::SeqCst) == 0)
+    }
+
+    /// Whether a write to this member may still take effect, or has taken effect without an answer.
+    pub fn is_unsettled(&self, at: &EntryKey, now: Tick) -> bool {
+        self.unsettled_for(at).iter().any(|writes| writes.in_flight.load(Ordering::SeqCst) > 0)
+            || !self.may_store(at, now)
+    }
+
+    pub(super) fn advance(&self, member: MemberId, read: Read, reach: Reach) {
+        self.slot(member, read, reach).fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn advance_each(&self, member: MemberId, reads: &[Read], reach: Reach) {
+        reads.iter().for_each(|read| self.advance(member, *read, reach));
+    }
+
+    pub(super) fn slot(&self, member: MemberId, read: Read, reach: Reach) -> &AtomicU64 {
+        let hash = reach.hash(member.get().wrapping_mul(4).wrapping_add(read.index() as u64));
+        &self.slots[hash as usize % self.slots.len()]
+    }
+
+    pub(super) fn unsettled(&self, member: MemberId, reach: Reach) -> &UnsettledWrites {
+        &self.unsettled[reach.hash(member.get()) as usize % self.unsettled.len()]
+    }
+
+    /// The unsettled writes that concern an entry: those of its realm, and those that reach all realms.
+    fn unsettled_for(&self, at: &EntryKey) -> [&UnsettledWrites; 2] {
+        [Reach::Realm(at.realm), Reach::All].map(|reach| self.unsettled(at.member, reach))
+    }
+}
+
+impl Reach {
+    /// A hash of `value` that differs between realms.
+    fn hash(self, value: u64) -> u64 {
+        match self {
+            Reach::Realm(Realm(number)) => hash(value ^ hash(number)),
+            Reach::All => hash(value),
+        }
+    }
+}
+
+/// Spreads snowflakes, whose low bits are much alike, over a table (a multiply and a fold).
+fn hash(value: u64) -> u64 {
+    let wide = u128::from(value ^ 0x9E37_79B9_7F4A_7C15) * u128::from(0xD6E8_FEB8_6659_FD93_u64);
+    (wide >> 64) as u64 ^ wide as u64
+}
+
+/// A write in flight. Dropping the guard advances the epoch the second time, **whatever came back**: a read that began
+/// during the write must not fill the cache.
+#[derive(Debug)]
+pub struct WriteGuard<'e> {
+    epochs: &'e Epochs,
+    member: MemberId,
+    reads: &'static [Read],
+    reach: Reach,
+    hold: Duration,
+    is_remote: bool,
+    /// When the outcome was last unknown. Set from the start, so that a request that is cancelled or panics counts as
+    /// one of unknown outcome; `None` once the origin has answered.
+    unknown_at: Option<Tick>,
+}
+
+impl WriteGuard<'_> {
+    /// Ends the write: its outcome is known.
+    pub fn settled(mut self) {
+        self.unknown_at = None;
+    }
+
+    /// Ends the write: its outcome is unknown, so the member's answers are not stored for one `points.ttl`.
+    pub fn unknown(mut self, now: Tick) {
+        self.unknown_at = Some(now);
+    }
+}
+
+impl Drop for WriteGuard<'_> {
+    fn drop(&mut self) {
+        let unsettled = self.epochs.unsettled(self.member, self.reach);
+        if let Some(now) = self.unknown_at {
+            // `until` is set before the epoch advances: a reader that sees the new epoch sees `until` as well.
+            unsettled.until.fetch_max(now.plus(self.hold).0, Ordering::SeqCst);
+            self.epochs.advance_each(self.member, &Read::ALL, self.reach);
+        } else {
+            self.epochs.advance_each(self.member, self.reads, self.reach);
+        }
+        if self.is_remote {
+            unsettled.remote.fetch_sub(1, Ordering::SeqCst);
+        }
+        // Last: a reader that finds no write in flight finds the epoch advanced.
+        unsettled.in_flight.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl fmt::Debug for Epochs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Epochs").field("slots", &self.slots.len()).finish_non_exhaustive()
+    }
+}

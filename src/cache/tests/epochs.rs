@@ -1,0 +1,115 @@
+//! Tests of invalidation by epochs: which answers a write of known or unknown outcome makes unusable, and which ones
+//! (other members, other guilds, other reads) it leaves alone. They run in one thread; the interleavings are tested in
+//! `tests/model`.
+
+use std::time::Duration;
+
+use crate::cache::{EntryKey, Epochs, Reach, Realm};
+use crate::clock::Tick;
+use crate::model::MemberId;
+use crate::sync::AtomicU64;
+use crate::wire::Read;
+
+const TTL: Duration = Duration::from_secs(30);
+
+fn member(n: u64) -> MemberId {
+    MemberId::new(n).unwrap()
+}
+
+const GUILD: Reach = Reach::Realm(Realm(1));
+
+fn at(realm: u64, member_: u64, read: Read) -> EntryKey {
+    EntryKey { realm: Realm(realm), member: member(member_), read }
+}
+
+fn points(member: u64) -> EntryKey {
+    at(1, member, Read::Points)
+}
+
+#[test]
+fn what_was_asked_before_or_amid_a_write_does_not_stand_after_it() {
+    let epochs = Epochs::default();
+    let before = epochs.epoch(&points(7));
+    let write = epochs.begin_write(member(7), &[Read::Points], GUILD, TTL, Tick(0));
+    let amid = epochs.epoch(&points(7));
+    assert!(!epochs.is_current(before, &points(7)));
+    write.settled();
+    assert!(!epochs.is_current(amid, &points(7)));
+    assert!(epochs.may_store(&points(7), Tick(0)));
+}
+
+#[test]
+fn a_write_is_unsettled_until_the_origin_has_said() {
+    let epochs = Epochs::default();
+    let write = epochs.begin_write(member(7), &[Read::Points], GUILD, TTL, Tick(0));
+    assert!(epochs.is_unsettled(&points(7), Tick(0)));
+    write.settled();
+    assert!(!epochs.is_unsettled(&points(7), Tick(0)));
+    epochs.begin_write(member(7), &[Read::Points], GUILD, TTL, Tick(0)).unknown(Tick(0));
+    assert!(epochs.is_unsettled(&points(7), Tick(1)));
+    assert!(!epochs.is_unsettled(&points(7), Tick(0).plus(TTL)));
+    drop(epochs.begin_write(member(7), &[Read::Points], GUILD, TTL, Tick(0).plus(TTL)));
+    assert!(epochs.is_unsettled(&points(7), Tick(1).plus(TTL)), "a write dropped unsaid");
+}
+
+#[test]
+fn a_write_of_points_leaves_warns_and_other_members_alone() {
+    let epochs = Epochs::default();
+    let warns = epochs.epoch(&at(1, 7, Read::Warns));
+    let other = epochs.epoch(&points(8));
+    epochs.begin_write(member(7), &[Read::Points], GUILD, TTL, Tick(0)).settled();
+    assert!(epochs.is_current(warns, &at(1, 7, Read::Warns)));
+    assert!(epochs.is_current(other, &points(8)));
+}
+
+#[test]
+fn a_write_leaves_the_same_member_of_other_guilds_alone_unless_it_reaches_all() {
+    let epochs = Epochs::default();
+    let other_guild = at(2, 7, Read::Points);
+    let before = epochs.epoch(&other_guild);
+    let write = epochs.begin_write(member(7), &[Read::Points], GUILD, TTL, Tick(0));
+    assert!(!epochs.is_unsettled(&other_guild, Tick(0)));
+    write.unknown(Tick(0));
+    assert!(epochs.is_current(before, &other_guild) && epochs.may_store(&other_guild, Tick(0)));
+
+    let write = epochs.begin_write(member(7), &[Read::Points], Reach::All, TTL, Tick(0));
+    assert!(!epochs.is_current(before, &other_guild) && epochs.is_unsettled(&other_guild, Tick(0)));
+    write.unknown(Tick(0));
+    assert!(!epochs.may_store(&other_guild, Tick(0)));
+}
+
+#[test]
+fn what_others_changed_of_a_member_reaches_it_in_every_guild() {
+    let epochs = Epochs::default();
+    let held: Vec<_> =
+        [1, 2].into_iter().map(|realm| at(realm, 7, Read::Warns)).map(|at| (epochs.epoch(&at), at)).collect();
+    epochs.invalidate_member(member(7));
+    assert!(held.iter().all(|(epoch, at)| !epochs.is_current(*epoch, at)));
+}
+
+#[test]
+fn after_a_write_of_unknown_outcome_nothing_of_the_member_is_kept_for_one_ttl() {
+    let epochs = Epochs::default();
+    let warns = epochs.epoch(&at(1, 7, Read::Warns));
+    epochs.begin_write(member(7), &[Read::Points], GUILD, TTL, Tick(0)).unknown(Tick(5));
+    assert!(!epochs.is_current(warns, &at(1, 7, Read::Warns)));
+    assert!(!epochs.may_store(&points(7), Tick(5).plus(TTL - Duration::from_nanos(1))));
+    assert!(epochs.may_store(&points(7), Tick(5).plus(TTL)));
+}
+
+#[test]
+fn moving_all_moves_each() {
+    let epochs = Epochs::default();
+    let epoch = epochs.epoch(&at(1, 7, Read::Reviews));
+    epochs.invalidate_all();
+    assert!(!epochs.is_current(epoch, &at(1, 7, Read::Reviews)));
+}
+
+#[test]
+fn snowflakes_of_one_second_spread_over_the_table() {
+    let epochs = Epochs::default();
+    let slots: std::collections::HashSet<*const AtomicU64> = (0..1000u64)
+        .map(|n| std::ptr::from_ref(epochs.slot(member(190_551_803_669_118_976 + n * 4_194_304), Read::Points, GUILD)))
+        .collect();
+    assert!(slots.len() > 980, "{}", slots.len());
+}

@@ -1,0 +1,109 @@
+//! Tests of single-flight: all followers get the leader's answer or its fault, a lost leader releases them, and nobody
+//! joins a question that was asked before a write. The interleavings are tested in `tests/model`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::cache::single_flight;
+use crate::cache::{Entry, EntryKey, Epoch, Epochs, FetchResult, Reach, Realm};
+use crate::clock::Tick;
+use crate::config::Freshness;
+use crate::model::MemberId;
+use crate::wire::{Fault, Read};
+
+type SingleFlight = single_flight::SingleFlight<EntryKey, Epoch, FetchResult>;
+type Leader<'f> = single_flight::Leader<'f, EntryKey, Epoch, FetchResult>;
+type Follower = single_flight::Follower<Epoch, FetchResult>;
+type Role<'f> = single_flight::Role<'f, EntryKey, Epoch, FetchResult>;
+
+fn key() -> EntryKey {
+    EntryKey { realm: Realm(1), member: MemberId::new(7).unwrap(), read: Read::Points }
+}
+
+fn epoch(epochs: &Epochs) -> Epoch {
+    epochs.epoch(&key())
+}
+
+fn answer(text: &str, epoch: Epoch) -> FetchResult {
+    let z = Duration::ZERO;
+    let freshness = Freshness { ttl: z, stale_while_revalidate: z, stale_if_error: z };
+    Ok(Arc::new(Entry::new(text, epoch, Tick(0), freshness, None)))
+}
+
+fn lead(role: Role<'_>) -> Leader<'_> {
+    match role {
+        Role::Leader(lead) => lead,
+        Role::Follower(_) => panic!("a follower"),
+    }
+}
+
+fn follow(role: Role<'_>) -> Follower {
+    match role {
+        Role::Follower(follow) => follow,
+        Role::Leader(_) => panic!("a second leader"),
+    }
+}
+
+#[tokio::test]
+async fn ten_thousand_followers_get_the_answer_of_one_leader() {
+    let (flights, epochs) = (SingleFlight::default(), Epochs::default());
+    let leader = lead(flights.join(key(), || epoch(&epochs)));
+    let waiting: Vec<_> =
+        (0..10_000).map(|_| tokio::spawn(follow(flights.join(key(), || epoch(&epochs))).wait())).collect();
+    tokio::task::yield_now().await;
+    leader.complete(answer("3", epoch(&epochs)));
+    for w in waiting {
+        assert_eq!(&*w.await.unwrap().unwrap().unwrap().text, "3");
+    }
+    assert_eq!(flights.in_flight(), 0);
+}
+
+#[tokio::test]
+async fn a_lost_leader_leaves_nothing_behind_and_a_follower_takes_over() {
+    let (flights, epochs) = (SingleFlight::default(), Epochs::default());
+    let leader = lead(flights.join(key(), || epoch(&epochs)));
+    let follower = follow(flights.join(key(), || epoch(&epochs)));
+    drop(leader);
+    assert!(follower.wait().await.is_none());
+    assert_eq!(flights.in_flight(), 0);
+    lead(flights.join(key(), || epoch(&epochs))).complete(answer("3", epoch(&epochs)));
+}
+
+#[tokio::test]
+async fn followers_of_a_leader_that_panics_board_again() {
+    let (flights, epochs) = (SingleFlight::default(), Epochs::default());
+    let leader = lead(flights.join(key(), || epoch(&epochs)));
+    let followers = [0; 2].map(|_| follow(flights.join(key(), || epoch(&epochs))));
+    let asking = std::panic::AssertUnwindSafe(|| {
+        let _leader = leader;
+        panic!("a defect that a test put here")
+    });
+    assert!(std::panic::catch_unwind(asking).is_err());
+    for follower in followers {
+        assert!(follower.wait().await.is_none());
+    }
+    lead(flights.join(key(), || epoch(&epochs))).complete(answer("3", epoch(&epochs)));
+    assert_eq!(flights.in_flight(), 0);
+}
+
+#[tokio::test]
+async fn a_read_after_a_write_does_not_join_a_flight_from_before_it() {
+    let (flights, epochs) = (SingleFlight::default(), Epochs::default());
+    let old = lead(flights.join(key(), || epoch(&epochs)));
+    epochs.begin_write(key().member, &[Read::Points], Reach::Realm(key().realm), Duration::ZERO, Tick(0)).settled();
+    let new = lead(flights.join(key(), || epoch(&epochs)));
+    let follower = follow(flights.join(key(), || epoch(&epochs)));
+    old.complete(answer("old", epoch(&epochs)));
+    assert_eq!(flights.in_flight(), 1, "the old flight took the new one's place away");
+    new.complete(answer("new", epoch(&epochs)));
+    assert_eq!(&*follower.wait().await.unwrap().unwrap().text, "new");
+}
+
+#[tokio::test]
+async fn a_fault_reaches_every_follower() {
+    let (flights, epochs) = (SingleFlight::default(), Epochs::default());
+    let leader = lead(flights.join(key(), || epoch(&epochs)));
+    let follower = follow(flights.join(key(), || epoch(&epochs)));
+    leader.complete(Err(Fault::OriginTimeout));
+    assert_eq!(follower.wait().await.unwrap().unwrap_err(), Fault::OriginTimeout);
+}

@@ -1,0 +1,183 @@
+//! Decodes a chunked body (RFC 9112, 7.1) from any pieces of a stream, without reading from a connection itself. It is
+//! strict: an edge that accepts another form than its origin does is a request smuggling hole. The data and the framing
+//! around it are each bounded. `fuzz` compares it with a second decoder.
+
+use crate::wire::Fault;
+
+/// Bytes of framing (sizes, extensions, line ends, trailers) that a chunked body may have besides its data. A normal
+/// body has a few dozen. Without a bound, a body of one-byte chunks would cost far more to read than its length.
+const MAX_FRAMING: usize = 4096;
+
+/// Decodes a chunked body byte by byte and strictly: CRLF line ends, hexadecimal sizes. Extensions and trailers are
+/// checked and ignored.
+#[derive(Debug, Default)]
+pub(super) struct Chunked {
+    state: State,
+    framing: usize,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    /// Before the first digit of a size.
+    #[default]
+    SizeStart,
+    Size(u64),
+    /// Blanks after a size, which an extension must follow (RFC 9112, 7.1.1).
+    SizeSpace(u64),
+    Extension(u64),
+    SizeLf(u64),
+    Data(u64),
+    DataCr,
+    DataLf,
+    TrailerStart,
+    TrailerName,
+    TrailerValue,
+    TrailerLf,
+    EndLf,
+    Done,
+}
+
+impl Chunked {
+    /// Decodes the next piece of the stream and appends its data to `body`. Returns where in the piece the body ends;
+    /// `None` if more is to come.
+    ///
+    /// # Errors
+    /// More data than `max` (14), or a malformed body (16).
+    pub(super) fn feed(&mut self, piece: &[u8], body: &mut Vec<u8>, max: usize) -> Result<Option<usize>, Fault> {
+        let mut at = 0;
+        while at < piece.len() {
+            if let State::Data(left) = self.state {
+                let take = usize::try_from(left).unwrap_or(usize::MAX).min(piece.len() - at);
+                if take > max.saturating_sub(body.len()) {
+                    return Err(Fault::BodyTooLarge);
+                }
+                body.extend_from_slice(&piece[at..at + take]);
+                at += take;
+                let left = left - take as u64;
+                self.state = if left == 0 { State::DataCr } else { State::Data(left) };
+                continue;
+            }
+            self.framing += 1;
+            let next = if self.framing > MAX_FRAMING { None } else { step(self.state, piece[at]) };
+            at += 1;
+            match next {
+                None => return Err(Fault::Malformed),
+                Some(State::Done) => {
+                    self.state = State::Done;
+                    return Ok(Some(at));
+                }
+                Some(State::Data(size)) if size > max.saturating_sub(body.len()) as u64 => {
+                    return Err(Fault::BodyTooLarge);
+                }
+                Some(state) => self.state = state,
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn step(state: State, byte: u8) -> Option<State> {
+    let digit = (byte as char).to_digit(16).map(u64::from);
+    match (state, byte) {
+        (State::SizeStart, _) => digit.map(State::Size),
+        (State::Size(size), b'\r') => Some(State::SizeLf(size)),
+        (State::Size(size) | State::SizeSpace(size), b';') => Some(State::Extension(size)),
+        (State::Size(size) | State::SizeSpace(size), b' ' | b'\t') => Some(State::SizeSpace(size)),
+        (State::SizeSpace(_), _) => None,
+        (State::Size(size), _) => Some(State::Size(size.checked_mul(16)?.checked_add(digit?)?)),
+        (State::Extension(size), b'\r') => Some(State::SizeLf(size)),
+        (State::Extension(_), b'\n' | b'\0') => None,
+        (State::Extension(size), _) => Some(State::Extension(size)),
+        (State::SizeLf(0), b'\n') => Some(State::TrailerStart),
+        (State::SizeLf(size), b'\n') => Some(State::Data(size)),
+        (State::DataCr, b'\r') => Some(State::DataLf),
+        (State::DataLf, b'\n') => Some(State::SizeStart),
+        (State::TrailerStart, b'\r') => Some(State::EndLf),
+        (State::TrailerStart, b':') => None,
+        (State::TrailerName, b':') => Some(State::TrailerValue),
+        (State::TrailerStart | State::TrailerName, _) => byte.is_ascii_graphic().then_some(State::TrailerName),
+        (State::TrailerValue, b'\r') => Some(State::TrailerLf),
+        (State::TrailerValue, b'\n' | b'\0') => None,
+        (State::TrailerValue, _) => Some(State::TrailerValue),
+        (State::TrailerLf, b'\n') => Some(State::TrailerStart),
+        (State::EndLf, b'\n') => Some(State::Done),
+        (State::SizeLf(_) | State::DataCr | State::DataLf | State::TrailerLf | State::EndLf, _) => None,
+        (State::Data(_) | State::Done, _) => None,
+    }
+}
+
+#[cfg(test)]
+mod fuzz;
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn decode(text: &[u8], max: usize) -> (Result<Option<usize>, Fault>, Vec<u8>) {
+        let mut body = Vec::new();
+        let progress = Chunked::default().feed(text, &mut body, max);
+        (progress, body)
+    }
+
+    #[test]
+    fn a_chunked_body_ends_where_it_says() {
+        let text = b"5\r\nhello\r\n1;a=b\r\n!\r\n0\r\nX-Trailer: y\r\n\r\nPOST";
+        assert_eq!(decode(text, 100), (Ok(Some(text.len() - 4)), b"hello!".to_vec()));
+    }
+
+    #[test]
+    fn a_body_over_its_bound_is_noticed_before_it_comes() {
+        assert_eq!(decode(b"65\r\n", 100).0, Err(Fault::BodyTooLarge));
+        assert_eq!(decode(b"64\r\n", 100).0, Ok(None));
+        assert_eq!(decode(b"ffffffffffffffff\r\n", 100).0, Err(Fault::BodyTooLarge));
+        assert_eq!(decode(b"1\r\na\r\nffffffffffffffff\r\nbb", 100).0, Err(Fault::BodyTooLarge));
+    }
+
+    #[test]
+    fn what_is_no_chunk_is_malformed() {
+        for text in [
+            "\r\n",
+            "g\r\n",
+            "-1\r\n",
+            "5\nhello",
+            "5\r\nhello!\r\n",
+            "5\r\nhelloX",
+            "0\r\n\n",
+            "1ffffffffffffffff\r\n",
+            "0\r\nX\n",
+            "5\r\rhello",
+            "5 \r\nhello",
+            "5\t\r\nhello",
+            "5 5\r\nhello",
+        ] {
+            assert_eq!(decode(text.as_bytes(), 100).0, Err(Fault::Malformed), "{text:?}");
+        }
+        assert_eq!(decode(&[b"1;".to_vec(), vec![b'x'; MAX_FRAMING]].concat(), 100).0, Err(Fault::Malformed));
+    }
+
+    proptest! {
+        #[test]
+        fn however_it_is_cut_it_is_the_same_body(body in proptest::collection::vec(any::<u8>(), 1..200), size in 1usize..50, cut in 1usize..20) {
+            let mut text = Vec::new();
+            for chunk in body.chunks(size) {
+                text.extend(format!("{:x}\r\n", chunk.len()).bytes());
+                text.extend(chunk);
+                text.extend(b"\r\n");
+            }
+            text.extend(b"0\r\n\r\n");
+            let (mut decoder, mut out, mut last) = (Chunked::default(), Vec::new(), Ok(None));
+            for piece in text.chunks(cut) {
+                prop_assert_eq!(&last, &Ok(None));
+                last = decoder.feed(piece, &mut out, 1000);
+            }
+            prop_assert!(matches!(last, Ok(Some(_))));
+            prop_assert_eq!(out, body);
+        }
+
+        #[test]
+        fn no_bytes_panic_or_exceed_the_bound(text in proptest::collection::vec(any::<u8>(), 0..300)) {
+            prop_assert!(decode(&text, 10).1.len() <= 10);
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Answers the request of one HTTP/2 stream and sends the answer as the peer's flow control takes it, each part within
+//! `write_timeout`. The header is checked in `header`, the body is read in `body`.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use h2::server::SendResponse;
+use h2::{Reason, RecvStream, SendStream};
+use http::{Method, Response};
+use parking_lot::Mutex;
+use tokio::time::{Instant, timeout};
+
+use super::body::Http2Body;
+use super::frames::MonitoredTransport;
+use super::header;
+use crate::config::Server;
+use crate::edge::accept::Peer;
+use crate::edge::exchange::RequestHeader;
+use crate::edge::timed_stream::WRITE_PART;
+use crate::edge::{Edge, proxies};
+
+/// What the connection needs to know of a request that has ended.
+pub(super) struct Finished {
+    pub(super) malformed: bool,
+    pub(super) panicked: bool,
+}
+
+/// Answers the request of one stream.
+pub(super) async fn answer(
+    edge: &Edge,
+    peer: Peer,
+    transport: MonitoredTransport,
+    request: http::Request<RecvStream>,
+    respond: SendResponse<Bytes>,
+) -> Finished {
+    let arrived = Instant::now();
+    let state = Arc::clone(&edge.gateway.state());
+    let config = &state.config;
+    let server = &config.server;
+    // Shared by the body, which sends a 100 on the stream, and the wait for the stream's reset.
+    let respond = Mutex::new(respond);
+    let (parts, stream) = request.into_parts();
+    let want_forwarded = proxies::is_trusted(peer.address, &server.trusted_proxies);
+    let fields = header::check(&parts, server.max_header, want_forwarded);
+    let request = RequestHeader {
+        method: parts.method.as_str().as_bytes(),
+        path: parts.uri.path().as_bytes(),
+        fields: fields.as_ref().map(|(fields, length)| (fields, *length)),
+        peer: peer.address,
+        arrived,
+    };
+    let mut body = Http2Body {
+        stream,
+        transport,
+        respond: &respond,
+        whole: Vec::new(),
+        expect_continue: fields.as_ref().is_some_and(|(fields, _)| fields.expect_continue),
+        max_body: server.max_body,
+        timeout: server.body_timeout,
+        malformed: fields.is_none(),
+    };
+    let reset = poll_fn(|cx| respond.lock().poll_reset(cx).map(drop));
+    let answer = edge.answer(&state, &request, &mut body, reset, || {}).await;
+    let finished = Finished { malformed: body.malformed, panicked: answer.panicked() };
+    let (header, text) = answer.http2(config);
+    let text = if parts.method == Method::HEAD { Bytes::new() } else { text };
+    // Freed before the peer is waited for, which may take the answer slowly.
+    drop((body, fields));
+    drop(parts);
+    send(respond.into_inner(), header, text, server).await;
+    finished
+}
+
+/// Sends an answer as the peer takes it, each part of it within `write_timeout`.
+async fn send(mut respond: SendResponse<Bytes>, header: Response<()>, text: Bytes, server: &Server) {
+    // This fails if the stream or the connection is gone.
+    let Ok(mut stream) = respond.send_response(header, text.is_empty()) else { return };
+    let mut rest = text;
+    while !rest.is_empty() {
+        let part = rest.split_to(rest.len().min(WRITE_PART));
+        let sending = send_part(&mut stream, part, rest.is_empty());
+        match timeout(server.write_timeout, sending).await {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(_) => return stream.send_reset(Reason::CANCEL),
+        }
+    }
+}
+
+/// Sends a part of an answer. Returns whether the stream is still open.
+async fn send_part(stream: &mut SendStream<Bytes>, mut part: Bytes, is_last: bool) -> bool {
+    while !part.is_empty() {
+        stream.reserve_capacity(part.len());
+        if stream.capacity() == 0 && !matches!(poll_fn(|cx| stream.poll_capacity(cx)).await, Some(Ok(_))) {
+            return false;
+        }
+        let piece = part.split_to(stream.capacity().min(part.len()));
+        if stream.send_data(piece, is_last && part.is_empty()).is_err() {
+            return false;
+        }
+    }
+    true
+}

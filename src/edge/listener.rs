@@ -1,0 +1,181 @@
+//! Listening sockets: binds them, or uses those that a predecessor passed on, before anything else starts, so that an
+//! address in use is one clear line. `server` accepts on them; connections wait in their backlog until then.
+
+use std::fs;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+
+use rustix::net::sockopt::socket_acceptconn;
+use socket2::SockRef;
+
+use crate::config::Listen;
+
+/// The most bytes of answers that wait in a TCP connection's socket: two batches of pipelined answers. The kernel's own
+/// bound is megabytes, which a caller that sends requests and reads no answer would fill.
+const MAX_UNSENT: u32 = 128 * 1024;
+
+const IN_USE: &str = "it is in use; stop what listens there or change server.listen";
+
+/// The message where the user lacks the permission to listen on a port.
+pub const NOT_PERMITTED: &str = "this user may not listen on so low a port; give the server CAP_NET_BIND_SERVICE (systemd: \
+     AmbientCapabilities=CAP_NET_BIND_SERVICE), or choose a port from 1024";
+
+/// Two sockets cannot have the port at once, and the successor binds before the predecessor closes.
+const IN_USE_BY_PREDECESSOR: &str = "the server that is to be replaced listens on this port under another address; keep \
+     server.listen as it is there, or stop that one first";
+
+/// Why an address cannot be listened on.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {address}: {reason}")]
+pub struct BindError {
+    address: String,
+    reason: String,
+}
+
+impl BindError {
+    /// Whether another process has the address.
+    pub fn is_in_use(&self) -> bool {
+        self.reason == IN_USE
+    }
+}
+
+/// A listening socket that one process passes to another.
+#[derive(Debug)]
+pub struct ListeningSocket {
+    name: String,
+    socket: OwnedFd,
+}
+
+impl ListeningSocket {
+    /// A socket received from another process.
+    ///
+    /// # Errors
+    /// Where it does not listen.
+    pub fn new(name: String, socket: OwnedFd) -> io::Result<Self> {
+        if !socket_acceptconn(&socket)? {
+            return Err(io::Error::other(format!("the socket received for {name} does not listen")));
+        }
+        Ok(ListeningSocket { name, socket })
+    }
+
+    /// The address as the configuration names it, the same in both processes.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// The TCP address that it listens on; `None` for a Unix socket.
+    fn address(&self) -> Option<SocketAddr> {
+        rustix::net::getsockname(&self.socket).ok()?.try_into().ok()
+    }
+}
+
+/// A bound socket, ready to accept.
+#[derive(Debug)]
+pub struct Listener {
+    /// As the configuration names it.
+    name: String,
+    /// As Pingora names it: an IP address with a port, or a path.
+    pub(super) address: String,
+    url: String,
+    pub(super) is_unix: bool,
+    pub(super) socket: OwnedFd,
+}
+
+impl Listener {
+    /// Takes the socket of this address from `inherited`, or binds a new one. `tls`: whether a TCP address will speak
+    /// TLS.
+    pub fn bind(listen: &Listen, tls: bool, inherited: &mut Vec<ListeningSocket>) -> Result<Listener, BindError> {
+        let name = name_of(listen);
+        let fail = |reason: String| BindError { address: name.clone(), reason };
+        let failed = |e: io::Error| fail(e.to_string());
+        let found = inherited.iter().position(|socket| socket.name == name);
+        match listen {
+            Listen::Tcp(address) => {
+                // The predecessor may have been configured with port 0, and this process with the port it was given.
+                let found = found.or_else(|| inherited.iter().position(|socket| socket.address() == Some(*address)));
+                let socket = match found {
+                    Some(at) => TcpListener::from(inherited.remove(at).socket),
+                    None => TcpListener::bind(address).map_err(|e| match e.kind() {
+                        io::ErrorKind::AddrInUse if is_port_of(inherited, address.port()) => {
+                            fail(IN_USE_BY_PREDECESSOR.into())
+                        }
+                        io::ErrorKind::AddrInUse => fail(IN_USE.into()),
+                        io::ErrorKind::PermissionDenied => fail(NOT_PERMITTED.into()),
+                        _ => failed(e),
+                    })?,
+                };
+                socket.set_nonblocking(true).map_err(failed)?;
+                // Accepted connections inherit this.
+                SockRef::from(&socket).set_tcp_notsent_lowat(MAX_UNSENT).map_err(failed)?;
+                let address = socket.local_addr().map_err(failed)?.to_string();
+                let url = format!("{}://{address}", if tls { "https" } else { "http" });
+                Ok(Listener { name, url, address, is_unix: false, socket: socket.into() })
+            }
+            Listen::Unix(path) => {
+                let socket = match found {
+                    // Callers cannot reach a socket whose file is gone or replaced by another kind of file.
+                    Some(at) if is_socket(path) => UnixListener::from(inherited.remove(at).socket),
+                    Some(_) | None => {
+                        remove_stale_socket(path).map_err(fail)?;
+                        UnixListener::bind(path).map_err(failed)?
+                    }
+                };
+                socket.set_nonblocking(true).map_err(failed)?;
+                // Fails for a socket of another kind.
+                socket.local_addr().map_err(failed)?;
+                let address = path.display().to_string();
+                let url = format!("unix:{address}");
+                Ok(Listener { name, url, address, is_unix: true, socket: socket.into() })
+            }
+        }
+    }
+
+    /// The URL under which callers reach it.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The same socket, for another process.
+    pub fn share(&self) -> io::Result<ListeningSocket> {
+        Ok(ListeningSocket { name: self.name.clone(), socket: self.socket.try_clone()? })
+    }
+}
+
+/// The name of an address, the same in every process, whatever folder that was started in.
+fn name_of(listen: &Listen) -> String {
+    match listen {
+        Listen::Tcp(address) => address.to_string(),
+        Listen::Unix(path) => {
+            let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+            format!("unix:{}", path.display())
+        }
+    }
+}
+
+pub(super) fn is_socket(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|meta| meta.file_type().is_socket())
+}
+
+fn is_port_of(inherited: &[ListeningSocket], port: u16) -> bool {
+    inherited.iter().any(|socket| socket.address().is_some_and(|address| address.port() == port))
+}
+
+/// Removes the socket file that a killed process left, but not one that another process listens on.
+fn remove_stale_socket(path: &Path) -> Result<(), String> {
+    let Ok(existing) = fs::symlink_metadata(path) else { return Ok(()) };
+    if !existing.file_type().is_socket() {
+        return Err("another kind of file exists at this path".into());
+    }
+    if UnixStream::connect(path).is_ok() {
+        return Err(IN_USE.into());
+    }
+    fs::remove_file(path).map_err(|e| e.to_string())
+}

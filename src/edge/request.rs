@@ -1,0 +1,77 @@
+//! The fields of a request's header that the gateway or the edge looks at, and the rules for the length of a body, for
+//! both versions of HTTP. It reads borrowed bytes and keeps nothing.
+
+/// Header fields in one request; more is 16 (contract section 1, "Framing").
+pub(super) const MAX_FIELDS: usize = 100;
+
+/// How the length of a body is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Framing {
+    Length(u64),
+    Chunked,
+}
+
+impl Framing {
+    /// The framing that these two fields give; `None` where an origin could read it otherwise.
+    pub(super) fn of(length: Option<&[u8]>, transfer_encoding: Option<&[u8]>, is_http_11: bool) -> Option<Framing> {
+        match (length, transfer_encoding) {
+            (None, None) => Some(Framing::Length(0)),
+            (Some(length), None) => {
+                let digits = !length.is_empty() && length.iter().all(u8::is_ascii_digit);
+                let text = std::str::from_utf8(length).ok().filter(|_| digits)?;
+                text.parse().ok().map(Framing::Length)
+            }
+            (None, Some(coding)) if is_http_11 && coding.eq_ignore_ascii_case(b"chunked") => Some(Framing::Chunked),
+            (None | Some(_), Some(_)) => None,
+        }
+    }
+}
+
+/// The values of the header fields that are looked at.
+#[derive(Default)]
+pub(super) struct RequestFields<'b> {
+    pub(super) host: Option<&'b [u8]>,
+    pub(super) authorization: Option<&'b [u8]>,
+    pub(super) content_type: Option<&'b [u8]>,
+    pub(super) content_encoded: bool,
+    /// The values of `X-Forwarded-For` in their order, if they were asked for.
+    pub(super) forwarded_for: Vec<&'b [u8]>,
+    pub(super) expect_continue: bool,
+    pub(super) content_length: Option<&'b [u8]>,
+    pub(super) transfer_encoding: Option<&'b [u8]>,
+    /// A field that may occur only once occurred twice: 16.
+    pub(super) repeated: bool,
+    /// `Connection` names `close`, or `keep-alive`.
+    pub(super) close: bool,
+    pub(super) keep_alive: bool,
+}
+
+impl<'b> RequestFields<'b> {
+    pub(super) fn read(fields: impl Iterator<Item = (&'b str, &'b [u8])>, want_forwarded: bool) -> Self {
+        let mut known = RequestFields::default();
+        for (name, value) in fields {
+            let is = |other: &str| name.eq_ignore_ascii_case(other);
+            match name.len() {
+                4 if is("host") => known.repeated |= known.host.replace(value).is_some(),
+                6 if is("expect") => known.expect_continue |= value.eq_ignore_ascii_case(b"100-continue"),
+                10 if is("connection") => {
+                    for token in value.split(|b| *b == b',').map(<[u8]>::trim_ascii) {
+                        known.close |= token.eq_ignore_ascii_case(b"close");
+                        known.keep_alive |= token.eq_ignore_ascii_case(b"keep-alive");
+                    }
+                }
+                // A request with two types has no form type.
+                12 if is("content-type") => {
+                    known.content_type = Some(if known.content_type.is_some() { b"two" } else { value });
+                }
+                13 if is("authorization") => known.repeated |= known.authorization.replace(value).is_some(),
+                14 if is("content-length") => known.repeated |= known.content_length.replace(value).is_some(),
+                15 if want_forwarded && is("x-forwarded-for") => known.forwarded_for.push(value),
+                16 if is("content-encoding") => known.content_encoded = true,
+                17 if is("transfer-encoding") => known.repeated |= known.transfer_encoding.replace(value).is_some(),
+                _ => {}
+            }
+        }
+        known
+    }
+}

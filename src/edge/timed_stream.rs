@@ -1,0 +1,144 @@
+//! Reads and writes on one connection under deadlines, with one timer that is reset instead of being made for each
+//! wait. A write has `write_timeout` for each 64 KiB, so that a slow peer gets a long answer and a peer that takes
+//! nothing is dropped. Closing is half-close and then a bounded drain, since a close with unread bytes sends a reset
+//! that may destroy the last answer. HTTP/2 uses it to close a connection.
+
+use std::io;
+use std::pin::Pin;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::{Instant, Sleep, timeout_at};
+
+use super::transport::Transport;
+use super::write_buffer::WriteBuffer;
+
+/// Bytes read and discarded after an early answer, so that the answer arrives instead of a reset (contract section 1,
+/// "Framing").
+pub(super) const MAX_DRAIN: u64 = 64 * 1024;
+
+/// The time that this may take.
+pub(super) const DRAIN_TIME: Duration = Duration::from_secs(1);
+
+/// Bytes that a peer must take within `write_timeout`.
+pub(super) const WRITE_PART: usize = 64 * 1024;
+
+/// Bytes read at once when they are discarded.
+const DISCARD_BUFFER: usize = 4096;
+
+pub(super) struct TimedStream {
+    transport: Transport,
+    timer: Pin<Box<Sleep>>,
+    write_timeout: Duration,
+}
+
+/// How a wait for bytes ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum ReadResult {
+    Bytes(usize),
+    /// The peer will send no more.
+    End,
+    TimedOut,
+    Broken,
+}
+
+impl TimedStream {
+    pub(super) fn new(transport: Transport, write_timeout: Duration) -> Self {
+        let timer = Box::pin(tokio::time::sleep(Duration::from_secs(60)));
+        TimedStream { transport, timer, write_timeout }
+    }
+
+    /// Reads what has come, at most `limit` bytes and `buffer`'s spare capacity, and waits for it until `deadline`.
+    pub(super) async fn read(&mut self, buffer: &mut Vec<u8>, limit: u64, deadline: Instant) -> ReadResult {
+        let TimedStream { transport, timer, .. } = self;
+        tokio::select! {
+            biased;
+            read = async { (&mut *transport).take(limit).read_buf(buffer).await } => match read {
+                Ok(0) => ReadResult::End,
+                Ok(n) => ReadResult::Bytes(n),
+                Err(_) => ReadResult::Broken,
+            },
+            () = wait_until(timer, deadline) => ReadResult::TimedOut,
+        }
+    }
+
+    /// Writes and flushes everything, in one write if the peer takes it.
+    pub(super) async fn write(&mut self, output: &mut WriteBuffer) -> io::Result<()> {
+        while !output.is_empty() {
+            self.write_part(output).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes and flushes at most [`WRITE_PART`] bytes.
+    async fn write_part(&mut self, output: &mut WriteBuffer) -> io::Result<()> {
+        let TimedStream { transport, timer, write_timeout } = self;
+        let write = async {
+            let mut left = WRITE_PART;
+            while left > 0 && !output.is_empty() {
+                let taken = match output.single_slice(left) {
+                    Some(slice) => transport.write(slice).await?,
+                    None => transport.write_vectored(&output.io_slices(left)).await?,
+                };
+                if taken == 0 {
+                    return Err(io::ErrorKind::WriteZero.into());
+                }
+                output.advance(taken);
+                left -= taken;
+            }
+            transport.flush().await
+        };
+        // This is first polled when the write has to wait, and the deadline counts from there.
+        let timed_out = async {
+            wait_until(timer, Instant::now() + *write_timeout).await;
+        };
+        tokio::select! {
+            biased;
+            written = write => written,
+            () = timed_out => Err(io::ErrorKind::TimedOut.into()),
+        }
+    }
+
+    /// Closes the connection so that the last answer arrives.
+    pub(super) async fn close(mut self) {
+        let deadline = Instant::now() + DRAIN_TIME;
+        if timeout_at(deadline, self.transport.shutdown()).await.is_ok() {
+            self.drain(MAX_DRAIN, deadline).await;
+        }
+    }
+
+    /// Closes a connection on which no answer was sent last. Through TLS the peer is sent a close_notify, so that it
+    /// can tell the end from a cut (RFC 8446, 6.1).
+    pub(super) async fn close_idle(mut self) {
+        if let Transport::Right(_) = self.transport {
+            let _ = timeout_at(Instant::now() + DRAIN_TIME, self.transport.shutdown()).await; // the peer may be gone
+        }
+    }
+
+    /// Reads and discards `limit` bytes; whether they all came in time.
+    pub(super) async fn drain(&mut self, limit: u64, deadline: Instant) -> bool {
+        let mut left = limit;
+        let mut discarded = Vec::with_capacity(DISCARD_BUFFER);
+        while left > 0 {
+            discarded.clear();
+            let ReadResult::Bytes(n) = self.read(&mut discarded, left, deadline).await else { return false };
+            left -= n as u64;
+        }
+        true
+    }
+}
+
+/// Waits until `deadline`. The timer is reset only if it would fire too late; one that fires early is set again. So a
+/// busy connection pays for its timer about once per `idle_timeout`.
+pub(super) async fn wait_until(timer: &mut Pin<Box<Sleep>>, deadline: Instant) {
+    if timer.deadline() > deadline || timer.is_elapsed() {
+        timer.as_mut().reset(deadline);
+    }
+    loop {
+        timer.as_mut().await;
+        if Instant::now() >= deadline {
+            return;
+        }
+        timer.as_mut().reset(deadline);
+    }
+}

@@ -1,0 +1,128 @@
+//! The key on behalf of which the origin is asked: looked up again after everything that is waited for, and told what
+//! the origin's answer says about it.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::{Gateway, KeySource, State};
+use crate::cache::{EntryKey, Realms};
+use crate::keys::{Key, KeyStatus, LearnedKey};
+use crate::model::{Digest, MemberId};
+use crate::origin::{Authorization, OriginRequest, Owner, Permit};
+use crate::wire::{Fault, Operation, Read, Request, RequestId};
+
+/// On whose behalf the origin is asked.
+#[derive(Clone, Debug)]
+pub(super) struct Caller<'c> {
+    /// The key as it was last looked up.
+    pub(super) key: Arc<Key>,
+    /// The key as it was, or may be, learned from the origin.
+    pub(super) learned_key: Option<Arc<LearnedKey>>,
+    pub(super) digest: Digest,
+    pub(super) authorization: Authorization<'c>,
+    /// The address of a caller whose key was never proven.
+    pub(super) stranger: Option<IpAddr>,
+}
+
+impl Caller<'_> {
+    /// The owner of the places that its requests take at the origin.
+    pub(super) fn owner(&self) -> Owner {
+        self.stranger.map_or_else(|| Owner::Key(self.key.id.clone()), Owner::of_address)
+    }
+
+    /// Whether answers to other keys may be about this caller's guild.
+    pub(super) fn realms(&self) -> Realms {
+        if self.learned_key.is_some() { Realms::MayOverlap } else { Realms::Disjoint }
+    }
+
+    pub(super) fn entry_key(&self, read: Read, member: MemberId) -> EntryKey {
+        EntryKey { realm: self.key.guild.realm, member, read }
+    }
+}
+
+impl Gateway {
+    /// Looks the caller's key up again, after a wait and before the origin is asked (contract section 1, "Order"): 21,
+    /// 02, 15 or 03. Nothing is charged. Returns the state to go on under.
+    pub(super) fn recheck(&self, caller: &mut Caller<'_>, operation: Operation) -> Result<Arc<State>, Fault> {
+        let state = self.core.state_full();
+        if let KeySource::Origin(learned_keys) = &state.keys {
+            // If the proof of the key has lapsed, this request asks the origin itself.
+            return match learned_keys.find(&caller.digest, self.core.now()) {
+                KeyStatus::Refused => Err(Fault::IncorrectKey),
+                KeyStatus::Proven(_) | KeyStatus::Lapsed(_) | KeyStatus::Unknown(_) => Ok(state),
+            };
+        }
+        let key = self.find_listed(&state, &caller.digest, self.core.now())?;
+        key.may_use(operation)?;
+        if key.guild.gone {
+            return Err(Fault::GuildGone);
+        }
+        caller.key = key.clone();
+        Ok(state)
+    }
+
+    /// Whether the caller's key still belongs to the guild under which the answer would be stored.
+    pub(super) fn is_of_realm(&self, caller: &Caller<'_>, at: &EntryKey) -> bool {
+        let state = self.core.state();
+        let unix = || self.core.clock.unix();
+        matches!(state.keys, KeySource::Origin(_))
+            || state.key_table.find(&caller.digest, unix).is_some_and(|key| key.guild.realm == at.realm)
+    }
+
+    /// Whether the caller may receive answers from memory: with a learned key only while it is proven.
+    pub(super) fn may_use_cache(&self, caller: &Caller<'_>) -> bool {
+        match &self.core.state().keys {
+            KeySource::Origin(learned_keys) => {
+                matches!(learned_keys.find(&caller.digest, self.core.now()), KeyStatus::Proven(_))
+            }
+            KeySource::Store(_) | KeySource::File(_) => true,
+        }
+    }
+
+    /// Whether the origin of `state` is still the one in force.
+    pub(super) fn is_in_force(&self, state: &State) -> bool {
+        Arc::ptr_eq(&self.core.state().origin, &state.origin)
+    }
+
+    /// Waits for a place at the origin, unless the caller has one. The key is to be looked up again after it.
+    pub(super) async fn place(&self, caller: &Caller<'_>, had: Option<Permit>, id: RequestId) -> Result<Permit, Fault> {
+        if let Some(place) = had {
+            return Ok(place);
+        }
+        let origin = self.core.state().origin.clone();
+        origin.permit(caller.owner(), id).await
+    }
+
+    /// Asks the origin, and learns from its answer what it says about the key.
+    pub(super) async fn ask_origin(
+        &self,
+        state: &State,
+        caller: &Caller<'_>,
+        place: Permit,
+        request: Request,
+        id: RequestId,
+    ) -> Result<String, Fault> {
+        let Caller { key, learned_key, authorization, .. } = caller;
+        let asked = self.core.now();
+        let question = OriginRequest { request, guild: &key.guild.id, authorization: *authorization, id };
+        // A learned key needs no check: this request asks the origin itself.
+        let may_send = || match learned_key {
+            Some(_) => Ok(()),
+            None => self.recheck(&mut caller.clone(), request.operation()).map(drop),
+        };
+        let answer = state.origin.send(&place, &question, &may_send).await;
+        drop(place);
+        // A reload puts the new origin in force before it sets from when on answers count, so an answer of the old
+        // origin that passes this check was asked for earlier than that.
+        if let (KeySource::Origin(learned_keys), Some(learned_key), true) =
+            (&state.keys, learned_key, self.is_in_force(state))
+        {
+            match &answer {
+                Err(Fault::IncorrectKey) => learned_keys.refute(learned_key, asked, self.core.now()),
+                Err(fault) if fault.is_origin_failure() => {}
+                Ok(_) | Err(_) => drop(learned_keys.accept(learned_key, asked)),
+            }
+        }
+        answer
+    }
+}

@@ -1,0 +1,294 @@
+//! The hand-over of one process to another (`server.handover`), as far as the rules depend on it. To callers both are
+//! one node, and guarantee 2 holds for both together: the predecessor answers nothing from memory any more, and
+//! announces each of its writes, so that the successor's cache treats it as its own. The conversation between the two
+//! is not held here: it hands in and takes out `WriteNotice`s.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::timeout;
+
+use super::state::Core;
+use crate::cache::{EntryKey, Realm, Realms, WriteGuard};
+use crate::config::OriginKind;
+use crate::model::MemberId;
+use crate::wire::Request;
+
+/// How long a write waits for the other process to acknowledge its notice, which usually takes some ten microseconds.
+/// If it takes longer, the write does not begin.
+const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(1);
+
+/// The longest time that a write of the built-in backend takes: two seconds for its turn and two for its commit.
+const STORE_WRITES_WITHIN: Duration = Duration::from_secs(5);
+
+/// Notices that wait to be sent, one or two for each write in flight; beyond that, writes wait.
+pub const MAX_WRITE_NOTICES: usize = 1024;
+
+/// What a notice says of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteEvent {
+    /// The origin is about to be asked.
+    Begun,
+    /// The write has ended; `settled`: its outcome is known.
+    Ended { settled: bool },
+}
+
+/// A notice for the successor.
+#[derive(Debug)]
+pub struct WriteNotice {
+    /// The same number for a write's begin and its end.
+    pub write: u64,
+    pub member: MemberId,
+    pub event: WriteEvent,
+    /// To be used once the other process has acknowledged the notice.
+    pub acknowledged: oneshot::Sender<()>,
+}
+
+/// This process's part in a hand-over; outside of one, it changes nothing.
+#[derive(Debug)]
+pub struct Handover {
+    core: Arc<Core>,
+    successor: ArcSwapOption<Successor>,
+    /// The predecessor still answers callers.
+    has_predecessor: AtomicBool,
+    /// Whether writes may begin here.
+    may_write: watch::Sender<bool>,
+    /// The writes in flight, by number: a successor is told of them first.
+    writes: Mutex<WritesInFlight>,
+}
+
+#[derive(Debug)]
+struct Successor {
+    notices: mpsc::Sender<WriteNotice>,
+}
+
+#[derive(Debug, Default)]
+struct WritesInFlight {
+    last: u64,
+    members: HashMap<u64, MemberId>,
+}
+
+/// The successor did not acknowledge a notice in time.
+#[derive(Debug)]
+pub(super) struct NotAcknowledged;
+
+impl Handover {
+    pub(super) fn new(core: Arc<Core>) -> Self {
+        Handover {
+            core,
+            successor: ArcSwapOption::empty(),
+            has_predecessor: AtomicBool::new(false),
+            may_write: watch::Sender::new(true),
+            writes: Mutex::default(),
+        }
+    }
+
+    /// A successor is about to serve: from now on nothing is answered from memory, and each write is announced. Returns
+    /// the writes in flight, of which the successor is to be told first.
+    pub fn begin(&self, notices: mpsc::Sender<WriteNotice>) -> Vec<(u64, MemberId)> {
+        self.successor.store(Some(Arc::new(Successor { notices })));
+        self.core.cache.epochs().invalidate_all();
+        // A write that begins meanwhile may be announced twice.
+        self.writes.lock().members.iter().map(|(write, member)| (*write, *member)).collect()
+    }
+
+    /// The successor is gone: this process serves alone, and nothing that it knew before is usable.
+    pub fn cancel(&self) {
+        if self.has_successor() {
+            self.core.cache.epochs().invalidate_all();
+            self.successor.store(None);
+        }
+    }
+
+    /// Another process serves with which this one cannot talk: from now on nothing is answered from memory, and no
+    /// write begins.
+    pub fn stop_caching_and_writing(&self) {
+        let (notices, _) = mpsc::channel(1);
+        self.begin(notices);
+        // Writes that wait for the hand-over find that nobody receives their notices.
+        self.may_write.send_replace(true);
+    }
+
+    /// This process is the successor and answers callers beside its predecessor: during a write from the origin only,
+    /// each caller for itself, since callers there may be told what is newer than this process's cache or flights. No
+    /// write begins here before [`Handover::committed`]: until then the predecessor may take everything back, and it
+    /// would not know of such a write.
+    pub fn follow_predecessor(&self) {
+        self.may_write.send_replace(false);
+        self.has_predecessor.store(true, Ordering::SeqCst);
+    }
+
+    /// The predecessor cannot take anything back any more.
+    pub fn committed(&self) {
+        self.may_write.send_replace(true);
+    }
+
+    /// The predecessor has ended.
+    pub fn predecessor_ended(&self) {
+        self.has_predecessor.store(false, Ordering::SeqCst);
+        self.committed();
+    }
+
+    /// Waits until a write may begin here, and returns whether it may.
+    pub(super) async fn wait_to_write(&self) -> bool {
+        if *self.may_write.borrow() {
+            return true;
+        }
+        let mut may_write = self.may_write.subscribe();
+        timeout(ACKNOWLEDGED_WITHIN, may_write.wait_for(|may| *may)).await.is_ok_and(|may| may.is_ok())
+    }
+
+    /// Whether there is a successor, which knows of this process's writes while this one does not know of its writes.
+    pub(super) fn has_successor(&self) -> bool {
+        self.successor.load().is_some()
+    }
+
+    /// Whether each caller has to ask the origin for `at` itself: a caller of the other process may have been told a
+    /// newer answer than a flight here will bring.
+    pub(super) fn must_fetch_alone(&self, at: &EntryKey) -> bool {
+        self.has_successor()
+            || self.has_predecessor.load(Ordering::SeqCst) && !self.core.cache.epochs().may_store(at, self.core.now())
+    }
+
+    /// Begins a write of this process, and announces it to the successor. The write must not begin if the successor
+    /// does not know of it: its cache would be older than what callers here are told.
+    pub(super) async fn begin_write(
+        &self,
+        realm: (Realm, Realms),
+        request: &Request,
+        hold: Duration,
+    ) -> Result<AnnouncedWrite<'_>, NotAcknowledged> {
+        let (cache, now, member) = (&self.core.cache, self.core.now(), request.member());
+        let guard = match self.has_predecessor.load(Ordering::SeqCst) {
+            false => cache.begin_write(realm, member, request.operation().invalidates(), hold, now),
+            // Callers of the predecessor may see this write's effect before this process has its answer.
+            true => cache.begin_remote_write(member, hold, now),
+        };
+        match self.announce(member).await {
+            Ok(announcement) => Ok(AnnouncedWrite { guard, announcement }),
+            Err(error) => {
+                guard.settled(); // it did not begin
+                Err(error)
+            }
+        }
+    }
+
+    async fn announce(&self, member: MemberId) -> Result<Announcement<'_>, NotAcknowledged> {
+        // Entered before the successor is looked for: a hand-over that begins in between finds the write here.
+        let write = {
+            let mut writes = self.writes.lock();
+            writes.last += 1;
+            let write = writes.last;
+            writes.members.insert(write, member);
+            write
+        };
+        let announcement = Announcement { handover: self, write, member, is_ended: false };
+        match self.successor.load_full() {
+            Some(successor) => successor.send(write, member, WriteEvent::Begun).await.map(|()| announcement),
+            None => Ok(announcement),
+        }
+    }
+
+    /// How long nothing about a member is stored if the conversation breaks off during a write of the predecessor: as
+    /// after any write of unknown outcome, and at least until the predecessor will have answered its caller.
+    fn remote_hold(&self) -> Duration {
+        let state = self.core.state();
+        let write_time = match &state.config.origin.kind {
+            OriginKind::Http(upstreams) => upstreams.timeout,
+            OriginKind::Builtin => STORE_WRITES_WITHIN,
+        };
+        state.config.cache.points.ttl.max(write_time)
+    }
+
+    /// Treats a write of the predecessor as one of this process until `end` brings its outcome. `is_held` turns true
+    /// once the cache knows of the write; the sender from `end` is used once it knows of the end.
+    pub async fn hold_remote_write(
+        &self,
+        member: MemberId,
+        is_held: watch::Sender<bool>,
+        end: impl Future<Output = Option<(bool, oneshot::Sender<()>)>>,
+    ) {
+        let guard = self.core.cache.begin_remote_write(member, self.remote_hold(), self.core.now());
+        // This process may have a successor as well. If that one does not acknowledge the write, this one does not
+        // either, and the write does not begin.
+        let Ok(announcement) = self.announce(member).await else { return };
+        let write = AnnouncedWrite { guard, announcement };
+        is_held.send_replace(true);
+        let end = end.await;
+        write.end(end.as_ref().is_some_and(|(settled, _)| *settled)).await;
+        if let Some((_, ended)) = end {
+            let _ = ended.send(()); // the predecessor may be gone
+        }
+    }
+}
+
+impl Successor {
+    async fn send(&self, write: u64, member: MemberId, event: WriteEvent) -> Result<(), NotAcknowledged> {
+        let (acknowledged, is_acknowledged) = oneshot::channel();
+        let notice = WriteNotice { write, member, event, acknowledged };
+        let send = async { self.notices.send(notice).await.is_ok() && is_acknowledged.await.is_ok() };
+        if timeout(ACKNOWLEDGED_WITHIN, send).await == Ok(true) {
+            return Ok(());
+        }
+        let event = if event == WriteEvent::Begun { "beginning" } else { "end" };
+        tracing::error!(%member, "the process that took over did not acknowledge the {event} of a write");
+        Err(NotAcknowledged)
+    }
+}
+
+/// A write in flight of which the caches of both processes know. If it is dropped without an end, its outcome is
+/// unknown.
+#[derive(Debug)]
+pub(super) struct AnnouncedWrite<'h> {
+    guard: WriteGuard<'h>,
+    announcement: Announcement<'h>,
+}
+
+impl AnnouncedWrite<'_> {
+    /// Ends the write here and at the successor, before its caller is answered.
+    pub(super) async fn end(self, settled: bool) {
+        let AnnouncedWrite { guard, announcement } = self;
+        match settled {
+            true => guard.settled(),
+            false => guard.unknown(announcement.handover.core.now()),
+        }
+        announcement.end(settled).await;
+    }
+}
+
+/// A write of which the successor may have been told.
+#[derive(Debug)]
+struct Announcement<'h> {
+    handover: &'h Handover,
+    write: u64,
+    member: MemberId,
+    is_ended: bool,
+}
+
+impl Announcement<'_> {
+    async fn end(mut self, settled: bool) {
+        if let Some(successor) = self.handover.successor.load_full() {
+            // The write is done: a successor that does not acknowledge its end treats it as still in flight.
+            let _ = successor.send(self.write, self.member, WriteEvent::Ended { settled }).await;
+        }
+        self.is_ended = true;
+    }
+}
+
+impl Drop for Announcement<'_> {
+    fn drop(&mut self) {
+        self.handover.writes.lock().members.remove(&self.write);
+        if let (false, Some(successor)) = (self.is_ended, self.handover.successor.load_full()) {
+            let (acknowledged, _) = oneshot::channel();
+            let event = WriteEvent::Ended { settled: false };
+            let notice = WriteNotice { write: self.write, member: self.member, event, acknowledged };
+            // If there is no room, the successor treats the write as in flight until this process ends.
+            let _ = successor.notices.try_send(notice);
+        }
+    }
+}

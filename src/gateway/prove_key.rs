@@ -1,0 +1,206 @@
+//! A request whose key only the origin can judge (`keys.source = "origin"`). The first request with a key is itself the
+//! question; requests with the same key that come meanwhile wait for its result.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::admit::{Payer, Unproven};
+use super::caller::Caller;
+use super::read::ReadPurpose;
+use super::{Body, Gateway, RequestDetails, State};
+use crate::cache::{Joined, Leader};
+use crate::keys::{KeyStatus, LearnedKey, LearnedKeys, ProofResult};
+use crate::model::Digest;
+use crate::origin::Permit;
+use crate::wire::{Fault, Read, Request};
+
+/// How often a caller joins a flight whose leader panics before it gives up.
+const MAX_JOINS: usize = 4;
+
+/// How long a key that was proven before waits for the question of another request before it asks itself: an operation
+/// that hangs at the origin delays the others no longer.
+const FOLLOW_WITHIN: Duration = Duration::from_millis(250);
+
+impl Unproven<'_> {
+    fn caller(&self) -> Caller<'_> {
+        Caller {
+            key: self.learned_key.key.clone(),
+            learned_key: Some(self.learned_key.clone()),
+            digest: self.learned_key.digest(),
+            authorization: self.authorization,
+            stranger: matches!(self.payer, Payer::Address(_)).then_some(self.client),
+        }
+    }
+}
+
+impl Gateway {
+    /// Proves the key by the request itself, or waits for the result of another request with the same key (contract
+    /// section 3, `keys.source = "origin"`).
+    pub(super) async fn prove<B: Body>(
+        self: &Arc<Self>,
+        learned_keys: &LearnedKeys,
+        mut unproven: Unproven<'_>,
+        request: Request,
+        body: &mut B,
+        details: &mut RequestDetails,
+    ) -> Result<Arc<str>, Fault> {
+        let digest = unproven.learned_key.digest();
+        let find = || learned_keys.find(&digest, self.core.now());
+        for _ in 0..MAX_JOINS {
+            let caller = unproven.caller();
+            let was_proven = caller.stranger.is_none();
+            let place = self.place(&caller, None, details.id);
+            let is_answered = || matches!(find(), KeyStatus::Proven(_) | KeyStatus::Refused);
+            let result = match learned_keys.flights().join_when_ready(digest, || (), place, is_answered).await? {
+                Joined::Answered => ProofResult::of(find()),
+                Joined::Follower(follower) if was_proven => {
+                    match tokio::time::timeout(FOLLOW_WITHIN, follower.wait()).await {
+                        Ok(Some(ProofResult::Failed(_))) | Err(_) => {
+                            return self.ask_as_proof(&unproven, request, None, details).await;
+                        }
+                        Ok(result) => result,
+                    }
+                }
+                Joined::Follower(follower) => follower.wait().await,
+                Joined::Leader(leader, place) => match find() {
+                    // Another flight may have ended between this caller's look-up and its joining.
+                    status @ (KeyStatus::Proven(_) | KeyStatus::Refused) => {
+                        let result = ProofResult::of(status);
+                        if let Some(result) = &result {
+                            leader.complete(result.clone());
+                        }
+                        result
+                    }
+                    KeyStatus::Lapsed(known) | KeyStatus::Unknown(Some(known)) => {
+                        // The key has become known since this request came, and what it has used up counts.
+                        unproven.learned_key = known;
+                        return self.lead_proof(learned_keys, (leader, place), &unproven, request, details).await;
+                    }
+                    KeyStatus::Unknown(None) => {
+                        return self.lead_proof(learned_keys, (leader, place), &unproven, request, details).await;
+                    }
+                },
+            };
+            match result {
+                Some(ProofResult::Proven(known)) => {
+                    return self.perform_proven(unproven, known, request, body, details).await;
+                }
+                Some(ProofResult::Refused) => return Err(Fault::IncorrectKey),
+                Some(ProofResult::Failed(fault)) => return Err(fault),
+                None => {}
+            }
+        }
+        Err(Fault::NoUsableAnswer)
+    }
+
+    /// Asks the question for all that wait. The key's own limits are charged first: a restart must not give it more
+    /// requests than its day has. The caller learns of them only if the key is proven.
+    async fn lead_proof(
+        &self,
+        learned_keys: &LearnedKeys,
+        (leader, place): (Leader<'_, Digest, (), ProofResult>, Permit),
+        unproven: &Unproven<'_>,
+        request: Request,
+        details: &mut RequestDetails,
+    ) -> Result<Arc<str>, Fault> {
+        let Unproven { learned_key, authorization, payer, in_flight, .. } = unproven;
+        let state = self.core.state_full();
+        let is_strangers = matches!(payer, Payer::Address(_));
+        let mut own = RequestDetails { operation: details.operation, ..RequestDetails::new(details.id) };
+        let (key, operation) = (learned_key.clone(), request.operation());
+        let _charged = match payer {
+            Payer::Key(_) => None,
+            Payer::Address(_) => {
+                match self.admit_proven(&state, key, *authorization, operation, in_flight, &mut own) {
+                    Ok(admitted) => Some(admitted),
+                    Err(fault) => {
+                        // The key is known by what it has used up, and refused for that; its address gets a refund.
+                        self.refund(&state, unproven);
+                        own.over_strangers = details.over_strangers;
+                        *details = own;
+                        return Err(fault);
+                    }
+                }
+            }
+        };
+        // A write invalidates the member's answers of every key, so a key that was never proven is not proven by one:
+        // the origin is asked for the member's points first.
+        let probe = (is_strangers && operation.is_write())
+            .then_some(Request::Read { read: Read::Points, member: request.member() });
+        let answer = match probe {
+            Some(probe) => self.ask_origin(&state, &unproven.caller(), place, probe, details.id).await.map(Into::into),
+            None => self.ask_as_proof(unproven, request, Some(place), details).await,
+        };
+        let result = match &answer {
+            Err(Fault::IncorrectKey) => ProofResult::Refused,
+            Err(fault) if fault.is_origin_failure() => ProofResult::Failed(*fault),
+            Ok(_) | Err(_) => ProofResult::Proven(learned_keys.known(learned_key)),
+        };
+        let is_proven = matches!(result, ProofResult::Proven(_));
+        if is_proven && is_strangers {
+            self.refund(&state, unproven);
+            own.over_strangers = details.over_strangers;
+            own.cache = details.cache;
+            *details = own;
+        }
+        if self.is_in_force(&state) {
+            leader.complete(result);
+        } else {
+            // Another origin is in force, which has not answered about the key yet.
+            drop(leader);
+            if is_proven && probe.is_some() {
+                return Err(Fault::Unavailable { retry_after: 1 });
+            }
+        }
+        if is_proven && probe.is_some() {
+            // The key is proven now, and waits for its places as itself.
+            let caller = Caller { stranger: None, ..unproven.caller() };
+            return self.write(caller, request, None, details.id).await;
+        }
+        answer
+    }
+
+    /// Asks the origin whatever the cache has: the answer is to prove the key.
+    async fn ask_as_proof(
+        &self,
+        unproven: &Unproven<'_>,
+        request: Request,
+        place: Option<Permit>,
+        details: &mut RequestDetails,
+    ) -> Result<Arc<str>, Fault> {
+        let caller = unproven.caller();
+        match request {
+            Request::Read { read, member } => {
+                self.miss(caller, read, member, ReadPurpose::KeyProof, place, details).await
+            }
+            Request::SetPoints { .. } => self.write(caller, request, place, details.id).await,
+        }
+    }
+
+    /// Goes on with a key that another request has proven: it is charged to the key, and its address gets a refund.
+    async fn perform_proven<B: Body>(
+        self: &Arc<Self>,
+        unproven: Unproven<'_>,
+        learned_key: Arc<LearnedKey>,
+        request: Request,
+        body: &mut B,
+        details: &mut RequestDetails,
+    ) -> Result<Arc<str>, Fault> {
+        let state = &self.core.state_full();
+        self.refund(state, &unproven);
+        let Unproven { authorization, payer, in_flight, .. } = unproven;
+        let admitted = match payer {
+            Payer::Key(admitted) => admitted,
+            Payer::Address(_) => {
+                self.admit_proven(state, learned_key, authorization, request.operation(), in_flight, details)?
+            }
+        };
+        self.perform(state, admitted, request, body, details).await
+    }
+
+    fn refund(&self, state: &State, unproven: &Unproven<'_>) {
+        if let Payer::Address(Some(charge)) = &unproven.payer {
+            state.strangers.refund(unproven.client, *charge, self.core.now());
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! What a request sees: configuration, origin and keys in force, as one snapshot (`State`) that never changes. A reload
+//! or a change of keys swaps in another snapshot. `Core` holds the snapshot in force with the clock and the cache; the
+//! rules and all owners share it.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use arc_swap::{ArcSwap, Guard};
+use parking_lot::Mutex;
+
+use super::key_source::{KeyList, KeySource};
+use crate::cache::AnswerCache;
+use crate::clock::{Clock, Tick};
+use crate::config::Config;
+use crate::keys::KeyTable;
+use crate::limits::{DayCount, Strangers};
+use crate::model::{GuildId, KeyId};
+use crate::origin::Origin;
+
+/// Configuration, origin and keys in force together.
+#[derive(Debug)]
+pub struct State {
+    pub config: Arc<Config>,
+    pub origin: Arc<Origin>,
+    pub keys: KeySource,
+    pub(super) key_table: Arc<KeyTable>,
+    pub(super) strangers: Arc<Strangers>,
+    /// The guilds that the bot has left, as the store last listed them.
+    pub(super) departed_guilds: Arc<HashSet<GuildId>>,
+}
+
+impl State {
+    /// The first state of a gateway. `list` is what `keys` lists now, `counts` the requests that were counted on this
+    /// day before the start.
+    pub fn new(
+        config: Config,
+        origin: Arc<Origin>,
+        keys: KeySource,
+        list: KeyList,
+        counts: Vec<(KeyId, DayCount)>,
+        clock: &Clock,
+    ) -> Self {
+        let used = KeyTable::with_day_counts(counts, &config.limits);
+        let strangers = Arc::new(Strangers::new(config.limits.strangers));
+        let state = State::build(Arc::new(config), origin, keys, list, (&used, strangers), clock);
+        state.keys.set_rules(&state, false, clock.now());
+        state
+    }
+
+    /// The state that follows this one: what keys and addresses have used up is carried over (guarantee 6).
+    pub(super) fn next(
+        &self,
+        config: Arc<Config>,
+        origin: Arc<Origin>,
+        keys: KeySource,
+        list: KeyList,
+        clock: &Clock,
+    ) -> Self {
+        let rate = config.limits.strangers;
+        let strangers = match self.strangers.rate() == rate {
+            true => self.strangers.clone(),
+            false => Strangers::after(&self.strangers, rate, clock.now()),
+        };
+        State::build(config, origin, keys, list, (&self.key_table, strangers), clock)
+    }
+
+    fn build(
+        config: Arc<Config>,
+        origin: Arc<Origin>,
+        keys: KeySource,
+        list: KeyList,
+        (used, strangers): (&KeyTable, Arc<Strangers>),
+        clock: &Clock,
+    ) -> Self {
+        let (listed, departed_guilds) = keys.listed(list);
+        let key_table = Arc::new(KeyTable::new(listed, &config.limits, used, clock.now(), clock.unix()));
+        State { config, origin, keys, key_table, strangers, departed_guilds }
+    }
+
+    /// Whether changes in the store can outdate cached answers. The store holds nothing about the answers of an HTTP
+    /// origin to keys of a key file.
+    pub(super) fn depends_on_store(&self) -> bool {
+        matches!(self.keys, KeySource::Store(_)) || self.origin.is_builtin()
+    }
+}
+
+/// What the rules and the owners share.
+#[derive(Debug)]
+pub(super) struct Core {
+    pub(super) clock: Clock,
+    pub(super) cache: AnswerCache,
+    state: ArcSwap<State>,
+    /// Held while the next state is made: two at once would carry budgets over twice.
+    swap: Mutex<()>,
+}
+
+impl Core {
+    pub(super) fn new(clock: Clock, state: State) -> Self {
+        let cache = AnswerCache::new(state.config.cache.max_size);
+        Core { clock, cache, state: ArcSwap::from_pointee(state), swap: Mutex::new(()) }
+    }
+
+    pub(super) fn now(&self) -> Tick {
+        self.clock.now()
+    }
+
+    /// The state in force, for as long as nothing is waited for.
+    pub(super) fn state(&self) -> Guard<Arc<State>> {
+        self.state.load()
+    }
+
+    /// The state in force, to be kept while something is waited for.
+    pub(super) fn state_full(&self) -> Arc<State> {
+        self.state.load_full()
+    }
+
+    /// Puts the state that `next` makes in force, then runs `after` on the states before and after. No other state can
+    /// be made meanwhile.
+    pub(super) fn replace_state<T>(
+        &self,
+        next: impl FnOnce(&State) -> (State, T),
+        after: impl FnOnce(&State, &State, T),
+    ) {
+        let _swap = self.swap.lock();
+        let before = self.state_full();
+        let (state, made) = next(&before);
+        let state = Arc::new(state);
+        self.state.store(state.clone());
+        after(&before, &state, made);
+    }
+}

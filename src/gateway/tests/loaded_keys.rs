@@ -1,0 +1,86 @@
+//! When keys are read, and which of two lists is in force last.
+
+use super::*;
+use crate::keys::ListedKey;
+
+#[tokio::test]
+async fn a_list_that_was_begun_before_another_is_in_force_before_it() {
+    let w = World::new(PLENTY).await;
+    let config = config::load_str(PLENTY, w._folder.path(), "test").unwrap().config;
+    let older = w.gateway.follower.load_keys(None).await.unwrap();
+    w.store.revoke_key("k1").await.unwrap();
+    assert!(w.gateway.follower.load_keys(None).now_or_never().is_none(), "another was listed meanwhile");
+    let origin = w.gateway.state().origin.clone();
+    w.gateway.reload(config, origin, NewKeys::Store(older));
+    assert!(w.ask("getPoints", "k1", "memberID=7").await.answer.is_ok(), "the list was older");
+    w.gateway.follower.apply_keys(w.gateway.follower.load_keys(None).await.unwrap());
+    assert_eq!(w.ask("getPoints", "k1", "memberID=7").await.answer.unwrap_err(), Fault::IncorrectKey);
+}
+
+#[tokio::test]
+async fn what_was_heard_of_while_keys_were_listed_for_a_reload_is_doubted_until_it_is_read() {
+    let w = World::new(PLENTY).await;
+    let config = config::load_str(PLENTY, w._folder.path(), "test").unwrap().config;
+    let older = w.gateway.follower.load_keys(None).await.unwrap();
+    w.gateway.follower.parts().0.keys_changed();
+    let origin = w.gateway.state().origin.clone();
+    w.gateway.reload(config, origin, NewKeys::Store(older));
+    w.advance(1);
+    w.gateway.follower.parts().0.feed_was_read(w.gateway.core.now(), w.gateway.core.now());
+    assert!(
+        w.gateway.follower.parts().0.expire_keys(w.gateway.core.now()),
+        "the reload's list was believed to have the change in it"
+    );
+}
+
+#[tokio::test]
+async fn while_nothing_is_heard_keys_are_read_again_once_they_are_old_and_not_at_each_look() {
+    let w = World::new(PLENTY).await;
+    let is_asked_for = || w.gateway.follower.parts().1.notified().now_or_never().is_some();
+    w.gateway.follower.feed_is_silent();
+    assert!(!is_asked_for(), "they were read just now");
+    w.gateway.clock().advance(Duration::from_millis(300));
+    w.gateway.follower.feed_is_silent();
+    assert!(is_asked_for());
+    let fresh = w.gateway.follower.load_keys(None).await.unwrap();
+    w.gateway.follower.feed_is_silent();
+    assert!(!is_asked_for(), "they are being read");
+    w.gateway.follower.apply_keys(fresh);
+    w.gateway.follower.feed_is_silent();
+    assert!(!is_asked_for(), "they were read just now");
+}
+
+/// A key file with these keys.
+fn key_file(w: &World, ids: &[&str]) -> KeyFile {
+    let listed = |id: &&str| ListedKey {
+        id: (*id).into(),
+        digest: Digest::of(id.as_bytes()),
+        guild: w.guild(),
+        guild_gone: false,
+        tier: None,
+        scope: Scope::Write,
+        expires: None,
+    };
+    KeyFile { keys: ids.iter().map(listed).collect(), guilds: Some(w.store.clone()) }
+}
+
+#[tokio::test]
+async fn a_key_file_is_put_in_force_while_the_store_is_asked_and_stays_in_force_when_it_tells() {
+    let w = World::new(PLENTY).await;
+    let config = || config::load_str(PLENTY, w._folder.path(), "test").unwrap().config;
+    let origin = w.gateway.state().origin.clone();
+    w.gateway.reload(config(), origin.clone(), NewKeys::File(key_file(&w, &["k1", "f1"])));
+    assert!(w.ask("getPoints", "f1", "memberID=7").await.answer.is_ok());
+    w.store.set_guild_left(&w.guild(), true).await.unwrap();
+    let older = w.gateway.follower.load_keys(None).await.unwrap();
+    w.gateway.reload(config(), origin.clone(), NewKeys::File(key_file(&w, &["f1"])));
+    assert_eq!(w.ask("getPoints", "k1", "memberID=7").await.answer.unwrap_err(), Fault::IncorrectKey);
+    assert!(w.ask("getPoints", "f1", "memberID=7").await.answer.is_ok(), "nobody has told of the guild yet");
+    w.gateway.follower.apply_keys(older);
+    assert_eq!(w.ask("getPoints", "k1", "memberID=7").await.answer.unwrap_err(), Fault::IncorrectKey);
+    assert_eq!(w.ask("getPoints", "f1", "memberID=7").await.answer.unwrap_err(), Fault::GuildGone);
+    // The guild that was left is known to the next file too, though it had no key in the one before.
+    w.gateway.reload(config(), origin.clone(), NewKeys::File(key_file(&w, &[])));
+    w.gateway.reload(config(), origin, NewKeys::File(key_file(&w, &["f2"])));
+    assert_eq!(w.ask("getPoints", "f2", "memberID=7").await.answer.unwrap_err(), Fault::GuildGone);
+}

@@ -1,0 +1,125 @@
+//! Writes to the store what is counted in memory for each key: the requests of the UTC day (`daily`) and the time of
+//! the last use. The day's counts of other processes come back in the store's answer and are added to those in memory.
+//! A count that could not be written is written with the next one; a last use is lost then. No request waits for this.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::key_source::KeySource;
+use super::state::Core;
+use crate::limits::{DayCount, Usage};
+use crate::model::KeyId;
+use crate::store::{AnyStore, Daily, Directory};
+
+/// Interval at which the day's counts are written. A kill loses at most one second of them, with the time of writing
+/// (contract section 3, `daily`).
+const COUNTS_EVERY: Duration = Duration::from_millis(400);
+
+/// Interval at which the last uses of keys are written. A kill loses no more.
+const LAST_USE_EVERY: Duration = Duration::from_secs(5);
+
+/// Keys whose counts are written in one transaction, so that other writes wait a few milliseconds at most.
+const KEYS_AT_ONCE: usize = 512;
+
+/// Writes the usage of keys to the store.
+#[derive(Debug)]
+pub struct UsageFlush {
+    core: Arc<Core>,
+    /// Held while counts are written: two at once would write the same counts twice.
+    lock: tokio::sync::Mutex<()>,
+}
+
+impl UsageFlush {
+    pub(super) fn new(core: Arc<Core>) -> Self {
+        UsageFlush { core, lock: tokio::sync::Mutex::new(()) }
+    }
+
+    /// Writes usage until the process ends.
+    pub async fn run(&self, store: &AnyStore) {
+        let (mut is_failing, mut last_use_is_failing) = (false, false);
+        let mut last_use = self.core.now();
+        loop {
+            tokio::time::sleep(COUNTS_EVERY).await;
+            let written = self.write_counts(store).await;
+            match &written {
+                Err(error) if !is_failing => {
+                    tracing::error!(
+                        error,
+                        "the day's counts cannot be written to the store; counting goes on in memory"
+                    );
+                }
+                Ok(()) if is_failing => tracing::info!("the day's counts are written to the store again"),
+                Ok(()) | Err(_) => {}
+            }
+            is_failing = written.is_err();
+            if self.core.now().since(last_use) >= LAST_USE_EVERY {
+                last_use = self.core.now();
+                let written = self.write_last_use(store).await;
+                if let Err(error) = &written
+                    && !last_use_is_failing
+                {
+                    tracing::warn!(error, "the last uses of keys cannot be written to the store");
+                }
+                last_use_is_failing = written.is_err();
+            }
+        }
+    }
+
+    /// Writes everything before the process ends, within `limit`: a disk that stalls does not delay the end further.
+    pub async fn finish(&self, store: &AnyStore, limit: Duration) {
+        let write = async {
+            self.write_counts(store).await?;
+            self.write_last_use(store).await
+        };
+        let written =
+            tokio::time::timeout(limit, write).await.unwrap_or_else(|_| Err("the store takes too long".into()));
+        if let Err(error) = written {
+            tracing::error!(error, "the day's last counts and the last uses of keys were not written to the store");
+        }
+    }
+
+    /// Writes what was counted of the day since the last time, and adds what other processes counted.
+    async fn write_counts(&self, store: &AnyStore) -> Result<(), String> {
+        let _lock = self.lock.lock().await;
+        let mut counts = {
+            let state = self.core.state();
+            if !state.config.limits.counts_days() {
+                return Ok(()); // there may be many keys to go through
+            }
+            match &state.keys {
+                KeySource::Origin(learned_keys) => learned_keys.unsaved_counts(),
+                KeySource::Store(_) | KeySource::File(_) => state.key_table.unsaved_counts(),
+            }
+        };
+        counts.sort_by_key(|(_, _, count)| count.day);
+        for of_a_day in counts.chunk_by(|(_, _, a), (_, _, b)| a.day == b.day) {
+            for counts in of_a_day.chunks(KEYS_AT_ONCE) {
+                write_counts_of_a_day(store, counts).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes when keys were last used. If that fails they are lost: they are a hint for people, and the next use is
+    /// written again.
+    pub(super) async fn write_last_use(&self, store: &AnyStore) -> Result<(), String> {
+        let used = self.core.state().key_table.take_last_uses();
+        if used.is_empty() {
+            return Ok(());
+        }
+        let (now, unix) = (self.core.now(), self.core.clock.unix());
+        let seconds_ago = |at| i64::try_from(now.since(at).as_secs()).unwrap_or(i64::MAX);
+        let used = used.into_iter().map(|(id, at)| (id, unix.saturating_sub(seconds_ago(at)))).collect();
+        store.note_last_use(used).await.map_err(|e| e.to_string())
+    }
+}
+
+async fn write_counts_of_a_day(store: &AnyStore, counts: &[(KeyId, Arc<Usage>, DayCount)]) -> Result<(), String> {
+    let Some((_, _, DayCount { day, .. })) = counts.first() else { return Ok(()) };
+    let added = counts.iter().map(|(id, _, count)| (id.clone(), count.count)).collect();
+    let totals = store.note_daily(*day, added).await.map_err(|e| e.to_string())?;
+    for ((_, usage, saved), (_, total)) in counts.iter().zip(totals) {
+        usage.day.saved(*saved, total);
+    }
+    Ok(())
+}

@@ -1,0 +1,210 @@
+//! Which owner gets a permit, and which waiter is next (guarantee 6). Pure: it has no clock and wakes nobody.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use super::Owner;
+
+/// The order of events: a later one has a higher number.
+pub(super) type Ticket = u64;
+
+/// The permits and the requests that wait for one; `W` wakes a waiter.
+///
+/// After each call no waiter may be granted a permit: an owner that may have one has no waiters.
+#[derive(Debug)]
+pub(super) struct FairQueue<W> {
+    max: usize,
+    held: usize,
+    /// Of these, the permits of owners without a proven key.
+    held_unproven: usize,
+    waiting: usize,
+    /// Of these, the requests of owners without a proven key.
+    waiting_unproven: usize,
+    next_ticket: Ticket,
+    /// Every owner that holds a permit or waits for one.
+    owners: HashMap<Owner, OwnerState<W>>,
+    /// Owners that wait, in the order in which they are granted permits: those with a proven key, and those without.
+    by_priority: [BTreeMap<Priority, Owner>; 2],
+    /// The same owners by their number of waiters, the most last.
+    by_waiters: [BTreeMap<Waiters, Owner>; 2],
+}
+
+/// Permits held, then the ticket since when an owner waits or was last granted a permit. The lowest is next.
+type Priority = (usize, Ticket);
+
+/// How many requests of an owner wait, and the ticket of the newest.
+type Waiters = (usize, Ticket);
+
+#[derive(Debug)]
+struct OwnerState<W> {
+    held: usize,
+    /// When it began to wait, or was granted a permit while it waited.
+    waits_since: Ticket,
+    waiters: VecDeque<(Ticket, W)>,
+}
+
+impl<W> FairQueue<W> {
+    pub(super) fn new(max: usize) -> Self {
+        FairQueue {
+            max,
+            held: 0,
+            held_unproven: 0,
+            waiting: 0,
+            waiting_unproven: 0,
+            next_ticket: 0,
+            owners: HashMap::new(),
+            by_priority: [BTreeMap::new(), BTreeMap::new()],
+            by_waiters: [BTreeMap::new(), BTreeMap::new()],
+        }
+    }
+
+    /// Takes a permit for `owner`, if it may have one now.
+    pub(super) fn try_acquire(&mut self, owner: &Owner) -> bool {
+        let held = self.owners.get(owner).map_or(0, |state| state.held);
+        let may = self.may_hold_more_than(held) && (owner.is_proven() || self.unproven_may_hold_more());
+        if may {
+            self.change(owner, |state| state.held += 1);
+            self.count_held(owner);
+        }
+        may
+    }
+
+    /// Lets a request of `owner` wait, after [`FairQueue::try_acquire`] refused. Returns its ticket, and the waiter
+    /// that was evicted for it ([`FairQueue::evict`]), which may be itself.
+    pub(super) fn enqueue(&mut self, owner: &Owner, waker: W) -> (Ticket, Option<W>) {
+        let ticket = self.ticket();
+        self.change(owner, |state| {
+            if state.waiters.is_empty() {
+                state.waits_since = ticket;
+            }
+            state.waiters.push_back((ticket, waker));
+        });
+        self.waiting += 1;
+        self.waiting_unproven += usize::from(!owner.is_proven());
+        (ticket, self.evict())
+    }
+
+    /// Removes a waiter. `None`: it was granted a permit or evicted before.
+    pub(super) fn remove(&mut self, owner: &Owner, ticket: Ticket) -> Option<W> {
+        let waiters = &self.owners.get(owner)?.waiters;
+        let at = waiters.binary_search_by_key(&ticket, |(ticket, _)| *ticket).ok()?;
+        self.count_removed(owner);
+        self.change(owner, |state| state.waiters.remove(at)).map(|(_, waker)| waker)
+    }
+
+    /// Returns a permit of `owner`. [`FairQueue::grant_next`] must follow, until it returns `None`.
+    pub(super) fn release(&mut self, owner: &Owner) {
+        self.change(owner, |state| state.held -= 1);
+        self.held -= 1;
+        self.held_unproven -= usize::from(!owner.is_proven());
+    }
+
+    /// Grants a permit to the next waiter, if that may have one.
+    pub(super) fn grant_next(&mut self) -> Option<(Owner, W)> {
+        let unproven = self.by_priority[1].first_key_value().filter(|_| self.unproven_may_hold_more());
+        let (&(held, _), owner) =
+            self.by_priority[0].first_key_value().into_iter().chain(unproven).min_by_key(|(priority, _)| **priority)?;
+        // Every other waiter's owner holds as many or more.
+        if !self.may_hold_more_than(held) {
+            return None;
+        }
+        let (owner, now) = (owner.clone(), self.ticket());
+        let (_, waker) = self.change(&owner, |state| {
+            state.held += 1;
+            state.waits_since = now;
+            state.waiters.pop_front()
+        })?;
+        self.count_removed(&owner);
+        self.count_held(&owner);
+        Some((owner, waker))
+    }
+
+    /// Changes the number of permits; those that are held stay so. [`FairQueue::evict`] and [`FairQueue::grant_next`]
+    /// must follow, until they return `None`.
+    pub(super) fn resize(&mut self, max: usize) {
+        self.max = max;
+    }
+
+    /// Evicts a waiter where more wait than there are permits: the newest of the owner with the most waiters. Owners
+    /// without a proven key count as one here; of these it is the newest of the one with the most.
+    pub(super) fn evict(&mut self) -> Option<W> {
+        if self.waiting <= self.max {
+            return None;
+        }
+        let [proven, unproven] = &self.by_waiters;
+        let most = proven.last_key_value().filter(|((count, _), _)| *count > self.waiting_unproven);
+        let owner = most.or(unproven.last_key_value())?.1.clone();
+        self.count_removed(&owner);
+        self.change(&owner, |state| state.waiters.pop_back()).map(|(_, waker)| waker)
+    }
+
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// Whether no permit is held and no request waits.
+    #[cfg(test)]
+    pub(super) fn is_idle(&self) -> bool {
+        self.owners.is_empty() && self.held == 0 && self.waiting == 0
+    }
+
+    /// Whether an owner that holds so many permits may have another one. What it holds leaves a part of the free ones
+    /// to others, however many owners there are; an owner without one gets the first that is free.
+    fn may_hold_more_than(&self, held: usize) -> bool {
+        let free = self.max.saturating_sub(self.held);
+        free > 0 && (held == 0 || 4 * held < free)
+    }
+
+    /// Owners without a proven key share one part, since a sender can be as many of them as it likes.
+    fn unproven_may_hold_more(&self) -> bool {
+        self.held_unproven < (self.max / 4).max(1)
+    }
+
+    fn ticket(&mut self) -> Ticket {
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        ticket
+    }
+
+    fn count_held(&mut self, owner: &Owner) {
+        self.held += 1;
+        self.held_unproven += usize::from(!owner.is_proven());
+    }
+
+    fn count_removed(&mut self, owner: &Owner) {
+        self.waiting -= 1;
+        self.waiting_unproven -= usize::from(!owner.is_proven());
+    }
+
+    /// Changes an owner's state and its keys in both orders. Owners that neither hold nor wait are removed.
+    fn change<R>(&mut self, owner: &Owner, change: impl FnOnce(&mut OwnerState<W>) -> R) -> R {
+        let kind = usize::from(!owner.is_proven());
+        let state = self.owners.entry(owner.clone()).or_insert_with(OwnerState::new);
+        if let Some((priority, waiters)) = state.order_keys() {
+            self.by_priority[kind].remove(&priority);
+            self.by_waiters[kind].remove(&waiters);
+        }
+        let changed = change(state);
+        if let Some((priority, waiters)) = state.order_keys() {
+            self.by_priority[kind].insert(priority, owner.clone());
+            self.by_waiters[kind].insert(waiters, owner.clone());
+        } else if state.held == 0 {
+            self.owners.remove(owner);
+        }
+        changed
+    }
+}
+
+impl<W> OwnerState<W> {
+    fn new() -> Self {
+        OwnerState { held: 0, waits_since: 0, waiters: VecDeque::new() }
+    }
+
+    fn order_keys(&self) -> Option<(Priority, Waiters)> {
+        let (newest, _) = self.waiters.back()?;
+        Some(((self.held, self.waits_since), (self.waiters.len(), *newest)))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,55 @@
+//! The gateway's background tasks. A process in which one of them has ended cannot go on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+
+use crate::gateway::Gateway;
+use crate::store::AnyStore;
+
+/// The tasks that need the store; without one there are none of them.
+#[derive(Debug)]
+pub(super) struct BackgroundTasks(Option<StoreTasks>);
+
+#[derive(Debug)]
+struct StoreTasks {
+    store: Arc<AnyStore>,
+    follow: JoinHandle<()>,
+    usage_flush: JoinHandle<()>,
+}
+
+impl BackgroundTasks {
+    pub(super) fn start(gateway: &Arc<Gateway>, store: Option<&Arc<AnyStore>>) -> Self {
+        let reports = gateway.clone();
+        tokio::spawn(async move { reports.limit_report.run().await });
+        BackgroundTasks(store.map(|store| {
+            let (follows, followed) = (gateway.clone(), store.clone());
+            let (flushes, flushed) = (gateway.clone(), store.clone());
+            StoreTasks {
+                store: store.clone(),
+                follow: tokio::spawn(async move { follows.follower.follow(&followed).await }),
+                usage_flush: tokio::spawn(async move { flushes.usage_flush.run(&flushed).await }),
+            }
+        }))
+    }
+
+    /// Waits until one of them has ended, which is a defect; returns which one.
+    pub(super) async fn ended(&mut self) -> &'static str {
+        let Some(StoreTasks { store, follow, usage_flush }) = &mut self.0 else { return std::future::pending().await };
+        tokio::select! {
+            () = store.writer_ended() => "the task that writes to the store has ended",
+            _ = follow => "the task that follows the store's changes has ended",
+            _ = usage_flush => "the task that keeps the counts of keys has ended",
+        }
+    }
+
+    /// Logs the last counts of requests over a limit, and writes the last counts of keys to the store within `limit`
+    /// (`None`: not at all).
+    pub(super) async fn finish(&self, gateway: &Gateway, limit: Option<Duration>) {
+        gateway.limit_report.report();
+        if let (Some(tasks), Some(limit)) = (&self.0, limit) {
+            gateway.usage_flush.finish(&tasks.store, limit).await;
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! `serve --demo`: changes the configuration into the demo's, fills its store, and explains how to try it. Whatever the
+//! configuration says, the demo listens on TCP addresses of loopback only, without TLS, has a temporary store that is
+//! removed at the end, and writes no record of decisions.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use tempfile::TempDir;
+
+use super::ProcessError;
+use crate::clock::Clock;
+use crate::config::{Config, Keys, Listen, OriginKind, StoreAt};
+use crate::keys::ApiKey;
+use crate::model::{GuildId, MemberId, Scope};
+use crate::store::{AnyStore, Directory, KeyRecord, Members};
+
+/// Where the demo listens if its address is in use.
+pub(super) const ANY_PORT: Listen = Listen::Tcp(SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0));
+
+const GUILD: &str = "81384788765712384";
+const ADA: u64 = 190_551_803_669_118_976;
+
+/// The demo's store, which is removed when this is dropped.
+#[derive(Debug)]
+pub(super) struct Demo {
+    key: ApiKey,
+    guild: GuildId,
+    // Removes the folder when it is dropped.
+    _folder: TempDir,
+}
+
+impl Demo {
+    /// Changes the configuration into the demo's: built-in backend, temporary store, loopback only, no TLS.
+    pub(super) fn prepare(config: &mut Config) -> Result<Self, ProcessError> {
+        let folder = tempfile::Builder::new()
+            .prefix("guildgate-demo-")
+            .tempdir()
+            .map_err(|e| ProcessError::Failed(format!("cannot make a folder for the demo's store: {e}")))?;
+        config.origin.kind = OriginKind::Builtin;
+        config.origin.store = StoreAt::Sqlite(folder.path().join("guildgate.db"));
+        config.keys = Keys::Store;
+        config.log.decisions = None; // it may belong to a running server
+        // The operator's certificate is for no loopback address.
+        config.server.tls = None;
+        for listen in &mut config.server.listen {
+            if let Listen::Tcp(address) = listen
+                && !address.ip().is_loopback()
+            {
+                address.set_ip(Ipv4Addr::LOCALHOST.into());
+            }
+        }
+        let guild = GUILD.parse().map_err(|e| ProcessError::Failed(format!("{e}")))?;
+        Ok(Demo { key: ApiKey::generate().map_err(ProcessError::Failed)?, guild, _folder: folder })
+    }
+
+    /// Puts one guild, its key, members, warns and reviews into the store.
+    pub(super) async fn fill(&self, store: &AnyStore) -> Result<(), ProcessError> {
+        let (guild, now) = (&self.guild, Clock::system().unix());
+        let day = 86_400;
+        store.add_guild(guild, "Night Watch").await?;
+        let key = KeyRecord {
+            id: "k_demo".into(),
+            name: "demo".into(),
+            guild: guild.clone(),
+            digest: self.key.digest(),
+            tier: None,
+            scope: Scope::Write,
+            created: now,
+            expires: None,
+            last_used: None,
+            previous: None,
+        };
+        store.create_key(key).await?;
+        let member = |n: u64| {
+            MemberId::new(ADA + n).ok_or_else(|| ProcessError::Failed("the demo's members are invalid".to_owned()))
+        };
+        for (n, name, points) in [(0, "Ada", 1250), (1, "Bo", 310), (2, "Cy", 40), (3, "Dee", 0)] {
+            store.set_member(guild, member(n)?, Some(name), Some(points)).await?;
+        }
+        store.add_warn(guild, member(0)?, "Mod", "spam in #general after two reminders", now + 30 * day).await?;
+        store.add_warn(guild, member(2)?, "Mod", "advertising", now + 7 * day).await?;
+        store.add_review(guild, member(0)?, "Bo", 5, "Quick and kind, solved it in minutes").await?;
+        store.add_review(guild, member(0)?, "Cy", 4, "Helpful, if a little late").await?;
+        Ok(())
+    }
+
+    /// The key, and a curl command that uses it.
+    pub(super) fn instructions(&self, urls: &[String], config: &Config) -> String {
+        let key = self.key.reveal();
+        let base = &config.server.base_path;
+        let curl = match urls.iter().find(|url| url.starts_with("http")) {
+            Some(url) => format!("curl -d memberID={ADA} -H 'Authorization: {key}' {url}{base}/getPoints"),
+            None => {
+                let socket = urls.first().map_or("", |url| url.trim_start_matches("unix:"));
+                format!(
+                    "curl --unix-socket {socket} -d memberID={ADA} -H 'Authorization: {key}' http://localhost{base}/getPoints"
+                )
+            }
+        };
+        format!(
+            "This server has a temporary guild, which is removed when you press Ctrl-C. Its key:\n\n{key}\n\nRead a member's points:\n\n{curl}\n"
+        )
+    }
+}

@@ -1,0 +1,48 @@
+//! The two logs that requests are written to: the access log and the record of decisions.
+
+use std::sync::Arc;
+
+use super::ProcessError;
+use crate::clock::Clock;
+use crate::config::{Decisions, Log};
+use crate::telemetry::{AccessLog, DecisionLog, Observer};
+
+#[derive(Clone, Debug)]
+pub(super) struct Logs {
+    access: Option<Arc<AccessLog>>,
+    pub(super) decisions: Option<Arc<DecisionLog>>,
+}
+
+impl Logs {
+    /// Opens the logs that are configured. `has_predecessor`: another process still writes the record of decisions.
+    pub(super) fn open(config: &Log, has_predecessor: bool, clock: &Clock) -> Result<Self, ProcessError> {
+        let access = AccessLog::open(&config.access, config.json)
+            .map_err(|e| ProcessError::Failed(format!("log.access cannot be opened: {e}")))?;
+        let open = if has_predecessor { DecisionLog::open_as_successor } else { DecisionLog::open };
+        let decisions = match &config.decisions {
+            Some(Decisions { path, max_size }) => Some(
+                open(path, *max_size, clock.clone())
+                    .map_err(|e| ProcessError::Failed(format!("log.decisions cannot be opened: {e}")))?,
+            ),
+            None => None,
+        };
+        Ok(Logs { access: access.map(Arc::new), decisions: decisions.map(Arc::new) })
+    }
+
+    /// Writes the end of each request to both.
+    pub(super) fn observer(&self) -> Observer {
+        Observer::new(self.access.clone(), self.decisions.clone())
+    }
+
+    /// Opens new files where the old ones were moved away.
+    pub(super) fn reopen(&self) {
+        self.access.iter().for_each(|access| access.reopen());
+        self.decisions.iter().for_each(|decisions| decisions.reopen());
+    }
+
+    /// Writes what is left.
+    pub(super) fn close(&self) {
+        self.decisions.iter().for_each(|decisions| decisions.close());
+        self.access.iter().for_each(|access| access.close());
+    }
+}

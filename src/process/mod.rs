@@ -1,0 +1,112 @@
+//! The running process of `guildgate serve`, in three stages that are three types: `Startup` builds every part,
+//! `Serving` waits for the reason to end, and `Draining` finishes what is under way. Reloads, file watching, signals,
+//! systemd notification and the hand-over between two processes belong here. This module connects parts only: the rules
+//! of a request are in `gateway`, and the network is in `edge`.
+
+mod background; // the gateway's background tasks
+mod demo; // serve --demo
+mod draining; // from the reason to end to the process's end
+pub mod handover; // one process takes over from another
+mod logs; // the access log and the decision record
+pub mod preflight; // checks of what the configuration names on this machine
+mod reload; // new files in force while serving
+mod serving; // from the ready lines to the reason to end
+mod signals; // SIGTERM, SIGINT, SIGHUP
+mod startup; // from the arguments to the ready lines
+mod systemd; // sd_notify
+mod watch; // changes of files
+
+use std::path::PathBuf;
+
+use crate::config::{self, LoadError};
+use crate::keys::hide_keys;
+use crate::store::StoreError;
+use crate::telemetry;
+
+use demo::Demo;
+use serving::StopReason;
+use startup::Startup;
+use watch::FileWatch;
+
+/// Why the process ends with another exit code than 0.
+#[derive(Debug, thiserror::Error)]
+pub enum ProcessError {
+    /// Exit code 1.
+    #[error("{0}")]
+    Failed(String),
+    /// Exit code 2: the configuration cannot be used.
+    #[error("{0}")]
+    Unusable(String),
+    /// The log names the reason already.
+    #[error("the log names the reason")]
+    Logged { exit_code: u8 },
+}
+
+impl ProcessError {
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            ProcessError::Failed(_) => 1,
+            ProcessError::Unusable(_) => 2,
+            ProcessError::Logged { exit_code } => *exit_code,
+        }
+    }
+}
+
+impl From<LoadError> for ProcessError {
+    fn from(error: LoadError) -> Self {
+        ProcessError::Unusable(error.to_string())
+    }
+}
+
+impl From<StoreError> for ProcessError {
+    fn from(error: StoreError) -> Self {
+        ProcessError::Failed(error.to_string())
+    }
+}
+
+/// Runs the gateway until a signal, a hand-over or a defect ends it. `named`: the configuration file, if one is named.
+///
+/// # Errors
+/// Why it could not start, or had to end.
+pub fn run(named: Option<PathBuf>, demo: bool) -> Result<(), ProcessError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|e| ProcessError::Failed(format!("cannot start a runtime: {e}")))?;
+    // First, so that a SIGHUP during the start asks for a reload and does not end the process.
+    let hang_up = runtime.block_on(async { signals::hang_up() })?;
+    // Watched before it is read, so that no later change is missed.
+    let config_watch = FileWatch::new([reload::config_file(named.as_deref())]);
+    let mut loaded = config::load(named.as_deref())?;
+    let (json, log) = (loaded.config.log.json, telemetry::init(&loaded.config.log));
+    telemetry::log_panics();
+    let demo = if demo { Demo::prepare(&mut loaded.config).map(Some) } else { Ok(None) };
+    let result = demo.and_then(|demo| {
+        let result = runtime.block_on(async {
+            let startup = Startup { named, loaded, config_watch, demo: demo.as_ref() };
+            let Some((serving, reloader)) = startup.run().await? else { return Ok(()) };
+            let reload = async {
+                match reloader {
+                    Some(reloader) => reloader.run(hang_up).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                result = async { serving.run().await.finish().await } => result,
+                // Files are followed until the process ends: a key that is taken out of its file is refused however
+                // long a drain takes. A file that cannot be read to its end delays no stop.
+                never = reload => match never {},
+            }
+        });
+        // Does not wait for the resolution of a name. The tasks that hold a demo's store end before its folder goes.
+        runtime.shutdown_background();
+        result
+    });
+    let result = result.map_err(|error| {
+        if !json {
+            return error;
+        }
+        tracing::error!("{}", hide_keys(&error.to_string()));
+        ProcessError::Logged { exit_code: error.exit_code() }
+    });
+    drop(log); // writes what is left
+    result
+}

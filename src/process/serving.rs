@@ -1,0 +1,95 @@
+//! The second stage of a process: it serves until there is a reason to end.
+
+use std::future::pending;
+use std::sync::Arc;
+
+use super::background::BackgroundTasks;
+use super::draining::Draining;
+use super::handover::HandoverTasks;
+use super::logs::Logs;
+use super::signals::StopSignals;
+use super::systemd;
+use crate::edge::Server;
+use crate::gateway::Gateway;
+
+/// Why a process ends.
+#[derive(Debug)]
+pub(super) enum StopReason {
+    Signal,
+    /// Another process has taken over.
+    HandedOver {
+        to: i32,
+    },
+    /// The predecessor has kept the addresses.
+    TakeOverFailed {
+        reason: String,
+    },
+    /// A task has ended without which the process cannot go on.
+    TaskEnded {
+        task: &'static str,
+    },
+}
+
+impl StopReason {
+    /// Whether another process serves the addresses.
+    pub(super) fn is_handed_over(&self) -> bool {
+        matches!(self, StopReason::HandedOver { .. } | StopReason::TakeOverFailed { .. })
+    }
+
+    pub(super) fn is_defect(&self) -> bool {
+        matches!(self, StopReason::TaskEnded { .. })
+    }
+
+    pub(super) fn log(&self, connections: usize) {
+        match self {
+            StopReason::Signal => tracing::info!(connections, "stopping: finishing the requests under way"),
+            StopReason::HandedOver { to } => {
+                tracing::info!(to, connections, "handed over: finishing the requests under way");
+            }
+            StopReason::TakeOverFailed { reason } => {
+                tracing::error!(connections, "{reason}; finishing the requests under way");
+            }
+            StopReason::TaskEnded { task } => {
+                tracing::error!(connections, "{task} by a defect; the process ends now, with exit code 1");
+            }
+        }
+    }
+}
+
+/// A process that has printed its ready lines.
+pub(super) struct Serving {
+    pub(super) gateway: Arc<Gateway>,
+    pub(super) server: Server,
+    pub(super) logs: Logs,
+    pub(super) background: BackgroundTasks,
+    pub(super) handover: Option<HandoverTasks>,
+    pub(super) stop_signals: StopSignals,
+}
+
+impl Serving {
+    /// Serves until there is a reason to end.
+    pub(super) async fn run(mut self) -> Draining {
+        let handover = &mut self.handover;
+        let handed_over = async {
+            match handover {
+                Some(handover) => handover.ended().await,
+                None => pending().await,
+            }
+        };
+        let reason = tokio::select! {
+            // A process that has handed over is not taken for one that was stopped.
+            biased;
+            reason = handed_over => reason,
+            task = self.background.ended() => StopReason::TaskEnded { task },
+            () = self.stop_signals.recv() => StopReason::Signal,
+        };
+        if !reason.is_handed_over() {
+            if let Some(handover) = &mut self.handover {
+                handover.close().await;
+            }
+            systemd::stopping();
+        }
+        reason.log(self.server.connections());
+        Draining { reason, process: self }
+    }
+}

@@ -1,0 +1,248 @@
+//! The first stage of a process: builds every part in order. What the configuration names is checked before any address
+//! is bound, and accepting connections is the last step that can fail. Until then the predecessor, if there is one,
+//! goes on serving.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::background::BackgroundTasks;
+use super::demo::{self, Demo};
+use super::handover::{Handover, Predecessor};
+use super::logs::Logs;
+use super::reload::{Reloader, Watches};
+use super::serving::Serving;
+use super::signals::StopSignals;
+use super::watch::FileWatch;
+use super::{ProcessError, preflight, systemd};
+use crate::clock::{Clock, Tick};
+use crate::config::{Config, Keys, Loaded, OriginKind};
+use crate::edge::{Certificate, Edge, Listener, ListeningSocket, Server, Tls};
+use crate::gateway::{Gateway, KeyFile, KeyList, KeySource, State};
+use crate::keys::{LearnedKeyRules, LearnedKeys, ListedKey};
+use crate::limits::{DayCount, Policy, day_of};
+use crate::model::KeyId;
+use crate::origin::{self, Builtin, HttpOrigin, Origin};
+use crate::store::{AnyStore, Daily, IfMissing};
+use crate::telemetry;
+
+/// Open files beside the connections: store, logs, upstream connections of 256 requests, runtimes (512), and
+/// connections that were reset while a request of theirs goes on (1,024).
+const OTHER_FILES: u64 = 512 + 1024;
+
+/// A process that does not accept connections yet.
+pub(super) struct Startup<'d> {
+    /// The configuration file that was named, if one was.
+    pub(super) named: Option<PathBuf>,
+    pub(super) loaded: Loaded,
+    pub(super) config_watch: FileWatch,
+    pub(super) demo: Option<&'d Demo>,
+}
+
+impl Startup<'_> {
+    /// Builds every part and accepts connections. A demo has no reloader, because its configuration is not the file's.
+    /// `None`: a stop signal came first.
+    pub(super) async fn run(self) -> Result<Option<(Serving, Option<Reloader>)>, ProcessError> {
+        let Startup { named, loaded, config_watch, demo } = self;
+        let watches = Watches::new(named.as_deref(), config_watch, &loaded.config);
+        let inputs = preflight::check(&loaded)?;
+        let Loaded { config, notices, path, .. } = loaded;
+        notices.iter().for_each(|notice| tracing::warn!("{notice}"));
+        let mut stop_signals = StopSignals::register()?;
+        let tls = inputs.certificate.map(|c| start_tls(c, config.server.threads)).transpose()?;
+        // A demo takes over from nobody.
+        let handover = config.server.handover.clone().filter(|_| demo.is_none());
+        let mut predecessor = match &handover {
+            Some(path) => Predecessor::connect(path).await?,
+            None => None,
+        };
+        let listeners = bind_all(&config, demo.is_some(), handover.as_deref(), predecessor.as_mut())?;
+        let handover = handover.map(|path| Handover::prepare(&path, &listeners)).transpose()?;
+        raise_file_limit(&config);
+        let clock = Clock::system();
+        // Opening the store may wait a minute for other processes.
+        let Some(store) = stop_signals.unless_stopped(open_store(&config)).await.transpose()? else { return Ok(None) };
+        fill_store(demo, store.as_deref()).await?;
+        let (keys, listing, counted) = load_keys(&config, inputs.keys, store.as_ref(), &clock).await?;
+        let origin = start_origin(&config, inputs.upstream_tls, store.as_ref(), &clock).await?;
+        let logs = Logs::open(&config.log, predecessor.is_some(), &clock)?;
+        let state = State::new(config, origin, keys, listing, counted, &clock);
+        let gateway = Arc::new(Gateway::new(clock, state, logs.observer()));
+        let background = BackgroundTasks::start(&gateway, store.as_ref());
+        let config = gateway.state().config.clone();
+        let urls: Vec<String> = listeners.iter().map(|listener| listener.url().to_owned()).collect();
+        let edge = Edge::new(gateway.clone(), tls.clone());
+        let mut server = Server::start(edge, listeners, config.server.threads)
+            .map_err(|e| ProcessError::Failed(format!("cannot start a thread: {e}")))?;
+        if !server.is_prepared().await {
+            return Err(listeners_failed("started"));
+        }
+        if let Some(predecessor) = &mut predecessor {
+            let Some(may_accept) = stop_signals.unless_stopped(predecessor.ready()).await else { return Ok(None) };
+            if may_accept? {
+                gateway.handover.follow_predecessor();
+            } else {
+                tracing::warn!("the predecessor has ended before it handed over; this process has its listeners");
+            }
+        }
+        if !server.accept().await {
+            return Err(listeners_failed("opened"));
+        }
+        // The last moment to leave everything to the predecessor. A later signal stops the process that has taken over.
+        if predecessor.is_some() && stop_signals.unless_stopped(std::future::ready(())).await.is_none() {
+            return Ok(None);
+        }
+        let is_first = predecessor.is_none();
+        let handover = handover.map(|handover| handover.start(predecessor, gateway.clone()));
+        print_ready(&urls, &config, gateway.clock(), demo);
+        if is_first {
+            systemd::ready();
+        }
+        let from = (named, path.is_some(), notices);
+        let reloader = demo.is_none().then(|| Reloader::new(gateway.clone(), store, tls, logs.clone(), from, watches));
+        Ok(Some((Serving { gateway, server, logs, background, handover, stop_signals }, reloader)))
+    }
+}
+
+fn listeners_failed(what: &str) -> ProcessError {
+    ProcessError::Failed(format!("the listeners could not be {what}; the lines above say why"))
+}
+
+fn start_tls(certificate: Certificate, threads: usize) -> Result<Arc<Tls>, ProcessError> {
+    if let Some(notice) = &certificate.notice {
+        tracing::warn!("{notice}");
+    }
+    Tls::new(certificate, threads).map(Arc::new).map_err(|e| ProcessError::Unusable(e.to_string()))
+}
+
+/// Binds every address, or reports the first one that fails. The predecessor's sockets are used where the configuration
+/// still names their addresses; `handover` is where a predecessor was looked for.
+fn bind_all(
+    config: &Config,
+    is_demo: bool,
+    handover: Option<&Path>,
+    predecessor: Option<&mut Predecessor>,
+) -> Result<Vec<Listener>, ProcessError> {
+    let tls = config.server.tls.is_some();
+    let looked_at = handover.filter(|_| predecessor.is_none());
+    let mut inherited: Vec<ListeningSocket> = predecessor.map(Predecessor::take_sockets).unwrap_or_default();
+    let mut bind = |listen| match Listener::bind(listen, tls, &mut inherited) {
+        // A demo starts on any free port rather than not at all.
+        Err(_) if is_demo => Listener::bind(&demo::ANY_PORT, tls, &mut inherited),
+        bound => bound,
+    };
+    config.server.listen.iter().map(&mut bind).collect::<Result<_, _>>().map_err(|e| {
+        ProcessError::Failed(match looked_at {
+            Some(path) if e.is_in_use() => {
+                format!("{e}. To take over from it, this process must find it at {} (server.handover)", path.display())
+            }
+            Some(_) | None => e.to_string(),
+        })
+    })
+}
+
+/// Lets the process open a file for each connection, or warns about what prevents it.
+fn raise_file_limit(config: &Config) {
+    let needed = config.server.max_connections as u64 + OTHER_FILES;
+    match rlimit::increase_nofile_limit(needed) {
+        Ok(limit) if limit < needed => tracing::warn!(
+            limit,
+            needed,
+            "server.max_connections is more than the limit of open files (ulimit -n) allows; raise that or lower it"
+        ),
+        Ok(_) => {}
+        Err(error) => tracing::warn!(%error, "cannot raise the limit of open files to server.max_connections"),
+    }
+}
+
+/// Opens the store where it is needed. A tier's `daily` limit needs it too (contract section 3).
+async fn open_store(config: &Config) -> Result<Option<Arc<AnyStore>>, ProcessError> {
+    if !config.needs_store() {
+        return Ok(None);
+    }
+    match AnyStore::open(&config.origin.store, IfMissing::Make).await {
+        Ok(store) => Ok(Some(Arc::new(store))),
+        Err(e) if config.limits.counts_days() => {
+            Err(ProcessError::Unusable(format!("a tier's `daily` needs the store: {e}")))
+        }
+        Err(e) => Err(e.into()),
+    }
+}
+
+async fn fill_store(demo: Option<&Demo>, store: Option<&AnyStore>) -> Result<(), ProcessError> {
+    match (demo, store) {
+        (Some(demo), Some(store)) => demo.fill(store).await?,
+        (None, Some(store)) if store.is_new() => tracing::info!("made a new store at {}", store.place()),
+        _ => {}
+    }
+    Ok(())
+}
+
+/// The source of keys, the keys that it lists now, and what each key has used of its `daily` limit.
+async fn load_keys(
+    config: &Config,
+    listed: Option<Vec<ListedKey>>,
+    store: Option<&Arc<AnyStore>>,
+    clock: &Clock,
+) -> Result<(KeySource, KeyList, Vec<(KeyId, DayCount)>), ProcessError> {
+    let day = day_of(clock.unix());
+    let counts = match store {
+        Some(store) => store.daily(day).await?,
+        None => Vec::new(),
+    };
+    let counted: Vec<_> = counts.into_iter().map(|(key, count)| (key, DayCount { day, count })).collect();
+    let keys = match (&config.keys, store) {
+        (Keys::Origin { accepted_for, refused_for }, _) => {
+            let policy = Arc::new(Policy::new(config.limits.default_tier.clone()));
+            let (accepted_for, refused_for) = (*accepted_for, *refused_for);
+            let rules = LearnedKeyRules { policy, accepted_for, refused_for, since: Tick(0) };
+            KeySource::Origin(Arc::new(LearnedKeys::new(rules, counted.clone())))
+        }
+        (Keys::File(_), _) => {
+            KeySource::File(KeyFile { keys: listed.unwrap_or_default().into(), guilds: store.cloned() })
+        }
+        (Keys::Store, Some(store)) => KeySource::Store(store.clone()),
+        (Keys::Store, None) => return Err(no_store()),
+    };
+    let listing = keys.list().await.map_err(ProcessError::Failed)?;
+    Ok((keys, listing, counted))
+}
+
+async fn start_origin(
+    config: &Config,
+    tls: Option<origin::Tls>,
+    store: Option<&Arc<AnyStore>>,
+    clock: &Clock,
+) -> Result<Arc<Origin>, ProcessError> {
+    Ok(Arc::new(match (&config.origin.kind, store) {
+        (OriginKind::Http(upstreams), _) => {
+            let http = HttpOrigin::start((**upstreams).clone(), tls, clock.clone(), None).await;
+            Origin::Http(http.map_err(ProcessError::Unusable)?)
+        }
+        (OriginKind::Builtin, Some(store)) => Origin::Builtin(Builtin::new(store.clone(), clock.clone())),
+        (OriginKind::Builtin, None) => return Err(no_store()),
+    }))
+}
+
+fn no_store() -> ProcessError {
+    ProcessError::Failed("the store is not open".to_owned())
+}
+
+/// Prints a line for each address, and how to try the demo. A thread of its own does so, because a stderr that nobody
+/// reads must delay neither a hand-over nor a stop.
+fn print_ready(urls: &[String], config: &Config, clock: &Clock, demo: Option<&Demo>) {
+    let line = |url: &String| match config.log.json {
+        true => telemetry::ready_as_json(url, clock.unix_ms()),
+        false => format!("ready: {url}\n"),
+    };
+    let ready: String = urls.iter().map(line).collect();
+    let instructions = demo.map(|demo| demo.instructions(urls, config));
+    std::thread::spawn(move || {
+        // Errors are ignored: if the output is closed, nobody reads it.
+        let _ = io::stderr().write_all(ready.as_bytes());
+        if let Some(instructions) = instructions {
+            let mut out = io::stdout().lock();
+            let _ = writeln!(out, "{instructions}").and_then(|()| out.flush());
+        }
+    });
+}

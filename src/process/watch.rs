@@ -1,0 +1,194 @@
+//! Notices changes of files while serving, by polling. A change counts once the file has stayed the same for a while
+//! (contract section 3).
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use crate::files::FileState;
+
+/// How often files are checked. A check costs two microseconds a file, and sees renames by editors and changed links,
+/// which a watch on a folder would have to piece together.
+pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How long a changed file must have stayed the same before its change counts (contract section 3).
+const SETTLE_TIME: Duration = Duration::from_millis(250);
+
+/// Watches files for changes, removals included.
+#[derive(Clone, Debug, Default)]
+pub(super) struct FileWatch {
+    files: Vec<WatchedFile>,
+}
+
+#[derive(Clone, Debug)]
+struct WatchedFile {
+    path: PathBuf,
+    /// The state that was read last; `None`: the file was missing.
+    read: Option<FileState>,
+    /// A state that differs from it, and since when it has stayed the same.
+    changed: Option<(Option<FileState>, Instant)>,
+}
+
+impl FileWatch {
+    /// Watches these files for changes from now on.
+    pub(super) fn new(paths: impl IntoIterator<Item = PathBuf>) -> Self {
+        let file = |path: PathBuf| WatchedFile { read: FileState::of(&path).ok(), changed: None, path };
+        FileWatch { files: paths.into_iter().map(file).collect() }
+    }
+
+    /// Watches these files and no others. Files that this or `other` watches already keep their state.
+    pub(super) fn set_files(&mut self, paths: impl IntoIterator<Item = PathBuf>, other: Option<&FileWatch>) {
+        let before = std::mem::take(&mut self.files);
+        for path in paths {
+            let is_same = |file: &&WatchedFile| file.path == path;
+            if self.files.iter().any(|file| file.path == path) {
+                continue;
+            }
+            match before.iter().chain(other.into_iter().flat_map(|other| &other.files)).find(is_same) {
+                Some(file) => self.files.push(file.clone()),
+                None => self.files.extend(FileWatch::new([path]).files),
+            }
+        }
+    }
+
+    /// Forgets earlier changes, because all files are about to be read.
+    pub(super) fn reset(&mut self) {
+        *self = FileWatch::new(std::mem::take(&mut self.files).into_iter().map(|file| file.path));
+    }
+
+    /// Whether a file has changed or was removed, and all files have stayed the same for a while: no file is read while
+    /// another is being written. Each change is reported once.
+    pub(super) fn has_changed(&mut self, now: Instant) -> bool {
+        let (mut has_settled, mut has_changed) = (true, false);
+        for file in &mut self.files {
+            has_settled &= file.has_settled(FileState::of(&file.path).ok(), now);
+        }
+        if has_settled {
+            for file in &mut self.files {
+                has_changed |= file.accept();
+            }
+        }
+        has_changed
+    }
+}
+
+impl WatchedFile {
+    /// Whether the file is unchanged, or has changed to `state` and has stayed so for long enough.
+    fn has_settled(&mut self, state: Option<FileState>, now: Instant) -> bool {
+        if state == self.read {
+            self.changed = None;
+            return true;
+        }
+        match self.changed {
+            // An empty file is more likely one that is being written than an intended one.
+            Some((changed, since)) if changed == state => {
+                now.duration_since(since) >= SETTLE_TIME && !state.is_some_and(|state| state.is_empty())
+            }
+            Some(_) | None => {
+                self.changed = Some((state, now));
+                false
+            }
+        }
+    }
+
+    /// Takes the changed state for the one that is read now. Whether there was a change.
+    fn accept(&mut self) -> bool {
+        self.changed.take().inspect(|(state, _)| self.read = *state).is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn state(length: u64) -> Option<FileState> {
+        Some(FileState::of_length(length))
+    }
+
+    #[test]
+    fn a_change_is_reported_once_and_only_when_the_file_stays_the_same() {
+        let mut file = WatchedFile { path: PathBuf::new(), read: state(1), changed: None };
+        let start = Instant::now();
+        let mut settles = |s, ms| file.has_settled(s, start + Duration::from_millis(ms)) && file.accept();
+        assert!(!settles(state(1), 0), "nothing changed");
+        assert!(!settles(state(2), 100));
+        assert!(!settles(state(3), 300), "it changed again");
+        assert!(!settles(state(3), 500));
+        assert!(settles(state(3), 550));
+        assert!(!settles(state(3), 900), "it was reported");
+    }
+
+    #[test]
+    fn a_file_that_became_empty_is_not_reported() {
+        let mut file = WatchedFile { path: PathBuf::new(), read: state(1), changed: None };
+        let start = Instant::now();
+        for (s, ms) in [(state(0), 0), (state(0), 400), (state(1), 1600), (state(1), 2000)] {
+            assert!(!(file.has_settled(s, start + Duration::from_millis(ms)) && file.accept()));
+        }
+    }
+
+    #[test]
+    fn a_removed_file_is_reported_once_and_again_when_it_is_back() {
+        let mut file = WatchedFile { path: PathBuf::new(), read: state(1), changed: None };
+        let start = Instant::now();
+        let mut settles = |s, ms| file.has_settled(s, start + Duration::from_millis(ms)) && file.accept();
+        assert!(!settles(None, 0), "this may be a rename");
+        assert!(!settles(state(1), 100));
+        // The state before the file was missing does not count.
+        assert!(!settles(state(2), 2100));
+        assert!(!settles(None, 2200));
+        assert!(!settles(state(2), 2400));
+        assert!(!settles(None, 2500));
+        assert!(settles(None, 2800));
+        assert!(!settles(None, 9000), "it was reported");
+        assert!(!settles(state(1), 9100));
+        assert!(settles(state(1), 9400), "the same file is back");
+    }
+
+    #[test]
+    fn a_file_that_is_replaced_by_a_rename_has_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, other) = (folder.path().join("a"), folder.path().join("b"));
+        fs::write(&path, "1").unwrap();
+        let mut watch = FileWatch::new([path.clone()]);
+        let start = Instant::now();
+        fs::write(&other, "2").unwrap();
+        fs::rename(&other, &path).unwrap();
+        assert!(!watch.has_changed(start));
+        assert!(watch.has_changed(start + SETTLE_TIME));
+        assert!(!watch.has_changed(start + SETTLE_TIME));
+    }
+
+    #[test]
+    fn a_change_waits_for_another_file_that_is_empty_or_being_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let (main, other) = (folder.path().join("a"), folder.path().join("b"));
+        fs::write(&main, "1").unwrap();
+        fs::write(&other, "1").unwrap();
+        let mut watch = FileWatch::new([main.clone(), other.clone()]);
+        let start = Instant::now();
+        fs::write(&main, "").unwrap();
+        fs::write(&other, "22").unwrap();
+        assert!(!watch.has_changed(start));
+        assert!(!watch.has_changed(start + 10 * SETTLE_TIME), "the first file is empty");
+        fs::write(&main, "22").unwrap();
+        assert!(!watch.has_changed(start + 11 * SETTLE_TIME), "it is being written");
+        assert!(watch.has_changed(start + 12 * SETTLE_TIME));
+        assert!(!watch.has_changed(start + 13 * SETTLE_TIME), "the two are one change");
+    }
+
+    #[test]
+    fn a_file_that_is_still_watched_keeps_its_state() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, other) = (folder.path().join("a"), folder.path().join("b"));
+        fs::write(&path, "1").unwrap();
+        let mut watch = FileWatch::new([path.clone()]);
+        fs::write(&path, "22").unwrap();
+        fs::write(&other, "3").unwrap();
+        watch.set_files([other, path], None);
+        let start = Instant::now();
+        assert!(!watch.has_changed(start));
+        assert!(watch.has_changed(start + SETTLE_TIME), "its change is not lost");
+    }
+}

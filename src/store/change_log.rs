@@ -1,0 +1,68 @@
+//! What a transaction changed, as rows of the table `change`, from which other processes and nodes read it.
+
+use super::Change;
+use crate::model::MemberId;
+
+/// Changes kept. Each transaction adds one, and followers read several times a second: this is most of a second of
+/// the fastest transactions, and minutes of usual traffic.
+pub(super) const KEPT: i64 = 8192;
+
+/// Old changes are pruned with each change of so many, so that few commits pay for it.
+pub(super) const PRUNE_EVERY: i64 = 64;
+
+/// Members named one by one in an answer; with more, dropping everything is cheaper.
+const MAX_MEMBERS: usize = 100_000;
+
+const KIND_MEMBERS: i64 = 1;
+const KIND_DIRECTORY: i64 = 2;
+const KIND_EVERYTHING: i64 = 3;
+
+/// What was changed.
+#[derive(Debug, Default)]
+pub(super) struct ChangeLog {
+    members: Vec<MemberId>,
+    directory: bool,
+    everything: bool,
+}
+
+impl ChangeLog {
+    pub(super) fn add(&mut self, change: &Change) {
+        match change {
+            Change::Member(member) => self.members.push(*member),
+            Change::Directory => self.directory = true,
+            Change::Everything => self.everything = true,
+        }
+    }
+
+    /// The rows of the table `change`: the kind, and the ids of members (8 bytes each, little endian).
+    pub(super) fn rows(&self) -> impl Iterator<Item = (i64, Option<Vec<u8>>)> {
+        let ids = || self.members.iter().flat_map(|m| m.as_i64().to_le_bytes()).collect();
+        let everything = self.everything.then_some((KIND_EVERYTHING, None));
+        let directory = (self.directory && !self.everything).then_some((KIND_DIRECTORY, None));
+        let members = (!self.members.is_empty() && !self.everything).then(|| (KIND_MEMBERS, Some(ids())));
+        [everything, directory, members].into_iter().flatten()
+    }
+
+    /// Adds a row that was read.
+    pub(super) fn add_row(&mut self, kind: i64, members: &[u8]) {
+        match kind {
+            KIND_MEMBERS => {
+                let ids = members.as_chunks::<8>().0.iter();
+                self.members.extend(ids.filter_map(|bytes| MemberId::new(u64::from_le_bytes(*bytes))));
+            }
+            KIND_DIRECTORY => self.directory = true,
+            _ => self.everything = true,
+        }
+    }
+
+    /// The changes to report; everything where rows were missed (`gap`).
+    pub(super) fn into_changes(mut self, gap: bool) -> Vec<Change> {
+        self.members.sort_unstable();
+        self.members.dedup();
+        if gap || self.everything || self.members.len() > MAX_MEMBERS {
+            return vec![Change::Everything];
+        }
+        let directory = self.directory.then_some(Change::Directory);
+        directory.into_iter().chain(self.members.into_iter().map(Change::Member)).collect()
+    }
+}

@@ -1,0 +1,163 @@
+//! Temporary files beside the file that they are for: what replaces it once it is whole, and what an import stages.
+//! Such a file is removed when it is dropped. What a crash left is removed before the next one for the same target is
+//! made: it is known by its name, and nobody has it locked.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use tempfile::{Builder, NamedTempFile};
+
+use super::sqlite::open::FILE_MODE;
+use crate::files::{folder_of, follow_links, sync_folder_of};
+
+/// Letters and digits in a name that are drawn at random.
+const RANDOM: usize = 16;
+
+/// What a temporary file is for, as its name says: the target's name, `before`, random characters, `after`.
+#[derive(Clone, Copy, Debug)]
+pub struct Kind {
+    before: &'static str,
+    after: &'static str,
+}
+
+/// Replaces its target once it is whole.
+pub const PART: Kind = Kind { before: ".", after: ".part" };
+
+/// Holds what an import into its target stages.
+pub const STAGED: Kind = Kind { before: ".import-", after: ".tmp" };
+
+/// A temporary file. It is removed when this is dropped, unless it has replaced its target.
+#[derive(Debug)]
+pub struct TempFile {
+    file: NamedTempFile,
+    /// Links followed: a link is written through, and not replaced.
+    target: PathBuf,
+}
+
+impl TempFile {
+    /// Makes one in the folder of the file that `target` leads to, and removes those that a crash left there.
+    pub fn new(target: &Path, kind: Kind) -> io::Result<Self> {
+        remove_leftovers(target, kind);
+        let target = follow_links(target)?;
+        let prefix = prefix(&target, kind);
+        let mut builder = Builder::new();
+        builder.prefix(&prefix).suffix(kind.after).rand_bytes(RANDOM);
+        let file = builder.make_in(folder_of(&target), |path| {
+            let file = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(path)?;
+            // Another process may have taken it for a leftover before it was locked; then the next name is tried.
+            // Where files cannot be locked, nobody takes one for a leftover.
+            match file.try_lock() {
+                Err(TryLockError::WouldBlock) => Err(io::ErrorKind::AlreadyExists.into()),
+                _ if !path.exists() => Err(io::ErrorKind::AlreadyExists.into()),
+                _ => Ok(file),
+            }
+        })?;
+        Ok(TempFile { file, target })
+    }
+
+    pub fn path(&self) -> &Path {
+        self.file.path()
+    }
+
+    /// The file, to write to. It is locked for as long as it is open.
+    pub fn file(&self) -> &File {
+        self.file.as_file()
+    }
+
+    /// Syncs it and gives it the name of its target, which it replaces; answers its size in bytes.
+    pub fn replace_target(self) -> io::Result<u64> {
+        let TempFile { file, target } = self;
+        file.as_file().sync_all()?;
+        let file = file.persist(&target).map_err(|e| e.error)?;
+        sync_folder_of(&target)?;
+        Ok(file.metadata()?.len())
+    }
+}
+
+/// Removes what a crash left beside the file that `target` leads to. What is in use is locked, and stays.
+pub(super) fn remove_leftovers(target: &Path, kind: Kind) {
+    let Ok(target) = follow_links(target) else { return };
+    let prefix = prefix(&target, kind);
+    let Ok(entries) = fs::read_dir(folder_of(&target)) else { return };
+    for entry in entries.flatten() {
+        // Opening a pipe of such a name would block.
+        if !is_named(&entry.file_name(), &prefix, kind) || !entry.file_type().is_ok_and(|kind| kind.is_file()) {
+            continue;
+        }
+        // Locked until it is removed: a process that has just made it, and finds it locked, makes another.
+        if let Ok(file) = File::open(entry.path())
+            && file.try_lock().is_ok()
+        {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+fn prefix(target: &Path, kind: Kind) -> OsString {
+    let mut name = target.file_name().unwrap_or_default().to_owned();
+    name.push(kind.before);
+    name
+}
+
+fn is_named(name: &OsStr, prefix: &OsStr, kind: Kind) -> bool {
+    let random = name.as_encoded_bytes().strip_prefix(prefix.as_encoded_bytes());
+    let random = random.and_then(|rest| rest.strip_suffix(kind.after.as_bytes()));
+    random.is_some_and(|random| random.len() == RANDOM && random.iter().all(u8::is_ascii_alphanumeric))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let mut names: Vec<_> =
+            fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn what_a_crash_left_is_removed_and_what_is_in_use_or_anothers_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("b.db");
+        let others = ["b.db.0123456789abcdef.tmp", "b.db.notes.part", "bb.db.0123456789abcdef.part", "b.db"];
+        for name in others.iter().chain(&["b.db.0123456789abcdef.part"]) {
+            fs::write(folder.path().join(name), "x").unwrap();
+        }
+        let first = TempFile::new(&target, PART).unwrap();
+        let second = TempFile::new(&target, PART).unwrap();
+        let mut expected: Vec<String> = others.map(str::to_owned).to_vec();
+        expected.extend([&first, &second].map(|made| made.path().file_name().unwrap().to_str().unwrap().to_owned()));
+        expected.sort();
+        assert_eq!(names(folder.path()), expected);
+        drop((first, second));
+        assert_eq!(names(folder.path()).len(), others.len());
+    }
+
+    #[test]
+    fn a_link_is_written_through_and_what_was_left_beside_what_it_leads_to_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (here, there) = (folder.path().join("here"), folder.path().join("there"));
+        [&here, &there].into_iter().for_each(|folder| fs::create_dir(folder).unwrap());
+        std::os::unix::fs::symlink("../there/second", here.join("link")).unwrap();
+        std::os::unix::fs::symlink("b.db", there.join("second")).unwrap();
+        fs::write(there.join("b.db.0123456789abcdef.part"), "x").unwrap();
+        for text in ["made", "replaced"] {
+            let part = TempFile::new(&here.join("link"), PART).unwrap();
+            assert_eq!(
+                (names(&here), names(&there).len()),
+                (vec!["link".to_owned()], if text == "made" { 2 } else { 3 })
+            );
+            fs::write(part.path(), text).unwrap();
+            assert_eq!(part.replace_target().unwrap(), text.len() as u64);
+            assert_eq!(fs::read_to_string(there.join("b.db")).unwrap(), text);
+            assert_eq!(
+                (names(&here), names(&there)),
+                (vec!["link".to_owned()], ["b.db", "second"].map(str::to_owned).to_vec())
+            );
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Limits the rate of each kind of line in the process's own log, so that callers, strangers or an origin cannot fill a
+//! disk. Lines are of one kind if the same place in the source logs them. Suppressed lines are counted, and the count is
+//! logged once a second with one of them as an example.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tracing::callsite::Identifier;
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::fmt::FormatFields;
+use tracing_subscriber::fmt::format::{DefaultFields, Writer};
+use tracing_subscriber::layer::Context;
+
+use crate::clock::{Clock, Tick};
+
+/// Lines of one kind that may come at once, enough for a start or a reload.
+const BURST: u32 = 20;
+
+/// The time after which one more may come.
+const PERIOD: Duration = Duration::from_secs(10);
+
+/// How often suppressed lines are reported.
+pub(super) const REPORT_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The target of reports about the log itself, which are not limited.
+pub(super) const LOG_TARGET: &str = "guildgate::log";
+
+/// This module counts what callers cause and logs one line per tier and minute, so it is not limited either.
+const LIMIT_REPORTS: &str = "guildgate::gateway::limit_report";
+
+/// The longest example, in bytes.
+const MAX_EXAMPLE: usize = 500;
+
+/// Passes the first [`BURST`] lines of each kind and then one each [`PERIOD`], and counts the others.
+#[derive(Clone, Debug)]
+pub(super) struct LogRateLimit {
+    clock: Clock,
+    kinds: Arc<Mutex<HashMap<Identifier, Kind>>>,
+}
+
+#[derive(Debug)]
+struct Kind {
+    level: Level,
+    /// When the whole burst is available again.
+    full_at: Tick,
+    suppressed: u64,
+    /// The first line suppressed since the last report.
+    example: Option<String>,
+}
+
+/// Lines of one kind that are not in the log.
+#[derive(Debug, PartialEq, Eq)]
+struct Suppressed {
+    level: Level,
+    count: u64,
+    example: String,
+}
+
+impl LogRateLimit {
+    pub(super) fn new(clock: Clock) -> Self {
+        LogRateLimit { clock, kinds: Arc::default() }
+    }
+
+    /// Whether this line is logged. If not, it is counted.
+    fn allows(&self, event: &Event<'_>) -> bool {
+        let metadata = event.metadata();
+        if [LOG_TARGET, LIMIT_REPORTS].contains(&metadata.target()) {
+            return true;
+        }
+        let (callsite, now) = (metadata.callsite(), self.clock.now());
+        {
+            let mut kinds = self.kinds.lock();
+            let level = *metadata.level();
+            let kind =
+                kinds.entry(callsite.clone()).or_insert(Kind { level, full_at: now, suppressed: 0, example: None });
+            let full_at = kind.full_at.max(now).plus(PERIOD);
+            if full_at.since(now) <= PERIOD * BURST {
+                kind.full_at = full_at;
+                return true;
+            }
+            kind.suppressed += 1;
+            if kind.example.is_some() {
+                return false;
+            }
+        }
+        // Formatted without the lock, since a value's formatting may log something.
+        let mut line = String::new();
+        // A String takes every write.
+        let _ = DefaultFields::new().format_fields(Writer::new(&mut line), event);
+        if let Some(kind) = self.kinds.lock().get_mut(&callsite) {
+            kind.example.get_or_insert(shortened(line));
+        }
+        false
+    }
+
+    /// What was suppressed since the last call.
+    fn take(&self) -> Vec<Suppressed> {
+        let mut kinds = self.kinds.lock();
+        let suppressed = kinds.values_mut().filter(|kind| kind.suppressed > 0).map(|kind| Suppressed {
+            level: kind.level,
+            count: std::mem::take(&mut kind.suppressed),
+            example: kind.example.take().unwrap_or_default(),
+        });
+        suppressed.collect()
+    }
+
+    /// Logs what was suppressed since the last report, one line a kind and at its level.
+    pub(super) fn report(&self) {
+        for Suppressed { level, count, example } in self.take() {
+            macro_rules! report {
+                ($log:ident) => {
+                    tracing::$log!(target: LOG_TARGET, left_out = count, "… and {count} more like it in the last second: {example}")
+                };
+            }
+            match level {
+                Level::ERROR => report!(error),
+                Level::WARN => report!(warn),
+                Level::INFO => report!(info),
+                Level::DEBUG => report!(debug),
+                Level::TRACE => report!(trace),
+            }
+        }
+    }
+}
+
+impl<S: Subscriber> Layer<S> for LogRateLimit {
+    fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
+        self.allows(event)
+    }
+}
+
+fn shortened(mut line: String) -> String {
+    if line.len() > MAX_EXAMPLE {
+        line.truncate(line.floor_char_boundary(MAX_EXAMPLE));
+        line.push('…');
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tracing_subscriber::layer::SubscriberExt;
+
+    use super::*;
+
+    /// Counts the lines that are logged.
+    #[derive(Clone, Debug, Default)]
+    struct Logged(Arc<AtomicUsize>);
+
+    impl<S: Subscriber> Layer<S> for Logged {
+        fn on_event(&self, _: &Event<'_>, _: Context<'_, S>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Runs `test` with a limited log and a function that returns how many lines were logged since its last call.
+    fn limited(test: impl FnOnce(&LogRateLimit, &dyn Fn() -> usize)) {
+        let (limit, logged) = (LogRateLimit::new(Clock::manual(0)), Logged::default());
+        let subscriber = tracing_subscriber::registry().with(limit.clone()).with(logged.clone());
+        tracing::subscriber::with_default(subscriber, || {
+            test(&limit, &|| logged.0.swap(0, Ordering::Relaxed));
+        });
+    }
+
+    fn log_one(n: u32) {
+        tracing::warn!(request_id = n, why = %"it is so", "a kind of line");
+    }
+
+    #[test]
+    fn a_kind_has_a_burst_and_a_rate_and_its_other_lines_are_counted() {
+        limited(|limit, logged| {
+            (0..1000).for_each(log_one);
+            assert_eq!(logged(), BURST as usize);
+            tracing::error!("another kind");
+            assert_eq!(logged(), 1, "kinds are limited apart");
+            let example = format!("a kind of line request_id={BURST} why=it is so");
+            assert_eq!(limit.take(), [Suppressed { level: Level::WARN, count: 1000 - u64::from(BURST), example }]);
+            assert_eq!(limit.take(), []);
+            limit.clock.advance(PERIOD * 3);
+            (0..10).for_each(log_one);
+            assert_eq!((logged(), limit.take()[0].count), (3, 7));
+            limit.clock.advance(PERIOD * 1000);
+            (0..100).for_each(log_one);
+            assert_eq!(logged(), BURST as usize);
+        });
+    }
+
+    #[test]
+    fn suppressed_lines_are_reported_once_a_kind_and_reports_are_never_suppressed() {
+        limited(|limit, logged| {
+            for _ in 0..100 {
+                (0..100).for_each(log_one);
+                limit.report();
+            }
+            assert_eq!(logged(), BURST as usize + 100);
+            limit.report();
+            assert_eq!(logged(), 0, "nothing was suppressed");
+        });
+    }
+
+    #[test]
+    fn a_long_example_is_shortened() {
+        assert_eq!(shortened("short".into()), "short");
+        let long = shortened("★".repeat(1000));
+        assert!(long.len() <= MAX_EXAMPLE + '…'.len_utf8() && long.ends_with("★…"), "{long}");
+    }
+}

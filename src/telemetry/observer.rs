@@ -1,0 +1,43 @@
+//! Where requests are reported: what the limits decided, at the moment of the decision, and how a request ended. The
+//! record of decisions and the access log hang here. It decides nothing, and no request waits for it.
+
+use std::sync::Arc;
+
+use super::{AccessLog, Decision, DecisionLog, Outcome};
+
+/// Observes every request.
+#[derive(Debug, Default)]
+pub struct Observer {
+    access: Option<Arc<AccessLog>>,
+    decisions: Option<Arc<DecisionLog>>,
+}
+
+impl Observer {
+    /// An observer with the logs that are configured.
+    pub fn new(access: Option<Arc<AccessLog>>, decisions: Option<Arc<DecisionLog>>) -> Self {
+        Observer { access, decisions }
+    }
+
+    /// Records what the limits decided on a request. To be called at the moment of the decision and not at the end of
+    /// the request: `limits plan` and `limits suggest` replay the record, and need the decisions of a key in the order
+    /// in which they were made. `decision` is called only if there is a record.
+    pub fn decided(&self, decision: impl FnOnce() -> Decision) {
+        if let Some(decisions) = &self.decisions {
+            decisions.record(decision());
+        }
+    }
+
+    /// Counts a request over the limit of its address. The record has no decision for it, since it has no valid key.
+    pub fn over_address_limit(&self) {
+        if let Some(decisions) = &self.decisions {
+            decisions.count_stranger();
+        }
+    }
+
+    /// Reports the end of a request; to be called once for each request that is answered.
+    pub fn finished(&self, outcome: Outcome) {
+        if let Some(access) = &self.access {
+            access.record(outcome);
+        }
+    }
+}
