@@ -170,7 +170,12 @@ impl Reloader {
                     true
                 }
                 _ = interval.tick() => {
-                    if !watch.lock().has_changed(Instant::now()) {
+                    let mut watch = watch.lock();
+                    if !watch.has_changed(Instant::now()) {
+                        if let Some(file) = watch.found_empty(Instant::now()) {
+                            let file = file.display();
+                            tracing::warn!(%file, "reload waits: the file is empty; write it, or send SIGHUP to read it");
+                        }
                         continue;
                     }
                     false

@@ -1,7 +1,7 @@
 //! Notices changes of files while serving, by polling. A change counts once the file has stayed the same for a while
 //! (contract section 3).
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::files::FileState;
@@ -12,6 +12,9 @@ pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How long a changed file must have stayed the same before its change counts (contract section 3).
 const SETTLE_TIME: Duration = Duration::from_millis(250);
+
+/// How long a file may be empty before the log says that its reload waits.
+const EMPTY_REPORT: Duration = Duration::from_secs(2);
 
 /// Watches files for changes, removals included.
 #[derive(Clone, Debug, Default)]
@@ -24,8 +27,17 @@ struct WatchedFile {
     path: PathBuf,
     /// The state that was read last; `None`: the file was missing.
     read: Option<FileState>,
-    /// A state that differs from it, and since when it has stayed the same.
-    changed: Option<(Option<FileState>, Instant)>,
+    changed: Option<Change>,
+}
+
+/// A state that differs from the one that was read.
+#[derive(Clone, Copy, Debug)]
+struct Change {
+    state: Option<FileState>,
+    /// Since when it has stayed the same.
+    since: Instant,
+    /// Whether `FileWatch::found_empty` has returned it.
+    is_reported: bool,
 }
 
 impl FileWatch {
@@ -69,6 +81,22 @@ impl FileWatch {
         }
         has_changed
     }
+
+    /// A file that was emptied a while ago, for which a reload waits. Each is returned once.
+    pub(super) fn found_empty(&mut self, now: Instant) -> Option<&Path> {
+        self.files.iter_mut().find_map(|file| {
+            let change = file.changed.as_mut().filter(|change| change.is_empty() && !change.is_reported)?;
+            change.is_reported = now.duration_since(change.since) >= EMPTY_REPORT;
+            change.is_reported.then_some(&*file.path)
+        })
+    }
+}
+
+impl Change {
+    /// An empty file is more likely one that is being written than an intended one.
+    fn is_empty(&self) -> bool {
+        self.state.is_some_and(|state| state.is_empty())
+    }
 }
 
 impl WatchedFile {
@@ -79,12 +107,11 @@ impl WatchedFile {
             return true;
         }
         match self.changed {
-            // An empty file is more likely one that is being written than an intended one.
-            Some((changed, since)) if changed == state => {
-                now.duration_since(since) >= SETTLE_TIME && !state.is_some_and(|state| state.is_empty())
+            Some(change) if change.state == state => {
+                now.duration_since(change.since) >= SETTLE_TIME && !change.is_empty()
             }
             Some(_) | None => {
-                self.changed = Some((state, now));
+                self.changed = Some(Change { state, since: now, is_reported: false });
                 false
             }
         }
@@ -92,7 +119,7 @@ impl WatchedFile {
 
     /// Takes the changed state for the one that is read now. Whether there was a change.
     fn accept(&mut self) -> bool {
-        self.changed.take().inspect(|(state, _)| self.read = *state).is_some()
+        self.changed.take().inspect(|change| self.read = change.state).is_some()
     }
 }
 
@@ -172,6 +199,9 @@ mod tests {
         fs::write(&other, "22").unwrap();
         assert!(!watch.has_changed(start));
         assert!(!watch.has_changed(start + 10 * SETTLE_TIME), "the first file is empty");
+        assert_eq!(watch.found_empty(start), None, "it may be being written");
+        assert_eq!(watch.found_empty(start + EMPTY_REPORT), Some(&*main));
+        assert_eq!(watch.found_empty(start + EMPTY_REPORT), None, "it was reported");
         fs::write(&main, "22").unwrap();
         assert!(!watch.has_changed(start + 11 * SETTLE_TIME), "it is being written");
         assert!(watch.has_changed(start + 12 * SETTLE_TIME));

@@ -156,8 +156,10 @@ async fn a_file_put_in_place_is_taken_up_without_a_signal() {
     let aside = gate.world().write("gateway.toml.new", edited(&gate, "/old", "/new"));
     std::fs::rename(aside, gate.world().path("gateway.toml")).unwrap();
     eventually(PATIENCE, "the new file", || async { command().await.ends_with("/new") }).await;
-    // A bad one is reported, and an empty one is not even looked at; the good one stays in force.
+    // An empty one waits to be written, and a bad one is rejected; the good one stays in force.
     gate.world().write("gateway.toml", "");
+    says(&gate, "reload waits: the file is empty").await;
+    assert!(command().await.ends_with("/new"));
     gate.world().write("gateway.toml", "[answers]\nkey_comand = \"/bad\"\n");
     says(&gate, "did you mean `key_command`").await;
     assert!(command().await.ends_with("/new"));

@@ -93,9 +93,10 @@ async fn a_server_whose_writer_has_ended_exits_with_1_within_a_second_and_says_w
 async fn a_server_whose_writer_ends_while_it_drains_exits_with_1_within_a_second(kind: Kind) {
     let mut server = FaultyServer::start(kind).await;
     let (mut holds, mut writes) = (server.gate.connect().await, server.gate.connect().await);
-    let request = server.gate.request("setPoints", "bot", "memberID=7&amount=6");
+    let request = server.gate.request("setPoints", "bot", "memberID=7&amount=6").header("Expect", "100-continue");
     for connection in [&mut holds, &mut writes] {
         connection.send(request.head()).await;
+        assert_eq!(connection.answer().await.status, 100);
     }
     server.gate.process().signal(nix::sys::signal::Signal::SIGTERM);
     let gate = &server.gate;

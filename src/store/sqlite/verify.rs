@@ -15,13 +15,13 @@ use super::{SqliteStore, inspect, open};
 use crate::model::one_line;
 use crate::store::StoreError;
 
-/// Flaws of one kind that are reported one by one. Nobody repairs a file by hand that has more.
+/// How many flaws of one kind are reported one by one.
 const MOST_FLAWS: usize = 100;
 
 const RESTORE: &str = "stop the server and put a backup in its place (`guildgate store restore FILE`)";
 
 /// The `CHECK` constraints of the migrations, negated: the schema that has them first, the table, and what holds for a
-/// row that breaks one. `integrity_check` skips them on a connection that cannot write. A NULL breaks none.
+/// row that breaks one. `integrity_check` skips them on a connection that cannot write. A NULL satisfies each of them.
 const CHECKS: [(i64, &str, &str); 8] = [
     (1, "guild", "gone NOT IN (0, 1)"),
     (1, "member", "member < 0"),
@@ -105,7 +105,12 @@ fn report(conn: &Connection, path: &Path) -> Result<Report, Failure> {
 fn add_error(error: rusqlite::Error, report: &mut Report) -> Result<(), Failure> {
     let does_not_fit_schema = matches!(error, rusqlite::Error::SqlInputError { .. });
     match error.sqlite_error_code() {
-        Some(ErrorCode::DatabaseCorrupt) => report.flaws.push(error.to_string()),
+        Some(ErrorCode::DatabaseCorrupt) => {
+            let flaw = error.to_string();
+            if !report.flaws.contains(&flaw) {
+                report.flaws.push(flaw);
+            }
+        }
         // A table or column is missing, which is reported already.
         code if (does_not_fit_schema || code == Some(ErrorCode::Unknown)) && !report.flaws.is_empty() => {}
         _ => return Err(error.into()),
