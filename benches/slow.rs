@@ -3,7 +3,7 @@
 //!
 //! `cargo bench --bench slow` holds them for a minute; `cargo bench --bench slow -- 10 header` for ten
 //! seconds, and those alone that drip a header. Compare lines of one run only, and on a machine that does
-//! nothing else.
+//! nothing else. Without `--bench` (as `cargo test` runs it) there are few clients, for a second.
 
 #![expect(
     clippy::unwrap_used,
@@ -21,33 +21,47 @@ use std::time::{Duration, Instant};
 
 use support::{Builder, Connection, Http2, Slow, SlowClients, TestGateway, TlsClient};
 
-const SLOW: usize = 1000;
+/// How much is measured.
+#[derive(Clone, Copy)]
+struct Size {
+    slow: usize,
+    /// Connections that idle while memory is measured.
+    idle: usize,
+    /// How long the slow clients are held.
+    seconds: u64,
+}
 
-/// Connections that idle while memory is measured.
-const IDLE: usize = 2000;
+const BENCH: Size = Size { slow: 1000, idle: 2000, seconds: 60 };
+const TRIAL: Size = Size { slow: 50, idle: 50, seconds: 1 };
 
 /// A good client's requests: so few that it waits for nobody but the gateway.
 const PER_SECOND: u32 = 200;
 
 fn main() {
-    let seconds = std::env::args().filter_map(|arg| arg.parse().ok()).next().unwrap_or(60);
+    let is_bench = std::env::args().any(|arg| arg == "--bench");
+    let Size { slow, idle, seconds } = if is_bench { BENCH } else { TRIAL };
+    let seconds = std::env::args().filter_map(|arg| arg.parse().ok()).next().unwrap_or(seconds);
     let named = |kind: &Slow| std::env::args().any(|arg| arg.eq_ignore_ascii_case(&format!("{kind:?}")));
     let kinds: Vec<Slow> = Slow::ALL.into_iter().filter(named).collect();
     let kinds = if kinds.is_empty() { Slow::ALL.to_vec() } else { kinds };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
-        .on_thread_start(stand_back)
+        .on_thread_start(move || {
+            if is_bench {
+                stand_back()
+            }
+        })
         .enable_all()
         .build()
         .unwrap();
     runtime.block_on(async {
-        eprintln!("memory of an idle connection after one request, {IDLE} of them, KiB:");
+        eprintln!("memory of an idle connection after one request, {idle} of them, KiB:");
         for (what, tls, http_2) in
             [("HTTP/1.1", false, false), ("HTTP/1.1 over TLS", true, false), ("HTTP/2 over TLS", true, true)]
         {
-            eprintln!("  {what:<18} {:>6.1}", idle(tls, http_2).await);
+            eprintln!("  {what:<18} {:>6.1}", idle_kib(tls, http_2, idle).await);
         }
-        beside(Duration::from_secs(seconds), &kinds).await;
+        beside(slow, Duration::from_secs(seconds), &kinds).await;
     });
 }
 
@@ -70,7 +84,7 @@ fn gate() -> Builder {
 }
 
 /// KiB that a connection holds while it idles.
-async fn idle(tls: bool, http_2: bool) -> f64 {
+async fn idle_kib(tls: bool, http_2: bool, connections: usize) -> f64 {
     let gate = gate().set("server.idle_timeout", r#""10m""#);
     let gate = if tls { gate.tls() } else { gate }.start().await;
     let request = gate.request("getPoints", "bot", "memberID=7");
@@ -81,9 +95,9 @@ async fn idle(tls: bool, http_2: bool) -> f64 {
     };
     let (mut ones, mut twos) = (Vec::new(), Vec::new());
     let mut before = 0;
-    for n in 0..IDLE + IDLE / 10 {
+    for n in 0..connections + connections / 10 {
         // The first tenth warms up what all of them share.
-        if n == IDLE / 10 {
+        if n == connections / 10 {
             before = gate.resident_kib();
         }
         if http_2 {
@@ -100,17 +114,17 @@ async fn idle(tls: bool, http_2: bool) -> f64 {
         }
     }
     let grown = gate.resident_kib().saturating_sub(before);
-    grown as f64 / IDLE as f64
+    grown as f64 / connections as f64
 }
 
 /// A good client without slow ones, with them, and without them again.
-async fn beside(held: Duration, kinds: &[Slow]) {
+async fn beside(count: usize, held: Duration, kinds: &[Slow]) {
     let gate = gate().tls().review("7", 1, "Bo", 5, &"x".repeat(8000)).start().await;
     let good = Good::new(&gate);
     good.measure(Duration::from_secs(3)).await; // warms up
     let mut alone = good.measure(held / 2).await;
     let before = gate.resident_kib();
-    let slow = SlowClients::start(&gate, kinds, SLOW, Duration::from_millis(500));
+    let slow = SlowClients::start(&gate, kinds, count, Duration::from_millis(500));
     slow.have_come().await;
     let beside = good.measure(held).await;
     let grown = gate.resident_kib().saturating_sub(before);
@@ -122,7 +136,7 @@ async fn beside(held: Duration, kinds: &[Slow]) {
     eprintln!("a good client at {PER_SECOND} requests a second over TLS, latency in microseconds:");
     let heads = ["p50", "p99", "a second's", "max", "requests", "failed"].map(|head| format!("{head:>10}"));
     eprintln!("  {:<30} {}", "", heads.join(" "));
-    let kinds = format!("beside {SLOW} slow ones of {} kinds", kinds.len());
+    let kinds = format!("beside {count} slow ones of {} kinds", kinds.len());
     for (what, summary) in [("alone, before and after", &alone), (kinds.as_str(), &beside)] {
         let Summary { p50, p99, p99_of_a_second, max, requests, failed } = summary;
         eprintln!("  {what:<30} {p50:>10} {p99:>10} {p99_of_a_second:>10} {max:>10} {requests:>10} {failed:>10}");
@@ -136,7 +150,7 @@ async fn beside(held: Duration, kinds: &[Slow]) {
     );
     eprintln!(
         "  slow clients were shown out {shown_out} times; memory for each: {:.1} KiB",
-        grown as f64 / SLOW as f64
+        grown as f64 / count as f64
     );
 }
 
