@@ -86,11 +86,11 @@ pub fn burst() -> Figure {
     key.watch(6_000..9_000, Some(10));
     let bound = [0, 9_000].map(|ms| (ms, 40 + ms * 20 / 1_000)).to_vec();
     let told = format!(
-        "Of the first {} requests {} are let in, of all {} it is {}.",
-        at(&key.asked, 3_000),
+        "{} of the first {} requests are let in, and {} of all {}.",
         at(&key.let_in, 3_000),
-        last(&key.asked),
-        last(&key.let_in)
+        at(&key.asked, 3_000),
+        last(&key.let_in),
+        last(&key.asked)
     );
     Figure {
         title: "A caller that asks 100 times a second, under rate 20/s and burst 40",
@@ -127,8 +127,8 @@ pub fn burst() -> Figure {
     }
 }
 
-/// 40 requests a second for three seconds; amid them a reload lowers the burst, and in the pause another
-/// raises it again.
+/// 40 requests a second for three seconds; a reload lowers the burst meanwhile, and another one raises it
+/// again in the pause.
 pub fn reload() -> Figure {
     let (mut key, mut without) = (Watched::new(rate(40)), Watched::new(rate(40)));
     key.watch(0..LOWERED_MS, Some(25));
