@@ -71,8 +71,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         traffic.hot.len(),
         traffic.sweep_for.as_secs(),
     );
-    eprintln!("answered from memory, in hundredths: without the sweep -> with it");
-    eprintln!("| size | cache | held | all readers | hot entries | hot entries amid sweeps |");
+    eprintln!("answered from memory, in percent: without the sweep -> with it");
+    eprintln!("| size | cache | held | all readers | hot entries | hot entries during sweeps |");
     eprintln!("|---|---|---|---|---|---|");
     for (size, bytes) in SIZES {
         let ours = traffic.against(&cache, || AnswerCache::new(bytes));
