@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, SamplingMode, Throughput, criterion_group, criterion_main};
 use guildgate::model::{GuildId, MemberId};
-use guildgate::store::transfer::{Doing, Mode};
+use guildgate::store::transfer::{Mode, Phase};
 use guildgate::store::{SqliteStore, Store};
 use tempfile::TempDir;
 
@@ -91,7 +91,7 @@ fn import_once(folder: &Path, file: &Path) -> Duration {
     let (start, mut applying) = (Instant::now(), None);
     let source = BufReader::with_capacity(1 << 18, File::open(file).unwrap());
     let told = store.import(source, Mode::AllOrNothing, &mut |p| {
-        if p.doing == Doing::Applying {
+        if p.phase == Phase::Applying {
             applying.get_or_insert_with(|| start.elapsed());
         }
     });

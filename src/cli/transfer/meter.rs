@@ -8,7 +8,7 @@ use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
 
 use super::files::Extent;
 use crate::clock::{Clock, Tick};
-use crate::store::transfer::{Doing, Progress};
+use crate::store::transfer::{self, Progress};
 
 /// Between two lines: the log of an import of hours stays readable.
 const LINE_EVERY: Duration = Duration::from_secs(1);
@@ -37,7 +37,7 @@ pub(super) struct Meter {
 
 #[derive(Clone, Copy)]
 struct Phase {
-    doing: Doing,
+    doing: transfer::Phase,
     began: Tick,
     said: Tick,
 }
@@ -63,7 +63,7 @@ impl Meter {
     }
 
     /// The present phase, and whether it has just begun.
-    fn phase(&mut self, doing: Doing) -> (Phase, bool) {
+    fn phase(&mut self, doing: transfer::Phase) -> (Phase, bool) {
         match self.phase {
             Some(phase) if phase.doing == doing => (phase, false),
             _ => {
@@ -76,12 +76,12 @@ impl Meter {
     }
 
     fn draw(&mut self, progress: Progress) {
-        let (_, begins) = self.phase(progress.doing);
+        let (_, begins) = self.phase(progress.phase);
         let Some(bar) = &self.bar else { return };
-        let file = self.file.as_ref().filter(|_| progress.doing == Doing::Reading);
+        let file = self.file.as_ref().filter(|_| progress.phase == transfer::Phase::Reading);
         if begins {
             bar.reset();
-            bar.set_prefix(format!("{} ", doing(progress.doing)));
+            bar.set_prefix(format!("{} ", doing(progress.phase)));
             let (template, length) = match (file, progress.of) {
                 (Some(file), _) => (BYTES, Some(file.size)),
                 (None, Some(records)) => (RECORDS, Some(records)),
@@ -101,7 +101,7 @@ impl Meter {
 
     /// The line that is due, if one is.
     fn line(&mut self, progress: Progress) -> Option<String> {
-        let (phase, _) = self.phase(progress.doing);
+        let (phase, _) = self.phase(progress.phase);
         let now = self.clock.now();
         if now.since(phase.said) < LINE_EVERY {
             return None;
@@ -114,28 +114,28 @@ impl Meter {
             let seconds = taken * share.of.saturating_sub(share.done) as f64 / share.done as f64;
             format!(", {:#} left", HumanDuration(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)))
         });
-        let done = match progress.doing {
-            Doing::Reading => "read",
-            Doing::Sending => "sent",
-            Doing::Applying => "applied",
-            Doing::Writing => "written",
+        let done = match progress.phase {
+            transfer::Phase::Reading => "read",
+            transfer::Phase::Sending => "sent",
+            transfer::Phase::Applying => "applied",
+            transfer::Phase::Writing => "written",
         };
         Some(format!("{}{of} records {done}, {rate:.0}/s{}", progress.records, left.unwrap_or_default()))
     }
 
     fn share(&self, progress: Progress) -> Option<Share> {
-        let file = self.file.as_ref().filter(|_| progress.doing == Doing::Reading);
+        let file = self.file.as_ref().filter(|_| progress.phase == transfer::Phase::Reading);
         let file = file.map(|file| Share { done: file.read.load(Ordering::Relaxed), of: file.size });
         file.or_else(|| progress.of.map(|of| Share { done: progress.records, of }))
     }
 }
 
-fn doing(doing: Doing) -> &'static str {
+fn doing(doing: transfer::Phase) -> &'static str {
     match doing {
-        Doing::Reading => "reading",
-        Doing::Sending => "sending",
-        Doing::Applying => "applying",
-        Doing::Writing => "writing",
+        transfer::Phase::Reading => "reading",
+        transfer::Phase::Sending => "sending",
+        transfer::Phase::Applying => "applying",
+        transfer::Phase::Writing => "writing",
     }
 }
 
@@ -170,7 +170,8 @@ mod tests {
         assert_eq!(said, ["20 records read, 20/s, 12s left", "40 records read, 20/s, 11s left"]);
         said.clear();
         for update in 0..=4 {
-            let progress = Progress { doing: Doing::Applying, records: update * 100, of: Some(900), bytes: 0 };
+            let progress =
+                Progress { phase: transfer::Phase::Applying, records: update * 100, of: Some(900), bytes: 0 };
             said.extend(meter.line(progress));
             clock.advance(Duration::from_millis(250));
         }

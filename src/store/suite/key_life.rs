@@ -7,110 +7,110 @@ use crate::model::{Digest, Scope};
 use crate::store::{KeyChange, Previous};
 
 /// A store with the key k1, whose secret is "one".
-pub(crate) async fn world<W: World>() -> W {
-    let world = W::new().await;
-    world.add(&guild("g")).await;
-    world.store().create_key(key("k1", b"one")).await.unwrap();
-    world
+pub(crate) async fn with_key<T: TestStore>() -> T {
+    let test = T::new().await;
+    test.add_guild(&guild("g")).await;
+    test.store().create_key(key("k1", b"one")).await.unwrap();
+    test
 }
 
-pub(crate) async fn rotate<W: World>(
-    world: &W,
+pub(crate) async fn rotate<T: TestStore>(
+    test: &T,
     id: &str,
     secret: &[u8],
     until: Option<i64>,
     now: i64,
 ) -> Result<(), StoreError> {
-    world.store().rotate_key(id, Digest::of(secret), until, now).await
+    test.store().rotate_key(id, Digest::of(secret), until, now).await
 }
 
 pub(crate) fn previous(secret: &[u8], until: i64) -> Option<Previous> {
     Some(Previous { digest: Digest::of(secret), until })
 }
 
-pub(crate) async fn a_rotated_key_is_the_same_key_with_two_secrets_and_others_are_told<W: World>() {
-    let world = world::<W>().await;
-    let neighbour = world.neighbour().await;
-    rotate(&world, "k1", b"two", Some(200), 100).await.unwrap();
-    assert_eq!(told(&neighbour).await, [Change::Directory]);
+pub(crate) async fn a_rotated_key_is_the_same_key_with_two_secrets_and_others_see_it<T: TestStore>() {
+    let test = with_key::<T>().await;
+    let second = test.open_second().await;
+    rotate(&test, "k1", b"two", Some(200), 100).await.unwrap();
+    assert_eq!(others_changes(&second).await, [Change::Directory]);
     let expected = KeyRecord { previous: previous(b"one", 200), ..key("k1", b"two") };
-    assert_eq!(neighbour.keys().await.unwrap(), [expected]);
+    assert_eq!(second.keys().await.unwrap(), [expected]);
 }
 
-pub(crate) async fn without_an_overlap_the_old_secret_is_gone_at_once<W: World>() {
+pub(crate) async fn without_an_overlap_the_old_secret_is_gone_at_once<T: TestStore>() {
     for until in [None, Some(100), Some(-1)] {
-        let world = world::<W>().await;
-        rotate(&world, "k1", b"two", until, 100).await.unwrap();
-        assert_eq!(world.store().keys().await.unwrap(), [key("k1", b"two")], "{until:?}");
-        rotate(&world, "k1", b"three", Some(200), 100).await.unwrap();
-        rotate(&world, "k1", b"four", until, 101).await.unwrap();
-        assert_eq!(world.store().keys().await.unwrap(), [key("k1", b"four")], "{until:?}");
+        let test = with_key::<T>().await;
+        rotate(&test, "k1", b"two", until, 100).await.unwrap();
+        assert_eq!(test.store().keys().await.unwrap(), [key("k1", b"two")], "{until:?}");
+        rotate(&test, "k1", b"three", Some(200), 100).await.unwrap();
+        rotate(&test, "k1", b"four", until, 101).await.unwrap();
+        assert_eq!(test.store().keys().await.unwrap(), [key("k1", b"four")], "{until:?}");
     }
 }
 
-pub(crate) async fn rotated_again_during_an_overlap_a_key_forgets_the_secret_before_the_last<W: World>() {
-    let world = world::<W>().await;
-    rotate(&world, "k1", b"two", Some(200), 100).await.unwrap();
-    rotate(&world, "k1", b"three", Some(150), 100).await.unwrap();
+pub(crate) async fn a_key_rotated_again_during_an_overlap_forgets_the_secret_before_the_last<T: TestStore>() {
+    let test = with_key::<T>().await;
+    rotate(&test, "k1", b"two", Some(200), 100).await.unwrap();
+    rotate(&test, "k1", b"three", Some(150), 100).await.unwrap();
     let expected = KeyRecord { previous: previous(b"two", 150), ..key("k1", b"three") };
-    assert_eq!(world.store().keys().await.unwrap(), [expected]);
+    assert_eq!(test.store().keys().await.unwrap(), [expected]);
     // It is nobody's now.
-    world.store().create_key(key("k2", b"one")).await.unwrap();
+    test.store().create_key(key("k2", b"one")).await.unwrap();
 }
 
-pub(crate) async fn no_two_keys_and_no_two_secrets_of_a_key_are_alike<W: World>() {
-    let world = world::<W>().await;
-    rotate(&world, "k1", b"two", Some(200), 100).await.unwrap();
-    world.store().create_key(key("k2", b"other")).await.unwrap();
-    let before = world.store().keys().await.unwrap();
-    let neighbour = world.neighbour().await;
+pub(crate) async fn no_two_keys_and_no_two_secrets_of_a_key_are_equal<T: TestStore>() {
+    let test = with_key::<T>().await;
+    rotate(&test, "k1", b"two", Some(200), 100).await.unwrap();
+    test.store().create_key(key("k2", b"other")).await.unwrap();
+    let before = test.store().keys().await.unwrap();
+    let second = test.open_second().await;
     for taken in [&b"one"[..], b"two"] {
-        refused(world.store().create_key(key("k3", taken)).await);
-        refused(world.store().create_key(KeyRecord { previous: previous(taken, 9), ..key("k3", b"new") }).await);
+        refused(test.store().create_key(key("k3", taken)).await);
+        refused(test.store().create_key(KeyRecord { previous: previous(taken, 9), ..key("k3", b"new") }).await);
         for id in ["k1", "k2"] {
-            assert!(refused(rotate(&world, id, taken, Some(200), 100).await).contains("k1"), "{id}");
+            assert!(refused(rotate(&test, id, taken, Some(200), 100).await).contains("k1"), "{id}");
         }
     }
-    assert_eq!(world.store().keys().await.unwrap(), before);
-    assert_eq!(told(&neighbour).await, []);
+    assert_eq!(test.store().keys().await.unwrap(), before);
+    assert_eq!(others_changes(&second).await, []);
 }
 
-pub(crate) async fn a_key_that_is_not_there_or_has_expired_is_not_rotated<W: World>() {
-    let world = world::<W>().await;
-    assert!(refused(rotate(&world, "k9", b"two", None, 100).await).contains("k9"));
+pub(crate) async fn a_missing_or_expired_key_is_not_rotated<T: TestStore>() {
+    let test = with_key::<T>().await;
+    assert!(refused(rotate(&test, "k9", b"two", None, 100).await).contains("k9"));
     let expires = KeyChange { expires: Some(Some(100)), ..KeyChange::default() };
-    world.store().set_key("k1", expires).await.unwrap();
-    assert!(refused(rotate(&world, "k1", b"two", None, 100).await).contains("key set k1"));
-    assert_eq!(world.store().keys().await.unwrap()[0].digest, Digest::of(b"one"));
-    rotate(&world, "k1", b"two", Some(200), 99).await.unwrap();
-    assert_eq!(world.store().keys().await.unwrap()[0].digest, Digest::of(b"two"));
+    test.store().set_key("k1", expires).await.unwrap();
+    assert!(refused(rotate(&test, "k1", b"two", None, 100).await).contains("key set k1"));
+    assert_eq!(test.store().keys().await.unwrap()[0].digest, Digest::of(b"one"));
+    rotate(&test, "k1", b"two", Some(200), 99).await.unwrap();
+    assert_eq!(test.store().keys().await.unwrap()[0].digest, Digest::of(b"two"));
 }
 
-pub(crate) async fn a_previous_secret_ends_with_its_overlap_or_with_the_whole_key<W: World>() {
+pub(crate) async fn a_previous_secret_ends_with_its_overlap_or_with_the_whole_key<T: TestStore>() {
     let rotated = KeyRecord { previous: previous(b"old", 200), ..key("k1", b"one") };
     assert_eq!(key("k1", b"one").previous_ends(), None);
     assert_eq!(rotated.previous_ends(), Some(200));
     assert_eq!(KeyRecord { expires: Some(150), ..rotated.clone() }.previous_ends(), Some(150));
     assert_eq!(KeyRecord { expires: Some(250), ..rotated.clone() }.previous_ends(), Some(200));
-    let world = W::new().await;
-    world.add(&guild("g")).await;
-    world.store().create_key(rotated.clone()).await.unwrap();
-    assert_eq!(world.store().keys().await.unwrap(), [rotated]);
+    let test = T::new().await;
+    test.add_guild(&guild("g")).await;
+    test.store().create_key(rotated.clone()).await.unwrap();
+    assert_eq!(test.store().keys().await.unwrap(), [rotated]);
 }
 
-pub(crate) async fn a_revoked_key_takes_both_its_secrets_along<W: World>() {
-    let world = world::<W>().await;
-    rotate(&world, "k1", b"two", Some(200), 100).await.unwrap();
-    world.store().revoke_key("k1").await.unwrap();
-    assert_eq!(world.store().keys().await.unwrap(), []);
-    world.store().create_key(key("k1", b"one")).await.unwrap();
-    world.store().create_key(key("k2", b"two")).await.unwrap();
+pub(crate) async fn a_revoked_key_frees_both_its_secrets<T: TestStore>() {
+    let test = with_key::<T>().await;
+    rotate(&test, "k1", b"two", Some(200), 100).await.unwrap();
+    test.store().revoke_key("k1").await.unwrap();
+    assert_eq!(test.store().keys().await.unwrap(), []);
+    test.store().create_key(key("k1", b"one")).await.unwrap();
+    test.store().create_key(key("k2", b"two")).await.unwrap();
 }
 
-pub(crate) async fn setting_a_key_changes_what_is_given_and_keeps_the_rest_its_secrets_included<W: World>() {
-    let world = world::<W>().await;
-    rotate(&world, "k1", b"two", Some(200), 100).await.unwrap();
-    let neighbour = world.neighbour().await;
+pub(crate) async fn setting_a_key_changes_the_given_fields_and_keeps_its_secrets<T: TestStore>() {
+    let test = with_key::<T>().await;
+    rotate(&test, "k1", b"two", Some(200), 100).await.unwrap();
+    let second = test.open_second().await;
     let mut expected = KeyRecord { previous: previous(b"one", 200), ..key("k1", b"two") };
     let nothing = KeyChange::default;
     type Expect = fn(&mut KeyRecord);
@@ -128,10 +128,10 @@ pub(crate) async fn setting_a_key_changes_what_is_given_and_keeps_the_rest_its_s
     ];
     for (change, expect) in steps {
         expect(&mut expected);
-        world.store().set_key("k1", change.clone()).await.unwrap();
-        assert_eq!(told(&neighbour).await, [Change::Directory], "{change:?}");
-        assert_eq!(neighbour.keys().await.unwrap(), [expected.clone()], "{change:?}");
+        test.store().set_key("k1", change.clone()).await.unwrap();
+        assert_eq!(others_changes(&second).await, [Change::Directory], "{change:?}");
+        assert_eq!(second.keys().await.unwrap(), [expected.clone()], "{change:?}");
     }
-    assert!(refused(world.store().set_key("k9", nothing()).await).contains("k9"));
-    assert_eq!(told(&neighbour).await, []);
+    assert!(refused(test.store().set_key("k9", nothing()).await).contains("k9"));
+    assert_eq!(others_changes(&second).await, []);
 }

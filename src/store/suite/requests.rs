@@ -3,48 +3,48 @@
 
 use super::*;
 
-pub(crate) async fn a_member_unknown_to_the_guild_has_nothing<W: World>() {
-    let world = W::new().await;
-    let store = world.store();
-    world.add(&guild("g")).await;
+pub(crate) async fn a_member_unknown_to_the_guild_has_nothing<T: TestStore>() {
+    let test = T::new().await;
+    let store = test.store();
+    test.add_guild(&guild("g")).await;
     assert_eq!(store.points(&guild("g"), member(7)).await.unwrap(), 0);
     assert_eq!(store.warns(&guild("g"), member(7), 0).await.unwrap(), []);
     assert_eq!(store.reviews(&guild("g"), member(7)).await.unwrap(), []);
 }
 
-pub(crate) async fn set_points_makes_the_member_named_by_its_id<W: World>() {
-    let world = W::new().await;
-    let store = world.store();
-    world.add(&guild("g")).await;
+pub(crate) async fn set_points_makes_the_member_named_by_its_id<T: TestStore>() {
+    let test = T::new().await;
+    let store = test.store();
+    test.add_guild(&guild("g")).await;
     assert_eq!(store.set_points(&guild("g"), member(7), 5).await.unwrap(), "7");
     assert_eq!(store.points(&guild("g"), member(7)).await.unwrap(), 5);
 }
 
-pub(crate) async fn points_may_be_any_signed_64_bit_number_of_the_largest_member<W: World>() {
-    let world = W::new().await;
-    let store = world.store();
-    world.add(&guild("g")).await;
+pub(crate) async fn points_may_be_any_signed_64_bit_number_of_the_largest_member<T: TestStore>() {
+    let test = T::new().await;
+    let store = test.store();
+    test.add_guild(&guild("g")).await;
     for amount in [i64::MAX, i64::MIN, -1, 0] {
         store.set_points(&guild("g"), member(i64::MAX as u64), amount).await.unwrap();
         assert_eq!(store.points(&guild("g"), member(i64::MAX as u64)).await.unwrap(), amount);
     }
 }
 
-pub(crate) async fn a_member_is_another_one_in_another_guild<W: World>() {
-    let world = W::new().await;
-    let store = world.store();
-    world.add(&guild("a")).await;
-    world.add(&guild("b")).await;
+pub(crate) async fn a_member_has_separate_records_in_each_guild<T: TestStore>() {
+    let test = T::new().await;
+    let store = test.store();
+    test.add_guild(&guild("a")).await;
+    test.add_guild(&guild("b")).await;
     store.set_points(&guild("a"), member(7), 1).await.unwrap();
     store.set_points(&guild("b"), member(7), 2).await.unwrap();
     assert_eq!(store.points(&guild("a"), member(7)).await.unwrap(), 1);
     assert_eq!(store.points(&guild("b"), member(7)).await.unwrap(), 2);
 }
 
-pub(crate) async fn a_guild_that_is_missing_or_left_is_gone_for_every_operation<W: World>() {
-    let world = W::new().await;
-    let store = world.store();
-    world.add(&guild("left")).await;
+pub(crate) async fn a_guild_that_is_missing_or_left_is_gone_for_every_operation<T: TestStore>() {
+    let test = T::new().await;
+    let store = test.store();
+    test.add_guild(&guild("left")).await;
     store.set_points(&guild("left"), member(7), 3).await.unwrap();
     store.set_guild_left(&guild("left"), true).await.unwrap();
     for id in ["left", "never"] {
@@ -57,10 +57,10 @@ pub(crate) async fn a_guild_that_is_missing_or_left_is_gone_for_every_operation<
     assert_eq!(store.points(&guild("left"), member(7)).await.unwrap(), 3);
 }
 
-pub(crate) async fn warn_and_review_ids_count_up_by_guild_and_come_in_their_order<W: World>() {
-    let world = W::new().await;
-    let store = world.store();
-    world.add(&guild("g")).await;
+pub(crate) async fn warn_and_review_ids_count_up_by_guild_and_are_sorted<T: TestStore>() {
+    let test = T::new().await;
+    let store = test.store();
+    test.add_guild(&guild("g")).await;
     for expected in 1..=11 {
         assert_eq!(warn(store, member(expected as u64 % 2), 100).await, expected);
         assert_eq!(review(store, member(expected as u64 % 2), "kind").await, expected);
@@ -71,37 +71,37 @@ pub(crate) async fn warn_and_review_ids_count_up_by_guild_and_come_in_their_orde
     assert_eq!(reviews.iter().map(|r| r.id).collect::<Vec<_>>(), [2, 4, 6, 8, 10]);
 }
 
-pub(crate) async fn a_warn_is_gone_from_the_second_of_its_expiry_on<W: World>() {
-    let world = W::new().await;
-    let store = world.store();
-    world.add(&guild("g")).await;
+pub(crate) async fn a_warn_is_hidden_from_the_second_of_its_expiry<T: TestStore>() {
+    let test = T::new().await;
+    let store = test.store();
+    test.add_guild(&guild("g")).await;
     warn(store, member(7), 100).await;
     assert_eq!(store.warns(&guild("g"), member(7), 99).await.unwrap().len(), 1);
     assert_eq!(store.warns(&guild("g"), member(7), 100).await.unwrap(), []);
 }
 
-pub(crate) async fn what_is_stored_is_one_line<W: World>() {
-    let world = W::new().await;
-    let store = world.store();
-    world.add(&guild("g")).await;
+pub(crate) async fn what_is_stored_is_one_line<T: TestStore>() {
+    let test = T::new().await;
+    let store = test.store();
+    test.add_guild(&guild("g")).await;
     review(store, member(7), "two\r\nlines\u{85}").await;
     assert_eq!(store.reviews(&guild("g"), member(7)).await.unwrap()[0].text, "two  lines ");
 }
 
-pub(crate) async fn guilds_are_listed_with_those_left<W: World>() {
-    let world = W::new().await;
-    let store = world.store();
-    world.add(&guild("b")).await;
-    world.add(&guild("a")).await;
+pub(crate) async fn guilds_are_listed_with_those_left<T: TestStore>() {
+    let test = T::new().await;
+    let store = test.store();
+    test.add_guild(&guild("b")).await;
+    test.add_guild(&guild("a")).await;
     store.set_guild_left(&guild("b"), true).await.unwrap();
     let listed = store.guilds().await.unwrap();
     assert_eq!(listed.iter().map(|g| (g.id.as_str(), g.left)).collect::<Vec<_>>(), [("a", false), ("b", true)]);
 }
 
-pub(crate) async fn own_changes_are_not_told<W: World>() {
-    let world = W::new().await;
-    let store = world.store();
-    world.add(&guild("g")).await;
+pub(crate) async fn own_changes_are_not_reported<T: TestStore>() {
+    let test = T::new().await;
+    let store = test.store();
+    test.add_guild(&guild("g")).await;
     store.set_points(&guild("g"), member(7), 5).await.unwrap();
-    assert_eq!(told(store).await, []);
+    assert_eq!(others_changes(store).await, []);
 }

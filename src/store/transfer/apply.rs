@@ -19,17 +19,17 @@ use crate::store::{Change, SqliteStore, StoreError};
 /// How long an import waits for the store's lock. A busy server frees it every few milliseconds.
 const LOCK_WAIT: Duration = Duration::from_secs(30);
 
-/// How often it tries meanwhile: often, since the server takes the lock again at once.
+/// How often it tries meanwhile. The server takes the lock again at once, so it has to be often.
 const LOCK_POLL: Duration = Duration::from_millis(1);
 
-/// SQLite's page cache while applying, in KiB: what does not fit is written to the WAL early.
+/// SQLite's page cache while applying, in KiB. What does not fit is written to the WAL early.
 const CACHE_KIB: i64 = 65_536;
 
-/// How often the progress is reported.
+/// How often progress is reported.
 const REPORT_EVERY: Duration = Duration::from_millis(100);
 
-/// From the staged numbers of guilds to the store's. The outer loop runs over guilds and the inner
-/// one along the key of the staged table, so rows come in order and nothing is sorted.
+/// Maps the staged numbers of guilds to those of the store. The outer loop runs over guilds and the inner one along the
+/// key of the staged table, so rows are in order and nothing is sorted.
 macro_rules! staged {
     ($table:literal) => {
         concat!(
@@ -40,9 +40,9 @@ macro_rules! staged {
     };
 }
 
-/// In this order: each refers to rows of those before it. A warn or review whose id exists under
-/// another member moves, hence REPLACE; one for an unknown member makes it, named by its id.
-/// `counted` is true, and counts the rows that were processed.
+/// In this order, since each refers to rows of earlier ones. A warn or review whose id another member has moves to this
+/// member, hence REPLACE; an unknown member is made and named by its id. `counted` is always true, and counts the rows
+/// that were processed.
 const STEPS: [&str; 6] = [
     "INSERT INTO main.guild (id, name) SELECT id, name FROM stage.guild WHERE name IS NOT NULL AND counted(no) \
      ORDER BY no ON CONFLICT (id) DO UPDATE SET name = excluded.name",
@@ -73,11 +73,11 @@ const STEPS: [&str; 6] = [
     ),
 ];
 
-/// A guild that was in the store when its lines were read, and was removed since.
+/// A guild that was in the store when its lines were read, and has been removed since.
 const REMOVED: &str = "SELECT id FROM stage.guild WHERE stored AND name IS NULL \
     AND id NOT IN (SELECT id FROM main.guild) LIMIT 1";
 
-/// The lines, already applied, that make an answer too long, of each kind.
+/// For each kind of record: the statement that removes a line, and the applied lines that make an answer too long.
 const TOO_LONG: [(&str, &str, &str); 2] = [
     (
         "warns",
@@ -91,12 +91,12 @@ const TOO_LONG: [(&str, &str, &str); 2] = [
     ),
 ];
 
-/// What was applied: the lines that would make an answer too long, and the connection in whose transaction all the
-/// others are. There is none where nothing is to be committed.
+/// The lines that would make an answer too long, and the connection in whose transaction all others were applied. There
+/// is none if there is nothing to commit.
 type Applied = (Vec<BadLine>, Option<Connection>);
 
-/// Applies what was staged, all but the commit: the lines that would make an answer too long are left out with
-/// [`Mode::Partial`], and else nothing is applied because of them.
+/// Applies what was staged, without the commit. Lines that would make an answer too long are left out with
+/// [`Mode::Partial`]; otherwise nothing is applied because of them.
 pub(super) fn apply(
     store: &SqliteStore,
     stage: &Staged,
@@ -104,7 +104,7 @@ pub(super) fn apply(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Applied, StoreError> {
     let passed = Arc::new(AtomicU64::new(0));
-    // A statement takes minutes without a report, so it has a thread of its own, and this one reports.
+    // A statement may take minutes, so it runs on a thread of its own, and this one reports.
     std::thread::scope(|scope| {
         let (running, ended) = mpsc::channel::<()>();
         let count = passed.clone();
@@ -129,10 +129,10 @@ fn run(store: &SqliteStore, stage: &Staged, mode: Mode, passed: Arc<AtomicU64>) 
     let mut conn = open::writable(store.path()).map_err(failed)?;
     wait_for_lock(&mut conn).map_err(failed)?;
     store.ensure_checkpointed(&conn)?;
-    // A guild that was removed meanwhile, or the lines that were not applied.
+    // The inner error is a guild that was removed meanwhile.
     let steps = move || -> rusqlite::Result<Result<Applied, String>> {
         conn.execute("ATTACH ?1 AS stage", [staged])?;
-        // A crash leaves no journal beside it.
+        // No journal is left if the process is killed.
         conn.pragma_update(Some("stage"), "journal_mode", "OFF")?;
         conn.pragma_update(None, "cache_size", -CACHE_KIB)?;
         conn.create_scalar_function("counted", 1, FunctionFlags::SQLITE_UTF8, move |_| {
@@ -170,7 +170,7 @@ fn run(store: &SqliteStore, stage: &Staged, mode: Mode, passed: Arc<AtomicU64>) 
     steps().map_err(failed)?.map_err(|guild| refused(refusals::removed_meanwhile(&guild)))
 }
 
-/// The lines that make an answer too long, each with the statement by which it is left out.
+/// The lines that make an answer too long, each with the statement that removes it.
 fn bad_lines(conn: &Connection) -> rusqlite::Result<Vec<((&'static str, i64), BadLine)>> {
     let mut bad = Vec::new();
     for (what, delete, lines) in TOO_LONG {

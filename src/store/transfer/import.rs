@@ -19,16 +19,16 @@ use crate::store::{SqliteStore, StoreError};
 /// Bad lines shown one by one; more would scroll the first ones off the screen.
 pub const SHOWN: usize = 20;
 
-/// Lines or rows between two calls of the progress: rare enough to cost nothing, often enough to move.
+/// Lines or rows between two progress reports: rare enough to cost nothing, often enough to be seen.
 pub(super) const PROGRESS_EVERY: u64 = 2000;
 
-/// Some files begin with it. It is not part of their first line.
+/// A file may begin with it. It is not part of the first line.
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 
-/// How far an import or export is.
+/// The progress of an import or export.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    pub doing: Doing,
+    pub phase: Phase,
     /// Records that are done.
     pub records: u64,
     /// How many there are, if that is known.
@@ -40,7 +40,7 @@ pub struct Progress {
 /// The phases: an import reads the records, sends them if the store is a server, and applies them; an export writes
 /// them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Doing {
+pub enum Phase {
     #[default]
     Reading,
     Sending,
@@ -48,10 +48,10 @@ pub enum Doing {
     Writing,
 }
 
-/// What an import does about bad lines.
+/// What an import does if there are bad lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// With one bad line, nothing of the file is imported.
+    /// Nothing is imported if one line is bad.
     AllOrNothing,
     /// The good lines are imported.
     Partial,
@@ -110,7 +110,7 @@ pub struct Imported {
 }
 
 impl Imported {
-    /// What was imported if these lines were found to be bad while it was applied.
+    /// What was imported, given that these lines were found to be bad while they were applied.
     pub(super) fn without(mut self, lines: Vec<BadLine>, mode: Mode) -> Result<Self, ImportError> {
         let count = lines.len() as u64;
         self.bad.merge(count, lines);
@@ -134,8 +134,8 @@ pub enum ImportError {
 }
 
 impl SqliteStore {
-    /// Imports JSON Lines: staged in a file beside the store, then applied in one transaction. It
-    /// replaces what exists; within the file the later line wins. Blocks for as long as it takes.
+    /// Imports JSON Lines: stages them in a file in the store's folder, then applies them in one transaction. Existing
+    /// records are replaced; of two lines for one record the later one is used. Blocks for as long as it takes.
     pub fn import(
         &self,
         source: impl BufRead,
@@ -148,8 +148,8 @@ impl SqliteStore {
         Ok(imported)
     }
 
-    /// As [`SqliteStore::import`], all but the commit. It is staged in the empty file at `staging`. The connection's
-    /// transaction is to be committed; there is none where nothing is imported.
+    /// As [`SqliteStore::import`], without the commit, staged in the empty file at `staging`. The caller commits the
+    /// connection's transaction; there is none if nothing is imported.
     pub(in crate::store) fn import_uncommitted(
         &self,
         staging: &Path,
@@ -168,16 +168,16 @@ impl SqliteStore {
     }
 }
 
-/// An import that is done but for its commit. If it is dropped, nothing was imported.
+/// An import that has only to be committed. If it is dropped, nothing is imported.
 #[derive(Debug)]
 pub struct UncommittedImport<'s> {
     pub(in crate::store) imported: Imported,
     pub(in crate::store) transaction: Transaction<'s>,
-    /// What was staged.
+    /// The staging file.
     pub(in crate::store) _file: TempFile,
 }
 
-/// Where an import is to be committed.
+/// The transaction to commit.
 #[derive(Debug)]
 pub(in crate::store) enum Transaction<'s> {
     /// Nothing is imported.
@@ -198,8 +198,8 @@ impl UncommittedImport<'_> {
     }
 }
 
-/// Stages the lines of `source` in the empty file at `staging`; `stored` tells whether the store has a guild. Answers
-/// what is about to be imported, and where it is staged if there is anything.
+/// Stages the lines of `source` in the empty file at `staging`; `stored` tells whether the store has a guild. Returns what
+/// will be imported, and the staging file unless there is nothing.
 pub(super) fn read_lines(
     staging: &Path,
     source: impl BufRead,

@@ -13,7 +13,7 @@ use tokio_postgres::binary_copy::BinaryCopyInWriter;
 use tokio_postgres::types::{ToSql, Type};
 
 use super::import::{
-    BadLine, Doing, ImportError, Mode, PROGRESS_EVERY, Progress, Transaction, UncommittedImport, read_lines,
+    BadLine, ImportError, Mode, PROGRESS_EVERY, Phase, Progress, Transaction, UncommittedImport, read_lines,
 };
 use super::stage::{Staged, staging_file};
 use crate::store::answers::{review_bytes, too_long, too_many, warn_bytes};
@@ -24,7 +24,7 @@ use crate::store::{Directory, PostgresStore, StoreError, blocking, refusals};
 /// How long an import waits for its turn among the writers.
 const LOCK_WAIT: Duration = Duration::from_secs(30);
 
-/// How long reading the staging file waits for a lock; nobody else has it open.
+/// How long reading the staging file waits for a lock. No other process has it open.
 const BUSY: Duration = Duration::from_secs(1);
 
 /// Temporary tables of the session.
@@ -67,12 +67,12 @@ const TABLES: [Table; 4] = [
     },
 ];
 
-/// A guild that was in the store when its lines were read, and was removed since.
+/// A guild that was in the store when its lines were read, and has been removed since.
 const REMOVED: &str = "SELECT s.id FROM staged_guild s LEFT JOIN guild g ON g.id = s.id \
     WHERE s.stored <> 0 AND s.name IS NULL AND g.id IS NULL LIMIT 1";
 
-/// In this order: each refers to rows of those before it. A warn or review whose id exists under
-/// another member moves; one for an unknown member makes it, named by its id.
+/// In this order, since each refers to rows of earlier ones. A warn or review whose id another member has moves to this
+/// member; an unknown member is made and named by its id.
 const STEPS: [&str; 6] = [
     "INSERT INTO guild (id, name) SELECT id, name FROM staged_guild WHERE name IS NOT NULL ORDER BY no \
      ON CONFLICT (id) DO UPDATE SET name = excluded.name",
@@ -97,7 +97,7 @@ const STEPS: [&str; 6] = [
         rating = excluded.rating, text = excluded.text",
 ];
 
-/// The lines, already applied, that make an answer too long, of each kind, and the statement that leaves them out.
+/// For each kind of record: the applied lines that make an answer too long, and the statement that removes them.
 const TOO_LONG: [(&str, &str, &str); 2] = [
     (
         "warns",
@@ -112,7 +112,7 @@ const TOO_LONG: [(&str, &str, &str); 2] = [
 ];
 
 impl PostgresStore {
-    /// Imports JSON Lines, all but the commit: see [`SqliteStore::import`](crate::store::SqliteStore::import).
+    /// Imports JSON Lines, without the commit: see [`SqliteStore::import`](crate::store::SqliteStore::import).
     pub async fn import(
         &self,
         source: impl BufRead + Send + 'static,
@@ -120,11 +120,11 @@ impl PostgresStore {
         mut progress: impl FnMut(Progress) + Send + 'static,
     ) -> Result<UncommittedImport<'_>, ImportError> {
         // A guild that is removed meanwhile is found when the lines are applied.
-        let there: HashSet<_> = self.guilds().await?.into_iter().map(|guild| guild.id).collect();
+        let existing: HashSet<_> = self.guilds().await?.into_iter().map(|guild| guild.id).collect();
         let file = staging_file(&staging_place())?;
         let path = file.path().to_owned();
         let read = move || {
-            let staged = read_lines(&path, source, mode, &mut progress, |guild| Ok(there.contains(guild)))?;
+            let staged = read_lines(&path, source, mode, &mut progress, |guild| Ok(existing.contains(guild)))?;
             Ok::<_, ImportError>((staged, progress))
         };
         let ((imported, staged), mut progress) = blocking(read).await?;
@@ -169,7 +169,7 @@ fn bad_lines(found: &[Vec<tokio_postgres::Row>]) -> Result<Vec<Vec<BadLine>>, St
     found.iter().zip(TOO_LONG).map(|(rows, (what, _, _))| rows.iter().map(|row| line(row, what)).collect()).collect()
 }
 
-/// A server has no local folder: the staging file is where temporary files are.
+/// A server has no local folder, so the staging file is in the folder for temporary files.
 fn staging_place() -> PathBuf {
     std::env::temp_dir().join("guildgate-postgres")
 }
@@ -185,7 +185,7 @@ async fn copy(
     if let Err(error) = client.batch_execute(STAGED).await {
         return Ok(Err(error));
     }
-    let mut so_far = Progress { doing: Doing::Sending, of: Some(staged.rows.all()), ..Progress::default() };
+    let mut so_far = Progress { phase: Phase::Sending, of: Some(staged.rows.all()), ..Progress::default() };
     for table in &TABLES {
         let mut sent = || {
             so_far.records += 1;

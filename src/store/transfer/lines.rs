@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_ten_megabytes_is_passed_over_without_being_held() {
+    fn a_line_of_ten_megabytes_is_skipped_without_being_held() {
         let long = io::repeat(b'x').take(10 << 20);
         let mut lines = Lines::of(BufReader::new(long.chain(&b"\nnext\n"[..])));
         assert_eq!(lines.next().unwrap(), Some((1, Line::TooLong)));
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_just_the_longest_length_is_taken() {
+    fn a_line_of_exactly_the_longest_length_is_accepted() {
         let text = [vec![b'x'; MAX_LINE], b"\n".to_vec(), vec![b'y'; MAX_LINE + 1]].concat();
         let mut lines = Lines::of(&text[..]);
         assert!(matches!(lines.next().unwrap(), Some((1, Line::Text(line))) if line.len() == MAX_LINE));

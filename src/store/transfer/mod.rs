@@ -13,6 +13,6 @@ pub(in crate::store) mod tests;
 
 pub use export::ExportError;
 pub(super) use import::Transaction;
-pub use import::{BadLine, BadLines, Doing, ImportError, Imported, Mode, Progress, SHOWN, UncommittedImport};
+pub use import::{BadLine, BadLines, ImportError, Imported, Mode, Phase, Progress, SHOWN, UncommittedImport};
 pub use record::Record;
 pub(super) use stage::staging_file;

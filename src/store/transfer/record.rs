@@ -1,4 +1,4 @@
-//! One line of an import or export. Its fields tell which kind of record it is.
+//! One line of an import or export. Its fields decide the kind of record.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -139,7 +139,7 @@ impl Fields<'_> {
         Ok(Record::Member { guild, member, name, points })
     }
 
-    /// A field that belongs to another kind of record is a mistake, not something to drop.
+    /// A field of another kind of record is a mistake and is not ignored.
     fn nothing_left(&self, kind: &str) -> Result<(), String> {
         let left = [
             ("name", self.name.is_some()),
@@ -227,7 +227,7 @@ fn named<E: de::Error>(key: &str, error: E) -> E {
     E::custom(format!("'{key}': {what}"))
 }
 
-/// A text; a number in its place is refused with the reason why ids are texts.
+/// A text. The error about a number in its place says why ids are texts.
 struct Text<'a>(Cow<'a, str>);
 
 impl<'de> Deserialize<'de> for Text<'de> {

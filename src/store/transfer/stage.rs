@@ -1,11 +1,11 @@
-//! The staging file: a temporary SQLite database beside the store, into which an import reads its lines. So it holds
-//! neither the store's lock nor the records in memory while it reads.
+//! The staging file: a temporary SQLite database in the store's folder, into which an import reads its lines. So it neither
+//! locks the store nor holds the records in memory while it reads.
 
 use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::import::{BadLine, Doing, Progress};
+use super::import::{BadLine, Phase, Progress};
 use super::record::Record;
 use crate::files::folder_of;
 use crate::model::GuildId;
@@ -14,11 +14,11 @@ use crate::store::sqlite::file_failure;
 use crate::store::sqlite::open::{self, keep_statements};
 use crate::store::temp_file::{STAGED, TempFile};
 
-/// SQLite's page cache while staging, in KiB: bounds the memory an import takes.
+/// SQLite's page cache while staging, in KiB. It bounds the memory of an import.
 const CACHE_KIB: i64 = 65_536;
 
-/// Every table refers to a guild by the number `no`. `name` is NULL for a guild that is only referred
-/// to; `stored` is true if the store has it.
+/// Every table refers to a guild by the number `no`. `name` is NULL for a guild that has no line of its own; `stored` is
+/// true if the store has it. `unresolved` has the lines whose guild was not known to exist when they were read.
 const SCHEMA: &str = "
     CREATE TABLE guild (no INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, name TEXT, stored INTEGER NOT NULL) STRICT;
     CREATE TABLE member (guild INTEGER, member INTEGER, name TEXT, points INTEGER,
@@ -27,10 +27,10 @@ const SCHEMA: &str = "
         PRIMARY KEY (guild, id)) STRICT, WITHOUT ROWID;
     CREATE TABLE review (guild INTEGER, id INTEGER, member INTEGER, author TEXT, rating INTEGER, text TEXT, line INTEGER,
         PRIMARY KEY (guild, id)) STRICT, WITHOUT ROWID;
-    CREATE TABLE unsure (line INTEGER PRIMARY KEY, guild INTEGER NOT NULL) STRICT;
+    CREATE TABLE unresolved (line INTEGER PRIMARY KEY, guild INTEGER NOT NULL) STRICT;
 ";
 
-/// A staging file for the store at `store`, which is still empty.
+/// A new, empty staging file for the store at `store`.
 pub(in crate::store) fn staging_file(store: &Path) -> Result<TempFile, StoreError> {
     TempFile::new(store, STAGED).map_err(|e| {
         let place = folder_of(store);
@@ -42,7 +42,7 @@ pub(in crate::store) fn staging_file(store: &Path) -> Result<TempFile, StoreErro
 #[derive(Debug)]
 pub(super) struct Staged {
     pub(super) path: PathBuf,
-    /// Records that were read: a few more than there are in the file if later lines replaced earlier ones.
+    /// Records that were read, including those that later lines replaced.
     pub(super) rows: Rows,
 }
 
@@ -59,7 +59,7 @@ impl Rows {
         self.guilds + self.members + self.warns + self.reviews
     }
 
-    /// Rows that are processed while it is applied: warns and reviews are read once for their members, and once more.
+    /// Rows that are processed while they are applied. Warns and reviews are read twice, the first time for their members.
     pub(super) fn to_apply(self) -> u64 {
         self.all() + self.warns + self.reviews
     }
@@ -68,7 +68,7 @@ impl Rows {
     pub(super) fn applied(self, passed: u64) -> Progress {
         let (all, to_apply) = (u128::from(self.all()), u128::from(self.to_apply().max(1)));
         let records = u64::try_from(u128::from(passed) * all / to_apply).unwrap_or(u64::MAX);
-        Progress { doing: Doing::Applying, records: records.min(self.all()), of: Some(self.all()), bytes: 0 }
+        Progress { phase: Phase::Applying, records: records.min(self.all()), of: Some(self.all()), bytes: 0 }
     }
 
     fn add(&mut self, record: &Record) {
@@ -86,8 +86,8 @@ impl Rows {
 pub(super) struct Stage {
     conn: Connection,
     file: Staged,
-    /// The guild of the line before, its number, and whether it is sure to exist. Exports are in the order
-    /// of guilds, so this saves most look-ups.
+    /// The guild of the previous line, its number, and whether it is known to exist. Exports are sorted by guild, so this
+    /// saves most look-ups.
     latest: Option<(GuildId, i64, bool)>,
 }
 
@@ -107,7 +107,7 @@ impl Stage {
         Ok(Stage { conn, file, latest: None })
     }
 
-    /// Adds the record of line `line`; a later one replaces an earlier one of the same id.
+    /// Adds the record of line `line`. It replaces an earlier record of the same id.
     /// `stored` tells whether the store has a guild.
     pub(super) fn add(
         &mut self,
@@ -115,14 +115,14 @@ impl Stage {
         record: Record,
         stored: impl Fn(&GuildId) -> Result<bool, StoreError>,
     ) -> Result<(), StoreError> {
-        let (no, sure) = match &self.latest {
-            Some((guild, no, sure)) if guild == record.guild() => (*no, *sure),
+        let (no, known) = match &self.latest {
+            Some((guild, no, known)) if guild == record.guild() => (*no, *known),
             _ => self.guild(record.guild(), stored)?,
         };
-        let sure = sure || matches!(record, Record::Guild { .. });
-        self.latest = Some((record.guild().clone(), no, sure));
+        let known = known || matches!(record, Record::Guild { .. });
+        self.latest = Some((record.guild().clone(), no, known));
         self.file.rows.add(&record);
-        self.insert(line, no, sure, record).map_err(|e| self.failed(&e))
+        self.insert(line, no, known, record).map_err(|e| self.failed(&e))
     }
 
     fn guild(
@@ -147,7 +147,7 @@ impl Stage {
         Ok((add().map_err(|e| self.failed(&e))?, stored))
     }
 
-    fn insert(&self, line: u64, no: i64, sure: bool, record: Record) -> rusqlite::Result<()> {
+    fn insert(&self, line: u64, no: i64, known: bool, record: Record) -> rusqlite::Result<()> {
         let conn = &self.conn;
         match record {
             Record::Guild { name, .. } => {
@@ -163,17 +163,16 @@ impl Stage {
                 .prepare_cached("INSERT OR REPLACE INTO review VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)")?
                 .execute(params![no, review, member.as_i64(), author, rating, text, line.cast_signed()])?,
         };
-        if !sure {
-            let sql = "INSERT INTO unsure (line, guild) VALUES (?1, ?2)";
+        if !known {
+            let sql = "INSERT INTO unresolved (line, guild) VALUES (?1, ?2)";
             conn.prepare_cached(sql)?.execute(params![line.cast_signed(), no])?;
         }
         Ok(())
     }
 
-    /// The lines whose guild is neither in the file nor in the store: how many, and the first `shown` of
-    /// them.
+    /// The number of lines whose guild is neither in the file nor in the store, and the first `shown` of them.
     pub(super) fn without_guild(&self, shown: usize) -> Result<(u64, Vec<BadLine>), StoreError> {
-        let from = "FROM unsure u JOIN guild g ON g.no = u.guild WHERE g.name IS NULL";
+        let from = "FROM unresolved u JOIN guild g ON g.no = u.guild WHERE g.name IS NULL";
         let find = || -> rusqlite::Result<(u64, Vec<BadLine>)> {
             let total: i64 = self.conn.query_row(&format!("SELECT count(*) {from}"), [], |row| row.get(0))?;
             let mut statement = self.conn.prepare(&format!("SELECT u.line, g.id {from} ORDER BY u.line LIMIT ?1"))?;
@@ -187,7 +186,7 @@ impl Stage {
         find().map_err(|e| self.failed(&e))
     }
 
-    /// Ends the writing. The file is ready to be read.
+    /// Completes the file.
     pub(super) fn finish(self) -> Result<Staged, StoreError> {
         self.conn.execute_batch("COMMIT").map_err(|e| self.failed(&e))?;
         let Stage { conn, file, .. } = self;

@@ -1,6 +1,6 @@
-//! Tests of import and export on an SQLite store: an export imports as itself byte for byte, bad lines are named by
-//! number and nothing is taken, and no temporary file is left. A property test compares a second reading of the rules
-//! with what random files make. `record` is used by PostgreSQL's tests too.
+//! Tests of import and export on an SQLite store: an import of an export exports the same bytes, bad lines are reported by
+//! number and nothing is imported, and no temporary file is left. A property test compares the store with a second
+//! implementation of the rules. PostgreSQL's tests use `record` too.
 
 use std::collections::BTreeMap;
 use std::io::{BufReader, Read};
@@ -8,7 +8,7 @@ use std::io::{BufReader, Read};
 use proptest::prelude::*;
 
 use super::*;
-use crate::store::sqlite::tests::World;
+use crate::store::sqlite::tests::TestStore;
 use crate::store::suite::{guild, member};
 use crate::store::{Change, Directory as _, Members as _, SqliteStore, Store, StoreError};
 
@@ -40,8 +40,8 @@ fn reasons(answer: Result<Imported, ImportError>) -> Vec<String> {
     bad(answer).shown.into_iter().map(|bad| format!("{}: {}", bad.line, bad.reason)).collect()
 }
 
-fn files(world: &World) -> Vec<String> {
-    let entries = std::fs::read_dir(world.folder.path()).unwrap();
+fn files(test: &TestStore) -> Vec<String> {
+    let entries = std::fs::read_dir(test.folder.path()).unwrap();
     let mut names: Vec<_> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     names
@@ -49,33 +49,33 @@ fn files(world: &World) -> Vec<String> {
 
 #[tokio::test]
 async fn an_import_is_exported_byte_for_byte_and_read_back() {
-    let world = World::new();
-    let neighbour = world.neighbour();
-    assert_eq!(import(&world.store, SAMPLE, Mode::AllOrNothing).unwrap().records, 4);
-    assert_eq!(export(&world.store), SAMPLE);
+    let test = TestStore::new();
+    let second = test.open_second();
+    assert_eq!(import(&test.store, SAMPLE, Mode::AllOrNothing).unwrap().records, 4);
+    assert_eq!(export(&test.store), SAMPLE);
     let (watch, ada) = (guild("81384788765712384"), member(190551803669118976));
-    assert_eq!(neighbour.points(&watch, ada).await.unwrap(), 1250);
-    assert_eq!(neighbour.warns(&watch, ada, 0).await.unwrap()[0].id, 17);
-    assert_eq!(neighbour.reviews(&watch, ada).await.unwrap()[0].rating, 5);
-    assert_eq!(neighbour.changes().await.unwrap(), [Change::Everything]);
-    assert_eq!(world.store.changes().await.unwrap(), []);
+    assert_eq!(second.points(&watch, ada).await.unwrap(), 1250);
+    assert_eq!(second.warns(&watch, ada, 0).await.unwrap()[0].id, 17);
+    assert_eq!(second.reviews(&watch, ada).await.unwrap()[0].rating, 5);
+    assert_eq!(second.changes().await.unwrap(), [Change::Everything]);
+    assert_eq!(test.store.changes().await.unwrap(), []);
     // The next warn's number follows the highest.
-    assert_eq!(world.store.add_warn(&watch, ada, "Mod", "again", 0).await.unwrap(), 18);
+    assert_eq!(test.store.add_warn(&watch, ada, "Mod", "again", 0).await.unwrap(), 18);
 }
 
 #[test]
 fn an_import_leaves_no_file_behind_whether_it_succeeds_or_not() {
-    let world = World::new();
-    let before = files(&world);
-    import(&world.store, SAMPLE, Mode::AllOrNothing).unwrap();
-    bad(import(&world.store, "nonsense", Mode::AllOrNothing));
-    assert_eq!(files(&world), before);
+    let test = TestStore::new();
+    let before = files(&test);
+    import(&test.store, SAMPLE, Mode::AllOrNothing).unwrap();
+    bad(import(&test.store, "nonsense", Mode::AllOrNothing));
+    assert_eq!(files(&test), before);
 }
 
 #[test]
 fn what_exists_is_replaced_and_within_a_file_the_later_line_wins() {
-    let world = World::new();
-    import(&world.store, SAMPLE, Mode::AllOrNothing).unwrap();
+    let test = TestStore::new();
+    import(&test.store, SAMPLE, Mode::AllOrNothing).unwrap();
     let later = r#"{"guild":"81384788765712384","name":"Day Watch"}
 {"guild":"81384788765712384","member":"190551803669118976","name":"Eve","points":1}
 {"guild":"81384788765712384","member":"190551803669118976","name":"Ida","points":-2}
@@ -83,30 +83,30 @@ fn what_exists_is_replaced_and_within_a_file_the_later_line_wins() {
 {"guild":"81384788765712384","member":"190551803669118976","warn":"17","author":"Mod","reason":"b","expires":2}
 {"guild":"81384788765712384","member":"190551803669118976","review":"9","author":"Bo","rating":1,"text":"Slow"}
 "#;
-    import(&world.store, later, Mode::AllOrNothing).unwrap();
+    import(&test.store, later, Mode::AllOrNothing).unwrap();
     let lines: Vec<&str> = later.lines().collect();
     let expected = [lines[0], lines[2], lines[4], lines[5], ""].join("\n");
-    assert_eq!(export(&world.store), expected);
+    assert_eq!(export(&test.store), expected);
 }
 
 #[test]
 fn a_warn_or_review_whose_id_another_member_has_moves() {
-    let world = World::new();
-    import(&world.store, SAMPLE, Mode::AllOrNothing).unwrap();
+    let test = TestStore::new();
+    import(&test.store, SAMPLE, Mode::AllOrNothing).unwrap();
     let moved = SAMPLE.replace("190551803669118976", "5").replace("Ada", "Bea");
-    import(&world.store, &moved, Mode::AllOrNothing).unwrap();
+    import(&test.store, &moved, Mode::AllOrNothing).unwrap();
     let ada = SAMPLE.lines().nth(1).unwrap();
-    assert_eq!(export(&world.store), format!("{moved}{ada}\n"));
+    assert_eq!(export(&test.store), format!("{moved}{ada}\n"));
 }
 
 #[test]
 fn a_warn_for_an_unknown_member_makes_it_named_by_its_id() {
-    let world = World::new();
+    let test = TestStore::new();
     let text = r#"{"guild":"g","member":"007","warn":"1","author":"Mod","reason":"spam","expires":1}
 {"guild":"g","member":"8","review":"1","author":"Bo","rating":1,"text":""}
 {"guild":"g","name":"Later"}"#;
-    import(&world.store, text, Mode::AllOrNothing).unwrap();
-    let out = export(&world.store);
+    import(&test.store, text, Mode::AllOrNothing).unwrap();
+    let out = export(&test.store);
     assert!(out.contains(r#"{"guild":"g","member":"7","name":"7","points":0}"#), "{out}");
     assert!(out.contains(r#"{"guild":"g","member":"8","name":"8","points":0}"#), "{out}");
 }
@@ -134,135 +134,135 @@ fn a_bad_line_is_named_by_number_and_reason_and_nothing_is_taken() {
         (r#"{"guild":"g","member":"7","review":"1","author":"","rating":6,"text":""}"#, "1: 'rating' is 1 to 5"),
         (r#"{"guild":"g","member":"7","review":"1","author":"","rating":257,"text":""}"#, "1: 'rating' is 1 to 5"),
     ];
-    let world = World::new();
+    let test = TestStore::new();
     for (line, expected) in cases {
         let text = format!("{line}\n{SAMPLE}");
-        let found = reasons(import(&world.store, &text, Mode::AllOrNothing));
+        let found = reasons(import(&test.store, &text, Mode::AllOrNothing));
         assert!(found.len() == 1 && found[0].starts_with(expected), "{line}: {found:?}");
-        assert_eq!(export(&world.store), "");
+        assert_eq!(export(&test.store), "");
     }
     let latin1 = b"{\"guild\":\"g\",\"name\":\"\xE9\"}";
-    assert_eq!(reasons(import(&world.store, latin1, Mode::AllOrNothing)).len(), 1);
+    assert_eq!(reasons(import(&test.store, latin1, Mode::AllOrNothing)).len(), 1);
 }
 
 #[test]
 fn a_guild_neither_in_the_file_nor_in_the_store_makes_bad_lines() {
-    let world = World::new();
+    let test = TestStore::new();
     let text = r#"{"guild":"nowhere","member":"7","name":"A","points":1}
 nonsense
 {"guild":"later","member":"7","name":"A","points":1}
 {"guild":"nowhere","member":"7","name":"A","points":2}
 {"guild":"later","name":"Later"}"#;
-    let found = reasons(import(&world.store, text, Mode::AllOrNothing));
-    let homeless = "guild nowhere is neither in this file nor in the store";
+    let found = reasons(import(&test.store, text, Mode::AllOrNothing));
+    let missing = "guild nowhere is neither in this file nor in the store";
     assert_eq!(found.len(), 3);
-    assert_eq!(found[0], format!("1: {homeless}"));
+    assert_eq!(found[0], format!("1: {missing}"));
     assert!(found[1].starts_with("2: not JSON"));
-    assert_eq!(found[2], format!("4: {homeless}"));
+    assert_eq!(found[2], format!("4: {missing}"));
 
-    let imported = import(&world.store, text, Mode::Partial).unwrap();
+    let imported = import(&test.store, text, Mode::Partial).unwrap();
     assert_eq!((imported.records, imported.bad.total), (2, 3));
-    assert_eq!(export(&world.store).lines().count(), 2);
+    assert_eq!(export(&test.store).lines().count(), 2);
     // Now that the store has it, a file need not.
-    import(&world.store, r#"{"guild":"later","member":"9","name":"B","points":1}"#, Mode::AllOrNothing).unwrap();
-    assert_eq!(export(&world.store).lines().count(), 3);
+    import(&test.store, r#"{"guild":"later","member":"9","name":"B","points":1}"#, Mode::AllOrNothing).unwrap();
+    assert_eq!(export(&test.store).lines().count(), 3);
 }
 
 #[test]
 fn with_partial_the_good_lines_are_taken() {
-    let world = World::new();
+    let test = TestStore::new();
     let text = format!("\u{FEFF}{SAMPLE}\r\n\n{{}}\n");
-    let imported = import(&world.store, &text, Mode::Partial).unwrap();
+    let imported = import(&test.store, &text, Mode::Partial).unwrap();
     assert_eq!((imported.records, imported.bad.total), (4, 1));
     assert_eq!(imported.bad.shown[0].line, 7);
-    assert_eq!(export(&world.store), SAMPLE);
+    assert_eq!(export(&test.store), SAMPLE);
 }
 
 #[test]
 fn of_many_bad_lines_the_first_are_shown_and_the_rest_counted() {
-    let world = World::new();
-    let bad = bad(import(&world.store, "x\n".repeat(1000), Mode::AllOrNothing));
+    let test = TestStore::new();
+    let bad = bad(import(&test.store, "x\n".repeat(1000), Mode::AllOrNothing));
     assert_eq!((bad.total, bad.shown.len()), (1000, SHOWN));
     assert!(bad.to_string().ends_with("line 20: not JSON: expected value at column 1\n980 more bad lines"), "{bad}");
 }
 
 #[test]
-fn a_line_of_ten_megabytes_is_a_bad_line_among_good_ones() {
-    let world = World::new();
+fn a_line_of_ten_megabytes_is_a_bad_line() {
+    let test = TestStore::new();
     let (head, tail) = SAMPLE.split_at(SAMPLE.find('\n').unwrap() + 1);
     let long = std::io::repeat(b' ').take(10 << 20);
     let source = BufReader::new(head.as_bytes().chain(long).chain(&b"\n"[..]).chain(tail.as_bytes()));
-    let imported = world.store.import(source, Mode::Partial, &mut |_| {}).unwrap();
+    let imported = test.store.import(source, Mode::Partial, &mut |_| {}).unwrap();
     assert_eq!(imported.records, 4);
     assert_eq!(imported.bad.to_string(), "line 2: longer than 1048576 bytes");
-    assert_eq!(export(&world.store), SAMPLE);
+    assert_eq!(export(&test.store), SAMPLE);
 }
 
 #[test]
-fn a_source_that_breaks_off_leaves_the_store_as_it_was() {
+fn a_source_that_fails_leaves_the_store_unchanged() {
     struct Broken;
     impl Read for Broken {
         fn read(&mut self, _: &mut [u8]) -> std::io::Result<usize> {
-            Err(std::io::Error::other("the cable"))
+            Err(std::io::Error::other("broken"))
         }
     }
-    let world = World::new();
+    let test = TestStore::new();
     let source = BufReader::new(SAMPLE.as_bytes().chain(Broken));
-    let answer = world.store.import(source, Mode::Partial, &mut |_| {});
+    let answer = test.store.import(source, Mode::Partial, &mut |_| {});
     assert!(matches!(answer, Err(ImportError::Read(_))), "{answer:?}");
-    assert_eq!(export(&world.store), "");
+    assert_eq!(export(&test.store), "");
 }
 
 #[tokio::test]
-async fn an_import_waits_for_who_holds_the_store_and_keeps_that_the_bot_left() {
-    let world = World::new();
+async fn an_import_waits_for_the_stores_lock_and_keeps_that_the_bot_left() {
+    let test = TestStore::new();
     let watch = guild("81384788765712384");
-    world.store.add_guild(&watch, "Old").await.unwrap();
-    world.store.set_guild_left(&watch, true).await.unwrap();
-    let other = world.raw();
+    test.store.add_guild(&watch, "Old").await.unwrap();
+    test.store.set_guild_left(&watch, true).await.unwrap();
+    let other = test.raw();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     std::thread::scope(|scope| {
-        let (applying, told) = std::sync::mpsc::channel();
-        let store = &world.store;
+        let (applying, reported) = std::sync::mpsc::channel();
+        let store = &test.store;
         let import = scope.spawn(move || {
             store.import(SAMPLE.as_bytes(), Mode::AllOrNothing, &mut |p| {
-                if p.doing == Doing::Applying {
+                if p.phase == Phase::Applying {
                     applying.send(p).unwrap();
                 }
             })
         });
-        assert_eq!(told.recv().unwrap().of, Some(4));
+        assert_eq!(reported.recv().unwrap().of, Some(4));
         other.execute_batch("COMMIT").unwrap();
         import.join().unwrap().unwrap();
     });
-    let guilds = world.store.guilds().await.unwrap();
+    let guilds = test.store.guilds().await.unwrap();
     assert_eq!((guilds[0].name.as_str(), guilds[0].left), ("Night Watch", true));
-    let answer = world.store.points(&watch, member(190551803669118976)).await;
+    let answer = test.store.points(&watch, member(190551803669118976)).await;
     assert!(matches!(answer, Err(StoreError::GuildGone(_))));
 }
 
 #[test]
-fn a_store_opened_beside_an_import_leaves_its_staging_file_alone() {
-    let world = World::new();
+fn opening_the_store_during_an_import_keeps_its_staging_file() {
+    let test = TestStore::new();
     let mut opened = 0;
-    let answer = world.store.import(SAMPLE.as_bytes(), Mode::AllOrNothing, &mut |progress| {
-        if progress.doing != Doing::Reading {
+    let answer = test.store.import(SAMPLE.as_bytes(), Mode::AllOrNothing, &mut |progress| {
+        if progress.phase != Phase::Reading {
             return;
         }
-        assert_eq!(files(&world).iter().filter(|name| name.starts_with("store.db.import-")).count(), 1);
-        drop(world.neighbour());
+        assert_eq!(files(&test).iter().filter(|name| name.starts_with("store.db.import-")).count(), 1);
+        drop(test.open_second());
         opened += 1;
     });
     answer.unwrap();
-    assert_eq!((opened, export(&world.store)), (1, SAMPLE.to_owned()));
+    assert_eq!((opened, export(&test.store)), (1, SAMPLE.to_owned()));
 }
 
 fn text() -> impl Strategy<Value = String> {
-    // What is stored is one line, so what is drawn is too.
+    // Texts are stored as one line.
     any::<String>().prop_map(|text| crate::model::one_line(&text).into_owned())
 }
 
-/// A text as long as a line has room for, whatever it is made of.
+/// A text of one repeated character, as long as fits a line.
 fn long_text() -> impl Strategy<Value = String> {
     let text = (any::<char>(), 1000usize..200_000).prop_map(|(what, times)| what.to_string().repeat(times));
     text.prop_map(|text| crate::model::one_line(&text).into_owned())
@@ -291,8 +291,8 @@ pub(in crate::store) fn record() -> impl Strategy<Value = Record> {
     ]
 }
 
-/// What a store holds after `records`, as lines in the order of an export: the rules once more,
-/// on a map.
+/// What a store holds after `records`, as lines in the order of an export: a second implementation of the rules, on a
+/// map.
 fn expected(records: &[Record]) -> String {
     /// Guild; and in it the member, the kind, and the number of the warn or review.
     type Place = (String, Option<(u64, u8, i64)>);
@@ -329,22 +329,22 @@ proptest! {
     ) {
         let guilds = (0..3).map(|g| Record::Guild { guild: guild(&format!("g{g}")), name: String::new() });
         let first: Vec<Record> = guilds.chain(first).collect();
-        let world = World::new();
+        let test = TestStore::new();
         for part in [&first, &second] {
             let text: String = part.iter().map(|r| serde_json::to_string(r).unwrap() + "\n").collect();
-            import(&world.store, text, Mode::AllOrNothing).unwrap();
+            import(&test.store, text, Mode::AllOrNothing).unwrap();
         }
-        let out = export(&world.store);
-        // A member that only a replaced warn named is made by neither file.
+        let out = export(&test.store);
+        // A member that only a replaced warn belonged to is made by neither file.
         prop_assert_eq!(&out, &both(&first, &second));
 
-        let other = World::new();
+        let other = TestStore::new();
         import(&other.store, &out, Mode::AllOrNothing).unwrap();
         prop_assert_eq!(export(&other.store), out);
     }
 }
 
-/// The lines after two imports: the second's upon what the first left.
+/// The lines after two imports.
 fn both(first: &[Record], second: &[Record]) -> String {
     let left: Vec<Record> = expected(first).lines().map(|line| Record::parse(line.as_bytes()).unwrap()).collect();
     expected(&left.into_iter().chain(second.iter().cloned()).collect::<Vec<_>>())

@@ -5,17 +5,17 @@ use super::*;
 
 #[tokio::test]
 async fn a_pool_that_is_used_up_is_busy_within_the_deadline_and_writes_go_on() {
-    let world = World::with(Settings { connections: 2, ..Settings::default() }).await;
-    world.add(&guild("g")).await;
+    let test = TestStore::with(Settings { connections: 2, ..Settings::default() }).await;
+    test.add_guild(&guild("g")).await;
     let until = tokio::time::Instant::now() + Duration::from_secs(60);
-    let (one, two) = (world.store.pool.get(until).await.unwrap(), world.store.pool.get(until).await.unwrap());
+    let (one, two) = (test.store.pool.get(until).await.unwrap(), test.store.pool.get(until).await.unwrap());
     let start = std::time::Instant::now();
-    let answer = world.store.points(&guild("g"), member(7)).await;
+    let answer = test.store.points(&guild("g"), member(7)).await;
     assert!(matches!(&answer, Err(StoreError::Busy(line)) if line.contains("all 2 connections")), "{answer:?}");
     assert!(start.elapsed() >= READ, "it did not wait for a free connection");
-    world.store.set_points(&guild("g"), member(7), 5).await.unwrap();
+    test.store.set_points(&guild("g"), member(7), 5).await.unwrap();
     drop(one);
-    assert_eq!(world.store.points(&guild("g"), member(7)).await.unwrap(), 5);
+    assert_eq!(test.store.points(&guild("g"), member(7)).await.unwrap(), 5);
     drop(two);
 }
 
@@ -67,50 +67,50 @@ async fn a_list_that_waits_for_a_server_that_was_left_comes_from_the_next_one() 
 
 #[tokio::test]
 async fn idle_connections_that_were_cut_cost_no_answer() {
-    let world = World::new().await;
-    world.add(&guild("g")).await;
-    world.store.set_points(&guild("g"), member(7), 5).await.unwrap();
-    let other = connect(&world.url).await;
+    let test = TestStore::new().await;
+    test.add_guild(&guild("g")).await;
+    test.store.set_points(&guild("g"), member(7), 5).await.unwrap();
+    let other = connect(&test.url).await;
     let cut = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
         WHERE application_name = 'guildgate' AND datname = current_database()";
     for round in 6..12 {
         let cut: i64 = other.query_one(cut, &[]).await.unwrap().get(0);
         assert!(cut > 0, "{round}");
-        assert_eq!(world.store.set_points(&guild("g"), member(7), round).await.unwrap(), "7");
-        assert_eq!(world.store.points(&guild("g"), member(7)).await.unwrap(), round);
+        assert_eq!(test.store.set_points(&guild("g"), member(7), round).await.unwrap(), "7");
+        assert_eq!(test.store.points(&guild("g"), member(7)).await.unwrap(), round);
     }
 }
 
 #[tokio::test]
 async fn a_change_that_is_refused_midway_leaves_nothing_and_returns_its_connection() {
-    let world = World::with(Settings { connections: 1, ..Settings::default() }).await;
-    world.add(&guild("g")).await;
+    let test = TestStore::with(Settings { connections: 1, ..Settings::default() }).await;
+    test.add_guild(&guild("g")).await;
     let highest =
         "INSERT INTO member VALUES (1, 1, 'Ada', 0); INSERT INTO warn VALUES (1, 1, 9223372036854775807, '', '', 0)";
-    connect(&world.url).await.batch_execute(highest).await.unwrap();
+    connect(&test.url).await.batch_execute(highest).await.unwrap();
     // The member is added first, then there is no free id for the warn.
-    suite::refused(world.store.add_warn(&guild("g"), member(2), "Mod", "spam", 0).await);
-    assert_eq!(world.store.members(&guild("g")).await.unwrap().len(), 1);
+    suite::refused(test.store.add_warn(&guild("g"), member(2), "Mod", "spam", 0).await);
+    assert_eq!(test.store.members(&guild("g")).await.unwrap().len(), 1);
     let session = async || -> i32 {
-        let rows = world.store.pool.read("SELECT pg_backend_pid()", &[]).await.unwrap();
+        let rows = test.store.pool.read("SELECT pg_backend_pid()", &[]).await.unwrap();
         column(&rows[0], 0).unwrap()
     };
     let before = session().await;
-    suite::refused(world.store.add_guild(&guild("g"), "Again").await);
+    suite::refused(test.store.add_guild(&guild("g"), "Again").await);
     assert_eq!(session().await, before, "a refusal does not cost the connection");
 }
 
 #[tokio::test]
 async fn days_long_past_are_removed_a_thousand_at_a_time_and_yesterday_is_not() {
-    let world = World::new().await;
-    let other = connect(&world.url).await;
+    let test = TestStore::new().await;
+    let other = connect(&test.url).await;
     let rows = async || -> i64 { other.query_one("SELECT count(*) FROM daily", &[]).await.unwrap().get(0) };
     let many = (0..1500).map(|n| (format!("k{n}").into(), 1)).collect();
-    world.store.note_daily(10, many).await.unwrap();
-    world.store.note_daily(11, vec![("today".into(), 1)]).await.unwrap();
+    test.store.note_daily(10, many).await.unwrap();
+    test.store.note_daily(11, vec![("today".into(), 1)]).await.unwrap();
     assert_eq!(rows().await, 1501);
-    world.store.note_daily(12, vec![("k3".into(), 1)]).await.unwrap();
+    test.store.note_daily(12, vec![("k3".into(), 1)]).await.unwrap();
     assert_eq!(rows().await, 501, "1,499 of day 10 were there");
-    world.store.note_daily(12, Vec::new()).await.unwrap();
+    test.store.note_daily(12, Vec::new()).await.unwrap();
     assert_eq!(rows().await, 2);
 }

@@ -15,47 +15,47 @@ mod writing;
 use std::path::Path;
 
 use super::*;
-use crate::store::suite::{self, World as _, guild, member, store_suite, told};
+use crate::store::suite::{self, TestStore as _, guild, member, others_changes, store_suite};
 use crate::store::{Daily as _, Directory as _, Members as _};
 use server::{Postgres, connect};
 
 /// A store in a database of its own.
-pub(in crate::store) struct World {
+pub(in crate::store) struct TestStore {
     pub(in crate::store) store: PostgresStore,
     url: String,
 }
 
-impl World {
+impl TestStore {
     async fn with(settings: Settings) -> Self {
         let url = Postgres::shared().database().await;
         let store = PostgresStore::open_with(&at(&url), settings).await.unwrap();
-        World { store, url }
+        TestStore { store, url }
     }
 }
 
-impl suite::World for World {
+impl suite::TestStore for TestStore {
     type Store = PostgresStore;
 
     async fn new() -> Self {
-        World::with(Settings::default()).await
+        TestStore::with(Settings::default()).await
     }
 
-    async fn keeping(changes: i64) -> Self {
-        World::with(Settings { feed_kept: changes, ..Settings::default() }).await
+    async fn with_feed_kept(changes: i64) -> Self {
+        TestStore::with(Settings { feed_kept: changes, ..Settings::default() }).await
     }
 
     fn store(&self) -> &PostgresStore {
         &self.store
     }
 
-    async fn neighbour(&self) -> PostgresStore {
+    async fn open_second(&self) -> PostgresStore {
         PostgresStore::open(&at(&self.url), IfMissing::Make).await.unwrap()
     }
 
-    async fn reopened(self) -> Self {
-        let World { store, url } = self;
+    async fn reopen(self) -> Self {
+        let TestStore { store, url } = self;
         drop(store);
-        World { store: PostgresStore::open(&at(&url), IfMissing::Make).await.unwrap(), url }
+        TestStore { store: PostgresStore::open(&at(&url), IfMissing::Make).await.unwrap(), url }
     }
 }
 
@@ -63,4 +63,4 @@ fn at(url: &str) -> PostgresAt {
     PostgresAt::parse(url, Path::new("/")).unwrap()
 }
 
-store_suite!(World);
+store_suite!(TestStore);

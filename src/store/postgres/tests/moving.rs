@@ -5,7 +5,7 @@ use proptest::strategy::{Strategy as _, ValueTree as _};
 use proptest::test_runner::TestRunner;
 
 use super::*;
-use crate::store::sqlite::tests::World as File;
+use crate::store::sqlite::tests::TestStore as SqliteTestStore;
 use crate::store::transfer::tests::record;
 use crate::store::transfer::{ImportError, Imported, Mode};
 
@@ -39,12 +39,12 @@ const FILES: [&str; 6] = [
 
 #[tokio::test]
 async fn the_same_files_make_the_same_store_as_in_sqlite_byte_for_byte() {
-    let (file, world) = (File::new(), World::new().await);
-    let neighbour = world.neighbour().await;
+    let (file, test) = (SqliteTestStore::new(), TestStore::new().await);
+    let second = test.open_second().await;
     for (at, lines) in FILES.iter().enumerate() {
         for mode in [Mode::AllOrNothing, Mode::Partial] {
             let expected = file.store.import(lines.as_bytes(), mode, &mut |_| {});
-            let imported = import(&world, lines, mode).await;
+            let imported = import(&test, lines, mode).await;
             match (expected, imported) {
                 (Ok(expected), Ok(imported)) => assert_eq!(imported, expected, "{at}"),
                 (Err(ImportError::Bad(expected)), Err(ImportError::Bad(bad))) => assert_eq!(bad, expected, "{at}"),
@@ -52,31 +52,31 @@ async fn the_same_files_make_the_same_store_as_in_sqlite_byte_for_byte() {
             }
             let (mut expected, mut exported) = (Vec::new(), Vec::new());
             let records = file.store.export(&mut expected, &mut |_| {}).unwrap();
-            assert_eq!(world.store.export(&mut exported, &mut |_| {}).await.unwrap(), records);
+            assert_eq!(test.store.export(&mut exported, &mut |_| {}).await.unwrap(), records);
             assert_eq!(String::from_utf8(exported).unwrap(), String::from_utf8(expected).unwrap(), "{at}");
         }
     }
-    assert_eq!(world.store.members(&guild("a")).await.unwrap().len(), 3, "it was no empty comparison");
-    assert_eq!(told(&neighbour).await, [Change::Everything]);
-    assert_eq!(told(&world.store).await, []);
+    assert_eq!(test.store.members(&guild("a")).await.unwrap().len(), 3, "it was no empty comparison");
+    assert_eq!(others_changes(&second).await, [Change::Everything]);
+    assert_eq!(others_changes(&test.store).await, []);
     // The next warn's number follows the highest.
-    assert_eq!(world.store.add_warn(&guild("c"), member(1), "Mod", "again", 0).await.unwrap(), 18);
+    assert_eq!(test.store.add_warn(&guild("c"), member(1), "Mod", "again", 0).await.unwrap(), 18);
 }
 
-async fn import(world: &World, lines: &str, mode: Mode) -> Result<Imported, ImportError> {
+async fn import(test: &TestStore, lines: &str, mode: Mode) -> Result<Imported, ImportError> {
     let lines = std::io::Cursor::new(lines.to_owned());
-    world.store.import(lines, mode, |_| {}).await?.commit().await
+    test.store.import(lines, mode, |_| {}).await?.commit().await
 }
 
 async fn moved_to_postgres(lines: &str) -> String {
-    let (world, mut exported) = (World::new().await, Vec::new());
-    import(&world, lines, Mode::AllOrNothing).await.unwrap();
-    world.store.export(&mut exported, &mut |_| {}).await.unwrap();
+    let (test, mut exported) = (TestStore::new().await, Vec::new());
+    import(&test, lines, Mode::AllOrNothing).await.unwrap();
+    test.store.export(&mut exported, &mut |_| {}).await.unwrap();
     String::from_utf8(exported).unwrap()
 }
 
 fn moved_to_sqlite(lines: &str) -> String {
-    let (file, mut exported) = (File::new(), Vec::new());
+    let (file, mut exported) = (SqliteTestStore::new(), Vec::new());
     file.store.import(lines.as_bytes(), Mode::AllOrNothing, &mut |_| {}).unwrap();
     file.store.export(&mut exported, &mut |_| {}).unwrap();
     String::from_utf8(exported).unwrap()
@@ -104,13 +104,13 @@ async fn any_records_move_from_one_kind_of_store_to_the_other_and_back_byte_for_
 
 #[tokio::test]
 async fn an_import_that_fails_midway_leaves_nothing() {
-    let world = World::new().await;
-    world.add(&guild("a")).await;
-    connect(&world.url).await.batch_execute("ALTER TABLE review ADD CHECK (rating < 5)").await.unwrap();
+    let test = TestStore::new().await;
+    test.add_guild(&guild("a")).await;
+    connect(&test.url).await.batch_execute("ALTER TABLE review ADD CHECK (rating < 5)").await.unwrap();
     let lines = "{\"guild\":\"a\",\"member\":\"1\",\"name\":\"x\",\"points\":1}\n\
         {\"guild\":\"a\",\"member\":\"1\",\"review\":\"1\",\"author\":\"B\",\"rating\":5,\"text\":\"t\"}\n";
-    let failed = import(&world, lines, Mode::AllOrNothing).await;
+    let failed = import(&test, lines, Mode::AllOrNothing).await;
     assert!(matches!(failed, Err(ImportError::Store(StoreError::Failed(_)))), "{failed:?}");
-    assert_eq!(world.store.members(&guild("a")).await.unwrap(), []);
-    world.store.set_points(&guild("a"), member(1), 2).await.unwrap();
+    assert_eq!(test.store.members(&guild("a")).await.unwrap(), []);
+    test.store.set_points(&guild("a"), member(1), 2).await.unwrap();
 }

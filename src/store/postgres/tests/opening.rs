@@ -34,14 +34,14 @@ async fn several_nodes_may_open_a_new_database_at_once() {
 
 #[tokio::test]
 async fn a_newer_schema_is_refused_and_left_alone() {
-    let world = World::new().await;
-    let other = connect(&world.url).await;
+    let test = TestStore::new().await;
+    let other = connect(&test.url).await;
     let newer =
         "INSERT INTO refinery_schema_history SELECT 99, name, applied_on, checksum FROM refinery_schema_history";
     other.batch_execute(newer).await.unwrap();
-    let why = failed(PostgresStore::open(&at(&world.url), IfMissing::Make).await);
+    let why = failed(PostgresStore::open(&at(&test.url), IfMissing::Make).await);
     assert!(why.contains("newer Guildgate") && why.contains("99"), "{why}");
-    assert_eq!(version(&world.url).await, 99);
+    assert_eq!(version(&test.url).await, 99);
 }
 
 #[tokio::test]

@@ -5,22 +5,22 @@ use super::*;
 use crate::store::StoreError;
 
 /// Holds the lock that every writer waits for, until it is dropped.
-async fn hold(world: &World) -> tokio_postgres::Client {
-    let other = connect(&world.url).await;
+async fn hold(test: &TestStore) -> tokio_postgres::Client {
+    let other = connect(&test.url).await;
     other.batch_execute("BEGIN; SELECT FROM feed FOR UPDATE").await.unwrap();
     other
 }
 
 #[tokio::test]
 async fn writes_that_wait_together_are_committed_together_and_the_later_one_to_a_member_counts() {
-    let world = World::new().await;
-    world.add(&guild("g")).await;
-    let (store, here, nowhere) = (&world.store, guild("g"), guild("nowhere"));
+    let test = TestStore::new().await;
+    test.add_guild(&guild("g")).await;
+    let (store, here, nowhere) = (&test.store, guild("g"), guild("nowhere"));
     store.set_member(&here, member(1), Some("Ada"), None).await.unwrap();
     let newest = async |other: &tokio_postgres::Client| -> i64 {
         other.query_one("SELECT seq FROM feed", &[]).await.unwrap().get(0)
     };
-    let other = hold(&world).await;
+    let other = hold(&test).await;
     let before = newest(&other).await;
     let (one, two, gone, again, ()) = tokio::join!(
         store.set_points(&here, member(1), 1),
@@ -39,34 +39,34 @@ async fn writes_that_wait_together_are_committed_together_and_the_later_one_to_a
 
 #[tokio::test]
 async fn a_store_held_by_another_is_busy_after_the_wait_and_nothing_is_written() {
-    let world = World::new().await;
-    world.add(&guild("g")).await;
-    let other = hold(&world).await;
+    let test = TestStore::new().await;
+    test.add_guild(&guild("g")).await;
+    let other = hold(&test).await;
     let here = guild("g");
     let (set, added) =
-        tokio::join!(world.store.set_points(&here, member(7), 5), world.store.add_warn(&here, member(7), "M", "r", 9));
+        tokio::join!(test.store.set_points(&here, member(7), 5), test.store.add_warn(&here, member(7), "M", "r", 9));
     assert!(matches!(set, Err(StoreError::Busy(_))), "{set:?}");
     assert!(matches!(added, Err(StoreError::Busy(_))), "{added:?}");
     // Readers do not wait for the lock.
-    assert_eq!(world.store.points(&here, member(7)).await.unwrap(), 0);
+    assert_eq!(test.store.points(&here, member(7)).await.unwrap(), 0);
     other.batch_execute("COMMIT").await.unwrap();
-    world.store.set_points(&here, member(8), 6).await.unwrap();
-    assert_eq!(world.store.members(&here).await.unwrap().len(), 1, "a busy write came later");
+    test.store.set_points(&here, member(8), 6).await.unwrap();
+    assert_eq!(test.store.members(&here).await.unwrap().len(), 1, "a busy write came later");
 }
 
 #[tokio::test]
 async fn a_write_whose_caller_stops_waiting_is_finished_also_while_the_store_is_dropped() {
-    let world = World::new().await;
-    world.add(&guild("g")).await;
-    let other = hold(&world).await;
+    let test = TestStore::new().await;
+    test.add_guild(&guild("g")).await;
+    let other = hold(&test).await;
     let here = guild("g");
     tokio::select! {
         biased;
-        _ = world.store.set_points(&here, member(7), 5) => panic!("the lock is held"),
+        _ = test.store.set_points(&here, member(7), 5) => panic!("the lock is held"),
         () = tokio::time::sleep(Duration::from_millis(1)) => {}
     }
     let reopened = tokio::task::spawn_blocking(move || {
-        let World { store, url } = world;
+        let TestStore { store, url } = test;
         drop(store);
         url
     });
@@ -78,24 +78,24 @@ async fn a_write_whose_caller_stops_waiting_is_finished_also_while_the_store_is_
 
 #[tokio::test]
 async fn two_nodes_that_write_at_once_number_their_changes_without_a_gap() {
-    let world = World::new().await;
-    world.add(&guild("g")).await;
-    let (neighbour, here) = (world.neighbour().await, guild("g"));
+    let test = TestStore::new().await;
+    test.add_guild(&guild("g")).await;
+    let (second, here) = (test.open_second().await, guild("g"));
     let write = async |store: &PostgresStore, from: u64| {
         for id in from..from + 30 {
             store.set_points(&here, member(id), 1).await.unwrap();
         }
     };
-    let (_, _, read) = tokio::join!(write(&world.store, 0), write(&neighbour, 100), async {
+    let (_, _, read) = tokio::join!(write(&test.store, 0), write(&second, 100), async {
         let mut read = Vec::new();
         while read.len() < 30 {
-            read.extend(told(&world.store).await);
+            read.extend(others_changes(&test.store).await);
         }
         read
     });
     let expected: Vec<_> = (100..130).map(|id| Change::Member(member(id))).collect();
     assert_eq!(read, expected, "each change of the other node, in order, once");
-    let other = connect(&world.url).await;
+    let other = connect(&test.url).await;
     let row = other.query_one("SELECT count(*), max(seq), (SELECT seq FROM feed) FROM change", &[]).await.unwrap();
     let (count, max, next): (i64, i64, i64) = (row.get(0), row.get(1), row.get(2));
     assert_eq!((count, next), (max, max));
@@ -103,12 +103,12 @@ async fn two_nodes_that_write_at_once_number_their_changes_without_a_gap() {
 
 #[tokio::test]
 async fn a_commit_is_on_the_servers_disk_before_it_is_acknowledged_whatever_the_role_says() {
-    let world = World::new().await;
-    let other = connect(&world.url).await;
+    let test = TestStore::new().await;
+    let other = connect(&test.url).await;
     let lax =
         "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off', current_database()); END $$";
     other.batch_execute(lax).await.unwrap();
-    let store = world.neighbour().await;
+    let store = test.open_second().await;
     let rows = store.pool.read("SELECT current_setting('synchronous_commit')", &[]).await.unwrap();
     assert_eq!(column::<&str>(&rows[0], 0).unwrap(), "on");
 }

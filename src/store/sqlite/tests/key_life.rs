@@ -2,13 +2,13 @@
 //! all. What rotation does is tested for every store in `store/suite/key_life.rs`.
 
 use super::*;
-use crate::store::suite::key_life::world;
+use crate::store::suite::key_life::with_key;
 
 #[tokio::test]
 async fn a_previous_secret_without_its_end_is_never_stored() {
-    let world = world::<World>().await;
+    let test = with_key::<TestStore>().await;
     for half in ["previous = zeroblob(32)", "previous_until = 5", "previous = zeroblob(31), previous_until = 5"] {
-        assert!(world.raw().execute_batch(&format!("UPDATE key SET {half}")).is_err(), "{half}");
+        assert!(test.raw().execute_batch(&format!("UPDATE key SET {half}")).is_err(), "{half}");
     }
-    world.raw().execute_batch("UPDATE key SET previous = zeroblob(32), previous_until = 5").unwrap();
+    test.raw().execute_batch("UPDATE key SET previous = zeroblob(32), previous_until = 5").unwrap();
 }

@@ -13,16 +13,16 @@ use std::path::PathBuf;
 use tempfile::TempDir;
 
 use super::*;
-use crate::store::suite::{self, World as _, guild, member, refused, store_suite};
+use crate::store::suite::{self, TestStore as _, guild, member, refused, store_suite};
 use crate::store::{Daily as _, Directory as _, Members as _};
 
 /// A store in a folder of its own.
-pub(in crate::store) struct World {
+pub(in crate::store) struct TestStore {
     pub(in crate::store) store: SqliteStore,
     pub(in crate::store) folder: TempDir,
 }
 
-impl World {
+impl TestStore {
     pub(in crate::store) fn new() -> Self {
         // Long: on a busy machine an fsync may take longer than the contract's wait.
         Self::with(Settings { busy_wait: Duration::from_secs(60), ..Settings::default() })
@@ -31,11 +31,11 @@ impl World {
     pub(in crate::store) fn with(settings: Settings) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let store = SqliteStore::open_with(folder.path().join("store.db"), settings).unwrap();
-        World { store, folder }
+        TestStore { store, folder }
     }
 
     /// A second store on the same file, as another process has it.
-    pub(in crate::store) fn neighbour(&self) -> SqliteStore {
+    pub(in crate::store) fn open_second(&self) -> SqliteStore {
         SqliteStore::open(self.path()).unwrap()
     }
 
@@ -49,30 +49,30 @@ impl World {
     }
 }
 
-impl suite::World for World {
+impl suite::TestStore for TestStore {
     type Store = SqliteStore;
 
     async fn new() -> Self {
-        World::new()
+        TestStore::new()
     }
 
-    async fn keeping(changes: i64) -> Self {
-        World::with(Settings { feed_kept: changes, ..Settings::default() })
+    async fn with_feed_kept(changes: i64) -> Self {
+        TestStore::with(Settings { feed_kept: changes, ..Settings::default() })
     }
 
     fn store(&self) -> &SqliteStore {
         &self.store
     }
 
-    async fn neighbour(&self) -> SqliteStore {
-        World::neighbour(self)
+    async fn open_second(&self) -> SqliteStore {
+        TestStore::open_second(self)
     }
 
-    async fn reopened(self) -> Self {
-        let World { store, folder } = self;
+    async fn reopen(self) -> Self {
+        let TestStore { store, folder } = self;
         drop(store);
-        World { store: SqliteStore::open(folder.path().join("store.db")).unwrap(), folder }
+        TestStore { store: SqliteStore::open(folder.path().join("store.db")).unwrap(), folder }
     }
 }
 
-store_suite!(World);
+store_suite!(TestStore);

@@ -24,7 +24,7 @@ fn line(path: &Path) -> String {
 }
 
 fn closed_store() -> (TempDir, PathBuf) {
-    let World { store, folder } = World::new();
+    let TestStore { store, folder } = TestStore::new();
     let path = folder.path().join("store.db");
     drop(store);
     (folder, path)
@@ -162,10 +162,10 @@ async fn a_store_of_the_first_schema_is_brought_up_to_date_with_all_it_holds() {
 
 #[tokio::test]
 async fn the_files_are_the_owners_alone() {
-    let world = World::new();
-    world.add(&guild("g")).await;
+    let test = TestStore::new();
+    test.add_guild(&guild("g")).await;
     for suffix in ["", "-wal", "-shm"] {
-        let path = format!("{}{suffix}", world.path().display());
+        let path = format!("{}{suffix}", test.path().display());
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600, "{path}");
     }
 }
@@ -183,7 +183,7 @@ fn many_may_open_a_new_store_at_once() {
 
 #[tokio::test]
 async fn closing_leaves_one_file_and_what_was_written_in_it() {
-    let World { store, folder } = World::new();
+    let TestStore { store, folder } = TestStore::new();
     store.add_guild(&guild("g"), "A guild").await.unwrap();
     store.set_points(&guild("g"), member(7), 5).await.unwrap();
     drop(store);
@@ -209,17 +209,17 @@ fn what_a_crashed_import_left_is_removed_at_the_next_start_and_one_in_use_is_not
 
 #[tokio::test]
 async fn statements_are_prepared_once_whatever_is_asked() {
-    let world = World::new();
-    world.add(&guild("g")).await;
+    let test = TestStore::new();
+    test.add_guild(&guild("g")).await;
     for id in 0..20 {
-        world.store.set_points(&guild("g"), member(id), 1).await.unwrap();
-        world.store.points(&guild("g"), member(id)).await.unwrap();
+        test.store.set_points(&guild("g"), member(id), 1).await.unwrap();
+        test.store.points(&guild("g"), member(id)).await.unwrap();
     }
     let prepared = |conn: &Connection, sql| -> rusqlite::Result<(i32, i32)> {
         let statement = conn.prepare_cached(sql)?;
         Ok((statement.get_status(StatementStatus::Run), statement.get_status(StatementStatus::RePrepare)))
     };
-    assert_eq!(world.store.readers.with(|conn| prepared(conn, readers::POINTS)).unwrap(), (20, 0));
+    assert_eq!(test.store.readers.with(|conn| prepared(conn, readers::POINTS)).unwrap(), (20, 0));
     let written = move |conn: &Connection| Ok((prepared(conn, SET_POINTS)?, Some(Change::Directory)));
-    assert_eq!(world.store.writer.run(Writes::Once, written).await.unwrap(), (20, 0));
+    assert_eq!(test.store.writer.run(Writes::Once, written).await.unwrap(), (20, 0));
 }

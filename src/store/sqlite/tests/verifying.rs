@@ -8,7 +8,7 @@ use crate::store::Report;
 
 /// A store with something in each table, closed, and changed by somebody else.
 async fn changed(sql: &str) -> (TempDir, PathBuf) {
-    let World { store, folder } = World::new();
+    let TestStore { store, folder } = TestStore::new();
     let path = folder.path().join("store.db");
     for name in ["81", "82"] {
         store.add_guild(&guild(name), "Night Watch").await.unwrap();

@@ -12,8 +12,8 @@ const PATIENT: Settings = Settings { busy_wait: Duration::from_secs(60), feed_ke
 const IMPATIENT: Settings =
     Settings { busy_wait: Duration::from_millis(30), feed_kept: 1000, if_missing: IfMissing::Make };
 
-fn commits(world: &World) -> i64 {
-    world.raw().query_row("SELECT max(seq) FROM change", [], |row| row.get(0)).unwrap()
+fn commits(test: &TestStore) -> i64 {
+    test.raw().query_row("SELECT max(seq) FROM change", [], |row| row.get(0)).unwrap()
 }
 
 /// Keeps the writer at work while `queue` queues, so that all of it becomes one group; `queue` is
@@ -37,10 +37,10 @@ async fn grouped<T>(store: &SqliteStore, queue: impl AsyncFnOnce(std::sync::mpsc
 
 #[tokio::test]
 async fn many_writes_at_once_share_a_commit_and_are_all_answered_and_durable() {
-    let world = World::with(PATIENT);
-    world.add(&guild("g")).await;
-    let before = commits(&world);
-    let World { store, folder } = world;
+    let test = TestStore::with(PATIENT);
+    test.add_guild(&guild("g")).await;
+    let before = commits(&test);
+    let TestStore { store, folder } = test;
     let store = std::sync::Arc::new(store);
     let begun = std::sync::Arc::new(AtomicUsize::new(0));
     let answers = grouped(&store, async |open| {
@@ -64,24 +64,24 @@ async fn many_writes_at_once_share_a_commit_and_are_all_answered_and_durable() {
     names.sort_unstable();
     assert_eq!(names, (0..300).collect::<Vec<_>>());
     drop(store);
-    let world = World { store: SqliteStore::open(folder.path().join("store.db")).unwrap(), folder };
-    assert_eq!(commits(&world) - before, 2, "the gate's, and one for all");
+    let test = TestStore { store: SqliteStore::open(folder.path().join("store.db")).unwrap(), folder };
+    assert_eq!(commits(&test) - before, 2, "the gate's, and one for all");
     for id in 0..300 {
-        assert_eq!(world.store.points(&guild("g"), member(id)).await.unwrap(), id as i64 + 1);
+        assert_eq!(test.store.points(&guild("g"), member(id)).await.unwrap(), id as i64 + 1);
     }
 }
 
 #[tokio::test]
 async fn a_write_that_is_refused_harms_none_beside_it() {
-    let world = World::with(PATIENT);
-    world.add(&guild("g")).await;
+    let test = TestStore::with(PATIENT);
+    test.add_guild(&guild("g")).await;
     let (here, nowhere) = (guild("g"), guild("nowhere"));
-    let (one, two, three, four, ()) = grouped(&world.store, async |open| {
+    let (one, two, three, four, ()) = grouped(&test.store, async |open| {
         tokio::join!(
-            world.store.set_points(&here, member(1), 1),
-            world.store.set_points(&nowhere, member(2), 2),
-            world.store.add_warn(&nowhere, member(3), "Mod", "spam", 0),
-            world.store.set_points(&here, member(4), 4),
+            test.store.set_points(&here, member(1), 1),
+            test.store.set_points(&nowhere, member(2), 2),
+            test.store.add_warn(&nowhere, member(3), "Mod", "spam", 0),
+            test.store.set_points(&here, member(4), 4),
             async { open.send(()).unwrap() },
         )
     })
@@ -90,28 +90,28 @@ async fn a_write_that_is_refused_harms_none_beside_it() {
     crate::store::suite::gone(two);
     refused(three);
     four.unwrap();
-    assert_eq!(world.store.points(&here, member(1)).await.unwrap(), 1);
-    assert_eq!(world.store.points(&here, member(4)).await.unwrap(), 4);
+    assert_eq!(test.store.points(&here, member(1)).await.unwrap(), 1);
+    assert_eq!(test.store.points(&here, member(4)).await.unwrap(), 4);
 }
 
 #[tokio::test]
 async fn a_job_that_fails_midway_leaves_nothing_of_itself() {
-    let world = World::new();
-    world.add(&guild("g")).await;
+    let test = TestStore::new();
+    test.add_guild(&guild("g")).await;
     let highest =
         "INSERT INTO member VALUES (1, 1, 'Ada', 0); INSERT INTO warn VALUES (1, 1, 9223372036854775807, '', '', 0)";
-    world.raw().execute_batch(highest).unwrap();
+    test.raw().execute_batch(highest).unwrap();
     // The member is made first, then no id is left for the warn.
-    refused(world.store.add_warn(&guild("g"), member(2), "Mod", "spam", 0).await);
-    assert_eq!(world.store.members(&guild("g")).await.unwrap().len(), 1);
+    refused(test.store.add_warn(&guild("g"), member(2), "Mod", "spam", 0).await);
+    assert_eq!(test.store.members(&guild("g")).await.unwrap().len(), 1);
 }
 
 #[tokio::test]
 async fn a_store_held_by_another_is_busy_after_the_wait_and_nothing_is_written() {
-    let world = World::with(PATIENT);
-    world.add(&guild("g")).await;
-    let hasty = SqliteStore::open_with(world.path(), IMPATIENT).unwrap();
-    let other = world.raw();
+    let test = TestStore::with(PATIENT);
+    test.add_guild(&guild("g")).await;
+    let hasty = SqliteStore::open_with(test.path(), IMPATIENT).unwrap();
+    let other = test.raw();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     let answer = hasty.set_points(&guild("g"), member(7), 5).await;
     assert!(matches!(answer, Err(StoreError::Busy(_))), "{answer:?}");
@@ -119,23 +119,23 @@ async fn a_store_held_by_another_is_busy_after_the_wait_and_nothing_is_written()
     assert_eq!(hasty.points(&guild("g"), member(7)).await.unwrap(), 0);
     other.execute_batch("COMMIT").unwrap();
     drop(hasty);
-    world.store.set_points(&guild("g"), member(8), 6).await.unwrap();
-    assert_eq!(world.store.points(&guild("g"), member(7)).await.unwrap(), 0);
-    assert_eq!(world.store.points(&guild("g"), member(8)).await.unwrap(), 6);
+    test.store.set_points(&guild("g"), member(8), 6).await.unwrap();
+    assert_eq!(test.store.points(&guild("g"), member(7)).await.unwrap(), 0);
+    assert_eq!(test.store.points(&guild("g"), member(8)).await.unwrap(), 6);
 }
 
 #[tokio::test]
 async fn where_the_queue_is_full_a_write_is_busy_at_once_and_those_queued_are_done() {
-    let world = World::with(PATIENT);
-    world.add(&guild("g")).await;
+    let test = TestStore::with(PATIENT);
+    test.add_guild(&guild("g")).await;
     let here = guild("g");
-    let refused_at = grouped(&world.store, async |open| {
+    let refused_at = grouped(&test.store, async |open| {
         let mut queued = 0;
         let fault = loop {
             // Polled once, so queued or refused; then given up.
             tokio::select! {
                 biased;
-                answer = world.store.set_points(&here, member(queued), 1) => break answer.unwrap_err(),
+                answer = test.store.set_points(&here, member(queued), 1) => break answer.unwrap_err(),
                 () = async {} => queued += 1,
             }
         };
@@ -144,7 +144,7 @@ async fn where_the_queue_is_full_a_write_is_busy_at_once_and_those_queued_are_do
         queued
     })
     .await;
-    let World { store, folder } = world;
+    let TestStore { store, folder } = test;
     drop(store);
     let store = SqliteStore::open(folder.path().join("store.db")).unwrap();
     assert_eq!(store.members(&here).await.unwrap().len() as u64, refused_at);
@@ -152,50 +152,50 @@ async fn where_the_queue_is_full_a_write_is_busy_at_once_and_those_queued_are_do
 
 #[tokio::test]
 async fn a_caller_who_goes_away_harms_nothing() {
-    let world = World::with(PATIENT);
-    world.add(&guild("g")).await;
-    let other = world.raw();
+    let test = TestStore::with(PATIENT);
+    test.add_guild(&guild("g")).await;
+    let other = test.raw();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     let here = guild("g");
     // The first branch queues its write, then is dropped.
     tokio::select! {
         biased;
-        _ = world.store.set_points(&here, member(7), 5) => panic!("the lock is held"),
+        _ = test.store.set_points(&here, member(7), 5) => panic!("the lock is held"),
         () = async {} => {}
     }
     other.execute_batch("COMMIT").unwrap();
-    world.store.set_points(&here, member(8), 6).await.unwrap();
-    assert_eq!(world.store.points(&here, member(7)).await.unwrap(), 5);
+    test.store.set_points(&here, member(8), 6).await.unwrap();
+    assert_eq!(test.store.points(&here, member(7)).await.unwrap(), 5);
 }
 
 #[tokio::test]
 async fn after_a_full_disk_the_writes_fail_and_with_room_they_go_on() {
-    let world = World::new();
-    world.add(&guild("g")).await;
+    let test = TestStore::new();
+    test.add_guild(&guild("g")).await;
     let no_room = |conn: &Connection| {
         let pages: i64 = conn.pragma_query_value(None, "page_count", |row| row.get(0))?;
         conn.query_row(&format!("PRAGMA max_page_count = {pages}"), [], |_| Ok(()))?;
         Ok(((), Some(Change::Directory)))
     };
-    world.store.writer.run(Writes::Once, no_room).await.unwrap();
+    test.store.writer.run(Writes::Once, no_room).await.unwrap();
     let mut acknowledged = 0;
     let fault = loop {
-        match world.store.set_points(&guild("g"), member(acknowledged), 9).await {
+        match test.store.set_points(&guild("g"), member(acknowledged), 9).await {
             Ok(_) => acknowledged += 1,
             Err(fault) => break fault,
         }
         assert!(acknowledged < 10_000, "the disk never filled");
     };
     assert!(matches!(&fault, StoreError::Failed(line) if line.contains("is full")), "{fault:?}");
-    assert_eq!(world.store.points(&guild("g"), member(acknowledged)).await.unwrap(), 0);
+    assert_eq!(test.store.points(&guild("g"), member(acknowledged)).await.unwrap(), 0);
     // The limit ended with the connection, which is opened again after a failure.
-    world.store.set_points(&guild("g"), member(acknowledged), 9).await.unwrap();
-    assert_eq!(world.store.members(&guild("g")).await.unwrap().len() as u64, acknowledged + 1);
+    test.store.set_points(&guild("g"), member(acknowledged), 9).await.unwrap();
+    assert_eq!(test.store.members(&guild("g")).await.unwrap().len() as u64, acknowledged + 1);
 }
 
 #[tokio::test]
 async fn dropping_the_store_finishes_what_is_queued() {
-    let World { store, folder } = World::with(PATIENT);
+    let TestStore { store, folder } = TestStore::with(PATIENT);
     store.add_guild(&guild("g"), "A guild").await.unwrap();
     let path = folder.path().join("store.db");
     let other = Connection::open(&path).unwrap();
@@ -213,7 +213,7 @@ async fn dropping_the_store_finishes_what_is_queued() {
 
 #[tokio::test]
 async fn a_commit_is_synced_before_it_is_acknowledged_also_after_a_failure() {
-    let world = World::new();
+    let test = TestStore::new();
     let pragmas = |conn: &Connection| {
         let (mut sync, mut mode) = (0i64, String::new());
         conn.pragma_query(None, "synchronous", |row| row.get(0).map(|found| sync = found))?;
@@ -221,30 +221,30 @@ async fn a_commit_is_synced_before_it_is_acknowledged_also_after_a_failure() {
         Ok(((sync, mode), Some(Change::Directory)))
     };
     let full = (2, "wal".to_owned());
-    assert_eq!(world.store.writer.run(Writes::Once, pragmas).await.unwrap(), full);
+    assert_eq!(test.store.writer.run(Writes::Once, pragmas).await.unwrap(), full);
     let fail = |_: &Connection| -> Result<((), Option<Change>), Failure> {
         let full = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR_FSYNC);
         Err(Failure::Sqlite(rusqlite::Error::SqliteFailure(full, None)))
     };
-    let answer = world.store.writer.run(Writes::Once, fail).await;
+    let answer = test.store.writer.run(Writes::Once, fail).await;
     assert!(matches!(answer, Err(StoreError::Failed(_))), "{answer:?}");
-    assert_eq!(world.store.writer.run(Writes::Once, pragmas).await.unwrap(), full);
+    assert_eq!(test.store.writer.run(Writes::Once, pragmas).await.unwrap(), full);
 }
 
 #[tokio::test]
 async fn a_failing_disk_fails_the_whole_group_and_nothing_of_it_is_written() {
-    let world = World::with(PATIENT);
-    world.add(&guild("g")).await;
+    let test = TestStore::with(PATIENT);
+    test.add_guild(&guild("g")).await;
     let fail = |_: &Connection| -> Result<((), Option<Change>), Failure> {
         let failure = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR);
         Err(Failure::Sqlite(rusqlite::Error::SqliteFailure(failure, None)))
     };
     let here = guild("g");
-    let (before, failed, after, ()) = grouped(&world.store, async |open| {
+    let (before, failed, after, ()) = grouped(&test.store, async |open| {
         tokio::join!(
-            world.store.set_points(&here, member(1), 1),
-            world.store.writer.run(Writes::Once, fail),
-            world.store.set_points(&here, member(2), 2),
+            test.store.set_points(&here, member(1), 1),
+            test.store.writer.run(Writes::Once, fail),
+            test.store.set_points(&here, member(2), 2),
             async { open.send(()).unwrap() },
         )
     })
@@ -252,8 +252,8 @@ async fn a_failing_disk_fails_the_whole_group_and_nothing_of_it_is_written() {
     for answer in [before.map(drop), failed, after.map(drop)] {
         assert!(matches!(answer, Err(StoreError::Failed(_))), "{answer:?}");
     }
-    assert_eq!(world.store.members(&here).await.unwrap(), []);
-    world.store.set_points(&here, member(1), 1).await.unwrap();
+    assert_eq!(test.store.members(&here).await.unwrap(), []);
+    test.store.set_points(&here, member(1), 1).await.unwrap();
 }
 
 /// Names the store to the child process of the test below.
@@ -270,11 +270,11 @@ async fn what_was_acknowledged_survives_kill_9() {
             writeln!(std::io::stderr(), "acknowledged {points}").unwrap();
         }
     }
-    let world = World::new();
-    world.add(&guild("g")).await;
+    let test = TestStore::new();
+    test.add_guild(&guild("g")).await;
     let mut child = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "--nocapture", "store::sqlite::tests::writing::what_was_acknowledged_survives_kill_9"])
-        .env(CHILD, world.path())
+        .env(CHILD, test.path())
         .stdout(std::process::Stdio::null())
         .stderr(std::process::Stdio::piped())
         .spawn()
@@ -291,7 +291,7 @@ async fn what_was_acknowledged_survives_kill_9() {
     child.wait().unwrap();
     assert!(last >= 40, "the child ended at {last}");
     for points in last - 9..=last {
-        let found = world.store.points(&guild("g"), member(points as u64 % 10)).await.unwrap();
+        let found = test.store.points(&guild("g"), member(points as u64 % 10)).await.unwrap();
         // One more may have been written and not acknowledged.
         assert!(found == points || found == points + 10 && points + 10 == last + 1, "{points}: {found}");
     }
@@ -299,12 +299,12 @@ async fn what_was_acknowledged_survives_kill_9() {
 
 #[tokio::test]
 async fn a_writer_that_meets_a_defect_is_told_of_and_nobody_waits_for_it() {
-    let world = World::new();
-    let ended = world.store.writer_ended();
+    let test = TestStore::new();
+    let ended = test.store.writer_ended();
     let defect =
-        world.store.writer.run(Writes::Once, |_| -> Result<((), Option<Change>), Failure> { panic!("planted") });
+        test.store.writer.run(Writes::Once, |_| -> Result<((), Option<Change>), Failure> { panic!("planted") });
     let refused = defect.await.unwrap_err();
     assert!(refused.to_string().contains("writer has stopped"), "{refused}");
     tokio::time::timeout(Duration::from_secs(60), ended).await.unwrap();
-    assert!(world.store.set_points(&guild("g"), member(7), 1).await.is_err());
+    assert!(test.store.set_points(&guild("g"), member(7), 1).await.is_err());
 }

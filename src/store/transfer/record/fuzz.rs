@@ -1,4 +1,4 @@
-//! A line of an import: what is taken says what the JSON says, and printed it is taken for the same.
+//! Fuzz target of a line of an import: an accepted record equals the JSON, and parses to itself when printed.
 
 use serde_json::Value;
 
