@@ -79,9 +79,9 @@ impl AnswerCache {
         &self,
         at: EntryKey,
         ready: impl Future<Output = Result<R, F>>,
-        is_answered: impl Fn() -> bool,
+        is_stored: impl Fn() -> bool,
     ) -> Result<Joined<'_, EntryKey, Epoch, FetchResult, R>, F> {
-        self.flights.join_when_ready(at, || self.epoch(&at), ready, is_answered).await
+        self.flights.join_when_ready(at, || self.epoch(&at), ready, is_stored).await
     }
 
     /// Whether the origin is being asked for `at`.

@@ -50,13 +50,13 @@ pub enum Role<'f, K: Copy + Eq + Hash, E, T> {
     Follower(Follower<E, T>),
 }
 
-/// As [`Role`], for a caller that first had to get something ready.
+/// As [`Role`], for a caller that first waited for something else.
 #[derive(Debug)]
 pub enum Joined<'f, K: Copy + Eq + Hash, E, T, R> {
     Leader(Leader<'f, K, E, T>, R),
     Follower(Follower<E, T>),
     /// Another flight has ended meanwhile, and its result is stored.
-    Answered,
+    Stored,
 }
 
 impl<K, E, T> Default for SingleFlight<K, E, T> {
@@ -99,8 +99,8 @@ impl<K: Copy + Eq + Hash, E: Copy + Eq, T: Clone> SingleFlight<K, E, T> {
         Role::Leader(Leader { shard: lock, key, flight })
     }
 
-    /// As [`SingleFlight::join`], once `ready` has brought what a leader needs. A caller that waits for `ready` delays
-    /// nobody else, and joins a flight that another caller begins meanwhile. `is_answered` tells whether a result was
+    /// As [`SingleFlight::join`], once `ready` has what a leader needs. A caller that waits for `ready` delays
+    /// nobody else, and joins a flight that another caller begins meanwhile. `is_stored` tells whether a result was
     /// stored since this caller looked.
     ///
     /// # Errors
@@ -110,7 +110,7 @@ impl<K: Copy + Eq + Hash, E: Copy + Eq, T: Clone> SingleFlight<K, E, T> {
         key: K,
         epoch: impl Fn() -> E,
         ready: impl Future<Output = Result<R, F>>,
-        is_answered: impl Fn() -> bool,
+        is_stored: impl Fn() -> bool,
     ) -> Result<Joined<'_, K, E, T, R>, F> {
         let current = self.shard(&key).lock().follow(&key, &epoch);
         if let Some(follower) = current {
@@ -121,7 +121,7 @@ impl<K: Copy + Eq + Hash, E: Copy + Eq, T: Clone> SingleFlight<K, E, T> {
             ready = ready => ready?,
             follower = self.follow_next(&key, &epoch) => return Ok(Joined::Follower(follower)),
             // Polled after `follow_next`, from whose first poll on no flight is missed.
-            () = async { if !is_answered() { std::future::pending().await } } => return Ok(Joined::Answered),
+            () = async { if !is_stored() { std::future::pending().await } } => return Ok(Joined::Stored),
         };
         Ok(match self.join(key, epoch) {
             Role::Leader(leader) => Joined::Leader(leader, ready),

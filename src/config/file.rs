@@ -220,7 +220,7 @@ pub struct LogFile {
     pub access: String,
     /// A path: the record that `limits plan` and `limits suggest` read; "" for none.
     pub decisions: String,
-    /// The most that the record and the older half beside it (PATH.1) may take together.
+    /// The most that the record and its older file (PATH.1) may take together.
     pub decisions_max_size: HumanSize,
 }
 

@@ -109,13 +109,13 @@ impl PostgresAt {
         Ok(PostgresAt { server, tls })
     }
 
-    /// Whether somebody on the way could stand in for the server: it is elsewhere, and not verified.
-    pub fn is_open_to_impostors(&self) -> bool {
-        let elsewhere = |host: &Host| match host {
+    /// Whether the server is on another machine and its certificate is not verified.
+    pub fn is_unverified_remote(&self) -> bool {
+        let is_remote = |host: &Host| match host {
             Host::Tcp(name) => name != "localhost" && !name.parse().is_ok_and(|ip: IpAddr| ip.is_loopback()),
             Host::Unix(_) => false,
         };
-        !matches!(self.tls, PostgresTls::Verified { name: true, .. }) && self.server.get_hosts().iter().any(elsewhere)
+        !matches!(self.tls, PostgresTls::Verified { name: true, .. }) && self.server.get_hosts().iter().any(is_remote)
     }
 }
 
@@ -202,8 +202,8 @@ mod tests {
     }
 
     #[test]
-    fn only_a_verified_server_elsewhere_has_no_impostors() {
-        for (url, open) in [
+    fn a_remote_server_needs_a_verified_certificate() {
+        for (url, unverified) in [
             ("postgres://me@db.example.org/db", true),
             ("postgres://me@10.0.0.7/db?sslmode=require", true),
             ("postgres://me@10.0.0.7/db?sslmode=verify-full", false),
@@ -211,7 +211,7 @@ mod tests {
             ("postgres://me@127.0.0.1/db", false),
             ("postgres://me@%2Frun%2Fpostgresql/db", false),
         ] {
-            assert_eq!(parsed(url).unwrap().is_open_to_impostors(), open, "{url}");
+            assert_eq!(parsed(url).unwrap().is_unverified_remote(), unverified, "{url}");
         }
     }
 }

@@ -91,7 +91,7 @@ pub struct AnswerHeaders {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Origin {
     pub kind: OriginKind,
-    /// Opened with every kind when `keys.source = "store"`.
+    /// Opened with an HTTP origin only if it holds the keys or the daily counts; see [`Config::needs_store`].
     pub store: StoreAt,
 }
 
@@ -189,7 +189,7 @@ pub struct Tier {
     pub daily: Option<u64>,
     /// Requests in flight at once.
     pub in_flight: Option<u32>,
-    /// Counted beside `main`; refuses nothing.
+    /// Counted in addition to `main`; refuses nothing.
     pub candidate: Option<Rate>,
 }
 
@@ -242,7 +242,7 @@ pub struct Log {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decisions {
     pub path: PathBuf,
-    /// Bytes: of the record and the older half beside it.
+    /// Bytes of the record and its older file together.
     pub max_size: u64,
 }
 

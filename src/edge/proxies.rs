@@ -15,7 +15,7 @@ pub(super) fn client(peer: Option<IpAddr>, forwarded_for: &[&[u8]], trusted: &[I
         if !is_trusted(client, trusted) {
             break;
         }
-        // No trusted proxy writes what is not an address.
+        // A trusted proxy writes addresses only.
         let Some(address) = address(hop) else { break };
         client = Some(address);
     }

@@ -3,7 +3,6 @@
 //! together; connections that exist keep the old one. No message quotes the content of a key file. The handshakes
 //! themselves run in `handshakes`.
 
-use std::fs::File;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -15,8 +14,7 @@ use pingora::protocols::Stream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring::{Ticketer, cipher_suite as suite, default_provider, kx_group as group};
 use tokio_rustls::rustls::crypto::{CryptoProvider, SupportedKxGroup};
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::server::{ClientHello, ResolvesServerCert};
 use tokio_rustls::rustls::sign::CertifiedKey;
 use tokio_rustls::rustls::version::{TLS12, TLS13};
@@ -25,8 +23,7 @@ use tokio_rustls::server::TlsStream;
 use x509_cert::der::Decode;
 
 use super::handshakes::Handshakes;
-use crate::config::{self, SettingFault};
-use crate::files::read_at_most;
+use crate::config::{self, PemFile, SettingFault};
 
 /// TLS 1.2 and 1.3 by Mozilla's "intermediate" profile: only suites with forward secrecy and authenticated encryption.
 /// (The profile's two DHE suites are left out, because every client that has them has ECDHE too.) The client's order
@@ -52,9 +49,6 @@ pub(super) const HTTP_2: &[u8] = b"h2";
 
 /// The protocols that are offered by ALPN, the preferred one first.
 const PROTOCOLS: [&[u8]; 2] = [HTTP_2, b"http/1.1"];
-
-/// The most that is read of a certificate's or key's file. A long chain is 20 KiB.
-const MAX_FILE: u64 = 1 << 20;
 
 const CERTIFICATE: &str = "server.tls.certificate";
 const PRIVATE_KEY: &str = "server.tls.private_key";
@@ -83,32 +77,23 @@ impl Certificate {
     /// Which file cannot be used, and why.
     pub fn load(files: &config::CertificateFiles) -> Result<Self, SettingFault> {
         let (path, key_path) = (files.certificate.display(), files.private_key.display());
-        let bad_certificate = |why: String| SettingFault::new(CERTIFICATE, format!("{path} {why}"));
-        let bad_key = |why: String| SettingFault::new(PRIVATE_KEY, format!("{key_path} {why}"));
-        let chain: Vec<CertificateDer<'static>> =
-            CertificateDer::pem_slice_iter(&read(CERTIFICATE, &files.certificate)?)
-                .collect::<Result<_, _>>()
-                .map_err(|e| bad_certificate(format!("is not a PEM file: {e}")))?;
-        let Some(first) = chain.first() else {
-            return Err(bad_certificate(
-                "holds no certificate; it should begin with -----BEGIN CERTIFICATE-----".into(),
-            ));
-        };
+        let certificate_file = PemFile::read(CERTIFICATE, &files.certificate)?;
+        let chain = certificate_file.certificates()?;
         let now = Timestamp::now();
-        let validity = validity(first);
+        let validity = chain.first().and_then(validity);
         if let Some((_, to)) = validity.filter(|(_, to)| *to < now) {
             let why = format!("expired at {to}: no caller would accept it; put a renewed one in its place");
-            return Err(bad_certificate(why));
+            return Err(certificate_file.fault(why));
         }
-        // The parser's own message is left out: it might quote the file's content.
-        let key = PrivateKeyDer::from_pem_slice(&read(PRIVATE_KEY, &files.private_key)?)
-            .map_err(|_| bad_key("holds no readable private key; it should be PEM, and not encrypted".into()))?;
-        let key = CertifiedKey::from_der(chain, key, &provider()).map_err(|error| match error {
+        let key_file = PemFile::read(PRIVATE_KEY, &files.private_key)?;
+        let key = CertifiedKey::from_der(chain, key_file.private_key()?, &provider()).map_err(|error| match error {
             Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
-                bad_key(format!("is not the key of the certificate in {path}"))
+                key_file.fault(format!("is not the key of the certificate in {path}"))
             }
-            Error::InvalidCertificate(e) => bad_certificate(format!("holds a certificate that cannot be read: {e}")),
-            error => bad_key(format!("holds a private key that cannot be used: {error}")),
+            Error::InvalidCertificate(e) => {
+                certificate_file.fault(format!("contains a certificate that cannot be read: {e}"))
+            }
+            error => key_file.fault(format!("contains a private key that cannot be used: {error}")),
         })?;
         let early = validity
             .filter(|(from, _)| *from > now)
@@ -129,14 +114,6 @@ fn validity(certificate: &CertificateDer<'_>) -> Option<(Timestamp, Timestamp)> 
         Timestamp::from_second(i64::try_from(time.to_unix_duration().as_secs()).ok()?).ok()
     };
     Some((timestamp(validity.not_before)?, timestamp(validity.not_after)?))
-}
-
-fn read(setting: &'static str, path: &Path) -> Result<Vec<u8>, SettingFault> {
-    let unreadable = |e: io::Error| SettingFault::new(setting, format!("{} cannot be read: {e}", path.display()));
-    let bytes = File::open(path).and_then(|file| read_at_most(file, MAX_FILE)).map_err(unreadable)?;
-    bytes.ok_or_else(|| {
-        SettingFault::new(setting, format!("{} is larger than 1 MiB; is it a PEM file?", path.display()))
-    })
 }
 
 fn others_may_read(path: &Path) -> bool {

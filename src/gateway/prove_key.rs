@@ -50,9 +50,9 @@ impl Gateway {
             let caller = unproven.caller();
             let was_proven = caller.stranger.is_none();
             let place = self.place(&caller, None, details.id);
-            let is_answered = || matches!(find(), KeyStatus::Proven(_) | KeyStatus::Refused);
-            let result = match learned_keys.flights().join_when_ready(digest, || (), place, is_answered).await? {
-                Joined::Answered => ProofResult::of(find()),
+            let is_stored = || matches!(find(), KeyStatus::Proven(_) | KeyStatus::Refused);
+            let result = match learned_keys.flights().join_when_ready(digest, || (), place, is_stored).await? {
+                Joined::Stored => ProofResult::of(find()),
                 Joined::Follower(follower) if was_proven => {
                     match tokio::time::timeout(FOLLOW_WITHIN, follower.wait()).await {
                         Ok(Some(ProofResult::Failed(_))) | Err(_) => {

@@ -106,9 +106,9 @@ impl Gateway {
                 let entry = self.fetch_alone(&mut caller, read, member, place, details.id).await?;
                 return Ok(entry.text.clone());
             }
-            let is_answered = || purpose.may_use_cache() && self.fresh(&at).is_some();
+            let is_stored = || purpose.may_use_cache() && self.fresh(&at).is_some();
             let ready = self.place(&caller, place.take(), details.id);
-            let joined = match self.core.cache.join_when_ready(at, ready, is_answered).await {
+            let joined = match self.core.cache.join_when_ready(at, ready, is_stored).await {
                 Ok(joined) => joined,
                 Err(fault) => {
                     details.cache = Some(forwarded);
@@ -132,7 +132,7 @@ impl Gateway {
                     self.recheck(&mut caller, operation)?;
                     result.filter(|_| caller.key.guild.realm == at.realm)
                 }
-                Joined::Answered => self.fresh(&at).map(|(entry, ttl)| {
+                Joined::Stored => self.fresh(&at).map(|(entry, ttl)| {
                     details.cache = Some(CacheStatus::Hit { ttl, age: entry.age(self.core.now()) });
                     Ok(entry)
                 }),

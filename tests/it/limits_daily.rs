@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::support::*;
 
-/// A count is written down at least as often as this (README: at most a second's worth is lost at kill -9).
+/// A count is written down at least as often as this (docs/limits.md: `kill -9` loses at most the last second).
 const WRITTEN_DOWN: Duration = Duration::from_secs(1);
 
 /// Five requests a day, wherever the keys are.

@@ -136,7 +136,7 @@ async fn a_pair_that_cannot_be_used_leaves_the_certificate_as_it_was() {
     let certificate = String::from_utf8(gate.world().read("cert.pem")).unwrap();
     gate.world().write("cert.pem", "no certificate");
     gate.process().signal(Signal::SIGHUP);
-    says(&gate, "holds no certificate").await;
+    says(&gate, "contains no certificate").await;
     let identity = Identity { certificate, private_key: String::new() };
     certificate_shown(&gate, &[&identity]).await;
 }

@@ -154,7 +154,7 @@ impl World {
                 }
             };
             match joined {
-                Joined::Answered => {
+                Joined::Stored => {
                     if let Some(entry) = self.cache.get(&at) {
                         return Ok(entry);
                     }

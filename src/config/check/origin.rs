@@ -64,7 +64,7 @@ impl Checker<'_> {
         };
         let store = found.and_then(|text| self.store_at(setting, &text)).unwrap_or_else(|why| {
             self.fault(setting, why);
-            StoreAt::Sqlite(PathBuf::new()) // never seen: there is a fault
+            StoreAt::Sqlite(PathBuf::new()) // never used: there is a fault
         });
         self.resolved.push((setting.to_owned(), store.to_string()));
         store
@@ -74,7 +74,7 @@ impl Checker<'_> {
     fn store_at(&mut self, setting: &str, text: &str) -> Result<StoreAt, String> {
         if PostgresAt::is_meant(text) {
             let at = PostgresAt::parse(text, self.folder)?;
-            if at.is_open_to_impostors() {
+            if at.is_unverified_remote() {
                 self.notice(setting, "the server's certificate is not verified; add sslmode=verify-full to verify it");
             }
             return Ok(StoreAt::Postgres(Box::new(at)));
@@ -105,7 +105,7 @@ impl Checker<'_> {
             (KeySource::File, Some(keys)) => Keys::File(self.file("keys.file", keys)),
             (KeySource::File, None) => {
                 self.fault("keys.file", "`keys.source` \"file\" needs it: the path of the key file");
-                Keys::Store // never seen: there is a fault
+                Keys::Store // never used: there is a fault
             }
             (KeySource::Origin, _) => {
                 if origin.kind == OriginKindFile::Builtin {

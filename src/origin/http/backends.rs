@@ -124,7 +124,7 @@ impl Backends {
 
     /// A request was answered by `backend`.
     pub(super) fn request_answered(&self, backend: &Backend) {
-        if !backend.record().is_clean() {
+        if !backend.record().has_no_failures() {
             self.change(backend, "it answered", |record, _| record.request_answered(self.checks.is_some()));
         }
     }

@@ -35,15 +35,15 @@ pub(super) struct HealthRecord {
     state: HealthState,
     /// Requests in a row without an answer.
     failures: u32,
-    /// Health checks in a row that contradict the state.
-    contrary_checks: u32,
+    /// Health checks in a row whose result contradicts the state.
+    opposing_checks: u32,
     /// When it was ejected, or last probed since.
     last_probe: Tick,
 }
 
 impl Default for HealthRecord {
     fn default() -> Self {
-        HealthRecord { state: HealthState::Healthy, failures: 0, contrary_checks: 0, last_probe: Tick::default() }
+        HealthRecord { state: HealthState::Healthy, failures: 0, opposing_checks: 0, last_probe: Tick::default() }
     }
 }
 
@@ -52,8 +52,8 @@ impl HealthRecord {
         self.state
     }
 
-    /// Whether an answer would change nothing here.
-    pub(super) fn is_clean(&self) -> bool {
+    /// Whether [`HealthRecord::request_answered`] would change nothing.
+    pub(super) fn has_no_failures(&self) -> bool {
         self.state == HealthState::Healthy && self.failures == 0
     }
 
@@ -82,13 +82,13 @@ impl HealthRecord {
     pub(super) fn checked(&mut self, passed: bool, rules: &Health, now: Tick, is_last: bool) -> Option<Transition> {
         let is_ejected = self.state == HealthState::Ejected;
         if passed != is_ejected {
-            self.contrary_checks = 0;
+            self.opposing_checks = 0;
             return None;
         }
-        self.contrary_checks = self.contrary_checks.saturating_add(1);
+        self.opposing_checks = self.opposing_checks.saturating_add(1);
         match is_ejected {
-            true => (self.contrary_checks >= rules.rise).then(|| self.restore(HealthState::Probation)),
-            false => (self.contrary_checks >= rules.fall && !is_last).then(|| self.eject(now)),
+            true => (self.opposing_checks >= rules.rise).then(|| self.restore(HealthState::Probation)),
+            false => (self.opposing_checks >= rules.fall && !is_last).then(|| self.eject(now)),
         }
     }
 

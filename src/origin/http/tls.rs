@@ -1,7 +1,6 @@
 //! TLS to upstreams: the trusted roots and our own certificate (contract section 3, `[origin] tls`). It reads the files
 //! that the configuration names, and keeps no key in reach.
 
-use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -10,16 +9,11 @@ use sha2::{Digest as _, Sha256};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::crypto::ring;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use tokio_rustls::{TlsConnector, rustls};
 
-use crate::config::{CertificateFiles, SettingFault, Upstreams};
-use crate::files::read_at_most;
-
-/// Largest PEM file that is read: a system's whole bundle of roots is a quarter of it.
-const MAX_PEM: u64 = 1 << 20;
+use crate::config::{CertificateFiles, PemFile, SettingFault, Upstreams};
 
 /// The trusted roots and our own certificate, for all upstreams with TLS.
 #[derive(Clone)]
@@ -96,11 +90,9 @@ impl PartialEq for NamedTls {
 /// The roots of the file that the operator named, and no others.
 fn named_roots(path: &Path, digest: &mut Sha256) -> Result<RootCertStore, SettingFault> {
     let mut roots = RootCertStore::empty();
-    for (i, certificate) in certificates("origin.tls.ca", path, digest)?.into_iter().enumerate() {
-        let unusable = |e| {
-            let text = format!("{}: certificate {} cannot be used: {e}", path.display(), i + 1);
-            SettingFault::new("origin.tls.ca", text)
-        };
+    let file = read("origin.tls.ca", path, digest)?;
+    for (certificate, number) in file.certificates()?.into_iter().zip(1..) {
+        let unusable = |e| file.fault(format!("has an unusable certificate (number {number}): {e}"));
         roots.add(certificate).map_err(unusable)?;
     }
     Ok(roots)
@@ -130,40 +122,20 @@ fn with_identity(
     identity: &CertificateFiles,
     digest: &mut Sha256,
 ) -> Result<ClientConfig, SettingFault> {
-    let chain = certificates("origin.tls.certificate", &identity.certificate, digest)?;
-    let path = &identity.private_key;
-    let unusable = |why: String| SettingFault::new("origin.tls.private_key", format!("{}: {why}", path.display()));
-    let pem = read("origin.tls.private_key", path, digest)?;
-    // The parser's message is left out: it might quote the file.
-    let key = PrivateKeyDer::from_pem_slice(&pem)
-        .map_err(|_| unusable("contains no private key that can be read; it must be PEM and not encrypted".into()))?;
-    config.with_client_auth_cert(chain, key).map_err(|e| match e {
+    let chain = read("origin.tls.certificate", &identity.certificate, digest)?.certificates()?;
+    let key_file = read("origin.tls.private_key", &identity.private_key, digest)?;
+    config.with_client_auth_cert(chain, key_file.private_key()?).map_err(|e| match e {
         rustls::Error::InconsistentKeys(_) => {
-            unusable(format!("is not the key of the certificate in {}", identity.certificate.display()))
+            key_file.fault(format!("is not the key of the certificate in {}", identity.certificate.display()))
         }
-        e => unusable(format!("cannot be used: {e}")),
+        e => key_file.fault(format!("cannot be used: {e}")),
     })
 }
 
-/// All certificates of a PEM file; at least one.
-fn certificates(setting: &str, path: &Path, digest: &mut Sha256) -> Result<Vec<CertificateDer<'static>>, SettingFault> {
-    let unusable = |why: String| SettingFault::new(setting, format!("{}: {why}", path.display()));
-    let pem = read(setting, path, digest)?;
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
-    let found = found.map_err(|e| unusable(format!("is not a PEM file: {e}")))?;
-    if found.is_empty() {
-        return Err(unusable("contains no certificate".into()));
-    }
-    Ok(found)
-}
-
-fn read(setting: &str, path: &Path, digest: &mut Sha256) -> Result<Vec<u8>, SettingFault> {
-    let unreadable = |e: io::Error| SettingFault::new(setting, format!("{} cannot be read: {e}", path.display()));
-    let pem = File::open(path).and_then(|file| read_at_most(file, MAX_PEM)).map_err(unreadable)?;
-    let pem = pem.ok_or_else(|| {
-        SettingFault::new(setting, format!("{} is larger than 1 MiB; is it a PEM file?", path.display()))
-    })?;
-    digest.update((pem.len() as u64).to_be_bytes());
-    digest.update(&pem);
-    Ok(pem)
+/// Reads a PEM file into the digest too.
+fn read<'a>(setting: &'a str, path: &'a Path, digest: &mut Sha256) -> Result<PemFile<'a>, SettingFault> {
+    let file = PemFile::read(setting, path)?;
+    digest.update((file.content().len() as u64).to_be_bytes());
+    digest.update(file.content());
+    Ok(file)
 }

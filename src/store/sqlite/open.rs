@@ -87,7 +87,7 @@ fn try_prepare(path: &Path, if_missing: IfMissing) -> Result<Prepared, Failure> 
     }
     // Refused before anything is written: a database of another program stays as it is.
     let is_new = refuse_foreign(&conn, path)?;
-    refuse_torn(&conn, path, meta.len())?;
+    refuse_truncated(&conn, path, meta.len())?;
     if is_new {
         if if_missing == IfMissing::Refuse {
             return Err(refusals::no_store(path.display()).into());
@@ -161,9 +161,9 @@ pub(super) fn refuse_foreign(conn: &Connection, path: &Path) -> Result<bool, Fai
     }
 }
 
-/// Refuses a file of `size` bytes whose last page is cut, which SQLite does not notice. Beside a log that may be a crash's
-/// doing, and what is in the log repairs it.
-pub(super) fn refuse_torn(conn: &Connection, path: &Path, size: u64) -> Result<(), Failure> {
+/// Refuses a file of `size` bytes whose last page is cut, which SQLite does not detect. If there is a log, a crash may
+/// have cut it, and the log repairs it.
+pub(super) fn refuse_truncated(conn: &Connection, path: &Path, size: u64) -> Result<(), Failure> {
     if fs::metadata(with_suffix(&follow_links(path)?, "-wal")).is_ok_and(|wal| wal.len() > 0) {
         return Ok(());
     }
@@ -314,7 +314,7 @@ pub(super) fn is_up_to_date(path: &Path) -> Result<bool, StoreError> {
     must_be_file(path).map_err(|failure| failure.at(path))?;
     inspect::read(path, |conn| {
         refuse_foreign(conn, path)?;
-        refuse_torn(conn, path, fs::metadata(path)?.len())?;
+        refuse_truncated(conn, path, fs::metadata(path)?.len())?;
         has_our_schema(conn, path)
     })
 }

@@ -1,5 +1,5 @@
 //! `store verify`: finds what is wrong with a store, and changes no byte of it or of its log. SQLite's own checks come
-//! first, then the schema, then what its tables demand of each row. Memory does not grow with the store.
+//! first, then the schema, then what its tables require of each row. Memory does not grow with the store.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,13 +15,13 @@ use super::{SqliteStore, inspect, open};
 use crate::model::one_line;
 use crate::store::StoreError;
 
-/// How many flaws of one kind are reported one by one.
+/// How many flaws of one kind are reported.
 const MOST_FLAWS: usize = 100;
 
 const RESTORE: &str = "stop the server and put a backup in its place (`guildgate store restore FILE`)";
 
-/// The `CHECK` constraints of the migrations, negated: the schema that has them first, the table, and what holds for a
-/// row that breaks one. `integrity_check` skips them on a connection that cannot write. A NULL satisfies each of them.
+/// The `CHECK` constraints of the migrations, negated: the first schema with the constraint, the table, and the condition
+/// of a row that breaks it. `integrity_check` skips them on a connection that cannot write. A NULL satisfies each of them.
 const CHECKS: [(i64, &str, &str); 8] = [
     (1, "guild", "gone NOT IN (0, 1)"),
     (1, "member", "member < 0"),
@@ -38,9 +38,9 @@ const CHECKS: [(i64, &str, &str); 8] = [
 pub struct Report {
     /// The schema of the file, and the one this version writes.
     pub schema: (i64, i64),
-    /// Tables by name, and how many rows each has. Empty where the file is too damaged to say.
+    /// The number of rows of each table. Empty where the file is too damaged to count them.
     pub rows: Vec<(&'static str, u64)>,
-    /// What is wrong, a line each.
+    /// What is wrong, one line for each flaw.
     pub flaws: Vec<String>,
     /// What to do where something is wrong.
     pub repair: String,
@@ -59,7 +59,7 @@ impl SqliteStore {
         if open::is_missing(path) {
             return Err(StoreError::Failed(format!("{what}. {repair}")));
         }
-        // The file alone: what is in that log is not the file's.
+        // The file alone, because the log belongs to another file.
         let report = inspect::immutable(path).map_err(Failure::from).and_then(|conn| report(&conn, path));
         let mut report = report.map_err(|failure| failure.at(path))?;
         report.flaws.insert(0, what);
@@ -72,8 +72,8 @@ fn report(conn: &Connection, path: &Path) -> Result<Report, Failure> {
     inspect::must_be_store(conn, path)?;
     let (found, newest) = (open::schema_version(conn)?, open::newest_schema());
     let mut report = Report { schema: (found, newest), repair: RESTORE.to_owned(), ..Report::default() };
-    if let Err(torn) = open::refuse_torn(conn, path, fs::metadata(path)?.len()) {
-        report.flaws.push(torn.at(path).to_string());
+    if let Err(truncated) = open::refuse_truncated(conn, path, fs::metadata(path)?.len()) {
+        report.flaws.push(truncated.at(path).to_string());
     }
     // A process died before it made the first table. The next one that opens the store makes all of them.
     if found == 0 && schema_of(conn)?.is_empty() {
@@ -101,7 +101,7 @@ fn report(conn: &Connection, path: &Path) -> Result<Report, Failure> {
     Ok(report)
 }
 
-/// An error that follows from what is wrong with the store is a flaw as well; any other one is answered.
+/// An error that the store's flaws cause is a flaw too; any other one is returned.
 fn add_error(error: rusqlite::Error, report: &mut Report) -> Result<(), Failure> {
     let does_not_fit_schema = matches!(error, rusqlite::Error::SqlInputError { .. });
     match error.sqlite_error_code() {

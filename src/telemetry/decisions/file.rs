@@ -18,15 +18,15 @@ use crate::files::FileId;
 pub enum OpenError {
     #[error("{}: {cause}", path.display())]
     Io { path: PathBuf, cause: io::Error },
-    #[error("{} is written by another process; stop that one, or give each server a file of its own", .0.display())]
-    Taken(PathBuf),
-    #[error("{} is no file that can be written on; name another", .0.display())]
-    NoFile(PathBuf),
+    #[error("{} is written by another process; stop that process, or give each server its own file", .0.display())]
+    Locked(PathBuf),
+    #[error("{} is not a regular file; name another path", .0.display())]
+    NotAFile(PathBuf),
     #[error(transparent)]
     Record(#[from] RecordError),
 }
 
-/// The path of the older half of a record: `PATH.1`.
+/// The path of a record's older file: `PATH.1`.
 pub fn older(path: &Path) -> PathBuf {
     let mut older = OsString::from(path);
     older.push(".1");
@@ -44,7 +44,7 @@ pub(super) struct RecordFile {
 
 impl RecordFile {
     /// Opens or creates the file of this path. A file that is damaged before its end cannot be continued, so it becomes
-    /// the older half.
+    /// the older file.
     pub(super) fn open(path: &Path) -> Result<Self, OpenError> {
         let failed = |cause| OpenError::Io { path: path.to_owned(), cause };
         let opened = lock(path)?;
@@ -99,7 +99,7 @@ impl RecordFile {
     }
 }
 
-/// Renames the file of this path to the older half, which it replaces.
+/// Renames the file of this path to the older file, which it replaces.
 pub(super) fn rotate(path: &Path) -> Result<(), OpenError> {
     match fs::rename(path, older(path)) {
         // It was moved already.
@@ -112,7 +112,7 @@ pub(super) fn rotate(path: &Path) -> Result<(), OpenError> {
 fn lock(path: &Path) -> Result<File, OpenError> {
     let failed = |cause| OpenError::Io { path: path.to_owned(), cause };
     if fs::metadata(path).is_ok_and(|meta| !meta.is_file()) {
-        return Err(OpenError::NoFile(path.to_owned())); // opening a pipe would wait
+        return Err(OpenError::NotAFile(path.to_owned())); // opening a pipe would wait
     }
     loop {
         // The record says who called and when, so other users must not read it.
@@ -120,7 +120,7 @@ fn lock(path: &Path) -> Result<File, OpenError> {
         let file = options.map_err(failed)?;
         match file.try_lock() {
             Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(OpenError::Taken(path.to_owned())),
+            Err(TryLockError::WouldBlock) => return Err(OpenError::Locked(path.to_owned())),
             Err(TryLockError::Error(cause)) => return Err(failed(cause)),
         }
         // If not, its owner renamed it between opening and locking.
@@ -159,14 +159,14 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_end_is_cut_away_and_what_was_whole_stays() {
+    fn an_incomplete_last_block_is_removed_and_the_others_stay() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("d.log");
         let whole = [MAGIC, &block(b"one")].concat();
-        for torn in 1..block(b"two").len() {
-            fs::write(&path, [&whole, &block(b"two")[..torn]].concat()).unwrap();
+        for length in 1..block(b"two").len() {
+            fs::write(&path, [&whole, &block(b"two")[..length]].concat()).unwrap();
             let file = RecordFile::open(&path).unwrap();
-            assert_eq!((file.length(), fs::read(&path).unwrap()), (whole.len() as u64, whole.clone()), "{torn}");
+            assert_eq!((file.length(), fs::read(&path).unwrap()), (whole.len() as u64, whole.clone()), "{length}");
         }
         fs::write(&path, &MAGIC[..5]).unwrap();
         assert!(RecordFile::open(&path).unwrap().is_empty());
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_damaged_in_its_middle_is_put_aside_whole() {
+    fn a_file_that_is_damaged_in_its_middle_becomes_the_older_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("d.log");
         let mut bytes = [MAGIC, &block(b"one"), &block(b"two")].concat();
@@ -186,18 +186,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_record_is_neither_written_on_nor_put_aside() {
+    fn a_file_that_is_not_a_record_is_neither_written_nor_renamed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("notes.txt");
-        fs::write(&path, "what somebody wrote down, long enough").unwrap();
+        fs::write(&path, "a note of somebody, long enough").unwrap();
         let error = RecordFile::open(&path).unwrap_err().to_string();
         assert!(error.contains("notes.txt is no record of decisions"), "{error}");
-        assert_eq!(fs::read_to_string(&path).unwrap(), "what somebody wrote down, long enough");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "a note of somebody, long enough");
         let other = folder.path().join("d.log");
         fs::write(&other, "guildgate decisions 2\nwhatever").unwrap();
         assert!(RecordFile::open(&other).unwrap_err().to_string().contains("version 2"));
-        for no_file in [folder.path(), Path::new("/dev/full")] {
-            assert!(matches!(RecordFile::open(no_file), Err(OpenError::NoFile(_))), "{}", no_file.display());
+        for not_a_file in [folder.path(), Path::new("/dev/full")] {
+            assert!(matches!(RecordFile::open(not_a_file), Err(OpenError::NotAFile(_))), "{}", not_a_file.display());
         }
         assert!(matches!(RecordFile::open(&folder.path().join("none/d.log")), Err(OpenError::Io { .. })));
     }
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_others_touch_is_noticed() {
+    fn changes_by_others_are_detected() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("d.log");
         let mut file = RecordFile::open(&path).unwrap();

@@ -47,7 +47,7 @@ pub struct DecisionLog {
 }
 
 impl DecisionLog {
-    /// Opens the record at `path` and continues at its end. The file and the older half (`PATH.1`) have at most
+    /// Opens the record at `path` and continues at its end. The file and the older file (`PATH.1`) have at most
     /// `max_size` bytes together.
     ///
     /// # Errors
@@ -64,7 +64,7 @@ impl DecisionLog {
     /// A file that cannot be opened or is not a record.
     pub fn open_as_successor(path: &Path, max_size: u64, clock: Clock) -> Result<Self, OpenError> {
         match RecordFile::open(path) {
-            Ok(_) | Err(OpenError::Taken(_)) => Self::start(Writer::holding(path, max_size, clock)),
+            Ok(_) | Err(OpenError::Locked(_)) => Self::start(Writer::holding(path, max_size, clock)),
             Err(unusable) => Err(unusable),
         }
     }
@@ -183,7 +183,7 @@ impl Writer {
             return false;
         }
         match self.open_held(last) {
-            Err(OpenError::Taken(_)) if !must_release => return false,
+            Err(OpenError::Locked(_)) if !must_release => return false,
             Ok(file) => self.file = Some(file),
             // The write tries again and logs the error.
             Err(_) => {}
@@ -200,7 +200,7 @@ impl Writer {
     fn open_held(&self, last: bool) -> Result<RecordFile, OpenError> {
         for _ in 1..if last { LAST_TRIES } else { 1 } {
             match RecordFile::open(&self.path) {
-                Err(OpenError::Taken(_)) => std::thread::sleep(TRY_INTERVAL),
+                Err(OpenError::Locked(_)) => std::thread::sleep(TRY_INTERVAL),
                 opened => return opened,
             }
         }
