@@ -33,7 +33,7 @@ const MAX_CONNECTIONS: usize = 10_000_000;
 pub struct ConfigFile {
     /// The listeners for callers, and the limits of connections.
     pub server: ServerFile,
-    /// What answers contain beside the data.
+    /// What answers contain in addition to the data.
     pub answers: AnswersFile,
     /// Where the data is: in the built-in backend or an HTTP service.
     pub origin: OriginFile,
@@ -87,7 +87,7 @@ pub struct ServerFile {
     /// Connections at once from one address; 0: no limit.
     #[schemars(range(max = MAX_CONNECTIONS))]
     pub max_connections_per_address: usize,
-    /// For the whole header of a request, on first and reused connections alike.
+    /// For the whole header of a request, on first and on reused connections.
     pub header_timeout: HumanDuration,
     /// For the whole body of a request.
     pub body_timeout: HumanDuration,
@@ -177,7 +177,7 @@ pub enum ErrorStatus {
     Ok,
 }
 
-/// A header that answers may carry beside those that they must.
+/// An optional header of answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum AnswerHeader {

@@ -104,7 +104,7 @@ pub enum OriginKind {
 /// An HTTP origin: one service at one or more upstreams.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Upstreams {
-    /// At least one, in the file's order, no two alike.
+    /// At least one, in the file's order, no two equal.
     pub list: Vec<Upstream>,
     /// For each connection, TLS included.
     pub connect_timeout: Duration,

@@ -114,7 +114,7 @@ impl Handover {
         self.may_write.send_replace(true);
     }
 
-    /// This process is the successor and answers callers beside its predecessor: during a write from the origin only,
+    /// This process is the successor and answers callers while its predecessor does too: during a write from the origin only,
     /// each caller for itself, since callers there may be told what is newer than this process's cache or flights. No
     /// write begins here before [`Handover::committed`]: until then the predecessor may take everything back, and it
     /// would not know of such a write.

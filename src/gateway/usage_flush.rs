@@ -110,14 +110,14 @@ impl UsageFlush {
         let (now, unix) = (self.core.now(), self.core.clock.unix());
         let seconds_ago = |at| i64::try_from(now.since(at).as_secs()).unwrap_or(i64::MAX);
         let used = used.into_iter().map(|(id, at)| (id, unix.saturating_sub(seconds_ago(at)))).collect();
-        store.note_last_use(used).await.map_err(|e| e.to_string())
+        store.record_last_use(used).await.map_err(|e| e.to_string())
     }
 }
 
 async fn write_counts_of_a_day(store: &AnyStore, counts: &[(KeyId, Arc<Usage>, DayCount)]) -> Result<(), String> {
     let Some((_, _, DayCount { day, .. })) = counts.first() else { return Ok(()) };
     let added = counts.iter().map(|(id, _, count)| (id.clone(), count.count)).collect();
-    let totals = store.note_daily(*day, added).await.map_err(|e| e.to_string())?;
+    let totals = store.add_daily(*day, added).await.map_err(|e| e.to_string())?;
     for ((_, usage, saved), (_, total)) in counts.iter().zip(totals) {
         usage.day.saved(*saved, total);
     }

@@ -95,7 +95,7 @@ impl DayCounter {
 }
 
 /// The count that holds on `day`. A clock set back over midnight refills nobody: the day that was begun goes on. A count
-/// of a later day comes from a clock that was wrong, and `day` begins anew.
+/// of a later day comes from a clock that was wrong, and `day` starts again at 0.
 fn on(word: u64, day: i64) -> DayCount {
     let there = unpack(word);
     if there.day == day || there.day == day + 1 { there } else { DayCount { day, count: 0 } }

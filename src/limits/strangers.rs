@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(let_in(&lowered, second(60)), 1);
         let raised = Strangers::after(&lowered, burst(40), second(120));
         assert_eq!(let_in(&raised, second(120)), 1);
-        // Whoever still goes by an older one meets the same budget.
+        // A request that still uses an older one is charged to the same budget.
         assert_eq!(let_in(&strangers, second(120)), 0);
         assert_eq!(let_in(&lowered, second(125)), 5);
         assert_eq!(let_in(&raised, second(125)), 0);

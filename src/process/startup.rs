@@ -26,7 +26,7 @@ use crate::origin::{self, Builtin, HttpOrigin, Origin};
 use crate::store::{AnyStore, Daily, IfMissing};
 use crate::telemetry;
 
-/// Open files beside the connections: store, logs, upstream connections of 256 requests, runtimes (512), and
+/// Open files other than connections: store, logs, upstream connections of 256 requests, runtimes (512), and
 /// connections that were reset while a request of theirs goes on (1,024).
 const OTHER_FILES: u64 = 512 + 1024;
 

@@ -1,6 +1,5 @@
-//! How long the answers about a member are, in SQL for both kinds of store: an answer longer than [`MAX_ORIGIN_ANSWER`] is
-//! never given, so a record that would make it longer is refused. Warns that have expired are in no answer, and do not
-//! count.
+//! The length of the answers about a member, in SQL for both kinds of store. A record that would make an answer longer
+//! than [`MAX_ORIGIN_ANSWER`] is refused. Expired warns are in no answer, and do not count.
 
 use super::refusals::refused;
 use super::{GuildId, MemberId, StoreError};
@@ -42,8 +41,8 @@ macro_rules! review_bytes {
     };
 }
 
-/// Which lines of an import, applied already, make an answer too long: the last ones of a member until the rest fits.
-/// Answers line, guild and member. `$main` and `$stage` are put before the names of tables; `$alive` is put after a
+/// Selects the applied lines of an import that make an answer too long: a member's last ones, until the others fit.
+/// Returns line, guild and member. `$main` and `$stage` are put before the names of tables; `$alive` is put after a
 /// row's name, and is true if the row is in the answer.
 macro_rules! too_long {
     ($table:literal, $bytes:ident, $main:literal, $stage:literal, $alive:literal) => {
@@ -78,7 +77,7 @@ macro_rules! too_long {
 
 pub(super) use {review_bytes, too_long, warn_bytes};
 
-/// Refuses a record that made an answer so many bytes long; `what` is its kind: warns or reviews.
+/// Refuses a record after which the answer has `bytes` bytes and is too long. `what` is its kind: warns or reviews.
 pub(super) fn must_fit(bytes: i64, guild: &GuildId, member: MemberId, what: &str) -> Result<(), StoreError> {
     if usize::try_from(bytes).is_ok_and(|bytes| bytes <= MAX_ORIGIN_ANSWER) {
         return Ok(());
@@ -86,12 +85,12 @@ pub(super) fn must_fit(bytes: i64, guild: &GuildId, member: MemberId, what: &str
     let one = what.trim_end_matches('s');
     Err(refused(format!(
         "{}; `guildgate {one} list --guild {guild} --member {member}` shows them, and `guildgate {one} remove` takes one away",
-        too_many(guild.as_str(), &member.to_string(), what)
+        answer_too_long(guild.as_str(), &member.to_string(), what)
     )))
 }
 
 /// Why a record is refused.
-pub(super) fn too_many(guild: &str, member: &str, what: &str) -> String {
+pub(super) fn answer_too_long(guild: &str, member: &str, what: &str) -> String {
     format!("with it the answer of {what} of member {member} in guild {guild} would be longer than 1 MiB")
 }
 

@@ -162,7 +162,7 @@ impl Directory for AnyStore {
         fn rotate_key(&self, id: &str, digest: Digest, previous_until: Option<i64>, now: i64) -> Result<(), StoreError>;
         fn set_key(&self, id: &str, change: KeyChange) -> Result<(), StoreError>;
         fn revoke_key(&self, id: &str) -> Result<(), StoreError>;
-        fn note_last_use(&self, used: Vec<(KeyId, i64)>) -> Result<(), StoreError>;
+        fn record_last_use(&self, used: Vec<(KeyId, i64)>) -> Result<(), StoreError>;
     }
 }
 
@@ -188,7 +188,7 @@ impl Members for AnyStore {
 
 impl Daily for AnyStore {
     forward! {
-        fn note_daily(&self, day: i64, counts: Vec<(KeyId, u64)>) -> Result<Vec<(KeyId, u64)>, StoreError>;
+        fn add_daily(&self, day: i64, counts: Vec<(KeyId, u64)>) -> Result<Vec<(KeyId, u64)>, StoreError>;
         fn daily(&self, day: i64) -> Result<Vec<(KeyId, u64)>, StoreError>;
     }
 }

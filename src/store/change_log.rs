@@ -3,14 +3,14 @@
 use super::Change;
 use crate::model::MemberId;
 
-/// Changes kept. Each transaction adds one, and followers read several times a second: this is most of a second of
-/// the fastest transactions, and minutes of usual traffic.
+/// Changes that are kept. Each transaction adds one, and followers read several times a second. This is most of a second
+/// of the fastest transactions, and minutes of usual traffic.
 pub(super) const KEPT: i64 = 8192;
 
-/// Old changes are pruned with each change of so many, so that few commits pay for it.
+/// Old changes are pruned once for so many new ones, so that few commits pay for it.
 pub(super) const PRUNE_EVERY: i64 = 64;
 
-/// Members named one by one in an answer; with more, dropping everything is cheaper.
+/// Changed members that are reported one by one. With more, dropping everything is cheaper.
 const MAX_MEMBERS: usize = 100_000;
 
 const KIND_MEMBERS: i64 = 1;
@@ -55,7 +55,7 @@ impl ChangeLog {
         }
     }
 
-    /// The changes to report; everything where rows were missed (`gap`).
+    /// The changes to report; everything if rows were missed (`gap`).
     pub(super) fn into_changes(mut self, gap: bool) -> Vec<Change> {
         self.members.sort_unstable();
         self.members.dedup();

@@ -1,5 +1,5 @@
 //! Guilds, keys and members on disk (contract section 1 "Built-in backend", guarantee 1), in an SQLite
-//! file or in PostgreSQL: one set of traits, one suite of tests, the same meaning. Nothing else opens them.
+//! file or in PostgreSQL: one set of traits and one suite of tests for both. No other module opens a store.
 
 mod answers; // how long an answer may be
 mod any;
@@ -26,11 +26,11 @@ pub use sqlite::{Copied, PendingRestore, Report, Restored, Settings, SqliteStore
 /// How every SQLite file begins.
 pub const SQLITE_MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
-/// The files that SQLite keeps beside a file that it writes to, by the ends of their names.
+/// The suffixes of the files that SQLite keeps next to a database that it writes to.
 pub const SQLITE_FILES: [&str; 3] = ["-wal", "-shm", "-journal"];
 
-/// What callers' requests need of a store. What it answers is committed; an acknowledged write
-/// survives kill -9 and power loss (guarantee 1).
+/// The operations of callers' requests. Reads return committed data; an acknowledged write survives kill -9 and power
+/// loss (guarantee 1).
 pub trait Store: Directory + Members + Daily + Send + Sync + 'static {
     /// A member's points; 0 where the guild does not know the member.
     fn points(&self, guild: &GuildId, member: MemberId) -> impl Future<Output = Result<i64, StoreError>> + Send;
@@ -50,7 +50,7 @@ pub trait Store: Directory + Members + Daily + Send + Sync + 'static {
         member: MemberId,
     ) -> impl Future<Output = Result<Vec<Review>, StoreError>> + Send;
 
-    /// Sets a member's points, and makes the member (named by its id) if there is none; answers its name.
+    /// Sets a member's points, and makes the member (named by its id) if there is none; returns its name.
     /// Durable when it answers. [`StoreError::Busy`] means that nothing was written.
     fn set_points(
         &self,
@@ -59,8 +59,8 @@ pub trait Store: Directory + Members + Daily + Send + Sync + 'static {
         amount: i64,
     ) -> impl Future<Output = Result<String, StoreError>> + Send;
 
-    /// What others changed since the last call, or since the store was opened: everything committed
-    /// before the call is in it. Changes made through this object are not. An error means that the feed
+    /// Returns what others changed since the last call, or since the store was opened: everything committed
+    /// before the call, except changes made through this object. An error means that the feed
     /// is lost for now. It returns within a fraction of a second in any case.
     fn changes(&self) -> impl Future<Output = Result<Vec<Change>, StoreError>> + Send;
 
@@ -68,7 +68,7 @@ pub trait Store: Directory + Members + Daily + Send + Sync + 'static {
     fn wait_for_changes(&self) -> impl Future<Output = ()> + Send;
 }
 
-/// Guilds and keys: what the key table is made of.
+/// Guilds and keys, of which the key table is made.
 pub trait Directory {
     /// Every guild by id, including those that the bot has left.
     fn guilds(&self) -> impl Future<Output = Result<Vec<GuildRecord>, StoreError>> + Send;
@@ -87,7 +87,7 @@ pub trait Directory {
     /// given for a new guild of the same id. Refused: one that does not exist.
     fn remove_guild(&self, guild: &GuildId) -> impl Future<Output = Result<RemovedGuild, StoreError>> + Send;
 
-    /// Notes that the bot left a guild, or came back to it. Refused: one that does not exist.
+    /// Records that the bot left a guild, or came back to it. Refused: one that does not exist.
     fn set_guild_left(&self, guild: &GuildId, left: bool) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Adds a key. Refused: an id or a digest that is taken, a guild that does not exist.
@@ -110,9 +110,9 @@ pub trait Directory {
     /// Removes a key with both its secrets. Refused: one that does not exist.
     fn revoke_key(&self, id: &str) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Notes when keys were last used (Unix seconds). No answer depends on it, so followers do not read it
+    /// Records when keys were last used (Unix seconds). No answer depends on it, so followers do not read it
     /// as a change; a key that was removed meanwhile is skipped.
-    fn note_last_use(&self, used: Vec<(KeyId, i64)>) -> impl Future<Output = Result<(), StoreError>> + Send;
+    fn record_last_use(&self, used: Vec<(KeyId, i64)>) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
 /// Members, their warns and reviews, one record at a time. They may be changed while the bot is away from
@@ -133,7 +133,7 @@ pub trait Members {
     /// Removes a member with its warns and reviews. Refused: one that does not exist.
     fn remove_member(&self, guild: &GuildId, member: MemberId) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Warns a member, making it if need be; answers the warn's id, the guild's highest + 1.
+    /// Adds a warn, and the member if there is none; returns the warn's id, the guild's highest + 1.
     fn add_warn(
         &self,
         guild: &GuildId,
@@ -150,10 +150,10 @@ pub trait Members {
         of: Option<MemberId>,
     ) -> impl Future<Output = Result<Vec<(MemberId, Warn)>, StoreError>> + Send;
 
-    /// Takes a warn back; one that is not there is refused.
+    /// Removes a warn. Refused: one that does not exist.
     fn remove_warn(&self, guild: &GuildId, id: i64) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Reviews a member, making it if need be; answers the review's id, the guild's highest + 1.
+    /// Adds a review, and the member if there is none; returns the review's id, the guild's highest + 1.
     fn add_review(
         &self,
         guild: &GuildId,
@@ -176,16 +176,16 @@ pub trait Members {
 
 /// How many requests of each key were counted in a UTC day, kept across restarts (contract section 3, `daily`).
 pub trait Daily {
-    /// Adds to each key's count of `day` (days since the Unix epoch, UTC); answers the totals in the same
+    /// Adds to each key's count of `day` (days since the Unix epoch, UTC); returns the totals in the same
     /// order. If the stored day is the next one, adds to that. A key need not be in the store. No answer
     /// depends on it, so followers do not read it as a change.
-    fn note_daily(
+    fn add_daily(
         &self,
         day: i64,
         counts: Vec<(KeyId, u64)>,
     ) -> impl Future<Output = Result<Vec<(KeyId, u64)>, StoreError>> + Send;
 
-    /// Each key's count of `day`, by the rules of [`Daily::note_daily`]; keys without one are left out.
+    /// Each key's count of `day`, by the rules of [`Daily::add_daily`]; keys without one are left out.
     fn daily(&self, day: i64) -> impl Future<Output = Result<Vec<(KeyId, u64)>, StoreError>> + Send;
 }
 

@@ -1,4 +1,4 @@
-//! The messages with which a store refuses: the same for both kinds.
+//! The messages of a store that refuses a change, the same for both kinds.
 
 use std::fmt::Display;
 
@@ -14,7 +14,7 @@ pub(super) fn changed(rows: usize, refusal: impl FnOnce() -> String) -> Result<(
     if rows > 0 { Ok(()) } else { Err(refused(refusal())) }
 }
 
-/// `place` is where a store was expected.
+/// There is no store at `place`.
 pub(super) fn no_store(place: impl Display) -> StoreError {
     refused(format!(
         "there is no store at {place}; `guildgate guild add`, `guildgate import` and `guildgate serve` make one there. \
@@ -22,7 +22,7 @@ pub(super) fn no_store(place: impl Display) -> StoreError {
     ))
 }
 
-pub(super) fn guild_there(guild: &GuildId) -> String {
+pub(super) fn guild_exists(guild: &GuildId) -> String {
     format!("guild {guild} is in the store already; `guildgate guild list` shows it")
 }
 
@@ -37,7 +37,7 @@ pub(super) fn removed_meanwhile(guild: &str) -> String {
     )
 }
 
-pub(super) fn key_there(id: &str) -> String {
+pub(super) fn key_exists(id: &str) -> String {
     format!("key {id} is in the store already")
 }
 
@@ -61,7 +61,7 @@ pub(super) fn unknown_member(guild: &GuildId, member: MemberId) -> String {
 }
 
 /// `what` is a warn or a review.
-pub(super) fn unknown_note(guild: &GuildId, what: &str, id: i64) -> String {
+pub(super) fn unknown_record(guild: &GuildId, what: &str, id: i64) -> String {
     format!("guild {guild} has no {what} {id}")
 }
 
@@ -69,7 +69,7 @@ pub(super) fn ids_used_up() -> String {
     "the guild's ids are used up".to_owned()
 }
 
-pub(super) fn rating(rating: u8) -> Result<(), StoreError> {
+pub(super) fn check_rating(rating: u8) -> Result<(), StoreError> {
     if RATINGS.contains(&rating) {
         return Ok(());
     }

@@ -1,4 +1,5 @@
-//! Temporary files beside the file that they are for: what replaces it once it is whole, and what an import stages.
+//! Temporary files in the folder of the file that they are for: a complete file that then replaces it, and the staging
+//! file of an import.
 //! Such a file is removed when it is dropped. What a crash left is removed before the next one for the same target is
 //! made: it is known by its name, and nobody has it locked.
 
@@ -67,7 +68,7 @@ impl TempFile {
         self.file.as_file()
     }
 
-    /// Syncs it and gives it the name of its target, which it replaces; answers its size in bytes.
+    /// Syncs it and gives it the name of its target, which it replaces; returns its size in bytes.
     pub fn replace_target(self) -> io::Result<u64> {
         let TempFile { file, target } = self;
         file.as_file().sync_all()?;
@@ -77,7 +78,7 @@ impl TempFile {
     }
 }
 
-/// Removes what a crash left beside the file that `target` leads to. What is in use is locked, and stays.
+/// Removes what a crash left beside the file that `target` leads to. Files in use are locked, and stay.
 pub(super) fn remove_leftovers(target: &Path, kind: Kind) {
     let Ok(target) = follow_links(target) else { return };
     let prefix = prefix(&target, kind);

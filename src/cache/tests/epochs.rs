@@ -31,10 +31,10 @@ fn what_was_asked_before_or_amid_a_write_does_not_stand_after_it() {
     let epochs = Epochs::default();
     let before = epochs.epoch(&points(7));
     let write = epochs.begin_write(member(7), &[Read::Points], GUILD, TTL, Tick(0));
-    let amid = epochs.epoch(&points(7));
+    let during = epochs.epoch(&points(7));
     assert!(!epochs.is_current(before, &points(7)));
     write.settled();
-    assert!(!epochs.is_current(amid, &points(7)));
+    assert!(!epochs.is_current(during, &points(7)));
     assert!(epochs.may_store(&points(7), Tick(0)));
 }
 

@@ -63,7 +63,7 @@ pub struct TierFile {
     /// Requests of one key in flight at once.
     #[schemars(with = "u64", range(min = 1, max = MAX_IN_FLIGHT))]
     pub in_flight: Option<u32>,
-    /// A limit to try out: it is counted beside the real one and refuses nothing.
+    /// A limit to try out: it is counted in addition to the real one and refuses nothing.
     #[schemars(with = "CandidateFile")]
     pub candidate: Option<CandidateFile>,
 }

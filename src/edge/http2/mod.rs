@@ -57,7 +57,7 @@ const HEADER_SLACK: usize = 4;
 /// `:method`, `:scheme`, `:authority` and `:path`.
 const PSEUDO_FIELDS: usize = 4;
 
-/// What the crate counts for a field besides its name and value (RFC 9113, 6.5.2).
+/// What the crate counts for a field in addition to its name and value (RFC 9113, 6.5.2).
 const FIELD_OVERHEAD: usize = 32;
 
 /// Serves a connection on which HTTP/2 was negotiated. When `stop` completes, the peer is asked to send no more

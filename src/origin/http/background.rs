@@ -1,4 +1,4 @@
-//! What runs beside requests: names are resolved again, health is checked, and ejected backends are probed. Every task
+//! What runs in the background of requests: names are resolved again, health is checked, and ejected backends are probed. Every task
 //! here ends once its origin is dropped.
 
 use std::sync::{Arc, Weak};
@@ -82,7 +82,7 @@ async fn check_repeatedly(origin: Weak<HttpOrigin>) {
         let Some(origin) = origin.upgrade() else { return };
         let now = origin.clock.now();
         for backend in origin.backends.list().iter() {
-            // A slow check delays no other, and no second one begins beside it.
+            // A slow check delays no other one, and no second check of this backend begins meanwhile.
             if (origin.check_target.is_some() || backend.record().is_probe_due(now)) && backend.begin_check() {
                 tokio::spawn(check_or_probe(origin.clone(), backend.clone()));
             }

@@ -95,7 +95,7 @@ impl fmt::Display for ConnectError {
 }
 
 /// The idle connections to one upstream address. The one that was used last is taken first, so that the others stay idle
-/// and the upstream closes them. A connection that looks open may still be dead; whoever sends on it finds out. The lock
+/// and the upstream closes them. A connection that looks open may still be dead, which only sending on it shows. The lock
 /// is never held across a wait or while connections are closed.
 #[derive(Debug, Default)]
 pub(super) struct IdleConnections(Mutex<Vec<Connection>>);

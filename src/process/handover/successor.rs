@@ -121,7 +121,7 @@ impl Successor {
             self.peer.send_message(&Message::Committed).await
         };
         let result = result.await;
-        // A process that continues too late must not serve beside this one.
+        // A process that continues too late must not serve together with this one.
         if let Err(error) = &result
             && !has_ended(error)
         {

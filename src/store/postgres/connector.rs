@@ -165,7 +165,7 @@ impl Connector {
         Err(failed)
     }
 
-    /// Connects to one host and sends the first statements; answers which server it is.
+    /// Connects to one host and sends the first statements; returns which server it is.
     async fn try_host(&self, host: usize, notices: Option<Arc<Notify>>) -> Result<(Session, Server), Error> {
         let (client, connection) = self.hosts[host].connect(self.tls.clone()).await?;
         let first = if notices.is_some() { format!("LISTEN {CHANNEL}; {FIRST}") } else { FIRST.to_owned() };
@@ -229,7 +229,7 @@ impl Session {
         !self.ended && !self.client.is_closed()
     }
 
-    /// Closes it at once, also amid a transaction.
+    /// Closes it at once, even during a transaction.
     pub(super) fn end(&mut self) {
         self.ended = true;
         self.ending.abort();

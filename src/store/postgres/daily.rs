@@ -22,7 +22,7 @@ const FORGET: &str = "DELETE FROM daily WHERE key IN \
     (SELECT key FROM daily WHERE day < $1::bigint - 1 LIMIT 1000 FOR UPDATE SKIP LOCKED)";
 
 impl Daily for PostgresStore {
-    async fn note_daily(&self, day: i64, counts: Vec<(KeyId, u64)>) -> Result<Vec<(KeyId, u64)>, StoreError> {
+    async fn add_daily(&self, day: i64, counts: Vec<(KeyId, u64)>) -> Result<Vec<(KeyId, u64)>, StoreError> {
         let mut totals = vec![0; counts.len()];
         let mut left: Vec<usize> = (0..counts.len()).collect();
         while !left.is_empty() {

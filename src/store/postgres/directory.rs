@@ -59,7 +59,7 @@ impl Directory for PostgresStore {
 
     async fn add_guild(&self, guild: &GuildId, name: &str) -> Result<(), StoreError> {
         let sql = "INSERT INTO guild (id, name) VALUES ($1, $2) ON CONFLICT (id) DO NOTHING RETURNING 1";
-        self.change_one(sql, &[&guild.as_str(), &one_line(name)], || refusals::guild_there(guild)).await
+        self.change_one(sql, &[&guild.as_str(), &one_line(name)], || refusals::guild_exists(guild)).await
     }
 
     async fn rename_guild(&self, guild: &GuildId, name: &str) -> Result<(), StoreError> {
@@ -114,7 +114,7 @@ impl Directory for PostgresStore {
         self.change_one("DELETE FROM key WHERE id = $1 RETURNING 1", &[&id], || refusals::unknown_key(id)).await
     }
 
-    async fn note_last_use(&self, used: Vec<(KeyId, i64)>) -> Result<(), StoreError> {
+    async fn record_last_use(&self, used: Vec<(KeyId, i64)>) -> Result<(), StoreError> {
         let (ids, at): (Vec<&str>, Vec<i64>) = used.iter().map(|(id, at)| (&**id, *at)).unzip();
         self.pool.write_once(NOTE_LAST_USE, &[&ids, &at]).await.map(drop)
     }
@@ -192,7 +192,7 @@ async fn create_key(tx: &mut Transaction<'_>, key: &KeyRecord) -> Result<(), Sto
             ],
         )
         .await?;
-    refusals::changed(made, || refusals::key_there(&key.id))
+    refusals::changed(made, || refusals::key_exists(&key.id))
 }
 
 async fn rotate_key(

@@ -98,7 +98,7 @@ impl Members for PostgresStore {
         rating: u8,
         text: &str,
     ) -> Result<i64, StoreError> {
-        refusals::rating(rating)?;
+        refusals::check_rating(rating)?;
         let mut tx = self.begin().await?;
         let added = add_review(&mut tx, guild, member, (author, rating, text)).await;
         tx.end(added, Change::Member(member)).await
@@ -151,7 +151,7 @@ impl PostgresStore {
     }
 }
 
-/// Adds the member if need be; answers the guild's number.
+/// Adds the member if need be; returns the guild's number.
 async fn make_member(tx: &mut Transaction<'_>, guild: &GuildId, member: MemberId) -> Result<i64, StoreError> {
     let no = guild_number(tx, guild).await?;
     tx.rows(MAKE_MEMBER, &[&no, &member.as_i64(), &member.to_string()]).await?;
@@ -221,5 +221,5 @@ async fn remove_note(
 ) -> Result<MemberId, StoreError> {
     let no = guild_number(tx, guild).await?;
     let owner = tx.rows(sql, &[&no, &id]).await?;
-    owner.first().map_or_else(|| Err(refused(refusals::unknown_note(guild, what, id))), |row| member_id(row, 0))
+    owner.first().map_or_else(|| Err(refused(refusals::unknown_record(guild, what, id))), |row| member_id(row, 0))
 }

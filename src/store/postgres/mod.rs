@@ -38,7 +38,7 @@ use runtime::StoreRuntime;
 use schema::Prepared;
 use writer::Writer;
 
-/// Connections of the pool; the writer, the feed and the lists have one each besides. A query takes a fraction of a
+/// Connections of the pool. The writer, the feed and the lists have another one each. A query takes a fraction of a
 /// millisecond, so that sixteen do tens of thousands a second, and five nodes fit into the hundred connections that
 /// a server usually allows.
 const CONNECTIONS: usize = 16;

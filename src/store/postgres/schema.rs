@@ -137,7 +137,7 @@ async fn version(client: &Client, until: Instant, place: &str) -> Result<i64, St
     version.first().map_or(Ok(0), |row| column(row, 0))
 }
 
-/// Answers whether it made the store.
+/// Returns whether it made the store.
 async fn migrate(client: &mut Client, until: Instant, place: &str, if_missing: IfMissing) -> Result<bool, StoreError> {
     let (found, newest) = (version(client, until, place).await?, newest_version());
     if found > newest {

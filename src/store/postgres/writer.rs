@@ -28,7 +28,7 @@ const QUEUE: usize = 16_384;
 /// whole group.
 const GROUP: usize = 512;
 
-/// Sets members' points, given as three arrays in which no member is named twice; answers the members' names. It
+/// Sets members' points, given as three arrays in which no member is named twice; returns the members' names. It
 /// leaves out members of guilds that are missing or left.
 const SET_POINTS: &str = "INSERT INTO member (guild, member, name, points) \
     SELECT g.no, a.member, a.member::text, a.amount \

@@ -78,7 +78,7 @@ fn snapshot(from: &Path, to: &Path, patience: Duration) -> Result<Connection, St
         lineage::refuse_foreign_log(from)?;
         let source = open::query_only(from, patience)?;
         // One snapshot for all steps: without it a write between two of them would start the copy again,
-        // and beside a busy server it would never end.
+        // and while a busy server runs, it would never end.
         source.execute_batch(SNAPSHOT)?;
         inspect::must_be_store(&source, from)?;
         Ok(source)
@@ -107,7 +107,7 @@ fn copy_store(
         Err(e) => return Err(e.into()),
     }
     // A damaged store must not replace a good backup. Nobody else writes to the copy, and there may be no
-    // room for anything beside it.
+    // room for any other file.
     let check = inspect::immutable(copy)
         .and_then(|copy| copy.query_row("PRAGMA quick_check(1)", [], |row| row.get::<_, String>(0)));
     let is_damage = |e: &rusqlite::Error| {

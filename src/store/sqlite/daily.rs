@@ -19,7 +19,7 @@ const COUNT: &str = "INSERT INTO daily (key, day, count) VALUES (?1, ?2, ?3) \
 const REMOVED: i64 = 1000;
 
 impl Daily for SqliteStore {
-    async fn note_daily(&self, day: i64, counts: Vec<(KeyId, u64)>) -> Result<Vec<(KeyId, u64)>, StoreError> {
+    async fn add_daily(&self, day: i64, counts: Vec<(KeyId, u64)>) -> Result<Vec<(KeyId, u64)>, StoreError> {
         let note = move |conn: &Connection| {
             let mut statement = conn.prepare_cached(COUNT)?;
             let add = |(key, more): (KeyId, u64)| {

@@ -31,7 +31,9 @@ impl Directory for SqliteStore {
         let (guild, name) = (guild.clone(), one_line(name).into_owned());
         let add = move |conn: &Connection| {
             let sql = "INSERT INTO guild (id, name) VALUES (?1, ?2) ON CONFLICT (id) DO NOTHING";
-            changed(conn.prepare_cached(sql)?.execute(params![guild.as_str(), name])?, || refusals::guild_there(&guild))
+            changed(conn.prepare_cached(sql)?.execute(params![guild.as_str(), name])?, || {
+                refusals::guild_exists(&guild)
+            })
         };
         self.write(Change::Directory, add).await
     }
@@ -96,7 +98,7 @@ impl Directory for SqliteStore {
                 key.previous.map(|previous| previous.digest.0),
                 key.previous.map(|previous| previous.until)
             ])?;
-            changed(made, || refusals::key_there(&key.id))
+            changed(made, || refusals::key_exists(&key.id))
         };
         self.write(Change::Directory, create).await
     }
@@ -157,7 +159,7 @@ impl Directory for SqliteStore {
         self.write(Change::Directory, revoke).await
     }
 
-    async fn note_last_use(&self, used: Vec<(KeyId, i64)>) -> Result<(), StoreError> {
+    async fn record_last_use(&self, used: Vec<(KeyId, i64)>) -> Result<(), StoreError> {
         let note = move |conn: &Connection| {
             let sql = "UPDATE key SET last_used = ?2 WHERE id = ?1 AND coalesce(last_used, ?2 - 1) < ?2";
             let mut statement = conn.prepare_cached(sql)?;

@@ -58,7 +58,7 @@ pub(super) fn is_full(error: &Error) -> bool {
 
 /// Whether the disk or the file failed, and not the statement: nothing else in the transaction can
 /// be trusted to have been written then.
-pub(super) fn is_the_files(error: &Error) -> bool {
+pub(super) fn is_file_error(error: &Error) -> bool {
     use ErrorCode::*;
     matches!(
         error.sqlite_error_code(),

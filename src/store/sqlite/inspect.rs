@@ -33,7 +33,7 @@ pub(super) fn read<T>(path: &Path, mut work: impl FnMut(&Connection) -> Result<T
                 None => open::readable(path, BUSY),
             };
             let found = conn.map_err(Failure::from).and_then(|conn| work(&conn));
-            // If a process began to write to it meanwhile, what was read is of no one moment.
+            // If a process began to write to it meanwhile, what was read is not the state of one moment.
             if before.is_none() || unused(path)? == before {
                 return found.map(Some);
             }
@@ -46,7 +46,7 @@ pub(super) fn read<T>(path: &Path, mut work: impl FnMut(&Connection) -> Result<T
 }
 
 impl SqliteStore {
-    /// Refuses a log beside the file at `path` that is not the file's own, such as one whose file is missing.
+    /// Refuses a log of the file at `path` that is not the file's own, such as one whose file is missing.
     pub fn refuse_foreign_log(path: &Path) -> Result<(), StoreError> {
         lineage::refuse_foreign_log(path)
     }

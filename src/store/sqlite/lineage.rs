@@ -65,14 +65,14 @@ pub(super) fn renew(file: &Path) -> Result<(), StoreError> {
     file.sync_data().map_err(failed)
 }
 
-/// A log beside a file to which it does not belong.
+/// A log that does not belong to the file of its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ForeignLog {
     pub(super) what: String,
     pub(super) repair: String,
 }
 
-/// Refuses a file with a log beside it that is not its own. Changes neither.
+/// Refuses a file with a log that is not its own. Changes neither.
 pub(super) fn refuse_foreign_log(path: &Path) -> Result<(), StoreError> {
     match foreign_log(path)? {
         None => Ok(()),
@@ -80,7 +80,7 @@ pub(super) fn refuse_foreign_log(path: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// The log beside the store at `path`, if it is not the store's own.
+/// The log of the store at `path`, if it is not the store's own.
 pub(super) fn foreign_log(path: &Path) -> Result<Option<ForeignLog>, StoreError> {
     find_foreign_log(path).map_err(|failure| failure.at(path))
 }
@@ -118,7 +118,7 @@ fn find_foreign_log(path: &Path) -> Result<Option<ForeignLog>, Failure> {
     Ok(None)
 }
 
-/// Whether the log beside a file holds commits of that file.
+/// Whether a log holds commits of the file of its name.
 pub(super) fn has_own_log(file: &Path) -> io::Result<bool> {
     let in_log = in_log(&with_suffix(file, "-wal"))?;
     Ok(matches!((in_file(file)?, in_log), (InFile::Lineage(own), Some(in_log)) if belongs(own, &in_log)))

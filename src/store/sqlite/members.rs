@@ -115,7 +115,7 @@ impl Members for SqliteStore {
         rating: u8,
         text: &str,
     ) -> Result<i64, StoreError> {
-        refusals::rating(rating)?;
+        refusals::check_rating(rating)?;
         let guild = guild.clone();
         let (author, text) = (one_line(author).into_owned(), one_line(text).into_owned());
         let add = move |conn: &Connection| {
@@ -144,13 +144,13 @@ impl Members for SqliteStore {
 }
 
 impl SqliteStore {
-    /// Removes a warn or review by `sql`, which answers whose it was.
+    /// Removes a warn or review by `sql`, which returns whose it was.
     async fn remove(&self, guild: &GuildId, id: i64, what: &'static str, sql: &'static str) -> Result<(), StoreError> {
         let guild = guild.clone();
         let take = move |conn: &Connection| {
             let no = guild_number(conn, &guild)?;
             let owner = conn.prepare_cached(sql)?.query_row([no, id], |row| member(row, 0)).optional()?;
-            let absent = || Failure::Store(refusals::refused(refusals::unknown_note(&guild, what, id)));
+            let absent = || Failure::Store(refusals::refused(refusals::unknown_record(&guild, what, id)));
             owner.map(|owner| ((), Some(Change::Member(owner)))).ok_or_else(absent)
         };
         self.writer.run(Writes::Several, take).await
@@ -177,7 +177,7 @@ impl SqliteStore {
     }
 }
 
-/// Makes the member if there is none; answers the guild's number.
+/// Makes the member if there is none; returns the guild's number.
 fn make_member(conn: &Connection, guild: &GuildId, member: MemberId) -> Result<i64, Failure> {
     let no = guild_number(conn, guild)?;
     conn.prepare_cached(MAKE_MEMBER)?.execute(params![no, member.as_i64(), member.to_string()])?;

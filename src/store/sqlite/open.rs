@@ -196,7 +196,7 @@ pub(in crate::store) fn readable(path: &Path, busy: Duration) -> rusqlite::Resul
 /// A connection to a temporary file. If that was removed meanwhile, it is not made again.
 pub(in crate::store) fn temporary(path: &Path) -> rusqlite::Result<Connection> {
     let conn = Connection::open_with_flags(path, flags(false))?;
-    // A crash leaves nothing of use in it, so it need not survive one, and no journal is left beside it.
+    // It need not survive a crash, so it has no journal.
     conn.pragma_update(None, "journal_mode", "OFF")?;
     conn.pragma_update(None, "synchronous", "OFF")?;
     Ok(conn)

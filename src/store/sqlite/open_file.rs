@@ -25,7 +25,7 @@ pub(super) struct OpenFile {
     path: PathBuf,
     id: FileId,
     /// The log and the shared memory, without which others do not see what is written to the log.
-    beside: Arc<[(PathBuf, FileId); 2]>,
+    companions: Arc<[(PathBuf, FileId); 2]>,
     /// Open for as long as the store is: closing a descriptor of the file drops SQLite's locks on it.
     file: Arc<File>,
     /// The lineage that was last in the file's header. Locked during a check: of two checks the later one finds the later
@@ -41,7 +41,7 @@ impl OpenFile {
         let lineage = lineage.ok_or_else(|| StoreError::Failed(format!("{} is no SQLite file", path.display())))?;
         // SQLite puts them beside the file itself, not beside a link to it.
         let real = follow_links(path)?;
-        let beside = |end| -> Result<(PathBuf, FileId), Failure> {
+        let companion = |end| -> Result<(PathBuf, FileId), Failure> {
             let name = with_suffix(&real, end);
             let id = FileId::of(&name).map_err(|e| failure::of_io(&name, &e))?;
             Ok((name, id))
@@ -49,7 +49,7 @@ impl OpenFile {
         Ok(OpenFile {
             path: path.to_owned(),
             id: FileId::of(path)?,
-            beside: Arc::new([beside("-wal")?, beside("-shm")?]),
+            companions: Arc::new([companion("-wal")?, companion("-shm")?]),
             file,
             lineage: Arc::new(Mutex::new(lineage)),
         })
@@ -58,7 +58,7 @@ impl OpenFile {
     /// Refuses to go on if the files are not those that were opened, or something else is in the first one. `conn` reads
     /// up to where the lineage may have risen.
     pub(super) fn check(&self, conn: &Connection) -> Result<(), StoreError> {
-        for (name, id) in &*self.beside {
+        for (name, id) in &*self.companions {
             must_be_there(name, *id)?;
         }
         self.check_file(conn)
@@ -67,7 +67,7 @@ impl OpenFile {
     /// As [`OpenFile::check`], before what is in the log is written into the file at the end. A log that has lost its name
     /// is written as well, unless others have written to another log since.
     pub(super) fn check_at_end(&self, conn: &Connection) -> Result<(), StoreError> {
-        let [(log, log_id), (shared, shared_id)] = &*self.beside;
+        let [(log, log_id), (shared, shared_id)] = &*self.companions;
         match is_there(log, *log_id) {
             Ok(true) => is_there(shared, *shared_id).map(drop)?,
             Ok(false) => {}

@@ -1,7 +1,7 @@
-//! Puts a backup in the store's place. What was there is kept under another name together with its log, and at no moment
-//! is there a file without its log under the store's name:
+//! Puts a backup in the store's place. The previous store is kept under another name together with its log, and at no
+//! moment does the store's name have a file without its log:
 //!
-//! 1. the backup is copied to a file beside the store, with a lineage of its own, and synced;
+//! 1. the backup is copied to a file in the store's folder, with a lineage of its own, and synced;
 //! 2. what is in the present log is written into the present file, if that is possible;
 //! 3. the present file, and its log if it still has one, get a second name each (a hard link);
 //! 4. the copy is renamed to the store's name;
@@ -27,13 +27,13 @@ use crate::files::{FileId, folder_of, follow_links, sync_folder_of, with_suffix}
 use crate::store::temp_file::{PART, TempFile};
 use crate::store::{SQLITE_FILES, StoreError, blocking, refusals};
 
-/// Between a store's name and the time at which it was replaced, in the name under which it is kept.
+/// The part of a kept store's name between the store's name and the time of the restore.
 const KEPT: &str = ".before-restore-";
 
-/// Names tried for what is kept: several restores in one second.
+/// Names that are tried for the kept store, since there may be several restores in one second.
 const NAMES: usize = 100;
 
-/// The files beside a store that hold data.
+/// The suffixes of a store's other files that hold data.
 const LOGS: [&str; 2] = ["-wal", "-journal"];
 
 /// Where SQLite locks a store as long as it is open: the file, and its shared memory, which is under the store's name
@@ -72,7 +72,7 @@ impl SqliteStore {
     }
 }
 
-/// Checks that the store at `store` can be replaced by the backup `from`. Answers the store's file, the lock for which
+/// Checks that the store at `store` can be replaced by the backup `from`. Returns the store's file, the lock for which
 /// other processes wait before they open the store, and what was done about an earlier restore.
 fn prepare(from: &Path, store: &Path) -> Result<(PathBuf, File, Option<String>), StoreError> {
     let target = follow_links(store).map_err(|e| failure::of_io(store, &e))?;
@@ -155,7 +155,7 @@ fn must_be_sound(from: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// Gives the present store a second name, and its log if there is still something in it. Answers those names.
+/// Gives the present store a second name, and its log if there is still something in it. Returns those names.
 fn keep(target: &Path) -> Result<Vec<PathBuf>, StoreError> {
     let failed =
         |e: io::Error| StoreError::Failed(format!("{} could not be given another name: {e}", target.display()));
@@ -210,7 +210,7 @@ fn free_name(target: &Path) -> io::Result<PathBuf> {
 }
 
 /// Ends a restore that was cut off: undoes it if the store's name is still the present store's, and completes it
-/// otherwise. Answers what it did. The caller has locked the folder, and the store is not open.
+/// otherwise. Returns what it did. The caller has locked the folder, and the store is not open.
 pub(super) fn finish(target: &Path) -> io::Result<Option<String>> {
     let kept = kept_files(target)?;
     let present = FileId::of(target).ok();

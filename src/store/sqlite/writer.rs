@@ -74,7 +74,7 @@ impl<T: Send, F: FnOnce(&Connection) -> Result<(T, Option<Change>), Failure> + S
                 change.iter().for_each(|change| log.add(change));
                 Ok(made)
             }
-            Err(Failure::Sqlite(error)) if conn.is_autocommit() || failure::is_the_files(&error) => {
+            Err(Failure::Sqlite(error)) if conn.is_autocommit() || failure::is_file_error(&error) => {
                 return Err(failure::of(path, &error));
             }
             Err(own) => Err(own.at(path)),
@@ -175,7 +175,7 @@ impl Writer {
         while alive.changed().await.is_ok() {}
     }
 
-    /// Queues `work`, which answers its result and the change for the followers, and waits until it is committed.
+    /// Queues `work`, which returns its result and the change for the followers, and waits until it is committed.
     /// `work` only runs its own statements: the transaction is the group's. If the caller stops waiting, the job
     /// is done all the same.
     pub(super) async fn run<T: Send + 'static>(

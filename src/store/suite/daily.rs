@@ -8,62 +8,58 @@ pub(crate) fn counts<const N: usize>(counts: [(&str, u64); N]) -> Vec<(KeyId, u6
     counts.into_iter().map(|(key, count)| (key.into(), count)).collect()
 }
 
-pub(crate) async fn note<T: TestStore, const N: usize>(
-    test: &T,
-    day: i64,
-    more: [(&str, u64); N],
-) -> Vec<(KeyId, u64)> {
-    test.store().note_daily(day, counts(more)).await.unwrap()
+pub(crate) async fn add<T: TestStore, const N: usize>(test: &T, day: i64, more: [(&str, u64); N]) -> Vec<(KeyId, u64)> {
+    test.store().add_daily(day, counts(more)).await.unwrap()
 }
 
 pub(crate) async fn counts_add_up_within_a_day_and_restart_with_the_next<T: TestStore>() {
     let test = T::new().await;
     // No such keys are in the store: they may be a file's, or known by the origin alone.
-    assert_eq!(note(&test, 10, [("b", 1), ("a", 3)]).await, counts([("b", 1), ("a", 3)]));
-    assert_eq!(note(&test, 10, [("a", 2), ("c", 0)]).await, counts([("a", 5), ("c", 0)]));
+    assert_eq!(add(&test, 10, [("b", 1), ("a", 3)]).await, counts([("b", 1), ("a", 3)]));
+    assert_eq!(add(&test, 10, [("a", 2), ("c", 0)]).await, counts([("a", 5), ("c", 0)]));
     assert_eq!(test.store().daily(10).await.unwrap(), counts([("a", 5), ("b", 1), ("c", 0)]));
     assert_eq!(test.store().daily(11).await.unwrap(), []);
-    assert_eq!(note(&test, 11, [("a", 4)]).await, counts([("a", 4)]));
+    assert_eq!(add(&test, 11, [("a", 4)]).await, counts([("a", 4)]));
     assert_eq!(test.store().daily(11).await.unwrap(), counts([("a", 4)]));
 }
 
 pub(crate) async fn a_node_before_midnight_adds_to_the_new_day_and_removes_no_count<T: TestStore>() {
     let test = T::new().await;
-    note(&test, 10, [("a", 7), ("b", 9)]).await;
-    note(&test, 11, [("a", 2)]).await;
-    assert_eq!(note(&test, 10, [("a", 3), ("b", 1)]).await, counts([("a", 5), ("b", 10)]));
+    add(&test, 10, [("a", 7), ("b", 9)]).await;
+    add(&test, 11, [("a", 2)]).await;
+    assert_eq!(add(&test, 10, [("a", 3), ("b", 1)]).await, counts([("a", 5), ("b", 10)]));
     assert_eq!(test.store().daily(10).await.unwrap(), counts([("a", 5), ("b", 10)]));
     assert_eq!(test.store().daily(11).await.unwrap(), counts([("a", 5)]));
 }
 
 pub(crate) async fn counts_of_a_day_further_ahead_are_dropped<T: TestStore>() {
     let test = T::new().await;
-    note(&test, 12, [("a", 7), ("b", 9)]).await;
+    add(&test, 12, [("a", 7), ("b", 9)]).await;
     assert_eq!(test.store().daily(10).await.unwrap(), []);
-    assert_eq!(note(&test, 10, [("a", 1)]).await, counts([("a", 1)]));
+    assert_eq!(add(&test, 10, [("a", 1)]).await, counts([("a", 1)]));
     assert_eq!(test.store().daily(10).await.unwrap(), counts([("a", 1)]));
     assert_eq!(test.store().daily(12).await.unwrap(), counts([("b", 9)]));
 }
 
 pub(crate) async fn a_key_listed_twice_is_counted_twice<T: TestStore>() {
     let test = T::new().await;
-    assert_eq!(note(&test, 10, [("a", 1), ("a", 2)]).await, counts([("a", 1), ("a", 3)]));
+    assert_eq!(add(&test, 10, [("a", 1), ("a", 2)]).await, counts([("a", 1), ("a", 3)]));
 }
 
 pub(crate) async fn a_count_stops_at_the_largest_number_that_is_kept<T: TestStore>() {
     const MOST: u64 = i64::MAX as u64;
     let test = T::new().await;
-    assert_eq!(note(&test, 10, [("a", MOST - 1), ("b", u64::MAX)]).await, counts([("a", MOST - 1), ("b", MOST)]));
-    assert_eq!(note(&test, 10, [("a", 1), ("b", 1)]).await, counts([("a", MOST), ("b", MOST)]));
-    assert_eq!(note(&test, 10, [("a", u64::MAX), ("b", 0)]).await, counts([("a", MOST), ("b", MOST)]));
+    assert_eq!(add(&test, 10, [("a", MOST - 1), ("b", u64::MAX)]).await, counts([("a", MOST - 1), ("b", MOST)]));
+    assert_eq!(add(&test, 10, [("a", 1), ("b", 1)]).await, counts([("a", MOST), ("b", MOST)]));
+    assert_eq!(add(&test, 10, [("a", u64::MAX), ("b", 0)]).await, counts([("a", MOST), ("b", MOST)]));
 }
 
 pub(crate) async fn counts_survive_restarts_are_seen_by_others_and_are_no_change<T: TestStore>() {
     let test = T::new().await;
     let second = test.open_second().await;
-    note(&test, 10, [("a", 7)]).await;
+    add(&test, 10, [("a", 7)]).await;
     assert_eq!(others_changes(&second).await, []);
-    assert_eq!(second.note_daily(10, counts([("a", 1)])).await.unwrap(), counts([("a", 8)]));
+    assert_eq!(second.add_daily(10, counts([("a", 1)])).await.unwrap(), counts([("a", 8)]));
     drop(second);
     let test = test.reopen().await;
     assert_eq!(test.store().daily(10).await.unwrap(), counts([("a", 8)]));

@@ -91,7 +91,7 @@ pub(crate) async fn a_guild_is_removed_with_everything_of_it_and_begins_empty_wh
     assert_eq!(second.members(&guild("g")).await.unwrap(), []);
     assert_eq!(second.list_warns(&guild("g"), None).await.unwrap(), []);
     assert_eq!(second.list_reviews(&guild("g"), None).await.unwrap(), []);
-    assert_eq!(warn(store, member(7), 100).await, 1, "ids begin anew");
+    assert_eq!(warn(store, member(7), 100).await, 1, "ids begin at 1 again");
     store.create_key(key("k1", b"one")).await.unwrap();
 }
 

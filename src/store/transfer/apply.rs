@@ -10,7 +10,7 @@ use rusqlite::{Connection, DropBehavior, OptionalExtension, TransactionBehavior}
 
 use super::import::{BadLine, Mode, Progress};
 use super::stage::Staged;
-use crate::store::answers::{review_bytes, too_long, too_many, warn_bytes};
+use crate::store::answers::{answer_too_long, review_bytes, too_long, warn_bytes};
 use crate::store::change_log::ChangeLog;
 use crate::store::refusals::{self, refused};
 use crate::store::sqlite::{feed, file_failure, lineage, open};
@@ -177,7 +177,7 @@ fn bad_lines(conn: &Connection) -> rusqlite::Result<Vec<((&'static str, i64), Ba
         let mut statement = conn.prepare(lines)?;
         let found = statement.query_map([], |row| {
             let (line, guild, member): (i64, String, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
-            let reason = too_many(&guild, &member.to_string(), what);
+            let reason = answer_too_long(&guild, &member.to_string(), what);
             Ok(((delete, line), BadLine { line: line.cast_unsigned(), reason }))
         })?;
         for line in found {

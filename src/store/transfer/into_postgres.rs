@@ -16,7 +16,7 @@ use super::import::{
     BadLine, ImportError, Mode, PROGRESS_EVERY, Phase, Progress, Transaction, UncommittedImport, read_lines,
 };
 use super::stage::{Staged, staging_file};
-use crate::store::answers::{review_bytes, too_long, too_many, warn_bytes};
+use crate::store::answers::{answer_too_long, review_bytes, too_long, warn_bytes};
 use crate::store::postgres::column;
 use crate::store::sqlite::{file_failure, open};
 use crate::store::{Directory, PostgresStore, StoreError, blocking, refusals};
@@ -164,7 +164,7 @@ impl PostgresStore {
 fn bad_lines(found: &[Vec<tokio_postgres::Row>]) -> Result<Vec<Vec<BadLine>>, StoreError> {
     let line = |row: &tokio_postgres::Row, what| {
         let (line, guild, member): (i64, String, i64) = (column(row, 0)?, column(row, 1)?, column(row, 2)?);
-        Ok(BadLine { line: line.cast_unsigned(), reason: too_many(&guild, &member.to_string(), what) })
+        Ok(BadLine { line: line.cast_unsigned(), reason: answer_too_long(&guild, &member.to_string(), what) })
     };
     found.iter().zip(TOO_LONG).map(|(rows, (what, _, _))| rows.iter().map(|row| line(row, what)).collect()).collect()
 }

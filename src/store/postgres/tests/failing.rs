@@ -106,11 +106,11 @@ async fn days_long_past_are_removed_a_thousand_at_a_time_and_yesterday_is_not() 
     let other = connect(&test.url).await;
     let rows = async || -> i64 { other.query_one("SELECT count(*) FROM daily", &[]).await.unwrap().get(0) };
     let many = (0..1500).map(|n| (format!("k{n}").into(), 1)).collect();
-    test.store.note_daily(10, many).await.unwrap();
-    test.store.note_daily(11, vec![("today".into(), 1)]).await.unwrap();
+    test.store.add_daily(10, many).await.unwrap();
+    test.store.add_daily(11, vec![("today".into(), 1)]).await.unwrap();
     assert_eq!(rows().await, 1501);
-    test.store.note_daily(12, vec![("k3".into(), 1)]).await.unwrap();
+    test.store.add_daily(12, vec![("k3".into(), 1)]).await.unwrap();
     assert_eq!(rows().await, 501, "1,499 of day 10 were there");
-    test.store.note_daily(12, Vec::new()).await.unwrap();
+    test.store.add_daily(12, Vec::new()).await.unwrap();
     assert_eq!(rows().await, 2);
 }

@@ -4,7 +4,7 @@
 use super::*;
 
 #[tokio::test]
-async fn who_is_too_far_behind_is_told_everything_once() {
+async fn a_follower_that_is_too_far_behind_reads_everything_once() {
     let test = TestStore::with(Settings { feed_kept: 4, ..Settings::default() });
     test.add_guild(&guild("g")).await;
     let second = test.open_second();
@@ -19,7 +19,7 @@ async fn who_is_too_far_behind_is_told_everything_once() {
 }
 
 #[tokio::test]
-async fn a_store_put_back_to_an_earlier_state_is_told_as_everything() {
+async fn a_store_restored_to_an_earlier_state_reads_as_everything() {
     let test = TestStore::new();
     test.add_guild(&guild("g")).await;
     test.add_guild(&guild("h")).await;
@@ -31,7 +31,7 @@ async fn a_store_put_back_to_an_earlier_state_is_told_as_everything() {
 }
 
 #[tokio::test]
-async fn another_file_in_the_stores_place_is_an_error_and_nothing_is_written_to_the_lost_one() {
+async fn another_file_in_the_stores_place_is_an_error_and_nothing_is_written() {
     let (test, other) = (TestStore::new(), TestStore::new());
     test.add_guild(&guild("g")).await;
     let copy = test.folder.path().join("copy.db");

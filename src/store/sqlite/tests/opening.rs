@@ -156,7 +156,7 @@ async fn a_store_of_the_first_schema_is_brought_up_to_date_with_all_it_holds() {
     // And what the new schema brings can be written into it.
     let store = SqliteStore::open(&path).unwrap();
     store.rotate_key("k_e17ruxhl", Digest::of(b"new"), Some(200), 100).await.unwrap();
-    assert_eq!(store.note_daily(0, vec![("k_e17ruxhl".into(), 3)]).await.unwrap(), [("k_e17ruxhl".into(), 3)]);
+    assert_eq!(store.add_daily(0, vec![("k_e17ruxhl".into(), 3)]).await.unwrap(), [("k_e17ruxhl".into(), 3)]);
     assert!(store.keys().await.unwrap()[1].previous.is_some());
 }
 
