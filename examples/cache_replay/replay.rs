@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use guildgate::cache::{AnswerCache, Entry, EntryKey, EntryState, Epochs, Reach, Realms, Role};
+use guildgate::cache::{AnswerCache, Entry, EntryKey, EntryState, Epochs, Realms, Role};
 use guildgate::clock::{Clock, Tick};
 use guildgate::config::{Cache, Freshness};
 use guildgate::wire::Read;
@@ -29,14 +29,14 @@ impl Trial for AnswerCache {
         }
         if let Role::Leader(leader) = self.join(at) {
             let entry = Arc::new(Entry::new(text, leader.epoch(), now, freshness, None));
-            self.insert(at, &entry, Realms::Disjoint, now);
+            self.insert(at, &entry, Realms::One(at.realm), now);
             leader.complete(Ok(entry));
         }
         false
     }
 
     fn write(&mut self, at: EntryKey, now: Tick) {
-        self.begin_write((at.realm, Realms::Disjoint), at.member, &[Read::Points], Duration::ZERO, now).settled();
+        self.begin_write(at.member, &[Read::Points], Realms::One(at.realm), Duration::ZERO, now).settled();
     }
 
     fn held(&self) -> u64 {
@@ -77,7 +77,7 @@ impl Trial for Lru {
     }
 
     fn write(&mut self, at: EntryKey, now: Tick) {
-        self.epochs.begin_write(at.member, &[Read::Points], Reach::Realm(at.realm), Duration::ZERO, now).settled();
+        self.epochs.begin_write(at.member, &[Read::Points], Realms::One(at.realm), Duration::ZERO, now).settled();
     }
 
     fn held(&self) -> u64 {

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use moka::sync::Cache;
 
-use super::entry::{Entry, EntryKey, FetchResult, Realm, entries};
-use super::epochs::{Epoch, Epochs, Reach, WriteGuard};
+use super::entry::{Entry, EntryKey, FetchResult, entries};
+use super::epochs::{Epoch, Epochs, Realms, WriteGuard};
 use super::single_flight::{Joined, Role, SingleFlight};
 use crate::clock::Tick;
 use crate::model::MemberId;
@@ -21,25 +21,6 @@ pub struct AnswerCache {
     pub(super) entries: Cache<EntryKey, Arc<Entry>>,
     pub(super) epochs: Epochs,
     pub(super) flights: SingleFlight<EntryKey, Epoch, FetchResult>,
-}
-
-/// Whether answers of different realms may be about the same members of the same guild.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Realms {
-    /// A guild has one realm: a write invalidates answers of its own realm only.
-    Disjoint,
-    /// Two learned keys may belong to one guild, but each has its own realm and its own flights.
-    MayOverlap,
-}
-
-impl Realms {
-    /// Which answers a change in `realm` invalidates.
-    fn reach(self, realm: Realm) -> Reach {
-        match self {
-            Realms::Disjoint => Reach::Realm(realm),
-            Realms::MayOverlap => Reach::All,
-        }
-    }
 }
 
 impl AnswerCache {
@@ -92,7 +73,7 @@ impl AnswerCache {
     /// Stores an answer if it is current and may be stored; whether it was stored. To be called before any caller
     /// receives the answer.
     pub fn insert(&self, at: EntryKey, entry: &Arc<Entry>, realms: Realms, now: Tick) -> bool {
-        if realms == Realms::MayOverlap {
+        if realms == Realms::All {
             // An answer that one key received during a write must not be older than what the other key receives later,
             // so every answer that arrives during a write invalidates the flights that have begun before.
             self.invalidate_if_unsettled(&at, realms, now);
@@ -112,7 +93,7 @@ impl AnswerCache {
     /// write took effect, so what was stored or asked for during the write may be older, and is invalidated.
     pub fn invalidate_if_unsettled(&self, at: &EntryKey, realms: Realms, now: Tick) {
         if self.epochs.is_unsettled(at, now) {
-            self.epochs.invalidate_entry(at, realms.reach(at.realm));
+            self.epochs.invalidate_entry(at, realms);
         }
     }
 
@@ -121,16 +102,16 @@ impl AnswerCache {
         self.entries.entry_count()
     }
 
-    /// Begins a write to a member of `realm` that invalidates these reads.
+    /// Begins a write to a member that invalidates these reads in `realms`.
     pub fn begin_write(
         &self,
-        (realm, realms): (Realm, Realms),
         member: MemberId,
         reads: &'static [Read],
+        realms: Realms,
         hold: Duration,
         now: Tick,
     ) -> WriteGuard<'_> {
-        self.epochs.begin_write(member, reads, realms.reach(realm), hold, now)
+        self.epochs.begin_write(member, reads, realms, hold, now)
     }
 
     /// Begins to track a write that another process sends. Realms are numbers of one process, so it reaches all.

@@ -20,7 +20,7 @@ const EPOCH_SLOTS: usize = 1 << 16;
 const UNSETTLED_SLOTS: usize = 1 << 12;
 
 /// The epochs of all entries. A reader takes an [`Epoch`] before it asks the origin; the answer is current while the
-/// epoch is. A write advances the epoch of its member's answers, as far as its [`Reach`] goes.
+/// epoch is. A write advances the epoch of its member's answers, in its [`Realms`].
 pub struct Epochs {
     slots: Box<[AtomicU64]>,
     /// Part of every epoch, so that advancing it invalidates everything.
@@ -39,12 +39,12 @@ pub(super) struct UnsettledWrites {
     until: AtomicU64,
 }
 
-/// Which answers about a member a change invalidates.
+/// The realms in which a change invalidates answers about a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
-    /// Those of one realm; the same member's answers in other guilds stay.
-    Realm(Realm),
-    /// Those of every realm.
+pub enum Realms {
+    /// A guild has one realm. The same member's answers in other guilds stay.
+    One(Realm),
+    /// Every realm: learned keys may belong to one guild, but each has its own realm and its own flights.
     All,
 }
 
@@ -72,9 +72,9 @@ impl Epochs {
 
     /// The epoch of an answer for which the origin is asked from now on.
     pub fn epoch(&self, at: &EntryKey) -> Epoch {
-        let read = |reach| self.slot(at.member, at.read, reach).load(Ordering::SeqCst);
+        let read = |realms| self.slot(at.member, at.read, realms).load(Ordering::SeqCst);
         let all = self.all.load(Ordering::SeqCst);
-        Epoch(read(Reach::Realm(at.realm)).wrapping_add(read(Reach::All)).wrapping_add(all))
+        Epoch(read(Realms::One(at.realm)).wrapping_add(read(Realms::All)).wrapping_add(all))
     }
 
     pub fn is_current(&self, epoch: Epoch, at: &EntryKey) -> bool {
@@ -87,32 +87,32 @@ impl Epochs {
         &self,
         member: MemberId,
         reads: &'static [Read],
-        reach: Reach,
+        realms: Realms,
         hold: Duration,
         now: Tick,
     ) -> WriteGuard<'_> {
-        self.unsettled(member, reach).in_flight.fetch_add(1, Ordering::SeqCst);
-        self.advance_each(member, reads, reach);
-        WriteGuard { epochs: self, member, reads, reach, hold, unknown_at: Some(now), is_remote: false }
+        self.unsettled(member, realms).in_flight.fetch_add(1, Ordering::SeqCst);
+        self.advance_each(member, reads, realms);
+        WriteGuard { epochs: self, member, reads, realms, hold, unknown_at: Some(now), is_remote: false }
     }
 
     /// As [`Epochs::begin_write`], for a write that another process sends. Until it ends, no answer about the
     /// member is stored, since callers of that process may be told a newer one.
     pub fn begin_remote_write(&self, member: MemberId, hold: Duration, now: Tick) -> WriteGuard<'_> {
-        self.unsettled(member, Reach::All).remote.fetch_add(1, Ordering::SeqCst);
-        let mut write = self.begin_write(member, &Read::ALL, Reach::All, hold, now);
+        self.unsettled(member, Realms::All).remote.fetch_add(1, Ordering::SeqCst);
+        let mut write = self.begin_write(member, &Read::ALL, Realms::All, hold, now);
         write.is_remote = true;
         write
     }
 
     /// Invalidates the stored answers to one read.
-    pub fn invalidate_entry(&self, at: &EntryKey, reach: Reach) {
-        self.advance(at.member, at.read, reach);
+    pub fn invalidate_entry(&self, at: &EntryKey, realms: Realms) {
+        self.advance(at.member, at.read, realms);
     }
 
     /// Invalidates every answer about a member, in every guild: another process changed something about it.
     pub fn invalidate_member(&self, member: MemberId) {
-        self.advance_each(member, &Read::ALL, Reach::All);
+        self.advance_each(member, &Read::ALL, Realms::All);
     }
 
     /// Invalidates everything.
@@ -134,35 +134,35 @@ impl Epochs {
             || !self.may_store(at, now)
     }
 
-    pub(super) fn advance(&self, member: MemberId, read: Read, reach: Reach) {
-        self.slot(member, read, reach).fetch_add(1, Ordering::SeqCst);
+    pub(super) fn advance(&self, member: MemberId, read: Read, realms: Realms) {
+        self.slot(member, read, realms).fetch_add(1, Ordering::SeqCst);
     }
 
-    fn advance_each(&self, member: MemberId, reads: &[Read], reach: Reach) {
-        reads.iter().for_each(|read| self.advance(member, *read, reach));
+    fn advance_each(&self, member: MemberId, reads: &[Read], realms: Realms) {
+        reads.iter().for_each(|read| self.advance(member, *read, realms));
     }
 
-    pub(super) fn slot(&self, member: MemberId, read: Read, reach: Reach) -> &AtomicU64 {
-        let hash = reach.hash(member.get().wrapping_mul(4).wrapping_add(read.index() as u64));
+    pub(super) fn slot(&self, member: MemberId, read: Read, realms: Realms) -> &AtomicU64 {
+        let hash = realms.hash(member.get().wrapping_mul(4).wrapping_add(read.index() as u64));
         &self.slots[hash as usize % self.slots.len()]
     }
 
-    pub(super) fn unsettled(&self, member: MemberId, reach: Reach) -> &UnsettledWrites {
-        &self.unsettled[reach.hash(member.get()) as usize % self.unsettled.len()]
+    pub(super) fn unsettled(&self, member: MemberId, realms: Realms) -> &UnsettledWrites {
+        &self.unsettled[realms.hash(member.get()) as usize % self.unsettled.len()]
     }
 
-    /// The unsettled writes that concern an entry: those of its realm, and those that reach all realms.
+    /// The unsettled writes that concern an entry: those of its realm, and those of all realms.
     fn unsettled_for(&self, at: &EntryKey) -> [&UnsettledWrites; 2] {
-        [Reach::Realm(at.realm), Reach::All].map(|reach| self.unsettled(at.member, reach))
+        [Realms::One(at.realm), Realms::All].map(|realms| self.unsettled(at.member, realms))
     }
 }
 
-impl Reach {
+impl Realms {
     /// A hash of `value` that differs between realms.
     fn hash(self, value: u64) -> u64 {
         match self {
-            Reach::Realm(Realm(number)) => hash(value ^ hash(number)),
-            Reach::All => hash(value),
+            Realms::One(Realm(number)) => hash(value ^ hash(number)),
+            Realms::All => hash(value),
         }
     }
 }
@@ -180,7 +180,7 @@ pub struct WriteGuard<'e> {
     epochs: &'e Epochs,
     member: MemberId,
     reads: &'static [Read],
-    reach: Reach,
+    realms: Realms,
     hold: Duration,
     is_remote: bool,
     /// When the outcome was last unknown. Set from the start, so that a request that is cancelled or panics counts as
@@ -202,13 +202,13 @@ impl WriteGuard<'_> {
 
 impl Drop for WriteGuard<'_> {
     fn drop(&mut self) {
-        let unsettled = self.epochs.unsettled(self.member, self.reach);
+        let unsettled = self.epochs.unsettled(self.member, self.realms);
         if let Some(now) = self.unknown_at {
             // `until` is set before the epoch advances: a reader that sees the new epoch sees `until` as well.
             unsettled.until.fetch_max(now.plus(self.hold).0, Ordering::SeqCst);
-            self.epochs.advance_each(self.member, &Read::ALL, self.reach);
+            self.epochs.advance_each(self.member, &Read::ALL, self.realms);
         } else {
-            self.epochs.advance_each(self.member, self.reads, self.reach);
+            self.epochs.advance_each(self.member, self.reads, self.realms);
         }
         if self.is_remote {
             unsettled.remote.fetch_sub(1, Ordering::SeqCst);

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::{Gateway, KeySource, State};
-use crate::cache::{EntryKey, Realms};
+use crate::cache::{EntryKey, Realm, Realms};
 use crate::keys::{Key, KeyStatus, LearnedKey};
 use crate::model::{Digest, MemberId};
 use crate::origin::{Authorization, OriginRequest, Owner, Permit};
@@ -30,9 +30,9 @@ impl Caller<'_> {
         self.stranger.map_or_else(|| Owner::Key(self.key.id.clone()), Owner::of_address)
     }
 
-    /// Whether answers to other keys may be about this caller's guild.
-    pub(super) fn realms(&self) -> Realms {
-        if self.learned_key.is_some() { Realms::MayOverlap } else { Realms::Disjoint }
+    /// The realms in which a change in `realm` invalidates answers. Other learned keys may belong to the guild of this one.
+    pub(super) fn realms(&self, realm: Realm) -> Realms {
+        if self.learned_key.is_some() { Realms::All } else { Realms::One(realm) }
     }
 
     pub(super) fn entry_key(&self, read: Read, member: MemberId) -> EntryKey {

@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
 use super::state::Core;
-use crate::cache::{EntryKey, Realm, Realms, WriteGuard};
+use crate::cache::{EntryKey, Realms, WriteGuard};
 use crate::config::OriginKind;
 use crate::model::MemberId;
 use crate::wire::Request;
@@ -159,13 +159,13 @@ impl Handover {
     /// does not know of it: its cache would be older than what callers here are told.
     pub(super) async fn begin_write(
         &self,
-        realm: (Realm, Realms),
+        realms: Realms,
         request: &Request,
         hold: Duration,
     ) -> Result<AnnouncedWrite<'_>, NotAcknowledged> {
         let (cache, now, member) = (&self.core.cache, self.core.now(), request.member());
         let guard = match self.has_predecessor.load(Ordering::SeqCst) {
-            false => cache.begin_write(realm, member, request.operation().invalidates(), hold, now),
+            false => cache.begin_write(member, request.operation().invalidates(), realms, hold, now),
             // Callers of the predecessor may see this write's effect before this process has its answer.
             true => cache.begin_remote_write(member, hold, now),
         };

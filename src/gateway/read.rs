@@ -147,7 +147,7 @@ impl Gateway {
             None => {
                 details.cache = Some(forwarded);
                 let result = self.fetch_alone(&mut caller, read, member, place, details.id).await;
-                self.core.cache.invalidate_if_unsettled(&at, caller.realms(), self.core.now());
+                self.core.cache.invalidate_if_unsettled(&at, caller.realms(at.realm), self.core.now());
                 result
             }
         };
@@ -195,12 +195,12 @@ impl Gateway {
         match self.fetch(state, caller, place, (at, leader.epoch()), id).await {
             Ok(entry) if !self.is_of_realm(caller, &at) => {
                 // The origin may have answered for another guild, so the followers join again.
-                self.core.cache.invalidate_if_unsettled(&at, caller.realms(), self.core.now());
+                self.core.cache.invalidate_if_unsettled(&at, caller.realms(at.realm), self.core.now());
                 (Ok(entry), CacheStatus::Forwarded { stale, stored: false })
             }
             Ok(entry) => {
                 let stored = !self.handover.has_successor()
-                    && self.core.cache.insert(at, &entry, caller.realms(), self.core.now());
+                    && self.core.cache.insert(at, &entry, caller.realms(at.realm), self.core.now());
                 leader.complete(Ok(entry.clone()));
                 (Ok(entry), CacheStatus::Forwarded { stale, stored })
             }

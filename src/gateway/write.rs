@@ -25,8 +25,8 @@ impl Gateway {
         // The write begins only once it has its place: before, no epoch advances and no other process is told of it.
         let place = self.place(&caller, place, id).await?;
         let begun_under = self.recheck(&mut caller, operation)?;
-        let (realm, hold) = ((caller.key.guild.realm, caller.realms()), begun_under.config.cache.points.ttl);
-        let write = self.handover.begin_write(realm, &request, hold).await.map_err(|_| unavailable)?;
+        let (realms, hold) = (caller.realms(caller.key.guild.realm), begun_under.config.cache.points.ttl);
+        let write = self.handover.begin_write(realms, &request, hold).await.map_err(|_| unavailable)?;
         let state = match self.recheck(&mut caller, operation) {
             Ok(state) => state,
             Err(fault) => {

@@ -162,7 +162,7 @@ fn guarantee_8_the_cache_takes_no_more_memory_than_it_is_given() {
             for member in 0..200_000 {
                 let at = EntryKey { realm: Realm(1), member: MemberId::new(member).unwrap(), read: Read::Points };
                 let entry = Entry::new(&"x".repeat(length), cache.epoch(&at), Tick(0), freshness, None);
-                assert!(cache.insert(at, &Arc::new(entry), Realms::Disjoint, Tick(0)));
+                assert!(cache.insert(at, &Arc::new(entry), Realms::One(at.realm), Tick(0)));
             }
         });
         let held = cache.unwrap().entry_count();

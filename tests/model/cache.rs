@@ -12,17 +12,18 @@ pub mod single_flight;
 
 use std::collections::HashSet;
 
-use epochs::{Epochs, Reach};
+use epochs::{Epochs, Realms};
 use single_flight::SingleFlight;
 
 /// A cache whose tables are so small that the checker can make one for each try. These entries share no slot: a
 /// collision would hide a bug.
 pub fn small_cache(entries: &[entry::EntryKey]) -> answer_cache::AnswerCache {
     let epochs = Epochs::with_slots(16, 16);
-    let reaches = || entries.iter().map(|at| Reach::Realm(at.realm)).chain([Reach::All]);
+    let all_realms = || entries.iter().map(|at| Realms::One(at.realm)).chain([Realms::All]);
     let (member, read) = (entries[0].member, entries[0].read);
-    let slots: HashSet<_> = reaches().map(|reach| std::ptr::from_ref(epochs.slot(member, read, reach))).collect();
-    let unsettled: HashSet<_> = reaches().map(|reach| std::ptr::from_ref(epochs.unsettled(member, reach))).collect();
+    let slots: HashSet<_> = all_realms().map(|realms| std::ptr::from_ref(epochs.slot(member, read, realms))).collect();
+    let unsettled: HashSet<_> =
+        all_realms().map(|realms| std::ptr::from_ref(epochs.unsettled(member, realms))).collect();
     assert_eq!([slots.len(), unsettled.len()], [entries.len() + 1; 2], "other entries are needed");
     answer_cache::AnswerCache { entries: entry::entries(1 << 20), epochs, flights: SingleFlight::default() }
 }
@@ -43,5 +44,5 @@ pub fn join_any<'m>(
 
 /// Advances the epoch before the write only: a bug.
 pub fn advance_once(cache: &answer_cache::AnswerCache, at: &entry::EntryKey) {
-    cache.epochs.advance(at.member, at.read, epochs::Reach::Realm(at.realm));
+    cache.epochs.advance(at.member, at.read, epochs::Realms::One(at.realm));
 }

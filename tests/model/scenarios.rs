@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use shuttle::thread;
 
-use crate::cache::answer_cache::Realms;
 use crate::world::{Way, World};
 
 /// Tries of each scenario: enough that each planted bug is found with a wide margin.
@@ -17,7 +16,7 @@ fn all_of(callers: Vec<Box<dyn FnOnce() + Send>>) {
 
 /// One writes, two read and read again, a fourth reads once.
 pub fn one_writer(way: Way) {
-    let world = World::new(way, Realms::Disjoint);
+    let world = World::new(way, false);
     let reader = |caller: usize, times: usize| {
         let world = Arc::clone(&world);
         Box::new(move || (0..times).for_each(|_| world.get(caller, 0))) as Box<dyn FnOnce() + Send>
@@ -31,7 +30,7 @@ pub fn one_writer(way: Way) {
 
 /// Two write, one after its own read; two read.
 pub fn two_writers(way: Way) {
-    let world = World::new(way, Realms::Disjoint);
+    let world = World::new(way, false);
     let (a, b, c, d) = (world.clone(), world.clone(), world.clone(), world.clone());
     all_of(vec![
         Box::new(move || a.set(0, 5)),
@@ -48,7 +47,7 @@ pub fn two_writers(way: Way) {
 
 /// One writes; the readers are of two realms that are one guild's.
 pub fn two_realms(way: Way) {
-    let world = World::new(way, Realms::MayOverlap);
+    let world = World::new(way, true);
     let (a, b, c) = (world.clone(), world.clone(), world.clone());
     all_of(vec![
         Box::new(move || a.set(0, 5)),
@@ -62,7 +61,7 @@ pub fn two_realms(way: Way) {
 
 /// Nobody writes: however many read, the origin is asked once.
 pub fn readers_alone() {
-    let world = World::new(Way::Right, Realms::Disjoint);
+    let world = World::new(Way::Right, false);
     let reader = |caller: usize| {
         let world = Arc::clone(&world);
         Box::new(move || world.get(caller, 0)) as Box<dyn FnOnce() + Send>

@@ -8,9 +8,9 @@ use shuttle::sync::atomic::{AtomicI64, Ordering};
 use stateright::semantics::register::{Register, RegisterOp, RegisterRet};
 use stateright::semantics::{ConsistencyTester, LinearizabilityTester};
 
-use crate::cache::answer_cache::{AnswerCache, Realms};
+use crate::cache::answer_cache::AnswerCache;
 use crate::cache::entry::{Entry, EntryKey, FetchResult, Realm};
-use crate::cache::epochs::Epoch;
+use crate::cache::epochs::{Epoch, Realms};
 use crate::cache::single_flight::{Joined, Role};
 use crate::cache::{advance_once, join_any, put_unchecked, small_cache};
 use crate::clock::Tick;
@@ -45,7 +45,8 @@ pub struct World {
     questions: Mutex<u64>,
     places: Places,
     way: Way,
-    realms: Realms,
+    /// Whether all realms are of one guild, as those of learned keys may be.
+    is_one_guild: bool,
     /// Steps for which a write that took effect stays unanswered.
     write_takes: usize,
 }
@@ -95,7 +96,7 @@ fn entry_key(realm: u64) -> EntryKey {
 }
 
 impl World {
-    pub fn new(way: Way, realms: Realms) -> Arc<World> {
+    pub fn new(way: Way, is_one_guild: bool) -> Arc<World> {
         let cache = small_cache(&[0, 1, 2].map(entry_key));
         let first = cache.epoch(&entry_key(0));
         Arc::new(World {
@@ -106,9 +107,14 @@ impl World {
             questions: Mutex::new(0),
             places: Places { free: Mutex::new(PLACES), given_back: Notify::new() },
             way,
-            realms,
-            write_takes: if realms == Realms::MayOverlap { 4 } else { 0 },
+            is_one_guild,
+            write_takes: if is_one_guild { 4 } else { 0 },
         })
+    }
+
+    /// `Caller::realms`.
+    fn realms(&self, at: &EntryKey) -> Realms {
+        if self.is_one_guild { Realms::All } else { Realms::One(at.realm) }
     }
 
     /// `Gateway::write`, its origin a cell.
@@ -119,8 +125,8 @@ impl World {
             self.points.store(points, Ordering::SeqCst);
         } else {
             let at = entry_key(0);
-            let written = if self.way == Way::WriteOfOneRealm { Realms::Disjoint } else { self.realms };
-            let write = self.cache.begin_write((at.realm, written), at.member, &[Read::Points], HOUR, NOW);
+            let realms = if self.way == Way::WriteOfOneRealm { Realms::One(at.realm) } else { self.realms(&at) };
+            let write = self.cache.begin_write(at.member, &[Read::Points], realms, HOUR, NOW);
             self.points.store(points, Ordering::SeqCst);
             // Its answer is on the way: long where much is to happen before it is there.
             (0..self.write_takes).for_each(|_| shuttle::thread::yield_now());
@@ -197,9 +203,9 @@ impl World {
                 let late = Entry::new(&entry.text, self.cache.epoch(&at), NOW, freshness, None);
                 put_unchecked(&self.cache, at, Arc::new(late));
             }
-            Way::RealmsTakenAsDisjoint => drop(self.cache.insert(at, entry, Realms::Disjoint, NOW)),
+            Way::RealmsTakenAsDisjoint => drop(self.cache.insert(at, entry, Realms::One(at.realm), NOW)),
             Way::Right | Way::NoSecondAdvance | Way::JoinOldFlight | Way::WriteOfOneRealm => {
-                self.cache.insert(at, entry, self.realms, NOW);
+                self.cache.insert(at, entry, self.realms(&at), NOW);
             }
         }
     }

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::cache::{EntryKey, Epochs, Reach, Realm};
+use crate::cache::{EntryKey, Epochs, Realm, Realms};
 use crate::clock::Tick;
 use crate::model::MemberId;
 use crate::sync::AtomicU64;
@@ -16,7 +16,7 @@ fn member(n: u64) -> MemberId {
     MemberId::new(n).unwrap()
 }
 
-const GUILD: Reach = Reach::Realm(Realm(1));
+const GUILD: Realms = Realms::One(Realm(1));
 
 fn at(realm: u64, member_: u64, read: Read) -> EntryKey {
     EntryKey { realm: Realm(realm), member: member(member_), read }
@@ -72,7 +72,7 @@ fn a_write_leaves_the_same_member_of_other_guilds_alone_unless_it_reaches_all() 
     write.unknown(Tick(0));
     assert!(epochs.is_current(before, &other_guild) && epochs.may_store(&other_guild, Tick(0)));
 
-    let write = epochs.begin_write(member(7), &[Read::Points], Reach::All, TTL, Tick(0));
+    let write = epochs.begin_write(member(7), &[Read::Points], Realms::All, TTL, Tick(0));
     assert!(!epochs.is_current(before, &other_guild) && epochs.is_unsettled(&other_guild, Tick(0)));
     write.unknown(Tick(0));
     assert!(!epochs.may_store(&other_guild, Tick(0)));

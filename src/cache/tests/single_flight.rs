@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cache::single_flight;
-use crate::cache::{Entry, EntryKey, Epoch, Epochs, FetchResult, Reach, Realm};
+use crate::cache::{Entry, EntryKey, Epoch, Epochs, FetchResult, Realm, Realms};
 use crate::clock::Tick;
 use crate::config::Freshness;
 use crate::model::MemberId;
@@ -90,7 +90,7 @@ async fn followers_of_a_leader_that_panics_board_again() {
 async fn a_read_after_a_write_does_not_join_a_flight_from_before_it() {
     let (flights, epochs) = (SingleFlight::default(), Epochs::default());
     let old = lead(flights.join(key(), || epoch(&epochs)));
-    epochs.begin_write(key().member, &[Read::Points], Reach::Realm(key().realm), Duration::ZERO, Tick(0)).settled();
+    epochs.begin_write(key().member, &[Read::Points], Realms::One(key().realm), Duration::ZERO, Tick(0)).settled();
     let new = lead(flights.join(key(), || epoch(&epochs)));
     let follower = follow(flights.join(key(), || epoch(&epochs)));
     old.complete(answer("old", epoch(&epochs)));
