@@ -109,7 +109,7 @@ pub enum IfMissing {
     Refuse,
 }
 
-/// The state of what is where a store is to be.
+/// What is at the place of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreState {
     /// There is none; `serve`, `import` and `guild add` make it.

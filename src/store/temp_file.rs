@@ -1,7 +1,7 @@
 //! Temporary files in the folder of the file that they are for: a complete file that then replaces it, and the staging
 //! file of an import.
 //! Such a file is removed when it is dropped. What a crash left is removed before the next one for the same target is
-//! made: it is known by its name, and nobody has it locked.
+//! made: its name is of that form, and no process has it locked.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -49,7 +49,7 @@ impl TempFile {
         let file = builder.make_in(folder_of(&target), |path| {
             let file = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(path)?;
             // Another process may have taken it for a leftover before it was locked; then the next name is tried.
-            // Where files cannot be locked, nobody takes one for a leftover.
+            // Where files cannot be locked, none counts as left over.
             match file.try_lock() {
                 Err(TryLockError::WouldBlock) => Err(io::ErrorKind::AlreadyExists.into()),
                 _ if !path.exists() => Err(io::ErrorKind::AlreadyExists.into()),

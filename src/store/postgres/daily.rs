@@ -17,7 +17,7 @@ const COUNT: &str = "INSERT INTO daily AS d (key, day, count) \
         day = CASE WHEN d.day = $1::bigint + 1 THEN d.day ELSE $1::bigint END \
     RETURNING key, count";
 
-/// The day before is kept for nodes on which it has not ended. A thousand at a time, so that nobody waits long.
+/// Yesterday is kept for nodes whose clock has not reached midnight. A thousand rows at a time, so that no writer waits long.
 const FORGET: &str = "DELETE FROM daily WHERE key IN \
     (SELECT key FROM daily WHERE day < $1::bigint - 1 LIMIT 1000 FOR UPDATE SKIP LOCKED)";
 

@@ -34,7 +34,7 @@ impl CallError {
         self.code() == Some(&SqlState::TOO_MANY_CONNECTIONS)
     }
 
-    /// Whether the connection ended. After a timeout, too, a connection is of no use, but that is no disconnect.
+    /// Whether the connection ended. A connection is unusable after a timeout too, but that is not a disconnect.
     pub(super) fn is_disconnect(&self) -> bool {
         matches!(self, CallError::Server(e) if e.as_db_error().is_none() || ends_session(e))
     }

@@ -174,7 +174,7 @@ fn copy_pages(
 }
 
 /// Refuses what a copy must not replace: the store itself and the files beside it, a store that may be
-/// open (SQLite would read its write-ahead log into the copy), and any file that is no store.
+/// open (SQLite would read its write-ahead log into the copy), and any file that is not a store.
 fn refuse_target(from: &Path, to: &Path) -> Result<(), StoreError> {
     let refused = |why: &str| Err(StoreError::Refused(format!("{} {why}; name another file", to.display())));
     let name = to.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();

@@ -51,7 +51,7 @@ pub(super) fn is_busy(error: &Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }
 
-/// Whether there is no room for what was to be written.
+/// Whether a write failed for lack of space.
 pub(super) fn is_full(error: &Error) -> bool {
     error.sqlite_error_code() == Some(ErrorCode::DiskFull)
 }
@@ -96,7 +96,7 @@ pub(super) fn of_io(path: &Path, error: &io::Error) -> StoreError {
     })
 }
 
-/// One line on what is wrong with the file and what to do about it.
+/// One line that says what is wrong with the file and what to do.
 pub(super) fn line(file: &Path, error: &Error) -> String {
     let path = file.display();
     match error.sqlite_error_code() {

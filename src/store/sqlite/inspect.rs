@@ -1,4 +1,4 @@
-//! Reads a store without changing a byte of it or of its log. If nobody has it open, no file is made beside it; if it has
+//! Reads a store without changing a byte of it or of its log. If no process has it open, no other file is made; if it has
 //! a log, SQLite may make its -shm or write to it, which holds no data.
 
 use std::fs;
@@ -21,7 +21,7 @@ const BUSY: Duration = Duration::from_secs(10);
 /// How often a file is read again that others open and close meanwhile. A server keeps it open.
 const READS: usize = 5;
 
-/// Runs `work` on a connection to the file at `path` that changes neither it nor its log. A file that nobody has open is
+/// Runs `work` on a connection to the file at `path` that changes neither it nor its log. A file that no process has open is
 /// read as it is, so that it may be where nothing can be written.
 pub(super) fn read<T>(path: &Path, mut work: impl FnMut(&Connection) -> Result<T, Failure>) -> Result<T, StoreError> {
     let mut read = || -> Result<Option<T>, Failure> {
@@ -51,7 +51,7 @@ impl SqliteStore {
         lineage::refuse_foreign_log(path)
     }
 
-    /// Refuses a link that leads to no file: nobody can tell which store was meant.
+    /// Refuses a link that leads to no file: it is unknown which store was meant.
     pub fn refuse_broken_link(path: &Path) -> Result<(), StoreError> {
         let Ok(target) = fs::read_link(path) else { return Ok(()) };
         match fs::metadata(path) {
@@ -65,8 +65,8 @@ impl SqliteStore {
     }
 }
 
-/// A connection to a file to which nobody writes meanwhile: SQLite takes no lock, searches for no log and makes no file
-/// beside it.
+/// A connection to a file that no process writes to meanwhile: SQLite takes no lock, searches for no log and makes no
+/// other file.
 pub(super) fn immutable(path: &Path) -> rusqlite::Result<Connection> {
     let name = percent_encode(path.as_os_str().as_bytes(), NON_ALPHANUMERIC);
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
@@ -81,7 +81,8 @@ pub(super) fn must_be_store(conn: &Connection, path: &Path) -> Result<(), Failur
     }
 }
 
-/// The state of a file that nobody has open. `None` if a log is beside it: a process has it open, or died while it had.
+/// The state of a file that no process has open. `None` if it has a log, since then a process has it open or died while it
+/// had.
 /// A process that writes to a store makes a log first, and removes it last.
 fn unused(path: &Path) -> Result<Option<FileState>, Failure> {
     // SQLite has the log beside the file itself, not beside a link to it.

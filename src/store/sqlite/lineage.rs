@@ -43,7 +43,7 @@ const READS: usize = 5;
 const BETWEEN_READS: Duration = Duration::from_millis(20);
 
 /// Raises the lineage in the transaction that `conn` is in. Every commit does that: a log whose first commit does not
-/// would be taken for the log of an older file as well.
+/// would also count as the log of an older file.
 pub(in crate::store) fn advance(conn: &Connection) -> rusqlite::Result<()> {
     conn.pragma_update(None, "user_version", of_newest_commit(conn)?.wrapping_add(1))
 }
@@ -138,7 +138,7 @@ fn belongs(own: i32, in_log: &HashSet<i32>) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum InFile {
     Lineage(i32),
-    /// It is no SQLite file, or not complete.
+    /// It is not a complete SQLite file.
     Unknown,
     /// There is no file, or it is empty.
     Nothing,
@@ -154,7 +154,7 @@ fn in_file(path: &Path) -> io::Result<InFile> {
     }
 }
 
-/// The lineage in the header of an open file; `None` if it is no SQLite file, or not complete.
+/// The lineage in the header of an open file; `None` if it is not a complete SQLite file.
 pub(super) fn in_header(file: &File) -> io::Result<Option<i32>> {
     let mut header = [0; HEADER];
     match file.read_exact_at(&mut header, 0) {

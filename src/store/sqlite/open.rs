@@ -47,7 +47,7 @@ const STATEMENTS: usize = 64;
 /// A store that [`writable`] and [`readable`] can open.
 #[derive(Debug)]
 pub(super) struct Prepared {
-    /// Kept until the store's own connections are open: a restore replaces a store that nobody has open.
+    /// Kept until the store's own connections are open: a restore replaces a store that no process has open.
     pub(super) conn: Connection,
     pub(super) file: OpenFile,
     /// Whether what a crash left in the log is in the file. If it is not, the store can be read, and nothing may be
@@ -130,7 +130,7 @@ fn try_prepare(path: &Path, if_missing: IfMissing) -> Result<Prepared, Failure> 
 /// full disk they have not, and then the first of the two checkpoints fails here as well.
 fn checkpoint_after_crash(conn: &Connection) -> rusqlite::Result<()> {
     conn.busy_timeout(Duration::ZERO)?;
-    // It makes nobody wait, and leaves little to the second one, which makes writers wait.
+    // No one waits for it, and it leaves little to the second one, for which writers wait.
     conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))?;
     checkpoint(conn).map(drop)
 }
@@ -203,7 +203,7 @@ pub(in crate::store) fn temporary(path: &Path) -> rusqlite::Result<Connection> {
 }
 
 /// A connection that changes nothing, for a store to which others write. It is not opened as read-only: SQLite would
-/// leave files behind beside a store that nobody else has open.
+/// leave files next to a store that no other process has open.
 pub(super) fn query_only(path: &Path, busy: Duration) -> rusqlite::Result<Connection> {
     let conn = Connection::open_with_flags(path, flags(false))?;
     conn.busy_timeout(busy)?;
@@ -308,7 +308,7 @@ pub(super) fn is_newer(path: &Path, schema: i64) -> StoreError {
     ))
 }
 
-/// Whether the store at `path` has this version's schema; what is no store that this version can use is
+/// Whether the store at `path` has this version's schema; a file that this version cannot use as a store is
 /// refused. Changes nothing.
 pub(super) fn is_up_to_date(path: &Path) -> Result<bool, StoreError> {
     must_be_file(path).map_err(|failure| failure.at(path))?;

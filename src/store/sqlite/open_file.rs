@@ -24,7 +24,7 @@ const MOST_COMMITS: u32 = 1 << 24;
 pub(super) struct OpenFile {
     path: PathBuf,
     id: FileId,
-    /// The log and the shared memory, without which others do not see what is written to the log.
+    /// The log and the shared memory, without which other processes do not see the log's commits.
     companions: Arc<[(PathBuf, FileId); 2]>,
     /// Open for as long as the store is: closing a descriptor of the file drops SQLite's locks on it.
     file: Arc<File>,

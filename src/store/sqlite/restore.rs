@@ -8,7 +8,7 @@
 //! 5. the log's first name is removed.
 //!
 //! If it is killed before step 4, the store is as it was, under two names: [`finish`] removes the second ones. If it is
-//! killed after it, the restored store has a log beside it that is not its own, as [`lineage`] tells: `finish` removes
+//! killed after it, the restored store has a log that is not its own, as [`lineage`] finds: `finish` removes
 //! that name, since the log has its other one.
 
 use std::fs::{self, File};
@@ -48,7 +48,7 @@ const BUSY: Duration = Duration::from_secs(2);
 pub struct Restored {
     /// Bytes of the restored store.
     pub size: u64,
-    /// The names of what was in the store's place before, and of what is left of its log.
+    /// The names of the previous store, and of what is left of its log.
     pub kept: Vec<PathBuf>,
     /// What was done about an earlier restore that was cut off.
     pub finished: Option<String>,

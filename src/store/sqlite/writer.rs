@@ -214,7 +214,7 @@ struct WriterThread {
     /// `None` after a failure, and after a start on a full disk, until the store could be opened again
     /// ([`reopen`]): nothing is acknowledged before.
     conn: Option<Connection>,
-    /// What a crash left in the log is in the file: what is written after it is not behind a gap.
+    /// What a crash left in the log is in the file, so that no later commit comes after a gap.
     is_checkpointed: bool,
 }
 

@@ -54,7 +54,7 @@ pub(crate) async fn a_key_rotated_again_during_an_overlap_forgets_the_secret_bef
     rotate(&test, "k1", b"three", Some(150), 100).await.unwrap();
     let expected = KeyRecord { previous: previous(b"two", 150), ..key("k1", b"three") };
     assert_eq!(test.store().keys().await.unwrap(), [expected]);
-    // It is nobody's now.
+    // The first secret is free again.
     test.store().create_key(key("k2", b"one")).await.unwrap();
 }
 

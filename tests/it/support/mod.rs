@@ -1,4 +1,4 @@
-//! What the tests stand on: a gateway, a strict client, and an origin that does as it is told.
+//! What the tests share: a gateway, a strict client, and a scripted origin.
 
 mod answer;
 mod authority;

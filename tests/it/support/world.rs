@@ -1,5 +1,5 @@
-//! A temporary folder with a `gateway.toml`, and the real command run in it. `GUILDGATE_CONFIG` and `RUST_LOG` of
-//! whoever runs the tests do not reach the command, and one that takes more than a minute fails the test. A command
+//! A temporary folder with a `gateway.toml`, and the real command run in it. `GUILDGATE_CONFIG` and `RUST_LOG` from
+//! outside do not reach the command, and one that takes more than a minute fails the test. A command
 //! that failed must have said why and must not have panicked.
 
 use std::ffi::OsStr;
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use super::{Identity, Process, SmallDisk};
 
-/// A folder of one's own with a `gateway.toml` in it, and the command that works there.
+/// A temporary folder with a `gateway.toml`, and the command that is run there.
 pub struct World {
     disk: Option<SmallDisk>,
     dir: TempDir,
@@ -59,7 +59,7 @@ impl World {
         std::fs::read(self.path(name)).unwrap()
     }
 
-    /// Every file of the folder, with its name: what a thief of the disk would have.
+    /// Every file of the folder, with its name.
     pub fn files(&self) -> Vec<(PathBuf, Vec<u8>)> {
         let entries = std::fs::read_dir(self.dir.path()).unwrap().map(|e| e.unwrap().path());
         entries.filter(|p| p.is_file()).map(|p| (p.clone(), std::fs::read(&p).unwrap())).collect()
