@@ -67,7 +67,7 @@ fn an_empty_file_is_a_valid_config() {
 }
 
 #[test]
-fn zero_and_nothing_turn_off_what_they_are_said_to() {
+fn zero_and_empty_values_turn_settings_off() {
     let off =
         "server = { max_connections_per_address = 0, health_path = \"\" }\nlog.access = \"\"\nanswers.headers = []\n";
     let config = config(off);
@@ -203,7 +203,7 @@ fn a_store_in_postgresql_is_named_by_a_url_whose_password_is_not_shown() {
 }
 
 #[test]
-fn what_protects_nobody_and_is_not_in_force_is_said() {
+fn a_setting_without_protection_that_has_no_effect_gets_a_notice() {
     assert_eq!(notices("cluster.node = \"edge-1\""), ["cluster.node"]);
     let http = "[origin]\nkind = \"http\"\nupstreams = [\"http://a\", \"http://b\"]\nhealth = { interval = \"1s\" }\n";
     assert_eq!(notices(http), Vec::<String>::new());
@@ -298,7 +298,7 @@ fn a_tiers_missing_rate_and_burst_are_standards_and_a_missing_write_rate_is_none
 }
 
 #[test]
-fn the_built_in_standard_stands_beside_other_tiers_but_not_in_for_a_misspelt_one() {
+fn the_built_in_standard_tier_exists_with_others_and_does_not_replace_a_misspelt_one() {
     let other = "[limits.tiers.gold]\nburst = 7\n";
     assert_eq!(config(other).limits.default_tier.write, Some(rate(200_000_000, 10)));
     assert_eq!(config(other).limits.tiers.len(), 2);

@@ -125,7 +125,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_sent_is_what_was_appended_however_it_is_taken(
+        fn the_bytes_sent_are_those_appended_in_any_pieces(
             answers in proptest::collection::vec((0usize..200, 0usize..4 * SHARED_FROM), 0..40),
             most in 1usize..100_000,
             taken in proptest::collection::vec(1usize..100_000, 1..20),

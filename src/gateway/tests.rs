@@ -17,7 +17,7 @@ use crate::telemetry::decisions::{Decision, RecordReader};
 use crate::wire::Param;
 
 /// A gateway over a store of its own, at Unix second 1000.
-struct World {
+struct TestGateway {
     gateway: Arc<Gateway>,
     store: Arc<AnyStore>,
     decisions: Arc<DecisionLog>,
@@ -85,7 +85,7 @@ impl<F: FnMut() + Send> Body for After<'_, F> {
     async fn flush_answers(&mut self) {}
 }
 
-impl World {
+impl TestGateway {
     async fn new(toml: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let config = config::load_str(toml, folder.path(), "test").unwrap().config;
@@ -115,7 +115,7 @@ impl World {
         let state = State::new(config, origin, source.clone(), source.list().await.unwrap(), Vec::new(), &clock);
         let decisions = Arc::new(DecisionLog::open(&folder.path().join("d.log"), 1 << 20, clock.clone()).unwrap());
         let gateway = Gateway::new(clock, state, Observer::new(None, Some(decisions.clone())));
-        World { gateway: Arc::new(gateway), store, decisions, _folder: folder }
+        TestGateway { gateway: Arc::new(gateway), store, decisions, _folder: folder }
     }
 
     async fn ask(&self, operation: &str, key: &str, body: &str) -> Reply {
@@ -184,7 +184,7 @@ const PLENTY: &str = "limits.tiers.standard = { rate = \"1000/s\", burst = 1000 
 
 #[tokio::test]
 async fn refusals_come_in_the_contracts_order_and_before_the_body() {
-    let w = World::new("limits.tiers.standard = { rate = \"1/s\", burst = 3 }").await;
+    let w = TestGateway::new("limits.tiers.standard = { rate = \"1/s\", burst = 3 }").await;
     let bad = Head { path: b"/nothing", method: b"GET", content_length: Some(1 << 30), authorization: None, ..head() };
     assert_eq!(w.refused_unread(&bad).await, Fault::UnknownOperation);
     let bad = Head { path: b"/setPoints", ..bad };
@@ -218,7 +218,7 @@ async fn refusals_come_in_the_contracts_order_and_before_the_body() {
 
 #[tokio::test]
 async fn an_answer_is_given_from_memory_until_its_ttl_is_over() {
-    let w = World::new(PLENTY).await;
+    let w = TestGateway::new(PLENTY).await;
     w.store.set_member(&w.guild(), seven(), None, Some(3)).await.unwrap();
     let first = w.ask("getPoints", "k1", "memberID=7").await;
     assert_eq!((text(&first), first.details.cache), ("3", Some(CacheStatus::Forwarded { stale: false, stored: true })));
@@ -234,7 +234,7 @@ async fn an_answer_is_given_from_memory_until_its_ttl_is_over() {
 
 #[tokio::test]
 async fn a_read_after_a_write_gives_what_was_written() {
-    let w = World::new(PLENTY).await;
+    let w = TestGateway::new(PLENTY).await;
     assert_eq!(text(&w.ask("getPoints", "k1", "memberID=7").await), "0");
     let set = w.ask("setPoints", "k1", "memberID=7&amount=-5").await;
     assert_eq!(text(&set), "Successfully set '7' points to '-5'");
@@ -244,7 +244,7 @@ async fn a_read_after_a_write_gives_what_was_written() {
 
 #[tokio::test]
 async fn a_warn_is_never_given_past_its_expiry_even_by_a_wall_clock_that_jumps() {
-    let w = World::new(PLENTY).await;
+    let w = TestGateway::new(PLENTY).await;
     w.store.add_warn(&w.guild(), seven(), "Mod", "spam", 1010).await.unwrap();
     w.store.add_warn(&w.guild(), seven(), "Mod", "more", 9999).await.unwrap();
     let both = w.ask("getWarns", "k1", "memberID=7").await;
@@ -258,21 +258,21 @@ async fn a_warn_is_never_given_past_its_expiry_even_by_a_wall_clock_that_jumps()
 
 #[tokio::test]
 async fn retry_after_names_a_second_at_which_the_key_is_let_in() {
-    let w = World::new("limits.tiers.standard = { rate = \"1/m\", burst = 1 }").await;
+    let w = TestGateway::new("limits.tiers.standard = { rate = \"1/m\", burst = 1 }").await;
     assert!(w.ask("getPoints", "k1", "memberID=7").await.answer.is_ok());
     w.advance(1);
     let refused = w.ask("getPoints", "k1", "memberID=7").await.answer.unwrap_err();
     assert_eq!(refused, Fault::TooManyRequests { retry_after: 59 });
     w.advance(58);
     assert!(w.ask("getPoints", "k1", "memberID=7").await.answer.is_err());
-    assert!(w.ask("getPoints", "k2", "memberID=7").await.answer.is_ok(), "a neighbour pays nothing");
+    assert!(w.ask("getPoints", "k2", "memberID=7").await.answer.is_ok(), "another key pays nothing");
     w.advance(1);
     assert!(w.ask("getPoints", "k1", "memberID=7").await.answer.is_ok());
 }
 
 #[tokio::test]
 async fn in_shadow_limits_are_counted_and_nobody_is_refused() {
-    let w = World::new("[limits]\nshadow = true\ntiers.standard = { rate = \"1/m\", burst = 1 }\nstrangers = { rate = \"1/m\", burst = 1 }").await;
+    let w = TestGateway::new("[limits]\nshadow = true\ntiers.standard = { rate = \"1/m\", burst = 1 }\nstrangers = { rate = \"1/m\", burst = 1 }").await;
     let over = [w.ask("getPoints", "k1", "memberID=7").await, w.ask("getPoints", "k1", "memberID=7").await];
     assert!(over.iter().all(|reply| reply.answer.is_ok()));
     assert_eq!(over.map(|reply| reply.details.over_limit), [None, Some(Limit::Rate)]);
@@ -285,7 +285,7 @@ async fn in_shadow_limits_are_counted_and_nobody_is_refused() {
 async fn each_decision_on_a_known_key_is_recorded_with_what_it_went_by() {
     let limits = "standard = { rate = \"1/m\", burst = 2, daily = 9, candidate = { rate = \"1/m\", burst = 1 } }";
     for shadow in [false, true] {
-        let w = World::new(&format!("[limits]\nshadow = {shadow}\ntiers.{limits}")).await;
+        let w = TestGateway::new(&format!("[limits]\nshadow = {shadow}\ntiers.{limits}")).await;
         for (operation, body) in [("getPoints", "memberID=7"), ("getWarns", "nonsense"), ("setPoints", "")] {
             let _ = w.ask(operation, "k1", body).await;
             w.advance(1);
@@ -312,7 +312,7 @@ async fn each_decision_on_a_known_key_is_recorded_with_what_it_went_by() {
 
 #[tokio::test]
 async fn strangers_are_held_to_their_budget_and_a_known_key_is_not() {
-    let w = World::new("limits.strangers = { rate = \"1/s\", burst = 2 }").await;
+    let w = TestGateway::new("limits.strangers = { rate = \"1/s\", burst = 2 }").await;
     for key in ["k8", "k9"] {
         assert_eq!(w.ask("getPoints", key, "").await.answer.unwrap_err(), Fault::IncorrectKey);
     }
@@ -324,7 +324,7 @@ async fn strangers_are_held_to_their_budget_and_a_known_key_is_not() {
 
 #[tokio::test]
 async fn a_reload_is_in_force_with_the_next_request_and_refills_no_one() {
-    let w = World::new("limits.tiers.standard = { rate = \"1/m\", burst = 2 }").await;
+    let w = TestGateway::new("limits.tiers.standard = { rate = \"1/m\", burst = 2 }").await;
     for _ in 0..2 {
         assert!(w.ask("getPoints", "k1", "memberID=7").await.answer.is_ok());
     }
@@ -341,7 +341,7 @@ async fn a_reload_is_in_force_with_the_next_request_and_refills_no_one() {
 
 #[tokio::test]
 async fn a_key_is_refused_from_the_second_it_expires_its_cached_answers_included() {
-    let w = World::new(PLENTY).await;
+    let w = TestGateway::new(PLENTY).await;
     assert!(w.ask("getPoints", "k3", "memberID=7").await.answer.is_ok());
     w.gateway.clock().set_unix(1999);
     assert!(w.ask("getPoints", "k3", "memberID=7").await.answer.is_ok());
@@ -351,7 +351,7 @@ async fn a_key_is_refused_from_the_second_it_expires_its_cached_answers_included
 
 #[tokio::test]
 async fn a_revoked_key_is_refused_even_when_the_answer_is_cached() {
-    let w = World::new(PLENTY).await;
+    let w = TestGateway::new(PLENTY).await;
     assert!(w.ask("getPoints", "k1", "memberID=7").await.answer.is_ok());
     w.store.revoke_key("k1").await.unwrap();
     w.gateway.follower.apply_keys(w.gateway.follower.load_keys(None).await.unwrap());
@@ -360,7 +360,7 @@ async fn a_revoked_key_is_refused_even_when_the_answer_is_cached() {
 
 #[tokio::test]
 async fn both_secrets_of_a_rotated_key_answer_and_share_one_budget() {
-    let w = World::new("limits.tiers.standard = { rate = \"1/m\", burst = 4 }").await;
+    let w = TestGateway::new("limits.tiers.standard = { rate = \"1/m\", burst = 4 }").await;
     assert!(w.ask("getPoints", "k1", "memberID=7").await.answer.is_ok());
     w.rotate("k1", "new", Some(9000)).await;
     for secret in ["k1", "new", "k1"] {
@@ -370,12 +370,12 @@ async fn both_secrets_of_a_rotated_key_answer_and_share_one_budget() {
         let refused = w.ask("getPoints", secret, "memberID=7").await;
         assert_eq!(refused.answer.unwrap_err(), Fault::TooManyRequests { retry_after: 60 }, "{secret}");
     }
-    assert!(w.ask("getPoints", "k2", "memberID=7").await.answer.is_ok(), "a neighbour pays nothing");
+    assert!(w.ask("getPoints", "k2", "memberID=7").await.answer.is_ok(), "another key pays nothing");
 }
 
 #[tokio::test]
 async fn the_last_use_of_a_rotated_key_is_that_of_whichever_secret_was_used() {
-    let w = World::new(PLENTY).await;
+    let w = TestGateway::new(PLENTY).await;
     let last_used = async || {
         w.gateway.usage_flush.write_last_use(&w.store).await.unwrap();
         w.store.keys().await.unwrap().into_iter().find(|key| &*key.id == "k1").unwrap().last_used
@@ -392,7 +392,7 @@ async fn the_last_use_of_a_rotated_key_is_that_of_whichever_secret_was_used() {
 
 #[tokio::test]
 async fn the_secret_before_a_rotation_stops_at_its_second_without_a_reload_even_by_a_wall_clock_that_jumps() {
-    let w = World::new(PLENTY).await;
+    let w = TestGateway::new(PLENTY).await;
     w.rotate("k1", "new", Some(1010)).await;
     w.gateway.clock().set_unix(1009);
     for _ in 0..2 {
@@ -408,7 +408,7 @@ async fn the_secret_before_a_rotation_stops_at_its_second_without_a_reload_even_
 
 #[tokio::test]
 async fn without_an_overlap_the_secret_before_a_rotation_stops_at_once() {
-    let w = World::new(PLENTY).await;
+    let w = TestGateway::new(PLENTY).await;
     assert!(w.ask("getPoints", "k1", "memberID=7").await.answer.is_ok());
     w.rotate("k1", "new", Some(1000)).await;
     assert_eq!(w.ask("getPoints", "k1", "memberID=7").await.answer.unwrap_err(), Fault::IncorrectKey);
@@ -423,7 +423,7 @@ async fn without_an_overlap_the_secret_before_a_rotation_stops_at_once() {
 
 #[tokio::test]
 async fn both_secrets_end_with_their_key_where_that_ends_before_the_overlap() {
-    let w = World::new(PLENTY).await;
+    let w = TestGateway::new(PLENTY).await;
     w.rotate("k3", "new", Some(9000)).await;
     for secret in ["k3", "new"] {
         w.gateway.clock().set_unix(1999);
@@ -444,7 +444,7 @@ async fn both_secrets_end_with_their_key_where_that_ends_before_the_overlap() {
 
 #[tokio::test]
 async fn a_panic_is_20_for_the_one_who_met_it_and_harms_nobody_else() {
-    let w = World::new("limits.tiers.standard = { rate = \"1000/s\", burst = 1000, in_flight = 1 }").await;
+    let w = TestGateway::new("limits.tiers.standard = { rate = \"1000/s\", burst = 1000, in_flight = 1 }").await;
     let state = w.gateway.state().clone();
     let write = Head { path: b"/setPoints", ..head() };
     for _ in 0..3 {
@@ -467,7 +467,7 @@ async fn a_panic_is_20_for_the_one_who_met_it_and_harms_nobody_else() {
 
 #[tokio::test]
 async fn a_request_whose_keys_have_become_too_old_while_its_body_came_is_21() {
-    let w = World::new(PLENTY).await;
+    let w = TestGateway::new(PLENTY).await;
     let state = w.gateway.state().clone();
     for path in [&b"/getPoints"[..], b"/setPoints"] {
         w.gateway.state().key_table.set_current_as_of(w.gateway.core.now());

@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_key_is_refused_for_so_long_and_then_nobody() {
+    fn a_refused_key_is_remembered_for_its_time_and_then_unknown() {
         let learned_keys = learned_keys();
         let unproven_key = learned_keys.unproven_key(digest());
         learned_keys.refute(&unproven_key, at(1), at(2));

@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_found_by_its_digest_alone() {
+    fn a_key_is_found_by_its_digest() {
         let key_table = KeyTable::new(vec![listed("a", "g")], &limits(2), &KeyTable::default(), Tick(0), 0);
         assert_eq!(&*key_table.find(&Digest::of(b"a"), never).unwrap().id, "a");
         assert!(key_table.find(&Digest::of(b"b"), never).is_none());
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_taken_away_amid_requests_and_put_back_has_them_under_way_still() {
+    fn a_key_removed_during_requests_and_put_back_still_counts_them() {
         let first = KeyTable::new(vec![listed("a", "g")], &limits(2), &KeyTable::default(), Tick(0), 0);
         let (one, two, three) = (InFlightSlot::default(), InFlightSlot::default(), InFlightSlot::default());
         let request = one.take(first.find(&Digest::of(b"a"), never).unwrap());
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_in_flight_is_given_back_once_and_not_taken_after_that() {
+    fn a_slot_in_flight_is_released_once_and_not_taken_again() {
         let key_table = KeyTable::new(vec![listed("a", "g")], &limits(2), &KeyTable::default(), Tick(0), 0);
         let key = key_table.find(&Digest::of(b"a"), never).unwrap();
         let others = || InFlightSlot::default().take(key).others();

@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bucket_that_was_replaced_decides_nothing_and_pays_nothing_back() {
+    fn a_replaced_bucket_decides_nothing_and_refunds_nothing() {
         let (bucket, rate) = (Bucket::default(), rate(SECOND, 2));
         let (_, remaining) = changed(&bucket, rate, rate, 0);
         assert_eq!(remaining, 2);
@@ -286,7 +286,7 @@ mod tests {
         }
 
         #[test]
-        fn a_change_raises_nothing_that_is_available_and_takes_nothing_that_the_new_burst_holds(
+        fn a_change_never_raises_what_is_available_and_keeps_what_fits_the_new_burst(
             from in (1u64..2 * SECOND, 1u32..50), to in (1u64..2 * SECOND, 1u32..50), used in 1u32..60,
             idle in 0u64..20 * SECOND,
         ) {
@@ -330,7 +330,7 @@ mod tests {
         }
 
         #[test]
-        fn the_level_tells_how_many_would_be_let_in(
+        fn the_level_is_the_number_of_requests_that_would_be_let_in(
             period in 1u64..2 * SECOND, burst in 1u32..50, used in 0u32..60, at in 0u64..SECOND, later in 0u64..20 * SECOND,
         ) {
             let (bucket, rate) = (Bucket::default(), rate(period, burst));

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_set_back_over_midnight_refills_nobody_and_one_that_was_wrong_starves_nobody() {
+    fn a_clock_set_back_over_midnight_refills_no_key_and_a_wrong_one_locks_out_no_key() {
         let day = DayCounter::default();
         assert!(day.admit(1, NOON + DAY));
         assert!(!day.admit(1, NOON), "set back by a day");
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn the_store_is_told_each_request_once_and_tells_what_others_counted() {
+    fn each_request_is_added_to_the_store_once_and_counts_of_others_are_read_back() {
         let day = DayCounter::default();
         assert_eq!(day.unsaved(), None);
         (0..5).for_each(|_| assert!(day.admit(10, NOON)));

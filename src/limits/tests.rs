@@ -58,7 +58,7 @@ fn another_tier_gives_a_key_no_more_and_decides_for_requests_that_came_before_it
 }
 
 #[test]
-fn a_write_rate_taken_away_and_put_back_gives_nobody_more() {
+fn a_write_rate_removed_and_put_back_refills_no_bucket() {
     let with = |burst| policy(rate(20, 40), Some(rate(5, burst)));
     let without = policy(rate(20, 40), None);
     let policies = [with(10), without.clone(), without, with(1), with(10)];

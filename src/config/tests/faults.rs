@@ -84,7 +84,7 @@ level = "loud"
 }
 
 #[test]
-fn faults_of_syntax_are_reported_beside_the_others() {
+fn faults_of_syntax_are_reported_with_the_others() {
     let text = "[server]\nmax_body = \"4KiB\"\nmax_body = \"5KiB\"\nthreads = 20/s\nbase_path = \"v1\n[server]\n\
                 [limits.strangers]\nbrst = 1\n";
     assert_eq!(
@@ -140,7 +140,7 @@ fn a_rejected_value_makes_no_second_fault_by_its_absence() {
 }
 
 #[test]
-fn a_column_counts_characters_and_a_fault_of_nothing_written_stands_at_its_section() {
+fn a_column_counts_characters_and_a_fault_of_a_missing_setting_has_the_place_of_its_section() {
     assert_eq!(faults("answers = { service_name = \"日本\", x = 1 }")[0][..5], *"1:34:");
     assert_eq!(faults("\r\n[keys]\r\nsource = \"file\"\r\n")[0][..15], *"2:1: keys.file:");
     assert_eq!(faults("origin.kind = \"http\"")[0][..4], *"1:1:");

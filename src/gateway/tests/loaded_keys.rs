@@ -5,7 +5,7 @@ use crate::keys::ListedKey;
 
 #[tokio::test]
 async fn a_list_that_was_begun_before_another_is_in_force_before_it() {
-    let w = World::new(PLENTY).await;
+    let w = TestGateway::new(PLENTY).await;
     let config = config::load_str(PLENTY, w._folder.path(), "test").unwrap().config;
     let older = w.gateway.follower.load_keys(None).await.unwrap();
     w.store.revoke_key("k1").await.unwrap();
@@ -19,7 +19,7 @@ async fn a_list_that_was_begun_before_another_is_in_force_before_it() {
 
 #[tokio::test]
 async fn what_was_heard_of_while_keys_were_listed_for_a_reload_is_doubted_until_it_is_read() {
-    let w = World::new(PLENTY).await;
+    let w = TestGateway::new(PLENTY).await;
     let config = config::load_str(PLENTY, w._folder.path(), "test").unwrap().config;
     let older = w.gateway.follower.load_keys(None).await.unwrap();
     w.gateway.follower.parts().0.keys_changed();
@@ -35,7 +35,7 @@ async fn what_was_heard_of_while_keys_were_listed_for_a_reload_is_doubted_until_
 
 #[tokio::test]
 async fn while_nothing_is_heard_keys_are_read_again_once_they_are_old_and_not_at_each_look() {
-    let w = World::new(PLENTY).await;
+    let w = TestGateway::new(PLENTY).await;
     let is_asked_for = || w.gateway.follower.parts().1.notified().now_or_never().is_some();
     w.gateway.follower.feed_is_silent();
     assert!(!is_asked_for(), "they were read just now");
@@ -51,7 +51,7 @@ async fn while_nothing_is_heard_keys_are_read_again_once_they_are_old_and_not_at
 }
 
 /// A key file with these keys.
-fn key_file(w: &World, ids: &[&str]) -> KeyFile {
+fn key_file(w: &TestGateway, ids: &[&str]) -> KeyFile {
     let listed = |id: &&str| ListedKey {
         id: (*id).into(),
         digest: Digest::of(id.as_bytes()),
@@ -66,7 +66,7 @@ fn key_file(w: &World, ids: &[&str]) -> KeyFile {
 
 #[tokio::test]
 async fn a_key_file_is_put_in_force_while_the_store_is_asked_and_stays_in_force_when_it_tells() {
-    let w = World::new(PLENTY).await;
+    let w = TestGateway::new(PLENTY).await;
     let config = || config::load_str(PLENTY, w._folder.path(), "test").unwrap().config;
     let origin = w.gateway.state().origin.clone();
     w.gateway.reload(config(), origin.clone(), NewKeys::File(key_file(&w, &["k1", "f1"])));

@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn another_server_closes_the_connections_to_the_one_before_and_nothing_leads_back_to_that() {
+    async fn connecting_to_another_server_closes_the_connections_to_the_previous_one_for_good() {
         let (runtime, url) = (StoreRuntime::start().unwrap(), Postgres::shared().database().await);
         let connector = connector(&url, &runtime);
         let until = Instant::now() + Duration::from_secs(60);

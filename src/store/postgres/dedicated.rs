@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn connecting_goes_on_while_nobody_waits_and_begins_again_where_it_failed_meanwhile() {
+    async fn connecting_goes_on_without_a_caller_and_is_retried_after_a_failure() {
         let server = Postgres::start(&[]);
         let at = PostgresAt::parse(&server.database().await, Path::new("/")).unwrap();
         let store = PostgresStore::open(&at, IfMissing::Make).await.unwrap();

@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_waits_for_a_process_that_has_the_file_alone_and_not_for_ever() {
+    fn a_copy_waits_a_bounded_time_for_a_process_that_has_locked_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let (from, to) = (folder.path().join("from.db"), folder.path().join("to.db"));
         let source = Connection::open(&from).unwrap();

@@ -112,7 +112,7 @@ fn a_warn_for_an_unknown_member_makes_it_named_by_its_id() {
 }
 
 #[test]
-fn a_bad_line_is_named_by_number_and_reason_and_nothing_is_taken() {
+fn a_bad_line_is_reported_by_number_and_reason_and_nothing_is_imported() {
     let cases = [
         ("not json", "1: not JSON"),
         (r#"{"guild":"g","name":"G"} {"#, "1: not JSON: trailing characters at column 26"),
@@ -169,7 +169,7 @@ nonsense
 }
 
 #[test]
-fn with_partial_the_good_lines_are_taken() {
+fn with_partial_the_good_lines_are_imported() {
     let test = TestStore::new();
     let text = format!("\u{FEFF}{SAMPLE}\r\n\n{{}}\n");
     let imported = import(&test.store, &text, Mode::Partial).unwrap();

@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn another_kind_of_file_and_another_version_are_told_apart() {
+    fn another_kind_of_file_and_another_version_are_distinguished() {
         let kind = read(b"# gateway.toml, by mistake\n").unwrap_err();
         assert!(kind.starts_with("d.log is no record of decisions"), "{kind}");
         let version = read(b"guildgate decisions 12\nand what came of it").unwrap_err();

@@ -82,7 +82,7 @@ async fn idle_connections_that_were_cut_cost_no_answer() {
 }
 
 #[tokio::test]
-async fn a_change_that_is_refused_midway_leaves_nothing_and_returns_its_connection() {
+async fn a_change_refused_midway_is_rolled_back_and_returns_its_connection() {
     let test = TestStore::with(Settings { connections: 1, ..Settings::default() }).await;
     test.add_guild(&guild("g")).await;
     let highest =

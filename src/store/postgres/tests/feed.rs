@@ -70,7 +70,7 @@ async fn a_follower_whose_connection_was_cut_reads_everything_and_follows_again(
 }
 
 #[tokio::test]
-async fn a_number_that_a_standby_gave_again_after_a_fail_over_is_not_taken_for_the_lost_one() {
+async fn a_number_that_a_standby_reuses_after_a_fail_over_is_another_change() {
     let test = TestStore::new().await;
     test.add_guild(&guild("g")).await;
     let second = test.open_second().await;

@@ -33,7 +33,7 @@ async fn several_nodes_may_open_a_new_database_at_once() {
 }
 
 #[tokio::test]
-async fn a_newer_schema_is_refused_and_left_alone() {
+async fn a_newer_schema_is_refused_and_not_changed() {
     let test = TestStore::new().await;
     let other = connect(&test.url).await;
     let newer =
@@ -59,7 +59,7 @@ async fn what_is_wrong_with_a_server_is_one_line_with_what_to_do() {
 }
 
 #[tokio::test]
-async fn another_programs_tables_in_the_same_database_are_left_alone() {
+async fn another_programs_tables_in_the_same_database_are_not_changed() {
     let url = Postgres::shared().database().await;
     let other = connect(&url).await;
     other

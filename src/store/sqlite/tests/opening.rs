@@ -31,7 +31,7 @@ fn closed_store() -> (TempDir, PathBuf) {
 }
 
 #[test]
-fn a_file_that_is_not_sqlite_is_refused_and_left_alone() {
+fn a_file_that_is_not_sqlite_is_refused_and_not_changed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("notes.txt");
     let mut random = fastrand::Rng::with_seed(1);
@@ -71,7 +71,7 @@ fn a_folder_or_a_file_in_a_missing_folder_is_refused() {
 }
 
 #[test]
-fn a_database_of_another_program_is_refused_and_left_alone() {
+fn a_database_of_another_program_is_refused_and_not_changed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("bookmarks.db");
     Connection::open(&path).unwrap().execute_batch("CREATE TABLE bookmark (url TEXT)").unwrap();

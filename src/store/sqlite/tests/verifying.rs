@@ -113,7 +113,7 @@ async fn text_that_is_not_utf_8_is_counted_for_every_column() {
 }
 
 #[tokio::test]
-async fn a_table_an_index_or_a_column_that_is_gone_is_named() {
+async fn a_missing_table_index_or_column_is_reported() {
     for table in ["guild", "member", "warn", "review", "key", "change", "daily"] {
         let (_folder, path) = changed(&format!("DROP TABLE {table}")).await;
         assert!(flaws(&path).contains(&format!("table {table} is missing")), "{:?}", flaws(&path));
@@ -137,7 +137,7 @@ async fn a_table_an_index_or_a_column_that_is_gone_is_named() {
 }
 
 #[tokio::test]
-async fn what_others_added_is_named_where_it_changes_what_is_written() {
+async fn objects_that_others_added_are_reported_if_they_affect_writes() {
     for (sql, flaw) in [
         (
             "CREATE TRIGGER \"t\"\"x\" AFTER UPDATE ON member BEGIN DELETE FROM warn; END",

@@ -72,7 +72,7 @@ async fn many_writes_at_once_share_a_commit_and_are_all_answered_and_durable() {
 }
 
 #[tokio::test]
-async fn a_write_that_is_refused_harms_none_beside_it() {
+async fn a_refused_write_does_not_affect_others_of_its_group() {
     let test = TestStore::with(PATIENT);
     test.add_guild(&guild("g")).await;
     let (here, nowhere) = (guild("g"), guild("nowhere"));
@@ -95,7 +95,7 @@ async fn a_write_that_is_refused_harms_none_beside_it() {
 }
 
 #[tokio::test]
-async fn a_job_that_fails_midway_leaves_nothing_of_itself() {
+async fn a_job_that_fails_midway_is_rolled_back() {
     let test = TestStore::new();
     test.add_guild(&guild("g")).await;
     let highest =
@@ -232,7 +232,7 @@ async fn a_commit_is_synced_before_it_is_acknowledged_also_after_a_failure() {
 }
 
 #[tokio::test]
-async fn a_failing_disk_fails_the_whole_group_and_nothing_of_it_is_written() {
+async fn a_failing_disk_fails_the_whole_group() {
     let test = TestStore::with(PATIENT);
     test.add_guild(&guild("g")).await;
     let fail = |_: &Connection| -> Result<((), Option<Change>), Failure> {
@@ -298,7 +298,7 @@ async fn what_was_acknowledged_survives_kill_9() {
 }
 
 #[tokio::test]
-async fn a_writer_that_meets_a_defect_is_told_of_and_nobody_waits_for_it() {
+async fn a_writer_ended_by_a_defect_is_reported_and_no_caller_waits_for_it() {
     let test = TestStore::new();
     let ended = test.store.writer_ended();
     let defect =

@@ -78,7 +78,7 @@ fn every_decision_recorded_before_the_close_is_in_the_file_and_runs_follow_each_
 }
 
 #[test]
-fn decisions_held_at_the_end_wait_for_who_has_the_file_open_for_a_moment() {
+fn decisions_held_at_the_end_wait_briefly_for_the_files_lock() {
     let record = TestRecord::new();
     let first = record.log();
     let mut writer = Writer::holding(&record.path(), 1 << 20, record.clock.clone());
@@ -207,7 +207,7 @@ fn the_file_and_the_older_one_stay_within_their_bound_and_the_newest_is_there() 
 }
 
 #[test]
-fn what_cannot_be_written_is_counted_and_told_once_it_can() {
+fn decisions_that_cannot_be_written_are_counted_and_reported_later() {
     let record = TestRecord::new();
     let mut writer = record.writer(2048);
     let blocked = older(&record.path());
@@ -231,7 +231,7 @@ fn what_cannot_be_written_is_counted_and_told_once_it_can() {
 }
 
 #[test]
-fn a_file_that_was_moved_away_or_cut_is_begun_anew() {
+fn a_moved_or_truncated_file_is_replaced_by_a_new_one() {
     let record = TestRecord::new();
     let moved = record.folder.path().join("moved");
     let mut writer = record.writer(1 << 20);
@@ -249,7 +249,7 @@ fn a_file_that_was_moved_away_or_cut_is_begun_anew() {
 }
 
 #[test]
-fn a_moved_file_is_let_go_of_when_told_to_look() {
+fn a_moved_file_is_closed_at_the_next_check() {
     let record = TestRecord::new();
     let log = record.log();
     fs::rename(record.path(), record.folder.path().join("moved")).unwrap();
