@@ -46,7 +46,9 @@ async fn the_unit_serves_with_its_configuration_and_writes_nowhere_but_in_its_ow
     let mut process =
         Process::start(Command::new(env!("CARGO_BIN_EXE_guildgate")).args(&words[1..]).current_dir(&folder));
     process.ready().await;
-    assert!(var.join("guildgate.db").exists() && var.join("handover.sock").exists());
+    assert!(var.join("guildgate.db").exists());
+    // It is made after the line `ready`.
+    eventually(PATIENCE, "the hand-over's socket", || async { var.join("handover.sock").exists() }).await;
     let in_etc: Vec<_> = fs::read_dir(&etc).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(in_etc, ["gateway.toml"]);
     fs::set_permissions(&etc, fs::Permissions::from_mode(0o750)).unwrap();
