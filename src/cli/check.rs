@@ -1,17 +1,16 @@
 //! `guildgate check`: prints the configuration in force, or every fault in it. It checks files, addresses and the store
-//! in the same way as `serve`, so that what ends `serve` with exit code 2 ends `check` with it too. It makes no store
-//! and migrates none, because an older server may be running on it.
+//! in the same way as `serve`, so that both exit with code 2 for the same faults. It neither makes nor migrates a store,
+//! because an older server may be running on it.
 
 use std::io::Write;
 
-use super::error::CommandError;
 use super::{Failure, runtime};
 use crate::config::{self, Keys, Loaded, SettingFault};
 use crate::gateway::KeySource;
 use crate::process::preflight;
 use crate::store::{AnyStore, IfMissing, StoreState};
 
-/// Prints the configuration in force, and the keys that name a tier which does not exist.
+/// Prints the configuration in force, and the keys whose tier does not exist.
 pub(super) fn run(loaded: &Loaded, out: &mut dyn Write) -> Result<(), Failure> {
     let limits = &loaded.config.limits;
     let at = &loaded.config.origin.store;
@@ -26,26 +25,24 @@ pub(super) fn run(loaded: &Loaded, out: &mut dyn Write) -> Result<(), Failure> {
     let state =
         if loaded.config.needs_store() { runtime.block_on(AnyStore::state(at)) } else { Ok(StoreState::Missing) };
     let state = state.map_err(|e| unusable(e.to_string()))?;
-    let listed = match &loaded.config.keys {
+    let keys = match &loaded.config.keys {
         Keys::Store if state == StoreState::Current => {
             let store = runtime.block_on(AnyStore::open(at, IfMissing::Refuse)).map_err(|e| unusable(e.to_string()))?;
             runtime.block_on(KeySource::Store(store.into()).list()).map_err(unusable)?.keys
         }
         Keys::File(_) | Keys::Store | Keys::Origin { .. } => inputs.keys.unwrap_or_default(),
     };
-    write!(out, "{}", config::report(loaded)).map_err(CommandError::from)?;
+    write!(out, "{}", config::report(loaded))?;
     if state == StoreState::Older {
-        writeln!(out, "{at} is of an older version; the next command that opens it brings it up to date")
-            .map_err(CommandError::from)?;
+        writeln!(out, "{at} is of an older version; the next command that opens it brings it up to date")?;
     }
     if let Some(notice) = inputs.certificate.and_then(|certificate| certificate.notice) {
-        writeln!(out, "{notice}").map_err(CommandError::from)?;
+        writeln!(out, "{notice}")?;
     }
-    for key in listed {
+    for key in keys {
         if let Some(tier) = key.tier.filter(|tier| !limits.tiers.iter().any(|t| *t.name == **tier)) {
             let default = &limits.default_tier.name;
-            writeln!(out, "key {}: its tier '{tier}' is not in [limits.tiers]; it gets '{default}'", key.id)
-                .map_err(CommandError::from)?;
+            writeln!(out, "key {}: its tier '{tier}' is not in [limits.tiers]; it gets '{default}'", key.id)?;
         }
     }
     Ok(())

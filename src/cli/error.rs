@@ -1,36 +1,26 @@
-//! What a command says when it fails. Bad usage is clap's, and exit 2.
+//! What a command prints on stderr when it fails (exit code 1). Bad usage is reported by clap (exit code 2).
 
 use std::io;
 
 use crate::store::StoreError;
 use crate::store::transfer::{ExportError, ImportError};
 
-/// A command that could not be done: its line goes to stderr, and the process exits with 1.
+/// Why a command failed: one message for stderr.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct CommandError {
     pub message: String,
-    /// Whoever read the output has read enough, as `| head` has: this ends the command, and is no failure.
-    enough_read: bool,
+    is_broken_pipe: bool,
 }
 
 impl CommandError {
     pub fn new(message: impl Into<String>) -> Self {
-        CommandError { message: message.into(), enough_read: false }
+        CommandError { message: message.into(), is_broken_pipe: false }
     }
 
-    /// Whether it is no failure: its output was closed by its reader.
-    pub fn is_enough_read(&self) -> bool {
-        self.enough_read
-    }
-}
-
-/// What became of printing something, where a reader that has closed the output is no failure. For what is printed
-/// last, or where the exit code says something about what was printed.
-pub fn unless_enough_read(printed: io::Result<()>) -> io::Result<()> {
-    match printed {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        printed => printed,
+    /// Whether the reader of stdout closed it, as `| head` does. That ends the command and is no failure.
+    pub fn is_broken_pipe(&self) -> bool {
+        self.is_broken_pipe
     }
 }
 
@@ -62,8 +52,8 @@ impl From<ImportError> for CommandError {
 
 impl From<io::Error> for CommandError {
     fn from(error: io::Error) -> Self {
-        let enough_read = error.kind() == io::ErrorKind::BrokenPipe;
-        CommandError { enough_read, ..CommandError::new(format!("the output cannot be written: {error}")) }
+        let is_broken_pipe = error.kind() == io::ErrorKind::BrokenPipe;
+        CommandError { message: format!("the output cannot be written: {error}"), is_broken_pipe }
     }
 }
 

@@ -1,4 +1,4 @@
-//! `--expires`: a point in time, or how long from now.
+//! `--expires`: a point in time, or a duration from now.
 
 use std::str::FromStr;
 
@@ -6,7 +6,7 @@ use super::error::CommandError;
 use crate::config::leaf::HumanDuration;
 use crate::model::{LATEST_DATE, date_of, unix_of};
 
-/// When something ends, as typed.
+/// An expiry as typed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expires {
     /// Unix seconds.
@@ -15,29 +15,29 @@ pub enum Expires {
     In(i64),
 }
 
-/// When something that may also last for ever ends, as typed.
+/// An expiry as typed, or `never`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ends {
+pub enum ExpiresOrNever {
     At(Expires),
     Never,
 }
 
-/// How an end is typed.
+/// The forms in which an expiry is typed.
 const USAGE: &str = "an end is a while from now such as 90d, 24h, 15m or 90s, a day such as 2026-12-24 (from its first \
     second on, UTC), a time such as 2026-12-24T18:00:00Z, or Unix seconds; the latest is 9999-12-31T23:59:59Z";
 
 impl Expires {
-    /// In Unix seconds, `now` being so too.
-    pub fn unix(self, now: i64) -> i64 {
+    /// In Unix seconds, as is `now`.
+    fn unix(self, now: i64) -> i64 {
         match self {
             Expires::At(seconds) => seconds,
             Expires::In(seconds) => now.saturating_add(seconds),
         }
     }
 
-    /// In Unix seconds, if it is after `now` and not after the last second of the year 9999; where it is not in the
-    /// future, `otherwise` tells what would come of it.
-    pub fn still_to_come(self, now: i64, otherwise: &str) -> Result<i64, CommandError> {
+    /// In Unix seconds. Refused if it is not after `now`, where the message names the `consequence`, or if it is after
+    /// the year 9999.
+    pub fn in_future(self, now: i64, consequence: &str) -> Result<i64, CommandError> {
         let unix = self.unix(now);
         if unix > LATEST_DATE {
             return Err(CommandError::new(format!(
@@ -48,7 +48,7 @@ impl Expires {
         if unix > now {
             return Ok(unix);
         }
-        Err(CommandError::new(format!("--expires is {}, which is not in the future: {otherwise}", date_of(unix))))
+        Err(CommandError::new(format!("--expires is {}, which is not in the future: {consequence}", date_of(unix))))
     }
 }
 
@@ -69,13 +69,13 @@ impl FromStr for Expires {
     }
 }
 
-impl FromStr for Ends {
+impl FromStr for ExpiresOrNever {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
-            "never" => Ok(Ends::Never),
-            time => time.parse().map(Ends::At).map_err(|usage: &str| format!("{usage}, or never")),
+            "never" => Ok(ExpiresOrNever::Never),
+            time => time.parse().map(ExpiresOrNever::At).map_err(|usage: &str| format!("{usage}, or never")),
         }
     }
 }
@@ -100,38 +100,38 @@ mod tests {
     }
 
     #[test]
-    fn what_has_passed_is_refused_by_its_date() {
-        assert_eq!(Expires::In(1).still_to_come(1000, "it would end"), Ok(1001));
+    fn a_time_in_the_past_is_refused_with_its_date() {
+        assert_eq!(Expires::In(1).in_future(1000, "consequence"), Ok(1001));
         for past in [Expires::At(1000), Expires::At(0), Expires::In(0)] {
-            assert!(past.still_to_come(1000, "it would end").is_err_and(|e| e.message.contains("1970-01-01T00:")));
+            assert!(past.in_future(1000, "consequence").is_err_and(|e| e.message.contains("1970-01-01T00:")));
         }
     }
 
     #[test]
-    fn what_is_later_than_a_date_can_be_is_refused() {
-        assert_eq!(Expires::At(LATEST_DATE).still_to_come(1000, "it would end"), Ok(LATEST_DATE));
+    fn a_time_after_the_latest_date_is_refused() {
+        assert_eq!(Expires::At(LATEST_DATE).in_future(1000, "consequence"), Ok(LATEST_DATE));
         for late in
             [Expires::At(LATEST_DATE + 1), Expires::In(LATEST_DATE), Expires::At(i64::MAX), Expires::In(i64::MAX)]
         {
-            let refused = late.still_to_come(1000, "it would end");
+            let refused = late.in_future(1000, "consequence");
             assert!(refused.is_err_and(|e| e.message.contains("the latest end is 9999-12-31T23:59:59Z")));
         }
     }
 
     #[test]
-    fn what_is_no_time_is_refused() {
+    fn a_text_that_is_not_a_time_is_refused() {
         for text in ["", "d", "-1", "1y", "1 d", "1.5h", "99999999999999999999", "9223372036854775807d", "٣d"] {
             assert!(text.parse::<Expires>().is_err(), "{text}");
         }
     }
 
     #[test]
-    fn never_is_a_time_only_for_what_may_last_for_ever() {
-        assert_eq!("never".parse::<Ends>(), Ok(Ends::Never));
-        assert_eq!("90s".parse::<Ends>(), Ok(Ends::At(Expires::In(90))));
+    fn never_is_accepted_only_where_it_is_allowed() {
+        assert_eq!("never".parse::<ExpiresOrNever>(), Ok(ExpiresOrNever::Never));
+        assert_eq!("90s".parse::<ExpiresOrNever>(), Ok(ExpiresOrNever::At(Expires::In(90))));
         assert!("never".parse::<Expires>().is_err());
         for text in ["Never", "", "1y"] {
-            assert!(text.parse::<Ends>().is_err_and(|usage| usage.ends_with("or never")), "{text}");
+            assert!(text.parse::<ExpiresOrNever>().is_err_and(|usage| usage.ends_with("or never")), "{text}");
         }
     }
 }

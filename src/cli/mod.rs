@@ -1,19 +1,22 @@
 //! The command: arguments to exit code (contract section 2).
 
-pub mod error; // a command that failed: exit 1
-pub mod expires; // --expires, and dates
-pub mod notes; // warn, review
-pub mod records; // guild, member
+pub mod error; // a command that failed: exit code 1
+pub mod expires; // --expires
+pub mod guild; // guild
+pub mod member; // member
+pub mod output; // what commands print
 pub mod transfer; // import, export
+pub mod warn_review; // warn, review
 
 mod check; // check
-mod interrupt; // signals to a command that takes long
-mod key_life; // key rotate, key set
+mod interrupt; // signals during a command that takes long
+mod key_changes; // key create, key rotate, key set
 mod keys; // key
 mod limits; // limits
 mod serve; // serve
 mod store; // store
-mod told; // what was done, on stdout
+#[cfg(test)]
+mod tests;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -24,7 +27,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 use crate::config::{self, LoadError, Loaded};
 use crate::keys::hide_keys;
 use crate::store::{AnyStore, IfMissing, StoreError};
-use error::{CommandError, unless_enough_read};
+use error::CommandError;
+use output::print_to_stderr;
 
 /// The edge gateway for guild data.
 #[derive(Debug, Parser)]
@@ -49,27 +53,27 @@ enum Command {
     Check,
     /// Guilds in the store
     #[command(subcommand)]
-    Guild(records::GuildCommand),
+    Guild(guild::GuildCommand),
     /// API keys in the store
     #[command(subcommand)]
     Key(keys::KeyCommand),
     /// Members of a guild and their points
     #[command(subcommand)]
-    Member(records::MemberCommand),
+    Member(member::MemberCommand),
     /// Warns of members
     #[command(subcommand)]
-    Warn(notes::WarnCommand),
+    Warn(warn_review::WarnCommand),
     /// Reviews of members
     #[command(subcommand)]
-    Review(notes::ReviewCommand),
-    /// Takes guilds, members, warns and reviews from JSON Lines into the store
+    Review(warn_review::ReviewCommand),
+    /// Imports guilds, members, warns and reviews from JSON Lines into the store
     Import(transfer::ImportArgs),
-    /// Writes guilds, members, warns and reviews of the store as JSON Lines
+    /// Exports guilds, members, warns and reviews from the store as JSON Lines
     Export(transfer::ExportArgs),
     /// The store as a whole: backup, verify, restore
     #[command(subcommand)]
     Store(store::StoreCommand),
-    /// What recorded traffic says about limits
+    /// Plans and suggests limits from recorded traffic
     #[command(subcommand)]
     Limits(limits::LimitsCommand),
     /// Prints the JSON Schema of gateway.toml, for editors
@@ -80,7 +84,7 @@ enum Command {
     Man,
 }
 
-/// Why the process ends otherwise than with 0.
+/// Why the process does not exit with 0.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     /// Exit 1.
@@ -92,7 +96,7 @@ enum Failure {
     /// Exit 3: `limits plan` found requests that were accepted and would be refused.
     #[error("{0}")]
     WouldRefuse(String),
-    /// The log names the reason already.
+    /// The log already contains the reason.
     #[error("")]
     Logged { code: u8 },
 }
@@ -115,59 +119,57 @@ impl From<LoadError> for Failure {
     }
 }
 
-/// Reads the arguments, does what they say, and tells how it went.
+/// The output could not be written.
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        CommandError::from(error).into()
+    }
+}
+
+/// Parses the arguments, runs the command and reports an error on stderr.
 pub fn run() -> ExitCode {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(error) => return misused(&error),
+    let result = match Cli::try_parse() {
+        Ok(cli) => cli.command.run(cli.config.filter(|path| !path.as_os_str().is_empty())),
+        // Help or the version. Clap's own exit does not report an error such as a full disk.
+        Err(error) if !error.use_stderr() => error.print().and_then(|()| io::stdout().flush()).map_err(Failure::from),
+        Err(error) => return usage_error(&error),
     };
-    match cli.command.run(cli.config.filter(|path| !path.as_os_str().is_empty())) {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Failure::Failed(error)) if error.is_enough_read() => ExitCode::SUCCESS,
+        Err(Failure::Failed(error)) if error.is_broken_pipe() => ExitCode::SUCCESS,
         Err(failure) => {
             if !matches!(failure, Failure::Logged { .. }) {
-                tell(&failure.to_string());
+                print_message(&failure.to_string());
             }
             ExitCode::from(failure.code())
         }
     }
 }
 
-/// Says on stderr why it ends. Where stderr is gone there is nobody to tell.
-fn tell(why: &str) {
-    let _ = io::stderr().write_all(format!("guildgate: {}\n", hide_keys(why)).as_bytes());
+/// Prints a message on stderr, with the program's name before it and without keys.
+fn print_message(message: &str) {
+    print_to_stderr(format!("guildgate: {}", hide_keys(message)));
 }
 
-/// Says what is wrong with the arguments, or gives the help that was asked for.
-fn misused(error: &clap::Error) -> ExitCode {
-    if !error.use_stderr() {
-        // Help or the version. Clap's own way out would pass over a disk that is full.
-        return match unless_enough_read(error.print().and_then(|()| io::stdout().flush())) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                tell(&CommandError::from(error).to_string());
-                ExitCode::from(1)
-            }
-        };
-    }
+/// Prints what is wrong with the arguments, without a key that was typed among them.
+fn usage_error(error: &clap::Error) -> ExitCode {
     let text = error.to_string();
     let hidden = hide_keys(&text);
-    // Clap's own printing has colours; a key that somebody typed must not be in it.
     if hidden == text {
-        error.exit();
+        error.exit(); // in colours
     }
     let _ = io::stderr().write_all(hidden.as_bytes());
     ExitCode::from(2)
 }
 
 impl Command {
-    fn run(self, named: Option<PathBuf>) -> Result<(), Failure> {
-        let load = || config::load(named.as_deref());
+    fn run(self, config_path: Option<PathBuf>) -> Result<(), Failure> {
+        let load = || config::load(config_path.as_deref());
         let mut out = io::stdout().lock();
         match self {
             Command::Serve { demo } => {
                 drop(out);
-                serve::run(named, demo)
+                serve::run(config_path, demo)
             }
             Command::Check => check::run(&load()?, &mut out),
             Command::Guild(command) => {
@@ -187,28 +189,21 @@ impl Command {
             Command::Review(command) => {
                 on_store(&load()?, IfMissing::Refuse, async |store, _| command.run(store, &mut out).await)
             }
-            Command::Import(args) => {
-                let loaded = load()?;
-                args.is_there()?;
-                Ok(runtime()?.block_on(args.run(&loaded, &mut out))?)
-            }
+            Command::Import(args) => Ok(runtime()?.block_on(args.run(&load()?, &mut out))?),
             Command::Export(args) => {
-                drop(out); // another thread may write the records to it
+                drop(out); // another thread writes the records to it
                 Ok(runtime()?.block_on(args.run(&load()?))?)
             }
-            Command::Store(command) => {
-                let loaded = load()?;
-                Ok(runtime()?.block_on(command.run(&loaded.config.origin.store, &mut out))?)
-            }
-            Command::Limits(command) => command.run(named.as_deref(), &mut out),
-            Command::Schema => Ok(writeln!(out, "{:#}", config::schema()).map_err(CommandError::from)?),
+            Command::Store(command) => Ok(runtime()?.block_on(command.run(&load()?.config.origin.store, &mut out))?),
+            Command::Limits(command) => command.run(config_path.as_deref(), &mut out),
+            Command::Schema => Ok(writeln!(out, "{:#}", config::schema())?),
             Command::Completions { shell } => {
-                // Into memory first: the generator panics where its output ends early.
+                // Into memory first: the generator panics if its output cannot be written.
                 let mut script = Vec::new();
                 clap_complete::generate(shell, &mut Cli::command(), "guildgate", &mut script);
-                Ok(out.write_all(&script).map_err(CommandError::from)?)
+                Ok(out.write_all(&script)?)
             }
-            Command::Man => Ok(clap_mangen::Man::new(Cli::command()).render(&mut out).map_err(CommandError::from)?),
+            Command::Man => Ok(clap_mangen::Man::new(Cli::command()).render(&mut out)?),
         }
     }
 }
@@ -225,16 +220,16 @@ fn on_store(
     })?)
 }
 
-/// Opens the store that the configuration names.
+/// Opens the store that the configuration names, and reports one that it made.
 async fn open_store(loaded: &Loaded, if_missing: IfMissing) -> Result<AnyStore, StoreError> {
     let store = AnyStore::open(&loaded.config.origin.store, if_missing).await?;
     if store.is_new() {
-        tell(&format!("made a new store at {}", store.place()));
+        print_message(&format!("made a new store at {}", store.place()));
     }
     Ok(store)
 }
 
-/// A runtime for the command's own thread.
+/// A runtime on the command's own thread.
 fn runtime() -> Result<tokio::runtime::Runtime, CommandError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(|e| CommandError::new(format!("no runtime could be started: {e}")))

@@ -1,4 +1,4 @@
-//! `guildgate serve`: runs the process and maps its end to an exit code.
+//! `guildgate serve`: runs the process and maps its error to an exit code.
 
 use std::path::PathBuf;
 
@@ -7,8 +7,8 @@ use super::error::CommandError;
 use crate::process::{self, ProcessError};
 
 /// Runs the gateway until SIGTERM or SIGINT.
-pub(super) fn run(named: Option<PathBuf>, demo: bool) -> Result<(), Failure> {
-    Ok(process::run(named, demo)?)
+pub(super) fn run(config_path: Option<PathBuf>, demo: bool) -> Result<(), Failure> {
+    Ok(process::run(config_path, demo)?)
 }
 
 impl From<ProcessError> for Failure {

@@ -1,24 +1,23 @@
-//! `store`: the store's file as a whole.
+//! `guildgate store`: backs up, restores and verifies the store's file.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
-use indicatif::ProgressBar;
 
-use super::error::{CommandError, unless_enough_read};
+use super::error::CommandError;
 use super::interrupt::Interrupt;
-use super::told::report;
-use super::transfer::byte_bar;
+use super::output::{ignore_broken_pipe, print_outcome};
+use super::transfer::{byte_bar, cannot_write};
 use crate::config::{PostgresAt, StoreAt};
 use crate::store::{Copied, Restored, SqliteStore, StoreError};
 
 /// `guildgate store …`
 #[derive(Debug, Subcommand)]
 pub enum StoreCommand {
-    /// Copies the store to FILE as it is at one moment, while a server goes on writing to it
+    /// Copies the store to FILE as it is at one moment, while a server may write to it
     Backup { file: PathBuf },
-    /// Puts a copy of a backup in the store's place; what was there is kept under another name. Refused while a
+    /// Replaces the store by a copy of a backup; the previous store is kept under another name. Refused while a
     /// server runs
     Restore {
         /// The backup
@@ -32,7 +31,7 @@ pub enum StoreCommand {
 }
 
 impl StoreCommand {
-    /// Does it to the store at `configured`, or to the file that is named.
+    /// Runs the command on the store at `configured`, or on the file that is named.
     pub(super) async fn run(self, configured: &StoreAt, out: &mut dyn Write) -> Result<(), CommandError> {
         if let StoreCommand::Verify { file: Some(file) } = &self {
             // A URL has a password in it, which no message may repeat.
@@ -41,11 +40,11 @@ impl StoreCommand {
             }
             return verify(file, out);
         }
-        let StoreAt::Sqlite(path) = configured else { return Err(CommandError::new(self.instead_of_postgres())) };
-        // So that a message says in which folder the store was expected.
+        let StoreAt::Sqlite(path) = configured else { return Err(CommandError::new(self.postgres_instruction())) };
+        // Absolute, so that messages name the folder.
         let path = &std::path::absolute(path).unwrap_or_else(|_| path.clone());
         if !matches!(self, StoreCommand::Restore { .. }) {
-            must_be_there(path)?;
+            check_exists(path)?;
         }
         match self {
             StoreCommand::Backup { file } => backup(path, &file, out).await,
@@ -54,8 +53,8 @@ impl StoreCommand {
         }
     }
 
-    /// What does it where the store is in PostgreSQL.
-    fn instead_of_postgres(&self) -> &'static str {
+    /// What to use instead if the store is in PostgreSQL.
+    fn postgres_instruction(&self) -> &'static str {
         match self {
             StoreCommand::Backup { .. } => {
                 "the store is in PostgreSQL, which is backed up by its own pg_dump (--schema=guildgate); \
@@ -73,8 +72,8 @@ impl StoreCommand {
     }
 }
 
-/// Refuses if there is no store, with the message of `serve` for a link without a file or a log without one.
-fn must_be_there(path: &Path) -> Result<(), StoreError> {
+/// Refuses a missing store. A broken link, or a log without its file, is reported with the message of `serve`.
+fn check_exists(path: &Path) -> Result<(), StoreError> {
     if path.exists() {
         return Ok(());
     }
@@ -84,11 +83,10 @@ fn must_be_there(path: &Path) -> Result<(), StoreError> {
 }
 
 async fn backup(from: &Path, to: &Path, out: &mut dyn Write) -> Result<(), CommandError> {
-    let line = format!("interrupted; {} is as it was, and there is no new backup", to.display());
-    let copy = Interrupt::listen(line)?.unless(SqliteStore::backup(from, to, bar())).await?;
-    let unwritable = |e| CommandError::new(format!("{} cannot be written: {e}", to.display()));
-    let size = copy.replace_target().map_err(unwritable)?;
-    report(out, &format!("{size} bytes written to {}", to.display()))
+    let message = format!("interrupted; {} is as it was, and there is no new backup", to.display());
+    let copy = Interrupt::listen(message)?.run(SqliteStore::backup(from, to, progress_bar())).await?;
+    let size = copy.replace_target().map_err(cannot_write(to))?;
+    print_outcome(out, &format!("{size} bytes written to {}", to.display()))
 }
 
 async fn restore(from: &Path, store: &Path, out: &mut dyn Write) -> Result<(), CommandError> {
@@ -98,8 +96,8 @@ async fn restore(from: &Path, store: &Path, out: &mut dyn Write) -> Result<(), C
             "{store} is a folder, and a store is a file; move it away (mv {store} …)"
         )));
     }
-    let line = "interrupted; the store is as it was";
-    let copy = Interrupt::listen(line)?.unless(SqliteStore::restore(from, store, bar())).await?;
+    let message = "interrupted; the store is as it was";
+    let copy = Interrupt::listen(message)?.run(SqliteStore::restore(from, store, progress_bar())).await?;
     let Restored { size, kept, finished } = copy.commit()?;
     let mut lines: Vec<String> = finished.into_iter().collect();
     lines.push(format!("{} is a copy of {} now, {size} bytes", store.display(), from.display()));
@@ -110,28 +108,13 @@ async fn restore(from: &Path, store: &Path, out: &mut dyn Write) -> Result<(), C
             lines.extend(logs.iter().map(|log| format!("and its log {}", log.display())));
         }
     }
-    report(out, &lines.join("\n"))
+    print_outcome(out, &lines.join("\n"))
 }
 
-/// Shows a bar for what is copied, for as long as what this returns is kept.
-fn bar() -> impl FnMut(Copied) + Send + 'static {
+/// Shows the progress of a copy in a bar, which is cleared when the closure is dropped.
+fn progress_bar() -> impl FnMut(Copied) + Send + 'static {
     let mut bar = None;
-    move |copied| {
-        let bar = bar.get_or_insert_with(|| ClearedBar(byte_bar(copied.total)));
-        if let Some(bar) = &bar.0 {
-            bar.set_position(copied.done);
-        }
-    }
-}
-
-struct ClearedBar(Option<ProgressBar>);
-
-impl Drop for ClearedBar {
-    fn drop(&mut self) {
-        if let Some(bar) = &self.0 {
-            bar.finish_and_clear();
-        }
-    }
+    move |copied| bar.get_or_insert_with(|| byte_bar(copied.total)).set_position(copied.done)
 }
 
 fn verify(path: &Path, out: &mut dyn Write) -> Result<(), CommandError> {
@@ -153,8 +136,8 @@ fn verify(path: &Path, out: &mut dyn Write) -> Result<(), CommandError> {
         true => text += "nothing is wrong\n",
         false => text += &format!("repair: {}\n", report.repair),
     }
-    // The exit code does not depend on how much of this was read.
-    unless_enough_read(out.write_all(text.as_bytes()).and_then(|()| out.flush()))?;
+    // If the reader closes stdout early, the exit code is still that of the verification.
+    ignore_broken_pipe(out.write_all(text.as_bytes()).and_then(|()| out.flush()))?;
     match report.flaws.len() {
         0 => Ok(()),
         1 => Err(CommandError::new(format!("something is wrong with {}", path.display()))),

@@ -20,7 +20,7 @@ fn export(world: &World) -> Vec<Value> {
 }
 
 /// The four lines that the contract shows.
-fn shown() -> String {
+fn contract_lines() -> String {
     [
         r#"{"guild":"81384788765712384","name":"Night Watch"}"#,
         r#"{"guild":"81384788765712384","member":"190551803669118976","name":"Ada","points":1250}"#,
@@ -33,14 +33,14 @@ fn shown() -> String {
 #[test]
 fn what_is_imported_is_exported_record_by_record() {
     let world = World::plain();
-    world.import(&shown()).done();
+    world.import(&contract_lines()).done();
     let exported = export(&world);
-    let imported: Vec<Value> = shown().lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    let imported: Vec<Value> = contract_lines().lines().map(|l| serde_json::from_str(l).unwrap()).collect();
     assert_eq!(exported.len(), 4, "{exported:?}");
     for record in &imported {
         assert!(exported.contains(record), "{record} is not in {exported:?}");
     }
-    // And once more, into another store.
+    // Imported into another store, the export gives the same export.
     let other = World::plain();
     let lines: String = exported.iter().map(|r| format!("{r}\n")).collect();
     other.import(&lines).done();
@@ -83,7 +83,7 @@ fn a_later_line_wins_and_an_import_replaces_what_exists() {
 }
 
 #[test]
-fn a_bad_line_is_named_by_number_and_nothing_is_taken_in() {
+fn a_bad_line_is_named_by_number_and_nothing_is_imported() {
     let bad = [
         "not json at all",
         "{\"guild\":",
@@ -141,7 +141,7 @@ fn a_line_of_ten_megabytes_is_refused_by_number() {
     let ran = world.import(&[&*guild(), &long, &member("8", "2")].join("\n")).failed(1);
     assert!(ran.stderr.contains('2') && ran.stderr.len() < 10_000, "{}", &ran.stderr[..ran.stderr.len().min(2000)]);
     assert!(export(&world).is_empty());
-    // Without an end to the line, too.
+    // So is a last line without an end.
     world.import(&format!("{}\n{}", guild(), "x".repeat(10_000_000))).failed(1);
 }
 
@@ -155,17 +155,17 @@ fn empty_lines_and_files_and_a_missing_last_newline_do_no_harm() {
 }
 
 #[test]
-fn what_was_done_is_told_even_where_stdout_takes_nothing() {
+fn a_command_whose_outcome_cannot_be_printed_says_what_it_did() {
     let world = World::plain();
-    world.write("in.jsonl", shown());
+    world.write("in.jsonl", contract_lines());
     world.run(&["guild", "add", GUILD, "--name", "Night Watch"]).done();
-    let to_nowhere = ["sh", "-c", "exec \"$0\" \"$@\" > /dev/full"];
+    let to_full_stdout = ["sh", "-c", "exec \"$0\" \"$@\" > /dev/full"];
     for (args, done) in [
-        (&["import", "in.jsonl"][..], "4 records imported; only this could not be told"),
-        (&["export", "out.jsonl"], "4 records exported; only this could not be told"),
-        (&["store", "backup", "b.db"], "bytes written to b.db; only this could not be told"),
+        (&["import", "in.jsonl"][..], "4 records imported, but this line could not be printed"),
+        (&["export", "out.jsonl"], "4 records exported, but this line could not be printed"),
+        (&["store", "backup", "b.db"], "bytes written to b.db, but this line could not be printed"),
     ] {
-        let ran = world.run_by(&to_nowhere, args).failed(1).names(&[done, "No space left on device"]);
+        let ran = world.run_by(&to_full_stdout, args).failed(1).names(&[done, "No space left on device"]);
         assert_eq!(ran.stderr.lines().count(), 1, "{ran:?}");
     }
     assert_eq!(export(&world).len(), 4);
@@ -184,7 +184,7 @@ fn a_missing_file_is_named() {
 #[test]
 fn an_export_holds_no_keys() {
     let world = World::plain();
-    world.import(&shown()).done();
+    world.import(&contract_lines()).done();
     let key = world.run(&["key", "create", "--guild", GUILD, "--name", "canary"]).done().stdout;
     export(&world);
     let text = String::from_utf8(world.read("out.jsonl")).unwrap();

@@ -1,13 +1,13 @@
-//! `limits plan` and `limits suggest`: what recorded traffic says about limits.
+//! `guildgate limits`: plans and suggests limits from recorded traffic.
 
+mod input; // which decision record, and the names of its keys
+mod intervals; // counts by the second, the minute, the day
 mod plan; // limits plan
-mod proposal; // a [limits] section that would have refused nothing
-mod record; // the files of a record as one stream
-mod replay; // a stream against limits
-mod source; // which record, and what its keys are called
-mod stretches; // counts by the second, the minute, the day
+mod record; // the files of a decision record as one stream
+mod replay; // the recorded decisions under other limits
 mod suggest; // limits suggest
-mod table; // columns for a person
+mod suggested_limits; // a [limits] section that would have refused nothing
+mod table; // aligned columns
 
 #[cfg(test)]
 mod tests;
@@ -18,8 +18,8 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 
 use super::Failure;
+use input::Input;
 use plan::PlanArgs;
-use source::Source;
 use suggest::SuggestArgs;
 
 /// `guildgate limits …`
@@ -27,18 +27,18 @@ use suggest::SuggestArgs;
 pub(super) enum LimitsCommand {
     /// Replays recorded traffic against another configuration: who would be refused, how often, when
     ///
-    /// The record is what `log.decisions` wrote. Every decision is made again by the code that
-    /// makes it live, under the tiers of NEW: each key under the tier it was listed with, or the
-    /// default one where NEW has no such tier. Budgets are full where the record and each run of
-    /// the server begin; what was used of the day, and how many requests were under way, are taken
-    /// from the record. Exit 3: a request that was accepted would now be refused.
-    /// Strangers' requests are counted, but not replayed: the record holds no address.
+    /// The record is what `log.decisions` wrote. Each request is decided again by the server's own
+    /// code under the tiers of NEW: each key under the tier that it had, or the default tier if NEW
+    /// has no such tier. Budgets are full at the beginning of the record and of each run of the
+    /// server; what was used of the day, and how many requests were in flight, are taken from the
+    /// record. Exit 3: a request that was accepted would now be refused.
+    /// Requests of strangers are counted, but not replayed: the record holds no address.
     Plan(PlanArgs),
-    /// Prints how often each key asked, and limits that would have refused none of it
+    /// Prints how many requests each key sent, and limits that would have refused none of them
     ///
-    /// The record is what `log.decisions` wrote, requests that were refused included. p50, p90,
-    /// p99 and peak are requests a second, over the seconds in which the key asked at all. The
-    /// limits have been replayed against the record when they are printed.
+    /// The record is what `log.decisions` wrote, including requests that were refused. p50, p90,
+    /// p99 and peak are requests a second, over the seconds in which the key sent any. The
+    /// limits are replayed against the record before they are printed.
     Suggest(SuggestArgs),
 }
 
@@ -53,20 +53,19 @@ struct LogArgs {
 }
 
 impl LimitsCommand {
-    /// Does it, by the configuration at `named`; what is asked for goes to `out`.
-    pub(super) fn run(self, named: Option<&Path>, out: &mut dyn Write) -> Result<(), Failure> {
+    pub(super) fn run(self, config_path: Option<&Path>, out: &mut dyn Write) -> Result<(), Failure> {
         let log = match &self {
             LimitsCommand::Plan(args) => &args.log,
             LimitsCommand::Suggest(args) => &args.log,
         };
-        let source = Source::find(log, named)?;
-        self.run_on(&source, out)
+        let input = Input::find(log, config_path)?;
+        self.run_on(&input, out)
     }
 
-    fn run_on(self, source: &Source, out: &mut dyn Write) -> Result<(), Failure> {
+    fn run_on(self, input: &Input, out: &mut dyn Write) -> Result<(), Failure> {
         match self {
-            LimitsCommand::Plan(args) => args.run(source, out),
-            LimitsCommand::Suggest(args) => Ok(args.run(source, out)?),
+            LimitsCommand::Plan(args) => args.run(input, out),
+            LimitsCommand::Suggest(args) => Ok(args.run(input, out)?),
         }
     }
 }

@@ -4,12 +4,12 @@
 
 use std::sync::Arc;
 
-use super::record::Passing;
+use super::record::RecordedDecision;
 use crate::clock::Tick;
 use crate::config::Limits;
 use crate::limits::{Buckets, DayCount, DayCounter, LimitOutcome, LimitQuery, Policy, Usage, day_of};
 
-/// Makes decisions again, under limits of one's choice, by the code that makes them live.
+/// Decides recorded requests again under these limits.
 #[derive(Debug)]
 pub(super) struct Replay<'l> {
     limits: &'l Limits,
@@ -24,21 +24,21 @@ struct Key {
     policy: Arc<Policy>,
     buckets: Arc<Buckets>,
     usage: Usage,
-    /// When it was last asked with.
+    /// When its last request was decided.
     last: Tick,
     run: u32,
     gap: u32,
-    today: Today,
+    day: RecordedDay,
 }
 
-/// What is known of a key's day as it was lived.
+/// A key's count of the day according to the record.
 #[derive(Clone, Copy, Debug, Default)]
-struct Today {
+struct RecordedDay {
     day: i64,
-    /// What its count should be by what has passed.
+    /// The count that follows from the decisions replayed so far.
     count: u64,
-    /// By how much it was more, at the last look.
-    more: u64,
+    /// By how much the count in the last decision was higher.
+    excess: u64,
 }
 
 impl<'l> Replay<'l> {
@@ -47,40 +47,39 @@ impl<'l> Replay<'l> {
         Replay { limits, policies, keys: Vec::new() }
     }
 
-    /// Decides what passes. Everything that passes has to, and in its order.
-    pub(super) fn decide(&mut self, passing: Passing<'_>) -> LimitOutcome {
-        let Passing { decision, unix_ms, run, gap, .. } = passing;
+    /// Decides a request again. All recorded decisions have to come here, in their order.
+    pub(super) fn decide(&mut self, recorded: RecordedDecision<'_>) -> LimitOutcome {
+        let RecordedDecision { decision, unix_ms, run, gap, .. } = recorded;
         let unix = unix_ms.div_euclid(1000);
-        if passing.key == self.keys.len() {
+        if recorded.key == self.keys.len() {
             let (policy, tier) = (self.policy(decision.tier.as_deref()), decision.tier.clone());
-            let (buckets, usage, today) = (Arc::default(), Usage::default(), Today::default());
-            // Of what was used of the day before this, only the record knows: that is a gap too.
-            let last = decision.at;
-            self.keys.push(Key { tier, policy, buckets, usage, last, run, gap: gap.wrapping_sub(1), today });
+            let (buckets, usage, day) = (Arc::default(), Usage::default(), RecordedDay::default());
+            // The usage of the day before the first decision is only in the record, as after a gap.
+            let gap = gap.wrapping_sub(1);
+            self.keys.push(Key { tier, policy, buckets, usage, last: decision.at, run, gap, day });
         }
-        if self.keys[passing.key].tier != decision.tier {
+        if self.keys[recorded.key].tier != decision.tier {
             let policy = self.policy(decision.tier.as_deref());
-            let key = &mut self.keys[passing.key];
+            let key = &mut self.keys[recorded.key];
             if !Arc::ptr_eq(&policy, &key.policy) {
-                // When in between, the record does not say. The most that may be left is, so that no
-                // refusal comes of a guess.
+                // The record does not say when the tier was changed. The most that may be left is assumed.
                 let changed = key.last..=decision.at.max(key.last);
                 key.buckets = Arc::new(Buckets::copy_with_policy(&key.policy, &key.buckets, &policy, changed));
                 key.policy = policy;
             }
             key.tier = decision.tier.clone();
         }
-        let key = &mut self.keys[passing.key];
+        let key = &mut self.keys[recorded.key];
         if key.run != run {
             (key.run, key.buckets) = (run, Arc::default());
         }
         key.last = decision.at;
-        key.follow_the_day(passing, unix);
-        let ask = LimitQuery { operation: decision.operation, in_flight: decision.in_flight, now: decision.at };
-        key.policy.decide(&key.buckets, &key.usage, ask, || unix)
+        key.update_day(recorded, unix);
+        let query = LimitQuery { operation: decision.operation, in_flight: decision.in_flight, now: decision.at };
+        key.policy.decide(&key.buckets, &key.usage, query, || unix)
     }
 
-    /// The limits that a key listed with this tier is held to.
+    /// The policy of a key with this tier.
     fn policy(&self, tier: Option<&str>) -> Arc<Policy> {
         let tier = self.limits.tier(tier);
         let known = self.policies.iter().find(|policy| Arc::ptr_eq(policy.tier(), tier));
@@ -89,32 +88,32 @@ impl<'l> Replay<'l> {
 }
 
 impl Key {
-    /// Takes over what was counted of the day and did not pass: before the record began, in a gap,
-    /// or by another process.
-    fn follow_the_day(&mut self, passing: Passing<'_>, unix: i64) {
-        let Passing { decision, gap, .. } = passing;
-        let today = &mut self.today;
+    /// Adds to the day's count what was counted but not replayed: before the record began, in a gap, or by another
+    /// process.
+    fn update_day(&mut self, recorded: RecordedDecision<'_>, unix: i64) {
+        let RecordedDecision { decision, gap, .. } = recorded;
         let day = day_of(unix);
-        if today.day != day {
-            *today = Today { day, ..Today::default() };
+        if self.day.day != day {
+            self.day = RecordedDay { day, ..RecordedDay::default() };
         }
-        let count = self.usage.day.used(unix);
+        let RecordedDay { count, excess: last_excess, .. } = self.day;
+        let used = self.usage.day.used(unix);
         let set = |count| DayCounter::from_store(DayCount { day, count });
-        let more = decision.used_today.saturating_sub(today.count);
+        let excess = decision.used_today.saturating_sub(count);
         if self.gap == gap {
-            // Two that came at once may have been counted the other way round, and the first of
-            // them then seems to tell of one more.
-            let sure = more.min(today.more);
-            if sure > 0 {
-                self.usage.day = set(count + sure);
+            // Two concurrent requests may have been counted in the other order. The first of them then shows an excess
+            // of one, so only an excess that two decisions show is certain.
+            let certain = excess.min(last_excess);
+            if certain > 0 {
+                self.usage.day = set(used + certain);
             }
-            (today.count, today.more) = (today.count + sure, more - sure);
+            (self.day.count, self.day.excess) = (count + certain, excess - certain);
         } else if decision.used_today > 0 {
-            let less = today.count.saturating_sub(decision.used_today);
-            self.usage.day = set((count + more).saturating_sub(less));
-            (today.count, today.more) = (decision.used_today, 0);
+            let deficit = count.saturating_sub(decision.used_today);
+            self.usage.day = set((used + excess).saturating_sub(deficit));
+            (self.day.count, self.day.excess) = (decision.used_today, 0);
         }
         self.gap = gap;
-        today.count += u64::from(decision.over.is_none());
+        self.day.count += u64::from(decision.over.is_none());
     }
 }

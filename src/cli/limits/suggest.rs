@@ -1,80 +1,81 @@
-//! `limits suggest`: prints how often each key asked (p50, p90, p99 and peak per second) and a `[limits]` section that
-//! would have refused none of the record. Requests that were refused count as asked for. The section itself is computed
-//! and verified in `proposal`; this module counts and prints, and changes nothing.
+//! `limits suggest`: prints how many requests each key sent (p50, p90, p99 and peak per second) and a `[limits]` section
+//! that would have refused none of the record. Requests that were refused are counted too. `suggested_limits` computes
+//! and verifies the section; this module counts and prints.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::sync::Arc;
 
 use clap::Args;
 use serde::Serialize;
 
 use super::LogArgs;
-use super::proposal::{self, Proposal};
-use super::record::{Passing, Read, Record};
-use super::source::Source;
-use super::stretches::{Histogram, Stretches, Worst};
-use super::table::{Moment, ROWS, columns, s};
+use super::input::Input;
+use super::intervals::{BusiestInterval, Histogram, IntervalCounter};
+use super::record::{RecordFiles, RecordSummary, RecordedDecision};
+use super::suggested_limits::{Demand, SuggestedLimits};
+use super::table::table;
 use crate::cli::error::CommandError;
+use crate::cli::output::print_to_stderr;
+use crate::model::date_of;
 
 /// `guildgate limits suggest …`
 #[derive(Clone, Debug, Args)]
 pub(in crate::cli) struct SuggestArgs {
     #[command(flatten)]
     pub(super) log: LogArgs,
-    /// Prints one JSON array: a key each, all of them, and no section
+    /// Prints one JSON array with an object for each key, and no limits
     #[arg(long, conflicts_with = "toml")]
     pub(super) json: bool,
-    /// Prints the section of limits alone, to be written to a file
+    /// Prints only the limits, to be written to a file
     #[arg(long)]
     pub(super) toml: bool,
 }
 
-/// How often one key asked.
+/// The requests of one key.
 #[derive(Clone, Debug, Default)]
-struct Asked {
+struct KeyRequests {
     tier: Option<Arc<str>>,
     requests: u64,
-    by_second: Stretches,
-    seconds: Histogram,
-    by_minute: Stretches,
-    worst: Worst,
+    by_second: IntervalCounter,
+    per_second: Histogram,
+    by_minute: BusiestInterval,
 }
 
-/// A line of the list. Requests a second are over the seconds in which the key asked at all.
+/// One line of the output. Requests per second are over the seconds in which the key sent any.
 #[derive(Debug, Serialize)]
 struct Row<'s> {
     key: &'s str,
-    /// What people call it, as far as the store tells.
+    /// Its name in the store.
     name: Option<&'s str>,
-    /// As it is listed; `None`: the default one.
+    /// Its tier when it was recorded; `None`: the default one.
     tier: Option<&'s str>,
     requests: u64,
     p50: u32,
     p90: u32,
     p99: u32,
     peak: u32,
-    worst_minute: Moment,
+    worst_minute: String,
     worst_minute_requests: u32,
 }
 
 impl SuggestArgs {
-    pub(super) fn run(self, source: &Source, out: &mut dyn Write) -> Result<(), CommandError> {
-        let record = Record::open(&source.files)?;
-        let (mut asked, mut demand) = (Vec::new(), proposal::Demand::default());
-        let read = record.pass(&mut |passing| {
-            if passing.key == asked.len() {
-                asked.push(Asked::default());
+    pub(super) fn run(self, input: &Input, out: &mut dyn Write) -> Result<(), CommandError> {
+        let record = RecordFiles::open(&input.files)?;
+        let (mut keys, mut demand) = (Vec::new(), Demand::default());
+        let read = record.for_each(&mut |recorded| {
+            if recorded.key == keys.len() {
+                keys.push(KeyRequests::default());
             }
-            asked[passing.key].count(passing);
-            demand.count(passing);
+            keys[recorded.key].count(recorded);
+            demand.count(recorded);
         })?;
-        read.say_notices();
-        asked.iter_mut().for_each(Asked::finish);
-        let rows = rows(source, &read, &asked);
+        read.print_notices();
+        let rows = rows(input, &read, &keys);
         let strangers = read.strangers();
-        if self.json || self.toml {
-            // What is printed stands alone on stdout. Where stderr is gone there is nobody to tell.
-            let _ = io::stderr().write_all(strangers.as_deref().unwrap_or_default().as_bytes());
+        if (self.json || self.toml)
+            && let Some(strangers) = &strangers
+        {
+            print_to_stderr(strangers.trim_end()); // so that stdout holds only the JSON or TOML
         }
         if self.json {
             serde_json::to_writer(&mut *out, &rows)?;
@@ -83,57 +84,51 @@ impl SuggestArgs {
         if read.decisions == 0 {
             return Err(CommandError::new("there is nothing to suggest from; let the server record for a while"));
         }
-        let proposal = Proposal::for_record(&record, demand)?;
+        let limits = SuggestedLimits::for_record(&record, demand)?;
         if !self.toml {
             let strangers = strangers.unwrap_or_default();
-            let what = "Requests a second, over the seconds in which the key asked:";
-            writeln!(out, "{read}.\n{strangers}{what}\n\n{}", table(&rows))?;
+            let title = "Requests a second, over the seconds in which the key asked:";
+            writeln!(out, "{read}.\n{strangers}{title}\n\n{}", rows_as_text(&rows))?;
         }
-        write!(out, "# Suggested from {read}.\n{}", proposal.toml())?;
+        write!(out, "# Suggested from {read}.\n{}", limits.toml())?;
         Ok(out.flush()?)
     }
 }
 
-impl Asked {
-    fn count(&mut self, passing: Passing<'_>) {
-        if self.tier != passing.decision.tier {
-            self.tier.clone_from(&passing.decision.tier);
+impl KeyRequests {
+    fn count(&mut self, recorded: RecordedDecision<'_>) {
+        if self.tier != recorded.decision.tier {
+            self.tier.clone_from(&recorded.decision.tier);
         }
+        let second = recorded.unix_ms.div_euclid(1000);
         self.requests += 1;
-        let (seconds, worst) = (&mut self.seconds, &mut self.worst);
-        self.by_second.add(passing.unix_ms.div_euclid(1000), |_, count| seconds.see(count));
-        self.by_minute.add(passing.unix_ms.div_euclid(60_000), |minute, count| worst.see(minute, count));
-    }
-
-    fn finish(&mut self) {
-        let (seconds, worst) = (&mut self.seconds, &mut self.worst);
-        std::mem::take(&mut self.by_second).finish(|_, count| seconds.see(count));
-        std::mem::take(&mut self.by_minute).finish(|minute, count| worst.see(minute, count));
+        self.per_second.record(self.by_second.add(second, 1));
+        self.by_minute.add(second.div_euclid(60), 1);
     }
 }
 
-/// Every key, those with the highest peak first.
-fn rows<'s>(source: &'s Source, read: &'s Read, asked: &'s [Asked]) -> Vec<Row<'s>> {
-    let row = |(key, asked): (&'s Arc<str>, &'s Asked)| Row {
+/// All keys, those with the highest peak first.
+fn rows<'s>(input: &'s Input, read: &'s RecordSummary, keys: &'s [KeyRequests]) -> Vec<Row<'s>> {
+    let row = |(key, requests): (&'s Arc<str>, &'s KeyRequests)| Row {
         key,
-        name: source.name(key),
-        tier: asked.tier.as_deref(),
-        requests: asked.requests,
-        p50: asked.seconds.percentile(50),
-        p90: asked.seconds.percentile(90),
-        p99: asked.seconds.percentile(99),
-        peak: asked.seconds.peak(),
-        worst_minute: Moment::of_minute(asked.worst.stretch),
-        worst_minute_requests: asked.worst.count,
+        name: input.names.get(key).map(String::as_str),
+        tier: requests.tier.as_deref(),
+        requests: requests.requests,
+        p50: requests.per_second.percentile(50),
+        p90: requests.per_second.percentile(90),
+        p99: requests.per_second.percentile(99),
+        peak: requests.per_second.peak(),
+        worst_minute: date_of(requests.by_minute.interval * 60),
+        worst_minute_requests: requests.by_minute.count,
     };
-    let mut rows: Vec<Row<'_>> = read.keys.iter().zip(asked).map(row).collect();
+    let mut rows: Vec<Row<'_>> = read.keys.iter().zip(keys).map(row).collect();
     rows.sort_by(|a, b| (b.peak, b.requests).cmp(&(a.peak, a.requests)).then_with(|| a.key.cmp(b.key)));
     rows
 }
 
-fn table(rows: &[Row<'_>]) -> String {
+fn rows_as_text(rows: &[Row<'_>]) -> String {
     let head = ["KEY", "NAME", "TIER", "REQUESTS", "P50", "P90", "P99", "PEAK", "WORST MINUTE"];
-    let cells = rows.iter().take(ROWS).map(|row| {
+    table(head, rows, |row| {
         [
             row.key.to_owned(),
             row.name.unwrap_or("-").to_owned(),
@@ -145,11 +140,5 @@ fn table(rows: &[Row<'_>]) -> String {
             row.peak.to_string(),
             format!("{} ({})", row.worst_minute, row.worst_minute_requests),
         ]
-    });
-    let mut text = columns(head, 3, cells);
-    if rows.len() > ROWS {
-        let more = rows.len() - ROWS;
-        text += &format!("… and {more} more key{}: --json prints all of them\n", s(more as u64));
-    }
-    text
+    })
 }

@@ -1,4 +1,4 @@
-//! Live decisions, recorded, and what is made of them.
+//! Decisions made by the gateway's own policies, recorded, and read by `limits plan` and `limits suggest`.
 
 use std::collections::HashMap;
 use std::fs;
@@ -9,9 +9,9 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tempfile::TempDir;
 
-use super::record::Record;
+use super::input::Input;
+use super::record::RecordFiles;
 use super::replay::Replay;
-use super::source::Source;
 use super::*;
 use crate::clock::{Clock, Tick};
 use crate::config::{self, Limits};
@@ -28,7 +28,7 @@ fn limits(toml: &str) -> Limits {
     config::load_str(toml, Path::new(""), "test").unwrap_or_else(|faults| panic!("{faults}")).config.limits
 }
 
-/// A record in a folder of its own.
+/// A decision record in a folder of its own.
 struct Recorded {
     folder: TempDir,
     bytes: Vec<u8>,
@@ -39,10 +39,10 @@ impl Recorded {
         Recorded { folder: tempfile::tempdir().unwrap(), bytes: MAGIC.to_vec() }
     }
 
-    /// Of one run, whose ticks begin before midnight, in blocks of so many.
-    fn run(mut self, run: u64, decisions: &[Decision], in_blocks_of: usize) -> Self {
+    /// Adds a run of the server that begins shortly before midnight, with this many decisions in a block.
+    fn run(mut self, run: u64, decisions: &[Decision], block_size: usize) -> Self {
         let mut encoder = Encoder::new(run);
-        for block in decisions.chunks(in_blocks_of) {
+        for block in decisions.chunks(block_size) {
             let written_at = ClockReading { tick: Tick(0), unix_ms: BEFORE_MIDNIGHT_MS };
             encoder.block(written_at, Counts::default(), &mut block.to_vec(), &mut self.bytes);
         }
@@ -55,24 +55,24 @@ impl Recorded {
         path
     }
 
-    fn record(&self) -> Record {
-        Record::open(&[self.path()]).unwrap()
+    fn record(&self) -> RecordFiles {
+        RecordFiles::open(&[self.path()]).unwrap()
     }
 
-    /// Each decision as it passes, and whether it would be over these limits.
+    /// Each decision in its order, and whether it would be over these limits.
     fn replayed(&self, limits: &Limits) -> Vec<(Decision, bool)> {
         let (mut replay, mut all) = (Replay::new(limits), Vec::new());
         let record = self.record();
-        record.pass(&mut |p| all.push((p.decision.clone(), replay.decide(p).over.is_some()))).unwrap();
+        record.for_each(&mut |p| all.push((p.decision.clone(), replay.decide(p).over.is_some()))).unwrap();
         all
     }
 
-    /// What a command prints, and the exit code it ends with.
+    /// What a command prints, and its result.
     fn command(&self, command: impl FnOnce(LogArgs) -> LimitsCommand) -> (String, Result<(), Failure>) {
         let mut out = Vec::new();
         let names = HashMap::from([("k0".into(), "Ada's bot".to_owned())]);
-        let source = Source { files: vec![self.path()], names };
-        let result = command(LogArgs { files: Vec::new() }).run_on(&source, &mut out);
+        let input = Input { files: vec![self.path()], names };
+        let result = command(LogArgs { files: Vec::new() }).run_on(&input, &mut out);
         (String::from_utf8(out).unwrap(), result)
     }
 
@@ -90,13 +90,13 @@ impl Recorded {
 }
 
 struct LiveKey {
-    listed: Option<Arc<str>>,
+    tier: Option<Arc<str>>,
     policy: Arc<Policy>,
     buckets: Arc<Buckets>,
     usage: Usage,
 }
 
-/// Keys as they live: the gateway's own way to a decision, without the gateway.
+/// Keys whose requests are decided by the same policies as in the gateway.
 struct Live<'l> {
     limits: &'l Limits,
     keys: Vec<LiveKey>,
@@ -112,41 +112,41 @@ impl<'l> Live<'l> {
         Arc::new(Policy::new(self.limits.tier(tier).clone()))
     }
 
-    /// Lists a key under this tier from now on.
-    fn list(&mut self, key: usize, tier: Option<&str>, at: u64) {
+    /// Gives a key this tier from now on.
+    fn set_tier(&mut self, key: usize, tier: Option<&str>, at: u64) {
         while self.keys.len() <= key {
-            let (listed, policy) = (tier.map(Arc::from), self.policy(tier));
-            self.keys.push(LiveKey { listed, policy, buckets: Arc::default(), usage: Usage::default() });
+            let (tier, policy) = (tier.map(Arc::from), self.policy(tier));
+            self.keys.push(LiveKey { tier, policy, buckets: Arc::default(), usage: Usage::default() });
         }
         let next = self.policy(tier);
-        let LiveKey { listed, policy, buckets, .. } = &mut self.keys[key];
-        if listed.as_deref() != tier {
-            *listed = tier.map(Arc::from);
+        let LiveKey { tier: last_tier, policy, buckets, .. } = &mut self.keys[key];
+        if last_tier.as_deref() != tier {
+            *last_tier = tier.map(Arc::from);
             *buckets = Buckets::with_policy(policy, buckets, &next, Tick(at));
             *policy = next;
         }
     }
 
-    /// A request, under a tier that the key may be listed with since this moment.
+    /// A request of a key, which may have this tier only since now.
     fn ask(&mut self, key: usize, tier: Option<&str>, operation: Operation, in_flight: u32, at: u64) {
-        self.list(key, tier, at);
-        let LiveKey { listed, policy: policy_before, buckets, usage } = &self.keys[key];
+        self.set_tier(key, tier, at);
+        let LiveKey { tier, policy, buckets, usage } = &self.keys[key];
         let unix = (BEFORE_MIDNIGHT_MS + (at / 1_000_000) as i64).div_euclid(1000);
-        let decided = policy_before.decide(buckets, usage, LimitQuery { operation, in_flight, now: Tick(at) }, || unix);
+        let outcome = policy.decide(buckets, usage, LimitQuery { operation, in_flight, now: Tick(at) }, || unix);
         self.decisions.push(Decision {
             at: Tick(at),
             key: format!("k{key}").into(),
-            tier: listed.clone(),
+            tier: tier.clone(),
             operation,
-            over: decided.over.map(|(limit, _)| limit),
-            refused: decided.over.is_some() && !self.limits.shadow,
-            over_candidate: decided.over_candidate,
+            over: outcome.over.map(|(limit, _)| limit),
+            refused: outcome.over.is_some() && !self.limits.shadow,
+            over_candidate: outcome.over_candidate,
             in_flight,
-            used_today: decided.used_today,
+            used_today: outcome.used_today,
         });
     }
 
-    /// Asked by one key, without a tier, at these times.
+    /// Requests of one key without a tier at these times.
     fn reads(limits: &'l Limits, times: impl IntoIterator<Item = u64>) -> Self {
         let mut live = Live::new(limits);
         times.into_iter().for_each(|at| live.ask(0, None, GET, 0, at));
@@ -158,7 +158,7 @@ const TIERS: &str = "[limits.tiers.standard]\nrate = \"10/s\"\nburst = 5\nwrite_
     daily = 60\nin_flight = 4\n[limits.tiers.gold]\nrate = \"50/s\"\nburst = 7\n[limits.tiers.slow]\nrate = \"30/m\"\n\
     burst = 3\nwrite_rate = \"20/m\"\nwrite_burst = 1\ndaily = 40\n";
 
-/// Time since the request before, key, operation, how many others were under way.
+/// Requests: time since the last one, key, operation, how many others were in flight.
 fn any_traffic() -> impl Strategy<Value = Vec<(u64, usize, Operation, u32)>> {
     let gap = prop_oneof![4 => 0u64..3_000_000, 4 => 0u64..150_000_000, 1 => 0u64..2 * SECOND];
     let one = (gap, 0usize..4, proptest::sample::select(Operation::ALL.to_vec()), 0u32..6);
@@ -170,7 +170,7 @@ proptest! {
 
     #[test]
     fn a_live_run_replayed_under_its_own_limits_is_decided_as_it_was(
-        traffic in any_traffic(), in_blocks_of in 1usize..60, change_at in 0usize..250, shadow in any::<bool>(),
+        traffic in any_traffic(), block_size in 1usize..60, change_at in 0usize..250, shadow in any::<bool>(),
         idle in (0u64..5 * SECOND, 0u64..5 * SECOND),
     ) {
         let limits = limits(&format!("limits.shadow = {shadow}\n{TIERS}"));
@@ -179,14 +179,14 @@ proptest! {
         let tiers = [None, Some("gold"), Some("slow"), Some("gone")];
         for (n, (gap, key, operation, others)) in traffic.into_iter().enumerate() {
             if n == change_at {
-                // Each key is listed anew halfway, under another tier, at any moment between two requests.
-                (0..4).for_each(|key| live.list(key, tiers[(key + 1) % 4], at + idle.0));
+                // Halfway, each key gets another tier at any time between two requests.
+                (0..4).for_each(|key| live.set_tier(key, tiers[(key + 1) % 4], at + idle.0));
                 at += idle.0 + idle.1;
             }
             at += gap;
             live.ask(key, tiers[(key + usize::from(n >= change_at)) % 4], operation, others, at);
         }
-        let recorded = Recorded::new().run(1, &live.decisions, in_blocks_of);
+        let recorded = Recorded::new().run(1, &live.decisions, block_size);
         let replayed = recorded.replayed(&limits);
         prop_assert_eq!(replayed.len(), live.decisions.len());
         let is_changed = change_at < live.decisions.len();
@@ -408,8 +408,8 @@ fn the_older_half_is_read_before_the_file_and_files_named_are_read_exactly() {
     fs::write(&older, Recorded::new().run(1, &live.decisions[..2], 9).bytes).unwrap();
     let ticks = |files: &[PathBuf]| {
         let mut ticks = Vec::new();
-        let record = Record::open(files).unwrap();
-        let read = record.pass(&mut |passing| ticks.push(passing.decision.at.0 / SECOND)).unwrap();
+        let record = RecordFiles::open(files).unwrap();
+        let read = record.for_each(&mut |recorded| ticks.push(recorded.decision.at.0 / SECOND)).unwrap();
         assert_eq!(read.files.len(), if files.len() == 1 { 2 } else { files.len() });
         ticks
     };
@@ -417,6 +417,6 @@ fn the_older_half_is_read_before_the_file_and_files_named_are_read_exactly() {
     assert_eq!(ticks(&[path.clone(), path.clone()]), [2, 2]);
     fs::hard_link(&path, path.with_extension("moved")).unwrap();
     fs::rename(path.with_extension("moved"), &older).unwrap();
-    let record = Record::open(std::slice::from_ref(&path)).unwrap();
-    assert_eq!(record.pass(&mut |_| {}).unwrap().decisions, 1, "put aside while it was opened, it is one file");
+    let record = RecordFiles::open(std::slice::from_ref(&path)).unwrap();
+    assert_eq!(record.for_each(&mut |_| {}).unwrap().decisions, 1, "put aside while it was opened, it is one file");
 }

@@ -1,4 +1,4 @@
-//! The files of `import` and `export`: gzip if the name ends in `.gz`, and else plain.
+//! The files of `import` and `export`: gzip if the name ends in `.gz`, otherwise plain.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, IntoInnerError, Read, Write};
@@ -10,125 +10,99 @@ use flate2::Compression;
 use flate2::bufread::MultiGzDecoder;
 use flate2::write::GzEncoder;
 
+use crate::cli::error::CommandError;
+
 /// Bytes read or written at once: few calls for a file of hundreds of megabytes.
 const BUFFER: usize = 256 * 1024;
 
 fn is_gzip(path: &Path) -> bool {
-    path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gz"))
+    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gz"))
 }
 
 /// A file to import.
-pub(super) struct Source {
-    /// Its lines, unpacked.
+pub(super) struct ImportFile {
+    /// Its content, decompressed.
     pub(super) lines: Box<dyn BufRead + Send>,
-    /// How far it is read; `None` if its size is not known.
-    pub(super) extent: Option<Extent>,
+    /// How much of it has been read; `None` if its size is not known.
+    pub(super) bytes_read: Option<BytesRead>,
 }
 
-/// How many bytes of a file were read, and its size.
-pub(super) struct Extent {
-    pub(super) read: Arc<AtomicU64>,
+/// How many bytes of a file have been read, and its size.
+pub(super) struct BytesRead {
+    pub(super) count: Arc<AtomicU64>,
     pub(super) size: u64,
 }
 
-impl Source {
-    pub(super) fn stdin() -> Source {
-        Source { lines: Box::new(BufReader::with_capacity(BUFFER, io::stdin())), extent: None }
+impl ImportFile {
+    pub(super) fn stdin() -> Self {
+        ImportFile { lines: Box::new(BufReader::with_capacity(BUFFER, io::stdin())), bytes_read: None }
     }
 
-    pub(super) fn open(path: &Path) -> io::Result<Source> {
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
         let file = File::open(path)?;
-        let meta = file.metadata()?;
-        let read = Arc::new(AtomicU64::new(0));
-        let file = Counted { file, read: read.clone() };
-        let lines: Box<dyn BufRead + Send> = if is_gzip(path) {
-            let packed = BufReader::with_capacity(BUFFER, file);
-            Box::new(BufReader::with_capacity(BUFFER, Unpacked { from: MultiGzDecoder::new(packed), begun: false }))
-        } else {
-            Box::new(BufReader::with_capacity(BUFFER, file))
-        };
-        Ok(Source { lines, extent: meta.is_file().then_some(Extent { read, size: meta.len() }) })
+        let metadata = file.metadata()?;
+        let count = Arc::new(AtomicU64::new(0));
+        let mut lines: Box<dyn BufRead + Send> =
+            Box::new(BufReader::with_capacity(BUFFER, CountingReader { file, count: count.clone() }));
+        if is_gzip(path) {
+            let decoder = GzipReader { decoder: MultiGzDecoder::new(lines), has_begun: false };
+            lines = Box::new(BufReader::with_capacity(BUFFER, decoder));
+        }
+        let bytes_read = metadata.is_file().then_some(BytesRead { count, size: metadata.len() });
+        Ok(ImportFile { lines, bytes_read })
     }
 }
 
-/// Counts what is read.
-struct Counted {
+/// Counts the bytes read from a file.
+struct CountingReader {
     file: File,
-    read: Arc<AtomicU64>,
+    count: Arc<AtomicU64>,
 }
 
-impl Read for Counted {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let read = self.file.read(into)?;
-        self.read.fetch_add(read as u64, Ordering::Relaxed);
+impl Read for CountingReader {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read(buffer)?;
+        self.count.fetch_add(read as u64, Ordering::Relaxed);
         Ok(read)
     }
 }
 
-/// Unpacks gzip, all members of it. One that is not whole to the last byte is an error that says so.
-struct Unpacked {
-    from: MultiGzDecoder<BufReader<Counted>>,
-    /// Some bytes of it were unpacked.
-    begun: bool,
+/// Decompresses all members of a gzip file. Its errors say whether the file is truncated, damaged or not gzip.
+struct GzipReader {
+    decoder: MultiGzDecoder<Box<dyn BufRead + Send>>,
+    /// Whether some bytes have been decompressed.
+    has_begun: bool,
 }
 
-impl Read for Unpacked {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        match self.from.read(into) {
-            Ok(read) => {
-                self.begun |= read > 0;
-                Ok(read)
-            }
-            // The file's own.
-            Err(error) if error.raw_os_error().is_some() => Err(error),
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                Err(io::Error::other("it is cut off: its gzip data has no end"))
-            }
-            Err(_) if !self.begun => Err(io::Error::other("it is not gzip, as the ending .gz says it is")),
-            Err(error) => {
-                Err(io::Error::other(format!("it is damaged, or something else follows its gzip data: {error}")))
-            }
-        }
+impl Read for GzipReader {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.decoder.read(buffer).inspect(|read| self.has_begun |= *read > 0).map_err(|error| match error.kind() {
+            // Reading the file failed, not decompressing it.
+            _ if error.raw_os_error().is_some() => error,
+            io::ErrorKind::UnexpectedEof => io::Error::other("it is cut off: its gzip data has no end"),
+            _ if !self.has_begun => io::Error::other("it is not gzip, as the ending .gz says it is"),
+            _ => io::Error::other(format!("it is damaged, or something else follows its gzip data: {error}")),
+        })
     }
 }
 
-/// A file to export to.
-pub(super) enum Target<W: Write> {
-    Plain(BufWriter<W>),
-    Gzip(BufWriter<GzEncoder<W>>),
-}
-
-impl<W: Write> Target<W> {
-    /// `to` is, or will be, the file at `path`.
-    pub(super) fn new(path: &Path, to: W) -> Self {
-        if is_gzip(path) {
-            Target::Gzip(BufWriter::with_capacity(BUFFER, GzEncoder::new(to, Compression::default())))
-        } else {
-            Target::Plain(BufWriter::with_capacity(BUFFER, to))
-        }
+/// Has `write` write to `file`, buffered, and as gzip if `path`, where the file is or will be, says so. `cannot_write`
+/// is for an error at the end, when the last bytes are flushed.
+pub(super) fn write_buffered(
+    path: &Path,
+    file: impl Write,
+    write: impl FnOnce(&mut dyn Write) -> Result<u64, CommandError>,
+    cannot_write: impl FnOnce(io::Error) -> CommandError,
+) -> Result<u64, CommandError> {
+    let (records, flushed);
+    if is_gzip(path) {
+        let mut to = BufWriter::with_capacity(BUFFER, GzEncoder::new(file, Compression::default()));
+        records = write(&mut to)?;
+        flushed = to.into_inner().map_err(IntoInnerError::into_error).and_then(|gzip| gzip.finish()?.flush());
+    } else {
+        let mut to = BufWriter::with_capacity(BUFFER, file);
+        records = write(&mut to)?;
+        flushed = to.flush();
     }
-
-    /// Writes what is buffered, and the end of the gzip data.
-    pub(super) fn finish(self) -> io::Result<()> {
-        match self {
-            Target::Plain(to) => to.into_inner().map_err(IntoInnerError::into_error)?.flush(),
-            Target::Gzip(to) => to.into_inner().map_err(IntoInnerError::into_error)?.finish()?.flush(),
-        }
-    }
-}
-
-impl<W: Write> Write for Target<W> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Target::Plain(to) => to.write(bytes),
-            Target::Gzip(to) => to.write(bytes),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        match self {
-            Target::Plain(to) => to.flush(),
-            Target::Gzip(to) => to.flush(),
-        }
-    }
+    flushed.map(|()| records).map_err(cannot_write)
 }

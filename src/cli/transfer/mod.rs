@@ -1,7 +1,7 @@
-//! `import` and `export`: JSON Lines, gzip or plain. Signals end them without a trace (`Interrupt`).
+//! `guildgate import` and `guildgate export`: JSON Lines, gzip or plain. A signal ends them without leaving files behind.
 
 mod files; // plain files and gzip
-mod meter; // progress
+mod progress; // bars and lines on stderr
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -13,23 +13,23 @@ use tokio::runtime::Handle;
 use super::error::CommandError;
 use super::interrupt::Interrupt;
 use super::open_store;
-use super::told::report;
+use super::output::{print_outcome, print_to_stderr};
 use crate::config::Loaded;
 use crate::files::follow_links;
 use crate::store::temp_file::{PART, TempFile};
 use crate::store::transfer::{ImportError, Imported, Mode, UncommittedImport};
 use crate::store::{AnyStore, IfMissing, SQLITE_FILES, SQLITE_MAGIC, blocking};
-use files::{Source, Target};
-use meter::Meter;
+use files::{ImportFile, write_buffered};
+use progress::ProgressDisplay;
 
-pub(super) use meter::byte_bar;
+pub(super) use progress::byte_bar;
 
 /// `guildgate import …`
 #[derive(Clone, Debug, Args)]
 pub struct ImportArgs {
     /// The file of JSON Lines, gzip if its name ends in .gz, or - for stdin
     pub file: PathBuf,
-    /// Imports the good lines of a file that has bad ones
+    /// Imports the valid lines of a file that has invalid ones
     #[arg(long)]
     pub partial: bool,
 }
@@ -42,19 +42,15 @@ pub struct ExportArgs {
 }
 
 impl ImportArgs {
-    /// Whether there is a file to import: a store is not made for one that is missing.
-    pub(super) fn is_there(&self) -> Result<(), CommandError> {
-        match fs::metadata(&self.file) {
-            Err(e) if !is_standard(&self.file) => Err(unreadable(&self.file, &e)),
-            _ => Ok(()),
-        }
-    }
-
-    /// Does it; the outcome goes to `out`, and lines left out to stderr.
+    /// Prints the outcome to `out`, and the invalid lines to stderr.
     pub async fn run(self, loaded: &Loaded, out: &mut dyn Write) -> Result<(), CommandError> {
+        // Before the store is opened, so that none is made for a file that does not exist.
+        if !is_standard(&self.file) {
+            fs::metadata(&self.file).map_err(|e| cannot_read(&self.file, &e))?;
+        }
         let mut interrupt = Interrupt::listen("interrupted; nothing was imported")?;
-        let store = interrupt.unless(open_store(loaded, IfMissing::Make)).await?;
-        let import = interrupt.unless(self.import(&store)).await?;
+        let store = interrupt.run(open_store(loaded, IfMissing::Make)).await?;
+        let import = interrupt.run(self.import(&store)).await?;
         self.commit(import, out).await
     }
 
@@ -63,14 +59,15 @@ impl ImportArgs {
         let file = self.file.clone();
         // Opening a pipe waits for its writer.
         let open = move || match is_standard(&file) {
-            true => Ok(Source::stdin()),
-            false => Source::open(&file).map_err(|e| unreadable(&file, &e)),
+            true => Ok(ImportFile::stdin()),
+            false => ImportFile::open(&file).map_err(|e| cannot_read(&file, &e)),
         };
-        let Source { lines, extent } = blocking(open).await?;
-        let mut meter = Meter::new(extent);
-        store.import(lines, mode, move |p| meter.show(p)).await.map_err(|error| match error {
+        let ImportFile { lines, bytes_read } = blocking(open).await?;
+        let mut display = ProgressDisplay::new(bytes_read);
+        store.import(lines, mode, move |p| display.show(p)).await.map_err(|error| match error {
             ImportError::Read(e) => {
-                CommandError::new(format!("{} cannot be read: {e}; nothing was imported", named(&self.file)))
+                let name = if is_standard(&self.file) { Path::new("stdin") } else { self.file.as_path() };
+                CommandError::new(format!("{}; nothing was imported", cannot_read(name, &e)))
             }
             other => other.into(),
         })
@@ -78,103 +75,101 @@ impl ImportArgs {
 
     async fn commit(&self, import: UncommittedImport<'_>, out: &mut dyn Write) -> Result<(), CommandError> {
         let Imported { records, bad } = import.commit().await?;
-        if bad.total > 0 {
-            let _ = writeln!(io::stderr(), "{bad}"); // it is imported even if nobody reads this
+        if bad.total == 0 {
+            return print_outcome(out, &format!("{records} records imported"));
         }
-        let left_out = if bad.total > 0 { format!(", bad lines left out: {}", bad.total) } else { String::new() };
-        report(out, &format!("{records} records imported{left_out}"))
+        print_to_stderr(&bad);
+        print_outcome(out, &format!("{records} records imported, bad lines left out: {}", bad.total))
     }
 }
 
 impl ExportArgs {
-    /// Does it.
     pub async fn run(self, loaded: &Loaded) -> Result<(), CommandError> {
-        let line = match is_standard(&self.file) || is_no_file(&self.file) {
+        let message = match is_standard(&self.file) || is_special(&self.file) {
             true => "interrupted; what was written is not whole".to_owned(),
             false => format!("interrupted; {} is as it was, and there is no new export", self.file.display()),
         };
-        let mut interrupt = Interrupt::listen(line)?;
-        let store = interrupt.unless(open_store(loaded, IfMissing::Refuse)).await?;
-        let exported = interrupt.unless(self.export(&store)).await?;
+        let mut interrupt = Interrupt::listen(message)?;
+        let store = interrupt.run(open_store(loaded, IfMissing::Refuse)).await?;
+        let exported = interrupt.run(self.export(&store)).await?;
         self.finish(exported, &mut io::stdout())
     }
 
-    /// Writes the records; answers how many, and the file in which they are if it is to replace another.
+    /// Writes the records. Returns how many, and the temporary file that is to replace the target, if there is one.
     async fn export(&self, store: &AnyStore) -> Result<(u64, Option<TempFile>), CommandError> {
         if is_standard(&self.file) {
-            return Ok((self.write(store, io::stdout(), |e| e.into()).await?, None));
+            return Ok((self.write(store, io::stdout(), CommandError::from).await?, None));
         }
-        let file = self.file.clone();
-        let unwritable = move |e| CommandError::new(format!("{} cannot be written: {e}", file.display()));
-        let target = follow_links(&self.file).map_err(&unwritable)?;
-        if let Some(why) = is_a_store(&target) {
+        let cannot_write = cannot_write(&self.file);
+        let target = follow_links(&self.file).map_err(&cannot_write)?;
+        if let Some(why) = store_file(&target) {
             return Err(CommandError::new(format!("{} {why}; name another file", self.file.display())));
         }
         // A pipe or a device cannot be replaced, only written to. Opening a pipe waits for its reader.
-        if is_no_file(&self.file) {
-            let (path, failed) = (self.file.clone(), unwritable.clone());
-            let to = blocking(move || OpenOptions::new().write(true).open(path).map_err(failed)).await?;
-            return Ok((self.write(store, to, unwritable).await?, None));
+        if is_special(&self.file) {
+            let (path, cannot_open) = (self.file.clone(), cannot_write.clone());
+            let file = blocking(move || OpenOptions::new().write(true).open(path).map_err(cannot_open)).await?;
+            return Ok((self.write(store, file, cannot_write).await?, None));
         }
-        let part = TempFile::new(&target, PART).map_err(&unwritable)?;
-        let to = part.file().try_clone().map_err(&unwritable)?;
-        Ok((self.write(store, to, unwritable).await?, Some(part)))
+        let part = TempFile::new(&target, PART).map_err(&cannot_write)?;
+        let file = part.file().try_clone().map_err(&cannot_write)?;
+        Ok((self.write(store, file, cannot_write).await?, Some(part)))
     }
 
-    /// Writes the records to `to`, on another thread, since that may block.
+    /// Writes the records to `file` on another thread, since that may block.
     async fn write(
         &self,
         store: &AnyStore,
-        to: impl Write + Send + 'static,
-        unwritable: impl FnOnce(io::Error) -> CommandError + Send + 'static,
+        file: impl Write + Send + 'static,
+        cannot_write: impl FnOnce(io::Error) -> CommandError + Send + 'static,
     ) -> Result<u64, CommandError> {
-        let (store, runtime, mut to) = (store.clone(), Handle::current(), Target::new(&self.file, to));
+        let (store, runtime, path) = (store.clone(), Handle::current(), self.file.clone());
         blocking(move || {
-            let mut meter = Meter::new(None);
-            let records = runtime.block_on(store.export(&mut to, &mut |p| meter.show(p)))?;
-            to.finish().map_err(unwritable)?;
-            Ok(records)
+            let mut display = ProgressDisplay::new(None);
+            let mut show = |p| display.show(p);
+            write_buffered(&path, file, |to| Ok(runtime.block_on(store.export(to, &mut show))?), cannot_write)
         })
         .await
     }
 
     fn finish(&self, (records, part): (u64, Option<TempFile>), out: &mut dyn Write) -> Result<(), CommandError> {
         if let Some(part) = part {
-            let unwritable = |e| CommandError::new(format!("{} cannot be written: {e}", self.file.display()));
-            part.replace_target().map_err(unwritable)?;
+            part.replace_target().map_err(cannot_write(&self.file))?;
         }
-        if is_standard(&self.file) { Ok(()) } else { report(out, &format!("{records} records exported")) }
+        if is_standard(&self.file) { Ok(()) } else { print_outcome(out, &format!("{records} records exported")) }
     }
 }
 
-fn unreadable(file: &Path, error: &io::Error) -> CommandError {
+fn cannot_read(file: &Path, error: &io::Error) -> CommandError {
     CommandError::new(format!("{} cannot be read: {error}", file.display()))
 }
 
-/// Stdin or stdout.
+pub(super) fn cannot_write(file: &Path) -> impl Fn(io::Error) -> CommandError + Clone + Send + use<> {
+    let file = file.to_owned();
+    move |e| CommandError::new(format!("{} cannot be written: {e}", file.display()))
+}
+
+/// Whether stdin or stdout is meant.
 fn is_standard(file: &Path) -> bool {
     file.as_os_str() == "-"
 }
 
-fn named(file: &Path) -> String {
-    if is_standard(file) { "stdin".to_owned() } else { file.display().to_string() }
-}
-
-/// Why an export must not replace this file: it belongs to a store.
-fn is_a_store(path: &Path) -> Option<&'static str> {
-    let mut begins = [0; SQLITE_MAGIC.len()];
-    let is_sqlite = |mut file: File| file.read_exact(&mut begins).is_ok() && begins == *SQLITE_MAGIC;
+/// If the file belongs to a store, which an export must not replace, what it is.
+fn store_file(path: &Path) -> Option<&'static str> {
+    let mut magic = [0; SQLITE_MAGIC.len()];
+    let is_sqlite = |mut file: File| file.read_exact(&mut magic).is_ok() && magic == *SQLITE_MAGIC;
     if !path.is_file() {
         return None;
     }
-    if SQLITE_FILES.iter().any(|end| path.as_os_str().as_encoded_bytes().ends_with(end.as_bytes())) {
+    if SQLITE_FILES.iter().any(|suffix| path.as_os_str().as_encoded_bytes().ends_with(suffix.as_bytes())) {
         return Some("has a name that SQLite keeps for itself");
     }
     File::open(path).is_ok_and(is_sqlite).then_some("is an SQLite database")
 }
 
-fn is_no_file(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|meta| !meta.is_file())
+/// Whether it exists and is not a regular file: a pipe or a device.
+fn is_special(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|metadata| !metadata.is_file())
 }
 
 #[cfg(test)]

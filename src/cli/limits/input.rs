@@ -1,33 +1,30 @@
-//! Which record is read, and what its keys are called: by the configuration in force.
+//! Which decision record is read, and the names of its keys, from the configuration in force.
 
 use std::collections::HashMap;
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use super::LogArgs;
+use crate::cli::output::print_to_stderr;
 use crate::cli::{Failure, runtime};
 use crate::config::{self, Config, Keys};
 use crate::model::KeyId;
 use crate::store::{AnyStore, Directory, IfMissing, StoreState};
 
-/// What `limits plan` and `limits suggest` work on.
+/// The input of `limits plan` and `limits suggest`.
 #[derive(Debug, Default)]
-pub(super) struct Source {
+pub(super) struct Input {
     pub(super) files: Vec<PathBuf>,
     pub(super) names: HashMap<KeyId, String>,
 }
 
-impl Source {
-    /// The record that `log` names, or else the configuration at `named`. The names are for people alone: where they
-    /// cannot be had, that is said, and keys go by their ids.
-    pub(super) fn find(log: &LogArgs, named: Option<&Path>) -> Result<Self, Failure> {
-        let config = match config::load(named) {
+impl Input {
+    /// The record that `log` names, or the one that the configuration names. Names are only shown to people: if they
+    /// cannot be read, a line on stderr says so, and keys are shown by their ids.
+    pub(super) fn find(log: &LogArgs, config_path: Option<&Path>) -> Result<Self, Failure> {
+        let config = match config::load(config_path) {
             Ok(loaded) => loaded.config,
             Err(faults) if log.files.is_empty() => return Err(faults.into()),
-            Err(faults) => {
-                say_nameless(&faults.to_string());
-                return Ok(Source { files: log.files.clone(), names: HashMap::new() });
-            }
+            Err(faults) => return Ok(Input { files: log.files.clone(), names: without_names(&faults.to_string()) }),
         };
         let files = match &config.log.decisions {
             _ if !log.files.is_empty() => log.files.clone(),
@@ -39,20 +36,12 @@ impl Source {
                 ));
             }
         };
-        let names = names(&config).unwrap_or_else(|why| {
-            say_nameless(&why);
-            HashMap::new()
-        });
-        Ok(Source { files, names })
-    }
-
-    pub(super) fn name(&self, key: &str) -> Option<&str> {
-        self.names.get(key).map(String::as_str)
+        Ok(Input { files, names: names(&config).unwrap_or_else(|why| without_names(&why)) })
     }
 }
 
-/// The names of the keys in the store. Keys of a file, and those that an origin knows, have none but their ids. A
-/// store that is not there, or is an older version's, is left as it is.
+/// The names of the keys in the store. Keys of a key file or of an origin have only ids. A store that does not exist, or
+/// is of an older version, is not changed.
 fn names(config: &Config) -> Result<HashMap<KeyId, String>, String> {
     if !matches!(config.keys, Keys::Store) {
         return Ok(HashMap::new());
@@ -72,7 +61,7 @@ fn names(config: &Config) -> Result<HashMap<KeyId, String>, String> {
     })
 }
 
-fn say_nameless(why: &str) {
-    // Where stderr is gone there is nobody to tell.
-    let _ = writeln!(io::stderr(), "keys are shown by their ids alone, since their names cannot be read: {why}");
+fn without_names(why: &str) -> HashMap<KeyId, String> {
+    print_to_stderr(format!("keys are shown by their ids alone, since their names cannot be read: {why}"));
+    HashMap::new()
 }

@@ -1,4 +1,4 @@
-//! `warn` and `review`: what is noted about members.
+//! `guildgate warn` and `guildgate review`: warns and reviews of members.
 
 use std::io::Write;
 
@@ -6,7 +6,8 @@ use clap::{Args, Subcommand};
 
 use super::error::CommandError;
 use super::expires::Expires;
-use super::records::{ListArgs, MemberArgs, ShowArgs, print, show};
+use super::member::{MemberArgs, show};
+use super::output::{JsonArg, print_list};
 use crate::clock::Clock;
 use crate::model::{GuildId, MemberId, RATINGS, Review, Warn};
 use crate::store::transfer::Record;
@@ -15,154 +16,147 @@ use crate::store::{AnyStore, Members};
 /// `guildgate warn …`
 #[derive(Clone, Debug, Subcommand)]
 pub enum WarnCommand {
-    /// Warns a member, and prints the warn's id
+    /// Adds a warn to a member, and prints the warn's id
     Add {
         #[command(flatten)]
         of: MemberArgs,
-        /// Who warns
+        /// Who issues the warn
         #[arg(long)]
         author: String,
-        /// What for
+        /// The reason for the warn
         #[arg(long)]
         reason: String,
-        /// When it ends: 90d from now, 2026-12-24, 2026-12-24T18:00:00Z, or Unix seconds
+        /// When it expires: 90d from now, 2026-12-24, 2026-12-24T18:00:00Z, or Unix seconds
         #[arg(long)]
         expires: Expires,
     },
-    /// Lists a guild's warns, expired ones too
-    List(NoteListArgs),
+    /// Lists a guild's warns, including expired ones
+    List(ListArgs),
     /// Shows one warn
-    Show(NoteShowArgs),
-    /// Takes a warn back
-    Remove(NoteArgs),
+    Show(ShowArgs),
+    /// Removes a warn
+    Remove(IdArgs),
 }
 
 /// `guildgate review …`
 #[derive(Clone, Debug, Subcommand)]
 pub enum ReviewCommand {
-    /// Reviews a member, and prints the review's id
+    /// Adds a review to a member, and prints the review's id
     Add {
         #[command(flatten)]
         of: MemberArgs,
-        /// Who reviews
+        /// Who writes the review
         #[arg(long)]
         author: String,
         /// Stars, 1 to 5
         #[arg(long, value_parser = rating)]
         rating: u8,
-        /// What is said
+        /// The text of the review
         #[arg(long)]
         text: String,
     },
     /// Lists a guild's reviews
-    List(NoteListArgs),
+    List(ListArgs),
     /// Shows one review
-    Show(NoteShowArgs),
+    Show(ShowArgs),
     /// Removes a review
-    Remove(NoteArgs),
+    Remove(IdArgs),
 }
 
-/// Which warns or reviews are listed.
+/// Which warns or reviews to list.
 #[derive(Clone, Debug, Args)]
-pub struct NoteListArgs {
+pub struct ListArgs {
     /// The guild's id
     #[arg(long)]
-    pub guild: GuildId,
-    /// Only this member's
+    guild: GuildId,
+    /// Lists only those of this member
     #[arg(long)]
-    pub member: Option<MemberId>,
+    member: Option<MemberId>,
     #[command(flatten)]
-    pub list: ListArgs,
+    json: JsonArg,
 }
 
-/// A warn or review by its id.
+/// The id of a warn or review.
 #[derive(Clone, Debug, Args)]
-pub struct NoteArgs {
+pub struct IdArgs {
     /// The guild's id
     #[arg(long)]
-    pub guild: GuildId,
-    /// Its id, as `add` printed it and `list` shows it
+    guild: GuildId,
+    /// Its id, as printed by `add` and `list`
     #[arg(value_parser = id)]
-    pub id: i64,
+    id: i64,
 }
 
-/// A warn or review by its id, to be shown.
+/// Which warn or review to show.
 #[derive(Clone, Debug, Args)]
-pub struct NoteShowArgs {
+pub struct ShowArgs {
     #[command(flatten)]
-    pub of: NoteArgs,
+    of: IdArgs,
     #[command(flatten)]
-    pub show: ShowArgs,
+    json: JsonArg,
 }
 
 fn id(text: &str) -> Result<i64, String> {
-    let number = text.parse().ok().filter(|id: &i64| *id >= 0);
-    number.ok_or_else(|| format!("an id is a whole number, 0 to {}", i64::MAX))
+    let id = text.parse().ok().filter(|id: &i64| *id >= 0);
+    id.ok_or_else(|| format!("an id is a whole number, 0 to {}", i64::MAX))
 }
 
 fn rating(text: &str) -> Result<u8, String> {
-    let stars = text.parse().ok().filter(|stars| RATINGS.contains(stars));
-    stars.ok_or_else(|| format!("a rating is {} to {}", RATINGS.start(), RATINGS.end()))
+    let rating = text.parse().ok().filter(|rating| RATINGS.contains(rating));
+    rating.ok_or_else(|| format!("a rating is {} to {}", RATINGS.start(), RATINGS.end()))
 }
 
 impl WarnCommand {
-    /// Does it; what is asked for goes to `out`.
     pub async fn run(self, store: &AnyStore, out: &mut dyn Write) -> Result<(), CommandError> {
         match self {
             WarnCommand::Add { of, author, reason, expires } => {
-                let expires = expires.still_to_come(Clock::system().unix(), "such a warn would never be shown")?;
+                let expires = expires.in_future(Clock::system().unix(), "such a warn would never be shown")?;
                 let id = store.add_warn(&of.guild, of.member, &author, &reason, expires).await?;
                 Ok(writeln!(out, "{id}")?)
             }
-            WarnCommand::Remove(NoteArgs { guild, id }) => Ok(store.remove_warn(&guild, id).await?),
-            WarnCommand::List(NoteListArgs { guild, member, list }) => {
+            WarnCommand::Remove(IdArgs { guild, id }) => Ok(store.remove_warn(&guild, id).await?),
+            WarnCommand::List(ListArgs { guild, member, json }) => {
                 let warns = store.list_warns(&guild, member).await?;
-                print(out, list, warns.into_iter().map(|warn| warn_record(&guild, warn)))
+                print_list(out, json, warns.into_iter().map(|warn| warn_record(&guild, warn)))
             }
-            WarnCommand::Show(NoteShowArgs { of: NoteArgs { guild, id }, show: how }) => {
+            WarnCommand::Show(ShowArgs { of: IdArgs { guild, id }, json }) => {
                 let warns = store.list_warns(&guild, None).await?;
                 let warn = warns.into_iter().find(|(_, warn)| warn.id == id);
-                show(out, how, &warn_record(&guild, warn.ok_or_else(|| not_there(&guild, "warn", id))?))
+                show(out, json, warn.map(|warn| warn_record(&guild, warn)), (&guild, "warn", id))
             }
         }
     }
 }
 
 impl ReviewCommand {
-    /// Does it; what is asked for goes to `out`.
     pub async fn run(self, store: &AnyStore, out: &mut dyn Write) -> Result<(), CommandError> {
         match self {
             ReviewCommand::Add { of, author, rating, text } => {
                 let id = store.add_review(&of.guild, of.member, &author, rating, &text).await?;
                 Ok(writeln!(out, "{id}")?)
             }
-            ReviewCommand::Remove(NoteArgs { guild, id }) => Ok(store.remove_review(&guild, id).await?),
-            ReviewCommand::List(NoteListArgs { guild, member, list }) => {
+            ReviewCommand::Remove(IdArgs { guild, id }) => Ok(store.remove_review(&guild, id).await?),
+            ReviewCommand::List(ListArgs { guild, member, json }) => {
                 let reviews = store.list_reviews(&guild, member).await?;
-                print(out, list, reviews.into_iter().map(|review| review_record(&guild, review)))
+                print_list(out, json, reviews.into_iter().map(|review| review_record(&guild, review)))
             }
-            ReviewCommand::Show(NoteShowArgs { of: NoteArgs { guild, id }, show: how }) => {
+            ReviewCommand::Show(ShowArgs { of: IdArgs { guild, id }, json }) => {
                 let reviews = store.list_reviews(&guild, None).await?;
                 let review = reviews.into_iter().find(|(_, review)| review.id == id);
-                show(out, how, &review_record(&guild, review.ok_or_else(|| not_there(&guild, "review", id))?))
+                show(out, json, review.map(|review| review_record(&guild, review)), (&guild, "review", id))
             }
         }
     }
 }
 
+/// A warn as the record of an export.
 fn warn_record(guild: &GuildId, (member, warn): (MemberId, Warn)) -> Record {
     let Warn { id, author, reason, expires } = warn;
     Record::Warn { guild: guild.clone(), member, warn: id, author, reason, expires }
 }
 
+/// A review as the record of an export.
 fn review_record(guild: &GuildId, (member, review): (MemberId, Review)) -> Record {
     let Review { id, author, rating, text } = review;
     Record::Review { guild: guild.clone(), member, review: id, author, rating, text }
-}
-
-/// `what` is a warn or a review.
-fn not_there(guild: &GuildId, what: &str, id: i64) -> CommandError {
-    CommandError::new(format!(
-        "guild {guild} has no {what} {id}; `guildgate {what} list --guild {guild}` shows those there are"
-    ))
 }

@@ -1,0 +1,116 @@
+//! Counts by the second, minute or day for `limits plan` and `limits suggest`. Events may come out of order by one
+//! interval; a clock that is set back further begins a new count. Pure: it reads no clock and no file.
+
+use std::cmp::Reverse;
+
+/// Counts events in intervals of time. It keeps the last two intervals.
+#[derive(Clone, Debug, Default)]
+pub(super) struct IntervalCounter {
+    /// The interval and its count.
+    current: (i64, u32),
+    previous: (i64, u32),
+}
+
+impl IntervalCounter {
+    /// Counts `events` in an interval, and returns its count so far.
+    pub(super) fn add(&mut self, interval: i64, events: u32) -> u32 {
+        let counted = if self.previous.1 > 0 && self.previous.0 == interval {
+            &mut self.previous
+        } else {
+            if self.current.0 != interval {
+                self.previous = std::mem::replace(&mut self.current, (interval, 0));
+            }
+            &mut self.current
+        };
+        counted.1 = counted.1.saturating_add(events);
+        counted.1
+    }
+}
+
+/// The interval with the highest count, the earliest of equals.
+#[derive(Clone, Debug, Default)]
+pub(super) struct BusiestInterval {
+    counter: IntervalCounter,
+    pub(super) interval: i64,
+    pub(super) count: u32,
+}
+
+impl BusiestInterval {
+    pub(super) fn add(&mut self, interval: i64, events: u32) {
+        let count = self.counter.add(interval, events);
+        if (count, Reverse(interval)) > (self.count, Reverse(self.interval)) {
+            (self.interval, self.count) = (interval, count);
+        }
+    }
+}
+
+/// How many intervals had each count: the number at index `n` is of the intervals with count `n`.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Histogram(Vec<u64>);
+
+impl Histogram {
+    /// Records that the count of an interval has grown by one, to `count`.
+    pub(super) fn record(&mut self, count: u32) {
+        let count = count as usize;
+        if self.0.len() <= count {
+            self.0.resize(count + 1, 0);
+        }
+        self.0[count] += 1;
+        if count > 1 {
+            self.0[count - 1] -= 1;
+        }
+    }
+
+    /// The lowest count that is not exceeded by `percent` of the intervals.
+    pub(super) fn percentile(&self, percent: u64) -> u32 {
+        let mut left = (self.0.iter().sum::<u64>() * percent).div_ceil(100);
+        let reaches = |intervals: &u64| {
+            left = left.saturating_sub(*intervals);
+            left == 0
+        };
+        self.0.iter().position(reaches).unwrap_or_default() as u32
+    }
+
+    pub(super) fn peak(&self) -> u32 {
+        self.0.len().saturating_sub(1) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(intervals: &[i64]) -> Vec<u32> {
+        let mut counter = IntervalCounter::default();
+        intervals.iter().map(|interval| counter.add(*interval, 1)).collect()
+    }
+
+    #[test]
+    fn each_event_is_counted_in_its_interval() {
+        assert_eq!(counts(&[0, 0, 5]), [1, 2, 1]);
+        assert_eq!(counts(&[7, 8, 7, 8, 9, 8]), [1, 1, 2, 2, 1, 3], "out of order by one");
+        assert_eq!(counts(&[7, 8, 9, 3, 3]), [1, 1, 1, 1, 2], "the clock was set back");
+        assert_eq!(counts(&[5, 0, 0, 1, 0]), [1, 1, 2, 1, 3], "interval 0 is like any other");
+    }
+
+    #[test]
+    fn percentiles_are_counts_that_occurred() {
+        let of = |counts: &mut dyn Iterator<Item = u32>| {
+            let mut histogram = Histogram::default();
+            counts.flat_map(|count| 1..=count).for_each(|count| histogram.record(count));
+            ([50, 90, 99].map(|percent| histogram.percentile(percent)), histogram.peak())
+        };
+        assert_eq!(of(&mut (1..=200)), ([100, 180, 198], 200));
+        assert_eq!(of(&mut std::iter::once(3)), ([3, 3, 3], 3));
+        assert_eq!(of(&mut std::iter::empty()), ([0, 0, 0], 0));
+    }
+
+    #[test]
+    fn the_busiest_interval_is_the_earliest_of_equals() {
+        let mut busiest = BusiestInterval::default();
+        for (interval, events) in [(1, 2), (3, 5), (2, 5), (4, 1)] {
+            busiest.add(interval, events);
+        }
+        assert_eq!((busiest.interval, busiest.count), (2, 5));
+    }
+}

@@ -1,0 +1,136 @@
+//! `guildgate member`: members of a guild and their points. How members, warns and reviews are printed.
+
+use std::fmt::Display;
+use std::io::Write;
+
+use clap::{Args, Subcommand};
+
+use super::error::CommandError;
+use super::output::{JsonArg, Row, print_list, print_record};
+use crate::model::{GuildId, MemberId, date_of};
+use crate::store::transfer::Record;
+use crate::store::{AnyStore, MemberRecord, Members};
+
+/// `guildgate member …`
+#[derive(Clone, Debug, Subcommand)]
+pub enum MemberCommand {
+    /// Sets a member's name or points, and makes the member if there is none
+    Set {
+        #[command(flatten)]
+        of: MemberArgs,
+        /// The member's name; a new member is named by its id
+        #[arg(long)]
+        name: Option<String>,
+        /// The member's points; a new member has 0
+        #[arg(long, allow_negative_numbers = true, value_parser = points)]
+        points: Option<i64>,
+    },
+    /// Lists a guild's members
+    List {
+        /// The guild's id
+        #[arg(long)]
+        guild: GuildId,
+        #[command(flatten)]
+        json: JsonArg,
+    },
+    /// Shows one member
+    Show {
+        #[command(flatten)]
+        of: MemberArgs,
+        #[command(flatten)]
+        json: JsonArg,
+    },
+    /// Removes a member with its warns and reviews
+    Remove {
+        #[command(flatten)]
+        of: MemberArgs,
+    },
+}
+
+/// A member of a guild.
+#[derive(Clone, Debug, Args)]
+pub struct MemberArgs {
+    /// The guild's id
+    #[arg(long)]
+    pub guild: GuildId,
+    /// The member's id
+    #[arg(long)]
+    pub member: MemberId,
+}
+
+fn points(text: &str) -> Result<i64, String> {
+    text.parse().map_err(|_| format!("points are a whole number, {} to {}", i64::MIN, i64::MAX))
+}
+
+impl MemberCommand {
+    pub async fn run(self, store: &AnyStore, out: &mut dyn Write) -> Result<(), CommandError> {
+        match self {
+            MemberCommand::Set { of, name, points } => {
+                Ok(store.set_member(&of.guild, of.member, name.as_deref(), points).await?)
+            }
+            MemberCommand::Remove { of } => Ok(store.remove_member(&of.guild, of.member).await?),
+            MemberCommand::List { guild, json } => {
+                let members = store.members(&guild).await?;
+                print_list(out, json, members.into_iter().map(|member| member_record(&guild, member)))
+            }
+            MemberCommand::Show { of: MemberArgs { guild, member: id }, json } => {
+                let members = store.members(&guild).await?;
+                let member = members.into_iter().find(|member| member.member == id);
+                show(out, json, member.map(|member| member_record(&guild, member)), (&guild, "member", id))
+            }
+        }
+    }
+}
+
+/// A member as the record of an export.
+fn member_record(guild: &GuildId, MemberRecord { member, name, points }: MemberRecord) -> Record {
+    Record::Member { guild: guild.clone(), member, name, points }
+}
+
+impl Row for Record {
+    fn line(&self) -> String {
+        match self {
+            Record::Guild { guild, name } => format!("{guild}\t{name}"),
+            Record::Member { member, name, points, .. } => format!("{member}\t{points}\t{name}"),
+            Record::Warn { member, warn, author, reason, expires, .. } => {
+                format!("{member}\t{warn}\t{author}\t{}\t{reason}", date_of(*expires))
+            }
+            Record::Review { member, review, author, rating, text, .. } => {
+                format!("{member}\t{review}\t{author}\t{rating}\t{text}")
+            }
+        }
+    }
+}
+
+/// Prints the record, or an error that names the command which lists the existing ones. `guild`, `kind` and `id` are
+/// what was asked for.
+pub(super) fn show(
+    out: &mut dyn Write,
+    json: JsonArg,
+    record: Option<Record>,
+    (guild, kind, id): (&GuildId, &str, impl Display),
+) -> Result<(), CommandError> {
+    let record = record.ok_or_else(|| {
+        CommandError::new(format!(
+            "guild {guild} has no {kind} {id}; `guildgate {kind} list --guild {guild}` shows those there are"
+        ))
+    })?;
+    print_record(out, json, &record, &page(&record))
+}
+
+/// A record as text, with one line for each field.
+fn page(record: &Record) -> String {
+    match record {
+        Record::Guild { guild, name } => format!("guild    {guild}\nname     {name}"),
+        Record::Member { guild, member, name, points } => {
+            format!("guild    {guild}\nmember   {member}\nname     {name}\npoints   {points}")
+        }
+        Record::Warn { guild, member, warn, author, reason, expires } => format!(
+            "guild    {guild}\nmember   {member}\nwarn     {warn}\nauthor   {author}\nexpires  {}\nreason   {reason}",
+            date_of(*expires)
+        ),
+        Record::Review { guild, member, review, author, rating, text } => format!(
+            "guild    {guild}\nmember   {member}\nreview   {review}\nauthor   {author}\nrating   {rating}\ntext     {text}"
+        ),
+    }
+}

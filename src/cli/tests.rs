@@ -1,0 +1,123 @@
+//! The commands `guild`, `member`, `warn` and `review` on a store.
+
+use clap::Parser;
+use tempfile::TempDir;
+
+use super::error::CommandError;
+use super::guild::GuildCommand;
+use super::member::MemberCommand;
+use super::warn_review::{ReviewCommand, WarnCommand};
+use crate::store::{AnyStore, Members, SqliteStore};
+
+#[derive(Debug, Parser)]
+enum Command {
+    #[command(subcommand)]
+    Guild(GuildCommand),
+    #[command(subcommand)]
+    Member(MemberCommand),
+    #[command(subcommand)]
+    Warn(WarnCommand),
+    #[command(subcommand)]
+    Review(ReviewCommand),
+}
+
+/// An empty store, and the commands run on it.
+struct TestStore {
+    store: AnyStore,
+    _folder: TempDir,
+}
+
+impl TestStore {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let store = SqliteStore::open(folder.path().join("store.db")).unwrap().into();
+        TestStore { store, _folder: folder }
+    }
+
+    /// Runs a command line, in which `_` stands for a space in a text.
+    async fn run(&self, line: &str) -> Result<String, CommandError> {
+        let words = line.split(' ').map(|word| word.replace('_', " "));
+        let mut out = Vec::new();
+        match Command::try_parse_from(std::iter::once("guildgate".to_owned()).chain(words)).unwrap() {
+            Command::Guild(command) => command.run(&self.store, &mut out).await?,
+            Command::Member(command) => command.run(&self.store, &mut out).await?,
+            Command::Warn(command) => command.run(&self.store, &mut out).await?,
+            Command::Review(command) => command.run(&self.store, &mut out).await?,
+        }
+        Ok(String::from_utf8(out).unwrap())
+    }
+}
+
+/// The usage error of a command line.
+fn usage_error(line: &str) -> String {
+    Command::try_parse_from(std::iter::once("guildgate").chain(line.split(' '))).unwrap_err().to_string()
+}
+
+#[tokio::test]
+async fn added_records_are_listed_until_they_are_removed() {
+    let store = TestStore::new();
+    assert_eq!(store.run("guild list --json").await.unwrap(), "[]\n");
+    assert_eq!(store.run("guild add 81 --name Night_Watch").await.unwrap(), "");
+    store.run("guild leave 81").await.unwrap();
+    assert_eq!(store.run("guild list").await.unwrap(), "81\tNight Watch\tleft\n");
+    store.run("guild return 81").await.unwrap();
+    assert_eq!(
+        store.run("guild list --json").await.unwrap(),
+        "[{\"id\":\"81\",\"name\":\"Night Watch\",\"left\":false}]\n"
+    );
+
+    store.run("member set --guild 81 --member 007 --name Ada --points -5").await.unwrap();
+    store.run("member set --guild 81 --member 8").await.unwrap();
+    assert_eq!(store.run("member list --guild 81").await.unwrap(), "7\t-5\tAda\n8\t0\t8\n");
+    assert_eq!(
+        store.run("member list --guild 81 --json").await.unwrap(),
+        "[{\"guild\":\"81\",\"member\":\"7\",\"name\":\"Ada\",\"points\":-5},\n\
+         {\"guild\":\"81\",\"member\":\"8\",\"name\":\"8\",\"points\":0}]\n"
+    );
+
+    let warn = "warn add --guild 81 --member 7 --author Mod --reason spam --expires 10000000000";
+    assert_eq!(store.run(warn).await.unwrap(), "1\n");
+    assert_eq!(store.run(warn).await.unwrap(), "2\n");
+    store.run("warn remove --guild 81 1").await.unwrap();
+    assert_eq!(store.run("warn list --guild 81").await.unwrap(), "7\t2\tMod\t2286-11-20T17:46:40Z\tspam\n");
+    let review = "review add --guild 81 --member 7 --author Bo --rating 5 --text Quick_and_kind";
+    assert_eq!(store.run(review).await.unwrap(), "1\n");
+    assert_eq!(
+        store.run("review list --guild 81 --member 7 --json").await.unwrap(),
+        "[{\"guild\":\"81\",\"member\":\"7\",\"review\":\"1\",\"author\":\"Bo\",\"rating\":5,\
+         \"text\":\"Quick and kind\"}]\n"
+    );
+    assert_eq!(store.run("review list --guild 81 --member 8").await.unwrap(), "");
+    store.run("review remove --guild 81 1").await.unwrap();
+    store.run("member remove --guild 81 --member 7").await.unwrap();
+    assert_eq!(store.run("member list --guild 81").await.unwrap(), "8\t0\t8\n");
+}
+
+#[tokio::test]
+async fn a_warn_may_expire_after_a_duration() {
+    let store = TestStore::new();
+    store.run("guild add 81 --name G").await.unwrap();
+    let before = crate::clock::Clock::system().unix();
+    store.run("warn add --guild 81 --member 7 --author Mod --reason spam --expires 30d").await.unwrap();
+    let expires = store.store.list_warns(&"81".parse().unwrap(), None).await.unwrap()[0].1.expires;
+    assert!((0..60).contains(&(expires - before - 30 * 86_400)), "{expires}");
+}
+
+#[tokio::test]
+async fn a_command_that_fails_says_what_to_do() {
+    let store = TestStore::new();
+    let message = store.run("member list --guild 81").await.unwrap_err().message;
+    assert_eq!(message, "guild 81 is not in the store; `guildgate guild add 81 --name NAME` adds it");
+    store.run("guild add 81 --name G").await.unwrap();
+    for line in ["guild add 81 --name G", "member remove --guild 81 --member 7", "warn remove --guild 81 1"] {
+        store.run(line).await.unwrap_err();
+    }
+}
+
+#[test]
+fn invalid_values_are_bad_usage() {
+    assert!(usage_error("review add --guild 1 --member 7 --author B --rating 6 --text t").contains("1 to 5"));
+    assert!(usage_error("member set --guild 1 --member x").contains("digits"));
+    assert!(usage_error("warn add --guild 1 --member 7 --author B --reason r --expires soon").contains("90d"));
+    assert!(usage_error("warn remove --guild 1 -2").contains("-2"));
+}
