@@ -6,24 +6,25 @@ on_both_stores!(
     a_removed_guilds_keys_stop_and_a_guild_added_again_sees_nothing_of_it,
     a_removed_guild_is_answered_03_to_a_key_that_a_file_lists,
     other_nodes_and_other_guilds_follow_a_removal_or_are_left_alone,
-    an_import_about_a_guild_that_is_removed_meanwhile_takes_nothing_and_says_so,
+    an_import_for_a_guild_that_is_removed_meanwhile_fails_and_imports_nothing,
 );
 
-/// A gateway that keeps answers for ever, with what every operation answers about member 7.
-fn keeping(kind: Kind) -> Builder {
+/// A gateway that keeps answers for an hour, with points of member 7.
+fn caching_gateway(kind: Kind) -> Builder {
     let ttl = ["points", "warns", "reviews"].map(|read| format!("cache.{read}.ttl"));
     ttl.iter().fold(TestGateway::on(kind).points("7", 3), |gate, ttl| gate.set(ttl, r#""1h""#))
 }
 
-fn note(gate: &TestGateway, reason: &str) {
+/// Adds a warn and a review to member 7.
+fn add_warn_and_review(gate: &TestGateway, reason: &str) {
     let of = ["--guild", GUILD, "--member", "7", "--author", "Mod"];
     gate.run(&[&["warn", "add"], &of[..], &["--reason", reason, "--expires", "4000000000"]].concat()).done();
     gate.run(&[&["review", "add"], &of[..], &["--rating", "5", "--text", reason]].concat()).done();
 }
 
 async fn a_removed_guilds_keys_stop_and_a_guild_added_again_sees_nothing_of_it(kind: Kind) {
-    let gate = keeping(kind).key("bot").start().await;
-    note(&gate, "spam");
+    let gate = caching_gateway(kind).key("bot").start().await;
+    add_warn_and_review(&gate, "spam");
     let warns = "{warns_7_id_1_4000000000=Mod: spam (Expires 4000000000)}";
     eventually(SECOND_AND_SLACK, "the warn", || async { gate.get_warns("bot", "7").await.body == warns }).await;
     for _ in 0..2 {
@@ -46,13 +47,13 @@ async fn a_removed_guilds_keys_stop_and_a_guild_added_again_sees_nothing_of_it(k
     ask("getWarns").await.is("{}");
     ask("getReviews").await.is("{}");
     assert!(gate.run(&["member", "list", "--guild", GUILD]).done().stdout.is_empty());
-    note(&gate, "anew");
+    add_warn_and_review(&gate, "anew");
     let warns = "{warns_7_id_1_4000000000=Mod: anew (Expires 4000000000)}";
     eventually(SECOND_AND_SLACK, "ids begin anew", || async { ask("getWarns").await.body == warns }).await;
 }
 
 async fn a_removed_guild_is_answered_03_to_a_key_that_a_file_lists(kind: Kind) {
-    let gate = keeping(kind).key("bot").keys_in_file().start().await;
+    let gate = caching_gateway(kind).key("bot").keys_in_file().start().await;
     gate.get_points("bot", "7").await.is("3");
     gate.get_points("bot", "7").await.is_hit();
     gate.run(&["guild", "remove", GUILD, "--yes"]).done();
@@ -64,7 +65,7 @@ async fn a_removed_guild_is_answered_03_to_a_key_that_a_file_lists(kind: Kind) {
 }
 
 async fn other_nodes_and_other_guilds_follow_a_removal_or_are_left_alone(kind: Kind) {
-    let gate = keeping(kind).key("bot").key_of_guild("other", "999").start().await;
+    let gate = caching_gateway(kind).key("bot").key_of_guild("other", "999").start().await;
     gate.set_points("other", "7", 4).await.is("Successfully set '7' points to '4'");
     // Another server on the same store.
     let config = String::from_utf8(gate.world().read("gateway.toml")).unwrap();
@@ -86,7 +87,7 @@ async fn other_nodes_and_other_guilds_follow_a_removal_or_are_left_alone(kind: K
     assert_eq!(gate.run(&["guild", "list", "--json"]).done().list().len(), 1);
 }
 
-async fn an_import_about_a_guild_that_is_removed_meanwhile_takes_nothing_and_says_so(kind: Kind) {
+async fn an_import_for_a_guild_that_is_removed_meanwhile_fails_and_imports_nothing(kind: Kind) {
     use std::io::Write;
 
     let gate = TestGateway::on(kind).key("bot").key_of_guild("other", "999").start().await;
@@ -97,7 +98,7 @@ async fn an_import_about_a_guild_that_is_removed_meanwhile_takes_nothing_and_say
         format!("{{\"guild\":\"{guild}\",\"member\":\"{member}\",\"name\":\"Ada\",\"points\":5}}\n")
     };
     lines.write_all(line("999", 7).as_bytes()).unwrap();
-    // It tells how many it has read, once a second.
+    // Once a second it prints how many records it has read.
     let mut member = 0;
     let end = std::time::Instant::now() + PATIENCE;
     while !import.stderr().contains("records read") {
@@ -117,7 +118,7 @@ async fn an_import_about_a_guild_that_is_removed_meanwhile_takes_nothing_and_say
 
 #[tokio::test]
 async fn answers_of_an_http_origin_are_forgotten_with_the_guild_whose_they_were() {
-    let gate = keeping(Kind::Http).key("bot").keys_in_store().start().await;
+    let gate = caching_gateway(Kind::Http).key("bot").keys_in_store().start().await;
     gate.get_points("bot", "7").await.is("3");
     gate.get_points("bot", "7").await.is("3").is_hit();
     gate.origin().put_points("7", 4); // behind the gateway's back
@@ -148,7 +149,7 @@ fn a_guild_is_removed_without_a_terminal_only_if_told_so() {
 }
 
 #[tokio::test]
-async fn on_a_terminal_it_asks_and_only_a_yes_removes_the_guild() {
+async fn on_a_terminal_it_asks_and_only_yes_removes_the_guild() {
     let world = World::plain();
     world.run(&["guild", "add", GUILD, "--name", "Night Watch"]).done();
     let question = "Remove guild 81384788765712384 (Night Watch) with its members, warns, reviews and keys? [y/N]";

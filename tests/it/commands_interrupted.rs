@@ -1,4 +1,4 @@
-//! `import`, `export` and `store backup` that are ended midway: by a signal, and by kill -9.
+//! `import`, `export` and `store backup` that are ended by a signal or by kill -9.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -13,7 +13,7 @@ use crate::support::postgres::connect;
 use crate::support::*;
 
 /// The signals that end a command: Ctrl-C, a request to stop, and a terminal that was closed.
-const ENDS: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
+const SIGNALS: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
 
 /// Runs a command with SIGHUP's default action, since the tests may run with SIGHUP ignored.
 const WITH_HUP: [&str; 2] = ["env", "--default-signal=HUP"];
@@ -21,7 +21,7 @@ const WITH_HUP: [&str; 2] = ["env", "--default-signal=HUP"];
 /// Runs a command with SIGHUP ignored, as nohup does.
 const NOHUP: [&str; 3] = ["sh", "-c", "trap '' HUP && exec \"$0\" \"$@\""];
 
-/// How often a command is started until the signal comes while it is at work.
+/// How often a command is started until a signal reaches it before it is done.
 const TRIES: usize = 50;
 
 /// A world whose store is some megabytes long.
@@ -33,7 +33,7 @@ fn world() -> World {
     world
 }
 
-/// The files of the world that are not whole yet, or staged.
+/// The temporary files of the world: partly written or staged.
 fn temp_files(world: &World) -> Vec<String> {
     temp_files_in(&world.path("."))
 }
@@ -45,9 +45,9 @@ fn temp_files_in(folder: &Path) -> Vec<String> {
     names.filter(|name| name.contains(".part") || name.contains(".import-")).collect()
 }
 
-/// Starts the command and ends it by this signal while there is a temporary file. The file that it was to write, its
-/// last argument, is as it was.
-async fn ended_midway(world: &World, args: &[&str], signal: Signal) -> Process {
+/// Starts the command and sends it this signal while it has a temporary file. Checks that its last argument, the file
+/// that it should write, is unchanged.
+async fn interrupt_midway(world: &World, args: &[&str], signal: Signal) -> Process {
     let target = world.path(args[args.len() - 1]);
     for _ in 0..TRIES {
         let before = std::fs::read(&target).ok();
@@ -77,9 +77,9 @@ async fn a_signal_to_an_export_or_a_backup_leaves_the_file_as_it_was_and_nothing
     let world = world();
     world.run(&["store", "backup", "b.db"]).done();
     world.write("e.jsonl", "as it was");
-    for signal in ENDS {
+    for signal in SIGNALS {
         for args in [&["store", "backup", "b.db"][..], &["export", "e.jsonl"], &["export", "new.jsonl.gz"]] {
-            let process = ended_midway(&world, args, signal).await;
+            let process = interrupt_midway(&world, args, signal).await;
             let line = format!("guildgate: interrupted; {} is as it was", args[args.len() - 1]);
             assert!(
                 process.stderr().starts_with(&line) && process.stderr().lines().count() == 1,
@@ -95,15 +95,15 @@ async fn a_signal_to_an_export_or_a_backup_leaves_the_file_as_it_was_and_nothing
 async fn what_kill_9_left_of_an_export_or_a_backup_is_removed_by_the_next_one() {
     let world = world();
     for args in [&["store", "backup", "b.db"][..], &["export", "e.jsonl"]] {
-        ended_midway(&world, args, Signal::SIGKILL).await;
+        interrupt_midway(&world, args, Signal::SIGKILL).await;
         assert!(!temp_files(&world).is_empty());
         world.run(args).done();
         assert_eq!(temp_files(&world), Vec::<String>::new());
     }
 }
 
-/// Starts an import of this pipe through a launcher, with a first line in it. What is written to the pipe is read.
-async fn importing(world: &World, launcher: &[&str], pipe: &str) -> (Process, File) {
+/// Starts an import from a new pipe through a launcher, and writes a first line to the pipe.
+async fn start_import(world: &World, launcher: &[&str], pipe: &str) -> (Process, File) {
     let path = world.path(pipe);
     mkfifo(&path, Mode::S_IRWXU).unwrap();
     let process = Process::start(&mut world.command_by(launcher, &["import", pipe]));
@@ -168,8 +168,8 @@ async fn an_import_that_is_ended_amid_a_statement_of_postgresql_gives_the_store_
 async fn a_signal_to_an_import_ends_it_with_a_line_and_nothing_is_imported_or_left(kind: Kind) {
     let (world, ..) = TestGateway::on(kind).prepare().await;
     let before = world.run(&["export", "-"]).done().stdout;
-    for signal in ENDS {
-        let (mut import, _held_open) = importing(&world, &WITH_HUP, "in.jsonl").await;
+    for signal in SIGNALS {
+        let (mut import, _held_open) = start_import(&world, &WITH_HUP, "in.jsonl").await;
         eventually(PATIENCE, "it is staging", async || !temp_files(&world).is_empty()).await;
         import.signal(signal);
         assert_eq!(import.exit().await, Some(1));
@@ -182,7 +182,7 @@ async fn a_signal_to_an_import_ends_it_with_a_line_and_nothing_is_imported_or_le
 #[tokio::test]
 async fn a_command_that_ignores_sighup_goes_on() {
     let world = World::plain();
-    let (mut import, mut pipe) = importing(&world, &NOHUP, "in.jsonl").await;
+    let (mut import, mut pipe) = start_import(&world, &NOHUP, "in.jsonl").await;
     eventually(PATIENCE, "it is staging", async || !temp_files(&world).is_empty()).await;
     for guild in 10..20 {
         import.signal(Signal::SIGHUP);
@@ -201,7 +201,7 @@ async fn what_kill_9_left_of_an_import_into_a_store_behind_a_link_is_removed_by_
     world.write("gateway.toml", "[origin]\nstore = \"there/store.db\"\n");
     world.run(&["guild", "add", GUILD, "--name", "Night Watch"]).done();
     world.write("gateway.toml", "[origin]\nstore = \"link.db\"\n");
-    let (mut import, _held_open) = importing(&world, &WITH_HUP, "in.jsonl").await;
+    let (mut import, _held_open) = start_import(&world, &WITH_HUP, "in.jsonl").await;
     eventually(PATIENCE, "it is staging", async || !temp_files_in(&world.path("there")).is_empty()).await;
     import.kill_hard();
     assert_eq!((temp_files(&world).len(), temp_files_in(&world.path("there")).len()), (0, 1));
@@ -209,8 +209,8 @@ async fn what_kill_9_left_of_an_import_into_a_store_behind_a_link_is_removed_by_
     assert_eq!(temp_files_in(&world.path("there")), Vec::<String>::new());
 }
 
-/// How many records of an import are in, as the bar of its last phase says.
-fn applied(screen: &str) -> Option<u64> {
+/// How many records of an import are applied according to its progress bar.
+fn applied_records(screen: &str) -> Option<u64> {
     let frame = screen.rsplit('\r').find(|frame| frame.contains("applying "))?;
     let (before, _) = frame.split_once("/60,001 records")?;
     before.rsplit(' ').next()?.replace(',', "").parse().ok()
@@ -231,7 +231,7 @@ async fn a_signal_to_an_import_that_is_being_applied_leaves_the_store_as_it_was_
             let writer = Sqlite::open(world.path("guildgate.db")).unwrap();
             writer.execute_batch("BEGIN IMMEDIATE").unwrap();
             let mut import = Process::on_terminal(&mut world.command_by(&WITH_HUP, &["import", "others.jsonl"]));
-            eventually(PATIENCE, "it waits for its turn", async || applied(&import.stderr()) == Some(0)).await;
+            eventually(PATIENCE, "it waits for its turn", async || applied_records(&import.stderr()) == Some(0)).await;
             if inserts {
                 writer.execute_batch("ROLLBACK").unwrap();
                 tokio::time::sleep(std::time::Duration::from_millis(2 * later)).await; // see above
@@ -281,7 +281,7 @@ async fn a_signal_after_the_commit_is_too_late_and_the_outcome_is_printed() {
     let there = async || world.run(&["export", "-"]).done().stdout.contains("Night Watch");
     eventually(PATIENCE, "it is imported", there).await;
     for _ in 0..10 {
-        for signal in ENDS {
+        for signal in SIGNALS {
             nix::sys::signal::kill(id, signal).unwrap();
         }
         world.run(&["guild", "list"]).done(); // gives it time to receive them

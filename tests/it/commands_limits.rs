@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use crate::support::*;
 
-/// A gateway that records, with a key of a tier that is soon used up and one that is not.
-fn recording() -> Builder {
+/// A gateway that records its decisions, with a key of a tier with low limits and one with high limits.
+fn recording_gateway() -> Builder {
     TestGateway::builder()
         .points("7", 3)
         .set("log.decisions", r#""d.log""#)
@@ -24,15 +24,15 @@ fn recording() -> Builder {
         .key("bot")
 }
 
-/// A config with these tiers, to plan with.
-fn config(world: &World, tiers: &str) -> String {
+/// The path of a new configuration with these tiers.
+fn new_config(world: &World, tiers: &str) -> String {
     let path =
         world.write("new.toml", format!("[limits.tiers.standard]\nrate = \"1000000/s\"\nburst = 1000000\n{tiers}"));
     path.to_str().unwrap().to_owned()
 }
 
-/// One `getPoints` after the other; how many were let in and how many got 12.
-async fn ask(gate: &TestGateway, key: &str, times: usize) -> (usize, usize) {
+/// Sends `getPoints` this many times; returns how many were accepted and how many were refused with 12.
+async fn send_reads(gate: &TestGateway, key: &str, times: usize) -> (usize, usize) {
     let mut connection = gate.connect().await;
     let request = gate.request("getPoints", key, "memberID=7");
     let mut counts = (0, 0);
@@ -46,8 +46,8 @@ async fn ask(gate: &TestGateway, key: &str, times: usize) -> (usize, usize) {
     counts
 }
 
-/// Waits until a key's id is in the record, as it is a second after its first request.
-async fn is_recorded(gate: &TestGateway, id: &str) {
+/// Waits until the record contains a key's id, about a second after its first request.
+async fn wait_until_recorded(gate: &TestGateway, id: &str) {
     let holds = || async {
         let record = std::fs::read(gate.world().path("d.log")).unwrap();
         record.windows(id.len()).any(|w| w == id.as_bytes())
@@ -61,7 +61,7 @@ fn rows(ran: &Ran) -> HashMap<String, Value> {
 
 #[tokio::test]
 async fn a_run_planned_against_its_own_config_refuses_nothing_anew_and_as_many_as_it_did() {
-    let mut gate = recording().start().await;
+    let mut gate = recording_gateway().start().await;
     let id = gate.key_id("slow");
     // At and over their limits, until the day is used up. One after the other: of two at once the record may name the
     // one first that was decided second.
@@ -92,17 +92,17 @@ async fn a_run_planned_against_its_own_config_refuses_nothing_anew_and_as_many_a
 
 #[tokio::test]
 async fn a_plan_exits_with_3_and_names_who_would_be_refused_when() {
-    let mut gate = recording().start().await;
+    let mut gate = recording_gateway().start().await;
     let (slow, bot) = (gate.key_id("slow"), gate.key_id("bot"));
-    assert_eq!(ask(&gate, "slow", 8).await, (8, 0));
-    assert_eq!(ask(&gate, "bot", 20).await, (20, 0));
+    assert_eq!(send_reads(&gate, "slow", 8).await, (8, 0));
+    assert_eq!(send_reads(&gate, "bot", 20).await, (20, 0));
     assert_eq!(gate.stop().await, Some(0));
     // The key of a tier that is gone is held to the default one, which has room.
-    let roomy = config(gate.world(), "");
+    let roomy = new_config(gate.world(), "");
     let ran = gate.run(&["limits", "plan", &roomy, "--log", "d.log"]).done();
     assert!(ran.stdout.contains("Nothing would be refused.") && !ran.stdout.contains(&slow), "{ran:#?}");
 
-    let tight = config(gate.world(), "[limits.tiers.slow]\nrate = \"1/h\"\nburst = 5\n");
+    let tight = new_config(gate.world(), "[limits.tiers.slow]\nrate = \"1/h\"\nburst = 5\n");
     let ran = gate.run(&["limits", "plan", &tight, "--log", "d.log"]).failed(3).names(&["would refuse 3 requests"]);
     let line = ran.stdout.lines().find(|line| line.starts_with(&slow)).unwrap_or_else(|| panic!("{ran:#?}"));
     let cells: Vec<&str> = line.split_whitespace().collect();
@@ -117,15 +117,15 @@ async fn a_plan_exits_with_3_and_names_who_would_be_refused_when() {
 
 #[tokio::test]
 async fn the_suggested_section_is_a_config_that_refuses_nothing_of_what_was_recorded() {
-    let mut gate = recording().start().await;
-    let (let_in, refused) = ask(&gate, "slow", 40).await;
-    assert!(let_in >= 10 && refused > 0, "{let_in} {refused}");
+    let mut gate = recording_gateway().start().await;
+    let (accepted, refused) = send_reads(&gate, "slow", 40).await;
+    assert!(accepted >= 10 && refused > 0, "{accepted} {refused}");
     gate.set_points("slow", "7", 5).await;
-    ask(&gate, "bot", 5).await;
+    send_reads(&gate, "bot", 5).await;
     assert_eq!(gate.stop().await, Some(0));
-    let told = gate.run(&["limits", "suggest", "--log", "d.log"]).done();
+    let suggested = gate.run(&["limits", "suggest", "--log", "d.log"]).done();
     let toml = gate.run(&["limits", "suggest", "--log", "d.log", "--toml"]).done().stdout;
-    assert!(told.stdout.ends_with(&toml) && told.stdout.contains("P99"), "{told:#?}");
+    assert!(suggested.stdout.ends_with(&toml) && suggested.stdout.contains("P99"), "{suggested:#?}");
     assert!(toml.contains("[limits.tiers.\"slow\"]") && toml.contains("write_rate"), "{toml}");
     let new = gate.world().write("new.toml", &toml);
     let checked = Ran::of(gate.world().command(&["check", "--config"]).arg(&new), "").done();
@@ -140,14 +140,14 @@ async fn the_suggested_section_is_a_config_that_refuses_nothing_of_what_was_reco
 
 #[tokio::test]
 async fn the_record_is_the_one_that_the_configuration_names_and_keys_have_names() {
-    let mut gate = recording().start().await;
-    ask(&gate, "bot", 5).await;
+    let mut gate = recording_gateway().start().await;
+    send_reads(&gate, "bot", 5).await;
     assert_eq!(gate.stop().await, Some(0));
     let id = gate.key_id("bot");
-    let told = gate.run(&["limits", "suggest"]).done();
-    assert!(told.stdout.starts_with("5 decisions of 1 key"), "{told:#?}");
-    let line = told.stdout.lines().find(|line| line.starts_with(&id)).unwrap();
-    assert_eq!(line.split_whitespace().nth(1), Some("bot"), "{told:#?}");
+    let suggested = gate.run(&["limits", "suggest"]).done();
+    assert!(suggested.stdout.starts_with("5 decisions of 1 key"), "{suggested:#?}");
+    let line = suggested.stdout.lines().find(|line| line.starts_with(&id)).unwrap();
+    assert_eq!(line.split_whitespace().nth(1), Some("bot"), "{suggested:#?}");
     let tight = gate.world().write("tight.toml", "[limits.tiers.standard]\nrate = \"1/h\"\nburst = 1\n");
     let planned = gate.run(&["limits", "plan", tight.to_str().unwrap()]).failed(3);
     assert!(planned.stdout.lines().any(|line| line.starts_with(&format!("{id}  bot  "))), "{planned:#?}");
@@ -158,17 +158,18 @@ async fn the_record_is_the_one_that_the_configuration_names_and_keys_have_names(
     // A record from elsewhere is read without a store, and beside a configuration with a fault.
     let elsewhere = World::new("[limits]\nshadow = 7\n");
     elsewhere.write("d.log", gate.world().read("d.log"));
-    let told = elsewhere.run(&["limits", "suggest", "--log", "d.log"]).done().names(&["shadow", "by their ids alone"]);
-    assert!(told.stdout.contains(&id) && !told.stdout.contains("bot"), "{told:#?}");
+    let suggested =
+        elsewhere.run(&["limits", "suggest", "--log", "d.log"]).done().names(&["shadow", "by their ids alone"]);
+    assert!(suggested.stdout.contains(&id) && !suggested.stdout.contains("bot"), "{suggested:#?}");
     assert!(!elsewhere.path("guildgate.db").exists(), "a command that reads makes no store");
     elsewhere.run(&["limits", "suggest"]).failed(2).names(&["shadow"]);
 }
 
 #[tokio::test]
 async fn strangers_who_are_refused_are_counted_without_their_address() {
-    let gate = recording().set("limits.strangers.rate", r#""1/h""#).set("limits.strangers.burst", "3");
+    let gate = recording_gateway().set("limits.strangers.rate", r#""1/h""#).set("limits.strangers.burst", "3");
     let mut gate = gate.start().await;
-    ask(&gate, "bot", 2).await;
+    send_reads(&gate, "bot", 2).await;
     let mut connection = gate.connect().await;
     let mut codes = Vec::new();
     for _ in 0..10 {
@@ -241,9 +242,9 @@ fn an_empty_record_is_said_and_refuses_nothing() {
 
 #[tokio::test]
 async fn kill_9_loses_a_second_at_most_and_the_next_run_goes_on_in_the_same_file() {
-    let mut gate = recording().start().await;
-    let new = config(gate.world(), "");
-    ask(&gate, "bot", 30).await;
+    let mut gate = recording_gateway().start().await;
+    let new = new_config(gate.world(), "");
+    send_reads(&gate, "bot", 30).await;
     eventually(PATIENCE, "all of them are recorded", || async {
         gate.run(&["limits", "plan", &new, "--log", "d.log"]).stdout.contains("30 decisions of 1 key")
     })
@@ -260,7 +261,7 @@ async fn kill_9_loses_a_second_at_most_and_the_next_run_goes_on_in_the_same_file
 
     gate.restart_after_kill().await;
     assert!(gate.stderr().contains("cut short within a block"), "{}", gate.stderr());
-    ask(&gate, "bot", 12).await;
+    send_reads(&gate, "bot", 12).await;
     assert_eq!(gate.stop().await, Some(0));
     let ran = gate.run(&["limits", "plan", &new, "--log", "d.log"]).done();
     assert!(ran.stdout.contains("42 decisions of 1 key") && ran.stderr.is_empty(), "{ran:#?}");
@@ -268,10 +269,10 @@ async fn kill_9_loses_a_second_at_most_and_the_next_run_goes_on_in_the_same_file
 
 #[tokio::test]
 async fn a_record_damaged_in_its_middle_is_refused_by_file_and_byte() {
-    let mut gate = recording().start().await;
+    let mut gate = recording_gateway().start().await;
     for (key, id) in [("bot", gate.key_id("bot")), ("slow", gate.key_id("slow"))] {
-        ask(&gate, key, 5).await;
-        is_recorded(&gate, &id).await; // so that there are two blocks
+        send_reads(&gate, key, 5).await;
+        wait_until_recorded(&gate, &id).await; // so that there are two blocks
     }
     assert_eq!(gate.stop().await, Some(0));
     let mut bytes = gate.world().read("d.log");
@@ -284,7 +285,7 @@ async fn a_record_damaged_in_its_middle_is_refused_by_file_and_byte() {
 #[tokio::test]
 async fn a_record_has_one_server_and_the_second_one_says_so() {
     use std::os::unix::fs::PermissionsExt;
-    let mut gate = recording().start().await;
+    let mut gate = recording_gateway().start().await;
     let mode = std::fs::metadata(gate.world().path("d.log")).unwrap().permissions().mode();
     assert_eq!(mode & 0o137, 0, "others have no business in it: {mode:o}");
     let mut second = gate.world().serve(&[]);
@@ -303,17 +304,17 @@ async fn a_record_has_one_server_and_the_second_one_says_so() {
 
 #[tokio::test]
 async fn a_record_moved_away_is_begun_anew_at_sighup() {
-    let mut gate = recording().start().await;
+    let mut gate = recording_gateway().start().await;
     let id = gate.key_id("bot");
-    ask(&gate, "bot", 3).await;
-    is_recorded(&gate, &id).await;
+    send_reads(&gate, "bot", 3).await;
+    wait_until_recorded(&gate, &id).await;
     let (path, moved) = (gate.world().path("d.log"), gate.world().path("moved.log"));
     std::fs::rename(&path, &moved).unwrap();
     gate.process().signal(Signal::SIGHUP);
     eventually(PATIENCE, "a new record", || async { path.exists() }).await;
-    ask(&gate, "bot", 4).await;
+    send_reads(&gate, "bot", 4).await;
     assert_eq!(gate.stop().await, Some(0));
-    let new = config(gate.world(), "");
+    let new = new_config(gate.world(), "");
     let planned = |files: &[&PathBuf]| {
         let mut args = vec!["limits", "plan", &new];
         files.iter().for_each(|file| args.extend(["--log", file.to_str().unwrap()]));

@@ -1,17 +1,17 @@
-//! Contract section 2: a reader that has read enough, as `| head` has, is no failure of any command.
+//! Contract section 2: no command fails because the reader of its output closes it early, as `| head` does.
 
 use std::fs::File;
 
 use crate::support::*;
 
-/// Runs a command whose stdout nobody reads.
-fn unread(world: &World, args: &[&str], input: &str) -> Ran {
+/// Runs a command whose stdout is closed at its other end.
+fn run_unread(world: &World, args: &[&str], input: &str) -> Ran {
     let stdin = File::open(world.write("stdin", input)).unwrap();
     Ran::unread(world.command(args).arg("--config").arg(world.path("gateway.toml")), stdin)
 }
 
-/// A server's world, with some of everything in it, after the server's end.
-async fn filled() -> TestGateway {
+/// A gateway that was stopped, with records of each kind in its store.
+async fn stopped_gateway() -> TestGateway {
     let mut gate = TestGateway::builder().key("bot").points("7", 3).set("log.decisions", r#""d.log""#).start().await;
     for _ in 0..3 {
         gate.get_points("bot", "7").await.is("3");
@@ -26,8 +26,8 @@ async fn filled() -> TestGateway {
 }
 
 #[tokio::test]
-async fn a_reader_that_has_read_enough_is_no_failure_of_any_command() {
-    let gate = filled().await;
+async fn a_reader_that_closes_the_output_makes_no_command_fail() {
+    let gate = stopped_gateway().await;
     let world = gate.world();
     let id = world.run(&["key", "list", "--json"]).done().list()[0]["id"].as_str().unwrap().to_owned();
     let new = world.write("new.toml", "");
@@ -66,29 +66,29 @@ async fn a_reader_that_has_read_enough_is_no_failure_of_any_command() {
         vec!["guild", "remove", GUILD, "--yes"],
     ];
     for args in commands {
-        let ran = unread(world, &args, "another service's key\n");
+        let ran = run_unread(world, &args, "another service's key\n");
         assert!(ran.code == Some(0) && ran.stderr.is_empty(), "{args:?}: {ran:#?}");
     }
-    assert!(world.run(&["guild", "list", "--json"]).done().list().is_empty(), "it was done all the same");
+    assert!(world.run(&["guild", "list", "--json"]).done().list().is_empty(), "the guild was removed");
 }
 
 #[tokio::test]
-async fn what_a_command_found_out_does_not_depend_on_how_much_of_it_is_read() {
-    let gate = filled().await;
+async fn an_exit_code_does_not_depend_on_how_much_of_the_output_is_read() {
+    let gate = stopped_gateway().await;
     let world = gate.world();
     let tight = world.write("tight.toml", "[limits.tiers.standard]\nrate = \"1/h\"\nburst = 1\n");
     let plan = ["limits", "plan", tight.to_str().unwrap(), "--log", "d.log"];
-    unread(world, &plan, "").failed(3).names(&["would refuse 2 requests"]);
-    // A key that nobody got has to be taken away again.
-    let ran = unread(world, &["key", "create", "--guild", GUILD], "").failed(1).names(&["key revoke"]);
+    run_unread(world, &plan, "").failed(3).names(&["would refuse 2 requests"]);
+    // A key that was not printed has to be revoked.
+    let ran = run_unread(world, &["key", "create", "--guild", GUILD], "").failed(1).names(&["key revoke"]);
     let made = world.run(&["key", "list", "--json"]).done().list();
     assert!(made.iter().any(|key| ran.stderr.contains(key["id"].as_str().unwrap())), "{ran:#?}");
-    // A damaged store is damaged, whoever looks on.
+    // A damaged store is reported even if nobody reads what is wrong.
     let mut bytes = world.read("guildgate.db");
     let middle = bytes.len() / 2;
     bytes[middle..middle + 4096].fill(0x55);
     world.write("damaged.db", bytes);
-    unread(world, &["store", "verify", "damaged.db"], "").failed(1).names(&["wrong with damaged.db"]);
+    run_unread(world, &["store", "verify", "damaged.db"], "").failed(1).names(&["wrong with damaged.db"]);
 }
 
 #[test]

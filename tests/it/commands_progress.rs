@@ -1,4 +1,4 @@
-//! How far an import or export is: rate and time left, drawn on a terminal, and as plain lines elsewhere.
+//! The progress of an import or export, with rate and time left: a bar on a terminal, otherwise plain lines.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -10,13 +10,13 @@ use nix::unistd::mkfifo;
 
 use crate::support::*;
 
-/// Where no bar is drawn, a line is said after each second of a phase.
-const A_LINE: Duration = Duration::from_secs(1);
+/// Without a terminal, a line is printed after each second of a phase.
+const LINE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Records in the store.
 const RECORDS: usize = 20_001;
 
-/// A world with that many, and the file that they came from.
+/// A world with this many records in its store, and the file from which they were imported.
 async fn world(kind: Kind) -> World {
     let (world, ..) = TestGateway::on(kind).prepare().await;
     let member =
@@ -26,13 +26,13 @@ async fn world(kind: Kind) -> World {
     world
 }
 
-/// What was drawn of the phase that is called so, each time anew.
-fn drawn<'s>(screen: &'s str, phase: &str) -> Vec<&'s str> {
+/// The frames in which the bar of a phase was drawn.
+fn frames_of<'s>(screen: &'s str, phase: &str) -> Vec<&'s str> {
     screen.split('\r').filter(|frame| frame.contains(&format!("{phase} "))).collect()
 }
 
-/// What a command drew, once it was done.
-async fn done_on_terminal(world: &World, args: &[&str]) -> String {
+/// Runs a command on a terminal; returns what it printed there.
+async fn run_on_terminal(world: &World, args: &[&str]) -> String {
     let mut process = Process::on_terminal(&mut world.command(args));
     assert_eq!(process.exit().await, Some(0), "{:?}", process.stderr());
     process.stderr()
@@ -45,22 +45,22 @@ async fn on_a_terminal_each_phase_has_its_bar_with_rate_and_time_left(kind: Kind
     let packed = indicatif::HumanBytes(world.read("packed.jsonl.gz").len() as u64).to_string();
     let phases = if kind == Kind::Postgres { &["sending", "applying"][..] } else { &["applying"] };
     for (file, size) in [("import.jsonl", total), ("packed.jsonl.gz", packed)] {
-        let screen = done_on_terminal(&world, &["import", file]).await;
-        let reading = drawn(&screen, "reading");
+        let screen = run_on_terminal(&world, &["import", file]).await;
+        let reading = frames_of(&screen, "reading");
         let shows = |frame: &&&str| {
             frame.contains(&format!("/{size}, ")) && frame.contains("B/s, ") && frame.contains(" left (")
         };
         assert!(reading.iter().any(|frame| shows(&frame)), "{file}: {screen:?}");
         for phase in phases {
-            let frames = drawn(&screen, phase);
+            let frames = frames_of(&screen, phase);
             let shows = |frame: &&str| frame.contains("/20,001 records, ") && frame.trim_end().contains("/s, ");
             assert!(frames.iter().any(shows) && frames.iter().any(|f| f.contains(" left")), "{phase}: {screen:?}");
         }
     }
-    let screen = done_on_terminal(&world, &["export", "out.jsonl"]).await;
-    let frames = drawn(&screen, "writing");
+    let screen = run_on_terminal(&world, &["export", "out.jsonl"]).await;
+    let frames = frames_of(&screen, "writing");
     assert!(frames.iter().any(|f| f.contains("/20,001 records, ") && f.contains(" left")), "{screen:?}");
-    // The bar goes away at the end.
+    // The bar is cleared at the end.
     assert!(!screen.rsplit('\r').next().unwrap().contains("writing"), "{screen:?}");
 }
 
@@ -74,7 +74,7 @@ async fn slow_import(world: &World, start: fn(&mut Command) -> Process) -> Proce
         let mut pipe = OpenOptions::new().write(true).open(pipe).unwrap();
         let (first, second) = lines.split_at(lines.len() / 2);
         pipe.write_all(first).unwrap(); // more than the pipe holds: most of it is read
-        std::thread::sleep(A_LINE);
+        std::thread::sleep(LINE_INTERVAL);
         pipe.write_all(second).unwrap();
     });
     writing.await.unwrap();
@@ -90,7 +90,7 @@ async fn slow_export(world: &World, start: fn(&mut Command) -> Process) -> Proce
     let reading = tokio::task::spawn_blocking(move || {
         let (mut pipe, mut exported) = (File::open(pipe).unwrap(), vec![0; 1000]);
         pipe.read_exact(&mut exported).unwrap(); // less than the half is written, wherever it waits
-        std::thread::sleep(A_LINE);
+        std::thread::sleep(LINE_INTERVAL);
         pipe.read_to_end(&mut exported).unwrap();
         exported
     });
@@ -99,7 +99,7 @@ async fn slow_export(world: &World, start: fn(&mut Command) -> Process) -> Proce
     process
 }
 
-async fn elsewhere_a_line_a_second_is_said_and_nothing_is_drawn(kind: Kind) {
+async fn without_a_terminal_a_line_is_printed_each_second(kind: Kind) {
     let world = world(kind).await;
     let importing = slow_import(&world, Process::start).await;
     for mut process in [importing, slow_export(&world, Process::start).await] {
@@ -113,7 +113,7 @@ async fn elsewhere_a_line_a_second_is_said_and_nothing_is_drawn(kind: Kind) {
     }
 }
 
-async fn where_nobody_hears_how_far_it_is_it_is_done_all_the_same(kind: Kind) {
+async fn a_closed_stderr_does_not_end_an_import_or_export(kind: Kind) {
     let world = world(kind).await;
     let importing = slow_import(&world, Process::unheard).await;
     for (mut process, done) in [(importing, "imported"), (slow_export(&world, Process::unheard).await, "exported")] {
@@ -124,6 +124,6 @@ async fn where_nobody_hears_how_far_it_is_it_is_done_all_the_same(kind: Kind) {
 
 on_both_stores!(
     on_a_terminal_each_phase_has_its_bar_with_rate_and_time_left,
-    elsewhere_a_line_a_second_is_said_and_nothing_is_drawn,
-    where_nobody_hears_how_far_it_is_it_is_done_all_the_same,
+    without_a_terminal_a_line_is_printed_each_second,
+    a_closed_stderr_does_not_end_an_import_or_export,
 );

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::support::*;
 
-/// How a guild's members are asked for.
+/// The command that lists the members of a guild.
 const MEMBERS: [&str; 4] = ["member", "list", "--guild", GUILD];
 
 fn world() -> World {
@@ -13,8 +13,8 @@ fn world() -> World {
     world
 }
 
-/// The objects of a `--json` list in which all of these values stand, under whatever names.
-fn holding<'a>(list: &'a [Value], values: &[&str]) -> Vec<&'a Value> {
+/// The objects of a `--json` list that contain all of these values, in any fields.
+fn objects_with<'a>(list: &'a [Value], values: &[&str]) -> Vec<&'a Value> {
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let holds = |object: &&Value| {
         let object = object.as_object().expect("a list is of objects");
@@ -30,8 +30,8 @@ fn guilds_are_added_listed_left_and_returned_to() {
     let list = || world.run(&["guild", "list", "--json"]).done().list();
     let here = list();
     assert_eq!(here.len(), 2, "{here:?}");
-    assert_eq!(holding(&here, &[GUILD, "Night Watch"]).len(), 1, "{here:?}");
-    assert_eq!(holding(&here, &["999", "Other"]).len(), 1, "{here:?}");
+    assert_eq!(objects_with(&here, &[GUILD, "Night Watch"]).len(), 1, "{here:?}");
+    assert_eq!(objects_with(&here, &["999", "Other"]).len(), 1, "{here:?}");
     world.run(&["guild", "leave", "999"]).done();
     assert_ne!(list(), here, "the list does not tell that the bot has left");
     world.run(&["guild", "return", "999"]).done();
@@ -70,8 +70,8 @@ fn members_are_set_changed_listed_and_removed() {
     let list = || world.run(&[&MEMBERS[..], &["--json"]].concat()).done().list();
     let members = list();
     assert_eq!(members.len(), 2, "{members:?}");
-    assert_eq!(holding(&members, &["7", "Ada", "30"]).len(), 1, "a name not given stays: {members:?}");
-    assert_eq!(holding(&members, &["8", "-5"]).len(), 1, "{members:?}");
+    assert_eq!(objects_with(&members, &["7", "Ada", "30"]).len(), 1, "a name not given stays: {members:?}");
+    assert_eq!(objects_with(&members, &["8", "-5"]).len(), 1, "{members:?}");
     for bad in [
         &["x", "--points", "1"][..],
         &["-7", "--points", "1"],
@@ -103,7 +103,7 @@ fn warns_are_numbered_listed_and_removed() {
     let list =
         |member: &str| world.run(&["warn", "list", "--guild", GUILD, "--member", member, "--json"]).done().list();
     assert_eq!(list("7").len(), 3);
-    assert_eq!(holding(&list("7"), &["17", "Mod", "spam", "4000000000"]).len(), 1, "{:?}", list("7"));
+    assert_eq!(objects_with(&list("7"), &["17", "Mod", "spam", "4000000000"]).len(), 1, "{:?}", list("7"));
     world.run(&["warn", "remove", "--guild", GUILD, "17"]).done();
     assert_eq!(list("7").len(), 2);
     world.run(&["warn", "remove", "--guild", GUILD, "17"]).failed(1).names(&["17"]);
@@ -112,13 +112,13 @@ fn warns_are_numbered_listed_and_removed() {
     assert_eq!((list("7").len(), list("8").len()), (2, 1));
 }
 
-/// A moment that `jiff` and the gateway write alike.
+/// The date of a time, as `jiff` writes it.
 fn date(unix: i64) -> String {
     jiff::Timestamp::from_second(unix).unwrap().to_string()
 }
 
 #[test]
-fn an_end_is_a_while_a_day_a_time_or_unix_seconds_and_lies_in_the_future() {
+fn an_expiry_is_a_duration_a_day_a_time_or_unix_seconds_and_in_the_future() {
     let world = world();
     let add = |expires: &str| {
         let args = ["warn", "add", "--guild", GUILD, "--member", "7", "--author", "Mod", "--reason", "spam"];
@@ -200,7 +200,7 @@ fn reviews_are_numbered_listed_and_removed() {
     }
     let list = || world.run(&["review", "list", "--guild", GUILD, "--member", "7", "--json"]).done().list();
     assert_eq!(list().len(), 2);
-    assert_eq!(holding(&list(), &["1", "Bo", "5", "Quick and kind"]).len(), 1, "{:?}", list());
+    assert_eq!(objects_with(&list(), &["1", "Bo", "5", "Quick and kind"]).len(), 1, "{:?}", list());
     world.run(&["review", "remove", "--guild", GUILD, "1"]).done();
     assert_eq!(list().len(), 1);
 }
