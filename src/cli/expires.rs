@@ -38,17 +38,12 @@ impl Expires {
     /// In Unix seconds. Refused if it is not after `now`, where the message names the `consequence`, or if it is after
     /// the year 9999.
     pub fn in_future(self, now: i64, consequence: &str) -> Result<i64, CommandError> {
-        let unix = self.unix(now);
-        if unix > LATEST_DATE {
-            return Err(CommandError::new(format!(
-                "--expires is too late: the latest end is {}",
-                date_of(LATEST_DATE)
-            )));
-        }
-        if unix > now {
-            return Ok(unix);
-        }
-        Err(CommandError::new(format!("--expires is {}, which is not in the future: {consequence}", date_of(unix))))
+        let why = match self.unix(now) {
+            unix if unix > LATEST_DATE => format!("too late: the latest end is {}", date_of(LATEST_DATE)),
+            unix if unix > now => return Ok(unix),
+            unix => format!("{}, which is not in the future: {consequence}", date_of(unix)),
+        };
+        Err(CommandError::new(format!("--expires is {why}")))
     }
 }
 

@@ -6,9 +6,9 @@ use clap::Subcommand;
 use serde::Serialize;
 
 use super::error::CommandError;
-use super::output::{JsonArg, Row, counted, print_list, print_outcome};
+use super::output::{JsonArg, counted, print_list, print_outcome};
 use crate::model::GuildId;
-use crate::store::{AnyStore, Directory, IfMissing, RemovedGuild};
+use crate::store::{AnyStore, Directory, RemovedGuild};
 
 /// `guildgate guild …`
 #[derive(Clone, Debug, Subcommand)]
@@ -69,18 +69,7 @@ struct GuildRow {
     left: bool,
 }
 
-impl Row for GuildRow {
-    fn line(&self) -> String {
-        format!("{}\t{}{}", self.id, self.name, if self.left { "\tleft" } else { "" })
-    }
-}
-
 impl GuildCommand {
-    /// What to do if there is no store yet.
-    pub(super) fn if_missing(&self) -> IfMissing {
-        if matches!(self, GuildCommand::Add { .. }) { IfMissing::Make } else { IfMissing::Refuse }
-    }
-
     pub async fn run(self, store: &AnyStore, out: &mut dyn Write) -> Result<(), CommandError> {
         match self {
             GuildCommand::Add { id, name } => Ok(store.add_guild(&id, &name).await?),
@@ -98,7 +87,10 @@ impl GuildCommand {
             GuildCommand::Return { id } => Ok(store.set_guild_left(&id, false).await?),
             GuildCommand::List(json) => {
                 let guilds = store.guilds().await?;
-                print_list(out, json, guilds.into_iter().map(|g| GuildRow { id: g.id, name: g.name, left: g.left }))
+                let rows = guilds.into_iter().map(|g| GuildRow { id: g.id, name: g.name, left: g.left });
+                print_list(out, json, rows, |GuildRow { id, name, left }| {
+                    format!("{id}\t{name}{}", if *left { "\tleft" } else { "" })
+                })
             }
         }
     }

@@ -8,13 +8,13 @@ use clap::{ArgGroup, Args};
 
 use super::error::CommandError;
 use super::expires::{Expires, ExpiresOrNever};
-use super::keys::{KeyRow, date_or_never};
+use super::keys::KeyRow;
 use super::output::print_secret;
 use crate::clock::Clock;
 use crate::config::Limits;
 use crate::config::leaf::HumanDuration;
 use crate::keys::ApiKey;
-use crate::model::{GuildId, Scope};
+use crate::model::{GuildId, Scope, date_of};
 use crate::store::{AnyStore, Directory, KeyChange, KeyRecord};
 
 /// Why `--expires` has to be in the future.
@@ -112,10 +112,12 @@ impl RotateArgs {
         let until = (!overlap.0.is_zero()).then(|| end_of(overlap.0, clock.unix_ms()));
         store.rotate_key(&id, key.digest(), until, clock.unix()).await?;
         let previous = match until {
-            Some(_) => format!(
-                "the previous secret works until {} at the latest, and not after another rotation",
-                date_or_never(until)
-            ),
+            Some(end) => {
+                format!(
+                    "the previous secret works until {} at the latest, and not after another rotation",
+                    date_of(end)
+                )
+            }
             None => "no other secret works".to_owned(),
         };
         let next_step = format!("{previous}; `guildgate key rotate {id}` makes another");

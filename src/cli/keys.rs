@@ -169,7 +169,7 @@ impl<'k> KeyRow<'k> {
     }
 }
 
-pub(super) fn date_or_never(unix: Option<i64>) -> String {
+fn date_or_never(unix: Option<i64>) -> String {
     unix.map_or_else(|| "never".to_owned(), date_of)
 }
 

@@ -6,7 +6,7 @@ use std::io::Write;
 use clap::{Args, Subcommand};
 
 use super::error::CommandError;
-use super::output::{JsonArg, Row, print_list, print_record};
+use super::output::{JsonArg, print_list, print_record};
 use crate::model::{GuildId, MemberId, date_of};
 use crate::store::transfer::Record;
 use crate::store::{AnyStore, MemberRecord, Members};
@@ -71,7 +71,7 @@ impl MemberCommand {
             MemberCommand::Remove { of } => Ok(store.remove_member(&of.guild, of.member).await?),
             MemberCommand::List { guild, json } => {
                 let members = store.members(&guild).await?;
-                print_list(out, json, members.into_iter().map(|member| member_record(&guild, member)))
+                print_list(out, json, members.into_iter().map(|member| member_record(&guild, member)), line)
             }
             MemberCommand::Show { of: MemberArgs { guild, member: id }, json } => {
                 let members = store.members(&guild).await?;
@@ -87,17 +87,16 @@ fn member_record(guild: &GuildId, MemberRecord { member, name, points }: MemberR
     Record::Member { guild: guild.clone(), member, name, points }
 }
 
-impl Row for Record {
-    fn line(&self) -> String {
-        match self {
-            Record::Guild { guild, name } => format!("{guild}\t{name}"),
-            Record::Member { member, name, points, .. } => format!("{member}\t{points}\t{name}"),
-            Record::Warn { member, warn, author, reason, expires, .. } => {
-                format!("{member}\t{warn}\t{author}\t{}\t{reason}", date_of(*expires))
-            }
-            Record::Review { member, review, author, rating, text, .. } => {
-                format!("{member}\t{review}\t{author}\t{rating}\t{text}")
-            }
+/// A record as one line of a list.
+pub(super) fn line(record: &Record) -> String {
+    match record {
+        Record::Guild { guild, name } => format!("{guild}\t{name}"),
+        Record::Member { member, name, points, .. } => format!("{member}\t{points}\t{name}"),
+        Record::Warn { member, warn, author, reason, expires, .. } => {
+            format!("{member}\t{warn}\t{author}\t{}\t{reason}", date_of(*expires))
+        }
+        Record::Review { member, review, author, rating, text, .. } => {
+            format!("{member}\t{review}\t{author}\t{rating}\t{text}")
         }
     }
 }

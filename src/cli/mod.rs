@@ -13,7 +13,6 @@ mod interrupt; // signals during a command that takes long
 mod key_changes; // key create, key rotate, key set
 mod keys; // key
 mod limits; // limits
-mod serve; // serve
 mod store; // store
 #[cfg(test)]
 mod tests;
@@ -24,8 +23,9 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::config::{self, LoadError, Loaded};
+use crate::config::{self, Limits, LoadError, Loaded};
 use crate::keys::hide_keys;
+use crate::process::{self, ProcessError};
 use crate::store::{AnyStore, IfMissing, StoreError};
 use error::CommandError;
 use output::print_to_stderr;
@@ -51,21 +51,8 @@ enum Command {
     },
     /// Reads the configuration and prints what is in force, or every fault in it
     Check,
-    /// Guilds in the store
-    #[command(subcommand)]
-    Guild(guild::GuildCommand),
-    /// API keys in the store
-    #[command(subcommand)]
-    Key(keys::KeyCommand),
-    /// Members of a guild and their points
-    #[command(subcommand)]
-    Member(member::MemberCommand),
-    /// Warns of members
-    #[command(subcommand)]
-    Warn(warn_review::WarnCommand),
-    /// Reviews of members
-    #[command(subcommand)]
-    Review(warn_review::ReviewCommand),
+    #[command(flatten)]
+    Record(RecordCommand),
     /// Imports guilds, members, warns and reviews from JSON Lines into the store
     Import(transfer::ImportArgs),
     /// Exports guilds, members, warns and reviews from the store as JSON Lines
@@ -82,6 +69,26 @@ enum Command {
     Completions { shell: clap_complete::Shell },
     /// Prints the manual page
     Man,
+}
+
+/// The commands about single records in the store.
+#[derive(Debug, Subcommand)]
+enum RecordCommand {
+    /// Guilds in the store
+    #[command(subcommand)]
+    Guild(guild::GuildCommand),
+    /// API keys in the store
+    #[command(subcommand)]
+    Key(keys::KeyCommand),
+    /// Members of a guild and their points
+    #[command(subcommand)]
+    Member(member::MemberCommand),
+    /// Warns of members
+    #[command(subcommand)]
+    Warn(warn_review::WarnCommand),
+    /// Reviews of members
+    #[command(subcommand)]
+    Review(warn_review::ReviewCommand),
 }
 
 /// Why the process does not exit with 0.
@@ -116,6 +123,16 @@ impl Failure {
 impl From<LoadError> for Failure {
     fn from(error: LoadError) -> Self {
         Failure::Unusable(error.to_string())
+    }
+}
+
+impl From<ProcessError> for Failure {
+    fn from(error: ProcessError) -> Self {
+        match error {
+            ProcessError::Failed(message) => CommandError::new(message).into(),
+            ProcessError::Unusable(message) => Failure::Unusable(message),
+            ProcessError::Logged { exit_code } => Failure::Logged { code: exit_code },
+        }
     }
 }
 
@@ -169,25 +186,18 @@ impl Command {
         match self {
             Command::Serve { demo } => {
                 drop(out);
-                serve::run(config_path, demo)
+                Ok(process::run(config_path, demo)?)
             }
             Command::Check => check::run(&load()?, &mut out),
-            Command::Guild(command) => {
-                let if_missing = command.if_missing();
-                on_store(&load()?, if_missing, async |store, _| command.run(store, &mut out).await)
+            Command::Record(RecordCommand::Key(keys::KeyCommand::Hash)) => {
+                Ok(keys::hash(&mut io::stdin().lock(), &mut out)?)
             }
-            Command::Key(keys::KeyCommand::Hash) => Ok(keys::hash(&mut io::stdin().lock(), &mut out)?),
-            Command::Key(command) => on_store(&load()?, IfMissing::Refuse, async |store, loaded| {
-                command.run(store, &loaded.config.limits, &mut out).await
-            }),
-            Command::Member(command) => {
-                on_store(&load()?, IfMissing::Refuse, async |store, _| command.run(store, &mut out).await)
-            }
-            Command::Warn(command) => {
-                on_store(&load()?, IfMissing::Refuse, async |store, _| command.run(store, &mut out).await)
-            }
-            Command::Review(command) => {
-                on_store(&load()?, IfMissing::Refuse, async |store, _| command.run(store, &mut out).await)
+            Command::Record(command) => {
+                let loaded = load()?;
+                Ok(runtime()?.block_on(async {
+                    let store = open_store(&loaded, command.if_missing()).await?;
+                    command.run(&store, &loaded.config.limits, &mut out).await
+                })?)
             }
             Command::Import(args) => Ok(runtime()?.block_on(args.run(&load()?, &mut out))?),
             Command::Export(args) => {
@@ -208,16 +218,24 @@ impl Command {
     }
 }
 
-/// Opens the store that the configuration names and runs a command on it.
-fn on_store(
-    loaded: &Loaded,
-    if_missing: IfMissing,
-    command: impl AsyncFnOnce(&AnyStore, &Loaded) -> Result<(), CommandError>,
-) -> Result<(), Failure> {
-    Ok(runtime()?.block_on(async {
-        let store = open_store(loaded, if_missing).await?;
-        command(&store, loaded).await
-    })?)
+impl RecordCommand {
+    /// What to do if there is no store yet.
+    fn if_missing(&self) -> IfMissing {
+        match self {
+            RecordCommand::Guild(guild::GuildCommand::Add { .. }) => IfMissing::Make,
+            _ => IfMissing::Refuse,
+        }
+    }
+
+    async fn run(self, store: &AnyStore, limits: &Limits, out: &mut dyn Write) -> Result<(), CommandError> {
+        match self {
+            RecordCommand::Guild(command) => command.run(store, out).await,
+            RecordCommand::Key(command) => command.run(store, limits, out).await,
+            RecordCommand::Member(command) => command.run(store, out).await,
+            RecordCommand::Warn(command) => command.run(store, out).await,
+            RecordCommand::Review(command) => command.run(store, out).await,
+        }
+    }
 }
 
 /// Opens the store that the configuration names, and reports one that it made.

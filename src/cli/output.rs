@@ -27,21 +27,16 @@ pub(super) fn print_record(
     Ok(writeln!(out, "{}", json.as_deref().unwrap_or(text))?)
 }
 
-/// A record that can be listed.
-pub(super) trait Row: Serialize {
-    /// One line of text. Columns are separated by tabs, which no stored text contains.
-    fn line(&self) -> String;
-}
-
-/// Prints rows as lines, or as one JSON array.
-pub(super) fn print_list<T: Row>(
+/// Prints rows as lines of text or as one JSON array. `line` separates columns by tabs, which no stored text contains.
+pub(super) fn print_list<T: Serialize>(
     out: &mut dyn Write,
     JsonArg { json }: JsonArg,
     rows: impl Iterator<Item = T>,
+    line: fn(&T) -> String,
 ) -> Result<(), CommandError> {
     if !json {
         for row in rows {
-            writeln!(out, "{}", row.line())?;
+            writeln!(out, "{}", line(&row))?;
         }
         return Ok(());
     }

@@ -125,19 +125,15 @@ fn verify(path: &Path, out: &mut dyn Write) -> Result<(), CommandError> {
         std::cmp::Ordering::Equal => String::new(),
         std::cmp::Ordering::Greater => format!(", of a newer Guildgate (this one knows {newest})"),
     };
-    let mut text = format!("{}: schema {schema}{note}\n", path.display());
-    for (table, rows) in &report.rows {
-        text += &format!("{table}: {rows}\n");
-    }
-    for flaw in &report.flaws {
-        text += &format!("wrong: {flaw}\n");
-    }
-    match report.flaws.is_empty() {
-        true => text += "nothing is wrong\n",
-        false => text += &format!("repair: {}\n", report.repair),
-    }
+    let mut lines = vec![format!("{}: schema {schema}{note}", path.display())];
+    lines.extend(report.rows.iter().map(|(table, rows)| format!("{table}: {rows}")));
+    lines.extend(report.flaws.iter().map(|flaw| format!("wrong: {flaw}")));
+    lines.push(match report.flaws.is_empty() {
+        true => "nothing is wrong".to_owned(),
+        false => format!("repair: {}", report.repair),
+    });
     // If the reader closes stdout early, the exit code is still that of the verification.
-    ignore_broken_pipe(out.write_all(text.as_bytes()).and_then(|()| out.flush()))?;
+    ignore_broken_pipe(writeln!(out, "{}", lines.join("\n")).and_then(|()| out.flush()))?;
     match report.flaws.len() {
         0 => Ok(()),
         1 => Err(CommandError::new(format!("something is wrong with {}", path.display()))),

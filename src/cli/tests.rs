@@ -1,29 +1,20 @@
 //! The commands `guild`, `member`, `warn` and `review` on a store.
 
-use clap::Parser;
 use tempfile::TempDir;
 
-use super::error::CommandError;
-use super::guild::GuildCommand;
-use super::member::MemberCommand;
-use super::warn_review::{ReviewCommand, WarnCommand};
-use crate::store::{AnyStore, Members, SqliteStore};
+use super::*;
+use crate::store::{Members, SqliteStore};
 
 #[derive(Debug, Parser)]
-enum Command {
+struct CommandLine {
     #[command(subcommand)]
-    Guild(GuildCommand),
-    #[command(subcommand)]
-    Member(MemberCommand),
-    #[command(subcommand)]
-    Warn(WarnCommand),
-    #[command(subcommand)]
-    Review(ReviewCommand),
+    command: RecordCommand,
 }
 
 /// An empty store, and the commands run on it.
 struct TestStore {
     store: AnyStore,
+    limits: Limits,
     _folder: TempDir,
 }
 
@@ -31,26 +22,23 @@ impl TestStore {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let store = SqliteStore::open(folder.path().join("store.db")).unwrap().into();
-        TestStore { store, _folder: folder }
+        let loaded = config::load_str("", folder.path(), "test").unwrap_or_else(|faults| panic!("{faults}"));
+        TestStore { store, limits: loaded.config.limits, _folder: folder }
     }
 
     /// Runs a command line, in which `_` stands for a space in a text.
     async fn run(&self, line: &str) -> Result<String, CommandError> {
         let words = line.split(' ').map(|word| word.replace('_', " "));
         let mut out = Vec::new();
-        match Command::try_parse_from(std::iter::once("guildgate".to_owned()).chain(words)).unwrap() {
-            Command::Guild(command) => command.run(&self.store, &mut out).await?,
-            Command::Member(command) => command.run(&self.store, &mut out).await?,
-            Command::Warn(command) => command.run(&self.store, &mut out).await?,
-            Command::Review(command) => command.run(&self.store, &mut out).await?,
-        }
+        let line = CommandLine::try_parse_from(std::iter::once("guildgate".to_owned()).chain(words)).unwrap();
+        line.command.run(&self.store, &self.limits, &mut out).await?;
         Ok(String::from_utf8(out).unwrap())
     }
 }
 
 /// The usage error of a command line.
 fn usage_error(line: &str) -> String {
-    Command::try_parse_from(std::iter::once("guildgate").chain(line.split(' '))).unwrap_err().to_string()
+    CommandLine::try_parse_from(std::iter::once("guildgate").chain(line.split(' '))).unwrap_err().to_string()
 }
 
 #[tokio::test]

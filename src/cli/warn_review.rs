@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 
 use super::error::CommandError;
 use super::expires::Expires;
-use super::member::{MemberArgs, show};
+use super::member::{MemberArgs, line, show};
 use super::output::{JsonArg, print_list};
 use crate::clock::Clock;
 use crate::model::{GuildId, MemberId, RATINGS, Review, Warn};
@@ -117,7 +117,7 @@ impl WarnCommand {
             WarnCommand::Remove(IdArgs { guild, id }) => Ok(store.remove_warn(&guild, id).await?),
             WarnCommand::List(ListArgs { guild, member, json }) => {
                 let warns = store.list_warns(&guild, member).await?;
-                print_list(out, json, warns.into_iter().map(|warn| warn_record(&guild, warn)))
+                print_list(out, json, warns.into_iter().map(|warn| warn_record(&guild, warn)), line)
             }
             WarnCommand::Show(ShowArgs { of: IdArgs { guild, id }, json }) => {
                 let warns = store.list_warns(&guild, None).await?;
@@ -138,7 +138,7 @@ impl ReviewCommand {
             ReviewCommand::Remove(IdArgs { guild, id }) => Ok(store.remove_review(&guild, id).await?),
             ReviewCommand::List(ListArgs { guild, member, json }) => {
                 let reviews = store.list_reviews(&guild, member).await?;
-                print_list(out, json, reviews.into_iter().map(|review| review_record(&guild, review)))
+                print_list(out, json, reviews.into_iter().map(|review| review_record(&guild, review)), line)
             }
             ReviewCommand::Show(ShowArgs { of: IdArgs { guild, id }, json }) => {
                 let reviews = store.list_reviews(&guild, None).await?;

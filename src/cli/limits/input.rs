@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use super::LogArgs;
+use crate::cli::error::CommandError;
 use crate::cli::output::print_to_stderr;
 use crate::cli::{Failure, runtime};
 use crate::config::{self, Config, Keys};
@@ -36,27 +37,27 @@ impl Input {
                 ));
             }
         };
-        Ok(Input { files, names: names(&config).unwrap_or_else(|why| without_names(&why)) })
+        Ok(Input { files, names: names(&config).unwrap_or_else(|why| without_names(&why.message)) })
     }
 }
 
 /// The names of the keys in the store. Keys of a key file or of an origin have only ids. A store that does not exist, or
 /// is of an older version, is not changed.
-fn names(config: &Config) -> Result<HashMap<KeyId, String>, String> {
+fn names(config: &Config) -> Result<HashMap<KeyId, String>, CommandError> {
     if !matches!(config.keys, Keys::Store) {
         return Ok(HashMap::new());
     }
     let at = &config.origin.store;
-    runtime().map_err(|e| e.to_string())?.block_on(async {
-        match AnyStore::state(at).await.map_err(|e| e.to_string())? {
+    runtime()?.block_on(async {
+        match AnyStore::state(at).await? {
             StoreState::Missing => return Ok(HashMap::new()),
             StoreState::Older => {
-                return Err(format!("{at} is of an older version; the next server brings it up to date"));
+                let why = format!("{at} is of an older version; the next server brings it up to date");
+                return Err(CommandError::new(why));
             }
             StoreState::Current => {}
         }
-        let store = AnyStore::open(at, IfMissing::Refuse).await.map_err(|e| e.to_string())?;
-        let keys = store.keys().await.map_err(|e| e.to_string())?;
+        let keys = AnyStore::open(at, IfMissing::Refuse).await?.keys().await?;
         Ok(keys.into_iter().filter(|key| !key.name.is_empty()).map(|key| (key.id, key.name)).collect())
     })
 }

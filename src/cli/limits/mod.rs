@@ -54,10 +54,7 @@ struct LogArgs {
 
 impl LimitsCommand {
     pub(super) fn run(self, config_path: Option<&Path>, out: &mut dyn Write) -> Result<(), Failure> {
-        let log = match &self {
-            LimitsCommand::Plan(args) => &args.log,
-            LimitsCommand::Suggest(args) => &args.log,
-        };
+        let (LimitsCommand::Plan(PlanArgs { log, .. }) | LimitsCommand::Suggest(SuggestArgs { log, .. })) = &self;
         let input = Input::find(log, config_path)?;
         self.run_on(&input, out)
     }

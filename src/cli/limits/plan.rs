@@ -13,7 +13,7 @@ use super::input::Input;
 use super::intervals::BusiestInterval;
 use super::record::{RecordFiles, RecordedDecision};
 use super::replay::Replay;
-use super::table::{table, was};
+use super::table::{Column, table, was};
 use crate::cli::Failure;
 use crate::cli::error::CommandError;
 use crate::cli::output::{counted, ignore_broken_pipe, print_to_stderr};
@@ -145,33 +145,22 @@ fn finish(rows: &mut Vec<Row>, shadow: bool) {
 }
 
 fn rows_as_text(rows: &[Row]) -> String {
-    let head = [
-        "KEY",
-        "NAME",
-        "TIER",
-        "REQUESTS",
-        "REFUSED THEN",
-        "WOULD BE",
-        "NEWLY",
-        "FIRST",
-        "WORST MINUTE",
-        "OVER CANDIDATE",
+    let columns: [Column<Row>; 10] = [
+        ("KEY", |row| row.key.clone()),
+        ("NAME", |row| row.name.as_deref().unwrap_or("-").to_owned()),
+        ("TIER", |row| row.tier.clone()),
+        ("REQUESTS", |row| row.requests.to_string()),
+        ("REFUSED THEN", |row| row.refused_then.to_string()),
+        ("WOULD BE", |row| row.would_be_refused.to_string()),
+        ("NEWLY", |row| row.newly_refused.to_string()),
+        ("FIRST", |row| row.first.as_deref().unwrap_or("-").to_owned()),
+        ("WORST MINUTE", |row| match &row.worst_minute {
+            Some(minute) => format!("{minute} ({})", row.worst_minute_refused),
+            None => "-".to_owned(),
+        }),
+        ("OVER CANDIDATE", |row| row.over_candidate.to_string()),
     ];
-    let or_dash = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
-    table(head, rows, |row| {
-        [
-            row.key.clone(),
-            or_dash(&row.name),
-            row.tier.clone(),
-            row.requests.to_string(),
-            row.refused_then.to_string(),
-            row.would_be_refused.to_string(),
-            row.newly_refused.to_string(),
-            or_dash(&row.first),
-            or_dash(&row.worst_minute.as_ref().map(|minute| format!("{minute} ({})", row.worst_minute_refused))),
-            row.over_candidate.to_string(),
-        ]
-    })
+    table(rows, &columns)
 }
 
 /// What the new configuration would do, in one or two lines.

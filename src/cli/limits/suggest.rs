@@ -13,7 +13,7 @@ use super::input::Input;
 use super::intervals::{BusiestInterval, Histogram, IntervalCounter};
 use super::record::{RecordFiles, RecordSummary, RecordedDecision};
 use super::suggested_limits::{Demand, SuggestedLimits};
-use super::table::table;
+use super::table::{Column, table};
 use crate::cli::error::CommandError;
 use crate::cli::output::print_to_stderr;
 use crate::model::date_of;
@@ -127,18 +127,16 @@ fn rows<'s>(input: &'s Input, read: &'s RecordSummary, keys: &'s [KeyRequests]) 
 }
 
 fn rows_as_text(rows: &[Row<'_>]) -> String {
-    let head = ["KEY", "NAME", "TIER", "REQUESTS", "P50", "P90", "P99", "PEAK", "WORST MINUTE"];
-    table(head, rows, |row| {
-        [
-            row.key.to_owned(),
-            row.name.unwrap_or("-").to_owned(),
-            row.tier.unwrap_or("-").to_owned(),
-            row.requests.to_string(),
-            row.p50.to_string(),
-            row.p90.to_string(),
-            row.p99.to_string(),
-            row.peak.to_string(),
-            format!("{} ({})", row.worst_minute, row.worst_minute_requests),
-        ]
-    })
+    let columns: [Column<Row<'_>>; 9] = [
+        ("KEY", |row| row.key.to_owned()),
+        ("NAME", |row| row.name.unwrap_or("-").to_owned()),
+        ("TIER", |row| row.tier.unwrap_or("-").to_owned()),
+        ("REQUESTS", |row| row.requests.to_string()),
+        ("P50", |row| row.p50.to_string()),
+        ("P90", |row| row.p90.to_string()),
+        ("P99", |row| row.p99.to_string()),
+        ("PEAK", |row| row.peak.to_string()),
+        ("WORST MINUTE", |row| format!("{} ({})", row.worst_minute, row.worst_minute_requests)),
+    ];
+    table(rows, &columns)
 }

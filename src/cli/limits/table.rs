@@ -12,16 +12,20 @@ const MAX_ROWS: usize = 50;
 /// The columns of names, aligned left; numbers and times are aligned right.
 const NAME_COLUMNS: usize = 3;
 
-/// The first rows as aligned columns under `head`, and a line that says how many are left out.
-pub(super) fn table<R, const N: usize>(head: [&str; N], rows: &[R], cells: impl Fn(&R) -> [String; N]) -> String {
-    let mut lines = vec![head.map(str::to_owned)];
-    lines.extend(rows.iter().take(MAX_ROWS).map(|row| cells(row).map(|cell| one_line(&cell).into_owned())));
+/// A column: its head, and the cell of a row.
+pub(super) type Column<R> = (&'static str, fn(&R) -> String);
+
+/// The first rows as aligned columns, and a line that says how many are left out.
+pub(super) fn table<R>(rows: &[R], columns: &[Column<R>]) -> String {
+    let mut lines: Vec<Vec<String>> = vec![columns.iter().map(|(head, _)| (*head).to_owned()).collect()];
+    let cells = |row| columns.iter().map(|(_, cell)| one_line(&cell(row)).into_owned()).collect();
+    lines.extend(rows.iter().take(MAX_ROWS).map(cells));
     let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or_default();
-    let widths: [usize; N] = std::array::from_fn(width);
+    let widths: Vec<usize> = (0..columns.len()).map(width).collect();
     let mut text = String::new();
     for line in &lines {
         let mut row = String::new();
-        for (column, (cell, width)) in line.iter().zip(widths).enumerate() {
+        for (column, (cell, width)) in line.iter().zip(&widths).enumerate() {
             // Writing to a String does not fail.
             let _ = match column {
                 0 => write!(row, "{cell:<width$}"),
@@ -51,7 +55,13 @@ mod tests {
     #[test]
     fn columns_are_aligned_under_their_heads() {
         let rows = [["k1", "Ada", "gold", "7"], ["a longer id", "", "", "12345"]];
-        let text = table(["KEY", "NAME", "TIER", "N"], &rows, |row| row.map(str::to_owned));
+        let columns: [Column<[&str; 4]>; 4] = [
+            ("KEY", |row| row[0].to_owned()),
+            ("NAME", |row| row[1].to_owned()),
+            ("TIER", |row| row[2].to_owned()),
+            ("N", |row| row[3].to_owned()),
+        ];
+        let text = table(&rows, &columns);
         assert_eq!(
             text,
             "KEY          NAME  TIER      N\nk1           Ada   gold      7\na longer id              12345\n"
@@ -60,7 +70,7 @@ mod tests {
 
     #[test]
     fn control_characters_are_not_printed() {
-        let text = table(["KEY"], &["\u{1b}[2J"], |key| [(*key).to_owned()]);
+        let text = table(&["\u{1b}[2J"], &[("KEY", |key| (*key).to_owned())]);
         assert!(!text.contains('\u{1b}'), "{text:?}");
     }
 }
