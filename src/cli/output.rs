@@ -69,9 +69,9 @@ pub(super) fn print_secret(
     })
 }
 
-/// Prints a line on stderr. It is ignored if stderr is closed, where `eprintln!` would panic.
+/// Prints a line on stderr in one write. A closed stderr is ignored, where `eprintln!` would panic.
 pub(super) fn print_to_stderr(line: impl Display) {
-    let _ = writeln!(io::stderr(), "{line}");
+    let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
 /// Treats a closed stdout as success: for what is printed last, or where the exit code reports what was found.

@@ -61,7 +61,7 @@ async fn interrupt_midway(world: &World, args: &[&str], signal: Signal) -> Proce
             process.signal(signal);
         }
         let code = process.exit().await;
-        // It was done already. A command that is killed does not say so, and has no temporary file any more.
+        // It was done already. A command killed after that has no exit code and no temporary file.
         if code == Some(0) || (signal == Signal::SIGKILL && temp_files(world).is_empty()) {
             continue;
         }
@@ -134,7 +134,7 @@ async fn an_import_that_is_ended_amid_a_statement_of_postgresql_gives_the_store_
         for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGKILL] {
             let line = format!("{{\"guild\":\"{GUILD}\",\"member\":\"7\",\"name\":\"Ada\",\"points\":3}}\n");
             world.write("in.jsonl", line);
-            // What the import writes to is held, so that its statement stands still with the lock of all writers.
+            // A lock on the table makes the import's statement wait while it holds the lock of all writers.
             other.batch_execute("BEGIN; LOCK TABLE member IN SHARE ROW EXCLUSIVE MODE").await.unwrap();
             let mut import = Process::start(&mut world.command(&["import", "in.jsonl"]));
             let watcher = connect(&url).await;
@@ -148,7 +148,7 @@ async fn an_import_that_is_ended_amid_a_statement_of_postgresql_gives_the_store_
             let code = import.exit().await;
             guilds += 1;
             if signal == Signal::SIGKILL {
-                // The command did not tell the server, which notices by itself.
+                // The server has to notice by itself that the command was killed.
                 eventually(PATIENCE, "the lock is let go", async || !waits().await).await;
             } else {
                 assert_eq!(code, Some(1));
@@ -226,7 +226,7 @@ async fn a_signal_to_an_import_that_is_being_applied_leaves_the_store_as_it_was_
     // While it waits for its turn, and while it inserts.
     for (inserts, signal) in [(false, Signal::SIGTERM), (true, Signal::SIGTERM), (true, Signal::SIGHUP)] {
         let mut ended = false;
-        // Where it inserts, the signal comes earlier at each try, until it does not come after the commit.
+        // While it inserts, the signal comes earlier at each try, until it comes before the commit.
         for later in (0..TRIES as u64).rev() {
             let writer = Sqlite::open(world.path("guildgate.db")).unwrap();
             writer.execute_batch("BEGIN IMMEDIATE").unwrap();
@@ -268,7 +268,7 @@ async fn a_signal_after_the_commit_is_too_late_and_the_outcome_is_printed() {
     let world = World::plain();
     world.run(&["guild", "add", GUILD, "--name", "Day Watch"]).done();
     world.write("in.jsonl", format!("{{\"guild\":\"{GUILD}\",\"name\":\"Night Watch\"}}\n"));
-    // A stdout that takes nothing any more, so that the outcome cannot be printed yet.
+    // Stdout is a full pipe, so that the outcome cannot be printed yet.
     let (mut output, mut stdout) = std::io::pipe().unwrap();
     nix::fcntl::fcntl(&stdout, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK)).unwrap();
     let mut filled = 0;

@@ -63,8 +63,8 @@ fn rows(ran: &Ran) -> HashMap<String, Value> {
 async fn a_run_planned_against_its_own_config_refuses_nothing_anew_and_as_many_as_it_did() {
     let mut gate = recording_gateway().start().await;
     let id = gate.key_id("slow");
-    // At and over their limits, until the day is used up. One after the other: of two at once the record may name the
-    // one first that was decided second.
+    // Until the day's limit is used up. One request after the other: the record may put two concurrent ones in the
+    // order that they were not decided in.
     let end = Instant::now() + Duration::from_millis(1500);
     let mut connection = gate.connect().await;
     let requests = [

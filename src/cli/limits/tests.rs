@@ -97,15 +97,15 @@ struct LiveKey {
 }
 
 /// Keys whose requests are decided by the same policies as in the gateway.
-struct Live<'l> {
+struct LiveKeys<'l> {
     limits: &'l Limits,
     keys: Vec<LiveKey>,
     decisions: Vec<Decision>,
 }
 
-impl<'l> Live<'l> {
+impl<'l> LiveKeys<'l> {
     fn new(limits: &'l Limits) -> Self {
-        Live { limits, keys: Vec::new(), decisions: Vec::new() }
+        LiveKeys { limits, keys: Vec::new(), decisions: Vec::new() }
     }
 
     fn policy(&self, tier: Option<&str>) -> Arc<Policy> {
@@ -128,7 +128,7 @@ impl<'l> Live<'l> {
     }
 
     /// A request of a key, which may have this tier only since now.
-    fn ask(&mut self, key: usize, tier: Option<&str>, operation: Operation, in_flight: u32, at: u64) {
+    fn request(&mut self, key: usize, tier: Option<&str>, operation: Operation, in_flight: u32, at: u64) {
         self.set_tier(key, tier, at);
         let LiveKey { tier, policy, buckets, usage } = &self.keys[key];
         let unix = (BEFORE_MIDNIGHT_MS + (at / 1_000_000) as i64).div_euclid(1000);
@@ -148,8 +148,8 @@ impl<'l> Live<'l> {
 
     /// Requests of one key without a tier at these times.
     fn reads(limits: &'l Limits, times: impl IntoIterator<Item = u64>) -> Self {
-        let mut live = Live::new(limits);
-        times.into_iter().for_each(|at| live.ask(0, None, GET, 0, at));
+        let mut live = LiveKeys::new(limits);
+        times.into_iter().for_each(|at| live.request(0, None, GET, 0, at));
         live
     }
 }
@@ -169,12 +169,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
-    fn a_live_run_replayed_under_its_own_limits_is_decided_as_it_was(
+    fn a_run_replayed_under_its_own_limits_gets_the_same_decisions(
         traffic in any_traffic(), block_size in 1usize..60, change_at in 0usize..250, shadow in any::<bool>(),
         idle in (0u64..5 * SECOND, 0u64..5 * SECOND),
     ) {
         let limits = limits(&format!("limits.shadow = {shadow}\n{TIERS}"));
-        let mut live = Live::new(&limits);
+        let mut live = LiveKeys::new(&limits);
         let mut at = 0;
         let tiers = [None, Some("gold"), Some("slow"), Some("gone")];
         for (n, (gap, key, operation, others)) in traffic.into_iter().enumerate() {
@@ -184,16 +184,16 @@ proptest! {
                 at += idle.0 + idle.1;
             }
             at += gap;
-            live.ask(key, tiers[(key + usize::from(n >= change_at)) % 4], operation, others, at);
+            live.request(key, tiers[(key + usize::from(n >= change_at)) % 4], operation, others, at);
         }
         let recorded = Recorded::new().run(1, &live.decisions, block_size);
         let replayed = recorded.replayed(&limits);
         prop_assert_eq!(replayed.len(), live.decisions.len());
         let is_changed = change_at < live.decisions.len();
         for (decision, over) in replayed {
-            // The record does not say when a key got other limits, so of those that were over some may be let in.
-            let may_be_let_in = is_changed && decision.over.is_some() && !over;
-            prop_assert!(decision.over.is_some() == over || may_be_let_in, "{:?}", decision);
+            // The record does not say when a key got other limits, so some that were over may be accepted.
+            let may_be_accepted = is_changed && decision.over.is_some() && !over;
+            prop_assert!(decision.over.is_some() == over || may_be_accepted, "{:?}", decision);
         }
         let (_, result) = recorded.plan(&format!("limits.shadow = {shadow}\n{TIERS}"), false);
         prop_assert!(result.is_ok(), "nothing is newly refused: {:?}", result);
@@ -205,12 +205,12 @@ proptest! {
         second_run in any::<bool>(),
     ) {
         let limits = limits(TIERS);
-        let mut live = Live::new(&limits);
+        let mut live = LiveKeys::new(&limits);
         let mut at = 0;
         for (n, (gap, key, operation, others)) in traffic.into_iter().enumerate() {
             at += gap;
             let names = [None, Some("gold"), Some("slow"), Some("a.b"), Some("no tier's name"), Some("standart")];
-            live.ask(key, names[(tiers[key] + usize::from(n >= change_at)) % 6], operation, others, at);
+            live.request(key, names[(tiers[key] + usize::from(n >= change_at)) % 6], operation, others, at);
         }
         let half = if second_run { live.decisions.len() / 2 } else { 0 };
         let recorded = Recorded::new().run(1, &live.decisions[..half], 50).run(2, &live.decisions[half..], 50);
@@ -225,7 +225,7 @@ proptest! {
 }
 
 #[test]
-fn requests_decided_by_several_threads_at_once_are_decided_so_again() {
+fn concurrent_decisions_are_the_same_in_a_replay() {
     let limits = limits("[limits.tiers.standard]\nrate = \"2000/s\"\nburst = 50\n");
     let policy = Policy::new(limits.default_tier.clone());
     let (buckets, usage, clock) = (Buckets::default(), Usage::default(), Clock::system());
@@ -263,7 +263,7 @@ fn requests_decided_by_several_threads_at_once_are_decided_so_again() {
 #[test]
 fn buckets_are_full_at_the_start_of_each_run_and_days_go_on() {
     let limits = limits("[limits.tiers.standard]\nrate = \"1/h\"\nburst = 3\n");
-    let live = Live::reads(&limits, [0, 1, 2]);
+    let live = LiveKeys::reads(&limits, [0, 1, 2]);
     let recorded = Recorded::new().run(1, &live.decisions, 2).run(2, &live.decisions, 2);
     assert!(recorded.replayed(&limits).iter().all(|(_, over)| !over));
     let one_run = Recorded::new().run(1, &live.decisions, 2).run(1, &live.decisions, 2);
@@ -273,14 +273,14 @@ fn buckets_are_full_at_the_start_of_each_run_and_days_go_on() {
 }
 
 #[test]
-fn what_was_used_of_the_day_before_the_record_began_or_in_a_gap_counts() {
+fn usage_of_the_day_before_the_record_or_in_a_gap_counts() {
     let limits = limits("[limits.tiers.standard]\ndaily = 12\n");
-    let mut live = Live::reads(&limits, (0..12).map(|n| n * SECOND / 10));
+    let mut live = LiveKeys::reads(&limits, (0..12).map(|n| n * SECOND / 10));
     assert!(live.decisions.iter().all(|decision| !decision.refused));
     // The first five were made before the record began, the eighth and ninth were lost.
     live.decisions.drain(7..9);
     live.decisions.drain(..5);
-    live.ask(0, None, GET, 0, 2 * SECOND);
+    live.request(0, None, GET, 0, 2 * SECOND);
     assert!(live.decisions[5].refused);
     let mut recorded = Recorded::new();
     let (mut encoder, written_at) = (Encoder::new(1), ClockReading { tick: Tick(0), unix_ms: BEFORE_MIDNIGHT_MS });
@@ -293,10 +293,10 @@ fn what_was_used_of_the_day_before_the_record_began_or_in_a_gap_counts() {
 #[test]
 fn a_plan_names_who_would_be_refused_how_often_and_when() {
     let live_limits = limits("[limits.tiers.standard]\nrate = \"1000/s\"\nburst = 1000\n");
-    let mut live = Live::new(&live_limits);
-    (0..10).for_each(|n| live.ask(0, None, GET, 0, n)); // ten at once
-    (0..10).for_each(|n| live.ask(1, Some("gold"), GET, 0, SECOND + n * SECOND)); // one a second
-    (0..4).for_each(|n| live.ask(2, None, GET, 0, 70 * SECOND + n));
+    let mut live = LiveKeys::new(&live_limits);
+    (0..10).for_each(|n| live.request(0, None, GET, 0, n)); // ten at once
+    (0..10).for_each(|n| live.request(1, Some("gold"), GET, 0, SECOND + n * SECOND)); // one a second
+    (0..4).for_each(|n| live.request(2, None, GET, 0, 70 * SECOND + n));
     let recorded = Recorded::new().run(1, &live.decisions, 100);
     let new = "[limits.tiers.standard]\nrate = \"1/s\"\nburst = 3\n[limits.tiers.gold]\nrate = \"1/s\"\nburst = 1\n\
         candidate = { rate = \"1/m\", burst = 1 }\n";
@@ -333,8 +333,8 @@ fn a_plan_names_who_would_be_refused_how_often_and_when() {
 #[test]
 fn a_plan_prints_fifty_keys_and_an_array_has_them_all() {
     let live_limits = limits("");
-    let mut live = Live::new(&live_limits);
-    (0..120).for_each(|n| live.ask(n / 2, None, GET, 0, n as u64));
+    let mut live = LiveKeys::new(&live_limits);
+    (0..120).for_each(|n| live.request(n / 2, None, GET, 0, n as u64));
     let recorded = Recorded::new().run(1, &live.decisions, 100);
     let new = "[limits.tiers.standard]\nrate = \"1/h\"\nburst = 1\n";
     let (text, _) = recorded.plan(new, false);
@@ -348,7 +348,7 @@ fn a_plan_prints_fifty_keys_and_an_array_has_them_all() {
 fn what_was_refused_then_is_not_newly_refused() {
     let tight = "[limits.tiers.standard]\nrate = \"1/h\"\nburst = 2\n";
     let live_limits = limits(tight);
-    let live = Live::reads(&live_limits, 0..5);
+    let live = LiveKeys::reads(&live_limits, 0..5);
     let recorded = Recorded::new().run(1, &live.decisions, 100);
     let (text, result) = recorded.plan(tight, false);
     assert!(result.is_ok());
@@ -360,11 +360,11 @@ fn what_was_refused_then_is_not_newly_refused() {
 #[test]
 fn a_suggestion_tells_how_often_each_key_asked_and_ends_in_a_section() {
     let live_limits = limits(TIERS);
-    let mut live = Live::new(&live_limits);
+    let mut live = LiveKeys::new(&live_limits);
     for n in 0..90 {
-        live.ask(0, Some("gold"), if n % 3 == 0 { Operation::SetPoints } else { GET }, 2, n * SECOND / 3);
+        live.request(0, Some("gold"), if n % 3 == 0 { Operation::SetPoints } else { GET }, 2, n * SECOND / 3);
     }
-    (0..8).for_each(|n| live.ask(1, None, GET, 0, 40 * SECOND + n));
+    (0..8).for_each(|n| live.request(1, None, GET, 0, 40 * SECOND + n));
     let recorded = Recorded::new().run(1, &live.decisions, 100);
     let (text, result) = recorded.command(|log| LimitsCommand::Suggest(SuggestArgs { log, json: false, toml: false }));
     result.unwrap();
@@ -385,7 +385,7 @@ fn a_suggestion_tells_how_often_each_key_asked_and_ends_in_a_section() {
 }
 
 #[test]
-fn nothing_recorded_is_nothing_planned_and_nothing_to_suggest_from() {
+fn an_empty_record_refuses_nothing_and_suggests_nothing() {
     for bytes in [Vec::new(), MAGIC.to_vec()] {
         let recorded = Recorded { bytes, ..Recorded::new() };
         let (text, result) = recorded.plan("", false);
@@ -401,7 +401,7 @@ fn nothing_recorded_is_nothing_planned_and_nothing_to_suggest_from() {
 #[test]
 fn the_older_half_is_read_before_the_file_and_files_named_are_read_exactly() {
     let limits = limits("");
-    let live = Live::reads(&limits, [0, SECOND, 2 * SECOND]);
+    let live = LiveKeys::reads(&limits, [0, SECOND, 2 * SECOND]);
     let recorded = Recorded::new().run(1, &live.decisions[2..], 9);
     let path = recorded.path();
     let older = crate::telemetry::decisions::older(&path);
@@ -418,5 +418,5 @@ fn the_older_half_is_read_before_the_file_and_files_named_are_read_exactly() {
     fs::hard_link(&path, path.with_extension("moved")).unwrap();
     fs::rename(path.with_extension("moved"), &older).unwrap();
     let record = RecordFiles::open(std::slice::from_ref(&path)).unwrap();
-    assert_eq!(record.for_each(&mut |_| {}).unwrap().decisions, 1, "put aside while it was opened, it is one file");
+    assert_eq!(record.for_each(&mut |_| {}).unwrap().decisions, 1, "renamed while it was opened, it is one file");
 }
