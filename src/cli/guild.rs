@@ -70,7 +70,7 @@ struct GuildRow {
 }
 
 impl GuildCommand {
-    pub async fn run(self, store: &AnyStore, out: &mut dyn Write) -> Result<(), CommandError> {
+    pub(super) async fn run(self, store: &AnyStore, out: &mut dyn Write) -> Result<(), CommandError> {
         match self {
             GuildCommand::Add { id, name } => Ok(store.add_guild(&id, &name).await?),
             GuildCommand::Rename { id, name } => Ok(store.rename_guild(&id, &name).await?),

@@ -63,7 +63,7 @@ fn points(text: &str) -> Result<i64, String> {
 }
 
 impl MemberCommand {
-    pub async fn run(self, store: &AnyStore, out: &mut dyn Write) -> Result<(), CommandError> {
+    pub(super) async fn run(self, store: &AnyStore, out: &mut dyn Write) -> Result<(), CommandError> {
         match self {
             MemberCommand::Set { of, name, points } => {
                 Ok(store.set_member(&of.guild, of.member, name.as_deref(), points).await?)

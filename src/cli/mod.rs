@@ -1,19 +1,19 @@
 //! The command: arguments to exit code (contract section 2).
 
-pub mod error; // a command that failed: exit code 1
-pub mod expires; // --expires
-pub mod guild; // guild
-pub mod member; // member
-pub mod output; // what commands print
-pub mod transfer; // import, export
-pub mod warn_review; // warn, review
-
 mod check; // check
+mod error; // a command that failed: exit code 1
+mod expires; // --expires
+mod guild; // guild
 mod interrupt; // signals during a command that takes long
 mod key_changes; // key create, key rotate, key set
 mod keys; // key
 mod limits; // limits
+mod member; // member
+mod output; // what commands print
 mod store; // store
+mod transfer; // import, export
+mod warn_review; // warn, review
+
 #[cfg(test)]
 mod tests;
 

@@ -107,7 +107,7 @@ fn rating(text: &str) -> Result<u8, String> {
 }
 
 impl WarnCommand {
-    pub async fn run(self, store: &AnyStore, out: &mut dyn Write) -> Result<(), CommandError> {
+    pub(super) async fn run(self, store: &AnyStore, out: &mut dyn Write) -> Result<(), CommandError> {
         match self {
             WarnCommand::Add { of, author, reason, expires } => {
                 let expires = expires.in_future(Clock::system().unix(), "such a warn would never be shown")?;
@@ -129,7 +129,7 @@ impl WarnCommand {
 }
 
 impl ReviewCommand {
-    pub async fn run(self, store: &AnyStore, out: &mut dyn Write) -> Result<(), CommandError> {
+    pub(super) async fn run(self, store: &AnyStore, out: &mut dyn Write) -> Result<(), CommandError> {
         match self {
             ReviewCommand::Add { of, author, rating, text } => {
                 let id = store.add_review(&of.guild, of.member, &author, rating, &text).await?;

@@ -43,7 +43,7 @@ pub struct ExportArgs {
 
 impl ImportArgs {
     /// Prints the outcome to `out`, and the invalid lines to stderr.
-    pub async fn run(self, loaded: &Loaded, out: &mut dyn Write) -> Result<(), CommandError> {
+    pub(super) async fn run(self, loaded: &Loaded, out: &mut dyn Write) -> Result<(), CommandError> {
         // Before the store is opened, so that none is made for a file that does not exist.
         if !is_standard(&self.file) {
             fs::metadata(&self.file).map_err(|e| cannot_read(&self.file, &e))?;
@@ -84,7 +84,7 @@ impl ImportArgs {
 }
 
 impl ExportArgs {
-    pub async fn run(self, loaded: &Loaded) -> Result<(), CommandError> {
+    pub(super) async fn run(self, loaded: &Loaded) -> Result<(), CommandError> {
         let message = match is_standard(&self.file) || is_special(&self.file) {
             true => "interrupted; what was written is not whole".to_owned(),
             false => format!("interrupted; {} is as it was, and there is no new export", self.file.display()),
