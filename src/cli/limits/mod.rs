@@ -45,7 +45,7 @@ pub(super) enum LimitsCommand {
 /// Which record is read.
 #[derive(Clone, Debug, Args)]
 struct LogArgs {
-    /// The record: this file, and the older half beside it (FILE.1) if there is one; without it
+    /// The record: this file, and the older file beside it (FILE.1) if there is one; without it
     /// the file that log.decisions names. Given more than once: these files exactly, in order of
     /// time
     #[arg(long = "log", value_name = "FILE")]

@@ -63,7 +63,7 @@ pub(super) struct RecordSummary {
 }
 
 impl RecordFiles {
-    /// Opens the one file named, and its older half before it; or the files named, if they are several.
+    /// Opens the one file named, and its older file before it; or the files named, if they are several.
     pub(super) fn open(paths: &[PathBuf]) -> Result<Self, CommandError> {
         let [path] = paths else {
             return Ok(RecordFiles(paths.iter().map(|path| open(path)).collect::<Result<_, _>>()?));

@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(lines, ["20 records read, 20/s, 12s left", "40 records read, 20/s, 11s left"]);
         lines.clear();
         for update in 0..=4 {
-            let progress = Progress { doing: Phase::Applying, records: update * 100, of: Some(900), bytes: 0 };
+            let progress = Progress { phase: Phase::Applying, records: update * 100, of: Some(900), bytes: 0 };
             lines.extend(display.line(progress));
             clock.advance(Duration::from_millis(250));
         }
