@@ -7,6 +7,7 @@ mod caller;
 mod handover;
 mod key_source;
 mod limit_report;
+mod origin_refusals;
 mod prove_key;
 mod read;
 mod reload;

@@ -106,6 +106,14 @@ impl Gateway {
                 let entry = self.fetch_alone(&mut caller, read, member, place, details.id).await?;
                 return Ok(entry.text.clone());
             }
+            if self.core.origin_refusals.contains(&caller.digest) {
+                details.cache = Some(forwarded);
+                result = self.fetch_refused(&mut caller, at, place.take(), details.id).await;
+                if result.is_some() {
+                    break;
+                }
+            }
+            let began = self.core.now();
             let is_stored = || purpose.may_use_cache() && self.fresh(&at).is_some();
             let ready = self.place(&caller, place.take(), details.id);
             let joined = match self.core.cache.join_when_ready(at, ready, is_stored).await {
@@ -130,7 +138,9 @@ impl Gateway {
                     let result = follower.wait().await;
                     // Another key's answer is only for keys that may still ask the same.
                     self.recheck(&mut caller, operation)?;
-                    result.filter(|_| caller.key.guild.realm == at.realm)
+                    // A refusal of the leader's key is only for callers with the same one.
+                    let refusal = || self.core.origin_refusals.since(&caller.digest, began).map(Err);
+                    result.or_else(refusal).filter(|_| caller.key.guild.realm == at.realm)
                 }
                 Joined::Stored => self.fresh(&at).map(|(entry, ttl)| {
                     details.cache = Some(CacheStatus::Hit { ttl, age: entry.age(self.core.now()) });
@@ -205,14 +215,41 @@ impl Gateway {
                 (Ok(entry), CacheStatus::Forwarded { stale, stored })
             }
             Err(fault) => {
-                // 02 concerns the leader's key only: its followers may have another key of the same guild, and join
-                // again. Followers with a learned key have the same key. Failures and refusals are never stored.
-                if fault != Fault::IncorrectKey || caller.learned_key.is_some() {
+                // Followers with a learned key have the leader's key; those with a listed one may have another key of the
+                // guild, and join again if only the leader's was refused. Failures and refusals are never stored.
+                if fault.is_of_key() && caller.learned_key.is_none() {
+                    self.core.origin_refusals.insert(caller.digest, self.core.now(), fault);
+                } else {
                     leader.complete(Err(fault));
                 }
                 (Err(fault), CacheStatus::Forwarded { stale, stored: false })
             }
         }
+    }
+
+    /// Asks for a caller whose key the origin refused when it last asked, and for others with that key. `None`: the
+    /// origin answers it again, and this caller is to ask as others do.
+    async fn fetch_refused(
+        &self,
+        caller: &mut Caller<'_>,
+        at: EntryKey,
+        place: Option<Permit>,
+        id: RequestId,
+    ) -> Option<FetchResult> {
+        let refusals = &self.core.origin_refusals;
+        let leader = match refusals.flights().join((at, caller.digest), || ()) {
+            Role::Leader(leader) => leader,
+            Role::Follower(follower) => return follower.wait().await.map(Err),
+        };
+        let result = self.fetch_alone(caller, at.read, at.member, place, id).await;
+        match &result {
+            Ok(_) => {
+                self.core.cache.invalidate_if_unsettled(&at, caller.realms(), self.core.now());
+                refusals.remove(&caller.digest);
+            }
+            Err(fault) => leader.complete(*fault),
+        }
+        Some(result)
     }
 
     /// Asks for this caller only; the answer is not stored.
@@ -271,10 +308,10 @@ impl Gateway {
 
     /// Asks for a new answer in a task of its own, unless that is being done already or would have to wait for a place.
     fn revalidate(self: &Arc<Self>, admitted: &Admitted<'_>, at: EntryKey) {
-        if self.core.cache.is_in_flight(&at) {
+        let caller = admitted.caller();
+        if self.core.cache.is_in_flight(&at) || self.core.origin_refusals.contains(&caller.digest) {
             return;
         }
-        let caller = admitted.caller();
         let Some(place) = self.core.state().origin.try_permit(caller.owner()) else { return };
         let gateway = self.clone();
         let Caller { key, learned_key, digest, authorization, stranger } = caller;

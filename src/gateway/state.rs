@@ -9,6 +9,7 @@ use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
 
 use super::key_source::{KeyList, KeySource};
+use super::origin_refusals::OriginRefusals;
 use crate::cache::AnswerCache;
 use crate::clock::{Clock, Tick};
 use crate::config::Config;
@@ -89,6 +90,7 @@ impl State {
 pub(super) struct Core {
     pub(super) clock: Clock,
     pub(super) cache: AnswerCache,
+    pub(super) origin_refusals: OriginRefusals,
     state: ArcSwap<State>,
     /// Held while the next state is made: two at once would carry budgets over twice.
     swap: Mutex<()>,
@@ -97,7 +99,13 @@ pub(super) struct Core {
 impl Core {
     pub(super) fn new(clock: Clock, state: State) -> Self {
         let cache = AnswerCache::new(state.config.cache.max_size);
-        Core { clock, cache, state: ArcSwap::from_pointee(state), swap: Mutex::new(()) }
+        Core {
+            clock,
+            cache,
+            origin_refusals: OriginRefusals::default(),
+            state: ArcSwap::from_pointee(state),
+            swap: Mutex::new(()),
+        }
     }
 
     pub(super) fn now(&self) -> Tick {

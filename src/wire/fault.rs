@@ -35,6 +35,10 @@ pub enum Fault {
     Unavailable {
         retry_after: u64,
     },
+    /// As `Unavailable`; the origin limits this key (429), and perhaps no other.
+    LimitedByOrigin {
+        retry_after: u64,
+    },
     OriginTimeout,
 }
 
@@ -66,7 +70,7 @@ impl Fault {
             Fault::Malformed | Fault::PlainHttp => 16,
             Fault::TooSlow => 17,
             Fault::NoUsableAnswer => 20,
-            Fault::Unavailable { .. } => 21,
+            Fault::Unavailable { .. } | Fault::LimitedByOrigin { .. } => 21,
             Fault::OriginTimeout => 22,
         }
     }
@@ -90,7 +94,7 @@ impl Fault {
             Fault::BodyTooLarge => 413,
             Fault::TooSlow => 408,
             Fault::NoUsableAnswer => 502,
-            Fault::Unavailable { .. } => 503,
+            Fault::Unavailable { .. } | Fault::LimitedByOrigin { .. } => 503,
             Fault::OriginTimeout => 504,
         }
     }
@@ -98,14 +102,25 @@ impl Fault {
     /// The value of `Retry-After` in seconds, if the table has one.
     pub const fn retry_after(self) -> Option<u64> {
         match self {
-            Fault::TooManyRequests { retry_after } | Fault::Unavailable { retry_after } => Some(retry_after),
+            Fault::TooManyRequests { retry_after }
+            | Fault::Unavailable { retry_after }
+            | Fault::LimitedByOrigin { retry_after } => Some(retry_after),
             _ => None,
         }
     }
 
     /// Whether the origin failed and gave no answer, so that stale-if-error applies.
     pub const fn is_origin_failure(self) -> bool {
-        matches!(self, Fault::NoUsableAnswer | Fault::Unavailable { .. } | Fault::OriginTimeout)
+        matches!(
+            self,
+            Fault::NoUsableAnswer | Fault::Unavailable { .. } | Fault::LimitedByOrigin { .. } | Fault::OriginTimeout
+        )
+    }
+
+    /// Whether what the origin refused may concern the asking key alone, so that another key of the guild is to ask for
+    /// itself.
+    pub const fn is_of_key(self) -> bool {
+        matches!(self, Fault::IncorrectKey | Fault::LimitedByOrigin { .. })
     }
 
     /// The spec's own refusals that an origin may answer with (02 to 05), by code.
@@ -158,7 +173,7 @@ impl Fault {
             Fault::PlainHttp => "Malformed request! This port speaks TLS: use https instead of http.",
             Fault::TooSlow => "Request took too long!",
             Fault::NoUsableAnswer => "The service gave no usable answer. Try again later.",
-            Fault::Unavailable { .. } => "The service is not available. Try again later.",
+            Fault::Unavailable { .. } | Fault::LimitedByOrigin { .. } => "The service is not available. Try again later.",
             Fault::OriginTimeout => "The service took too long to answer. Try again later.",
         };
         line += fixed;

@@ -136,10 +136,14 @@ pub(super) async fn attempt(
 fn judge(operation: Operation, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Result<String, Fault> {
     match parse_origin_answer(operation, status.as_u16(), body) {
         Ok(answer) => answer.map(str::to_owned),
-        Err(_) if matches!(status.as_u16(), 429 | 503) => {
-            Err(Fault::Unavailable { retry_after: retry_after(headers).unwrap_or(connection::RETRY_AFTER) })
+        Err(_) => {
+            let retry_after = retry_after(headers).unwrap_or(connection::RETRY_AFTER);
+            Err(match status {
+                StatusCode::TOO_MANY_REQUESTS => Fault::LimitedByOrigin { retry_after },
+                StatusCode::SERVICE_UNAVAILABLE => Fault::Unavailable { retry_after },
+                _ => Fault::NoUsableAnswer,
+            })
         }
-        Err(_) => Err(Fault::NoUsableAnswer),
     }
 }
 

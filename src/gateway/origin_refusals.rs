@@ -1,0 +1,52 @@
+//! Listed keys that the HTTP origin refuses (02) or limits (429) although the gateway admits them. That concerns the key
+//! alone: another key of its guild asks for itself. From then on a refused key's questions are shared with callers of
+//! that key only, so that they neither multiply nor delay other keys (guarantees 3 and 6), until the origin answers one.
+
+use moka::sync::Cache;
+
+use crate::cache::{EntryKey, SingleFlight};
+use crate::clock::Tick;
+use crate::model::Digest;
+use crate::wire::Fault;
+
+/// How many refused keys are remembered. A key that is forgotten delays others of its guild once more.
+const MAX_REFUSED: u64 = 10_000;
+
+/// The keys that the origin refused when they last asked.
+#[derive(Debug)]
+pub(super) struct OriginRefusals {
+    refused: Cache<Digest, (Tick, Fault)>,
+    flights: SingleFlight<(EntryKey, Digest), (), Fault>,
+}
+
+impl Default for OriginRefusals {
+    fn default() -> Self {
+        OriginRefusals { refused: Cache::new(MAX_REFUSED), flights: SingleFlight::default() }
+    }
+}
+
+impl OriginRefusals {
+    /// Whether the origin refused this key when it last asked.
+    pub(super) fn contains(&self, key: &Digest) -> bool {
+        self.refused.contains_key(key)
+    }
+
+    /// How the origin has refused this key since `since`, if it has.
+    pub(super) fn since(&self, key: &Digest, since: Tick) -> Option<Fault> {
+        self.refused.get(key).filter(|(at, _)| *at >= since).map(|(_, fault)| fault)
+    }
+
+    pub(super) fn insert(&self, key: Digest, now: Tick, fault: Fault) {
+        self.refused.insert(key, (now, fault));
+    }
+
+    /// The origin has answered this key.
+    pub(super) fn remove(&self, key: &Digest) {
+        self.refused.invalidate(key);
+    }
+
+    /// The questions of refused keys. Only a failure is shared: callers that an answer releases ask as others do.
+    pub(super) fn flights(&self) -> &SingleFlight<(EntryKey, Digest), (), Fault> {
+        &self.flights
+    }
+}
