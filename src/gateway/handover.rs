@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -15,6 +15,7 @@ use tokio::time::timeout;
 
 use super::state::Core;
 use crate::cache::{EntryKey, Realms, WriteGuard};
+use crate::clock::Tick;
 use crate::config::OriginKind;
 use crate::model::MemberId;
 use crate::wire::Request;
@@ -54,8 +55,10 @@ pub struct WriteNotice {
 pub struct Handover {
     core: Arc<Core>,
     successor: ArcSwapOption<Successor>,
-    /// The predecessor still answers callers.
-    has_predecessor: AtomicBool,
+    /// Until when the predecessor may answer callers. Afterwards a write that it reported may still take effect.
+    has_predecessor_until: AtomicU64,
+    /// Until when each caller asks the origin itself, because a predecessor may write of which nothing is known.
+    alone_until: AtomicU64,
     /// Whether writes may begin here.
     may_write: watch::Sender<bool>,
     /// The writes in flight, by number: a successor is told of them first.
@@ -82,7 +85,8 @@ impl Handover {
         Handover {
             core,
             successor: ArcSwapOption::empty(),
-            has_predecessor: AtomicBool::new(false),
+            has_predecessor_until: AtomicU64::new(0),
+            alone_until: AtomicU64::new(0),
             may_write: watch::Sender::new(true),
             writes: Mutex::default(),
         }
@@ -120,7 +124,14 @@ impl Handover {
     /// would not know of such a write.
     pub fn follow_predecessor(&self) {
         self.may_write.send_replace(false);
-        self.has_predecessor.store(true, Ordering::SeqCst);
+        self.has_predecessor_until.store(u64::MAX, Ordering::SeqCst);
+    }
+
+    /// The predecessor ended before it reported its writes, or those of its own predecessor, which may still drain: for
+    /// as long as such a write may take effect, each caller asks the origin itself, and nothing is kept.
+    pub fn predecessor_is_unknown(&self) {
+        let until = self.core.now().plus(self.remote_hold());
+        self.alone_until.store(until.0, Ordering::SeqCst);
     }
 
     /// The predecessor cannot take anything back any more.
@@ -128,10 +139,16 @@ impl Handover {
         self.may_write.send_replace(true);
     }
 
-    /// The predecessor has ended.
+    /// The predecessor has ended. A write that it reported without its end may be one of a process before it, which
+    /// still drains and answers its caller.
     pub fn predecessor_ended(&self) {
-        self.has_predecessor.store(false, Ordering::SeqCst);
+        let until = self.core.now().plus(self.remote_hold());
+        self.has_predecessor_until.store(until.0, Ordering::SeqCst);
         self.committed();
+    }
+
+    fn has_predecessor(&self, now: Tick) -> bool {
+        now.0 < self.has_predecessor_until.load(Ordering::SeqCst)
     }
 
     /// Waits until a write may begin here, and returns whether it may.
@@ -151,8 +168,10 @@ impl Handover {
     /// Whether each caller has to ask the origin for `at` itself: a caller of the other process may have been told a
     /// newer answer than a flight here will bring.
     pub(super) fn must_fetch_alone(&self, at: &EntryKey) -> bool {
+        let now = self.core.now();
         self.has_successor()
-            || self.has_predecessor.load(Ordering::SeqCst) && !self.core.cache.epochs().may_store(at, self.core.now())
+            || now.0 < self.alone_until.load(Ordering::SeqCst)
+            || self.has_predecessor(now) && !self.core.cache.epochs().may_store(at, now)
     }
 
     /// Begins a write of this process, and announces it to the successor. The write must not begin if the successor
@@ -164,7 +183,7 @@ impl Handover {
         hold: Duration,
     ) -> Result<AnnouncedWrite<'_>, NotAcknowledged> {
         let (cache, now, member) = (&self.core.cache, self.core.now(), request.member());
-        let guard = match self.has_predecessor.load(Ordering::SeqCst) {
+        let guard = match self.has_predecessor(now) {
             false => cache.begin_write(member, request.operation().invalidates(), realms, hold, now),
             // Callers of the predecessor may see this write's effect before this process has its answer.
             true => cache.begin_remote_write(member, hold, now),

@@ -113,8 +113,9 @@ impl Draining {
                 // Later decisions of this process are not recorded.
                 tokio::task::spawn_blocking(move || record.close());
             }
-            let reports = handover.as_ref().filter(|_| handed_over);
-            if server.has_ended() && reports.is_none_or(HandoverTasks::predecessor_has_ended) {
+            // This process alone knows of the writes that its predecessor still finishes, and the next one may start as
+            // soon as this one has ended.
+            if server.has_ended() && handover.as_ref().is_none_or(HandoverTasks::predecessor_has_ended) {
                 return Drained::AllClosed;
             }
             if signals_left == 0 {

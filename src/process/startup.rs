@@ -82,15 +82,16 @@ impl Startup<'_> {
             if may_accept? {
                 gateway.handover.follow_predecessor();
             } else {
+                gateway.handover.predecessor_is_unknown();
                 tracing::warn!("the predecessor has ended before it handed over; this process has its listeners");
             }
         }
-        if !server.accept().await {
-            return Err(listeners_failed("opened"));
-        }
-        // The last moment to leave everything to the predecessor. A later signal stops the process that has taken over.
+        // The last moment to leave everything to the predecessor: what is accepted from here on is to be answered.
         if predecessor.is_some() && stop_signals.unless_stopped(std::future::ready(())).await.is_none() {
             return Ok(None);
+        }
+        if !server.accept().await {
+            return Err(listeners_failed("opened"));
         }
         let is_first = predecessor.is_none();
         let handover = handover.map(|handover| handover.start(predecessor, gateway.clone()));

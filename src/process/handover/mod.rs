@@ -31,8 +31,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use message::MESSAGE_TIMEOUT;
 
 pub(super) use predecessor::Predecessor;
 pub use socket::{Frame, HandoverListener, PeerConnection};
@@ -53,6 +56,8 @@ pub(super) struct HandoverTasks {
     /// Runs until the predecessor has ended.
     predecessor: Option<JoinHandle<()>>,
     successor: JoinHandle<()>,
+    /// Whether it is decided which of the two processes serves.
+    is_decided: watch::Receiver<bool>,
     /// Whether a successor is being given the sockets.
     is_in_progress: Arc<AtomicBool>,
 }
@@ -72,6 +77,7 @@ impl Handover {
         let predecessor = predecessor.map(|p| tokio::spawn(p.follow(gateway.clone(), commit)));
         let is_in_progress = Arc::new(AtomicBool::new(false));
         let in_progress = is_in_progress.clone();
+        let (decided, is_decided) = watch::channel(false);
         let successor = tokio::spawn(async move {
             if let Some(from) = from {
                 if let Ok(Err(reason)) = committed.await {
@@ -83,9 +89,10 @@ impl Handover {
                 systemd::main_process_changed();
                 tracing::info!(from, "took over");
             }
+            decided.send_replace(true);
             successor::run(self, gateway, end, in_progress).await;
         });
-        HandoverTasks { ended, predecessor, successor, is_in_progress }
+        HandoverTasks { ended, predecessor, successor, is_decided, is_in_progress }
     }
 }
 
@@ -105,8 +112,11 @@ impl HandoverTasks {
     }
 
     /// Accepts no successor any more, and closes this task's copies of the listening sockets. A hand-over in progress
-    /// goes on: as long as this process has callers, both processes must know of each write.
+    /// goes on: as long as this process has callers, both processes must know of each write. Whether this process has
+    /// taken over is decided first, since it accepts connections already.
     pub(super) async fn close(&mut self) {
+        // It ends by itself: the predecessor is given `MESSAGE_TIMEOUT` for each message.
+        let _ = timeout(MESSAGE_TIMEOUT, self.is_decided.wait_for(|is_decided| *is_decided)).await;
         if self.is_in_progress.load(Ordering::SeqCst) {
             return;
         }
