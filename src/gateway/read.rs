@@ -244,7 +244,7 @@ impl Gateway {
         let result = self.fetch_alone(caller, at.read, at.member, place, id).await;
         match &result {
             Ok(_) => {
-                self.core.cache.invalidate_if_unsettled(&at, caller.realms(), self.core.now());
+                self.core.cache.invalidate_if_unsettled(&at, caller.realms(at.realm), self.core.now());
                 refusals.remove(&caller.digest);
             }
             Err(fault) => leader.complete(*fault),

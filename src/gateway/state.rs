@@ -134,6 +134,10 @@ impl Core {
         let (state, made) = next(&before);
         let state = Arc::new(state);
         self.state.store(state.clone());
+        // What an HTTP origin answered to a key is not about the guild that it was listed under.
+        if !state.origin.is_builtin() && state.key_table.has_moved_keys(&before.key_table) {
+            self.cache.epochs().invalidate_all();
+        }
         after(&before, &state, made);
     }
 }

@@ -167,14 +167,20 @@ impl KeyTable {
                     let same = known.remove(&key.id);
                     // A key with a known secret is that key, whatever its id is now.
                     let old_id = before.by_digest.get(&key.digest).map(|old| &old.id);
-                    let old_id = old_id.or_else(|| before.removed_digests.get(&key.digest)).filter(|_| same.is_none());
+                    let old_id = old_id.or_else(|| before.removed_digests.get(&key.digest));
                     let renamed = old_id.filter(|id| !ids.contains(*id)).and_then(|id| known.remove(id));
                     let other = old_id.and_then(|id| known.get(id).or_else(|| made.get(id)));
-                    let budget = match (same.or(renamed), other) {
-                        (Some(budget), _) => budget.with_policy(policy, now),
+                    let budget = match (same, renamed, other) {
+                        // Its id was another key's.
+                        (Some(same), Some(renamed), _) => {
+                            let budget = same.with_policy(policy.clone(), now);
+                            budget.buckets.charge_as(&renamed.with_policy(policy, now).buckets);
+                            budget
+                        }
+                        (Some(budget), None, _) | (None, Some(budget), _) => budget.with_policy(policy, now),
                         // Another secret has kept the id, or has got another one.
-                        (None, Some(other)) => other.split_off(policy, now),
-                        (None, None) => Budget::new(policy),
+                        (None, None, Some(other)) => other.split_off(policy, now),
+                        (None, None, None) => Budget::new(policy),
                     };
                     made.insert(key.id.clone(), budget.clone());
                     budget
@@ -194,6 +200,12 @@ impl KeyTable {
         table.removed_digests = removed.map(|(digest, id)| (*digest, id.clone())).collect();
         table.removed = known;
         table
+    }
+
+    /// Whether a key belongs to another guild than under `before`.
+    pub fn has_moved_keys(&self, before: &KeyTable) -> bool {
+        let realm_before = |digest| before.by_digest.get(digest).map(|key| key.guild.realm);
+        self.by_digest.iter().any(|(digest, key)| realm_before(digest).is_some_and(|realm| realm != key.guild.realm))
     }
 
     /// The keys as they were listed.
@@ -430,6 +442,18 @@ mod tests {
         }
         let refilled = KeyTable::new(vec![with("a", "two")], &limits(4), &first, Tick(4_000_000_000), 4);
         assert!(refilled.removed_digests.is_empty(), "a secret is forgotten when its burst has come back");
+    }
+
+    #[test]
+    fn a_used_up_secret_gets_no_second_burst_under_the_id_of_another_key_that_goes() {
+        let with = |id: &str, secret: &str| ListedKey { id: id.into(), ..listed(secret, "g") };
+        let table = |listed: Vec<ListedKey>, before: &KeyTable| KeyTable::new(listed, &limits(4), before, Tick(0), 0);
+        for (used_before, left) in [(["one"].as_slice(), 0), (&["two"], 0), (&[], 4)] {
+            let first = table(vec![with("a", "one"), with("c", "two")], &KeyTable::default());
+            used_before.iter().for_each(|secret| assert_eq!(let_in(&first, secret, 0), 4));
+            let at_once = table(vec![with("c", "one")], &first);
+            assert_eq!(let_in(&at_once, "one", 0), left, "{used_before:?}");
+        }
     }
 
     #[test]

@@ -107,6 +107,11 @@ impl Bucket {
         self.0.store(change.of(tat).min(full.of(tat)), Ordering::Release);
     }
 
+    /// Leaves no more available than `other` has, under the same rate. Neither was replaced.
+    pub fn charge_as(&self, other: &Bucket) {
+        self.0.fetch_max(other.0.load(Ordering::Acquire), Ordering::AcqRel);
+    }
+
     /// Whether it ever admitted a request.
     pub fn was_used(&self) -> bool {
         self.0.load(Ordering::Acquire) != 0

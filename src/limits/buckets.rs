@@ -73,6 +73,12 @@ impl Buckets {
         after
     }
 
+    /// Leaves no more available than `other` has under the same policy.
+    pub fn charge_as(&self, other: &Buckets) {
+        self.main.charge_as(&other.main);
+        self.write.charge_as(&other.write);
+    }
+
     /// The buckets that replaced these, if any did.
     pub(super) fn successor(&self) -> Option<Successor> {
         let (policy, buckets) = self.successor.lock().clone()?;

@@ -69,6 +69,9 @@ pub struct Review {
     pub text: String,
 }
 
+/// The longest name of a member, in bytes. It is part of setPoints' answer, which is at most 1 MiB (contract section 1).
+pub const MAX_MEMBER_NAME: usize = 64 * 1024;
+
 /// `text` with a space for each control character, so that an answer stays on one line.
 pub fn one_line(text: &str) -> Cow<'_, str> {
     if text.contains(char::is_control) { Cow::Owned(text.replace(char::is_control, " ")) } else { Cow::Borrowed(text) }

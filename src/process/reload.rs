@@ -276,19 +276,23 @@ impl Reloader {
         for notice in loaded.notices.iter().filter(|notice| !in_force.notices.contains(notice)) {
             tracing::warn!("{notice}");
         }
+        // A later removal of a file that was read now is logged again.
+        self.missing.lock().retain(|path| !path.exists());
         *in_force = InForce { has_file: loaded.path.is_some(), notices: loaded.notices.clone() };
         (changed, after_restart)
     }
 
     /// Watches the files that `next` names and `running` does not, from before they are read. Until `next` is in force
-    /// their change causes another reload of `gateway.toml`, which may be rejected because of them.
+    /// their change causes another reload of `gateway.toml`, which may be rejected because of them; none waits for them.
     fn watch_new_files(&self, running: &Config, next: &Config) {
         let named = self.named.as_deref();
         let others = |config| key_file(config).into_iter().chain(certificate_files(config));
         let known: Vec<PathBuf> = others(running).collect();
         let new = others(next).filter(|path| !known.contains(path));
-        let files = config_files(named, running).into_iter().chain(config_files(named, next)).chain(new);
-        self.watches.config.lock().set_files(files, None);
+        let in_force = config_files(named, running);
+        let mut watch = self.watches.config.lock();
+        watch.set_files(in_force.iter().cloned().chain(config_files(named, next)).chain(new), None);
+        watch.wait_only_for(&in_force);
     }
 
     /// Watches the files of a configuration that is being put in force. Those that were watched as new files keep their

@@ -28,6 +28,10 @@ struct WatchedFile {
     /// The state that was read last; `None`: the file was missing.
     read: Option<FileState>,
     changed: Option<Change>,
+    /// Whether a reload waits until this file has stayed the same.
+    delays: bool,
+    /// Whether it had stayed the same at the last check.
+    is_settled: bool,
 }
 
 /// A state that differs from the one that was read.
@@ -43,8 +47,7 @@ struct Change {
 impl FileWatch {
     /// Watches these files for changes from now on.
     pub(super) fn new(paths: impl IntoIterator<Item = PathBuf>) -> Self {
-        let file = |path: PathBuf| WatchedFile { read: FileState::of(&path).ok(), changed: None, path };
-        FileWatch { files: paths.into_iter().map(file).collect() }
+        FileWatch { files: paths.into_iter().map(WatchedFile::new).collect() }
     }
 
     /// Watches these files and no others. Files that this or `other` watches already keep their state.
@@ -56,10 +59,15 @@ impl FileWatch {
                 continue;
             }
             match before.iter().chain(other.into_iter().flat_map(|other| &other.files)).find(is_same) {
-                Some(file) => self.files.push(file.clone()),
-                None => self.files.extend(FileWatch::new([path]).files),
+                Some(file) => self.files.push(WatchedFile { delays: true, ..file.clone() }),
+                None => self.files.push(WatchedFile::new(path)),
             }
         }
+    }
+
+    /// From now on a reload waits for no other files than these; a change of the others causes one all the same.
+    pub(super) fn wait_only_for(&mut self, paths: &[PathBuf]) {
+        self.files.iter_mut().for_each(|file| file.delays = paths.contains(&file.path));
     }
 
     /// Forgets earlier changes, because all files are about to be read.
@@ -67,15 +75,16 @@ impl FileWatch {
         *self = FileWatch::new(std::mem::take(&mut self.files).into_iter().map(|file| file.path));
     }
 
-    /// Whether a file has changed or was removed, and all files have stayed the same for a while: no file is read while
-    /// another is being written. Each change is reported once.
+    /// Whether a file has changed or was removed, and all files that a reload waits for have stayed the same for a while:
+    /// none of them is read while another is being written. Each change is reported once.
     pub(super) fn has_changed(&mut self, now: Instant) -> bool {
-        let (mut has_settled, mut has_changed) = (true, false);
+        let (mut may_read, mut has_changed) = (true, false);
         for file in &mut self.files {
-            has_settled &= file.has_settled(FileState::of(&file.path).ok(), now);
+            file.is_settled = file.has_settled(FileState::of(&file.path).ok(), now);
+            may_read &= file.is_settled || !file.delays;
         }
-        if has_settled {
-            for file in &mut self.files {
+        if may_read {
+            for file in self.files.iter_mut().filter(|file| file.is_settled) {
                 has_changed |= file.accept();
             }
         }
@@ -84,7 +93,7 @@ impl FileWatch {
 
     /// A file that was emptied a while ago, for which a reload waits. Each is returned once.
     pub(super) fn found_empty(&mut self, now: Instant) -> Option<&Path> {
-        self.files.iter_mut().find_map(|file| {
+        self.files.iter_mut().filter(|file| file.delays).find_map(|file| {
             let change = file.changed.as_mut().filter(|change| change.is_empty() && !change.is_reported)?;
             change.is_reported = now.duration_since(change.since) >= EMPTY_REPORT;
             change.is_reported.then_some(&*file.path)
@@ -100,6 +109,10 @@ impl Change {
 }
 
 impl WatchedFile {
+    fn new(path: PathBuf) -> Self {
+        WatchedFile { read: FileState::of(&path).ok(), changed: None, delays: true, is_settled: true, path }
+    }
+
     /// Whether the file is unchanged, or has changed to `state` and has stayed so for long enough.
     fn has_settled(&mut self, state: Option<FileState>, now: Instant) -> bool {
         if state == self.read {
@@ -133,9 +146,13 @@ mod tests {
         Some(FileState::of_length(length))
     }
 
+    fn file_of(length: u64) -> WatchedFile {
+        WatchedFile { read: state(length), ..WatchedFile::new(PathBuf::new()) }
+    }
+
     #[test]
     fn a_change_is_reported_once_and_only_when_the_file_stays_the_same() {
-        let mut file = WatchedFile { path: PathBuf::new(), read: state(1), changed: None };
+        let mut file = file_of(1);
         let start = Instant::now();
         let mut settles = |s, ms| file.has_settled(s, start + Duration::from_millis(ms)) && file.accept();
         assert!(!settles(state(1), 0), "nothing changed");
@@ -148,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_file_that_became_empty_is_not_reported() {
-        let mut file = WatchedFile { path: PathBuf::new(), read: state(1), changed: None };
+        let mut file = file_of(1);
         let start = Instant::now();
         for (s, ms) in [(state(0), 0), (state(0), 400), (state(1), 1600), (state(1), 2000)] {
             assert!(!(file.has_settled(s, start + Duration::from_millis(ms)) && file.accept()));
@@ -157,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_removed_file_is_reported_once_and_again_when_it_is_back() {
-        let mut file = WatchedFile { path: PathBuf::new(), read: state(1), changed: None };
+        let mut file = file_of(1);
         let start = Instant::now();
         let mut settles = |s, ms| file.has_settled(s, start + Duration::from_millis(ms)) && file.accept();
         assert!(!settles(None, 0), "this may be a rename");
@@ -206,6 +223,27 @@ mod tests {
         assert!(!watch.has_changed(start + 11 * SETTLE_TIME), "it is being written");
         assert!(watch.has_changed(start + 12 * SETTLE_TIME));
         assert!(!watch.has_changed(start + 13 * SETTLE_TIME), "the two are one change");
+    }
+
+    #[test]
+    fn a_change_does_not_wait_for_a_file_that_nothing_in_force_names() {
+        let folder = tempfile::tempdir().unwrap();
+        let (main, other) = (folder.path().join("a"), folder.path().join("b"));
+        fs::write(&main, "1").unwrap();
+        let mut watch = FileWatch::new([main.clone(), other.clone()]);
+        watch.wait_only_for(std::slice::from_ref(&main));
+        let start = Instant::now();
+        fs::write(&main, "22").unwrap();
+        fs::write(&other, "").unwrap();
+        assert!(!watch.has_changed(start));
+        assert!(watch.has_changed(start + SETTLE_TIME));
+        fs::write(&other, "22").unwrap();
+        assert!(!watch.has_changed(start + 2 * SETTLE_TIME));
+        assert!(watch.has_changed(start + 3 * SETTLE_TIME), "its own change causes a reload");
+        fs::write(&other, "333").unwrap();
+        fs::write(&main, "").unwrap();
+        assert!(!watch.has_changed(start + 4 * SETTLE_TIME));
+        assert!(!watch.has_changed(start + 9 * SETTLE_TIME), "the file that is waited for is empty");
     }
 
     #[test]

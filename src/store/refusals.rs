@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use super::StoreError;
-use crate::model::{GuildId, MemberId, RATINGS};
+use crate::model::{GuildId, MAX_MEMBER_NAME, MemberId, RATINGS};
 
 pub(super) fn refused(why: String) -> StoreError {
     StoreError::Refused(why)
@@ -54,6 +54,15 @@ pub(super) fn expired_key(id: &str) -> String {
 
 pub(super) fn secret_taken(id: &str) -> String {
     format!("the secret is that of key {id} already; make another one")
+}
+
+/// Refuses a member's name that is too long.
+pub(super) fn member_name(name: &str) -> Result<(), String> {
+    let length = name.len();
+    if length <= MAX_MEMBER_NAME {
+        return Ok(());
+    }
+    Err(format!("a member's name is at most {MAX_MEMBER_NAME} bytes long, and this one has {length}"))
 }
 
 pub(super) fn unknown_member(guild: &GuildId, member: MemberId) -> String {

@@ -173,7 +173,9 @@ impl Fault {
             Fault::PlainHttp => "Malformed request! This port speaks TLS: use https instead of http.",
             Fault::TooSlow => "Request took too long!",
             Fault::NoUsableAnswer => "The service gave no usable answer. Try again later.",
-            Fault::Unavailable { .. } | Fault::LimitedByOrigin { .. } => "The service is not available. Try again later.",
+            Fault::Unavailable { .. } | Fault::LimitedByOrigin { .. } => {
+                "The service is not available. Try again later."
+            }
             Fault::OriginTimeout => "The service took too long to answer. Try again later.",
         };
         line += fixed;

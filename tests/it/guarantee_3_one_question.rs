@@ -6,15 +6,20 @@ fn gate() -> Builder {
     TestGateway::before_http().key("bot").points("7", 3)
 }
 
-/// `count` connections that have each asked for member 7, the first of them as the flight's leader.
 async fn ask_at_once(gate: &TestGateway, count: usize) -> Vec<Connection> {
-    let request = gate.request("getPoints", "bot", "memberID=7").bytes();
+    ask_at_once_with(gate, "bot", count).await
+}
+
+/// `count` connections that have each asked for member 7, the first of them as the flight's leader.
+async fn ask_at_once_with(gate: &TestGateway, key: &str, count: usize) -> Vec<Connection> {
+    let request = gate.request("getPoints", key, "memberID=7").bytes();
+    let asked = gate.origin().asked("getPoints");
     let mut asking = Vec::new();
     for i in 0..count {
         let mut connection = gate.connect().await;
         connection.send(&request).await;
         if i == 0 {
-            gate.origin().has_been_asked("getPoints", 1).await;
+            gate.origin().has_been_asked("getPoints", asked + 1).await;
         }
         asking.push(connection);
     }
@@ -126,4 +131,41 @@ async fn guarantee_3_one_keys_02_is_not_given_to_another_of_its_guild() {
     hold.open();
     leader.answer().await.is_refused(401, "02 | Incorrect API key!");
     follower.answer().await.is("3");
+}
+
+#[tokio::test]
+async fn guarantee_3_a_refusal_of_one_key_is_one_question_and_delays_no_other_key_of_its_guild() {
+    for (status, line, code) in [(401, "02 | Incorrect API key!", 2), (429, "slow down", 21)] {
+        let gate = TestGateway::before_http().key("bot").key("dead").points("7", 3).set("cache.points.ttl", r#""0s""#);
+        let gate = gate.start().await;
+        // The first round is as any other; from the second one on, the key is known to be refused.
+        for round in 1..=2 {
+            let hold = Gate::shut();
+            gate.origin().next("getPoints", Act::HoldThen(hold.clone(), status, line.into()));
+            let asking = ask_at_once_with(&gate, "dead", 100).await;
+            if round == 2 {
+                gate.get_points("bot", "7").await.is("3");
+            }
+            hold.open();
+            for mut connection in asking {
+                assert_eq!(connection.answer().await.code(), Some(code));
+            }
+        }
+        assert_eq!(gate.origin().asked("getPoints"), 3, "one for each round, and one of the other key");
+        gate.get_points("dead", "7").await.is("3");
+        let hold = Gate::shut();
+        gate.origin().next("getPoints", Act::HoldAnswer(hold.clone()));
+        let mut asking = ask_at_once_with(&gate, "dead", 2).await;
+        asking.extend({
+            let mut other = gate.connect().await;
+            other.send(gate.request("getPoints", "bot", "memberID=7").bytes()).await;
+            assert_eq!(gate.send(&Request::bare("GET", "/healthz")).await.status, 200);
+            [other]
+        });
+        hold.open();
+        for mut connection in asking {
+            connection.answer().await.is("3");
+        }
+        assert_eq!(gate.origin().asked("getPoints"), 5, "it shares questions again");
+    }
 }

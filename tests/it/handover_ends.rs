@@ -147,3 +147,38 @@ async fn one_whose_stderr_nobody_reads_takes_over_and_hands_over() {
     assert_eq!(stuck.exit().await, Some(0));
     gate.get_points("bot", "7").await.is("3");
 }
+
+#[tokio::test]
+async fn guarantee_2_one_that_is_stopped_waits_for_its_predecessors_writes() {
+    let mut gate = gate(Kind::Http).set("cache.points.ttl", r#""1h""#).start().await;
+    let mut kept = gate.connect().await;
+    kept.ask(&gate.request("getPoints", "bot", "memberID=7")).await.is("3");
+    let begun = Gate::shut();
+    gate.origin().next("setPoints", Act::HoldAll(begun.clone()));
+    kept.send(gate.request("setPoints", "bot", "memberID=7&amount=4").bytes()).await;
+    gate.origin().has_been_asked("setPoints", 1).await;
+    let mut first = gate.replace().await;
+    gate.process().signal(Signal::SIGTERM);
+    eventually(PATIENCE, "it stops", async || gate.stderr().contains("stopping: ")).await;
+    // Another one would know nothing of the write.
+    assert!(!gate.process().has_ended());
+    begun.open();
+    kept.answer().await.is("Successfully set 'Ada' points to '4'");
+    drop(kept);
+    assert_eq!((first.exit().await, gate.restart().await), (Some(0), Some(0)));
+    gate.get_points("bot", "7").await.is("4");
+}
+
+#[tokio::test]
+async fn one_that_is_stopped_once_it_accepts_takes_over_before_it_ends() {
+    let mut gate = gate(Kind::Http).start().await;
+    for _ in 0..5 {
+        let mut next = gate.world().serve(&[]);
+        next.ready().await;
+        next.signal(Signal::SIGTERM);
+        assert_eq!(next.exit().await, Some(0), "{}", next.stderr());
+        assert!(next.stderr().contains("took over"), "{}", next.stderr());
+        assert_eq!(gate.process().exit().await, Some(0), "{}", gate.stderr());
+        gate.restart_after_kill().await;
+    }
+}

@@ -145,3 +145,16 @@ async fn a_key_file_that_was_emptied_is_read_at_sighup_while_the_server_stops() 
     assert_eq!(gate.origin().points("7"), 3);
     assert_eq!(gate.process().exit().await, Some(0), "{}", gate.stderr());
 }
+
+#[tokio::test]
+async fn guarantee_2_answers_to_a_key_that_moves_to_another_guild_are_not_given_in_its_old_one() {
+    let gate = TestGateway::before_http().key("stays").key("moves").points("7", 3).start().await;
+    gate.get_points("moves", "7").await.is("3");
+    gate.get_points("stays", "7").await.is("3").is_hit();
+    let file = String::from_utf8(gate.world().read("keys.toml")).unwrap();
+    let (before, entry) = file.split_at(file.find("id = \"moves\"").unwrap());
+    gate.world().write("keys.toml", format!("{before}{}", entry.replacen(GUILD, "9", 1)));
+    let says = "key file reloaded";
+    eventually(PATIENCE, says, || async { gate.stderr().contains(says) }).await;
+    gate.get_points("stays", "7").await.is("3").is_miss();
+}

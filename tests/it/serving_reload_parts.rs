@@ -9,6 +9,11 @@ async fn says(gate: &TestGateway, what: &str) {
     eventually(PATIENCE, what, || async { gate.stderr().contains(what) }).await;
 }
 
+async fn reloaded(gate: &TestGateway, times: usize) {
+    let count = async || gate.stderr().matches("configuration reloaded").count() == times;
+    eventually(PATIENCE, "configuration reloaded", count).await;
+}
+
 fn no_key() -> Request {
     Request::bare("POST", "/getPoints")
 }
@@ -130,6 +135,37 @@ async fn a_gateway_toml_that_names_files_which_cannot_be_used_is_rejected_as_a_w
             says(&gate, "key file reloaded").await;
             kept.ask(&gate.request("getPoints", "goes", "memberID=7")).await.is_refused(401, INCORRECT_KEY);
         }
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_only_a_rejected_gateway_toml_named_delays_no_later_one() {
+    let gate = two_keys().tls().start().await;
+    let mut kept = Connection::over(gate.tls(&["http/1.1"]).await);
+    let good = gate.world().read("gateway.toml");
+    gate.world().write("other.pem", "no such thing");
+    gate.world().write("gateway.toml", edited(&gate, "cert.pem", "other.pem"));
+    says(&gate, "reload rejected; still running the previous configuration").await;
+    gate.world().write("other.pem", "");
+    gate.world().write("gateway.toml", String::from_utf8(good).unwrap().replace("/old", "/new"));
+    says(&gate, "configuration reloaded").await;
+    kept.ask(&no_key()).await.is_refused(401, "01 | No api key provided! Create it using: /new");
+}
+
+#[tokio::test]
+async fn a_key_file_that_is_removed_again_after_it_was_named_again_is_told_again() {
+    let gate = two_keys().start().await;
+    let (path, aside) = (gate.world().path("keys.toml"), gate.world().path("other.toml"));
+    let (first, second) = (gate.world().read("gateway.toml"), edited(&gate, "keys.toml", "other.toml"));
+    for n in [1, 2] {
+        std::fs::copy(&path, &aside).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        eventually(PATIENCE, "the removal", async || gate.stderr().matches("a file was removed").count() == n).await;
+        gate.world().write("gateway.toml", &second);
+        reloaded(&gate, 2 * n - 1).await;
+        std::fs::copy(&aside, &path).unwrap();
+        gate.world().write("gateway.toml", &first);
+        reloaded(&gate, 2 * n).await;
     }
 }
 

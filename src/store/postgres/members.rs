@@ -44,6 +44,7 @@ impl Members for PostgresStore {
         name: Option<&str>,
         points: Option<i64>,
     ) -> Result<(), StoreError> {
+        name.map_or(Ok(()), refusals::member_name).map_err(refused)?;
         let mut tx = self.begin().await?;
         let set = match make_member(&mut tx, guild, member).await {
             Ok(no) => tx.rows(SET_MEMBER, &[&no, &member.as_i64(), &name.map(one_line), &points]).await.map(drop),

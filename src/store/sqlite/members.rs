@@ -42,6 +42,7 @@ impl Members for SqliteStore {
         name: Option<&str>,
         points: Option<i64>,
     ) -> Result<(), StoreError> {
+        name.map_or(Ok(()), refusals::member_name).map_err(refusals::refused)?;
         let (guild, name) = (guild.clone(), name.map(|name| one_line(name).into_owned()));
         let set = move |conn: &Connection| {
             let no = make_member(conn, &guild, member)?;

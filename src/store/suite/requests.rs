@@ -2,6 +2,7 @@
 //! unknown member with nothing, and a guild that is missing or was left with one error for every operation.
 
 use super::*;
+use crate::model::MAX_MEMBER_NAME;
 
 pub(crate) async fn a_member_unknown_to_the_guild_has_nothing<T: TestStore>() {
     let test = T::new().await;
@@ -86,6 +87,17 @@ pub(crate) async fn what_is_stored_is_one_line<T: TestStore>() {
     test.add_guild(&guild("g")).await;
     review(store, member(7), "two\r\nlines\u{85}").await;
     assert_eq!(store.reviews(&guild("g"), member(7)).await.unwrap()[0].text, "two  lines ");
+}
+
+pub(crate) async fn a_members_name_is_at_most_64_kib_long<T: TestStore>() {
+    let test = T::new().await;
+    let store = test.store();
+    test.add_guild(&guild("g")).await;
+    let name = "é".repeat(MAX_MEMBER_NAME / 2);
+    store.set_member(&guild("g"), member(7), Some(&name), None).await.unwrap();
+    let why = refused(store.set_member(&guild("g"), member(7), Some(&format!("{name}x")), None).await);
+    assert!(why.contains("at most 65536 bytes long, and this one has 65537"), "{why}");
+    assert_eq!(store.members(&guild("g")).await.unwrap()[0].name, name);
 }
 
 pub(crate) async fn guilds_are_listed_with_those_left<T: TestStore>() {

@@ -7,6 +7,7 @@ use serde::de::{self, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::model::{GuildId, MemberId, RATINGS};
+use crate::store::refusals;
 
 /// The record of a line. It is serialised with its fields in the contract's order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -134,6 +135,7 @@ impl Fields<'_> {
             return Ok(Record::Review { guild, member, review, author, rating, text });
         }
         let name = text("name", self.name.take())?;
+        refusals::member_name(&name)?;
         let points = self.points.take().ok_or("'points' is missing")?;
         self.nothing_left("a member")?;
         Ok(Record::Member { guild, member, name, points })
