@@ -69,6 +69,14 @@ impl Clock {
         }
     }
 
+    /// A moment that was read already; with a manual clock, now.
+    pub fn at(&self, moment: Instant) -> Tick {
+        match &self.0 {
+            Source::System(start) => Tick(nanos(moment.saturating_duration_since(*start))),
+            Source::Manual(_) => self.now(),
+        }
+    }
+
     /// Seconds since the Unix epoch; a clock set before 1970 reads as negative.
     pub fn unix(&self) -> i64 {
         self.unix_ms().div_euclid(1000)

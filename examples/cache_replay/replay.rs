@@ -40,7 +40,7 @@ impl Trial for AnswerCache {
     }
 
     fn held(&self) -> u64 {
-        self.entry_count()
+        self.size().entries
     }
 }
 

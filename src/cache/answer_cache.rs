@@ -4,6 +4,7 @@
 //! `tests/model` checks the interleavings of these calls.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use moka::sync::Cache;
@@ -21,12 +22,28 @@ pub struct AnswerCache {
     pub(super) entries: Cache<EntryKey, Arc<Entry>>,
     pub(super) epochs: Epochs,
     pub(super) flights: SingleFlight<EntryKey, Epoch, FetchResult>,
+    evictions: Arc<AtomicU64>,
+}
+
+/// How full the cache is. The latest insertions and evictions may not be counted yet.
+#[derive(Clone, Copy, Debug)]
+pub struct CacheSize {
+    pub entries: u64,
+    pub bytes: u64,
+    /// Entries that were evicted to make room, since the start.
+    pub evictions: u64,
 }
 
 impl AnswerCache {
     /// A cache of at most `max_size` bytes.
     pub fn new(max_size: u64) -> Self {
-        AnswerCache { entries: entries(max_size), epochs: Epochs::default(), flights: SingleFlight::default() }
+        AnswerCache::with_epochs(max_size, Epochs::default())
+    }
+
+    pub(super) fn with_epochs(max_size: u64, epochs: Epochs) -> Self {
+        let evictions = Arc::<AtomicU64>::default();
+        let entries = entries(max_size, evictions.clone());
+        AnswerCache { entries, epochs, flights: SingleFlight::default(), evictions }
     }
 
     /// For changes that others make.
@@ -97,9 +114,12 @@ impl AnswerCache {
         }
     }
 
-    /// The approximate number of entries: the latest insertions and evictions may not be counted yet.
-    pub fn entry_count(&self) -> u64 {
-        self.entries.entry_count()
+    pub fn size(&self) -> CacheSize {
+        CacheSize {
+            entries: self.entries.entry_count(),
+            bytes: self.entries.weighted_size(),
+            evictions: self.evictions.load(Ordering::Relaxed),
+        }
     }
 
     /// Begins a write to a member that invalidates these reads in `realms`.

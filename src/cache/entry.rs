@@ -3,8 +3,10 @@
 //! is not decided here: callers compare epochs.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use moka::notification::RemovalCause;
 use moka::sync::Cache;
 
 use super::epochs::Epoch;
@@ -101,7 +103,17 @@ impl Entry {
     }
 }
 
-/// The entries, bounded in bytes. There are no timers: an entry that is no longer usable is evicted by newer ones.
-pub(super) fn entries(max_size: u64) -> Cache<EntryKey, Arc<Entry>> {
-    Cache::builder().max_capacity(max_size).weigher(|_, entry: &Arc<Entry>| entry.weight()).build()
+/// The entries, bounded in bytes. There are no timers: an entry that is no longer usable is evicted by newer ones, each
+/// of which adds one to `evictions`.
+pub(super) fn entries(max_size: u64, evictions: Arc<AtomicU64>) -> Cache<EntryKey, Arc<Entry>> {
+    let count = move |_, _, cause: RemovalCause| {
+        if cause.was_evicted() {
+            evictions.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    Cache::builder()
+        .max_capacity(max_size)
+        .weigher(|_, entry: &Arc<Entry>| entry.weight())
+        .eviction_listener(count)
+        .build()
 }

@@ -9,7 +9,7 @@ mod single_flight;
 #[cfg(test)]
 mod tests;
 
-pub use answer_cache::AnswerCache;
+pub use answer_cache::{AnswerCache, CacheSize};
 pub use entry::{Entry, EntryKey, EntryState, FetchResult, Realm};
 pub use epochs::{Epoch, Epochs, Realms, WriteGuard};
 pub use single_flight::{Joined, Leader, Role, SingleFlight};

@@ -193,20 +193,6 @@ impl AsRef<[u8]> for ArcText {
     }
 }
 
-/// How the cache was used, in one word, for the access log.
-pub(super) fn cache_word(cache: CacheStatus) -> &'static str {
-    match cache {
-        CacheStatus::Hit { .. } => "hit",
-        CacheStatus::WhileRevalidating { .. } => "stale-while-revalidate",
-        CacheStatus::IfError { .. } => "stale-if-error",
-        CacheStatus::Forwarded { stale: true, .. } => "stale",
-        CacheStatus::Forwarded { stale: false, .. } => "miss",
-        CacheStatus::Collapsed => "collapsed",
-        CacheStatus::Method => "method",
-        CacheStatus::Refused => "refused",
-    }
-}
-
 /// Appends the value of `Cache-Status` (RFC 9211).
 fn write_cache_status(cache: CacheStatus, out: &mut Vec<u8>) {
     let value: &[u8] = match cache {

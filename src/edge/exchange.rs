@@ -14,7 +14,7 @@ use super::answer::{self, Answer};
 use super::request::RequestFields;
 use super::{Edge, proxies};
 use crate::config::Config;
-use crate::gateway::{Body, Head, Reply, RequestDetails, State};
+use crate::gateway::{Body, CacheStatus, Head, Reply, RequestDetails, State};
 use crate::keys::InFlightSlot;
 use crate::model::Limit;
 use crate::telemetry::Outcome;
@@ -91,18 +91,20 @@ impl Edge {
     /// Reports the end of a request.
     fn finished(&self, config: &Config, reply: &Reply, client: IpAddr, arrived: Instant) {
         let details = &reply.details;
-        self.gateway.observer.finished(Outcome {
+        let answered = Instant::now();
+        let outcome = Outcome {
             unix_ms: self.gateway.clock().unix_ms(),
             client,
-            operation: details.operation.map(|o| o.name()),
+            operation: details.operation,
             status: answer::status(config, reply),
             code: reply.answer.as_ref().err().map(|fault| fault.code()),
             key: details.key.as_ref().map(|key| key.id.clone()),
-            cache: details.cache.map(answer::cache_word),
+            cache: details.cache.map(CacheStatus::kind),
             over_limit: details.over_limit.map(Limit::name).or(details.over_strangers.then_some("strangers")),
             over_candidate: details.over_candidate,
-            took: arrived.elapsed(),
+            took: answered.duration_since(arrived),
             id: details.id,
-        });
+        };
+        self.gateway.finished(details, answered.into_std(), outcome);
     }
 }

@@ -81,6 +81,11 @@ impl ConnectionLimiter {
         self.max - self.free.available_permits() + MAX_DETACHED - self.free_detached.available_permits()
     }
 
+    /// How many connections were closed at accept.
+    pub(super) fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
     fn refuse(&self, setting: &'static str) -> Option<ConnectionPermit> {
         let refused = self.refused.fetch_add(1, Ordering::Relaxed) + 1;
         // Logged at 1, 2, 4, 8, …, so that a flood of connections is no flood of log lines.

@@ -12,6 +12,7 @@ mod http1;
 mod http2;
 mod limiter;
 mod listener;
+mod metrics;
 mod proxies;
 mod request;
 mod reset_watch;
@@ -31,6 +32,7 @@ use pingora::server::ShutdownWatch;
 use crate::gateway::Gateway;
 
 pub use listener::{BindError, Listener, ListeningSocket, NOT_PERMITTED};
+pub use metrics::EdgeMetrics;
 pub use server::Server;
 pub use tls::{Certificate, Tls, TlsError};
 

@@ -165,6 +165,11 @@ impl Tls {
         self.handshakes.accept(&self.acceptor, stream).await
     }
 
+    /// When the certificate for new connections expires, in Unix seconds; `None` where that cannot be parsed.
+    pub(super) fn certificate_expires(&self) -> Option<i64> {
+        validity(self.certificate.0.load().cert.first()?).map(|(_, to)| to.as_second())
+    }
+
     /// Uses another certificate for new connections.
     pub fn replace(&self, certificate: Certificate) {
         self.certificate.0.store(certificate.key);

@@ -7,6 +7,7 @@ mod caller;
 mod handover;
 mod key_source;
 mod limit_report;
+mod metrics;
 mod origin_refusals;
 mod prove_key;
 mod read;
@@ -26,6 +27,7 @@ use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Instant;
 
 use admit::{Admission, Admitted};
 use arc_swap::Guard;
@@ -35,7 +37,7 @@ use state::Core;
 
 use crate::clock::Clock;
 use crate::keys::InFlightSlot;
-use crate::telemetry::Observer;
+use crate::telemetry::{Observer, Outcome};
 use crate::wire::{Fault, Form, Operation, Request, RequestId, is_form_type};
 
 pub use handover::{Handover, MAX_WRITE_NOTICES, WriteEvent, WriteNotice};
@@ -54,8 +56,7 @@ pub struct Gateway {
     pub handover: Handover,
     pub usage_flush: UsageFlush,
     pub limit_report: LimitReport,
-    /// The edge reports the end of each request to it.
-    pub observer: Observer,
+    observer: Observer,
     core: Arc<Core>,
 }
 
@@ -116,6 +117,14 @@ impl Gateway {
         let answer = AssertUnwindSafe(self.answer(state, head, body, &mut details)).catch_unwind().await;
         details.panicked = answer.is_err();
         Reply { answer: answer.unwrap_or(Err(Fault::NoUsableAnswer)), details }
+    }
+
+    /// Reports the end of a request, which was answered at this moment.
+    pub fn finished(&self, details: &RequestDetails, answered: Instant, outcome: Outcome) {
+        if let Some(key) = &details.key {
+            key.usage.activity.count(outcome.code, details.over_limit, self.core.clock.at(answered));
+        }
+        self.observer.finished(outcome);
     }
 
     /// The contract's order of refusals, top to bottom (section 1, "Order").

@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::keys::Key;
 use crate::limits::BucketLevels;
 use crate::model::Limit;
+use crate::telemetry::CacheUse;
 use crate::wire::{Fault, Operation, RequestId};
 
 /// The answer to one request.
@@ -83,5 +84,19 @@ impl CacheStatus {
     /// The status of a request that is refused between its scope and the operation itself.
     pub(super) fn before(operation: Operation) -> Self {
         if operation.is_write() { CacheStatus::Method } else { CacheStatus::Refused }
+    }
+
+    /// The same without times, for the log and the metrics.
+    pub fn kind(self) -> CacheUse {
+        match self {
+            CacheStatus::Hit { .. } => CacheUse::Hit,
+            CacheStatus::WhileRevalidating { .. } => CacheUse::WhileRevalidating,
+            CacheStatus::IfError { .. } => CacheUse::IfError,
+            CacheStatus::Forwarded { stale: true, .. } => CacheUse::Stale,
+            CacheStatus::Forwarded { stale: false, .. } => CacheUse::Miss,
+            CacheStatus::Collapsed => CacheUse::Collapsed,
+            CacheStatus::Method => CacheUse::Write,
+            CacheStatus::Refused => CacheUse::Refused,
+        }
     }
 }

@@ -72,6 +72,11 @@ impl StoreFollower {
         }
     }
 
+    /// How long ago the feed was last known to be read up to its end; `None`: it is not followed.
+    pub(super) fn feed_age(&self, state: &State, now: Tick) -> Option<Duration> {
+        self.freshness.feed_age(now).filter(|_| state.depends_on_store())
+    }
+
     /// Loads the keys of `source`, or of the source in force, once every list that was begun before is in force. It
     /// takes as long as the store does.
     pub async fn load_keys(&self, source: Option<KeySource>) -> Result<LoadedKeys<'_>, String> {

@@ -66,6 +66,12 @@ impl StoreFreshness {
         is_too_old(Tick(self.feed_as_of.load(Ordering::Acquire)), now)
     }
 
+    /// How long ago the feed was last read; `None` while nobody follows it.
+    pub(super) fn feed_age(&self, now: Tick) -> Option<Duration> {
+        let as_of = self.feed_as_of.load(Ordering::Acquire);
+        (as_of != u64::MAX).then(|| now.since(Tick(as_of)))
+    }
+
     /// A change of guilds or keys was seen on the feed.
     pub(super) fn keys_changed(&self) {
         self.changes_seen.fetch_add(1, Ordering::SeqCst);

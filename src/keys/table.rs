@@ -257,6 +257,15 @@ impl KeyTable {
         (!expired).then_some(key)
     }
 
+    /// How many secrets there are; a key that was rotated has two.
+    pub fn len(&self) -> usize {
+        self.by_digest.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.by_digest.is_empty()
+    }
+
     /// The keys used since the last call, and when.
     pub fn take_last_uses(&self) -> Vec<(KeyId, Tick)> {
         self.by_digest.values().filter_map(|key| key.usage.take_last_use().map(|at| (key.id.clone(), at))).collect()

@@ -1,7 +1,8 @@
 //! The limits (contract section 3 `[limits]`, guarantees 6 and 8): GCRA buckets for each key, the day's count, requests in
-//! flight, and the limit for addresses without a valid key. `Policy::decide` checks the limits of a key. Time is an
+//! flight, recent activity, and the limit for addresses without a valid key. `Policy::decide` checks the limits of a key. Time is an
 //! argument.
 
+mod activity;
 mod bucket;
 mod buckets;
 mod day;
@@ -13,6 +14,7 @@ mod usage;
 #[cfg(test)]
 mod tests;
 
+pub use activity::{Activity, ActivityCounts, RecentActivity};
 pub use bucket::{Bucket, Level, RateChange, Verdict};
 pub use buckets::Buckets;
 pub use day::{DayCount, DayCounter, day_of};

@@ -1,16 +1,18 @@
-//! What is counted for one key whatever its limits are: the day's requests, the requests in flight, and the last use.
+//! What is counted for one key whatever its limits are: the day's requests, the requests in flight, the last use, and
+//! what became of its recent requests.
 //! All secrets of a key share it, and it outlives every reload, so that a change of tier or of secret loses no count.
 //! All counters are atomic; a request takes no lock.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::{DayCount, DayCounter};
+use super::{Activity, DayCount, DayCounter};
 use crate::clock::Tick;
 
 /// The usage of one key.
 #[derive(Debug, Default)]
 pub struct Usage {
     pub day: DayCounter,
+    pub activity: Activity,
     in_flight: AtomicU32,
     last: AtomicU64,
 }

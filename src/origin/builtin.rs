@@ -2,12 +2,14 @@
 //! gateway caches. An answer over 1 MiB is refused, as one of an HTTP origin would be. A write that takes longer than
 //! 5 s is answered 22. Errors of the store become faults here; the cause goes to the log and never to the caller.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::OriginRequest;
 use crate::clock::Clock;
 use crate::store::{AnyStore, Store, StoreError};
+use crate::telemetry::metrics::{DescriptorEncoder, Histogram, histograms, latency};
 use crate::wire::{self, Fault, MAX_ORIGIN_ANSWER, Read, Request};
 
 /// How long a caller waits for a write to the store, so that a disk that stalls does not hold callers for ever. Longer
@@ -19,15 +21,18 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Builtin {
     store: Arc<AnyStore>,
     clock: Clock,
+    reads: Histogram,
+    writes: Histogram,
 }
 
 impl Builtin {
     pub fn new(store: Arc<AnyStore>, clock: Clock) -> Self {
-        Builtin { store, clock }
+        Builtin { store, clock, reads: latency(), writes: latency() }
     }
 
     pub(super) async fn answer(&self, origin_request: &OriginRequest<'_>) -> Result<String, Fault> {
         let (store, guild) = (&self.store, origin_request.guild);
+        let began = self.clock.now();
         let answer = match origin_request.request {
             Request::Read { read: Read::Points, member } => {
                 store.points(guild, member).await.map(|points| points.to_string())
@@ -48,6 +53,8 @@ impl Builtin {
                 written.map(|name| wire::set_points_line(&name, amount))
             }
         };
+        let took = if origin_request.request.operation().is_write() { &self.writes } else { &self.reads };
+        took.observe(self.clock.now().since(began).as_secs_f64());
         let answer = answer.map_err(|error| fault(&error, origin_request))?;
         if let Request::Read { member, .. } = origin_request.request
             && answer.len() > MAX_ORIGIN_ANSWER
@@ -60,6 +67,15 @@ impl Builtin {
             return Err(Fault::NoUsableAnswer);
         }
         Ok(answer)
+    }
+
+    pub(super) fn encode_metrics(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        histograms(
+            encoder,
+            "guildgate_store_duration_seconds",
+            "How long the store took for a read, and for a write with its commit",
+            [([("part", "read")], &self.reads), ([("part", "write")], &self.writes)],
+        )
     }
 }
 

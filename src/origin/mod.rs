@@ -5,9 +5,11 @@
 mod builtin;
 mod http;
 
+use std::fmt;
 use std::sync::Arc;
 
 use crate::model::GuildId;
+use crate::telemetry::metrics::DescriptorEncoder;
 use crate::wire::{Fault, Request, RequestId};
 
 pub use builtin::Builtin;
@@ -67,6 +69,14 @@ impl Origin {
         match self {
             Origin::Builtin(_) => Some(Permit(None)),
             Origin::Http(http) => http.try_permit(owner).map(|permit| Permit(Some(permit))),
+        }
+    }
+
+    /// What is known of the origin, for `/metrics`.
+    pub fn encode_metrics(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        match self {
+            Origin::Builtin(builtin) => builtin.encode_metrics(encoder),
+            Origin::Http(http) => http.encode_metrics(encoder),
         }
     }
 

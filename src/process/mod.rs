@@ -8,6 +8,7 @@ mod demo; // serve --demo
 mod draining; // from the reason to end to the process's end
 pub mod handover; // one process takes over from another
 mod logs; // the access log and the decision record
+mod metrics; // what /metrics shows of the process
 pub mod preflight; // checks of what the configuration names on this machine
 mod reload; // new files in force while serving
 mod serving; // from the ready lines to the reason to end

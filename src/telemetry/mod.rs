@@ -1,10 +1,11 @@
-//! What the process reports to its operator: the access log, the record of decisions, and the process's own log. A
+//! What the process reports to its operator: the access log, the record of decisions, metrics, and the process's own log. A
 //! request hands over plain data and never waits; threads write it. Nothing here decides anything.
 
 mod access;
 mod background_writer;
 pub mod decisions;
 mod log_rate_limit;
+pub mod metrics;
 mod observer;
 mod outcome;
 mod panics;
@@ -13,6 +14,6 @@ mod setup;
 pub use access::AccessLog;
 pub use decisions::{Decision, DecisionLog};
 pub use observer::Observer;
-pub use outcome::Outcome;
+pub use outcome::{CacheUse, Outcome};
 pub use panics::log_panics;
 pub use setup::{init, ready_as_json};

@@ -1,8 +1,10 @@
 //! Where requests are reported: what the limits decided, at the moment of the decision, and how a request ended. The
-//! record of decisions and the access log hang here. It decides nothing, and no request waits for it.
+//! record of decisions, the access log and the metrics get it from here. It decides nothing, and no request waits for it.
 
+use std::fmt;
 use std::sync::Arc;
 
+use super::metrics::{DescriptorEncoder, RequestMetrics};
 use super::{AccessLog, Decision, DecisionLog, Outcome};
 
 /// Observes every request.
@@ -10,12 +12,13 @@ use super::{AccessLog, Decision, DecisionLog, Outcome};
 pub struct Observer {
     access: Option<Arc<AccessLog>>,
     decisions: Option<Arc<DecisionLog>>,
+    metrics: RequestMetrics,
 }
 
 impl Observer {
     /// An observer with the logs that are configured.
     pub fn new(access: Option<Arc<AccessLog>>, decisions: Option<Arc<DecisionLog>>) -> Self {
-        Observer { access, decisions }
+        Observer { access, decisions, metrics: RequestMetrics::default() }
     }
 
     /// Records what the limits decided on a request. To be called at the moment of the decision and not at the end of
@@ -34,8 +37,14 @@ impl Observer {
         }
     }
 
+    /// The counts of all requests, for `/metrics`.
+    pub fn encode_metrics(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        self.metrics.encode(encoder)
+    }
+
     /// Reports the end of a request; to be called once for each request that is answered.
     pub fn finished(&self, outcome: Outcome) {
+        self.metrics.count(&outcome);
         if let Some(access) = &self.access {
             access.record(outcome);
         }

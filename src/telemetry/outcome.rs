@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 
 use crate::model::KeyId;
-use crate::wire::RequestId;
+use crate::wire::{Operation, RequestId};
 
 /// What became of one request. The JSON line has these fields in this order.
 #[derive(Clone, Debug, Serialize)]
@@ -18,14 +18,15 @@ pub struct Outcome {
     #[serde(rename = "time", serialize_with = "serialize_time")]
     pub unix_ms: i64,
     pub client: IpAddr,
-    pub operation: Option<&'static str>,
+    #[serde(serialize_with = "serialize_operation")]
+    pub operation: Option<Operation>,
     pub status: u16,
     /// The code of the refusal.
     pub code: Option<u8>,
     #[serde(serialize_with = "serialize_key")]
     pub key: Option<KeyId>,
-    /// How the cache was used, in one word.
-    pub cache: Option<&'static str>,
+    #[serde(serialize_with = "serialize_cache")]
+    pub cache: Option<CacheUse>,
     /// The limit that it exceeded, whether it was refused or, in shadow, not.
     pub over_limit: Option<&'static str>,
     /// Whether it exceeded the candidate limit.
@@ -35,6 +36,57 @@ pub struct Outcome {
     pub took: Duration,
     #[serde(rename = "request_id", serialize_with = "serialize_text")]
     pub id: RequestId,
+}
+
+/// How the cache was used for an answer, as a word of the access log and a label of the metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CacheUse {
+    Hit,
+    /// A stale answer, while the origin is asked for a new one.
+    WhileRevalidating,
+    /// A stale answer, because the origin failed.
+    IfError,
+    /// The origin was asked, because the cached answer was too old.
+    Stale,
+    /// The origin was asked, because there was no cached answer.
+    Miss,
+    /// The request waited for the question of another caller.
+    Collapsed,
+    /// A write, which always goes to the origin.
+    Write,
+    /// The request was refused before the cache was looked up.
+    Refused,
+}
+
+impl CacheUse {
+    /// All of them, in the order of their [`CacheUse::index`].
+    pub const ALL: [CacheUse; 8] = [
+        CacheUse::Hit,
+        CacheUse::WhileRevalidating,
+        CacheUse::IfError,
+        CacheUse::Stale,
+        CacheUse::Miss,
+        CacheUse::Collapsed,
+        CacheUse::Write,
+        CacheUse::Refused,
+    ];
+
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            CacheUse::Hit => "hit",
+            CacheUse::WhileRevalidating => "stale-while-revalidate",
+            CacheUse::IfError => "stale-if-error",
+            CacheUse::Stale => "stale",
+            CacheUse::Miss => "miss",
+            CacheUse::Collapsed => "collapsed",
+            CacheUse::Write => "method",
+            CacheUse::Refused => "refused",
+        }
+    }
 }
 
 fn rfc3339(unix_ms: i64) -> String {
@@ -57,6 +109,14 @@ fn serialize_key<S: Serializer>(key: &Option<KeyId>, serializer: S) -> Result<S:
     key.as_deref().serialize(serializer)
 }
 
+fn serialize_operation<S: Serializer>(operation: &Option<Operation>, serializer: S) -> Result<S::Ok, S::Error> {
+    operation.map(Operation::name).serialize(serializer)
+}
+
+fn serialize_cache<S: Serializer>(cache: &Option<CacheUse>, serializer: S) -> Result<S::Ok, S::Error> {
+    cache.map(CacheUse::name).serialize(serializer)
+}
+
 fn serialize_text<S: Serializer>(id: &RequestId, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(id)
 }
@@ -77,13 +137,13 @@ impl Outcome {
     }
 
     fn write_text(&self, out: &mut String) -> std::fmt::Result {
-        let operation = self.operation.unwrap_or("-");
+        let operation = self.operation.map_or("-", Operation::name);
         write!(out, "{} {} {operation} {} ", rfc3339(self.unix_ms), self.client, self.status)?;
         match self.code {
             Some(code) => write!(out, "{code:02}")?,
             None => out.push('-'),
         }
-        let (key, cache) = (self.key.as_deref().unwrap_or("-"), self.cache.unwrap_or("-"));
+        let (key, cache) = (self.key.as_deref().unwrap_or("-"), self.cache.map_or("-", CacheUse::name));
         write!(out, " key={key} cache={cache} took_us={} id={}", micros(self.took), self.id)?;
         if let Some(limit) = self.over_limit {
             write!(out, " over_limit={limit}")?;
@@ -98,12 +158,13 @@ impl Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::Read;
 
     fn outcome() -> Outcome {
         Outcome {
             unix_ms: 1_790_000_000_123,
             client: [10, 0, 0, 1].into(),
-            operation: Some("getPoints"),
+            operation: Some(Operation::Read(Read::Points)),
             status: 429,
             code: Some(12),
             key: Some("k1".into()),

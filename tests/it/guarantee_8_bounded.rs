@@ -165,7 +165,7 @@ fn guarantee_8_the_cache_takes_no_more_memory_than_it_is_given() {
                 assert!(cache.insert(at, &Arc::new(entry), Realms::One(at.realm), Tick(0)));
             }
         });
-        let held = cache.unwrap().entry_count();
+        let held = cache.unwrap().size().entries;
         assert!(
             held * (length as u64 + 1000) > GIVEN,
             "it holds {held} answers of {length} bytes, far below its bound"

@@ -13,7 +13,6 @@ pub mod single_flight;
 use std::collections::HashSet;
 
 use epochs::{Epochs, Realms};
-use single_flight::SingleFlight;
 
 /// A cache whose tables are so small that the checker can make one for each try. These entries share no slot: a
 /// collision would hide a bug.
@@ -25,7 +24,7 @@ pub fn small_cache(entries: &[entry::EntryKey]) -> answer_cache::AnswerCache {
     let unsettled: HashSet<_> =
         all_realms().map(|realms| std::ptr::from_ref(epochs.unsettled(member, realms))).collect();
     assert_eq!([slots.len(), unsettled.len()], [entries.len() + 1; 2], "other entries are needed");
-    answer_cache::AnswerCache { entries: entry::entries(1 << 20), epochs, flights: SingleFlight::default() }
+    answer_cache::AnswerCache::with_epochs(1 << 20, epochs)
 }
 
 /// Stores an entry whatever its epoch is: a bug.

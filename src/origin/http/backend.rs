@@ -5,7 +5,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -19,6 +19,7 @@ use super::health::{HealthRecord, HealthState};
 use super::tls::{NamedTls, Tls};
 use crate::config::Upstream;
 use crate::origin::OriginRequest;
+use crate::telemetry::metrics::{Histogram, latency};
 use crate::wire::{Fault, Operation};
 
 /// An upstream of the configuration with all that its requests need, made once.
@@ -84,6 +85,9 @@ pub(super) struct Backend {
     pub(super) address: SocketAddr,
     pub(super) idle: IdleConnections,
     in_flight: AtomicUsize,
+    /// How long it took to answer; failures are counted apart.
+    pub(super) answers: Histogram,
+    pub(super) failures: AtomicU64,
     /// Changed by [`super::backends::Backends`] alone, which knows whether another backend is available. Locked for some
     /// nanoseconds.
     record: Mutex<HealthRecord>,
@@ -98,6 +102,8 @@ impl Backend {
             address,
             idle: IdleConnections::default(),
             in_flight: AtomicUsize::new(0),
+            answers: latency(),
+            failures: AtomicU64::new(0),
             record: Mutex::default(),
             is_checked_now: AtomicBool::new(false),
         }

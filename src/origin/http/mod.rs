@@ -9,10 +9,12 @@ mod background;
 mod balance;
 mod connection;
 mod health;
+mod metrics;
 mod permits;
 mod tls;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use attempt::{Attempt, AttemptLimits, NoAnswer, attempt};
 use backend::{Backend, PreparedUpstream};
@@ -134,6 +136,7 @@ impl HttpOrigin {
             let backend = &*list[at];
             *current = Some(backend);
             let _counted = backend.count_request();
+            let began = self.clock.now();
             let message = backend.upstream.request(request)?;
             let idle = if may_reuse { backend.idle.take() } else { None };
             let was_idle = idle.is_some();
@@ -151,6 +154,7 @@ impl HttpOrigin {
             };
             match outcome {
                 Attempt::Answered(answer) => {
+                    backend.answers.observe(self.clock.now().since(began).as_secs_f64());
                     self.backends.request_answered(backend);
                     return answer;
                 }
@@ -185,6 +189,7 @@ impl HttpOrigin {
     }
 
     fn failed(&self, backend: &Backend, why: &str) {
+        backend.failures.fetch_add(1, Ordering::Relaxed);
         self.backends.request_failed(backend, self.clock.now(), why);
     }
 

@@ -88,6 +88,11 @@ impl FairSemaphore {
         self.wake(granted);
     }
 
+    /// How many permits are held, and how many requests wait for one.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        self.queue.lock().counts()
+    }
+
     fn permit(self: &Arc<Self>, owner: Owner) -> Permit {
         Permit { semaphore: self.clone(), owner: Some(owner) }
     }

@@ -137,9 +137,9 @@ impl<W> FairQueue<W> {
         self.change(&owner, |state| state.waiters.pop_back()).map(|(_, waker)| waker)
     }
 
-    #[cfg(test)]
-    pub(super) fn waiting(&self) -> usize {
-        self.waiting
+    /// How many permits are held, and how many requests wait for one.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        (self.held, self.waiting)
     }
 
     /// Whether no permit is held and no request waits.

@@ -13,7 +13,7 @@ fn key(name: &str) -> Owner {
 
 /// How many wait now.
 fn waiting(semaphore: &FairSemaphore) -> usize {
-    semaphore.queue.lock().waiting()
+    semaphore.counts().1
 }
 
 fn is_idle(semaphore: &FairSemaphore) -> bool {

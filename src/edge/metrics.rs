@@ -1,0 +1,35 @@
+//! What `/metrics` shows of connections and of the certificate.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::limiter::ConnectionLimiter;
+use super::{Edge, Tls};
+use crate::telemetry::metrics::{Collector, DescriptorEncoder, counter, gauge};
+
+/// Reads what the edge knows.
+#[derive(Debug)]
+pub struct EdgeMetrics {
+    connections: Arc<ConnectionLimiter>,
+    tls: Option<Arc<Tls>>,
+}
+
+impl EdgeMetrics {
+    pub fn new(edge: &Edge) -> Self {
+        EdgeMetrics { connections: edge.connections.clone(), tls: edge.tls.clone() }
+    }
+}
+
+impl Collector for EdgeMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let encoder = &mut encoder;
+        gauge(encoder, "guildgate_connections", "Connections that are open", self.connections.open() as f64)?;
+        let help = "Connections that were closed at accept, because there were too many";
+        counter(encoder, "guildgate_connections_refused", help, self.connections.refused())?;
+        if let Some(expires) = self.tls.as_ref().and_then(|tls| tls.certificate_expires()) {
+            let help = "When the certificate expires, in Unix seconds";
+            gauge(encoder, "guildgate_certificate_expires_timestamp_seconds", help, expires as f64)?;
+        }
+        Ok(())
+    }
+}

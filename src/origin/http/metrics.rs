@@ -1,0 +1,44 @@
+//! What `/metrics` shows of an HTTP origin: its permits, and each of its backends.
+
+use std::fmt;
+use std::sync::atomic::Ordering;
+
+use super::HttpOrigin;
+use super::health::HealthState;
+use crate::telemetry::metrics::{DescriptorEncoder, counters, gauge, gauges, histograms};
+
+impl HttpOrigin {
+    pub(in crate::origin) fn encode_metrics(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let (held, waiting) = self.permits.counts();
+        gauge(encoder, "guildgate_origin_in_flight", "Requests that have a place at the origin", held as f64)?;
+        gauge(encoder, "guildgate_origin_in_flight_max", "origin.max_in_flight", self.settings.max_in_flight as f64)?;
+        gauge(encoder, "guildgate_origin_waiting", "Requests that wait for a place at the origin", waiting as f64)?;
+        let backends = self.backends.list();
+        let named: Vec<_> = backends.iter().map(|backend| ([("upstream", backend.to_string())], backend)).collect();
+        let labels = |of: &[(&'static str, String); 1]| of.clone();
+        gauges(
+            encoder,
+            "guildgate_upstream_up",
+            "1: it gets requests; 0: it was put out, for failing requests or health checks",
+            named.iter().map(|(name, b)| (labels(name), f64::from(u8::from(b.health() != HealthState::Ejected)))),
+        )?;
+        gauges(
+            encoder,
+            "guildgate_upstream_in_flight",
+            "Requests under way at the upstream",
+            named.iter().map(|(name, b)| (labels(name), b.in_flight() as f64)),
+        )?;
+        counters(
+            encoder,
+            "guildgate_upstream_failures",
+            "Requests that the upstream did not answer, or not usably",
+            named.iter().map(|(name, b)| (labels(name), b.failures.load(Ordering::Relaxed))),
+        )?;
+        histograms(
+            encoder,
+            "guildgate_upstream_duration_seconds",
+            "How long the upstream took to answer, with the connection if a new one was needed",
+            named.iter().map(|(name, b)| (labels(name), &b.answers)),
+        )
+    }
+}

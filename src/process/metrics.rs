@@ -1,0 +1,99 @@
+//! What `/metrics` shows of the process itself: version, age, memory, open files, and reloads. The names that begin with
+//! `process_` are those that Prometheus's own libraries use.
+
+use std::fmt;
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use rustix::param::{clock_ticks_per_second, page_size};
+
+use crate::telemetry::metrics::{Collector, DescriptorEncoder, counter_f64, counters, gauge, gauges};
+
+/// How many reloads of `gateway.toml` were put in force or rejected, and when the configuration in force was.
+#[derive(Debug)]
+pub(super) struct ReloadCounts {
+    accepted: AtomicU64,
+    rejected: AtomicU64,
+    since: AtomicI64,
+}
+
+impl ReloadCounts {
+    /// For a configuration that is in force since `unix`.
+    pub(super) fn new(unix: i64) -> Arc<Self> {
+        Arc::new(ReloadCounts { accepted: AtomicU64::new(0), rejected: AtomicU64::new(0), since: AtomicI64::new(unix) })
+    }
+
+    pub(super) fn accepted(&self, unix: i64) {
+        self.accepted.fetch_add(1, Ordering::Relaxed);
+        self.since.store(unix, Ordering::Relaxed);
+    }
+
+    pub(super) fn rejected(&self) {
+        self.rejected.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Reads what is known of the process.
+#[derive(Debug)]
+pub(super) struct ProcessMetrics {
+    started: i64,
+    reloads: Arc<ReloadCounts>,
+}
+
+impl ProcessMetrics {
+    /// For a process that was started at `unix`.
+    pub(super) fn new(unix: i64, reloads: Arc<ReloadCounts>) -> Self {
+        ProcessMetrics { started: unix, reloads }
+    }
+}
+
+impl Collector for ProcessMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let encoder = &mut encoder;
+        let version = [([("version", env!("CARGO_PKG_VERSION"))], 1.0)];
+        gauges(encoder, "guildgate_build_info", "The version that runs", version)?;
+        let results = [("accepted", &self.reloads.accepted), ("rejected", &self.reloads.rejected)];
+        let reloads = results.map(|(result, n)| ([("result", result)], n.load(Ordering::Relaxed)));
+        counters(encoder, "guildgate_config_reloads", "Reloads of gateway.toml", reloads)?;
+        let help = "Since when the configuration in force is, in Unix seconds";
+        let since = self.reloads.since.load(Ordering::Relaxed);
+        gauge(encoder, "guildgate_config_in_force_since_timestamp_seconds", help, since as f64)?;
+        let help = "When the process started, in Unix seconds";
+        gauge(encoder, "process_start_time_seconds", help, self.started as f64)?;
+        if let Some(seconds) = cpu_seconds() {
+            counter_f64(encoder, "process_cpu_seconds", "User and system time", seconds)?;
+        }
+        if let Some(bytes) = resident_bytes() {
+            gauge(encoder, "process_resident_memory_bytes", "Resident memory", bytes as f64)?;
+        }
+        if let Ok(files) = fs::read_dir("/proc/self/fd") {
+            gauge(encoder, "process_open_fds", "Open file descriptors", files.count() as f64)?;
+        }
+        Ok(())
+    }
+}
+
+/// User and system time so far (proc(5): `stat`, fields 14 and 15, counted after the name in parentheses).
+fn cpu_seconds() -> Option<f64> {
+    let stat = fs::read_to_string("/proc/self/stat").ok()?;
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11);
+    let ticks: u64 = fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?;
+    Some(ticks as f64 / clock_ticks_per_second() as f64)
+}
+
+fn resident_bytes() -> Option<u64> {
+    let pages: u64 = fs::read_to_string("/proc/self/statm").ok()?.split(' ').nth(1)?.parse().ok()?;
+    Some(pages.saturating_mul(page_size() as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_process_uses_time_and_memory() {
+        assert!(resident_bytes().unwrap() > 1 << 20);
+        assert!(cpu_seconds().unwrap() >= 0.0);
+    }
+}

@@ -1,0 +1,237 @@
+//! Counts requests by operation, outcome and use of the cache, and their latency. Each thread counts in a block that it
+//! alone writes to, so that a request shares no cache line with another; a scrape adds the blocks up.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::metrics::MetricType;
+use thread_local::ThreadLocal;
+
+use super::encode::{NoLabels, counters};
+use crate::telemetry::{CacheUse, Outcome};
+use crate::wire::Operation;
+
+/// Operations, and requests that name none.
+const OPERATIONS: usize = Operation::ALL.len() + 1;
+
+/// The codes of the contract, up to 22; 0 is success.
+const CODES: usize = 23;
+
+/// Uses of the cache, and requests that were refused before it was theirs to use.
+const CACHE_USES: usize = CacheUse::ALL.len() + 1;
+
+/// The upper bounds of the latency's buckets. Hits fall into the first ones.
+pub(super) const BOUNDS: [Duration; 19] = [
+    Duration::from_micros(10),
+    Duration::from_micros(25),
+    Duration::from_micros(50),
+    Duration::from_micros(100),
+    Duration::from_micros(250),
+    Duration::from_micros(500),
+    Duration::from_millis(1),
+    Duration::from_micros(2500),
+    Duration::from_millis(5),
+    Duration::from_millis(10),
+    Duration::from_millis(25),
+    Duration::from_millis(50),
+    Duration::from_millis(100),
+    Duration::from_millis(250),
+    Duration::from_millis(500),
+    Duration::from_secs(1),
+    Duration::from_millis(2500),
+    Duration::from_secs(5),
+    Duration::from_secs(10),
+];
+
+/// The ways a request can take, whose latency differs by orders of magnitude.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Path {
+    Hit,
+    Miss,
+    Write,
+    Refused,
+}
+
+impl Path {
+    const ALL: [Path; 4] = [Path::Hit, Path::Miss, Path::Write, Path::Refused];
+
+    fn of(cache: Option<CacheUse>) -> Self {
+        match cache {
+            Some(CacheUse::Hit | CacheUse::WhileRevalidating) => Path::Hit,
+            Some(CacheUse::Miss | CacheUse::Stale | CacheUse::IfError | CacheUse::Collapsed) => Path::Miss,
+            Some(CacheUse::Write) => Path::Write,
+            Some(CacheUse::Refused) | None => Path::Refused,
+        }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Path::Hit => "hit",
+            Path::Miss => "miss",
+            Path::Write => "write",
+            Path::Refused => "refused",
+        }
+    }
+}
+
+/// A counter that one thread writes and any thread reads.
+#[derive(Debug, Default)]
+struct Counter(AtomicU64);
+
+impl Counter {
+    fn add(&self, n: u64) {
+        // Not `fetch_add`, which would lock the cache line: no other thread writes.
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// The counters of one thread.
+#[derive(Debug)]
+struct Block {
+    requests: [[[Counter; CACHE_USES]; CODES]; OPERATIONS],
+    latency: [Latency; Path::ALL.len()],
+}
+
+#[derive(Debug, Default)]
+struct Latency {
+    /// One more than there are bounds: above the last one.
+    buckets: [Counter; BOUNDS.len() + 1],
+    sum_ns: Counter,
+}
+
+impl Default for Block {
+    fn default() -> Self {
+        Block { requests: Default::default(), latency: Default::default() }
+    }
+}
+
+/// The counts of all threads.
+#[derive(Debug, Default)]
+pub struct RequestMetrics {
+    blocks: ThreadLocal<Box<Block>>,
+}
+
+impl RequestMetrics {
+    /// Counts the end of one request.
+    pub fn count(&self, outcome: &Outcome) {
+        let block = self.blocks.get_or_default();
+        let operation = outcome.operation.map_or(OPERATIONS - 1, Operation::index);
+        let code = usize::from(outcome.code.unwrap_or(0)).min(CODES - 1);
+        let cache = outcome.cache.map_or(CACHE_USES - 1, CacheUse::index);
+        block.requests[operation][code][cache].add(1);
+        let latency = &block.latency[Path::of(outcome.cache) as usize];
+        let bucket = BOUNDS.iter().position(|bound| outcome.took <= *bound).unwrap_or(BOUNDS.len());
+        latency.buckets[bucket].add(1);
+        latency.sum_ns.add(u64::try_from(outcome.took.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    fn sum(&self, of: impl Fn(&Block) -> &Counter) -> u64 {
+        self.blocks.iter().fold(0, |sum, block| sum.wrapping_add(of(block).get()))
+    }
+
+    /// How many requests had this outcome; `None` stands for no operation, success and no use of the cache.
+    fn requests(&self) -> impl Iterator<Item = ([(&'static str, String); 3], u64)> {
+        let all = (0..OPERATIONS).flat_map(|o| (0..CODES).flat_map(move |c| (0..CACHE_USES).map(move |u| (o, c, u))));
+        all.filter_map(|(operation, code, cache)| {
+            let n = self.sum(|block| &block.requests[operation][code][cache]);
+            let operation = Operation::ALL.get(operation).map_or("none", |operation| operation.name());
+            let code = if code == 0 { "ok".to_owned() } else { format!("{code:02}") };
+            let cache = CacheUse::ALL.get(cache).map_or("none", |cache| cache.name());
+            let labels = [("operation", operation.to_owned()), ("code", code), ("cache", cache.to_owned())];
+            (n > 0).then_some((labels, n))
+        })
+    }
+
+    pub(in crate::telemetry) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        counters(
+            encoder,
+            "guildgate_requests",
+            "Requests by operation, outcome (ok, or the code of the refusal) and use of the cache",
+            self.requests(),
+        )?;
+        let help = "From the arrival of a request's header to its answer, by the way it took";
+        let mut family =
+            encoder.encode_descriptor("guildgate_request_duration_seconds", help, None, MetricType::Histogram)?;
+        for path in Path::ALL {
+            let bounds = BOUNDS.iter().map(Duration::as_secs_f64).chain([f64::INFINITY]);
+            let buckets: Vec<(f64, u64)> = bounds
+                .enumerate()
+                .map(|(i, bound)| (bound, self.sum(|block| &block.latency[path as usize].buckets[i])))
+                .collect();
+            let count = buckets.iter().map(|(_, n)| n).sum();
+            let sum = Duration::from_nanos(self.sum(|block| &block.latency[path as usize].sum_ns));
+            family.encode_family(&[("path", path.name())])?.encode_histogram::<NoLabels>(
+                sum.as_secs_f64(),
+                count,
+                &buckets,
+                None,
+            )?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::telemetry::metrics::{Collector, Format, Metrics};
+    use crate::wire::{Read, RequestId};
+
+    fn outcome(code: Option<u8>, cache: Option<CacheUse>, took: Duration) -> Outcome {
+        Outcome {
+            unix_ms: 0,
+            client: [127, 0, 0, 1].into(),
+            operation: Some(Operation::Read(Read::Points)),
+            status: 200,
+            code,
+            key: None,
+            cache,
+            over_limit: None,
+            over_candidate: false,
+            took,
+            id: RequestId::random(),
+        }
+    }
+
+    #[derive(Debug, Default)]
+    struct TestCollector(RequestMetrics);
+
+    impl Collector for TestCollector {
+        fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+            self.0.encode(&mut encoder)
+        }
+    }
+
+    #[test]
+    fn requests_of_all_threads_are_added_up_by_outcome_and_latency() {
+        let metrics = std::sync::Arc::new(TestCollector::default());
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    for _ in 0..1000 {
+                        metrics.0.count(&outcome(None, Some(CacheUse::Hit), Duration::from_micros(10)));
+                    }
+                    metrics.0.count(&outcome(Some(12), None, Duration::from_secs(11)));
+                });
+            }
+        });
+        let text = Metrics::new(vec![Box::new(metrics)]).encode(Format::Prometheus);
+        for line in [
+            "guildgate_requests_total{operation=\"getPoints\",code=\"ok\",cache=\"hit\"} 3000",
+            "guildgate_requests_total{operation=\"getPoints\",code=\"12\",cache=\"none\"} 3",
+            "guildgate_request_duration_seconds_bucket{le=\"0.00001\",path=\"hit\"} 3000",
+            "guildgate_request_duration_seconds_sum{path=\"hit\"} 0.03",
+            "guildgate_request_duration_seconds_bucket{le=\"10.0\",path=\"refused\"} 0",
+            "guildgate_request_duration_seconds_bucket{le=\"+Inf\",path=\"refused\"} 3",
+            "guildgate_request_duration_seconds_count{path=\"write\"} 0",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
+        }
+    }
+}
