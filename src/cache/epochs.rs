@@ -16,6 +16,9 @@ use crate::wire::Read;
 /// answer.
 const EPOCH_SLOTS: usize = 1 << 16;
 
+/// Counters for whole realms, by hash: 8 KiB. A collision costs the other realm its answers, when somebody purges one.
+const REALM_SLOTS: usize = 1 << 10;
+
 /// Unsettled writes of members, by hash: 96 KiB. A collision costs a miss as well.
 const UNSETTLED_SLOTS: usize = 1 << 12;
 
@@ -23,6 +26,8 @@ const UNSETTLED_SLOTS: usize = 1 << 12;
 /// epoch is. A write advances the epoch of its member's answers, in its [`Realms`].
 pub struct Epochs {
     slots: Box<[AtomicU64]>,
+    /// Of all members and reads of a realm.
+    realms: Box<[AtomicU64]>,
     /// Part of every epoch, so that advancing it invalidates everything.
     all: AtomicU64,
     unsettled: Box<[UnsettledWrites]>,
@@ -48,23 +53,24 @@ pub enum Realms {
     All,
 }
 
-/// The state of an entry's counters. Equal epochs of one entry mean that nothing changed in between: the three counters
-/// (the realm's member, the member, everything) only grow, so their sum is equal only if each of them is.
+/// The state of an entry's counters. Equal epochs of one entry mean that nothing changed in between: the four counters
+/// (the realm's member, the member, the realm, everything) only grow, so their sum is equal only if each of them is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Epoch(u64);
 
 impl Default for Epochs {
     fn default() -> Self {
-        Epochs::with_slots(EPOCH_SLOTS, UNSETTLED_SLOTS)
+        Epochs::with_slots(EPOCH_SLOTS, REALM_SLOTS, UNSETTLED_SLOTS)
     }
 }
 
 impl Epochs {
-    pub(super) fn with_slots(epochs: usize, unsettled: usize) -> Self {
+    pub(super) fn with_slots(epochs: usize, realms: usize, unsettled: usize) -> Self {
         let counter = || AtomicU64::new(0);
         let writes = || UnsettledWrites { in_flight: counter(), remote: counter(), until: counter() };
         Epochs {
             slots: (0..epochs).map(|_| counter()).collect(),
+            realms: (0..realms).map(|_| counter()).collect(),
             all: counter(),
             unsettled: (0..unsettled).map(|_| writes()).collect(),
         }
@@ -73,8 +79,9 @@ impl Epochs {
     /// The epoch of an answer for which the origin is asked from now on.
     pub fn epoch(&self, at: &EntryKey) -> Epoch {
         let read = |realms| self.slot(at.member, at.read, realms).load(Ordering::SeqCst);
+        let realm = self.realm(at.realm).load(Ordering::SeqCst);
         let all = self.all.load(Ordering::SeqCst);
-        Epoch(read(Realms::One(at.realm)).wrapping_add(read(Realms::All)).wrapping_add(all))
+        Epoch(read(Realms::One(at.realm)).wrapping_add(read(Realms::All)).wrapping_add(realm).wrapping_add(all))
     }
 
     pub fn is_current(&self, epoch: Epoch, at: &EntryKey) -> bool {
@@ -115,6 +122,16 @@ impl Epochs {
         self.advance_each(member, &Read::ALL, Realms::All);
     }
 
+    /// Invalidates every answer about a member in one realm.
+    pub fn invalidate_member_in(&self, realm: Realm, member: MemberId) {
+        self.advance_each(member, &Read::ALL, Realms::One(realm));
+    }
+
+    /// Invalidates every answer of a realm.
+    pub fn invalidate_realm(&self, realm: Realm) {
+        self.realm(realm).fetch_add(1, Ordering::SeqCst);
+    }
+
     /// Invalidates everything.
     pub fn invalidate_all(&self) {
         self.all.fetch_add(1, Ordering::SeqCst);
@@ -145,6 +162,10 @@ impl Epochs {
     pub(super) fn slot(&self, member: MemberId, read: Read, realms: Realms) -> &AtomicU64 {
         let hash = realms.hash(member.get().wrapping_mul(4).wrapping_add(read.index() as u64));
         &self.slots[hash as usize % self.slots.len()]
+    }
+
+    fn realm(&self, realm: Realm) -> &AtomicU64 {
+        &self.realms[hash(realm.0) as usize % self.realms.len()]
     }
 
     pub(super) fn unsettled(&self, member: MemberId, realms: Realms) -> &UnsettledWrites {

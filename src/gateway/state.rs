@@ -92,6 +92,8 @@ pub(super) struct Core {
     pub(super) cache: AnswerCache,
     pub(super) origin_refusals: OriginRefusals,
     state: ArcSwap<State>,
+    /// Keys whose day was given back, by the change feed, and is not yet here.
+    pub(super) day_resets: Mutex<Vec<KeyId>>,
     /// Held while the next state is made: two at once would carry budgets over twice.
     swap: Mutex<()>,
 }
@@ -104,6 +106,7 @@ impl Core {
             cache,
             origin_refusals: OriginRefusals::default(),
             state: ArcSwap::from_pointee(state),
+            day_resets: Mutex::default(),
             swap: Mutex::new(()),
         }
     }

@@ -77,6 +77,16 @@ impl StoreFollower {
         self.freshness.feed_age(now).filter(|_| state.depends_on_store())
     }
 
+    /// Why requests are refused, or nothing is answered from memory; `None`: the store is followed.
+    pub fn fault(&self) -> Option<&'static str> {
+        let (state, now) = (self.core.state(), self.core.now());
+        if self.keys_are_stale(&state, now) {
+            return Some("the keys cannot be refreshed from the store; requests are refused until it answers");
+        }
+        let is_away = state.depends_on_store() && self.freshness.feed_is_stale(now);
+        is_away.then_some("the store is away: its changes cannot be read, and nothing is answered from memory")
+    }
+
     /// Loads the keys of `source`, or of the source in force, once every list that was begun before is in force. It
     /// takes as long as the store does.
     pub async fn load_keys(&self, source: Option<KeySource>) -> Result<LoadedKeys<'_>, String> {
@@ -213,6 +223,7 @@ impl StoreFollower {
     fn apply_change(&self, change: Change) {
         match change {
             Change::Member(member) => self.core.cache.epochs().invalidate_member(member),
+            Change::DayReset(key) => self.core.day_resets.lock().push(key),
             Change::Directory => self.keys_changed(),
             Change::Everything => {
                 self.core.cache.epochs().invalidate_all();

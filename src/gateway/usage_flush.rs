@@ -40,7 +40,8 @@ impl UsageFlush {
         let mut last_use = self.core.now();
         loop {
             tokio::time::sleep(COUNTS_EVERY).await;
-            let written = self.write_counts(store).await;
+            let written = self.reset_days(store).await;
+            let written = written.and(self.write_counts(store).await);
             match &written {
                 Err(error) if !is_failing => {
                     tracing::error!(
@@ -76,6 +77,31 @@ impl UsageFlush {
         if let Err(error) = written {
             tracing::error!(error, "the day's last counts and the last uses of keys were not written to the store");
         }
+    }
+
+    /// Gives keys their whole day back, as the change feed told. Counts from before that were written after it are taken
+    /// back as well.
+    async fn reset_days(&self, store: &AnyStore) -> Result<(), String> {
+        let keys = std::mem::take(&mut *self.core.day_resets.lock());
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let _lock = self.lock.lock().await;
+        {
+            let state = self.core.state();
+            match &state.keys {
+                KeySource::Origin(learned_keys) => learned_keys.reset_days(&keys),
+                KeySource::Store(_) | KeySource::File(_) => {
+                    let reset = state.key_table.usages().filter(|(id, _)| keys.contains(*id));
+                    reset.for_each(|(_, usage)| usage.day.reset());
+                }
+            }
+        }
+        let cleared = store.clear_daily(keys.clone()).await;
+        cleared.map_err(|error| {
+            self.core.day_resets.lock().extend(keys);
+            error.to_string()
+        })
     }
 
     /// Writes what was counted of the day since the last time, and adds what other processes counted.

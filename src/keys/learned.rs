@@ -193,6 +193,12 @@ impl LearnedKeys {
         self.known.iter().filter_map(|(_, known)| unsaved(known)).collect()
     }
 
+    /// Gives these keys their whole day back.
+    pub fn reset_days(&self, keys: &[KeyId]) {
+        let reset = self.known.iter().filter(|(_, known)| keys.contains(&known.key.id));
+        reset.for_each(|(_, known)| known.key.usage.day.reset());
+    }
+
     /// The same key under the policy in force.
     fn with_policy(&self, known: Arc<LearnedKey>, policy: &Arc<Policy>, now: Tick) -> Arc<LearnedKey> {
         let is_under_policy = |key: &Key| Arc::ptr_eq(&key.policy, policy) && !key.buckets.are_replaced();

@@ -274,14 +274,23 @@ impl KeyTable {
     /// What was counted of the day for each key and is not in the store yet. [`crate::limits::DayCounter::saved`] is to
     /// be called once it is.
     pub fn unsaved_counts(&self) -> Vec<(KeyId, Arc<Usage>, DayCount)> {
-        let present = self.by_digest.values().map(|key| (&key.id, &key.usage));
-        let removed = self.removed.iter().map(|(id, budget)| (id, &budget.usage));
         let mut seen = HashSet::new();
         let unsaved = |(id, usage): (&KeyId, &Arc<Usage>)| {
             let count = usage.day.unsaved().filter(|_| seen.insert(id.clone()))?;
             Some((id.clone(), usage.clone(), count))
         };
-        present.chain(removed).filter_map(unsaved).collect()
+        self.usages().filter_map(unsaved).collect()
+    }
+
+    /// The realm of a guild that has or had a key.
+    pub fn realm_of(&self, guild: &GuildId) -> Option<Realm> {
+        self.realms.get(guild).copied()
+    }
+
+    /// The usage of every key, of removed ones too: once for each secret.
+    pub fn usages(&self) -> impl Iterator<Item = (&KeyId, &Arc<Usage>)> {
+        let removed = self.removed.iter().map(|(id, budget)| (id, &budget.usage));
+        self.by_digest.values().map(|key| (&key.id, &key.usage)).chain(removed)
     }
 
     /// A guild's realm. It stays the same from when the guild was first seen, and is never another guild's.

@@ -73,6 +73,13 @@ impl DayCounter {
         (now.count > before).then_some(DayCount { day: now.day, count: now.count - before })
     }
 
+    /// Gives the whole day back.
+    pub fn reset(&self) {
+        let none = pack(DayCount { count: 0, ..unpack(self.word.load(Ordering::Acquire)) });
+        self.saved.store(none, Ordering::Release);
+        self.word.store(none, Ordering::Release);
+    }
+
     /// `added` was added in the store, which has `total` for that day now. What exceeds this process's count was counted
     /// by other processes, and counts here too while the day lasts.
     pub fn saved(&self, added: DayCount, total: u64) {
@@ -162,6 +169,16 @@ mod tests {
     fn a_count_known_from_before_goes_on() {
         let day = DayCounter::from_store(DayCount { day: 20_000, count: 2 });
         assert!(day.admit(3, NOON) && !day.admit(3, NOON));
+        assert_eq!(day.unsaved(), Some(DayCount { day: 20_000, count: 1 }));
+    }
+
+    #[test]
+    fn a_day_that_was_given_back_begins_at_nothing() {
+        let day = DayCounter::from_store(DayCount { day: 20_000, count: 2 });
+        assert!(day.admit(3, NOON) && !day.admit(3, NOON));
+        day.reset();
+        assert_eq!((day.used(NOON), day.unsaved()), (0, None));
+        assert!(day.admit(3, NOON));
         assert_eq!(day.unsaved(), Some(DayCount { day: 20_000, count: 1 }));
     }
 

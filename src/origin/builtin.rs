@@ -94,7 +94,7 @@ fn fault(error: &StoreError, origin_request: &OriginRequest<'_>) -> Fault {
             tracing::error!(request_id = %origin_request.id, %error, "the store failed");
             Fault::Unavailable { retry_after: 1 }
         }
-        StoreError::Refused(_) | StoreError::Unknown(_) => {
+        StoreError::NotFound(_) | StoreError::Refused(_) | StoreError::Unknown(_) => {
             tracing::error!(request_id = %origin_request.id, %error, "the store failed");
             Fault::NoUsableAnswer
         }

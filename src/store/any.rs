@@ -30,6 +30,18 @@ impl AnyStore {
         })
     }
 
+    /// The same store once more, as another process would have it: each of the two hears of the other's changes. An
+    /// SQLite file is not opened by its name again, since closing it would drop the locks that this process has on it.
+    pub async fn open_again(&self, at: &StoreAt) -> Result<Self, StoreError> {
+        match self {
+            AnyStore::Sqlite(store) => {
+                let store = store.clone();
+                Ok(blocking(move || store.open_again()).await?.into())
+            }
+            AnyStore::Postgres(_) => AnyStore::open(at, IfMissing::Refuse).await,
+        }
+    }
+
     /// Where it is: an absolute path, or a URL without its password.
     pub fn place(&self) -> String {
         match self {
@@ -154,6 +166,8 @@ impl Directory for AnyStore {
     forward! {
         fn guilds(&self) -> Result<Vec<GuildRecord>, StoreError>;
         fn keys(&self) -> Result<Vec<KeyRecord>, StoreError>;
+        fn keys_page(&self, guild: Option<&GuildId>, after: Option<&str>, limit: usize) -> Result<Vec<KeyRecord>, StoreError>;
+        fn key(&self, id: &str) -> Result<Option<KeyRecord>, StoreError>;
         fn add_guild(&self, guild: &GuildId, name: &str) -> Result<(), StoreError>;
         fn rename_guild(&self, guild: &GuildId, name: &str) -> Result<(), StoreError>;
         fn remove_guild(&self, guild: &GuildId) -> Result<RemovedGuild, StoreError>;
@@ -172,16 +186,28 @@ impl Members for AnyStore {
             &self, guild: &GuildId, member: MemberId, name: Option<&str>, points: Option<i64>
         ) -> Result<(), StoreError>;
         fn members(&self, guild: &GuildId) -> Result<Vec<MemberRecord>, StoreError>;
+        fn members_page(
+            &self, guild: &GuildId, after: Option<MemberId>, limit: usize
+        ) -> Result<Vec<MemberRecord>, StoreError>;
+        fn member(&self, guild: &GuildId, member: MemberId) -> Result<Option<MemberRecord>, StoreError>;
         fn remove_member(&self, guild: &GuildId, member: MemberId) -> Result<(), StoreError>;
         fn add_warn(
             &self, guild: &GuildId, member: MemberId, author: &str, reason: &str, expires: i64
         ) -> Result<i64, StoreError>;
         fn list_warns(&self, guild: &GuildId, of: Option<MemberId>) -> Result<Vec<(MemberId, Warn)>, StoreError>;
+        fn put_warn(&self, guild: &GuildId, member: MemberId, warn: Warn) -> Result<bool, StoreError>;
+        fn warns_page(
+            &self, guild: &GuildId, of: Option<MemberId>, after: Option<i64>, limit: usize
+        ) -> Result<Vec<(MemberId, Warn)>, StoreError>;
         fn remove_warn(&self, guild: &GuildId, id: i64) -> Result<(), StoreError>;
         fn add_review(
             &self, guild: &GuildId, member: MemberId, author: &str, rating: u8, text: &str
         ) -> Result<i64, StoreError>;
         fn list_reviews(&self, guild: &GuildId, of: Option<MemberId>) -> Result<Vec<(MemberId, Review)>, StoreError>;
+        fn put_review(&self, guild: &GuildId, member: MemberId, review: Review) -> Result<bool, StoreError>;
+        fn reviews_page(
+            &self, guild: &GuildId, of: Option<MemberId>, after: Option<i64>, limit: usize
+        ) -> Result<Vec<(MemberId, Review)>, StoreError>;
         fn remove_review(&self, guild: &GuildId, id: i64) -> Result<(), StoreError>;
     }
 }
@@ -190,5 +216,7 @@ impl Daily for AnyStore {
     forward! {
         fn add_daily(&self, day: i64, counts: Vec<(KeyId, u64)>) -> Result<Vec<(KeyId, u64)>, StoreError>;
         fn daily(&self, day: i64) -> Result<Vec<(KeyId, u64)>, StoreError>;
+        fn reset_day(&self, key: &str) -> Result<(), StoreError>;
+        fn clear_daily(&self, keys: Vec<KeyId>) -> Result<(), StoreError>;
     }
 }

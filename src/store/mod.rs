@@ -76,6 +76,17 @@ pub trait Directory {
     /// Every key, by id.
     fn keys(&self) -> impl Future<Output = Result<Vec<KeyRecord>, StoreError>> + Send;
 
+    /// The keys of a guild, or all, by id: so many after the id `after`.
+    fn keys_page(
+        &self,
+        guild: Option<&GuildId>,
+        after: Option<&str>,
+        limit: usize,
+    ) -> impl Future<Output = Result<Vec<KeyRecord>, StoreError>> + Send;
+
+    /// The key of this id.
+    fn key(&self, id: &str) -> impl Future<Output = Result<Option<KeyRecord>, StoreError>> + Send;
+
     /// Adds a guild. Refused: one that exists.
     fn add_guild(&self, guild: &GuildId, name: &str) -> impl Future<Output = Result<(), StoreError>> + Send;
 
@@ -130,6 +141,21 @@ pub trait Members {
     /// A guild's members in ascending id order.
     fn members(&self, guild: &GuildId) -> impl Future<Output = Result<Vec<MemberRecord>, StoreError>> + Send;
 
+    /// So many of a guild's members after the id `after`, in ascending id order.
+    fn members_page(
+        &self,
+        guild: &GuildId,
+        after: Option<MemberId>,
+        limit: usize,
+    ) -> impl Future<Output = Result<Vec<MemberRecord>, StoreError>> + Send;
+
+    /// A member of a guild.
+    fn member(
+        &self,
+        guild: &GuildId,
+        member: MemberId,
+    ) -> impl Future<Output = Result<Option<MemberRecord>, StoreError>> + Send;
+
     /// Removes a member with its warns and reviews. Refused: one that does not exist.
     fn remove_member(&self, guild: &GuildId, member: MemberId) -> impl Future<Output = Result<(), StoreError>> + Send;
 
@@ -148,6 +174,24 @@ pub trait Members {
         &self,
         guild: &GuildId,
         of: Option<MemberId>,
+    ) -> impl Future<Output = Result<Vec<(MemberId, Warn)>, StoreError>> + Send;
+
+    /// Warns a member under an id of the caller's, making the member if need be; replaces the member's warn of that id.
+    /// Answers whether there was none. Refused: the id of another member's warn.
+    fn put_warn(
+        &self,
+        guild: &GuildId,
+        member: MemberId,
+        warn: Warn,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
+
+    /// So many of the warns of [`Members::list_warns`] after the id `after`, by id.
+    fn warns_page(
+        &self,
+        guild: &GuildId,
+        of: Option<MemberId>,
+        after: Option<i64>,
+        limit: usize,
     ) -> impl Future<Output = Result<Vec<(MemberId, Warn)>, StoreError>> + Send;
 
     /// Removes a warn. Refused: one that does not exist.
@@ -170,6 +214,23 @@ pub trait Members {
         of: Option<MemberId>,
     ) -> impl Future<Output = Result<Vec<(MemberId, Review)>, StoreError>> + Send;
 
+    /// As [`Members::put_warn`].
+    fn put_review(
+        &self,
+        guild: &GuildId,
+        member: MemberId,
+        review: Review,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
+
+    /// So many of the reviews of [`Members::list_reviews`] after the id `after`, by id.
+    fn reviews_page(
+        &self,
+        guild: &GuildId,
+        of: Option<MemberId>,
+        after: Option<i64>,
+        limit: usize,
+    ) -> impl Future<Output = Result<Vec<(MemberId, Review)>, StoreError>> + Send;
+
     /// Removes a review. Refused: one that does not exist.
     fn remove_review(&self, guild: &GuildId, id: i64) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
@@ -187,6 +248,13 @@ pub trait Daily {
 
     /// Each key's count of `day`, by the rules of [`Daily::add_daily`]; keys without one are left out.
     fn daily(&self, day: i64) -> impl Future<Output = Result<Vec<(KeyId, u64)>, StoreError>> + Send;
+
+    /// Gives a key its whole day back; followers are told ([`Change::DayReset`]). Refused: a key that is neither in the
+    /// store nor counted.
+    fn reset_day(&self, key: &str) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Sets the counts of these keys to 0, for a follower that was told of their reset and may have added to them since.
+    fn clear_daily(&self, keys: Vec<KeyId>) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
 /// Runs `work` on a thread where it may block. If this is dropped, `work` goes on, and its result is dropped.

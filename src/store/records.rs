@@ -84,6 +84,8 @@ pub enum Change {
     Directory,
     /// Something about one member: points, name, warns or reviews.
     Member(MemberId),
+    /// The day's count of this key begins again.
+    DayReset(KeyId),
     /// Too much to name, or the feed was lost: anything in the store may have changed.
     Everything,
 }
@@ -100,7 +102,10 @@ pub enum StoreError {
     /// The server cannot be reached, or did not answer: nothing was written.
     #[error("{0}")]
     Unreachable(String),
-    /// What is to be changed does not exist, or what is to be made does.
+    /// What is to be changed does not exist.
+    #[error("{0}")]
+    NotFound(String),
+    /// What is to be made exists, or breaks a rule.
     #[error("{0}")]
     Refused(String),
     /// The disk, the file or the server failed. Nobody sees a write that ended so, and it is undone.

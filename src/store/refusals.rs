@@ -10,8 +10,8 @@ pub(super) fn refused(why: String) -> StoreError {
 }
 
 /// Refuses if a statement found nothing to change.
-pub(super) fn changed(rows: usize, refusal: impl FnOnce() -> String) -> Result<(), StoreError> {
-    if rows > 0 { Ok(()) } else { Err(refused(refusal())) }
+pub(super) fn changed(rows: usize, refusal: impl FnOnce() -> StoreError) -> Result<(), StoreError> {
+    if rows > 0 { Ok(()) } else { Err(refusal()) }
 }
 
 /// There is no store at `place`.
@@ -22,12 +22,14 @@ pub(super) fn no_store(place: impl Display) -> StoreError {
     ))
 }
 
-pub(super) fn guild_exists(guild: &GuildId) -> String {
-    format!("guild {guild} is in the store already; `guildgate guild list` shows it")
+pub(super) fn guild_exists(guild: &GuildId) -> StoreError {
+    refused(format!("guild {guild} is in the store already; `guildgate guild list` shows it"))
 }
 
-pub(super) fn unknown_guild(guild: &GuildId) -> String {
-    format!("guild {guild} is not in the store; `guildgate guild add {guild} --name NAME` adds it")
+pub(super) fn unknown_guild(guild: &GuildId) -> StoreError {
+    StoreError::NotFound(format!(
+        "guild {guild} is not in the store; `guildgate guild add {guild} --name NAME` adds it"
+    ))
 }
 
 pub(super) fn removed_meanwhile(guild: &str) -> String {
@@ -37,23 +39,23 @@ pub(super) fn removed_meanwhile(guild: &str) -> String {
     )
 }
 
-pub(super) fn key_exists(id: &str) -> String {
-    format!("key {id} is in the store already")
+pub(super) fn key_exists(id: &str) -> StoreError {
+    refused(format!("key {id} is in the store already"))
 }
 
-pub(super) fn unknown_key(id: &str) -> String {
-    format!("there is no key {id}; `guildgate key list` shows those there are")
+pub(super) fn unknown_key(id: &str) -> StoreError {
+    StoreError::NotFound(format!("there is no key {id}; `guildgate key list` shows those there are"))
 }
 
-pub(super) fn expired_key(id: &str) -> String {
-    format!(
+pub(super) fn expired_key(id: &str) -> StoreError {
+    refused(format!(
         "key {id} has expired, and its new secret would be refused at once; \
          `guildgate key set {id} --expires 90d` lets it work again"
-    )
+    ))
 }
 
-pub(super) fn secret_taken(id: &str) -> String {
-    format!("the secret is that of key {id} already; make another one")
+pub(super) fn secret_taken(id: &str) -> StoreError {
+    refused(format!("the secret is that of key {id} already; make another one"))
 }
 
 /// Refuses a member's name that is too long.
@@ -65,17 +67,22 @@ pub(super) fn member_name(name: &str) -> Result<(), String> {
     Err(format!("a member's name is at most {MAX_MEMBER_NAME} bytes long, and this one has {length}"))
 }
 
-pub(super) fn unknown_member(guild: &GuildId, member: MemberId) -> String {
-    format!("guild {guild} has no member {member}")
+pub(super) fn unknown_member(guild: &GuildId, member: MemberId) -> StoreError {
+    StoreError::NotFound(format!("guild {guild} has no member {member}"))
 }
 
 /// `what` is a warn or a review.
-pub(super) fn unknown_record(guild: &GuildId, what: &str, id: i64) -> String {
-    format!("guild {guild} has no {what} {id}")
+pub(super) fn unknown_record(guild: &GuildId, what: &str, id: i64) -> StoreError {
+    StoreError::NotFound(format!("guild {guild} has no {what} {id}"))
 }
 
-pub(super) fn ids_used_up() -> String {
-    "the guild's ids are used up".to_owned()
+/// `what` is a warn or a review.
+pub(super) fn record_of_other_member(guild: &GuildId, what: &str, id: i64, owner: MemberId) -> StoreError {
+    refused(format!("{what} {id} of guild {guild} is member {owner}'s; remove it there first, or use another id"))
+}
+
+pub(super) fn ids_used_up() -> StoreError {
+    refused("the guild's ids are used up".to_owned())
 }
 
 pub(super) fn check_rating(rating: u8) -> Result<(), StoreError> {

@@ -17,7 +17,7 @@ use epochs::{Epochs, Realms};
 /// A cache whose tables are so small that the checker can make one for each try. These entries share no slot: a
 /// collision would hide a bug.
 pub fn small_cache(entries: &[entry::EntryKey]) -> answer_cache::AnswerCache {
-    let epochs = Epochs::with_slots(16, 16);
+    let epochs = Epochs::with_slots(16, 4, 16);
     let all_realms = || entries.iter().map(|at| Realms::One(at.realm)).chain([Realms::All]);
     let (member, read) = (entries[0].member, entries[0].read);
     let slots: HashSet<_> = all_realms().map(|realms| std::ptr::from_ref(epochs.slot(member, read, realms))).collect();

@@ -1,4 +1,4 @@
-//! `guildgate limits`: plans and suggests limits from recorded traffic.
+//! `guildgate limits`: plans and suggests limits from recorded traffic, and gives a key its day back.
 
 mod input; // which decision record, and the names of its keys
 mod intervals; // counts by the second, the minute, the day
@@ -17,7 +17,9 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
-use super::Failure;
+use super::{Failure, on_store};
+use crate::config;
+use crate::store::{Daily, IfMissing};
 use input::Input;
 use plan::PlanArgs;
 use suggest::SuggestArgs;
@@ -40,6 +42,11 @@ pub(super) enum LimitsCommand {
     /// p99 and peak are requests a second, over the seconds in which the key sent any. The
     /// limits are replayed against the record before they are printed.
     Suggest(SuggestArgs),
+    /// Gives a key its whole day back (`daily`); a running server follows within a second
+    Reset {
+        /// The key's id, as `key list` prints it
+        id: String,
+    },
 }
 
 /// Which record is read.
@@ -54,15 +61,18 @@ struct LogArgs {
 
 impl LimitsCommand {
     pub(super) fn run(self, config_path: Option<&Path>, out: &mut dyn Write) -> Result<(), Failure> {
-        let (LimitsCommand::Plan(PlanArgs { log, .. }) | LimitsCommand::Suggest(SuggestArgs { log, .. })) = &self;
-        let input = Input::find(log, config_path)?;
-        self.run_on(&input, out)
-    }
-
-    fn run_on(self, input: &Input, out: &mut dyn Write) -> Result<(), Failure> {
         match self {
-            LimitsCommand::Plan(args) => args.run(input, out),
-            LimitsCommand::Suggest(args) => Ok(args.run(input, out)?),
+            LimitsCommand::Plan(args) => {
+                let input = Input::find(&args.log, config_path)?;
+                args.run(&input, out)
+            }
+            LimitsCommand::Suggest(args) => {
+                let input = Input::find(&args.log, config_path)?;
+                Ok(args.run(&input, out)?)
+            }
+            LimitsCommand::Reset { id } => {
+                on_store(&config::load(config_path)?, IfMissing::Refuse, async |store, _| Ok(store.reset_day(&id).await?))
+            }
         }
     }
 }

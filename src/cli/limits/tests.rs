@@ -72,7 +72,11 @@ impl Recorded {
         let mut out = Vec::new();
         let names = HashMap::from([("k0".into(), "Ada's bot".to_owned())]);
         let input = Input { files: vec![self.path()], names };
-        let result = command(LogArgs { files: Vec::new() }).run_on(&input, &mut out);
+        let result = match command(LogArgs { files: Vec::new() }) {
+            LimitsCommand::Plan(args) => args.run(&input, &mut out),
+            LimitsCommand::Suggest(args) => args.run(&input, &mut out).map_err(Failure::from),
+            LimitsCommand::Reset { .. } => unreachable!("it reads no record"),
+        };
         (String::from_utf8(out).unwrap(), result)
     }
 

@@ -2,9 +2,11 @@
 
 use std::collections::HashMap;
 
+use super::transaction::Transaction;
 use super::{PostgresStore, column};
 use crate::model::KeyId;
-use crate::store::{Daily, StoreError};
+use crate::store::refusals;
+use crate::store::{Change, Daily, StoreError};
 
 /// Adds to keys' counts, in the order of the keys, so that two nodes that count at once do not deadlock. A row of
 /// the next day stays of that day: two nodes may disagree for a moment about which day it is. A row of any other
@@ -20,6 +22,9 @@ const COUNT: &str = "INSERT INTO daily AS d (key, day, count) \
 /// Yesterday is kept for nodes whose clock has not reached midnight. A thousand rows at a time, so that no writer waits long.
 const FORGET: &str = "DELETE FROM daily WHERE key IN \
     (SELECT key FROM daily WHERE day < $1::bigint - 1 LIMIT 1000 FOR UPDATE SKIP LOCKED)";
+
+const CLEAR: &str = "UPDATE daily SET count = 0 WHERE key IN \
+    (SELECT key FROM daily WHERE key = ANY ($1::text[]) ORDER BY key COLLATE \"C\" FOR UPDATE) RETURNING 1";
 
 impl Daily for PostgresStore {
     async fn add_daily(&self, day: i64, counts: Vec<(KeyId, u64)>) -> Result<Vec<(KeyId, u64)>, StoreError> {
@@ -46,4 +51,21 @@ impl Daily for PostgresStore {
         let rows = self.pool.list(sql, &[&day]).await?;
         rows.iter().map(|row| Ok((column::<&str>(row, 0)?.into(), column::<i64>(row, 1)?.unsigned_abs()))).collect()
     }
+
+    async fn reset_day(&self, key: &str) -> Result<(), StoreError> {
+        let mut tx = self.begin().await?;
+        let reset = reset_day(&mut tx, key).await;
+        tx.end(reset, Change::DayReset(key.into())).await
+    }
+
+    async fn clear_daily(&self, keys: Vec<KeyId>) -> Result<(), StoreError> {
+        let keys: Vec<&str> = keys.iter().map(|key| &**key).collect();
+        self.pool.write_once(CLEAR, &[&keys]).await.map(drop)
+    }
+}
+
+async fn reset_day(tx: &mut Transaction<'_>, key: &str) -> Result<(), StoreError> {
+    let counted = tx.count(CLEAR, &[&[key].as_slice()]).await?;
+    let known = tx.count("SELECT 1 FROM key WHERE id = $1", &[&key]).await?;
+    refusals::changed(counted + known, || refusals::unknown_key(key))
 }

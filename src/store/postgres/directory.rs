@@ -11,7 +11,7 @@ use super::pool::{Params, rows};
 use super::transaction::Transaction;
 use super::{LIST, PostgresStore, column, parsed};
 use crate::model::{Digest, GuildId, KeyId, Scope, one_line};
-use crate::store::refusals::{self, refused};
+use crate::store::refusals;
 use crate::store::{Change, Directory, GuildRecord, KeyChange, KeyRecord, Previous, RemovedGuild, StoreError};
 
 const CREATE_KEY: &str = "INSERT INTO key (id, digest, guild, name, tier, scope, created, expires, last_used, \
@@ -28,6 +28,10 @@ const SET_KEY: &str = "UPDATE key SET name = coalesce($2, name), scope = coalesc
 
 const KEYS: &str = "SELECT k.id, k.name, g.id, k.digest, k.tier, k.scope, k.created, k.expires, k.last_used, \
     k.previous, k.previous_until FROM key k JOIN guild g ON g.no = k.guild ORDER BY k.id";
+
+const KEYS_PAGE: &str = "SELECT k.id, k.name, g.id, k.digest, k.tier, k.scope, k.created, k.expires, k.last_used, \
+    k.previous, k.previous_until FROM key k JOIN guild g ON g.no = k.guild \
+    WHERE k.id > $1 AND ($2::text IS NULL OR k.id = $2) AND ($3::text IS NULL OR g.id = $3) ORDER BY k.id LIMIT $4";
 
 /// Locks the keys in the order of their ids, so that two nodes that do this at once do not deadlock.
 const NOTE_LAST_USE: &str = "WITH used AS (SELECT k.id, u.at FROM key k \
@@ -55,6 +59,22 @@ impl Directory for PostgresStore {
 
     async fn keys(&self) -> Result<Vec<KeyRecord>, StoreError> {
         self.list_rows(KEYS).await?.iter().map(key).collect()
+    }
+
+    async fn keys_page(
+        &self,
+        guild: Option<&GuildId>,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<KeyRecord>, StoreError> {
+        let guild = guild.map(GuildId::as_str);
+        let params: Params<'_> = &[&after.unwrap_or(""), &None::<&str>, &guild, &(limit as i64)];
+        self.pool.list(KEYS_PAGE, params).await?.iter().map(key).collect()
+    }
+
+    async fn key(&self, id: &str) -> Result<Option<KeyRecord>, StoreError> {
+        let found = self.pool.list(KEYS_PAGE, &[&"", &id, &None::<&str>, &1_i64]).await?;
+        found.first().map(key).transpose()
     }
 
     async fn add_guild(&self, guild: &GuildId, name: &str) -> Result<(), StoreError> {
@@ -126,7 +146,7 @@ impl PostgresStore {
         &self,
         sql: &str,
         params: Params<'_>,
-        refusal: impl FnOnce() -> String,
+        refusal: impl FnOnce() -> StoreError,
     ) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
         let changed = tx.count(sql, params).await.and_then(|rows| refusals::changed(rows, refusal));
@@ -203,9 +223,9 @@ async fn rotate_key(
     now: i64,
 ) -> Result<(), StoreError> {
     let found = tx.rows("SELECT expires FROM key WHERE id = $1", &[&id]).await?;
-    let row = found.first().ok_or_else(|| refused(refusals::unknown_key(id)))?;
+    let row = found.first().ok_or_else(|| refusals::unknown_key(id))?;
     if column::<Option<i64>>(row, 0)?.is_some_and(|expires| expires <= now) {
-        return Err(refused(refusals::expired_key(id)));
+        return Err(refusals::expired_key(id));
     }
     refuse_taken(tx, &digest).await?;
     tx.count(ROTATE_KEY, &[&id, &&digest.0[..], &until]).await.map(drop)
@@ -214,14 +234,14 @@ async fn rotate_key(
 /// The number of a guild in the tables, also of one that the bot left.
 pub(super) async fn guild_number(tx: &mut Transaction<'_>, guild: &GuildId) -> Result<i64, StoreError> {
     let found = tx.rows("SELECT no FROM guild WHERE id = $1", &[&guild.as_str()]).await?;
-    found.first().map_or_else(|| Err(refused(refusals::unknown_guild(guild))), |row| column(row, 0))
+    found.first().map_or_else(|| Err(refusals::unknown_guild(guild)), |row| column(row, 0))
 }
 
 /// Refuses a digest that a key has already, of its secret or of the previous one.
 async fn refuse_taken(tx: &mut Transaction<'_>, digest: &Digest) -> Result<(), StoreError> {
     let sql = "SELECT id FROM key WHERE digest = $1 UNION ALL SELECT id FROM key WHERE previous = $1 LIMIT 1";
     let found = tx.rows(sql, &[&&digest.0[..]]).await?;
-    found.first().map_or(Ok(()), |row| Err(refused(refusals::secret_taken(column(row, 0)?))))
+    found.first().map_or(Ok(()), |row| Err(refusals::secret_taken(column(row, 0)?)))
 }
 
 fn key(row: &Row) -> Result<KeyRecord, StoreError> {

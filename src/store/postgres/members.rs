@@ -3,11 +3,12 @@
 use tokio_postgres::Row;
 
 use super::directory::guild_number;
+use super::pool::Params;
 use super::transaction::Transaction;
 use super::{PostgresStore, column, member_id, rating};
 use crate::model::{GuildId, MemberId, Review, Warn, one_line};
 use crate::store::answers::{must_fit, review_bytes, warn_bytes};
-use crate::store::refusals::{self, refused};
+use crate::store::refusals;
 use crate::store::{Change, MemberRecord, Members, StoreError};
 
 /// Adds a member that is missing: named by its id, without points.
@@ -17,7 +18,7 @@ const MAKE_MEMBER: &str = "INSERT INTO member (guild, member, name, points) VALU
 const SET_MEMBER: &str = "UPDATE member SET name = coalesce($3, name), points = coalesce($4, points) \
     WHERE guild = $1 AND member = $2";
 
-// A guild without members gives one row of NULLs; a guild that does not exist gives none.
+// A guild without members gives one row of NULLs; a guild that does not exist gives none. So do the others below.
 const MEMBERS: &str = "SELECT m.member, m.name, m.points FROM guild g LEFT JOIN member m ON m.guild = g.no \
     WHERE g.id = $1 AND $2::bigint IS NULL ORDER BY m.member";
 
@@ -26,6 +27,20 @@ const WARNS: &str = "SELECT w.member, w.id, w.author, w.reason, w.expires FROM g
 
 const REVIEWS: &str = "SELECT r.member, r.id, r.author, r.rating, r.text FROM guild g \
     LEFT JOIN review r ON r.guild = g.no AND ($2::bigint IS NULL OR r.member = $2) WHERE g.id = $1 ORDER BY r.member, r.id";
+
+const MEMBERS_PAGE: &str = "SELECT m.member, m.name, m.points FROM guild g \
+    LEFT JOIN member m ON m.guild = g.no AND m.member > $2 WHERE g.id = $1 ORDER BY m.member LIMIT $3";
+
+const MEMBER: &str = "SELECT m.member, m.name, m.points FROM guild g \
+    LEFT JOIN member m ON m.guild = g.no AND m.member = $2 WHERE g.id = $1";
+
+const WARNS_PAGE: &str = "SELECT w.member, w.id, w.author, w.reason, w.expires FROM guild g \
+    LEFT JOIN warn w ON w.guild = g.no AND ($2::bigint IS NULL OR w.member = $2) AND w.id > $3 \
+    WHERE g.id = $1 ORDER BY w.id LIMIT $4";
+
+const REVIEWS_PAGE: &str = "SELECT r.member, r.id, r.author, r.rating, r.text FROM guild g \
+    LEFT JOIN review r ON r.guild = g.no AND ($2::bigint IS NULL OR r.member = $2) AND r.id > $3 \
+    WHERE g.id = $1 ORDER BY r.id LIMIT $4";
 
 /// Bytes of the answers about a member.
 const WARNS_BYTES: &str = concat!(
@@ -54,10 +69,22 @@ impl Members for PostgresStore {
     }
 
     async fn members(&self, guild: &GuildId) -> Result<Vec<MemberRecord>, StoreError> {
-        self.listed(guild, None, MEMBERS, |member, row| {
-            Ok(MemberRecord { member, name: column(row, 1)?, points: column(row, 2)? })
-        })
-        .await
+        self.listed(MEMBERS, guild, &[&guild.as_str(), &None::<i64>], member_record).await
+    }
+
+    async fn members_page(
+        &self,
+        guild: &GuildId,
+        after: Option<MemberId>,
+        limit: usize,
+    ) -> Result<Vec<MemberRecord>, StoreError> {
+        let after = after.map_or(-1, MemberId::as_i64);
+        self.listed(MEMBERS_PAGE, guild, &[&guild.as_str(), &after, &(limit as i64)], member_record).await
+    }
+
+    async fn member(&self, guild: &GuildId, member: MemberId) -> Result<Option<MemberRecord>, StoreError> {
+        let params: Params<'_> = &[&guild.as_str(), &member.as_i64()];
+        self.listed(MEMBER, guild, params, member_record).await.map(|mut found| found.pop())
     }
 
     async fn remove_member(&self, guild: &GuildId, member: MemberId) -> Result<(), StoreError> {
@@ -80,11 +107,24 @@ impl Members for PostgresStore {
     }
 
     async fn list_warns(&self, guild: &GuildId, of: Option<MemberId>) -> Result<Vec<(MemberId, Warn)>, StoreError> {
-        self.listed(guild, of, WARNS, |member, row| {
-            let (id, author) = (column(row, 1)?, column(row, 2)?);
-            Ok((member, Warn { id, author, reason: column(row, 3)?, expires: column(row, 4)? }))
-        })
-        .await
+        self.listed(WARNS, guild, &[&guild.as_str(), &of.map(MemberId::as_i64)], warn_record).await
+    }
+
+    async fn warns_page(
+        &self,
+        guild: &GuildId,
+        of: Option<MemberId>,
+        after: Option<i64>,
+        limit: usize,
+    ) -> Result<Vec<(MemberId, Warn)>, StoreError> {
+        let (of, after) = (of.map(MemberId::as_i64), after.unwrap_or(-1));
+        self.listed(WARNS_PAGE, guild, &[&guild.as_str(), &of, &after, &(limit as i64)], warn_record).await
+    }
+
+    async fn put_warn(&self, guild: &GuildId, member: MemberId, warn: Warn) -> Result<bool, StoreError> {
+        let mut tx = self.begin().await?;
+        let put = put_warn(&mut tx, guild, member, warn).await;
+        tx.end(put, Change::Member(member)).await
     }
 
     async fn remove_warn(&self, guild: &GuildId, id: i64) -> Result<(), StoreError> {
@@ -106,11 +146,25 @@ impl Members for PostgresStore {
     }
 
     async fn list_reviews(&self, guild: &GuildId, of: Option<MemberId>) -> Result<Vec<(MemberId, Review)>, StoreError> {
-        self.listed(guild, of, REVIEWS, |member, row| {
-            let (id, author) = (column(row, 1)?, column(row, 2)?);
-            Ok((member, Review { id, author, rating: rating(row, 3)?, text: column(row, 4)? }))
-        })
-        .await
+        self.listed(REVIEWS, guild, &[&guild.as_str(), &of.map(MemberId::as_i64)], review_record).await
+    }
+
+    async fn reviews_page(
+        &self,
+        guild: &GuildId,
+        of: Option<MemberId>,
+        after: Option<i64>,
+        limit: usize,
+    ) -> Result<Vec<(MemberId, Review)>, StoreError> {
+        let (of, after) = (of.map(MemberId::as_i64), after.unwrap_or(-1));
+        self.listed(REVIEWS_PAGE, guild, &[&guild.as_str(), &of, &after, &(limit as i64)], review_record).await
+    }
+
+    async fn put_review(&self, guild: &GuildId, member: MemberId, review: Review) -> Result<bool, StoreError> {
+        refusals::rating(review.rating)?;
+        let mut tx = self.begin().await?;
+        let put = put_review(&mut tx, guild, member, review).await;
+        tx.end(put, Change::Member(member)).await
     }
 
     async fn remove_review(&self, guild: &GuildId, id: i64) -> Result<(), StoreError> {
@@ -129,18 +183,17 @@ impl PostgresStore {
         }
     }
 
-    /// The rows of `sql`, whose parameters are the guild and a member or NULL, and whose first column
-    /// is a member.
+    /// The rows of `sql`, whose first column is a member.
     async fn listed<T>(
         &self,
-        guild: &GuildId,
-        of: Option<MemberId>,
         sql: &str,
+        guild: &GuildId,
+        params: Params<'_>,
         each: impl Fn(MemberId, &Row) -> Result<T, StoreError>,
     ) -> Result<Vec<T>, StoreError> {
-        let rows = self.pool.list(sql, &[&guild.as_str(), &of.map(MemberId::as_i64)]).await?;
+        let rows = self.pool.list(sql, params).await?;
         if rows.is_empty() {
-            return Err(refused(refusals::unknown_guild(guild)));
+            return Err(refusals::unknown_guild(guild));
         }
         let mut found = Vec::with_capacity(rows.len());
         for row in &rows {
@@ -150,6 +203,66 @@ impl PostgresStore {
         }
         Ok(found)
     }
+}
+
+fn member_record(member: MemberId, row: &Row) -> Result<MemberRecord, StoreError> {
+    Ok(MemberRecord { member, name: column(row, 1)?, points: column(row, 2)? })
+}
+
+fn warn_record(member: MemberId, row: &Row) -> Result<(MemberId, Warn), StoreError> {
+    let (id, author) = (column(row, 1)?, column(row, 2)?);
+    Ok((member, Warn { id, author, reason: column(row, 3)?, expires: column(row, 4)? }))
+}
+
+fn review_record(member: MemberId, row: &Row) -> Result<(MemberId, Review), StoreError> {
+    let (id, author) = (column(row, 1)?, column(row, 2)?);
+    Ok((member, Review { id, author, rating: rating(row, 3)?, text: column(row, 4)? }))
+}
+
+/// Refuses a warn or review whose id is another member's, which `sql` finds. Whether there is none of this id.
+async fn must_be_of(
+    tx: &mut Transaction<'_>,
+    sql: &str,
+    (guild, no): (&GuildId, i64),
+    of: MemberId,
+    (what, id): (&str, i64),
+) -> Result<bool, StoreError> {
+    let found = tx.rows(sql, &[&no, &id]).await?;
+    match found.first().map(|row| member_id(row, 0)).transpose()? {
+        Some(owner) if owner != of => Err(refusals::record_of_other_member(guild, what, id, owner)),
+        owner => Ok(owner.is_none()),
+    }
+}
+
+async fn put_warn(tx: &mut Transaction<'_>, guild: &GuildId, member: MemberId, warn: Warn) -> Result<bool, StoreError> {
+    let no = make_member(tx, guild, member).await?;
+    let owner = "SELECT member FROM warn WHERE guild = $1 AND id = $2";
+    let is_new = must_be_of(tx, owner, (guild, no), member, ("warn", warn.id)).await?;
+    let sql = "INSERT INTO warn (guild, member, id, author, reason, expires) VALUES ($1, $2, $3, $4, $5, $6) \
+        ON CONFLICT (guild, member, id) DO UPDATE SET author = excluded.author, reason = excluded.reason, \
+        expires = excluded.expires";
+    let (author, reason) = (one_line(&warn.author), one_line(&warn.reason));
+    tx.rows(sql, &[&no, &member.as_i64(), &warn.id, &author, &reason, &warn.expires]).await?;
+    fits(tx, WARNS_BYTES, (guild, no), member, "warns").await?;
+    Ok(is_new)
+}
+
+async fn put_review(
+    tx: &mut Transaction<'_>,
+    guild: &GuildId,
+    member: MemberId,
+    review: Review,
+) -> Result<bool, StoreError> {
+    let no = make_member(tx, guild, member).await?;
+    let owner = "SELECT member FROM review WHERE guild = $1 AND id = $2";
+    let is_new = must_be_of(tx, owner, (guild, no), member, ("review", review.id)).await?;
+    let sql = "INSERT INTO review (guild, member, id, author, rating, text) VALUES ($1, $2, $3, $4, $5, $6) \
+        ON CONFLICT (guild, member, id) DO UPDATE SET author = excluded.author, rating = excluded.rating, \
+        text = excluded.text";
+    let (author, stars, text) = (one_line(&review.author), i16::from(review.rating), one_line(&review.text));
+    tx.rows(sql, &[&no, &member.as_i64(), &review.id, &author, &stars, &text]).await?;
+    fits(tx, REVIEWS_BYTES, (guild, no), member, "reviews").await?;
+    Ok(is_new)
 }
 
 /// Adds the member if need be; returns the guild's number.
@@ -210,7 +323,7 @@ async fn fits(
 async fn next_id(tx: &mut Transaction<'_>, guild: i64, highest: &str) -> Result<i64, StoreError> {
     let rows = tx.rows(highest, &[&guild]).await?;
     let highest: i64 = rows.first().map_or(Ok(0), |row| column(row, 0))?;
-    highest.checked_add(1).ok_or_else(|| refused(refusals::ids_used_up()))
+    highest.checked_add(1).ok_or_else(refusals::ids_used_up)
 }
 
 async fn remove_note(
@@ -222,5 +335,5 @@ async fn remove_note(
 ) -> Result<MemberId, StoreError> {
     let no = guild_number(tx, guild).await?;
     let owner = tx.rows(sql, &[&no, &id]).await?;
-    owner.first().map_or_else(|| Err(refused(refusals::unknown_record(guild, what, id))), |row| member_id(row, 0))
+    owner.first().map_or_else(|| Err(refusals::unknown_record(guild, what, id)), |row| member_id(row, 0))
 }

@@ -2,9 +2,10 @@
 
 use rusqlite::{Connection, Row, params};
 
-use super::{SqliteStore, Writes};
+use super::{Failure, SqliteStore, Writes};
 use crate::model::KeyId;
-use crate::store::{Daily, StoreError};
+use crate::store::refusals;
+use crate::store::{Change, Daily, StoreError};
 
 /// Adds to a key's count. A row of the next day keeps its day: two processes may disagree for a moment
 /// about which day it is. A row of any other day starts at 0 again: the day is over, or a clock was wrong.
@@ -13,6 +14,8 @@ const COUNT: &str = "INSERT INTO daily (key, day, count) VALUES (?1, ?2, ?3) \
         count = CASE WHEN day IN (?2, ?2 + 1) THEN min(count, 9223372036854775807 - ?3) + ?3 ELSE ?3 END, \
         day = CASE WHEN day = ?2 + 1 THEN day ELSE ?2 END \
     RETURNING count";
+
+const IS_KEY: &str = "SELECT 1 FROM key WHERE id = ?1";
 
 /// Rows of past days removed with each count. Two calls a second remove the rows of 100,000 keys within
 /// a minute, and none delays the next writes by more than a millisecond or two.
@@ -43,6 +46,31 @@ impl Daily for SqliteStore {
             statement.query_map([day], |row| Ok((row.get(0)?, count(row, 1)?)))?.collect()
         })
     }
+
+    async fn reset_day(&self, key: &str) -> Result<(), StoreError> {
+        let key: KeyId = key.into();
+        let change = Change::DayReset(key.clone());
+        let reset = move |conn: &Connection| {
+            let is_known = clear(conn, std::slice::from_ref(&key))? || conn.prepare_cached(IS_KEY)?.exists([&*key])?;
+            if is_known { Ok(()) } else { Err(Failure::Store(refusals::unknown_key(&key))) }
+        };
+        self.write(change, reset).await
+    }
+
+    async fn clear_daily(&self, keys: Vec<KeyId>) -> Result<(), StoreError> {
+        let clear = move |conn: &Connection| {
+            clear(conn, &keys)?;
+            Ok(((), None))
+        };
+        self.writer.run(Writes::Several, clear).await
+    }
+}
+
+/// Sets the counts to 0. Whether there was a row of each.
+fn clear(conn: &Connection, keys: &[KeyId]) -> rusqlite::Result<bool> {
+    let mut statement = conn.prepare_cached("UPDATE daily SET count = 0 WHERE key = ?1")?;
+    let found = keys.iter().map(|key| statement.execute([&**key])).collect::<rusqlite::Result<Vec<_>>>()?;
+    Ok(!found.contains(&0))
 }
 
 /// A count. The table allows no negative one.

@@ -24,7 +24,20 @@ impl Directory for SqliteStore {
 
     async fn keys(&self) -> Result<Vec<KeyRecord>, StoreError> {
         self.feed.lock().still_there()?;
-        self.readers.with(keys)
+        self.readers.with(|conn| keys(conn, (None, None), None, usize::MAX))
+    }
+
+    async fn keys_page(
+        &self,
+        guild: Option<&GuildId>,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<KeyRecord>, StoreError> {
+        self.readers.with(|conn| keys(conn, (None, guild), after, limit))
+    }
+
+    async fn key(&self, id: &str) -> Result<Option<KeyRecord>, StoreError> {
+        self.readers.with(|conn| keys(conn, (Some(id), None), None, 1).map(|mut found| found.pop()))
     }
 
     async fn add_guild(&self, guild: &GuildId, name: &str) -> Result<(), StoreError> {
@@ -115,9 +128,9 @@ impl Directory for SqliteStore {
         let rotate = move |conn: &Connection| {
             let sql = "SELECT expires FROM key WHERE id = ?1";
             let expires = conn.prepare_cached(sql)?.query_row([&id], |row| row.get::<_, Option<i64>>(0)).optional()?;
-            let expires = expires.ok_or_else(|| refused(refusals::unknown_key(&id)))?;
+            let expires = expires.ok_or_else(|| Failure::Store(refusals::unknown_key(&id)))?;
             if expires.is_some_and(|expires| expires <= now) {
-                return Err(refused(refusals::expired_key(&id)));
+                return Err(Failure::Store(refusals::expired_key(&id)));
             }
             // On the right is the row as it was.
             let sql = "UPDATE key SET digest = ?2, previous_until = ?3, \
@@ -178,7 +191,7 @@ pub(super) fn guild_number(conn: &Connection, guild: &GuildId) -> Result<i64, Fa
         .prepare_cached("SELECT no FROM guild WHERE id = ?1")?
         .query_row([guild.as_str()], |row| row.get(0))
         .optional()?;
-    found.ok_or_else(|| refused(refusals::unknown_guild(guild)))
+    found.ok_or_else(|| Failure::Store(refusals::unknown_guild(guild)))
 }
 
 /// Refuses a digest that a key has, as its secret or as its previous one.
@@ -186,18 +199,14 @@ fn refuse_taken(conn: &Connection, digest: &Digest) -> Result<(), Failure> {
     let sql = "SELECT id FROM key WHERE digest = ?1 UNION ALL SELECT id FROM key WHERE previous = ?1 LIMIT 1";
     let owner = conn.prepare_cached(sql)?.query_row([digest.0], |row| row.get::<_, String>(0)).optional()?;
     match owner {
-        Some(id) => Err(refused(refusals::secret_taken(&id))),
+        Some(id) => Err(Failure::Store(refusals::secret_taken(&id))),
         None => Ok(()),
     }
 }
 
 /// Refuses if a statement found nothing to change.
-pub(super) fn changed(rows: usize, refusal: impl FnOnce() -> String) -> Result<(), Failure> {
+pub(super) fn changed(rows: usize, refusal: impl FnOnce() -> StoreError) -> Result<(), Failure> {
     refusals::changed(rows, refusal).map_err(Failure::Store)
-}
-
-fn refused(why: String) -> Failure {
-    Failure::Store(refusals::refused(why))
 }
 
 /// Every guild, by id.
@@ -207,12 +216,19 @@ fn guilds(conn: &Connection) -> rusqlite::Result<Vec<GuildRecord>> {
     statement.query_map([], guild)?.collect()
 }
 
-/// Every key, by id.
-fn keys(conn: &Connection) -> rusqlite::Result<Vec<KeyRecord>> {
+/// So many keys after the id `after`, by id: the one of an id, those of a guild, or every one.
+fn keys(
+    conn: &Connection,
+    (id, guild): (Option<&str>, Option<&GuildId>),
+    after: Option<&str>,
+    limit: usize,
+) -> rusqlite::Result<Vec<KeyRecord>> {
     let mut statement = conn.prepare_cached(
         "SELECT k.id, k.name, g.id, k.digest, k.tier, k.scope, k.created, k.expires, k.last_used, \
-         k.previous, k.previous_until FROM key k JOIN guild g ON g.no = k.guild ORDER BY k.id",
+         k.previous, k.previous_until FROM key k JOIN guild g ON g.no = k.guild \
+         WHERE k.id > ?1 AND (?2 IS NULL OR k.id = ?2) AND (?3 IS NULL OR g.id = ?3) ORDER BY k.id LIMIT ?4",
     )?;
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let key = |row: &Row<'_>| {
         let previous: (Option<[u8; 32]>, Option<i64>) = (row.get(9)?, row.get(10)?);
         Ok(KeyRecord {
@@ -228,7 +244,7 @@ fn keys(conn: &Connection) -> rusqlite::Result<Vec<KeyRecord>> {
             previous: previous.0.zip(previous.1).map(|(digest, until)| Previous { digest: Digest(digest), until }),
         })
     };
-    statement.query_map([], key)?.collect()
+    statement.query_map(params![after.unwrap_or(""), id, guild.map(GuildId::as_str), limit], key)?.collect()
 }
 
 /// A column that holds a text of ours; anything else in it was written by another program.

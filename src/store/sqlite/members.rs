@@ -1,6 +1,6 @@
 //! Members, their warns and reviews, one record at a time. Writes go through the writing thread.
 
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 
 use super::directory::{changed, guild_number};
 use super::{Failure, SqliteStore, Writes};
@@ -8,6 +8,8 @@ use crate::model::{GuildId, MemberId, Review, Warn, one_line};
 use crate::store::answers::{must_fit, review_bytes, warn_bytes};
 use crate::store::refusals;
 use crate::store::{Change, MemberRecord, Members, StoreError};
+
+type Params<'p> = &'p [&'p dyn ToSql];
 
 /// Makes a member that does not exist yet: named by its id, without points.
 const MAKE_MEMBER: &str = "INSERT INTO member (guild, member, name, points) VALUES (?1, ?2, ?3, 0) \
@@ -58,9 +60,23 @@ impl Members for SqliteStore {
 
     async fn members(&self, guild: &GuildId) -> Result<Vec<MemberRecord>, StoreError> {
         let sql = "SELECT member, name, points FROM member WHERE guild = ?1 AND ?2 IS NULL ORDER BY member";
-        self.listed(guild, None, sql, |row| {
-            Ok(MemberRecord { member: member(row, 0)?, name: row.get(1)?, points: row.get(2)? })
-        })
+        self.rows_of(guild, sql, &[&None::<i64>], member_record)
+    }
+
+    async fn members_page(
+        &self,
+        guild: &GuildId,
+        after: Option<MemberId>,
+        limit: usize,
+    ) -> Result<Vec<MemberRecord>, StoreError> {
+        let sql = "SELECT member, name, points FROM member WHERE guild = ?1 AND member > ?2 ORDER BY member LIMIT ?3";
+        let after = after.map_or(-1, MemberId::as_i64);
+        self.rows_of(guild, sql, &[&after, &(limit as i64)], member_record)
+    }
+
+    async fn member(&self, guild: &GuildId, member: MemberId) -> Result<Option<MemberRecord>, StoreError> {
+        let sql = "SELECT member, name, points FROM member WHERE guild = ?1 AND member = ?2";
+        self.rows_of(guild, sql, &[&member.as_i64()], member_record).map(|mut found| found.pop())
     }
 
     async fn remove_member(&self, guild: &GuildId, member: MemberId) -> Result<(), StoreError> {
@@ -98,10 +114,36 @@ impl Members for SqliteStore {
     async fn list_warns(&self, guild: &GuildId, of: Option<MemberId>) -> Result<Vec<(MemberId, Warn)>, StoreError> {
         let sql = "SELECT member, id, author, reason, expires FROM warn \
             WHERE guild = ?1 AND (?2 IS NULL OR member = ?2) ORDER BY member, id";
-        self.listed(guild, of, sql, |row| {
-            let warn = Warn { id: row.get(1)?, author: row.get(2)?, reason: row.get(3)?, expires: row.get(4)? };
-            Ok((member(row, 0)?, warn))
-        })
+        self.rows_of(guild, sql, &[&of.map(MemberId::as_i64)], warn_record)
+    }
+
+    async fn warns_page(
+        &self,
+        guild: &GuildId,
+        of: Option<MemberId>,
+        after: Option<i64>,
+        limit: usize,
+    ) -> Result<Vec<(MemberId, Warn)>, StoreError> {
+        let sql = "SELECT member, id, author, reason, expires FROM warn \
+            WHERE guild = ?1 AND (?2 IS NULL OR member = ?2) AND id > ?3 ORDER BY id LIMIT ?4";
+        let params: Params<'_> = &[&of.map(MemberId::as_i64), &after.unwrap_or(-1), &(limit as i64)];
+        self.rows_of(guild, sql, params, warn_record)
+    }
+
+    async fn put_warn(&self, guild: &GuildId, member: MemberId, warn: Warn) -> Result<bool, StoreError> {
+        let guild = guild.clone();
+        let put = move |conn: &Connection| {
+            let no = make_member(conn, &guild, member)?;
+            let owner = "SELECT member FROM warn WHERE guild = ?1 AND id = ?2";
+            let is_new = must_be_of(conn, owner, (&guild, no), member, ("warn", warn.id))?;
+            let sql = "INSERT OR REPLACE INTO warn (guild, member, id, author, reason, expires) \
+                VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+            let (author, reason) = (one_line(&warn.author), one_line(&warn.reason));
+            conn.prepare_cached(sql)?.execute(params![no, member.as_i64(), warn.id, author, reason, warn.expires])?;
+            fits(conn, WARNS_BYTES, (&guild, no), member, "warns")?;
+            Ok(is_new)
+        };
+        self.write(Change::Member(member), put).await
     }
 
     async fn remove_warn(&self, guild: &GuildId, id: i64) -> Result<(), StoreError> {
@@ -133,10 +175,37 @@ impl Members for SqliteStore {
     async fn list_reviews(&self, guild: &GuildId, of: Option<MemberId>) -> Result<Vec<(MemberId, Review)>, StoreError> {
         let sql = "SELECT member, id, author, rating, text FROM review \
             WHERE guild = ?1 AND (?2 IS NULL OR member = ?2) ORDER BY member, id";
-        self.listed(guild, of, sql, |row| {
-            let review = Review { id: row.get(1)?, author: row.get(2)?, rating: row.get(3)?, text: row.get(4)? };
-            Ok((member(row, 0)?, review))
-        })
+        self.rows_of(guild, sql, &[&of.map(MemberId::as_i64)], review_record)
+    }
+
+    async fn reviews_page(
+        &self,
+        guild: &GuildId,
+        of: Option<MemberId>,
+        after: Option<i64>,
+        limit: usize,
+    ) -> Result<Vec<(MemberId, Review)>, StoreError> {
+        let sql = "SELECT member, id, author, rating, text FROM review \
+            WHERE guild = ?1 AND (?2 IS NULL OR member = ?2) AND id > ?3 ORDER BY id LIMIT ?4";
+        let params: Params<'_> = &[&of.map(MemberId::as_i64), &after.unwrap_or(-1), &(limit as i64)];
+        self.rows_of(guild, sql, params, review_record)
+    }
+
+    async fn put_review(&self, guild: &GuildId, member: MemberId, review: Review) -> Result<bool, StoreError> {
+        refusals::rating(review.rating)?;
+        let guild = guild.clone();
+        let put = move |conn: &Connection| {
+            let no = make_member(conn, &guild, member)?;
+            let owner = "SELECT member FROM review WHERE guild = ?1 AND id = ?2";
+            let is_new = must_be_of(conn, owner, (&guild, no), member, ("review", review.id))?;
+            let sql = "INSERT OR REPLACE INTO review (guild, member, id, author, rating, text) \
+                VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+            let (author, text) = (one_line(&review.author), one_line(&review.text));
+            conn.prepare_cached(sql)?.execute(params![no, member.as_i64(), review.id, author, review.rating, text])?;
+            fits(conn, REVIEWS_BYTES, (&guild, no), member, "reviews")?;
+            Ok(is_new)
+        };
+        self.write(Change::Member(member), put).await
     }
 
     async fn remove_review(&self, guild: &GuildId, id: i64) -> Result<(), StoreError> {
@@ -151,18 +220,18 @@ impl SqliteStore {
         let take = move |conn: &Connection| {
             let no = guild_number(conn, &guild)?;
             let owner = conn.prepare_cached(sql)?.query_row([no, id], |row| member(row, 0)).optional()?;
-            let absent = || Failure::Store(refusals::refused(refusals::unknown_record(&guild, what, id)));
+            let absent = || Failure::Store(refusals::unknown_record(&guild, what, id));
             owner.map(|owner| ((), Some(Change::Member(owner)))).ok_or_else(absent)
         };
         self.writer.run(Writes::Several, take).await
     }
 
-    /// The rows of `sql`, whose parameters are the guild's number and a member or NULL.
-    fn listed<T>(
+    /// The rows of `sql`, whose first parameter is the guild's number.
+    fn rows_of<T>(
         &self,
         guild: &GuildId,
-        of: Option<MemberId>,
         sql: &str,
+        params: Params<'_>,
         each: impl Fn(&Row<'_>) -> rusqlite::Result<T>,
     ) -> Result<Vec<T>, StoreError> {
         self.readers.with(|conn| {
@@ -172,9 +241,39 @@ impl SqliteStore {
                 Err(refused) => return Ok(Err(refused.at(self.path()))),
             };
             let mut statement = conn.prepare_cached(sql)?;
-            let rows = statement.query_map(params![no, of.map(MemberId::as_i64)], &each)?;
+            let no: &dyn ToSql = &no;
+            let params: Vec<&dyn ToSql> = std::iter::once(no).chain(params.iter().copied()).collect();
+            let rows = statement.query_map(&*params, &each)?;
             rows.collect::<rusqlite::Result<Vec<T>>>().map(Ok)
         })?
+    }
+}
+
+fn member_record(row: &Row<'_>) -> rusqlite::Result<MemberRecord> {
+    Ok(MemberRecord { member: member(row, 0)?, name: row.get(1)?, points: row.get(2)? })
+}
+
+fn warn_record(row: &Row<'_>) -> rusqlite::Result<(MemberId, Warn)> {
+    let warn = Warn { id: row.get(1)?, author: row.get(2)?, reason: row.get(3)?, expires: row.get(4)? };
+    Ok((member(row, 0)?, warn))
+}
+
+fn review_record(row: &Row<'_>) -> rusqlite::Result<(MemberId, Review)> {
+    let review = Review { id: row.get(1)?, author: row.get(2)?, rating: row.get(3)?, text: row.get(4)? };
+    Ok((member(row, 0)?, review))
+}
+
+/// Refuses a warn or review whose id is another member's, which `sql` finds. Whether there is none of this id.
+fn must_be_of(
+    conn: &Connection,
+    sql: &str,
+    (guild, no): (&GuildId, i64),
+    of: MemberId,
+    (what, id): (&str, i64),
+) -> Result<bool, Failure> {
+    match conn.prepare_cached(sql)?.query_row([no, id], |row| member(row, 0)).optional()? {
+        Some(owner) if owner != of => Err(Failure::Store(refusals::record_of_other_member(guild, what, id, owner))),
+        found => Ok(found.is_none()),
     }
 }
 
@@ -187,7 +286,7 @@ fn make_member(conn: &Connection, guild: &GuildId, member: MemberId) -> Result<i
 
 fn next_id(conn: &Connection, guild: i64, highest: &str) -> Result<i64, Failure> {
     let highest: i64 = conn.prepare_cached(highest)?.query_row([guild], |row| row.get(0))?;
-    highest.checked_add(1).ok_or_else(|| Failure::Store(refusals::refused(refusals::ids_used_up())))
+    highest.checked_add(1).ok_or_else(|| Failure::Store(refusals::ids_used_up()))
 }
 
 fn member(row: &Row<'_>, column: usize) -> rusqlite::Result<MemberId> {

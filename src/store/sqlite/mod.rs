@@ -31,6 +31,7 @@ pub use backup::Copied;
 use failure::Failure;
 use feed::Feed;
 use open::Prepared;
+use open_file::OpenFile;
 use readers::Readers;
 use writer::{Writer, WriterSettings, Writes};
 
@@ -75,7 +76,9 @@ pub struct SqliteStore {
     readers: Readers,
     writer: Writer,
     path: PathBuf,
+    file: OpenFile,
     node: i64,
+    busy_wait: Duration,
     feed_kept: i64,
     /// What a crash left in the log was in the file when the store was opened.
     is_checkpointed: bool,
@@ -105,16 +108,42 @@ impl SqliteStore {
                 path.display()
             );
         }
+        let Settings { busy_wait, feed_kept, .. } = settings;
+        let store = Self::connect(path, file, (busy_wait, feed_kept), is_checkpointed)?;
+        drop(conn);
+        Ok(SqliteStore { is_new, ..store })
+    }
+
+    /// Connections of their own to the store that this one has open, and a place of their own in the change feed. Blocks.
+    pub(super) fn open_again(&self) -> Result<Self, StoreError> {
+        Self::connect(self.path.clone(), self.file.clone(), (self.busy_wait, self.feed_kept), self.is_checkpointed)
+    }
+
+    fn connect(
+        path: PathBuf,
+        file: OpenFile,
+        (busy_wait, feed_kept): (Duration, i64),
+        is_checkpointed: bool,
+    ) -> Result<Self, StoreError> {
         let node =
             getrandom::u64().map_err(|e| StoreError::Failed(format!("the system gives no random number: {e}")))?;
         let node = node.cast_signed();
-        let Settings { busy_wait, feed_kept, .. } = settings;
         let settings = WriterSettings { path: path.clone(), file: file.clone(), node, busy_wait, feed_kept };
         let writer = Writer::start(settings, is_checkpointed)?;
         let readers = Readers::open(&path)?;
-        let feed = Mutex::new(Feed::open(&path, file, node)?);
-        drop(conn);
-        Ok(SqliteStore { feed, readers, writer, path, node, feed_kept, is_checkpointed, is_new })
+        let feed = Mutex::new(Feed::open(&path, file.clone(), node)?);
+        Ok(SqliteStore {
+            feed,
+            readers,
+            writer,
+            path,
+            file,
+            node,
+            busy_wait,
+            feed_kept,
+            is_checkpointed,
+            is_new: false,
+        })
     }
 
     /// The state of the store at `path`. Changes nothing.

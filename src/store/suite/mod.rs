@@ -49,7 +49,7 @@ pub(crate) fn gone<T: std::fmt::Debug>(answer: Result<T, StoreError>) {
 
 pub(crate) fn refused<T: std::fmt::Debug>(answer: Result<T, StoreError>) -> String {
     match answer {
-        Err(StoreError::Refused(why)) => why,
+        Err(StoreError::NotFound(why) | StoreError::Refused(why)) => why,
         other => panic!("not refused: {other:?}"),
     }
 }

@@ -1,0 +1,41 @@
+//! Invalidates cached answers because an admin asks for it: those to the keys of a guild, those about a member, or all.
+//! It only advances epochs, so no request waits for it.
+
+use super::{Gateway, KeySource};
+use crate::model::{GuildId, MemberId};
+
+/// Why answers could not be invalidated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PurgeError {
+    #[error("only the origin knows the guilds of the keys (keys.source = \"origin\"); purge a member or everything")]
+    GuildsAreUnknown,
+}
+
+impl Gateway {
+    /// Invalidates the cached answers to the keys of `guild`, about `member`, or both; all where neither is given.
+    ///
+    /// # Errors
+    /// A guild cannot be purged where only the origin knows the keys.
+    pub fn purge(&self, guild: Option<&GuildId>, member: Option<MemberId>) -> Result<(), PurgeError> {
+        let epochs = self.core.cache.epochs();
+        let Some(guild) = guild else {
+            match member {
+                Some(member) => epochs.invalidate_member(member),
+                None => epochs.invalidate_all(),
+            }
+            return Ok(());
+        };
+        let state = self.core.state();
+        if matches!(state.keys, KeySource::Origin(_)) {
+            return Err(PurgeError::GuildsAreUnknown);
+        }
+        // A guild that never had a key has no answers.
+        if let Some(realm) = state.key_table.realm_of(guild) {
+            match member {
+                Some(member) => epochs.invalidate_member_in(realm, member),
+                None => epochs.invalidate_realm(realm),
+            }
+        }
+        Ok(())
+    }
+}
