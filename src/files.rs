@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Links followed before they are taken for a ring; Linux itself follows as many.
@@ -66,6 +66,11 @@ pub fn read_at_most(source: impl Read, max: u64) -> io::Result<Option<Vec<u8>>> 
     let mut bytes = Vec::new();
     source.take(max + 1).read_to_end(&mut bytes)?;
     Ok((bytes.len() as u64 <= max).then_some(bytes))
+}
+
+/// Whether every user of this machine may read the file.
+pub fn others_may_read(path: &Path) -> bool {
+    path.metadata().is_ok_and(|file| file.permissions().mode() & 0o004 != 0)
 }
 
 /// The path to which the links at `path` lead, even if nothing is there. A program that writes to a link writes there.

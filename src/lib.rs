@@ -23,6 +23,7 @@ pub mod cache; // answers in memory, their epochs, single-flight
 pub mod limits; // GCRA buckets, policies of tiers, addresses without a key
 pub mod store; // guilds, keys and members on disk
 pub mod telemetry; // the process's log, the access log, the decision record
+pub mod tls; // certificates and cipher suites of the listeners
 
 // Floor 4: keys and the origin.
 pub mod keys; // the form of a secret, the key table, learned keys
@@ -32,6 +33,7 @@ pub mod origin; // the built-in backend, or an HTTP service at one or more upstr
 pub mod gateway; // the rules of a request: admit, read, write
 
 // Floor 6: the network.
+pub mod admin; // the listener for operators and admins, and its API
 pub mod edge; // listeners, TLS, HTTP/1.1 and HTTP/2
 
 // Floor 7: the running process.

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use crate::keys::IssueError;
 use crate::store::StoreError;
 use crate::store::transfer::{ExportError, ImportError};
 
@@ -21,6 +22,20 @@ impl CommandError {
     /// Whether the reader of stdout closed it, as `| head` does. That ends the command and is no failure.
     pub fn is_broken_pipe(&self) -> bool {
         self.is_broken_pipe
+    }
+}
+
+impl CommandError {
+    /// Why `--expires` cannot be that; `otherwise` tells what would come of an end that is not in the future.
+    pub fn expires(why: &str, otherwise: &str) -> Self {
+        let otherwise = if why.ends_with("in the future") { format!(": {otherwise}") } else { String::new() };
+        CommandError::new(format!("--expires {why}{otherwise}"))
+    }
+}
+
+impl From<IssueError> for CommandError {
+    fn from(error: IssueError) -> Self {
+        CommandError::new(error.to_string())
     }
 }
 

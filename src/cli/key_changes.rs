@@ -1,21 +1,19 @@
 //! `key create`, `key rotate` and `key set`: the commands that write keys to the store.
 
-use std::collections::HashSet;
 use std::io::Write;
-use std::time::Duration;
 
 use clap::{ArgGroup, Args};
 
 use super::error::CommandError;
-use super::expires::{Expires, ExpiresOrNever};
 use super::keys::KeyRow;
 use super::output::print_secret;
 use crate::clock::Clock;
 use crate::config::Limits;
+use crate::config::expires::{Expires, ExpiresOrNever};
 use crate::config::leaf::HumanDuration;
-use crate::keys::ApiKey;
+use crate::keys::{NewKey, check_tier, rotate};
 use crate::model::{GuildId, Scope, date_of};
-use crate::store::{AnyStore, Directory, KeyChange, KeyRecord};
+use crate::store::{AnyStore, Directory, KeyChange};
 
 /// Why `--expires` has to be in the future.
 const EXPIRED: &str = "such a key would be refused at once";
@@ -76,28 +74,14 @@ pub struct SetArgs {
 impl CreateArgs {
     /// Makes a key and prints it.
     pub(super) async fn run(self, store: &AnyStore, limits: &Limits, out: &mut dyn Write) -> Result<(), CommandError> {
-        check_tier(self.tier.as_deref(), limits)?;
         let now = Clock::system().unix();
-        let expires = self.expires.map(|expires| expires.in_future(now, EXPIRED)).transpose()?;
-        let key = ApiKey::generate().map_err(CommandError::new)?;
-        let taken: HashSet<_> = store.keys().await?.into_iter().map(|key| key.id).collect();
-        let id = free_id(|id| taken.contains(id));
-        let record = KeyRecord {
-            id: id.as_str().into(),
-            name: self.name,
-            guild: self.guild,
-            digest: key.digest(),
-            tier: self.tier,
-            scope: self.scope,
-            created: now,
-            expires,
-            last_used: None,
-            previous: None,
-        };
-        store.create_key(record.clone()).await?;
+        let expires = self.expires.map(|expires| in_future(expires, now)).transpose()?;
+        let CreateArgs { guild, name, tier, scope, json, .. } = self;
+        let (record, key) = NewKey { guild, name, tier, scope, expires }.issue(store, limits, now).await?;
+        let id = &record.id;
         let mut row = KeyRow::new(&record, limits);
         row.key = Some(key.reveal());
-        let secret = if self.json { serde_json::to_string(&row)? } else { key.reveal().to_owned() };
+        let secret = if json { serde_json::to_string(&row)? } else { key.reveal().to_owned() };
         let next_step = format!("`guildgate key revoke {id}` removes it; then create another");
         print_secret(out, &secret, &format!("key {id} was created"), &next_step)
     }
@@ -107,10 +91,7 @@ impl RotateArgs {
     /// Gives a key another secret and prints it.
     pub(super) async fn run(self, store: &AnyStore, out: &mut dyn Write) -> Result<(), CommandError> {
         let RotateArgs { id, overlap } = self;
-        let clock = Clock::system();
-        let key = ApiKey::generate().map_err(CommandError::new)?;
-        let until = (!overlap.0.is_zero()).then(|| end_of(overlap.0, clock.unix_ms()));
-        store.rotate_key(&id, key.digest(), until, clock.unix()).await?;
+        let (key, until) = rotate(store, &id, overlap.0, &Clock::system()).await?;
         let previous = match until {
             Some(end) => {
                 format!(
@@ -130,7 +111,7 @@ impl SetArgs {
         check_tier(self.tier.as_deref(), limits)?;
         let now = Clock::system().unix();
         let expires = match self.expires {
-            Some(ExpiresOrNever::At(time)) => Some(Some(time.in_future(now, EXPIRED)?)),
+            Some(ExpiresOrNever::At(time)) => Some(Some(in_future(time, now)?)),
             Some(ExpiresOrNever::Never) => Some(None),
             None => None,
         };
@@ -139,55 +120,14 @@ impl SetArgs {
     }
 }
 
-/// Refuses a tier that the configuration does not have.
-fn check_tier(tier: Option<&str>, limits: &Limits) -> Result<(), CommandError> {
-    let names: Vec<&str> = limits.tiers.iter().map(|t| t.name.as_str()).collect();
-    match tier {
-        Some(tier) if !names.contains(&tier) => {
-            Err(CommandError::new(format!("there is no tier '{tier}'; there is {}", names.join(", "))))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// A new id: `k_` and 8 letters or digits. It is a name and no secret.
-fn free_id(is_taken: impl Fn(&str) -> bool) -> String {
-    loop {
-        let id: String = "k_".chars().chain((0..8).map(|_| fastrand::alphanumeric().to_ascii_lowercase())).collect();
-        if !is_taken(&id) {
-            return id;
-        }
-    }
-}
-
-/// The end of an overlap that begins at `now_ms`, in Unix seconds, rounded up so that it is never shorter than given.
-fn end_of(overlap: Duration, now_ms: i64) -> i64 {
-    let end_ms = now_ms.saturating_add(i64::try_from(overlap.as_millis()).unwrap_or(i64::MAX));
-    end_ms.div_euclid(1000) + i64::from(end_ms.rem_euclid(1000) > 0)
+/// Refuses an end with which the key would be refused at once.
+fn in_future(expires: Expires, now: i64) -> Result<i64, CommandError> {
+    expires.in_future(now).map_err(|why| CommandError::expires(&why, EXPIRED))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_overlap_is_never_shorter_than_given() {
-        for (overlap, now_ms, end) in
-            [(2000, 1_000_000, 1002), (2000, 1_000_001, 1003), (1, 1_000_999, 1001), (1, 0, 1)]
-        {
-            assert_eq!(end_of(Duration::from_millis(overlap), now_ms), end, "{overlap} ms from {now_ms}");
-        }
-    }
-
-    #[test]
-    fn an_id_that_is_taken_is_not_used_again() {
-        let calls = std::cell::Cell::new(0);
-        let id = free_id(|_| {
-            calls.set(calls.get() + 1);
-            calls.get() < 3
-        });
-        assert_eq!((calls.get(), id.len()), (3, 10));
-    }
 
     /// An output to which nothing can be written, like a full disk.
     struct FullOutput;

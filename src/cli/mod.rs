@@ -2,7 +2,6 @@
 
 mod check; // check
 mod error; // a command that failed: exit code 1
-mod expires; // --expires
 mod guild; // guild
 mod interrupt; // signals during a command that takes long
 mod key_changes; // key create, key rotate, key set

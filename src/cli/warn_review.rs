@@ -5,10 +5,10 @@ use std::io::Write;
 use clap::{Args, Subcommand};
 
 use super::error::CommandError;
-use super::expires::Expires;
 use super::member::{MemberArgs, line, show};
 use super::output::{JsonArg, print_list};
 use crate::clock::Clock;
+use crate::config::expires::Expires;
 use crate::model::{GuildId, MemberId, RATINGS, Review, Warn};
 use crate::store::transfer::Record;
 use crate::store::{AnyStore, Members};
@@ -110,7 +110,8 @@ impl WarnCommand {
     pub(super) async fn run(self, store: &AnyStore, out: &mut dyn Write) -> Result<(), CommandError> {
         match self {
             WarnCommand::Add { of, author, reason, expires } => {
-                let expires = expires.in_future(Clock::system().unix(), "such a warn would never be shown")?;
+                let expires = expires.in_future(Clock::system().unix());
+                let expires = expires.map_err(|why| CommandError::expires(&why, "such a warn would never be shown"))?;
                 let id = store.add_warn(&of.guild, of.member, &author, &reason, expires).await?;
                 Ok(writeln!(out, "{id}")?)
             }

@@ -1,6 +1,7 @@
 //! From [`ConfigFile`] to [`Config`]: every value is checked against the others, and all faults are collected. No code
 //! that uses a [`Config`] checks it again. Of files, it reads only the one that names the store.
 
+mod admin;
 mod limits;
 mod origin;
 mod server;
@@ -13,12 +14,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::Notice;
-use super::file::{AdminFile, AnswerHeader, AnswersFile, ClusterFile, ConfigFile, ErrorStatus, LogFile, LogFormat};
+use super::file::{AnswerHeader, AnswersFile, ClusterFile, ConfigFile, ErrorStatus, LogFile, LogFormat};
 use super::leaf::{HumanDuration, HumanSize};
 use super::places::Places;
 use super::problem::{MAX_PROBLEMS, Problem};
-use super::secret::{Secret, Source};
-use super::usable::{Access, Admin, AnswerHeaders, Answers, Config, Decisions, Log};
+use super::usable::{Access, AnswerHeaders, Answers, Config, Decisions, Log};
 use crate::wire::Wording;
 
 /// Longest text of the operator's in a refusal, in bytes. A refusal is one short line.
@@ -50,7 +50,7 @@ impl Checker<'_> {
             keys: self.keys(&file.keys, &file.origin),
             limits: self.limits(&file.limits),
             cache: self.cache(&file.cache),
-            admin: self.admin(&file.admin),
+            admin: self.admin(&file.admin, &file.server),
             log: self.log(&file.log),
         };
         self.health_path(&file.server);
@@ -133,6 +133,10 @@ impl Checker<'_> {
         if decisions.is_some() && file.decisions == file.access {
             self.fault("log.decisions", "must not be the file of `log.access`");
         }
+        let audit = (!file.audit.is_empty()).then(|| self.file("log.audit", &file.audit));
+        if audit.is_some() && [&file.access, &file.decisions].contains(&&file.audit) {
+            self.fault("log.audit", "must not be the file of another log");
+        }
         Log {
             level: file.level,
             json: file.format == LogFormat::Json,
@@ -143,20 +147,8 @@ impl Checker<'_> {
                 path => Access::File(self.file("log.access", path)),
             },
             decisions,
+            audit,
         }
-    }
-
-    fn admin(&mut self, file: &AdminFile) -> Admin {
-        if !file.listen.is_empty() {
-            self.tcp_address("admin.listen", &file.listen);
-            self.notice("admin.listen", "not in force yet: the admin listener comes with a later version");
-        }
-        self.secret("admin.token", &file.token);
-        let token_file = match file.token.source() {
-            Source::File(path) if !file.listen.is_empty() && !path.is_empty() => Some(self.file("admin.token", path)),
-            Source::File(_) | Source::Env(_) | Source::Written(_) => None,
-        };
-        Admin { token_file }
     }
 
     fn cluster(&mut self, file: &ClusterFile) {
@@ -167,22 +159,6 @@ impl Checker<'_> {
             );
         } else if file.node.is_some() {
             self.notice("cluster.node", "has no effect without `cluster.redis`");
-        }
-    }
-
-    /// The form of a secret. Its value is read where it is used.
-    fn secret(&mut self, path: &str, secret: &Secret) {
-        match secret.source() {
-            Source::Written("") => self.fault(path, "must not be empty"),
-            Source::Env(name) => self.env_name(path, name),
-            Source::File("") => self.fault(path, "a path must follow `file:`"),
-            Source::Written(_) | Source::File(_) => {}
-        }
-    }
-
-    fn env_name(&mut self, path: &str, name: &str) {
-        if name.is_empty() || name.contains(['=', '\0']) {
-            self.fault(path, "the name of an environment variable must follow `env:`");
         }
     }
 }

@@ -1,9 +1,8 @@
-//! `--expires`: a point in time, or a duration from now.
+//! When something ends, as people type it: a point in time, or how long from now.
 
 use std::str::FromStr;
 
-use super::error::CommandError;
-use crate::config::leaf::HumanDuration;
+use super::leaf::HumanDuration;
 use crate::model::{LATEST_DATE, date_of, unix_of};
 
 /// An expiry as typed.
@@ -35,15 +34,14 @@ impl Expires {
         }
     }
 
-    /// In Unix seconds. Refused if it is not after `now`, where the message names the `consequence`, or if it is after
-    /// the year 9999.
-    pub fn in_future(self, now: i64, consequence: &str) -> Result<i64, CommandError> {
-        let why = match self.unix(now) {
-            unix if unix > LATEST_DATE => format!("too late: the latest end is {}", date_of(LATEST_DATE)),
-            unix if unix > now => return Ok(unix),
-            unix => format!("{}, which is not in the future: {consequence}", date_of(unix)),
-        };
-        Err(CommandError::new(format!("--expires is {why}")))
+    /// In Unix seconds, if it is after `now` and not after the last second of the year 9999. The error continues the
+    /// setting's name.
+    pub fn in_future(self, now: i64) -> Result<i64, String> {
+        let unix = self.unix(now);
+        if unix > LATEST_DATE {
+            return Err(format!("is too late: the latest end is {}", date_of(LATEST_DATE)));
+        }
+        if unix > now { Ok(unix) } else { Err(format!("is {}, which is not in the future", date_of(unix))) }
     }
 }
 
@@ -96,20 +94,20 @@ mod tests {
 
     #[test]
     fn a_time_in_the_past_is_refused_with_its_date() {
-        assert_eq!(Expires::In(1).in_future(1000, "consequence"), Ok(1001));
+        assert_eq!(Expires::In(1).in_future(1000), Ok(1001));
         for past in [Expires::At(1000), Expires::At(0), Expires::In(0)] {
-            assert!(past.in_future(1000, "consequence").is_err_and(|e| e.message.contains("1970-01-01T00:")));
+            assert!(past.in_future(1000).is_err_and(|e| e.contains("1970-01-01T00:")));
         }
     }
 
     #[test]
     fn a_time_after_the_latest_date_is_refused() {
-        assert_eq!(Expires::At(LATEST_DATE).in_future(1000, "consequence"), Ok(LATEST_DATE));
+        assert_eq!(Expires::At(LATEST_DATE).in_future(1000), Ok(LATEST_DATE));
         for late in
             [Expires::At(LATEST_DATE + 1), Expires::In(LATEST_DATE), Expires::At(i64::MAX), Expires::In(i64::MAX)]
         {
-            let refused = late.in_future(1000, "consequence");
-            assert!(refused.is_err_and(|e| e.message.contains("the latest end is 9999-12-31T23:59:59Z")));
+            let refused = late.in_future(1000);
+            assert!(refused.is_err_and(|e| e.contains("the latest end is 9999-12-31T23:59:59Z")));
         }
     }
 

@@ -112,7 +112,7 @@ pub struct ServerFile {
     pub tls: Option<TlsFile>,
 }
 
-/// `server.tls`
+/// `server.tls` and `admin.tls`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TlsFile {
@@ -200,11 +200,29 @@ pub struct AdminFile {
     pub listen: String,
     /// The bearer token, "env:NAME" or "file:PATH"; the file is made at first start if it is missing.
     pub token: Secret,
+    /// A token that sees everything and changes nothing: "env:NAME" or "file:PATH".
+    #[schemars(with = "Secret")]
+    pub read_token: Option<Secret>,
+    /// A token that writes members, warns and reviews, and does nothing else: "env:NAME" or "file:PATH".
+    #[schemars(with = "Secret")]
+    pub bot_token: Option<Secret>,
+    /// TLS; wanted beyond loopback.
+    #[schemars(with = "TlsFile")]
+    pub tls: Option<TlsFile>,
+    /// Listens beyond loopback without TLS.
+    pub plaintext: bool,
 }
 
 impl Default for AdminFile {
     fn default() -> Self {
-        AdminFile { listen: "127.0.0.1:9180".to_owned(), token: Secret::new("file:admin.token") }
+        AdminFile {
+            listen: "127.0.0.1:9180".to_owned(),
+            token: Secret::new("file:admin.token"),
+            read_token: None,
+            bot_token: None,
+            tls: None,
+            plaintext: false,
+        }
     }
 }
 
@@ -222,6 +240,8 @@ pub struct LogFile {
     pub decisions: String,
     /// The most that the record and its older file (PATH.1) may take together.
     pub decisions_max_size: HumanSize,
+    /// A path: who changed what by the admin API, as JSON lines; "" for none.
+    pub audit: String,
 }
 
 impl Default for LogFile {
@@ -232,6 +252,7 @@ impl Default for LogFile {
             access: "stderr".to_owned(),
             decisions: String::new(),
             decisions_max_size: HumanSize(64 << 20),
+            audit: String::new(),
         }
     }
 }

@@ -4,6 +4,7 @@
 //! with its line and column. `report` prints what is in force.
 
 mod check;
+pub mod expires; // when something ends, as typed
 pub mod file;
 #[cfg(test)]
 mod fuzz;
@@ -71,6 +72,16 @@ impl PartialEq for Loaded {
 }
 
 impl Loaded {
+    /// The values in force as TOML, with the defaults and without secrets.
+    pub fn toml(&self) -> String {
+        toml::to_string(&self.in_force).unwrap_or_default() // a table of TOML can be written as TOML
+    }
+
+    /// Whether the file names this setting.
+    pub fn is_given(&self, setting: &str) -> bool {
+        self.places.is_given(setting)
+    }
+
     /// These faults with their places in the file.
     pub fn faults(&self, faults: &[SettingFault]) -> Problems {
         let mut list: Vec<Problem> = faults.iter().map(|f| self.places.problem(&f.setting, &f.message)).collect();

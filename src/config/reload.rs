@@ -4,7 +4,7 @@
 use std::mem::{discriminant, replace};
 use std::sync::Arc;
 
-use super::usable::{Config, Keys, Limits, Tier};
+use super::usable::{Admin, Config, Keys, Limits, Tier};
 
 /// A configuration that can replace the one in force without a restart.
 #[derive(Debug)]
@@ -43,10 +43,12 @@ impl Config {
             kept.remove_daily(&mut next.limits);
         }
         kept.keep("cache.max_size", &self.cache.max_size, &mut next.cache.max_size);
+        kept.keep_admin(&self.admin, &mut next.admin);
         kept.keep("log.level", &self.log.level, &mut log.level);
         kept.keep("log.format", &self.log.json, &mut log.json);
         kept.keep("log.access", &self.log.access, &mut log.access);
         kept.keep("log.decisions", &self.log.decisions, &mut log.decisions);
+        kept.keep("log.audit", &self.log.audit, &mut log.audit);
         let sections = [
             ("server", self.server != next.server),
             ("answers", self.answers != next.answers),
@@ -82,6 +84,20 @@ impl Kept {
         if running != next {
             next.clone_from(running);
             self.0.push(name.to_owned());
+        }
+    }
+
+    /// The admin listener and its tokens are set up at the start. A token in a file has the same name in both.
+    fn keep_admin(&mut self, running: &Admin, next: &mut Admin) {
+        match (&running.listener, &mut next.listener) {
+            (Some(running), Some(next)) => {
+                self.keep("admin.listen", &running.address, &mut next.address);
+                self.keep("admin.token", &running.token, &mut next.token);
+                self.keep("admin.read_token", &running.read_token, &mut next.read_token);
+                self.keep("admin.bot_token", &running.bot_token, &mut next.bot_token);
+                self.keep("admin.tls", &running.tls, &mut next.tls);
+            }
+            (running, next) => self.keep("admin.listen", running, next),
         }
     }
 

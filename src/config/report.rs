@@ -5,6 +5,7 @@ use std::fmt::Write;
 use toml::{Table, Value};
 
 use super::file::{ConfigFile, TierFile};
+use super::secret::{Secret, Source};
 use super::usable::{Limits, OriginKind, Rate};
 use super::{Config, DEFAULT_FILE, Keys, Loaded};
 
@@ -15,6 +16,10 @@ const DAY_NS: u64 = 24 * 60 * MINUTE_NS;
 /// (`resolved`), and without settings that have no effect.
 pub(super) fn in_force(mut file: ConfigFile, config: &Config, resolved: Vec<(String, String)>) -> Table {
     file.server.threads = config.server.threads;
+    let is_written = |token: &Secret| matches!(token.source(), Source::Written(_));
+    let tokens = [("token", Some(&file.admin.token)), ("read_token", file.admin.read_token.as_ref())];
+    let tokens = tokens.into_iter().chain([("bot_token", file.admin.bot_token.as_ref())]);
+    let hidden: Vec<&str> = tokens.filter(|(_, token)| token.is_some_and(is_written)).map(|(name, _)| name).collect();
     file.limits.tiers.entry(config.limits.default_tier.name.clone()).or_insert_with(TierFile::standard);
     let mut values = Value::try_from(file).unwrap_or(Value::Table(Table::new()));
     for (setting, text) in resolved {
@@ -35,9 +40,13 @@ pub(super) fn in_force(mut file: ConfigFile, config: &Config, resolved: Vec<(Str
             tier.remove("write_burst");
         }
     }
-    // Nothing of these is in force yet.
-    for section in ["admin", "cluster"] {
-        values.remove(section);
+    // Nothing of it is in force yet.
+    values.remove("cluster");
+    if config.admin.listener.is_none() {
+        keep(&mut values, "admin", &["listen"]);
+    } else if let Some(admin) = values.get_mut("admin").and_then(Value::as_table_mut) {
+        // A token in the file itself is not shown.
+        admin.retain(|name, _| !hidden.contains(&name));
     }
     if config.origin.kind == OriginKind::Builtin {
         keep(&mut values, "origin", &["kind", "store"]);
@@ -63,7 +72,7 @@ pub fn report(loaded: &Loaded) -> String {
         Some(path) => format!("{} is valid. In force:\n\n", path.display()),
         None => format!("There is no {DEFAULT_FILE}; the defaults are in force:\n\n"),
     };
-    page += &toml::to_string(&loaded.in_force).unwrap_or_default(); // a table of TOML can be written as TOML
+    page += &loaded.toml();
     page += &in_words(&loaded.config.limits);
     if !loaded.notices.is_empty() {
         page += "\nNotices:\n";

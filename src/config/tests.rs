@@ -30,10 +30,10 @@ fn faults(text: &str) -> Vec<String> {
     problems.iter().map(ToString::to_string).collect()
 }
 
-/// Paths that the notices of this text speak of, the admin listener's apart, which is always there.
+/// Paths that the notices of this text speak of.
 fn notices(text: &str) -> Vec<String> {
     let notices = loaded(text).unwrap_or_else(|faults| panic!("{faults}")).notices;
-    notices.into_iter().map(|n| n.path).filter(|path| path != "admin.listen").collect()
+    notices.into_iter().map(|n| n.path).collect()
 }
 
 fn tier(name: &str, main: Rate, write: Option<Rate>) -> Tier {
@@ -63,7 +63,10 @@ fn an_empty_file_is_a_valid_config() {
     assert_eq!(config.cache.points.stale_if_error, Duration::from_secs(600));
     assert_eq!(config.cache.warns.stale_if_error, Duration::ZERO);
     assert_eq!(config.cache.reviews.ttl, Duration::from_secs(300));
-    assert_eq!(config.log, Log { level: Level::Info, json: false, access: Access::Stderr, decisions: None });
+    assert_eq!(
+        config.log,
+        Log { level: Level::Info, json: false, access: Access::Stderr, decisions: None, audit: None }
+    );
 }
 
 #[test]
@@ -159,6 +162,8 @@ fn every_commented_name_is_accepted_or_refused_for_not_being_in_force() {
         "in_flight",
         "candidate",
         "node",
+        "read_token",
+        "bot_token",
     ];
     let text = uncommented(&accepted);
     assert_eq!(
@@ -211,8 +216,7 @@ fn a_setting_without_protection_that_has_no_effect_gets_a_notice() {
                     server.trusted_proxies = [\"10.0.0.0/8\"]\nserver.max_connections_per_address = 0\n\
                     [limits.tiers.standard]\ndaily = 5\nin_flight = 5\ncandidate = { burst = 5 }\n";
     assert_eq!(notices(in_force), Vec::<String>::new());
-    assert_eq!(loaded("").unwrap().notices[0].path, "admin.listen");
-    assert_eq!(loaded("admin.listen = \"\"").unwrap().notices, []);
+    assert_eq!(notices(""), Vec::<String>::new());
 }
 
 #[test]
@@ -387,7 +391,6 @@ fn the_report_says_what_a_key_can_do_in_its_first_minute_and_in_a_day() {
             .ends_with("0.00001157407407/s, burst 2; a key can do at most 2 in its first minute, 3 in a day")
     );
     assert!(line("strangers").ends_with("1/s, burst 30; an address can do at most 90 in its first minute"));
-    assert!(report.ends_with("admin.listen: not in force yet: the admin listener comes with a later version\n"));
 }
 
 #[test]
@@ -397,13 +400,28 @@ fn what_the_report_says_is_in_force_is_a_config_that_says_the_same() {
                        tls = { certificate = \"c\", private_key = \"k\" }\nhandover = \"h.sock\"\n";
     let with_tiers = "[limits]\ndefault_tier = \"b.c\"\n[limits.tiers.a]\nrate = \"600/m\"\n[limits.tiers.\"b.c\"]\nwrite_rate = \"1/s\"\n\
                       candidate = {}\ndaily = 5\n[keys]\nsource = \"file\"\nfile = \"keys.toml\"\n[log]\naccess = \"a.log\"\n";
-    for text in ["", with_origin, with_tiers] {
+    let with_admin = "[admin]\nlisten = \"0.0.0.0:1\"\nread_token = \"file:r\"\ntls = { certificate = \"c\", private_key = \"k\" }\n\
+                      [log]\naudit = \"audit.log\"\n";
+    for text in ["", with_origin, with_tiers, with_admin, "admin.listen = \"\""] {
         let (typed, report) = (loaded(text).unwrap(), report(&loaded(text).unwrap()));
         let toml = report.split_once("\n\n").unwrap().1.split_once("\nLimits in words:\n").unwrap().0;
         let read = load_with(toml, Path::new("/elsewhere"), "gateway.toml", &|_| None);
         let read = read.unwrap_or_else(|faults| panic!("{faults}\n{toml}")).config;
-        assert_eq!(Config { admin: typed.config.admin.clone(), ..read }, typed.config, "{toml}");
+        assert_eq!(read, typed.config, "{toml}");
     }
+}
+
+#[test]
+fn the_admin_listener_is_kept_from_others_who_could_read_its_token() {
+    let open = "admin.listen = \"0.0.0.0:9180\"\n";
+    assert!(faults(open)[0].contains("set `admin.tls`, or `admin.plaintext = true`"), "{:?}", faults(open));
+    for more in ["admin.plaintext = true", "admin.tls = { certificate = \"c\", private_key = \"k\" }"] {
+        assert_eq!(faults(&format!("{open}{more}")), Vec::<String>::new());
+    }
+    let taken = "server.listen = [\"127.0.0.1:9180\"]";
+    assert!(faults(taken)[0].contains("is an address of `server.listen`"), "{:?}", faults(taken));
+    assert!(faults("admin.read_token = \"env:NO_SUCH\"")[0].contains("NO_SUCH"));
+    assert_eq!(faults("admin = { listen = \"\", read_token = \"env:NO_SUCH\" }"), Vec::<String>::new());
 }
 
 #[test]

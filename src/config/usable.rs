@@ -225,8 +225,40 @@ impl Freshness {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Admin {
-    /// The token's file, which is made at the first start; `None`: there is no listener, or the token is not in a file.
-    pub token_file: Option<PathBuf>,
+    /// `None`: off.
+    pub listener: Option<AdminListener>,
+}
+
+/// The listener for operators and admins.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AdminListener {
+    pub address: SocketAddr,
+    /// Its file is made at the first start.
+    pub token: TokenSource,
+    /// Of a token that changes nothing.
+    pub read_token: Option<TokenSource>,
+    /// Of a token that writes members, warns and reviews only.
+    pub bot_token: Option<TokenSource>,
+    /// `None`: plain HTTP.
+    pub tls: Option<CertificateFiles>,
+}
+
+/// Where a token of the admin listener is.
+#[derive(Clone, PartialEq, Eq)]
+pub enum TokenSource {
+    /// The token itself.
+    Value(String),
+    /// It is read at the start.
+    File(PathBuf),
+}
+
+impl fmt::Debug for TokenSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TokenSource::Value(_) => f.write_str("Value(…)"),
+            TokenSource::File(path) => write!(f, "File({})", path.display()),
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -236,6 +268,8 @@ pub struct Log {
     pub access: Access,
     /// `None`: decisions are not recorded.
     pub decisions: Option<Decisions>,
+    /// `None`: changes by the admin API are not recorded.
+    pub audit: Option<PathBuf>,
 }
 
 /// Where decisions are recorded (`log.decisions`).

@@ -34,7 +34,7 @@ use crate::gateway::Gateway;
 pub use listener::{BindError, Listener, ListeningSocket, NOT_PERMITTED};
 pub use metrics::EdgeMetrics;
 pub use server::Server;
-pub use tls::{Certificate, Tls, TlsError};
+pub use tls::{Tls, TlsError};
 
 use drain::Drain;
 use limiter::ConnectionLimiter;

@@ -3,6 +3,7 @@
 
 mod file;
 mod in_flight;
+mod issue;
 mod learned;
 mod proof;
 mod secret;
@@ -10,7 +11,8 @@ mod table;
 
 pub use file::{KeyFileError, read_key_file};
 pub use in_flight::{InFlightGuard, InFlightSlot};
+pub use issue::{IssueError, NewKey, check_tier, rotate};
 pub use learned::{KeyStatus, LearnedKey, LearnedKeyRules, LearnedKeys, ProofResult};
 pub use proof::Proof;
-pub use secret::{ApiKey, hide_keys, is_mistyped};
+pub use secret::{ApiKey, hide_keys, is_mistyped, random_token};
 pub use table::{Guild, Key, KeyTable, ListedKey};

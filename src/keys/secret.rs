@@ -20,9 +20,7 @@ pub struct ApiKey(String);
 impl ApiKey {
     /// Makes a key from the system's own randomness.
     pub fn generate() -> Result<Self, String> {
-        let mut random = [0u8; 32];
-        getrandom::fill(&mut random).map_err(|e| format!("the system gave no random bytes: {e}"))?;
-        Ok(Self::from_random(random))
+        Ok(Self::from_random(random_bytes()?))
     }
 
     fn from_random(random: [u8; 32]) -> Self {
@@ -76,6 +74,17 @@ pub fn hide_keys(text: &str) -> String {
         }
     }
     shown + rest
+}
+
+/// 43 base62 characters that carry 256 random bits.
+pub fn random_token() -> Result<String, String> {
+    Ok(base62::<SECRET_DIGITS>(random_bytes()?).map(char::from).iter().collect())
+}
+
+fn random_bytes() -> Result<[u8; 32], String> {
+    let mut random = [0; 32];
+    getrandom::fill(&mut random).map_err(|e| format!("the system gave no random bytes: {e}"))?;
+    Ok(random)
 }
 
 /// The CRC-32 of `text`, in base62.

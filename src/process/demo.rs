@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use super::ProcessError;
 use crate::clock::Clock;
-use crate::config::{Config, Keys, Listen, OriginKind, StoreAt};
+use crate::config::{AdminListener, Config, Keys, Listen, OriginKind, StoreAt, TokenSource};
 use crate::keys::ApiKey;
 use crate::model::{GuildId, MemberId, Scope};
 use crate::store::{AnyStore, Directory, KeyRecord, Members};
@@ -38,7 +38,14 @@ impl Demo {
         config.origin.kind = OriginKind::Builtin;
         config.origin.store = StoreAt::Sqlite(folder.path().join("guildgate.db"));
         config.keys = Keys::Store;
-        config.log.decisions = None; // it may belong to a running server
+        // They may belong to a running server.
+        config.log.decisions = None;
+        config.log.audit = None;
+        if let Some(listener) = &mut config.admin.listener {
+            let token = TokenSource::File(folder.path().join("admin.token"));
+            let address = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), listener.address.port());
+            *listener = AdminListener { address, token, read_token: None, bot_token: None, tls: None };
+        }
         // The operator's certificate is for no loopback address.
         config.server.tls = None;
         for listen in &mut config.server.listen {

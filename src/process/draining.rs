@@ -54,7 +54,7 @@ impl Draining {
         let deadline = Instant::now() + limit;
         self.process.server.begin_drain(self.reason.is_handed_over());
         let drained = self.wait(deadline).await;
-        let Serving { gateway, server, logs, background, .. } = &self.process;
+        let Serving { gateway, server, background, .. } = &self.process;
         let connections = server.connections();
         match drained {
             Drained::AllClosed => {}
@@ -69,7 +69,10 @@ impl Draining {
         let left = deadline.saturating_duration_since(Instant::now());
         let limit = (!self.reason.is_defect()).then(|| left.clamp(LAST_COUNTS_AT_LEAST, LAST_COUNTS));
         background.finish(gateway, limit).await;
-        logs.close();
+        if let Some(admin) = self.process.admin.0.take() {
+            admin.stop().await;
+        }
+        self.process.logs.close();
         match self.reason {
             StopReason::Signal | StopReason::HandedOver { .. } => Ok(()),
             StopReason::TakeOverFailed { reason } => Err(ProcessError::Failed(reason)),

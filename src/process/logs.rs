@@ -1,8 +1,9 @@
-//! The two logs that requests are written to: the access log and the record of decisions.
+//! The logs that requests are written to: the access log, the record of decisions, and the audit log.
 
 use std::sync::Arc;
 
 use super::ProcessError;
+use crate::admin::AuditLog;
 use crate::clock::Clock;
 use crate::config::{Decisions, Log};
 use crate::telemetry::{AccessLog, DecisionLog, Observer};
@@ -11,6 +12,7 @@ use crate::telemetry::{AccessLog, DecisionLog, Observer};
 pub(super) struct Logs {
     access: Option<Arc<AccessLog>>,
     pub(super) decisions: Option<Arc<DecisionLog>>,
+    pub(super) audit: Option<Arc<AuditLog>>,
 }
 
 impl Logs {
@@ -26,10 +28,12 @@ impl Logs {
             ),
             None => None,
         };
-        Ok(Logs { access: access.map(Arc::new), decisions: decisions.map(Arc::new) })
+        let audit = config.audit.as_deref().map(AuditLog::open).transpose();
+        let audit = audit.map_err(|e| ProcessError::Failed(format!("log.audit cannot be opened: {e}")))?;
+        Ok(Logs { access: access.map(Arc::new), decisions: decisions.map(Arc::new), audit: audit.map(Arc::new) })
     }
 
-    /// Writes the end of each request to both.
+    /// Writes the end of each caller's request to the first two.
     pub(super) fn observer(&self) -> Observer {
         Observer::new(self.access.clone(), self.decisions.clone())
     }
@@ -38,11 +42,13 @@ impl Logs {
     pub(super) fn reopen(&self) {
         self.access.iter().for_each(|access| access.reopen());
         self.decisions.iter().for_each(|decisions| decisions.reopen());
+        self.audit.iter().for_each(|audit| audit.reopen());
     }
 
     /// Writes what is left.
     pub(super) fn close(&self) {
         self.decisions.iter().for_each(|decisions| decisions.close());
         self.access.iter().for_each(|access| access.close());
+        self.audit.iter().for_each(|audit| audit.close());
     }
 }

@@ -3,6 +3,7 @@
 //! systemd notification and the hand-over between two processes belong here. This module connects parts only: the rules
 //! of a request are in `gateway`, and the network is in `edge`.
 
+mod admin; // the admin listener
 mod background; // the gateway's background tasks
 mod demo; // serve --demo
 mod draining; // from the reason to end to the process's end

@@ -12,11 +12,15 @@ use rustix::fs::{Access as Permission, PROC_SUPER_MAGIC, access, statfs};
 use socket2::{Domain, Socket, Type};
 
 use super::ProcessError;
-use crate::config::{Access, Config, Keys, Listen, Loaded, OriginKind, PostgresTls, SettingFault, StoreAt};
-use crate::edge::{Certificate, NOT_PERMITTED};
+use crate::admin::Tokens;
+use crate::config::{
+    Access, AdminListener, Config, Keys, Listen, Loaded, OriginKind, PostgresTls, SettingFault, StoreAt, TokenSource,
+};
+use crate::edge::NOT_PERMITTED;
 use crate::keys::{KeyFileError, ListedKey, read_key_file};
 use crate::origin;
 use crate::telemetry::decisions::{RecordError, RecordReader};
+use crate::tls::Certificate;
 
 /// The type of /sys, as statfs(2) returns it.
 const SYSFS_MAGIC: rustix::fs::FsWord = 0x6265_6572;
@@ -26,6 +30,8 @@ const SYSFS_MAGIC: rustix::fs::FsWord = 0x6265_6572;
 pub struct Inputs {
     /// The certificate for callers, where `server.tls` is set.
     pub certificate: Option<Certificate>,
+    /// The certificate of the admin listener, where `admin.tls` is set.
+    pub admin_certificate: Option<Certificate>,
     /// TLS to upstreams, where one uses it.
     pub upstream_tls: Option<origin::Tls>,
     /// The keys of the key file, where there is one.
@@ -49,7 +55,13 @@ impl Inputs {
         if let Some(files) = &config.server.tls
             && running.is_none_or(|running| running.server.tls.as_ref() != Some(files))
         {
-            inputs.certificate = Certificate::load(files).map_err(|fault| faults.push(fault)).ok();
+            inputs.certificate = Certificate::load("server.tls", files).map_err(|fault| faults.push(fault)).ok();
+        }
+        // The admin listener is set up at the start only.
+        if let (Some(listener), None) = (&config.admin.listener, running) {
+            faults.extend(Tokens::faults(listener));
+            let certificate = listener.tls.as_ref().map(|files| Certificate::load("admin.tls", files)).transpose();
+            inputs.admin_certificate = certificate.map_err(|fault| faults.push(fault)).ok().flatten();
         }
         if let OriginKind::Http(upstreams) = &config.origin.kind {
             inputs.upstream_tls = origin::Tls::load(upstreams).map_err(|fault| faults.push(fault)).ok().flatten();
@@ -150,17 +162,24 @@ fn outputs(config: &Config) -> Vec<Output<'_>> {
     if let Some(path) = &config.server.handover {
         add("server.handover", path, OutputKind::Socket);
     }
-    if let Some(path) = &config.admin.token_file {
+    if let Some(path) = &config.log.audit {
+        add("log.audit", path, OutputKind::File);
+    }
+    if let Some(AdminListener { token: TokenSource::File(path), .. }) = &config.admin.listener
+        && !path.exists()
+    {
         add("admin.token", path, OutputKind::File);
     }
     outputs
 }
 
 fn tcp_addresses(config: &Config) -> impl Iterator<Item = (String, SocketAddr)> {
-    config.server.listen.iter().enumerate().filter_map(|(i, listen)| match listen {
+    let admin = config.admin.listener.iter().map(|listener| ("admin.listen".to_owned(), listener.address));
+    let server = config.server.listen.iter().enumerate().filter_map(|(i, listen)| match listen {
         Listen::Tcp(address) => Some((format!("server.listen[{i}]"), *address)),
         Listen::Unix(_) => None,
-    })
+    });
+    server.chain(admin)
 }
 
 impl Output<'_> {

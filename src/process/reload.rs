@@ -12,19 +12,21 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tokio::signal::unix::Signal;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, timeout};
 
 use super::logs::Logs;
 use super::preflight::Inputs;
 use super::watch::{CHECK_INTERVAL, FileWatch};
+use crate::admin::{ConfigText, ProcessState, ReloadFault, ReloadOutcome, ReloadRequest};
 use crate::config::{self, Config, Keys, LoadError, Loaded, Notice, OriginKind, Reloaded};
-use crate::edge::{Certificate, Tls};
+use crate::edge::Tls;
 use crate::gateway::{Gateway, KeyFile, KeySource, LoadedKeys, NewKeys};
 use crate::keys::{ListedKey, read_key_file};
 use crate::origin::{self, HttpOrigin, Origin};
 use crate::store::AnyStore;
+use crate::tls::Certificate;
 
 /// How long the reload of a key file waits for that of gateway.toml where both changed together: the keys may name
 /// tiers that are new there. Resolving the names of upstreams may take seconds, and a revoked key must not wait for
@@ -54,7 +56,18 @@ pub(super) struct Reloader {
     in_force: tokio::sync::Mutex<InForce>,
     /// Missing files, each of which was logged.
     missing: Mutex<HashSet<PathBuf>>,
+    /// Locked while the key file is reloaded, so that what is read later is put in force later; and the TLS pair.
+    keys_lock: tokio::sync::Mutex<()>,
+    certificate_lock: tokio::sync::Mutex<()>,
+    /// Shows the configuration in force to admins.
+    admin: Arc<ProcessState>,
+    /// Reloads that admins ask for.
+    admin_requests: tokio::sync::Mutex<mpsc::Receiver<ReloadRequest>>,
 }
+
+/// What became of the reload of a part: what changed, and which settings take effect after a restart; or why it was
+/// rejected, in lines.
+type PartOutcome = Result<(Vec<String>, Vec<String>), String>;
 
 /// The files whose changes cause a reload.
 #[derive(Debug)]
@@ -129,19 +142,35 @@ impl Reloader {
         logs: Logs,
         (named, has_file, notices): (Option<PathBuf>, bool, Vec<Notice>),
         watches: Watches,
+        (admin, admin_requests): (Arc<ProcessState>, mpsc::Receiver<ReloadRequest>),
     ) -> Self {
         let in_force = tokio::sync::Mutex::new(InForce { has_file, notices });
         let requests = watch::Sender::new(());
-        Reloader { gateway, store, tls, logs, named, watches, requests, in_force, missing: Mutex::default() }
+        Reloader {
+            gateway,
+            store,
+            tls,
+            logs,
+            named,
+            watches,
+            requests,
+            in_force,
+            missing: Mutex::default(),
+            keys_lock: tokio::sync::Mutex::default(),
+            certificate_lock: tokio::sync::Mutex::default(),
+            admin,
+            admin_requests: tokio::sync::Mutex::new(admin_requests),
+        }
     }
 
     /// Reloads each file that changes, for ever. At a SIGHUP it reloads all of them and reopens the logs.
     pub(super) async fn run(self, mut hang_up: Signal) -> Infallible {
         let requests = || self.requests.subscribe();
-        let config = self.follow(&self.watches.config, requests(), async |asked| self.reload_config(asked).await);
-        let keys = self.follow(&self.watches.keys, requests(), async |asked| self.reload_keys(asked).await);
-        let certificate =
-            self.follow(&self.watches.certificate, requests(), async |asked| self.reload_certificate(asked).await);
+        let config = self.follow(&self.watches.config, requests(), async |asked| drop(self.reload_config(asked).await));
+        let keys = self.follow(&self.watches.keys, requests(), async |asked| drop(self.reload_keys(asked).await));
+        let certificate = self.follow(&self.watches.certificate, requests(), async |asked| {
+            drop(self.reload_certificate(asked).await);
+        });
         let signals = async {
             loop {
                 hang_up.recv().await;
@@ -149,7 +178,28 @@ impl Reloader {
                 self.requests.send_replace(());
             }
         };
-        tokio::join!(config, keys, certificate, signals).0
+        tokio::join!(config, keys, certificate, signals, self.answer_admins()).0
+    }
+
+    /// Reloads all files whenever an admin asks for it.
+    async fn answer_admins(&self) -> Infallible {
+        let mut requests = self.admin_requests.lock().await;
+        while let Some(ReloadRequest(answer)) = requests.recv().await {
+            let mut outcome = ReloadOutcome::default();
+            let parts =
+                [self.reload_config(true).await, self.reload_keys(true).await, self.reload_certificate(true).await];
+            for part in parts {
+                match part {
+                    Ok((changed, after_restart)) => {
+                        outcome.changed.extend(changed);
+                        outcome.after_restart.extend(after_restart);
+                    }
+                    Err(lines) => outcome.faults.extend(lines.lines().map(ReloadFault::of_line)),
+                }
+            }
+            let _ = answer.send(outcome); // it may not be waited for any more
+        }
+        std::future::pending().await
     }
 
     /// Calls `reload` when the files change, with `false`, and on each request, with `true`.
@@ -205,25 +255,25 @@ impl Reloader {
         any
     }
 
-    async fn reload_config(&self, requested: bool) {
+    async fn reload_config(&self, requested: bool) -> PartOutcome {
         let mut in_force = self.in_force.lock().await;
         let path = config_file(self.named.as_deref());
         if in_force.has_file && self.is_missing(slice::from_ref(&path), requested) {
-            return;
+            return Err(missing(&path));
         }
         let file = path.display();
-        let (changed, after_restart) = match self.prepare_config().await {
+        let (sections, settings) = match self.prepare_config().await {
             Ok(prepared) => self.apply_config(prepared, &mut in_force),
             Err(reason) => {
                 tracing::error!(%file, "reload rejected; still running the previous configuration\n{reason}");
-                return;
+                return Err(reason);
             }
         };
-        let changed = if changed.is_empty() { "nothing".to_owned() } else { changed.join(", ") };
-        if after_restart.is_empty() {
+        let changed = if sections.is_empty() { "nothing".to_owned() } else { sections.join(", ") };
+        if settings.is_empty() {
             tracing::info!(%file, changed, "configuration reloaded");
         } else {
-            let after_restart = after_restart.join(", ");
+            let after_restart = settings.join(", ");
             tracing::warn!(
                 %file,
                 changed,
@@ -231,6 +281,7 @@ impl Reloader {
                 "configuration reloaded; what `after_restart` names takes effect after a restart"
             );
         }
+        Ok((sections.into_iter().map(str::to_owned).collect(), settings))
     }
 
     /// Loads the configuration and does everything that may fail or wait, or returns why it is rejected.
@@ -278,6 +329,7 @@ impl Reloader {
         }
         // A later removal of a file that was read now is logged again.
         self.missing.lock().retain(|path| !path.exists());
+        *self.admin.config.write() = ConfigText::new(&loaded, &after_restart);
         *in_force = InForce { has_file: loaded.path.is_some(), notices: loaded.notices.clone() };
         (changed, after_restart)
     }
@@ -338,10 +390,11 @@ impl Reloader {
         Ok(Arc::new(Origin::Http(HttpOrigin::start((**upstreams).clone(), tls, clock, Some(http)).await?)))
     }
 
-    async fn reload_keys(&self, requested: bool) {
-        let Some(path) = key_file(&self.gateway.state().config) else { return };
+    async fn reload_keys(&self, requested: bool) -> PartOutcome {
+        let _lock = self.keys_lock.lock().await;
+        let Some(path) = key_file(&self.gateway.state().config) else { return Ok(Default::default()) };
         if self.is_missing(slice::from_ref(&path), requested) {
-            return;
+            return Err(missing(&path));
         }
         let file = path.display();
         let read = {
@@ -353,12 +406,13 @@ impl Reloader {
             Ok(keys) => keys,
             Err(reason) => {
                 tracing::error!(%file, "key file rejected; the keys read before stay in force\n{reason}");
-                return;
+                return Err(reason);
             }
         };
         let state = self.gateway.state().clone();
         let removed = if let KeySource::File(file) = &state.keys { file.keys.len() } else { 0 };
         let is_empty = keys.is_empty();
+        let is_changed = !matches!(&state.keys, KeySource::File(file) if *file.keys == *keys);
         // The configuration may name another key file by now.
         if key_file(&state.config).as_ref() == Some(&path) {
             self.gateway.reload((*state.config).clone(), state.origin.clone(), NewKeys::File(self.keys_of_file(keys)));
@@ -368,21 +422,26 @@ impl Reloader {
         } else {
             tracing::info!(%file, "key file reloaded");
         }
+        Ok((is_changed.then(|| "keys.file".to_owned()).into_iter().collect(), Vec::new()))
     }
 
     fn keys_of_file(&self, keys: Vec<ListedKey>) -> KeyFile {
         KeyFile { keys: keys.into(), guilds: self.store.clone() }
     }
 
-    async fn reload_certificate(&self, requested: bool) {
+    async fn reload_certificate(&self, requested: bool) -> PartOutcome {
+        let _lock = self.certificate_lock.lock().await;
         let state = self.gateway.state().clone();
-        let (Some(tls), Some(pair)) = (&self.tls, &state.config.server.tls) else { return };
-        if self.is_missing(&certificate_files(&state.config), requested) {
-            return;
+        let (Some(tls), Some(pair)) = (&self.tls, &state.config.server.tls) else { return Ok(Default::default()) };
+        let files = certificate_files(&state.config);
+        if self.is_missing(&files, requested) {
+            return Err(files.iter().filter(|path| !path.exists()).map(|path| missing(path)).collect());
         }
         let (certificate, private_key) = (pair.certificate.display(), pair.private_key.display());
         let files = pair.clone();
-        let read = read_files(move || Certificate::load(&files).map_err(|fault| fault.to_string())).await.flatten();
+        let read = read_files(move || Certificate::load("server.tls", &files).map_err(|fault| fault.to_string()))
+            .await
+            .flatten();
         match read {
             Ok(loaded) => {
                 log_notice(Some(&loaded));
@@ -392,13 +451,21 @@ impl Reloader {
                     tracing::info!(%certificate, %private_key, "TLS certificate reloaded");
                 }
             }
-            Err(reason) => tracing::error!(
-                %certificate,
-                %private_key,
-                "TLS certificate rejected; new connections still get the previous one\n{reason}"
-            ),
+            Err(reason) => {
+                tracing::error!(
+                    %certificate,
+                    %private_key,
+                    "TLS certificate rejected; new connections still get the previous one\n{reason}"
+                );
+                return Err(reason);
+            }
         }
+        Ok(Default::default())
     }
+}
+
+fn missing(path: &Path) -> String {
+    format!("{} is missing; what was read from it stays in force\n", path.display())
 }
 
 /// Reads files on another thread, so that a disk that does not respond delays nothing else.

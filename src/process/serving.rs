@@ -9,6 +9,7 @@ use super::handover::HandoverTasks;
 use super::logs::Logs;
 use super::signals::StopSignals;
 use super::systemd;
+use crate::admin::{AdminThread, ProcessState};
 use crate::edge::Server;
 use crate::gateway::Gateway;
 
@@ -64,6 +65,8 @@ pub(super) struct Serving {
     pub(super) background: BackgroundTasks,
     pub(super) handover: Option<HandoverTasks>,
     pub(super) stop_signals: StopSignals,
+    /// The admin listener, if it is on, and what it is told.
+    pub(super) admin: (Option<AdminThread>, Arc<ProcessState>),
 }
 
 impl Serving {
@@ -83,7 +86,12 @@ impl Serving {
             task = self.background.ended() => StopReason::TaskEnded { task },
             () = self.stop_signals.recv() => StopReason::Signal,
         };
-        if !reason.is_handed_over() {
+        let (admin, admin_state) = &self.admin;
+        admin_state.begin_drain();
+        if reason.is_handed_over() {
+            // The other process needs the address.
+            admin.iter().for_each(AdminThread::close);
+        } else {
             if let Some(handover) = &mut self.handover {
                 handover.close().await;
             }

@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::admin::{AdminStartup, StartedAs};
 use super::background::BackgroundTasks;
 use super::demo::{self, Demo};
 use super::handover::{Handover, Predecessor};
@@ -17,7 +18,7 @@ use super::watch::FileWatch;
 use super::{ProcessError, preflight, systemd};
 use crate::clock::{Clock, Tick};
 use crate::config::{Config, Keys, Loaded, OriginKind};
-use crate::edge::{Certificate, Edge, Listener, ListeningSocket, Server, Tls};
+use crate::edge::{Edge, Listener, ListeningSocket, Server, Tls};
 use crate::gateway::{Gateway, KeyFile, KeyList, KeySource, State};
 use crate::keys::{LearnedKeyRules, LearnedKeys, ListedKey};
 use crate::limits::{DayCount, Policy, day_of};
@@ -25,6 +26,7 @@ use crate::model::KeyId;
 use crate::origin::{self, Builtin, HttpOrigin, Origin};
 use crate::store::{AnyStore, Daily, IfMissing};
 use crate::telemetry;
+use crate::tls::Certificate;
 
 /// Open files other than connections: store, logs, upstream connections of 256 requests, runtimes (512), and
 /// connections that were reset while a request of theirs goes on (1,024).
@@ -46,18 +48,20 @@ impl Startup<'_> {
         let Startup { named, loaded, config_watch, demo } = self;
         let watches = Watches::new(named.as_deref(), config_watch, &loaded.config);
         let inputs = preflight::check(&loaded)?;
-        let Loaded { config, notices, path, .. } = loaded;
-        notices.iter().for_each(|notice| tracing::warn!("{notice}"));
+        loaded.notices.iter().for_each(|notice| tracing::warn!("{notice}"));
         let mut stop_signals = StopSignals::register()?;
-        let tls = inputs.certificate.map(|c| start_tls(c, config.server.threads)).transpose()?;
+        let tls = inputs.certificate.map(|c| start_tls(c, loaded.config.server.threads)).transpose()?;
         // A demo takes over from nobody.
-        let handover = config.server.handover.clone().filter(|_| demo.is_none());
+        let handover = loaded.config.server.handover.clone().filter(|_| demo.is_none());
         let mut predecessor = match &handover {
             Some(path) => Predecessor::connect(path).await?,
             None => None,
         };
-        let listeners = bind_all(&config, demo.is_some(), handover.as_deref(), predecessor.as_mut())?;
+        let listeners = bind_all(&loaded.config, demo.is_some(), handover.as_deref(), predecessor.as_mut())?;
         let handover = handover.map(|path| Handover::prepare(&path, &listeners)).transpose()?;
+        let started_as = StartedAs { demo: demo.is_some(), successor: predecessor.is_some() };
+        let admin = AdminStartup::prepare(&loaded, inputs.admin_certificate, started_as)?;
+        let Loaded { config, notices, path, .. } = loaded;
         raise_file_limit(&config);
         let clock = Clock::system();
         // Opening the store may wait a minute for other processes.
@@ -95,13 +99,18 @@ impl Startup<'_> {
         }
         let is_first = predecessor.is_none();
         let handover = handover.map(|handover| handover.start(predecessor, gateway.clone()));
+        let admin_state = admin.state.clone();
+        let (admin, reloads) = admin.start(&gateway, store.as_ref(), logs.audit.clone(), demo.is_some())?;
         print_ready(&urls, &config, gateway.clock(), demo);
         if is_first {
             systemd::ready();
         }
         let from = (named, path.is_some(), notices);
-        let reloader = demo.is_none().then(|| Reloader::new(gateway.clone(), store, tls, logs.clone(), from, watches));
-        Ok(Some((Serving { gateway, server, logs, background, handover, stop_signals }, reloader)))
+        let of_admin = (admin_state.clone(), reloads);
+        let reloader =
+            demo.is_none().then(|| Reloader::new(gateway.clone(), store, tls, logs.clone(), from, watches, of_admin));
+        let admin = (admin, admin_state);
+        Ok(Some((Serving { gateway, server, logs, background, handover, stop_signals, admin }, reloader)))
     }
 }
 

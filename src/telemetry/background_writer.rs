@@ -19,7 +19,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A ring of records and the thread that writes them.
 #[derive(Debug)]
-pub(super) struct BackgroundWriter<T> {
+pub struct BackgroundWriter<T> {
     /// What is written, for messages.
     name: &'static str,
     shared: Arc<Shared<T>>,
@@ -35,26 +35,27 @@ struct Shared<T> {
 }
 
 /// What the thread passes to its function every [`INTERVAL`].
-pub(super) struct Batch<'s, T> {
+#[derive(Debug)]
+pub struct Batch<'s, T> {
     ring: &'s ArrayQueue<T>,
     /// Records that did not fit since the last batch.
-    pub(super) dropped: u64,
+    pub dropped: u64,
     /// The file may have been moved.
-    pub(super) reopen: bool,
+    pub reopen: bool,
     /// This is the last batch.
-    pub(super) last: bool,
+    pub last: bool,
 }
 
 impl<T> Batch<'_, T> {
     /// Takes the records, at most one ring full, so that a batch ends however many come.
-    pub(super) fn records(&self) -> impl Iterator<Item = T> {
+    pub fn records(&self) -> impl Iterator<Item = T> {
         std::iter::from_fn(|| self.ring.pop()).take(self.ring.capacity())
     }
 }
 
 impl<T: Send + 'static> BackgroundWriter<T> {
     /// Starts the thread, which calls `write` every [`INTERVAL`] and once more at the end.
-    pub(super) fn start(
+    pub fn start(
         name: &'static str,
         thread: &str,
         capacity: usize,
@@ -90,20 +91,20 @@ impl<T: Send + 'static> BackgroundWriter<T> {
 
 impl<T> BackgroundWriter<T> {
     /// Hands a record to the thread, or counts it as dropped.
-    pub(super) fn record(&self, record: T) {
+    pub fn record(&self, record: T) {
         if self.shared.ring.push(record).is_err() {
             self.shared.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// Asks the thread to open the file again if it was moved.
-    pub(super) fn reopen(&self) {
+    pub fn reopen(&self) {
         self.shared.reopen.store(true, Ordering::Release);
     }
 
     /// Writes what is queued and ends the thread. A thread that cannot write (to a pipe that is not read) is left
     /// running.
-    pub(super) fn close(&self) {
+    pub fn close(&self) {
         self.shared.stop.store(true, Ordering::Release);
         let Some(thread) = self.thread.lock().take() else { return };
         let deadline = Instant::now() + CLOSE_TIMEOUT;

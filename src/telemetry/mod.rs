@@ -12,6 +12,7 @@ mod panics;
 mod setup;
 
 pub use access::AccessLog;
+pub use background_writer::{BackgroundWriter, Batch};
 pub use decisions::{Decision, DecisionLog};
 pub use observer::Observer;
 pub use outcome::{CacheUse, Outcome};

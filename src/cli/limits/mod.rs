@@ -17,7 +17,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
-use super::{Failure, on_store};
+use super::error::CommandError;
+use super::{Failure, open_store, runtime};
 use crate::config;
 use crate::store::{Daily, IfMissing};
 use input::Input;
@@ -71,7 +72,10 @@ impl LimitsCommand {
                 Ok(args.run(&input, out)?)
             }
             LimitsCommand::Reset { id } => {
-                on_store(&config::load(config_path)?, IfMissing::Refuse, async |store, _| Ok(store.reset_day(&id).await?))
+                let loaded = config::load(config_path)?;
+                Ok(runtime()?.block_on(async {
+                    open_store(&loaded, IfMissing::Refuse).await?.reset_day(&id).await.map_err(CommandError::from)
+                })?)
             }
         }
     }

@@ -83,9 +83,14 @@ impl Checker<'_> {
         if !listens.is_empty() && listens.iter().all(|listen| matches!(listen, Listen::Unix(_))) {
             self.fault("server.tls", "needs a TCP address in `server.listen`; Unix sockets have no TLS");
         }
+        self.certificate_files("server.tls", file)
+    }
+
+    /// The files of `setting`, such as `server.tls`.
+    pub(super) fn certificate_files(&mut self, setting: &str, file: &TlsFile) -> CertificateFiles {
         CertificateFiles {
-            certificate: self.file("server.tls.certificate", &file.certificate),
-            private_key: self.file("server.tls.private_key", &file.private_key),
+            certificate: self.file(&format!("{setting}.certificate"), &file.certificate),
+            private_key: self.file(&format!("{setting}.private_key"), &file.private_key),
         }
     }
 

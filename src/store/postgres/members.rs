@@ -59,7 +59,7 @@ impl Members for PostgresStore {
         name: Option<&str>,
         points: Option<i64>,
     ) -> Result<(), StoreError> {
-        name.map_or(Ok(()), refusals::member_name).map_err(refused)?;
+        name.map_or(Ok(()), refusals::member_name).map_err(refusals::refused)?;
         let mut tx = self.begin().await?;
         let set = match make_member(&mut tx, guild, member).await {
             Ok(no) => tx.rows(SET_MEMBER, &[&no, &member.as_i64(), &name.map(one_line), &points]).await.map(drop),
@@ -161,7 +161,7 @@ impl Members for PostgresStore {
     }
 
     async fn put_review(&self, guild: &GuildId, member: MemberId, review: Review) -> Result<bool, StoreError> {
-        refusals::rating(review.rating)?;
+        refusals::check_rating(review.rating)?;
         let mut tx = self.begin().await?;
         let put = put_review(&mut tx, guild, member, review).await;
         tx.end(put, Change::Member(member)).await

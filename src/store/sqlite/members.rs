@@ -192,7 +192,7 @@ impl Members for SqliteStore {
     }
 
     async fn put_review(&self, guild: &GuildId, member: MemberId, review: Review) -> Result<bool, StoreError> {
-        refusals::rating(review.rating)?;
+        refusals::check_rating(review.rating)?;
         let guild = guild.clone();
         let put = move |conn: &Connection| {
             let no = make_member(conn, &guild, member)?;

@@ -1,0 +1,199 @@
+//! The service as a whole: its status, the configuration and limits in force, the cache, and reloads.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::admin::extract::{Member, OptionalBody};
+use crate::admin::problem::Problem;
+use crate::admin::shared::{ReloadOutcome, ReloadRequest, Shared};
+use crate::config::{Rate, Tier};
+use crate::gateway::PurgeError;
+use crate::model::GuildId;
+
+pub(super) fn routes() -> OpenApiRouter<Arc<Shared>> {
+    OpenApiRouter::new()
+        .routes(routes!(status))
+        .routes(routes!(config))
+        .routes(routes!(limits))
+        .routes(routes!(purge))
+        .routes(routes!(reload))
+}
+
+/// The process and what it works with.
+#[derive(Debug, Serialize, ToSchema)]
+struct Status {
+    version: &'static str,
+    uptime_s: u64,
+    pid: u32,
+    /// Of the text of `/api/config`.
+    config_sha256: String,
+    ready: bool,
+    /// Why it is not ready.
+    reasons: Vec<&'static str>,
+    /// Where the store is, without a password; null: there is none.
+    store: Option<String>,
+}
+
+/// The configuration in force.
+#[derive(Debug, Serialize, ToSchema)]
+struct Config {
+    /// As `guildgate check` prints it, without secrets.
+    toml: String,
+    sha256: String,
+    /// The file that it came from; null: the defaults.
+    path: Option<String>,
+    /// What the operator should know and need not change.
+    notices: Vec<String>,
+    /// The settings of the text that take effect after a restart.
+    after_restart: Vec<String>,
+}
+
+/// The limits in force.
+#[derive(Debug, Serialize, ToSchema)]
+struct Limits {
+    default_tier: String,
+    /// Requests over a limit are counted and reported, and none is refused.
+    shadow: bool,
+    /// Of each address, for requests without a valid key.
+    strangers: RateRow,
+    tiers: Vec<TierRow>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+struct TierRow {
+    name: String,
+    main: RateRow,
+    /// setPoints, in addition; null: no separate limit.
+    write: Option<RateRow>,
+    /// Requests in a UTC day.
+    daily: Option<u64>,
+    /// Requests in flight at once.
+    in_flight: Option<u32>,
+    /// Counted only; it refuses nothing.
+    candidate: Option<RateRow>,
+}
+
+/// A rate and its burst.
+#[derive(Debug, Serialize, ToSchema)]
+struct RateRow {
+    per_second: f64,
+    burst: u32,
+}
+
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Purge {
+    /// Only answers to this guild's keys.
+    #[schema(value_type = Option<String>)]
+    guild: Option<GuildId>,
+    /// Only answers about this member.
+    #[schema(value_type = Option<String>)]
+    member: Option<Member>,
+}
+
+/// What a reload changed.
+#[derive(Debug, Serialize, ToSchema)]
+struct Reloaded {
+    /// The sections and files that changed.
+    changed: Vec<String>,
+    /// The settings that take effect after a restart.
+    after_restart: Vec<String>,
+}
+
+impl From<Rate> for RateRow {
+    fn from(rate: Rate) -> Self {
+        RateRow { per_second: rate.per_second().parse().unwrap_or_default(), burst: rate.burst.get() }
+    }
+}
+
+impl TierRow {
+    fn new(tier: &Tier) -> Self {
+        TierRow {
+            name: tier.name.clone(),
+            main: tier.main.into(),
+            write: tier.write.map(RateRow::from),
+            daily: tier.daily,
+            in_flight: tier.in_flight,
+            candidate: tier.candidate.map(RateRow::from),
+        }
+    }
+}
+
+/// Shows the process and whether it is ready.
+#[utoipa::path(get, path = "/api/status", operation_id = "getStatus", responses((status = 200, body = Status)))]
+async fn status(State(shared): State<Arc<Shared>>) -> Json<Status> {
+    let reasons = shared.faults();
+    Json(Status {
+        version: env!("CARGO_PKG_VERSION"),
+        uptime_s: shared.started.elapsed().as_secs(),
+        pid: std::process::id(),
+        config_sha256: shared.process.config.read().sha256.clone(),
+        ready: reasons.is_empty(),
+        reasons,
+        store: shared.gateway_store.as_ref().map(|(store, _)| store.place()),
+    })
+}
+
+/// Shows the configuration in force.
+#[utoipa::path(get, path = "/api/config", operation_id = "getConfig", responses((status = 200, body = Config)))]
+async fn config(State(shared): State<Arc<Shared>>) -> Json<Config> {
+    let text = shared.process.config.read().clone();
+    let (toml, sha256, path) = (text.toml, text.sha256, text.path);
+    Json(Config { toml, sha256, path, notices: text.notices, after_restart: text.after_restart })
+}
+
+/// Shows the limits in force.
+#[utoipa::path(get, path = "/api/limits", operation_id = "getLimits", responses((status = 200, body = Limits)))]
+async fn limits(State(shared): State<Arc<Shared>>) -> Json<Limits> {
+    let state = shared.gateway.state();
+    let limits = &state.config.limits;
+    Json(Limits {
+        default_tier: limits.default_tier.name.clone(),
+        shadow: limits.shadow,
+        strangers: limits.strangers.into(),
+        tiers: limits.tiers.iter().map(|tier| TierRow::new(tier)).collect(),
+    })
+}
+
+/// Empties the cache of the answers to a guild's keys, of those about a member, of those that are both, or of all.
+#[utoipa::path(post, path = "/api/cache/purge", operation_id = "purgeCache",
+    request_body(content = Option<Purge>), responses((status = 204)))]
+async fn purge(
+    State(shared): State<Arc<Shared>>,
+    OptionalBody(purge): OptionalBody<Purge>,
+) -> Result<StatusCode, Problem> {
+    let member = purge.member.map(|Member(member)| member);
+    match shared.gateway.purge(purge.guild.as_ref(), member) {
+        Ok(()) => Ok(StatusCode::NO_CONTENT),
+        Err(error @ PurgeError::GuildsAreUnknown) => Err(Problem::conflict(error.to_string())),
+    }
+}
+
+/// Loads gateway.toml, the key file and the TLS pair anew, each as a whole or not at all.
+#[utoipa::path(post, path = "/api/reload", operation_id = "reload",
+    responses((status = 200, body = Reloaded),
+        (status = 422, content_type = "application/problem+json", body = Problem)))]
+async fn reload(State(shared): State<Arc<Shared>>) -> Result<Json<Reloaded>, Problem> {
+    let Some(requests) = &shared.reload else {
+        return Err(Problem::conflict("a demo has nothing to reload: its configuration is its own"));
+    };
+    let (answer, answered) = oneshot::channel();
+    let busy = "other reloads are under way";
+    requests.try_send(ReloadRequest(answer)).map_err(|_| Problem::unavailable(busy, 1))?;
+    let outcome = answered.await.map_err(|_| Problem::unavailable("the process is ending", 1))?;
+    let ReloadOutcome { changed, after_restart, faults } = outcome;
+    if faults.is_empty() {
+        return Ok(Json(Reloaded { changed, after_restart }));
+    }
+    let changed = if changed.is_empty() { "nothing".to_owned() } else { changed.join(", ") };
+    let detail = format!("files with faults were rejected, each as a whole; of the others changed: {changed}");
+    Err(Problem::of_reload(&detail, faults))
+}

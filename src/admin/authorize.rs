@@ -1,0 +1,181 @@
+//! What comes before and after each request's own work: whose token it has and what that may do, the bounds of body and
+//! time, the headers that every answer has, and the line in the audit log.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::{Request, State};
+use axum::http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use futures_util::FutureExt;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde_json::Value;
+use tokio::time::timeout;
+
+use super::audit::{Change, MAX_CHANGE};
+use super::problem::{PROBLEM_JSON, Problem};
+use super::server::Peer;
+use super::shared::Shared;
+use super::tokens::Role;
+use crate::clock::{Tick, seconds_up};
+use crate::config::Rate;
+use crate::keys::hide_keys;
+use crate::limits::{Bucket, Verdict};
+use crate::model::date_of;
+
+/// The largest body. The longest warn or review that is of use has a few KiB.
+const MAX_BODY: usize = 64 * 1024;
+
+/// For a whole body.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// For a request's own work, a guild's removal among it.
+const HANDLER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Attempts with a wrong token, of all callers together: enough for one who mistypes, far too few to guess.
+const ATTEMPTS: Rate = Rate { period_ns: 1_000_000_000, burst: std::num::NonZeroU32::new(10).unwrap() };
+
+/// Counts attempts with a wrong token.
+#[derive(Debug, Default)]
+pub(super) struct Attempts(Bucket);
+
+impl Attempts {
+    /// Counts one more; the error is how long to wait where there were too many.
+    fn count(&self, now: Tick) -> Result<(), Duration> {
+        match self.0.decide(ATTEMPTS, now) {
+            Verdict::Admitted => Ok(()),
+            Verdict::Refused { wait } => Err(wait),
+            Verdict::Replaced => Err(Duration::from_secs(1)), // no bucket is replaced here
+        }
+    }
+}
+
+/// The id of what a request made, for the audit log.
+#[derive(Clone, Debug)]
+pub(super) struct Made(pub(super) String);
+
+/// Everything around a request's own work.
+pub(super) async fn around(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
+    let method = request.method().clone();
+    let path = request.uri().path();
+    let answer = match path == "/api" || path.starts_with("/api/") {
+        true => authorized(&shared, request, next).await.unwrap_or_else(IntoResponse::into_response),
+        false => worked(request, next).await,
+    };
+    let mut answer = as_problem(answer);
+    let headers = answer.headers_mut();
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    if method == Method::HEAD {
+        *answer.body_mut() = Body::empty();
+    }
+    answer
+}
+
+async fn authorized(shared: &Shared, request: Request, next: Next) -> Result<Response, Problem> {
+    let role = authenticate(shared, request.headers())?;
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let is_read = matches!(method, Method::GET | Method::HEAD);
+    if !may(role, is_read, &path) {
+        let detail = format!("the {} token may not {method} {path}", role.name());
+        return Err(Problem::new(StatusCode::FORBIDDEN, detail));
+    }
+    if is_read {
+        return Ok(worked(request, next).await);
+    }
+    let client = request.extensions().get::<Peer>().map(|Peer(address)| address.ip());
+    let (parts, body) = request.into_parts();
+    let body = whole(body).await?;
+    let answer = worked(Request::from_parts(parts, Body::from(body.clone())), next).await;
+    if let (Some(audit), Some(client)) = (&shared.audit, client) {
+        audit.record(Change {
+            time: date_of(shared.gateway.clock().unix()),
+            client,
+            role: role.name(),
+            method: method.to_string(),
+            path: hide_keys(&path),
+            status: answer.status().as_u16(),
+            change: change(&body),
+            made: answer.extensions().get().map(|Made(id)| id.clone()),
+        });
+    }
+    Ok(answer)
+}
+
+/// Whose token a request has. Valid ones are never throttled.
+fn authenticate(shared: &Shared, headers: &HeaderMap) -> Result<Role, Problem> {
+    let value = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
+    let token = match value.split_at_checked(b"Bearer ".len()) {
+        Some((scheme, token)) if scheme.eq_ignore_ascii_case(b"Bearer ") => token,
+        Some(_) | None => b"",
+    };
+    shared.tokens.role_of(token).ok_or_else(|| match shared.attempts.count(shared.gateway.clock().now()) {
+        Ok(()) => Problem::unauthorized(),
+        Err(wait) => Problem::too_many_attempts(seconds_up(wait).max(1)),
+    })
+}
+
+/// Whether a role may do this at all.
+fn may(role: Role, is_read: bool, path: &str) -> bool {
+    match role {
+        Role::Admin => true,
+        Role::Read => is_read,
+        Role::Bot => {
+            let mut parts = path.split('/').skip(1);
+            let is_guild = parts.next() == Some("api") && parts.next() == Some("guilds") && parts.next().is_some();
+            is_guild && matches!(parts.next(), Some("members" | "warns" | "reviews"))
+        }
+    }
+}
+
+async fn whole(body: Body) -> Result<Bytes, Problem> {
+    let collected = timeout(BODY_TIMEOUT, Limited::new(body, MAX_BODY).collect()).await;
+    let collected = collected.map_err(|_| {
+        Problem::new(StatusCode::REQUEST_TIMEOUT, format!("the body took longer than {} s", BODY_TIMEOUT.as_secs()))
+    })?;
+    collected.map(http_body_util::Collected::to_bytes).map_err(|error| {
+        if error.downcast_ref::<LengthLimitError>().is_some() {
+            let detail = format!("the body is larger than {} KiB", MAX_BODY / 1024);
+            return Problem::new(StatusCode::PAYLOAD_TOO_LARGE, detail);
+        }
+        Problem::bad_request(format!("the body cannot be read: {error}"))
+    })
+}
+
+/// A request's own work, within its time. A panic is this request's alone.
+async fn worked(request: Request, next: Next) -> Response {
+    let work = AssertUnwindSafe(next.run(request)).catch_unwind();
+    match timeout(HANDLER_TIMEOUT, work).await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(_)) => {
+            let detail = "this is a defect, which the log names; please report it";
+            Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail).into_response()
+        }
+        Err(_) => {
+            let detail = format!("it takes longer than {} s; it may still be done", HANDLER_TIMEOUT.as_secs());
+            Problem::unavailable(detail, 1).into_response()
+        }
+    }
+}
+
+/// The router's own refusals as problems.
+fn as_problem(answer: Response) -> Response {
+    let is_problem = answer.headers().get(CONTENT_TYPE).is_some_and(|value| value == PROBLEM_JSON);
+    match answer.status() {
+        StatusCode::METHOD_NOT_ALLOWED if !is_problem => Problem::method_not_allowed().into_response(),
+        _ => answer,
+    }
+}
+
+/// What a body says, for the audit log.
+fn change(body: &[u8]) -> Value {
+    if body.len() > MAX_CHANGE {
+        return Value::from(format!("{} bytes", body.len()));
+    }
+    let text = String::from_utf8_lossy(body);
+    serde_json::from_str(&hide_keys(&text)).unwrap_or_default()
+}

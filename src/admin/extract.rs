@@ -1,0 +1,164 @@
+//! What a request says: ids in the path, parameters of the query, and a JSON body. Anything that is not as it should be
+//! is a problem with a reason.
+
+use axum::body::{Bytes, HttpBody};
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::http::request::Parts;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::problem::Problem;
+use crate::config::expires::{ExpiresOrNever, Expires};
+use crate::model::MemberId;
+
+/// The items of a page where the request names no number.
+const DEFAULT_LIMIT: usize = 100;
+
+/// The most items of a page: at 8 KiB each an answer of 8 MiB.
+const MAX_LIMIT: usize = 1000;
+
+/// Ids in the path.
+pub(super) struct Ids<T>(pub(super) T);
+
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Ids<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let ids = Path::<T>::from_request_parts(parts, state).await;
+        ids.map(|Path(ids)| Ids(ids)).map_err(|error| Problem::bad_request(error.body_text()))
+    }
+}
+
+/// Parameters of the query.
+pub(super) struct Params<T>(pub(super) T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let params = Query::<T>::from_request_parts(parts, state).await;
+        params.map(|Query(params)| Params(params)).map_err(|error| Problem::bad_request(error.body_text()))
+    }
+}
+
+/// A JSON body.
+pub(super) struct JsonBody<T>(pub(super) T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        let content_type =
+            request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let essence = content_type.split(';').next().unwrap_or_default().trim();
+        if !essence.eq_ignore_ascii_case("application/json") {
+            let detail = "the body must be JSON: Content-Type: application/json";
+            return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail));
+        }
+        let bytes = Bytes::from_request(request, state).await.map_err(|e| Problem::bad_request(e.body_text()))?;
+        serde_json::from_slice(&bytes).map(JsonBody).map_err(|e| Problem::bad_request(format!("the body: {e}")))
+    }
+}
+
+/// As [`JsonBody`]; a request without a body says nothing.
+pub(super) struct OptionalBody<T>(pub(super) T);
+
+impl<S: Send + Sync, T: DeserializeOwned + Default> FromRequest<S> for OptionalBody<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        // The body was read before, so its length is known.
+        if request.body().size_hint().exact() == Some(0) {
+            return Ok(OptionalBody(T::default()));
+        }
+        JsonBody::from_request(request, state).await.map(|JsonBody(body)| OptionalBody(body))
+    }
+}
+
+/// A member's id, as text.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub(super) struct Member(pub(super) MemberId);
+
+impl TryFrom<String> for Member {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, &'static str> {
+        text.parse().map(Member)
+    }
+}
+
+/// The id of a warn or review, as text.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub(super) struct NoteId(pub(super) i64);
+
+impl TryFrom<String> for NoteId {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let is_number = text.bytes().all(|b| b.is_ascii_digit());
+        let id = if is_number { text.parse().ok() } else { None };
+        id.map(NoteId).ok_or_else(|| format!("an id is a whole number, 0 to {}", i64::MAX))
+    }
+}
+
+/// When something ends: Unix seconds, or a text as the commands take it: `90d`, `2026-12-24`, `2026-12-24T18:00:00Z`.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub(super) enum EndInput {
+    Seconds(i64),
+    Text(String),
+}
+
+impl EndInput {
+    /// In Unix seconds, after `now`; `None`: `never`, where `may_be_never`.
+    pub(super) fn unix(&self, now: i64, may_be_never: bool) -> Result<Option<i64>, Problem> {
+        let ends = match self {
+            EndInput::Seconds(unix) => ExpiresOrNever::At(Expires::At(*unix)),
+            EndInput::Text(text) if may_be_never => text.parse().map_err(Problem::bad_request)?,
+            EndInput::Text(text) => ExpiresOrNever::At(text.parse().map_err(|usage: &str| Problem::bad_request(usage))?),
+        };
+        match ends {
+            ExpiresOrNever::At(time) => {
+                let unix = time.in_future(now).map_err(|why| Problem::bad_request(format!("expires {why}")))?;
+                Ok(Some(unix))
+            }
+            ExpiresOrNever::Never => Ok(None),
+        }
+    }
+}
+
+/// A field that is `null` or has a value, if it is given at all.
+pub(super) fn given<'de, T: Deserialize<'de>, D: serde::Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(from).map(Some)
+}
+
+/// So many items at most, checked.
+pub(super) fn page_limit(limit: Option<usize>) -> Result<usize, Problem> {
+    match limit.unwrap_or(DEFAULT_LIMIT) {
+        limit @ 1..=MAX_LIMIT => Ok(limit),
+        _ => Err(Problem::bad_request(format!("limit is 1 to {MAX_LIMIT}"))),
+    }
+}
+
+/// Some of a list.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Page<T> {
+    pub(super) items: Vec<T>,
+    /// Where the next page begins (`?after=`); null: this is the last one.
+    pub(super) next: Option<String>,
+}
+
+impl<T> Page<T> {
+    /// A page of `found`, which has one item more than `limit` if there is another page. `id` is an item's.
+    pub(super) fn new(mut found: Vec<T>, limit: usize, id: impl Fn(&T) -> String) -> Self {
+        let has_more = found.len() > limit;
+        found.truncate(limit);
+        let next = found.last().filter(|_| has_more).map(id);
+        Page { items: found, next }
+    }
+}

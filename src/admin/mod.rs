@@ -1,0 +1,161 @@
+//! The listener for operators and admins (contract section 4): the API as JSON, its description, health and readiness.
+//! It runs on a thread of its own with a bound on everything, so that it can neither slow nor stop the data path, and it
+//! makes its changes through a store of its own, of which the gateway hears as of any other process's.
+
+mod api; // the resources under /api/
+mod audit; // log.audit
+mod authorize; // whose token, what it may do, and what is recorded of it
+mod extract; // ids, parameters and bodies of requests
+mod problem; // RFC 9457
+mod router; // the paths and their description
+mod server; // connections, under bounds
+mod shared; // what requests share
+mod tokens; // admin.token, read_token, bot_token
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{Mutex, mpsc};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+
+pub use audit::AuditLog;
+pub use problem::ReloadFault;
+pub use shared::{ConfigText, ProcessState, ReloadOutcome, ReloadRequest};
+pub use tokens::Tokens;
+
+use authorize::Attempts;
+use shared::Shared;
+
+use crate::config::StoreAt;
+use crate::gateway::Gateway;
+use crate::store::AnyStore;
+use crate::tls::Certificate;
+
+/// For how long the address is tried again after a predecessor may still have it.
+const BIND_FOR: Duration = Duration::from_secs(2);
+
+const BIND_RETRY: Duration = Duration::from_millis(20);
+
+/// How long a stop waits for the requests under way.
+const STOP_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What the listener needs.
+#[derive(Debug)]
+pub struct Admin {
+    pub gateway: Arc<Gateway>,
+    pub process: Arc<ProcessState>,
+    pub tokens: Tokens,
+    pub audit: Option<Arc<AuditLog>>,
+    /// Where reloads are answered; `None`: there is nothing to reload.
+    pub reload: Option<mpsc::Sender<ReloadRequest>>,
+    /// The gateway's store, if it has one, and where that is.
+    pub store: Option<(Arc<AnyStore>, StoreAt)>,
+    /// `None`: plain HTTP.
+    pub certificate: Option<Certificate>,
+}
+
+/// Where the listener listens.
+#[derive(Debug)]
+pub enum Address {
+    Bound(TcpListener),
+    /// A predecessor may still have it; it is bound in the background.
+    SoonFree(SocketAddr),
+}
+
+/// The thread that serves.
+#[derive(Debug)]
+pub struct AdminThread {
+    stop: CancellationToken,
+    thread: JoinHandle<()>,
+}
+
+impl Admin {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// Where the thread or its runtime cannot be started, or TLS cannot be set up.
+    pub fn start(self, address: Address) -> io::Result<AdminThread> {
+        let Admin { gateway, process, tokens, audit, reload, store, certificate } = self;
+        let tls = certificate.map(acceptor).transpose()?;
+        let shared = Arc::new(Shared {
+            gateway,
+            process,
+            tokens,
+            attempts: Attempts::default(),
+            audit,
+            reload,
+            started: Instant::now(),
+            gateway_store: store,
+            store: OnceLock::new(),
+            key_lock: Mutex::default(),
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(4).build()?;
+        let stop = CancellationToken::new();
+        let stopped = stop.clone();
+        let run = move || {
+            runtime.block_on(async {
+                let opening = shared.clone();
+                tokio::spawn(async move { opening.open_store().await });
+                tokio::select! {
+                    () = serve(shared, address, tls, stopped.clone()) => {}
+                    // The requests under way have had their time.
+                    () = async { stopped.cancelled().await; tokio::time::sleep(STOP_TIMEOUT).await } => {}
+                }
+            });
+            runtime.shutdown_background();
+        };
+        let thread = std::thread::Builder::new().name("admin".into()).spawn(run)?;
+        Ok(AdminThread { stop, thread })
+    }
+}
+
+async fn serve(shared: Arc<Shared>, address: Address, tls: Option<TlsAcceptor>, stop: CancellationToken) {
+    let listener = match address {
+        Address::Bound(listener) => Ok(listener),
+        Address::SoonFree(address) => bind_soon(address).await,
+    };
+    let listener = listener.and_then(|listener| {
+        listener.set_nonblocking(true)?;
+        tokio::net::TcpListener::from_std(listener)
+    });
+    match listener {
+        Ok(listener) => server::serve(listener, router::router(shared), tls, stop).await,
+        Err(error) => tracing::error!(%error, "admin.listen cannot be listened on; this process has no admin listener"),
+    }
+}
+
+async fn bind_soon(address: SocketAddr) -> io::Result<TcpListener> {
+    let deadline = Instant::now() + BIND_FOR;
+    loop {
+        match TcpListener::bind(address) {
+            Err(_) if Instant::now() < deadline => tokio::time::sleep(BIND_RETRY).await,
+            bound => return bound,
+        }
+    }
+}
+
+fn acceptor(certificate: Certificate) -> io::Result<TlsAcceptor> {
+    let resolver = tokio_rustls::rustls::sign::SingleCertAndKey::from(certificate.key);
+    let config = crate::tls::server_config(Arc::new(resolver), &[b"http/1.1"]).map_err(io::Error::other)?;
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+impl AdminThread {
+    /// Closes the listener at once. The requests under way end within a second.
+    pub fn close(&self) {
+        self.stop.cancel();
+    }
+
+    /// Closes the listener and waits for the requests under way.
+    pub async fn stop(self) {
+        self.close();
+        let deadline = Instant::now() + 2 * STOP_TIMEOUT;
+        while !self.thread.is_finished() && Instant::now() < deadline {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Errors as problem details (RFC 9457), and how the store's errors become them.
+
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::store::StoreError;
+
+/// The content type of problem details.
+pub(super) const PROBLEM_JSON: &str = "application/problem+json";
+
+/// Why a request was refused (RFC 9457).
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(super) struct Problem {
+    /// Always `about:blank`: the status says what kind of problem it is.
+    #[serde(rename = "type")]
+    kind: &'static str,
+    /// The status in words.
+    title: String,
+    status: u16,
+    /// What happened, and what to do.
+    detail: String,
+    /// Every fault of the files that were not loaded.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    faults: Vec<ReloadFault>,
+    #[serde(skip)]
+    headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+/// A fault of a file that was not loaded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct ReloadFault {
+    /// The file with line and column, where the fault has a place.
+    pub place: Option<String>,
+    pub detail: String,
+}
+
+impl ReloadFault {
+    /// Splits a line of a message, `gateway.toml:4:9: limits: …`, at the end of its place.
+    pub fn of_line(line: &str) -> Self {
+        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        let has_place = |place: &str| {
+            let mut parts = place.rsplit(':');
+            parts.next().is_some_and(is_number) && parts.next().is_some_and(is_number) && parts.next().is_some()
+        };
+        match line.match_indices(": ").find(|(at, _)| has_place(&line[..*at])) {
+            Some((at, _)) => ReloadFault { place: Some(line[..at].to_owned()), detail: line[at + 2..].to_owned() },
+            None => ReloadFault { place: None, detail: line.to_owned() },
+        }
+    }
+}
+
+impl Problem {
+    pub(super) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
+        let title = status.canonical_reason().unwrap_or_default().to_owned();
+        let (kind, detail) = ("about:blank", detail.into());
+        Problem { kind, title, status: status.as_u16(), detail, faults: Vec::new(), headers: Vec::new() }
+    }
+
+    pub(super) fn bad_request(detail: impl Into<String>) -> Self {
+        Problem::new(StatusCode::BAD_REQUEST, detail)
+    }
+
+    pub(super) fn not_found(detail: impl Into<String>) -> Self {
+        Problem::new(StatusCode::NOT_FOUND, detail)
+    }
+
+    pub(super) fn conflict(detail: impl Into<String>) -> Self {
+        Problem::new(StatusCode::CONFLICT, detail)
+    }
+
+    /// Another try may succeed after so many seconds.
+    pub(super) fn unavailable(detail: impl Into<String>, seconds: u64) -> Self {
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail).with(RETRY_AFTER, seconds.into())
+    }
+
+    pub(super) fn unauthorized() -> Self {
+        let detail = "needs a valid token: Authorization: Bearer TOKEN (admin.token)";
+        Problem::new(StatusCode::UNAUTHORIZED, detail).with(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
+    }
+
+    pub(super) fn too_many_attempts(seconds: u64) -> Self {
+        let detail = "too many attempts with a wrong token; a valid one is always accepted";
+        Problem::new(StatusCode::TOO_MANY_REQUESTS, detail).with(RETRY_AFTER, seconds.into())
+    }
+
+    /// The router adds `Allow`.
+    pub(super) fn method_not_allowed() -> Self {
+        Problem::new(StatusCode::METHOD_NOT_ALLOWED, "this path has no such method; see Allow")
+    }
+
+    pub(super) fn of_reload(detail: &str, faults: Vec<ReloadFault>) -> Self {
+        Problem { faults, ..Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail) }
+    }
+
+    fn with(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.headers.push((name, value));
+        self
+    }
+}
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        let detail = error.to_string();
+        match error {
+            StoreError::GuildGone(_) | StoreError::NotFound(_) => Problem::not_found(detail),
+            StoreError::Refused(_) => Problem::conflict(detail),
+            StoreError::Busy(_) | StoreError::Unreachable(_) | StoreError::Failed(_) | StoreError::Unknown(_) => {
+                Problem::unavailable(detail, 1)
+            }
+        }
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let body = serde_json::to_string(&self).unwrap_or_default(); // texts and numbers can be written as JSON
+        let mut response = (status, [(CONTENT_TYPE, PROBLEM_JSON)], body).into_response();
+        response.headers_mut().extend(self.headers);
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_has_the_place_that_its_line_begins_with() {
+        for (line, place, detail) in [
+            ("a/gateway.toml:4:9: limits: x: 5:6: y", Some("a/gateway.toml:4:9"), "limits: x: 5:6: y"),
+            ("server.tls: key.pem cannot be read", None, "server.tls: key.pem cannot be read"),
+        ] {
+            let fault = ReloadFault { place: place.map(str::to_owned), detail: detail.to_owned() };
+            assert_eq!(ReloadFault::of_line(line), fault);
+        }
+    }
+}

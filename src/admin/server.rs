@@ -1,0 +1,245 @@
+//! Accepts connections and serves HTTP/1.1 on them, with a bound on how many there are and on how long each may take,
+//! so that nobody can hold the listener for good.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::Router;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+
+/// Connections at once: a few admins, a bot and a collector of metrics need a tenth. One more is closed when it comes.
+const MAX_CONNECTIONS: usize = 64;
+
+/// For a header, and for TLS before the first one. Whoever sends more slowly is no admin.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a connection may stay open without a request, and without a byte of an answer being taken.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How long a connection may last, so that none is kept for good by a request now and then.
+const MAX_AGE: Duration = Duration::from_secs(600);
+
+/// How long the last request of a connection may take after [`MAX_AGE`], or after a stop.
+const LAST_REQUEST: Duration = Duration::from_secs(45);
+
+/// The most bytes of a header and of what is buffered beside it.
+const MAX_BUFFER: usize = 32 * 1024;
+
+/// Fields of a header: as many as callers may send.
+const MAX_FIELDS: usize = 100;
+
+/// How long to wait after a connection could not be accepted, for example at the limit of open files.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+/// The address that a request came from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Peer(pub(super) SocketAddr);
+
+/// Serves until `stop`.
+pub(super) async fn serve(listener: TcpListener, router: Router, tls: Option<TlsAcceptor>, stop: CancellationToken) {
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    match listener.local_addr() {
+        Ok(address) => tracing::info!(url = format!("{scheme}://{address}"), "admin listener ready"),
+        Err(error) => tracing::error!(%error, "the admin listener has no address"),
+    }
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = stop.cancelled() => break,
+            accepted = listener.accept() => accepted,
+        };
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "the admin listener cannot accept a connection");
+                sleep(ACCEPT_RETRY).await;
+                continue;
+            }
+        };
+        let Ok(place) = places.clone().try_acquire_owned() else { continue }; // closes it
+        let (router, tls, stop) = (router.clone(), tls.clone(), stop.clone());
+        tokio::spawn(async move {
+            // An error is the caller's: it has gone, or did not speak HTTP.
+            let _ = handshake_and_serve(stream, Peer(peer), router, tls, stop).await;
+            drop(place);
+        });
+    }
+    drop(listener);
+    // The connections end by themselves.
+    let _ = timeout(LAST_REQUEST, places.acquire_many(MAX_CONNECTIONS as u32)).await;
+}
+
+async fn handshake_and_serve(
+    stream: TcpStream,
+    peer: Peer,
+    router: Router,
+    tls: Option<TlsAcceptor>,
+    stop: CancellationToken,
+) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    match tls {
+        None => serve_connection(stream, peer, router, stop).await,
+        Some(tls) => {
+            let stream = timeout(HEADER_TIMEOUT, tls.accept(stream)).await??;
+            serve_connection(stream, peer, router, stop).await
+        }
+    }
+    Ok(())
+}
+
+async fn serve_connection(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    peer: Peer,
+    router: Router,
+    stop: CancellationToken,
+) {
+    let activity = Arc::new(Activity::new());
+    let of_requests = activity.clone();
+    let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+        let activity = of_requests.clone();
+        activity.request_begins();
+        request.extensions_mut().insert(peer);
+        let answer = TowerToHyperService::new(router.clone()).call(request);
+        async move {
+            let answer = answer.await;
+            activity.request_ends();
+            answer
+        }
+    });
+    let io = TokioIo::new(Watched { stream, activity: activity.clone() });
+    let mut http = http1::Builder::new();
+    // The header's time is watched here: hyper's would also limit the wait for the next request.
+    http.timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(MAX_BUFFER).max_headers(MAX_FIELDS);
+    let mut connection = pin!(http.serve_connection(io, service));
+    let ends = async {
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = sleep(MAX_AGE) => {}
+        }
+    };
+    tokio::select! {
+        _ = connection.as_mut() => return,
+        () = activity.timed_out() => return,
+        () = ends => connection.as_mut().graceful_shutdown(),
+    }
+    tokio::select! {
+        _ = connection => {}
+        () = activity.timed_out() => {}
+        () = sleep(LAST_REQUEST) => {}
+    }
+}
+
+/// What happens on a connection, as far as its time limits depend on it.
+#[derive(Debug)]
+struct Activity(Mutex<State>);
+
+#[derive(Clone, Copy, Debug)]
+struct State {
+    /// When a byte was last read or written.
+    last: Instant,
+    /// When the header began that is being read.
+    header_since: Option<Instant>,
+    /// Whether a request is being answered, within time limits of its own.
+    is_answering: bool,
+}
+
+impl Activity {
+    fn new() -> Self {
+        let now = Instant::now();
+        // The first header begins with the connection.
+        Activity(Mutex::new(State { last: now, header_since: Some(now), is_answering: false }))
+    }
+
+    fn request_begins(&self) {
+        let mut state = self.0.lock();
+        (state.header_since, state.is_answering) = (None, true);
+    }
+
+    fn request_ends(&self) {
+        let mut state = self.0.lock();
+        (state.last, state.is_answering) = (Instant::now(), false);
+    }
+
+    fn has_read(&self) {
+        let (mut state, now) = (self.0.lock(), Instant::now());
+        state.last = now;
+        if !state.is_answering {
+            state.header_since.get_or_insert(now);
+        }
+    }
+
+    fn has_written(&self) {
+        self.0.lock().last = Instant::now();
+    }
+
+    /// When the connection has taken too long, as things are.
+    fn deadline(&self) -> Instant {
+        let state = *self.0.lock();
+        match state.header_since {
+            Some(since) => since + HEADER_TIMEOUT,
+            None if state.is_answering => Instant::now() + IDLE_TIMEOUT,
+            None => state.last + IDLE_TIMEOUT,
+        }
+    }
+
+    /// Waits until the connection has taken too long.
+    async fn timed_out(&self) {
+        loop {
+            let deadline = self.deadline();
+            if deadline <= Instant::now() {
+                return;
+            }
+            // A header may begin meanwhile, whose limit is shorter.
+            sleep_until(deadline.min(Instant::now() + HEADER_TIMEOUT / 5)).await;
+        }
+    }
+}
+
+/// A stream whose activity is watched.
+struct Watched<S> {
+    stream: S,
+    activity: Arc<Activity>,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
+        if buf.filled().len() > before {
+            self.activity.has_read();
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = ready!(Pin::new(&mut self.stream).poll_write(cx, bytes))?;
+        self.activity.has_written();
+        Poll::Ready(Ok(written))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,156 @@
+//! What all requests to the admin listener share: the gateway, the store, the tokens, the configuration's text.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use parking_lot::RwLock;
+use sha2::{Digest as _, Sha256};
+use tokio::sync::{Mutex, mpsc, oneshot};
+
+use super::audit::AuditLog;
+use super::authorize::Attempts;
+use super::problem::{Problem, ReloadFault};
+use super::tokens::Tokens;
+use crate::config::{Keys, Loaded, StoreAt};
+use crate::gateway::Gateway;
+use crate::store::AnyStore;
+
+/// How long to wait after the store could not be opened.
+const OPEN_RETRY: Duration = Duration::from_secs(1);
+
+/// A request to load all files anew, for the process to answer.
+#[derive(Debug)]
+pub struct ReloadRequest(pub oneshot::Sender<ReloadOutcome>);
+
+/// What became of a request to load all files anew.
+#[derive(Clone, Debug, Default)]
+pub struct ReloadOutcome {
+    /// The sections and files that changed.
+    pub changed: Vec<String>,
+    /// The settings that take effect after a restart.
+    pub after_restart: Vec<String>,
+    /// The faults of the files that were rejected, each as a whole.
+    pub faults: Vec<ReloadFault>,
+}
+
+/// The text of the configuration in force.
+#[derive(Clone, Debug)]
+pub struct ConfigText {
+    /// As `guildgate check` prints it.
+    pub(super) toml: String,
+    /// In hexadecimal digits.
+    pub(super) sha256: String,
+    pub(super) path: Option<String>,
+    pub(super) notices: Vec<String>,
+    /// The settings whose value in the text takes effect after a restart.
+    pub(super) after_restart: Vec<String>,
+}
+
+impl ConfigText {
+    pub fn new(loaded: &Loaded, after_restart: &[String]) -> Self {
+        let toml = loaded.toml();
+        ConfigText {
+            sha256: Sha256::digest(&toml).iter().map(|byte| format!("{byte:02x}")).collect(),
+            toml,
+            path: loaded.path.as_ref().map(|path| path.display().to_string()),
+            notices: loaded.notices.iter().map(ToString::to_string).collect(),
+            after_restart: after_restart.to_vec(),
+        }
+    }
+}
+
+/// What the process tells the admin listener while it runs.
+#[derive(Debug)]
+pub struct ProcessState {
+    pub config: RwLock<ConfigText>,
+    is_draining: AtomicBool,
+}
+
+impl ProcessState {
+    pub fn new(config: ConfigText) -> Arc<Self> {
+        Arc::new(ProcessState { config: RwLock::new(config), is_draining: AtomicBool::new(false) })
+    }
+
+    /// The process finishes what is under way, and ends.
+    pub fn begin_drain(&self) {
+        self.is_draining.store(true, Ordering::Release);
+    }
+}
+
+/// What all requests share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) gateway: Arc<Gateway>,
+    pub(super) process: Arc<ProcessState>,
+    pub(super) tokens: Tokens,
+    pub(super) attempts: Attempts,
+    pub(super) audit: Option<Arc<AuditLog>>,
+    /// `None`: a demo, which has nothing to reload.
+    pub(super) reload: Option<mpsc::Sender<ReloadRequest>>,
+    pub(super) started: Instant,
+    /// The gateway's own store, and a second one that is opened in the background: the gateway hears of changes that are
+    /// made through that as of those of any other process.
+    pub(super) gateway_store: Option<(Arc<AnyStore>, StoreAt)>,
+    pub(super) store: OnceLock<AnyStore>,
+    /// Held from the check of a key's ETag to its change, so that no other admin changes the key between the two.
+    pub(super) key_lock: Mutex<()>,
+}
+
+impl Shared {
+    /// Opens the store, however long that takes.
+    pub(super) async fn open_store(&self) {
+        let Some((store, at)) = &self.gateway_store else { return };
+        let mut has_failed = false;
+        loop {
+            match store.open_again(at).await {
+                Ok(store) => {
+                    let _ = self.store.set(store); // this is the only caller
+                    return;
+                }
+                Err(error) if !has_failed => {
+                    has_failed = true;
+                    tracing::error!(%error, "the admin listener cannot open the store; trying again");
+                }
+                Err(_) => {}
+            }
+            tokio::time::sleep(OPEN_RETRY).await;
+        }
+    }
+
+    /// The store, for guilds and the day's counts.
+    pub(super) fn store(&self) -> Result<&AnyStore, Problem> {
+        if self.gateway_store.is_none() {
+            return Err(Problem::conflict(
+                "this configuration has no store: the origin is an HTTP service and the keys are not in the store",
+            ));
+        }
+        self.store.get().ok_or_else(|| Problem::unavailable("the store is not open yet", 1))
+    }
+
+    /// The store, for keys.
+    pub(super) fn key_store(&self) -> Result<&AnyStore, Problem> {
+        match self.gateway.state().config.keys {
+            Keys::Store => self.store(),
+            Keys::File(_) => Err(Problem::conflict("the keys are in the key file (keys.file); change them there")),
+            Keys::Origin { .. } => Err(Problem::conflict("only the origin knows the keys (keys.source = \"origin\")")),
+        }
+    }
+
+    /// The store, for members, warns and reviews.
+    pub(super) fn member_store(&self) -> Result<&AnyStore, Problem> {
+        if !self.gateway.state().origin.is_builtin() {
+            return Err(Problem::conflict(
+                "members, warns and reviews are the HTTP origin's (origin.kind = \"http\"); change them there",
+            ));
+        }
+        self.store()
+    }
+
+    /// Why the gateway cannot answer as it should.
+    pub(super) fn faults(&self) -> Vec<&'static str> {
+        let is_draining = self.process.is_draining.load(Ordering::Acquire);
+        let draining = is_draining.then_some("the process is draining: it finishes what is under way, and ends");
+        draining.into_iter().chain(self.gateway.follower.fault()).collect()
+    }
+}

@@ -1,0 +1,53 @@
+//! Checks `[admin]`: the address and the form of the tokens. Tokens in files are read where they are used.
+
+use super::Checker;
+use crate::config::file::{AdminFile, ServerFile};
+use crate::config::secret::{Secret, Source};
+use crate::config::usable::{Admin, AdminListener, TokenSource};
+
+impl Checker<'_> {
+    pub(super) fn admin(&mut self, file: &AdminFile, server: &ServerFile) -> Admin {
+        let is_on = !file.listen.is_empty();
+        let token = self.token("admin.token", &file.token, is_on);
+        let mut optional = |name, token: &Option<Secret>| token.as_ref().map(|token| self.token(name, token, is_on));
+        let read_token = optional("admin.read_token", &file.read_token);
+        let bot_token = optional("admin.bot_token", &file.bot_token);
+        let tls = file.tls.as_ref().map(|tls| self.certificate_files("admin.tls", tls));
+        let address = if is_on { self.tcp_address("admin.listen", &file.listen) } else { None };
+        let Some(address) = address else { return Admin { listener: None } };
+        if !address.ip().is_loopback() && tls.is_none() && !file.plaintext {
+            let why = "listens beyond loopback, where others could read the token on its way";
+            self.fault("admin.listen", format!("{why}; set `admin.tls`, or `admin.plaintext = true` to accept that"));
+        }
+        if address.port() != 0 && server.listen.iter().any(|listen| listen.parse() == Ok(address)) {
+            self.fault("admin.listen", "is an address of `server.listen`; name another port");
+        }
+        Admin { listener: Some(AdminListener { address, token, read_token, bot_token, tls }) }
+    }
+
+    /// `is_on`: the listener is on, so that the token is needed.
+    fn token(&mut self, path: &str, secret: &Secret, is_on: bool) -> TokenSource {
+        match secret.source() {
+            Source::Written("") => self.fault(path, "must not be empty"),
+            Source::Written(text) => return TokenSource::Value(text.to_owned()),
+            Source::Env(name) if name.is_empty() || name.contains(['=', '\0']) => {
+                self.fault(path, "the name of an environment variable must follow `env:`");
+            }
+            Source::Env(name) => match (self.env)(name) {
+                Some(value) => return TokenSource::Value(value),
+                None if is_on => {
+                    let name = name.escape_debug();
+                    self.fault(path, format!("the environment variable `{name}` is not set or not UTF-8"));
+                }
+                None => {}
+            },
+            Source::File("") => self.fault(path, "a path must follow `file:`"),
+            Source::File(name) => {
+                let file = self.file(path, name);
+                self.resolved.push((path.to_owned(), format!("file:{}", file.display())));
+                return TokenSource::File(file);
+            }
+        }
+        TokenSource::Value(String::new()) // never seen: there is a fault, or no listener
+    }
+}

@@ -1,0 +1,108 @@
+//! Starts the admin listener: its address, its tokens, and what it is told while the process runs.
+
+use std::io;
+use std::net::{Ipv4Addr, TcpListener};
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+
+use super::ProcessError;
+use crate::admin::{Address, Admin, AdminThread, AuditLog, ConfigText, ProcessState, ReloadRequest, Tokens};
+use crate::config::{AdminListener, Loaded};
+use crate::edge::NOT_PERMITTED;
+use crate::gateway::Gateway;
+use crate::store::AnyStore;
+use crate::tls::Certificate;
+
+/// Reloads that are asked for at once; one more is told to try again.
+const RELOADS: usize = 4;
+
+/// How the process starts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StartedAs {
+    pub(super) demo: bool,
+    pub(super) successor: bool,
+}
+
+/// The admin listener before it serves.
+#[derive(Debug)]
+pub(super) struct AdminStartup {
+    /// `None`: it is off.
+    listener: Option<(Address, Tokens, Option<Certificate>)>,
+    pub(super) state: Arc<ProcessState>,
+}
+
+impl AdminStartup {
+    /// Binds the address and reads the tokens.
+    pub(super) fn prepare(
+        loaded: &Loaded,
+        certificate: Option<Certificate>,
+        started_as: StartedAs,
+    ) -> Result<Self, ProcessError> {
+        let state = ProcessState::new(ConfigText::new(loaded, &[]));
+        let Some(listener) = &loaded.config.admin.listener else { return Ok(AdminStartup { listener: None, state }) };
+        let is_given = loaded.is_given("admin.listen");
+        let Some(address) = bind(listener, is_given, started_as)? else {
+            return Ok(AdminStartup { listener: None, state });
+        };
+        let tokens =
+            Tokens::load(listener).map_err(|faults| ProcessError::Unusable(loaded.faults(&faults).to_string()))?;
+        Tokens::warnings(listener).for_each(|warning| tracing::warn!("{warning}"));
+        if let Some(notice) = certificate.as_ref().and_then(|certificate| certificate.notice.as_ref()) {
+            tracing::warn!("{notice}");
+        }
+        Ok(AdminStartup { listener: Some((address, tokens, certificate)), state })
+    }
+
+    /// Serves. The reloads that are asked for come out of the receiver; a demo has none.
+    pub(super) fn start(
+        self,
+        gateway: &Arc<Gateway>,
+        store: Option<&Arc<AnyStore>>,
+        audit: Option<Arc<AuditLog>>,
+        is_demo: bool,
+    ) -> Result<(Option<AdminThread>, mpsc::Receiver<ReloadRequest>), ProcessError> {
+        let (requests, receiver) = mpsc::channel(RELOADS);
+        let Some((address, tokens, certificate)) = self.listener else { return Ok((None, receiver)) };
+        let at = gateway.state().config.origin.store.clone();
+        let admin = Admin {
+            gateway: gateway.clone(),
+            process: self.state,
+            tokens,
+            audit,
+            reload: (!is_demo).then_some(requests),
+            store: store.map(|store| (store.clone(), at)),
+            certificate,
+        };
+        let thread = admin.start(address);
+        let thread = thread.map_err(|e| ProcessError::Failed(format!("the admin listener cannot be started: {e}")))?;
+        Ok((Some(thread), receiver))
+    }
+}
+
+/// Binds the address. `None`: it is the default one and in use, as by another gateway on this machine. `is_given`: the
+/// configuration names it.
+fn bind(listener: &AdminListener, is_given: bool, started_as: StartedAs) -> Result<Option<Address>, ProcessError> {
+    let address = listener.address;
+    if started_as.successor && address.port() != 0 {
+        return Ok(Some(Address::SoonFree(address)));
+    }
+    let error = match TcpListener::bind(address) {
+        Ok(listener) => return Ok(Some(Address::Bound(listener))),
+        Err(error) => error,
+    };
+    // A demo starts on any free port rather than not at all.
+    if let (true, Ok(listener)) = (started_as.demo, TcpListener::bind((Ipv4Addr::LOCALHOST, 0))) {
+        return Ok(Some(Address::Bound(listener)));
+    }
+    let reason = match error.kind() {
+        io::ErrorKind::AddrInUse => "it is in use; stop what listens there or change admin.listen".to_owned(),
+        io::ErrorKind::PermissionDenied => NOT_PERMITTED.to_owned(),
+        _ => error.to_string(),
+    };
+    if is_given {
+        return Err(ProcessError::Failed(format!("cannot listen on {address}: {reason}")));
+    }
+    tracing::warn!("admin.listen: cannot listen on {address}: {reason}. This process has no admin listener");
+    Ok(None)
+}

@@ -1,0 +1,108 @@
+//! TLS of the listeners, by rustls: which versions and cipher suites are offered, and how a certificate and its key are
+//! read and checked. No message quotes the content of a key file.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use tokio_rustls::rustls::crypto::ring::{cipher_suite as suite, default_provider, kx_group as group};
+use tokio_rustls::rustls::crypto::{CryptoProvider, SupportedKxGroup};
+use tokio_rustls::rustls::pki_types::CertificateDer;
+use tokio_rustls::rustls::server::ResolvesServerCert;
+use tokio_rustls::rustls::sign::CertifiedKey;
+use tokio_rustls::rustls::version::{TLS12, TLS13};
+use tokio_rustls::rustls::{Error, InconsistentKeys, ServerConfig, SupportedCipherSuite};
+use x509_cert::der::Decode;
+
+use crate::config::{CertificateFiles, PemFile, SettingFault};
+use crate::files::others_may_read;
+
+/// TLS 1.2 and 1.3 by Mozilla's "intermediate" profile: only suites with forward secrecy and authenticated encryption.
+/// (The profile's two DHE suites are left out, because every client that has them has ECDHE too.) The client's order
+/// decides: each suite is good, and the client knows which one its hardware does fast. The list is written out so that
+/// an update of the library cannot change it unnoticed.
+const SUITES: [SupportedCipherSuite; 9] = [
+    suite::TLS13_AES_128_GCM_SHA256,
+    suite::TLS13_AES_256_GCM_SHA384,
+    suite::TLS13_CHACHA20_POLY1305_SHA256,
+    suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+    suite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+    suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+    suite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+    suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+    suite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+];
+
+/// The key exchange groups of the same profile.
+const GROUPS: [&dyn SupportedKxGroup; 3] = [group::X25519, group::SECP256R1, group::SECP384R1];
+
+/// A certificate with its key, read from the files of a configuration (contract section 3, `tls`).
+#[derive(Debug)]
+pub struct Certificate {
+    pub key: Arc<CertifiedKey>,
+    /// A warning for the operator: the pair works, but something about it is unsafe or unusual.
+    pub notice: Option<String>,
+}
+
+impl Certificate {
+    /// Reads the two files of `setting`, such as `server.tls`, and checks that they belong together.
+    ///
+    /// # Errors
+    /// Which file cannot be used, and why.
+    pub fn load(setting: &str, files: &CertificateFiles) -> Result<Self, SettingFault> {
+        let (certificate, private_key) = (&*format!("{setting}.certificate"), &*format!("{setting}.private_key"));
+        let (path, key_path) = (files.certificate.display(), files.private_key.display());
+        let certificate_file = PemFile::read(certificate, &files.certificate)?;
+        let chain = certificate_file.certificates()?;
+        let now = Timestamp::now();
+        let validity = chain.first().and_then(validity);
+        if let Some((_, to)) = validity.filter(|(_, to)| *to < now) {
+            let why = format!("expired at {to}: no caller would accept it; put a renewed one in its place");
+            return Err(certificate_file.fault(why));
+        }
+        let key_file = PemFile::read(private_key, &files.private_key)?;
+        let key = CertifiedKey::from_der(chain, key_file.private_key()?, &provider()).map_err(|error| match error {
+            Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
+                key_file.fault(format!("is not the key of the certificate in {path}"))
+            }
+            Error::InvalidCertificate(e) => {
+                certificate_file.fault(format!("contains a certificate that cannot be read: {e}"))
+            }
+            error => key_file.fault(format!("contains a private key that cannot be used: {error}")),
+        })?;
+        let early = validity
+            .filter(|(from, _)| *from > now)
+            .map(|(from, _)| format!("{certificate}: {path} is not valid before {from}"));
+        let exposed = || {
+            others_may_read(&files.private_key).then(|| {
+                format!("{private_key}: every user of this machine may read {key_path}; run: chmod o= {key_path}")
+            })
+        };
+        Ok(Certificate { key: Arc::new(key), notice: early.or_else(exposed) })
+    }
+}
+
+/// From when until when a certificate is valid; `None` where it cannot be parsed, which rustls reports later.
+pub fn validity(certificate: &CertificateDer<'_>) -> Option<(Timestamp, Timestamp)> {
+    let validity = x509_cert::Certificate::from_der(certificate).ok()?.tbs_certificate.validity;
+    let timestamp = |time: x509_cert::time::Time| {
+        Timestamp::from_second(i64::try_from(time.to_unix_duration().as_secs()).ok()?).ok()
+    };
+    Some((timestamp(validity.not_before)?, timestamp(validity.not_after)?))
+}
+
+/// The settings of a listener that offers these protocols by ALPN, the preferred one first.
+///
+/// # Errors
+/// Where rustls refuses them.
+pub fn server_config(certificate: Arc<dyn ResolvesServerCert>, protocols: &[&[u8]]) -> Result<ServerConfig, Error> {
+    let mut config = ServerConfig::builder_with_provider(Arc::new(provider()))
+        .with_protocol_versions(&[&TLS13, &TLS12])?
+        .with_no_client_auth()
+        .with_cert_resolver(certificate);
+    config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+    Ok(config)
+}
+
+fn provider() -> CryptoProvider {
+    CryptoProvider { cipher_suites: SUITES.to_vec(), kx_groups: GROUPS.to_vec(), ..default_provider() }
+}
