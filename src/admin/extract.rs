@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::problem::Problem;
-use crate::config::expires::{ExpiresOrNever, Expires};
+use crate::config::expires::{Expires, ExpiresOrNever};
 use crate::model::MemberId;
 
 /// The items of a page where the request names no number.
@@ -120,7 +120,9 @@ impl EndInput {
         let ends = match self {
             EndInput::Seconds(unix) => ExpiresOrNever::At(Expires::At(*unix)),
             EndInput::Text(text) if may_be_never => text.parse().map_err(Problem::bad_request)?,
-            EndInput::Text(text) => ExpiresOrNever::At(text.parse().map_err(|usage: &str| Problem::bad_request(usage))?),
+            EndInput::Text(text) => {
+                ExpiresOrNever::At(text.parse().map_err(|usage: &str| Problem::bad_request(usage))?)
+            }
         };
         match ends {
             ExpiresOrNever::At(time) => {

@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use audit::AuditLog;
 pub use problem::ReloadFault;
-pub use shared::{ConfigText, ProcessState, ReloadOutcome, ReloadRequest};
+pub use shared::{ConfigText, ProcessState, ReloadCounts, ReloadOutcome, ReloadRequest};
 pub use tokens::Tokens;
 
 use authorize::Attempts;
@@ -33,6 +33,7 @@ use shared::Shared;
 use crate::config::StoreAt;
 use crate::gateway::Gateway;
 use crate::store::AnyStore;
+use crate::telemetry::metrics::Metrics;
 use crate::tls::Certificate;
 
 /// For how long the address is tried again after a predecessor may still have it.
@@ -56,6 +57,7 @@ pub struct Admin {
     pub store: Option<(Arc<AnyStore>, StoreAt)>,
     /// `None`: plain HTTP.
     pub certificate: Option<Certificate>,
+    pub metrics: Metrics,
 }
 
 /// Where the listener listens.
@@ -79,13 +81,14 @@ impl Admin {
     /// # Errors
     /// Where the thread or its runtime cannot be started, or TLS cannot be set up.
     pub fn start(self, address: Address) -> io::Result<AdminThread> {
-        let Admin { gateway, process, tokens, audit, reload, store, certificate } = self;
+        let Admin { gateway, process, tokens, audit, reload, store, certificate, metrics } = self;
         let tls = certificate.map(acceptor).transpose()?;
         let shared = Arc::new(Shared {
             gateway,
             process,
             tokens,
             attempts: Attempts::default(),
+            metrics,
             audit,
             reload,
             started: Instant::now(),

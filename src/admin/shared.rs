@@ -1,6 +1,6 @@
 //! What all requests to the admin listener share: the gateway, the store, the tokens, the configuration's text.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,7 @@ use super::tokens::Tokens;
 use crate::config::{Keys, Loaded, StoreAt};
 use crate::gateway::Gateway;
 use crate::store::AnyStore;
+use crate::telemetry::metrics::Metrics;
 
 /// How long to wait after the store could not be opened.
 const OPEN_RETRY: Duration = Duration::from_secs(1);
@@ -40,7 +41,7 @@ pub struct ConfigText {
     /// As `guildgate check` prints it.
     pub(super) toml: String,
     /// In hexadecimal digits.
-    pub(super) sha256: String,
+    pub sha256: String,
     pub(super) path: Option<String>,
     pub(super) notices: Vec<String>,
     /// The settings whose value in the text takes effect after a restart.
@@ -60,16 +61,45 @@ impl ConfigText {
     }
 }
 
+/// How many reloads of `gateway.toml` were put in force or rejected, and since when the configuration in force is.
+#[derive(Debug)]
+pub struct ReloadCounts {
+    pub accepted: AtomicU64,
+    pub rejected: AtomicU64,
+    /// Unix seconds.
+    pub since: AtomicI64,
+}
+
+impl ReloadCounts {
+    fn new(unix: i64) -> Self {
+        ReloadCounts { accepted: AtomicU64::new(0), rejected: AtomicU64::new(0), since: AtomicI64::new(unix) }
+    }
+
+    /// A configuration is in force since `unix`.
+    pub fn accept(&self, unix: i64) {
+        self.accepted.fetch_add(1, Ordering::Relaxed);
+        self.since.store(unix, Ordering::Relaxed);
+    }
+
+    /// A configuration was rejected.
+    pub fn reject(&self) {
+        self.rejected.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 /// What the process tells the admin listener while it runs.
 #[derive(Debug)]
 pub struct ProcessState {
     pub config: RwLock<ConfigText>,
+    pub reloads: ReloadCounts,
     is_draining: AtomicBool,
 }
 
 impl ProcessState {
-    pub fn new(config: ConfigText) -> Arc<Self> {
-        Arc::new(ProcessState { config: RwLock::new(config), is_draining: AtomicBool::new(false) })
+    /// For a process that starts at `unix` (seconds).
+    pub fn new(config: ConfigText, unix: i64) -> Arc<Self> {
+        let reloads = ReloadCounts::new(unix);
+        Arc::new(ProcessState { config: RwLock::new(config), reloads, is_draining: AtomicBool::new(false) })
     }
 
     /// The process finishes what is under way, and ends.
@@ -85,6 +115,7 @@ pub(super) struct Shared {
     pub(super) process: Arc<ProcessState>,
     pub(super) tokens: Tokens,
     pub(super) attempts: Attempts,
+    pub(super) metrics: Metrics,
     pub(super) audit: Option<Arc<AuditLog>>,
     /// `None`: a demo, which has nothing to reload.
     pub(super) reload: Option<mpsc::Sender<ReloadRequest>>,

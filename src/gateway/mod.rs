@@ -17,6 +17,7 @@ mod reply;
 mod state;
 mod store_follower;
 mod store_freshness;
+mod usage;
 mod usage_flush;
 mod write;
 
@@ -49,6 +50,7 @@ pub use reload::NewKeys;
 pub use reply::{CacheStatus, Reply, RequestDetails};
 pub use state::State;
 pub use store_follower::{LoadedKeys, StoreFollower};
+pub use usage::KeyUsage;
 pub use usage_flush::UsageFlush;
 
 /// The gateway: the rules, and the owners of what they depend on.

@@ -193,6 +193,11 @@ impl LearnedKeys {
         self.known.iter().filter_map(|(_, known)| unsaved(known)).collect()
     }
 
+    /// All keys that the origin has accepted.
+    pub fn keys(&self) -> Vec<Arc<Key>> {
+        self.known.iter().map(|(_, known)| known.key.clone()).collect()
+    }
+
     /// Gives these keys their whole day back.
     pub fn reset_days(&self, keys: &[KeyId]) {
         let reset = self.known.iter().filter(|(_, known)| keys.contains(&known.key.id));

@@ -257,6 +257,11 @@ impl KeyTable {
         (!expired).then_some(key)
     }
 
+    /// All keys; one that was rotated is there with each of its secrets.
+    pub fn keys(&self) -> Vec<Arc<Key>> {
+        self.by_digest.values().cloned().collect()
+    }
+
     /// How many secrets there are; a key that was rotated has two.
     pub fn len(&self) -> usize {
         self.by_digest.len()

@@ -19,6 +19,6 @@ pub use bucket::{Bucket, Level, RateChange, Verdict};
 pub use buckets::Buckets;
 pub use day::{DayCount, DayCounter, day_of};
 pub use over_limit::{OverLimitCounters, OverLimitCounts};
-pub use policy::{BucketLevels, LimitOutcome, LimitQuery, Policy};
+pub use policy::{BucketLevels, KeyLevels, LimitOutcome, LimitQuery, Policy};
 pub use strangers::{AddressCharge, Strangers, network};
 pub use usage::Usage;

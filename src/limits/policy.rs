@@ -55,6 +55,18 @@ pub struct BucketLevels {
     daily: Option<Level>,
 }
 
+/// How much of its limits a key has left at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyLevels {
+    pub main: Level,
+    /// `None`: the tier has no `write_rate`.
+    pub write: Option<Level>,
+    /// Requests counted on this UTC day, and how many there may be; `None`: the tier has no `daily`.
+    pub daily: Option<(u64, u64)>,
+    /// Requests in flight, and how many there may be, if the tier has `in_flight`.
+    pub in_flight: (u32, Option<u32>),
+}
+
 /// Other buckets have replaced these and are to decide.
 #[derive(Debug)]
 struct Replaced;
@@ -88,6 +100,17 @@ impl Policy {
     /// The value of `RateLimit-Policy` (contract section 1, "Headers on answers").
     pub fn header(&self) -> &str {
         &self.header
+    }
+
+    /// What a key has left. Nothing is charged.
+    pub fn levels(&self, buckets: &Buckets, usage: &Usage, now: Tick, unix: i64) -> KeyLevels {
+        let tier = &*self.tier;
+        KeyLevels {
+            main: buckets.main.level(tier.main, now),
+            write: tier.write.map(|rate| buckets.write.level(rate, now)),
+            daily: tier.daily.map(|max| (usage.day.used(unix), max)),
+            in_flight: (usage.in_flight(), tier.in_flight),
+        }
     }
 
     /// Decides one request and, if it is within its limits, counts it. The order is that of the contract (section 3):

@@ -28,6 +28,11 @@ impl Usage {
         self.in_flight.fetch_add(1, Ordering::AcqRel)
     }
 
+    /// The number of requests in flight.
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
     /// Ends a request in flight.
     pub fn end(&self) {
         self.in_flight.fetch_sub(1, Ordering::AcqRel);

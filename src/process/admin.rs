@@ -8,10 +8,12 @@ use tokio::sync::mpsc;
 
 use super::ProcessError;
 use crate::admin::{Address, Admin, AdminThread, AuditLog, ConfigText, ProcessState, ReloadRequest, Tokens};
+use crate::clock::Clock;
 use crate::config::{AdminListener, Loaded};
 use crate::edge::NOT_PERMITTED;
 use crate::gateway::Gateway;
 use crate::store::AnyStore;
+use crate::telemetry::metrics::Metrics;
 use crate::tls::Certificate;
 
 /// Reloads that are asked for at once; one more is told to try again.
@@ -39,7 +41,7 @@ impl AdminStartup {
         certificate: Option<Certificate>,
         started_as: StartedAs,
     ) -> Result<Self, ProcessError> {
-        let state = ProcessState::new(ConfigText::new(loaded, &[]));
+        let state = ProcessState::new(ConfigText::new(loaded, &[]), Clock::system().unix());
         let Some(listener) = &loaded.config.admin.listener else { return Ok(AdminStartup { listener: None, state }) };
         let is_given = loaded.is_given("admin.listen");
         let Some(address) = bind(listener, is_given, started_as)? else {
@@ -60,6 +62,7 @@ impl AdminStartup {
         gateway: &Arc<Gateway>,
         store: Option<&Arc<AnyStore>>,
         audit: Option<Arc<AuditLog>>,
+        metrics: Metrics,
         is_demo: bool,
     ) -> Result<(Option<AdminThread>, mpsc::Receiver<ReloadRequest>), ProcessError> {
         let (requests, receiver) = mpsc::channel(RELOADS);
@@ -73,6 +76,7 @@ impl AdminStartup {
             reload: (!is_demo).then_some(requests),
             store: store.map(|store| (store.clone(), at)),
             certificate,
+            metrics,
         };
         let thread = admin.start(address);
         let thread = thread.map_err(|e| ProcessError::Failed(format!("the admin listener cannot be started: {e}")))?;

@@ -4,47 +4,24 @@
 use std::fmt;
 use std::fs;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use rustix::param::{clock_ticks_per_second, page_size};
 
+use crate::admin::{ProcessState, ReloadCounts};
 use crate::telemetry::metrics::{Collector, DescriptorEncoder, counter_f64, counters, gauge, gauges};
-
-/// How many reloads of `gateway.toml` were put in force or rejected, and when the configuration in force was.
-#[derive(Debug)]
-pub(super) struct ReloadCounts {
-    accepted: AtomicU64,
-    rejected: AtomicU64,
-    since: AtomicI64,
-}
-
-impl ReloadCounts {
-    /// For a configuration that is in force since `unix`.
-    pub(super) fn new(unix: i64) -> Arc<Self> {
-        Arc::new(ReloadCounts { accepted: AtomicU64::new(0), rejected: AtomicU64::new(0), since: AtomicI64::new(unix) })
-    }
-
-    pub(super) fn accepted(&self, unix: i64) {
-        self.accepted.fetch_add(1, Ordering::Relaxed);
-        self.since.store(unix, Ordering::Relaxed);
-    }
-
-    pub(super) fn rejected(&self) {
-        self.rejected.fetch_add(1, Ordering::Relaxed);
-    }
-}
 
 /// Reads what is known of the process.
 #[derive(Debug)]
 pub(super) struct ProcessMetrics {
     started: i64,
-    reloads: Arc<ReloadCounts>,
+    state: Arc<ProcessState>,
 }
 
 impl ProcessMetrics {
     /// For a process that was started at `unix`.
-    pub(super) fn new(unix: i64, reloads: Arc<ReloadCounts>) -> Self {
-        ProcessMetrics { started: unix, reloads }
+    pub(super) fn new(unix: i64, state: Arc<ProcessState>) -> Self {
+        ProcessMetrics { started: unix, state }
     }
 }
 
@@ -53,11 +30,14 @@ impl Collector for ProcessMetrics {
         let encoder = &mut encoder;
         let version = [([("version", env!("CARGO_PKG_VERSION"))], 1.0)];
         gauges(encoder, "guildgate_build_info", "The version that runs", version)?;
-        let results = [("accepted", &self.reloads.accepted), ("rejected", &self.reloads.rejected)];
+        let config = [([("sha256", self.state.config.read().sha256.clone())], 1.0)];
+        gauges(encoder, "guildgate_config_info", "The SHA-256 of the values in force", config)?;
+        let ReloadCounts { accepted, rejected, since } = &self.state.reloads;
+        let results = [("accepted", accepted), ("rejected", rejected)];
         let reloads = results.map(|(result, n)| ([("result", result)], n.load(Ordering::Relaxed)));
         counters(encoder, "guildgate_config_reloads", "Reloads of gateway.toml", reloads)?;
         let help = "Since when the configuration in force is, in Unix seconds";
-        let since = self.reloads.since.load(Ordering::Relaxed);
+        let since = since.load(Ordering::Relaxed);
         gauge(encoder, "guildgate_config_in_force_since_timestamp_seconds", help, since as f64)?;
         let help = "When the process started, in Unix seconds";
         gauge(encoder, "process_start_time_seconds", help, self.started as f64)?;

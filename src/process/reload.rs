@@ -265,6 +265,7 @@ impl Reloader {
         let (sections, settings) = match self.prepare_config().await {
             Ok(prepared) => self.apply_config(prepared, &mut in_force),
             Err(reason) => {
+                self.admin.reloads.reject();
                 tracing::error!(%file, "reload rejected; still running the previous configuration\n{reason}");
                 return Err(reason);
             }
@@ -330,6 +331,7 @@ impl Reloader {
         // A later removal of a file that was read now is logged again.
         self.missing.lock().retain(|path| !path.exists());
         *self.admin.config.write() = ConfigText::new(&loaded, &after_restart);
+        self.admin.reloads.accept(self.gateway.clock().unix());
         *in_force = InForce { has_file: loaded.path.is_some(), notices: loaded.notices.clone() };
         (changed, after_restart)
     }

@@ -11,6 +11,7 @@ use super::background::BackgroundTasks;
 use super::demo::{self, Demo};
 use super::handover::{Handover, Predecessor};
 use super::logs::Logs;
+use super::metrics::ProcessMetrics;
 use super::reload::{Reloader, Watches};
 use super::serving::Serving;
 use super::signals::StopSignals;
@@ -18,7 +19,7 @@ use super::watch::FileWatch;
 use super::{ProcessError, preflight, systemd};
 use crate::clock::{Clock, Tick};
 use crate::config::{Config, Keys, Loaded, OriginKind};
-use crate::edge::{Edge, Listener, ListeningSocket, Server, Tls};
+use crate::edge::{Edge, EdgeMetrics, Listener, ListeningSocket, Server, Tls};
 use crate::gateway::{Gateway, KeyFile, KeyList, KeySource, State};
 use crate::keys::{LearnedKeyRules, LearnedKeys, ListedKey};
 use crate::limits::{DayCount, Policy, day_of};
@@ -26,6 +27,7 @@ use crate::model::KeyId;
 use crate::origin::{self, Builtin, HttpOrigin, Origin};
 use crate::store::{AnyStore, Daily, IfMissing};
 use crate::telemetry;
+use crate::telemetry::metrics::Metrics;
 use crate::tls::Certificate;
 
 /// Open files other than connections: store, logs, upstream connections of 256 requests, runtimes (512), and
@@ -76,6 +78,11 @@ impl Startup<'_> {
         let config = gateway.state().config.clone();
         let urls: Vec<String> = listeners.iter().map(|listener| listener.url().to_owned()).collect();
         let edge = Edge::new(gateway.clone(), tls.clone());
+        let metrics = Metrics::new(vec![
+            Box::new(gateway.clone()),
+            Box::new(EdgeMetrics::new(&edge)),
+            Box::new(ProcessMetrics::new(gateway.clock().unix(), admin.state.clone())),
+        ]);
         let mut server = Server::start(edge, listeners, config.server.threads)
             .map_err(|e| ProcessError::Failed(format!("cannot start a thread: {e}")))?;
         if !server.is_prepared().await {
@@ -100,7 +107,7 @@ impl Startup<'_> {
         let is_first = predecessor.is_none();
         let handover = handover.map(|handover| handover.start(predecessor, gateway.clone()));
         let admin_state = admin.state.clone();
-        let (admin, reloads) = admin.start(&gateway, store.as_ref(), logs.audit.clone(), demo.is_some())?;
+        let (admin, reloads) = admin.start(&gateway, store.as_ref(), logs.audit.clone(), metrics, demo.is_some())?;
         print_ready(&urls, &config, gateway.clock(), demo);
         if is_first {
             systemd::ready();

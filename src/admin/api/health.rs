@@ -1,16 +1,25 @@
-//! Whether the process lives, and whether it can answer as it should. Both need no token.
+//! Whether the process lives, whether it can answer as it should, and its metrics. None of them needs a token.
 
 use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::header::{ACCEPT, CONTENT_TYPE};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::IntoResponse;
 use axum::routing::get;
 
 use crate::admin::shared::Shared;
+use crate::telemetry::metrics::Format;
 
 pub(in crate::admin) fn routes() -> Router<Arc<Shared>> {
-    Router::new().route("/healthz", get(async || "ok")).route("/readyz", get(ready))
+    Router::new().route("/healthz", get(async || "ok")).route("/readyz", get(ready)).route("/metrics", get(metrics))
+}
+
+async fn metrics(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> impl IntoResponse {
+    let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let format = Format::accepted(accept);
+    ([(CONTENT_TYPE, format.content_type())], shared.metrics.encode(format))
 }
 
 async fn ready(State(shared): State<Arc<Shared>>) -> (StatusCode, String) {

@@ -6,6 +6,7 @@ mod keys;
 mod members;
 mod notes; // warns and reviews
 mod service; // status, configuration, limits, purge, reload
+mod usage; // of each key
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use super::shared::Shared;
 
 /// All resources.
 pub(super) fn routes() -> OpenApiRouter<Arc<Shared>> {
-    [guilds::routes(), keys::routes(), members::routes(), notes::routes(), service::routes()]
+    [guilds::routes(), keys::routes(), members::routes(), notes::routes(), service::routes(), usage::routes()]
         .into_iter()
         .fold(OpenApiRouter::new(), OpenApiRouter::merge)
 }

@@ -92,7 +92,7 @@ impl Counter {
 }
 
 /// The counters of one thread.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Block {
     requests: [[[Counter; CACHE_USES]; CODES]; OPERATIONS],
     latency: [Latency; Path::ALL.len()],
@@ -103,12 +103,6 @@ struct Latency {
     /// One more than there are bounds: above the last one.
     buckets: [Counter; BOUNDS.len() + 1],
     sum_ns: Counter,
-}
-
-impl Default for Block {
-    fn default() -> Self {
-        Block { requests: Default::default(), latency: Default::default() }
-    }
 }
 
 /// The counts of all threads.
