@@ -66,6 +66,9 @@ mod postgres_fail_over;
 mod postgres_nodes;
 mod postgres_tls;
 
+mod admin_access;
+mod admin_api;
+mod admin_start;
 mod serving;
 mod serving_log;
 mod serving_log_bound;

@@ -193,6 +193,11 @@ impl Builder {
         self
     }
 
+    /// Turns the admin listener on, on a port of its own.
+    pub fn admin(self) -> Builder {
+        self.set("admin.listen", r#""127.0.0.1:0""#)
+    }
+
     /// TLS on the TCP addresses, under a certificate made for this test alone.
     pub fn tls(self) -> Builder {
         self.set("server.tls", r#"{ certificate = "cert.pem", private_key = "key.pem" }"#)

@@ -1,5 +1,6 @@
 //! What the tests share: a gateway, a strict client, and a scripted origin.
 
+mod admin;
 mod answer;
 mod authority;
 mod builder;
@@ -20,6 +21,7 @@ mod slow;
 mod tls;
 mod world;
 
+pub use admin::{AdminAnswer, AdminClient};
 pub use answer::{Answer, INCORRECT_KEY, MALFORMED, NO_ANSWER, NO_KEY, PLAIN_HTTP, TOO_LARGE, TOO_SLOW};
 pub use authority::Authority;
 pub use builder::{Builder, GUILD, Kind};

@@ -1,0 +1,238 @@
+//! Contract section 4: who may use the admin listener, what is recorded of it, and what nobody can do to it.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::support::*;
+
+const READ: &str = "read-token-0123456789";
+const BOT: &str = "bot-token-01234567890";
+
+/// A gateway with a token of each kind.
+fn with_roles(kind: Kind) -> Builder {
+    let builder = TestGateway::on(kind).key("bot").points("7", 3).admin();
+    builder.set("admin.read_token", &format!("{READ:?}")).set("admin.bot_token", &format!("{BOT:?}"))
+}
+
+#[tokio::test]
+async fn each_token_does_what_its_role_may() {
+    let gate = with_roles(Kind::Builtin).start().await;
+    let admin = gate.admin().await;
+    let (read, bot) = (admin.with_token(READ), admin.with_token(BOT));
+    let member = format!("/api/guilds/{GUILD}/members/7");
+    for path in ["/api/guilds", "/api/keys", "/api/status", "/api/config", &member, "/api/openapi.json"] {
+        admin.get(path).await.is(200);
+        read.get(path).await.is(200);
+    }
+    for (method, path) in [("POST", "/api/guilds"), ("DELETE", &*member), ("POST", "/api/reload"), ("PUT", &*member)] {
+        read.json(method, path, "{}").await.is_problem(403, "read token");
+    }
+    for (method, path) in
+        [("GET", "/api/guilds"), ("GET", "/api/keys"), ("POST", "/api/reload"), ("GET", "/api/status")]
+    {
+        bot.json(method, path, "").await.is_problem(403, "bot token");
+    }
+    bot.json("PUT", &member, r#"{"points":4}"#).await.is(200);
+    bot.get(&format!("/api/guilds/{GUILD}/warns")).await.is(200);
+    let warn = json!({"author": "M", "reason": "r", "expires": "1d"}).to_string();
+    bot.post(&format!("{member}/warns"), &warn).await.is(201);
+    bot.send("DELETE", &member, &[], "").await.is(204);
+    bot.json("PATCH", &format!("/api/guilds/{GUILD}"), r#"{"left":true}"#).await.is_problem(403, "bot token");
+}
+
+#[tokio::test]
+async fn wrong_tokens_are_throttled_and_valid_ones_never() {
+    let gate = with_roles(Kind::Builtin).start().await;
+    let admin = gate.admin().await;
+    let mut throttled = 0;
+    for n in 0..30 {
+        let answer = admin.with_token(&format!("{n}{}", admin.token)).get("/api/status").await;
+        match answer.status {
+            401 => assert_eq!(answer.header("www-authenticate"), "Bearer"),
+            status => {
+                assert_eq!((status, answer.header("retry-after")), (429, "1"), "{answer:?}");
+                throttled += 1;
+            }
+        }
+        admin.get("/api/status").await.is(200);
+    }
+    assert!(throttled >= 10, "{throttled}");
+    let said = gate.stderr();
+    assert!(!said.contains(&admin.token) && !said.contains(READ), "{said}");
+}
+
+#[tokio::test]
+async fn health_and_readiness_need_no_token() {
+    let mut gate = TestGateway::builder().admin().set("server.drain_timeout", r#""5s""#).start().await;
+    let admin = gate.admin().await.with_token("");
+    for path in ["/healthz", "/readyz"] {
+        assert_eq!(admin.get(path).await.text, "ok");
+    }
+    admin.get("/").await.is_problem(404, "no such path");
+    let mut held = gate.connect().await; // so that it drains for a while
+    held.send("POST /getPoints HTTP/1.1\r\n").await;
+    gate.process().signal(nix::sys::signal::Signal::SIGTERM);
+    eventually(PATIENCE, "it drains", || async { admin.get("/readyz").await.status == 503 }).await;
+    let answer = admin.get("/readyz").await;
+    assert!(answer.text.contains("draining") && answer.header("content-type").starts_with("text/plain"), "{answer:?}");
+    assert_eq!(admin.get("/healthz").await.text, "ok");
+    drop(held);
+    assert_eq!(gate.process().exit().await, Some(0));
+}
+
+#[tokio::test]
+async fn it_is_not_ready_while_the_store_is_away() {
+    let gate = TestGateway::builder().key("bot").admin().start().await;
+    let admin = gate.admin().await;
+    let (store, away) = (gate.world().path("guildgate.db"), gate.world().path("away.db"));
+    std::fs::rename(&store, &away).unwrap();
+    eventually(PATIENCE, "503", || async { admin.get("/readyz").await.status == 503 }).await;
+    assert!(admin.get("/readyz").await.text.contains("store"), "{:?}", admin.get("/readyz").await);
+    assert_eq!(admin.get("/api/status").await.is(200)["ready"], false);
+    admin.get("/api/guilds").await.is_problem(503, "moved away");
+    std::fs::rename(&away, &store).unwrap();
+    eventually(PATIENCE, "200", || async { admin.get("/readyz").await.status == 200 }).await;
+    admin.get("/api/guilds").await.is(200);
+}
+
+#[tokio::test]
+async fn what_is_not_in_the_store_is_not_changed_there() {
+    let http = TestGateway::before_http().key("bot").admin().start().await;
+    let admin = http.admin().await;
+    admin.get("/api/guilds").await.is_problem(409, "no store");
+    admin.get("/api/keys").await.is_problem(409, "key file");
+    admin.get("/api/guilds/1/members").await.is_problem(409, "HTTP origin");
+    assert_eq!(admin.get("/api/status").await.is(200)["store"], Value::Null);
+    let learned = TestGateway::before_http().keys_at_the_origin().key("bot").admin().start().await;
+    let admin = learned.admin().await;
+    admin.get("/api/keys").await.is_problem(409, "only the origin");
+    admin.post("/api/cache/purge", r#"{"guild":"1"}"#).await.is_problem(409, "only the origin");
+}
+
+#[tokio::test]
+async fn what_is_purged_is_asked_for_again() {
+    let gate = TestGateway::before_http().key("bot").key_of_guild("other", "99").admin();
+    let gate = gate.points("7", 3).points("8", 4).start().await;
+    let admin = gate.admin().await;
+    let asks = [("bot", "7", "3"), ("bot", "8", "4"), ("other", "7", "3"), ("other", "8", "4")];
+    for (purge, missed) in [
+        (json!({}), [true; 4]),
+        (json!({"member": "7"}), [true, false, true, false]),
+        (json!({"guild": GUILD}), [true, true, false, false]),
+        (json!({"guild": "99", "member": "8"}), [false, false, false, true]),
+        (json!({"guild": "unknown"}), [false; 4]),
+    ] {
+        for (key, member, points) in asks {
+            gate.get_points(key, member).await.is(points);
+            gate.get_points(key, member).await.is(points).is_hit();
+        }
+        admin.post("/api/cache/purge", &purge.to_string()).await.is(204);
+        for ((key, member, points), missed) in asks.into_iter().zip(missed) {
+            let answer = gate.get_points(key, member).await;
+            assert_eq!(!answer.is(points).was_hit(), missed, "{purge}: {key} {member}");
+        }
+    }
+    admin.post("/api/cache/purge", r#"{"member":"x"}"#).await.is_problem(400, "digits");
+    admin.post("/api/cache/purge", "").await.is(204);
+}
+
+#[tokio::test]
+async fn a_reload_tells_what_changed_and_every_fault_with_its_place() {
+    let gate = TestGateway::before_http().key("bot").admin().start().await;
+    let admin = gate.admin().await;
+    let before = admin.get("/api/config").await.is(200);
+    let config = String::from_utf8(gate.world().read("gateway.toml")).unwrap();
+    assert_eq!(admin.post("/api/reload", "").await.is(200), json!({"changed": [], "after_restart": []}));
+    let other = config.replace("threads = 2", "threads = 3") + "[answers]\nkey_command = \"/new\"\n";
+    gate.world().write("gateway.toml", other.replace("listen = \"127.0.0.1:0\"", "listen = \"127.0.0.1:1\""));
+    let reloaded = admin.post("/api/reload", "").await.is(200);
+    assert_eq!(reloaded["changed"], json!(["answers"]));
+    assert_eq!(reloaded["after_restart"], json!(["server.threads", "admin.listen"]));
+    let after = admin.get("/api/config").await.is(200);
+    assert!(after["toml"].as_str().unwrap().contains("/new") && after["sha256"] != before["sha256"], "{after}");
+    assert_eq!(after["after_restart"], reloaded["after_restart"]);
+    gate.world().write("gateway.toml", "[limts]\n[cache]\nmax_size = 5\n");
+    gate.world().write("keys.toml", "[[key]]\nid = 5\n");
+    let rejected = admin.post("/api/reload", "").await;
+    rejected.is_problem(422, "rejected");
+    let faults = rejected.is(422)["faults"].as_array().unwrap().clone();
+    let has = |file: &str, place: &str, words: &str| {
+        let is = |fault: &Value| {
+            let (at, detail) = (fault["place"].as_str().unwrap_or_default(), fault["detail"].as_str().unwrap());
+            at.contains(file) && at.ends_with(place) && detail.contains(words)
+        };
+        assert!(faults.iter().any(is), "{file}{place} {words}: {faults:#?}");
+    };
+    has("gateway.toml", ":1:2", "did you mean `limits`?");
+    has("gateway.toml", ":3:12", "max_size");
+    has("keys.toml", "", "id");
+    gate.get_points("bot", "7").await.is("0");
+}
+
+#[tokio::test]
+async fn each_change_is_in_the_audit_log_without_a_secret() {
+    let mut gate = with_roles(Kind::Builtin).set("log.audit", r#""audit.log""#).start().await;
+    let admin = gate.admin().await;
+    let made = admin.post("/api/keys", &json!({"guild": GUILD, "name": "n"}).to_string()).await.is(201);
+    let member = format!("/api/guilds/{GUILD}/members/7");
+    admin.with_token(BOT).json("PUT", &member, r#"{"points":4}"#).await.is(200);
+    admin.get("/api/guilds").await.is(200);
+    gate.has_logged("audit.log", "the second change", |line| line.contains("members/7")).await;
+    let lines = || -> Vec<Value> {
+        let text = String::from_utf8(gate.world().read("audit.log")).unwrap();
+        assert!(!text.contains("gg_") && !text.contains(&admin.token), "{text}");
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let found = lines();
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert_eq!((&found[0]["made"], &found[0]["role"]), (&made["id"], &json!("admin")));
+    let expected = ("bot", "PUT", &*member, 200, "127.0.0.1", json!({"points": 4}));
+    let line = &found[1];
+    let is = |name: &str| line[name].as_str().unwrap();
+    let written = (is("role"), is("method"), is("path"), line["status"].as_i64().unwrap(), is("client"));
+    assert_eq!((written.0, written.1, written.2, written.3, written.4, line["change"].clone()), expected);
+    assert!(is("time").ends_with('Z'), "{line}");
+    std::fs::rename(gate.world().path("audit.log"), gate.world().path("audit.1")).unwrap();
+    gate.process().signal(nix::sys::signal::Signal::SIGHUP);
+    eventually(PATIENCE, "the log is opened again", || async { gate.world().path("audit.log").exists() }).await;
+    admin.send("DELETE", &member, &[], "").await.is(204);
+    gate.has_logged("audit.log", "the third change", |line| line.contains("DELETE")).await;
+}
+
+#[tokio::test]
+async fn a_flood_of_connections_does_not_stop_it_for_good() {
+    let gate = TestGateway::builder().key("bot").admin().start().await;
+    let admin = gate.admin().await;
+    let mut flood = Vec::new();
+    for _ in 0..200 {
+        let mut stream = TcpStream::connect(admin.address).await.unwrap();
+        let _ = stream.write_all(b"GET /healthz HTTP/1.1\r\n").await; // one over the bound is closed
+        flood.push(stream);
+    }
+    gate.get_points("bot", "7").await.is("0");
+    // Those over the bound are closed at once, and the others once their header has taken too long.
+    for stream in &mut flood {
+        let closed = tokio::time::timeout(Duration::from_secs(15), stream.read_to_end(&mut Vec::new())).await;
+        assert!(closed.is_ok(), "a connection stays open");
+    }
+    admin.get("/api/status").await.is(200);
+}
+
+#[tokio::test]
+async fn a_connection_is_kept_for_the_next_request() {
+    let gate = TestGateway::builder().admin().start().await;
+    let mut stream = TcpStream::connect(gate.admin().await.address).await.unwrap();
+    for wait in [0, 6] {
+        tokio::time::sleep(Duration::from_secs(wait)).await; // longer than a header may take
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+        let mut answer = vec![0; 1024];
+        let read = stream.read(&mut answer).await.unwrap();
+        assert!(String::from_utf8_lossy(&answer[..read]).starts_with("HTTP/1.1 200"), "after {wait} s");
+    }
+    stream.write_all(b"GET /hea").await.unwrap();
+    let closed = tokio::time::timeout(Duration::from_secs(8), stream.read_to_end(&mut Vec::new())).await;
+    assert!(closed.is_ok(), "a header that takes too long");
+}

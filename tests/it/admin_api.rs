@@ -1,0 +1,293 @@
+//! Contract section 4: the admin API does what its description says, on either store.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::support::*;
+
+on_both_stores! {
+    every_operation_answers_as_the_description_says,
+    lists_have_pages,
+    warns_and_reviews_are_put_under_an_id_of_the_callers,
+    a_key_that_another_admin_changed_is_not_changed_again,
+    what_is_changed_shows_to_callers_within_a_second,
+    a_day_that_is_reset_is_a_whole_one,
+}
+
+/// An operation, a request that succeeds, and its status.
+type Good = (&'static str, &'static str, &'static str, u16);
+
+/// In an order in which each of them succeeds. `{key}` stands for the id of the key that was made first.
+const GOOD: [Good; 28] = [
+    ("addGuild", "/api/guilds", r#"{"id":"81","name":"Night Watch"}"#, 201),
+    ("listGuilds", "/api/guilds?limit=1", "", 200),
+    ("getGuild", "/api/guilds/81", "", 200),
+    ("changeGuild", "/api/guilds/81", r#"{"name":"Day Watch","left":true}"#, 200),
+    ("changeGuild", "/api/guilds/81", r#"{"left":false}"#, 200),
+    ("createKey", "/api/keys", r#"{"guild":"81","name":"bot","scope":"read","expires":"90d"}"#, 201),
+    ("listKeys", "/api/keys?guild=81", "", 200),
+    ("getKey", "/api/keys/{key}", "", 200),
+    ("changeKey", "/api/keys/{key}", r#"{"name":"n","tier":null,"scope":"write","expires":null}"#, 200),
+    ("rotateKey", "/api/keys/{key}/rotate", r#"{"overlap":"1h"}"#, 200),
+    ("resetDay", "/api/keys/{key}/reset-day", "", 204),
+    ("putMember", "/api/guilds/81/members/7", r#"{"name":"Ada","points":5}"#, 200),
+    ("getMember", "/api/guilds/81/members/007", "", 200),
+    ("listMembers", "/api/guilds/81/members", "", 200),
+    ("addWarn", "/api/guilds/81/members/7/warns", r#"{"author":"M","reason":"r","expires":"30d"}"#, 201),
+    ("putWarn", "/api/guilds/81/members/7/warns/9", r#"{"author":"M","reason":"r","expires":9999999999}"#, 201),
+    ("listWarns", "/api/guilds/81/warns?member=7", "", 200),
+    ("removeWarn", "/api/guilds/81/warns/9", "", 204),
+    ("addReview", "/api/guilds/81/members/7/reviews", r#"{"author":"B","rating":5,"text":"t"}"#, 201),
+    ("putReview", "/api/guilds/81/members/7/reviews/1", r#"{"author":"B","rating":4,"text":"t"}"#, 200),
+    ("listReviews", "/api/guilds/81/reviews", "", 200),
+    ("removeReview", "/api/guilds/81/reviews/1", "", 204),
+    ("getStatus", "/api/status", "", 200),
+    ("getConfig", "/api/config", "", 200),
+    ("getLimits", "/api/limits", "", 200),
+    ("purgeCache", "/api/cache/purge", r#"{"guild":"81"}"#, 204),
+    ("reload", "/api/reload", "", 200),
+    ("removeMember", "/api/guilds/81/members/7", "", 204),
+];
+
+/// The last ones, after what needs what they remove.
+const LAST: [Good; 2] = [("revokeKey", "/api/keys/{key}", "", 204), ("removeGuild", "/api/guilds/81", "", 200)];
+
+struct Described {
+    method: String,
+    operation: Value,
+}
+
+/// The operation of this id.
+fn described(openapi: &Value, id: &str) -> Described {
+    for item in openapi["paths"].as_object().unwrap().values() {
+        for (method, operation) in item.as_object().unwrap() {
+            if operation["operationId"] == id {
+                return Described { method: method.to_uppercase(), operation: operation.clone() };
+            }
+        }
+    }
+    panic!("{id} is not described");
+}
+
+impl Described {
+    /// Asserts that the answer has a status and a content type that the description names.
+    #[track_caller]
+    fn allows(&self, answer: &AdminAnswer) {
+        let declared = &self.operation["responses"][answer.status.to_string()];
+        assert!(declared.is_object(), "{} is not declared: {answer:?}", answer.status);
+        match declared["content"].as_object() {
+            Some(content) => assert!(content.contains_key(answer.header("content-type")), "{answer:?}"),
+            None => assert_eq!(answer.text, "", "{answer:?}"),
+        }
+        assert_eq!(answer.header("cache-control"), "no-store", "{answer:?}");
+    }
+}
+
+async fn every_operation_answers_as_the_description_says(kind: Kind) {
+    let gate = TestGateway::on(kind).admin().start().await;
+    let admin = gate.admin().await;
+    let openapi = admin.get("/api/openapi.json").await.is(200);
+    let (mut key, mut seen) = (String::new(), BTreeSet::new());
+    for (id, path, body, status) in GOOD.into_iter().chain(LAST) {
+        let operation = described(&openapi, id);
+        let path = path.replace("{key}", &key);
+        bad_input(&admin, &operation, &path, body).await;
+        let answer = admin.json(&operation.method, &path, body).await;
+        assert_eq!(answer.status, status, "{id}: {answer:?}");
+        operation.allows(&answer);
+        if id == "createKey" {
+            key = answer.is(201)["id"].as_str().unwrap().to_owned();
+        }
+        seen.insert(id);
+    }
+    let all = openapi["paths"].as_object().unwrap().values().flat_map(|item| item.as_object().unwrap().values());
+    let all: BTreeSet<&str> = all.map(|operation| operation["operationId"].as_str().unwrap()).collect();
+    assert_eq!(all, seen, "an operation was left out");
+}
+
+/// Sends what is wrong with a request that would succeed.
+async fn bad_input(admin: &AdminClient, operation: &Described, path: &str, body: &str) {
+    let method = operation.method.as_str();
+    let no_token = admin.with_token("").json(method, path, body).await;
+    if no_token.status != 429 {
+        no_token.is_problem(401, "token");
+        assert_eq!(no_token.header("www-authenticate"), "Bearer");
+    }
+    operation.allows(&no_token);
+    let wrong_method = admin.json("TRACE", path, "").await;
+    wrong_method.is_problem(405, "method");
+    assert!(wrong_method.header("allow").contains(method), "{wrong_method:?}");
+    if !body.is_empty() {
+        for bad in ["{", "[]", r#"{"colour":1}"#, "\"\"", "\u{0}"] {
+            let answer = admin.json(method, path, bad).await;
+            answer.is_problem(400, "the body");
+            operation.allows(&answer);
+        }
+        let answer = admin.send(method, path, &[("content-type", "text/plain")], body).await;
+        answer.is_problem(415, "JSON");
+        operation.allows(&answer);
+        let answer = admin.json(method, path, &"x".repeat(64 * 1024 + 1)).await;
+        answer.is_problem(413, "64 KiB");
+        operation.allows(&answer);
+    }
+    if method == "GET" && path.contains("?") {
+        for bad in ["limit=0", "limit=1001", "limit=x", "colour=1"] {
+            let path = format!("{}?{bad}", path.split('?').next().unwrap());
+            let answer = admin.get(&path).await;
+            assert_eq!(answer.status, 400, "{answer:?}");
+            operation.allows(&answer);
+        }
+    }
+    // Ids that are not there, and ids that cannot be.
+    for (there, other) in [("/81", "/82"), ("/k_", "/no_"), ("/members/7", "/members/x"), ("/warns/9", "/warns/-1")] {
+        if path.contains(there) {
+            let answer = admin.json(method, &path.replace(there, other), body).await;
+            assert!(matches!(answer.status, 400 | 404), "{answer:?}");
+            operation.allows(&answer);
+        }
+    }
+}
+
+/// All items of a list, page by page, and the number of pages.
+async fn pages(admin: &AdminClient, list: &str) -> (Vec<Value>, usize) {
+    let (mut items, mut pages, mut next) = (Vec::new(), 0, String::new());
+    loop {
+        let page = admin.get(&format!("{list}limit=2{next}")).await.is(200);
+        items.extend(page["items"].as_array().unwrap().iter().cloned());
+        pages += 1;
+        match page["next"].as_str() {
+            Some(after) => next = format!("&after={after}"),
+            None => return (items, pages),
+        }
+    }
+}
+
+async fn lists_have_pages(kind: Kind) {
+    let gate = TestGateway::on(kind).admin().start().await;
+    let admin = gate.admin().await;
+    for id in ["g1", "g2", "g3"] {
+        admin.post("/api/guilds", &json!({"id": id, "name": "G"}).to_string()).await.is(201);
+    }
+    for _ in 0..3 {
+        admin.post("/api/keys", r#"{"guild":"g1"}"#).await.is(201);
+    }
+    admin.post("/api/keys", r#"{"guild":"g2"}"#).await.is(201);
+    for member in [0, 2, 3, 5] {
+        admin.json("PUT", &format!("/api/guilds/g1/members/{member}"), "{}").await.is(200);
+    }
+    let warn = json!({"author": "M", "reason": "r", "expires": "1d"}).to_string();
+    for (member, id) in [(5, 1), (0, 2), (5, 3), (5, 0)] {
+        admin.json("PUT", &format!("/api/guilds/g1/members/{member}/warns/{id}"), &warn).await.is(201);
+    }
+    let ids = |found: &(Vec<Value>, usize), name: &str| -> Vec<String> {
+        found.0.iter().map(|item| item[name].as_str().unwrap().to_owned()).collect()
+    };
+    let guilds = pages(&admin, "/api/guilds?").await;
+    assert_eq!(ids(&guilds, "id"), [GUILD, "g1", "g2", "g3"]);
+    let members = pages(&admin, "/api/guilds/g1/members?").await;
+    assert_eq!((ids(&members, "member"), members.1), (["0", "2", "3", "5"].map(str::to_owned).to_vec(), 2));
+    let keys = pages(&admin, "/api/keys?guild=g1&").await;
+    assert!(keys.0.len() == 3 && keys.1 == 2 && ids(&keys, "id").is_sorted(), "{keys:?}");
+    assert_eq!(pages(&admin, "/api/keys?").await.0.len(), 4);
+    let warns = pages(&admin, "/api/guilds/g1/warns?").await;
+    assert_eq!(ids(&warns, "id"), ["0", "1", "2", "3"]);
+    let warns = pages(&admin, "/api/guilds/g1/warns?member=5&").await;
+    assert_eq!((ids(&warns, "id"), warns.1), (["0", "1", "3"].map(str::to_owned).to_vec(), 2));
+}
+
+async fn warns_and_reviews_are_put_under_an_id_of_the_callers(kind: Kind) {
+    let gate = TestGateway::on(kind).key("bot").admin().start().await;
+    let admin = gate.admin().await;
+    let (members, warns) = (format!("/api/guilds/{GUILD}/members"), format!("/api/guilds/{GUILD}/warns"));
+    for (reason, status) in [("one", 201), ("two\n", 200), ("two\n", 200)] {
+        let warn = json!({"author": "Mod", "reason": reason, "expires": 9_999_999_999_i64}).to_string();
+        admin.json("PUT", &format!("{members}/7/warns/17"), &warn).await.is(status);
+    }
+    let found = admin.get(&warns).await.is(200);
+    let warn = json!({"id": "17", "member": "7", "author": "Mod", "reason": "two ", "expires": 9_999_999_999_i64});
+    assert_eq!(found["items"], json!([warn]));
+    let warn = json!({"author": "Mod", "reason": "r", "expires": "1d"}).to_string();
+    admin.json("PUT", &format!("{members}/8/warns/17"), &warn).await.is_problem(409, "member 7's");
+    admin.get(&format!("{members}/8")).await.is_problem(404, "no member 8");
+    admin.post(&format!("{members}/8/warns"), &warn).await.is(201);
+    assert_eq!(admin.get(&format!("{warns}?member=8")).await.is(200)["items"][0]["id"], "18");
+    let late = json!({"author": "Mod", "reason": "r", "expires": 1}).to_string();
+    admin.json("PUT", &format!("{members}/7/warns/17"), &late).await.is_problem(400, "not in the future");
+    let review = |rating| json!({"author": "Bo", "rating": rating, "text": "t"}).to_string();
+    admin.json("PUT", &format!("{members}/7/reviews/3"), &review(6)).await.is_problem(400, "1 to 5");
+    admin.json("PUT", &format!("{members}/7/reviews/3"), &review(5)).await.is(201);
+    eventually(SECOND_AND_SLACK, "the review", || async {
+        gate.get_reviews("bot", "7").await.body == "{reviews_7_id_3_5=Bo (5★): t}"
+    })
+    .await;
+}
+
+async fn a_key_that_another_admin_changed_is_not_changed_again(kind: Kind) {
+    let gate = TestGateway::on(kind).key("bot").admin().start().await;
+    let (admin, path) = (gate.admin().await, format!("/api/keys/{}", gate.key_id("bot")));
+    let read = admin.get(&path).await;
+    let (etag, json) = (read.header("etag").to_owned(), ("content-type", "application/json"));
+    gate.get_points("bot", "7").await.is("0"); // its last use is no part of its state
+    let change = |tag: String| {
+        let (admin, path) = (admin.clone(), path.clone());
+        async move { admin.send("PATCH", &path, &[("if-match", &tag), json], r#"{"scope":"read"}"#).await }
+    };
+    let changed = change(etag.clone()).await;
+    assert_eq!(changed.is(200)["scope"], "read");
+    assert_ne!(changed.header("etag"), etag);
+    change(etag.clone()).await.is_problem(412, "changed meanwhile");
+    for (method, path) in [("DELETE", path.clone()), ("POST", format!("{path}/rotate"))] {
+        admin.send(method, &path, &[("if-match", &etag)], "").await.is_problem(412, "changed meanwhile");
+    }
+    let rotated = admin.send("POST", &format!("{path}/rotate"), &[("if-match", changed.header("etag"))], "").await;
+    assert!(rotated.is(200)["key"].as_str().unwrap().starts_with("gg_"));
+    assert!(rotated.is(200)["previous_until"].is_i64());
+    change("*".to_owned()).await.is(200);
+    admin.json("PATCH", &path, r#"{"tier":"gold"}"#).await.is_problem(400, "there is standard");
+    admin.send("DELETE", &path, &[("if-match", &etag)], "").await.is_problem(412, "changed meanwhile");
+    admin.send("DELETE", &path, &[], "").await.is(204);
+    admin.get(&path).await.is_problem(404, "there is no key");
+}
+
+async fn what_is_changed_shows_to_callers_within_a_second(kind: Kind) {
+    let gate = TestGateway::on(kind).key("bot").points("7", 3).admin().start().await;
+    let admin = gate.admin().await;
+    gate.get_points("bot", "7").await.is("3");
+    gate.get_points("bot", "7").await.is("3").is_hit();
+    admin.json("PUT", &format!("/api/guilds/{GUILD}/members/7"), r#"{"points":9}"#).await.is(200);
+    eventually(SECOND_AND_SLACK, "9", || async { gate.get_points("bot", "7").await.body == "9" }).await;
+    let made = admin.post("/api/keys", &json!({"guild": GUILD}).to_string()).await.is(201);
+    let request = Request::post("/getPoints", "memberID=7").key(made["key"].as_str().unwrap());
+    eventually(SECOND_AND_SLACK, "the new key", || async { gate.send(&request).await.status == 200 }).await;
+    admin.send("DELETE", &format!("/api/keys/{}", made["id"].as_str().unwrap()), &[], "").await.is(204);
+    eventually(SECOND_AND_SLACK, "02", || async { gate.send(&request).await.code() == Some(2) }).await;
+    // The commands work beside it, and what they leave behind is whole.
+    gate.run(&["member", "set", "--guild", GUILD, "--member", "7", "--points", "11"]).done();
+    eventually(SECOND_AND_SLACK, "11", || async { gate.get_points("bot", "7").await.body == "11" }).await;
+    gate.set_points("bot", "7", 12).await;
+    assert_eq!(admin.get(&format!("/api/guilds/{GUILD}/members/7")).await.is(200)["points"], 12);
+    assert!(!gate.stderr().contains("ERROR"), "{}", gate.stderr());
+}
+
+async fn a_day_that_is_reset_is_a_whole_one(kind: Kind) {
+    let gate = TestGateway::on(kind).key("bot").set("limits.tiers.standard.daily", "5").admin().start().await;
+    let (admin, id) = (gate.admin().await, gate.key_id("bot"));
+    let let_in = || async {
+        let mut let_in = 0;
+        for _ in 0..7 {
+            let_in += usize::from(gate.get_points("bot", "7").await.status == 200);
+        }
+        let_in
+    };
+    assert_eq!(let_in().await, 5);
+    // Once at once, when the count is not in the store yet, and once by the command.
+    admin.send("POST", &format!("/api/keys/{id}/reset-day"), &[], "").await.is(204);
+    for _ in 0..2 {
+        tokio::time::sleep(std::time::Duration::from_millis(1200)).await; // within which it takes effect, to the last count
+        assert_eq!(let_in().await, 5);
+        gate.run(&["limits", "reset", &id]).done();
+    }
+    gate.run(&["limits", "reset", "no_such"]).failed(1).names(&["there is no key no_such"]);
+    admin.send("POST", "/api/keys/no_such/reset-day", &[], "").await.is_problem(404, "no_such");
+}
