@@ -84,6 +84,7 @@ async fn authorized(shared: &Shared, request: Request, next: Next) -> Result<Res
         let detail = format!("the {} token may not {method} {path}", role.name());
         return Err(Problem::new(StatusCode::FORBIDDEN, detail));
     }
+    shared.wait_for_store().await;
     if is_read {
         return Ok(worked(request, next).await);
     }

@@ -18,7 +18,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::{Mutex, Semaphore, mpsc};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
@@ -94,6 +94,7 @@ impl Admin {
             started: Instant::now(),
             gateway_store: store,
             store: OnceLock::new(),
+            store_is_open: Semaphore::new(0),
             key_lock: Mutex::default(),
         });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(4).build()?;

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::RwLock;
 use sha2::{Digest as _, Sha256};
-use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::sync::{Mutex, Semaphore, mpsc, oneshot};
+use tokio::time::timeout;
 
 use super::audit::AuditLog;
 use super::authorize::Attempts;
@@ -16,6 +17,9 @@ use crate::config::{Keys, Loaded, StoreAt};
 use crate::gateway::Gateway;
 use crate::store::AnyStore;
 use crate::telemetry::metrics::Metrics;
+
+/// How long a request waits for the store, which is opened in the background at the start.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long to wait after the store could not be opened.
 const OPEN_RETRY: Duration = Duration::from_secs(1);
@@ -124,6 +128,8 @@ pub(super) struct Shared {
     /// made through that as of those of any other process.
     pub(super) gateway_store: Option<(Arc<AnyStore>, StoreAt)>,
     pub(super) store: OnceLock<AnyStore>,
+    /// No permit is added to it; it is closed once the store is open.
+    pub(super) store_is_open: Semaphore,
     /// Held from the check of a key's ETag to its change, so that no other admin changes the key between the two.
     pub(super) key_lock: Mutex<()>,
 }
@@ -137,6 +143,7 @@ impl Shared {
             match store.open_again(at).await {
                 Ok(store) => {
                     let _ = self.store.set(store); // this is the only caller
+                    self.store_is_open.close();
                     return;
                 }
                 Err(error) if !has_failed => {
@@ -146,6 +153,13 @@ impl Shared {
                 Err(_) => {}
             }
             tokio::time::sleep(OPEN_RETRY).await;
+        }
+    }
+
+    /// Waits for the store to be open, for a while.
+    pub(super) async fn wait_for_store(&self) {
+        if self.gateway_store.is_some() && self.store.get().is_none() {
+            let _ = timeout(OPEN_TIMEOUT, self.store_is_open.acquire()).await; // ends by the closing
         }
     }
 

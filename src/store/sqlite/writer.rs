@@ -347,9 +347,9 @@ fn transact(conn: &mut Connection, group: &mut Group, settings: &WriterSettings)
         // The others' work is rolled back with it.
         job.run(&tx, &settings.path, &mut log).map_err(|e| CommitError::Failed(e.to_string()))?;
     }
-    let changed = tx.total_changes() != changes;
     let done = feed::write(&log, &tx, settings.node, settings.feed_kept)
-        .and_then(|()| if changed { lineage::advance(&tx) } else { Ok(()) })
+        // A row of the feed alone is a change, too.
+        .and_then(|()| if tx.total_changes() != changes { lineage::advance(&tx) } else { Ok(()) })
         .and_then(|()| tx.commit());
     // Never `Locked`: the jobs have run, and run once.
     done.map_err(|e| CommitError::Failed(failure::line(&settings.path, &e)))
