@@ -19,7 +19,7 @@ on_both_stores! {
 type Good = (&'static str, &'static str, &'static str, u16);
 
 /// In an order in which each of them succeeds. `{key}` stands for the id of the key that was made first.
-const GOOD: [Good; 28] = [
+const GOOD: [Good; 29] = [
     ("addGuild", "/api/guilds", r#"{"id":"81","name":"Night Watch"}"#, 201),
     ("listGuilds", "/api/guilds?limit=1", "", 200),
     ("getGuild", "/api/guilds/81", "", 200),
@@ -45,13 +45,18 @@ const GOOD: [Good; 28] = [
     ("getStatus", "/api/status", "", 200),
     ("getConfig", "/api/config", "", 200),
     ("getLimits", "/api/limits", "", 200),
+    ("listUsage", "/api/usage?limit=1", "", 200),
     ("purgeCache", "/api/cache/purge", r#"{"guild":"81"}"#, 204),
     ("reload", "/api/reload", "", 200),
     ("removeMember", "/api/guilds/81/members/7", "", 204),
 ];
 
 /// The last ones, after what needs what they remove.
-const LAST: [Good; 2] = [("revokeKey", "/api/keys/{key}", "", 204), ("removeGuild", "/api/guilds/81", "", 200)];
+const LAST: [Good; 3] = [
+    ("getUsage", "/api/keys/{key}/usage", "", 200),
+    ("revokeKey", "/api/keys/{key}", "", 204),
+    ("removeGuild", "/api/guilds/81", "", 200),
+];
 
 struct Described {
     method: String,
@@ -93,6 +98,9 @@ async fn every_operation_answers_as_the_description_says(kind: Kind) {
         let operation = described(&openapi, id);
         let path = path.replace("{key}", &key);
         bad_input(&admin, &operation, &path, body).await;
+        if id == "getUsage" {
+            eventually(SECOND_AND_SLACK, "the key is in force", async || admin.get(&path).await.status == 200).await;
+        }
         let answer = admin.json(&operation.method, &path, body).await;
         assert_eq!(answer.status, status, "{id}: {answer:?}");
         operation.allows(&answer);

@@ -68,6 +68,7 @@ mod postgres_tls;
 
 mod admin_access;
 mod admin_api;
+mod admin_metrics;
 mod admin_start;
 mod serving;
 mod serving_log;
