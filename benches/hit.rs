@@ -14,13 +14,13 @@ use std::time::{Duration, Instant};
 use criterion::{Criterion, criterion_group, criterion_main};
 use guildgate::clock::{Clock, Tick};
 use guildgate::config::{self, Limits, Rate, Tier};
-use guildgate::gateway::{Body, Gateway, Head, KeyFile, KeyList, KeySource, State};
+use guildgate::gateway::{Body, CacheStatus, Gateway, Head, KeyFile, KeyList, KeySource, State};
 use guildgate::keys::{InFlightSlot, KeyStatus, KeyTable, LearnedKeyRules, LearnedKeys, ListedKey};
 use guildgate::limits::{Bucket, Buckets, LimitQuery, Policy, Usage};
 use guildgate::model::{Digest, Scope};
 use guildgate::origin::{Builtin, Origin};
 use guildgate::store::{AnyStore, Directory, SqliteStore};
-use guildgate::telemetry::{Decision, DecisionLog, Observer};
+use guildgate::telemetry::{Decision, DecisionLog, Observer, Outcome};
 use guildgate::wire::{Fault, Form, Operation, Read};
 
 const KEY: &[u8] = b"gg_vmdEUsM0rJngX08Jl4CcfYutJQSEZrqX5Anhtpkdnjs0r0nUY";
@@ -92,6 +92,24 @@ fn handle(c: &mut Criterion) {
     };
     assert!(ask().answer.is_ok(), "the entry is filled");
     c.bench_function("handle, a hit", |b| b.iter(|| black_box(ask())));
+    let reply = ask();
+    c.bench_function("finished, a hit", |b| {
+        let outcome = || Outcome {
+            unix_ms: 1_790_000_000_000,
+            client: head.client,
+            operation: reply.details.operation,
+            status: 200,
+            code: None,
+            key: reply.details.key.as_ref().map(|key| key.id.clone()),
+            cache: reply.details.cache.map(CacheStatus::kind),
+            over_limit: None,
+            over_candidate: false,
+            took: Duration::from_micros(9),
+            id: reply.details.id,
+        };
+        let answered = Instant::now();
+        b.iter(|| gateway.finished(&reply.details, answered, black_box(outcome())))
+    });
     let strange = Head { authorization: Some(b"an unknown key"), ..head };
     c.bench_function("handle, an unknown key", |b| {
         b.iter(|| {

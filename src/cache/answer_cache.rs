@@ -25,7 +25,7 @@ pub struct AnswerCache {
     evictions: Arc<AtomicU64>,
 }
 
-/// How full the cache is. The latest insertions and evictions may not be counted yet.
+/// How full the cache is.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheSize {
     pub entries: u64,
@@ -114,7 +114,9 @@ impl AnswerCache {
         }
     }
 
+    /// Counts what was inserted and evicted up to now, which requests leave for later.
     pub fn size(&self) -> CacheSize {
+        self.entries.run_pending_tasks();
         CacheSize {
             entries: self.entries.entry_count(),
             bytes: self.entries.weighted_size(),
