@@ -2,6 +2,7 @@
 //! that uses a [`Config`] checks it again. Of files, it reads only the one that names the store.
 
 mod admin;
+mod cors;
 mod limits;
 mod origin;
 mod server;
@@ -113,6 +114,7 @@ impl Checker<'_> {
                 request_id: file.headers.contains(&AnswerHeader::RequestId),
                 age: file.headers.contains(&AnswerHeader::Age),
             },
+            cors_origins: self.cors_origins(&file.cors_origins),
         }
     }
 

@@ -157,6 +157,8 @@ pub struct AnswersFile {
     pub error_status: ErrorStatus,
     /// The optional headers that answers carry.
     pub headers: Vec<AnswerHeader>,
+    /// Origins of pages that may call from a browser, such as "https://shop.example"; "*": every page.
+    pub cors_origins: Vec<String>,
 }
 
 impl Default for AnswersFile {
@@ -166,6 +168,7 @@ impl Default for AnswersFile {
             key_command: "/apikey create".to_owned(),
             error_status: ErrorStatus::Http,
             headers: AnswerHeader::ALL.to_vec(),
+            cors_origins: Vec::new(),
         }
     }
 }

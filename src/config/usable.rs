@@ -77,6 +77,26 @@ pub struct Answers {
     /// `error_status = "ok"`: every refusal is sent with status 200.
     pub errors_as_ok: bool,
     pub headers: AnswerHeaders,
+    pub cors_origins: CorsOrigins,
+}
+
+/// The origins of pages that may call from a browser (`[answers] cors_origins`).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CorsOrigins {
+    /// "*" is listed.
+    pub any: bool,
+    /// As browsers send them.
+    pub listed: Vec<String>,
+}
+
+impl CorsOrigins {
+    /// The value of `Access-Control-Allow-Origin` for a page of this origin; `None`: it must not read the answer.
+    pub fn allow(&self, origin: &[u8]) -> Option<&str> {
+        if self.any {
+            return (!origin.is_empty()).then_some("*");
+        }
+        self.listed.iter().map(String::as_str).find(|listed| listed.as_bytes() == origin)
+    }
 }
 
 /// Which of the optional headers answers carry (`[answers] headers`).

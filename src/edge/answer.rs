@@ -13,12 +13,22 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use super::write_buffer::WriteBuffer;
 use crate::config::Config;
 use crate::gateway::{CacheStatus, Reply};
-use crate::wire::Fault;
+use crate::wire::{Fault, RequestId};
 
 /// What is sent to the caller for one request.
 #[derive(Debug)]
-pub(super) enum Answer {
+pub(super) struct Answer<'c> {
+    pub(super) content: Content,
+    /// The value of `Access-Control-Allow-Origin`; `None`: no page that may read the answer has asked.
+    pub(super) allow_origin: Option<&'c str>,
+}
+
+/// What an answer says.
+#[derive(Debug)]
+pub(super) enum Content {
     Reply(Reply),
+    /// To a browser that asks whether its page may call.
+    Preflight(RequestId),
     /// To a health check.
     Health {
         draining: bool,
@@ -44,10 +54,10 @@ pub(super) fn status(config: &Config, reply: &Reply) -> u16 {
     }
 }
 
-impl Answer {
+impl Answer<'_> {
     /// Whether handling the request panicked.
     pub(super) fn panicked(&self) -> bool {
-        matches!(self, Answer::Reply(reply) if reply.details.panicked)
+        matches!(&self.content, Content::Reply(reply) if reply.details.panicked)
     }
 
     /// Appends the whole answer to `out` (contract section 1, "Headers on answers"); `head_only`: without its body, to
@@ -85,10 +95,11 @@ impl Answer {
     }
 
     fn status_and_text(&self, config: &Config) -> (u16, Cow<'_, Arc<str>>) {
-        match self {
-            Answer::Health { draining: false } => (200, Cow::Owned("ok".into())),
-            Answer::Health { draining: true } => (503, Cow::Owned("draining".into())),
-            Answer::Reply(reply) => {
+        match &self.content {
+            Content::Health { draining: false } => (200, Cow::Owned("ok".into())),
+            Content::Health { draining: true } => (503, Cow::Owned("draining".into())),
+            Content::Preflight(_) => (204, Cow::Owned("".into())),
+            Content::Reply(reply) => {
                 let text = match &reply.answer {
                     Ok(text) => Cow::Borrowed(text),
                     Err(fault) => Cow::Owned(fault.line(&config.answers.wording).into()),
@@ -99,13 +110,41 @@ impl Answer {
     }
 
     fn add_fields(&self, config: &Config, length: usize, to: &mut impl Fields) {
+        // An answer of 204 has no body, and so neither a type nor a length (RFC 9110, 8.6).
+        let has_body = !matches!(self.content, Content::Preflight(_));
         to.add("Date", write_date);
-        to.add_bytes("Content-Type", b"text/plain; charset=utf-8");
-        to.add_bytes("Cache-Control", b"no-store");
-        to.add_number("Content-Length", length as u64);
-        if let Answer::Reply(reply) = self {
-            add_reply_fields(config, reply, to);
+        if has_body {
+            to.add_bytes("Content-Type", b"text/plain; charset=utf-8");
         }
+        to.add_bytes("Cache-Control", b"no-store");
+        if has_body {
+            to.add_number("Content-Length", length as u64);
+        }
+        match &self.content {
+            Content::Reply(reply) => add_reply_fields(config, reply, to),
+            Content::Preflight(id) => add_preflight_fields(config, id, to),
+            Content::Health { .. } => {}
+        }
+        if let Some(origin) = self.allow_origin {
+            to.add_bytes("Access-Control-Allow-Origin", origin.as_bytes());
+            to.add_bytes("Vary", b"Origin");
+            if has_body {
+                to.add_bytes("Access-Control-Expose-Headers", EXPOSED);
+            }
+        }
+    }
+}
+
+/// The fields beside those that every answer has which a page may read.
+const EXPOSED: &[u8] = b"cache-status, ratelimit, ratelimit-policy, retry-after, x-request-id, age";
+
+/// What a page may send, and for how many seconds the browser need not ask again.
+fn add_preflight_fields(config: &Config, id: &RequestId, to: &mut impl Fields) {
+    to.add_bytes("Access-Control-Allow-Methods", b"POST");
+    to.add_bytes("Access-Control-Allow-Headers", b"authorization, content-type");
+    to.add_bytes("Access-Control-Max-Age", b"600");
+    if config.answers.headers.request_id {
+        to.add_bytes("X-Request-Id", id.as_bytes());
     }
 }
 
@@ -216,6 +255,7 @@ fn write_cache_status(cache: CacheStatus, out: &mut Vec<u8>) {
 fn status_line(status: u16) -> &'static [u8] {
     match status {
         200 => b"HTTP/1.1 200 OK\r\n",
+        204 => b"HTTP/1.1 204 No Content\r\n",
         400 => b"HTTP/1.1 400 Bad Request\r\n",
         401 => b"HTTP/1.1 401 Unauthorized\r\n",
         403 => b"HTTP/1.1 403 Forbidden\r\n",

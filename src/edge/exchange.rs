@@ -10,7 +10,7 @@ use std::task::Poll;
 use futures_util::poll;
 use tokio::time::Instant;
 
-use super::answer::{self, Answer};
+use super::answer::{self, Answer, Content};
 use super::request::RequestFields;
 use super::{Edge, proxies};
 use crate::config::Config;
@@ -18,7 +18,7 @@ use crate::gateway::{Body, CacheStatus, Head, Reply, RequestDetails, State};
 use crate::keys::InFlightSlot;
 use crate::model::Limit;
 use crate::telemetry::Outcome;
-use crate::wire::{Fault, RequestId};
+use crate::wire::{Fault, Operation, RequestId};
 
 /// A request's header, as both versions of HTTP hand it over.
 pub(super) struct RequestHeader<'h> {
@@ -37,22 +37,34 @@ impl Edge {
     /// Answers a request and reports its end. If `disconnected` completes first, the request releases its key's slot in
     /// flight, `on_disconnect` is called, and the request continues to its end: other callers may wait for the same
     /// answer from the origin, and a write must not be left half done.
-    pub(super) async fn answer(
+    pub(super) async fn answer<'s>(
         &self,
-        state: &Arc<State>,
+        state: &'s Arc<State>,
         request: &RequestHeader<'_>,
         body: &mut impl Body,
         disconnected: impl Future<Output = ()>,
         on_disconnect: impl FnOnce(),
-    ) -> Answer {
+    ) -> Answer<'s> {
         let config = &state.config;
+        let origin = request.fields.and_then(|(fields, _)| fields.origin);
+        let allow_origin = origin.and_then(|origin| config.answers.cors_origins.allow(origin));
         if config.server.is_health(request.method, request.path) {
-            return Answer::Health { draining: self.drain.ends_service() };
+            return Answer { content: Content::Health { draining: self.drain.ends_service() }, allow_origin };
         }
         let Some((fields, content_length)) = request.fields else {
             return self.refuse(config, Fault::Malformed, request.peer, request.arrived);
         };
         let client = proxies::client(request.peer, &fields.forwarded_for, &config.server.trusted_proxies);
+        if allow_origin.is_some()
+            && request.method == b"OPTIONS"
+            && fields.requests_method
+            && let Some(operation) = Operation::at(request.path, &config.server.base_path)
+        {
+            let id = RequestId::random();
+            let details = RequestDetails { operation: Some(operation), ..RequestDetails::new(id) };
+            self.finished(&details, 204, None, client, request.arrived);
+            return Answer { content: Content::Preflight(id), allow_origin };
+        }
         let in_flight = InFlightSlot::default();
         let head = Head {
             method: request.method,
@@ -77,27 +89,37 @@ impl Edge {
                 }
             },
         };
-        self.finished(config, &reply, client, request.arrived);
-        Answer::Reply(reply)
+        self.replied(config, &reply, client, request.arrived);
+        Answer { content: Content::Reply(reply), allow_origin }
     }
 
     /// Refuses, and reports, what never became a request that the gateway could handle.
-    pub(super) fn refuse(&self, config: &Config, fault: Fault, peer: Option<IpAddr>, arrived: Instant) -> Answer {
+    pub(super) fn refuse(
+        &self,
+        config: &Config,
+        fault: Fault,
+        peer: Option<IpAddr>,
+        arrived: Instant,
+    ) -> Answer<'static> {
         let reply = Reply { answer: Err(fault), details: RequestDetails::new(RequestId::random()) };
-        self.finished(config, &reply, proxies::client(peer, &[], &[]), arrived);
-        Answer::Reply(reply)
+        self.replied(config, &reply, proxies::client(peer, &[], &[]), arrived);
+        Answer { content: Content::Reply(reply), allow_origin: None }
+    }
+
+    fn replied(&self, config: &Config, reply: &Reply, client: IpAddr, arrived: Instant) {
+        let code = reply.answer.as_ref().err().map(|fault| fault.code());
+        self.finished(&reply.details, answer::status(config, reply), code, client, arrived);
     }
 
     /// Reports the end of a request.
-    fn finished(&self, config: &Config, reply: &Reply, client: IpAddr, arrived: Instant) {
-        let details = &reply.details;
+    fn finished(&self, details: &RequestDetails, status: u16, code: Option<u8>, client: IpAddr, arrived: Instant) {
         let answered = Instant::now();
         let outcome = Outcome {
             unix_ms: self.gateway.clock().unix_ms(),
             client,
             operation: details.operation,
-            status: answer::status(config, reply),
-            code: reply.answer.as_ref().err().map(|fault| fault.code()),
+            status,
+            code,
             key: details.key.as_ref().map(|key| key.id.clone()),
             cache: details.cache.map(CacheStatus::kind),
             over_limit: details.over_limit.map(Limit::name).or(details.over_strangers.then_some("strangers")),

@@ -37,6 +37,10 @@ pub(super) struct RequestFields<'b> {
     /// The values of `X-Forwarded-For` in their order, if they were asked for.
     pub(super) forwarded_for: Vec<&'b [u8]>,
     pub(super) expect_continue: bool,
+    /// The page that sends it, where a browser does; empty if there are two.
+    pub(super) origin: Option<&'b [u8]>,
+    /// It has an `Access-Control-Request-Method`, so it may be a preflight.
+    pub(super) requests_method: bool,
     pub(super) content_length: Option<&'b [u8]>,
     pub(super) transfer_encoding: Option<&'b [u8]>,
     /// A field that may occur only once occurred twice: 16.
@@ -54,6 +58,7 @@ impl<'b> RequestFields<'b> {
             match name.len() {
                 4 if is("host") => known.repeated |= known.host.replace(value).is_some(),
                 6 if is("expect") => known.expect_continue |= value.eq_ignore_ascii_case(b"100-continue"),
+                6 if is("origin") => known.origin = Some(if known.origin.is_some() { b"" } else { value }),
                 10 if is("connection") => {
                     for token in value.split(|b| *b == b',').map(<[u8]>::trim_ascii) {
                         known.close |= token.eq_ignore_ascii_case(b"close");
@@ -69,6 +74,7 @@ impl<'b> RequestFields<'b> {
                 15 if want_forwarded && is("x-forwarded-for") => known.forwarded_for.push(value),
                 16 if is("content-encoding") => known.content_encoded = true,
                 17 if is("transfer-encoding") => known.repeated |= known.transfer_encoding.replace(value).is_some(),
+                29 if is("access-control-request-method") => known.requests_method = true,
                 _ => {}
             }
         }

@@ -75,6 +75,7 @@ fn each_bad_value_is_refused_by_itself() {
         ("server", "health_path = \"no-slash\""),
         ("answers", "error_status = \"maybe\""),
         ("answers", "headers = [\"cookies\"]"),
+        ("answers", "cors_origins = [\"https://shop.example\", \"https://shop.example/\"]"),
         ("answers", "service_name = \"two\\nlines\""),
         ("origin", "kind = \"http\""),
         ("origin", "kind = \"http\"\nupstreams = []"),

@@ -8,6 +8,7 @@
 mod support;
 
 mod wire_builtin;
+mod wire_cors;
 mod wire_headers;
 mod wire_order;
 mod wire_parameters;

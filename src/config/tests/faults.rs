@@ -20,6 +20,7 @@ trusted_proxies = ["10.0.0.0/8", "10.0.0.0/99"]
 [answers]
 error_status = "htpp"
 headers = ["age", "agee", "age"]
+cors_origins = ["https://shop.example", "Shop.example/", "null"]
 service_name = "a\nb"
 
 [limits]
@@ -63,22 +64,24 @@ level = "loud"
             "10:34: server.trusted_proxies[1]: `10.0.0.0/99` is not a CIDR; write one such as \"10.0.0.0/8\"",
             "13:16: answers.error_status: unknown value `htpp`; did you mean `http`?",
             "14:19: answers.headers[1]: unknown value `agee`; did you mean `age`?",
-            "15:16: answers.service_name: must be one line without control characters, since a refusal is one line",
-            "18:16: limits.default_tier: there is no tier `fre`; did you mean `free`?",
-            "19:10: limits.shadow: must be true or false, not a string",
-            "21:8: limits.tiers.free.rate: a rate of 0 refuses every request; the lowest is \"1/d\"",
-            "22:3: limits.tiers.free.brust: unknown name `brust`; `burst` is already set here",
-            "23:9: limits.tiers.free.burst: must be from 1 to 1000000000",
-            "24:15: limits.tiers.free.write_burst: needs `write_rate`: without it there is no separate limit of writes",
-            "25:1: limits.tiers.free.\"é\": unknown name `é`; there are `candidate`, `daily`, \
+            "15:41: answers.cors_origins[1]: `Shop.example/` is not what a browser sends; did you mean `https://shop.example`?",
+            "15:58: answers.cors_origins[2]: `null` is what every sandboxed frame and every local file sends; name the page's own origin",
+            "16:16: answers.service_name: must be one line without control characters, since a refusal is one line",
+            "19:16: limits.default_tier: there is no tier `fre`; did you mean `free`?",
+            "20:10: limits.shadow: must be true or false, not a string",
+            "22:8: limits.tiers.free.rate: a rate of 0 refuses every request; the lowest is \"1/d\"",
+            "23:3: limits.tiers.free.brust: unknown name `brust`; `burst` is already set here",
+            "24:9: limits.tiers.free.burst: must be from 1 to 1000000000",
+            "25:15: limits.tiers.free.write_burst: needs `write_rate`: without it there is no separate limit of writes",
+            "26:1: limits.tiers.free.\"é\": unknown name `é`; there are `candidate`, `daily`, \
              `in_flight` and `write_rate`",
-            "27:1: cache: must be a table, not a list: write [cache]",
-            "32:14: origin.upstreams[0]: must not have a user or password; the caller's key is sent instead",
-            "32:30: origin.upstreams[1]: is not an upstream's URL; write http://host:port or http://host:port/path, or https://…",
-            "32:41: origin.upstreams[2]: is not an upstream's URL; write http://host:port or http://host:port/path, or https://…",
-            "33:9: origin.store: must be a file: data in memory is lost at exit",
-            "35:1: keys.file: `keys.source` \"file\" needs it: the path of the key file",
-            "39:9: log.level: unknown value `loud`; there are `error`, `warn`, `info`, `debug` and `trace`",
+            "28:1: cache: must be a table, not a list: write [cache]",
+            "33:14: origin.upstreams[0]: must not have a user or password; the caller's key is sent instead",
+            "33:30: origin.upstreams[1]: is not an upstream's URL; write http://host:port or http://host:port/path, or https://…",
+            "33:41: origin.upstreams[2]: is not an upstream's URL; write http://host:port or http://host:port/path, or https://…",
+            "34:9: origin.store: must be a file: data in memory is lost at exit",
+            "36:1: keys.file: `keys.source` \"file\" needs it: the path of the key file",
+            "40:9: log.level: unknown value `loud`; there are `error`, `warn`, `info`, `debug` and `trace`",
         ]
     );
 }

@@ -4,7 +4,12 @@
 
 /// The headers an answer may carry: the contract's (section 1, "Headers on answers" and the table
 /// of refusals) and those HTTP itself needs. Any other fails the test that met it; `Server` too.
-const ALLOWED: [&str; 12] = [
+const ALLOWED: [&str; 18] = [
+    "access-control-allow-headers",
+    "access-control-allow-methods",
+    "access-control-allow-origin",
+    "access-control-expose-headers",
+    "access-control-max-age",
     "age",
     "allow",
     "cache-control",
@@ -16,6 +21,7 @@ const ALLOWED: [&str; 12] = [
     "ratelimit",
     "ratelimit-policy",
     "retry-after",
+    "vary",
     "x-request-id",
 ];
 
@@ -97,6 +103,25 @@ impl Answer {
         let n = n.unwrap_or_else(|| panic!("no Retry-After in seconds: {self:#?}"));
         assert!(n >= 1, "Retry-After is at least 1: {self:#?}");
         n
+    }
+
+    /// Asserts the answer to a preflight, which a page of this origin may call after.
+    #[track_caller]
+    pub fn is_preflight(&self, allowed: &str) -> &Self {
+        assert_eq!((self.status, self.body.as_str()), (204, ""), "{self:#?}");
+        for (name, value) in [
+            ("access-control-allow-origin", Some(allowed)),
+            ("access-control-allow-methods", Some("POST")),
+            ("access-control-allow-headers", Some("authorization, content-type")),
+            ("access-control-max-age", Some("600")),
+            ("vary", Some("Origin")),
+            ("cache-control", Some("no-store")),
+            ("content-length", None),
+            ("content-type", None),
+        ] {
+            assert_eq!(self.header(name), value, "{name}: {self:#?}");
+        }
+        self
     }
 
     /// Asserts what every refusal has in common, whatever its status.

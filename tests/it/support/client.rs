@@ -245,7 +245,7 @@ impl Connection {
         let head = String::from_utf8(self.unread[..head_end].to_vec()).expect("a header is ASCII");
         self.unread.drain(..head_end + 4);
         let mut answer = Answer::head(&head);
-        if answer.status < 200 || !with_body {
+        if answer.status < 200 || answer.status == 204 || !with_body {
             return Ok(answer);
         }
         let length = answer.header("content-length").and_then(|n| n.parse::<usize>().ok());

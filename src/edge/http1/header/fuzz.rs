@@ -56,6 +56,7 @@ struct Read {
     expect_continue: bool,
     framing: Framing,
     authorization: Option<Vec<u8>>,
+    origin: Option<Vec<u8>>,
     length: usize,
 }
 
@@ -72,6 +73,7 @@ fn verdict(bytes: &[u8]) -> Verdict {
                 expect_continue: header.fields.expect_continue,
                 framing,
                 authorization: header.fields.authorization.map(<[u8]>::to_vec),
+                origin: header.fields.origin.map(<[u8]>::to_vec),
                 length: header.length,
             })
         }),
@@ -174,6 +176,8 @@ fn model(input: &[u8]) -> Option<Read> {
         expect_continue: is_http_11 && expects,
         framing,
         authorization,
+        // Two origins are none that could be listed.
+        origin: one("origin").unwrap_or(Some(Vec::new())),
         length,
     })
 }
