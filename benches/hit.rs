@@ -21,7 +21,7 @@ use guildgate::model::{Digest, Scope};
 use guildgate::origin::{Builtin, Origin};
 use guildgate::store::{AnyStore, Directory, SqliteStore};
 use guildgate::telemetry::{Decision, DecisionLog, Observer, Outcome};
-use guildgate::wire::{Fault, Form, Operation, Read};
+use guildgate::wire::{Fault, Form, Operation, Read, RequestId, TraceContext};
 
 const KEY: &[u8] = b"gg_vmdEUsM0rJngX08Jl4CcfYutJQSEZrqX5Anhtpkdnjs0r0nUY";
 const BODY: &[u8] = b"memberID=190551803669118976";
@@ -83,7 +83,9 @@ fn handle(c: &mut Criterion) {
         content_type: Some(b"application/x-www-form-urlencoded"),
         content_encoded: false,
         content_length: Some(BODY.len() as u64),
+        trace: TraceContext::default(),
         client: [127, 0, 0, 1].into(),
+        id: RequestId::random(),
         in_flight: &place,
     };
     let ask = || {

@@ -103,7 +103,7 @@ pub struct ServerFile {
     pub max_body: HumanSize,
     /// The largest header of a request.
     pub max_header: HumanSize,
-    /// CIDRs of proxies whose X-Forwarded-For is used, read right to left.
+    /// CIDRs of proxies whose X-Forwarded-For, read right to left, and X-Request-Id are used.
     pub trusted_proxies: Vec<String>,
     /// Answers GET with 200 `ok`, 503 while draining; outside base_path; "" turns it off.
     pub health_path: String,

@@ -55,12 +55,12 @@ impl Edge {
             return self.refuse(config, Fault::Malformed, request.peer, request.arrived);
         };
         let client = proxies::client(request.peer, &fields.forwarded_for, &config.server.trusted_proxies);
+        let id = fields.request_id.and_then(RequestId::from_proxy).unwrap_or_else(RequestId::random);
         if allow_origin.is_some()
             && request.method == b"OPTIONS"
             && fields.requests_method
             && let Some(operation) = Operation::at(request.path, &config.server.base_path)
         {
-            let id = RequestId::random();
             let details = RequestDetails { operation: Some(operation), ..RequestDetails::new(id) };
             self.finished(&details, 204, None, client, request.arrived);
             return Answer { content: Content::Preflight(id), allow_origin };
@@ -73,7 +73,9 @@ impl Edge {
             content_type: fields.content_type,
             content_encoded: fields.content_encoded,
             content_length,
+            trace: fields.trace,
             client,
+            id,
             in_flight: &in_flight,
         };
         let mut handling = pin!(self.gateway.handle(state, &head, body));

@@ -12,7 +12,7 @@ use crate::clock::{Tick, seconds_up};
 use crate::keys::{InFlightGuard, InFlightSlot, Key, KeyStatus, LearnedKey, LearnedKeys, is_mistyped};
 use crate::limits::{AddressCharge, LimitQuery};
 use crate::model::Digest;
-use crate::origin::Authorization;
+use crate::origin::{Authorization, ForwardedFields};
 use crate::telemetry::Decision;
 use crate::wire::{Fault, Operation};
 
@@ -25,7 +25,7 @@ pub(super) struct Admitted<'h> {
     /// The key as it was learned from the origin, if it was.
     learned_key: Option<Arc<LearnedKey>>,
     digest: Digest,
-    authorization: Authorization<'h>,
+    forwarded: ForwardedFields<'h>,
 }
 
 /// A request whose key only the origin can judge (`keys.source = "origin"`).
@@ -33,7 +33,7 @@ pub(super) struct Admitted<'h> {
 pub(super) struct Unproven<'h> {
     /// What the key is if the origin accepts it.
     pub(super) learned_key: Arc<LearnedKey>,
-    pub(super) authorization: Authorization<'h>,
+    pub(super) forwarded: ForwardedFields<'h>,
     pub(super) payer: Payer<'h>,
     pub(super) client: IpAddr,
     pub(super) in_flight: &'h InFlightSlot,
@@ -63,19 +63,19 @@ impl<'h> Admitted<'h> {
 
     pub(super) fn caller(&self) -> Caller<'h> {
         let (key, learned_key) = (self.key().clone(), self.learned_key.clone());
-        Caller { key, learned_key, digest: self.digest, authorization: self.authorization, stranger: None }
+        Caller { key, learned_key, digest: self.digest, forwarded: self.forwarded, stranger: None }
     }
 }
 
 impl<'h> Admission<'h> {
     fn unproven(
         learned_key: Arc<LearnedKey>,
-        authorization: Authorization<'h>,
+        forwarded: ForwardedFields<'h>,
         payer: Payer<'h>,
         head: &Head<'h>,
     ) -> Self {
         let Head { client, in_flight, .. } = *head;
-        Admission::Unproven(Unproven { learned_key, authorization, payer, client, in_flight })
+        Admission::Unproven(Unproven { learned_key, forwarded, payer, client, in_flight })
     }
 
     /// Whether the bot has left the key's guild. Of an unproven key only the origin knows that.
@@ -105,9 +105,10 @@ impl Gateway {
             self.charge_address(state, head, details)?;
             return Err(Fault::IncorrectKey);
         }
-        let (digest, authorization) = (Digest::of(raw), Authorization(raw));
+        let (digest, forwarded) =
+            (Digest::of(raw), ForwardedFields { authorization: Authorization(raw), trace: head.trace });
         if let KeySource::Origin(learned_keys) = &state.keys {
-            return self.admit_learned(state, learned_keys, (digest, authorization), operation, head, details);
+            return self.admit_learned(state, learned_keys, (digest, forwarded), operation, head, details);
         }
         let now = self.core.now();
         let key = match self.find_listed(state, &digest, now) {
@@ -122,7 +123,7 @@ impl Gateway {
             }
         };
         let request = self.charge(state, key, operation, now, head.in_flight, details)?;
-        Ok(Admission::Admitted(Admitted { request, rechecked_key: None, learned_key: None, digest, authorization }))
+        Ok(Admission::Admitted(Admitted { request, rechecked_key: None, learned_key: None, digest, forwarded }))
     }
 
     /// The listed key with this digest: 02 if there is none, 21 if the keys are too old to tell.
@@ -160,8 +161,8 @@ impl Gateway {
                     // The request is within the key's limits; only the proof of the key has lapsed.
                     KeyStatus::Lapsed(_) | KeyStatus::Unknown(_) => {
                         let learned_key = admitted.learned_key.clone().ok_or(Fault::IncorrectKey)?;
-                        let authorization = admitted.authorization;
-                        Ok(Admission::unproven(learned_key, authorization, Payer::Key(admitted), head))
+                        let forwarded = admitted.forwarded;
+                        Ok(Admission::unproven(learned_key, forwarded, Payer::Key(admitted), head))
                     }
                 }
             }
@@ -183,28 +184,27 @@ impl Gateway {
         &self,
         state: &State,
         learned_keys: &LearnedKeys,
-        (digest, authorization): (Digest, Authorization<'h>),
+        (digest, forwarded): (Digest, ForwardedFields<'h>),
         operation: Operation,
         head: &Head<'h>,
         details: &mut RequestDetails,
     ) -> Result<Admission<'h>, Fault> {
         match learned_keys.find(&digest, self.core.now()) {
             KeyStatus::Proven(learned_key) => {
-                let admitted =
-                    self.admit_proven(state, learned_key, authorization, operation, head.in_flight, details)?;
+                let admitted = self.admit_proven(state, learned_key, forwarded, operation, head.in_flight, details)?;
                 Ok(Admission::Admitted(admitted))
             }
             // Charged to the key and not to its address: others at that address cannot exhaust its limits.
             KeyStatus::Lapsed(learned_key) => {
                 let key = learned_key.clone();
-                let admitted = self.admit_proven(state, key, authorization, operation, head.in_flight, details)?;
-                Ok(Admission::unproven(learned_key, authorization, Payer::Key(admitted), head))
+                let admitted = self.admit_proven(state, key, forwarded, operation, head.in_flight, details)?;
+                Ok(Admission::unproven(learned_key, forwarded, Payer::Key(admitted), head))
             }
             KeyStatus::Unknown(known) => {
                 let charge = self.charge_address(state, head, details)?;
                 details.cache = Some(CacheStatus::before(operation));
                 let learned_key = known.unwrap_or_else(|| learned_keys.unproven_key(digest));
-                Ok(Admission::unproven(learned_key, authorization, Payer::Address(charge), head))
+                Ok(Admission::unproven(learned_key, forwarded, Payer::Address(charge), head))
             }
             KeyStatus::Refused => {
                 self.charge_address(state, head, details)?;
@@ -218,14 +218,14 @@ impl Gateway {
         &self,
         state: &State,
         learned_key: Arc<LearnedKey>,
-        authorization: Authorization<'h>,
+        forwarded: ForwardedFields<'h>,
         operation: Operation,
         in_flight: &'h InFlightSlot,
         details: &mut RequestDetails,
     ) -> Result<Admitted<'h>, Fault> {
         let request = self.charge(state, &learned_key.key, operation, self.core.now(), in_flight, details)?;
         let digest = learned_key.digest();
-        Ok(Admitted { request, rechecked_key: None, learned_key: Some(learned_key), digest, authorization })
+        Ok(Admitted { request, rechecked_key: None, learned_key: Some(learned_key), digest, forwarded })
     }
 
     /// Charges one request to a known key: its limits (12), then its scope (15).

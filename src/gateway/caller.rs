@@ -8,7 +8,7 @@ use super::{Gateway, KeySource, State};
 use crate::cache::{EntryKey, Realm, Realms};
 use crate::keys::{Key, KeyStatus, LearnedKey};
 use crate::model::{Digest, MemberId};
-use crate::origin::{Authorization, OriginRequest, Owner, Permit};
+use crate::origin::{ForwardedFields, OriginRequest, Owner, Permit};
 use crate::wire::{Fault, Operation, Read, Request, RequestId};
 
 /// On whose behalf the origin is asked.
@@ -19,7 +19,7 @@ pub(super) struct Caller<'c> {
     /// The key as it was, or may be, learned from the origin.
     pub(super) learned_key: Option<Arc<LearnedKey>>,
     pub(super) digest: Digest,
-    pub(super) authorization: Authorization<'c>,
+    pub(super) forwarded: ForwardedFields<'c>,
     /// The address of a caller whose key was never proven.
     pub(super) stranger: Option<IpAddr>,
 }
@@ -102,9 +102,9 @@ impl Gateway {
         request: Request,
         id: RequestId,
     ) -> Result<String, Fault> {
-        let Caller { key, learned_key, authorization, .. } = caller;
+        let Caller { key, learned_key, forwarded, .. } = caller;
         let asked = self.core.now();
-        let question = OriginRequest { request, guild: &key.guild.id, authorization: *authorization, id };
+        let question = OriginRequest { request, guild: &key.guild.id, forwarded: *forwarded, id };
         // A learned key needs no check: this request asks the origin itself.
         let may_send = || match learned_key {
             Some(_) => Ok(()),

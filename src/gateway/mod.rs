@@ -40,7 +40,7 @@ use state::Core;
 use crate::clock::Clock;
 use crate::keys::InFlightSlot;
 use crate::telemetry::{Observer, Outcome};
-use crate::wire::{Fault, Form, Operation, Request, RequestId, is_form_type};
+use crate::wire::{Fault, Form, Operation, Request, RequestId, TraceContext, is_form_type};
 
 pub use handover::{Handover, MAX_WRITE_NOTICES, WriteEvent, WriteNotice};
 pub use key_source::{KeyFile, KeyList, KeySource};
@@ -76,8 +76,11 @@ pub struct Head<'h> {
     pub content_type: Option<&'h [u8]>,
     pub content_encoded: bool,
     pub content_length: Option<u64>,
+    /// Passed on to an HTTP origin.
+    pub trace: TraceContext<'h>,
     /// The address that is charged if the key is not valid: the peer, or the one that a trusted proxy names.
     pub client: IpAddr,
+    pub id: RequestId,
     /// The request's place among those of its key in flight. If the caller hangs up, the place is released, and the
     /// request is still polled to its end: others may wait for its answer.
     pub in_flight: &'h InFlightSlot,
@@ -117,7 +120,7 @@ impl Gateway {
     /// Answers one request. Up to a fresh hit this never waits and allocates nothing. A panic is answered with 20 and
     /// concerns this caller only: guards release what the request held.
     pub async fn handle<B: Body>(self: &Arc<Self>, state: &Arc<State>, head: &Head<'_>, body: &mut B) -> Reply {
-        let mut details = RequestDetails::new(RequestId::random());
+        let mut details = RequestDetails::new(head.id);
         let answer = AssertUnwindSafe(self.answer(state, head, body, &mut details)).catch_unwind().await;
         details.panicked = answer.is_err();
         Reply { answer: answer.unwrap_or(Err(Fault::NoUsableAnswer)), details }

@@ -27,7 +27,7 @@ impl Unproven<'_> {
             key: self.learned_key.key.clone(),
             learned_key: Some(self.learned_key.clone()),
             digest: self.learned_key.digest(),
-            authorization: self.authorization,
+            forwarded: self.forwarded,
             stranger: matches!(self.payer, Payer::Address(_)).then_some(self.client),
         }
     }
@@ -103,7 +103,7 @@ impl Gateway {
         request: Request,
         details: &mut RequestDetails,
     ) -> Result<Arc<str>, Fault> {
-        let Unproven { learned_key, authorization, payer, in_flight, .. } = unproven;
+        let Unproven { learned_key, forwarded, payer, in_flight, .. } = unproven;
         let state = self.core.state_full();
         let is_strangers = matches!(payer, Payer::Address(_));
         let mut own = RequestDetails { operation: details.operation, ..RequestDetails::new(details.id) };
@@ -111,7 +111,7 @@ impl Gateway {
         let _charged = match payer {
             Payer::Key(_) => None,
             Payer::Address(_) => {
-                match self.admit_proven(&state, key, *authorization, operation, in_flight, &mut own) {
+                match self.admit_proven(&state, key, *forwarded, operation, in_flight, &mut own) {
                     Ok(admitted) => Some(admitted),
                     Err(fault) => {
                         // The key is known by what it has used up, and refused for that; its address gets a refund.
@@ -188,11 +188,11 @@ impl Gateway {
     ) -> Result<Arc<str>, Fault> {
         let state = &self.core.state_full();
         self.refund(state, &unproven);
-        let Unproven { authorization, payer, in_flight, .. } = unproven;
+        let Unproven { forwarded, payer, in_flight, .. } = unproven;
         let admitted = match payer {
             Payer::Key(admitted) => admitted,
             Payer::Address(_) => {
-                self.admit_proven(state, learned_key, authorization, request.operation(), in_flight, details)?
+                self.admit_proven(state, learned_key, forwarded, request.operation(), in_flight, details)?
             }
         };
         self.perform(state, admitted, request, body, details).await

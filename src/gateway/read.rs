@@ -12,8 +12,8 @@ use super::{CacheStatus, Gateway, RequestDetails, State};
 use crate::cache::{Entry, EntryKey, EntryState, Epoch, FetchResult, Joined, Leader, Role};
 use crate::config::Freshness;
 use crate::model::MemberId;
-use crate::origin::{Authorization, Permit};
-use crate::wire::{Fault, Operation, Read, Request, RequestId, first_expiry};
+use crate::origin::{Authorization, ForwardedFields, Permit};
+use crate::wire::{Fault, Operation, Read, Request, RequestId, TraceContext, first_expiry};
 
 /// How often a caller joins a flight before it asks alone. Usually once; it joins again if its leader panicked, or was
 /// refused for its own key.
@@ -314,12 +314,14 @@ impl Gateway {
         }
         let Some(place) = self.core.state().origin.try_permit(caller.owner()) else { return };
         let gateway = self.clone();
-        let Caller { key, learned_key, digest, authorization, stranger } = caller;
-        let authorization = authorization.0.to_vec();
+        let Caller { key, learned_key, digest, forwarded, stranger } = caller;
+        let authorization = forwarded.authorization.0.to_vec();
         tokio::spawn(async move {
             let Role::Leader(leader) = gateway.core.cache.join(at) else { return };
-            let authorization = Authorization(&authorization);
-            let mut caller = Caller { key, learned_key, digest, authorization, stranger };
+            // No caller waits for it, so that it belongs to no trace.
+            let forwarded =
+                ForwardedFields { authorization: Authorization(&authorization), trace: TraceContext::default() };
+            let mut caller = Caller { key, learned_key, digest, forwarded, stranger };
             let Ok(state) = gateway.recheck(&mut caller, Operation::Read(at.read)) else { return };
             // No caller waits for it: the origin has logged a failure, and the stale answer stays.
             if caller.key.guild.realm == at.realm {

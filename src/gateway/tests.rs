@@ -14,7 +14,7 @@ use crate::origin::{Builtin, Origin};
 use crate::store::{AnyStore, Directory, KeyChange, KeyRecord, Members, SqliteStore};
 use crate::telemetry::DecisionLog;
 use crate::telemetry::decisions::{Decision, RecordReader};
-use crate::wire::Param;
+use crate::wire::{Param, RequestId, TraceContext};
 
 /// A gateway over a store of its own, at Unix second 1000.
 struct TestGateway {
@@ -167,7 +167,9 @@ fn head() -> Head<'static> {
         content_type: None,
         content_encoded: false,
         content_length: None,
+        trace: TraceContext::default(),
         client: [127, 0, 0, 1].into(),
+        id: RequestId::random(),
         in_flight: Box::leak(Box::default()),
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use crate::model::GuildId;
 use crate::telemetry::metrics::DescriptorEncoder;
-use crate::wire::{Fault, Request, RequestId};
+use crate::wire::{Fault, Request, RequestId, TraceContext};
 
 pub use builtin::Builtin;
 pub use http::{HttpOrigin, Owner, Tls};
@@ -21,8 +21,7 @@ pub struct OriginRequest<'r> {
     pub request: Request,
     /// The guild of the key, for the built-in backend. An HTTP origin finds it by the key.
     pub guild: &'r GuildId,
-    /// The key as it came, for an HTTP origin.
-    pub authorization: Authorization<'r>,
+    pub forwarded: ForwardedFields<'r>,
     pub id: RequestId,
 }
 
@@ -42,6 +41,14 @@ impl std::fmt::Debug for Authorization<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Authorization(…)")
     }
+}
+
+/// What an HTTP origin is sent of the caller's header.
+#[derive(Clone, Copy, Debug)]
+pub struct ForwardedFields<'r> {
+    /// The key as it came.
+    pub authorization: Authorization<'r>,
+    pub trace: TraceContext<'r>,
 }
 
 /// The one source of truth behind the cache.

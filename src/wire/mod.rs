@@ -7,6 +7,7 @@ mod map;
 mod operation;
 mod origin_answer;
 mod request_id;
+mod trace_context;
 
 pub use fault::{Fault, Wording};
 pub use form::{Form, is_form_type};
@@ -14,3 +15,4 @@ pub use map::{first_expiry, reviews, set_points_line, warns};
 pub use operation::{Operation, Param, Read, Request};
 pub use origin_answer::{MAX_ORIGIN_ANSWER, UnusableAnswer, parse_origin_answer};
 pub use request_id::RequestId;
+pub use trace_context::TraceContext;

@@ -12,7 +12,7 @@ use guildgate::model::{Digest, GuildId, Scope};
 use guildgate::origin::{Builtin, Origin};
 use guildgate::store::{AnyStore, Directory, SqliteStore};
 use guildgate::telemetry::{DecisionLog, Observer};
-use guildgate::wire::Fault;
+use guildgate::wire::{Fault, RequestId, TraceContext};
 
 struct Bytes(&'static [u8]);
 
@@ -81,7 +81,9 @@ async fn hits_are_free(decisions: Option<Arc<DecisionLog>>) {
         content_type: Some(b"application/x-www-form-urlencoded"),
         content_encoded: false,
         content_length: None,
+        trace: TraceContext::default(),
         client: [127, 0, 0, 1].into(),
+        id: RequestId::random(),
         in_flight: &place,
     };
     let first = ask(&gateway, &head);

@@ -13,6 +13,7 @@ mod wire_headers;
 mod wire_order;
 mod wire_parameters;
 mod wire_refusals;
+mod wire_trace;
 mod wire_upstream;
 
 mod origin_at_its_worst;

@@ -38,7 +38,7 @@ pub(super) enum Parsed<'b> {
 }
 
 /// Parses one header.
-pub(super) fn parse(bytes: &[u8], max_header: usize, want_forwarded: bool) -> Parsed<'_> {
+pub(super) fn parse(bytes: &[u8], max_header: usize, from_trusted_proxy: bool) -> Parsed<'_> {
     let Some(length) = end_of_header(bytes) else {
         let is_bad = bytes.len() >= max_header || has_bare_lf(bytes) || !can_begin(bytes);
         return if is_bad { Parsed::Malformed } else { Parsed::Partial };
@@ -53,15 +53,16 @@ pub(super) fn parse(bytes: &[u8], max_header: usize, want_forwarded: bool) -> Pa
         Ok(httparse::Status::Complete(n)) if n == length => {}
         Ok(_) | Err(_) => return Parsed::Malformed,
     }
-    match read_fields(&request, length, want_forwarded) {
+    match read_fields(&request, length, from_trusted_proxy) {
         Some(header) => Parsed::Whole(header),
         None => Parsed::Malformed,
     }
 }
 
-fn read_fields<'b>(request: &httparse::Request<'_, 'b>, length: usize, want_forwarded: bool) -> Option<Header<'b>> {
+fn read_fields<'b>(request: &httparse::Request<'_, 'b>, length: usize, from_trusted_proxy: bool) -> Option<Header<'b>> {
     let is_http_11 = request.version? == 1;
-    let mut fields = RequestFields::read(request.headers.iter().map(|field| (field.name, field.value)), want_forwarded);
+    let mut fields =
+        RequestFields::read(request.headers.iter().map(|field| (field.name, field.value)), from_trusted_proxy);
     fields.expect_continue &= is_http_11;
     let (path, authority) = split_target(request.path?.as_bytes())?;
     let authority_agrees = authority.is_none_or(|a| fields.host.is_some_and(|host| host.eq_ignore_ascii_case(a)));

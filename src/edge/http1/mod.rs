@@ -141,10 +141,10 @@ impl Connection<'_> {
                 self.refuse(&state.config, Fault::Malformed);
                 return false;
             }
-            let want_forwarded = proxies::is_trusted(self.peer.address, &server.trusted_proxies);
+            let from_trusted_proxy = proxies::is_trusted(self.peer.address, &server.trusted_proxies);
             // Taken out of `self`, so that the header can borrow from it while the rest of `self` is used.
             let buffer = std::mem::take(&mut self.buffer);
-            let next = match parse(&buffer[self.start..], server.max_header, want_forwarded) {
+            let next = match parse(&buffer[self.start..], server.max_header, from_trusted_proxy) {
                 Parsed::Partial => {
                     self.buffer = buffer;
                     return true;

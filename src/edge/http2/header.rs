@@ -20,7 +20,7 @@ const EMPTY_LINE: usize = "\r\n".len();
 pub(super) fn check(
     parts: &Parts,
     max_header: usize,
-    want_forwarded: bool,
+    from_trusted_proxy: bool,
 ) -> Option<(RequestFields<'_>, Option<u64>)> {
     let target = parts.uri.path_and_query().map(|target| target.as_str())?; // CONNECT has none
     let is_target = target.starts_with('/') || target == "*";
@@ -28,7 +28,7 @@ pub(super) fn check(
         return None;
     }
     let headers = parts.headers.iter().map(|(name, value)| (HeaderName::as_str(name), value.as_bytes()));
-    let fields = RequestFields::read(headers, want_forwarded);
+    let fields = RequestFields::read(headers, from_trusted_proxy);
     let authority = parts.uri.authority().map(|authority| authority.as_str().as_bytes());
     let host = match (authority, fields.host) {
         (Some(authority), Some(host)) if !authority.eq_ignore_ascii_case(host) => return None,

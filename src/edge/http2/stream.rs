@@ -41,8 +41,8 @@ pub(super) async fn answer(
     // Shared by the body, which sends a 100 on the stream, and the wait for the stream's reset.
     let respond = Mutex::new(respond);
     let (parts, stream) = request.into_parts();
-    let want_forwarded = proxies::is_trusted(peer.address, &server.trusted_proxies);
-    let fields = header::check(&parts, server.max_header, want_forwarded);
+    let from_trusted_proxy = proxies::is_trusted(peer.address, &server.trusted_proxies);
+    let fields = header::check(&parts, server.max_header, from_trusted_proxy);
     let request = RequestHeader {
         method: parts.method.as_str().as_bytes(),
         path: parts.uri.path().as_bytes(),

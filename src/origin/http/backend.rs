@@ -1,6 +1,6 @@
 //! A backend is one address of an upstream, with its idle connections, its number of requests in flight and its health.
 //! A prepared upstream is what all addresses of one upstream have in common: it makes the requests as they are sent. Of
-//! what the caller sent, only the key and the two parameters go into a request.
+//! what the caller sent, only the key, the two parameters and the trace context go into a request.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -54,7 +54,7 @@ impl PreparedUpstream {
         let target = self.targets.iter().find(|(o, _)| *o == operation).map(|(_, uri)| uri.clone());
         // The edge refuses values that cannot be a header's. Should one come, no key is like it.
         let header = |bytes| HeaderValue::from_bytes(bytes).map_err(|_| Fault::IncorrectKey);
-        let mut authorization = header(origin_request.authorization.0)?;
+        let mut authorization = header(origin_request.forwarded.authorization.0)?;
         authorization.set_sensitive(true);
         let body = Full::new(Bytes::from(origin_request.request.canonical_body()));
         let mut request = HttpRequest::new(body);
@@ -65,6 +65,12 @@ impl PreparedUpstream {
         headers.insert(AUTHORIZATION, authorization);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-www-form-urlencoded"));
         headers.insert("x-request-id", header(origin_request.id.as_bytes())?);
+        if let Some((parent, state)) = origin_request.forwarded.trace.for_origin() {
+            headers.insert("traceparent", header(parent.as_bytes())?);
+            if let Some(state) = state {
+                headers.insert("tracestate", header(state)?);
+            }
+        }
         Ok(request)
     }
 

@@ -31,7 +31,7 @@ pub use disk::SmallDisk;
 pub use gateway::TestGateway;
 pub use held::{HeldBody, Version};
 pub use http2::Http2;
-pub use origin::{Act, Break, Cut, Gate, ScriptedOrigin};
+pub use origin::{Act, Break, Cut, Gate, ScriptedOrigin, Seen};
 pub use patience::{PATIENCE, SECOND_AND_SLACK, eventually, unix_now};
 pub use postgres::Postgres;
 pub use process::Process;
