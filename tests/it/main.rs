@@ -105,6 +105,7 @@ mod export_snapshot;
 mod held_body;
 mod key_life;
 
+mod docs_callers;
 mod docs_framing;
 mod docs_limits;
 mod docs_operating;
