@@ -108,6 +108,7 @@ mod key_life;
 mod docs_callers;
 mod docs_framing;
 mod docs_limits;
+mod docs_openapi;
 mod docs_operating;
 mod floors;
 mod harness;
