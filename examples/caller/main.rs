@@ -14,14 +14,14 @@ use tokio::time::{sleep, timeout};
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
 /// Where Guildgate is, and the key.
-pub struct Client {
-    pub url: String,
-    pub key: String,
+pub(crate) struct Client {
+    pub(crate) url: String,
+    pub(crate) key: String,
 }
 
 impl Client {
     /// The text of the answer, or the line of the refusal as an error.
-    pub async fn call(&self, operation: &str, params: &[(&str, &str)]) -> Result<String, Error> {
+    pub(crate) async fn call(&self, operation: &str, params: &[(&str, &str)]) -> Result<String, Error> {
         let give_up = Instant::now() + Duration::from_secs(60);
         loop {
             let (text, retry_after) = timeout(Duration::from_secs(20), self.send(operation, params)).await??;
@@ -61,7 +61,7 @@ fn code(text: &str) -> Option<u8> {
 }
 
 /// What the three calls are answered.
-pub async fn run(client: &Client) -> Result<String, Error> {
+pub(crate) async fn run(client: &Client) -> Result<String, Error> {
     let member = ("memberID", "190551803669118976");
     let before = client.call("getPoints", &[member]).await?;
     let set = client.call("setPoints", &[member, ("amount", "1250")]).await?;

@@ -29,6 +29,7 @@ pub(super) struct Header<'b> {
 }
 
 /// What the bytes read so far are.
+#[expect(clippy::large_enum_variant, reason = "a box would cost each request an allocation, and it lives shortly")]
 pub(super) enum Parsed<'b> {
     /// The beginning of a header that may still be valid.
     Partial,
