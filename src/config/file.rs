@@ -157,7 +157,7 @@ pub struct AnswersFile {
     pub error_status: ErrorStatus,
     /// The optional headers that answers carry.
     pub headers: Vec<AnswerHeader>,
-    /// Origins of pages that may call from a browser, such as "https://shop.example"; "*": every page.
+    /// Origins of pages that may call from a browser, such as `https://shop.example`; "*": every page.
     pub cors_origins: Vec<String>,
 }
 
