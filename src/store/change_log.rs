@@ -65,6 +65,8 @@ impl ChangeLog {
     pub(super) fn into_changes(mut self, gap: bool) -> Vec<Change> {
         self.members.sort_unstable();
         self.members.dedup();
+        self.day_resets.sort_unstable();
+        self.day_resets.dedup();
         let day_resets = self.day_resets.into_iter().map(Change::DayReset);
         if gap || self.everything || self.members.len() > MAX_MEMBERS {
             return std::iter::once(Change::Everything).chain(day_resets).collect();

@@ -3,7 +3,7 @@
 //! refused.
 
 use super::*;
-use crate::model::{Digest, Scope};
+use crate::model::{Digest, Review, Scope, Warn};
 
 pub(crate) fn key(id: &str, secret: &[u8]) -> KeyRecord {
     KeyRecord {
@@ -149,4 +149,70 @@ pub(crate) async fn a_rating_outside_one_to_five_is_refused<T: TestStore>() {
         refused(test.store().add_review(&guild("g"), member(7), "Bo", rating, "kind").await);
     }
     assert_eq!(test.store().members(&guild("g")).await.unwrap(), []);
+}
+
+pub(crate) async fn a_page_begins_after_an_id_and_has_so_many_items<W: World>() {
+    let world = W::new().await;
+    let (store, g) = (world.store(), guild("g"));
+    refused(store.members_page(&g, None, 2).await);
+    refused(store.warns_page(&g, None, None, 2).await);
+    refused(store.member(&g, member(1)).await);
+    for id in ["g", "other"] {
+        world.add(&guild(id)).await;
+    }
+    assert_eq!(store.members_page(&g, None, 2).await.unwrap(), []);
+    assert_eq!(store.reviews_page(&g, None, None, 2).await.unwrap(), []);
+    for id in [5, 0, 3] {
+        store.set_points(&g, member(id), 1).await.unwrap();
+    }
+    let ids = |members: Vec<MemberRecord>| members.into_iter().map(|m| m.member.get()).collect::<Vec<_>>();
+    assert_eq!(ids(store.members_page(&g, None, 2).await.unwrap()), [0, 3]);
+    assert_eq!(ids(store.members_page(&g, Some(member(3)), 2).await.unwrap()), [5]);
+    assert_eq!(store.member(&g, member(3)).await.unwrap().unwrap().points, 1);
+    assert_eq!(store.member(&g, member(4)).await.unwrap(), None);
+    for of in [5, 3, 5] {
+        warn(store, member(of), 100).await;
+        review(store, member(of), "kind").await;
+    }
+    let page = store.warns_page(&g, None, Some(1), 5).await.unwrap();
+    assert_eq!(page.iter().map(|(of, warn)| (of.get(), warn.id)).collect::<Vec<_>>(), [(3, 2), (5, 3)]);
+    let page = store.reviews_page(&g, Some(member(5)), None, 5).await.unwrap();
+    assert_eq!(page.iter().map(|(of, review)| (of.get(), review.id)).collect::<Vec<_>>(), [(5, 1), (5, 3)]);
+    assert_eq!(store.reviews_page(&g, Some(member(5)), None, 1).await.unwrap().len(), 1);
+    for (id, secret) in [("k2", b"two"), ("k1", b"one"), ("k3", b"thr")] {
+        store.create_key(key(id, secret)).await.unwrap();
+    }
+    let of_other = KeyRecord { guild: guild("other"), ..key("k4", b"four") };
+    store.create_key(of_other.clone()).await.unwrap();
+    let ids = |keys: Vec<KeyRecord>| keys.into_iter().map(|key| key.id.to_string()).collect::<Vec<_>>();
+    assert_eq!(ids(store.keys_page(None, None, 3).await.unwrap()), ["k1", "k2", "k3"]);
+    assert_eq!(ids(store.keys_page(None, Some("k2"), 3).await.unwrap()), ["k3", "k4"]);
+    assert_eq!(ids(store.keys_page(Some(&g), Some("k1"), 9).await.unwrap()), ["k2", "k3"]);
+    assert_eq!(store.key("k4").await.unwrap(), Some(of_other));
+    assert_eq!(store.key("k5").await.unwrap(), None);
+}
+
+pub(crate) async fn a_warn_or_review_is_put_under_an_id_again_and_again_and_never_under_another_members<W: World>() {
+    let world = W::new().await;
+    let (store, g) = (world.store(), guild("g"));
+    let warn = |reason: &str| Warn { id: 17, author: "Mod".into(), reason: reason.into(), expires: 100 };
+    refused(store.put_warn(&g, member(7), warn("spam")).await);
+    world.add(&g).await;
+    let neighbour = world.neighbour().await;
+    for (reason, is_new) in [("one\n", true), ("two\n", false), ("two\n", false)] {
+        assert_eq!(store.put_warn(&g, member(7), warn(reason)).await.unwrap(), is_new);
+        assert_eq!(told(&neighbour).await, [Change::Member(member(7))]);
+    }
+    assert_eq!(neighbour.list_warns(&g, None).await.unwrap(), [(member(7), warn("two "))]);
+    assert!(refused(store.put_warn(&g, member(8), warn("spam")).await).contains("member 7's"));
+    assert_eq!(store.member(&g, member(8)).await.unwrap(), None, "a refused one leaves nothing");
+    let review = |rating| Review { id: 0, author: "Bo".into(), rating, text: "kind".into() };
+    assert!(store.put_review(&g, member(7), review(5)).await.unwrap());
+    assert!(!store.put_review(&g, member(7), review(4)).await.unwrap());
+    refused(store.put_review(&g, member(7), review(6)).await);
+    refused(store.put_review(&g, member(8), review(5)).await);
+    assert_eq!(store.list_reviews(&g, None).await.unwrap(), [(member(7), review(4))]);
+    let long = Warn { reason: "x".repeat(1 << 20), expires: 9_999_999_999, ..warn("") };
+    assert!(refused(store.put_warn(&g, member(7), long).await).contains("warn remove"));
+    assert_eq!(store.list_warns(&g, None).await.unwrap(), [(member(7), warn("two "))]);
 }
