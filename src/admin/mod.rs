@@ -1,4 +1,5 @@
-//! The listener for operators and admins (contract section 4): the API as JSON, its description, health and readiness.
+//! The listener for operators and admins (contract section 4): the API as JSON, its description, metrics,
+//! health and readiness.
 //! It runs on a thread of its own with a bound on everything, so that it can neither slow nor stop the data path, and it
 //! makes its changes through a store of its own, of which the gateway hears as of any other process's.
 

@@ -65,24 +65,24 @@ pub(crate) async fn counts_survive_restarts_are_seen_by_others_and_are_no_change
     assert_eq!(test.store().daily(10).await.unwrap(), counts([("a", 8)]));
 }
 
-pub(crate) async fn a_day_is_reset_for_keys_that_are_known_and_others_are_told<W: World>() {
-    let world = W::new().await;
-    world.add(&guild("g")).await;
-    let neighbour = world.neighbour().await;
-    assert!(refused(world.store().reset_day("a").await).contains("no key a"));
-    note(&world, 10, [("a", 7), ("b", 2)]).await;
+pub(crate) async fn a_day_is_reset_for_keys_that_are_known_and_others_are_told<T: TestStore>() {
+    let test = T::new().await;
+    test.add_guild(&guild("g")).await;
+    let second = test.open_second().await;
+    assert!(refused(test.store().reset_day("a").await).contains("no key a"));
+    add(&test, 10, [("a", 7), ("b", 2)]).await;
     // One that is counted, and one that is in the store.
-    world.store().create_key(super::records::key("k1", b"one")).await.unwrap();
+    test.store().create_key(super::records::key("k1", b"one")).await.unwrap();
     for key in ["a", "k1"] {
-        world.store().reset_day(key).await.unwrap();
+        test.store().reset_day(key).await.unwrap();
     }
     let changes = [Change::Directory, Change::DayReset("a".into()), Change::DayReset("k1".into())];
-    assert_eq!(told(&neighbour).await, changes);
-    assert_eq!(world.store().daily(10).await.unwrap(), counts([("a", 0), ("b", 2)]));
-    assert_eq!(note(&world, 10, [("a", 1)]).await, counts([("a", 1)]));
-    world.store().clear_daily(vec!["a".into(), "b".into(), "c".into()]).await.unwrap();
-    assert_eq!(told(&neighbour).await, []);
-    assert_eq!(world.store().daily(10).await.unwrap(), counts([("a", 0), ("b", 0)]));
-    let world = world.reopened().await;
-    assert_eq!(world.store().daily(10).await.unwrap(), counts([("a", 0), ("b", 0)]));
+    assert_eq!(others_changes(&second).await, changes);
+    assert_eq!(test.store().daily(10).await.unwrap(), counts([("a", 0), ("b", 2)]));
+    assert_eq!(add(&test, 10, [("a", 1)]).await, counts([("a", 1)]));
+    test.store().clear_daily(vec!["a".into(), "b".into(), "c".into()]).await.unwrap();
+    assert_eq!(others_changes(&second).await, []);
+    assert_eq!(test.store().daily(10).await.unwrap(), counts([("a", 0), ("b", 0)]));
+    let test = test.reopen().await;
+    assert_eq!(test.store().daily(10).await.unwrap(), counts([("a", 0), ("b", 0)]));
 }

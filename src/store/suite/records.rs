@@ -151,14 +151,14 @@ pub(crate) async fn a_rating_outside_one_to_five_is_refused<T: TestStore>() {
     assert_eq!(test.store().members(&guild("g")).await.unwrap(), []);
 }
 
-pub(crate) async fn a_page_begins_after_an_id_and_has_so_many_items<W: World>() {
-    let world = W::new().await;
-    let (store, g) = (world.store(), guild("g"));
+pub(crate) async fn a_page_begins_after_an_id_and_has_so_many_items<T: TestStore>() {
+    let test = T::new().await;
+    let (store, g) = (test.store(), guild("g"));
     refused(store.members_page(&g, None, 2).await);
     refused(store.warns_page(&g, None, None, 2).await);
     refused(store.member(&g, member(1)).await);
     for id in ["g", "other"] {
-        world.add(&guild(id)).await;
+        test.add_guild(&guild(id)).await;
     }
     assert_eq!(store.members_page(&g, None, 2).await.unwrap(), []);
     assert_eq!(store.reviews_page(&g, None, None, 2).await.unwrap(), []);
@@ -192,18 +192,20 @@ pub(crate) async fn a_page_begins_after_an_id_and_has_so_many_items<W: World>() 
     assert_eq!(store.key("k5").await.unwrap(), None);
 }
 
-pub(crate) async fn a_warn_or_review_is_put_under_an_id_again_and_again_and_never_under_another_members<W: World>() {
-    let world = W::new().await;
-    let (store, g) = (world.store(), guild("g"));
+pub(crate) async fn a_warn_or_review_is_put_under_an_id_again_and_again_and_never_under_another_members<
+    T: TestStore,
+>() {
+    let test = T::new().await;
+    let (store, g) = (test.store(), guild("g"));
     let warn = |reason: &str| Warn { id: 17, author: "Mod".into(), reason: reason.into(), expires: 100 };
     refused(store.put_warn(&g, member(7), warn("spam")).await);
-    world.add(&g).await;
-    let neighbour = world.neighbour().await;
+    test.add_guild(&g).await;
+    let second = test.open_second().await;
     for (reason, is_new) in [("one\n", true), ("two\n", false), ("two\n", false)] {
         assert_eq!(store.put_warn(&g, member(7), warn(reason)).await.unwrap(), is_new);
-        assert_eq!(told(&neighbour).await, [Change::Member(member(7))]);
+        assert_eq!(others_changes(&second).await, [Change::Member(member(7))]);
     }
-    assert_eq!(neighbour.list_warns(&g, None).await.unwrap(), [(member(7), warn("two "))]);
+    assert_eq!(second.list_warns(&g, None).await.unwrap(), [(member(7), warn("two "))]);
     assert!(refused(store.put_warn(&g, member(8), warn("spam")).await).contains("member 7's"));
     assert_eq!(store.member(&g, member(8)).await.unwrap(), None, "a refused one leaves nothing");
     let review = |rating| Review { id: 0, author: "Bo".into(), rating, text: "kind".into() };

@@ -225,25 +225,25 @@ async fn statements_are_prepared_once_whatever_is_asked() {
 }
 
 /// How many locks of SQLite there are on the store's file.
-fn locks(world: &World) -> usize {
+fn locks(test: &TestStore) -> usize {
     use std::os::unix::fs::MetadataExt;
 
-    let inode = format!(":{} ", world.path().metadata().unwrap().ino());
+    let inode = format!(":{} ", test.path().metadata().unwrap().ino());
     std::fs::read_to_string("/proc/locks").unwrap().lines().filter(|line| line.contains(&inode)).count()
 }
 
 #[tokio::test]
 async fn a_store_that_is_opened_again_hears_of_the_other_and_keeps_the_locks_on_the_file() {
-    let world = World::new();
-    world.store.add_guild(&guild("g"), "G").await.unwrap();
-    assert!(locks(&world) > 0, "this reads nothing");
-    let again = world.store.open_again().unwrap();
-    assert!(locks(&world) > 0);
+    let test = TestStore::new();
+    test.store.add_guild(&guild("g"), "G").await.unwrap();
+    assert!(locks(&test) > 0, "this reads nothing");
+    let again = test.store.open_again().unwrap();
+    assert!(locks(&test) > 0);
     again.set_points(&guild("g"), member(7), 5).await.unwrap();
-    assert_eq!(world.store.changes().await.unwrap(), [Change::Member(member(7))]);
-    world.store.set_points(&guild("g"), member(8), 5).await.unwrap();
+    assert_eq!(test.store.changes().await.unwrap(), [Change::Member(member(7))]);
+    test.store.set_points(&guild("g"), member(8), 5).await.unwrap();
     assert_eq!(again.changes().await.unwrap(), [Change::Member(member(8))]);
     drop(again);
-    assert!(locks(&world) > 0, "another process would take the store for closed");
-    world.store.set_points(&guild("g"), member(8), 6).await.unwrap();
+    assert!(locks(&test) > 0, "another process would take the store for closed");
+    test.store.set_points(&guild("g"), member(8), 6).await.unwrap();
 }
