@@ -60,7 +60,6 @@ pub(super) struct Made(pub(super) String);
 
 /// Everything around a request's own work.
 pub(super) async fn around(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
-    let method = request.method().clone();
     let path = request.uri().path();
     let answer = match path == "/api" || path.starts_with("/api/") {
         true => authorized(&shared, request, next).await.unwrap_or_else(IntoResponse::into_response),
@@ -70,9 +69,6 @@ pub(super) async fn around(State(shared): State<Arc<Shared>>, request: Request, 
     let headers = answer.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    if method == Method::HEAD {
-        *answer.body_mut() = Body::empty();
-    }
     answer
 }
 

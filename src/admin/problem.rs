@@ -6,6 +6,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::keys::hide_keys;
 use crate::store::StoreError;
 
 /// The content type of problem details.
@@ -55,7 +56,7 @@ impl ReloadFault {
 impl Problem {
     pub(super) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
         let title = status.canonical_reason().unwrap_or_default().to_owned();
-        let (kind, detail) = ("about:blank", detail.into());
+        let (kind, detail) = ("about:blank", hide_keys(&detail.into()));
         Problem { kind, title, status: status.as_u16(), detail, faults: Vec::new(), headers: Vec::new() }
     }
 

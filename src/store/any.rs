@@ -33,12 +33,15 @@ impl AnyStore {
     /// The same store once more, as another process would have it: each of the two hears of the other's changes. An
     /// SQLite file is not opened by its name again, since closing it would drop the locks that this process has on it.
     pub async fn open_again(&self, at: &StoreAt) -> Result<Self, StoreError> {
-        match self {
-            AnyStore::Sqlite(store) => {
+        match (self, at) {
+            (AnyStore::Sqlite(store), _) => {
                 let store = store.clone();
                 Ok(blocking(move || store.open_again()).await?.into())
             }
-            AnyStore::Postgres(_) => AnyStore::open(at, IfMissing::Refuse).await,
+            (AnyStore::Postgres(_), StoreAt::Postgres(at)) => {
+                Ok(AnyStore::Postgres(Arc::new(PostgresStore::open_again(at).await?)))
+            }
+            (AnyStore::Postgres(_), StoreAt::Sqlite(_)) => AnyStore::open(at, IfMissing::Refuse).await,
         }
     }
 

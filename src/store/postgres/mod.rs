@@ -43,6 +43,9 @@ use writer::Writer;
 /// a server usually allows.
 const CONNECTIONS: usize = 16;
 
+/// Those of a store that is opened once more in the same process.
+const FEW_CONNECTIONS: usize = 2;
+
 /// How long a read may take, with the wait for a connection; then the answer is 21.
 const READ: Duration = Duration::from_secs(2);
 
@@ -104,6 +107,15 @@ impl PostgresStore {
     /// Why the server cannot be reached or used, and what to do.
     pub async fn open(at: &PostgresAt, if_missing: IfMissing) -> Result<Self, StoreError> {
         Self::open_with(at, Settings { if_missing, ..Settings::default() }).await
+    }
+
+    /// Opens a store that this process has open already, for an admin's few requests.
+    ///
+    /// # Errors
+    /// As [`PostgresStore::open`].
+    pub async fn open_again(at: &PostgresAt) -> Result<Self, StoreError> {
+        let settings = Settings { connections: FEW_CONNECTIONS, if_missing: IfMissing::Refuse, ..Settings::default() };
+        Self::open_with(at, settings).await
     }
 
     async fn open_with(at: &PostgresAt, settings: Settings) -> Result<Self, StoreError> {
