@@ -53,6 +53,7 @@ impl Checker<'_> {
             cache: self.cache(&file.cache),
             admin: self.admin(&file.admin, &file.server),
             log: self.log(&file.log),
+            hash: Default::default(), // made once the values are known to be valid
         };
         self.health_path(&file.server);
         self.cluster(&file.cluster);

@@ -88,6 +88,15 @@ impl Loaded {
         list.sort_by_key(|p| (p.line, p.column));
         Problems { name: self.name.clone(), list }
     }
+
+    /// Where a tier's limit is set, as `gateway.toml:37`; `None` if the file does not set it. Without a tier: the limit
+    /// of addresses.
+    pub fn place_of_limit(&self, tier: Option<&str>, limit: &str) -> Option<String> {
+        let table = tier.map_or("limits.strangers".to_owned(), |tier| format!("limits.tiers.{}", places::bare(tier)));
+        let path = format!("{table}.{limit}");
+        let line = self.places.is_given(&path).then(|| self.places.problem(&path, "").line)?;
+        Some(format!("{}:{line}", self.name))
+    }
 }
 
 /// A setting that is accepted and does nothing, and why.
@@ -163,8 +172,9 @@ fn load_with(text: &str, folder: &Path, name: &str, env: &dyn Fn(&str) -> Option
     problems.sort_by_key(|p| (p.line, p.column));
     problems.truncate(MAX_PROBLEMS);
     match config {
-        Some(config) if problems.is_empty() => {
-            let in_force = report::in_force(file, &config, resolved);
+        Some(mut config) if problems.is_empty() => {
+            let (in_force, hash) = report::in_force(file, &config, resolved);
+            config.hash = hash;
             Ok(Loaded { config, notices, path: None, name: name.to_owned(), places, in_force })
         }
         _ => Err(Problems { name: name.to_owned(), list: problems }),

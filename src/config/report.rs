@@ -1,38 +1,59 @@
-//! What `guildgate check` prints: the values in force as TOML, and what the limits mean.
+//! What `guildgate check` prints: the values in force as TOML, and what the limits mean. The hash of a configuration is
+//! made of the same values.
 
 use std::fmt::Write;
 
+use sha2::{Digest, Sha256};
 use toml::{Table, Value};
 
 use super::file::{ConfigFile, TierFile};
 use super::secret::{Secret, Source};
-use super::usable::{Limits, OriginKind, Rate};
+use super::usable::{ConfigHash, Limits, OriginKind, Rate};
 use super::{Config, DEFAULT_FILE, Keys, Loaded};
 
 const MINUTE_NS: u64 = 60_000_000_000;
 const DAY_NS: u64 = 24 * 60 * MINUTE_NS;
 
 /// The values in force by their names in the file: with the defaults, the number of threads and whole paths
-/// (`resolved`), and without settings that have no effect.
-pub(super) fn in_force(mut file: ConfigFile, config: &Config, resolved: Vec<(String, String)>) -> Table {
-    file.server.threads = config.server.threads;
+/// (`resolved`), and without settings that have no effect. Their hash is that of the values before threads and paths
+/// are filled in, so that it is the same in every folder and on every machine.
+pub(super) fn in_force(mut file: ConfigFile, config: &Config, resolved: Vec<(String, String)>) -> (Table, ConfigHash) {
     let is_written = |token: &Secret| matches!(token.source(), Source::Written(_));
     let tokens = [("token", Some(&file.admin.token)), ("read_token", file.admin.read_token.as_ref())];
     let tokens = tokens.into_iter().chain([("bot_token", file.admin.bot_token.as_ref())]);
     let hidden: Vec<&str> = tokens.filter(|(_, token)| token.is_some_and(is_written)).map(|(name, _)| name).collect();
     file.limits.tiers.entry(config.limits.default_tier.name.clone()).or_insert_with(TierFile::standard);
-    let mut values = Value::try_from(file).unwrap_or(Value::Table(Table::new()));
-    for (setting, text) in resolved {
+    let Ok(Value::Table(mut values)) = Value::try_from(file) else { return (Table::new(), ConfigHash::default()) };
+    remove_ineffective(&mut values, config, &hidden);
+    let hash = hash(&values);
+    let mut values = Value::Table(values);
+    let threads = [("server.threads".to_owned(), Value::from(config.server.threads as i64))];
+    for (setting, found) in resolved.into_iter().map(|(setting, text)| (setting, text.into())).chain(threads) {
         let mut steps = setting.split(['.', '[']);
         let value = steps.try_fold(&mut values, |above, step| match step.strip_suffix(']') {
             Some(element) => above.get_mut(element.parse::<usize>().ok()?),
             None => above.get_mut(step),
         });
         if let Some(value) = value {
-            *value = text.into();
+            *value = found;
         }
     }
-    let Value::Table(mut values) = values else { return Table::new() };
+    match values {
+        Value::Table(values) => (values, hash),
+        _ => (Table::new(), hash),
+    }
+}
+
+/// The first 12 hexadecimal digits of the SHA-256 of these values as TOML.
+fn hash(values: &Table) -> ConfigHash {
+    let text = toml::to_string(values).unwrap_or_default(); // a table of TOML can be written as TOML
+    let digest = Sha256::digest(text);
+    let digit = |at: usize| b"0123456789abcdef"[usize::from(digest[at / 2] >> (4 * (1 - at % 2)) & 15)];
+    ConfigHash(std::array::from_fn(digit))
+}
+
+/// Removes the settings that have no effect, and these secrets.
+fn remove_ineffective(values: &mut Table, config: &Config, hidden: &[&str]) {
     let tiers = values.get_mut("limits").and_then(|limits| limits.get_mut("tiers")?.as_table_mut());
     for (_, tier) in tiers.into_iter().flatten() {
         let Some(tier) = tier.as_table_mut() else { continue };
@@ -43,20 +64,19 @@ pub(super) fn in_force(mut file: ConfigFile, config: &Config, resolved: Vec<(Str
     // Nothing of it is in force yet.
     values.remove("cluster");
     if config.admin.listener.is_none() {
-        keep(&mut values, "admin", &["listen"]);
+        keep(values, "admin", &["listen"]);
     } else if let Some(admin) = values.get_mut("admin").and_then(Value::as_table_mut) {
         // A token in the file itself is not shown.
         admin.retain(|name, _| !hidden.contains(&name));
     }
     if config.origin.kind == OriginKind::Builtin {
-        keep(&mut values, "origin", &["kind", "store"]);
+        keep(values, "origin", &["kind", "store"]);
     }
     match config.keys {
-        Keys::Store => keep(&mut values, "keys", &["source"]),
-        Keys::File(_) => keep(&mut values, "keys", &["source", "file"]),
-        Keys::Origin { .. } => keep(&mut values, "keys", &["source", "accepted_for", "refused_for"]),
+        Keys::Store => keep(values, "keys", &["source"]),
+        Keys::File(_) => keep(values, "keys", &["source", "file"]),
+        Keys::Origin { .. } => keep(values, "keys", &["source", "accepted_for", "refused_for"]),
     }
-    values
 }
 
 /// Keeps only these names of a section.

@@ -25,6 +25,24 @@ pub struct Config {
     pub cache: Cache,
     pub admin: Admin,
     pub log: Log,
+    pub hash: ConfigHash,
+}
+
+/// Identifies a configuration: 12 hexadecimal digits of a hash of its values, without secrets. The access log and `why`
+/// compare it.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct ConfigHash(pub(super) [u8; 12]);
+
+impl fmt::Display for ConfigHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|digit| fmt::Write::write_char(f, char::from(*digit)))
+    }
+}
+
+impl fmt::Debug for ConfigHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -128,6 +128,10 @@ impl Edge {
             over_candidate: details.over_candidate,
             took: answered.duration_since(arrived),
             id: details.id,
+            tier: details.key.as_ref().map(|key| key.tier_in_force.clone()),
+            upstream: details.upstream.as_ref().map(|upstream| upstream.name.clone()),
+            upstream_took: details.upstream.as_ref().map(|upstream| upstream.took),
+            config: config.hash,
         };
         self.gateway.finished(details, answered.into_std(), outcome);
     }

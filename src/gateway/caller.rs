@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::{Gateway, KeySource, State};
+use super::{Gateway, KeySource, RequestDetails, State};
 use crate::cache::{EntryKey, Realm, Realms};
 use crate::keys::{Key, KeyStatus, LearnedKey};
 use crate::model::{Digest, MemberId};
@@ -100,18 +100,19 @@ impl Gateway {
         caller: &Caller<'_>,
         place: Permit,
         request: Request,
-        id: RequestId,
+        details: &mut RequestDetails,
     ) -> Result<String, Fault> {
         let Caller { key, learned_key, forwarded, .. } = caller;
         let asked = self.core.now();
-        let question = OriginRequest { request, guild: &key.guild.id, forwarded: *forwarded, id };
+        let question = OriginRequest { request, guild: &key.guild.id, forwarded: *forwarded, id: details.id };
         // A learned key needs no check: this request asks the origin itself.
         let may_send = || match learned_key {
             Some(_) => Ok(()),
             None => self.recheck(&mut caller.clone(), request.operation()).map(drop),
         };
-        let answer = state.origin.send(&place, &question, &may_send).await;
+        let (answer, upstream) = state.origin.send(&place, &question, &may_send).await;
         drop(place);
+        details.upstream = upstream;
         // A reload puts the new origin in force before it sets from when on answers count, so an answer of the old
         // origin that passes this check was asked for earlier than that.
         if let (KeySource::Origin(learned_keys), Some(learned_key), true) =

@@ -205,7 +205,7 @@ impl Gateway {
             },
             Request::SetPoints { .. } => {
                 body.flush_answers().await;
-                Box::pin(self.write(admitted.caller(), request, None, details.id)).await
+                Box::pin(self.write(admitted.caller(), request, None, details)).await
             }
         }
     }

@@ -128,7 +128,7 @@ impl Gateway {
         let probe = (is_strangers && operation.is_write())
             .then_some(Request::Read { read: Read::Points, member: request.member() });
         let answer = match probe {
-            Some(probe) => self.ask_origin(&state, &unproven.caller(), place, probe, details.id).await.map(Into::into),
+            Some(probe) => self.ask_origin(&state, &unproven.caller(), place, probe, details).await.map(Into::into),
             None => self.ask_as_proof(unproven, request, Some(place), details).await,
         };
         let result = match &answer {
@@ -141,6 +141,7 @@ impl Gateway {
             self.refund(&state, unproven);
             own.over_strangers = details.over_strangers;
             own.cache = details.cache;
+            own.upstream = details.upstream.take();
             *details = own;
         }
         if self.is_in_force(&state) {
@@ -155,7 +156,7 @@ impl Gateway {
         if is_proven && probe.is_some() {
             // The key is proven now, and waits for its places as itself.
             let caller = Caller { stranger: None, ..unproven.caller() };
-            return self.write(caller, request, None, details.id).await;
+            return self.write(caller, request, None, details).await;
         }
         answer
     }
@@ -173,7 +174,7 @@ impl Gateway {
             Request::Read { read, member } => {
                 self.miss(caller, read, member, ReadPurpose::KeyProof, place, details).await
             }
-            Request::SetPoints { .. } => self.write(caller, request, place, details.id).await,
+            Request::SetPoints { .. } => self.write(caller, request, place, details).await,
         }
     }
 

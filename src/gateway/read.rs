@@ -103,12 +103,12 @@ impl Gateway {
             if self.handover.must_fetch_alone(&at) {
                 // The other process may have written since a flight began here, or since an entry was stored.
                 details.cache = Some(CacheStatus::Forwarded { stale: false, stored: false });
-                let entry = self.fetch_alone(&mut caller, read, member, place, details.id).await?;
+                let entry = self.fetch_alone(&mut caller, read, member, place, details).await?;
                 return Ok(entry.text.clone());
             }
             if self.core.origin_refusals.contains(&caller.digest) {
                 details.cache = Some(forwarded);
-                result = self.fetch_refused(&mut caller, at, place.take(), details.id).await;
+                result = self.fetch_refused(&mut caller, at, place.take(), details).await;
                 if result.is_some() {
                     break;
                 }
@@ -129,7 +129,7 @@ impl Gateway {
             result = match joined {
                 _ if is_of_other_guild => None,
                 Joined::Leader(leader, place) => {
-                    let (fetched, cache) = self.lead(&state, (leader, place), &caller, at, &purpose, details.id).await;
+                    let (fetched, cache) = self.lead(&state, (leader, place), &caller, at, &purpose, details).await;
                     details.cache = Some(cache);
                     Some(fetched)
                 }
@@ -156,7 +156,7 @@ impl Gateway {
             Some(result) => result,
             None => {
                 details.cache = Some(forwarded);
-                let result = self.fetch_alone(&mut caller, read, member, place, details.id).await;
+                let result = self.fetch_alone(&mut caller, read, member, place, details).await;
                 self.core.cache.invalidate_if_unsettled(&at, caller.realms(at.realm), self.core.now());
                 result
             }
@@ -191,7 +191,7 @@ impl Gateway {
         caller: &Caller<'_>,
         at: EntryKey,
         purpose: &ReadPurpose,
-        id: RequestId,
+        details: &mut RequestDetails,
     ) -> (FetchResult, CacheStatus) {
         let stale = purpose.is_stale();
         // Another flight may have ended between this caller's look-up and its joining.
@@ -202,7 +202,7 @@ impl Gateway {
             let age = entry.age(self.core.now());
             return (Ok(entry), CacheStatus::Hit { ttl, age });
         }
-        match self.fetch(state, caller, place, (at, leader.epoch()), id).await {
+        match self.fetch(state, caller, place, (at, leader.epoch()), details).await {
             Ok(entry) if !self.is_of_realm(caller, &at) => {
                 // The origin may have answered for another guild, so the followers join again.
                 self.core.cache.invalidate_if_unsettled(&at, caller.realms(at.realm), self.core.now());
@@ -234,14 +234,14 @@ impl Gateway {
         caller: &mut Caller<'_>,
         at: EntryKey,
         place: Option<Permit>,
-        id: RequestId,
+        details: &mut RequestDetails,
     ) -> Option<FetchResult> {
         let refusals = &self.core.origin_refusals;
         let leader = match refusals.flights().join((at, caller.digest), || ()) {
             Role::Leader(leader) => leader,
             Role::Follower(follower) => return follower.wait().await.map(Err),
         };
-        let result = self.fetch_alone(caller, at.read, at.member, place, id).await;
+        let result = self.fetch_alone(caller, at.read, at.member, place, details).await;
         match &result {
             Ok(_) => {
                 self.core.cache.invalidate_if_unsettled(&at, caller.realms(at.realm), self.core.now());
@@ -259,12 +259,12 @@ impl Gateway {
         read: Read,
         member: MemberId,
         place: Option<Permit>,
-        id: RequestId,
+        details: &mut RequestDetails,
     ) -> FetchResult {
-        let place = self.place(caller, place, id).await?;
+        let place = self.place(caller, place, details.id).await?;
         let state = self.recheck(caller, Operation::Read(read))?;
         let at = caller.entry_key(read, member);
-        self.fetch(&state, caller, place, (at, self.core.cache.epoch(&at)), id).await
+        self.fetch(&state, caller, place, (at, self.core.cache.epoch(&at)), details).await
     }
 
     /// Asks the origin. The time from which the answer's age counts is read before. If a map contains a warn that has
@@ -276,11 +276,11 @@ impl Gateway {
         caller: &Caller<'_>,
         place: Permit,
         (at, epoch): (EntryKey, Epoch),
-        id: RequestId,
+        details: &mut RequestDetails,
     ) -> FetchResult {
         let asked = self.core.now();
         let request = Request::Read { read: at.read, member: at.member };
-        let text = self.ask_origin(state, caller, place, request, id).await?;
+        let text = self.ask_origin(state, caller, place, request, details).await?;
         let expires = match at.read {
             Read::Warns => first_expiry(&text, at.member),
             Read::Points | Read::Reviews => None,
@@ -325,8 +325,8 @@ impl Gateway {
             let Ok(state) = gateway.recheck(&mut caller, Operation::Read(at.read)) else { return };
             // No caller waits for it: the origin has logged a failure, and the stale answer stays.
             if caller.key.guild.realm == at.realm {
-                let (purpose, id) = (ReadPurpose::Revalidation, RequestId::random());
-                let _ = gateway.lead(&state, (leader, place), &caller, at, &purpose, id).await;
+                let (purpose, mut details) = (ReadPurpose::Revalidation, RequestDetails::new(RequestId::random()));
+                let _ = gateway.lead(&state, (leader, place), &caller, at, &purpose, &mut details).await;
             }
         });
     }

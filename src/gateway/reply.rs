@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::keys::Key;
 use crate::limits::BucketLevels;
 use crate::model::Limit;
-use crate::telemetry::CacheUse;
+use crate::telemetry::{CacheUse, UpstreamUse};
 use crate::wire::{Fault, Operation, RequestId};
 
 /// The answer to one request.
@@ -32,6 +32,8 @@ pub struct RequestDetails {
     /// The request was over its tier's candidate limit, which refuses nothing.
     pub over_candidate: bool,
     pub cache: Option<CacheStatus>,
+    /// The upstream that was asked for this request; `None` for the built-in backend.
+    pub upstream: Option<UpstreamUse>,
     /// The request panicked: nothing more should be read from its connection.
     pub panicked: bool,
 }
@@ -47,6 +49,7 @@ impl RequestDetails {
             over_strangers: false,
             over_candidate: false,
             cache: None,
+            upstream: None,
             panicked: false,
         }
     }

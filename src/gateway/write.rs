@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use super::Gateway;
 use super::caller::Caller;
+use super::{Gateway, RequestDetails};
 use crate::origin::{Permit, may_have_happened};
-use crate::wire::{Fault, Request, RequestId};
+use crate::wire::{Fault, Request};
 
 impl Gateway {
     /// Sends one write. `place` is a place at the origin that the caller has already.
@@ -15,7 +15,7 @@ impl Gateway {
         mut caller: Caller<'_>,
         request: Request,
         place: Option<Permit>,
-        id: RequestId,
+        details: &mut RequestDetails,
     ) -> Result<Arc<str>, Fault> {
         let operation = request.operation();
         let unavailable = Fault::Unavailable { retry_after: 1 };
@@ -23,7 +23,7 @@ impl Gateway {
             return Err(unavailable);
         }
         // The write begins only once it has its place: before, no epoch advances and no other process is told of it.
-        let place = self.place(&caller, place, id).await?;
+        let place = self.place(&caller, place, details.id).await?;
         let begun_under = self.recheck(&mut caller, operation)?;
         let (realms, hold) = (caller.realms(caller.key.guild.realm), begun_under.config.cache.points.ttl);
         let write = self.handover.begin_write(realms, &request, hold).await.map_err(|_| unavailable)?;
@@ -34,7 +34,7 @@ impl Gateway {
                 return Err(fault);
             }
         };
-        let answer = self.ask_origin(&state, &caller, place, request, id).await;
+        let answer = self.ask_origin(&state, &caller, place, request, details).await;
         // A reload may have moved the key to another guild meanwhile, whose answers about the member change as well.
         if !Arc::ptr_eq(&begun_under, &self.core.state()) {
             self.core.cache.epochs().invalidate_member(request.member());

@@ -25,6 +25,8 @@ pub struct Key {
     pub expires: Option<i64>,
     /// The tier it is listed with; `None`: the default tier.
     pub tier: Option<Arc<str>>,
+    /// The tier in force for it. Each key has a copy of its own: one counter for all keys of a tier would be contended.
+    pub tier_in_force: Arc<str>,
     pub policy: Arc<Policy>,
     pub buckets: Arc<Buckets>,
     pub usage: Arc<Usage>,
@@ -48,7 +50,9 @@ impl Key {
         budget: Budget,
     ) -> Self {
         let Budget { policy, buckets, usage } = budget;
-        Key { id, guild, scope, expires, tier, policy, buckets, usage }
+        let in_force = policy.tier().name.as_str();
+        let tier_in_force = tier.clone().filter(|tier| **tier == *in_force).unwrap_or_else(|| in_force.into());
+        Key { id, guild, scope, expires, tier, tier_in_force, policy, buckets, usage }
     }
 
     /// The same key under another policy, with what it has used up.

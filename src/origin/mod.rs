@@ -9,6 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::model::GuildId;
+use crate::telemetry::UpstreamUse;
 use crate::telemetry::metrics::DescriptorEncoder;
 use crate::wire::{Fault, Request, RequestId, TraceContext};
 
@@ -98,15 +99,16 @@ impl Origin {
 
     /// Sends the request once (an HTTP origin sends a read that was not answered up to `origin.retries` times more).
     /// The answer is whole and usable, or the fault says what it was instead. `may_send` is evaluated again after each
-    /// wait for a connection and before each retry; a request that it refuses is not sent.
+    /// wait for a connection and before each retry; a request that it refuses is not sent. Of an HTTP origin, the
+    /// upstream that was asked last is returned too.
     pub async fn send(
         &self,
         _permit: &Permit,
         request: &OriginRequest<'_>,
         may_send: MaySend<'_>,
-    ) -> Result<String, Fault> {
+    ) -> (Result<String, Fault>, Option<UpstreamUse>) {
         match self {
-            Origin::Builtin(builtin) => builtin.answer(request).await,
+            Origin::Builtin(builtin) => (builtin.answer(request).await, None),
             Origin::Http(http) => http.send(request, may_send).await,
         }
     }

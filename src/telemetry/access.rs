@@ -11,7 +11,7 @@ use super::Outcome;
 use super::background_writer::{BackgroundWriter, Batch};
 use crate::config::Access;
 
-/// Outcomes that wait for the writer: 0.2 s of 80,000 requests a second, 2 MB.
+/// Outcomes that wait for the writer: 0.2 s of 80,000 requests a second, 3 MB.
 const RING: usize = 16_384;
 
 /// The access log.
@@ -108,6 +108,10 @@ mod tests {
             over_candidate: false,
             took: Duration::ZERO,
             id: RequestId::random(),
+            tier: None,
+            upstream: None,
+            upstream_took: None,
+            config: Default::default(),
         }
     }
 

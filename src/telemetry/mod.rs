@@ -15,6 +15,6 @@ pub use access::AccessLog;
 pub use background_writer::{BackgroundWriter, Batch};
 pub use decisions::{Decision, DecisionLog};
 pub use observer::Observer;
-pub use outcome::{CacheUse, Outcome};
+pub use outcome::{CacheUse, Outcome, UpstreamUse};
 pub use panics::log_panics;
 pub use setup::{init, ready_as_json};

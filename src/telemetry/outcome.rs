@@ -4,10 +4,12 @@
 
 use std::fmt::Write;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
+use crate::config::ConfigHash;
 use crate::model::KeyId;
 use crate::wire::{Operation, RequestId};
 
@@ -36,6 +38,26 @@ pub struct Outcome {
     pub took: Duration,
     #[serde(rename = "request_id", serialize_with = "serialize_text")]
     pub id: RequestId,
+    /// The tier in force for the key.
+    #[serde(serialize_with = "serialize_key")]
+    pub tier: Option<Arc<str>>,
+    /// The upstream of an HTTP origin that was asked, the last one if it was several.
+    #[serde(serialize_with = "serialize_key")]
+    pub upstream: Option<Arc<str>>,
+    /// How long that upstream took, with the connection if a new one was needed.
+    #[serde(rename = "upstream_us", serialize_with = "serialize_some_micros")]
+    pub upstream_took: Option<Duration>,
+    /// Of the configuration under which it was answered.
+    #[serde(serialize_with = "serialize_text")]
+    pub config: ConfigHash,
+}
+
+/// An upstream that was asked for an answer, and how long it took.
+#[derive(Clone, Debug)]
+pub struct UpstreamUse {
+    /// As the metrics name it.
+    pub name: Arc<str>,
+    pub took: Duration,
 }
 
 /// How the cache was used for an answer, as a word of the access log and a label of the metrics.
@@ -105,6 +127,10 @@ fn serialize_micros<S: Serializer>(took: &Duration, serializer: S) -> Result<S::
     serializer.serialize_u64(micros(*took))
 }
 
+fn serialize_some_micros<S: Serializer>(took: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+    took.map(micros).serialize(serializer)
+}
+
 fn serialize_key<S: Serializer>(key: &Option<KeyId>, serializer: S) -> Result<S::Ok, S::Error> {
     key.as_deref().serialize(serializer)
 }
@@ -117,8 +143,8 @@ fn serialize_cache<S: Serializer>(cache: &Option<CacheUse>, serializer: S) -> Re
     cache.map(CacheUse::name).serialize(serializer)
 }
 
-fn serialize_text<S: Serializer>(id: &RequestId, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(id)
+fn serialize_text<S: Serializer>(text: &impl std::fmt::Display, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(text)
 }
 
 impl Outcome {
@@ -151,7 +177,18 @@ impl Outcome {
         if self.over_candidate {
             out.push_str(" over_candidate");
         }
-        Ok(())
+        if let Some(tier) = &self.tier {
+            write!(out, " tier={tier}")?;
+        }
+        if let Some(upstream) = &self.upstream {
+            // An upstream that has a name is followed by its address in parentheses.
+            let quote = if upstream.contains(' ') { "\"" } else { "" };
+            write!(out, " upstream={quote}{upstream}{quote}")?;
+        }
+        if let Some(took) = self.upstream_took {
+            write!(out, " upstream_us={}", micros(took))?;
+        }
+        write!(out, " config={}", self.config)
     }
 }
 
@@ -173,6 +210,10 @@ mod tests {
             over_candidate: true,
             took: Duration::from_micros(42),
             id: RequestId::random(),
+            tier: Some("free".into()),
+            upstream: Some("http://origin.example:80 (10.1.0.1:80)".into()),
+            upstream_took: Some(Duration::from_micros(17)),
+            config: ConfigHash::default(),
         }
     }
 
@@ -184,7 +225,9 @@ mod tests {
         assert_eq!(
             line,
             format!(
-                "2026-09-21T14:13:20.123Z 10.0.0.1 getPoints 429 12 key=k1 cache=- took_us=42 id={id} over_limit=rate over_candidate\n"
+                "2026-09-21T14:13:20.123Z 10.0.0.1 getPoints 429 12 key=k1 cache=- took_us=42 id={id} over_limit=rate over_candidate \
+                 tier=free upstream=\"http://origin.example:80 (10.1.0.1:80)\" upstream_us=17 config={}\n",
+                o.config
             )
         );
     }
@@ -198,5 +241,8 @@ mod tests {
         assert_eq!(value["code"], 12);
         assert_eq!((&value["over_limit"], &value["over_candidate"]), (&"rate".into(), &true.into()));
         assert_eq!(value["took_us"], 42);
+        assert_eq!((&value["tier"], &value["upstream_us"]), (&"free".into(), &17.into()));
+        assert_eq!(value["upstream"], "http://origin.example:80 (10.1.0.1:80)");
+        assert!(value["config"].is_string());
     }
 }

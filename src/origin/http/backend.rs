@@ -89,6 +89,8 @@ impl PreparedUpstream {
 pub(super) struct Backend {
     pub(super) upstream: Arc<PreparedUpstream>,
     pub(super) address: SocketAddr,
+    /// The upstream as the operator wrote it, and the address where it has a name.
+    pub(super) name: Arc<str>,
     pub(super) idle: IdleConnections,
     in_flight: AtomicUsize,
     /// How long it took to answer; failures are counted apart.
@@ -103,9 +105,15 @@ pub(super) struct Backend {
 
 impl Backend {
     pub(super) fn new(upstream: Arc<PreparedUpstream>, address: SocketAddr) -> Self {
+        let settings = &upstream.settings;
+        let name = match settings.address() {
+            Some(_) => settings.to_string(),
+            None => format!("{settings} ({address})"),
+        };
         Backend {
             upstream,
             address,
+            name: name.into(),
             idle: IdleConnections::default(),
             in_flight: AtomicUsize::new(0),
             answers: latency(),
@@ -147,15 +155,9 @@ impl Backend {
     }
 }
 
-/// The upstream as the operator wrote it, and the address where it has a name.
 impl fmt::Display for Backend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let upstream = &self.upstream.settings;
-        write!(f, "{upstream}")?;
-        if upstream.address().is_none() {
-            write!(f, " ({})", self.address)?;
-        }
-        Ok(())
+        f.write_str(&self.name)
     }
 }
 

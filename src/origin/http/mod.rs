@@ -26,8 +26,9 @@ use hyper::Uri;
 use permits::FairSemaphore;
 
 use super::{MaySend, OriginRequest};
-use crate::clock::Clock;
+use crate::clock::{Clock, Tick};
 use crate::config::Upstreams;
+use crate::telemetry::UpstreamUse;
 use crate::wire::{Fault, Request, RequestId};
 
 pub use permits::{Owner, Permit};
@@ -97,28 +98,37 @@ impl HttpOrigin {
     }
 
     /// Sends a request that has a permit. `origin.timeout` begins here.
-    pub(super) async fn send(&self, request: &OriginRequest<'_>, may_send: MaySend<'_>) -> Result<String, Fault> {
+    pub(super) async fn send(
+        &self,
+        request: &OriginRequest<'_>,
+        may_send: MaySend<'_>,
+    ) -> (Result<String, Fault>, Option<UpstreamUse>) {
         let list = self.backends.list();
         let mut current = None;
         let attempts = self.attempts(request, may_send, &list, &mut current);
         let answered = tokio::time::timeout(self.settings.timeout, attempts).await;
-        answered.unwrap_or_else(|_| {
-            if let Some(backend) = current {
+        let answer = answered.unwrap_or_else(|_| {
+            if let Some((backend, _)) = current {
                 tracing::warn!(request_id = %request.id, upstream = %backend, "the origin took longer than origin.timeout");
                 self.failed(backend, "it took longer than origin.timeout");
             }
             Err(Fault::OriginTimeout)
-        })
+        });
+        let asked = |(backend, since): (&Backend, Tick)| UpstreamUse {
+            name: backend.name.clone(),
+            took: self.clock.now().since(since),
+        };
+        (answer, current.map(asked))
     }
 
     /// Sends a request to one backend after another until there is an answer, or none may be tried any more. `current`
-    /// is the one that is being tried, for a time-out meanwhile.
+    /// is the one that is being tried, or was tried last, and since when.
     async fn attempts<'l>(
         &self,
         request: &OriginRequest<'_>,
         may_send: MaySend<'_>,
         list: &'l BackendList,
-        current: &mut Option<&'l Backend>,
+        current: &mut Option<(&'l Backend, Tick)>,
     ) -> Result<String, Fault> {
         // setPoints is sent at most once (guarantee 5); a read as often as the operator allows.
         let mut retries = match request.request {
@@ -134,9 +144,9 @@ impl HttpOrigin {
             && let Some(at) = self.backends.choose(list, tried)
         {
             let backend = &*list[at];
-            *current = Some(backend);
             let _counted = backend.count_request();
             let began = self.clock.now();
+            let before = current.replace((backend, began));
             let message = backend.upstream.request(request)?;
             let idle = if may_reuse { backend.idle.take() } else { None };
             let was_idle = idle.is_some();
@@ -148,7 +158,10 @@ impl HttpOrigin {
             has_waited |= !was_idle;
             may_reuse &= !was_idle;
             let outcome = match connected {
-                Ok(_) if has_waited && let Err(refused) = may_send() => return Err(refused),
+                Ok(_) if has_waited && let Err(refused) = may_send() => {
+                    *current = before; // this one was not asked
+                    return Err(refused);
+                }
                 Ok(connection) => attempt(backend, connection, message, request, limits).await,
                 Err(error) => Attempt::Unsent(error),
             };

@@ -190,6 +190,10 @@ mod tests {
             over_candidate: false,
             took,
             id: RequestId::random(),
+            tier: None,
+            upstream: None,
+            upstream_took: None,
+            config: Default::default(),
         }
     }
 
