@@ -12,6 +12,7 @@ mod output; // what commands print
 mod store; // store
 mod transfer; // import, export
 mod warn_review; // warn, review
+mod why; // why
 
 #[cfg(test)]
 mod tests;
@@ -62,6 +63,11 @@ enum Command {
     /// Plans and suggests limits from recorded traffic
     #[command(subcommand)]
     Limits(limits::LimitsCommand),
+    /// Explains one request: its key, its limit, the cache, the upstream, the answer
+    ///
+    /// Looks in the file that log.access names and in the rotated files beside it, gzip'd ones too,
+    /// and then on stdin, unless that is a terminal: `journalctl -u guildgate | guildgate why ID`.
+    Why(why::WhyArgs),
     /// Prints the JSON Schema of gateway.toml, for editors
     Schema,
     /// Prints a completion script for a shell
@@ -205,6 +211,7 @@ impl Command {
             }
             Command::Store(command) => Ok(runtime()?.block_on(command.run(&load()?.config.origin.store, &mut out))?),
             Command::Limits(command) => command.run(config_path.as_deref(), &mut out),
+            Command::Why(args) => args.run(config_path.as_deref(), &mut out),
             Command::Schema => Ok(writeln!(out, "{:#}", config::schema())?),
             Command::Completions { shell } => {
                 // Into memory first: the generator panics if its output cannot be written.

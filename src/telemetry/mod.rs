@@ -2,8 +2,10 @@
 //! request hands over plain data and never waits; threads write it. Nothing here decides anything.
 
 mod access;
+mod access_line;
 mod background_writer;
 pub mod decisions;
+mod explanation;
 mod log_rate_limit;
 pub mod metrics;
 mod observer;
@@ -12,8 +14,10 @@ mod panics;
 mod setup;
 
 pub use access::AccessLog;
+pub use access_line::{AccessLine, printable};
 pub use background_writer::{BackgroundWriter, Batch};
 pub use decisions::{Decision, DecisionLog};
+pub use explanation::{Explanation, KeyLookup};
 pub use observer::Observer;
 pub use outcome::{CacheUse, Outcome, UpstreamUse};
 pub use panics::log_panics;

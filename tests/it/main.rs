@@ -101,6 +101,7 @@ mod commands_piped;
 mod commands_progress;
 mod commands_records;
 mod commands_store;
+mod commands_why;
 mod export_snapshot;
 mod held_body;
 mod key_life;

@@ -1,0 +1,379 @@
+//! Explains one request from its access line, in sentences for the operator: the key, the limit with its value in force,
+//! the cache, the upstream, the answer, and what can be done about it. Pure: it is given all that it says.
+
+use serde::Serialize;
+
+use super::AccessLine;
+use crate::config::{Loaded, Rate};
+use crate::model::Limit;
+use crate::wire::{Fault, Operation, Param, Wording};
+
+/// What is known of the request's key beyond its id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeyLookup {
+    Found {
+        name: Option<String>,
+        guild: String,
+    },
+    /// The list of keys has no such id any more.
+    Gone,
+    /// Only the origin knows the keys.
+    AtOrigin,
+    /// Why it could not be looked up.
+    Failed(String),
+}
+
+/// One request explained. As JSON, one object with the fields of the access line among its own.
+#[derive(Clone, Debug, Serialize)]
+pub struct Explanation {
+    #[serde(flatten)]
+    line: AccessLine,
+    key_name: Option<String>,
+    guild: Option<String>,
+    /// The limit that it was over.
+    limit: Option<ExplainedLimit>,
+    /// The hash of gateway.toml as it is now.
+    config_now: Option<String>,
+    /// Whether that is another configuration than the one under which the request was answered.
+    config_changed: Option<bool>,
+    /// The line that the caller was told, if it was refused.
+    answer: Option<String>,
+    sentences: Vec<String>,
+    what_to_do: Option<&'static str>,
+}
+
+/// A limit as gateway.toml has it now.
+#[derive(Clone, Debug, Serialize)]
+struct ExplainedLimit {
+    name: String,
+    value: Option<String>,
+    /// Such as `gateway.toml:37`; `None`: the file does not set it.
+    place: Option<String>,
+}
+
+impl Explanation {
+    /// `loaded` is gateway.toml as it is now; `None` if it could not be read.
+    pub fn new(line: AccessLine, key: &KeyLookup, loaded: Option<&Loaded>) -> Self {
+        let limit = line.over_limit.as_ref().map(|name| ExplainedLimit::new(name, line.tier.as_deref(), loaded));
+        let config_now = loaded.map(|loaded| loaded.config.hash.to_string());
+        let config_changed = line.config.as_ref().zip(config_now.as_ref()).map(|(then, now)| then != now);
+        let answer = line.code.and_then(|code| answer(code, line.operation.as_deref(), loaded));
+        let (key_name, guild) = match key {
+            KeyLookup::Found { name, guild } => (name.clone(), Some(guild.clone())),
+            KeyLookup::Gone | KeyLookup::AtOrigin | KeyLookup::Failed(_) => (None, None),
+        };
+        let mut explanation = Explanation {
+            what_to_do: line.code.and_then(what_to_do),
+            line,
+            key_name,
+            guild,
+            limit,
+            config_now,
+            config_changed,
+            answer,
+            sentences: Vec::new(),
+        };
+        let sentences = [
+            Some(explanation.request()),
+            Some(explanation.key(key)),
+            explanation.over_limit(),
+            explanation.candidate(),
+            explanation.config(),
+            explanation.cache(loaded),
+            explanation.upstream(),
+            Some(explanation.told()),
+            explanation.what_to_do.map(str::to_owned),
+        ];
+        explanation.sentences = sentences.into_iter().flatten().collect();
+        explanation
+    }
+
+    /// The sentences, in reading order.
+    pub fn sentences(&self) -> &[String] {
+        &self.sentences
+    }
+
+    fn request(&self) -> String {
+        let AccessLine { time, client, operation, .. } = &self.line;
+        match operation {
+            Some(operation) => format!("At {time} the address {client} sent {operation}."),
+            None => format!("At {time} the address {client} sent a request that named no operation."),
+        }
+    }
+
+    fn key(&self, lookup: &KeyLookup) -> String {
+        let Some(id) = &self.line.key else {
+            return match (self.line.code, self.line.over_limit.as_deref()) {
+                (Some(1), _) => "It had no API key.",
+                (Some(2), _) => "Its API key was not accepted.",
+                (Some(12), _) | (_, Some("strangers")) => "It had no API key that was known to be valid.",
+                (Some(20..=22), _) => "Its API key could not be judged.",
+                _ => "It was refused before its API key was looked at.",
+            }
+            .to_owned();
+        };
+        let tier = self.line.tier.as_ref().map(|tier| format!(" Its tier was {tier}.")).unwrap_or_default();
+        match lookup {
+            KeyLookup::Found { name: Some(name), guild } => {
+                format!("Its key was {id}, named \"{name}\", of guild {guild}.{tier}")
+            }
+            KeyLookup::Found { name: None, guild } => format!("Its key was {id}, of guild {guild}.{tier}"),
+            KeyLookup::Gone => format!("Its key was {id}, which is not listed any more.{tier}"),
+            KeyLookup::AtOrigin => format!("Its key was {id}, which only the origin knows.{tier}"),
+            KeyLookup::Failed(why) => {
+                format!("Its key was {id}; its name and guild are not known here, because {why}.{tier}")
+            }
+        }
+    }
+
+    fn over_limit(&self) -> Option<String> {
+        let limit = self.limit.as_ref()?;
+        let whose = if limit.name == "strangers" { "for addresses without a valid key" } else { "of its tier" };
+        let value = match (&limit.value, &limit.place) {
+            (Some(value), Some(place)) => format!("It is {value} now ({place})."),
+            (Some(value), None) => format!("It is {value} now, the default: gateway.toml does not set it."),
+            (None, _) => "gateway.toml does not have it any more, or could not be read.".to_owned(),
+        };
+        let outcome = match self.line.code {
+            Some(12) => "which is why it was refused",
+            _ => "but was not refused for it, because limits.shadow was on",
+        };
+        Some(format!("It was over the limit `{}` {whose}, {outcome}. {value}", limit.name))
+    }
+
+    fn candidate(&self) -> Option<String> {
+        let text = "It was over the tier's candidate limit, which is counted and refuses nothing.";
+        self.line.over_candidate.then(|| text.to_owned())
+    }
+
+    fn config(&self) -> Option<String> {
+        let (then, now) = self.line.config.as_ref().zip(self.config_now.as_ref())?;
+        self.config_changed?.then(|| {
+            format!(
+                "The configuration has changed since: {then} was in force then, and gateway.toml is {now} now. The \
+                 values named here are those of now."
+            )
+        })
+    }
+
+    fn cache(&self, loaded: Option<&Loaded>) -> Option<String> {
+        let is_builtin = loaded.is_some_and(|loaded| loaded.config.origin.kind == crate::config::OriginKind::Builtin);
+        let asked = if is_builtin { "the built-in backend was asked" } else { "the origin was asked" };
+        Some(match self.line.cache.as_deref()? {
+            "hit" => "The answer came from the cache.".to_owned(),
+            "stale-while-revalidate" => {
+                "The answer came from the cache: it was stale, and a new one was asked for in the background."
+                    .to_owned()
+            }
+            "stale-if-error" => {
+                "The answer came from the cache: it was stale, and stood in because the origin failed.".to_owned()
+            }
+            "stale" => format!("The answer in the cache was too old, so {asked}."),
+            "miss" => format!("The cache had no answer, so {asked}."),
+            "collapsed" => {
+                "Another request was asking for the same already, so this one waited for its answer.".to_owned()
+            }
+            "method" => match self.line.code {
+                None | Some(20..=22) => format!("It was a write, which the cache never answers, so {asked}."),
+                Some(_) => "It was a write, which the cache never answers.".to_owned(),
+            },
+            "refused" => "It was refused before the cache was looked up.".to_owned(),
+            other => format!("The log says `{other}` of the cache."),
+        })
+    }
+
+    fn upstream(&self) -> Option<String> {
+        let upstream = self.line.upstream.as_ref()?;
+        let took = self.line.upstream_us.map(|us| format!(" took {}", millis(us)));
+        let took = took.unwrap_or_else(|| " was asked".to_owned());
+        Some(format!("The upstream {upstream}{took}."))
+    }
+
+    fn told(&self) -> String {
+        let (status, took) = (self.line.status, millis(self.line.took_us));
+        match (&self.answer, self.line.code) {
+            (Some(answer), _) => {
+                format!("The caller was told `{answer}` with status {status}, {took} after its header had come.")
+            }
+            (None, Some(code)) => format!("The caller was told code {code:02} with status {status}, after {took}."),
+            (None, None) => {
+                format!("The caller got the answer with status {status}, {took} after its header had come.")
+            }
+        }
+    }
+}
+
+impl ExplainedLimit {
+    fn new(name: &str, tier: Option<&str>, loaded: Option<&Loaded>) -> Self {
+        let none = ExplainedLimit { name: name.to_owned(), value: None, place: None };
+        let Some(loaded) = loaded else { return none };
+        let limits = &loaded.config.limits;
+        let rate = |rate: &Rate| format!("{}/s with a burst of {}", rate.per_second(), rate.burst);
+        if name == "strangers" {
+            let place = loaded.place_of_limit(None, "rate").or_else(|| loaded.place_of_limit(None, "burst"));
+            return ExplainedLimit { value: Some(rate(&limits.strangers)), place, ..none };
+        }
+        let tier = tier.and_then(|name| limits.tiers.iter().find(|tier| tier.name == name));
+        let (Some(tier), Some(limit)) = (tier, Limit::ALL.into_iter().find(|limit| limit.name() == name)) else {
+            return none;
+        };
+        let (value, burst) = match limit {
+            Limit::Rate => (Some(rate(&tier.main)), Some("burst")),
+            Limit::WriteRate => (tier.write.as_ref().map(rate), Some("write_burst")),
+            Limit::Daily => (tier.daily.map(|daily| format!("{daily} requests in a UTC day")), None),
+            Limit::InFlight => (tier.in_flight.map(|n| format!("{n} requests at once")), None),
+        };
+        let place = |setting| loaded.place_of_limit(Some(&tier.name), setting);
+        ExplainedLimit { value, place: place(name).or_else(|| place(burst?)), ..none }
+    }
+}
+
+fn millis(us: u64) -> String {
+    format!("{}.{:03} ms", us / 1000, us % 1000)
+}
+
+/// The line of a code. The log has neither the seconds of 12 nor the parameter of 08.
+fn answer(code: u8, operation: Option<&str>, loaded: Option<&Loaded>) -> Option<String> {
+    let operation = Operation::ALL.into_iter().find(|o| Some(o.name()) == operation);
+    let fault = match code {
+        1 => Fault::NoKey,
+        2 => Fault::IncorrectKey,
+        3 => Fault::GuildGone,
+        4 => Fault::MemberMissing,
+        5 => Fault::MemberNotInteger,
+        6 => Fault::AmountMissing,
+        7 => Fault::AmountNotInteger,
+        8 if operation.is_some_and(Operation::is_write) => {
+            return Some("08 | Param 'memberID' (or 'amount') is provided more than once!".to_owned());
+        }
+        8 => Fault::Repeated(Param::MemberId),
+        10 => Fault::UnknownOperation,
+        11 => Fault::MethodNotPost,
+        12 => return Some("12 | Too many requests! Try again in N s.".to_owned()),
+        13 => Fault::NotAForm,
+        14 => Fault::BodyTooLarge,
+        15 => Fault::NotAllowed(operation?),
+        16 => Fault::Malformed,
+        17 => Fault::TooSlow,
+        20 => Fault::NoUsableAnswer,
+        21 => Fault::Unavailable { retry_after: 1 },
+        22 => Fault::OriginTimeout,
+        _ => return None,
+    };
+    let default = || Wording { service_name: "the service".to_owned(), key_command: "…".to_owned() };
+    let wording = loaded.map_or_else(default, |loaded| loaded.config.answers.wording.clone());
+    Some(fault.line(&wording))
+}
+
+/// What the caller, or the operator, can do about a refusal.
+fn what_to_do(code: u8) -> Option<&'static str> {
+    Some(match code {
+        1 => "The caller has to send its key as the whole value of the header field Authorization.",
+        2 => {
+            "The caller has to send a valid key, without `Bearer ` before it; `guildgate key list` shows which keys are \
+             there and whether they have expired, and `guildgate key create` makes one."
+        }
+        3 => "The bot has to come back to the guild: `guildgate guild return ID` records that it has.",
+        4 => "The caller has to send memberID in the body; parameters in the query string do not count.",
+        5 => "The caller has to send a memberID of digits only, at most 2^63-1.",
+        6 => "The caller has to send amount in the body; parameters in the query string do not count.",
+        7 => "The caller has to send an amount of digits only, with a minus before it if it is negative, in 64 bits.",
+        8 => "The caller has to send each parameter once.",
+        10 => "The caller has to use the exact path of an operation, below server.base_path.",
+        11 => "The caller has to use the method POST.",
+        12 => {
+            "The caller has to wait for as many seconds as Retry-After said and then go on more slowly; the operator can \
+             give the key another tier (`guildgate key set ID --tier T`) or raise the limit, and `guildgate limits plan` \
+             tells what that would change."
+        }
+        13 => "The caller has to send the body as application/x-www-form-urlencoded, without Content-Encoding.",
+        14 => "The caller has to send a smaller body; server.max_body is the limit.",
+        15 => "The operator can let the key write with `guildgate key set ID --scope write`.",
+        16 => {
+            "The caller's HTTP library, or a proxy before the gateway, sent a header that RFC 9112 forbids; \
+             docs/framing.md lists what is refused."
+        }
+        17 => {
+            "The caller has to send its request faster; server.header_timeout and server.body_timeout are the limits."
+        }
+        20 => {
+            "The caller may try a read again at once, and the same setPoints too; the server's own log says on the line \
+             with this request id what was wrong with the origin's answer."
+        }
+        21 => {
+            "The caller has to try again after as many seconds as Retry-After said; the operator finds in the server's \
+             own log, on the line with this request id, whether the origin, the store or a place at the origin was \
+             missing."
+        }
+        22 => {
+            "The caller may try again, and a setPoints with the same amount; the operator can look at why the origin is \
+             slow, or raise origin.timeout."
+        }
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config;
+
+    const CODES: [u8; 20] = [1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 13, 14, 15, 16, 17, 20, 21, 22, 0];
+
+    fn line(code: Option<u8>, over_limit: Option<&str>) -> AccessLine {
+        AccessLine {
+            time: "2026-09-21T14:13:20.123Z".into(),
+            client: [10, 0, 0, 1].into(),
+            operation: Some("setPoints".into()),
+            status: 429,
+            code,
+            key: Some("k1".into()),
+            cache: None,
+            over_limit: over_limit.map(Into::into),
+            over_candidate: false,
+            took_us: 42,
+            request_id: "abc".into(),
+            tier: Some("free".into()),
+            upstream: None,
+            upstream_us: None,
+            config: Some("000000000000".into()),
+        }
+    }
+
+    #[test]
+    fn each_code_has_its_line_and_one_sentence_of_advice() {
+        for code in CODES.into_iter().filter(|code| *code > 0) {
+            let answer = answer(code, Some("setPoints"), None).unwrap();
+            assert!(answer.starts_with(&format!("{code:02} | ")), "{answer}");
+            let advice = what_to_do(code).unwrap();
+            assert!(advice.ends_with('.') && !advice.contains(". "), "{advice}");
+        }
+        assert_eq!((answer(9, None, None), what_to_do(9)), (None, None));
+    }
+
+    #[test]
+    fn a_limit_is_named_with_its_value_and_its_line() {
+        let toml = "[limits.tiers.free]\nrate = \"5/s\"\nburst = 9\nwrite_rate = \"2/s\"\ndaily = 100\nin_flight = 3\n";
+        let loaded = config::load_str(toml, Path::new(""), "gateway.toml").unwrap();
+        let explain = |limit| {
+            let explained = Explanation::new(line(Some(12), Some(limit)), &KeyLookup::Gone, Some(&loaded));
+            explained.sentences().join("\n")
+        };
+        for (limit, said) in [
+            ("rate", "It is 5/s with a burst of 9 now (gateway.toml:2)."),
+            ("write_rate", "It is 2/s with a burst of 10 now (gateway.toml:4)."),
+            ("daily", "It is 100 requests in a UTC day now (gateway.toml:5)."),
+            ("in_flight", "It is 3 requests at once now (gateway.toml:6)."),
+            ("strangers", "It is 1/s with a burst of 30 now, the default"),
+        ] {
+            let explained = explain(limit);
+            assert!(explained.contains(said), "{said}: {explained}");
+            assert!(
+                explained.contains("The configuration has changed since: 000000000000 was in force"),
+                "{explained}"
+            );
+        }
+    }
+}

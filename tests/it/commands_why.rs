@@ -1,0 +1,245 @@
+//! `guildgate why`: one request explained from the access log.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::support::*;
+
+fn id_of(answer: &Answer) -> String {
+    answer.header("x-request-id").unwrap().to_owned()
+}
+
+/// A gateway that writes its access log to a file.
+fn logged(builder: Builder) -> Builder {
+    builder.set("log.access", r#""access.log""#).key("bot").points("7", 3)
+}
+
+/// What `why` says, and that it says no key.
+#[track_caller]
+fn explained(gate: &TestGateway, id: &str) -> String {
+    let ran = gate.run(&["why", id]).done();
+    assert!(!ran.stdout.contains(gate.secret("bot")) && !ran.stdout.contains("gg_"), "{ran:?}");
+    ran.stdout
+}
+
+#[track_caller]
+fn says(text: &str, words: &[&str]) {
+    for word in words {
+        assert!(text.contains(word), "{word:?} is not said:\n{text}");
+    }
+}
+
+/// The line of gateway.toml that begins so, as `gateway.toml:37`.
+fn place(gate: &TestGateway, section: &str, name: &str) -> String {
+    let toml = String::from_utf8(gate.world().read("gateway.toml")).unwrap();
+    let section = toml.lines().position(|line| line == format!("[{section}]")).unwrap();
+    let within = toml.lines().skip(section).position(|line| line.starts_with(&format!("{name} = "))).unwrap();
+    format!("gateway.toml:{}", section + within + 1)
+}
+
+async fn is_logged(gate: &TestGateway, id: &str) {
+    gate.has_logged("access.log", "the request", |line| line.contains(id)).await;
+}
+
+#[tokio::test]
+async fn a_request_over_its_rate_is_explained_with_key_tier_limit_and_its_line() {
+    for format in ["text", "json"] {
+        let gate = logged(TestGateway::builder())
+            .key_of_tier("slow", "free")
+            .set("limits.tiers.free.rate", r#""1/m""#)
+            .set("limits.tiers.free.burst", "1")
+            .set("log.format", &format!("{format:?}"))
+            .start()
+            .await;
+        gate.get_points("slow", "7").await.is("3");
+        let refused = gate.get_points("slow", "7").await;
+        assert_eq!(refused.code(), Some(12));
+        let id = id_of(&refused);
+        is_logged(&gate, &id).await;
+        let said = explained(&gate, &id);
+        says(
+            &said,
+            &[
+                "the address 127.0.0.1 sent getPoints.",
+                &format!("Its key was {}, named \"slow\", of guild {GUILD}. Its tier was free.", gate.key_id("slow")),
+                "It was over the limit `rate` of its tier, which is why it was refused.",
+                "with a burst of 1 now",
+                &place(&gate, "limits.tiers.free", "rate"),
+                "`12 | Too many requests! Try again in N s.` with status 429",
+                "Retry-After",
+            ],
+        );
+        assert!(!said.contains("has changed since") && !said.contains(gate.secret("slow")), "{said}");
+        let object: Value = serde_json::from_str(&gate.run(&["why", "--json", &id]).done().stdout).unwrap();
+        assert_eq!(object["request_id"], id);
+        assert_eq!(object["limit"]["name"], "rate");
+        assert_eq!((&object["key_name"], &object["guild"]), (&"slow".into(), &GUILD.into()));
+        assert_eq!((&object["config_changed"], &object["code"]), (&false.into(), &12.into()));
+        assert_eq!(object["sentences"].as_array().unwrap().len(), said.lines().count());
+    }
+}
+
+#[tokio::test]
+async fn a_configuration_that_has_changed_since_and_a_key_that_is_gone_are_named() {
+    let mut gate = logged(TestGateway::builder()).start().await;
+    let id = id_of(&gate.get_points("bot", "7").await);
+    assert_eq!(gate.stop().await, Some(0));
+    let toml = String::from_utf8(gate.world().read("gateway.toml")).unwrap();
+    // Neither a comment nor the folder in which it is read makes it another one.
+    gate.world().write("gateway.toml", format!("# a comment\n{toml}"));
+    let ran = Ran::of(&mut gate.world().command(&["why", &id]), "").done();
+    assert!(!ran.stdout.contains("has changed since"), "{ran:?}");
+    gate.world().write("gateway.toml", toml.replace("burst = 1000000", "burst = 999999"));
+    let key = gate.key_id("bot");
+    gate.run(&["key", "revoke", &key]).done();
+    says(
+        &explained(&gate, &id),
+        &["The configuration has changed since", &format!("{key}, which is not listed any more")],
+    );
+}
+
+#[tokio::test]
+async fn an_unknown_key_and_a_hit_are_explained() {
+    let mut gate = logged(TestGateway::builder()).start().await;
+    let miss = id_of(&gate.get_points("bot", "7").await);
+    let hit = id_of(&gate.get_points("bot", "7").await);
+    let unknown = id_of(&gate.send(&Request::post("/getPoints", "memberID=7").key("a wrong key")).await);
+    let nowhere = id_of(&gate.send(&Request::post("/nothing", "")).await);
+    assert_eq!(gate.stop().await, Some(0));
+    says(&explained(&gate, &miss), &["The cache had no answer, so the built-in backend was asked."]);
+    says(&explained(&gate, &hit), &["The answer came from the cache.", "The caller got the answer with status 200"]);
+    let said = explained(&gate, &unknown);
+    says(&said, &["Its API key was not accepted.", "`02 | Incorrect API key!` with status 401", "without `Bearer `"]);
+    assert!(!said.contains("a wrong key"), "{said}");
+    says(&explained(&gate, &nowhere), &["a request that named no operation", "10 | Unknown operation!"]);
+}
+
+#[tokio::test]
+async fn the_upstream_that_was_asked_is_named_with_its_time() {
+    let mut gate = logged(TestGateway::before_http()).set("origin.retries", "0").start().await;
+    let miss = id_of(&gate.get_points("bot", "7").await);
+    let write = id_of(&gate.set_points("bot", "7", 4).await);
+    gate.origin().next("getWarns", Act::say(200, "nonsense"));
+    let unusable = id_of(&gate.get_warns("bot", "7").await);
+    let url = gate.origin().url();
+    gate.origin_mut().refuse().await;
+    let away = gate.get_reviews("bot", "7").await;
+    assert_eq!(away.code(), Some(21));
+    assert_eq!(gate.stop().await, Some(0));
+    let took = format!("The upstream {url} took ");
+    says(&explained(&gate, &miss), &[&took, &format!("bot, of guild {GUILD}"), "so the origin was asked"]);
+    says(&explained(&gate, &write), &[&took, "It was a write, which the cache never answers"]);
+    says(&explained(&gate, &unusable), &[&took, "20 | The service gave no usable answer."]);
+    says(&explained(&gate, &id_of(&away)), &[&took, "21 | The service is not available.", "status 503", "the origin"]);
+}
+
+#[tokio::test]
+async fn rotated_and_compressed_files_are_searched_and_a_damaged_one_is_skipped() {
+    let mut gate = logged(TestGateway::builder()).start().await;
+    let id = id_of(&gate.get_points("bot", "7").await);
+    assert_eq!(gate.stop().await, Some(0));
+    let world = gate.world();
+    let rename = |from: &str, to: &str| std::fs::rename(world.path(from), world.path(to)).unwrap();
+    rename("access.log", "access.log.1");
+    world.write("access.log", "");
+    says(&explained(&gate, &id), &["sent getPoints"]);
+    rename("access.log.1", "access.log-20261122");
+    assert!(Command::new("gzip").arg(world.path("access.log-20261122")).status().unwrap().success());
+    says(&explained(&gate, &id), &["sent getPoints"]);
+    // Newer, so that they are read before the one that has the line.
+    let whole = world.read("access.log-20261122.gz");
+    world.write("access.log.1.gz", &whole[..whole.len() - 12]);
+    let mut damaged = whole.clone();
+    damaged[whole.len() / 2] ^= 0x55;
+    world.write("access.log.2.gz", damaged);
+    world.write("access.log.3.xz", "xz");
+    let ran = gate.run(&["why", &id]).done();
+    says(&ran.stdout, &["sent getPoints"]);
+    assert!(ran.stderr.contains("access.log.3.xz is skipped") && ran.stderr.contains("only gzip"), "{ran:?}");
+    std::fs::remove_file(world.path("access.log-20261122.gz")).unwrap();
+    let cut = "access.log.1.gz is skipped from here on: it is cut off";
+    // The line may have come out of what was left of it.
+    let ran = gate.run(&["why", &"f".repeat(32)]).failed(1).names(&[cut, "access.log.2.gz is skipped"]);
+    assert!(ran.stdout.is_empty(), "{ran:?}");
+}
+
+#[tokio::test]
+async fn a_log_that_is_piped_in_is_searched_whatever_precedes_its_lines() {
+    for format in ["text", "json"] {
+        let mut gate = logged(TestGateway::builder())
+            .set("log.access", r#""stderr""#)
+            .set("log.format", &format!("{format:?}"))
+            .start()
+            .await;
+        let id = id_of(&gate.get_points("bot", "7").await);
+        assert_eq!(gate.stop().await, Some(0));
+        let prefixed = |line: &str| format!("Nov 22 15:50:33 host guildgate[7]: {line}\n");
+        let log: String = gate.stderr().lines().map(prefixed).collect();
+        for args in [&["why", &id][..], &["why", &id, "-"]] {
+            says(&gate.world().run_with_input(args, &log).done().stdout, &["sent getPoints", "named \"bot\""]);
+        }
+        gate.run(&["why", &id]).failed(1).names(&["log.access is no file", "journalctl"]);
+        let file = gate.world().write("some.log", &log);
+        says(&gate.run(&["why", &id, file.to_str().unwrap()]).done().stdout, &["sent getPoints"]);
+        // Without a configuration what the line says is explained all the same.
+        gate.world().write("gateway.toml", "[server]\nlisten = 7\n");
+        let ran = gate.world().run_with_input(&["why", &id, "-"], &log).done();
+        says(&ran.stdout, &["sent getPoints", "not known here"]);
+        assert!(ran.stderr.contains("the configuration cannot be read"), "{ran:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_id_that_is_not_there_is_told_with_where_it_was_looked_for() {
+    let mut gate = logged(TestGateway::builder()).start().await;
+    gate.get_points("bot", "7").await.is("3");
+    assert_eq!(gate.stop().await, Some(0));
+    let id = "0".repeat(32);
+    gate.world().write("access.log.1", "nothing\n");
+    gate.run(&["why", &id]).failed(1).names(&[&id, "access.log, ", "access.log.1", "X-Request-Id"]);
+    // A stdin on which nothing ever comes holds nothing up.
+    let config = gate.world().path("gateway.toml");
+    let args = ["why", &id, "--config", config.to_str().unwrap()];
+    let (mut process, _stdin) = Process::fed(&mut gate.world().command(&args));
+    assert_eq!(process.exit().await, Some(1));
+    assert!(process.stderr().contains("was not found"), "{}", process.stderr());
+    gate.run(&["why", "with space"]).failed(2);
+    gate.run(&["why", "\u{1b}[31m"]).failed(2);
+    let toml = String::from_utf8(gate.world().read("gateway.toml")).unwrap();
+    gate.world().write("gateway.toml", toml.replace(r#"access = "access.log""#, r#"access = """#));
+    gate.run(&["why", &id]).failed(1).names(&["log.access is \"\"", "set it to a path"]);
+}
+
+#[test]
+fn what_a_log_says_is_never_printed_raw() {
+    let world = World::plain();
+    let nasty = "\u{1b}]0;owned\u{7}";
+    let text = format!(
+        "{nasty}2026-09-21T14:13:20.123Z 10.0.0.1 {nasty} 404 10 key={nasty} cache={nasty} took_us=9 id=abc \
+         tier={nasty} upstream=\"{nasty} {nasty}\" config={nasty}\n"
+    );
+    let json = serde_json::json!({"time": nasty, "client": "10.0.0.1", "operation": nasty, "status": 200, "code": null,
+        "key": nasty, "cache": nasty, "over_limit": nasty, "over_candidate": true, "took_us": 1, "request_id": "abc",
+        "tier": nasty, "upstream": nasty, "upstream_us": 1, "config": nasty});
+    for log in [text, json.to_string()] {
+        for args in [&["why", "abc", "-"][..], &["why", "abc", "-", "--json"]] {
+            let ran = world.run_with_input(args, &log).done();
+            let said = ran.stdout.strip_suffix('\n').unwrap().to_owned() + &ran.stderr;
+            assert!(!said.contains(|c: char| c.is_control() && c != '\n'), "{said:?}");
+            assert!(said.contains("owned"), "{said}");
+        }
+    }
+}
+
+#[test]
+fn a_log_without_lines_takes_no_memory() {
+    let world = World::plain();
+    let made = "head -c 1500000000 /dev/zero | tr '\\0' x | gzip -1 > bomb.gz";
+    assert!(Command::new("sh").args(["-c", made]).current_dir(world.path(".")).status().unwrap().success());
+    let why = world.command(&["why", "abc", "bomb.gz"]);
+    let mut command = Command::new("sh");
+    // In KiB: half of what is in it.
+    command.args(["-c", "ulimit -v 750000 && exec \"$0\" \"$@\""]).arg(why.get_program()).args(why.get_args());
+    Ran::of(command.current_dir(world.path(".")), "").failed(1).names(&["no access line has this id in bomb.gz"]);
+}
