@@ -1,6 +1,7 @@
 //! The command: arguments to exit code (contract section 2).
 
 mod check; // check
+mod conform; // conform
 mod error; // a command that failed: exit code 1
 mod guild; // guild
 mod interrupt; // signals during a command that takes long
@@ -68,6 +69,12 @@ enum Command {
     /// Looks in the file that log.access names and in the rotated files beside it, gzip'd ones too,
     /// and then on stdin, unless that is a terminal: `journalctl -u guildgate | guildgate why ID`.
     Why(why::WhyArgs),
+    /// Compares an origin's answers with those of a gateway before it, byte for byte
+    ///
+    /// Starts a gateway of its own on a free port of loopback, sends every read and bad input to the
+    /// origin and through that gateway, and says whether callers will notice the switch. It takes
+    /// [answers] and origin.tls from gateway.toml, and needs no store. Exit 1: callers will notice.
+    Conform(conform::ConformArgs),
     /// Prints the JSON Schema of gateway.toml, for editors
     Schema,
     /// Prints a completion script for a shell
@@ -212,6 +219,7 @@ impl Command {
             Command::Store(command) => Ok(runtime()?.block_on(command.run(&load()?.config.origin.store, &mut out))?),
             Command::Limits(command) => command.run(config_path.as_deref(), &mut out),
             Command::Why(args) => args.run(config_path.as_deref(), &mut out),
+            Command::Conform(args) => args.run(config_path.as_deref(), &mut out),
             Command::Schema => Ok(writeln!(out, "{:#}", config::schema())?),
             Command::Completions { shell } => {
                 // Into memory first: the generator panics if its output cannot be written.

@@ -168,8 +168,15 @@ fn search_file(path: &Path, id: &str) -> io::Result<Option<AccessLine>> {
     if !file.fill_buf()?.starts_with(&[0x1f, 0x8b]) {
         return search(file, id);
     }
-    let unpacked = BufReader::with_capacity(BUFFER, MultiGzDecoder::new(file));
-    search(unpacked, id).map_err(|error| match error.kind() {
+    let mut unpacked = BufReader::with_capacity(BUFFER, MultiGzDecoder::new(file));
+    let found = search(&mut unpacked, id).and_then(|found| {
+        // Only its end tells that the data is sound. What precedes a cut is.
+        match found.as_ref().map(|_| io::copy(&mut unpacked, &mut io::sink())) {
+            Some(Err(error)) if error.kind() != io::ErrorKind::UnexpectedEof => Err(error),
+            Some(_) | None => Ok(found),
+        }
+    });
+    found.map_err(|error| match error.kind() {
         _ if error.raw_os_error().is_some() => error,
         io::ErrorKind::UnexpectedEof => io::Error::other("it is cut off: its gzip data has no end"),
         _ => io::Error::other(format!("its gzip data is damaged: {error}")),

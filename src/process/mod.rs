@@ -9,6 +9,7 @@ mod demo; // serve --demo
 mod draining; // from the reason to end to the process's end
 pub mod handover; // one process takes over from another
 mod logs; // the access log and the decision record
+mod loopback; // a gateway of a command's own
 mod metrics; // what /metrics shows of the process
 pub mod preflight; // checks of what the configuration names on this machine
 mod reload; // new files in force while serving
@@ -24,6 +25,8 @@ use crate::config::{self, LoadError};
 use crate::keys::hide_keys;
 use crate::store::StoreError;
 use crate::telemetry;
+
+pub use loopback::LoopbackGateway;
 
 use demo::Demo;
 use serving::StopReason;

@@ -196,7 +196,7 @@ async fn fill_store(demo: Option<&Demo>, store: Option<&AnyStore>) -> Result<(),
 }
 
 /// The source of keys, the keys that it lists now, and what each key has used of its `daily` limit.
-async fn load_keys(
+pub(super) async fn load_keys(
     config: &Config,
     listed: Option<Vec<ListedKey>>,
     store: Option<&Arc<AnyStore>>,
@@ -225,7 +225,7 @@ async fn load_keys(
     Ok((keys, listing, counted))
 }
 
-async fn start_origin(
+pub(super) async fn start_origin(
     config: &Config,
     tls: Option<origin::Tls>,
     store: Option<&Arc<AnyStore>>,

@@ -216,7 +216,7 @@ fn what_a_log_says_is_never_printed_raw() {
     let world = World::plain();
     let nasty = "\u{1b}]0;owned\u{7}";
     let text = format!(
-        "{nasty}2026-09-21T14:13:20.123Z 10.0.0.1 {nasty} 404 10 key={nasty} cache={nasty} took_us=9 id=abc \
+        "{nasty} 2026-09-21T14:13:20.123Z 10.0.0.1 {nasty} 404 10 key={nasty} cache={nasty} took_us=9 id=abc \
          tier={nasty} upstream=\"{nasty} {nasty}\" config={nasty}\n"
     );
     let json = serde_json::json!({"time": nasty, "client": "10.0.0.1", "operation": nasty, "status": 200, "code": null,

@@ -57,6 +57,11 @@ impl Tls {
         Ok(Some(Tls { connector: TlsConnector::from(Arc::new(config)), digest: digest.finalize().into() }))
     }
 
+    /// Makes the handshake with a server whose certificate has to be for `name`.
+    pub async fn connect(&self, name: &str, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+        self.for_name(name).map_err(io::Error::other)?.connect(stream).await
+    }
+
     pub(super) fn for_name(&self, name: &str) -> Result<NamedTls, String> {
         let name = ServerName::try_from(name.to_owned()).map_err(|e| format!("origin.tls.server_name: {name}: {e}"))?;
         Ok(NamedTls { tls: self.clone(), name })

@@ -1,0 +1,338 @@
+//! `guildgate conform`: sends the same requests to an origin directly and through a gateway of its own, and says whether
+//! callers will notice the switch. Nothing that could write is sent without `--writes`; with it, the points that were
+//! read are set back at the end, whatever happens.
+
+mod cases; // the requests
+mod compare; // two answers, byte for byte
+mod exchange; // one request and its answer
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::pin::pin;
+use std::time::Duration;
+
+use clap::Args;
+use futures_util::future::select_all;
+use hyper::header::HeaderValue;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::error::{CommandError, unless_enough_read};
+use super::{Failure, runtime, tell};
+use crate::config::secret::{self, Secret, Source};
+use crate::config::{self, Config, OriginKind, Upstreams};
+use crate::files::read_at_most;
+use crate::model::MemberId;
+use crate::origin::Tls;
+use crate::process::LoopbackGateway;
+use crate::telemetry::printable;
+use cases::Case;
+use compare::{Row, Verdict};
+use exchange::{Answer, Target};
+
+/// Longest key that is read from stdin.
+const MAX_KEY: u64 = 4096;
+
+/// How much longer the gateway's answer is waited for than the origin's: it waits for the origin itself.
+const GATEWAY_GRACE: Duration = Duration::from_secs(2);
+
+/// After so many requests in a row that the origin did not answer, the others are not sent.
+const MAX_UNANSWERED: usize = 3;
+
+/// How often the points are set back before it is given up.
+const MAX_SET_BACKS: usize = 3;
+
+#[derive(Debug, Args)]
+pub(super) struct ConformArgs {
+    /// The origin, as in origin.upstreams: http://host:port/path or https://…
+    #[arg(long, value_name = "URL")]
+    origin: String,
+    /// A key of the origin: env:NAME, file:PATH, or - for stdin
+    #[arg(long, value_name = "KEY")]
+    key: String,
+    /// A member whom the requests are about
+    #[arg(long, value_name = "ID")]
+    member: MemberId,
+    /// Sends setPoints too: the points that the member has, and others. They are set back at the end
+    #[arg(long)]
+    writes: bool,
+    /// How long each answer is waited for, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=60))]
+    timeout: u64,
+    /// Prints one JSON array
+    #[arg(long)]
+    json: bool,
+}
+
+/// Why the comparison ended early.
+enum Stopped {
+    Interrupted,
+    Failed(String),
+}
+
+/// The two sides that are compared.
+struct Comparison {
+    origin: Target,
+    gateway: Target,
+    key: HeaderValue,
+    signals: Vec<Signal>,
+    rows: Vec<Row>,
+}
+
+impl ConformArgs {
+    /// Compares; `[answers]` and the TLS of upstreams are those of the configuration at `named`.
+    pub(super) fn run(self, named: Option<&Path>, out: &mut dyn Write) -> Result<(), Failure> {
+        let own = config::load(named)?.config;
+        let key = self.key()?;
+        let config = self.gateway_config(own)?;
+        let OriginKind::Http(upstreams) = config.origin.kind.clone() else {
+            return Err(Failure::Unusable("the origin is no HTTP service".to_owned()));
+        };
+        let runtime = runtime()?;
+        let result = runtime.block_on(self.compare(config, &upstreams, key, out));
+        runtime.shutdown_background();
+        result
+    }
+
+    async fn compare(
+        &self,
+        config: Config,
+        upstreams: &Upstreams,
+        key: HeaderValue,
+        out: &mut dyn Write,
+    ) -> Result<(), Failure> {
+        let timeout = Duration::from_secs(self.timeout);
+        let Some(upstream) = upstreams.list.first().cloned() else {
+            return Err(Failure::Unusable("no origin is named".to_owned()));
+        };
+        let tls = Tls::load(upstreams).map_err(|fault| Failure::Unusable(fault.to_string()))?;
+        let gateway = LoopbackGateway::start(config).await?;
+        let mut comparison = Comparison {
+            origin: Target { upstream, tls, timeout },
+            gateway: Target::gateway(gateway.address(), timeout + GATEWAY_GRACE),
+            key,
+            signals: listen()?,
+            rows: Vec::new(),
+        };
+        let stopped = comparison.run(self.member, self.writes).await.err();
+        drop(gateway);
+        match stopped {
+            Some(Stopped::Interrupted) => Err(CommandError::new("interrupted; nothing else is sent").into()),
+            Some(Stopped::Failed(why)) => Err(CommandError::new(format!("{why}; nothing else was compared")).into()),
+            None => self.report(&comparison, out),
+        }
+    }
+
+    /// The key, which no message repeats.
+    fn key(&self) -> Result<HeaderValue, Failure> {
+        let secret = Secret::new(&self.key);
+        let key = match secret.source() {
+            Source::Env(name) => std::env::var(name)
+                .map_err(|_| Failure::Unusable(format!("the environment variable {} is not set", printable(name))))?,
+            Source::File(path) => secret::read_file(Path::new(path)).map_err(Failure::Unusable)?,
+            Source::Written("-") => {
+                let bytes = read_at_most(io::stdin().lock(), MAX_KEY)
+                    .map_err(|e| CommandError::new(format!("stdin cannot be read: {e}")))?;
+                let text = bytes.and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default();
+                text.trim_end_matches(['\r', '\n']).to_owned()
+            }
+            Source::Written(_) => {
+                let why = "--key wants env:NAME, file:PATH or -; a key on the command line is visible to other users";
+                return Err(Failure::Unusable(why.to_owned()));
+            }
+        };
+        let mut value = HeaderValue::from_str(&key)
+            .ok()
+            .filter(|value| !value.is_empty())
+            .ok_or_else(|| Failure::Unusable("--key names no key: it is empty or has control characters".to_owned()))?;
+        value.set_sensitive(true);
+        Ok(value)
+    }
+
+    /// The configuration of the gateway: it asks the origin each time, and limits nothing.
+    fn gateway_config(&self, own: Config) -> Result<Config, Failure> {
+        let timeout = self.timeout;
+        let fresh = "ttl = \"0s\"\nstale_if_error = \"0s\"\n";
+        let plenty = "rate = \"1000000/s\"\nburst = 1000000\n";
+        let toml = format!(
+            "[server]\nthreads = 1\n[origin]\nkind = \"http\"\nupstreams = [{:?}]\nretries = 0\n\
+             timeout = \"{timeout}s\"\nconnect_timeout = \"{timeout}s\"\n[keys]\nsource = \"origin\"\n\
+             [limits.tiers.standard]\n{plenty}[limits.strangers]\n{plenty}\
+             [cache.points]\n{fresh}[cache.warns]\n{fresh}[cache.reviews]\n{fresh}\
+             [admin]\nlisten = \"\"\n[log]\naccess = \"\"\n",
+            self.origin
+        );
+        let loaded = config::load_str(&toml, Path::new(""), "--origin").map_err(|problems| {
+            let why = problems.list.first().map_or_else(String::new, |problem| problem.message.clone());
+            Failure::Unusable(format!("--origin cannot be used: {}", printable(&why)))
+        })?;
+        let mut config = loaded.config;
+        config.answers = own.answers;
+        if let (OriginKind::Http(upstreams), OriginKind::Http(own)) = (&mut config.origin.kind, own.origin.kind) {
+            upstreams.tls = own.tls;
+        }
+        Ok(config)
+    }
+
+    /// Prints the table and the verdict. Exit code 1 if callers will notice the switch.
+    fn report(&self, comparison: &Comparison, out: &mut dyn Write) -> Result<(), Failure> {
+        let rows = &comparison.rows;
+        let count = |verdict| rows.iter().filter(|row| row.verdict == verdict).count();
+        let (same, expected) = (count(Verdict::Same), count(Verdict::Expected));
+        let (differ, unanswered) = (count(Verdict::Differs), count(Verdict::Unanswered));
+        let mut text = String::new();
+        if self.json {
+            text = serde_json::to_string(rows).map_err(CommandError::from)? + "\n";
+        } else {
+            let width = rows.iter().map(|row| row.case.len()).max().unwrap_or_default();
+            for row in rows {
+                text += &format!("{:width$}  {}\n", row.case, row.verdict.name());
+                text.extend(row.differences.iter().map(|difference| format!("{:width$}    {difference}\n", "")));
+            }
+            text += &format!(
+                "\n{} requests: {same} answered alike, {expected} refused by the gateway as the contract says, {differ} \
+                 answered differently, {unanswered} not answered\n",
+                rows.len()
+            );
+        }
+        let is_noticed = differ + unanswered > 0;
+        if !self.json && !is_noticed {
+            text += "Callers will not notice the switch.\n";
+            if expected > 0 {
+                text += "Only a caller that sends a request which the gateway refuses itself gets another answer.\n";
+            }
+        }
+        unless_enough_read(out.write_all(text.as_bytes()).and_then(|()| out.flush())).map_err(CommandError::from)?;
+        if !is_noticed {
+            return Ok(());
+        }
+        let hint = match rows.iter().any(|row| row.is_status_of_refusal) {
+            true => {
+                "; answers.error_status = \"ok\" in gateway.toml makes refusals have status 200, as this origin's have"
+            }
+            false => "",
+        };
+        let why = format!("callers will notice the switch: {differ} requests are answered differently{hint}");
+        Err(match (differ, unanswered) {
+            (0, n) => {
+                CommandError::new(format!("whether callers will notice is not known: {n} requests got no answer"))
+            }
+            _ => CommandError::new(why),
+        }
+        .into())
+    }
+}
+
+impl Comparison {
+    async fn run(&mut self, member: MemberId, writes: bool) -> Result<(), Stopped> {
+        self.check_origin(member).await?;
+        self.compare_all(cases::reads(member)).await?;
+        if !writes {
+            return Ok(());
+        }
+        let points = self.points(member).await.map_err(Stopped::Failed)?;
+        let result = self.compare_all(cases::writes(member, points)).await;
+        // No signal interrupts this: they are all received, and nobody looks at them any more.
+        self.set_back(member, points).await?;
+        result
+    }
+
+    /// Where the origin is away, or refuses the key, nothing can be compared.
+    async fn check_origin(&mut self, member: MemberId) -> Result<(), Stopped> {
+        let case = Case::get_points(member);
+        let answer = self.ask(&case, true).await?;
+        match answer {
+            Err(why) => Err(Stopped::Failed(format!("the origin gave no answer: {}", printable(&why)))),
+            Ok(answer) if answer.code() == Some(2) || answer.status == 401 => Err(Stopped::Failed(format!(
+                "the origin refuses the key (status {}); name one that it accepts with --key",
+                answer.status
+            ))),
+            Ok(_) => Ok(()),
+        }
+    }
+
+    async fn compare_all(&mut self, cases: Vec<Case>) -> Result<(), Stopped> {
+        let mut unanswered = 0;
+        for case in cases {
+            let origin = self.ask(&case, true).await?;
+            let gateway = self.ask(&case, false).await?;
+            let mut row = Row::new(&case, &origin, &gateway, self.key.as_bytes());
+            if row.verdict == Verdict::Differs && !case.may_write {
+                // What the answer tells may have changed in between.
+                let again = self.ask(&case, true).await?;
+                if again.is_ok() && again == gateway {
+                    row = Row::new(&case, &again, &gateway, self.key.as_bytes());
+                }
+            }
+            self.rows.push(row);
+            unanswered = if origin.is_err() { unanswered + 1 } else { 0 };
+            if unanswered == MAX_UNANSWERED {
+                let why = format!(
+                    "the origin did not answer {MAX_UNANSWERED} requests in a row, the last one `{}`",
+                    case.name
+                );
+                return Err(Stopped::Failed(why));
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks one of the two. A write that is under way is waited for at a signal, so that it does not arrive after the
+    /// points were set back.
+    async fn ask(&mut self, case: &Case, origin: bool) -> Result<Result<Answer, String>, Stopped> {
+        let target = if origin { &self.origin } else { &self.gateway };
+        let mut asking = pin!(target.ask(case, &self.key));
+        let signals = select_all(self.signals.iter_mut().map(|signal| Box::pin(signal.recv())));
+        tokio::select! {
+            answer = asking.as_mut() => return Ok(answer),
+            _ = signals => {}
+        }
+        if case.may_write {
+            let _ = asking.await; // the points are set back, whatever came of it
+        }
+        Err(Stopped::Interrupted)
+    }
+
+    /// The points that the origin has for the member.
+    async fn points(&self, member: MemberId) -> Result<i64, String> {
+        let answer = self.origin.ask(&Case::get_points(member), &self.key).await;
+        let answer = answer.map_err(|why| format!("the points could not be read: {}", printable(&why)))?;
+        let text = str::from_utf8(&answer.body).unwrap_or_default().trim_end_matches('\n');
+        match text.parse() {
+            Ok(points) if (200..300).contains(&answer.status) => Ok(points),
+            _ => {
+                Err("the points could not be read: the origin's getPoints is no number; nothing was written".to_owned())
+            }
+        }
+    }
+
+    /// Sets the points at the origin to what they were, and reads them to be sure.
+    async fn set_back(&self, member: MemberId, points: i64) -> Result<(), Stopped> {
+        let case = Case::set_points("set back", member, points);
+        let mut why = String::new();
+        for _ in 0..MAX_SET_BACKS {
+            let set = self.origin.ask(&case, &self.key).await;
+            match self.points(member).await {
+                Ok(now) if now == points => {
+                    tell(&format!("member {member} has {points} points again, as before"));
+                    return Ok(());
+                }
+                Ok(now) => why = format!("the origin says {now}"),
+                Err(error) => why = error,
+            }
+            if let Err(error) = set {
+                why = error;
+            }
+        }
+        Err(Stopped::Failed(format!(
+            "member {member} had {points} points, and they could not be set back ({}); set them by hand",
+            printable(&why)
+        )))
+    }
+}
+
+/// The signals that end a command, from now on: Ctrl-C, SIGTERM, and a terminal that is closed.
+fn listen() -> Result<Vec<Signal>, CommandError> {
+    let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
+    let signals: io::Result<_> = kinds.into_iter().map(signal).collect();
+    signals.map_err(|e| CommandError::new(format!("cannot listen for signals: {e}")))
+}
