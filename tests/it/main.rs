@@ -91,6 +91,7 @@ mod store_verify;
 mod trusted_proxies;
 
 mod commands_check;
+mod commands_conform;
 mod commands_guild;
 mod commands_gzip;
 mod commands_import;

@@ -1,0 +1,189 @@
+//! `guildgate conform`: an origin's answers beside those of a gateway before it.
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::support::*;
+
+const KEY: &str = "the-key-of-this-test";
+
+/// The command before this origin, with its key in the environment.
+fn conform(world: &World, origin: &str, key: &str, more: &[&str]) -> std::process::Command {
+    let mut args = vec!["conform", "--origin", origin, "--key", "env:CONFORM_KEY", "--member", "7"];
+    args.extend(more);
+    let mut command = world.command(&args);
+    command.env("CONFORM_KEY", key);
+    command
+}
+
+/// Runs it to its end. The key is in no output.
+#[track_caller]
+fn run(origin: &str, key: &str, more: &[&str]) -> Ran {
+    let ran = Ran::of(&mut conform(&World::plain(), origin, key, more), "");
+    assert!(!ran.stdout.contains(key) && !ran.stderr.contains(key), "{ran:?}");
+    ran
+}
+
+/// What stands in the table about a case: its line, and those of its differences.
+#[track_caller]
+fn row(ran: &Ran, case: &str) -> String {
+    let lines: Vec<&str> = ran.stdout.lines().collect();
+    let begins = |line: &str| line.strip_prefix(case).is_some_and(|rest| rest.starts_with("  "));
+    let at = lines.iter().position(|line| begins(line)).unwrap_or_else(|| panic!("no row of {case}: {ran:#?}"));
+    let rest = lines[at + 1..].iter().take_while(|line| line.starts_with("   "));
+    [lines[at]].iter().chain(rest).map(|line| line.trim()).collect::<Vec<_>>().join("\n")
+}
+
+/// Another Guildgate with a store: an origin that answers every request as the contract says.
+async fn guildgate() -> TestGateway {
+    let gate = TestGateway::builder().key("bot").points("7", 3).review("7", 1, "Bo", 5, "Quick");
+    gate.set("log.access", r#""access.log""#).start().await
+}
+
+fn url(gate: &TestGateway) -> String {
+    format!("http://{}", gate.address())
+}
+
+#[tokio::test]
+async fn an_origin_that_answers_as_the_contract_says_is_not_noticed() {
+    let mut gate = guildgate().await;
+    let key = gate.secret("bot").to_owned();
+    let ran = run(&url(&gate), &key, &[]).done();
+    assert!(ran.stdout.ends_with("Callers will not notice the switch.\n"), "{ran:#?}");
+    assert!(ran.stdout.contains(" 0 answered differently, 0 not answered"), "{ran:#?}");
+    assert_eq!(gate.stop().await, Some(0));
+    let log = String::from_utf8(gate.world().read("access.log")).unwrap();
+    assert!(log.lines().count() > 40 && !log.contains("setPoints"), "{log}");
+}
+
+#[tokio::test]
+async fn writes_are_compared_only_where_they_are_asked_for_and_set_back() {
+    let gate = guildgate().await;
+    let ran = run(&url(&gate), gate.secret("bot"), &["--writes"]).done();
+    assert!(row(&ran, "setPoints, another amount").ends_with("same"), "{ran:#?}");
+    assert!(ran.stderr.contains("member 7 has 3 points again"), "{ran:#?}");
+    gate.get_points("bot", "7").await.is("3");
+    let rows = run(&url(&gate), gate.secret("bot"), &["--writes", "--json"]).done().list();
+    assert!(rows.len() > 40 && rows.iter().all(|row| row["verdict"] == "same"), "{rows:#?}");
+}
+
+#[tokio::test]
+async fn the_key_is_read_from_a_file_or_stdin_and_is_never_an_argument() {
+    let gate = guildgate().await;
+    let world = World::plain();
+    let key = gate.secret("bot");
+    world.write("key.txt", format!("{key}\n"));
+    let url = url(&gate);
+    let with = |source: &str| vec!["conform", "--origin", &url, "--member", "7", "--key", source].join("\u{0}");
+    for source in ["file:key.txt", "-"] {
+        let args = with(source);
+        let ran = Ran::of(&mut world.command(&args.split('\u{0}').collect::<Vec<_>>()), &format!("{key}\n")).done();
+        assert!(!ran.stdout.contains(key) && !ran.stderr.contains(key), "{ran:?}");
+    }
+    for source in [KEY, key, "env:NO_SUCH_NAME", "file:nothing.txt", ""] {
+        let args = with(source);
+        let ran = Ran::of(&mut world.command(&args.split('\u{0}').collect::<Vec<_>>()), "").failed(2);
+        assert!(!ran.stderr.contains(KEY) && !ran.stderr.contains(key), "{ran:?}");
+    }
+    run(&url, "a wrong key", &[]).failed(1).names(&["the origin refuses the key (status 401)"]);
+    run("ftp://x", KEY, &[]).failed(2).names(&["--origin cannot be used"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)] // the origin answers while the command is waited for
+async fn each_byte_that_differs_is_shown() {
+    let origin = ScriptedOrigin::start(0).await;
+    origin.put_points("7", 1250);
+    for (act, differences) in [
+        (Act::say(200, "1250\n"), &["DIFFERS", "body, from byte 5: origin \"\\n\", gateway nothing"][..]),
+        (Act::say(202, "1250"), &["DIFFERS", "status: origin 202, gateway 200"]),
+        (
+            Act::Say(200, "Content-Type: text/html\r\n", b"1250".to_vec()),
+            &["DIFFERS", "content-type: origin \"text/html\", gateway \"text/plain; charset=utf-8\""],
+        ),
+        (
+            Act::say(400, "05 | param 'memberID' should contain only integers!"),
+            &["DIFFERS", "origin \"05 | param ", "gateway \""],
+        ),
+        (Act::say(500, &format!("\u{1b}[31m no {KEY}")), &["origin \"\\u{1b}[31m no [key]\""]),
+    ] {
+        origin.always(act);
+        let ran = run(&origin.url(), KEY, &[]).failed(1).names(&["callers will notice the switch"]);
+        let row = row(&ran, "getPoints");
+        for difference in differences {
+            assert!(row.contains(difference), "{difference}: {ran:#?}");
+        }
+        assert!(!ran.stdout.contains('\u{1b}'), "{ran:?}");
+    }
+    // What the gateway refuses by itself, and this origin does not, is expected.
+    origin.always(Act::Normal);
+    let ran = run(&origin.url(), KEY, &[]);
+    assert!(row(&ran, "memberID twice").contains("differs, as the contract says\n"), "{ran:#?}");
+    assert!(row(&ran, "letters as memberID").contains("DIFFERS"), "{ran:#?}");
+    assert!(row(&ran, "getWarns").contains("same") || row(&ran, "getWarns").contains("content-type"), "{ran:#?}");
+    assert_eq!(origin.asked("setPoints"), 0);
+}
+
+#[tokio::test]
+async fn refusals_with_status_200_are_alike_once_the_configuration_says_so() {
+    let gate = TestGateway::builder().key("bot").points("7", 3).set("answers.error_status", r#""ok""#).start().await;
+    let key = gate.secret("bot");
+    run(&url(&gate), key, &[]).failed(1).names(&["answers.error_status = \"ok\""]);
+    let world = World::new("[answers]\nerror_status = \"ok\"\n");
+    let ran = Ran::of(&mut conform(&world, &url(&gate), key, &[]), "").done();
+    assert!(ran.stdout.contains("Callers will not notice the switch."), "{ran:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)] // the origin answers while the command is waited for
+async fn an_origin_that_stalls_or_is_away_ends_it_in_words() {
+    let mut origin = ScriptedOrigin::start(0).await;
+    origin.put_points("7", 3);
+    origin.next("getWarns", Act::Stall);
+    let ran = run(&origin.url(), KEY, &["--timeout", "1"]).failed(1);
+    let said = row(&ran, "getWarns");
+    assert!(said.contains("NO ANSWER\nthe origin gave no answer: \"no whole answer came within 1000 ms\""), "{said}");
+    origin.always(Act::Stall);
+    run(&origin.url(), KEY, &["--timeout", "1"]).failed(1).names(&["the origin gave no answer", "within 1000 ms"]);
+    origin.refuse().await;
+    run(&origin.url(), KEY, &[]).failed(1).names(&["the origin gave no answer", "nothing else was compared"]);
+}
+
+#[tokio::test]
+async fn what_was_read_is_set_back_after_an_interruption_amid_a_write() {
+    let origin = ScriptedOrigin::start(0).await;
+    origin.put_points("7", 5);
+    let held = Gate::shut();
+    // The same amount at the origin and through the gateway; then another one, whose answer is held.
+    for act in [Act::Normal, Act::Normal, Act::HoldAnswer(held.clone())] {
+        origin.next("setPoints", act);
+    }
+    let world = World::plain();
+    let mut process = Process::start(&mut conform(&world, &origin.url(), KEY, &["--writes"]));
+    origin.has_been_asked("setPoints", 3).await;
+    eventually(PATIENCE, "the other amount", || async { origin.points("7") == 6 }).await;
+    process.signal(Signal::SIGINT);
+    tokio::time::sleep(std::time::Duration::from_millis(100)).await; // the signal is there before the answer
+    held.open();
+    assert_eq!(process.exit().await, Some(1));
+    assert_eq!(origin.points("7"), 5);
+    let stderr = process.stderr();
+    assert!(stderr.contains("member 7 has 5 points again") && stderr.contains("interrupted"), "{stderr}");
+    assert_eq!(origin.asked("setPoints"), 4, "nothing is written after that but what sets it back");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)] // the origin answers while the command is waited for
+async fn what_was_read_is_set_back_where_writes_fail() {
+    let origin = ScriptedOrigin::start(0).await;
+    origin.put_points("7", 5);
+    // An answer that is cut off after the write has happened, and then an origin that refuses the first set-back.
+    let writes = [Act::Normal, Act::Normal, Act::Cut(Cut::BeforeHeader), Act::Cut(Cut::AmidBody)];
+    writes.into_iter().for_each(|act| origin.next("setPoints", act));
+    let ran = run(&origin.url(), KEY, &["--writes", "--json", "--timeout", "1"]).failed(1);
+    assert_eq!(origin.points("7"), 5);
+    let another = ran.list().into_iter().find(|row| row["case"] == "setPoints, another amount").unwrap();
+    assert_eq!(another["verdict"], Value::from("unanswered"), "{ran:#?}");
+    // Points that are no number are not touched.
+    origin.always(Act::say(200, "many"));
+    let before = origin.asked("setPoints");
+    run(&origin.url(), KEY, &["--writes"]).failed(1).names(&["nothing was written"]);
+    assert_eq!(origin.asked("setPoints"), before);
+}
