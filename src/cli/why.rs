@@ -139,10 +139,13 @@ impl WhyArgs {
 fn with_rotated(path: &Path) -> Vec<PathBuf> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let (stem, ending) = name.rsplit_once('.').unwrap_or((&name, ""));
+    let (ends, goes_on) = (format!(".{ending}"), format!(".{ending}."));
     let is_rotated = |other: &str| {
         let after = |start: &str| other.strip_prefix(start).is_some_and(|rest| rest.starts_with(['.', '-']));
         // `access.log.1`, `access.log-20261122.gz`, and `access-20261122.log`, as logrotate's `extension` has it.
-        other != name && (after(&name) || !ending.is_empty() && after(stem) && other.contains(&format!(".{ending}")))
+        other != name
+            && (after(&name)
+                || !ending.is_empty() && after(stem) && (other.ends_with(&ends) || other.contains(&goes_on)))
     };
     let entries = fs::read_dir(folder_of(path)).into_iter().flatten().flatten();
     let mut rotated: Vec<(SystemTime, PathBuf)> = entries

@@ -9,7 +9,7 @@ use toml::{Table, Value};
 use super::file::{ConfigFile, TierFile};
 use super::secret::{Secret, Source};
 use super::usable::{ConfigHash, Limits, OriginKind, Rate};
-use super::{Config, DEFAULT_FILE, Keys, Loaded};
+use super::{Config, DEFAULT_FILE, Keys, Loaded, StoreAt};
 
 const MINUTE_NS: u64 = 60_000_000_000;
 const DAY_NS: u64 = 24 * 60 * MINUTE_NS;
@@ -23,7 +23,15 @@ pub(super) fn in_force(mut file: ConfigFile, config: &Config, resolved: Vec<(Str
     let tokens = tokens.into_iter().chain([("bot_token", file.admin.bot_token.as_ref())]);
     let hidden: Vec<&str> = tokens.filter(|(_, token)| token.is_some_and(is_written)).map(|(name, _)| name).collect();
     file.limits.tiers.entry(config.limits.default_tier.name.clone()).or_insert_with(TierFile::standard);
+    // Hidden as a secret, since it may have a password: a path has none, and a URL is shown without it.
+    let store = match (&config.origin.store, file.origin.store.source()) {
+        (StoreAt::Sqlite(_), Source::Written(path)) => path.to_owned(),
+        (at, _) => at.to_string(),
+    };
     let Ok(Value::Table(mut values)) = Value::try_from(file) else { return (Table::new(), ConfigHash::default()) };
+    if let Some(hidden) = values.get_mut("origin").and_then(|origin| origin.get_mut("store")) {
+        *hidden = store.into();
+    }
     remove_ineffective(&mut values, config, &hidden);
     let hash = hash(&values);
     let mut values = Value::Table(values);

@@ -463,3 +463,19 @@ fn a_named_file_is_loaded_with_its_own_folder() {
     assert_eq!(loaded.config.origin.store, StoreAt::Sqlite(folder.path().join("guildgate.db")));
     assert_eq!(loaded.path.as_deref(), Some(path.as_path()));
 }
+
+#[test]
+fn the_hash_of_a_configuration_is_that_of_its_values() {
+    let hash = |toml: &str, folder: &str| load_str(toml, Path::new(folder), "test").unwrap().config.hash.to_string();
+    let defaults = hash("", "");
+    assert!(defaults.len() == 12 && defaults.bytes().all(|b| b.is_ascii_hexdigit()), "{defaults}");
+    assert_eq!(hash("# a comment\n[limits]\nshadow = false\n[admin]\nlisten = \"\"\n", "/etc"), defaults);
+    let secret = |password: &str| hash(&format!("[origin]\nstore = \"postgres://u:{password}@h/d\""), "");
+    assert_eq!(secret("one"), secret("two"), "nobody can guess a secret by it");
+    let others = ["[limits]\nshadow = true", "[cache.points]\nttl = \"1s\"", "[origin]\nstore = \"b.db\""];
+    let mut hashes = others.map(|toml| hash(toml, "")).to_vec();
+    hashes.extend([secret("one"), defaults]);
+    hashes.sort_unstable();
+    hashes.dedup();
+    assert_eq!(hashes.len(), 5, "{hashes:?}");
+}

@@ -30,12 +30,19 @@ pub struct Config {
 
 /// Identifies a configuration: 12 hexadecimal digits of a hash of its values, without secrets. The access log and `why`
 /// compare it.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Default)]
 pub struct ConfigHash(pub(super) [u8; 12]);
 
 impl fmt::Display for ConfigHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|digit| fmt::Write::write_char(f, char::from(*digit)))
+    }
+}
+
+/// Always: a configuration is compared by its values, and the hash is of how they are written.
+impl PartialEq for ConfigHash {
+    fn eq(&self, _: &Self) -> bool {
+        true
     }
 }
 

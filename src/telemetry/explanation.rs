@@ -320,7 +320,7 @@ mod tests {
     use super::*;
     use crate::config;
 
-    const CODES: [u8; 20] = [1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 13, 14, 15, 16, 17, 20, 21, 22, 0];
+    const CODES: [u8; 19] = [1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 13, 14, 15, 16, 17, 20, 21, 22];
 
     fn line(code: Option<u8>, over_limit: Option<&str>) -> AccessLine {
         AccessLine {
@@ -344,7 +344,7 @@ mod tests {
 
     #[test]
     fn each_code_has_its_line_and_one_sentence_of_advice() {
-        for code in CODES.into_iter().filter(|code| *code > 0) {
+        for code in CODES {
             let answer = answer(code, Some("setPoints"), None).unwrap();
             assert!(answer.starts_with(&format!("{code:02} | ")), "{answer}");
             let advice = what_to_do(code).unwrap();

@@ -102,7 +102,7 @@ async fn each_byte_that_differs_is_shown() {
         ),
         (
             Act::say(400, "05 | param 'memberID' should contain only integers!"),
-            &["DIFFERS", "origin \"05 | param ", "gateway \""],
+            &["DIFFERS", "body, from byte 6: origin \"p\", gateway \"P\""],
         ),
         (Act::say(500, &format!("\u{1b}[31m no {KEY}")), &["origin \"\\u{1b}[31m no [key]\""]),
     ] {
@@ -181,6 +181,7 @@ async fn what_was_read_is_set_back_where_writes_fail() {
     assert_eq!(origin.points("7"), 5);
     let another = ran.list().into_iter().find(|row| row["case"] == "setPoints, another amount").unwrap();
     assert_eq!(another["verdict"], Value::from("unanswered"), "{ran:#?}");
+    assert!(ran.stderr.contains("has 5 points again") && ran.stderr.contains("may still arrive"), "{ran:#?}");
     // Points that are no number are not touched.
     origin.always(Act::say(200, "many"));
     let before = origin.asked("setPoints");

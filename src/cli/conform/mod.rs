@@ -76,6 +76,8 @@ struct Comparison {
     key: HeaderValue,
     signals: Vec<Signal>,
     rows: Vec<Row>,
+    /// A write was not answered, so that it may still arrive.
+    is_unsettled: bool,
 }
 
 impl ConformArgs {
@@ -112,14 +114,19 @@ impl ConformArgs {
             key,
             signals: listen()?,
             rows: Vec::new(),
+            is_unsettled: false,
         };
         let stopped = comparison.run(self.member, self.writes).await.err();
         drop(gateway);
-        match stopped {
-            Some(Stopped::Interrupted) => Err(CommandError::new("interrupted; nothing else is sent").into()),
-            Some(Stopped::Failed(why)) => Err(CommandError::new(format!("{why}; nothing else was compared")).into()),
-            None => self.report(&comparison, out),
+        let why = match stopped {
+            None => return self.report(&comparison.rows, out),
+            Some(Stopped::Interrupted) => "interrupted; nothing else is sent".to_owned(),
+            Some(Stopped::Failed(why)) => format!("{why}; nothing else was compared"),
+        };
+        if !comparison.rows.is_empty() {
+            print(out, &self.table(&comparison.rows)?)?;
         }
+        Err(CommandError::new(why).into())
     }
 
     /// The key, which no message repeats.
@@ -173,53 +180,58 @@ impl ConformArgs {
         Ok(config)
     }
 
+    /// What was compared, for a person or as JSON.
+    fn table(&self, rows: &[Row]) -> Result<String, CommandError> {
+        if self.json {
+            return Ok(serde_json::to_string(rows)? + "\n");
+        }
+        let width = rows.iter().map(|row| row.case.len()).max().unwrap_or_default();
+        let mut text = String::new();
+        for row in rows {
+            text += &format!("{:width$}  {}\n", row.case, row.verdict.name());
+            text.extend(row.differences.iter().map(|difference| format!("{:width$}    {difference}\n", "")));
+        }
+        Ok(text)
+    }
+
     /// Prints the table and the verdict. Exit code 1 if callers will notice the switch.
-    fn report(&self, comparison: &Comparison, out: &mut dyn Write) -> Result<(), Failure> {
-        let rows = &comparison.rows;
+    fn report(&self, rows: &[Row], out: &mut dyn Write) -> Result<(), Failure> {
         let count = |verdict| rows.iter().filter(|row| row.verdict == verdict).count();
         let (same, expected) = (count(Verdict::Same), count(Verdict::Expected));
         let (differ, unanswered) = (count(Verdict::Differs), count(Verdict::Unanswered));
-        let mut text = String::new();
-        if self.json {
-            text = serde_json::to_string(rows).map_err(CommandError::from)? + "\n";
-        } else {
-            let width = rows.iter().map(|row| row.case.len()).max().unwrap_or_default();
-            for row in rows {
-                text += &format!("{:width$}  {}\n", row.case, row.verdict.name());
-                text.extend(row.differences.iter().map(|difference| format!("{:width$}    {difference}\n", "")));
-            }
+        let mut text = self.table(rows)?;
+        if !self.json {
             text += &format!(
                 "\n{} requests: {same} answered alike, {expected} refused by the gateway as the contract says, {differ} \
                  answered differently, {unanswered} not answered\n",
                 rows.len()
             );
-        }
-        let is_noticed = differ + unanswered > 0;
-        if !self.json && !is_noticed {
-            text += "Callers will not notice the switch.\n";
-            if expected > 0 {
+            if differ + unanswered == 0 {
+                text += "Callers will not notice the switch.\n";
+            }
+            if differ + unanswered == 0 && expected > 0 {
                 text += "Only a caller that sends a request which the gateway refuses itself gets another answer.\n";
             }
         }
-        unless_enough_read(out.write_all(text.as_bytes()).and_then(|()| out.flush())).map_err(CommandError::from)?;
-        if !is_noticed {
-            return Ok(());
-        }
+        print(out, &text)?;
         let hint = match rows.iter().any(|row| row.is_status_of_refusal) {
             true => {
                 "; answers.error_status = \"ok\" in gateway.toml makes refusals have status 200, as this origin's have"
             }
             false => "",
         };
-        let why = format!("callers will notice the switch: {differ} requests are answered differently{hint}");
-        Err(match (differ, unanswered) {
-            (0, n) => {
-                CommandError::new(format!("whether callers will notice is not known: {n} requests got no answer"))
-            }
-            _ => CommandError::new(why),
-        }
+        Err(CommandError::new(match (differ, unanswered) {
+            (0, 0) => return Ok(()),
+            (0, n) => format!("whether callers will notice the switch is not known: {n} requests got no answer"),
+            _ => format!("callers will notice the switch: {differ} requests are answered differently{hint}"),
+        })
         .into())
     }
+}
+
+/// Prints to stdout. The exit code tells the verdict, so a reader that has read enough is no failure.
+fn print(out: &mut dyn Write, text: &str) -> Result<(), CommandError> {
+    Ok(unless_enough_read(out.write_all(text.as_bytes()).and_then(|()| out.flush()))?)
 }
 
 impl Comparison {
@@ -263,6 +275,7 @@ impl Comparison {
                     row = Row::new(&case, &again, &gateway, self.key.as_bytes());
                 }
             }
+            self.is_unsettled |= case.may_write && row.verdict == Verdict::Unanswered;
             self.rows.push(row);
             unanswered = if origin.is_err() { unanswered + 1 } else { 0 };
             if unanswered == MAX_UNANSWERED {
@@ -313,7 +326,11 @@ impl Comparison {
             let set = self.origin.ask(&case, &self.key).await;
             match self.points(member).await {
                 Ok(now) if now == points => {
-                    tell(&format!("member {member} has {points} points again, as before"));
+                    let unsettled = match self.is_unsettled {
+                        true => "; a setPoints was not answered and may still arrive, so read them again later",
+                        false => "",
+                    };
+                    tell(&format!("member {member} has {points} points again, as before{unsettled}"));
                     return Ok(());
                 }
                 Ok(now) => why = format!("the origin says {now}"),
