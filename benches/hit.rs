@@ -108,6 +108,10 @@ fn handle(c: &mut Criterion) {
             over_candidate: false,
             took: Duration::from_micros(9),
             id: reply.details.id,
+            tier: reply.details.key.as_ref().map(|key| key.tier_in_force.clone()),
+            upstream: None,
+            upstream_took: None,
+            config: gateway.state().config.hash,
         };
         let answered = Instant::now();
         b.iter(|| gateway.finished(&reply.details, answered, black_box(outcome())))

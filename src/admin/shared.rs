@@ -5,7 +5,6 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::RwLock;
-use sha2::{Digest as _, Sha256};
 use tokio::sync::{Mutex, Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 
@@ -44,8 +43,8 @@ pub struct ReloadOutcome {
 pub struct ConfigText {
     /// As `guildgate check` prints it.
     pub(super) toml: String,
-    /// In hexadecimal digits.
-    pub sha256: String,
+    /// As the access log has it.
+    pub hash: String,
     pub(super) path: Option<String>,
     pub(super) notices: Vec<String>,
     /// The settings whose value in the text takes effect after a restart.
@@ -56,7 +55,7 @@ impl ConfigText {
     pub fn new(loaded: &Loaded, after_restart: &[String]) -> Self {
         let toml = loaded.toml();
         ConfigText {
-            sha256: Sha256::digest(&toml).iter().map(|byte| format!("{byte:02x}")).collect(),
+            hash: loaded.config.hash.to_string(),
             toml,
             path: loaded.path.as_ref().map(|path| path.display().to_string()),
             notices: loaded.notices.iter().map(ToString::to_string).collect(),

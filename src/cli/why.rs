@@ -12,7 +12,7 @@ use flate2::bufread::MultiGzDecoder;
 use memchr::memmem::Finder;
 
 use super::error::CommandError;
-use super::{Failure, runtime, tell};
+use super::{Failure, print_message, runtime};
 use crate::config::{self, Access, Config, Keys, Loaded};
 use crate::files::folder_of;
 use crate::keys::read_key_file;
@@ -63,7 +63,9 @@ impl WhyArgs {
             Ok(loaded) => Some(loaded),
             // The log that is named on the command line can be explained without a configuration.
             Err(faults) if !self.files.is_empty() => {
-                tell(&format!("limits and keys are not explained, because the configuration cannot be read: {faults}"));
+                print_message(&format!(
+                    "limits and keys are not explained, because the configuration cannot be read: {faults}"
+                ));
                 None
             }
             Err(faults) => return Err(faults.into()),
@@ -92,7 +94,9 @@ impl WhyArgs {
             match search_file(path, &self.id) {
                 Ok(Some(line)) => return Ok(line),
                 Ok(None) => looked_in.push(name),
-                Err(error) => tell(&format!("{name} is skipped from here on: {}", printable(&error.to_string()))),
+                Err(error) => {
+                    print_message(&format!("{name} is skipped from here on: {}", printable(&error.to_string())))
+                }
             }
         }
         let timeout = match self.files.iter().any(|path| is_stdin(&path)) {

@@ -62,7 +62,7 @@ impl Edge {
             && let Some(operation) = Operation::at(request.path, &config.server.base_path)
         {
             let details = RequestDetails { operation: Some(operation), ..RequestDetails::new(id) };
-            self.finished(&details, 204, None, client, request.arrived);
+            self.finished(config, &details, 204, None, client, request.arrived);
             return Answer { content: Content::Preflight(id), allow_origin };
         }
         let in_flight = InFlightSlot::default();
@@ -110,11 +110,19 @@ impl Edge {
 
     fn replied(&self, config: &Config, reply: &Reply, client: IpAddr, arrived: Instant) {
         let code = reply.answer.as_ref().err().map(|fault| fault.code());
-        self.finished(&reply.details, answer::status(config, reply), code, client, arrived);
+        self.finished(config, &reply.details, answer::status(config, reply), code, client, arrived);
     }
 
     /// Reports the end of a request.
-    fn finished(&self, details: &RequestDetails, status: u16, code: Option<u8>, client: IpAddr, arrived: Instant) {
+    fn finished(
+        &self,
+        config: &Config,
+        details: &RequestDetails,
+        status: u16,
+        code: Option<u8>,
+        client: IpAddr,
+        arrived: Instant,
+    ) {
         let answered = Instant::now();
         let outcome = Outcome {
             unix_ms: self.gateway.clock().unix_ms(),

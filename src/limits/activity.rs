@@ -154,7 +154,9 @@ impl<const SLOTS: usize, const SECONDS: u64> Window<SLOTS, SECONDS> {
     }
 
     fn sum(&self) -> [u32; COUNTERS] {
-        array::from_fn(|i| self.slots.iter().fold(0, |sum: u32, slot| sum.saturating_add(slot[i].load(Ordering::Relaxed))))
+        array::from_fn(|i| {
+            self.slots.iter().fold(0, |sum: u32, slot| sum.saturating_add(slot[i].load(Ordering::Relaxed)))
+        })
     }
 }
 

@@ -30,8 +30,13 @@ impl Collector for ProcessMetrics {
         let encoder = &mut encoder;
         let version = [([("version", env!("CARGO_PKG_VERSION"))], 1.0)];
         gauges(encoder, "guildgate_build_info", "The version that runs", version)?;
-        let config = [([("sha256", self.state.config.read().sha256.clone())], 1.0)];
-        gauges(encoder, "guildgate_config_info", "The SHA-256 of the values in force", config)?;
+        let config = [([("hash", self.state.config.read().hash.clone())], 1.0)];
+        gauges(
+            encoder,
+            "guildgate_config_info",
+            "The hash of the configuration in force, as in the access log",
+            config,
+        )?;
         let ReloadCounts { accepted, rejected, since } = &self.state.reloads;
         let results = [("accepted", accepted), ("rejected", rejected)];
         let reloads = results.map(|(result, n)| ([("result", result)], n.load(Ordering::Relaxed)));

@@ -34,7 +34,7 @@ struct Shared<T> {
     reopen: AtomicBool,
 }
 
-/// What the thread passes to its function every [`INTERVAL`].
+/// What the thread passes to its function every `INTERVAL`.
 #[derive(Debug)]
 pub struct Batch<'s, T> {
     ring: &'s ArrayQueue<T>,
@@ -54,7 +54,7 @@ impl<T> Batch<'_, T> {
 }
 
 impl<T: Send + 'static> BackgroundWriter<T> {
-    /// Starts the thread, which calls `write` every [`INTERVAL`] and once more at the end.
+    /// Starts the thread, which calls `write` every `INTERVAL` and once more at the end.
     pub fn start(
         name: &'static str,
         thread: &str,

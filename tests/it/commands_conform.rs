@@ -74,7 +74,7 @@ async fn the_key_is_read_from_a_file_or_stdin_and_is_never_an_argument() {
     let key = gate.secret("bot");
     world.write("key.txt", format!("{key}\n"));
     let url = url(&gate);
-    let with = |source: &str| vec!["conform", "--origin", &url, "--member", "7", "--key", source].join("\u{0}");
+    let with = |source: &str| ["conform", "--origin", &url, "--member", "7", "--key", source].join("\u{0}");
     for source in ["file:key.txt", "-"] {
         let args = with(source);
         let ran = Ran::of(&mut world.command(&args.split('\u{0}').collect::<Vec<_>>()), &format!("{key}\n")).done();

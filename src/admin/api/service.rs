@@ -33,8 +33,8 @@ struct Status {
     version: &'static str,
     uptime_s: u64,
     pid: u32,
-    /// Of the text of `/api/config`.
-    config_sha256: String,
+    /// Of the configuration in force, as in the access log.
+    config_hash: String,
     ready: bool,
     /// Why it is not ready.
     reasons: Vec<&'static str>,
@@ -47,7 +47,8 @@ struct Status {
 struct Config {
     /// As `guildgate check` prints it, without secrets.
     toml: String,
-    sha256: String,
+    /// As in the access log.
+    hash: String,
     /// The file that it came from; null: the defaults.
     path: Option<String>,
     /// What the operator should know and need not change.
@@ -135,7 +136,7 @@ async fn status(State(shared): State<Arc<Shared>>) -> Json<Status> {
         version: env!("CARGO_PKG_VERSION"),
         uptime_s: shared.started.elapsed().as_secs(),
         pid: std::process::id(),
-        config_sha256: shared.process.config.read().sha256.clone(),
+        config_hash: shared.process.config.read().hash.clone(),
         ready: reasons.is_empty(),
         reasons,
         store: shared.gateway_store.as_ref().map(|(store, _)| store.place()),
@@ -146,8 +147,8 @@ async fn status(State(shared): State<Arc<Shared>>) -> Json<Status> {
 #[utoipa::path(get, path = "/api/config", operation_id = "getConfig", responses((status = 200, body = Config)))]
 async fn config(State(shared): State<Arc<Shared>>) -> Json<Config> {
     let text = shared.process.config.read().clone();
-    let (toml, sha256, path) = (text.toml, text.sha256, text.path);
-    Json(Config { toml, sha256, path, notices: text.notices, after_restart: text.after_restart })
+    let (toml, hash, path) = (text.toml, text.hash, text.path);
+    Json(Config { toml, hash, path, notices: text.notices, after_restart: text.after_restart })
 }
 
 /// Shows the limits in force.

@@ -16,8 +16,9 @@ use futures_util::future::select_all;
 use hyper::header::HeaderValue;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::error::{CommandError, unless_enough_read};
-use super::{Failure, runtime, tell};
+use super::error::CommandError;
+use super::output::ignore_broken_pipe;
+use super::{Failure, print_message, runtime};
 use crate::config::secret::{self, Secret, Source};
 use crate::config::{self, Config, OriginKind, Upstreams};
 use crate::files::read_at_most;
@@ -231,7 +232,7 @@ impl ConformArgs {
 
 /// Prints to stdout. The exit code tells the verdict, so a reader that has read enough is no failure.
 fn print(out: &mut dyn Write, text: &str) -> Result<(), CommandError> {
-    Ok(unless_enough_read(out.write_all(text.as_bytes()).and_then(|()| out.flush()))?)
+    Ok(ignore_broken_pipe(out.write_all(text.as_bytes()).and_then(|()| out.flush()))?)
 }
 
 impl Comparison {
@@ -330,7 +331,7 @@ impl Comparison {
                         true => "; a setPoints was not answered and may still arrive, so read them again later",
                         false => "",
                     };
-                    tell(&format!("member {member} has {points} points again, as before{unsettled}"));
+                    print_message(&format!("member {member} has {points} points again, as before{unsettled}"));
                     return Ok(());
                 }
                 Ok(now) => why = format!("the origin says {now}"),
