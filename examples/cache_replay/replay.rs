@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use guildgate::cache::{AnswerCache, Entry, EntryKey, EntryState, Epochs, Realms, Role};
+use guildgate::cache::{AnswerCache, Entry, EntryKey, EntryState, Epochs, FlightKey, Realms, Role};
 use guildgate::clock::{Clock, Tick};
 use guildgate::config::{Cache, Freshness};
 use guildgate::wire::Read;
@@ -27,7 +27,7 @@ impl Trial for AnswerCache {
         if AnswerCache::get(self, &at).is_some_and(|entry| is_fresh(&entry, now)) {
             return true;
         }
-        if let Role::Leader(leader) = self.join(at) {
+        if let Role::Leader(leader) = self.join(FlightKey::shared(at)) {
             let entry = Arc::new(Entry::new(text, leader.epoch(), now, freshness, None));
             self.insert(at, &entry, Realms::One(at.realm), now);
             leader.complete(Ok(entry));

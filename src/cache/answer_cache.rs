@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use moka::sync::Cache;
 
-use super::entry::{Entry, EntryKey, FetchResult, entries};
+use super::entry::{Entry, EntryKey, FetchResult, FlightKey, entries};
 use super::epochs::{Epoch, Epochs, Realms, WriteGuard};
 use super::single_flight::{Joined, Role, SingleFlight};
 use crate::clock::Tick;
@@ -21,7 +21,7 @@ use crate::wire::Read;
 pub struct AnswerCache {
     pub(super) entries: Cache<EntryKey, Arc<Entry>>,
     pub(super) epochs: Epochs,
-    pub(super) flights: SingleFlight<EntryKey, Epoch, FetchResult>,
+    pub(super) flights: SingleFlight<FlightKey, Epoch, FetchResult>,
     evictions: Arc<AtomicU64>,
 }
 
@@ -67,24 +67,24 @@ impl AnswerCache {
         self.epochs.is_current(entry.epoch, at)
     }
 
-    /// Joins the flight for `at`, or begins one.
-    pub fn join(&self, at: EntryKey) -> Role<'_, EntryKey, Epoch, FetchResult> {
-        self.flights.join(at, || self.epoch(&at))
+    /// Joins the flight for `key`, or begins one.
+    pub fn join(&self, key: FlightKey) -> Role<'_, FlightKey, Epoch, FetchResult> {
+        self.flights.join(key, || self.epoch(&key.at))
     }
 
     /// As [`AnswerCache::join`], once `ready` has brought what a leader needs.
     pub async fn join_when_ready<R, F>(
         &self,
-        at: EntryKey,
+        key: FlightKey,
         ready: impl Future<Output = Result<R, F>>,
         is_stored: impl Fn() -> bool,
-    ) -> Result<Joined<'_, EntryKey, Epoch, FetchResult, R>, F> {
-        self.flights.join_when_ready(at, || self.epoch(&at), ready, is_stored).await
+    ) -> Result<Joined<'_, FlightKey, Epoch, FetchResult, R>, F> {
+        self.flights.join_when_ready(key, || self.epoch(&key.at), ready, is_stored).await
     }
 
-    /// Whether the origin is being asked for `at`.
-    pub fn is_in_flight(&self, at: &EntryKey) -> bool {
-        self.flights.is_in_flight(at)
+    /// Whether the origin is being asked for `key`.
+    pub fn is_in_flight(&self, key: &FlightKey) -> bool {
+        self.flights.is_in_flight(key)
     }
 
     /// Stores an answer if it is current and may be stored; whether it was stored. To be called before any caller

@@ -12,7 +12,7 @@ use moka::sync::Cache;
 use super::epochs::Epoch;
 use crate::clock::Tick;
 use crate::config::Freshness;
-use crate::model::MemberId;
+use crate::model::{Digest, MemberId};
 use crate::wire::{Fault, Read};
 
 /// Memory of an entry besides its text: key, timestamps, two reference counts and moka's own bookkeeping. The system
@@ -43,6 +43,21 @@ pub struct Entry {
     freshness: Freshness,
     /// The first expiry in the text, in Unix seconds: the entry is unusable from then on (guarantee 4).
     expires: Option<i64>,
+}
+
+/// The question of a flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FlightKey {
+    pub at: EntryKey,
+    /// Only callers with this key share it; `None`: all callers whose answer is in the realm.
+    pub only: Option<Digest>,
+}
+
+impl FlightKey {
+    /// The question of all callers.
+    pub fn shared(at: EntryKey) -> Self {
+        FlightKey { at, only: None }
+    }
 }
 
 /// The result of asking the origin for an entry.

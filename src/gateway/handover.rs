@@ -170,6 +170,8 @@ impl Handover {
     pub(super) fn must_fetch_alone(&self, at: &EntryKey) -> bool {
         let now = self.core.now();
         self.has_successor()
+            // Until the predecessor has committed, it may not have listed its writes.
+            || !*self.may_write.borrow()
             || now.0 < self.alone_until.load(Ordering::SeqCst)
             || self.has_predecessor(now) && !self.core.cache.epochs().may_store(at, now)
     }

@@ -1,10 +1,11 @@
 //! Listed keys that the HTTP origin refuses (02) or limits (429) although the gateway admits them. That concerns the key
-//! alone: another key of its guild asks for itself. From then on a refused key's questions are shared with callers of
-//! that key only, so that they neither multiply nor delay other keys (guarantees 3 and 6), until the origin answers one.
+//! alone: another key of its guild asks for itself. Until the origin answers a refused key again, its questions are
+//! flights of its own, so that they neither multiply nor delay other keys (guarantees 3 and 6).
+
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use moka::sync::Cache;
 
-use crate::cache::{EntryKey, SingleFlight};
 use crate::clock::Tick;
 use crate::model::Digest;
 use crate::wire::Fault;
@@ -16,19 +17,25 @@ const MAX_REFUSED: u64 = 10_000;
 #[derive(Debug)]
 pub(super) struct OriginRefusals {
     refused: Cache<Digest, (Tick, Fault)>,
-    flights: SingleFlight<(EntryKey, Digest), (), Fault>,
+    /// Whether there ever was one: then several flights may ask for one entry at the same time.
+    any: AtomicBool,
 }
 
 impl Default for OriginRefusals {
     fn default() -> Self {
-        OriginRefusals { refused: Cache::new(MAX_REFUSED), flights: SingleFlight::default() }
+        OriginRefusals { refused: Cache::new(MAX_REFUSED), any: AtomicBool::new(false) }
     }
 }
 
 impl OriginRefusals {
     /// Whether the origin refused this key when it last asked.
     pub(super) fn contains(&self, key: &Digest) -> bool {
-        self.refused.contains_key(key)
+        self.any() && self.refused.contains_key(key)
+    }
+
+    /// Whether the origin ever refused a key.
+    pub(super) fn any(&self) -> bool {
+        self.any.load(Ordering::Acquire)
     }
 
     /// How the origin has refused this key since `since`, if it has.
@@ -37,16 +44,12 @@ impl OriginRefusals {
     }
 
     pub(super) fn insert(&self, key: Digest, now: Tick, fault: Fault) {
+        self.any.store(true, Ordering::Release);
         self.refused.insert(key, (now, fault));
     }
 
     /// The origin has answered this key.
     pub(super) fn remove(&self, key: &Digest) {
         self.refused.invalidate(key);
-    }
-
-    /// The questions of refused keys. Only a failure is shared: callers that an answer releases ask as others do.
-    pub(super) fn flights(&self) -> &SingleFlight<(EntryKey, Digest), (), Fault> {
-        &self.flights
     }
 }

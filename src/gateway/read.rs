@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::admit::Admitted;
 use super::caller::Caller;
 use super::{CacheStatus, Gateway, RequestDetails, State};
-use crate::cache::{Entry, EntryKey, EntryState, Epoch, FetchResult, Joined, Leader, Role};
+use crate::cache::{Entry, EntryKey, EntryState, Epoch, FetchResult, FlightKey, Joined, Leader, Realms, Role};
 use crate::config::Freshness;
 use crate::model::MemberId;
 use crate::origin::{Authorization, ForwardedFields, Permit};
@@ -98,7 +98,7 @@ impl Gateway {
         let operation = Operation::Read(read);
         let forwarded = CacheStatus::Forwarded { stale: purpose.is_stale(), stored: false };
         let looked_up = caller.entry_key(read, member);
-        let (mut at, mut result) = (looked_up, None);
+        let (mut at, mut result, mut is_apart) = (looked_up, None, false);
         for _ in 0..MAX_JOINS {
             if self.handover.must_fetch_alone(&at) {
                 // The other process may have written since a flight began here, or since an entry was stored.
@@ -106,17 +106,10 @@ impl Gateway {
                 let entry = self.fetch_alone(&mut caller, read, member, place, details).await?;
                 return Ok(entry.text.clone());
             }
-            if self.core.origin_refusals.contains(&caller.digest) {
-                details.cache = Some(forwarded);
-                result = self.fetch_refused(&mut caller, at, place.take(), details).await;
-                if result.is_some() {
-                    break;
-                }
-            }
-            let began = self.core.now();
+            let (began, key) = (self.core.now(), self.flight_key(&caller, at, is_apart));
             let is_stored = || purpose.may_use_cache() && self.fresh(&at).is_some();
             let ready = self.place(&caller, place.take(), details.id);
-            let joined = match self.core.cache.join_when_ready(at, ready, is_stored).await {
+            let joined = match self.core.cache.join_when_ready(key, ready, is_stored).await {
                 Ok(joined) => joined,
                 Err(fault) => {
                     details.cache = Some(forwarded);
@@ -129,7 +122,7 @@ impl Gateway {
             result = match joined {
                 _ if is_of_other_guild => None,
                 Joined::Leader(leader, place) => {
-                    let (fetched, cache) = self.lead(&state, (leader, place), &caller, at, &purpose, details).await;
+                    let (fetched, cache) = self.lead(&state, (leader, place), &caller, key, &purpose, details).await;
                     details.cache = Some(cache);
                     Some(fetched)
                 }
@@ -150,7 +143,8 @@ impl Gateway {
             if result.is_some() {
                 break;
             }
-            at = caller.entry_key(read, member);
+            // The next leader's key may be refused as well, so it shares a flight with callers of its own key only.
+            (at, is_apart) = (caller.entry_key(read, member), true);
         }
         let result = match result {
             Some(result) => result,
@@ -187,13 +181,13 @@ impl Gateway {
     async fn lead(
         &self,
         state: &State,
-        (leader, place): (Leader<'_, EntryKey, Epoch, FetchResult>, Permit),
+        (leader, place): (Leader<'_, FlightKey, Epoch, FetchResult>, Permit),
         caller: &Caller<'_>,
-        at: EntryKey,
+        key: FlightKey,
         purpose: &ReadPurpose,
         details: &mut RequestDetails,
     ) -> (FetchResult, CacheStatus) {
-        let stale = purpose.is_stale();
+        let (at, stale) = (key.at, purpose.is_stale());
         // Another flight may have ended between this caller's look-up and its joining.
         if purpose.may_use_cache()
             && let Some((entry, ttl)) = self.fresh(&at).filter(|(entry, _)| entry.epoch == leader.epoch())
@@ -209,17 +203,25 @@ impl Gateway {
                 (Ok(entry), CacheStatus::Forwarded { stale, stored: false })
             }
             Ok(entry) => {
-                let stored = !self.handover.has_successor()
-                    && self.core.cache.insert(at, &entry, caller.realms(at.realm), self.core.now());
+                // Where several flights may ask for one entry, each answer counts as one that others may have overtaken.
+                let refusals = &self.core.origin_refusals;
+                let realms = if refusals.any() { Realms::All } else { caller.realms(at.realm) };
+                let stored =
+                    !self.handover.has_successor() && self.core.cache.insert(at, &entry, realms, self.core.now());
+                if key.only.is_some() {
+                    refusals.remove(&caller.digest);
+                }
                 leader.complete(Ok(entry.clone()));
                 (Ok(entry), CacheStatus::Forwarded { stale, stored })
             }
             Err(fault) => {
-                // Followers with a learned key have the leader's key; those with a listed one may have another key of the
-                // guild, and join again if only the leader's was refused. Failures and refusals are never stored.
-                if fault.is_of_key() && caller.learned_key.is_none() {
+                let is_refused = fault.is_of_key() && caller.learned_key.is_none();
+                if is_refused {
                     self.core.origin_refusals.insert(caller.digest, self.core.now(), fault);
-                } else {
+                }
+                // Followers may have another key of the guild, and join again if only the leader's was refused. Failures
+                // and refusals are never stored.
+                if !is_refused || key.only.is_some() {
                     leader.complete(Err(fault));
                 }
                 (Err(fault), CacheStatus::Forwarded { stale, stored: false })
@@ -227,29 +229,11 @@ impl Gateway {
         }
     }
 
-    /// Asks for a caller whose key the origin refused when it last asked, and for others with that key. `None`: the
-    /// origin answers it again, and this caller is to ask as others do.
-    async fn fetch_refused(
-        &self,
-        caller: &mut Caller<'_>,
-        at: EntryKey,
-        place: Option<Permit>,
-        details: &mut RequestDetails,
-    ) -> Option<FetchResult> {
-        let refusals = &self.core.origin_refusals;
-        let leader = match refusals.flights().join((at, caller.digest), || ()) {
-            Role::Leader(leader) => leader,
-            Role::Follower(follower) => return follower.wait().await.map(Err),
-        };
-        let result = self.fetch_alone(caller, at.read, at.member, place, details).await;
-        match &result {
-            Ok(_) => {
-                self.core.cache.invalidate_if_unsettled(&at, caller.realms(at.realm), self.core.now());
-                refusals.remove(&caller.digest);
-            }
-            Err(fault) => leader.complete(*fault),
-        }
-        Some(result)
+    /// The question of a caller: shared with all callers, or (`is_apart`, or where the origin refused its key when it last
+    /// asked) with those of its own key.
+    fn flight_key(&self, caller: &Caller<'_>, at: EntryKey, is_apart: bool) -> FlightKey {
+        let only = is_apart || self.core.origin_refusals.contains(&caller.digest);
+        FlightKey { at, only: only.then_some(caller.digest) }
     }
 
     /// Asks for this caller only; the answer is not stored.
@@ -309,7 +293,8 @@ impl Gateway {
     /// Asks for a new answer in a task of its own, unless that is being done already or would have to wait for a place.
     fn revalidate(self: &Arc<Self>, admitted: &Admitted<'_>, at: EntryKey) {
         let caller = admitted.caller();
-        if self.core.cache.is_in_flight(&at) || self.core.origin_refusals.contains(&caller.digest) {
+        let flight = self.flight_key(&caller, at, false);
+        if self.core.cache.is_in_flight(&flight) {
             return;
         }
         let Some(place) = self.core.state().origin.try_permit(caller.owner()) else { return };
@@ -317,7 +302,7 @@ impl Gateway {
         let Caller { key, learned_key, digest, forwarded, stranger } = caller;
         let authorization = forwarded.authorization.0.to_vec();
         tokio::spawn(async move {
-            let Role::Leader(leader) = gateway.core.cache.join(at) else { return };
+            let Role::Leader(leader) = gateway.core.cache.join(flight) else { return };
             // No caller waits for it, so that it belongs to no trace.
             let forwarded =
                 ForwardedFields { authorization: Authorization(&authorization), trace: TraceContext::default() };
@@ -326,7 +311,7 @@ impl Gateway {
             // No caller waits for it: the origin has logged a failure, and the stale answer stays.
             if caller.key.guild.realm == at.realm {
                 let (purpose, mut details) = (ReadPurpose::Revalidation, RequestDetails::new(RequestId::random()));
-                let _ = gateway.lead(&state, (leader, place), &caller, at, &purpose, &mut details).await;
+                let _ = gateway.lead(&state, (leader, place), &caller, flight, &purpose, &mut details).await;
             }
         });
     }

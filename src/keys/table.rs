@@ -133,6 +133,13 @@ impl Budget {
         Budget { policy, buckets, usage: self.usage }
     }
 
+    /// The budget of the same key under `policy`, with no more left than `other` has under it.
+    fn charged_as(self, other: Budget, policy: Arc<Policy>, now: Tick) -> Self {
+        let budget = self.with_policy(policy, now);
+        budget.buckets.charge_as(&other.buckets);
+        budget
+    }
+
     /// The budget of another key under `policy`, which begins with what is left of this one.
     fn split_off(&self, policy: Arc<Policy>, now: Tick) -> Self {
         let buckets = Arc::new(Buckets::copy_with_policy(&self.policy, &self.buckets, &policy, now..=now));
@@ -161,6 +168,7 @@ impl KeyTable {
         known.extend(before.by_digest.values().map(|key| (key.id.clone(), key.budget())));
         let ids: HashSet<KeyId> = listed.iter().map(|key| key.id.clone()).collect();
         let mut made: HashMap<KeyId, Budget> = HashMap::with_capacity(listed.len());
+        let mut renames: HashMap<KeyId, KeyId> = HashMap::new();
         for key in listed {
             let tier = limits.tier(key.tier.as_deref());
             let policy = limits.tiers.iter().position(|t| Arc::ptr_eq(t, tier)).and_then(|i| table.policies.get(i));
@@ -173,15 +181,20 @@ impl KeyTable {
                     let old_id = before.by_digest.get(&key.digest).map(|old| &old.id);
                     let old_id = old_id.or_else(|| before.removed_digests.get(&key.digest));
                     let renamed = old_id.filter(|id| !ids.contains(*id)).and_then(|id| known.remove(id));
-                    let other = old_id.and_then(|id| known.get(id).or_else(|| made.get(id)));
+                    if let (Some(_), Some(old_id)) = (&renamed, old_id) {
+                        renames.insert(old_id.clone(), key.id.clone());
+                    }
+                    let other =
+                        old_id.filter(|id| **id != key.id).and_then(|id| known.get(id).or_else(|| made.get(id)));
                     let budget = match (same, renamed, other) {
-                        // Its id was another key's.
+                        // Its id was another key's: what either has used up counts.
                         (Some(same), Some(renamed), _) => {
-                            let budget = same.with_policy(policy.clone(), now);
-                            budget.buckets.charge_as(&renamed.with_policy(policy, now).buckets);
-                            budget
+                            same.charged_as(renamed.with_policy(policy.clone(), now), policy, now)
                         }
-                        (Some(budget), None, _) | (None, Some(budget), _) => budget.with_policy(policy, now),
+                        (Some(same), None, Some(other)) => {
+                            same.charged_as(other.split_off(policy.clone(), now), policy, now)
+                        }
+                        (Some(budget), None, None) | (None, Some(budget), _) => budget.with_policy(policy, now),
                         // Another secret has kept the id, or has got another one.
                         (None, None, Some(other)) => other.split_off(policy, now),
                         (None, None, None) => Budget::new(policy),
@@ -196,12 +209,14 @@ impl KeyTable {
         }
         known.retain(|_, b| !b.buckets.may_be_forgotten(&b.policy, now) || !b.usage.is_idle(unix));
         let secrets = before.by_digest.iter().map(|(digest, key)| (digest, &key.id)).chain(&before.removed_digests);
+        let renamed = |id: &KeyId| renames.get(id).unwrap_or(id).clone();
+        let secrets = secrets.map(|(digest, id)| (digest, renamed(id)));
         // A removed secret is remembered until what its key has used up has come back.
         let is_spent = |id: &KeyId| {
             known.contains_key(id) || made.get(id).is_some_and(|b| !b.buckets.may_be_forgotten(&b.policy, now))
         };
         let removed = secrets.filter(|(digest, id)| is_spent(id) && !table.by_digest.contains_key(*digest));
-        table.removed_digests = removed.map(|(digest, id)| (*digest, id.clone())).collect();
+        table.removed_digests = removed.map(|(digest, id)| (*digest, id)).collect();
         table.removed = known;
         table
     }
@@ -481,6 +496,36 @@ mod tests {
             let at_once = table(vec![with("c", "one")], &first);
             assert_eq!(let_in(&at_once, "one", 0), left, "{used_before:?}");
         }
+    }
+
+    #[test]
+    fn secrets_that_change_places_or_ids_get_no_second_burst() {
+        let with = |id: &str, secret: &str| ListedKey { id: id.into(), ..listed(secret, "g") };
+        let table = |listed: Vec<ListedKey>, before: &KeyTable| KeyTable::new(listed, &limits(4), before, Tick(0), 0);
+        // Two that change secrets, and three that move up by one.
+        let swapped = |n: usize| {
+            if n.is_multiple_of(2) {
+                vec![with("a", "A"), with("b", "B")]
+            } else {
+                vec![with("a", "B"), with("b", "A")]
+            }
+        };
+        let shifted = |n: usize| vec![with(&format!("k{n}"), "A"), with(&format!("k{}", n + 1), "B")];
+        for lists in [&swapped as &dyn Fn(usize) -> Vec<ListedKey>, &shifted] {
+            let mut before = table(lists(0), &KeyTable::default());
+            assert_eq!((let_in(&before, "A", 0), let_in(&before, "B", 0)), (4, 4));
+            for n in 1..5 {
+                before = table(lists(n), &before);
+                assert_eq!((let_in(&before, "A", 0), let_in(&before, "B", 0)), (0, 0), "round {n}");
+            }
+        }
+        // One whose id got another secret and was renamed then.
+        let mut before = table(vec![with("a", "A")], &KeyTable::default());
+        assert_eq!(let_in(&before, "A", 0), 4);
+        for list in [vec![with("a", "X")], vec![with("b", "X")], vec![with("b", "X"), with("n", "A")]] {
+            before = table(list, &before);
+        }
+        assert_eq!((let_in(&before, "A", 0), let_in(&before, "X", 0)), (0, 0));
     }
 
     #[test]

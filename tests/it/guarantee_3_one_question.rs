@@ -152,20 +152,51 @@ async fn guarantee_3_a_refusal_of_one_key_is_one_question_and_delays_no_other_ke
             }
         }
         assert_eq!(gate.origin().asked("getPoints"), 3, "one for each round, and one of the other key");
-        gate.get_points("dead", "7").await.is("3");
-        let hold = Gate::shut();
-        gate.origin().next("getPoints", Act::HoldAnswer(hold.clone()));
-        let mut asking = ask_at_once_with(&gate, "dead", 2).await;
-        asking.extend({
-            let mut other = gate.connect().await;
-            other.send(gate.request("getPoints", "bot", "memberID=7").bytes()).await;
-            assert_eq!(gate.send(&Request::bare("GET", "/healthz")).await.status, 200);
-            [other]
-        });
-        hold.open();
-        for mut connection in asking {
-            connection.answer().await.is("3");
+        // Its questions are shared as soon as the origin answers it again, and then with the others.
+        for asked in [4, 5] {
+            let hold = Gate::shut();
+            gate.origin().next("getPoints", Act::HoldAnswer(hold.clone()));
+            let mut asking = ask_at_once_with(&gate, "dead", 20).await;
+            if asked == 5 {
+                let mut other = gate.connect().await;
+                other.send(gate.request("getPoints", "bot", "memberID=7").bytes()).await;
+                assert_eq!(gate.send(&Request::bare("GET", "/healthz")).await.status, 200);
+                asking.push(other);
+            }
+            hold.open();
+            for mut connection in asking {
+                connection.answer().await.is("3");
+            }
+            assert_eq!(gate.origin().asked("getPoints"), asked);
         }
-        assert_eq!(gate.origin().asked("getPoints"), 5, "it shares questions again");
     }
+}
+
+#[tokio::test]
+async fn guarantee_6_however_many_keys_of_a_guild_are_refused_another_waits_for_one_of_them_at_most() {
+    let mut gate = TestGateway::before_http().key("bot").points("7", 3).set("cache.points.ttl", r#""0s""#);
+    let dead: Vec<String> = (0..10).map(|n| format!("dead{n}")).collect();
+    for key in &dead {
+        gate = gate.key(key);
+    }
+    let gate = gate.start().await;
+    let holds: Vec<Gate> = dead.iter().map(|_| Gate::shut()).collect();
+    gate.origin().next("getPoints", Act::HoldThen(holds[0].clone(), 429, "slow down".into()));
+    let mut asking = Vec::new();
+    for (n, key) in dead.iter().map(String::as_str).chain(["bot"]).enumerate() {
+        let mut connection = gate.connect().await;
+        connection.send(gate.request("getPoints", key, "memberID=7").bytes()).await;
+        if n == 0 {
+            gate.origin().has_been_asked("getPoints", 1).await;
+        }
+        asking.push(connection);
+    }
+    assert_eq!(gate.send(&Request::bare("GET", "/healthz")).await.status, 200);
+    // All but the first ask for themselves then, and are not answered.
+    for hold in &holds[1..] {
+        gate.origin().next("getPoints", Act::HoldThen(hold.clone(), 429, "slow down".into()));
+    }
+    holds[0].open();
+    gate.origin().has_been_asked("getPoints", 11).await;
+    drop(holds);
 }

@@ -37,8 +37,8 @@ pub fn join_any<'m>(
     cache: &'m answer_cache::AnswerCache,
     at: entry::EntryKey,
     first: epochs::Epoch,
-) -> single_flight::Role<'m, entry::EntryKey, epochs::Epoch, entry::FetchResult> {
-    cache.flights.join(at, || first)
+) -> single_flight::Role<'m, entry::FlightKey, epochs::Epoch, entry::FetchResult> {
+    cache.flights.join(entry::FlightKey::shared(at), || first)
 }
 
 /// Advances the epoch before the write only: a bug.

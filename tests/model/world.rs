@@ -9,7 +9,7 @@ use stateright::semantics::register::{Register, RegisterOp, RegisterRet};
 use stateright::semantics::{ConsistencyTester, LinearizabilityTester};
 
 use crate::cache::answer_cache::AnswerCache;
-use crate::cache::entry::{Entry, EntryKey, FetchResult, Realm};
+use crate::cache::entry::{Entry, EntryKey, FetchResult, FlightKey, Realm};
 use crate::cache::epochs::{Epoch, Realms};
 use crate::cache::single_flight::{Joined, Role};
 use crate::cache::{advance_once, join_any, put_unchecked, small_cache};
@@ -156,7 +156,9 @@ impl World {
                 },
                 _ => {
                     let place = async { self.places.take().await.map(Some) };
-                    shuttle::future::block_on(self.cache.join_when_ready(at, place, || self.cache.get(&at).is_some()))?
+                    shuttle::future::block_on(
+                        self.cache.join_when_ready(FlightKey::shared(at), place, || self.cache.get(&at).is_some()),
+                    )?
                 }
             };
             match joined {
@@ -214,7 +216,7 @@ impl World {
     pub fn judge(&self) {
         let history = self.history.lock().unwrap().clone();
         assert!(history.is_consistent(), "not linearizable: {history:#?}");
-        assert!(!self.cache.is_in_flight(&entry_key(0)), "a flight was left behind");
+        assert!(!self.cache.is_in_flight(&FlightKey::shared(entry_key(0))), "a flight was left behind");
     }
 
     pub fn questions(&self) -> u64 {

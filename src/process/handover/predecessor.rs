@@ -97,6 +97,10 @@ impl Predecessor {
         let Err(error) = self.receive_messages(&gateway, &mut commit).await;
         let result = if has_ended(&error) {
             tracing::info!(from = pid, "the predecessor has ended");
+            if commit.is_some() {
+                // It may not have listed its writes.
+                gateway.handover.predecessor_is_unknown();
+            }
             gateway.handover.predecessor_ended();
             // Even if it did not say so: nobody else has the addresses.
             Ok(())
