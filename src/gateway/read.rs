@@ -118,9 +118,8 @@ impl Gateway {
                 }
             };
             let state = self.recheck(&mut caller, operation)?;
-            let is_of_other_guild = caller.key.guild.realm != at.realm;
             result = match joined {
-                _ if is_of_other_guild => None,
+                _ if caller.key.guild.realm != at.realm => None,
                 Joined::Leader(leader, place) => {
                     let (fetched, cache) = self.lead(&state, (leader, place), &caller, key, &purpose, details).await;
                     details.cache = Some(cache);
