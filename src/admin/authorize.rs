@@ -54,6 +54,10 @@ impl Attempts {
     }
 }
 
+/// The role of a request that a page of the dashboard makes for someone who is logged in.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InSession(pub(super) Role);
+
 /// The id of what a request made, for the audit log.
 #[derive(Clone, Debug)]
 pub(super) struct Made(pub(super) String);
@@ -73,7 +77,10 @@ pub(super) async fn around(State(shared): State<Arc<Shared>>, request: Request, 
 }
 
 async fn authorized(shared: &Shared, request: Request, next: Next) -> Result<Response, Problem> {
-    let role = authenticate(shared, request.headers())?;
+    let role = match request.extensions().get() {
+        Some(InSession(role)) => *role,
+        None => authenticate(shared, request.headers())?,
+    };
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let is_read = matches!(method, Method::GET | Method::HEAD);
     if !may(role, is_read, &path) {
@@ -103,13 +110,18 @@ async fn authorized(shared: &Shared, request: Request, next: Next) -> Result<Res
     Ok(answer)
 }
 
-/// Whose token a request has. Valid ones are never throttled.
+/// Whose token a request has.
 fn authenticate(shared: &Shared, headers: &HeaderMap) -> Result<Role, Problem> {
     let value = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
     let token = match value.split_at_checked(b"Bearer ".len()) {
         Some((scheme, token)) if scheme.eq_ignore_ascii_case(b"Bearer ") => token,
         Some(_) | None => b"",
     };
+    role_of(shared, token)
+}
+
+/// Whose token it is. Valid ones are never throttled.
+pub(super) fn role_of(shared: &Shared, token: &[u8]) -> Result<Role, Problem> {
     shared.tokens.role_of(token).ok_or_else(|| match shared.attempts.count(shared.gateway.clock().now()) {
         Ok(()) => Problem::unauthorized(),
         Err(wait) => Problem::too_many_attempts(seconds_up(wait).max(1)),
@@ -129,7 +141,7 @@ fn may(role: Role, is_read: bool, path: &str) -> bool {
     }
 }
 
-async fn whole(body: Body) -> Result<Bytes, Problem> {
+pub(super) async fn whole(body: Body) -> Result<Bytes, Problem> {
     let collected = timeout(BODY_TIMEOUT, Limited::new(body, MAX_BODY).collect()).await;
     let collected = collected.map_err(|_| {
         Problem::new(StatusCode::REQUEST_TIMEOUT, format!("the body took longer than {} s", BODY_TIMEOUT.as_secs()))

@@ -7,11 +7,14 @@ mod api; // the resources under /api/
 mod audit; // log.audit
 mod authorize; // whose token, what it may do, and what is recorded of it
 mod extract; // ids, parameters and bodies of requests
+mod pages; // the dashboard
 mod problem; // RFC 9457
 mod router; // the paths and their description
 mod server; // connections, under bounds
+mod sessions; // of people who are logged in
 mod shared; // what requests share
 mod tokens; // admin.token, read_token, bot_token
+mod traffic; // the requests of the last 15 minutes
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -29,7 +32,10 @@ pub use shared::{ConfigText, ProcessState, ReloadCounts, ReloadOutcome, ReloadRe
 pub use tokens::Tokens;
 
 use authorize::Attempts;
+use pages::Hosts;
+use sessions::Sessions;
 use shared::Shared;
+use traffic::Traffic;
 
 use crate::config::StoreAt;
 use crate::gateway::Gateway;
@@ -59,6 +65,8 @@ pub struct Admin {
     /// `None`: plain HTTP.
     pub certificate: Option<Certificate>,
     pub metrics: Metrics,
+    /// Names by which browsers may reach the dashboard (`admin.hosts`).
+    pub hosts: Vec<String>,
 }
 
 /// Where the listener listens.
@@ -82,7 +90,7 @@ impl Admin {
     /// # Errors
     /// Where the thread or its runtime cannot be started, or TLS cannot be set up.
     pub fn start(self, address: Address) -> io::Result<AdminThread> {
-        let Admin { gateway, process, tokens, audit, reload, store, certificate, metrics } = self;
+        let Admin { gateway, process, tokens, audit, reload, store, certificate, metrics, hosts } = self;
         let tls = certificate.map(acceptor).transpose()?;
         let shared = Arc::new(Shared {
             gateway,
@@ -93,6 +101,8 @@ impl Admin {
             audit,
             reload,
             started: Instant::now(),
+            sessions: Sessions::default(),
+            traffic: Traffic::default(),
             gateway_store: store,
             store: OnceLock::new(),
             store_is_open: Semaphore::new(0),
@@ -103,10 +113,11 @@ impl Admin {
         let stopped = stop.clone();
         let run = move || {
             runtime.block_on(async {
-                let opening = shared.clone();
+                let (opening, sampled) = (shared.clone(), shared.clone());
                 tokio::spawn(async move { opening.open_store().await });
+                tokio::spawn(async move { sampled.traffic.sample(&sampled.gateway).await });
                 tokio::select! {
-                    () = serve(shared, address, tls, stopped.clone()) => {}
+                    () = serve(shared, address, hosts, tls, stopped.clone()) => {}
                     // The requests under way have had their time.
                     () = async { stopped.cancelled().await; tokio::time::sleep(STOP_TIMEOUT).await } => {}
                 }
@@ -118,17 +129,27 @@ impl Admin {
     }
 }
 
-async fn serve(shared: Arc<Shared>, address: Address, tls: Option<TlsAcceptor>, stop: CancellationToken) {
+async fn serve(
+    shared: Arc<Shared>,
+    address: Address,
+    hosts: Vec<String>,
+    tls: Option<TlsAcceptor>,
+    stop: CancellationToken,
+) {
     let listener = match address {
         Address::Bound(listener) => Ok(listener),
         Address::SoonFree(address) => bind_soon(address).await,
     };
     let listener = listener.and_then(|listener| {
         listener.set_nonblocking(true)?;
-        tokio::net::TcpListener::from_std(listener)
+        let hosts = Hosts { address: listener.local_addr()?.ip(), names: hosts };
+        Ok((tokio::net::TcpListener::from_std(listener)?, hosts))
     });
     match listener {
-        Ok(listener) => server::serve(listener, router::router(shared), tls, stop).await,
+        Ok((listener, hosts)) => {
+            let router = router::router(shared, hosts, tls.is_some());
+            server::serve(listener, router, tls, stop).await;
+        }
         Err(error) => tracing::error!(%error, "admin.listen cannot be listened on; this process has no admin listener"),
     }
 }

@@ -19,15 +19,15 @@ pub(super) struct Problem {
     #[serde(rename = "type")]
     kind: &'static str,
     /// The status in words.
-    title: String,
+    pub(super) title: String,
     status: u16,
     /// What happened, and what to do.
-    detail: String,
+    pub(super) detail: String,
     /// Every fault of the files that were not loaded.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    faults: Vec<ReloadFault>,
+    pub(super) faults: Vec<ReloadFault>,
     #[serde(skip)]
-    headers: Vec<(HeaderName, HeaderValue)>,
+    pub(super) headers: Vec<(HeaderName, HeaderValue)>,
 }
 
 /// A fault of a file that was not loaded.
@@ -96,6 +96,10 @@ impl Problem {
         Problem { faults, ..Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail) }
     }
 
+    pub(super) fn status(&self) -> StatusCode {
+        StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+    }
+
     fn with(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.headers.push((name, value));
         self
@@ -115,12 +119,14 @@ impl From<StoreError> for Problem {
     }
 }
 
+/// The answer has the problem among its extensions too, for the dashboard, which shows it as a page.
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let status = self.status();
         let body = serde_json::to_string(&self).unwrap_or_default(); // texts and numbers can be written as JSON
         let mut response = (status, [(CONTENT_TYPE, PROBLEM_JSON)], body).into_response();
-        response.headers_mut().extend(self.headers);
+        response.headers_mut().extend(self.headers.clone());
+        response.extensions_mut().insert(self);
         response
     }
 }

@@ -10,9 +10,10 @@ use serde_json::{Value, json};
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 
+use super::pages::Hosts;
 use super::problem::{PROBLEM_JSON, Problem, ReloadFault};
 use super::shared::Shared;
-use super::{api, authorize};
+use super::{api, authorize, pages};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -37,16 +38,17 @@ const REFUSALS: [(&str, &str); 8] = [
 const BODY_REFUSALS: [(&str, &str); 3] =
     [("408", "The body took too long."), ("413", "The body is too large."), ("415", "The body is not JSON.")];
 
-/// All paths. What is not under `/api/` needs no token.
-pub(super) fn router(shared: Arc<Shared>) -> Router {
+/// All paths. What is not under `/api/` needs no token; the pages need a session.
+pub(super) fn router(shared: Arc<Shared>, hosts: Hosts, is_tls: bool) -> Router {
     let (router, description) = OpenApiRouter::with_openapi(Description::openapi())
         .merge(api::routes())
         .with_state(shared.clone())
         .split_for_parts();
     let description = Arc::<str>::from(complete(&description).to_string());
     let openapi = move || async move { ([("content-type", "application/json")], description.to_string()) };
-    router
-        .route("/api/openapi.json", get(openapi))
+    let api = router.route("/api/openapi.json", get(openapi));
+    let api_of_pages = api.clone().layer(from_fn_with_state(shared.clone(), authorize::around));
+    api.merge(pages::routes(shared.clone(), api_of_pages, hosts, is_tls))
         .merge(api::health::routes().with_state(shared.clone()))
         .fallback(not_found)
         .layer(from_fn_with_state(shared, authorize::around))

@@ -11,7 +11,9 @@ use tokio::time::timeout;
 use super::audit::AuditLog;
 use super::authorize::Attempts;
 use super::problem::{Problem, ReloadFault};
+use super::sessions::Sessions;
 use super::tokens::Tokens;
+use super::traffic::Traffic;
 use crate::config::{Keys, Loaded, StoreAt};
 use crate::gateway::Gateway;
 use crate::store::AnyStore;
@@ -123,6 +125,8 @@ pub(super) struct Shared {
     /// `None`: a demo, which has nothing to reload.
     pub(super) reload: Option<mpsc::Sender<ReloadRequest>>,
     pub(super) started: Instant,
+    pub(super) sessions: Sessions,
+    pub(super) traffic: Traffic,
     /// The gateway's own store, and a second one that is opened in the background: the gateway hears of changes that are
     /// made through that as of those of any other process.
     pub(super) gateway_store: Option<(Arc<AnyStore>, StoreAt)>,

@@ -201,6 +201,8 @@ impl AnswerHeader {
 pub struct AdminFile {
     /// A TCP address as "IP:PORT"; "" turns it off.
     pub listen: String,
+    /// Names by which browsers may reach the dashboard, besides `localhost` and the address of `listen`.
+    pub hosts: Vec<String>,
     /// The bearer token, "env:NAME" or "file:PATH"; the file is made at first start if it is missing.
     pub token: Secret,
     /// A token that sees everything and changes nothing: "env:NAME" or "file:PATH".
@@ -220,6 +222,7 @@ impl Default for AdminFile {
     fn default() -> Self {
         AdminFile {
             listen: "127.0.0.1:9180".to_owned(),
+            hosts: Vec::new(),
             token: Secret::new("file:admin.token"),
             read_token: None,
             bot_token: None,

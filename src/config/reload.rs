@@ -92,6 +92,7 @@ impl Kept {
         match (&running.listener, &mut next.listener) {
             (Some(running), Some(next)) => {
                 self.keep("admin.listen", &running.address, &mut next.address);
+                self.keep("admin.hosts", &running.hosts, &mut next.hosts);
                 self.keep("admin.token", &running.token, &mut next.token);
                 self.keep("admin.read_token", &running.read_token, &mut next.read_token);
                 self.keep("admin.bot_token", &running.bot_token, &mut next.bot_token);

@@ -278,6 +278,8 @@ pub struct Admin {
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdminListener {
     pub address: SocketAddr,
+    /// Names by which browsers may reach the dashboard.
+    pub hosts: Vec<String>,
     /// Its file is made at the first start.
     pub token: TokenSource,
     /// Of a token that changes nothing.

@@ -1,12 +1,14 @@
-//! What each key asked lately, and how close it is to its limits, for people who look at it. It decides and changes
-//! nothing.
+//! What each key asked lately, how close it is to its limits, and what all asked, for people who look at it. It decides
+//! and changes nothing.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::{Gateway, KeySource};
+use crate::cache::CacheSize;
 use crate::keys::Key;
 use crate::limits::{KeyLevels, RecentActivity};
+use crate::telemetry::metrics::RequestTotals;
 
 /// The use of one key.
 #[derive(Clone, Debug)]
@@ -17,6 +19,15 @@ pub struct KeyUsage {
 }
 
 impl Gateway {
+    /// The counts of all requests so far.
+    pub fn totals(&self) -> RequestTotals {
+        self.observer.totals()
+    }
+
+    pub fn cache_size(&self) -> CacheSize {
+        self.core.cache.size()
+    }
+
     /// The use of every key that sent a request on the last day; with `id`, of that key, whenever it was used. A key with
     /// two secrets is there once.
     pub fn usage(&self, id: Option<&str>) -> Vec<KeyUsage> {

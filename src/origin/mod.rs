@@ -52,6 +52,17 @@ pub struct ForwardedFields<'r> {
     pub trace: TraceContext<'r>,
 }
 
+/// One address of an upstream, as people look at it.
+#[derive(Clone, Debug)]
+pub struct UpstreamStatus {
+    pub name: String,
+    /// Whether it gets requests; otherwise it was ejected, for failing requests or health checks.
+    pub is_up: bool,
+    pub in_flight: u64,
+    /// Requests that it did not answer, or not usably, since the start.
+    pub failures: u64,
+}
+
 /// The one source of truth behind the cache.
 #[derive(Debug)]
 pub enum Origin {
@@ -77,6 +88,14 @@ impl Origin {
         match self {
             Origin::Builtin(_) => Some(Permit(None)),
             Origin::Http(http) => http.try_permit(owner).map(|permit| Permit(Some(permit))),
+        }
+    }
+
+    /// The upstreams of an HTTP origin; the built-in backend has none.
+    pub fn upstreams(&self) -> Vec<UpstreamStatus> {
+        match self {
+            Origin::Builtin(_) => Vec::new(),
+            Origin::Http(http) => http.upstreams(),
         }
     }
 

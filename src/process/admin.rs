@@ -30,7 +30,7 @@ pub(super) struct StartedAs {
 #[derive(Debug)]
 pub(super) struct AdminStartup {
     /// `None`: it is off.
-    listener: Option<(Address, Tokens, Option<Certificate>)>,
+    listener: Option<(Address, Vec<String>, Tokens, Option<Certificate>)>,
     pub(super) state: Arc<ProcessState>,
 }
 
@@ -53,7 +53,7 @@ impl AdminStartup {
         if let Some(notice) = certificate.as_ref().and_then(|certificate| certificate.notice.as_ref()) {
             tracing::warn!("{notice}");
         }
-        Ok(AdminStartup { listener: Some((address, tokens, certificate)), state })
+        Ok(AdminStartup { listener: Some((address, listener.hosts.clone(), tokens, certificate)), state })
     }
 
     /// Serves. The reloads that are asked for come out of the receiver; a demo has none.
@@ -66,7 +66,7 @@ impl AdminStartup {
         is_demo: bool,
     ) -> Result<(Option<AdminThread>, mpsc::Receiver<ReloadRequest>), ProcessError> {
         let (requests, receiver) = mpsc::channel(RELOADS);
-        let Some((address, tokens, certificate)) = self.listener else { return Ok((None, receiver)) };
+        let Some((address, hosts, tokens, certificate)) = self.listener else { return Ok((None, receiver)) };
         let at = gateway.state().config.origin.store.clone();
         let admin = Admin {
             gateway: gateway.clone(),
@@ -77,6 +77,7 @@ impl AdminStartup {
             store: store.map(|store| (store.clone(), at)),
             certificate,
             metrics,
+            hosts,
         };
         let thread = admin.start(address);
         let thread = thread.map_err(|e| ProcessError::Failed(format!("the admin listener cannot be started: {e}")))?;

@@ -44,7 +44,8 @@ impl Demo {
         if let Some(listener) = &mut config.admin.listener {
             let token = TokenSource::File(folder.path().join("admin.token"));
             let address = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), listener.address.port());
-            *listener = AdminListener { address, token, read_token: None, bot_token: None, tls: None };
+            *listener =
+                AdminListener { address, hosts: Vec::new(), token, read_token: None, bot_token: None, tls: None };
         }
         // The operator's certificate is for no loopback address.
         config.server.tls = None;

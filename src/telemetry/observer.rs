@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::metrics::{DescriptorEncoder, RequestMetrics};
+use super::metrics::{DescriptorEncoder, RequestMetrics, RequestTotals};
 use super::{AccessLog, Decision, DecisionLog, Outcome};
 
 /// Observes every request.
@@ -40,6 +40,11 @@ impl Observer {
     /// The counts of all requests, for `/metrics`.
     pub fn encode_metrics(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         self.metrics.encode(encoder)
+    }
+
+    /// The counts of all requests so far.
+    pub fn totals(&self) -> RequestTotals {
+        self.metrics.totals()
     }
 
     /// Reports the end of a request; to be called once for each request that is answered.

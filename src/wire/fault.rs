@@ -49,6 +49,30 @@ pub struct Wording {
     pub key_command: String,
 }
 
+/// What a code means, in a few words for operators.
+pub const fn code_meaning(code: u8) -> &'static str {
+    match code {
+        1 => "no key",
+        2 => "incorrect key",
+        3 => "the bot left the guild",
+        4 | 5 => "memberID is missing or no integer",
+        6 | 7 => "amount is missing or no integer",
+        8 => "a parameter is repeated",
+        10 => "unknown operation",
+        11 => "the method is not POST",
+        12 => "over a limit",
+        13 => "the body is not a form",
+        14 => "the body is too large",
+        15 => "the key's scope does not cover it",
+        16 => "malformed request",
+        17 => "the request took too long",
+        20 => "no usable answer from the origin",
+        21 => "the service is unavailable",
+        22 => "the origin took too long",
+        _ => "another outcome",
+    }
+}
+
 impl Fault {
     /// The code, which begins the line with two digits.
     pub const fn code(self) -> u8 {

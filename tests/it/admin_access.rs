@@ -71,7 +71,7 @@ async fn health_and_readiness_need_no_token() {
     for path in ["/healthz", "/readyz"] {
         assert_eq!(admin.get(path).await.text, "ok");
     }
-    admin.get("/").await.is_problem(404, "no such path");
+    admin.get("/nothing").await.is_problem(404, "no such path");
     let mut held = gate.connect().await; // so that it drains for a while
     held.send("POST /getPoints HTTP/1.1\r\n").await;
     gate.process().signal(nix::sys::signal::Signal::SIGTERM);

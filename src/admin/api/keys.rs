@@ -146,7 +146,7 @@ impl KeyRow {
 }
 
 /// The state of a key that admins change. Its last use is no part of it.
-fn etag(key: &KeyRecord) -> String {
+pub(in crate::admin) fn etag(key: &KeyRecord) -> String {
     let state = format!("{:?}", KeyRecord { last_used: None, ..key.clone() });
     let digest = Sha256::digest(state);
     let hex: String = digest[..16].iter().map(|byte| format!("{byte:02x}")).collect();

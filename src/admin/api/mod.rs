@@ -2,7 +2,7 @@
 
 mod guilds;
 pub(super) mod health; // without a token
-mod keys;
+pub(super) mod keys;
 mod members;
 mod notes; // warns and reviews
 mod service; // status, configuration, limits, purge, reload

@@ -14,6 +14,12 @@ impl Checker<'_> {
         let bot_token = optional("admin.bot_token", &file.bot_token);
         let tls = file.tls.as_ref().map(|tls| self.certificate_files("admin.tls", tls));
         let address = if is_on { self.tcp_address("admin.listen", &file.listen) } else { None };
+        for (i, host) in file.hosts.iter().enumerate() {
+            let is_name = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'-' | b'_');
+            if host.is_empty() || !host.bytes().all(is_name) {
+                self.fault(&format!("admin.hosts[{i}]"), "is not a host name; write it without scheme and port");
+            }
+        }
         let Some(address) = address else { return Admin { listener: None } };
         if !address.ip().is_loopback() && tls.is_none() && !file.plaintext {
             let why = "listens beyond loopback, where others could read the token on its way";
@@ -22,7 +28,9 @@ impl Checker<'_> {
         if address.port() != 0 && server.listen.iter().any(|listen| listen.parse() == Ok(address)) {
             self.fault("admin.listen", "is an address of `server.listen`; name another port");
         }
-        Admin { listener: Some(AdminListener { address, token, read_token, bot_token, tls }) }
+        Admin {
+            listener: Some(AdminListener { address, hosts: file.hosts.clone(), token, read_token, bot_token, tls }),
+        }
     }
 
     /// `is_on`: the listener is on, so that the token is needed.

@@ -209,6 +209,7 @@ fn values_out_of_bounds_are_faults() {
         "limits.tiers.\"a b\".burst = 5\nlimits.tiers.standard = {}",
         "cache.max_size = \"99999999GiB\"",
         "admin.listen = \"9180\"",
+        "admin.hosts = [\"http://ops\"]",
         "admin.token = \"env:\"",
         "admin.token = 12345",
     ] {

@@ -1,13 +1,27 @@
-//! What `/metrics` shows of an HTTP origin: its permits, and each of its backends.
+//! What `/metrics` and the dashboard show of an HTTP origin: its permits, and each of its backends.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::HttpOrigin;
+use super::backend::Backend;
 use super::health::HealthState;
+use crate::origin::UpstreamStatus;
 use crate::telemetry::metrics::{DescriptorEncoder, counters, gauge, gauges, histograms};
 
 impl HttpOrigin {
+    pub(in crate::origin) fn upstreams(&self) -> Vec<UpstreamStatus> {
+        let backends = self.backends.list();
+        let status = |b: &Arc<Backend>| UpstreamStatus {
+            name: b.to_string(),
+            is_up: b.health() != HealthState::Ejected,
+            in_flight: b.in_flight() as u64,
+            failures: b.failures.load(Ordering::Relaxed),
+        };
+        backends.iter().map(status).collect()
+    }
+
     pub(in crate::origin) fn encode_metrics(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let (held, waiting) = self.permits.counts();
         gauge(encoder, "guildgate_origin_in_flight", "Requests that have a place at the origin", held as f64)?;

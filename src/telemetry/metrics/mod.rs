@@ -9,5 +9,5 @@ pub use encode::{counter, counter_f64, counters, gauge, gauges, histograms, late
 pub use prometheus_client::collector::Collector;
 pub use prometheus_client::encoding::DescriptorEncoder;
 pub use prometheus_client::metrics::histogram::Histogram;
-pub use requests::RequestMetrics;
+pub use requests::{RequestMetrics, RequestTotals};
 pub use text::{Format, Metrics};

@@ -91,6 +91,24 @@ impl Counter {
     }
 }
 
+/// The sums of all threads at one moment, for people who look at them.
+#[derive(Clone, Debug)]
+pub struct RequestTotals {
+    /// By the code of the refusal; 0 is success.
+    pub by_code: [u64; CODES],
+    /// By [`Operation::index`], and without an operation; each by [`CacheUse::index`], and without a use.
+    pub by_cache: [[u64; CACHE_USES]; OPERATIONS],
+    /// By the way that requests took, in the order of [`RequestTotals::PATHS`]; each by the upper bounds of
+    /// [`RequestTotals::BOUNDS`], and above the last one.
+    pub latency: [[u64; BOUNDS.len() + 1]; Path::ALL.len()],
+}
+
+impl RequestTotals {
+    pub const PATHS: [&'static str; Path::ALL.len()] =
+        [Path::Hit.name(), Path::Miss.name(), Path::Write.name(), Path::Refused.name()];
+    pub const BOUNDS: [Duration; BOUNDS.len()] = BOUNDS;
+}
+
 /// The counters of one thread.
 #[derive(Debug, Default)]
 struct Block {
@@ -140,6 +158,29 @@ impl RequestMetrics {
             let labels = [("operation", operation.to_owned()), ("code", code), ("cache", cache.to_owned())];
             (n > 0).then_some((labels, n))
         })
+    }
+
+    /// The counts so far.
+    pub fn totals(&self) -> RequestTotals {
+        let mut totals = RequestTotals {
+            by_code: [0; CODES],
+            by_cache: [[0; CACHE_USES]; OPERATIONS],
+            latency: [[0; BOUNDS.len() + 1]; Path::ALL.len()],
+        };
+        for block in &self.blocks {
+            for (operation, codes) in block.requests.iter().enumerate() {
+                for (code, uses) in codes.iter().enumerate() {
+                    for (cache, counter) in uses.iter().enumerate() {
+                        totals.by_code[code] += counter.get();
+                        totals.by_cache[operation][cache] += counter.get();
+                    }
+                }
+            }
+            for (sums, latency) in totals.latency.iter_mut().zip(&block.latency) {
+                sums.iter_mut().zip(&latency.buckets).for_each(|(sum, counter)| *sum += counter.get());
+            }
+        }
+        totals
     }
 
     pub(in crate::telemetry) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -219,6 +260,9 @@ mod tests {
                 });
             }
         });
+        let totals = metrics.0.totals();
+        assert_eq!((totals.by_code[0], totals.by_code[12], totals.latency[0][0]), (3000, 3, 3000));
+        assert_eq!(totals.by_cache.as_flattened().iter().sum::<u64>(), 3003);
         let text = Metrics::new(vec![Box::new(metrics)]).encode(Format::Prometheus);
         for line in [
             "guildgate_requests_total{operation=\"getPoints\",code=\"ok\",cache=\"hit\"} 3000",

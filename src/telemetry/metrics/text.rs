@@ -37,6 +37,12 @@ impl Metrics {
         Metrics(registry)
     }
 
+    /// The value of a metric without labels.
+    pub fn value(&self, name: &str) -> Option<f64> {
+        let text = self.encode(Format::OpenMetrics);
+        text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
+    }
+
     /// The values of this moment.
     pub fn encode(&self, format: Format) -> String {
         let mut text = String::new();

@@ -1,0 +1,26 @@
+// Refreshes the parts of a page that change by themselves: every five seconds, while the page is visible. Without it
+// the page shows the moment at which it was loaded.
+"use strict";
+
+const part = document.querySelector("[data-refresh]");
+
+async function refresh() {
+    if (document.hidden || part.contains(document.activeElement)) {
+        return;
+    }
+    try {
+        const answer = await fetch(part.dataset.refresh, { credentials: "same-origin" });
+        if (answer.status === 401) {
+            location.assign("/login");
+        } else if (answer.ok) {
+            part.innerHTML = await answer.text();
+        }
+    } catch {
+        // The server cannot be reached for now; the next try comes.
+    }
+}
+
+if (part) {
+    setInterval(refresh, 5000);
+    document.addEventListener("visibilitychange", refresh);
+}

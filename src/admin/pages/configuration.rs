@@ -1,0 +1,138 @@
+//! The configuration in force: what differs from the default, what takes effect after a restart, and a reload.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use axum::http::{Method, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Extension, Router};
+use maud::{Markup, html};
+use serde_json::Value;
+use toml::{Table, Value as Setting};
+
+use super::{Pages, Visit, layout};
+use crate::admin::problem::Problem;
+use crate::config::load_str;
+use crate::model::date_of;
+
+pub(super) fn routes() -> Router<Arc<Pages>> {
+    Router::new().route("/configuration", get(show)).route("/configuration/reload", post(reload))
+}
+
+async fn show(Extension(visit): Extension<Visit>) -> Markup {
+    page(&visit, html! {})
+}
+
+/// Reloads, and shows what became of it.
+async fn reload(Extension(visit): Extension<Visit>) -> Response {
+    let outcome = visit.api(Method::POST, "/api/reload", None, Value::Null).await;
+    let status = outcome.as_ref().map_or_else(Problem::status, |_| StatusCode::OK);
+    let outcome = match outcome {
+        Ok(reloaded) => {
+            let list = |name: &str| -> Vec<&str> {
+                reloaded[name].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+            };
+            let (changed, after_restart) = (list("changed"), list("after_restart"));
+            html! {
+                p.good role="status" {
+                    "The files were reloaded. "
+                    @if changed.is_empty() { "Nothing changed." } @else { "Changed: " (changed.join(", ")) "." }
+                    @if !after_restart.is_empty() { " These take effect after a restart: " (after_restart.join(", ")) "." }
+                }
+            }
+        }
+        Err(problem) => html! { p.alert role="alert" { (problem.detail) } (layout::faults(&problem.faults)) },
+    };
+    (status, page(&visit, outcome)).into_response()
+}
+
+fn page(visit: &Visit, outcome: Markup) -> Markup {
+    let process = &visit.shared().process;
+    let text = process.config.read().clone();
+    let different = differences(&text.toml);
+    let count = |n: &std::sync::atomic::AtomicU64| n.load(Ordering::Relaxed);
+    let rows = html! {
+        @for (setting, value, default) in &different {
+            tr {
+                th scope="row" { code { (setting) } }
+                td { code { (value) } }
+                td { @match default { Some(default) => { code { (default) } }, None => { "–" } } }
+            }
+        }
+    };
+    let content = html! {
+        (outcome)
+        p {
+            @match &text.path { Some(path) => { "It is read from " code { (path) } "." }, None => { "There is no file; these are the defaults." } }
+            " In force since " (date_of(process.reloads.since.load(Ordering::Relaxed))) ". Reloads of it: "
+            (count(&process.reloads.accepted)) " put in force, " (count(&process.reloads.rejected)) " rejected."
+        }
+        @if !text.after_restart.is_empty() {
+            p.alert { "These take effect after a restart: " (text.after_restart.join(", ")) "." }
+        }
+        @if !text.notices.is_empty() {
+            h2 { "Notices" }
+            ul { @for notice in &text.notices { li { (notice) } } }
+        }
+        @if visit.may_change() {
+            form method="post" action="/configuration/reload" {
+                (layout::csrf(visit))
+                button.primary { "Reload the files" }
+            }
+        }
+        h2 { "What differs from the default" }
+        @if different.is_empty() { p { "Nothing." } }
+        @else { (layout::table("Settings that differ from the default", &["Setting", "Value", "Default"], rows)) }
+        h2 #in-force { "In force" }
+        pre tabindex="0" role="region" aria-labelledby="in-force" { code { (text.toml) } }
+    };
+    layout::page(visit, "Configuration", "/configuration", content)
+}
+
+/// The settings of `toml` that differ from the default: name, value, and the default, if there is one.
+fn differences(toml: &str) -> Vec<(String, String, Option<String>)> {
+    let default = load_str("", std::path::Path::new(""), "").map(|loaded| loaded.toml()).unwrap_or_default();
+    let leaves = |toml: &str| {
+        let mut leaves = Vec::new();
+        add_leaves(&mut leaves, "", &toml.parse::<Table>().unwrap_or_default());
+        leaves
+    };
+    let (values, defaults) = (leaves(toml), leaves(&default));
+    let default_of = |setting: &str| defaults.iter().find(|(of, _)| of == setting).map(|(_, value)| value.clone());
+    let values = values.into_iter().map(|(setting, value)| (default_of(&setting), setting, value));
+    values
+        .filter(|(default, _, value)| default.as_ref() != Some(value))
+        .map(|(default, setting, value)| (setting, value, default))
+        .collect()
+}
+
+fn add_leaves(leaves: &mut Vec<(String, String)>, above: &str, table: &Table) {
+    for (name, value) in table {
+        let path = if above.is_empty() { name.clone() } else { format!("{above}.{name}") };
+        match value {
+            Setting::Table(table) => add_leaves(leaves, &path, table),
+            value => leaves.push((path, value.to_string())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_differs_from_the_default_is_named() {
+        let loaded = |text: &str| load_str(text, std::path::Path::new(""), "").unwrap().toml();
+        assert_eq!(
+            differences(&loaded("server.threads = 7")),
+            [("server.threads".to_owned(), "7".to_owned(), default_threads())]
+        );
+    }
+
+    /// The number of processors.
+    fn default_threads() -> Option<String> {
+        let default = load_str("", std::path::Path::new(""), "").unwrap();
+        Some(default.config.server.threads.to_string())
+    }
+}

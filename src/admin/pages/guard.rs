@@ -1,0 +1,149 @@
+//! What comes before and after each page: which host it was asked of, who is logged in, whether a form was sent by our
+//! own page, and the headers that keep other sites and foreign code out. A refusal is a page, too.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::header::{CONTENT_SECURITY_POLICY, COOKIE, HOST, REFERRER_POLICY};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Redirect, Response};
+
+use super::{Fields, Pages, Visit, layout};
+use crate::admin::authorize::whole;
+use crate::admin::problem::Problem;
+use crate::admin::server::Peer;
+use crate::admin::sessions::Session;
+use crate::admin::tokens::Role;
+
+/// The name of the cookie that has a session's id.
+pub(super) const COOKIE_NAME: &str = "guildgate_session";
+
+const POLICY: &str = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'";
+
+/// The query of the script that refreshes a page.
+const REFRESH: &str = "part=main";
+
+/// Where browsers may say that the dashboard is. Another site's name that leads to this address is none of them, so that
+/// the other site's scripts cannot read our pages (DNS rebinding).
+#[derive(Clone, Debug)]
+pub(in crate::admin) struct Hosts {
+    /// The address of the listener.
+    pub(in crate::admin) address: IpAddr,
+    pub(in crate::admin) names: Vec<String>,
+}
+
+impl Hosts {
+    fn allow(&self, headers: &HeaderMap) -> bool {
+        let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+        let name = match host.rsplit_once(':') {
+            Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
+            _ => host,
+        };
+        let name = name.trim_start_matches('[').trim_end_matches(']');
+        let is_own = |ip: IpAddr| ip == self.address || self.address.is_unspecified();
+        name.eq_ignore_ascii_case("localhost")
+            || self.names.iter().any(|own| own.eq_ignore_ascii_case(name))
+            || name.parse().is_ok_and(is_own)
+    }
+}
+
+/// Everything around a page.
+pub(super) async fn around(State(pages): State<Arc<Pages>>, request: Request, next: Next) -> Response {
+    let session = session(&pages, &request);
+    let visit = session.map(|session| Visit {
+        pages: pages.clone(),
+        session,
+        peer: request.extensions().get::<Peer>().copied(),
+    });
+    let answer = guarded(&pages, visit.clone(), request, next).await;
+    let mut answer = answer.unwrap_or_else(IntoResponse::into_response);
+    if let Some(problem) = answer.extensions().get::<Problem>().cloned() {
+        answer = (problem.status(), layout::problem(visit.as_ref(), &problem)).into_response();
+        answer.headers_mut().extend(problem.headers);
+    }
+    let headers = answer.headers_mut();
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+    headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    answer
+}
+
+async fn guarded(pages: &Pages, visit: Option<Visit>, mut request: Request, next: Next) -> Result<Response, Problem> {
+    if !pages.hosts.allow(request.headers()) {
+        let detail = "this is not the name of the dashboard; add the host name to admin.hosts if it is";
+        return Err(Problem::new(StatusCode::MISDIRECTED_REQUEST, detail));
+    }
+    let path = request.uri().path();
+    let (is_open, is_login, is_logout) = (path.starts_with("/assets/"), path == "/login", path == "/logout");
+    if request.method() == Method::POST {
+        let (parts, body) = request.into_parts();
+        let fields = Fields::parse(&whole(body).await?);
+        if let (Some(visit), false) = (&visit, is_login) {
+            may_send(visit, &fields, is_logout)?;
+        }
+        request = Request::from_parts(parts, Body::empty());
+        request.extensions_mut().insert(fields);
+    }
+    match visit {
+        Some(visit) => {
+            pages.shared.wait_for_store().await;
+            request.extensions_mut().insert(visit);
+        }
+        None if is_open || is_login => {}
+        None if request.uri().query() == Some(REFRESH) => return Err(Problem::unauthorized()),
+        None => return Ok(Redirect::to("/login").into_response()),
+    }
+    Ok(next.run(request).await)
+}
+
+/// Whether this form may change anything.
+fn may_send(visit: &Visit, fields: &Fields, is_logout: bool) -> Result<(), Problem> {
+    let refused = |detail| Err(Problem::new(StatusCode::FORBIDDEN, detail));
+    if !visit.session.has_csrf(fields.get("csrf")) {
+        return refused("the form is not of this session; open the page again, and repeat the change");
+    }
+    match visit.session.role {
+        Role::Admin => Ok(()),
+        Role::Read | Role::Bot if is_logout => Ok(()),
+        Role::Read | Role::Bot => refused("who logged in with the read token may change nothing"),
+    }
+}
+
+fn session(pages: &Pages, request: &Request) -> Option<Session> {
+    let is_use = request.uri().query() != Some(REFRESH);
+    let now = pages.shared.gateway.clock().now();
+    session_id(request.headers()).and_then(|id| pages.shared.sessions.get(id, now, is_use))
+}
+
+/// The id of the session that a request names.
+pub(super) fn session_id(headers: &HeaderMap) -> Option<&str> {
+    let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok()).flat_map(|v| v.split(';'));
+    cookies.filter_map(|cookie| cookie.trim().split_once('=')).find(|(name, _)| *name == COOKIE_NAME).map(|(_, id)| id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_and_addresses_of_its_own_are_hosts() {
+        let hosts = |address: &str| Hosts { address: address.parse().unwrap(), names: vec!["ops.example".to_owned()] };
+        let allows = |hosts: &Hosts, host: &str| {
+            hosts.allow(&HeaderMap::from_iter([(HOST, HeaderValue::from_str(host).unwrap())]))
+        };
+        for host in ["localhost", "LOCALHOST:9180", "127.0.0.1:9180", "127.0.0.1", "ops.example:443", "Ops.Example"] {
+            assert!(allows(&hosts("127.0.0.1"), host), "{host}");
+        }
+        for host in
+            ["", "evil.example", "127.0.0.1.evil.example", "10.0.0.1", "localhost.evil.example", "ops.example:x"]
+        {
+            assert!(!allows(&hosts("127.0.0.1"), host), "{host}");
+        }
+        assert!(allows(&hosts("::1"), "[::1]:9180") && !allows(&hosts("::1"), "[::2]:9180"));
+        // It has addresses that it does not know; a name that leads to one is still refused.
+        assert!(allows(&hosts("0.0.0.0"), "10.0.0.1:9180") && !allows(&hosts("0.0.0.0"), "evil.example"));
+        assert!(!hosts("127.0.0.1").allow(&HeaderMap::new()));
+    }
+}

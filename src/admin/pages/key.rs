@@ -1,0 +1,194 @@
+//! One key: its use in the last minute, hour and day, its limits, and what can be done with it.
+
+use std::sync::Arc;
+
+use axum::http::Method;
+use axum::response::Redirect;
+use axum::routing::{get, post};
+use axum::{Extension, Router};
+use maud::{Markup, html};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::keys::{burst_used, levels, meter, refusals, revoked, scope_choice, secret_page, tier_choice};
+use super::{Fields, Pages, Visit, in_path, layout};
+use crate::admin::api::keys::etag;
+use crate::admin::extract::{Ids, Params};
+use crate::admin::problem::Problem;
+use crate::gateway::KeyUsage;
+use crate::model::date_of;
+use crate::store::{Directory, KeyRecord};
+
+pub(super) fn routes() -> Router<Arc<Pages>> {
+    Router::new()
+        .route("/keys/{id}", get(show))
+        .route("/keys/{id}/change", post(change))
+        .route("/keys/{id}/rotate", post(rotate))
+        .route("/keys/{id}/revoke", post(revoke))
+        .route("/keys/{id}/reset-day", post(reset_day))
+}
+
+#[derive(Debug, Deserialize)]
+struct Query {
+    /// What was done before.
+    done: Option<String>,
+}
+
+async fn show(
+    Extension(visit): Extension<Visit>,
+    Ids(id): Ids<String>,
+    Params(query): Params<Query>,
+) -> Result<Markup, Problem> {
+    let shared = visit.shared();
+    let record = match shared.key_store() {
+        Ok(store) => store.key(&id).await?,
+        Err(_) => None,
+    };
+    let usage = shared.gateway.usage(Some(&id)).into_iter().next();
+    if record.is_none() && usage.is_none() {
+        return Err(Problem::not_found(format!("there is no key {id}")));
+    }
+    let content = html! {
+        @match query.done.as_deref() {
+            Some("changed") => { p.good role="status" { "The key was changed." } },
+            Some("reset") => { p.good role="status" { "The key has its whole day back." } },
+            _ => {}
+        }
+        @if let Some(record) = &record { (facts(record)) }
+        @if let Some(usage) = &usage { (use_of(usage)) }
+        @else { p { "The key is not in force here yet, or has ended." } }
+        @if visit.may_change() {
+            @if usage.as_ref().is_some_and(|usage| usage.levels.daily.is_some()) { (reset_form(&visit, &id)) }
+            @if let Some(record) = &record { (change_forms(&visit, record)) }
+        }
+    };
+    Ok(layout::page(&visit, &format!("Key {id}"), "/keys", content))
+}
+
+fn facts(record: &KeyRecord) -> Markup {
+    let date = |unix: Option<i64>, none: &str| unix.map_or(none.to_owned(), date_of);
+    let facts = [
+        ("Name", record.name.clone()),
+        ("Guild", record.guild.to_string()),
+        ("Tier", record.tier.clone().unwrap_or_else(|| "the default tier".to_owned())),
+        ("Scope", record.scope.to_string()),
+        ("Made", date_of(record.created)),
+        ("Ends", date(record.expires, "never")),
+        ("Last use that is stored", date(record.last_used, "none")),
+        ("The secret before the last rotation ends", date(record.previous_ends(), "there is none")),
+    ];
+    html! {
+        div.scroll role="region" aria-label="The key" tabindex="0" {
+            table { tbody { @for (name, value) in facts { tr { th scope="row" { (name) } td.name { (value) } } } } }
+        }
+    }
+}
+
+fn use_of(usage: &KeyUsage) -> Markup {
+    let recent = &usage.recent;
+    let windows = [("Minute", &recent.minute), ("Hour", &recent.hour), ("Day", &recent.day)];
+    html! {
+        h2 { "Limits now" }
+        (layout::table("How much is used up", &["Limit", "Used"], html! {
+            tr { th scope="row" { "rate" } td { (meter("rate", burst_used(usage))) } }
+            @for (name, used) in levels(usage) { tr { th scope="row" { (name) } td { (meter(name, used)) } } }
+        }))
+        h2 { "Requests" }
+        (layout::table("Requests of the last minute, hour and day", &["Last", "Requests", "Refused"], html! {
+            @for (name, counts) in windows {
+                tr { th scope="row" { (name) } td.number { (counts.requests) } td { (refusals(counts)) } }
+            }
+        }))
+    }
+}
+
+/// The beginning of a form that changes a key as it was when the page was made.
+fn form_start(visit: &Visit, record: &KeyRecord) -> Markup {
+    html! { (layout::csrf(visit)) input type="hidden" name="etag" value=(etag(record)); }
+}
+
+fn change_forms(visit: &Visit, record: &KeyRecord) -> Markup {
+    let action = |what: &str| format!("/keys/{}/{what}", in_path(&record.id));
+    html! {
+        h2 { "Change" }
+        form.card method="post" action=(action("change")) {
+            (form_start(visit, record))
+            (layout::text_field("name", "Name", &record.name, ""))
+            (tier_choice(visit, record.tier.as_deref().unwrap_or_default()))
+            (scope_choice(record.scope.name()))
+            (layout::text_field("expires", "Ends", &ends(record), "Such as never, 90d or 2030-12-24."))
+            input type="hidden" name="expires-before" value=(ends(record));
+            button.primary { "Change the key" }
+        }
+        h2 { "Rotate" }
+        form.card method="post" action=(action("rotate")) {
+            (form_start(visit, record))
+            (layout::text_field("overlap", "Overlap", "24h", "How long the present secret still works: 24h, 30d, or 0s."))
+            button.primary { "Make another secret" }
+        }
+        h2 { "Revoke" }
+        form.card method="post" action=(action("revoke")) {
+            (form_start(visit, record))
+            p { "Requests with this key are refused within a second. It cannot be undone." }
+            button.danger { "Revoke the key" }
+        }
+    }
+}
+
+fn ends(record: &KeyRecord) -> String {
+    record.expires.map_or("never".to_owned(), date_of)
+}
+
+fn reset_form(visit: &Visit, id: &str) -> Markup {
+    html! {
+        form method="post" action=(format!("/keys/{}/reset-day", in_path(id))) {
+            (layout::csrf(visit))
+            button { "Give the key its whole day back" }
+        }
+    }
+}
+
+fn to_key(id: &str, done: &str) -> Redirect {
+    Redirect::to(&format!("/keys/{}?done={done}", in_path(id)))
+}
+
+async fn change(
+    Extension(visit): Extension<Visit>,
+    Ids(id): Ids<String>,
+    Extension(fields): Extension<Fields>,
+) -> Result<Redirect, Problem> {
+    let mut body = json!({ "name": fields.get("name"), "tier": fields.given("tier"), "scope": fields.get("scope") });
+    if fields.get("expires") != fields.get("expires-before") {
+        body["expires"] = fields.get("expires").into();
+    }
+    let path = format!("/api/keys/{}", in_path(&id));
+    visit.api(Method::PATCH, &path, Some(fields.get("etag")), body).await?;
+    Ok(to_key(&id, "changed"))
+}
+
+async fn rotate(
+    Extension(visit): Extension<Visit>,
+    Ids(id): Ids<String>,
+    Extension(fields): Extension<Fields>,
+) -> Result<Markup, Problem> {
+    let path = format!("/api/keys/{}/rotate", in_path(&id));
+    let body = fields.given("overlap").map_or(Value::Null, |overlap| json!({ "overlap": overlap }));
+    let issued = visit.api(Method::POST, &path, Some(fields.get("etag")), body).await?;
+    Ok(secret_page(&visit, "The key has another secret", &issued))
+}
+
+async fn revoke(
+    Extension(visit): Extension<Visit>,
+    Ids(id): Ids<String>,
+    Extension(fields): Extension<Fields>,
+) -> Result<Redirect, Problem> {
+    let path = format!("/api/keys/{}", in_path(&id));
+    visit.api(Method::DELETE, &path, Some(fields.get("etag")), Value::Null).await?;
+    Ok(revoked())
+}
+
+async fn reset_day(Extension(visit): Extension<Visit>, Ids(id): Ids<String>) -> Result<Redirect, Problem> {
+    let path = format!("/api/keys/{}/reset-day", in_path(&id));
+    visit.api(Method::POST, &path, None, Value::Null).await?;
+    Ok(to_key(&id, "reset"))
+}

@@ -1,0 +1,288 @@
+//! Keys by their use today, with how close each is to its limits; and making a key.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use axum::http::Method;
+use axum::response::Redirect;
+use axum::routing::get;
+use axum::{Extension, Router};
+use maud::{Markup, html};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{Fields, Pages, Visit, in_path, layout};
+use crate::admin::extract::Params;
+use crate::admin::problem::Problem;
+use crate::admin::shared::Shared;
+use crate::gateway::KeyUsage;
+use crate::limits::{ActivityCounts, KeyLevels};
+use crate::model::{Limit, date_of};
+use crate::store::{Directory, GuildRecord, KeyRecord};
+
+/// Keys on a page.
+const PAGE: usize = 50;
+
+pub(super) fn routes() -> Router<Arc<Pages>> {
+    Router::new().route("/keys", get(show).post(create))
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Search {
+    #[serde(default)]
+    q: String,
+    /// Counted from 1.
+    page: Option<usize>,
+    /// What was done before.
+    done: Option<String>,
+}
+
+/// A key as it is listed.
+struct Row {
+    id: String,
+    name: String,
+    guild: String,
+    guild_name: String,
+    tier: String,
+    last_used: Option<i64>,
+    usage: Option<KeyUsage>,
+}
+
+/// The keys and guilds of the store.
+#[derive(Default)]
+pub(super) struct Stored {
+    pub(super) keys: Vec<KeyRecord>,
+    pub(super) guilds: Vec<GuildRecord>,
+}
+
+impl Row {
+    fn has(&self, text: &str) -> bool {
+        let text = text.to_lowercase();
+        [&self.id, &self.name, &self.guild, &self.guild_name].iter().any(|field| field.to_lowercase().contains(&text))
+    }
+
+    fn requests(&self) -> u32 {
+        self.usage.as_ref().map_or(0, |usage| usage.recent.day.requests)
+    }
+}
+
+/// What the store has of keys and guilds; without a store, nothing.
+async fn stored(shared: &Shared) -> Result<Stored, Problem> {
+    let Ok(store) = shared.store() else { return Ok(Stored::default()) };
+    let keys = match shared.key_store() {
+        Ok(store) => store.keys().await?,
+        Err(_) => Vec::new(),
+    };
+    Ok(Stored { keys, guilds: store.guilds().await? })
+}
+
+/// The keys of the store and those that were used on the last day, those with the most requests first.
+fn rows(shared: &Shared, stored: &Stored) -> Vec<Row> {
+    let names: HashMap<&str, &str> = stored.guilds.iter().map(|g| (g.id.as_str(), g.name.as_str())).collect();
+    let guild_name = |guild: &str| names.get(guild).copied().unwrap_or_default().to_owned();
+    let default_tier = shared.gateway.state().config.limits.default_tier.name.clone();
+    let mut used: HashMap<String, KeyUsage> =
+        shared.gateway.usage(None).into_iter().map(|usage| (usage.key.id.to_string(), usage)).collect();
+    let mut rows: Vec<Row> = stored
+        .keys
+        .iter()
+        .map(|key| Row {
+            id: key.id.to_string(),
+            name: key.name.clone(),
+            guild: key.guild.to_string(),
+            guild_name: guild_name(key.guild.as_str()),
+            tier: key.tier.clone().unwrap_or_else(|| default_tier.clone()),
+            last_used: key.last_used,
+            usage: used.remove(&*key.id),
+        })
+        .collect();
+    rows.extend(used.into_values().map(|usage| Row {
+        id: usage.key.id.to_string(),
+        name: String::new(),
+        guild: usage.key.guild.id.to_string(),
+        guild_name: guild_name(usage.key.guild.id.as_str()),
+        tier: usage.key.policy.tier().name.clone(),
+        last_used: None,
+        usage: Some(usage),
+    }));
+    rows.sort_by_cached_key(|row| (Reverse(row.requests()), row.id.clone()));
+    rows
+}
+
+async fn show(Extension(visit): Extension<Visit>, Params(search): Params<Search>) -> Result<Markup, Problem> {
+    let stored = stored(visit.shared()).await?;
+    let mut rows = rows(visit.shared(), &stored);
+    let q = search.q.trim();
+    rows.retain(|row| row.has(q));
+    let (found, pages) = (rows.len(), rows.len().div_ceil(PAGE).max(1));
+    let page = search.page.unwrap_or(1).clamp(1, pages);
+    let shown = rows.iter().skip((page - 1) * PAGE).take(PAGE);
+    let to_page = |page: usize| format!("/keys?q={}&page={page}", in_path(q));
+    let content = html! {
+        @if search.done.as_deref() == Some("revoked") { p.good role="status" { "The key was revoked." } }
+        form.search method="get" action="/keys" role="search" {
+            (layout::text_field("q", "Id, name or guild", q, ""))
+            button { "Search" }
+        }
+        (layout::table(&format!("{found} keys, those with the most requests first"),
+            &["Key", "Name", "Guild", "Tier", "Requests, day", "Rate", "Other limits", "Refused, day", "Last use"],
+            html! { @for row in shown { (key_row(row)) } }))
+        @if pages > 1 {
+            nav aria-label="Pages of keys" {
+                ul {
+                    @if page > 1 { li { a href=(to_page(page - 1)) rel="prev" { "Previous" } } }
+                    li { "Page " (page) " of " (pages) }
+                    @if page < pages { li { a href=(to_page(page + 1)) rel="next" { "Next" } } }
+                }
+            }
+        }
+        @if visit.may_change() {
+            @match visit.shared().key_store() {
+                Ok(_) => (create_form(&visit, &stored)),
+                Err(problem) => p { (problem.detail) "." },
+            }
+        }
+    };
+    Ok(layout::page(&visit, "Keys", "/keys", content))
+}
+
+fn key_row(row: &Row) -> Markup {
+    html! {
+        tr {
+            th scope="row" { a href=(format!("/keys/{}", in_path(&row.id))) { (row.id) } }
+            td.name { (row.name) }
+            td.name { (row.guild_name) @if !row.guild_name.is_empty() { br; } span.hint { (row.guild) } }
+            td { (row.tier) }
+            td.number { (row.requests()) }
+            @match &row.usage {
+                Some(usage) => {
+                    td.nowrap { (meter("rate", burst_used(usage))) }
+                    td.nowrap { (other_levels(usage)) }
+                    td { (refusals(&usage.recent.day)) }
+                }
+                None => { td { "–" } td { "–" } td { "–" } }
+            }
+            td.nowrap { (last_use(row)) }
+        }
+    }
+}
+
+fn last_use(row: &Row) -> String {
+    match (&row.usage, row.last_used) {
+        (Some(usage), _) if usage.recent.minute.requests > 0 => "within a minute".to_owned(),
+        (_, Some(unix)) => date_of(unix),
+        (Some(usage), None) if usage.recent.hour.requests > 0 => "within an hour".to_owned(),
+        (Some(_), None) => "within a day".to_owned(),
+        (None, None) => "never".to_owned(),
+    }
+}
+
+/// How much of the burst is used up now, and the burst.
+pub(super) fn burst_used(usage: &KeyUsage) -> (u64, u64) {
+    let burst = u64::from(usage.key.policy.tier().main.burst.get());
+    (burst.saturating_sub(usage.levels.main.remaining), burst)
+}
+
+/// How much is used of how much, as a bar and in figures.
+pub(super) fn meter(label: &str, (used, max): (u64, u64)) -> Markup {
+    html! {
+        meter aria-label=(label) min="0" max=(max) value=(used.min(max)) low=(max / 2) high=(max - max / 10) optimum="0" {}
+        " " (used) " of " (max)
+    }
+}
+
+/// The levels of the limits that the tier has besides `rate`: name, used, and the most there may be.
+pub(super) fn levels(usage: &KeyUsage) -> Vec<(&'static str, (u64, u64))> {
+    let KeyLevels { write, daily, in_flight: (in_flight, max_in_flight), .. } = usage.levels;
+    let tier = usage.key.policy.tier();
+    let write = write.zip(tier.write).map(|(level, rate)| {
+        let burst = u64::from(rate.burst.get());
+        (Limit::WriteRate, (burst.saturating_sub(level.remaining), burst))
+    });
+    let daily = daily.map(|used| (Limit::Daily, used));
+    let in_flight = max_in_flight.map(|max| (Limit::InFlight, (in_flight.into(), max.into())));
+    write.into_iter().chain(daily).chain(in_flight).map(|(limit, used)| (limit.name(), used)).collect()
+}
+
+fn other_levels(usage: &KeyUsage) -> Markup {
+    let levels = levels(usage);
+    html! {
+        @for (name, used) in &levels { div { (meter(name, *used)) " " span.hint { (name) } } }
+        @if levels.is_empty() { "–" }
+    }
+}
+
+/// The reasons of refusals with their counts.
+pub(super) fn refusals(counts: &ActivityCounts) -> Markup {
+    let over = Limit::ALL.map(|limit| (limit.name(), counts.over_limit[limit.index()]));
+    let all = over.into_iter().chain([("other refusals", counts.refused), ("origin failed", counts.failed)]);
+    let some: Vec<_> = all.filter(|(_, n)| *n > 0).collect();
+    html! {
+        @for (reason, n) in &some { div { (reason) ": " (n) } }
+        @if some.is_empty() { "none" }
+    }
+}
+
+/// The tiers to choose from; "" is the default one.
+pub(super) fn tier_choice(visit: &Visit, chosen: &str) -> Markup {
+    let state = visit.shared().gateway.state();
+    let limits = &state.config.limits;
+    let default = format!("the default tier ({} now)", limits.default_tier.name);
+    let tiers = limits.tiers.iter().map(|tier| (tier.name.as_str(), tier.name.as_str()));
+    let options: Vec<(&str, &str)> = [("", default.as_str())].into_iter().chain(tiers).collect();
+    layout::choice("tier", "Tier", chosen, &options)
+}
+
+pub(super) fn scope_choice(chosen: &str) -> Markup {
+    layout::choice("scope", "Scope", chosen, &[("write", "write: reads and setPoints"), ("read", "read: reads only")])
+}
+
+fn create_form(visit: &Visit, stored: &Stored) -> Markup {
+    html! {
+        h2 { "Make a key" }
+        form.card method="post" action="/keys" {
+            (layout::csrf(visit))
+            div.field {
+                label for="field-guild" { "Guild" }
+                input #field-guild name="guild" list="guilds" required autocomplete="off"
+                    value=(stored.guilds.first().filter(|_| stored.guilds.len() == 1).map_or("", |guild| guild.id.as_str()));
+                datalist #guilds {
+                    @for guild in stored.guilds.iter().take(PAGE) { option value=(guild.id) { (guild.name) } }
+                }
+            }
+            (layout::text_field("name", "Name", "", "For people; it may be empty."))
+            (tier_choice(visit, ""))
+            (scope_choice("write"))
+            (layout::text_field("expires", "Ends", "", "Such as 90d or 2030-12-24; empty for never."))
+            button.primary { "Make the key" }
+        }
+    }
+}
+
+async fn create(Extension(visit): Extension<Visit>, Extension(fields): Extension<Fields>) -> Result<Markup, Problem> {
+    let mut body = json!({ "guild": fields.get("guild"), "name": fields.get("name"), "scope": fields.get("scope") });
+    for name in ["tier", "expires"] {
+        if let Some(value) = fields.given(name) {
+            body[name] = value.into();
+        }
+    }
+    let issued = visit.api(Method::POST, "/api/keys", None, body).await?;
+    Ok(secret_page(&visit, "The key was made", &issued))
+}
+
+/// Shows a secret, this once.
+pub(super) fn secret_page(visit: &Visit, title: &str, issued: &Value) -> Markup {
+    let text = |name: &str| issued[name].as_str().unwrap_or_default().to_owned();
+    let content = html! {
+        p { "This is the secret of the key " code { (text("id")) } ". It is shown only now; copy it." }
+        p { code.secret #secret tabindex="0" aria-label="Secret" { (text("key")) } }
+        p { a href=(format!("/keys/{}", in_path(&text("id")))) { "To the key" } " · " a href="/keys" { "To all keys" } }
+    };
+    layout::page(visit, title, "/keys", content)
+}
+
+/// Where a page of keys says what was done.
+pub(super) fn revoked() -> Redirect {
+    Redirect::to("/keys?done=revoked")
+}

@@ -1,0 +1,124 @@
+//! What all pages have in common: the frame, the ways between pages, and small parts such as fields and tables.
+
+use maud::{DOCTYPE, Markup, html};
+
+use super::Visit;
+use crate::admin::problem::{Problem, ReloadFault};
+
+/// The pages, by path and name.
+const PAGES: [(&str, &str); 4] =
+    [("/", "Now"), ("/keys", "Keys"), ("/configuration", "Configuration"), ("/cache", "Cache")];
+
+/// A page of someone who is logged in. `current`: the path of the page, or of the one above it.
+pub(super) fn page(visit: &Visit, title: &str, current: &str, content: Markup) -> Markup {
+    let header = html! {
+        nav aria-label="Pages" {
+            ul {
+                @for (path, name) in PAGES {
+                    li { a href=(path) aria-current=[(path == current).then_some("page")] { (name) } }
+                }
+            }
+        }
+        form method="post" action="/logout" {
+            (csrf(visit))
+            span.role { "Logged in with the " (visit.session.role.name()) " token" }
+            button { "Log out" }
+        }
+    };
+    frame(title, Some(header), content)
+}
+
+/// A page with or without the ways to others.
+pub(super) fn frame(title: &str, header: Option<Markup>, content: Markup) -> Markup {
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                title { (title) " – Guildgate" }
+                link rel="stylesheet" href="/assets/style.css";
+                link rel="icon" href="/assets/icon.svg" type="image/svg+xml";
+                script src="/assets/refresh.js" defer {}
+            }
+            body {
+                a.skip href="#main" { "Skip to the content" }
+                header { p.brand { "Guildgate" } @if let Some(header) = header { (header) } }
+                main #main tabindex="-1" { h1 { (title) } (content) }
+            }
+        }
+    }
+}
+
+/// Why something was refused, as a page.
+pub(super) fn problem(visit: Option<&Visit>, problem: &Problem) -> Markup {
+    let content = html! {
+        p.alert role="alert" { (problem.detail) }
+        (faults(&problem.faults))
+        p { a href="/" { "To the first page" } }
+    };
+    match visit {
+        Some(visit) => page(visit, &problem.title, "", content),
+        None => frame(&problem.title, None, content),
+    }
+}
+
+/// The faults of files, each with its place.
+pub(super) fn faults(faults: &[ReloadFault]) -> Markup {
+    html! {
+        @if !faults.is_empty() {
+            ul.faults {
+                @for fault in faults {
+                    li { @if let Some(place) = &fault.place { code { (place) } ": " } (fault.detail) }
+                }
+            }
+        }
+    }
+}
+
+/// The field that shows that a form is our own.
+pub(super) fn csrf(visit: &Visit) -> Markup {
+    html! { input type="hidden" name="csrf" value=(visit.session.csrf); }
+}
+
+/// A field of a form with its label.
+pub(super) fn text_field(name: &str, label: &str, value: &str, hint: &str) -> Markup {
+    let id = format!("field-{name}");
+    html! {
+        div.field {
+            label for=(id) { (label) }
+            input id=(id) name=(name) value=(value) autocomplete="off" spellcheck="false"
+                aria-describedby=[(!hint.is_empty()).then(|| format!("{id}-hint"))];
+            @if !hint.is_empty() { span.hint id=(format!("{id}-hint")) { (hint) } }
+        }
+    }
+}
+
+/// A choice of a form with its label. Each option has a value and a text.
+pub(super) fn choice(name: &str, label: &str, chosen: &str, options: &[(&str, &str)]) -> Markup {
+    let id = format!("field-{name}");
+    html! {
+        div.field {
+            label for=(id) { (label) }
+            select id=(id) name=(name) {
+                @for (value, text) in options {
+                    option value=(value) selected[*value == chosen] { (text) }
+                }
+            }
+        }
+    }
+}
+
+/// A table that can be wider than a phone. `headings`: of its columns.
+pub(super) fn table(caption: &str, headings: &[&str], rows: Markup) -> Markup {
+    html! {
+        div.scroll role="region" aria-label=(caption) tabindex="0" {
+            table {
+                caption { (caption) }
+                thead { tr { @for heading in headings { th scope="col" { (heading) } } } }
+                tbody { (rows) }
+            }
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Logging in with a token, and logging out.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::header::SET_COOKIE;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Redirect, Response};
+use axum::routing::{get, post};
+use axum::{Extension, Router};
+use maud::{Markup, html};
+
+use super::guard::{COOKIE_NAME, session_id};
+use super::{Fields, Pages, Visit, layout};
+use crate::admin::authorize::role_of;
+use crate::admin::problem::Problem;
+use crate::admin::tokens::Role;
+
+pub(super) fn routes() -> Router<Arc<Pages>> {
+    Router::new().route("/login", get(show).post(log_in)).route("/logout", post(log_out))
+}
+
+async fn show(visit: Option<Extension<Visit>>) -> Response {
+    match visit {
+        Some(_) => Redirect::to("/").into_response(),
+        None => form(None).into_response(),
+    }
+}
+
+fn form(error: Option<&str>) -> Markup {
+    let content = html! {
+        @if let Some(error) = error { p.alert role="alert" #error { (error) } }
+        form.card method="post" action="/login" {
+            div.field {
+                label for="token" { "Token" }
+                input #token type="password" name="token" required autocomplete="current-password" autofocus
+                    aria-describedby="token-hint";
+                span.hint #token-hint {
+                    "It is in the file that " code { "admin.token" } " names; " code { "admin.read_token" }
+                    " sees everything and changes nothing."
+                }
+            }
+            button.primary { "Log in" }
+        }
+    };
+    layout::frame("Log in", None, content)
+}
+
+async fn log_in(State(pages): State<Arc<Pages>>, headers: HeaderMap, Extension(fields): Extension<Fields>) -> Response {
+    let refused = |problem: Problem, error: &str| {
+        (problem.status(), problem.headers.into_iter().collect::<HeaderMap>(), form(Some(error))).into_response()
+    };
+    let shared = &pages.shared;
+    let role = match role_of(shared, fields.get("token").as_bytes()) {
+        Ok(role @ (Role::Admin | Role::Read)) => role,
+        Ok(Role::Bot) => {
+            let problem = Problem::new(StatusCode::FORBIDDEN, "");
+            return refused(problem, "The bot token cannot log in; use the admin token or the read token.");
+        }
+        Err(problem) if problem.status() == StatusCode::TOO_MANY_REQUESTS => {
+            return refused(problem, "There were too many attempts with a wrong token. Wait a second, and try again.");
+        }
+        Err(problem) => return refused(problem, "The token is wrong."),
+    };
+    // A session that was there before is not needed any more.
+    session_id(&headers).map(|id| shared.sessions.end(id));
+    match shared.sessions.begin(role, shared.gateway.clock().now()) {
+        Ok(id) => ([(SET_COOKIE, cookie(&pages, &id, ""))], Redirect::to("/")).into_response(),
+        Err(why) => Problem::unavailable(why, 1).into_response(),
+    }
+}
+
+async fn log_out(Extension(visit): Extension<Visit>, headers: HeaderMap) -> Response {
+    session_id(&headers).map(|id| visit.shared().sessions.end(id));
+    ([(SET_COOKIE, cookie(&visit.pages, "", "; Max-Age=0"))], Redirect::to("/login")).into_response()
+}
+
+fn cookie(pages: &Pages, id: &str, more: &str) -> String {
+    let secure = if pages.is_tls { "; Secure" } else { "" };
+    format!("{COOKIE_NAME}={id}; HttpOnly; SameSite=Strict; Path=/{secure}{more}")
+}

@@ -1,0 +1,133 @@
+//! The dashboard: pages that the server renders, for people who logged in with a token. Changes go through the API's own
+//! code. Everything works without scripts; nothing is loaded from elsewhere.
+
+mod cache; // /cache
+mod configuration; // /configuration
+mod guard; // hosts, sessions, CSRF tokens, headers
+mod key; // /keys/{id}
+mod keys; // /keys
+mod layout; // what all pages have in common
+mod login; // /login and /logout
+mod now; // /
+mod plot; // lines as SVG
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::header::{CONTENT_TYPE, IF_MATCH};
+use axum::http::{HeaderValue, Method};
+use axum::middleware::from_fn_with_state;
+use axum::response::IntoResponse;
+use axum::routing::get;
+use http_body_util::BodyExt;
+use hyper::service::Service;
+use hyper_util::service::TowerToHyperService;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
+use serde_json::Value;
+
+pub(super) use guard::Hosts;
+
+use super::authorize::InSession;
+use super::problem::Problem;
+use super::server::Peer;
+use super::sessions::Session;
+use super::shared::Shared;
+use super::tokens::Role;
+
+/// What the pages share.
+#[derive(Debug)]
+struct Pages {
+    shared: Arc<Shared>,
+    /// The API, for changes.
+    api: Router,
+    hosts: Hosts,
+    is_tls: bool,
+}
+
+/// A request of someone who is logged in.
+#[derive(Clone, Debug)]
+struct Visit {
+    pages: Arc<Pages>,
+    session: Session,
+    peer: Option<Peer>,
+}
+
+/// The fields of a form that was sent.
+#[derive(Clone, Debug, Default)]
+struct Fields(Vec<(String, String)>);
+
+/// All pages and their files. `api`: the API's own paths.
+pub(super) fn routes(shared: Arc<Shared>, api: Router, hosts: Hosts, is_tls: bool) -> Router {
+    let pages = Arc::new(Pages { shared, api, hosts, is_tls });
+    let file = |content_type: &'static str, text: &'static str| {
+        get(move || async move { ([(CONTENT_TYPE, content_type)], text).into_response() })
+    };
+    Router::new()
+        .merge(cache::routes())
+        .merge(configuration::routes())
+        .merge(key::routes())
+        .merge(keys::routes())
+        .merge(login::routes())
+        .merge(now::routes())
+        .route("/assets/style.css", file("text/css; charset=utf-8", include_str!("assets/style.css")))
+        .route("/assets/refresh.js", file("text/javascript; charset=utf-8", include_str!("assets/refresh.js")))
+        .route("/assets/icon.svg", file("image/svg+xml", include_str!("assets/icon.svg")))
+        .layer(from_fn_with_state(pages.clone(), guard::around))
+        .with_state(pages)
+}
+
+impl Visit {
+    fn shared(&self) -> &Shared {
+        &self.pages.shared
+    }
+
+    fn may_change(&self) -> bool {
+        self.session.role == Role::Admin
+    }
+
+    /// Makes a request to the API as whoever is logged in: with its checks, and with its line in the audit log. The
+    /// answer's body.
+    async fn api(&self, method: Method, path: &str, etag: Option<&str>, body: Value) -> Result<Value, Problem> {
+        let failed = |error: String| Problem::unavailable(error, 1);
+        let body = if body.is_null() { Body::empty() } else { Body::from(body.to_string()) };
+        let mut request = Request::builder().method(method).uri(path).header(CONTENT_TYPE, "application/json");
+        if let Some(etag) = etag {
+            let etag = HeaderValue::from_str(etag).map_err(|_| Problem::bad_request("etag is malformed"))?;
+            request = request.header(IF_MATCH, etag);
+        }
+        let mut request = request.body(body).map_err(|error| failed(error.to_string()))?;
+        request.extensions_mut().insert(InSession(self.session.role));
+        self.peer.map(|peer| request.extensions_mut().insert(peer));
+        let Ok(answer) = TowerToHyperService::new(self.pages.api.clone()).call(request).await;
+        let (parts, body) = answer.into_parts();
+        if let Some(problem) = parts.extensions.get::<Problem>() {
+            return Err(problem.clone());
+        }
+        let body = body.collect().await.map_err(|error| failed(error.to_string()))?.to_bytes();
+        Ok(serde_json::from_slice(&body).unwrap_or_default())
+    }
+}
+
+impl Fields {
+    fn parse(form: &[u8]) -> Self {
+        Fields(form_urlencoded::parse(form).into_owned().collect())
+    }
+
+    /// The first field of this name, without white space around it; empty if there is none.
+    fn get(&self, name: &str) -> &str {
+        self.0.iter().find(|(of, _)| of == name).map_or("", |(_, value)| value.trim())
+    }
+
+    /// As [`Fields::get`]; `None` if it is empty.
+    fn given(&self, name: &str) -> Option<&str> {
+        Some(self.get(name)).filter(|value| !value.is_empty())
+    }
+}
+
+/// An id as a part of a path, or a value in a query.
+fn in_path(id: &str) -> PercentEncode<'_> {
+    const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+    utf8_percent_encode(id, ESCAPED)
+}

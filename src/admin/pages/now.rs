@@ -1,0 +1,216 @@
+//! The first page: what is asked and refused now and over the last 15 minutes, how fast, and what is wrong.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::RawQuery;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Extension, Router};
+use maud::{Markup, html};
+
+use super::{Pages, Visit, layout, plot};
+use crate::admin::shared::Shared;
+use crate::admin::traffic::{Sample, quantile};
+use crate::clock::Tick;
+use crate::telemetry::CacheUse;
+use crate::telemetry::metrics::RequestTotals;
+use crate::wire::code_meaning;
+
+/// Rates "now" are over at least this long, so that they do not jump.
+const NOW: Duration = Duration::from_secs(10);
+
+/// A point of a plot covers at least this long. The last sample may have been taken just now.
+const MIN_INTERVAL: Duration = Duration::from_secs(1);
+
+pub(super) fn routes() -> Router<Arc<Pages>> {
+    Router::new().route("/", get(show))
+}
+
+async fn show(Extension(visit): Extension<Visit>, RawQuery(query): RawQuery) -> Response {
+    let content = content(visit.shared());
+    // The script asks for the part alone.
+    if query.is_some() {
+        return content.into_response();
+    }
+    let part = html! { div data-refresh="/?part=main" { (content) } };
+    layout::page(&visit, "Now", "/", part).into_response()
+}
+
+fn content(shared: &Shared) -> Markup {
+    let samples = shared.traffic.samples(&shared.gateway);
+    let (Some(first), Some(last)) = (samples.first(), samples.last()) else { return html! {} };
+    html! {
+        (wrong(shared))
+        (tiles(shared, &samples, first, last))
+        (requests(&samples, first, last))
+        (latency(first, last))
+        (upstreams(shared))
+    }
+}
+
+/// What is wrong, with what to do.
+fn wrong(shared: &Shared) -> Markup {
+    let out = shared.gateway.state().origin.upstreams().into_iter().filter(|upstream| !upstream.is_up);
+    let out = out.map(|upstream| {
+        format!("{} gets no requests, because it failed some: see the service there, and the log", upstream.name)
+    });
+    let faults = shared.faults().into_iter().map(|fault| match fault.contains("store") {
+        true => format!("{fault}: see the disk or the database, and the log"),
+        false => fault.to_owned(),
+    });
+    let wrong: Vec<String> = faults.chain(out).collect();
+    match wrong.is_empty() {
+        true => html! { p.good role="status" { "Nothing is wrong." } },
+        false => html! { p.alert role="alert" { (wrong.join("; ")) "." } },
+    }
+}
+
+/// The sample that is at least so long before the last one, or the first.
+fn before<'s>(samples: &'s [Sample], last: &Sample, by: Duration) -> Option<&'s Sample> {
+    samples.iter().rev().find(|sample| last.at.since(sample.at) >= by).or(samples.first())
+}
+
+fn tiles(shared: &Shared, samples: &[Sample], first: &Sample, last: &Sample) -> Markup {
+    let recent = before(samples, last, NOW).unwrap_or(first);
+    let ok = |totals: &RequestTotals| totals.by_code[0];
+    let refused = |totals: &RequestTotals| totals.by_code[1..].iter().sum();
+    let tiles = [
+        ("Answered", per_second(rate(recent, last, ok))),
+        ("Refused", per_second(rate(recent, last, refused))),
+        ("Hit ratio, 15 min", hit_ratio(first, last)),
+        (
+            "Store",
+            shared
+                .gateway_store
+                .as_ref()
+                .map_or("none", |_| if shared.faults().is_empty() { "ready" } else { "away" })
+                .to_owned(),
+        ),
+        ("Connections", shared.metrics.value("guildgate_connections").map_or("–".to_owned(), |n| n.to_string())),
+    ];
+    html! { dl.tiles { @for (name, value) in tiles { div { dt { (name) } dd { (value) } } } } }
+}
+
+/// How much a count grew.
+fn grown(from: &Sample, to: &Sample, of: impl Fn(&RequestTotals) -> u64) -> u64 {
+    of(&to.totals).saturating_sub(of(&from.totals))
+}
+
+fn rate(from: &Sample, to: &Sample, of: impl Fn(&RequestTotals) -> u64) -> f64 {
+    grown(from, to, of) as f64 / to.at.since(from.at).as_secs_f64().max(1.0)
+}
+
+fn per_second(rate: f64) -> String {
+    if rate < 10.0 { format!("{rate:.1}/s") } else { format!("{rate:.0}/s") }
+}
+
+/// The share of reads that were answered from memory, of those that the cache was looked up for.
+fn hit_ratio(from: &Sample, to: &Sample) -> String {
+    let of = |uses: &[CacheUse]| {
+        let sum = |totals: &RequestTotals| {
+            totals.by_cache.iter().map(|by_use| uses.iter().map(|u| by_use[u.index()]).sum::<u64>()).sum()
+        };
+        grown(from, to, sum)
+    };
+    share(of(&HITS), of(&HITS) + of(&MISSES))
+}
+
+/// Answered from memory without a wait for the origin.
+pub(super) const HITS: [CacheUse; 2] = [CacheUse::Hit, CacheUse::WhileRevalidating];
+
+/// The origin was asked, or tried.
+pub(super) const MISSES: [CacheUse; 4] = [CacheUse::IfError, CacheUse::Stale, CacheUse::Miss, CacheUse::Collapsed];
+
+pub(super) fn share(part: u64, all: u64) -> String {
+    if all == 0 { "–".to_owned() } else { format!("{:.1} %", 100.0 * part as f64 / all as f64) }
+}
+
+/// Requests by outcome: a line for each of the most frequent ones, and a row for each.
+fn requests(samples: &[Sample], first: &Sample, last: &Sample) -> Markup {
+    let mut codes: Vec<(usize, u64)> =
+        (0..last.totals.by_code.len()).map(|code| (code, grown(first, last, |totals| totals.by_code[code]))).collect();
+    codes.retain(|(code, n)| *code == 0 || *n > 0);
+    codes[1..].sort_by_key(|(_, n)| std::cmp::Reverse(*n));
+    let lines: Vec<_> = codes.iter().take(plot::MAX_LINES).map(|(code, _)| line(samples, last.at, *code)).collect();
+    let recent = before(samples, last, NOW).unwrap_or(first);
+    let rows = html! {
+        @for (i, (code, n)) in codes.iter().enumerate() {
+            tr {
+                th scope="row" {
+                    @if i < plot::MAX_LINES { span.swatch.(format!("line-{i}")) {} }
+                    @if *code == 0 { "ok" } @else { (format!("{code:02}")) }
+                }
+                td { (if *code == 0 { "answered" } else { code_meaning(*code as u8) }) }
+                td.number { (per_second(rate(recent, last, |totals| totals.by_code[*code]))) }
+                td.number { (n) }
+            }
+        }
+    };
+    html! {
+        h2 { "Requests by outcome" }
+        figure {
+            div.scroll { (plot::draw(&lines, "requests/s")) }
+            figcaption { "Requests per second over the last 15 minutes. The table has the same outcomes." }
+        }
+        (layout::table("Requests of the last 15 minutes", &["Code", "Meaning", "Now", "Requests"], rows))
+    }
+}
+
+/// The requests per second with this code: a point for each interval.
+fn line(samples: &[Sample], now: Tick, code: usize) -> Vec<(f64, f64)> {
+    let pairs = samples.windows(2).filter(|pair| pair[1].at.since(pair[0].at) >= MIN_INTERVAL);
+    let point = |pair: &[Sample]| {
+        let minutes = -now.since(pair[1].at).as_secs_f64() / 60.0;
+        (minutes, rate(&pair[0], &pair[1], |totals| totals.by_code[code]))
+    };
+    pairs.map(point).collect()
+}
+
+fn latency(first: &Sample, last: &Sample) -> Markup {
+    let rows = html! {
+        @for (path, name) in RequestTotals::PATHS.iter().enumerate() {
+            @let buckets: Vec<u64> = (0..last.totals.latency[path].len())
+                .map(|bucket| grown(first, last, |totals| totals.latency[path][bucket])).collect();
+            tr {
+                th scope="row" { (name) }
+                td.number { (buckets.iter().sum::<u64>()) }
+                td.number { (at_most(&buckets, 0.5)) }
+                td.number { (at_most(&buckets, 0.99)) }
+            }
+        }
+    };
+    html! {
+        h2 { "Latency" }
+        (layout::table("From a request's header to its answer, over the last 15 minutes",
+            &["Path", "Requests", "p50", "p99"], rows))
+    }
+}
+
+fn at_most(buckets: &[u64], quantile_of: f64) -> String {
+    match quantile(buckets, &RequestTotals::BOUNDS, quantile_of) {
+        None => "–".to_owned(),
+        Some(Some(bound)) => format!("≤ {bound:?}"),
+        Some(None) => format!("> {:?}", RequestTotals::BOUNDS[RequestTotals::BOUNDS.len() - 1]),
+    }
+}
+
+fn upstreams(shared: &Shared) -> Markup {
+    let upstreams = shared.gateway.state().origin.upstreams();
+    let rows = html! {
+        @for upstream in &upstreams {
+            tr {
+                th scope="row" { (upstream.name) }
+                td { (if upstream.is_up { "in use" } else { "out" }) }
+                td.number { (upstream.in_flight) }
+                td.number { (upstream.failures) }
+            }
+        }
+    };
+    html! {
+        @if !upstreams.is_empty() {
+            h2 { "Upstreams" }
+            (layout::table("Addresses of the origin", &["Upstream", "State", "In flight", "Failures since the start"], rows))
+        }
+    }
+}
