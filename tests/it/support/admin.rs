@@ -51,7 +51,10 @@ impl AdminClient {
         let stream = TcpStream::connect(self.address).await.unwrap();
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
         tokio::spawn(connection);
-        let mut request = hyper::Request::builder().method(method).uri(path).header("host", "localhost");
+        let mut request = hyper::Request::builder().method(method).uri(path);
+        if !headers.iter().any(|(name, _)| *name == "host") {
+            request = request.header("host", "localhost");
+        }
         if !self.token.is_empty() {
             request = request.header("authorization", format!("Bearer {}", self.token));
         }

@@ -1,0 +1,197 @@
+//! Contract section 4: who may see the dashboard, who may change anything there, and what keeps other sites out.
+
+use crate::support::*;
+
+const READ: &str = "read-token-0123456789";
+const BOT: &str = "bot-token-01234567890";
+
+const PAGES: [&str; 4] = ["/", "/keys", "/configuration", "/cache"];
+
+fn with_roles() -> Builder {
+    let builder = TestGateway::builder().key("bot").points("7", 3).admin();
+    builder.set("admin.read_token", &format!("{READ:?}")).set("admin.bot_token", &format!("{BOT:?}"))
+}
+
+#[tokio::test]
+async fn pages_need_a_session_and_a_session_a_token() {
+    let gate = with_roles().start().await;
+    let admin = gate.admin().await;
+    let nobody = admin.with_token("");
+    for path in PAGES {
+        for client in [&nobody, &admin] {
+            let answer = client.get(path).await;
+            assert_eq!((answer.status, answer.header("location")), (303, "/login"), "{path}: {answer:?}");
+        }
+        let answer = nobody.send("GET", path, &[("cookie", "guildgate_session=x")], "").await;
+        assert_eq!((answer.status, answer.header("location")), (303, "/login"), "{path}: {answer:?}");
+    }
+    let page = nobody.get("/login").await;
+    assert!(page.status == 200 && page.text.contains("<h1>Log in</h1>"), "{page:?}");
+    for (token, status, words) in [("wrong", 401, "The token is wrong"), ("", 401, "wrong"), (BOT, 403, "bot token")] {
+        let answer = Dashboard::try_log_in(&nobody, token).await;
+        assert!(answer.status == status && answer.text.contains(words), "{token}: {answer:?}");
+        assert_eq!(answer.header("set-cookie"), "");
+    }
+    let answer = Dashboard::try_log_in(&nobody, &admin.token).await;
+    let cookie = answer.header("set-cookie");
+    let (id, flags) = cookie.split_once("; ").unwrap();
+    assert!(id.strip_prefix("guildgate_session=").unwrap().len() >= 43, "{cookie}");
+    assert_eq!(flags, "HttpOnly; SameSite=Strict; Path=/");
+    let dashboard = gate.dashboard().await;
+    for path in PAGES {
+        let page = dashboard.get(path).await;
+        assert!(page.status == 200 && page.text.contains("Log out"), "{page:?}");
+    }
+    assert!(!gate.stderr().contains(&admin.token));
+}
+
+#[tokio::test]
+async fn a_session_ends_at_log_out() {
+    let gate = with_roles().start().await;
+    let dashboard = gate.dashboard().await;
+    let answer = dashboard.post("/logout", &[]).await;
+    assert_eq!((answer.status, answer.header("location")), (303, "/login"), "{answer:?}");
+    assert!(answer.header("set-cookie").contains("Max-Age=0"), "{answer:?}");
+    assert_eq!(dashboard.get("/").await.status, 303);
+    assert_eq!(dashboard.get("/?part=main").await.status, 401);
+    // A session is a cookie, and no token of the API.
+    let of_cookie = dashboard.client.with_token(dashboard.cookie.split('=').nth(1).unwrap());
+    of_cookie.get("/api/status").await.is(401);
+}
+
+#[tokio::test]
+async fn wrong_tokens_are_throttled_with_those_of_the_api() {
+    let gate = with_roles().start().await;
+    let admin = gate.admin().await;
+    let mut throttled = 0;
+    for _ in 0..30 {
+        let answer = Dashboard::try_log_in(&admin.with_token(""), "wrong").await;
+        match answer.status {
+            401 => {}
+            429 => {
+                throttled += 1;
+                assert_eq!(answer.header("retry-after"), "1");
+                assert!(answer.text.contains("too many attempts"), "{answer:?}");
+            }
+            _ => panic!("{answer:?}"),
+        }
+    }
+    assert!(throttled >= 10, "{throttled}");
+    admin.with_token("wrong").get("/api/status").await.is(429);
+    gate.dashboard().await; // a valid one is always accepted
+}
+
+#[tokio::test]
+async fn a_form_of_another_site_changes_nothing() {
+    let gate = with_roles().start().await;
+    let dashboard = gate.dashboard().await;
+    let other = gate.dashboard().await;
+    assert_ne!(dashboard.csrf, other.csrf);
+    for csrf in ["", "x", &other.csrf] {
+        let forged = Dashboard { csrf: csrf.to_owned(), ..dashboard.clone() };
+        for path in [
+            "/keys",
+            "/cache/purge",
+            "/configuration/reload",
+            "/logout",
+            &format!("/keys/{}/revoke", gate.key_id("bot")),
+        ] {
+            let answer = forged.post(path, &[("guild", GUILD)]).await;
+            assert!(answer.status == 403 && answer.text.contains("not of this session"), "{path}: {answer:?}");
+        }
+    }
+    let nobody = Dashboard { cookie: String::new(), ..dashboard.clone() };
+    assert_eq!(nobody.post("/cache/purge", &[]).await.header("location"), "/login");
+    assert_eq!(gate.admin().await.get("/api/keys").await.is(200)["items"].as_array().unwrap().len(), 1);
+    assert_eq!(dashboard.get("/").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_read_token_sees_everything_and_changes_nothing() {
+    let gate = with_roles().start().await;
+    let reader = Dashboard::log_in(&gate.admin().await, READ).await;
+    let key = format!("/keys/{}", gate.key_id("bot"));
+    for path in PAGES.into_iter().chain([&*key]) {
+        let page = reader.get(path).await;
+        assert_eq!(page.status, 200, "{path}: {page:?}");
+        let forms = page.text.matches(r#"method="post""#).count();
+        assert_eq!(forms, 1, "{path} has other forms than that to log out: {page:?}");
+    }
+    for path in ["/keys", "/cache/purge", "/configuration/reload", &format!("{key}/revoke"), &format!("{key}/rotate")] {
+        let answer = reader.post(path, &[("guild", GUILD)]).await;
+        assert!(answer.status == 403 && answer.text.contains("read token"), "{path}: {answer:?}");
+    }
+    gate.get_points("bot", "7").await.is("3");
+    assert_eq!(reader.post("/logout", &[]).await.status, 303);
+}
+
+#[tokio::test]
+async fn only_its_own_names_are_answered() {
+    let gate = with_roles().set("admin.hosts", r#"["ops.example"]"#).start().await;
+    let dashboard = gate.dashboard().await;
+    let host = dashboard.client.address.to_string();
+    for (host, status) in [
+        (&*host, 200),
+        ("localhost", 200),
+        ("localhost:1", 200),
+        ("ops.example", 200),
+        ("evil.example", 421),
+        ("127.0.0.1.evil.example:80", 421),
+        ("10.0.0.1", 421),
+    ] {
+        for path in ["/", "/keys", "/login", "/assets/style.css"] {
+            let headers = [("host", host), ("cookie", &dashboard.cookie)];
+            let answer = dashboard.client.send("GET", path, &headers, "").await;
+            let expected = if status == 200 && path == "/login" { 303 } else { status };
+            assert_eq!(answer.status, expected, "{host} {path}: {answer:?}");
+        }
+    }
+    assert_eq!(dashboard.client.send("GET", "/healthz", &[("host", "any.example")], "").await.status, 200);
+}
+
+#[tokio::test]
+async fn no_page_has_foreign_or_inline_code() {
+    let gate = with_roles().start().await;
+    let dashboard = gate.dashboard().await;
+    gate.get_points("bot", "7").await.is("3");
+    let key = format!("/keys/{}", gate.key_id("bot"));
+    let policy = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'";
+    let paths = PAGES.into_iter().chain([&*key, "/keys/none", "/assets/style.css", "/assets/refresh.js"]);
+    for path in paths {
+        let page = dashboard.get(path).await;
+        assert_eq!(page.header("content-security-policy"), policy, "{path}");
+        assert_eq!(page.header("x-content-type-options"), "nosniff", "{path}");
+        assert_eq!(page.header("referrer-policy"), "no-referrer", "{path}");
+        assert_eq!(page.header("cache-control"), "no-store", "{path}");
+        for code in ["style=", "<style", "javascript:", " onclick", " onload", "http://", "https://"] {
+            let text = page.text.replace("http://www.w3.org/2000/svg", "");
+            let text = text.split("<pre").next().unwrap(); // the configuration names addresses
+            assert!(!text.contains(code), "{path} has {code}: {page:?}");
+        }
+        let scripts = page.text.matches("<script").count();
+        assert_eq!(scripts, page.text.matches(r#"<script src="/assets/refresh.js" defer></script>"#).count(), "{path}");
+    }
+    assert_eq!(dashboard.get("/keys/none").await.status, 404);
+}
+
+#[tokio::test]
+async fn under_tls_the_cookie_is_secure() {
+    let gate = TestGateway::builder()
+        .tls()
+        .admin()
+        .set("admin.tls", r#"{ certificate = "cert.pem", private_key = "key.pem" }"#)
+        .start()
+        .await;
+    let admin = gate.admin().await;
+    let stream = gate.tls_client(&["http/1.1"]).connect(admin.address).await.unwrap();
+    let (mut reader, mut writer) = tokio::io::split(stream);
+    let form = format!("token={}", admin.token);
+    let request = format!(
+        "POST /login HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{form}",
+        form.len()
+    );
+    tokio::io::AsyncWriteExt::write_all(&mut writer, request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    tokio::io::AsyncReadExt::read_to_string(&mut reader, &mut answer).await.unwrap();
+    assert!(answer.contains("; HttpOnly; SameSite=Strict; Path=/; Secure\r\n"), "{answer}");
+}

@@ -1,0 +1,132 @@
+//! Contract section 4: the dashboard in a real browser, used by keyboard alone.
+
+use std::path::PathBuf;
+
+use fantoccini::key::Key;
+
+use crate::support::*;
+
+/// The folder that screenshots are written to, if this variable names one (see `scripts/screenshots`).
+const SCREENSHOTS: &str = "GUILDGATE_SCREENSHOTS";
+
+async fn logged_in(gate: &TestGateway) -> (Browser, String) {
+    let (browser, admin) = (Browser::start().await, gate.admin().await);
+    let url = format!("http://{}", admin.address);
+    browser.open(&url).await;
+    assert_eq!(browser.text("h1").await, "Log in");
+    browser.type_text(&admin.token).await; // the field has the focus
+    browser.press(Key::Enter).await;
+    browser.shows("the first page", "document.querySelector('h1').innerText === 'Now'").await;
+    (browser, url)
+}
+
+async fn points(gate: &TestGateway, secret: &str) -> Answer {
+    gate.send(&Request::post("/getPoints", "memberID=7").key(secret)).await
+}
+
+#[tokio::test]
+async fn by_keyboard_an_admin_sees_traffic_makes_a_key_and_revokes_it() {
+    let gate = TestGateway::builder().key("bot").points("7", 3).admin().start().await;
+    let (browser, _) = logged_in(&gate).await;
+    assert_eq!(browser.evaluate("document.body.innerText.includes('incorrect key')").await, false);
+    points(&gate, "wrong").await;
+    // The script refreshes the page.
+    browser.shows("the refusal", "document.body.innerText.includes('incorrect key')").await;
+    browser.shows("the plot", "document.querySelectorAll('figure svg polyline').length > 1").await;
+
+    browser.enter("nav a[href='/keys']", "Keys").await;
+    browser.tab_to("#field-guild").await;
+    assert_eq!(browser.evaluate("document.activeElement.value").await, GUILD);
+    browser.tab_to("#field-name").await;
+    browser.type_text("by keyboard").await;
+    browser.enter("form[action='/keys'] button.primary", "The key was made").await;
+    let secret = browser.text("#secret").await;
+    eventually(PATIENCE, "the key works", || async { points(&gate, &secret).await.status == 200 }).await;
+
+    browser.enter("main a[href^='/keys/']", &key_title(&browser).await).await;
+    browser.enter("form[action$='/revoke'] button", "Keys").await;
+    assert_eq!(browser.text("[role=status]").await, "The key was revoked.");
+    eventually(PATIENCE, "the key is refused", || async { points(&gate, &secret).await.status == 401 }).await;
+
+    browser.enter("form[action='/logout'] button", "Log in").await;
+}
+
+async fn key_title(browser: &Browser) -> String {
+    format!("Key {}", browser.text("main p code").await)
+}
+
+#[tokio::test]
+async fn every_page_is_whole_in_light_dark_and_on_a_phone() {
+    let gate = TestGateway::builder().key("bot").key("other").points("7", 3).admin();
+    let gate = gate.set("limits.tiers.standard.rate", r#""2/s""#).set("limits.tiers.standard.burst", "40");
+    let gate = gate.set("limits.tiers.standard.daily", "1000").start().await;
+    let folder = std::env::var_os(SCREENSHOTS).map(PathBuf::from);
+    let (browser, url) = logged_in(&gate).await;
+    if folder.is_some() {
+        traffic(&gate).await;
+    }
+    for _ in 0..60 {
+        let _ = gate.get_points("bot", "7").await;
+    }
+    let key = format!("/keys/{}", gate.key_id("bot"));
+    let pages =
+        [("/", "now"), ("/keys", "keys"), (&key, "key"), ("/configuration", "configuration"), ("/cache", "cache")];
+    for (path, name) in pages {
+        for (scheme, width, kind) in [("light", 1100, "light"), ("dark", 1100, "dark"), ("light", 360, "phone")] {
+            browser.emulate(scheme, width).await;
+            browser.open(&format!("{url}{path}")).await;
+            assert_eq!(browser.evaluate("document.querySelectorAll('h1').length").await, 1, "{path}");
+            let widths = browser.evaluate("[document.documentElement.scrollWidth, innerWidth]").await;
+            assert!(widths[0].as_u64() <= widths[1].as_u64(), "{path} in {kind} is wider than its window: {widths}");
+            assert_eq!(browser.evaluate(UNLABELLED).await, 0, "{path} has a control without a label");
+            assert_eq!(browser.nameless_controls().await, Vec::<String>::new(), "{path}");
+            let low = browser.evaluate(LOW_CONTRAST).await;
+            assert_eq!(low, serde_json::json!([]), "{path} in {kind}: contrast below 4.5");
+            if let Some(folder) = &folder {
+                browser.screenshot(folder, &format!("{name}-{kind}.png")).await;
+            }
+        }
+    }
+}
+
+/// Some minutes of the page's time cannot pass in a test; half a minute fills a part of the plot.
+async fn traffic(gate: &TestGateway) {
+    for n in 0..300_u32 {
+        let _ = gate.get_points("bot", &(n % 30).to_string()).await;
+        let _ = gate.get_points("other", &(n % 3).to_string()).await;
+        if n % 9 == 0 {
+            points(gate, "wrong").await;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+}
+
+const UNLABELLED: &str = "[...document.querySelectorAll('input:not([type=hidden]), select')]\
+    .filter(control => control.labels.length === 0).length";
+
+/// The texts whose color has a contrast below 4.5:1 to what is behind them (WCAG 2, AA).
+const LOW_CONTRAST: &str = r#"(() => {
+    const numbers = color => color.match(/[\d.]+/g).map(Number);
+    const luminance = color => {
+        const [r, g, b] = numbers(color).slice(0, 3).map(v => v / 255)
+            .map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+    };
+    const behind = element => {
+        for (let e = element; e; e = e.parentElement) {
+            const back = getComputedStyle(e).backgroundColor;
+            if ((numbers(back)[3] ?? 1) === 1) return back;
+        }
+        return 'rgb(255, 255, 255)';
+    };
+    const low = [];
+    for (const element of document.querySelectorAll('body *')) {
+        const hasText = [...element.childNodes].some(n => n.nodeType === 3 && n.data.trim());
+        if (!hasText || element.closest('datalist') || !element.checkVisibility()) continue;
+        const style = getComputedStyle(element);
+        const color = element.closest('svg') ? style.fill : style.color;
+        const [a, b] = [luminance(color), luminance(behind(element))].sort((x, y) => y - x);
+        if ((a + 0.05) / (b + 0.05) < 4.5) low.push(element.outerHTML.slice(0, 80) + ' ' + color);
+    }
+    return low;
+})()"#;

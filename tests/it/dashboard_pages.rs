@@ -1,0 +1,209 @@
+//! Contract section 4: what the dashboard shows and changes, as a browser without scripts sees it.
+
+use serde_json::{Value, json};
+
+use crate::support::*;
+
+/// The secret that a page shows.
+fn secret(page: &AdminAnswer) -> String {
+    let after = page.text.split("<code class=\"secret\"").nth(1).unwrap_or_else(|| panic!("{page:?}"));
+    after.split_once('>').unwrap().1.split('<').next().unwrap().to_owned()
+}
+
+async fn points(gate: &TestGateway, secret: &str) -> Answer {
+    gate.send(&Request::post("/getPoints", "memberID=7").key(secret)).await
+}
+
+#[tokio::test]
+async fn now_shows_requests_by_outcome_and_latency() {
+    let gate = TestGateway::builder().key("bot").points("7", 3).admin().start().await;
+    let dashboard = gate.dashboard().await;
+    let before = dashboard.get("/").await;
+    assert!(before.text.contains("Nothing is wrong."), "{before:?}");
+    for _ in 0..20 {
+        gate.get_points("bot", "7").await.is("3");
+    }
+    points(&gate, "wrong").await;
+    let page = dashboard.get("/").await.text;
+    for part in ["<svg", "incorrect key", "95.0 %", "<th scope=\"row\">hit</th><td class=\"number\">19</td>", "ready"] {
+        assert!(page.contains(part), "{part} is not in {page}");
+    }
+    let part = dashboard.get("/?part=main").await.text;
+    assert!(part.contains("incorrect key") && !part.contains("<html"), "{part}");
+}
+
+#[tokio::test]
+async fn now_says_what_is_wrong_and_what_to_do() {
+    let gate = TestGateway::builder().key("bot").admin().start().await;
+    let dashboard = gate.dashboard().await;
+    let (store, away) = (gate.world().path("guildgate.db"), gate.world().path("away.db"));
+    std::fs::rename(&store, &away).unwrap();
+    let is_said = || async {
+        let page = dashboard.get("/").await.text;
+        page.contains("role=\"alert\">") && page.contains("see the disk or the database")
+    };
+    eventually(PATIENCE, "the red line", is_said).await;
+    std::fs::rename(&away, &store).unwrap();
+    eventually(PATIENCE, "no red line", || async { !is_said().await }).await;
+}
+
+#[tokio::test]
+async fn an_upstream_that_is_out_is_named() {
+    let origin = ScriptedOrigin::start(0).await;
+    let upstreams = [origin.url(), "http://127.0.0.1:9".to_owned()];
+    let gate = TestGateway::before_http().upstreams(upstreams).key("bot").admin().start().await;
+    for member in 0..40 {
+        let _ = gate.get_points("bot", &member.to_string()).await;
+    }
+    let dashboard = gate.dashboard().await;
+    let page = dashboard.get("/").await.text;
+    assert!(page.contains("127.0.0.1:9 gets no requests") && page.contains("<td>out</td>"), "{page}");
+}
+
+#[tokio::test]
+async fn a_key_is_made_changed_rotated_and_revoked_and_each_is_in_the_audit_log() {
+    let gate = TestGateway::builder().key("bot").points("7", 3).admin().set("log.audit", r#""audit.log""#);
+    let gate = gate.set("limits.tiers.gold.rate", r#""5/s""#).start().await;
+    let dashboard = gate.dashboard().await;
+    let made = dashboard.post("/keys", &[("guild", GUILD), ("name", "new one"), ("scope", "read"), ("tier", "")]).await;
+    assert_eq!(made.status, 200, "{made:?}");
+    let first = secret(&made);
+    eventually(PATIENCE, "it works", || async { points(&gate, &first).await.status == 200 }).await;
+    let list = dashboard.get("/keys?q=NEW+one").await.text;
+    assert!(list.contains("1 keys") && list.contains("Night Watch") && !list.contains(&first), "{list}");
+    let id = list.split("href=\"/keys/").nth(1).unwrap().split('"').next().unwrap().to_owned();
+    let page = format!("/keys/{id}");
+    assert!(dashboard.get(&page).await.text.contains("new one"));
+
+    let etag = dashboard.hidden(&page, "etag").await;
+    let change = [("etag", &*etag), ("name", "renamed"), ("tier", "gold"), ("scope", "write"), ("expires", "never")];
+    let changed = dashboard.post(&format!("{page}/change"), &change).await;
+    assert_eq!((changed.status, changed.header("location")), (303, &*format!("{page}?done=changed")), "{changed:?}");
+    let text = dashboard.get(&page).await.text;
+    assert!(text.contains("renamed") && text.contains("<option value=\"gold\" selected>"), "{text}");
+    let late = dashboard.post(&format!("{page}/change"), &change).await;
+    assert!(late.status == 412 && late.text.contains("changed meanwhile"), "{late:?}");
+    let unknown =
+        dashboard.post(&format!("{page}/change"), &[("tier", "x"), ("scope", "read"), ("expires", "x")]).await;
+    assert_eq!(unknown.status, 400, "{unknown:?}");
+
+    let etag = dashboard.hidden(&page, "etag").await;
+    let rotated = dashboard.post(&format!("{page}/rotate"), &[("etag", &etag), ("overlap", "1h")]).await;
+    let second = secret(&rotated);
+    eventually(PATIENCE, "the other works", || async { points(&gate, &second).await.status == 200 }).await;
+    points(&gate, &first).await.is("3");
+
+    let etag = dashboard.hidden(&page, "etag").await;
+    assert_eq!(dashboard.post(&format!("{page}/revoke"), &[("etag", &etag)]).await.status, 303);
+    for secret in [&first, &second] {
+        eventually(PATIENCE, "it is refused", || async { points(&gate, secret).await.status == 401 }).await;
+    }
+    assert_eq!(dashboard.get(&page).await.status, 404);
+
+    gate.has_logged("audit.log", "the last change", |line| line.contains("DELETE")).await;
+    let log = String::from_utf8(gate.world().read("audit.log")).unwrap();
+    assert!(!log.contains(&first) && !log.contains(&second) && !log.contains("csrf"), "{log}");
+    let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let said = lines.iter().map(|line| json!([line["method"], line["path"], line["status"], line["client"]]));
+    let (api, client) = (format!("/api/keys/{id}"), "127.0.0.1");
+    assert_eq!(
+        said.collect::<Vec<_>>(),
+        [
+            json!(["POST", "/api/keys", 201, client]),
+            json!(["PATCH", api, 200, client]),
+            json!(["PATCH", api, 412, client]),
+            json!(["PATCH", api, 400, client]),
+            json!(["POST", format!("{api}/rotate"), 200, client]),
+            json!(["DELETE", api, 204, client]),
+        ]
+    );
+    assert_eq!(lines[0]["made"], id);
+}
+
+#[tokio::test]
+async fn names_from_the_store_are_text_and_no_markup() {
+    let gate = TestGateway::builder().key("bot").admin().start().await;
+    let dashboard = gate.dashboard().await;
+    let name = "<script>alert(1)</script>\"'&";
+    let made = dashboard.post("/keys", &[("guild", GUILD), ("name", name), ("scope", "read")]).await;
+    assert_eq!(made.status, 200, "{made:?}");
+    let admin = gate.admin().await;
+    let rename = json!({ "name": "<img src=x onerror=1>" }).to_string();
+    assert!(admin.json("PATCH", &format!("/api/guilds/{GUILD}"), &rename).await.status < 300);
+    let list = dashboard.get("/keys").await.text;
+    let id = list.split("&lt;script&gt;").next().unwrap().rsplit("href=\"/keys/").next().unwrap();
+    let key = format!("/keys/{}", id.split('"').next().unwrap());
+    for path in ["/keys", "/keys?q=%22%3E%3Cscript%3E", &key, "/keys/%3Cscript%3E"] {
+        let page = dashboard.get(path).await.text;
+        assert!(!page.contains("<script>") && !page.contains("<img"), "{path}: {page}");
+    }
+    assert!(list.contains("&lt;img src=x onerror=1&gt;") && list.contains("&lt;script&gt;alert(1)"), "{list}");
+}
+
+#[tokio::test]
+async fn a_key_shows_its_limits_and_refusals() {
+    let gate = TestGateway::builder().key("bot").points("7", 3).admin();
+    let gate = gate.set("limits.tiers.standard.rate", r#""1/m""#).set("limits.tiers.standard.burst", "2");
+    let gate = gate.set("limits.tiers.standard.daily", "100").start().await;
+    for _ in 0..5 {
+        let _ = gate.get_points("bot", "7").await;
+    }
+    let dashboard = gate.dashboard().await;
+    let page = format!("/keys/{}", gate.key_id("bot"));
+    for path in ["/keys", &page] {
+        let text = dashboard.get(path).await.text;
+        assert!(text.contains("rate: 3") && text.contains("2 of 2") && text.contains("2 of 100"), "{path}: {text}");
+        assert!(text.contains("<meter "), "{text}");
+    }
+    let reset = dashboard.post(&format!("{page}/reset-day"), &[]).await;
+    assert_eq!(reset.header("location"), format!("{page}?done=reset"), "{reset:?}");
+    eventually(PATIENCE, "the day is whole", || async { dashboard.get(&page).await.text.contains("0 of 100") }).await;
+}
+
+#[tokio::test]
+async fn the_configuration_is_shown_and_reloaded() {
+    let gate = TestGateway::builder().admin().start().await;
+    let dashboard = gate.dashboard().await;
+    let page = dashboard.get("/configuration").await.text;
+    assert!(page.contains("<code>admin.listen</code>") && page.contains("[limits]"), "{page}");
+    let file = gate.world().path("gateway.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, format!("{text}\n[answers]\nservice_name = \"Tower\"\n")).unwrap();
+    let done = dashboard.post("/configuration/reload", &[]).await;
+    assert!(done.status == 200 && done.text.contains("The files were reloaded"), "{done:?}");
+    assert!(dashboard.get("/configuration").await.text.contains("answers.service_name"));
+    std::fs::write(&file, format!("{text}\n[answers]\nservice_nam = \"<b>\"\n")).unwrap();
+    let refused = dashboard.post("/configuration/reload", &[]).await;
+    assert!(refused.status == 422 && refused.text.contains("gateway.toml:"), "{refused:?}");
+    assert!(refused.text.contains("service_name"), "{refused:?}");
+}
+
+#[tokio::test]
+async fn the_cache_is_shown_and_purged() {
+    let gate = TestGateway::before_http().key("bot").points("7", 3).admin().start().await;
+    let dashboard = gate.dashboard().await;
+    for _ in 0..4 {
+        gate.get_points("bot", "7").await.is("3");
+    }
+    let page = dashboard.get("/cache").await.text;
+    assert!(page.contains("75.0 %"), "{page}");
+    let asked = gate.origin().asked("getPoints");
+    let bad = dashboard.post("/cache/purge", &[("member", "x")]).await;
+    assert_eq!(bad.status, 400, "{bad:?}");
+    let done = dashboard.post("/cache/purge", &[("guild", ""), ("member", "7")]).await;
+    assert_eq!((done.status, done.header("location")), (303, "/cache?done"), "{done:?}");
+    assert!(dashboard.get("/cache?done").await.text.contains("were purged"));
+    gate.get_points("bot", "7").await.is("3");
+    assert_eq!(gate.origin().asked("getPoints"), asked + 1);
+}
+
+#[tokio::test]
+async fn keys_that_are_not_in_the_store_are_shown_without_controls() {
+    let gate = TestGateway::before_http().key("bot").points("7", 3).admin().start().await;
+    gate.get_points("bot", "7").await.is("3");
+    let dashboard = gate.dashboard().await;
+    let page = dashboard.get("/keys").await;
+    assert!(page.text.contains("key file") && !page.text.contains("Make a key"), "{page:?}");
+    let refused = dashboard.post("/keys", &[("guild", GUILD), ("scope", "read")]).await;
+    assert!(refused.status == 409 && refused.text.contains("key file"), "{refused:?}");
+}

@@ -1,0 +1,65 @@
+//! The dashboard over plain HTTP, as a browser without scripts uses it: a cookie, and forms with their CSRF token.
+
+use super::{AdminAnswer, AdminClient, TestGateway};
+
+/// Someone who is logged in.
+#[derive(Clone, Debug)]
+pub struct Dashboard {
+    pub client: AdminClient,
+    pub cookie: String,
+    pub csrf: String,
+}
+
+impl TestGateway {
+    /// Logs in on the dashboard with the admin token.
+    pub async fn dashboard(&self) -> Dashboard {
+        let admin = self.admin().await;
+        Dashboard::log_in(&admin, &admin.token).await
+    }
+}
+
+impl Dashboard {
+    pub async fn log_in(admin: &AdminClient, token: &str) -> Dashboard {
+        let client = admin.with_token("");
+        let answer = Dashboard::try_log_in(&client, token).await;
+        assert_eq!((answer.status, answer.header("location")), (303, "/"), "{answer:?}");
+        let cookie = answer.header("set-cookie").split(';').next().unwrap().to_owned();
+        let mut dashboard = Dashboard { client, cookie, csrf: String::new() };
+        let page = dashboard.get("/").await;
+        let csrf = page.text.split(r#"name="csrf" value=""#).nth(1).unwrap().split('"').next().unwrap();
+        dashboard.csrf = csrf.to_owned();
+        dashboard
+    }
+
+    pub async fn try_log_in(client: &AdminClient, token: &str) -> AdminAnswer {
+        client.send("POST", "/login", &[FORM], &form(&[("token", token)])).await
+    }
+
+    pub async fn get(&self, path: &str) -> AdminAnswer {
+        self.client.send("GET", path, &[("cookie", &self.cookie)], "").await
+    }
+
+    /// Sends a form with the CSRF token.
+    pub async fn post(&self, path: &str, fields: &[(&str, &str)]) -> AdminAnswer {
+        let fields: Vec<_> = [("csrf", self.csrf.as_str())].into_iter().chain(fields.iter().copied()).collect();
+        self.client.send("POST", path, &[FORM, ("cookie", &self.cookie)], &form(&fields)).await
+    }
+
+    /// The value of a hidden field of a page.
+    pub async fn hidden(&self, path: &str, name: &str) -> String {
+        let page = self.get(path).await.text;
+        page.split(&format!(r#"name="{name}" value=""#))
+            .nth(1)
+            .unwrap()
+            .split('"')
+            .next()
+            .unwrap()
+            .replace("&quot;", "\"")
+    }
+}
+
+const FORM: (&str, &str) = ("content-type", "application/x-www-form-urlencoded");
+
+fn form(fields: &[(&str, &str)]) -> String {
+    form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish()
+}
