@@ -10,6 +10,7 @@ use axum::{Extension, Router};
 use maud::{Markup, html};
 use serde_json::json;
 
+use super::layout::Heading::{Number, Text};
 use super::now::{HITS, MISSES, share};
 use super::{Fields, Pages, Visit, layout};
 use crate::admin::problem::Problem;
@@ -38,15 +39,15 @@ async fn show(Extension(visit): Extension<Visit>, RawQuery(query): RawQuery) -> 
         @if query.as_deref() == Some("done") { p.good role="status" { "The answers were purged." } }
         dl.tiles {
             div { dt { "Answers" } dd { (size.entries) } }
-            div { dt { "Memory" } dd { (mebibytes(size.bytes)) } }
-            div { dt { code { "cache.max_size" } } dd { (mebibytes(max_size)) } }
+            div { dt { "Memory" } dd { (size_of(size.bytes)) } }
+            div { dt { code { "cache.max_size" } } dd { (size_of(max_size)) } }
             div { dt { "Evictions since the start" } dd { (size.evictions) } }
         }
         p {
             label { "Memory in use: " meter min="0" max=(max_size) value=(size.bytes.min(max_size)) { (share(size.bytes, max_size)) } }
             " " (share(size.bytes, max_size))
         }
-        (layout::table("Reads since the start of the process", &["Operation", "From memory", "Asked the origin", "Hit ratio"], rows))
+        (layout::table("Reads since the start of the process", &[Text("Operation"), Number("From memory"), Number("Asked the origin"), Number("Hit ratio")], rows))
         @if visit.may_change() {
             h2 { "Purge" }
             p { "Purged answers are asked for again when a caller wants them. Nothing is lost." }
@@ -61,8 +62,11 @@ async fn show(Extension(visit): Extension<Visit>, RawQuery(query): RawQuery) -> 
     layout::page(&visit, "Cache", "/cache", content)
 }
 
-fn mebibytes(bytes: u64) -> String {
-    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
+fn size_of(bytes: u64) -> String {
+    match bytes {
+        0..1_048_576 => format!("{:.1} KiB", bytes as f64 / 1024.0),
+        _ => format!("{:.1} MiB", bytes as f64 / 1_048_576.0),
+    }
 }
 
 async fn purge(Extension(visit): Extension<Visit>, Extension(fields): Extension<Fields>) -> Result<Redirect, Problem> {

@@ -11,6 +11,7 @@ use maud::{Markup, html};
 use serde_json::Value;
 use toml::{Table, Value as Setting};
 
+use super::layout::Heading;
 use super::{Pages, Visit, layout};
 use crate::admin::problem::Problem;
 use crate::config::load_str;
@@ -83,7 +84,7 @@ fn page(visit: &Visit, outcome: Markup) -> Markup {
         }
         h2 { "What differs from the default" }
         @if different.is_empty() { p { "Nothing." } }
-        @else { (layout::table("Settings that differ from the default", &["Setting", "Value", "Default"], rows)) }
+        @else { (layout::table("Settings that differ from the default", &["Setting", "Value", "Default"].map(Heading::Text), rows)) }
         h2 #in-force { "In force" }
         pre tabindex="0" role="region" aria-labelledby="in-force" { code { (text.toml) } }
     };

@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::keys::{burst_used, levels, meter, refusals, revoked, scope_choice, secret_page, tier_choice};
+use super::layout::Heading::{Number, Text};
 use super::{Fields, Pages, Visit, in_path, layout};
 use crate::admin::api::keys::etag;
 use crate::admin::extract::{Ids, Params};
@@ -89,12 +90,12 @@ fn use_of(usage: &KeyUsage) -> Markup {
     let windows = [("Minute", &recent.minute), ("Hour", &recent.hour), ("Day", &recent.day)];
     html! {
         h2 { "Limits now" }
-        (layout::table("How much is used up", &["Limit", "Used"], html! {
+        (layout::table("How much is used up", &[Text("Limit"), Text("Used")], html! {
             tr { th scope="row" { "rate" } td { (meter("rate", burst_used(usage))) } }
             @for (name, used) in levels(usage) { tr { th scope="row" { (name) } td { (meter(name, used)) } } }
         }))
         h2 { "Requests" }
-        (layout::table("Requests of the last minute, hour and day", &["Last", "Requests", "Refused"], html! {
+        (layout::table("Requests of the last minute, hour and day", &[Text("Last"), Number("Requests"), Text("Refused")], html! {
             @for (name, counts) in windows {
                 tr { th scope="row" { (name) } td.number { (counts.requests) } td { (refusals(counts)) } }
             }

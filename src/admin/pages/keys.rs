@@ -12,6 +12,7 @@ use maud::{Markup, html};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::layout::Heading;
 use super::{Fields, Pages, Visit, in_path, layout};
 use crate::admin::extract::Params;
 use crate::admin::problem::Problem;
@@ -20,6 +21,18 @@ use crate::gateway::KeyUsage;
 use crate::limits::{ActivityCounts, KeyLevels};
 use crate::model::{Limit, date_of};
 use crate::store::{Directory, GuildRecord, KeyRecord};
+
+const HEADINGS: [Heading; 9] = [
+    Heading::Text("Key"),
+    Heading::Text("Name"),
+    Heading::Text("Guild"),
+    Heading::Text("Tier"),
+    Heading::Number("Requests, day"),
+    Heading::Text("Rate"),
+    Heading::Text("Other limits"),
+    Heading::Text("Refused, day"),
+    Heading::Text("Last use"),
+];
 
 /// Keys on a page.
 const PAGE: usize = 50;
@@ -125,8 +138,8 @@ async fn show(Extension(visit): Extension<Visit>, Params(search): Params<Search>
             (layout::text_field("q", "Id, name or guild", q, ""))
             button { "Search" }
         }
-        (layout::table(&format!("{found} keys, those with the most requests first"),
-            &["Key", "Name", "Guild", "Tier", "Requests, day", "Rate", "Other limits", "Refused, day", "Last use"],
+        (layout::table(&format!("Keys: {found}, those with the most requests first"),
+            &HEADINGS,
             html! { @for row in shown { (key_row(row)) } }))
         @if pages > 1 {
             nav aria-label="Pages of keys" {

@@ -110,13 +110,26 @@ pub(super) fn choice(name: &str, label: &str, chosen: &str, options: &[(&str, &s
     }
 }
 
-/// A table that can be wider than a phone. `headings`: of its columns.
-pub(super) fn table(caption: &str, headings: &[&str], rows: Markup) -> Markup {
+/// The heading of a column.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Heading {
+    Text(&'static str),
+    /// The column's cells have the class `number`.
+    Number(&'static str),
+}
+
+/// A table that can be wider than a phone.
+pub(super) fn table(caption: &str, headings: &[Heading], rows: Markup) -> Markup {
     html! {
         div.scroll role="region" aria-label=(caption) tabindex="0" {
             table {
                 caption { (caption) }
-                thead { tr { @for heading in headings { th scope="col" { (heading) } } } }
+                thead { tr { @for heading in headings {
+                    @match heading {
+                        Heading::Text(text) => { th scope="col" { (text) } }
+                        Heading::Number(text) => { th.number scope="col" { (text) } }
+                    }
+                } } }
                 tbody { (rows) }
             }
         }

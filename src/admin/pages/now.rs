@@ -9,6 +9,7 @@ use axum::routing::get;
 use axum::{Extension, Router};
 use maud::{Markup, html};
 
+use super::layout::Heading::{Number, Text};
 use super::{Pages, Visit, layout, plot};
 use crate::admin::shared::Shared;
 use crate::admin::traffic::{Sample, quantile};
@@ -153,7 +154,7 @@ fn requests(samples: &[Sample], first: &Sample, last: &Sample) -> Markup {
             div.scroll { (plot::draw(&lines, "requests/s")) }
             figcaption { "Requests per second over the last 15 minutes. The table has the same outcomes." }
         }
-        (layout::table("Requests of the last 15 minutes", &["Code", "Meaning", "Now", "Requests"], rows))
+        (layout::table("Requests of the last 15 minutes", &[Text("Code"), Text("Meaning"), Number("Now"), Number("Requests")], rows))
     }
 }
 
@@ -183,7 +184,7 @@ fn latency(first: &Sample, last: &Sample) -> Markup {
     html! {
         h2 { "Latency" }
         (layout::table("From a request's header to its answer, over the last 15 minutes",
-            &["Path", "Requests", "p50", "p99"], rows))
+            &[Text("Path"), Number("Requests"), Number("p50"), Number("p99")], rows))
     }
 }
 
@@ -210,7 +211,7 @@ fn upstreams(shared: &Shared) -> Markup {
     html! {
         @if !upstreams.is_empty() {
             h2 { "Upstreams" }
-            (layout::table("Addresses of the origin", &["Upstream", "State", "In flight", "Failures since the start"], rows))
+            (layout::table("Addresses of the origin", &[Text("Upstream"), Text("State"), Number("In flight"), Number("Failures since the start")], rows))
         }
     }
 }
