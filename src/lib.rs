@@ -28,6 +28,7 @@ pub mod tls; // certificates and cipher suites of the listeners
 // Floor 4: keys and the origin.
 pub mod keys; // the form of a secret, the key table, learned keys
 pub mod origin; // the built-in backend, or an HTTP service at one or more upstreams
+pub mod planning; // recorded decisions under other limits
 
 // Floor 5: the rules.
 pub mod gateway; // the rules of a request: admit, read, write

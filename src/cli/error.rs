@@ -3,6 +3,7 @@
 use std::io;
 
 use crate::keys::IssueError;
+use crate::planning::ReadError;
 use crate::store::StoreError;
 use crate::store::transfer::{ExportError, ImportError};
 
@@ -35,6 +36,12 @@ impl CommandError {
 
 impl From<IssueError> for CommandError {
     fn from(error: IssueError) -> Self {
+        CommandError::new(error.to_string())
+    }
+}
+
+impl From<ReadError> for CommandError {
+    fn from(error: ReadError) -> Self {
         CommandError::new(error.to_string())
     }
 }

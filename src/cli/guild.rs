@@ -6,8 +6,8 @@ use clap::Subcommand;
 use serde::Serialize;
 
 use super::error::CommandError;
-use super::output::{JsonArg, counted, print_list, print_outcome};
-use crate::model::GuildId;
+use super::output::{JsonArg, print_list, print_outcome};
+use crate::model::{GuildId, counted};
 use crate::store::{AnyStore, Directory, RemovedGuild};
 
 /// `guildgate guild …`

@@ -81,8 +81,3 @@ pub(super) fn ignore_broken_pipe(printed: io::Result<()>) -> io::Result<()> {
         printed => printed,
     }
 }
-
-/// A count with its noun: `1 key`, `2 keys`.
-pub(super) fn counted(count: u64, noun: &str) -> String {
-    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
-}

@@ -6,9 +6,11 @@ mod guild;
 mod key;
 mod limit;
 mod member;
+mod words;
 
 pub use date::{LATEST_DATE, date_of, unix_of};
 pub use guild::{BadGuildId, GuildId};
 pub use key::{Digest, KeyId, Scope};
 pub use limit::Limit;
 pub use member::{MAX_MEMBER_NAME, MemberId, RATINGS, Review, Warn, one_line};
+pub use words::{counted, was};

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use proc_macro2::{TokenStream, TokenTree};
 
 /// Each module's floor. `src/lib.rs` is the same table for readers; a test below compares them.
-const FLOORS: [(&str, u8); 21] = [
+const FLOORS: [(&str, u8); 22] = [
     ("fuzz", 0),
     ("clock", 0),
     ("files", 0),
@@ -22,6 +22,7 @@ const FLOORS: [(&str, u8); 21] = [
     ("tls", 3),
     ("keys", 4),
     ("origin", 4),
+    ("planning", 4),
     ("gateway", 5),
     ("edge", 6),
     ("admin", 6),

@@ -1,10 +1,7 @@
 //! `guildgate limits`: plans and suggests limits from recorded traffic, and gives a key its day back.
 
 mod input; // which decision record, and the names of its keys
-mod intervals; // counts by the second, the minute, the day
 mod plan; // limits plan
-mod record; // the files of a decision record as one stream
-mod replay; // the recorded decisions under other limits
 mod suggest; // limits suggest
 mod suggested_limits; // a [limits] section that would have refused nothing
 mod table; // aligned columns
@@ -13,11 +10,13 @@ mod table; // aligned columns
 mod tests;
 
 use std::io::Write;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
 use super::error::CommandError;
+use super::transfer::byte_bar;
 use super::{Failure, open_store, runtime};
 use crate::config;
 use crate::store::{Daily, IfMissing};
@@ -78,5 +77,14 @@ impl LimitsCommand {
                 })?)
             }
         }
+    }
+}
+
+/// Shows how much of a record was read.
+fn progress_bar() -> impl FnMut(u64, u64) -> ControlFlow<()> {
+    let mut bar = None;
+    move |done, total| {
+        bar.get_or_insert_with(|| byte_bar(total)).set_position(done);
+        ControlFlow::Continue(())
     }
 }

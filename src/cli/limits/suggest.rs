@@ -10,13 +10,13 @@ use serde::Serialize;
 
 use super::LogArgs;
 use super::input::Input;
-use super::intervals::{BusiestInterval, Histogram, IntervalCounter};
-use super::record::{RecordFiles, RecordSummary, RecordedDecision};
+use super::progress_bar;
 use super::suggested_limits::{Demand, SuggestedLimits};
 use super::table::{Column, table};
 use crate::cli::error::CommandError;
 use crate::cli::output::print_to_stderr;
 use crate::model::date_of;
+use crate::planning::{BusiestInterval, Histogram, IntervalCounter, RecordFiles, RecordSummary, RecordedDecision};
 
 /// `guildgate limits suggest …`
 #[derive(Clone, Debug, Args)]
@@ -62,14 +62,14 @@ impl SuggestArgs {
     pub(super) fn run(self, input: &Input, out: &mut dyn Write) -> Result<(), CommandError> {
         let record = RecordFiles::open(&input.files)?;
         let (mut keys, mut demand) = (Vec::new(), Demand::default());
-        let read = record.for_each(&mut |recorded| {
+        let read = record.for_each(&mut progress_bar(), &mut |recorded| {
             if recorded.key == keys.len() {
                 keys.push(KeyRequests::default());
             }
             keys[recorded.key].count(recorded);
             demand.count(recorded);
         })?;
-        read.print_notices();
+        read.notices().iter().for_each(print_to_stderr);
         let rows = rows(input, &read, &keys);
         let strangers = read.strangers();
         if (self.json || self.toml)

@@ -6,15 +6,13 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::intervals::IntervalCounter;
-use super::record::{RecordFiles, RecordedDecision};
-use super::replay::Replay;
+use super::progress_bar;
 use crate::cli::error::CommandError;
-use crate::cli::output::counted;
 use crate::config::leaf::HumanRate;
 use crate::config::{self, MAX_TIERS, TierFile, is_tier_name};
 use crate::limits::day_of;
-use crate::model::Limit;
+use crate::model::{Limit, counted};
+use crate::planning::{IntervalCounter, RecordFiles, RecordedDecision, Replay};
 
 /// The tier of keys without one, or with one whose name cannot be written in a configuration.
 const STANDARD: &str = "standard";
@@ -164,7 +162,7 @@ impl SuggestedLimits {
         }
         let (demand, tiers) = (&mut self.demand, &mut self.tiers);
         let mut keys: Vec<ArrivalTimes> = Vec::new();
-        record.for_each(&mut |RecordedDecision { decision, key, run, .. }| {
+        record.for_each(&mut progress_bar(), &mut |RecordedDecision { decision, key, run, .. }| {
             if key == keys.len() {
                 keys.push(ArrivalTimes::default());
             }
@@ -197,7 +195,7 @@ impl SuggestedLimits {
         let limits = section.map_err(|faults| CommandError::new(faults.to_string()))?.config.limits;
         let mut replay = Replay::new(&limits);
         let mut refused = BTreeSet::new();
-        record.for_each(&mut |recorded| {
+        record.for_each(&mut progress_bar(), &mut |recorded| {
             if let Some((limit, _)) = replay.decide(recorded).over {
                 let tiers = &self.demand.keys[recorded.key].tiers;
                 refused.extend(tiers.iter().map(|tier| (*tier, limit == Limit::WriteRate)));

@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use crate::cli::output::counted;
+use crate::model::counted;
 use crate::model::one_line;
 
 /// The rows printed as text; JSON has all of them.
@@ -41,11 +41,6 @@ pub(super) fn table<R>(rows: &[R], columns: &[Column<R>]) -> String {
         text += &format!("… and {more}: --json prints all of them\n");
     }
     text
-}
-
-/// The verb for a count: `1 was`, `2 were`.
-pub(super) fn was(count: u64) -> &'static str {
-    if count == 1 { "was" } else { "were" }
 }
 
 #[cfg(test)]

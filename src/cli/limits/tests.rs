@@ -10,12 +10,11 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::input::Input;
-use super::record::RecordFiles;
-use super::replay::Replay;
 use super::*;
 use crate::clock::{Clock, Tick};
 use crate::config::{self, Limits};
 use crate::limits::{Buckets, LimitQuery, Policy, Usage};
+use crate::planning::{RecordFiles, Replay};
 use crate::telemetry::decisions::{ClockReading, Counts, Decision, Encoder, MAGIC};
 use crate::wire::{Operation, Read};
 
@@ -63,7 +62,9 @@ impl Recorded {
     fn replayed(&self, limits: &Limits) -> Vec<(Decision, bool)> {
         let (mut replay, mut all) = (Replay::new(limits), Vec::new());
         let record = self.record();
-        record.for_each(&mut |p| all.push((p.decision.clone(), replay.decide(p).over.is_some()))).unwrap();
+        record
+            .for_each(&mut progress_bar(), &mut |p| all.push((p.decision.clone(), replay.decide(p).over.is_some())))
+            .unwrap();
         all
     }
 
@@ -413,7 +414,8 @@ fn the_older_half_is_read_before_the_file_and_files_named_are_read_exactly() {
     let ticks = |files: &[PathBuf]| {
         let mut ticks = Vec::new();
         let record = RecordFiles::open(files).unwrap();
-        let read = record.for_each(&mut |recorded| ticks.push(recorded.decision.at.0 / SECOND)).unwrap();
+        let read =
+            record.for_each(&mut progress_bar(), &mut |recorded| ticks.push(recorded.decision.at.0 / SECOND)).unwrap();
         assert_eq!(read.files.len(), if files.len() == 1 { 2 } else { files.len() });
         ticks
     };
@@ -422,5 +424,9 @@ fn the_older_half_is_read_before_the_file_and_files_named_are_read_exactly() {
     fs::hard_link(&path, path.with_extension("moved")).unwrap();
     fs::rename(path.with_extension("moved"), &older).unwrap();
     let record = RecordFiles::open(std::slice::from_ref(&path)).unwrap();
-    assert_eq!(record.for_each(&mut |_| {}).unwrap().decisions, 1, "renamed while it was opened, it is one file");
+    assert_eq!(
+        record.for_each(&mut progress_bar(), &mut |_| {}).unwrap().decisions,
+        1,
+        "renamed while it was opened, it is one file"
+    );
 }

@@ -6,18 +6,15 @@ use std::collections::HashMap;
 use std::fmt;
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::intervals::BusiestInterval;
-use super::table::was;
-use crate::cli::error::CommandError;
-use crate::cli::output::{counted, print_to_stderr};
-use crate::cli::transfer::byte_bar;
 use crate::clock::nanos;
 use crate::files::FileId;
-use crate::model::{KeyId, Limit, date_of, one_line};
+use crate::model::{KeyId, Limit, counted, date_of, one_line, was};
 use crate::telemetry::decisions::{Block, Counts, CutShort, Decision, RecordError, RecordReader, older};
 
 /// The most by which the recorded times of two decisions of one key may contradict the order in which the buckets made
@@ -28,30 +25,46 @@ const REORDER_WINDOW: Duration = Duration::from_millis(10);
 /// The most by which a decision may be recorded after later ones.
 const MAX_DELAY: Duration = Duration::from_millis(200);
 
+/// Is called while a record is read, with how many bytes are done and how many there are; it may end the reading.
+pub type Progress<'p> = &'p mut dyn FnMut(u64, u64) -> ControlFlow<()>;
+
+/// Why a record could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    #[error("{} cannot be read: {cause}; name the file that log.decisions names", path.display())]
+    Unreadable { path: PathBuf, cause: std::io::Error },
+    #[error("{} is no file; name the file that log.decisions names", .0.display())]
+    NoFile(PathBuf),
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    #[error("the reading was ended")]
+    Ended,
+}
+
 /// The files of a decision record, each with the length that it had when it was opened.
 #[derive(Debug)]
-pub(super) struct RecordFiles(Vec<(PathBuf, File, u64)>);
+pub struct RecordFiles(Vec<(PathBuf, File, u64)>);
 
 /// A decision with its place in the record.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct RecordedDecision<'d> {
-    pub(super) decision: &'d Decision,
+pub struct RecordedDecision<'d> {
+    pub decision: &'d Decision,
     /// Keys are numbered from 0 in the order of their first decisions.
-    pub(super) key: usize,
+    pub key: usize,
     /// Milliseconds since the Unix epoch.
-    pub(super) unix_ms: i64,
+    pub unix_ms: i64,
     /// The run of the server. Its ticks begin at 0 and its buckets are full in each run.
-    pub(super) run: u32,
+    pub run: u32,
     /// Increases where decisions are missing before this one, as they are between two runs.
-    pub(super) gap: u32,
+    pub gap: u32,
 }
 
 /// What was read in one pass.
 #[derive(Debug, Default)]
-pub(super) struct RecordSummary {
-    pub(super) files: Vec<PathBuf>,
-    pub(super) decisions: u64,
-    pub(super) keys: Vec<KeyId>,
+pub struct RecordSummary {
+    pub files: Vec<PathBuf>,
+    pub decisions: u64,
+    pub keys: Vec<KeyId>,
     /// Decisions that were made and are not in the files.
     lost: u64,
     /// Requests without a valid key that exceeded `limits.strangers`.
@@ -64,7 +77,7 @@ pub(super) struct RecordSummary {
 
 impl RecordFiles {
     /// Opens the one file named, and its older file before it; or the files named, if they are several.
-    pub(super) fn open(paths: &[PathBuf]) -> Result<Self, CommandError> {
+    pub fn open(paths: &[PathBuf]) -> Result<Self, ReadError> {
         let [path] = paths else {
             return Ok(RecordFiles(paths.iter().map(|path| open(path)).collect::<Result<_, _>>()?));
         };
@@ -82,8 +95,12 @@ impl RecordFiles {
 
     /// Calls `each` with every decision, in order of time, and those of one key in an order in which they can have been
     /// made.
-    pub(super) fn for_each(&self, each: &mut dyn FnMut(RecordedDecision<'_>)) -> Result<RecordSummary, CommandError> {
-        let bar = byte_bar(self.0.iter().map(|(_, _, length)| length).sum());
+    pub fn for_each(
+        &self,
+        progress: Progress<'_>,
+        each: &mut dyn FnMut(RecordedDecision<'_>),
+    ) -> Result<RecordSummary, ReadError> {
+        let total = self.0.iter().map(|(_, _, length)| length).sum();
         let mut sorter = Sorter::new(each);
         let mut done = 0;
         for (path, file, length) in &self.0 {
@@ -93,7 +110,9 @@ impl RecordFiles {
             let mut reader = RecordReader::new(file, *length, path);
             while let Some(block) = reader.next_block()? {
                 sorter.add(block);
-                bar.set_position(done + reader.position());
+                if progress(done + reader.position(), total).is_break() {
+                    return Err(ReadError::Ended);
+                }
             }
             done += length;
             sorter.summary.cut_short.extend(reader.cut_short().cloned());
@@ -104,23 +123,15 @@ impl RecordFiles {
     }
 }
 
-fn open(path: &Path) -> Result<(PathBuf, File, u64), CommandError> {
-    let unreadable = |cause| {
-        CommandError::new(format!("{} cannot be read: {cause}; name the file that log.decisions names", path.display()))
-    };
+fn open(path: &Path) -> Result<(PathBuf, File, u64), ReadError> {
+    let unreadable = |cause| ReadError::Unreadable { path: path.to_owned(), cause };
     // Opening a pipe would wait for its writer, and a pipe can be read only once.
     if std::fs::metadata(path).map_err(unreadable)?.is_file() {
         let file = File::open(path).map_err(unreadable)?;
         let length = file.metadata().map_err(unreadable)?.len();
         Ok((path.to_owned(), file, length))
     } else {
-        Err(CommandError::new(format!("{} is no file; name the file that log.decisions names", path.display())))
-    }
-}
-
-impl From<RecordError> for CommandError {
-    fn from(error: RecordError) -> Self {
-        CommandError::new(error.to_string())
+        Err(ReadError::NoFile(path.to_owned()))
     }
 }
 
@@ -219,7 +230,7 @@ impl RecordSummary {
     }
 
     /// A line about the strangers that exceeded their limit, if there were any.
-    pub(super) fn strangers(&self) -> Option<String> {
+    pub fn strangers(&self) -> Option<String> {
         (self.strangers > 0).then(|| {
             let BusiestInterval { interval: minute, count, .. } = self.strangers_by_minute;
             format!(
@@ -232,12 +243,11 @@ impl RecordSummary {
         })
     }
 
-    /// Prints on stderr which files are cut short, and whether the record is empty.
-    pub(super) fn print_notices(&self) {
-        self.cut_short.iter().for_each(print_to_stderr);
-        if self.decisions == 0 {
-            print_to_stderr(format!("no decision is recorded in {}", self.file_names()));
-        }
+    /// Which files are cut short, and whether the record is empty.
+    pub fn notices(&self) -> Vec<String> {
+        let empty = || format!("no decision is recorded in {}", self.file_names());
+        let cut_short = self.cut_short.iter().map(ToString::to_string);
+        cut_short.chain((self.decisions == 0).then(empty)).collect()
     }
 
     fn file_names(&self) -> String {

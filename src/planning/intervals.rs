@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 
 /// Counts events in intervals of time. It keeps the last two intervals.
 #[derive(Clone, Debug, Default)]
-pub(super) struct IntervalCounter {
+pub struct IntervalCounter {
     /// The interval and its count.
     current: (i64, u32),
     previous: (i64, u32),
@@ -13,7 +13,7 @@ pub(super) struct IntervalCounter {
 
 impl IntervalCounter {
     /// Counts `events` in an interval, and returns its count so far.
-    pub(super) fn add(&mut self, interval: i64, events: u32) -> u32 {
+    pub fn add(&mut self, interval: i64, events: u32) -> u32 {
         let counted = if self.previous.1 > 0 && self.previous.0 == interval {
             &mut self.previous
         } else {
@@ -29,14 +29,14 @@ impl IntervalCounter {
 
 /// The interval with the highest count, the earliest of equals.
 #[derive(Clone, Debug, Default)]
-pub(super) struct BusiestInterval {
+pub struct BusiestInterval {
     counter: IntervalCounter,
-    pub(super) interval: i64,
-    pub(super) count: u32,
+    pub interval: i64,
+    pub count: u32,
 }
 
 impl BusiestInterval {
-    pub(super) fn add(&mut self, interval: i64, events: u32) {
+    pub fn add(&mut self, interval: i64, events: u32) {
         let count = self.counter.add(interval, events);
         if (count, Reverse(interval)) > (self.count, Reverse(self.interval)) {
             (self.interval, self.count) = (interval, count);
@@ -46,11 +46,11 @@ impl BusiestInterval {
 
 /// How many intervals had each count: the number at index `n` is of the intervals with count `n`.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Histogram(Vec<u64>);
+pub struct Histogram(Vec<u64>);
 
 impl Histogram {
     /// Records that the count of an interval has grown by one, to `count`.
-    pub(super) fn record(&mut self, count: u32) {
+    pub fn record(&mut self, count: u32) {
         let count = count as usize;
         if self.0.len() <= count {
             self.0.resize(count + 1, 0);
@@ -62,7 +62,7 @@ impl Histogram {
     }
 
     /// The lowest count that is not exceeded by `percent` of the intervals.
-    pub(super) fn percentile(&self, percent: u64) -> u32 {
+    pub fn percentile(&self, percent: u64) -> u32 {
         let mut left = (self.0.iter().sum::<u64>() * percent).div_ceil(100);
         let reaches = |intervals: &u64| {
             left = left.saturating_sub(*intervals);
@@ -71,7 +71,7 @@ impl Histogram {
         self.0.iter().position(reaches).unwrap_or_default() as u32
     }
 
-    pub(super) fn peak(&self) -> u32 {
+    pub fn peak(&self) -> u32 {
         self.0.len().saturating_sub(1) as u32
     }
 }

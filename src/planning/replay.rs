@@ -11,7 +11,7 @@ use crate::limits::{Buckets, DayCount, DayCounter, LimitOutcome, LimitQuery, Pol
 
 /// Decides recorded requests again under these limits.
 #[derive(Debug)]
-pub(super) struct Replay<'l> {
+pub struct Replay<'l> {
     limits: &'l Limits,
     /// In the order of the limits' tiers.
     policies: Vec<Arc<Policy>>,
@@ -42,13 +42,13 @@ struct RecordedDay {
 }
 
 impl<'l> Replay<'l> {
-    pub(super) fn new(limits: &'l Limits) -> Self {
+    pub fn new(limits: &'l Limits) -> Self {
         let policies = limits.tiers.iter().map(|tier| Arc::new(Policy::new(tier.clone()))).collect();
         Replay { limits, policies, keys: Vec::new() }
     }
 
     /// Decides a request again. All recorded decisions have to come here, in their order.
-    pub(super) fn decide(&mut self, recorded: RecordedDecision<'_>) -> LimitOutcome {
+    pub fn decide(&mut self, recorded: RecordedDecision<'_>) -> LimitOutcome {
         let RecordedDecision { decision, unix_ms, run, gap, .. } = recorded;
         let unix = unix_ms.div_euclid(1000);
         if recorded.key == self.keys.len() {
