@@ -103,6 +103,7 @@ impl Admin {
             started: Instant::now(),
             sessions: Sessions::default(),
             traffic: Traffic::default(),
+            replays: Arc::new(Semaphore::new(1)),
             gateway_store: store,
             store: OnceLock::new(),
             store_is_open: Semaphore::new(0),

@@ -92,7 +92,8 @@ impl Problem {
         Problem::new(StatusCode::METHOD_NOT_ALLOWED, "this path has no such method; see Allow")
     }
 
-    pub(super) fn of_reload(detail: &str, faults: Vec<ReloadFault>) -> Self {
+    /// With every fault of what was to be put in force or tried.
+    pub(super) fn with_faults(detail: &str, faults: Vec<ReloadFault>) -> Self {
         Problem { faults, ..Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail) }
     }
 

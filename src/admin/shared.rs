@@ -127,6 +127,8 @@ pub(super) struct Shared {
     pub(super) started: Instant,
     pub(super) sessions: Sessions,
     pub(super) traffic: Traffic,
+    /// For one replay of recorded decisions at a time, each on a thread of its own.
+    pub(super) replays: Arc<Semaphore>,
     /// The gateway's own store, and a second one that is opened in the background: the gateway hears of changes that are
     /// made through that as of those of any other process.
     pub(super) gateway_store: Option<(Arc<AnyStore>, StoreAt)>,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::{Gateway, KeySource};
 use crate::cache::CacheSize;
 use crate::keys::Key;
-use crate::limits::{KeyLevels, RecentActivity};
+use crate::limits::{KeyLevels, OverLimitCounts, RecentActivity};
 use crate::telemetry::metrics::RequestTotals;
 
 /// The use of one key.
@@ -22,6 +22,13 @@ impl Gateway {
     /// The counts of all requests so far.
     pub fn totals(&self) -> RequestTotals {
         self.observer.totals()
+    }
+
+    /// How often each limit was exceeded, by the names of the tiers in force.
+    pub fn over_limits(&self) -> Vec<(String, OverLimitCounts)> {
+        let state = self.core.state_full();
+        let policies = state.key_table.policies().iter();
+        policies.map(|policy| (policy.tier().name.clone(), policy.over_limit().read())).collect()
     }
 
     pub fn cache_size(&self) -> CacheSize {

@@ -9,6 +9,8 @@ use crate::support::*;
 /// The folder that screenshots are written to, if this variable names one (see `scripts/screenshots`).
 const SCREENSHOTS: &str = "GUILDGATE_SCREENSHOTS";
 
+const TUNING: &str = "/tuning?tier=standard&rate=1%2Fs&burst=20";
+
 async fn logged_in(gate: &TestGateway) -> (Browser, String) {
     let (browser, admin) = (Browser::start().await, gate.admin().await);
     let url = format!("http://{}", admin.address);
@@ -51,6 +53,26 @@ async fn by_keyboard_an_admin_sees_traffic_makes_a_key_and_revokes_it() {
     browser.enter("form[action='/logout'] button", "Log in").await;
 }
 
+#[tokio::test]
+async fn by_keyboard_an_admin_tunes_a_limit_and_reads_the_lines() {
+    let gate =
+        TestGateway::builder().key("bot").points("7", 3).admin().set("log.decisions", r#""d.log""#).start().await;
+    for _ in 0..30 {
+        gate.get_points("bot", "7").await.is("3");
+    }
+    let (browser, _) = logged_in(&gate).await;
+    gate.has_logged("d.log", "the decisions", |_| true).await;
+    browser.enter("nav a[href='/tuning']", "Tuning").await;
+    browser.tab_to("#field-rate").await; // Tab selects the text
+    browser.type_text("1/m").await;
+    browser.tab_to("#field-burst").await;
+    browser.type_text("5").await;
+    browser.press(Key::Enter).await;
+    browser.shows("the lines", "document.querySelector('pre')?.innerText.includes('burst = 5')").await;
+    let said = browser.text("main").await;
+    assert!(said.contains("would be refused") && said.contains("rate = \"1/m\""), "{said}");
+}
+
 async fn key_title(browser: &Browser) -> String {
     format!("Key {}", browser.text("main p code").await)
 }
@@ -59,7 +81,7 @@ async fn key_title(browser: &Browser) -> String {
 async fn every_page_is_whole_in_light_dark_and_on_a_phone() {
     let gate = TestGateway::builder().key("bot").key("other").points("7", 3).admin();
     let gate = gate.set("limits.tiers.standard.rate", r#""2/s""#).set("limits.tiers.standard.burst", "40");
-    let gate = gate.set("limits.tiers.standard.daily", "1000").start().await;
+    let gate = gate.set("limits.tiers.standard.daily", "1000").set("log.decisions", r#""d.log""#).start().await;
     let folder = std::env::var_os(SCREENSHOTS).map(PathBuf::from);
     let (browser, url) = logged_in(&gate).await;
     if folder.is_some() {
@@ -69,8 +91,14 @@ async fn every_page_is_whole_in_light_dark_and_on_a_phone() {
         let _ = gate.get_points("bot", "7").await;
     }
     let key = format!("/keys/{}", gate.key_id("bot"));
-    let pages =
-        [("/", "now"), ("/keys", "keys"), (&key, "key"), ("/configuration", "configuration"), ("/cache", "cache")];
+    let pages = [
+        ("/", "now"),
+        ("/keys", "keys"),
+        (&key, "key"),
+        (TUNING, "tuning"),
+        ("/configuration", "configuration"),
+        ("/cache", "cache"),
+    ];
     for (path, name) in pages {
         for (scheme, width, kind) in [("light", 1100, "light"), ("dark", 1100, "dark"), ("light", 360, "phone")] {
             browser.emulate(scheme, width).await;

@@ -207,3 +207,39 @@ async fn keys_that_are_not_in_the_store_are_shown_without_controls() {
     let refused = dashboard.post("/keys", &[("guild", GUILD), ("scope", "read")]).await;
     assert!(refused.status == 409 && refused.text.contains("key file"), "{refused:?}");
 }
+
+#[tokio::test]
+async fn other_limits_are_tried_on_the_recorded_decisions() {
+    let gate = TestGateway::builder().key("bot").points("7", 3).admin().set("log.decisions", r#""d.log""#);
+    let gate = gate.set("limits.tiers.standard.rate", r#""600/m""#).start().await;
+    let dashboard = gate.dashboard().await;
+    for _ in 0..30 {
+        gate.get_points("bot", "7").await.is("3");
+    }
+    let page = dashboard.get("/tuning").await.text;
+    assert!(page.contains(r#"name="rate" value="600/m""#) && !page.contains("gateway.toml"), "{page}");
+    let path = "/tuning?tier=standard&rate=1%2Fm&burst=5";
+    let is_seen = || async { dashboard.get(path).await.text.contains("25 requests would be refused; 25 of them were") };
+    eventually(PATIENCE, "the decisions are on disk", is_seen).await;
+    let page = dashboard.get(path).await.text;
+    for part in [&*gate.key_id("bot"), "[limits.tiers.standard]\nrate = &quot;1/m&quot;\nburst = 5\n", "30 decisions"] {
+        assert!(page.contains(part), "{part} is not in {page}");
+    }
+    std::fs::write(gate.world().path("new.toml"), "[limits.tiers.standard]\nrate = \"1/m\"\nburst = 5\n").unwrap();
+    let planned = gate.run(&["limits", "plan", "new.toml"]).failed(3);
+    assert!(planned.stdout.contains("25 requests would be refused; 25 of them were"), "{planned:?}");
+    for (bad, words) in
+        [("rate=0%2Fs&burst=5", "rate"), ("rate=1%2Fs&burst=0", "whole number"), ("rate=%3Cb%3E&burst=1", "rate")]
+    {
+        let answer = dashboard.get(&format!("/tuning?tier=standard&{bad}")).await;
+        assert!([400, 422].contains(&answer.status) && answer.text.contains(words), "{bad}: {answer:?}");
+        assert!(!answer.text.contains("<b>"), "{answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn without_a_record_there_is_nothing_to_try() {
+    let gate = TestGateway::builder().admin().start().await;
+    let answer = gate.dashboard().await.get("/tuning?tier=standard&rate=1%2Fs&burst=5").await;
+    assert!(answer.status == 409 && answer.text.contains("Set log.decisions"), "{answer:?}");
+}

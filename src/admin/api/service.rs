@@ -196,5 +196,5 @@ async fn reload(State(shared): State<Arc<Shared>>) -> Result<Json<Reloaded>, Pro
     }
     let changed = if changed.is_empty() { "nothing".to_owned() } else { changed.join(", ") };
     let detail = format!("files with faults were rejected, each as a whole; of the others changed: {changed}");
-    Err(Problem::of_reload(&detail, faults))
+    Err(Problem::with_faults(&detail, faults))
 }

@@ -81,7 +81,7 @@ impl Row {
 }
 
 /// What the store has of keys and guilds; without a store, nothing.
-async fn stored(shared: &Shared) -> Result<Stored, Problem> {
+pub(super) async fn stored(shared: &Shared) -> Result<Stored, Problem> {
     let Ok(store) = shared.store() else { return Ok(Stored::default()) };
     let keys = match shared.key_store() {
         Ok(store) => store.keys().await?,

@@ -6,8 +6,8 @@ use super::Visit;
 use crate::admin::problem::{Problem, ReloadFault};
 
 /// The pages, by path and name.
-const PAGES: [(&str, &str); 4] =
-    [("/", "Now"), ("/keys", "Keys"), ("/configuration", "Configuration"), ("/cache", "Cache")];
+const PAGES: [(&str, &str); 5] =
+    [("/", "Now"), ("/keys", "Keys"), ("/tuning", "Tuning"), ("/configuration", "Configuration"), ("/cache", "Cache")];
 
 /// A page of someone who is logged in. `current`: the path of the page, or of the one above it.
 pub(super) fn page(visit: &Visit, title: &str, current: &str, content: Markup) -> Markup {

@@ -10,6 +10,7 @@ mod layout; // what all pages have in common
 mod login; // /login and /logout
 mod now; // /
 mod plot; // lines as SVG
+mod tuning; // /tuning
 
 use std::sync::Arc;
 
@@ -71,6 +72,7 @@ pub(super) fn routes(shared: Arc<Shared>, api: Router, hosts: Hosts, is_tls: boo
         .merge(keys::routes())
         .merge(login::routes())
         .merge(now::routes())
+        .merge(tuning::routes())
         .route("/assets/style.css", file("text/css; charset=utf-8", include_str!("assets/style.css")))
         .route("/assets/refresh.js", file("text/javascript; charset=utf-8", include_str!("assets/refresh.js")))
         .route("/assets/icon.svg", file("image/svg+xml", include_str!("assets/icon.svg")))

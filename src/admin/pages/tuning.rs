@@ -1,0 +1,235 @@
+//! Trying other limits: which keys of the recorded decisions would be refused, how often and when, by the code of
+//! `limits plan`; and the lines for `gateway.toml`.
+
+use std::collections::HashMap;
+use std::num::NonZeroU32;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Extension, Router};
+use maud::{Markup, html};
+use rustix::process::setpriority_process;
+use serde::Deserialize;
+use tokio::sync::oneshot;
+use toml::{Table, Value};
+
+use super::keys::stored;
+use super::layout::Heading::{Number, Text};
+use super::{Pages, Visit, in_path, layout};
+use crate::admin::extract::Params;
+use crate::admin::problem::{Problem, ReloadFault};
+use crate::admin::shared::Shared;
+use crate::config::{Limits, Tier, load_str};
+use crate::limits::OverLimitCounts;
+use crate::model::{KeyId, Limit};
+use crate::planning::{Plan, PlannedKey, ReadError, RecordFiles};
+
+/// How long a replay may take. `limits plan` has no such bound.
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Keys that are shown; the summary is of all.
+const MAX_ROWS: usize = 100;
+
+/// The lowest priority, so that a replay takes no time from callers' requests.
+const LOWEST_PRIORITY: i32 = 19;
+
+pub(super) fn routes() -> Router<Arc<Pages>> {
+    Router::new().route("/tuning", get(show))
+}
+
+#[derive(Debug, Deserialize)]
+struct Query {
+    tier: Option<String>,
+    rate: Option<String>,
+    burst: Option<String>,
+}
+
+/// Limits that are to be tried.
+struct Trial {
+    limits: Limits,
+    /// The lines for `gateway.toml`.
+    lines: String,
+}
+
+async fn show(Extension(visit): Extension<Visit>, Params(query): Params<Query>) -> Result<Response, Problem> {
+    let state = visit.shared().gateway.state().clone();
+    let limits = &state.config.limits;
+    let tier = limits.tier(query.tier.as_deref()).clone();
+    let rate = query.rate.clone().unwrap_or_else(|| typed_rate(visit.shared(), &tier));
+    let burst = query.burst.clone().unwrap_or_else(|| tier.main.burst.to_string());
+    let outcome = match (&query.rate, &query.burst) {
+        (None, None) => Ok(html! {}),
+        _ => tried(&visit, &tier.name, rate.trim(), burst.trim()).await,
+    };
+    let status = outcome.as_ref().map_or_else(Problem::status, |_| StatusCode::OK);
+    let content = html! {
+        p { "Choose a tier, and see what another rate and burst would have done to the recorded requests. Nothing is changed." }
+        (tier_links(limits, &tier.name))
+        form.card method="get" action="/tuning" {
+            input type="hidden" name="tier" value=(tier.name);
+            (layout::text_field("rate", "Rate", &rate, "Requests of a key over time, such as 20/s or 600/m."))
+            (layout::text_field("burst", "Burst", &burst, "Requests at once."))
+            button.primary { "Try" }
+        }
+        @match &outcome {
+            Ok(outcome) => (outcome),
+            Err(problem) => { div.alert role="alert" { (problem.detail) (layout::faults(&problem.faults)) } },
+        }
+        (now(&visit, limits))
+    };
+    Ok((status, layout::page(&visit, "Tuning", "/tuning", content)).into_response())
+}
+
+/// The tier's rate as the configuration has it.
+fn typed_rate(shared: &Shared, tier: &Tier) -> String {
+    let in_force: Table = shared.process.config.read().toml.parse().unwrap_or_default(); // it was written as TOML
+    let typed = in_force.get("limits").and_then(|limits| limits.get("tiers")?.get(&tier.name)?.get("rate")?.as_str());
+    typed.map_or_else(|| format!("{}/s", tier.main.per_second()), str::to_owned)
+}
+
+fn tier_links(limits: &Limits, current: &str) -> Markup {
+    html! {
+        nav aria-label="Tiers" {
+            ul {
+                @for tier in &limits.tiers {
+                    li {
+                        a href=(format!("/tuning?tier={}", in_path(&tier.name)))
+                            aria-current=[(tier.name == current).then_some("true")] { (tier.name) }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What the limits would have done.
+async fn tried(visit: &Visit, tier: &str, rate: &str, burst: &str) -> Result<Markup, Problem> {
+    let shared = visit.shared();
+    let Trial { limits, lines } = trial(shared, tier, rate, burst)?;
+    let names = stored(shared).await?.keys.into_iter().map(|key| (key.id, key.name)).collect();
+    let plan = replay(shared, limits, names).await?;
+    let rows = html! { @for key in plan.keys.iter().take(MAX_ROWS) { (row(key)) } };
+    Ok(html! {
+        h2 { "What it would have done" }
+        p role="status" { (plan.summary) }
+        p.hint { (plan.read) }
+        @for notice in plan.read.notices() { p.hint { (notice) } }
+        @if !plan.keys.is_empty() {
+            (layout::table("Keys that would be refused, or are over a candidate limit", &[Text("Key"), Text("Name"),
+                Text("Tier"), Number("Requests"), Number("Refused then"), Number("Would be"), Number("Newly"),
+                Text("First"), Text("Worst minute")], rows))
+        }
+        h2 #lines { "Lines for gateway.toml" }
+        pre tabindex="0" role="region" aria-labelledby="lines" { code { (lines) } }
+    })
+}
+
+fn row(key: &PlannedKey) -> Markup {
+    html! {
+        tr {
+            th scope="row" { a href=(format!("/keys/{}", in_path(&key.key))) { (key.key) } }
+            td.name { (key.name.as_deref().unwrap_or_default()) }
+            td { (key.tier) }
+            td.number { (key.requests) }
+            td.number { (key.refused_then) }
+            td.number { (key.would_be_refused) }
+            td.number { (key.newly_refused) }
+            td.nowrap { (key.first.as_deref().unwrap_or("–")) }
+            td.nowrap {
+                @match &key.worst_minute { Some(minute) => { (minute) " (" (key.worst_minute_refused) ")" }, None => { "–" } }
+            }
+        }
+    }
+}
+
+/// The limits in force with another rate and burst of `tier`, checked as those of a file.
+fn trial(shared: &Shared, tier: &str, rate: &str, burst: &str) -> Result<Trial, Problem> {
+    let burst = burst.parse::<NonZeroU32>();
+    let burst = burst.map_err(|_| Problem::bad_request("burst is a whole number of 1 or more"))?;
+    let in_force: Table = shared.process.config.read().toml.parse().unwrap_or_default(); // it was written as TOML
+    let mut limits = in_force.get("limits").cloned().unwrap_or_else(|| Value::Table(Table::new()));
+    let changed = limits.get_mut("tiers").and_then(|tiers| tiers.get_mut(tier)?.as_table_mut());
+    let changed = changed.ok_or_else(|| Problem::not_found(format!("there is no tier {tier}")))?;
+    changed.insert("rate".to_owned(), rate.into());
+    changed.insert("burst".to_owned(), i64::from(burst.get()).into());
+    let text = toml::to_string(&Table::from_iter([("limits".to_owned(), limits)])).unwrap_or_default();
+    let loaded = load_str(&text, Path::new(""), "limits").map_err(|problems| {
+        let faults = problems
+            .to_string()
+            .lines()
+            .map(|line| ReloadFault { place: None, ..ReloadFault::of_line(line) })
+            .collect();
+        Problem::with_faults("These limits cannot be in force:", faults)
+    })?;
+    let rate = Value::from(rate);
+    Ok(Trial {
+        limits: loaded.config.limits,
+        lines: format!("[limits.tiers.{tier}]\nrate = {rate}\nburst = {burst}\n"),
+    })
+}
+
+/// Decides the recorded requests again, on a thread of its own.
+async fn replay(shared: &Shared, limits: Limits, names: HashMap<KeyId, String>) -> Result<Plan, Problem> {
+    let decisions = shared.gateway.state().config.log.decisions.clone();
+    let decisions = decisions.ok_or_else(|| {
+        Problem::conflict(
+            "No decisions are recorded. Set log.decisions, restart, and come back when there was traffic.",
+        )
+    })?;
+    let one = shared.replays.clone().try_acquire_owned();
+    let one = one.map_err(|_| Problem::unavailable("Another trial is under way; try again.", 5))?;
+    let (answer, answered) = oneshot::channel();
+    let work = move || {
+        let _ = setpriority_process(None, LOWEST_PRIORITY); // of this thread alone (setpriority(2), "C library/kernel differences")
+        let deadline = Instant::now() + TIMEOUT;
+        let plan = RecordFiles::open(&[decisions.path]).and_then(|record| {
+            let mut progress =
+                |_, _| if Instant::now() > deadline { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+            Plan::new(&limits, &record, &names, &mut progress)
+        });
+        drop(one);
+        let _ = answer.send(plan); // the caller may have gone
+    };
+    let failed = || Problem::unavailable("The record could not be replayed; see the log.", 5);
+    std::thread::Builder::new().name("replay".into()).spawn(work).map_err(|_| failed())?;
+    answered.await.map_err(|_| failed())?.map_err(|error| match error {
+        ReadError::Ended => {
+            Problem::unavailable("The record is too long to replay here; use `guildgate limits plan`.", 60)
+        }
+        error => Problem::conflict(error.to_string()),
+    })
+}
+
+/// The tiers in force, with how often each limit was exceeded.
+fn now(visit: &Visit, limits: &Limits) -> Markup {
+    let counts: HashMap<String, OverLimitCounts> = visit.shared().gateway.over_limits().into_iter().collect();
+    let over = |tier: &Tier, limit: Limit| counts.get(&tier.name).map_or(0, |counts| counts.over[limit.index()]);
+    let rows = html! {
+        @for tier in &limits.tiers {
+            tr {
+                th scope="row" { (tier.name) }
+                td.nowrap { (tier.main.per_second()) "/s, " (tier.main.burst) " at once" }
+                @for limit in Limit::ALL { td.number { (over(tier, limit)) } }
+                td.nowrap {
+                    @match tier.candidate {
+                        Some(rate) => { (rate.per_second()) "/s, " (rate.burst) " at once" },
+                        None => "–",
+                    }
+                }
+                td.number { (counts.get(&tier.name).map_or(0, |counts| counts.over_candidate)) }
+            }
+        }
+    };
+    html! {
+        h2 { "In force" }
+        @if limits.shadow { p { "limits.shadow is true: requests over a limit are counted, and none is refused." } }
+        (layout::table("Tiers, and requests over each limit since the start", &[Text("Tier"), Text("Rate"),
+            Number("Over rate"), Number("Over write_rate"), Number("Over daily"), Number("Over in_flight"),
+            Text("Candidate"), Number("Over candidate")], rows))
+    }
+}
