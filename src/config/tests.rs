@@ -469,7 +469,7 @@ fn the_hash_of_a_configuration_is_that_of_its_values() {
     let hash = |toml: &str, folder: &str| load_str(toml, Path::new(folder), "test").unwrap().config.hash.to_string();
     let defaults = hash("", "");
     assert!(defaults.len() == 12 && defaults.bytes().all(|b| b.is_ascii_hexdigit()), "{defaults}");
-    assert_eq!(hash("# a comment\n[limits]\nshadow = false\n[admin]\nlisten = \"\"\n", "/etc"), defaults);
+    assert_eq!(hash("# a comment\n[limits]\nshadow = false\n[admin]\nlisten = \"127.0.0.1:9180\"\n", "/etc"), defaults);
     let secret = |password: &str| hash(&format!("[origin]\nstore = \"postgres://u:{password}@h/d\""), "");
     assert_eq!(secret("one"), secret("two"), "nobody can guess a secret by it");
     let others = ["[limits]\nshadow = true", "[cache.points]\nttl = \"1s\"", "[origin]\nstore = \"b.db\""];

@@ -63,7 +63,9 @@ async fn log_in(State(pages): State<Arc<Pages>>, headers: HeaderMap, Extension(f
         Err(problem) => return refused(problem, "The token is wrong."),
     };
     // A session that was there before is not needed any more.
-    session_id(&headers).map(|id| shared.sessions.end(id));
+    if let Some(id) = session_id(&headers) {
+        shared.sessions.end(id);
+    }
     match shared.sessions.begin(role, shared.gateway.clock().now()) {
         Ok(id) => ([(SET_COOKIE, cookie(&pages, &id, ""))], Redirect::to("/")).into_response(),
         Err(why) => Problem::unavailable(why, 1).into_response(),
@@ -71,7 +73,9 @@ async fn log_in(State(pages): State<Arc<Pages>>, headers: HeaderMap, Extension(f
 }
 
 async fn log_out(Extension(visit): Extension<Visit>, headers: HeaderMap) -> Response {
-    session_id(&headers).map(|id| visit.shared().sessions.end(id));
+    if let Some(id) = session_id(&headers) {
+        visit.shared().sessions.end(id);
+    }
     ([(SET_COOKIE, cookie(&visit.pages, "", "; Max-Age=0"))], Redirect::to("/login")).into_response()
 }
 

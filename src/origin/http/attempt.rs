@@ -182,10 +182,12 @@ mod tests {
         let kept = [("7", 7), ("0", 1), ("0086400", MAX_RETRY_AFTER)];
         let all = is_a_day.map(|value| (value, MAX_RETRY_AFTER)).into_iter().chain(is_ignored.map(|value| (value, 1)));
         for (n, (value, kept)) in all.chain(kept).enumerate() {
-            let status = [503, 429][n % 2];
-            let status = StatusCode::from_u16(status).unwrap();
+            let (status, fault) = match n % 2 {
+                0 => (StatusCode::SERVICE_UNAVAILABLE, Fault::Unavailable { retry_after: kept }),
+                _ => (StatusCode::TOO_MANY_REQUESTS, Fault::LimitedByOrigin { retry_after: kept }),
+            };
             let answer = judge(POINTS, status, &with("retry-after", value), b"busy");
-            assert_eq!(answer, Err(Fault::Unavailable { retry_after: kept }), "{value}");
+            assert_eq!(answer, Err(fault), "{value}");
         }
         let past =
             judge(POINTS, StatusCode::SERVICE_UNAVAILABLE, &with("retry-after", "Sun, 06 Nov 1994 08:49:37 GMT"), b"");
