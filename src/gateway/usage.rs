@@ -8,6 +8,7 @@ use super::{Gateway, KeySource};
 use crate::cache::CacheSize;
 use crate::keys::Key;
 use crate::limits::{KeyLevels, OverLimitCounts, RecentActivity};
+use crate::telemetry::Outcome;
 use crate::telemetry::metrics::RequestTotals;
 
 /// The use of one key.
@@ -22,6 +23,11 @@ impl Gateway {
     /// The counts of all requests so far.
     pub fn totals(&self) -> RequestTotals {
         self.observer.totals()
+    }
+
+    /// The last refusals of each code, the latest first.
+    pub fn last_refusals(&self) -> Vec<Outcome> {
+        self.observer.last_refusals()
     }
 
     /// How often each limit was exceeded, by the names of the tiers in force.

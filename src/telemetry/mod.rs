@@ -6,6 +6,7 @@ mod access_line;
 mod background_writer;
 pub mod decisions;
 mod explanation;
+mod last_refusals;
 mod log_rate_limit;
 pub mod metrics;
 mod observer;

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::last_refusals::LastRefusals;
 use super::metrics::{DescriptorEncoder, RequestMetrics, RequestTotals};
 use super::{AccessLog, Decision, DecisionLog, Outcome};
 
@@ -13,12 +14,13 @@ pub struct Observer {
     access: Option<Arc<AccessLog>>,
     decisions: Option<Arc<DecisionLog>>,
     metrics: RequestMetrics,
+    last_refusals: LastRefusals,
 }
 
 impl Observer {
     /// An observer with the logs that are configured.
     pub fn new(access: Option<Arc<AccessLog>>, decisions: Option<Arc<DecisionLog>>) -> Self {
-        Observer { access, decisions, metrics: RequestMetrics::default() }
+        Observer { access, decisions, metrics: RequestMetrics::default(), last_refusals: LastRefusals::default() }
     }
 
     /// Records what the limits decided on a request. To be called at the moment of the decision and not at the end of
@@ -47,9 +49,15 @@ impl Observer {
         self.metrics.totals()
     }
 
+    /// The last refusals of each code, the latest first.
+    pub fn last_refusals(&self) -> Vec<Outcome> {
+        self.last_refusals.list()
+    }
+
     /// Reports the end of a request; to be called once for each request that is answered.
     pub fn finished(&self, outcome: Outcome) {
         self.metrics.count(&outcome);
+        self.last_refusals.add(&outcome);
         if let Some(access) = &self.access {
             access.record(outcome);
         }

@@ -148,6 +148,11 @@ fn serialize_text<S: Serializer>(text: &impl std::fmt::Display, serializer: S) -
 }
 
 impl Outcome {
+    /// When it was answered, in RFC 3339.
+    pub fn time(&self) -> String {
+        rfc3339(self.unix_ms)
+    }
+
     /// Appends the access line, newline included.
     pub fn write(&self, json: bool, out: &mut String) {
         if json {

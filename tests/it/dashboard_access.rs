@@ -5,7 +5,7 @@ use crate::support::*;
 const READ: &str = "read-token-0123456789";
 const BOT: &str = "bot-token-01234567890";
 
-const PAGES: [&str; 5] = ["/", "/keys", "/tuning", "/configuration", "/cache"];
+const PAGES: [&str; 6] = ["/", "/keys", "/tuning", "/configuration", "/cache", "/log"];
 
 fn with_roles() -> Builder {
     let builder = TestGateway::builder().key("bot").points("7", 3).admin();

@@ -98,6 +98,7 @@ async fn every_page_is_whole_in_light_dark_and_on_a_phone() {
         (TUNING, "tuning"),
         ("/configuration", "configuration"),
         ("/cache", "cache"),
+        ("/log", "log"),
     ];
     for (path, name) in pages {
         for (scheme, width, kind) in [("light", 1100, "light"), ("dark", 1100, "dark"), ("light", 360, "phone")] {

@@ -243,3 +243,27 @@ async fn without_a_record_there_is_nothing_to_try() {
     let answer = gate.dashboard().await.get("/tuning?tier=standard&rate=1%2Fs&burst=5").await;
     assert!(answer.status == 409 && answer.text.contains("Set log.decisions"), "{answer:?}");
 }
+
+#[tokio::test]
+async fn the_last_refusals_are_explained() {
+    let gate = TestGateway::builder().key("bot").points("7", 3).admin();
+    let gate = gate.set("limits.tiers.standard.rate", r#""1/m""#).set("limits.tiers.standard.burst", "1").start().await;
+    let dashboard = gate.dashboard().await;
+    assert!(dashboard.get("/log").await.text.contains("There are none."));
+    gate.get_points("bot", "7").await.is("3");
+    let over = gate.get_points("bot", "7").await;
+    assert_eq!(over.status, 429, "{over:?}");
+    points(&gate, "wrong").await;
+    let page = dashboard.get("/log").await.text;
+    for part in
+        ["Refusals: 2", "The key was over rate of its tier", "The key is unknown", "127.0.0.1", &*gate.key_id("bot")]
+    {
+        assert!(page.contains(part), "{part} is not in {page}");
+    }
+    let id = over.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("x-request-id")).unwrap().1.clone();
+    for q in [&*id, "12", &gate.key_id("bot")] {
+        let page = dashboard.get(&format!("/log?q={q}")).await.text;
+        assert!(page.contains("Refusals: 1,") && page.contains(&id), "{q}: {page}");
+    }
+    assert!(dashboard.get("/log?q=%3Cb%3E").await.text.contains("value=\"&lt;b&gt;\""));
+}

@@ -6,8 +6,14 @@ use super::Visit;
 use crate::admin::problem::{Problem, ReloadFault};
 
 /// The pages, by path and name.
-const PAGES: [(&str, &str); 5] =
-    [("/", "Now"), ("/keys", "Keys"), ("/tuning", "Tuning"), ("/configuration", "Configuration"), ("/cache", "Cache")];
+const PAGES: [(&str, &str); 6] = [
+    ("/", "Now"),
+    ("/keys", "Keys"),
+    ("/tuning", "Tuning"),
+    ("/configuration", "Configuration"),
+    ("/cache", "Cache"),
+    ("/log", "Log"),
+];
 
 /// A page of someone who is logged in. `current`: the path of the page, or of the one above it.
 pub(super) fn page(visit: &Visit, title: &str, current: &str, content: Markup) -> Markup {

@@ -7,6 +7,7 @@ mod guard; // hosts, sessions, CSRF tokens, headers
 mod key; // /keys/{id}
 mod keys; // /keys
 mod layout; // what all pages have in common
+mod log; // /log
 mod login; // /login and /logout
 mod now; // /
 mod plot; // lines as SVG
@@ -70,6 +71,7 @@ pub(super) fn routes(shared: Arc<Shared>, api: Router, hosts: Hosts, is_tls: boo
         .merge(configuration::routes())
         .merge(key::routes())
         .merge(keys::routes())
+        .merge(log::routes())
         .merge(login::routes())
         .merge(now::routes())
         .merge(tuning::routes())
