@@ -57,6 +57,10 @@ mod tests {
             over_candidate: false,
             took: Duration::ZERO,
             id: RequestId::random(),
+            tier: None,
+            upstream: None,
+            upstream_took: None,
+            config: Default::default(),
         };
         last.add(&outcome(0, None));
         last.add(&outcome(1, Some(12)));
