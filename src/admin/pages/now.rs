@@ -76,18 +76,16 @@ fn tiles(shared: &Shared, samples: &[Sample], first: &Sample, last: &Sample) -> 
     let recent = before(samples, last, NOW).unwrap_or(first);
     let ok = |totals: &RequestTotals| totals.by_code[0];
     let refused = |totals: &RequestTotals| totals.by_code[1..].iter().sum();
+    let store = match (&shared.gateway_store, shared.gateway.follower.fault()) {
+        (None, _) => "none",
+        (Some(_), None) => "ready",
+        (Some(_), Some(_)) => "away",
+    };
     let tiles = [
         ("Answered", per_second(rate(recent, last, ok))),
         ("Refused", per_second(rate(recent, last, refused))),
         ("Hit ratio, 15 min", hit_ratio(first, last)),
-        (
-            "Store",
-            shared
-                .gateway_store
-                .as_ref()
-                .map_or("none", |_| if shared.faults().is_empty() { "ready" } else { "away" })
-                .to_owned(),
-        ),
+        ("Store", store.to_owned()),
         ("Connections", shared.metrics.value("guildgate_connections").map_or("–".to_owned(), |n| n.to_string())),
     ];
     html! { dl.tiles { @for (name, value) in tiles { div { dt { (name) } dd { (value) } } } } }

@@ -128,7 +128,7 @@ impl Browser {
     pub async fn emulate(&self, scheme: &str, width: u32) {
         let features = json!([{ "name": "prefers-color-scheme", "value": scheme }]);
         self.dev_tools("Emulation.setEmulatedMedia", json!({ "features": features })).await;
-        let metrics = json!({ "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600 });
+        let metrics = json!({ "width": width, "height": 680, "deviceScaleFactor": 1, "mobile": width < 600 });
         self.dev_tools("Emulation.setDeviceMetricsOverride", metrics).await;
     }
 
