@@ -45,7 +45,9 @@ impl WebDriverCompatibleCommand for DevTools {
 impl Browser {
     pub async fn start() -> Browser {
         let folder = tempfile::tempdir().unwrap();
-        let driver = Process::start(Command::new("chromedriver").arg("--port=0").env("HOME", folder.path()));
+        let driver = Process::start(
+            Command::new("chromedriver").arg("--port=0").env("HOME", folder.path()).env("TMPDIR", folder.path()),
+        );
         let port = || {
             let said = driver.stdout();
             let after = said.split("started successfully on port ").nth(1)?.to_owned();
