@@ -34,7 +34,7 @@ impl Collector for Gateway {
         gauge(encoder, "guildgate_keys", "Keys that are listed, by secret", state.key_table.len() as f64)?;
         let now = self.core.now();
         if let Some(age) = self.follower.feed_age(&state, now) {
-            let help = "Since when the changes of others in the store are not known";
+            let help = "Age of what is known of other processes' changes in the store";
             gauge(encoder, "guildgate_store_feed_age_seconds", help, age.as_secs_f64())?;
             let stale = self.follower.keys_are_stale(&state, now);
             let help = "1: the keys are too old to be used, and every request is refused with 21";

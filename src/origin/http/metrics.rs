@@ -24,16 +24,16 @@ impl HttpOrigin {
 
     pub(in crate::origin) fn encode_metrics(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let (held, waiting) = self.permits.counts();
-        gauge(encoder, "guildgate_origin_in_flight", "Requests that have a place at the origin", held as f64)?;
+        gauge(encoder, "guildgate_origin_in_flight", "Requests that have a permit at the origin", held as f64)?;
         gauge(encoder, "guildgate_origin_in_flight_max", "origin.max_in_flight", self.settings.max_in_flight as f64)?;
-        gauge(encoder, "guildgate_origin_waiting", "Requests that wait for a place at the origin", waiting as f64)?;
+        gauge(encoder, "guildgate_origin_waiting", "Requests that wait for a permit at the origin", waiting as f64)?;
         let backends = self.backends.list();
         let named: Vec<_> = backends.iter().map(|backend| ([("upstream", backend.to_string())], backend)).collect();
         let labels = |of: &[(&'static str, String); 1]| of.clone();
         gauges(
             encoder,
             "guildgate_upstream_up",
-            "1: it gets requests; 0: it was put out, for failing requests or health checks",
+            "1: it gets requests; 0: it was ejected, for failing requests or health checks",
             named.iter().map(|(name, b)| (labels(name), f64::from(u8::from(b.health() != HealthState::Ejected)))),
         )?;
         gauges(

@@ -19,7 +19,7 @@ const OPERATIONS: usize = Operation::ALL.len() + 1;
 /// The codes of the contract, up to 22; 0 is success.
 const CODES: usize = 23;
 
-/// Uses of the cache, and requests that were refused before it was theirs to use.
+/// Uses of the cache, and requests that were refused before the cache was looked up.
 const CACHE_USES: usize = CacheUse::ALL.len() + 1;
 
 /// The upper bounds of the latency's buckets. Hits fall into the first ones.
@@ -190,7 +190,7 @@ impl RequestMetrics {
             "Requests by operation, outcome (ok, or the code of the refusal) and use of the cache",
             self.requests(),
         )?;
-        let help = "From the arrival of a request's header to its answer, by the way it took";
+        let help = "From the arrival of a request's header to its answer, by path: hit, miss, write or refused";
         let mut family =
             encoder.encode_descriptor("guildgate_request_duration_seconds", help, None, MetricType::Histogram)?;
         for path in Path::ALL {
