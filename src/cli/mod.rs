@@ -73,7 +73,7 @@ enum Command {
     ///
     /// Starts a gateway of its own on a free port of loopback, sends every read and bad input to the
     /// origin and through that gateway, and says whether callers will notice the switch. It takes
-    /// [answers] and origin.tls from gateway.toml, and needs no store. Exit 1: callers will notice.
+    /// the section answers and origin.tls from gateway.toml, and needs no store. Exit 1: callers will notice.
     Conform(conform::ConformArgs),
     /// Prints the JSON Schema of gateway.toml, for editors
     Schema,
