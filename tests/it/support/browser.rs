@@ -18,6 +18,9 @@ use url::{ParseError, Url};
 
 use super::{PATIENCE, Process, eventually};
 
+/// A browser shares the cores with the tests beside it.
+const BROWSER_PATIENCE: Duration = Duration::from_secs(4 * PATIENCE.as_secs());
+
 /// More than there are controls on any page.
 const MAX_TABS: usize = 80;
 
@@ -53,7 +56,7 @@ impl Browser {
             let after = said.split("started successfully on port ").nth(1)?.to_owned();
             after.split_once('.').and_then(|(port, _)| port.parse::<u16>().ok())
         };
-        eventually(PATIENCE, "chromedriver starts", || async { port().is_some() }).await;
+        eventually(BROWSER_PATIENCE, "chromedriver starts", || async { port().is_some() }).await;
         let arguments = json!([
             format!("--user-data-dir={}", folder.path().join("profile").display()),
             "--headless=new",
@@ -119,7 +122,7 @@ impl Browser {
         let script = format!("return Boolean({expression});");
         // A page that is just being replaced cannot be asked.
         let holds = || async { self.client.execute(&script, vec![]).await.is_ok_and(|value| value == true) };
-        eventually(PATIENCE, what, holds).await;
+        eventually(BROWSER_PATIENCE, what, holds).await;
     }
 
     pub async fn text(&self, selector: &str) -> String {
