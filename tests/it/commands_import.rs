@@ -146,6 +146,26 @@ fn a_line_of_ten_megabytes_is_refused_by_number() {
 }
 
 #[test]
+fn a_members_name_of_more_than_64_kib_is_refused_by_line_and_reason_and_nothing_of_it_is_stored() {
+    const BOUND: usize = 64 * 1024;
+    let lines =
+        |name: &str| [guild(), member("7", "1"), member("8", "2").replace("Ada", name), member("9", "3")].join("\n");
+    let fits = "é".repeat(BOUND / 2); // the bound is in bytes
+    let too_long = lines(&format!("{fits}x"));
+    let why = format!("line 3: a member's name is at most {BOUND} bytes long, and this one has {}", BOUND + 1);
+    let world = World::plain();
+    world.import(&too_long).failed(1).names(&[&why]);
+    assert!(export(&world).is_empty(), "all or nothing");
+    let path = world.write("long.jsonl", too_long);
+    let ran = world.run(&["import", "--partial", path.to_str().unwrap()]).names(&[&why]);
+    assert!(ran.stderr.len() < 1000, "{}", ran.stderr.len());
+    let members = || export(&world).into_iter().filter(|r| !r["member"].is_null()).collect::<Vec<_>>();
+    assert_eq!(members().iter().map(|r| r["member"].as_str().unwrap()).collect::<Vec<_>>(), ["7", "9"]);
+    world.import(&lines(&fits)).done();
+    assert_eq!(members()[1]["name"], fits);
+}
+
+#[test]
 fn empty_lines_and_files_and_a_missing_last_newline_do_no_harm() {
     let world = World::plain();
     world.import("").done();

@@ -1,5 +1,7 @@
 //! Contract section 5, guarantee 3: however many callers miss at once, the origin is asked once.
 
+use std::time::Duration;
+
 use crate::support::*;
 
 fn gate() -> Builder {
@@ -170,6 +172,35 @@ async fn guarantee_3_a_refusal_of_one_key_is_one_question_and_delays_no_other_ke
             assert_eq!(gate.origin().asked("getPoints"), asked);
         }
     }
+}
+
+#[tokio::test]
+async fn guarantee_3_one_that_waits_in_vain_for_a_place_fails_no_other_of_its_refused_key() {
+    let gate = TestGateway::before_http().key("bot").key("dead").points("7", 3).set("cache.points.ttl", r#""0s""#);
+    let gate = gate.set("origin.max_in_flight", "2").set("origin.queue_timeout", r#""3s""#).key("other").start().await;
+    gate.origin().next("getPoints", Act::say(429, "slow down"));
+    gate.get_points("dead", "7").await.is_unavailable();
+    let hold = Gate::shut();
+    let mut held = Vec::new();
+    for (n, key) in ["bot", "other"].into_iter().enumerate() {
+        gate.origin().next("getWarns", Act::HoldAll(hold.clone()));
+        held.push(gate.connect().await);
+        held[n].send(gate.request("getWarns", key, &format!("memberID={n}")).bytes()).await;
+    }
+    gate.origin().has_been_asked("getWarns", 2).await;
+    // No place is left. The second one comes half of `queue_timeout` after the first, and waits as long for itself.
+    let request = gate.request("getPoints", "dead", "memberID=7").bytes();
+    let (mut first, mut second) = (gate.connect().await, gate.connect().await);
+    first.send(&request).await;
+    tokio::time::sleep(Duration::from_millis(1500)).await; // the callers' pace
+    second.send(&request).await;
+    first.answer().await.is_unavailable();
+    hold.open();
+    second.answer().await.is("3");
+    for mut connection in held {
+        connection.answer().await.is("{}");
+    }
+    assert_eq!(gate.origin().asked("getPoints"), 2);
 }
 
 #[tokio::test]

@@ -111,6 +111,7 @@ async fn a_new_one_that_stalls_after_the_word_to_go_is_told_that_it_is_too_late(
 /// A predecessor that the test plays.
 struct PlayedPredecessor {
     gate: (World, std::collections::HashMap<String, String>),
+    origin: Option<ScriptedOrigin>,
     handover: HandoverListener,
     listener: std::net::TcpListener,
 }
@@ -121,11 +122,11 @@ impl PlayedPredecessor {
     }
 
     async fn of(gate: Builder) -> PlayedPredecessor {
-        let (world, _, secrets) = gate.prepare().await;
+        let (world, origin, secrets) = gate.prepare().await;
         let mut handover = HandoverListener::prepare(&world.path("handover.sock")).unwrap();
         handover.publish().unwrap();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        PlayedPredecessor { gate: (world, secrets), handover, listener }
+        PlayedPredecessor { gate: (world, secrets), origin, handover, listener }
     }
 
     /// Starts a server and gives it the socket. It is ready.
@@ -258,6 +259,35 @@ async fn no_write_begins_at_the_new_one_as_long_as_the_old_one_may_take_everythi
         next.signal(Signal::SIGTERM);
         next.exit().await;
     }
+}
+
+#[tokio::test]
+async fn guarantee_2_until_the_hand_over_is_committed_no_answer_is_kept_or_shared() {
+    let gate = TestGateway::before_http().key("bot").points("7", 3).set("server.handover", r#""handover.sock""#);
+    let played = PlayedPredecessor::of(gate).await;
+    let origin = played.origin.as_ref().unwrap();
+    let (mut next, mut peer) = played.give().await;
+    send(&peer, json!({"say": "go"})).await;
+    assert_eq!(receive(&mut peer).await.unwrap(), json!({"say": "taken"}));
+    next.ready().await;
+    let get = Request::post("/getPoints", "memberID=7").key(&played.gate.1["bot"]);
+    let (mut first, mut second) = (played.connect().await, played.connect().await);
+    // The old one may have told its callers of a write that it has not reported yet.
+    for _ in 0..3 {
+        first.ask(&get).await.is("3").is_miss();
+    }
+    let hold = Gate::shut();
+    origin.next("getPoints", Act::HoldAnswer(hold.clone()));
+    first.send(get.bytes()).await;
+    origin.has_been_asked("getPoints", 4).await;
+    origin.put_points("7", 4);
+    second.ask(&get).await.is("4").is_miss();
+    send(&peer, json!({"say": "yours"})).await;
+    eventually(PATIENCE, "it has taken over", || async { next.stderr().contains("took over") }).await;
+    hold.open();
+    first.answer().await.is("3");
+    second.ask(&get).await.is("4").is_miss();
+    second.ask(&get).await.is("4").is_hit();
 }
 
 #[tokio::test]

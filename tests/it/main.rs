@@ -59,6 +59,7 @@ mod keys_learned;
 mod keys_learned_fair;
 
 mod handover;
+mod handover_chain;
 mod handover_ends;
 mod handover_load;
 mod handover_peers;

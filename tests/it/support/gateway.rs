@@ -66,7 +66,11 @@ impl TestGateway {
 
     /// Another process takes over on the same world. The one before, which drains.
     pub async fn replace(&mut self) -> Process {
-        let mut next = self.world.serve(&[]);
+        self.replace_by(self.world.serve(&[])).await
+    }
+
+    /// As [`TestGateway::replace`], by this process.
+    pub async fn replace_by(&mut self, mut next: Process) -> Process {
         let address = next.ready().await;
         assert_eq!(address, self.address, "the address is another one");
         eventually(PATIENCE, "the place is the new one's", || async { next.stderr().contains("took over") }).await;
