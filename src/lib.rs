@@ -18,27 +18,29 @@ pub mod wire; // operations, form parameters, faults, maps
 // Floor 2: the configuration.
 pub mod config; // gateway.toml: as typed, checked, usable
 
-// Floor 3: the parts that hold state.
+// Floor 3: free for what `limits` may come to use (docs/ARCHITECTURE.md, "Where to change what").
+
+// Floor 4: the parts that hold state.
 pub mod cache; // answers in memory, their epochs, single-flight
 pub mod limits; // GCRA buckets, policies of tiers, addresses without a key
 pub mod store; // guilds, keys and members on disk
-pub mod telemetry; // the process's log, the access log, the decision record
+pub mod telemetry; // the process log, the access log, the decision record
 pub mod tls; // certificates and cipher suites of the listeners
 
-// Floor 4: keys and the origin.
+// Floor 5: keys and the origin.
 pub mod keys; // the form of a secret, the key table, learned keys
 pub mod origin; // the built-in backend, or an HTTP service at one or more upstreams
 pub mod planning; // recorded decisions under other limits
 
-// Floor 5: the rules.
+// Floor 6: the rules.
 pub mod gateway; // the rules of a request: admit, read, write
 
-// Floor 6: the network.
+// Floor 7: the network.
 pub mod admin; // the listener for operators and admins, and its API
 pub mod edge; // listeners, TLS, HTTP/1.1 and HTTP/2
 
-// Floor 7: the running process.
+// Floor 8: the running process.
 pub mod process; // start, serve, drain; reloads, signals, hand-over
 
-// Floor 8: the command.
+// Floor 9: the command.
 pub mod cli; // arguments to exit code
