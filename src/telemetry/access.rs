@@ -2,117 +2,40 @@
 //! outcome into a bounded ring and never waits; a thread writes. Outcomes that do not fit are dropped and counted.
 //! `outcome` has the format of a line.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::io;
 
 use super::Outcome;
-use super::background_writer::{BackgroundWriter, Batch};
+use super::background_writer::BackgroundWriter;
+use super::line_writer::LineOutput;
 use crate::config::Access;
 
 /// Outcomes that wait for the writer: 0.2 s of 80,000 requests a second, 3 MB.
 const RING: usize = 16_384;
 
 /// The access log.
-#[derive(Debug)]
-pub struct AccessLog(BackgroundWriter<Outcome>);
+pub type AccessLog = BackgroundWriter<Outcome>;
 
 impl AccessLog {
     /// Opens the log; `None` if `access` turns it off.
     pub fn open(access: &Access, json: bool) -> io::Result<Option<Self>> {
-        let (path, output): (_, Box<dyn Write + Send>) = match access {
+        let output = match access {
             Access::None => return Ok(None),
-            Access::Stderr => (None, Box::new(io::stderr())),
-            Access::Stdout => (None, Box::new(io::stdout())),
-            Access::File(path) => (Some(path.clone()), Box::new(append(path)?)),
+            Access::Stderr => LineOutput::stream(io::stderr()),
+            Access::Stdout => LineOutput::stream(io::stdout()),
+            Access::File(path) => LineOutput::file(path)?,
         };
-        let mut lines = LineWriter { output, path, json, text: String::new(), failing: false };
-        let write = move |batch: Batch<'_, Outcome>| lines.write(&batch);
-        BackgroundWriter::start("the access log", "access-log", RING, write).map(AccessLog).map(Some)
-    }
-
-    /// Hands an outcome to the writer, or counts it as dropped.
-    pub fn record(&self, outcome: Outcome) {
-        self.0.record(outcome);
-    }
-
-    /// Opens the file again, after a log rotation has moved it.
-    pub fn reopen(&self) {
-        self.0.reopen();
-    }
-
-    /// Writes what is queued and ends the writer. Waits for it one second at most.
-    pub fn close(&self) {
-        self.0.close();
-    }
-}
-
-fn append(path: &Path) -> io::Result<File> {
-    // The log says who called and when, so other users must not read it.
-    OpenOptions::new().create(true).append(true).mode(0o640).open(path)
-}
-
-/// The state of the writing thread.
-struct LineWriter {
-    output: Box<dyn Write + Send>,
-    path: Option<PathBuf>,
-    json: bool,
-    text: String,
-    failing: bool,
-}
-
-impl LineWriter {
-    fn write(&mut self, batch: &Batch<'_, Outcome>) {
-        if let (true, Some(path)) = (batch.reopen, &self.path) {
-            match append(path) {
-                Ok(file) => self.output = Box::new(file),
-                Err(error) => tracing::error!(%error, path = %path.display(), "the access log cannot be reopened"),
-            }
-        }
-        for outcome in batch.records() {
-            outcome.write(self.json, &mut self.text);
-        }
-        if self.text.is_empty() {
-            return;
-        }
-        // Standard output is flushed, so that a line is never delayed.
-        let written = self.output.write_all(self.text.as_bytes()).and_then(|()| self.output.flush());
-        if let Err(error) = &written
-            && !self.failing
-        {
-            tracing::error!(%error, "the access log cannot be written; its lines are lost");
-        }
-        self.failing = written.is_err();
-        self.text.clear();
+        let write_line = move |outcome: &Outcome, lines: &mut String| outcome.write(json, lines);
+        BackgroundWriter::of_lines("the access log", "access-log", RING, output, write_line).map(Some)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
-    use crate::wire::RequestId;
+    use crate::telemetry::outcome::tests::example;
 
     fn outcome(status: u16) -> Outcome {
-        Outcome {
-            unix_ms: 0,
-            client: [127, 0, 0, 1].into(),
-            operation: None,
-            status,
-            code: None,
-            key: None,
-            cache: None,
-            over_limit: None,
-            over_candidate: false,
-            took: Duration::ZERO,
-            id: RequestId::random(),
-            tier: None,
-            upstream: None,
-            upstream_took: None,
-            config: Default::default(),
-        }
+        Outcome { operation: None, status, code: None, ..example() }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Carries records from requests to a file: a bounded ring, and a thread that empties it every 20 ms. Pushing never
 //! waits, locks or wakes the thread; a record that does not fit is dropped and counted. Generic over the record: the
-//! access log and the decision record both use it. Closing waits one second at most.
+//! access log, the audit log and the decision record use it. Closing waits one second at most.
 
 use std::io;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The last refusals of each code, for people who ask why a request was refused. A request never waits for it: where two
-//! are refused at the very same moment, one of them may be left out.
+//! The last refusals of each code, for people who ask why a request was refused. A request never waits for it: where
+//! two are refused at the very same moment, one of them may be left out.
 
 use std::collections::VecDeque;
 
@@ -37,31 +37,13 @@ impl LastRefusals {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
-    use crate::wire::RequestId;
+    use crate::telemetry::outcome::tests::example;
 
     #[test]
     fn a_flood_of_one_code_does_not_hide_another() {
         let last = LastRefusals::default();
-        let outcome = |unix_ms, code| Outcome {
-            unix_ms,
-            client: [127, 0, 0, 1].into(),
-            operation: None,
-            status: 400,
-            code,
-            key: None,
-            cache: None,
-            over_limit: None,
-            over_candidate: false,
-            took: Duration::ZERO,
-            id: RequestId::random(),
-            tier: None,
-            upstream: None,
-            upstream_took: None,
-            config: Default::default(),
-        };
+        let outcome = |unix_ms, code| Outcome { unix_ms, code, ..example() };
         last.add(&outcome(0, None));
         last.add(&outcome(1, Some(12)));
         (2..1000).for_each(|unix_ms| last.add(&outcome(unix_ms, Some(2))));

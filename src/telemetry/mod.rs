@@ -1,4 +1,4 @@
-//! What the process reports to its operator: the access log, the record of decisions, metrics, and the process's own log. A
+//! What the process reports to its operator: the access log, the record of decisions, metrics, and the process log. A
 //! request hands over plain data and never waits; threads write it. Nothing here decides anything.
 
 mod access;
@@ -7,6 +7,7 @@ mod background_writer;
 pub mod decisions;
 mod explanation;
 mod last_refusals;
+mod line_writer;
 mod log_rate_limit;
 pub mod metrics;
 mod observer;
@@ -16,9 +17,10 @@ mod setup;
 
 pub use access::AccessLog;
 pub use access_line::{AccessLine, printable};
-pub use background_writer::{BackgroundWriter, Batch};
+pub use background_writer::BackgroundWriter;
 pub use decisions::{Decision, DecisionLog};
 pub use explanation::{Explanation, KeyLookup};
+pub use line_writer::LineOutput;
 pub use observer::Observer;
 pub use outcome::{CacheUse, Outcome, UpstreamUse};
 pub use panics::log_panics;

@@ -72,7 +72,7 @@ pub enum CacheUse {
     Stale,
     /// The origin was asked, because there was no cached answer.
     Miss,
-    /// The request waited for the question of another caller.
+    /// The request waited for the answer to another caller.
     Collapsed,
     /// A write, which always goes to the origin.
     Write,
@@ -198,11 +198,12 @@ impl Outcome {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::wire::Read;
 
-    fn outcome() -> Outcome {
+    /// An outcome whose fields all have a value, but for the use of the cache.
+    pub(in crate::telemetry) fn example() -> Outcome {
         Outcome {
             unix_ms: 1_790_000_000_123,
             client: [10, 0, 0, 1].into(),
@@ -224,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_text_line_reads_from_left_to_right() {
-        let (o, mut line) = (outcome(), String::new());
+        let (o, mut line) = (example(), String::new());
         o.write(false, &mut line);
         let id = o.id;
         assert_eq!(
@@ -239,7 +240,7 @@ mod tests {
 
     #[test]
     fn a_json_line_is_one_object() {
-        let (o, mut line) = (outcome(), String::new());
+        let (o, mut line) = (example(), String::new());
         o.write(true, &mut line);
         let value: serde_json::Value = serde_json::from_str(line.trim_end()).unwrap();
         assert_eq!(value["key"], "k1");
