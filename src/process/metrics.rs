@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use rustix::param::{clock_ticks_per_second, page_size};
 
 use crate::admin::{ProcessState, ReloadCounts};
-use crate::telemetry::metrics::{Collector, DescriptorEncoder, counter_f64, counters, gauge, gauges};
+use crate::telemetry::metrics::{Collector, DescriptorEncoder, counter, counters, gauge, gauges};
 
 /// Reads what is known of the process.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ impl Collector for ProcessMetrics {
         let help = "When the process started, in Unix seconds";
         gauge(encoder, "process_start_time_seconds", help, self.started as f64)?;
         if let Some(seconds) = cpu_seconds() {
-            counter_f64(encoder, "process_cpu_seconds", "User and system time", seconds)?;
+            counter(encoder, "process_cpu_seconds", "User and system time", seconds)?;
         }
         if let Some(bytes) = resident_bytes() {
             gauge(encoder, "process_resident_memory_bytes", "Resident memory", bytes as f64)?;

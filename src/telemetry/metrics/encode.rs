@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::histogram::Histogram;
 
@@ -12,15 +12,14 @@ use super::requests::BOUNDS;
 pub(super) type NoLabels = [(&'static str, &'static str); 0];
 
 /// A counter without labels. `name` is without `_total`, which is added.
-pub fn counter(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> fmt::Result {
+pub fn counter(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    value: impl EncodeCounterValue,
+) -> fmt::Result {
     let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-    family.encode_counter::<NoLabels, u64, f64>(&value, None)
-}
-
-/// As [`counter`], of what is no whole number.
-pub fn counter_f64(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: f64) -> fmt::Result {
-    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-    family.encode_counter::<NoLabels, f64, f64>(&value, None)
+    family.encode_counter::<NoLabels, _, f64>(&value, None)
 }
 
 /// A counter for each set of labels.
