@@ -385,7 +385,7 @@ impl Reloader {
         let (OriginKind::Http(upstreams), Origin::Http(http)) = (&config.origin.kind, &**running) else {
             return Ok(running.clone()); // another kind takes effect after a restart
         };
-        if http.is_of(upstreams, &tls) {
+        if http.has_settings(upstreams, &tls) {
             return Ok(running.clone());
         }
         let clock = self.gateway.clock().clone();

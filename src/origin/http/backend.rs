@@ -16,7 +16,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::connection::{ConnectError, Connection, IdleConnections, connect};
 use super::health::{HealthRecord, HealthState};
-use super::tls::{NamedTls, Tls};
+use super::tls::{ServerTls, Tls};
 use crate::config::Upstream;
 use crate::origin::OriginRequest;
 use crate::telemetry::metrics::{Histogram, latency};
@@ -29,7 +29,7 @@ pub(super) struct PreparedUpstream {
     host: HeaderValue,
     /// The targets, `{upstream path}/NAME`.
     targets: Vec<(Operation, Uri)>,
-    tls: Option<NamedTls>,
+    tls: Option<ServerTls>,
 }
 
 impl PreparedUpstream {
@@ -96,8 +96,8 @@ pub(super) struct Backend {
     /// How long it took to answer; failures are counted apart.
     pub(super) answers: Histogram,
     pub(super) failures: AtomicU64,
-    /// Changed by [`super::backends::Backends`] alone, which knows whether another backend is available. Locked for some
-    /// nanoseconds.
+    /// Changed by [`super::backends::Backends`] alone, which knows whether another backend is available. Locked for
+    /// some nanoseconds.
     record: Mutex<HealthRecord>,
     /// A health check or a probe of it is running.
     is_checked_now: AtomicBool,

@@ -1,6 +1,6 @@
-//! Connections to an upstream address: opening one (TCP, TLS where the upstream has it, and hyper's HTTP/1.1 client, all
-//! under `connect_timeout`), and keeping the idle ones. When opening fails, nothing of a request has been sent, so any
-//! request may go to another upstream, `setPoints` too. The size of an answer's header is bounded here.
+//! Connections to an upstream address: opening one (TCP, TLS where the upstream has it, and hyper's HTTP/1.1 client,
+//! all under `connect_timeout`), and keeping the idle ones. When opening fails, nothing of a request has been sent, so
+//! any request may go to another upstream, `setPoints` too. The size of an answer's header is bounded here.
 
 use std::fmt;
 use std::io;
@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
-use super::tls::NamedTls;
+use super::tls::ServerTls;
 use crate::wire::Fault;
 
 /// The `Retry-After` of 21, in seconds, where the origin gave none.
@@ -43,7 +43,7 @@ pub(super) enum ConnectError {
 /// Opens a connection, with TLS where `tls` is given.
 pub(super) async fn connect(
     address: SocketAddr,
-    tls: Option<&NamedTls>,
+    tls: Option<&ServerTls>,
     timeout: Duration,
 ) -> Result<Connection, ConnectError> {
     let connecting = async {
@@ -94,9 +94,9 @@ impl fmt::Display for ConnectError {
     }
 }
 
-/// The idle connections to one upstream address. The one that was used last is taken first, so that the others stay idle
-/// and the upstream closes them. A connection that looks open may still be dead, which only sending on it shows. The lock
-/// is never held across a wait or while connections are closed.
+/// The idle connections to one upstream address. The one that was used last is taken first, so that the others stay
+/// idle and the upstream closes them. A connection that looks open may still be dead, which only sending on it shows.
+/// The lock is never held across a wait or while connections are closed.
 #[derive(Debug, Default)]
 pub(super) struct IdleConnections(Mutex<Vec<Connection>>);
 

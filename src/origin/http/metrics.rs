@@ -28,31 +28,31 @@ impl HttpOrigin {
         gauge(encoder, "guildgate_origin_in_flight_max", "origin.max_in_flight", self.settings.max_in_flight as f64)?;
         gauge(encoder, "guildgate_origin_waiting", "Requests that wait for a permit at the origin", waiting as f64)?;
         let backends = self.backends.list();
-        let named: Vec<_> = backends.iter().map(|backend| ([("upstream", backend.to_string())], backend)).collect();
+        let labelled: Vec<_> = backends.iter().map(|backend| ([("upstream", backend.to_string())], backend)).collect();
         let labels = |of: &[(&'static str, String); 1]| of.clone();
         gauges(
             encoder,
             "guildgate_upstream_up",
             "1: it gets requests; 0: it was ejected, for failing requests or health checks",
-            named.iter().map(|(name, b)| (labels(name), f64::from(u8::from(b.health() != HealthState::Ejected)))),
+            labelled.iter().map(|(label, b)| (labels(label), f64::from(u8::from(b.health() != HealthState::Ejected)))),
         )?;
         gauges(
             encoder,
             "guildgate_upstream_in_flight",
             "Requests under way at the upstream",
-            named.iter().map(|(name, b)| (labels(name), b.in_flight() as f64)),
+            labelled.iter().map(|(label, b)| (labels(label), b.in_flight() as f64)),
         )?;
         counters(
             encoder,
             "guildgate_upstream_failures",
             "Requests that the upstream did not answer, or not usably",
-            named.iter().map(|(name, b)| (labels(name), b.failures.load(Ordering::Relaxed))),
+            labelled.iter().map(|(label, b)| (labels(label), b.failures.load(Ordering::Relaxed))),
         )?;
         histograms(
             encoder,
             "guildgate_upstream_duration_seconds",
             "How long the upstream took to answer, with the connection if a new one was needed",
-            named.iter().map(|(name, b)| (labels(name), &b.answers)),
+            labelled.iter().map(|(label, b)| (labels(label), &b.answers)),
         )
     }
 }

@@ -1,6 +1,7 @@
 //! An HTTP origin: one service at several upstreams, over kept-alive HTTP/1.1 (contract section 1, "Upstream", and
-//! section 3, `[origin]`). This module sends a request to one backend after another until there is an answer or none may
-//! be tried any more; its parts choose the backend, make the attempt, keep health, and bound the requests in flight.
+//! section 3, `[origin]`). This module sends a request to one backend after another until there is an answer or none
+//! may be tried any more; its parts choose the backend, make the attempt, keep health, and bound the requests in
+//! flight.
 
 mod attempt;
 mod backend;
@@ -75,8 +76,8 @@ impl HttpOrigin {
         Ok(origin)
     }
 
-    /// Whether it was started with exactly these.
-    pub fn is_of(&self, settings: &Upstreams, tls: &Option<Tls>) -> bool {
+    /// Whether it was started with exactly these settings.
+    pub fn has_settings(&self, settings: &Upstreams, tls: &Option<Tls>) -> bool {
         self.settings == *settings && self.tls == *tls
     }
 

@@ -23,9 +23,9 @@ pub struct Tls {
     digest: [u8; 32],
 }
 
-/// TLS to the upstream whose certificate is for a name.
+/// TLS to a server whose certificate has to be for a name.
 #[derive(Clone, Debug)]
-pub(super) struct NamedTls {
+pub(super) struct ServerTls {
     tls: Tls,
     name: ServerName<'static>,
 }
@@ -42,7 +42,7 @@ impl Tls {
         }
         let mut digest = Sha256::new();
         let roots = match &settings.tls.ca {
-            Some(path) => named_roots(path, &mut digest)?,
+            Some(path) => roots_from_file(path, &mut digest)?,
             None => system_roots(&mut digest)?,
         };
         let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -62,9 +62,9 @@ impl Tls {
         self.for_name(name).map_err(io::Error::other)?.connect(stream).await
     }
 
-    pub(super) fn for_name(&self, name: &str) -> Result<NamedTls, String> {
+    pub(super) fn for_name(&self, name: &str) -> Result<ServerTls, String> {
         let name = ServerName::try_from(name.to_owned()).map_err(|e| format!("origin.tls.server_name: {name}: {e}"))?;
-        Ok(NamedTls { tls: self.clone(), name })
+        Ok(ServerTls { tls: self.clone(), name })
     }
 }
 
@@ -80,20 +80,20 @@ impl std::fmt::Debug for Tls {
     }
 }
 
-impl NamedTls {
+impl ServerTls {
     pub(super) async fn connect(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         self.tls.connector.connect(self.name.clone(), stream).await
     }
 }
 
-impl PartialEq for NamedTls {
+impl PartialEq for ServerTls {
     fn eq(&self, other: &Self) -> bool {
         self.tls == other.tls && self.name == other.name
     }
 }
 
 /// The roots of the file that the operator named, and no others.
-fn named_roots(path: &Path, digest: &mut Sha256) -> Result<RootCertStore, SettingFault> {
+fn roots_from_file(path: &Path, digest: &mut Sha256) -> Result<RootCertStore, SettingFault> {
     let mut roots = RootCertStore::empty();
     let file = read("origin.tls.ca", path, digest)?;
     for (certificate, number) in file.certificates()?.into_iter().zip(1..) {

@@ -22,17 +22,26 @@ pub(super) struct FairQueue<W> {
     next_ticket: Ticket,
     /// Every owner that holds a permit or waits for one.
     owners: HashMap<Owner, OwnerState<W>>,
-    /// Owners that wait, in the order in which they are granted permits: those with a proven key, and those without.
-    by_priority: [BTreeMap<Priority, Owner>; 2],
-    /// The same owners by their number of waiters, the most last.
-    by_waiters: [BTreeMap<Waiters, Owner>; 2],
+    /// Owners with a proven key that wait.
+    proven: WaitingOwners,
+    /// Owners without a proven key that wait.
+    unproven: WaitingOwners,
 }
 
-/// Permits held, then the ticket since when an owner waits or was last granted a permit. The lowest is next.
-type Priority = (usize, Ticket);
+/// Owners that wait, in two orders.
+#[derive(Debug, Default)]
+struct WaitingOwners {
+    /// The first is granted the next permit.
+    by_grant: BTreeMap<GrantOrder, Owner>,
+    /// The newest waiter of the last is evicted next.
+    by_waiters: BTreeMap<EvictionOrder, Owner>,
+}
 
-/// How many requests of an owner wait, and the ticket of the newest.
-type Waiters = (usize, Ticket);
+/// Permits that an owner holds, then the ticket since when it waits or was last granted a permit.
+type GrantOrder = (usize, Ticket);
+
+/// How many requests of an owner wait, then the ticket of the newest.
+type EvictionOrder = (usize, Ticket);
 
 #[derive(Debug)]
 struct OwnerState<W> {
@@ -52,8 +61,8 @@ impl<W> FairQueue<W> {
             waiting_unproven: 0,
             next_ticket: 0,
             owners: HashMap::new(),
-            by_priority: [BTreeMap::new(), BTreeMap::new()],
-            by_waiters: [BTreeMap::new(), BTreeMap::new()],
+            proven: WaitingOwners::default(),
+            unproven: WaitingOwners::default(),
         }
     }
 
@@ -100,9 +109,9 @@ impl<W> FairQueue<W> {
 
     /// Grants a permit to the next waiter, if that may have one.
     pub(super) fn grant_next(&mut self) -> Option<(Owner, W)> {
-        let unproven = self.by_priority[1].first_key_value().filter(|_| self.unproven_may_hold_more());
-        let (&(held, _), owner) =
-            self.by_priority[0].first_key_value().into_iter().chain(unproven).min_by_key(|(priority, _)| **priority)?;
+        let unproven = self.unproven.by_grant.first_key_value().filter(|_| self.unproven_may_hold_more());
+        let proven = self.proven.by_grant.first_key_value();
+        let (&(held, _), owner) = proven.into_iter().chain(unproven).min_by_key(|(order, _)| **order)?;
         // Every other waiter's owner holds as many or more.
         if !self.may_hold_more_than(held) {
             return None;
@@ -130,9 +139,8 @@ impl<W> FairQueue<W> {
         if self.waiting <= self.max {
             return None;
         }
-        let [proven, unproven] = &self.by_waiters;
-        let most = proven.last_key_value().filter(|((count, _), _)| *count > self.waiting_unproven);
-        let owner = most.or(unproven.last_key_value())?.1.clone();
+        let proven = self.proven.by_waiters.last_key_value().filter(|((count, _), _)| *count > self.waiting_unproven);
+        let owner = proven.or(self.unproven.by_waiters.last_key_value())?.1.clone();
         self.count_removed(&owner);
         self.change(&owner, |state| state.waiters.pop_back()).map(|(_, waker)| waker)
     }
@@ -148,7 +156,7 @@ impl<W> FairQueue<W> {
         self.owners.is_empty() && self.held == 0 && self.waiting == 0
     }
 
-    /// Whether an owner that holds so many permits may have another one. What it holds leaves a part of the free ones
+    /// Whether an owner that holds `held` permits may have another one. What it holds leaves a part of the free ones
     /// to others, however many owners there are; an owner without one gets the first that is free.
     fn may_hold_more_than(&self, held: usize) -> bool {
         let free = self.max.saturating_sub(self.held);
@@ -176,18 +184,18 @@ impl<W> FairQueue<W> {
         self.waiting_unproven -= usize::from(!owner.is_proven());
     }
 
-    /// Changes an owner's state and its keys in both orders. Owners that neither hold nor wait are removed.
+    /// Changes an owner's state and its position in both orders. Owners that neither hold nor wait are removed.
     fn change<R>(&mut self, owner: &Owner, change: impl FnOnce(&mut OwnerState<W>) -> R) -> R {
-        let kind = usize::from(!owner.is_proven());
+        let waiting = if owner.is_proven() { &mut self.proven } else { &mut self.unproven };
         let state = self.owners.entry(owner.clone()).or_insert_with(OwnerState::new);
-        if let Some((priority, waiters)) = state.order_keys() {
-            self.by_priority[kind].remove(&priority);
-            self.by_waiters[kind].remove(&waiters);
+        if let Some((grant, eviction)) = state.order_keys() {
+            waiting.by_grant.remove(&grant);
+            waiting.by_waiters.remove(&eviction);
         }
         let changed = change(state);
-        if let Some((priority, waiters)) = state.order_keys() {
-            self.by_priority[kind].insert(priority, owner.clone());
-            self.by_waiters[kind].insert(waiters, owner.clone());
+        if let Some((grant, eviction)) = state.order_keys() {
+            waiting.by_grant.insert(grant, owner.clone());
+            waiting.by_waiters.insert(eviction, owner.clone());
         } else if state.held == 0 {
             self.owners.remove(owner);
         }
@@ -200,7 +208,7 @@ impl<W> OwnerState<W> {
         OwnerState { held: 0, waits_since: 0, waiters: VecDeque::new() }
     }
 
-    fn order_keys(&self) -> Option<(Priority, Waiters)> {
+    fn order_keys(&self) -> Option<(GrantOrder, EvictionOrder)> {
         let (newest, _) = self.waiters.back()?;
         Some(((self.held, self.waits_since), (self.waiters.len(), *newest)))
     }

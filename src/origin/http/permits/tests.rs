@@ -1,5 +1,5 @@
-//! Tests of waiting for a permit: a permit that is released wakes the right waiter, and a waiter that times out, gives up
-//! or is evicted leaves no permit and no entry behind.
+//! Tests of waiting for a permit: a permit that is released wakes the right waiter, and a waiter that times out, gives
+//! up or is evicted leaves no permit and no entry behind.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -113,7 +113,7 @@ async fn however_requests_come_and_give_up_no_permit_and_no_waiter_is_lost() {
     assert!(served.load(Ordering::SeqCst) > 1000, "{served:?}");
 }
 
-/// The permit, if it is granted within so many polls.
+/// The permit, if it is granted within `polls` polls.
 async fn give_up_after(take: impl Future<Output = Option<Permit>>, polls: usize) -> Option<Permit> {
     let mut take = std::pin::pin!(take);
     for _ in 0..polls {

@@ -153,7 +153,7 @@ enum Step {
     Over(usize),
     /// One of those that wait gives up.
     Leaves(usize),
-    /// There are so many permits from now on.
+    /// Changes the number of permits.
     Resized(usize),
 }
 
@@ -286,7 +286,9 @@ proptest! {
             let known: usize = queue.owners.values().map(|state| state.held + state.waiters.len()).sum();
             prop_assert_eq!(known, queue.held + queue.waiting);
             prop_assert!(queue.owners.values().all(|state| state.held + state.waiters.len() > 0));
-            prop_assert_eq!(queue.by_priority.each_ref().map(BTreeMap::len), queue.by_waiters.each_ref().map(BTreeMap::len));
+            for waiting in [&queue.proven, &queue.unproven] {
+                prop_assert_eq!(waiting.by_grant.len(), waiting.by_waiters.len());
+            }
         }
     }
 }
