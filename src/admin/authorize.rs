@@ -1,5 +1,5 @@
-//! What comes before and after each request's own work: whose token it has and what that may do, the bounds of body and
-//! time, the headers that every answer has, and the line in the audit log.
+//! The middleware of each request: whose token it has and what that may do, the bounds of body and time, the headers
+//! that every answer has, and the line in the audit log.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ const MAX_BODY: usize = 64 * 1024;
 /// For a whole body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// For a request's own work, a guild's removal among it.
+/// For a request's handler; the removal of a large guild takes longest.
 const HANDLER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Attempts with a wrong token, of all callers together: enough for one who mistypes, far too few to guess.
@@ -58,16 +58,16 @@ impl Attempts {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InSession(pub(super) Role);
 
-/// The id of what a request made, for the audit log.
+/// The id of what a request created, for the audit log.
 #[derive(Clone, Debug)]
-pub(super) struct Made(pub(super) String);
+pub(super) struct CreatedId(pub(super) String);
 
-/// Everything around a request's own work.
-pub(super) async fn around(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
+/// Authorizes a request to the API, has it handled, and sets the header fields that every answer has.
+pub(super) async fn authorize(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let answer = match path == "/api" || path.starts_with("/api/") {
-        true => authorized(&shared, request, next).await.unwrap_or_else(IntoResponse::into_response),
-        false => worked(request, next).await,
+        true => authorize_and_audit(&shared, request, next).await.unwrap_or_else(IntoResponse::into_response),
+        false => run_handler(request, next).await,
     };
     let mut answer = as_problem(answer);
     let headers = answer.headers_mut();
@@ -76,25 +76,26 @@ pub(super) async fn around(State(shared): State<Arc<Shared>>, request: Request, 
     answer
 }
 
-async fn authorized(shared: &Shared, request: Request, next: Next) -> Result<Response, Problem> {
+/// A change is written to the audit log, whatever came of it.
+async fn authorize_and_audit(shared: &Shared, request: Request, next: Next) -> Result<Response, Problem> {
     let role = match request.extensions().get() {
         Some(InSession(role)) => *role,
         None => authenticate(shared, request.headers())?,
     };
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let is_read = matches!(method, Method::GET | Method::HEAD);
-    if !may(role, is_read, &path) {
+    if !is_allowed(role, is_read, &path) {
         let detail = format!("the {} token may not {method} {path}", role.name());
         return Err(Problem::new(StatusCode::FORBIDDEN, detail));
     }
     shared.wait_for_store().await;
     if is_read {
-        return Ok(worked(request, next).await);
+        return Ok(run_handler(request, next).await);
     }
     let client = request.extensions().get::<Peer>().map(|Peer(address)| address.ip());
     let (parts, body) = request.into_parts();
-    let body = whole(body).await?;
-    let answer = worked(Request::from_parts(parts, Body::from(body.clone())), next).await;
+    let body = read_body(body).await?;
+    let answer = run_handler(Request::from_parts(parts, Body::from(body.clone())), next).await;
     if let (Some(audit), Some(client)) = (&shared.audit, client) {
         audit.record(Change {
             time: date_of(shared.gateway.clock().unix()),
@@ -104,7 +105,7 @@ async fn authorized(shared: &Shared, request: Request, next: Next) -> Result<Res
             path: hide_keys(&path),
             status: answer.status().as_u16(),
             change: change(&body),
-            made: answer.extensions().get().map(|Made(id)| id.clone()),
+            made: answer.extensions().get().map(|CreatedId(id)| id.clone()),
         });
     }
     Ok(answer)
@@ -129,7 +130,7 @@ pub(super) fn role_of(shared: &Shared, token: &[u8]) -> Result<Role, Problem> {
 }
 
 /// Whether a role may do this at all.
-fn may(role: Role, is_read: bool, path: &str) -> bool {
+fn is_allowed(role: Role, is_read: bool, path: &str) -> bool {
     match role {
         Role::Admin => true,
         Role::Read => is_read,
@@ -141,7 +142,8 @@ fn may(role: Role, is_read: bool, path: &str) -> bool {
     }
 }
 
-pub(super) async fn whole(body: Body) -> Result<Bytes, Problem> {
+/// The whole body, within its bounds of size and time.
+pub(super) async fn read_body(body: Body) -> Result<Bytes, Problem> {
     let collected = timeout(BODY_TIMEOUT, Limited::new(body, MAX_BODY).collect()).await;
     let collected = collected.map_err(|_| {
         Problem::new(StatusCode::REQUEST_TIMEOUT, format!("the body took longer than {} s", BODY_TIMEOUT.as_secs()))
@@ -155,13 +157,13 @@ pub(super) async fn whole(body: Body) -> Result<Bytes, Problem> {
     })
 }
 
-/// A request's own work, within its time. A panic is this request's alone.
-async fn worked(request: Request, next: Next) -> Response {
-    let work = AssertUnwindSafe(next.run(request)).catch_unwind();
-    match timeout(HANDLER_TIMEOUT, work).await {
+/// Runs the request's handler within its time limit. A panic is answered, and concerns this request only.
+async fn run_handler(request: Request, next: Next) -> Response {
+    let handler = AssertUnwindSafe(next.run(request)).catch_unwind();
+    match timeout(HANDLER_TIMEOUT, handler).await {
         Ok(Ok(answer)) => answer,
         Ok(Err(_)) => {
-            let detail = "this is a defect, which the log names; please report it";
+            let detail = "this is a defect, which the process log names; please report it";
             Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail).into_response()
         }
         Err(_) => {

@@ -139,7 +139,7 @@ pub(super) fn given<'de, T: Deserialize<'de>, D: serde::Deserializer<'de>>(from:
     T::deserialize(from).map(Some)
 }
 
-/// So many items at most, checked.
+/// The most items of a page, checked.
 pub(super) fn page_limit(limit: Option<usize>) -> Result<usize, Problem> {
     match limit.unwrap_or(DEFAULT_LIMIT) {
         limit @ 1..=MAX_LIMIT => Ok(limit),

@@ -33,22 +33,23 @@ pub(super) struct Problem {
 /// A fault of a file that was not loaded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct ReloadFault {
-    /// The file with line and column, where the fault has a place.
-    pub place: Option<String>,
+    /// The file with line and column, if the fault has them.
+    #[serde(rename = "place")]
+    pub location: Option<String>,
     pub detail: String,
 }
 
 impl ReloadFault {
-    /// Splits a line of a message, `gateway.toml:4:9: limits: …`, at the end of its place.
+    /// Splits a line of a message, `gateway.toml:4:9: limits: …`, after its location.
     pub fn of_line(line: &str) -> Self {
         let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-        let has_place = |place: &str| {
-            let mut parts = place.rsplit(':');
+        let is_location = |text: &str| {
+            let mut parts = text.rsplit(':');
             parts.next().is_some_and(is_number) && parts.next().is_some_and(is_number) && parts.next().is_some()
         };
-        match line.match_indices(": ").find(|(at, _)| has_place(&line[..*at])) {
-            Some((at, _)) => ReloadFault { place: Some(line[..at].to_owned()), detail: line[at + 2..].to_owned() },
-            None => ReloadFault { place: None, detail: line.to_owned() },
+        match line.match_indices(": ").find(|(at, _)| is_location(&line[..*at])) {
+            Some((at, _)) => ReloadFault { location: Some(line[..at].to_owned()), detail: line[at + 2..].to_owned() },
+            None => ReloadFault { location: None, detail: line.to_owned() },
         }
     }
 }
@@ -72,7 +73,7 @@ impl Problem {
         Problem::new(StatusCode::CONFLICT, detail)
     }
 
-    /// Another try may succeed after so many seconds.
+    /// Another try may succeed after `seconds`.
     pub(super) fn unavailable(detail: impl Into<String>, seconds: u64) -> Self {
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail).with(RETRY_AFTER, seconds.into())
     }
@@ -137,12 +138,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fault_has_the_place_that_its_line_begins_with() {
-        for (line, place, detail) in [
+    fn a_fault_has_the_location_that_its_line_begins_with() {
+        for (line, location, detail) in [
             ("a/gateway.toml:4:9: limits: x: 5:6: y", Some("a/gateway.toml:4:9"), "limits: x: 5:6: y"),
             ("server.tls: key.pem cannot be read", None, "server.tls: key.pem cannot be read"),
         ] {
-            let fault = ReloadFault { place: place.map(str::to_owned), detail: detail.to_owned() };
+            let fault = ReloadFault { location: location.map(str::to_owned), detail: detail.to_owned() };
             assert_eq!(ReloadFault::of_line(line), fault);
         }
     }

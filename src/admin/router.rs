@@ -47,11 +47,11 @@ pub(super) fn router(shared: Arc<Shared>, hosts: Hosts, is_tls: bool) -> Router 
     let description = Arc::<str>::from(complete(&description).to_string());
     let openapi = move || async move { ([("content-type", "application/json")], description.to_string()) };
     let api = router.route("/api/openapi.json", get(openapi));
-    let api_of_pages = api.clone().layer(from_fn_with_state(shared.clone(), authorize::around));
+    let api_of_pages = api.clone().layer(from_fn_with_state(shared.clone(), authorize::authorize));
     api.merge(pages::routes(shared.clone(), api_of_pages, hosts, is_tls))
         .merge(api::health::routes().with_state(shared.clone()))
         .fallback(not_found)
-        .layer(from_fn_with_state(shared, authorize::around))
+        .layer(from_fn_with_state(shared, authorize::authorize))
 }
 
 async fn not_found() -> Response {

@@ -37,7 +37,7 @@ const MAX_AGE: Duration = Duration::from_secs(600);
 /// How long the last request of a connection may take after [`MAX_AGE`], or after a stop.
 const LAST_REQUEST: Duration = Duration::from_secs(45);
 
-/// The most bytes of a header and of what is buffered beside it.
+/// The most bytes of a header and of what is buffered with it.
 const MAX_BUFFER: usize = 32 * 1024;
 
 /// Fields of a header: as many as callers may send.
@@ -57,7 +57,7 @@ pub(super) async fn serve(listener: TcpListener, router: Router, tls: Option<Tls
         Ok(address) => tracing::info!(url = format!("{scheme}://{address}"), "admin listener ready"),
         Err(error) => tracing::error!(%error, "the admin listener has no address"),
     }
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
         let accepted = tokio::select! {
             biased;
@@ -72,17 +72,17 @@ pub(super) async fn serve(listener: TcpListener, router: Router, tls: Option<Tls
                 continue;
             }
         };
-        let Ok(place) = places.clone().try_acquire_owned() else { continue }; // closes it
+        let Ok(permit) = permits.clone().try_acquire_owned() else { continue }; // closes it
         let (router, tls, stop) = (router.clone(), tls.clone(), stop.clone());
         tokio::spawn(async move {
             // An error is the caller's: it has gone, or did not speak HTTP.
             let _ = handshake_and_serve(stream, Peer(peer), router, tls, stop).await;
-            drop(place);
+            drop(permit);
         });
     }
     drop(listener);
     // The connections end by themselves.
-    let _ = timeout(LAST_REQUEST, places.acquire_many(MAX_CONNECTIONS as u32)).await;
+    let _ = timeout(LAST_REQUEST, permits.acquire_many(MAX_CONNECTIONS as u32)).await;
 }
 
 async fn handshake_and_serve(

@@ -25,11 +25,11 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long to wait after the store could not be opened.
 const OPEN_RETRY: Duration = Duration::from_secs(1);
 
-/// A request to load all files anew, for the process to answer.
+/// A request to reload all files, for the process to answer.
 #[derive(Debug)]
 pub struct ReloadRequest(pub oneshot::Sender<ReloadOutcome>);
 
-/// What became of a request to load all files anew.
+/// What became of a request to reload all files.
 #[derive(Clone, Debug, Default)]
 pub struct ReloadOutcome {
     /// The sections and files that changed.
@@ -129,8 +129,8 @@ pub(super) struct Shared {
     pub(super) traffic: Traffic,
     /// For one replay of recorded decisions at a time, each on a thread of its own.
     pub(super) replays: Arc<Semaphore>,
-    /// The gateway's own store, and a second one that is opened in the background: the gateway hears of changes that are
-    /// made through that as of those of any other process.
+    /// The gateway's own store, and a second one that is opened in the background: the gateway hears of changes that
+    /// are made through that as of those of any other process.
     pub(super) gateway_store: Option<(Arc<AnyStore>, StoreAt)>,
     pub(super) store: OnceLock<AnyStore>,
     /// No permit is added to it; it is closed once the store is open.

@@ -1,5 +1,5 @@
-//! Keys of the store, by id and never by secret. A secret is in the answer that makes it, and nowhere else. A change with
-//! `If-Match` is refused where another admin has changed the key meanwhile.
+//! Keys of the store, by id and never by secret. A secret is in the answer that makes it, and nowhere else. A change
+//! with `If-Match` is refused where another admin has changed the key meanwhile.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::admin::authorize::Made;
+use crate::admin::authorize::CreatedId;
 use crate::admin::extract::{EndInput, Ids, JsonBody, OptionalBody, Page, Params, given, page_limit};
 use crate::admin::problem::Problem;
 use crate::admin::shared::Shared;
@@ -204,8 +204,8 @@ async fn create(State(shared): State<Arc<Shared>>, JsonBody(input): JsonBody<Key
     let new = NewKey { guild, name, tier, scope, expires };
     let (record, key) = new.issue(shared.key_store()?, &config.limits, now).await?;
     let issued = IssuedKey { row: KeyRow::new(&record, &config.limits, now), key: key.reveal().to_owned() };
-    let made = Extension(Made(record.id.to_string()));
-    Ok((StatusCode::CREATED, [(ETAG, etag(&record))], made, Json(issued)).into_response())
+    let created = Extension(CreatedId(record.id.to_string()));
+    Ok((StatusCode::CREATED, [(ETAG, etag(&record))], created, Json(issued)).into_response())
 }
 
 /// Shows a key. Its `ETag` is for `If-Match`.

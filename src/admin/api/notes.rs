@@ -11,7 +11,7 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::admin::authorize::Made;
+use crate::admin::authorize::CreatedId;
 use crate::admin::extract::{EndInput, Ids, JsonBody, Member, NoteId, Page, Params, page_limit};
 use crate::admin::problem::Problem;
 use crate::admin::shared::Shared;
@@ -84,7 +84,7 @@ struct ListParams {
 }
 
 impl ListParams {
-    fn of(&self) -> Option<MemberId> {
+    fn member(&self) -> Option<MemberId> {
         self.member.map(|Member(member)| member)
     }
 
@@ -124,9 +124,9 @@ impl ReviewRow {
     }
 }
 
-/// What was made, under the id in it.
-fn made<T: Serialize>(id: i64, row: T) -> Response {
-    (StatusCode::CREATED, Extension(Made(id.to_string())), Json(row)).into_response()
+/// The answer to a request that created a warn or a review.
+fn created<T: Serialize>(id: i64, row: T) -> Response {
+    (StatusCode::CREATED, Extension(CreatedId(id.to_string())), Json(row)).into_response()
 }
 
 /// Lists a guild's warns by id, expired ones too.
@@ -138,7 +138,7 @@ async fn list_warns(
     Params(params): Params<ListParams>,
 ) -> Result<Json<Page<WarnRow>>, Problem> {
     let limit = page_limit(params.limit)?;
-    let found = shared.member_store()?.warns_page(&guild, params.of(), params.after(), limit + 1).await?;
+    let found = shared.member_store()?.warns_page(&guild, params.member(), params.after(), limit + 1).await?;
     Ok(Json(Page::new(found.into_iter().map(WarnRow::new).collect(), limit, |row| row.id.clone())))
 }
 
@@ -153,7 +153,7 @@ async fn add_warn(
     let warn = input.warn(0, shared.gateway.clock().unix())?;
     let store = shared.member_store()?;
     let id = store.add_warn(&guild, member, &warn.author, &warn.reason, warn.expires).await?;
-    Ok(made(id, WarnRow::new((member, Warn { id, ..warn }))))
+    Ok(created(id, WarnRow::new((member, Warn { id, ..warn }))))
 }
 
 /// Warns a member under an id of the caller's, or replaces the member's warn of that id.
@@ -167,7 +167,7 @@ async fn put_warn(
     let warn = input.warn(id, shared.gateway.clock().unix())?;
     let is_new = shared.member_store()?.put_warn(&guild, member, warn.clone()).await?;
     let row = WarnRow::new((member, warn));
-    Ok(if is_new { made(id, row) } else { Json(row).into_response() })
+    Ok(if is_new { created(id, row) } else { Json(row).into_response() })
 }
 
 /// Takes a warn back.
@@ -190,7 +190,7 @@ async fn list_reviews(
     Params(params): Params<ListParams>,
 ) -> Result<Json<Page<ReviewRow>>, Problem> {
     let limit = page_limit(params.limit)?;
-    let found = shared.member_store()?.reviews_page(&guild, params.of(), params.after(), limit + 1).await?;
+    let found = shared.member_store()?.reviews_page(&guild, params.member(), params.after(), limit + 1).await?;
     Ok(Json(Page::new(found.into_iter().map(ReviewRow::new).collect(), limit, |row| row.id.clone())))
 }
 
@@ -205,7 +205,7 @@ async fn add_review(
     let review = input.review(0)?;
     let store = shared.member_store()?;
     let id = store.add_review(&guild, member, &review.author, review.rating, &review.text).await?;
-    Ok(made(id, ReviewRow::new((member, Review { id, ..review }))))
+    Ok(created(id, ReviewRow::new((member, Review { id, ..review }))))
 }
 
 /// Reviews a member under an id of the caller's, or replaces the member's review of that id.
@@ -219,7 +219,7 @@ async fn put_review(
     let review = input.review(id)?;
     let is_new = shared.member_store()?.put_review(&guild, member, review.clone()).await?;
     let row = ReviewRow::new((member, review));
-    Ok(if is_new { made(id, row) } else { Json(row).into_response() })
+    Ok(if is_new { created(id, row) } else { Json(row).into_response() })
 }
 
 /// Removes a review.

@@ -178,7 +178,7 @@ async fn purge(
     }
 }
 
-/// Loads gateway.toml, the key file and the TLS pair anew, each as a whole or not at all.
+/// Loads gateway.toml, the key file and the TLS pair again, each as a whole or not at all.
 #[utoipa::path(post, path = "/api/reload", operation_id = "reload",
     responses((status = 200, body = Reloaded),
         (status = 422, content_type = "application/problem+json", body = Problem)))]

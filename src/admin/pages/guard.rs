@@ -1,5 +1,5 @@
-//! What comes before and after each page: which host it was asked of, who is logged in, whether a form was sent by our
-//! own page, and the headers that keep other sites and foreign code out. A refusal is a page, too.
+//! The middleware of each page: which host it was asked of, who is logged in, whether a form was sent by our own page,
+//! and the headers that keep other sites and foreign code out. A refusal is a page, too.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
 
 use super::{Fields, Pages, Visit, layout};
-use crate::admin::authorize::whole;
+use crate::admin::authorize::read_body;
 use crate::admin::problem::Problem;
 use crate::admin::server::Peer;
 use crate::admin::sessions::Session;
@@ -26,8 +26,8 @@ const POLICY: &str = "default-src 'self'; frame-ancestors 'none'; base-uri 'none
 /// The query of the script that refreshes a page.
 const REFRESH: &str = "part=main";
 
-/// Where browsers may say that the dashboard is. Another site's name that leads to this address is none of them, so that
-/// the other site's scripts cannot read our pages (DNS rebinding).
+/// Where browsers may say that the dashboard is. Another site's name that leads to this address is none of them, so
+/// that the other site's scripts cannot read our pages (DNS rebinding).
 #[derive(Clone, Debug)]
 pub(in crate::admin) struct Hosts {
     /// The address of the listener.
@@ -50,15 +50,15 @@ impl Hosts {
     }
 }
 
-/// Everything around a page.
-pub(super) async fn around(State(pages): State<Arc<Pages>>, request: Request, next: Next) -> Response {
+/// Checks a request of a browser, has its page made, and sets the header fields that every page has.
+pub(super) async fn guard(State(pages): State<Arc<Pages>>, request: Request, next: Next) -> Response {
     let session = session(&pages, &request);
     let visit = session.map(|session| Visit {
         pages: pages.clone(),
         session,
         peer: request.extensions().get::<Peer>().copied(),
     });
-    let answer = guarded(&pages, visit.clone(), request, next).await;
+    let answer = check_and_run(&pages, visit.clone(), request, next).await;
     let mut answer = answer.unwrap_or_else(IntoResponse::into_response);
     if let Some(problem) = answer.extensions().get::<Problem>().cloned() {
         answer = (problem.status(), layout::problem(visit.as_ref(), &problem)).into_response();
@@ -70,7 +70,12 @@ pub(super) async fn around(State(pages): State<Arc<Pages>>, request: Request, ne
     answer
 }
 
-async fn guarded(pages: &Pages, visit: Option<Visit>, mut request: Request, next: Next) -> Result<Response, Problem> {
+async fn check_and_run(
+    pages: &Pages,
+    visit: Option<Visit>,
+    mut request: Request,
+    next: Next,
+) -> Result<Response, Problem> {
     if !pages.hosts.allow(request.headers()) {
         let detail = "this is not the name of the dashboard; add the host name to admin.hosts if it is";
         return Err(Problem::new(StatusCode::MISDIRECTED_REQUEST, detail));
@@ -79,7 +84,7 @@ async fn guarded(pages: &Pages, visit: Option<Visit>, mut request: Request, next
     let (is_open, is_login, is_logout) = (path.starts_with("/assets/"), path == "/login", path == "/logout");
     if request.method() == Method::POST {
         let (parts, body) = request.into_parts();
-        let fields = Fields::parse(&whole(body).await?);
+        let fields = Fields::parse(&read_body(body).await?);
         if let (Some(visit), false) = (&visit, is_login) {
             may_send(visit, &fields, is_logout)?;
         }

@@ -70,7 +70,7 @@ pub(super) struct Stored {
 }
 
 impl Row {
-    fn has(&self, text: &str) -> bool {
+    fn contains(&self, text: &str) -> bool {
         let text = text.to_lowercase();
         [&self.id, &self.name, &self.guild, &self.guild_name].iter().any(|field| field.to_lowercase().contains(&text))
     }
@@ -127,7 +127,7 @@ async fn show(Extension(visit): Extension<Visit>, Params(search): Params<Search>
     let stored = stored(visit.shared()).await?;
     let mut rows = rows(visit.shared(), &stored);
     let q = search.q.trim();
-    rows.retain(|row| row.has(q));
+    rows.retain(|row| row.contains(q));
     let (found, pages) = (rows.len(), rows.len().div_ceil(PAGE).max(1));
     let page = search.page.unwrap_or(1).clamp(1, pages);
     let shown = rows.iter().skip((page - 1) * PAGE).take(PAGE);

@@ -70,13 +70,13 @@ pub(super) fn problem(visit: Option<&Visit>, problem: &Problem) -> Markup {
     }
 }
 
-/// The faults of files, each with its place.
+/// The faults of files, each with its location.
 pub(super) fn faults(faults: &[ReloadFault]) -> Markup {
     html! {
         @if !faults.is_empty() {
             ul.faults {
                 @for fault in faults {
-                    li { @if let Some(place) = &fault.place { code { (place) } ": " } (fault.detail) }
+                    li { @if let Some(location) = &fault.location { code { (location) } ": " } (fault.detail) }
                 }
             }
         }

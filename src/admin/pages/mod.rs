@@ -1,5 +1,5 @@
-//! The dashboard: pages that the server renders, for people who logged in with a token. Changes go through the API's own
-//! code. Everything works without scripts; nothing is loaded from elsewhere.
+//! The dashboard: pages that the server renders, for people who logged in with a token. Changes go through the API's
+//! own code. Everything works without scripts; nothing is loaded from elsewhere.
 
 mod cache; // /cache
 mod configuration; // /configuration
@@ -78,7 +78,7 @@ pub(super) fn routes(shared: Arc<Shared>, api: Router, hosts: Hosts, is_tls: boo
         .route("/assets/style.css", file("text/css; charset=utf-8", include_str!("assets/style.css")))
         .route("/assets/refresh.js", file("text/javascript; charset=utf-8", include_str!("assets/refresh.js")))
         .route("/assets/icon.svg", file("image/svg+xml", include_str!("assets/icon.svg")))
-        .layer(from_fn_with_state(pages.clone(), guard::around))
+        .layer(from_fn_with_state(pages.clone(), guard::guard))
         .with_state(pages)
 }
 

@@ -162,7 +162,7 @@ fn trial(shared: &Shared, tier: &str, rate: &str, burst: &str) -> Result<Trial, 
         let faults = problems
             .to_string()
             .lines()
-            .map(|line| ReloadFault { place: None, ..ReloadFault::of_line(line) })
+            .map(|line| ReloadFault { location: None, ..ReloadFault::of_line(line) })
             .collect();
         Problem::with_faults("These limits cannot be in force:", faults)
     })?;
@@ -195,7 +195,7 @@ async fn replay(shared: &Shared, limits: Limits, names: HashMap<KeyId, String>) 
         drop(one);
         let _ = answer.send(plan); // the caller may have gone
     };
-    let failed = || Problem::unavailable("The record could not be replayed; see the log.", 5);
+    let failed = || Problem::unavailable("The record could not be replayed; see the process log.", 5);
     std::thread::Builder::new().name("replay".into()).spawn(work).map_err(|_| failed())?;
     answered.await.map_err(|_| failed())?.map_err(|error| match error {
         ReadError::Ended => {
