@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use criterion::{Criterion, criterion_group, criterion_main};
 use guildgate::clock::{Clock, Tick};
 use guildgate::config::{self, Limits, Rate, Tier};
-use guildgate::gateway::{Body, CacheStatus, Gateway, Head, KeyFile, KeyList, KeySource, State};
+use guildgate::gateway::{Body, CacheStatus, Gateway, KeyFile, KeyList, KeySource, RequestHeader, State};
 use guildgate::keys::{InFlightSlot, KeyStatus, KeyTable, LearnedKeyRules, LearnedKeys, ListedKey};
 use guildgate::limits::{Bucket, Buckets, LimitQuery, Policy, Usage};
 use guildgate::model::{Digest, Scope};
@@ -75,8 +75,8 @@ fn handle(c: &mut Criterion) {
     let source = KeySource::File(KeyFile { keys: keys.into(), guilds: None });
     let state = State::new(config, origin, source, KeyList::default(), Vec::new(), &clock);
     let gateway = Arc::new(Gateway::new(clock, state, Observer::default()));
-    let place = InFlightSlot::default();
-    let head = Head {
+    let slot = InFlightSlot::default();
+    let header = RequestHeader {
         method: b"POST",
         path: b"/getPoints",
         authorization: Some(KEY),
@@ -86,11 +86,11 @@ fn handle(c: &mut Criterion) {
         trace: TraceContext::default(),
         client: [127, 0, 0, 1].into(),
         id: RequestId::random(),
-        in_flight: &place,
+        in_flight: &slot,
     };
     let ask = || {
-        let (state, place) = (gateway.state(), InFlightSlot::default());
-        now(gateway.handle(&state, &Head { in_flight: &place, ..head }, &mut Bytes(BODY)))
+        let (state, slot) = (gateway.state(), InFlightSlot::default());
+        now(gateway.handle(&state, &RequestHeader { in_flight: &slot, ..header }, &mut Bytes(BODY)))
     };
     assert!(ask().answer.is_ok(), "the entry is filled");
     c.bench_function("handle, a hit", |b| b.iter(|| black_box(ask())));
@@ -98,7 +98,7 @@ fn handle(c: &mut Criterion) {
     c.bench_function("finished, a hit", |b| {
         let outcome = || Outcome {
             unix_ms: 1_790_000_000_000,
-            client: head.client,
+            client: header.client,
             operation: reply.details.operation,
             status: 200,
             code: None,
@@ -116,11 +116,11 @@ fn handle(c: &mut Criterion) {
         let answered = Instant::now();
         b.iter(|| gateway.finished(&reply.details, answered, black_box(outcome())))
     });
-    let strange = Head { authorization: Some(b"an unknown key"), ..head };
+    let strange = RequestHeader { authorization: Some(b"an unknown key"), ..header };
     c.bench_function("handle, an unknown key", |b| {
         b.iter(|| {
-            let (state, place) = (gateway.state(), InFlightSlot::default());
-            black_box(now(gateway.handle(&state, &Head { in_flight: &place, ..strange }, &mut Bytes(BODY))))
+            let (state, slot) = (gateway.state(), InFlightSlot::default());
+            black_box(now(gateway.handle(&state, &RequestHeader { in_flight: &slot, ..strange }, &mut Bytes(BODY))))
         })
     });
 }

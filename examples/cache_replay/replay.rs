@@ -36,7 +36,7 @@ impl Trial for AnswerCache {
     }
 
     fn write(&mut self, at: EntryKey, now: Tick) {
-        self.begin_write(at.member, &[Read::Points], Realms::One(at.realm), Duration::ZERO, now).settled();
+        self.begin_write(at.member, &[Read::Points], Realms::One(at.realm), Duration::ZERO, now).end_settled();
     }
 
     fn held(&self) -> u64 {
@@ -77,7 +77,7 @@ impl Trial for Lru {
     }
 
     fn write(&mut self, at: EntryKey, now: Tick) {
-        self.epochs.begin_write(at.member, &[Read::Points], Realms::One(at.realm), Duration::ZERO, now).settled();
+        self.epochs.begin_write(at.member, &[Read::Points], Realms::One(at.realm), Duration::ZERO, now).end_settled();
     }
 
     fn held(&self) -> u64 {

@@ -1,6 +1,6 @@
-//! The only way for the gateway to look up an answer, join or lead a single-flight question, store an answer, or begin a
-//! write. It combines the parts in the order that coherence needs: an answer is stored only if its epoch is current, and
-//! before any caller receives it; an answer that a write overtook advances the epoch while that write is unsettled.
+//! The only way for the gateway to look up an answer, join or lead a single-flight, store an answer, or begin a
+//! write. It combines the parts in the order that coherence needs: an answer is stored only if its epoch is current,
+//! and before any caller receives it; an answer that a write overtook advances the epoch while that write is unsettled.
 //! `tests/model` checks the interleavings of these calls.
 
 use std::sync::Arc;
@@ -51,25 +51,25 @@ impl AnswerCache {
         &self.epochs
     }
 
-    /// The entry at `at`, if nothing was written since the origin was asked for it.
-    pub fn get(&self, at: &EntryKey) -> Option<Arc<Entry>> {
-        let epoch = self.epoch(at);
-        self.entries.get(at).filter(|entry| entry.epoch == epoch)
+    /// The entry of `key`, if nothing was written since the origin was asked for it.
+    pub fn get(&self, key: &EntryKey) -> Option<Arc<Entry>> {
+        let epoch = self.epoch(key);
+        self.entries.get(key).filter(|entry| entry.epoch == epoch)
     }
 
     /// The epoch of an answer for which the origin is asked from now on.
-    pub fn epoch(&self, at: &EntryKey) -> Epoch {
-        self.epochs.epoch(at)
+    pub fn epoch(&self, key: &EntryKey) -> Epoch {
+        self.epochs.epoch(key)
     }
 
     /// Whether nothing was written since the origin was asked for this entry.
-    pub fn is_current(&self, at: &EntryKey, entry: &Entry) -> bool {
-        self.epochs.is_current(entry.epoch, at)
+    pub fn is_current(&self, key: &EntryKey, entry: &Entry) -> bool {
+        self.epochs.is_current(entry.epoch, key)
     }
 
     /// Joins the flight for `key`, or begins one.
     pub fn join(&self, key: FlightKey) -> Role<'_, FlightKey, Epoch, FetchResult> {
-        self.flights.join(key, || self.epoch(&key.at))
+        self.flights.join(key, || self.epoch(&key.entry))
     }
 
     /// As [`AnswerCache::join`], once `ready` has brought what a leader needs.
@@ -79,7 +79,7 @@ impl AnswerCache {
         ready: impl Future<Output = Result<R, F>>,
         is_stored: impl Fn() -> bool,
     ) -> Result<Joined<'_, FlightKey, Epoch, FetchResult, R>, F> {
-        self.flights.join_when_ready(key, || self.epoch(&key.at), ready, is_stored).await
+        self.flights.join_when_ready(key, || self.epoch(&key.entry), ready, is_stored).await
     }
 
     /// Whether the origin is being asked for `key`.
@@ -89,28 +89,28 @@ impl AnswerCache {
 
     /// Stores an answer if it is current and may be stored; whether it was stored. To be called before any caller
     /// receives the answer.
-    pub fn insert(&self, at: EntryKey, entry: &Arc<Entry>, realms: Realms, now: Tick) -> bool {
+    pub fn insert(&self, key: EntryKey, entry: &Arc<Entry>, realms: Realms, now: Tick) -> bool {
         if realms == Realms::All {
             // An answer that one key received during a write must not be older than what the other key receives later,
             // so every answer that arrives during a write invalidates the flights that have begun before.
-            self.invalidate_if_unsettled(&at, realms, now);
+            self.invalidate_if_unsettled(&key, realms, now);
         }
-        if !self.is_current(&at, entry) {
-            self.invalidate_if_unsettled(&at, realms, now);
+        if !self.is_current(&key, entry) {
+            self.invalidate_if_unsettled(&key, realms, now);
             return false;
         }
-        let is_stored = entry.is_storable() && self.epochs.may_store(&at, now);
+        let is_stored = entry.is_storable() && self.epochs.may_store(&key, now);
         if is_stored {
-            self.entries.insert(at, entry.clone());
+            self.entries.insert(key, entry.clone());
         }
         is_stored
     }
 
     /// To be called before a caller receives an answer that a write overtook. The origin may have read it after that
     /// write took effect, so what was stored or asked for during the write may be older, and is invalidated.
-    pub fn invalidate_if_unsettled(&self, at: &EntryKey, realms: Realms, now: Tick) {
-        if self.epochs.is_unsettled(at, now) {
-            self.epochs.invalidate_entry(at, realms);
+    pub fn invalidate_if_unsettled(&self, key: &EntryKey, realms: Realms, now: Tick) {
+        if self.epochs.is_unsettled(key, now) {
+            self.epochs.invalidate_entry(key, realms);
         }
     }
 
@@ -130,14 +130,14 @@ impl AnswerCache {
         member: MemberId,
         reads: &'static [Read],
         realms: Realms,
-        hold: Duration,
+        no_store_for: Duration,
         now: Tick,
     ) -> WriteGuard<'_> {
-        self.epochs.begin_write(member, reads, realms, hold, now)
+        self.epochs.begin_write(member, reads, realms, no_store_for, now)
     }
 
     /// Begins to track a write that another process sends. Realms are numbers of one process, so it reaches all.
-    pub fn begin_remote_write(&self, member: MemberId, hold: Duration, now: Tick) -> WriteGuard<'_> {
-        self.epochs.begin_remote_write(member, hold, now)
+    pub fn begin_remote_write(&self, member: MemberId, no_store_for: Duration, now: Tick) -> WriteGuard<'_> {
+        self.epochs.begin_remote_write(member, no_store_for, now)
     }
 }

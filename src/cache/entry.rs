@@ -25,7 +25,7 @@ pub(super) const ENTRY_OVERHEAD: usize = 448;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Realm(pub u64);
 
-/// The question that an entry answers.
+/// What an entry answers: which read, of which member, in which realm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EntryKey {
     pub realm: Realm,
@@ -45,18 +45,18 @@ pub struct Entry {
     expires: Option<i64>,
 }
 
-/// The question of a flight.
+/// What a flight asks the origin for, and which callers share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlightKey {
-    pub at: EntryKey,
-    /// Only callers with this key share it; `None`: all callers whose answer is in the realm.
-    pub only: Option<Digest>,
+    pub entry: EntryKey,
+    /// Only callers whose key has this digest share the flight; `None`: all callers of the realm.
+    pub restricted_to: Option<Digest>,
 }
 
 impl FlightKey {
-    /// The question of all callers.
-    pub fn shared(at: EntryKey) -> Self {
-        FlightKey { at, only: None }
+    /// The flight of all callers of the realm.
+    pub fn shared(entry: EntryKey) -> Self {
+        FlightKey { entry, restricted_to: None }
     }
 }
 

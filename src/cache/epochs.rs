@@ -16,6 +16,10 @@ use crate::wire::Read;
 /// answer.
 const EPOCH_SLOTS: usize = 1 << 16;
 
+/// The most reads there may be. A member's reads have consecutive numbers, by whose hashes their counters are found.
+const MAX_READS: u64 = 4;
+const _: () = assert!(Read::ALL.len() as u64 <= MAX_READS);
+
 /// Counters for whole realms, by hash: 8 KiB. A collision costs the other realm its answers, when somebody purges one.
 const REALM_SLOTS: usize = 1 << 10;
 
@@ -39,9 +43,9 @@ pub(super) struct UnsettledWrites {
     /// Writes that the origin has not answered yet.
     in_flight: AtomicU64,
     /// Those of them that another process sends, whose callers do not read from this process's cache.
-    remote: AtomicU64,
-    /// The tick until which a write without an answer may still take effect.
-    until: AtomicU64,
+    remote_in_flight: AtomicU64,
+    /// The tick until which a write of unknown outcome may still take effect.
+    no_store_until: AtomicU64,
 }
 
 /// The realms in which a change invalidates answers about a member.
@@ -67,7 +71,8 @@ impl Default for Epochs {
 impl Epochs {
     pub(super) fn with_slots(epochs: usize, realms: usize, unsettled: usize) -> Self {
         let counter = || AtomicU64::new(0);
-        let writes = || UnsettledWrites { in_flight: counter(), remote: counter(), until: counter() };
+        let writes =
+            || UnsettledWrites { in_flight: counter(), remote_in_flight: counter(), no_store_until: counter() };
         Epochs {
             slots: (0..epochs).map(|_| counter()).collect(),
             realms: (0..realms).map(|_| counter()).collect(),
@@ -77,44 +82,44 @@ impl Epochs {
     }
 
     /// The epoch of an answer for which the origin is asked from now on.
-    pub fn epoch(&self, at: &EntryKey) -> Epoch {
-        let read = |realms| self.slot(at.member, at.read, realms).load(Ordering::SeqCst);
-        let realm = self.realm(at.realm).load(Ordering::SeqCst);
+    pub fn epoch(&self, key: &EntryKey) -> Epoch {
+        let read = |realms| self.slot(key.member, key.read, realms).load(Ordering::SeqCst);
+        let realm = self.realm(key.realm).load(Ordering::SeqCst);
         let all = self.all.load(Ordering::SeqCst);
-        Epoch(read(Realms::One(at.realm)).wrapping_add(read(Realms::All)).wrapping_add(realm).wrapping_add(all))
+        Epoch(read(Realms::One(key.realm)).wrapping_add(read(Realms::All)).wrapping_add(realm).wrapping_add(all))
     }
 
-    pub fn is_current(&self, epoch: Epoch, at: &EntryKey) -> bool {
-        self.epoch(at) == epoch
+    pub fn is_current(&self, epoch: Epoch, key: &EntryKey) -> bool {
+        self.epoch(key) == epoch
     }
 
     /// Begins a write that invalidates these reads of a member: advances their epochs now, and again when the guard is
-    /// dropped.
+    /// dropped. If its outcome is unknown then, no answer about the member is stored for `no_store_for`.
     pub fn begin_write(
         &self,
         member: MemberId,
         reads: &'static [Read],
         realms: Realms,
-        hold: Duration,
+        no_store_for: Duration,
         now: Tick,
     ) -> WriteGuard<'_> {
         self.unsettled(member, realms).in_flight.fetch_add(1, Ordering::SeqCst);
         self.advance_each(member, reads, realms);
-        WriteGuard { epochs: self, member, reads, realms, hold, unknown_at: Some(now), is_remote: false }
+        WriteGuard { epochs: self, member, reads, realms, no_store_for, unsettled_at: Some(now), is_remote: false }
     }
 
     /// As [`Epochs::begin_write`], for a write that another process sends. Until it ends, no answer about the
     /// member is stored, since callers of that process may be told a newer one.
-    pub fn begin_remote_write(&self, member: MemberId, hold: Duration, now: Tick) -> WriteGuard<'_> {
-        self.unsettled(member, Realms::All).remote.fetch_add(1, Ordering::SeqCst);
-        let mut write = self.begin_write(member, &Read::ALL, Realms::All, hold, now);
+    pub fn begin_remote_write(&self, member: MemberId, no_store_for: Duration, now: Tick) -> WriteGuard<'_> {
+        self.unsettled(member, Realms::All).remote_in_flight.fetch_add(1, Ordering::SeqCst);
+        let mut write = self.begin_write(member, &Read::ALL, Realms::All, no_store_for, now);
         write.is_remote = true;
         write
     }
 
     /// Invalidates the stored answers to one read.
-    pub fn invalidate_entry(&self, at: &EntryKey, realms: Realms) {
-        self.advance(at.member, at.read, realms);
+    pub fn invalidate_entry(&self, key: &EntryKey, realms: Realms) {
+        self.advance(key.member, key.read, realms);
     }
 
     /// Invalidates every answer about a member, in every guild: another process changed something about it.
@@ -139,16 +144,16 @@ impl Epochs {
 
     /// Whether answers about this member may be stored at `now`: not while a write of unknown outcome may still take
     /// effect, and not during a write of another process.
-    pub fn may_store(&self, at: &EntryKey, now: Tick) -> bool {
-        self.unsettled_for(at)
-            .iter()
-            .all(|writes| writes.until.load(Ordering::SeqCst) <= now.0 && writes.remote.load(Ordering::SeqCst) == 0)
+    pub fn may_store(&self, key: &EntryKey, now: Tick) -> bool {
+        self.unsettled_writes(key).iter().all(|writes| {
+            writes.no_store_until.load(Ordering::SeqCst) <= now.0 && writes.remote_in_flight.load(Ordering::SeqCst) == 0
+        })
     }
 
     /// Whether a write to this member may still take effect, or has taken effect without an answer.
-    pub fn is_unsettled(&self, at: &EntryKey, now: Tick) -> bool {
-        self.unsettled_for(at).iter().any(|writes| writes.in_flight.load(Ordering::SeqCst) > 0)
-            || !self.may_store(at, now)
+    pub fn is_unsettled(&self, key: &EntryKey, now: Tick) -> bool {
+        self.unsettled_writes(key).iter().any(|writes| writes.in_flight.load(Ordering::SeqCst) > 0)
+            || !self.may_store(key, now)
     }
 
     pub(super) fn advance(&self, member: MemberId, read: Read, realms: Realms) {
@@ -160,7 +165,7 @@ impl Epochs {
     }
 
     pub(super) fn slot(&self, member: MemberId, read: Read, realms: Realms) -> &AtomicU64 {
-        let hash = realms.hash(member.get().wrapping_mul(4).wrapping_add(read.index() as u64));
+        let hash = realms.hash(member.get().wrapping_mul(MAX_READS).wrapping_add(read.index() as u64));
         &self.slots[hash as usize % self.slots.len()]
     }
 
@@ -173,8 +178,8 @@ impl Epochs {
     }
 
     /// The unsettled writes that concern an entry: those of its realm, and those of all realms.
-    fn unsettled_for(&self, at: &EntryKey) -> [&UnsettledWrites; 2] {
-        [Realms::One(at.realm), Realms::All].map(|realms| self.unsettled(at.member, realms))
+    fn unsettled_writes(&self, key: &EntryKey) -> [&UnsettledWrites; 2] {
+        [Realms::One(key.realm), Realms::All].map(|realms| self.unsettled(key.member, realms))
     }
 }
 
@@ -202,37 +207,37 @@ pub struct WriteGuard<'e> {
     member: MemberId,
     reads: &'static [Read],
     realms: Realms,
-    hold: Duration,
+    no_store_for: Duration,
     is_remote: bool,
     /// When the outcome was last unknown. Set from the start, so that a request that is cancelled or panics counts as
-    /// one of unknown outcome; `None` once the origin has answered.
-    unknown_at: Option<Tick>,
+    /// one of unknown outcome; `None` once the outcome is known.
+    unsettled_at: Option<Tick>,
 }
 
 impl WriteGuard<'_> {
     /// Ends the write: its outcome is known.
-    pub fn settled(mut self) {
-        self.unknown_at = None;
+    pub fn end_settled(mut self) {
+        self.unsettled_at = None;
     }
 
-    /// Ends the write: its outcome is unknown, so the member's answers are not stored for one `points.ttl`.
-    pub fn unknown(mut self, now: Tick) {
-        self.unknown_at = Some(now);
+    /// Ends the write: its outcome is unknown, so that no answer about the member is stored for `no_store_for`.
+    pub fn end_unsettled(mut self, now: Tick) {
+        self.unsettled_at = Some(now);
     }
 }
 
 impl Drop for WriteGuard<'_> {
     fn drop(&mut self) {
         let unsettled = self.epochs.unsettled(self.member, self.realms);
-        if let Some(now) = self.unknown_at {
-            // `until` is set before the epoch advances: a reader that sees the new epoch sees `until` as well.
-            unsettled.until.fetch_max(now.plus(self.hold).0, Ordering::SeqCst);
+        if let Some(now) = self.unsettled_at {
+            // Set before the epoch advances: a reader that sees the new epoch sees this as well.
+            unsettled.no_store_until.fetch_max(now.plus(self.no_store_for).0, Ordering::SeqCst);
             self.epochs.advance_each(self.member, &Read::ALL, self.realms);
         } else {
             self.epochs.advance_each(self.member, self.reads, self.realms);
         }
         if self.is_remote {
-            unsettled.remote.fetch_sub(1, Ordering::SeqCst);
+            unsettled.remote_in_flight.fetch_sub(1, Ordering::SeqCst);
         }
         // Last: a reader that finds no write in flight finds the epoch advanced.
         unsettled.in_flight.fetch_sub(1, Ordering::SeqCst);

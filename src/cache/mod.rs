@@ -1,5 +1,5 @@
 //! Answers in memory, and what keeps them coherent with writes (guarantees 2 to 4). `epochs` decides whether an answer
-//! is still current, `single_flight` sends one question for all callers that wait for it, `answer_cache` combines both
+//! is still current, `single_flight` asks the origin once for all callers that wait, `answer_cache` combines both
 //! with the entries. `tests/model` compiles these files with a model checker's locks.
 
 mod answer_cache;

@@ -16,8 +16,8 @@ use crate::sync::{Mutex, Notify, OnceLock};
 /// Locks over which the keys are spread; each is held for a look-up, never across an await.
 const SHARDS: usize = 64;
 
-/// The questions in flight, one for each `K` (guarantee 3). `E` is the epoch under which a flight began: only callers
-/// under the same epoch join it. `T` is the result that the leader and its followers receive.
+/// The flights that callers may join, one for each `K` (guarantee 3). `E` is the epoch under which a flight began: only
+/// callers under the same epoch join it. `T` is the result that the leader and its followers receive.
 #[derive(Debug)]
 pub struct SingleFlight<K, E, T> {
     shards: Box<[Mutex<Shard<K, E, T>>]>,
@@ -67,8 +67,8 @@ impl<K, E, T> Default for SingleFlight<K, E, T> {
 }
 
 impl<K: Eq + Hash, E: Eq, T> Shard<K, E, T> {
-    /// Follows the flight for `key`, if there is one of this epoch.
-    fn follow(&self, key: &K, epoch: impl Fn() -> E) -> Option<Follower<E, T>> {
+    /// Joins the flight for `key` as a follower, if there is one of this epoch.
+    fn join_current(&self, key: &K, epoch: impl Fn() -> E) -> Option<Follower<E, T>> {
         self.flights.get(key).filter(|flight| flight.epoch == epoch()).map(|flight| Follower(flight.clone()))
     }
 }
@@ -112,7 +112,7 @@ impl<K: Copy + Eq + Hash, E: Copy + Eq, T: Clone> SingleFlight<K, E, T> {
         ready: impl Future<Output = Result<R, F>>,
         is_stored: impl Fn() -> bool,
     ) -> Result<Joined<'_, K, E, T, R>, F> {
-        let current = self.shard(&key).lock().follow(&key, &epoch);
+        let current = self.shard(&key).lock().join_current(&key, &epoch);
         if let Some(follower) = current {
             return Ok(Joined::Follower(follower));
         }
@@ -134,7 +134,7 @@ impl<K: Copy + Eq + Hash, E: Copy + Eq, T: Clone> SingleFlight<K, E, T> {
         loop {
             let begins = {
                 let mut shard = self.shard(key).lock();
-                if let Some(follower) = shard.follow(key, &epoch) {
+                if let Some(follower) = shard.join_current(key, &epoch) {
                     return follower;
                 }
                 let (begun, begins) = oneshot::channel();
@@ -148,7 +148,7 @@ impl<K: Copy + Eq + Hash, E: Copy + Eq, T: Clone> SingleFlight<K, E, T> {
         }
     }
 
-    /// Whether a question for `key` is in flight, of whatever epoch.
+    /// Whether there is a flight for `key`, of whatever epoch.
     pub fn is_in_flight(&self, key: &K) -> bool {
         self.shard(key).lock().flights.contains_key(key)
     }
@@ -159,7 +159,7 @@ impl<K: Copy + Eq + Hash, E: Copy + Eq, T: Clone> SingleFlight<K, E, T> {
 }
 
 impl<K, E, T> SingleFlight<K, E, T> {
-    /// The number of questions in flight.
+    /// The number of flights.
     pub fn in_flight(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().flights.len()).sum()
     }

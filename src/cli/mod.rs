@@ -115,7 +115,7 @@ enum Failure {
     /// Exit 3: `limits plan` found requests that were accepted and would be refused.
     #[error("{0}")]
     WouldRefuse(String),
-    /// The log already contains the reason.
+    /// The process log already contains the reason.
     #[error("")]
     Logged { code: u8 },
 }

@@ -72,7 +72,8 @@ impl StoreCommand {
     }
 }
 
-/// Refuses a missing store. A broken link, or a log without its file, is reported with the message of `serve`.
+/// Refuses a missing store. A broken link, or a write-ahead log without its file, is reported with the message of
+/// `serve`.
 fn check_exists(path: &Path) -> Result<(), StoreError> {
     if path.exists() {
         return Ok(());
@@ -103,9 +104,9 @@ async fn restore(from: &Path, store: &Path, out: &mut dyn Write) -> Result<(), C
     lines.push(format!("{} is a copy of {} now, {size} bytes", store.display(), from.display()));
     match kept.split_first() {
         None => lines.push("there was no store before".to_owned()),
-        Some((file, logs)) => {
+        Some((file, wals)) => {
             lines.push(format!("what was there is {} now", file.display()));
-            lines.extend(logs.iter().map(|log| format!("and its log {}", log.display())));
+            lines.extend(wals.iter().map(|wal| format!("and its write-ahead log {}", wal.display())));
         }
     }
     print_outcome(out, &lines.join("\n"))

@@ -36,7 +36,7 @@ const OTHER_COMPRESSION: [&str; 4] = ["xz", "zst", "bz2", "lz4"];
 
 #[derive(Debug, Args)]
 pub(super) struct WhyArgs {
-    /// The request's id: X-Request-Id of its answer, request_id in the server's own log
+    /// The request's id: X-Request-Id of its answer, request_id in the process log
     #[arg(value_name = "REQUEST-ID", value_parser = request_id)]
     id: String,
     /// Where to look instead of in log.access and the rotated files beside it; `-` is stdin
@@ -71,7 +71,7 @@ impl WhyArgs {
             Err(faults) => return Err(faults.into()),
         };
         let line = self.find(loaded.as_ref())?;
-        let key = line.key.as_deref().map_or(KeyLookup::Gone, |id| look_up(id, loaded.as_ref()));
+        let key = line.key.as_deref().map_or(KeyLookup::NotListed, |id| look_up(id, loaded.as_ref()));
         let explanation = Explanation::new(line, &key, loaded.as_ref());
         let text = match self.json {
             true => serde_json::to_string(&explanation).map_err(CommandError::from)?,
@@ -99,12 +99,10 @@ impl WhyArgs {
                 }
             }
         }
-        let timeout = match self.files.iter().any(|path| is_stdin(&path)) {
-            true => Some(None),
-            false if !self.files.is_empty() || io::stdin().is_terminal() => None,
-            false => Some((!files.is_empty()).then_some(STDIN_TIMEOUT)),
-        };
-        if let Some(timeout) = timeout {
+        let is_stdin_named = self.files.iter().any(|path| is_stdin(&path));
+        if is_stdin_named || self.files.is_empty() && !io::stdin().is_terminal() {
+            // Without a file to search, and where it is named, stdin is waited for as long as it takes.
+            let timeout = (!is_stdin_named && !files.is_empty()).then_some(STDIN_TIMEOUT);
             match search_stdin(&self.id, timeout)
                 .map_err(|e| CommandError::new(format!("stdin cannot be read: {e}")))?
             {
@@ -118,7 +116,7 @@ impl WhyArgs {
 
     fn not_found(&self, looked_in: &[String], access: Option<&Access>) -> CommandError {
         let id = printable(&self.id);
-        let places = match looked_in {
+        let searched = match looked_in {
             [] => "there is no access log to look in".to_owned(),
             all => format!("no access line has this id in {}", all.join(", ")),
         };
@@ -135,7 +133,7 @@ impl WhyArgs {
                 "log.access is no file; pipe the log in, as in `journalctl -u guildgate | guildgate why ID`"
             }
         };
-        CommandError::new(format!("request {id} was not found: {places}; {next}"))
+        CommandError::new(format!("request {id} was not found: {searched}; {next}"))
     }
 }
 
@@ -218,7 +216,8 @@ enum StdinSearch {
     Empty,
 }
 
-/// Looks for the request on stdin. A stdin that stays silent for `timeout` counts as empty: nobody may ever write to it.
+/// Looks for the request on stdin. A stdin that stays silent for `timeout` counts as empty: nobody may ever write to
+/// it.
 fn search_stdin(id: &str, timeout: Option<Duration>) -> io::Result<StdinSearch> {
     let (begun, has_begun) = mpsc::channel();
     let id = id.to_owned();
@@ -250,7 +249,7 @@ fn look_up(id: &str, loaded: Option<&Loaded>) -> KeyLookup {
             Ok(keys) => keys
                 .into_iter()
                 .find(|key| *key.id == *id)
-                .map_or(KeyLookup::Gone, |key| KeyLookup::Found { name: None, guild: key.guild.to_string() }),
+                .map_or(KeyLookup::NotListed, |key| KeyLookup::Found { name: None, guild: key.guild.to_string() }),
             Err(error) => KeyLookup::Failed(format!("the key file cannot be used: {error}")),
         },
         Keys::Store => in_store(id, config).unwrap_or_else(KeyLookup::Failed),
@@ -271,8 +270,10 @@ fn in_store(id: &str, config: &Config) -> Result<KeyLookup, String> {
             let store = AnyStore::open(at, IfMissing::Refuse).await.map_err(|e| e.to_string())?;
             let key = store.keys().await.map_err(|e| e.to_string())?.into_iter().find(|key| *key.id == *id);
             let name = |name: String| (!name.is_empty()).then_some(name);
-            Ok(key
-                .map_or(KeyLookup::Gone, |key| KeyLookup::Found { name: name(key.name), guild: key.guild.to_string() }))
+            Ok(key.map_or(KeyLookup::NotListed, |key| KeyLookup::Found {
+                name: name(key.name),
+                guild: key.guild.to_string(),
+            }))
         };
         let late = |_| Err(format!("the store did not answer within {} s", STORE_TIMEOUT.as_secs()));
         tokio::time::timeout(STORE_TIMEOUT, look_up).await.unwrap_or_else(late)

@@ -86,7 +86,7 @@ impl HumanDuration {
 }
 
 impl HumanRate {
-    /// So many requests a second.
+    /// Requests a second.
     pub const fn per_second(count: NonZeroU64) -> Self {
         HumanRate { count, unit_ns: SECOND_NS }
     }

@@ -1,7 +1,7 @@
 //! `gateway.toml`: what was typed ([`file::ConfigFile`]) and what is usable ([`Config`]) are two types.
 //!
-//! `parse` reads the text and finds every fault of form, then `check` judges the values; both collect [`Problems`], each
-//! with its line and column. `report` prints what is in force.
+//! `parse` reads the text and finds every fault of form, then `check` judges the values; both collect [`Problems`],
+//! each with its line and column. `report` prints what is in force.
 
 mod check;
 pub mod expires; // when something ends, as typed
@@ -91,7 +91,7 @@ impl Loaded {
 
     /// Where a tier's limit is set, as `gateway.toml:37`; `None` if the file does not set it. Without a tier: the limit
     /// of addresses.
-    pub fn place_of_limit(&self, tier: Option<&str>, limit: &str) -> Option<String> {
+    pub fn location_of_limit(&self, tier: Option<&str>, limit: &str) -> Option<String> {
         let table = tier.map_or("limits.strangers".to_owned(), |tier| format!("limits.tiers.{}", places::bare(tier)));
         let path = format!("{table}.{limit}");
         let line = self.places.is_given(&path).then(|| self.places.problem(&path, "").line)?;

@@ -150,7 +150,7 @@ impl Rate {
         if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
     }
 
-    /// The most that is let through in so many nanoseconds: the burst, and what comes back meanwhile.
+    /// The most that is let through in `ns` nanoseconds: the burst, and what comes back meanwhile.
     pub fn most_within(&self, ns: u64) -> u64 {
         u64::from(self.burst.get()) + ns / self.period_ns
     }

@@ -135,7 +135,7 @@ impl Answer<'_> {
     }
 }
 
-/// The fields beside those that every answer has which a page may read.
+/// The fields that a page may read, besides those that every answer has.
 const EXPOSED: &[u8] = b"cache-status, ratelimit, ratelimit-policy, retry-after, x-request-id, age";
 
 /// What a page may send, and for how many seconds the browser need not ask again.

@@ -14,14 +14,14 @@ use super::answer::{self, Answer, Content};
 use super::request::RequestFields;
 use super::{Edge, proxies};
 use crate::config::Config;
-use crate::gateway::{Body, CacheStatus, Head, Reply, RequestDetails, State};
+use crate::gateway::{Body, CacheStatus, Reply, RequestDetails, RequestHeader, State};
 use crate::keys::InFlightSlot;
 use crate::model::Limit;
 use crate::telemetry::Outcome;
 use crate::wire::{Fault, Operation, RequestId};
 
-/// A request's header, as both versions of HTTP hand it over.
-pub(super) struct RequestHeader<'h> {
+/// A request whose header was received, as both versions of HTTP hand it over.
+pub(super) struct ReceivedRequest<'h> {
     pub(super) method: &'h [u8],
     /// Without the query.
     pub(super) path: &'h [u8],
@@ -40,7 +40,7 @@ impl Edge {
     pub(super) async fn answer<'s>(
         &self,
         state: &'s Arc<State>,
-        request: &RequestHeader<'_>,
+        request: &ReceivedRequest<'_>,
         body: &mut impl Body,
         disconnected: impl Future<Output = ()>,
         on_disconnect: impl FnOnce(),
@@ -66,7 +66,7 @@ impl Edge {
             return Answer { content: Content::Preflight(id), allow_origin };
         }
         let in_flight = InFlightSlot::default();
-        let head = Head {
+        let header = RequestHeader {
             method: request.method,
             path: request.path,
             authorization: fields.authorization,
@@ -78,7 +78,7 @@ impl Edge {
             id,
             in_flight: &in_flight,
         };
-        let mut handling = pin!(self.gateway.handle(state, &head, body));
+        let mut handling = pin!(self.gateway.handle(state, &header, body));
         let reply = match poll!(handling.as_mut()) {
             Poll::Ready(reply) => reply,
             Poll::Pending => tokio::select! {

@@ -1,5 +1,5 @@
 //! The connection limiter: counts open connections in all and per client address, and refuses those beyond
-//! `max_connections` or `max_connections_per_address` at accept. Dropping a permit frees its place. Requests that go on
+//! `max_connections` or `max_connections_per_address` at accept. Dropping a permit releases it. Requests that go on
 //! after their caller has hung up are counted too, and bounded by a number of their own. The map by address never holds
 //! more entries than there are connections.
 

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::caller::Caller;
-use super::{CacheStatus, Gateway, Head, KeySource, RequestDetails, State};
+use super::{CacheStatus, Gateway, KeySource, RequestDetails, RequestHeader, State};
 use crate::clock::{Tick, seconds_up};
 use crate::keys::{InFlightGuard, InFlightSlot, Key, KeyStatus, LearnedKey, LearnedKeys, is_mistyped};
 use crate::limits::{AddressCharge, LimitQuery};
@@ -72,14 +72,14 @@ impl<'h> Admission<'h> {
         learned_key: Arc<LearnedKey>,
         forwarded: ForwardedFields<'h>,
         payer: Payer<'h>,
-        head: &Head<'h>,
+        header: &RequestHeader<'h>,
     ) -> Self {
-        let Head { client, in_flight, .. } = *head;
+        let RequestHeader { client, in_flight, .. } = *header;
         Admission::Unproven(Unproven { learned_key, forwarded, payer, client, in_flight })
     }
 
     /// Whether the bot has left the key's guild. Of an unproven key only the origin knows that.
-    pub(super) fn guild_is_gone(&self) -> bool {
+    pub(super) fn guild_is_departed(&self) -> bool {
         match self {
             Admission::Admitted(admitted) => admitted.key().guild.gone,
             Admission::Unproven(_) => false,
@@ -94,27 +94,27 @@ impl Gateway {
         &self,
         state: &State,
         operation: Operation,
-        head: &Head<'h>,
+        header: &RequestHeader<'h>,
         details: &mut RequestDetails,
     ) -> Result<Admission<'h>, Fault> {
-        let Some(raw) = head.authorization.filter(|value| !value.is_empty()) else {
-            self.charge_address(state, head, details)?;
+        let Some(raw) = header.authorization.filter(|value| !value.is_empty()) else {
+            self.charge_address(state, header, details)?;
             return Err(Fault::NoKey);
         };
         if is_mistyped(raw) {
-            self.charge_address(state, head, details)?;
+            self.charge_address(state, header, details)?;
             return Err(Fault::IncorrectKey);
         }
         let (digest, forwarded) =
-            (Digest::of(raw), ForwardedFields { authorization: Authorization(raw), trace: head.trace });
+            (Digest::of(raw), ForwardedFields { authorization: Authorization(raw), trace: header.trace });
         if let KeySource::Origin(learned_keys) = &state.keys {
-            return self.admit_learned(state, learned_keys, (digest, forwarded), operation, head, details);
+            return self.admit_learned(state, learned_keys, (digest, forwarded), operation, header, details);
         }
         let now = self.core.now();
         let key = match self.find_listed(state, &digest, now) {
             Ok(key) => key,
             Err(Fault::IncorrectKey) => {
-                self.charge_address(state, head, details)?;
+                self.charge_address(state, header, details)?;
                 return Err(Fault::IncorrectKey);
             }
             Err(fault) => {
@@ -122,7 +122,7 @@ impl Gateway {
                 return Err(fault);
             }
         };
-        let request = self.charge(state, key, operation, now, head.in_flight, details)?;
+        let request = self.charge(state, key, operation, now, header.in_flight, details)?;
         Ok(Admission::Admitted(Admitted { request, rechecked_key: None, learned_key: None, digest, forwarded }))
     }
 
@@ -141,7 +141,7 @@ impl Gateway {
         state: &State,
         admission: Admission<'h>,
         operation: Operation,
-        head: &Head<'h>,
+        header: &RequestHeader<'h>,
     ) -> Result<Admission<'h>, Fault> {
         let now = self.core.now();
         match (admission, &state.keys) {
@@ -162,14 +162,14 @@ impl Gateway {
                     KeyStatus::Lapsed(_) | KeyStatus::Unknown(_) => {
                         let learned_key = admitted.learned_key.clone().ok_or(Fault::IncorrectKey)?;
                         let forwarded = admitted.forwarded;
-                        Ok(Admission::unproven(learned_key, forwarded, Payer::Key(admitted), head))
+                        Ok(Admission::unproven(learned_key, forwarded, Payer::Key(admitted), header))
                     }
                 }
             }
             (Admission::Unproven(unproven), KeySource::Origin(learned_keys)) => {
                 match learned_keys.find(&unproven.learned_key.digest(), now) {
                     KeyStatus::Refused => Err(Fault::IncorrectKey),
-                    // If it is proven by now, the look-up before the question finds that.
+                    // If it is proven by now, the look-up before the request to the origin finds that.
                     KeyStatus::Proven(_) | KeyStatus::Lapsed(_) | KeyStatus::Unknown(_) => {
                         Ok(Admission::Unproven(unproven))
                     }
@@ -186,28 +186,29 @@ impl Gateway {
         learned_keys: &LearnedKeys,
         (digest, forwarded): (Digest, ForwardedFields<'h>),
         operation: Operation,
-        head: &Head<'h>,
+        header: &RequestHeader<'h>,
         details: &mut RequestDetails,
     ) -> Result<Admission<'h>, Fault> {
         match learned_keys.find(&digest, self.core.now()) {
             KeyStatus::Proven(learned_key) => {
-                let admitted = self.admit_proven(state, learned_key, forwarded, operation, head.in_flight, details)?;
+                let admitted =
+                    self.admit_proven(state, learned_key, forwarded, operation, header.in_flight, details)?;
                 Ok(Admission::Admitted(admitted))
             }
             // Charged to the key and not to its address: others at that address cannot exhaust its limits.
             KeyStatus::Lapsed(learned_key) => {
                 let key = learned_key.clone();
-                let admitted = self.admit_proven(state, key, forwarded, operation, head.in_flight, details)?;
-                Ok(Admission::unproven(learned_key, forwarded, Payer::Key(admitted), head))
+                let admitted = self.admit_proven(state, key, forwarded, operation, header.in_flight, details)?;
+                Ok(Admission::unproven(learned_key, forwarded, Payer::Key(admitted), header))
             }
             KeyStatus::Unknown(known) => {
-                let charge = self.charge_address(state, head, details)?;
+                let charge = self.charge_address(state, header, details)?;
                 details.cache = Some(CacheStatus::before(operation));
                 let learned_key = known.unwrap_or_else(|| learned_keys.unproven_key(digest));
-                Ok(Admission::unproven(learned_key, forwarded, Payer::Address(charge), head))
+                Ok(Admission::unproven(learned_key, forwarded, Payer::Address(charge), header))
             }
             KeyStatus::Refused => {
-                self.charge_address(state, head, details)?;
+                self.charge_address(state, header, details)?;
                 Err(Fault::IncorrectKey)
             }
         }
@@ -272,10 +273,10 @@ impl Gateway {
     fn charge_address(
         &self,
         state: &State,
-        head: &Head<'_>,
+        header: &RequestHeader<'_>,
         details: &mut RequestDetails,
     ) -> Result<Option<AddressCharge>, Fault> {
-        match state.strangers.charge(head.client, self.core.now()) {
+        match state.strangers.charge(header.client, self.core.now()) {
             Ok(charge) => Ok(Some(charge)),
             Err(wait) => {
                 details.over_strangers = true;

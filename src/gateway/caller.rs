@@ -25,12 +25,13 @@ pub(super) struct Caller<'c> {
 }
 
 impl Caller<'_> {
-    /// The owner of the places that its requests take at the origin.
+    /// The owner of the permits that its requests take.
     pub(super) fn owner(&self) -> Owner {
         self.stranger.map_or_else(|| Owner::Key(self.key.id.clone()), Owner::of_address)
     }
 
-    /// The realms in which a change in `realm` invalidates answers. Other learned keys may belong to the guild of this one.
+    /// The realms in which a change in `realm` invalidates answers. Other learned keys may belong to the guild of this
+    /// one.
     pub(super) fn realms(&self, realm: Realm) -> Realms {
         if self.learned_key.is_some() { Realms::All } else { Realms::One(realm) }
     }
@@ -55,18 +56,18 @@ impl Gateway {
         let key = self.find_listed(&state, &caller.digest, self.core.now())?;
         key.may_use(operation)?;
         if key.guild.gone {
-            return Err(Fault::GuildGone);
+            return Err(Fault::GuildDeparted);
         }
         caller.key = key.clone();
         Ok(state)
     }
 
     /// Whether the caller's key still belongs to the guild under which the answer would be stored.
-    pub(super) fn is_of_realm(&self, caller: &Caller<'_>, at: &EntryKey) -> bool {
+    pub(super) fn is_of_realm(&self, caller: &Caller<'_>, realm: Realm) -> bool {
         let state = self.core.state();
         let unix = || self.core.clock.unix();
         matches!(state.keys, KeySource::Origin(_))
-            || state.key_table.find(&caller.digest, unix).is_some_and(|key| key.guild.realm == at.realm)
+            || state.key_table.find(&caller.digest, unix).is_some_and(|key| key.guild.realm == realm)
     }
 
     /// Whether the caller may receive answers from memory: with a learned key only while it is proven.
@@ -84,10 +85,15 @@ impl Gateway {
         Arc::ptr_eq(&self.core.state().origin, &state.origin)
     }
 
-    /// Waits for a place at the origin, unless the caller has one. The key is to be looked up again after it.
-    pub(super) async fn place(&self, caller: &Caller<'_>, had: Option<Permit>, id: RequestId) -> Result<Permit, Fault> {
-        if let Some(place) = had {
-            return Ok(place);
+    /// Waits for a permit of the origin, unless the caller has one. The key must be looked up again afterwards.
+    pub(super) async fn acquire_permit(
+        &self,
+        caller: &Caller<'_>,
+        permit: Option<Permit>,
+        id: RequestId,
+    ) -> Result<Permit, Fault> {
+        if let Some(permit) = permit {
+            return Ok(permit);
         }
         let origin = self.core.state().origin.clone();
         origin.permit(caller.owner(), id).await
@@ -98,20 +104,20 @@ impl Gateway {
         &self,
         state: &State,
         caller: &Caller<'_>,
-        place: Permit,
+        permit: Permit,
         request: Request,
         details: &mut RequestDetails,
     ) -> Result<String, Fault> {
         let Caller { key, learned_key, forwarded, .. } = caller;
         let asked = self.core.now();
-        let question = OriginRequest { request, guild: &key.guild.id, forwarded: *forwarded, id: details.id };
+        let origin_request = OriginRequest { request, guild: &key.guild.id, forwarded: *forwarded, id: details.id };
         // A learned key needs no check: this request asks the origin itself.
         let may_send = || match learned_key {
             Some(_) => Ok(()),
             None => self.recheck(&mut caller.clone(), request.operation()).map(drop),
         };
-        let (answer, upstream) = state.origin.send(&place, &question, &may_send).await;
-        drop(place);
+        let (answer, upstream) = state.origin.send(&permit, &origin_request, &may_send).await;
+        drop(permit);
         details.upstream = upstream;
         // A reload puts the new origin in force before it sets from when on answers count, so an answer of the old
         // origin that passes this check was asked for earlier than that.

@@ -1,7 +1,7 @@
 //! The hand-over of one process to another (`server.handover`), as far as the rules depend on it. To callers both are
 //! one node, and guarantee 2 holds for both together: the predecessor answers nothing from memory any more, and
-//! announces each of its writes, so that the successor's cache treats it as its own. The conversation between the two
-//! is not held here: it hands in and takes out `WriteNotice`s.
+//! announces each of its writes, so that the successor's cache treats it as its own. The messages between the
+//! two are exchanged in `process/handover`, which hands in and takes out `WriteNotice`s.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -54,14 +54,19 @@ pub struct WriteNotice {
 #[derive(Debug)]
 pub struct Handover {
     core: Arc<Core>,
+    /// While there is one, nothing is answered from memory and no write begins that it has not acknowledged, so that
+    /// its cache is never older than what callers of this process were told (guarantee 2).
     successor: ArcSwapOption<Successor>,
-    /// Until when the predecessor may answer callers. Afterwards a write that it reported may still take effect.
-    has_predecessor_until: AtomicU64,
-    /// Until when each caller asks the origin itself, because a predecessor may write of which nothing is known.
-    alone_until: AtomicU64,
-    /// Whether writes may begin here.
+    /// The tick until which the predecessor, or a write that it reported, may tell its callers something newer than
+    /// this process knows: until then nothing is stored or shared about a member during a write (guarantee 2).
+    predecessor_until: AtomicU64,
+    /// The tick until which a write that no predecessor reported may take effect: until then each caller asks the
+    /// origin itself, whatever the member (guarantee 2).
+    unreported_writes_until: AtomicU64,
+    /// Whether writes may begin here. Not before the predecessor has committed: it may still take the hand-over back,
+    /// and would not know of them (guarantee 2).
     may_write: watch::Sender<bool>,
-    /// The writes in flight, by number: a successor is told of them first.
+    /// The writes in flight, by number. A successor is told of them first, so that it misses none (guarantee 2).
     writes: Mutex<WritesInFlight>,
 }
 
@@ -85,8 +90,8 @@ impl Handover {
         Handover {
             core,
             successor: ArcSwapOption::empty(),
-            has_predecessor_until: AtomicU64::new(0),
-            alone_until: AtomicU64::new(0),
+            predecessor_until: AtomicU64::new(0),
+            unreported_writes_until: AtomicU64::new(0),
             may_write: watch::Sender::new(true),
             writes: Mutex::default(),
         }
@@ -118,37 +123,37 @@ impl Handover {
         self.may_write.send_replace(true);
     }
 
-    /// This process is the successor and answers callers while its predecessor does too: during a write from the origin only,
-    /// each caller for itself, since callers there may be told what is newer than this process's cache or flights. No
-    /// write begins here before [`Handover::committed`]: until then the predecessor may take everything back, and it
-    /// would not know of such a write.
+    /// This process is the successor and answers callers while its predecessor does too: during a write from the origin
+    /// only, each caller for itself, since callers there may be told what is newer than this process's cache or
+    /// flights. No write begins here before [`Handover::allow_writes`]: until then the predecessor may take everything
+    /// back, and it would not know of such a write.
     pub fn follow_predecessor(&self) {
         self.may_write.send_replace(false);
-        self.has_predecessor_until.store(u64::MAX, Ordering::SeqCst);
+        self.predecessor_until.store(u64::MAX, Ordering::SeqCst);
     }
 
     /// The predecessor ended before it reported its writes, or those of its own predecessor, which may still drain: for
     /// as long as such a write may take effect, each caller asks the origin itself, and nothing is kept.
-    pub fn predecessor_is_unknown(&self) {
-        let until = self.core.now().plus(self.remote_hold());
-        self.alone_until.store(until.0, Ordering::SeqCst);
+    pub fn expect_unreported_writes(&self) {
+        let until = self.core.now().plus(self.remote_no_store_time());
+        self.unreported_writes_until.store(until.0, Ordering::SeqCst);
     }
 
-    /// The predecessor cannot take anything back any more.
-    pub fn committed(&self) {
+    /// The predecessor has committed: it cannot take anything back any more, and writes may begin here.
+    pub fn allow_writes(&self) {
         self.may_write.send_replace(true);
     }
 
     /// The predecessor has ended. A write that it reported without its end may be one of a process before it, which
     /// still drains and answers its caller.
     pub fn predecessor_ended(&self) {
-        let until = self.core.now().plus(self.remote_hold());
-        self.has_predecessor_until.store(until.0, Ordering::SeqCst);
-        self.committed();
+        let until = self.core.now().plus(self.remote_no_store_time());
+        self.predecessor_until.store(until.0, Ordering::SeqCst);
+        self.allow_writes();
     }
 
     fn has_predecessor(&self, now: Tick) -> bool {
-        now.0 < self.has_predecessor_until.load(Ordering::SeqCst)
+        now.0 < self.predecessor_until.load(Ordering::SeqCst)
     }
 
     /// Waits until a write may begin here, and returns whether it may.
@@ -165,15 +170,15 @@ impl Handover {
         self.successor.load().is_some()
     }
 
-    /// Whether each caller has to ask the origin for `at` itself: a caller of the other process may have been told a
+    /// Whether each caller has to ask the origin for `key` itself: a caller of the other process may have been told a
     /// newer answer than a flight here will bring.
-    pub(super) fn must_fetch_alone(&self, at: &EntryKey) -> bool {
+    pub(super) fn must_fetch_alone(&self, key: &EntryKey) -> bool {
         let now = self.core.now();
         self.has_successor()
             // Until the predecessor has committed, it may not have listed its writes.
             || !*self.may_write.borrow()
-            || now.0 < self.alone_until.load(Ordering::SeqCst)
-            || self.has_predecessor(now) && !self.core.cache.epochs().may_store(at, now)
+            || now.0 < self.unreported_writes_until.load(Ordering::SeqCst)
+            || self.has_predecessor(now) && !self.core.cache.epochs().may_store(key, now)
     }
 
     /// Begins a write of this process, and announces it to the successor. The write must not begin if the successor
@@ -182,18 +187,18 @@ impl Handover {
         &self,
         realms: Realms,
         request: &Request,
-        hold: Duration,
+        no_store_for: Duration,
     ) -> Result<AnnouncedWrite<'_>, NotAcknowledged> {
         let (cache, now, member) = (&self.core.cache, self.core.now(), request.member());
         let guard = match self.has_predecessor(now) {
-            false => cache.begin_write(member, request.operation().invalidates(), realms, hold, now),
+            false => cache.begin_write(member, request.operation().invalidates(), realms, no_store_for, now),
             // Callers of the predecessor may see this write's effect before this process has its answer.
-            true => cache.begin_remote_write(member, hold, now),
+            true => cache.begin_remote_write(member, no_store_for, now),
         };
         match self.announce(member).await {
             Ok(announcement) => Ok(AnnouncedWrite { guard, announcement }),
             Err(error) => {
-                guard.settled(); // it did not begin
+                guard.end_settled(); // it did not begin
                 Err(error)
             }
         }
@@ -215,9 +220,9 @@ impl Handover {
         }
     }
 
-    /// How long nothing about a member is stored if the conversation breaks off during a write of the predecessor: as
+    /// How long nothing about a member is stored if the connection breaks off during a write of the predecessor: as
     /// after any write of unknown outcome, and at least until the predecessor will have answered its caller.
-    fn remote_hold(&self) -> Duration {
+    fn remote_no_store_time(&self) -> Duration {
         let state = self.core.state();
         let write_time = match &state.config.origin.kind {
             OriginKind::Http(upstreams) => upstreams.timeout,
@@ -226,20 +231,21 @@ impl Handover {
         state.config.cache.points.ttl.max(write_time)
     }
 
-    /// Treats a write of the predecessor as one of this process until `end` brings its outcome. `is_held` turns true
-    /// once the cache knows of the write; the sender from `end` is used once it knows of the end.
-    pub async fn hold_remote_write(
+    /// Tracks a write of the predecessor as one of this process until `end` yields whether its outcome is known.
+    /// `is_tracked` turns true once the cache takes account of the write; the sender from `end` is used once it takes
+    /// account of the end.
+    pub async fn track_remote_write(
         &self,
         member: MemberId,
-        is_held: watch::Sender<bool>,
+        is_tracked: watch::Sender<bool>,
         end: impl Future<Output = Option<(bool, oneshot::Sender<()>)>>,
     ) {
-        let guard = self.core.cache.begin_remote_write(member, self.remote_hold(), self.core.now());
+        let guard = self.core.cache.begin_remote_write(member, self.remote_no_store_time(), self.core.now());
         // This process may have a successor as well. If that one does not acknowledge the write, this one does not
         // either, and the write does not begin.
         let Ok(announcement) = self.announce(member).await else { return };
         let write = AnnouncedWrite { guard, announcement };
-        is_held.send_replace(true);
+        is_tracked.send_replace(true);
         let end = end.await;
         write.end(end.as_ref().is_some_and(|(settled, _)| *settled)).await;
         if let Some((_, ended)) = end {
@@ -275,8 +281,8 @@ impl AnnouncedWrite<'_> {
     pub(super) async fn end(self, settled: bool) {
         let AnnouncedWrite { guard, announcement } = self;
         match settled {
-            true => guard.settled(),
-            false => guard.unknown(announcement.handover.core.now()),
+            true => guard.end_settled(),
+            false => guard.end_unsettled(announcement.handover.core.now()),
         }
         announcement.end(settled).await;
     }

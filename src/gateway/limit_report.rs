@@ -1,5 +1,5 @@
-//! Writes to the log, once a minute, how many requests of each tier were over which limit, and how many were over the
-//! limit for addresses. It reads counters and changes none.
+//! Writes to the process log, once a minute, how many requests of each tier were over which limit, and how many were
+//! over the limit for addresses. It reads counters and changes none.
 
 use std::collections::HashMap;
 use std::sync::Arc;

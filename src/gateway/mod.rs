@@ -67,7 +67,7 @@ pub struct Gateway {
 /// A request's header, as far as the rules need it. The edge has checked its framing.
 #[derive(Clone, Copy)]
 #[expect(missing_debug_implementations, reason = "it holds the key in the clear")]
-pub struct Head<'h> {
+pub struct RequestHeader<'h> {
     pub method: &'h [u8],
     /// Without the query.
     pub path: &'h [u8],
@@ -81,7 +81,7 @@ pub struct Head<'h> {
     /// The address that is charged if the key is not valid: the peer, or the one that a trusted proxy names.
     pub client: IpAddr,
     pub id: RequestId,
-    /// The request's place among those of its key in flight. If the caller hangs up, the place is released, and the
+    /// The request's slot among those of its key in flight. If the caller hangs up, the slot is released, and the
     /// request is still polled to its end: others may wait for its answer.
     pub in_flight: &'h InFlightSlot,
 }
@@ -119,9 +119,14 @@ impl Gateway {
 
     /// Answers one request. Up to a fresh hit this never waits and allocates nothing. A panic is answered with 20 and
     /// concerns this caller only: guards release what the request held.
-    pub async fn handle<B: Body>(self: &Arc<Self>, state: &Arc<State>, head: &Head<'_>, body: &mut B) -> Reply {
-        let mut details = RequestDetails::new(head.id);
-        let answer = AssertUnwindSafe(self.answer(state, head, body, &mut details)).catch_unwind().await;
+    pub async fn handle<B: Body>(
+        self: &Arc<Self>,
+        state: &Arc<State>,
+        header: &RequestHeader<'_>,
+        body: &mut B,
+    ) -> Reply {
+        let mut details = RequestDetails::new(header.id);
+        let answer = AssertUnwindSafe(self.answer(state, header, body, &mut details)).catch_unwind().await;
         details.panicked = answer.is_err();
         Reply { answer: answer.unwrap_or(Err(Fault::NoUsableAnswer)), details }
     }
@@ -138,21 +143,21 @@ impl Gateway {
     async fn answer<B: Body>(
         self: &Arc<Self>,
         state: &Arc<State>,
-        head: &Head<'_>,
+        header: &RequestHeader<'_>,
         body: &mut B,
         details: &mut RequestDetails,
     ) -> Result<Arc<str>, Fault> {
         let server = &state.config.server;
-        let operation = Operation::at(head.path, &server.base_path).ok_or(Fault::UnknownOperation)?;
+        let operation = Operation::at(header.path, &server.base_path).ok_or(Fault::UnknownOperation)?;
         details.operation = Some(operation);
-        if head.method != b"POST" {
+        if header.method != b"POST" {
             return Err(Fault::MethodNotPost);
         }
-        if head.content_length.is_some_and(|length| length > server.max_body as u64) {
+        if header.content_length.is_some_and(|length| length > server.max_body as u64) {
             return Err(Fault::BodyTooLarge);
         }
-        let admission = self.admit(state, operation, head, details)?;
-        if head.content_encoded || head.content_type.is_some_and(|t| !t.is_empty() && !is_form_type(t)) {
+        let admission = self.admit(state, operation, header, details)?;
+        if header.content_encoded || header.content_type.is_some_and(|t| !t.is_empty() && !is_form_type(t)) {
             return Err(Fault::NotAForm);
         }
         let (request, has_waited) = {
@@ -167,11 +172,11 @@ impl Gateway {
         let later = has_waited.then(|| self.core.state_full());
         let (state, admission) = match &later {
             None => (state, admission),
-            Some(later) => (later, self.readmit(later, admission, operation, head)?),
+            Some(later) => (later, self.readmit(later, admission, operation, header)?),
         };
         let request = request?;
-        if admission.guild_is_gone() {
-            return Err(Fault::GuildGone);
+        if admission.guild_is_departed() {
+            return Err(Fault::GuildDeparted);
         }
         match (admission, &state.keys) {
             (Admission::Admitted(admitted), _) => self.perform(state, admitted, request, body, details).await,

@@ -1,5 +1,5 @@
-//! Listed keys that the HTTP origin refuses (02) or limits (429) although the gateway admits them. That concerns the key
-//! alone: another key of its guild asks for itself. Until the origin answers a refused key again, its questions are
+//! Listed keys that the HTTP origin refuses (02) or limits (429) although the gateway admits them. That concerns the
+//! key alone: another key of its guild asks for itself. Until the origin answers a refused key again, its requests join
 //! flights of its own, so that they neither multiply nor delay other keys (guarantees 3 and 6).
 
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,5 @@
-//! A request whose key only the origin can judge (`keys.source = "origin"`). The first request with a key is itself the
-//! question; requests with the same key that come meanwhile wait for its result.
+//! A request whose key only the origin can judge (`keys.source = "origin"`). The first request with a key is sent to
+//! the origin as its proof; requests with the same key that come meanwhile wait for the result.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,8 +17,8 @@ use crate::wire::{Fault, Read, Request};
 /// How often a caller joins a flight whose leader panics before it gives up.
 const MAX_JOINS: usize = 4;
 
-/// How long a key that was proven before waits for the question of another request before it asks itself: an operation
-/// that hangs at the origin delays the others no longer.
+/// How long a key that was proven before waits for another request to prove it, before its own request is sent to the
+/// origin: an operation that hangs there delays the others no longer.
 const FOLLOW_WITHIN: Duration = Duration::from_millis(250);
 
 impl Unproven<'_> {
@@ -49,9 +49,9 @@ impl Gateway {
         for _ in 0..MAX_JOINS {
             let caller = unproven.caller();
             let was_proven = caller.stranger.is_none();
-            let place = self.place(&caller, None, details.id);
+            let permit = self.acquire_permit(&caller, None, details.id);
             let is_stored = || matches!(find(), KeyStatus::Proven(_) | KeyStatus::Refused);
-            let result = match learned_keys.flights().join_when_ready(digest, || (), place, is_stored).await? {
+            let result = match learned_keys.flights().join_when_ready(digest, || (), permit, is_stored).await? {
                 Joined::Stored => ProofResult::of(find()),
                 Joined::Follower(follower) if was_proven => {
                     match tokio::time::timeout(FOLLOW_WITHIN, follower.wait()).await {
@@ -62,7 +62,7 @@ impl Gateway {
                     }
                 }
                 Joined::Follower(follower) => follower.wait().await,
-                Joined::Leader(leader, place) => match find() {
+                Joined::Leader(leader, permit) => match find() {
                     // Another flight may have ended between this caller's look-up and its joining.
                     status @ (KeyStatus::Proven(_) | KeyStatus::Refused) => {
                         let result = ProofResult::of(status);
@@ -74,10 +74,10 @@ impl Gateway {
                     KeyStatus::Lapsed(known) | KeyStatus::Unknown(Some(known)) => {
                         // The key has become known since this request came, and what it has used up counts.
                         unproven.learned_key = known;
-                        return self.lead_proof(learned_keys, (leader, place), &unproven, request, details).await;
+                        return self.lead_proof(learned_keys, (leader, permit), &unproven, request, details).await;
                     }
                     KeyStatus::Unknown(None) => {
-                        return self.lead_proof(learned_keys, (leader, place), &unproven, request, details).await;
+                        return self.lead_proof(learned_keys, (leader, permit), &unproven, request, details).await;
                     }
                 },
             };
@@ -93,12 +93,12 @@ impl Gateway {
         Err(Fault::NoUsableAnswer)
     }
 
-    /// Asks the question for all that wait. The key's own limits are charged first: a restart must not give it more
+    /// Asks the origin for all that wait. The key's own limits are charged first: a restart must not give it more
     /// requests than its day has. The caller learns of them only if the key is proven.
     async fn lead_proof(
         &self,
         learned_keys: &LearnedKeys,
-        (leader, place): (Leader<'_, Digest, (), ProofResult>, Permit),
+        (leader, permit): (Leader<'_, Digest, (), ProofResult>, Permit),
         unproven: &Unproven<'_>,
         request: Request,
         details: &mut RequestDetails,
@@ -128,8 +128,8 @@ impl Gateway {
         let probe = (is_strangers && operation.is_write())
             .then_some(Request::Read { read: Read::Points, member: request.member() });
         let answer = match probe {
-            Some(probe) => self.ask_origin(&state, &unproven.caller(), place, probe, details).await.map(Into::into),
-            None => self.ask_as_proof(unproven, request, Some(place), details).await,
+            Some(probe) => self.ask_origin(&state, &unproven.caller(), permit, probe, details).await.map(Into::into),
+            None => self.ask_as_proof(unproven, request, Some(permit), details).await,
         };
         let result = match &answer {
             Err(Fault::IncorrectKey) => ProofResult::Refused,
@@ -154,7 +154,7 @@ impl Gateway {
             }
         }
         if is_proven && probe.is_some() {
-            // The key is proven now, and waits for its places as itself.
+            // The key is proven now, and waits for its permits as itself.
             let caller = Caller { stranger: None, ..unproven.caller() };
             return self.write(caller, request, None, details).await;
         }
@@ -166,15 +166,15 @@ impl Gateway {
         &self,
         unproven: &Unproven<'_>,
         request: Request,
-        place: Option<Permit>,
+        permit: Option<Permit>,
         details: &mut RequestDetails,
     ) -> Result<Arc<str>, Fault> {
         let caller = unproven.caller();
         match request {
             Request::Read { read, member } => {
-                self.miss(caller, read, member, ReadPurpose::KeyProof, place, details).await
+                self.miss(caller, read, member, ReadPurpose::KeyProof, permit, details).await
             }
-            Request::SetPoints { .. } => self.write(caller, request, place, details).await,
+            Request::SetPoints { .. } => self.write(caller, request, permit, details).await,
         }
     }
 

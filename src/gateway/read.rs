@@ -1,7 +1,7 @@
 //! getPoints, getWarns and getReviews: answered from memory, or by asking the origin once for all callers that miss at
-//! the same time. The epoch is read before the origin is asked, and key and configuration are looked up again after each
-//! wait. Only the leader of a single-flight may store an answer, and a stale answer stands in for a failed origin only if
-//! no write has passed and the key may still see it.
+//! the same time. The epoch is read before the origin is asked, and key and configuration are looked up again after
+//! each wait. Only the leader of a single-flight may store an answer, and a stale answer stands in for a failed origin
+//! only if no write has passed and the key may still see it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,10 +65,10 @@ impl Gateway {
         member: MemberId,
         details: &mut RequestDetails,
     ) -> CacheLookup {
-        let at = EntryKey { realm: admitted.key().guild.realm, member, read };
+        let entry_key = EntryKey { realm: admitted.key().guild.realm, member, read };
         let now = self.core.now();
         self.follower.invalidate_if_stale(state, now);
-        let entry = self.core.cache.get(&at);
+        let entry = self.core.cache.get(&entry_key);
         match entry.as_ref().map(|entry| (entry, entry.state_at(now, || self.core.clock.unix_ms()))) {
             Some((entry, EntryState::Fresh { ttl })) => {
                 details.cache = Some(CacheStatus::Hit { ttl, age: entry.age(now) });
@@ -76,7 +76,7 @@ impl Gateway {
             }
             Some((entry, EntryState::StaleWhileRevalidate)) => {
                 details.cache = Some(CacheStatus::WhileRevalidating { age: entry.age(now) });
-                self.revalidate(admitted, at);
+                self.revalidate(admitted, entry_key);
                 CacheLookup::Hit(entry.text.clone())
             }
             Some((_, EntryState::StaleIfError | EntryState::Expired)) | None => CacheLookup::Miss(entry),
@@ -92,24 +92,24 @@ impl Gateway {
         read: Read,
         member: MemberId,
         purpose: ReadPurpose,
-        mut place: Option<Permit>,
+        mut permit: Option<Permit>,
         details: &mut RequestDetails,
     ) -> Result<Arc<str>, Fault> {
         let operation = Operation::Read(read);
         let forwarded = CacheStatus::Forwarded { stale: purpose.is_stale(), stored: false };
         let looked_up = caller.entry_key(read, member);
-        let (mut at, mut result, mut is_apart) = (looked_up, None, false);
+        let (mut entry_key, mut result, mut own_key_only) = (looked_up, None, false);
         for _ in 0..MAX_JOINS {
-            if self.handover.must_fetch_alone(&at) {
+            if self.handover.must_fetch_alone(&entry_key) {
                 // The other process may have written since a flight began here, or since an entry was stored.
                 details.cache = Some(CacheStatus::Forwarded { stale: false, stored: false });
-                let entry = self.fetch_alone(&mut caller, read, member, place, details).await?;
+                let entry = self.fetch_alone(&mut caller, read, member, permit, details).await?;
                 return Ok(entry.text.clone());
             }
-            let (began, key) = (self.core.now(), self.flight_key(&caller, at, is_apart));
-            let is_stored = || purpose.may_use_cache() && self.fresh(&at).is_some();
-            let ready = self.place(&caller, place.take(), details.id);
-            let joined = match self.core.cache.join_when_ready(key, ready, is_stored).await {
+            let (began, flight_key) = (self.core.now(), self.flight_key(&caller, entry_key, own_key_only));
+            let is_stored = || purpose.may_use_cache() && self.fresh(&entry_key).is_some();
+            let ready = self.acquire_permit(&caller, permit.take(), details.id);
+            let joined = match self.core.cache.join_when_ready(flight_key, ready, is_stored).await {
                 Ok(joined) => joined,
                 Err(fault) => {
                     details.cache = Some(forwarded);
@@ -119,9 +119,10 @@ impl Gateway {
             };
             let state = self.recheck(&mut caller, operation)?;
             result = match joined {
-                _ if caller.key.guild.realm != at.realm => None,
-                Joined::Leader(leader, place) => {
-                    let (fetched, cache) = self.lead(&state, (leader, place), &caller, key, &purpose, details).await;
+                _ if caller.key.guild.realm != entry_key.realm => None,
+                Joined::Leader(leader, permit) => {
+                    let (fetched, cache) =
+                        self.lead(&state, (leader, permit), &caller, flight_key, &purpose, details).await;
                     details.cache = Some(cache);
                     Some(fetched)
                 }
@@ -132,9 +133,9 @@ impl Gateway {
                     self.recheck(&mut caller, operation)?;
                     // A refusal of the leader's key is only for callers with the same one.
                     let refusal = || self.core.origin_refusals.since(&caller.digest, began).map(Err);
-                    result.or_else(refusal).filter(|_| caller.key.guild.realm == at.realm)
+                    result.or_else(refusal).filter(|_| caller.key.guild.realm == entry_key.realm)
                 }
-                Joined::Stored => self.fresh(&at).map(|(entry, ttl)| {
+                Joined::Stored => self.fresh(&entry_key).map(|(entry, ttl)| {
                     details.cache = Some(CacheStatus::Hit { ttl, age: entry.age(self.core.now()) });
                     Ok(entry)
                 }),
@@ -143,21 +144,22 @@ impl Gateway {
                 break;
             }
             // The next leader's key may be refused as well, so it shares a flight with callers of its own key only.
-            (at, is_apart) = (caller.entry_key(read, member), true);
+            (entry_key, own_key_only) = (caller.entry_key(read, member), true);
         }
         let result = match result {
             Some(result) => result,
             None => {
                 details.cache = Some(forwarded);
-                let result = self.fetch_alone(&mut caller, read, member, place, details).await;
-                self.core.cache.invalidate_if_unsettled(&at, caller.realms(at.realm), self.core.now());
+                let result = self.fetch_alone(&mut caller, read, member, permit, details).await;
+                self.core.cache.invalidate_if_unsettled(&entry_key, caller.realms(entry_key.realm), self.core.now());
                 result
             }
         };
         match result {
             Ok(entry) => Ok(entry.text.clone()),
             Err(fault) if fault.is_origin_failure() => {
-                // The question may have taken as long as `origin.timeout`, and this is an answer from memory.
+                // The request to the origin may have taken as long as `origin.timeout`, and this is an answer from
+                // memory.
                 self.recheck(&mut caller, operation)?;
                 let may_use = caller.key.guild.realm == looked_up.realm && self.may_use_cache(&caller);
                 let entry = purpose.stale_entry().filter(|_| may_use);
@@ -168,8 +170,8 @@ impl Gateway {
     }
 
     /// The fresh entry in the cache, and for how long it stays fresh.
-    fn fresh(&self, at: &EntryKey) -> Option<(Arc<Entry>, Duration)> {
-        let entry = self.core.cache.get(at)?;
+    fn fresh(&self, entry_key: &EntryKey) -> Option<(Arc<Entry>, Duration)> {
+        let entry = self.core.cache.get(entry_key)?;
         match entry.state_at(self.core.now(), || self.core.clock.unix_ms()) {
             EntryState::Fresh { ttl } => Some((entry, ttl)),
             EntryState::StaleWhileRevalidate | EntryState::StaleIfError | EntryState::Expired => None,
@@ -180,34 +182,35 @@ impl Gateway {
     async fn lead(
         &self,
         state: &State,
-        (leader, place): (Leader<'_, FlightKey, Epoch, FetchResult>, Permit),
+        (leader, permit): (Leader<'_, FlightKey, Epoch, FetchResult>, Permit),
         caller: &Caller<'_>,
-        key: FlightKey,
+        flight_key: FlightKey,
         purpose: &ReadPurpose,
         details: &mut RequestDetails,
     ) -> (FetchResult, CacheStatus) {
-        let (at, stale) = (key.at, purpose.is_stale());
+        let (entry_key, stale) = (flight_key.entry, purpose.is_stale());
         // Another flight may have ended between this caller's look-up and its joining.
         if purpose.may_use_cache()
-            && let Some((entry, ttl)) = self.fresh(&at).filter(|(entry, _)| entry.epoch == leader.epoch())
+            && let Some((entry, ttl)) = self.fresh(&entry_key).filter(|(entry, _)| entry.epoch == leader.epoch())
         {
             leader.complete(Ok(entry.clone()));
             let age = entry.age(self.core.now());
             return (Ok(entry), CacheStatus::Hit { ttl, age });
         }
-        match self.fetch(state, caller, place, (at, leader.epoch()), details).await {
-            Ok(entry) if !self.is_of_realm(caller, &at) => {
+        match self.fetch(state, caller, permit, (entry_key, leader.epoch()), details).await {
+            Ok(entry) if !self.is_of_realm(caller, entry_key.realm) => {
                 // The origin may have answered for another guild, so the followers join again.
-                self.core.cache.invalidate_if_unsettled(&at, caller.realms(at.realm), self.core.now());
+                self.core.cache.invalidate_if_unsettled(&entry_key, caller.realms(entry_key.realm), self.core.now());
                 (Ok(entry), CacheStatus::Forwarded { stale, stored: false })
             }
             Ok(entry) => {
-                // Where several flights may ask for one entry, each answer counts as one that others may have overtaken.
+                // Where several flights may ask for one entry, each answer counts as one that others may have
+                // overtaken.
                 let refusals = &self.core.origin_refusals;
-                let realms = if refusals.any() { Realms::All } else { caller.realms(at.realm) };
-                let stored =
-                    !self.handover.has_successor() && self.core.cache.insert(at, &entry, realms, self.core.now());
-                if key.only.is_some() {
+                let realms = if refusals.any() { Realms::All } else { caller.realms(entry_key.realm) };
+                let stored = !self.handover.has_successor()
+                    && self.core.cache.insert(entry_key, &entry, realms, self.core.now());
+                if flight_key.restricted_to.is_some() {
                     refusals.remove(&caller.digest);
                 }
                 leader.complete(Ok(entry.clone()));
@@ -218,9 +221,9 @@ impl Gateway {
                 if is_refused {
                     self.core.origin_refusals.insert(caller.digest, self.core.now(), fault);
                 }
-                // Followers may have another key of the guild, and join again if only the leader's was refused. Failures
-                // and refusals are never stored.
-                if !is_refused || key.only.is_some() {
+                // Followers may have another key of the guild, and join again if only the leader's was refused.
+                // Failures and refusals are never stored.
+                if !is_refused || flight_key.restricted_to.is_some() {
                     leader.complete(Err(fault));
                 }
                 (Err(fault), CacheStatus::Forwarded { stale, stored: false })
@@ -228,11 +231,11 @@ impl Gateway {
         }
     }
 
-    /// The question of a caller: shared with all callers, or (`is_apart`, or where the origin refused its key when it last
-    /// asked) with those of its own key.
-    fn flight_key(&self, caller: &Caller<'_>, at: EntryKey, is_apart: bool) -> FlightKey {
-        let only = is_apart || self.core.origin_refusals.contains(&caller.digest);
-        FlightKey { at, only: only.then_some(caller.digest) }
+    /// The flight that a caller joins: shared with all callers of the realm or, if `own_key_only` or if the origin last
+    /// refused its key, with callers of the same key only.
+    fn flight_key(&self, caller: &Caller<'_>, entry: EntryKey, own_key_only: bool) -> FlightKey {
+        let own_key_only = own_key_only || self.core.origin_refusals.contains(&caller.digest);
+        FlightKey { entry, restricted_to: own_key_only.then_some(caller.digest) }
     }
 
     /// Asks for this caller only; the answer is not stored.
@@ -241,13 +244,13 @@ impl Gateway {
         caller: &mut Caller<'_>,
         read: Read,
         member: MemberId,
-        place: Option<Permit>,
+        permit: Option<Permit>,
         details: &mut RequestDetails,
     ) -> FetchResult {
-        let place = self.place(caller, place, details.id).await?;
+        let permit = self.acquire_permit(caller, permit, details.id).await?;
         let state = self.recheck(caller, Operation::Read(read))?;
-        let at = caller.entry_key(read, member);
-        self.fetch(&state, caller, place, (at, self.core.cache.epoch(&at)), details).await
+        let entry_key = caller.entry_key(read, member);
+        self.fetch(&state, caller, permit, (entry_key, self.core.cache.epoch(&entry_key)), details).await
     }
 
     /// Asks the origin. The time from which the answer's age counts is read before. If a map contains a warn that has
@@ -257,30 +260,30 @@ impl Gateway {
         &self,
         state: &State,
         caller: &Caller<'_>,
-        place: Permit,
-        (at, epoch): (EntryKey, Epoch),
+        permit: Permit,
+        (entry_key, epoch): (EntryKey, Epoch),
         details: &mut RequestDetails,
     ) -> FetchResult {
         let asked = self.core.now();
-        let request = Request::Read { read: at.read, member: at.member };
-        let text = self.ask_origin(state, caller, place, request, details).await?;
-        let expires = match at.read {
-            Read::Warns => first_expiry(&text, at.member),
+        let request = Request::Read { read: entry_key.read, member: entry_key.member };
+        let text = self.ask_origin(state, caller, permit, request, details).await?;
+        let expires = match entry_key.read {
+            Read::Warns => first_expiry(&text, entry_key.member),
             Read::Points | Read::Reviews => None,
         };
         let has_expired = expires.is_some_and(|expires| expires <= self.core.clock.unix());
-        let freshness = if has_expired { Freshness::NONE } else { freshness(state, at.read) };
+        let freshness = if has_expired { Freshness::NONE } else { freshness(state, entry_key.read) };
         Ok(Arc::new(Entry::new(&text, epoch, asked, freshness, expires)))
     }
 
     /// The stale answer that may stand in for a failed origin (RFC 5861), unless a write has passed.
     fn stale_if_error(
         &self,
-        at: &EntryKey,
+        entry_key: &EntryKey,
         entry: Option<Arc<Entry>>,
         details: &mut RequestDetails,
     ) -> Option<Arc<str>> {
-        let entry = entry.filter(|entry| self.core.cache.is_current(at, entry))?;
+        let entry = entry.filter(|entry| self.core.cache.is_current(entry_key, entry))?;
         let now = self.core.now();
         if entry.state_at(now, || self.core.clock.unix_ms()) == EntryState::Expired {
             return None;
@@ -289,28 +292,29 @@ impl Gateway {
         Some(entry.text.clone())
     }
 
-    /// Asks for a new answer in a task of its own, unless that is being done already or would have to wait for a place.
-    fn revalidate(self: &Arc<Self>, admitted: &Admitted<'_>, at: EntryKey) {
+    /// Asks for a new answer in a task of its own, unless that is being done already or would have to wait for a
+    /// permit.
+    fn revalidate(self: &Arc<Self>, admitted: &Admitted<'_>, entry_key: EntryKey) {
         let caller = admitted.caller();
-        let flight = self.flight_key(&caller, at, false);
-        if self.core.cache.is_in_flight(&flight) {
+        let flight_key = self.flight_key(&caller, entry_key, false);
+        if self.core.cache.is_in_flight(&flight_key) {
             return;
         }
-        let Some(place) = self.core.state().origin.try_permit(caller.owner()) else { return };
+        let Some(permit) = self.core.state().origin.try_permit(caller.owner()) else { return };
         let gateway = self.clone();
         let Caller { key, learned_key, digest, forwarded, stranger } = caller;
         let authorization = forwarded.authorization.0.to_vec();
         tokio::spawn(async move {
-            let Role::Leader(leader) = gateway.core.cache.join(flight) else { return };
+            let Role::Leader(leader) = gateway.core.cache.join(flight_key) else { return };
             // No caller waits for it, so that it belongs to no trace.
             let forwarded =
                 ForwardedFields { authorization: Authorization(&authorization), trace: TraceContext::default() };
             let mut caller = Caller { key, learned_key, digest, forwarded, stranger };
-            let Ok(state) = gateway.recheck(&mut caller, Operation::Read(at.read)) else { return };
+            let Ok(state) = gateway.recheck(&mut caller, Operation::Read(entry_key.read)) else { return };
             // No caller waits for it: the origin has logged a failure, and the stale answer stays.
-            if caller.key.guild.realm == at.realm {
+            if caller.key.guild.realm == entry_key.realm {
                 let (purpose, mut details) = (ReadPurpose::Revalidation, RequestDetails::new(RequestId::random()));
-                let _ = gateway.lead(&state, (leader, place), &caller, flight, &purpose, &mut details).await;
+                let _ = gateway.lead(&state, (leader, permit), &caller, flight_key, &purpose, &mut details).await;
             }
         });
     }

@@ -75,7 +75,7 @@ pub enum CacheStatus {
         stale: bool,
         stored: bool,
     },
-    /// The request waited for the question of another caller.
+    /// The request waited for the answer to another caller.
     Collapsed,
     /// A write, which always goes to the origin.
     Method,
@@ -89,7 +89,7 @@ impl CacheStatus {
         if operation.is_write() { CacheStatus::Method } else { CacheStatus::Refused }
     }
 
-    /// The same without times, for the log and the metrics.
+    /// The same without times, for the access log and the metrics.
     pub fn kind(self) -> CacheUse {
         match self {
             CacheStatus::Hit { .. } => CacheUse::Hit,

@@ -120,17 +120,18 @@ impl TestGateway {
 
     async fn ask(&self, operation: &str, key: &str, body: &str) -> Reply {
         let path = format!("/{operation}");
-        self.ask_head(&Head { path: path.as_bytes(), authorization: Some(key.as_bytes()), ..head() }, body).await
+        self.ask_header(&RequestHeader { path: path.as_bytes(), authorization: Some(key.as_bytes()), ..header() }, body)
+            .await
     }
 
-    async fn ask_head(&self, head: &Head<'_>, body: &str) -> Reply {
+    async fn ask_header(&self, header: &RequestHeader<'_>, body: &str) -> Reply {
         let state = self.gateway.state().clone();
-        self.gateway.handle(&state, head, &mut Bytes(body.as_bytes())).await
+        self.gateway.handle(&state, header, &mut Bytes(body.as_bytes())).await
     }
 
-    async fn refused_unread(&self, head: &Head<'_>) -> Fault {
+    async fn refused_unread(&self, header: &RequestHeader<'_>) -> Fault {
         let state = self.gateway.state().clone();
-        self.gateway.handle(&state, head, &mut Untouched).await.answer.unwrap_err()
+        self.gateway.handle(&state, header, &mut Untouched).await.answer.unwrap_err()
     }
 
     /// What was recorded until now. Nothing is recorded after it.
@@ -159,8 +160,8 @@ impl TestGateway {
     }
 }
 
-fn head() -> Head<'static> {
-    Head {
+fn header() -> RequestHeader<'static> {
+    RequestHeader {
         method: b"POST",
         path: b"/getPoints",
         authorization: Some(b"k1"),
@@ -187,35 +188,41 @@ const PLENTY: &str = "limits.tiers.standard = { rate = \"1000/s\", burst = 1000 
 #[tokio::test]
 async fn refusals_come_in_the_contracts_order_and_before_the_body() {
     let w = TestGateway::new("limits.tiers.standard = { rate = \"1/s\", burst = 3 }").await;
-    let bad = Head { path: b"/nothing", method: b"GET", content_length: Some(1 << 30), authorization: None, ..head() };
+    let bad = RequestHeader {
+        path: b"/nothing",
+        method: b"GET",
+        content_length: Some(1 << 30),
+        authorization: None,
+        ..header()
+    };
     assert_eq!(w.refused_unread(&bad).await, Fault::UnknownOperation);
-    let bad = Head { path: b"/setPoints", ..bad };
+    let bad = RequestHeader { path: b"/setPoints", ..bad };
     assert_eq!(w.refused_unread(&bad).await, Fault::MethodNotPost);
-    let bad = Head { method: b"POST", ..bad };
+    let bad = RequestHeader { method: b"POST", ..bad };
     assert_eq!(w.refused_unread(&bad).await, Fault::BodyTooLarge);
-    let bad = Head { content_length: None, content_type: Some(b"text/html"), ..bad };
+    let bad = RequestHeader { content_length: None, content_type: Some(b"text/html"), ..bad };
     assert_eq!(w.refused_unread(&bad).await, Fault::NoKey);
-    let bad = Head { authorization: Some(b""), ..bad };
+    let bad = RequestHeader { authorization: Some(b""), ..bad };
     assert_eq!(w.refused_unread(&bad).await, Fault::NoKey);
-    let bad = Head { authorization: Some(b"k9"), ..bad };
+    let bad = RequestHeader { authorization: Some(b"k9"), ..bad };
     assert_eq!(w.refused_unread(&bad).await, Fault::IncorrectKey);
-    let bad = Head { authorization: Some(b"k2"), ..bad };
+    let bad = RequestHeader { authorization: Some(b"k2"), ..bad };
     let not_allowed = Fault::NotAllowed(Operation::SetPoints);
     assert_eq!(w.refused_unread(&bad).await, not_allowed);
-    let bad = Head { path: b"/getPoints", ..bad };
+    let bad = RequestHeader { path: b"/getPoints", ..bad };
     assert_eq!(w.refused_unread(&bad).await, Fault::NotAForm);
-    let bad = Head { content_type: None, content_encoded: true, ..bad };
+    let bad = RequestHeader { content_type: None, content_encoded: true, ..bad };
     assert_eq!(w.refused_unread(&bad).await, Fault::NotAForm);
     // The three above have used the burst up: 12 comes before all of them.
     assert_eq!(w.refused_unread(&bad).await, Fault::TooManyRequests { retry_after: 1 });
-    let bad = Head { path: b"/setPoints", ..bad };
+    let bad = RequestHeader { path: b"/setPoints", ..bad };
     assert_eq!(w.refused_unread(&bad).await, Fault::TooManyRequests { retry_after: 1 });
     w.advance(3);
     w.store.set_guild_left(&w.guild(), true).await.unwrap();
     w.gateway.follower.apply_keys(w.gateway.follower.load_keys(None).await.unwrap());
     let ask = async |body| w.ask("getPoints", "k1", body).await.answer.unwrap_err();
     assert_eq!(ask("memberID=7&memberID=7").await, Fault::Repeated(Param::MemberId));
-    assert_eq!(ask("memberID=7").await, Fault::GuildGone);
+    assert_eq!(ask("memberID=7").await, Fault::GuildDeparted);
 }
 
 #[tokio::test]
@@ -448,19 +455,19 @@ async fn both_secrets_end_with_their_key_where_that_ends_before_the_overlap() {
 async fn a_panic_is_20_for_the_one_who_met_it_and_harms_nobody_else() {
     let w = TestGateway::new("limits.tiers.standard = { rate = \"1000/s\", burst = 1000, in_flight = 1 }").await;
     let state = w.gateway.state().clone();
-    let write = Head { path: b"/setPoints", ..head() };
+    let write = RequestHeader { path: b"/setPoints", ..header() };
     for _ in 0..3 {
-        let reply = w.gateway.handle(&state, &head(), &mut Broken).await;
+        let reply = w.gateway.handle(&state, &header(), &mut Broken).await;
         assert_eq!(reply.answer.unwrap_err(), Fault::NoUsableAnswer);
         assert!(reply.details.panicked);
         assert_eq!(reply.details.key.unwrap().id, "k1".into(), "what was found out before it is told");
         let mut body = BreaksOnWaiting(b"memberID=7&amount=5");
         let reply = w.gateway.handle(&state, &write, &mut body).await;
         assert_eq!(reply.answer.unwrap_err(), Fault::NoUsableAnswer);
-        let reply = w.gateway.handle(&state, &head(), &mut BreaksOnWaiting(b"memberID=7")).await;
+        let reply = w.gateway.handle(&state, &header(), &mut BreaksOnWaiting(b"memberID=7")).await;
         assert_eq!(reply.answer.unwrap_err(), Fault::NoUsableAnswer);
     }
-    // Its one place under way was given back, and nothing was written.
+    // Its one slot in flight was released, and nothing was written.
     let reply = w.ask("getPoints", "k1", "memberID=7").await;
     assert_eq!((text(&reply), reply.details.panicked), ("0", false));
     w.ask("setPoints", "k1", "memberID=7&amount=9").await.answer.unwrap();
@@ -474,7 +481,7 @@ async fn a_request_whose_keys_have_become_too_old_while_its_body_came_is_21() {
     for path in [&b"/getPoints"[..], b"/setPoints"] {
         w.gateway.state().key_table.set_current_as_of(w.gateway.core.now());
         let mut body = After(b"memberID=7&amount=5", || w.advance(1));
-        let reply = w.gateway.handle(&state, &Head { path, ..head() }, &mut body).await;
+        let reply = w.gateway.handle(&state, &RequestHeader { path, ..header() }, &mut body).await;
         assert_eq!(reply.answer.unwrap_err(), Fault::Unavailable { retry_after: 1 });
     }
     w.gateway.state().key_table.set_current_as_of(w.gateway.core.now());

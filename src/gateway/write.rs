@@ -9,12 +9,12 @@ use crate::origin::{Permit, may_have_happened};
 use crate::wire::{Fault, Request};
 
 impl Gateway {
-    /// Sends one write. `place` is a place at the origin that the caller has already.
+    /// Sends one write. `permit` is given if the caller has one already.
     pub(super) async fn write(
         &self,
         mut caller: Caller<'_>,
         request: Request,
-        place: Option<Permit>,
+        permit: Option<Permit>,
         details: &mut RequestDetails,
     ) -> Result<Arc<str>, Fault> {
         let operation = request.operation();
@@ -22,24 +22,26 @@ impl Gateway {
         if !self.handover.wait_to_write().await {
             return Err(unavailable);
         }
-        // The write begins only once it has its place: before, no epoch advances and no other process is told of it.
-        let place = self.place(&caller, place, details.id).await?;
+        // The write begins only once it has its permit: before that, no epoch advances and no other process is told of
+        // it.
+        let permit = self.acquire_permit(&caller, permit, details.id).await?;
         let begun_under = self.recheck(&mut caller, operation)?;
-        let (realms, hold) = (caller.realms(caller.key.guild.realm), begun_under.config.cache.points.ttl);
-        let write = self.handover.begin_write(realms, &request, hold).await.map_err(|_| unavailable)?;
+        let (realms, no_store_for) = (caller.realms(caller.key.guild.realm), begun_under.config.cache.points.ttl);
+        let write = self.handover.begin_write(realms, &request, no_store_for).await.map_err(|_| unavailable)?;
         let state = match self.recheck(&mut caller, operation) {
             Ok(state) => state,
             Err(fault) => {
-                write.end(true).await;
+                write.end(true).await; // settled: the origin was not asked
                 return Err(fault);
             }
         };
-        let answer = self.ask_origin(&state, &caller, place, request, details).await;
+        let answer = self.ask_origin(&state, &caller, permit, request, details).await;
         // A reload may have moved the key to another guild meanwhile, whose answers about the member change as well.
         if !Arc::ptr_eq(&begun_under, &self.core.state()) {
             self.core.cache.epochs().invalidate_member(request.member());
         }
-        write.end(!answer.as_ref().is_err_and(|fault| may_have_happened(*fault))).await;
+        let settled = !answer.as_ref().is_err_and(|fault| may_have_happened(*fault));
+        write.end(settled).await;
         answer.map(Into::into)
     }
 }

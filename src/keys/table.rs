@@ -254,7 +254,7 @@ impl KeyTable {
     fn policy_for(&self, tier: &Arc<Tier>) -> Arc<Policy> {
         match self.policies.iter().find(|p| p.tier().name == tier.name) {
             Some(same) if same.tier() == tier => same.clone(),
-            Some(other) => Arc::new(Policy::counting(tier.clone(), other.over_limit().clone())),
+            Some(other) => Arc::new(Policy::with_counters(tier.clone(), other.over_limit().clone())),
             None => Arc::new(Policy::new(tier.clone())),
         }
     }

@@ -80,8 +80,8 @@ impl DayCounter {
         self.word.store(none, Ordering::Release);
     }
 
-    /// `added` was added in the store, which has `total` for that day now. What exceeds this process's count was counted
-    /// by other processes, and counts here too while the day lasts.
+    /// `added` was added in the store, which has `total` for that day now. What exceeds this process's count was
+    /// counted by other processes, and counts here too while the day lasts.
     pub fn saved(&self, added: DayCount, total: u64) {
         let saved = unpack(self.saved.load(Ordering::Acquire));
         let own = if saved.day == added.day { saved.count + added.count } else { added.count };
@@ -101,8 +101,8 @@ impl DayCounter {
     }
 }
 
-/// The count that holds on `day`. A clock set back over midnight refills nobody: the day that was begun goes on. A count
-/// of a later day comes from a clock that was wrong, and `day` starts again at 0.
+/// The count that holds on `day`. A clock set back over midnight refills nobody: the day that was begun goes on. A
+/// count of a later day comes from a clock that was wrong, and `day` starts again at 0.
 fn on(word: u64, day: i64) -> DayCount {
     let there = unpack(word);
     if there.day == day || there.day == day + 1 { there } else { DayCount { day, count: 0 } }
@@ -123,7 +123,7 @@ mod tests {
     const NOON: i64 = 20_000 * DAY + DAY / 2;
 
     #[test]
-    fn so_many_are_let_in_a_day_and_as_many_the_next() {
+    fn the_daily_number_is_let_in_each_day_and_as_many_the_next() {
         let day = DayCounter::default();
         let let_in = |unix| (0..10).filter(|_| day.admit(3, unix)).count();
         assert_eq!((let_in(NOON), let_in(NOON + 1), let_in(NOON + DAY)), (3, 0, 3));

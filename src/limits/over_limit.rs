@@ -1,6 +1,6 @@
 //! Counts how many requests of a tier were over each limit. It decides nothing: `policy` counts, and
-//! `gateway/limit_report` writes the numbers to the log. The counts continue over a reload as long as the tier keeps its
-//! name.
+//! `gateway/limit_report` writes the numbers to the process log. The counts continue over a reload as long as the tier
+//! keeps its name.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

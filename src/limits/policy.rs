@@ -1,6 +1,6 @@
-//! The decision on one request: checks the limits of its key's tier in the contract's order, and returns which one it is
-//! over and for how long. Limits that refuse without a charge (in flight, daily) come first, and the write bucket before
-//! the main one, so that a refusal charges as little as possible. The gateway and `limits plan` call the same
+//! The decision on one request: checks the limits of its key's tier in the contract's order, and returns which one it
+//! is over and for how long. Limits that refuse without a charge (in flight, daily) come first, and the write bucket
+//! before the main one, so that a refusal charges as little as possible. The gateway and `limits plan` call the same
 //! `Policy::decide`. The values of the `RateLimit` header fields are made here too.
 
 use std::fmt::Write;
@@ -73,11 +73,11 @@ struct Replaced;
 
 impl Policy {
     pub fn new(tier: Arc<Tier>) -> Self {
-        Self::counting(tier, Arc::default())
+        Self::with_counters(tier, Arc::default())
     }
 
-    /// As [`Policy::new`], continuing the counters of the tier of that name.
-    pub fn counting(tier: Arc<Tier>, over_limit: Arc<OverLimitCounters>) -> Self {
+    /// As [`Policy::new`], with the counters that the tier of that name had before.
+    pub fn with_counters(tier: Arc<Tier>, over_limit: Arc<OverLimitCounters>) -> Self {
         let mut header = item(&tier.name, "", tier.main);
         if let Some(write) = tier.write {
             header += ", ";
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_day_has_so_many_requests_and_midnight_gives_them_back() {
+    fn a_day_has_its_number_of_requests_and_midnight_gives_them_back() {
         let policy = Policy::new(Arc::new(Tier { daily: Some(3), ..tier("standard") }));
         let caller = Caller::default();
         assert!(policy.header().ends_with(r#", "standard-daily";q=3;w=86400"#), "{}", policy.header());

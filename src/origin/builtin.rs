@@ -1,6 +1,7 @@
-//! The built-in backend: answers each operation from the store, in the contract's words. It keeps nothing in memory; the
-//! gateway caches. An answer over 1 MiB is refused, as one of an HTTP origin would be. A write that takes longer than
-//! 5 s is answered 22. Errors of the store become faults here; the cause goes to the log and never to the caller.
+//! The built-in backend: answers each operation from the store, in the contract's words. It keeps nothing in memory;
+//! the gateway caches. An answer over 1 MiB is refused, as one of an HTTP origin would be. A write that takes longer
+//! than 5 s is answered 22. Errors of the store become faults here; the cause goes to the process log and never to the
+//! caller.
 
 use std::fmt;
 use std::sync::Arc;
@@ -81,7 +82,7 @@ impl Builtin {
 
 fn fault(error: &StoreError, origin_request: &OriginRequest<'_>) -> Fault {
     match error {
-        StoreError::GuildGone(_) => Fault::GuildGone,
+        StoreError::GuildGone(_) => Fault::GuildDeparted,
         StoreError::Busy(_) => {
             tracing::warn!(request_id = %origin_request.id, %error, "the store is busy");
             Fault::Unavailable { retry_after: 1 }

@@ -93,7 +93,7 @@ impl Startup<'_> {
             if may_accept? {
                 gateway.handover.follow_predecessor();
             } else {
-                gateway.handover.predecessor_is_unknown();
+                gateway.handover.expect_unreported_writes();
                 tracing::warn!("the predecessor has ended before it handed over; this process has its listeners");
             }
         }

@@ -1,5 +1,5 @@
-//! Explains one request from its access line, in sentences for the operator: the key, the limit with its value in force,
-//! the cache, the upstream, the answer, and what can be done about it. Pure: it is given all that it says.
+//! Explains one request from its access line, in sentences for the operator: the key, the limit with its value in
+//! force, the cache, the upstream, the answer, and what can be done about it. Pure: it is given all that it says.
 
 use serde::Serialize;
 
@@ -16,7 +16,7 @@ pub enum KeyLookup {
         guild: String,
     },
     /// The list of keys has no such id any more.
-    Gone,
+    NotListed,
     /// Only the origin knows the keys.
     AtOrigin,
     /// Why it could not be looked up.
@@ -48,7 +48,8 @@ struct ExplainedLimit {
     name: String,
     value: Option<String>,
     /// Such as `gateway.toml:37`; `None`: the file does not set it.
-    place: Option<String>,
+    #[serde(rename = "place")]
+    location: Option<String>,
 }
 
 impl Explanation {
@@ -60,7 +61,7 @@ impl Explanation {
         let answer = line.code.and_then(|code| answer(code, line.operation.as_deref(), loaded));
         let (key_name, guild) = match key {
             KeyLookup::Found { name, guild } => (name.clone(), Some(guild.clone())),
-            KeyLookup::Gone | KeyLookup::AtOrigin | KeyLookup::Failed(_) => (None, None),
+            KeyLookup::NotListed | KeyLookup::AtOrigin | KeyLookup::Failed(_) => (None, None),
         };
         let mut explanation = Explanation {
             what_to_do: line.code.and_then(what_to_do),
@@ -118,7 +119,7 @@ impl Explanation {
                 format!("Its key was {id}, named \"{name}\", of guild {guild}.{tier}")
             }
             KeyLookup::Found { name: None, guild } => format!("Its key was {id}, of guild {guild}.{tier}"),
-            KeyLookup::Gone => format!("Its key was {id}, which is not listed any more.{tier}"),
+            KeyLookup::NotListed => format!("Its key was {id}, which is not listed any more.{tier}"),
             KeyLookup::AtOrigin => format!("Its key was {id}, which only the origin knows.{tier}"),
             KeyLookup::Failed(why) => {
                 format!("Its key was {id}; its name and guild are not known here, because {why}.{tier}")
@@ -129,8 +130,8 @@ impl Explanation {
     fn over_limit(&self) -> Option<String> {
         let limit = self.limit.as_ref()?;
         let whose = if limit.name == "strangers" { "for addresses without a valid key" } else { "of its tier" };
-        let value = match (&limit.value, &limit.place) {
-            (Some(value), Some(place)) => format!("It is {value} now ({place})."),
+        let value = match (&limit.value, &limit.location) {
+            (Some(value), Some(location)) => format!("It is {value} now ({location})."),
             (Some(value), None) => format!("It is {value} now, the default: gateway.toml does not set it."),
             (None, _) => "gateway.toml does not have it any more, or could not be read.".to_owned(),
         };
@@ -178,7 +179,7 @@ impl Explanation {
                 Some(_) => "It was a write, which the cache never answers.".to_owned(),
             },
             "refused" => "It was refused before the cache was looked up.".to_owned(),
-            other => format!("The log says `{other}` of the cache."),
+            other => format!("The access log says `{other}` of the cache."),
         })
     }
 
@@ -205,13 +206,13 @@ impl Explanation {
 
 impl ExplainedLimit {
     fn new(name: &str, tier: Option<&str>, loaded: Option<&Loaded>) -> Self {
-        let none = ExplainedLimit { name: name.to_owned(), value: None, place: None };
+        let none = ExplainedLimit { name: name.to_owned(), value: None, location: None };
         let Some(loaded) = loaded else { return none };
         let limits = &loaded.config.limits;
         let rate = |rate: &Rate| format!("{}/s with a burst of {}", rate.per_second(), rate.burst);
         if name == "strangers" {
-            let place = loaded.place_of_limit(None, "rate").or_else(|| loaded.place_of_limit(None, "burst"));
-            return ExplainedLimit { value: Some(rate(&limits.strangers)), place, ..none };
+            let location = loaded.location_of_limit(None, "rate").or_else(|| loaded.location_of_limit(None, "burst"));
+            return ExplainedLimit { value: Some(rate(&limits.strangers)), location, ..none };
         }
         let tier = tier.and_then(|name| limits.tiers.iter().find(|tier| tier.name == name));
         let (Some(tier), Some(limit)) = (tier, Limit::ALL.into_iter().find(|limit| limit.name() == name)) else {
@@ -223,8 +224,8 @@ impl ExplainedLimit {
             Limit::Daily => (tier.daily.map(|daily| format!("{daily} requests in a UTC day")), None),
             Limit::InFlight => (tier.in_flight.map(|n| format!("{n} requests at once")), None),
         };
-        let place = |setting| loaded.place_of_limit(Some(&tier.name), setting);
-        ExplainedLimit { value, place: place(name).or_else(|| place(burst?)), ..none }
+        let location = |setting| loaded.location_of_limit(Some(&tier.name), setting);
+        ExplainedLimit { value, location: location(name).or_else(|| location(burst?)), ..none }
     }
 }
 
@@ -232,15 +233,12 @@ fn millis(us: u64) -> String {
     format!("{}.{:03} ms", us / 1000, us % 1000)
 }
 
-/// The line of a code. The log has neither the seconds of 12 nor the parameter of 08.
+/// The line of a code. The access log has neither the seconds of 12 nor the parameter of 08.
 fn answer(code: u8, operation: Option<&str>, loaded: Option<&Loaded>) -> Option<String> {
     let operation = Operation::ALL.into_iter().find(|o| Some(o.name()) == operation);
     let fault = match code {
         1 => Fault::NoKey,
-        2 => Fault::IncorrectKey,
-        3 => Fault::GuildGone,
-        4 => Fault::MemberMissing,
-        5 => Fault::MemberNotInteger,
+        2..=5 => Fault::from_origin(code)?,
         6 => Fault::AmountMissing,
         7 => Fault::AmountNotInteger,
         8 if operation.is_some_and(Operation::is_write) => {
@@ -297,13 +295,12 @@ fn what_to_do(code: u8) -> Option<&'static str> {
             "The caller has to send its request faster; server.header_timeout and server.body_timeout are the limits."
         }
         20 => {
-            "The caller may try a read again at once, and the same setPoints too; the server's own log says on the line \
+            "The caller may try a read again at once, and the same setPoints too; the process log says on the line \
              with this request id what was wrong with the origin's answer."
         }
         21 => {
-            "The caller has to try again after as many seconds as Retry-After said; the operator finds in the server's \
-             own log, on the line with this request id, whether the origin, the store or a place at the origin was \
-             missing."
+            "The caller has to try again after as many seconds as Retry-After said; the operator finds in the process \
+             log, on the line with this request id, whether the origin, the store or a place at the origin was missing."
         }
         22 => {
             "The caller may try again, and a setPoints with the same amount; the operator can look at why the origin is \
@@ -358,7 +355,7 @@ mod tests {
         let toml = "[limits.tiers.free]\nrate = \"5/s\"\nburst = 9\nwrite_rate = \"2/s\"\ndaily = 100\nin_flight = 3\n";
         let loaded = config::load_str(toml, Path::new(""), "gateway.toml").unwrap();
         let explain = |limit| {
-            let explained = Explanation::new(line(Some(12), Some(limit)), &KeyLookup::Gone, Some(&loaded));
+            let explained = Explanation::new(line(Some(12), Some(limit)), &KeyLookup::NotListed, Some(&loaded));
             explained.sentences().join("\n")
         };
         for (limit, said) in [

@@ -1,6 +1,6 @@
-//! Limits the rate of each kind of line in the process's own log, so that callers, strangers or an origin cannot fill a
-//! disk. Lines are of one kind if the same place in the source logs them. Suppressed lines are counted, and the count is
-//! logged once a second with one of them as an example.
+//! Limits the rate of each kind of line in the process log, so that callers, strangers or an origin cannot fill a
+//! disk. Lines are of one kind if the same place in the source logs them. Suppressed lines are counted, and the count
+//! is logged once a second with one of them as an example.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ struct Kind {
     example: Option<String>,
 }
 
-/// Lines of one kind that are not in the log.
+/// Lines of one kind that are not in the process log.
 #[derive(Debug, PartialEq, Eq)]
 struct Suppressed {
     level: Level,

@@ -1,6 +1,6 @@
-//! The process's panic hook: each panic is one line in the log with its place in the source and a running count. A
-//! message that was formatted at run time is left out, since it may contain a part of a request (guarantee 9). It
-//! catches nothing: the gateway does that for each request.
+//! The process's panic hook: each panic is one line in the process log with its location in the source and a running
+//! count. A message that was formatted at run time is left out, since it may contain a part of a request (guarantee 9).
+//! It catches nothing: the gateway does that for each request.
 
 use std::panic::{self, PanicHookInfo};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,12 +15,13 @@ pub fn log_panics() {
 }
 
 fn line(panic: &PanicHookInfo<'_>) -> String {
-    let place = panic.location().map_or_else(|| "an unknown place".to_owned(), ToString::to_string);
+    let location = panic.location().map_or_else(|| "an unknown location".to_owned(), ToString::to_string);
     // Only a message without formatted values is a static string.
     let message = panic.payload().downcast_ref::<&'static str>();
     let message = message.map(|message| format!(": {message}")).unwrap_or_default();
     format!(
-        "a defect at {place}{message}; please report it. If a request caused it, it was answered with 20; no other request was affected"
+        "a defect at {location}{message}; please report it. If a request caused it, it was answered with 20; no other \
+         request was affected"
     )
 }
 

@@ -1,4 +1,4 @@
-//! Sets up the process's own log on stderr, as `[log]` says, and limits what dependencies may write to it. A thread
+//! Sets up the process log on stderr, as `[log]` says, and limits what dependencies may write to it. A thread
 //! writes, and lines are dropped and counted if stderr is not read, so that no request waits for stderr. The rate of
 //! each kind of line is bounded in `log_rate_limit`. Called once, by `serve`.
 
@@ -41,22 +41,22 @@ const DEPENDENCIES: [(&str, LevelFilter); 12] = [
     ("refinery", LevelFilter::WARN),
 ];
 
-/// The process's own log, for as long as this value lives. Dropping it logs which lines were suppressed last and writes
+/// The process log, for as long as this value lives. Dropping it logs which lines were suppressed last and writes
 /// what is queued, within one second.
 #[derive(Debug)]
-pub struct OwnLog {
+pub struct ProcessLog {
     rate_limit: LogRateLimit,
     _writer: WorkerGuard,
 }
 
-impl Drop for OwnLog {
+impl Drop for ProcessLog {
     fn drop(&mut self) {
         self.rate_limit.report();
     }
 }
 
-/// Sends the process's own log (not the access log) to stderr, as `[log]` says.
-pub fn init(log: &Log) -> OwnLog {
+/// Sends the process log (what is reported with `tracing`) to stderr, as `[log]` says.
+pub fn init(log: &Log) -> ProcessLog {
     let level = match log.level {
         Level::Error => LevelFilter::ERROR,
         Level::Warn => LevelFilter::WARN,
@@ -83,7 +83,7 @@ pub fn init(log: &Log) -> OwnLog {
             tracing::error!(%error, "the thread that counts suppressed log lines could not be started");
         }
     }
-    OwnLog { rate_limit, _writer: guard }
+    ProcessLog { rate_limit, _writer: guard }
 }
 
 /// Logs once a second which lines are missing from the log: those of a kind that came too often, and those that stderr

@@ -11,7 +11,7 @@ use super::{Operation, Param};
 pub enum Fault {
     NoKey,
     IncorrectKey,
-    GuildGone,
+    GuildDeparted,
     MemberMissing,
     MemberNotInteger,
     AmountMissing,
@@ -49,6 +49,15 @@ pub struct Wording {
     pub key_command: String,
 }
 
+/// The highest code. Codes are counted in tables of this size.
+pub const MAX_CODE: u8 = 22;
+
+/// `CODE`, which is compared with [`MAX_CODE`] at compile time.
+const fn checked<const CODE: u8>() -> u8 {
+    const { assert!(CODE <= MAX_CODE, "raise MAX_CODE") };
+    CODE
+}
+
 /// What a code means, in a few words for operators.
 pub const fn code_meaning(code: u8) -> &'static str {
     match code {
@@ -77,25 +86,25 @@ impl Fault {
     /// The code, which begins the line with two digits.
     pub const fn code(self) -> u8 {
         match self {
-            Fault::NoKey => 1,
-            Fault::IncorrectKey => 2,
-            Fault::GuildGone => 3,
-            Fault::MemberMissing => 4,
-            Fault::MemberNotInteger => 5,
-            Fault::AmountMissing => 6,
-            Fault::AmountNotInteger => 7,
-            Fault::Repeated(_) => 8,
-            Fault::UnknownOperation => 10,
-            Fault::MethodNotPost => 11,
-            Fault::TooManyRequests { .. } => 12,
-            Fault::NotAForm => 13,
-            Fault::BodyTooLarge => 14,
-            Fault::NotAllowed(_) => 15,
-            Fault::Malformed | Fault::PlainHttp => 16,
-            Fault::TooSlow => 17,
-            Fault::NoUsableAnswer => 20,
-            Fault::Unavailable { .. } | Fault::LimitedByOrigin { .. } => 21,
-            Fault::OriginTimeout => 22,
+            Fault::NoKey => checked::<1>(),
+            Fault::IncorrectKey => checked::<2>(),
+            Fault::GuildDeparted => checked::<3>(),
+            Fault::MemberMissing => checked::<4>(),
+            Fault::MemberNotInteger => checked::<5>(),
+            Fault::AmountMissing => checked::<6>(),
+            Fault::AmountNotInteger => checked::<7>(),
+            Fault::Repeated(_) => checked::<8>(),
+            Fault::UnknownOperation => checked::<10>(),
+            Fault::MethodNotPost => checked::<11>(),
+            Fault::TooManyRequests { .. } => checked::<12>(),
+            Fault::NotAForm => checked::<13>(),
+            Fault::BodyTooLarge => checked::<14>(),
+            Fault::NotAllowed(_) => checked::<15>(),
+            Fault::Malformed | Fault::PlainHttp => checked::<16>(),
+            Fault::TooSlow => checked::<17>(),
+            Fault::NoUsableAnswer => checked::<20>(),
+            Fault::Unavailable { .. } | Fault::LimitedByOrigin { .. } => checked::<21>(),
+            Fault::OriginTimeout => checked::<22>(),
         }
     }
 
@@ -103,7 +112,7 @@ impl Fault {
     pub const fn status(self) -> u16 {
         match self {
             Fault::NoKey | Fault::IncorrectKey => 401,
-            Fault::GuildGone | Fault::NotAllowed(_) => 403,
+            Fault::GuildDeparted | Fault::NotAllowed(_) => 403,
             Fault::MemberMissing
             | Fault::MemberNotInteger
             | Fault::AmountMissing
@@ -151,7 +160,7 @@ impl Fault {
     pub const fn from_origin(code: u8) -> Option<Fault> {
         match code {
             2 => Some(Fault::IncorrectKey),
-            3 => Some(Fault::GuildGone),
+            3 => Some(Fault::GuildDeparted),
             4 => Some(Fault::MemberMissing),
             5 => Some(Fault::MemberNotInteger),
             _ => None,
@@ -167,7 +176,7 @@ impl Fault {
                 &wording.key_command
             }
             Fault::IncorrectKey => "Incorrect API key!",
-            Fault::GuildGone => {
+            Fault::GuildDeparted => {
                 line += "Error while retrieving guild using this API key. Is ";
                 line += &wording.service_name;
                 " still on guild?"

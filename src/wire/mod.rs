@@ -9,7 +9,7 @@ mod origin_answer;
 mod request_id;
 mod trace_context;
 
-pub use fault::{Fault, Wording, code_meaning};
+pub use fault::{Fault, MAX_CODE, Wording, code_meaning};
 pub use form::{Form, is_form_type};
 pub use map::{first_expiry, reviews, set_points_line, warns};
 pub use operation::{Operation, Param, Read, Request};

@@ -1,6 +1,6 @@
-//! The operations of the service, as one table: name in the path, least scope of a key, setting for the freshness of its
-//! cached answers, and the reads that it invalidates. Their parameters are the fields of `Request`. The form body that is
-//! sent to an origin is made here, and contains nothing else of the caller's. Pure.
+//! The operations of the service, as one table: name in the path, least scope of a key, and the reads that it
+//! invalidates. Their parameters are the fields of `Request`. The form body that is sent to an origin is made here, and
+//! contains nothing else of the caller's. Pure.
 
 use crate::model::{MemberId, Scope};
 
@@ -26,29 +26,21 @@ struct Row {
     name: &'static str,
     /// The least scope that may use it (contract section 1, code 15).
     scope: Scope,
-    /// The section of gateway.toml with the times for which its answers are cached; writes have none.
-    freshness: Option<&'static str>,
     /// The reads whose cached answers about the member it invalidates; reads have none.
     invalidates: &'static [Read],
 }
 
-/// The table, in the contract's order. The decision record stores the number of a row, so new rows are added at the end.
+/// The table, in the contract's order. The decision record stores the number of a row, so new rows are added at the
+/// end.
 const TABLE: [Row; 4] = [
-    read(Read::Points, "getPoints", "cache.points"),
-    Row {
-        operation: Operation::SetPoints,
-        name: "setPoints",
-        scope: Scope::Write,
-        freshness: None,
-        invalidates: &[Read::Points],
-    },
-    read(Read::Warns, "getWarns", "cache.warns"),
-    read(Read::Reviews, "getReviews", "cache.reviews"),
+    read(Read::Points, "getPoints"),
+    Row { operation: Operation::SetPoints, name: "setPoints", scope: Scope::Write, invalidates: &[Read::Points] },
+    read(Read::Warns, "getWarns"),
+    read(Read::Reviews, "getReviews"),
 ];
 
-const fn read(read: Read, name: &'static str, freshness: &'static str) -> Row {
-    let operation = Operation::Read(read);
-    Row { operation, name, scope: Scope::Read, freshness: Some(freshness), invalidates: &[] }
+const fn read(read: Read, name: &'static str) -> Row {
+    Row { operation: Operation::Read(read), name, scope: Scope::Read, invalidates: &[] }
 }
 
 impl Read {
@@ -88,11 +80,6 @@ impl Operation {
     /// The least scope that may use it.
     pub const fn scope(self) -> Scope {
         self.row().scope
-    }
-
-    /// The section of gateway.toml with the times for which its answers are cached.
-    pub const fn freshness_setting(self) -> Option<&'static str> {
-        self.row().freshness
     }
 
     /// The reads whose cached answers about the member it invalidates.
@@ -167,7 +154,6 @@ mod tests {
         for (number, operation) in Operation::ALL.into_iter().enumerate() {
             assert_eq!(operation.index(), number);
             assert_eq!(Operation::at(format!("/base/{}", operation.name()).as_bytes(), "/base"), Some(operation));
-            assert_eq!(operation.freshness_setting().is_none(), operation.is_write());
         }
         assert_eq!(Operation::at(b"/base/getpoints", "/base"), None);
     }

@@ -1,7 +1,7 @@
-//! Checks a whole answer of an HTTP origin (contract section 1, "Upstream"): the text to pass on, a refusal of 02 to 05,
-//! or the reason why it is not usable. Only a text that passes here is sent to a caller or kept in the cache. The
-//! reason goes to the log and quotes at most one character of the answer (guarantee 9). Pure; `fuzz` compares it with a
-//! second reading.
+//! Checks a whole answer of an HTTP origin (contract section 1, "Upstream"): the text to pass on, a refusal of 02 to
+//! 05, or the reason why it is not usable. Only a text that passes here is sent to a caller or kept in the cache. The
+//! reason goes to the process log and quotes at most one character of the answer (guarantee 9). Pure; `fuzz` compares
+//! it with a second reading.
 
 use std::fmt;
 
@@ -10,8 +10,8 @@ use super::{Fault, Operation, Read};
 /// The most of an origin's answer that is read (contract section 1, "Upstream").
 pub const MAX_ORIGIN_ANSWER: usize = 1 << 20;
 
-/// Why an answer of an HTTP origin is not usable, for the log. It quotes at most one character of the answer, which may be
-/// members' data (guarantee 9).
+/// Why an answer of an HTTP origin is not usable, for the process log. It quotes at most one character of the answer,
+/// which may be members' data (guarantee 9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnusableAnswer {
     #[error("it is longer than 1 MiB")]
@@ -40,7 +40,8 @@ impl fmt::Display for Found {
     }
 }
 
-/// Returns the text of an answer that may be passed on, or the spec's refusal that it carries (02 to 05, at any status).
+/// Returns the text of an answer that may be passed on, or the spec's refusal that it carries (02 to 05, at any
+/// status).
 ///
 /// # Errors
 /// Why it is neither, and so not usable.
@@ -125,7 +126,7 @@ mod tests {
     fn a_line_of_the_spec_counts_at_any_status() {
         for status in [200, 401, 403, 500, 503] {
             let body = "03 | Error while retrieving guild using this API key. Is X still on guild?";
-            assert_eq!(parse_origin_answer(POINTS, status, body.as_bytes()), Ok(Err(Fault::GuildGone)));
+            assert_eq!(parse_origin_answer(POINTS, status, body.as_bytes()), Ok(Err(Fault::GuildDeparted)));
         }
         assert_eq!(
             parse_origin_answer(Operation::SetPoints, 200, b"02 | Incorrect API key!\n"),

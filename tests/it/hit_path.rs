@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 
 use guildgate::clock::Clock;
 use guildgate::config;
-use guildgate::gateway::{Body, CacheStatus, Gateway, Head, KeyFile, KeyList, KeySource, Reply, State};
+use guildgate::gateway::{Body, CacheStatus, Gateway, KeyFile, KeyList, KeySource, Reply, RequestHeader, State};
 use guildgate::keys::{InFlightSlot, ListedKey};
 use guildgate::model::{Digest, GuildId, Scope};
 use guildgate::origin::{Builtin, Origin};
@@ -25,12 +25,12 @@ impl Body for Bytes {
 }
 
 /// Asks, and insists that it is answered without waiting.
-fn ask(gateway: &Arc<Gateway>, head: &Head<'_>) -> Reply {
+fn ask(gateway: &Arc<Gateway>, header: &RequestHeader<'_>) -> Reply {
     let state = gateway.state();
     let mut body = Bytes(b"memberID=190551803669118976");
-    let place = InFlightSlot::default();
-    let head = Head { in_flight: &place, ..*head };
-    let asking = pin!(gateway.handle(&state, &head, &mut body));
+    let slot = InFlightSlot::default();
+    let header = RequestHeader { in_flight: &slot, ..*header };
+    let asking = pin!(gateway.handle(&state, &header, &mut body));
     match asking.poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(reply) => reply,
         Poll::Pending => panic!("the built-in backend made a read wait"),
@@ -73,8 +73,8 @@ async fn hits_are_free(decisions: Option<Arc<DecisionLog>>) {
     let keys = KeySource::File(KeyFile { keys: [key].into(), guilds: None });
     let state = State::new(config, origin, keys, KeyList::default(), Vec::new(), &clock);
     let gateway = Arc::new(Gateway::new(clock, state, Observer::new(None, decisions)));
-    let place = InFlightSlot::default();
-    let head = Head {
+    let slot = InFlightSlot::default();
+    let header = RequestHeader {
         method: b"POST",
         path: b"/getPoints",
         authorization: Some(b"some key"),
@@ -84,16 +84,16 @@ async fn hits_are_free(decisions: Option<Arc<DecisionLog>>) {
         trace: TraceContext::default(),
         client: [127, 0, 0, 1].into(),
         id: RequestId::random(),
-        in_flight: &place,
+        in_flight: &slot,
     };
-    let first = ask(&gateway, &head);
+    let first = ask(&gateway, &header);
     assert_eq!(first.details.cache, Some(CacheStatus::Forwarded { stale: false, stored: true }));
     // moka writes its own books now and then (a batch of reads, a sweep); a hit itself needs none.
     let each = (0..20)
         .map(|_| {
             let mut hit = false;
             let counted = allocation_counter::measure(|| {
-                hit = matches!(ask(&gateway, &head).details.cache, Some(CacheStatus::Hit { .. }));
+                hit = matches!(ask(&gateway, &header).details.cache, Some(CacheStatus::Hit { .. }));
             });
             assert!(hit);
             counted.count_total

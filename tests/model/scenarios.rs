@@ -68,7 +68,7 @@ pub fn readers_alone() {
     };
     all_of((0..4).map(reader).collect());
     world.judge();
-    assert_eq!(world.questions(), 1, "one question");
+    assert_eq!(world.requests(), 1, "one request to the origin");
 }
 
 #[test]

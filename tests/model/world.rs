@@ -42,8 +42,8 @@ pub struct World {
     history: std::sync::Mutex<LinearizabilityTester<usize, Register<i64>>>,
     /// The epoch before everything: what a caller that looks at none takes.
     first: Epoch,
-    questions: Mutex<u64>,
-    places: Places,
+    requests: Mutex<u64>,
+    permits: Permits,
     way: Way,
     /// Whether all realms are of one guild, as those of learned keys may be.
     is_one_guild: bool,
@@ -51,20 +51,20 @@ pub struct World {
     write_takes: usize,
 }
 
-/// The places at the origin that are free, and who waits for one.
-struct Places {
+/// The permits of the origin that are free, and who waits for one.
+struct Permits {
     free: Mutex<usize>,
-    given_back: Notify,
+    released: Notify,
 }
 
-/// One of them, given back when dropped.
-struct Place<'p>(&'p Places);
+/// One of them, released when dropped.
+struct Permit<'p>(&'p Permits);
 
-impl Places {
-    async fn take(&self) -> Result<Place<'_>, Fault> {
+impl Permits {
+    async fn acquire(&self) -> Result<Permit<'_>, Fault> {
         loop {
-            let mut given_back = std::pin::pin!(self.given_back.notified());
-            given_back.as_mut().enable();
+            let mut released = std::pin::pin!(self.released.notified());
+            released.as_mut().enable();
             let taken = {
                 let mut free = self.free.lock().unwrap();
                 let taken = *free > 0;
@@ -72,23 +72,23 @@ impl Places {
                 taken
             };
             if taken {
-                return Ok(Place(self));
+                return Ok(Permit(self));
             }
-            given_back.await;
+            released.await;
         }
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for Permit<'_> {
     fn drop(&mut self) {
         *self.0.free.lock().unwrap() += 1;
-        self.0.given_back.notify_waiters();
+        self.0.released.notify_waiters();
     }
 }
 
 const NOW: Tick = Tick(1);
-/// Fewer than there are readers, and enough for two questions at once.
-const PLACES: usize = 2;
+/// Fewer than there are readers, and enough for two requests at once.
+const PERMITS: usize = 2;
 const HOUR: Duration = Duration::from_secs(3600);
 
 fn entry_key(realm: u64) -> EntryKey {
@@ -104,8 +104,8 @@ impl World {
             points: AtomicI64::new(0),
             history: std::sync::Mutex::new(LinearizabilityTester::new(Register(0))),
             first,
-            questions: Mutex::new(0),
-            places: Places { free: Mutex::new(PLACES), given_back: Notify::new() },
+            requests: Mutex::new(0),
+            permits: Permits { free: Mutex::new(PERMITS), released: Notify::new() },
             way,
             is_one_guild,
             write_takes: if is_one_guild { 4 } else { 0 },
@@ -130,7 +130,7 @@ impl World {
             self.points.store(points, Ordering::SeqCst);
             // Its answer is on the way: long where much is to happen before it is there.
             (0..self.write_takes).for_each(|_| shuttle::thread::yield_now());
-            write.settled();
+            write.end_settled();
         }
         self.history.lock().unwrap().on_return(caller, RegisterRet::WriteOk).unwrap();
     }
@@ -155,9 +155,9 @@ impl World {
                     Role::Follower(follower) => Joined::Follower(follower),
                 },
                 _ => {
-                    let place = async { self.places.take().await.map(Some) };
+                    let permit = async { self.permits.acquire().await.map(Some) };
                     shuttle::future::block_on(
-                        self.cache.join_when_ready(FlightKey::shared(at), place, || self.cache.get(&at).is_some()),
+                        self.cache.join_when_ready(FlightKey::shared(at), permit, || self.cache.get(&at).is_some()),
                     )?
                 }
             };
@@ -172,13 +172,13 @@ impl World {
                         return result;
                     }
                 }
-                Joined::Leader(leader, place) => {
+                Joined::Leader(leader, permit) => {
                     if let Some(entry) = self.cache.get(&at).filter(|entry| entry.epoch == leader.epoch()) {
                         leader.complete(Ok(entry.clone()));
                         return Ok(entry);
                     }
                     let entry = self.ask(leader.epoch());
-                    drop(place);
+                    drop(permit);
                     self.store(at, &entry);
                     leader.complete(Ok(entry.clone()));
                     return Ok::<_, Fault>(entry);
@@ -188,7 +188,7 @@ impl World {
     }
 
     fn ask(&self, epoch: Epoch) -> Arc<Entry> {
-        *self.questions.lock().unwrap() += 1;
+        *self.requests.lock().unwrap() += 1;
         let points = self.points.load(Ordering::SeqCst).to_string();
         shuttle::thread::yield_now(); // its answer is on the way
         let z = Duration::ZERO;
@@ -219,7 +219,7 @@ impl World {
         assert!(!self.cache.is_in_flight(&FlightKey::shared(entry_key(0))), "a flight was left behind");
     }
 
-    pub fn questions(&self) -> u64 {
-        *self.questions.lock().unwrap()
+    pub fn requests(&self) -> u64 {
+        *self.requests.lock().unwrap()
     }
 }

@@ -54,10 +54,13 @@ fn content(shared: &Shared) -> Markup {
 fn wrong(shared: &Shared) -> Markup {
     let out = shared.gateway.state().origin.upstreams().into_iter().filter(|upstream| !upstream.is_up);
     let out = out.map(|upstream| {
-        format!("{} gets no requests, because it failed some: see the service there, and the log", upstream.name)
+        format!(
+            "{} gets no requests, because it failed some: see the service there, and the process log",
+            upstream.name
+        )
     });
     let faults = shared.faults().into_iter().map(|fault| match fault.contains("store") {
-        true => format!("{fault}: see the disk or the database, and the log"),
+        true => format!("{fault}: see the disk or the database, and the process log"),
         false => fault.to_owned(),
     });
     let wrong: Vec<String> = faults.chain(out).collect();
@@ -168,7 +171,7 @@ fn line(samples: &[Sample], now: Tick, code: usize) -> Vec<(f64, f64)> {
 
 fn latency(first: &Sample, last: &Sample) -> Markup {
     let rows = html! {
-        @for (path, name) in RequestTotals::PATHS.iter().enumerate() {
+        @for (path, name) in RequestTotals::LATENCY_CLASSES.iter().enumerate() {
             @let buckets: Vec<u64> = (0..last.totals.latency[path].len())
                 .map(|bucket| grown(first, last, |totals| totals.latency[path][bucket])).collect();
             tr {

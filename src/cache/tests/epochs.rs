@@ -27,13 +27,13 @@ fn points(member: u64) -> EntryKey {
 }
 
 #[test]
-fn what_was_asked_before_or_amid_a_write_does_not_stand_after_it() {
+fn what_was_asked_before_or_during_a_write_does_not_stand_after_it() {
     let epochs = Epochs::default();
     let before = epochs.epoch(&points(7));
     let write = epochs.begin_write(member(7), &[Read::Points], GUILD, TTL, Tick(0));
     let during = epochs.epoch(&points(7));
     assert!(!epochs.is_current(before, &points(7)));
-    write.settled();
+    write.end_settled();
     assert!(!epochs.is_current(during, &points(7)));
     assert!(epochs.may_store(&points(7), Tick(0)));
 }
@@ -43,13 +43,13 @@ fn a_write_is_unsettled_until_the_origin_has_said() {
     let epochs = Epochs::default();
     let write = epochs.begin_write(member(7), &[Read::Points], GUILD, TTL, Tick(0));
     assert!(epochs.is_unsettled(&points(7), Tick(0)));
-    write.settled();
+    write.end_settled();
     assert!(!epochs.is_unsettled(&points(7), Tick(0)));
-    epochs.begin_write(member(7), &[Read::Points], GUILD, TTL, Tick(0)).unknown(Tick(0));
+    epochs.begin_write(member(7), &[Read::Points], GUILD, TTL, Tick(0)).end_unsettled(Tick(0));
     assert!(epochs.is_unsettled(&points(7), Tick(1)));
     assert!(!epochs.is_unsettled(&points(7), Tick(0).plus(TTL)));
     drop(epochs.begin_write(member(7), &[Read::Points], GUILD, TTL, Tick(0).plus(TTL)));
-    assert!(epochs.is_unsettled(&points(7), Tick(1).plus(TTL)), "a write dropped unsaid");
+    assert!(epochs.is_unsettled(&points(7), Tick(1).plus(TTL)), "a write dropped without an end");
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn a_write_of_points_leaves_warns_and_other_members_alone() {
     let epochs = Epochs::default();
     let warns = epochs.epoch(&at(1, 7, Read::Warns));
     let other = epochs.epoch(&points(8));
-    epochs.begin_write(member(7), &[Read::Points], GUILD, TTL, Tick(0)).settled();
+    epochs.begin_write(member(7), &[Read::Points], GUILD, TTL, Tick(0)).end_settled();
     assert!(epochs.is_current(warns, &at(1, 7, Read::Warns)));
     assert!(epochs.is_current(other, &points(8)));
 }
@@ -69,12 +69,12 @@ fn a_write_leaves_the_same_member_of_other_guilds_alone_unless_it_reaches_all() 
     let before = epochs.epoch(&other_guild);
     let write = epochs.begin_write(member(7), &[Read::Points], GUILD, TTL, Tick(0));
     assert!(!epochs.is_unsettled(&other_guild, Tick(0)));
-    write.unknown(Tick(0));
+    write.end_unsettled(Tick(0));
     assert!(epochs.is_current(before, &other_guild) && epochs.may_store(&other_guild, Tick(0)));
 
     let write = epochs.begin_write(member(7), &[Read::Points], Realms::All, TTL, Tick(0));
     assert!(!epochs.is_current(before, &other_guild) && epochs.is_unsettled(&other_guild, Tick(0)));
-    write.unknown(Tick(0));
+    write.end_unsettled(Tick(0));
     assert!(!epochs.may_store(&other_guild, Tick(0)));
 }
 
@@ -91,7 +91,7 @@ fn what_others_changed_of_a_member_reaches_it_in_every_guild() {
 fn after_a_write_of_unknown_outcome_nothing_of_the_member_is_kept_for_one_ttl() {
     let epochs = Epochs::default();
     let warns = epochs.epoch(&at(1, 7, Read::Warns));
-    epochs.begin_write(member(7), &[Read::Points], GUILD, TTL, Tick(0)).unknown(Tick(5));
+    epochs.begin_write(member(7), &[Read::Points], GUILD, TTL, Tick(0)).end_unsettled(Tick(5));
     assert!(!epochs.is_current(warns, &at(1, 7, Read::Warns)));
     assert!(!epochs.may_store(&points(7), Tick(5).plus(TTL - Duration::from_nanos(1))));
     assert!(epochs.may_store(&points(7), Tick(5).plus(TTL)));

@@ -1,5 +1,5 @@
 //! Tests of single-flight: all followers get the leader's answer or its fault, a lost leader releases them, and nobody
-//! joins a question that was asked before a write. The interleavings are tested in `tests/model`.
+//! joins a flight that began before a write. The interleavings are tested in `tests/model`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,16 +30,16 @@ fn answer(text: &str, epoch: Epoch) -> FetchResult {
     Ok(Arc::new(Entry::new(text, epoch, Tick(0), freshness, None)))
 }
 
-fn lead(role: Role<'_>) -> Leader<'_> {
+fn leader_of(role: Role<'_>) -> Leader<'_> {
     match role {
-        Role::Leader(lead) => lead,
+        Role::Leader(leader) => leader,
         Role::Follower(_) => panic!("a follower"),
     }
 }
 
-fn follow(role: Role<'_>) -> Follower {
+fn follower_of(role: Role<'_>) -> Follower {
     match role {
-        Role::Follower(follow) => follow,
+        Role::Follower(follower) => follower,
         Role::Leader(_) => panic!("a second leader"),
     }
 }
@@ -47,9 +47,9 @@ fn follow(role: Role<'_>) -> Follower {
 #[tokio::test]
 async fn ten_thousand_followers_get_the_answer_of_one_leader() {
     let (flights, epochs) = (SingleFlight::default(), Epochs::default());
-    let leader = lead(flights.join(key(), || epoch(&epochs)));
+    let leader = leader_of(flights.join(key(), || epoch(&epochs)));
     let waiting: Vec<_> =
-        (0..10_000).map(|_| tokio::spawn(follow(flights.join(key(), || epoch(&epochs))).wait())).collect();
+        (0..10_000).map(|_| tokio::spawn(follower_of(flights.join(key(), || epoch(&epochs))).wait())).collect();
     tokio::task::yield_now().await;
     leader.complete(answer("3", epoch(&epochs)));
     for w in waiting {
@@ -61,19 +61,19 @@ async fn ten_thousand_followers_get_the_answer_of_one_leader() {
 #[tokio::test]
 async fn a_lost_leader_leaves_nothing_behind_and_a_follower_takes_over() {
     let (flights, epochs) = (SingleFlight::default(), Epochs::default());
-    let leader = lead(flights.join(key(), || epoch(&epochs)));
-    let follower = follow(flights.join(key(), || epoch(&epochs)));
+    let leader = leader_of(flights.join(key(), || epoch(&epochs)));
+    let follower = follower_of(flights.join(key(), || epoch(&epochs)));
     drop(leader);
     assert!(follower.wait().await.is_none());
     assert_eq!(flights.in_flight(), 0);
-    lead(flights.join(key(), || epoch(&epochs))).complete(answer("3", epoch(&epochs)));
+    leader_of(flights.join(key(), || epoch(&epochs))).complete(answer("3", epoch(&epochs)));
 }
 
 #[tokio::test]
-async fn followers_of_a_leader_that_panics_board_again() {
+async fn followers_of_a_leader_that_panics_join_again() {
     let (flights, epochs) = (SingleFlight::default(), Epochs::default());
-    let leader = lead(flights.join(key(), || epoch(&epochs)));
-    let followers = [0; 2].map(|_| follow(flights.join(key(), || epoch(&epochs))));
+    let leader = leader_of(flights.join(key(), || epoch(&epochs)));
+    let followers = [0; 2].map(|_| follower_of(flights.join(key(), || epoch(&epochs))));
     let asking = std::panic::AssertUnwindSafe(|| {
         let _leader = leader;
         panic!("a defect that a test put here")
@@ -82,19 +82,19 @@ async fn followers_of_a_leader_that_panics_board_again() {
     for follower in followers {
         assert!(follower.wait().await.is_none());
     }
-    lead(flights.join(key(), || epoch(&epochs))).complete(answer("3", epoch(&epochs)));
+    leader_of(flights.join(key(), || epoch(&epochs))).complete(answer("3", epoch(&epochs)));
     assert_eq!(flights.in_flight(), 0);
 }
 
 #[tokio::test]
 async fn a_read_after_a_write_does_not_join_a_flight_from_before_it() {
     let (flights, epochs) = (SingleFlight::default(), Epochs::default());
-    let old = lead(flights.join(key(), || epoch(&epochs)));
-    epochs.begin_write(key().member, &[Read::Points], Realms::One(key().realm), Duration::ZERO, Tick(0)).settled();
-    let new = lead(flights.join(key(), || epoch(&epochs)));
-    let follower = follow(flights.join(key(), || epoch(&epochs)));
+    let old = leader_of(flights.join(key(), || epoch(&epochs)));
+    epochs.begin_write(key().member, &[Read::Points], Realms::One(key().realm), Duration::ZERO, Tick(0)).end_settled();
+    let new = leader_of(flights.join(key(), || epoch(&epochs)));
+    let follower = follower_of(flights.join(key(), || epoch(&epochs)));
     old.complete(answer("old", epoch(&epochs)));
-    assert_eq!(flights.in_flight(), 1, "the old flight took the new one's place away");
+    assert_eq!(flights.in_flight(), 1, "the old flight removed the new one");
     new.complete(answer("new", epoch(&epochs)));
     assert_eq!(&*follower.wait().await.unwrap().unwrap().text, "new");
 }
@@ -102,8 +102,8 @@ async fn a_read_after_a_write_does_not_join_a_flight_from_before_it() {
 #[tokio::test]
 async fn a_fault_reaches_every_follower() {
     let (flights, epochs) = (SingleFlight::default(), Epochs::default());
-    let leader = lead(flights.join(key(), || epoch(&epochs)));
-    let follower = follow(flights.join(key(), || epoch(&epochs)));
+    let leader = leader_of(flights.join(key(), || epoch(&epochs)));
+    let follower = follower_of(flights.join(key(), || epoch(&epochs)));
     leader.complete(Err(Fault::OriginTimeout));
     assert_eq!(follower.wait().await.unwrap().unwrap_err(), Fault::OriginTimeout);
 }

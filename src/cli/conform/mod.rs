@@ -1,6 +1,6 @@
-//! `guildgate conform`: sends the same requests to an origin directly and through a gateway of its own, and says whether
-//! callers will notice the switch. Nothing that could write is sent without `--writes`; with it, the points that were
-//! read are set back at the end, whatever happens.
+//! `guildgate conform`: sends the same requests to an origin directly and through a gateway of its own, and says
+//! whether callers will notice the switch. Nothing that could write is sent without `--writes`; with it, the points
+//! that were read are set back at the end, whatever happens.
 
 mod cases; // the requests
 mod compare; // two answers, byte for byte
@@ -36,7 +36,7 @@ const MAX_KEY: u64 = 4096;
 /// How much longer the gateway's answer is waited for than the origin's: it waits for the origin itself.
 const GATEWAY_GRACE: Duration = Duration::from_secs(2);
 
-/// After so many requests in a row that the origin did not answer, the others are not sent.
+/// After this many requests in a row that the origin did not answer, the others are not sent.
 const MAX_UNANSWERED: usize = 3;
 
 /// How often the points are set back before it is given up.

@@ -1,7 +1,8 @@
 //! One connection of HTTP/1.1, from its first byte to its close: reads requests, has the gateway answer each, gathers
-//! the answers to pipelined requests into one write, and decides whether the connection continues. It sets the deadlines
-//! for headers and for idleness, and yields to other connections of its thread after a number of answers. After an
-//! early answer the connection is drained or closed, so that the next request never starts inside the last one's body.
+//! the answers to pipelined requests into one write, and decides whether the connection continues. It sets the
+//! deadlines for headers and for idleness, and yields to other connections of its thread after a number of answers.
+//! After an early answer the connection is drained or closed, so that the next request never starts inside the last
+//! one's body.
 
 mod body;
 mod chunked;
@@ -15,7 +16,7 @@ use tokio::time::Instant;
 use super::Edge;
 use super::accept::Peer;
 use super::answer::ConnectionField;
-use super::exchange::RequestHeader;
+use super::exchange::ReceivedRequest;
 use super::limiter::ConnectionPermit;
 use super::proxies;
 use super::request::Framing;
@@ -198,7 +199,7 @@ impl Connection<'_> {
             Some(Framing::Length(length)) => Some(length),
             Some(Framing::Chunked) | None => None,
         };
-        let request = RequestHeader {
+        let request = ReceivedRequest {
             method: header.method,
             path: header.path,
             fields: header.framing.map(|_| (&header.fields, content_length)),

@@ -16,7 +16,7 @@ use super::frames::MonitoredTransport;
 use super::header;
 use crate::config::Server;
 use crate::edge::accept::Peer;
-use crate::edge::exchange::RequestHeader;
+use crate::edge::exchange::ReceivedRequest;
 use crate::edge::timed_stream::WRITE_PART;
 use crate::edge::{Edge, proxies};
 
@@ -43,7 +43,7 @@ pub(super) async fn answer(
     let (parts, stream) = request.into_parts();
     let from_trusted_proxy = proxies::is_trusted(peer.address, &server.trusted_proxies);
     let fields = header::check(&parts, server.max_header, from_trusted_proxy);
-    let request = RequestHeader {
+    let request = ReceivedRequest {
         method: parts.method.as_str().as_bytes(),
         path: parts.uri.path().as_bytes(),
         fields: fields.as_ref().map(|(fields, length)| (fields, *length)),

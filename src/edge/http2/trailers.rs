@@ -98,8 +98,8 @@ impl HeaderBlock {
     }
 }
 
-/// Counts the fields of a header block (RFC 7541, 6) whose bytes come in any pieces. It decodes none: where a field ends
-/// does not depend on the fields before it.
+/// Counts the fields of a header block (RFC 7541, 6) whose bytes come in any pieces. It decodes none: where a field
+/// ends does not depend on the fields before it.
 #[derive(Debug, Default)]
 struct FieldCount {
     count: usize,
@@ -170,12 +170,12 @@ impl FieldCount {
     }
 }
 
-/// The position before so many strings.
+/// The position before this many strings.
 fn before(strings: u8) -> Position {
     if strings == 0 { Position::Start } else { Position::Length { strings } }
 }
 
-/// The position in the first of so many strings, of which `left` bytes are to come.
+/// The position in the first of this many strings, of which `left` bytes are to come.
 fn within(strings: u8, left: usize) -> Position {
     if left == 0 { before(strings - 1) } else { Position::Text { strings, left } }
 }

@@ -78,9 +78,9 @@ async fn a_key_file_is_put_in_force_while_the_store_is_asked_and_stays_in_force_
     assert!(w.ask("getPoints", "f1", "memberID=7").await.answer.is_ok(), "nobody has told of the guild yet");
     w.gateway.follower.apply_keys(older);
     assert_eq!(w.ask("getPoints", "k1", "memberID=7").await.answer.unwrap_err(), Fault::IncorrectKey);
-    assert_eq!(w.ask("getPoints", "f1", "memberID=7").await.answer.unwrap_err(), Fault::GuildGone);
+    assert_eq!(w.ask("getPoints", "f1", "memberID=7").await.answer.unwrap_err(), Fault::GuildDeparted);
     // The guild that was left is known to the next file too, though it had no key in the one before.
     w.gateway.reload(config(), origin.clone(), NewKeys::File(key_file(&w, &[])));
     w.gateway.reload(config(), origin, NewKeys::File(key_file(&w, &["f2"])));
-    assert_eq!(w.ask("getPoints", "f2", "memberID=7").await.answer.unwrap_err(), Fault::GuildGone);
+    assert_eq!(w.ask("getPoints", "f2", "memberID=7").await.answer.unwrap_err(), Fault::GuildDeparted);
 }

@@ -99,7 +99,7 @@ impl Predecessor {
             tracing::info!(from = pid, "the predecessor has ended");
             if commit.is_some() {
                 // It may not have listed its writes.
-                gateway.handover.predecessor_is_unknown();
+                gateway.handover.expect_unreported_writes();
             }
             gateway.handover.predecessor_ended();
             // Even if it did not say so: nobody else has the addresses.
@@ -135,7 +135,7 @@ impl Predecessor {
             };
             match message {
                 Message::Committed => {
-                    gateway.handover.committed();
+                    gateway.handover.allow_writes();
                     commit.take().into_iter().for_each(|commit| drop(commit.send(Ok(()))));
                 }
                 Message::WriteBegun { write, member } => {
@@ -185,7 +185,7 @@ impl HeldWrite {
                     let _ = acknowledge.send((write, false)).await; // fails if the predecessor has ended
                 }
             };
-            tokio::join!(gateway.handover.hold_remote_write(member, held, over), acknowledge_begin);
+            tokio::join!(gateway.handover.track_remote_write(member, held, over), acknowledge_begin);
             if is_heard.await.is_ok() {
                 let _ = acknowledge.send((write, true)).await;
             }

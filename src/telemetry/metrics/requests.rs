@@ -11,15 +11,15 @@ use thread_local::ThreadLocal;
 
 use super::encode::{NoLabels, counters};
 use crate::telemetry::{CacheUse, Outcome};
-use crate::wire::Operation;
+use crate::wire::{MAX_CODE, Operation};
 
-/// Operations, and requests that name none. A number, because in an optimized build the compiler finds a cycle where the
-/// length in a type comes from the table of operations.
+/// Operations, and requests that name none. A number, because in an optimized build the compiler finds a cycle where
+/// the length in a type comes from the table of operations.
 const OPERATIONS: usize = 5;
 const _: () = assert!(OPERATIONS == Operation::ALL.len() + 1);
 
-/// The codes of the contract, up to 22; 0 is success.
-const CODES: usize = 23;
+/// All codes; 0 is success.
+const CODES: usize = MAX_CODE as usize + 1;
 
 /// Uses of the cache, and requests that were refused before the cache was looked up.
 const CACHE_USES: usize = CacheUse::ALL.len() + 1;
@@ -47,33 +47,33 @@ pub(super) const BOUNDS: [Duration; 19] = [
     Duration::from_secs(10),
 ];
 
-/// The ways a request can take, whose latency differs by orders of magnitude.
+/// The classes of requests whose latencies differ by orders of magnitude; the label `path` of the metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Path {
+enum LatencyClass {
     Hit,
     Miss,
     Write,
     Refused,
 }
 
-impl Path {
-    const ALL: [Path; 4] = [Path::Hit, Path::Miss, Path::Write, Path::Refused];
+impl LatencyClass {
+    const ALL: [LatencyClass; 4] = [LatencyClass::Hit, LatencyClass::Miss, LatencyClass::Write, LatencyClass::Refused];
 
     fn of(cache: Option<CacheUse>) -> Self {
         match cache {
-            Some(CacheUse::Hit | CacheUse::WhileRevalidating) => Path::Hit,
-            Some(CacheUse::Miss | CacheUse::Stale | CacheUse::IfError | CacheUse::Collapsed) => Path::Miss,
-            Some(CacheUse::Write) => Path::Write,
-            Some(CacheUse::Refused) | None => Path::Refused,
+            Some(CacheUse::Hit | CacheUse::WhileRevalidating) => LatencyClass::Hit,
+            Some(CacheUse::Miss | CacheUse::Stale | CacheUse::IfError | CacheUse::Collapsed) => LatencyClass::Miss,
+            Some(CacheUse::Write) => LatencyClass::Write,
+            Some(CacheUse::Refused) | None => LatencyClass::Refused,
         }
     }
 
     const fn name(self) -> &'static str {
         match self {
-            Path::Hit => "hit",
-            Path::Miss => "miss",
-            Path::Write => "write",
-            Path::Refused => "refused",
+            LatencyClass::Hit => "hit",
+            LatencyClass::Miss => "miss",
+            LatencyClass::Write => "write",
+            LatencyClass::Refused => "refused",
         }
     }
 }
@@ -100,14 +100,14 @@ pub struct RequestTotals {
     pub by_code: [u64; CODES],
     /// By [`Operation::index`], and without an operation; each by [`CacheUse::index`], and without a use.
     pub by_cache: [[u64; CACHE_USES]; OPERATIONS],
-    /// By the way that requests took, in the order of [`RequestTotals::PATHS`]; each by the upper bounds of
+    /// By class, in the order of [`RequestTotals::LATENCY_CLASSES`]; each by the upper bounds of
     /// [`RequestTotals::BOUNDS`], and above the last one.
-    pub latency: [[u64; BOUNDS.len() + 1]; Path::ALL.len()],
+    pub latency: [[u64; BOUNDS.len() + 1]; LatencyClass::ALL.len()],
 }
 
 impl RequestTotals {
-    pub const PATHS: [&'static str; Path::ALL.len()] =
-        [Path::Hit.name(), Path::Miss.name(), Path::Write.name(), Path::Refused.name()];
+    pub const LATENCY_CLASSES: [&'static str; LatencyClass::ALL.len()] =
+        [LatencyClass::Hit.name(), LatencyClass::Miss.name(), LatencyClass::Write.name(), LatencyClass::Refused.name()];
     pub const BOUNDS: [Duration; BOUNDS.len()] = BOUNDS;
 }
 
@@ -115,7 +115,7 @@ impl RequestTotals {
 #[derive(Debug, Default)]
 struct Block {
     requests: [[[Counter; CACHE_USES]; CODES]; OPERATIONS],
-    latency: [Latency; Path::ALL.len()],
+    latency: [Latency; LatencyClass::ALL.len()],
 }
 
 #[derive(Debug, Default)]
@@ -136,10 +136,10 @@ impl RequestMetrics {
     pub fn count(&self, outcome: &Outcome) {
         let block = self.blocks.get_or_default();
         let operation = outcome.operation.map_or(OPERATIONS - 1, Operation::index);
-        let code = usize::from(outcome.code.unwrap_or(0)).min(CODES - 1);
+        let code = usize::from(outcome.code.unwrap_or(0));
         let cache = outcome.cache.map_or(CACHE_USES - 1, CacheUse::index);
         block.requests[operation][code][cache].add(1);
-        let latency = &block.latency[Path::of(outcome.cache) as usize];
+        let latency = &block.latency[LatencyClass::of(outcome.cache) as usize];
         let bucket = BOUNDS.iter().position(|bound| outcome.took <= *bound).unwrap_or(BOUNDS.len());
         latency.buckets[bucket].add(1);
         latency.sum_ns.add(u64::try_from(outcome.took.as_nanos()).unwrap_or(u64::MAX));
@@ -167,7 +167,7 @@ impl RequestMetrics {
         let mut totals = RequestTotals {
             by_code: [0; CODES],
             by_cache: [[0; CACHE_USES]; OPERATIONS],
-            latency: [[0; BOUNDS.len() + 1]; Path::ALL.len()],
+            latency: [[0; BOUNDS.len() + 1]; LatencyClass::ALL.len()],
         };
         for block in &self.blocks {
             for (operation, codes) in block.requests.iter().enumerate() {
@@ -195,15 +195,15 @@ impl RequestMetrics {
         let help = "From the arrival of a request's header to its answer, by path: hit, miss, write or refused";
         let mut family =
             encoder.encode_descriptor("guildgate_request_duration_seconds", help, None, MetricType::Histogram)?;
-        for path in Path::ALL {
+        for class in LatencyClass::ALL {
             let bounds = BOUNDS.iter().map(Duration::as_secs_f64).chain([f64::INFINITY]);
             let buckets: Vec<(f64, u64)> = bounds
                 .enumerate()
-                .map(|(i, bound)| (bound, self.sum(|block| &block.latency[path as usize].buckets[i])))
+                .map(|(i, bound)| (bound, self.sum(|block| &block.latency[class as usize].buckets[i])))
                 .collect();
             let count = buckets.iter().map(|(_, n)| n).sum();
-            let sum = Duration::from_nanos(self.sum(|block| &block.latency[path as usize].sum_ns));
-            family.encode_family(&[("path", path.name())])?.encode_histogram::<NoLabels>(
+            let sum = Duration::from_nanos(self.sum(|block| &block.latency[class as usize].sum_ns));
+            family.encode_family(&[("path", class.name())])?.encode_histogram::<NoLabels>(
                 sum.as_secs_f64(),
                 count,
                 &buckets,
@@ -218,26 +218,10 @@ impl RequestMetrics {
 mod tests {
     use super::*;
     use crate::telemetry::metrics::{Collector, Format, Metrics};
-    use crate::wire::{Read, RequestId};
+    use crate::telemetry::outcome::tests::example;
 
     fn outcome(code: Option<u8>, cache: Option<CacheUse>, took: Duration) -> Outcome {
-        Outcome {
-            unix_ms: 0,
-            client: [127, 0, 0, 1].into(),
-            operation: Some(Operation::Read(Read::Points)),
-            status: 200,
-            code,
-            key: None,
-            cache,
-            over_limit: None,
-            over_candidate: false,
-            took,
-            id: RequestId::random(),
-            tier: None,
-            upstream: None,
-            upstream_took: None,
-            config: Default::default(),
-        }
+        Outcome { code, cache, took, ..example() }
     }
 
     #[derive(Debug, Default)]

@@ -45,7 +45,7 @@ fn model(operation: Operation, status: u16, body: &[u8]) -> Option<Result<String
     }
     let refusal = match chars[..] {
         ['0', '2', ' ', '|', ' ', ..] => Some(Fault::IncorrectKey),
-        ['0', '3', ' ', '|', ' ', ..] => Some(Fault::GuildGone),
+        ['0', '3', ' ', '|', ' ', ..] => Some(Fault::GuildDeparted),
         ['0', '4', ' ', '|', ' ', ..] => Some(Fault::MemberMissing),
         ['0', '5', ' ', '|', ' ', ..] => Some(Fault::MemberNotInteger),
         _ => None,
