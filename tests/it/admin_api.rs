@@ -270,7 +270,7 @@ async fn what_is_changed_shows_to_callers_within_a_second(kind: Kind) {
     eventually(SECOND_AND_SLACK, "the new key", || async { gate.send(&request).await.status == 200 }).await;
     admin.send("DELETE", &format!("/api/keys/{}", made["id"].as_str().unwrap()), &[], "").await.is(204);
     eventually(SECOND_AND_SLACK, "02", || async { gate.send(&request).await.code() == Some(2) }).await;
-    // The commands work beside it, and what they leave behind is whole.
+    // The commands work while it runs, and what they leave behind is whole.
     gate.run(&["member", "set", "--guild", GUILD, "--member", "7", "--points", "11"]).done();
     eventually(SECOND_AND_SLACK, "11", || async { gate.get_points("bot", "7").await.body == "11" }).await;
     gate.set_points("bot", "7", 12).await;

@@ -60,7 +60,7 @@ async fn until_said(gate: &TestGateway, operation: &str, said: &str) -> (Answer,
 }
 
 #[tokio::test]
-async fn each_operation_gives_a_stale_answer_while_it_asks_anew_where_it_is_told_to() {
+async fn each_operation_gives_a_stale_answer_while_it_asks_again_where_it_is_told_to() {
     for (operation, section, before, after) in READS {
         let gate = gate(section, "1h", "0s").await;
         ask(&gate, operation).await.is(before);

@@ -1,4 +1,4 @@
-//! `guildgate conform`: an origin's answers beside those of a gateway before it.
+//! `guildgate conform`: compares an origin's answers with those of a gateway before it.
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -148,7 +148,7 @@ async fn an_origin_that_stalls_or_is_away_ends_it_in_words() {
 }
 
 #[tokio::test]
-async fn what_was_read_is_set_back_after_an_interruption_amid_a_write() {
+async fn what_was_read_is_set_back_after_an_interruption_during_a_write() {
     let origin = ScriptedOrigin::start(0).await;
     origin.put_points("7", 5);
     let held = Gate::shut();
@@ -175,7 +175,7 @@ async fn what_was_read_is_set_back_where_writes_fail() {
     let origin = ScriptedOrigin::start(0).await;
     origin.put_points("7", 5);
     // An answer that is cut off after the write has happened, and then an origin that refuses the first set-back.
-    let writes = [Act::Normal, Act::Normal, Act::Cut(Cut::BeforeHeader), Act::Cut(Cut::AmidBody)];
+    let writes = [Act::Normal, Act::Normal, Act::Cut(Cut::BeforeHeader), Act::Cut(Cut::MidBody)];
     writes.into_iter().for_each(|act| origin.next("setPoints", act));
     let ran = run(&origin.url(), KEY, &["--writes", "--json", "--timeout", "1"]).failed(1);
     assert_eq!(origin.points("7"), 5);

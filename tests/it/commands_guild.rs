@@ -1,4 +1,4 @@
-//! Contract section 2: `guild rename` and `guild remove`, beside running servers.
+//! Contract section 2: `guild rename` and `guild remove`, while servers run.
 
 use crate::support::*;
 
@@ -47,9 +47,9 @@ async fn a_removed_guilds_keys_stop_and_a_guild_added_again_sees_nothing_of_it(k
     ask("getWarns").await.is("{}");
     ask("getReviews").await.is("{}");
     assert!(gate.run(&["member", "list", "--guild", GUILD]).done().stdout.is_empty());
-    add_warn_and_review(&gate, "anew");
-    let warns = "{warns_7_id_1_4000000000=Mod: anew (Expires 4000000000)}";
-    eventually(SECOND_AND_SLACK, "ids begin anew", || async { ask("getWarns").await.body == warns }).await;
+    add_warn_and_review(&gate, "again");
+    let warns = "{warns_7_id_1_4000000000=Mod: again (Expires 4000000000)}";
+    eventually(SECOND_AND_SLACK, "ids begin again", || async { ask("getWarns").await.body == warns }).await;
 }
 
 async fn a_removed_guild_is_answered_03_to_a_key_that_a_file_lists(kind: Kind) {

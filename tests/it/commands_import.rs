@@ -212,7 +212,7 @@ fn an_export_holds_no_keys() {
 }
 
 #[tokio::test]
-async fn an_import_beside_a_running_server_is_seen_whole_within_a_second() {
+async fn an_import_into_the_store_of_a_running_server_is_seen_whole_within_a_second() {
     let gate = TestGateway::builder().key("bot").points("1", 1).start().await;
     let mut connection = gate.connect().await;
     for member in 1..=50 {

@@ -73,7 +73,7 @@ async fn interrupt_midway(world: &World, args: &[&str], signal: Signal) -> Proce
 }
 
 #[tokio::test]
-async fn a_signal_to_an_export_or_a_backup_leaves_the_file_as_it_was_and_nothing_beside_it() {
+async fn a_signal_to_an_export_or_a_backup_leaves_the_file_as_it_was_and_nothing_besides_it() {
     let world = world();
     world.run(&["store", "backup", "b.db"]).done();
     world.write("e.jsonl", "as it was");
@@ -118,7 +118,7 @@ async fn start_import(world: &World, launcher: &[&str], pipe: &str) -> (Process,
 }
 
 #[tokio::test]
-async fn an_import_that_is_ended_amid_a_statement_of_postgresql_gives_the_store_back() {
+async fn an_import_that_is_ended_during_a_statement_of_postgresql_gives_the_store_back() {
     let authority = Authority::new();
     let (certificate, key) = authority.pem_for("127.0.0.1");
     let files = [("server.pem", certificate.as_str()), ("server.key", key.as_str())];
@@ -217,7 +217,7 @@ fn applied_records(screen: &str) -> Option<u64> {
 }
 
 #[tokio::test]
-async fn a_signal_to_an_import_that_is_being_applied_leaves_the_store_as_it_was_and_nothing_beside_it() {
+async fn a_signal_to_an_import_that_is_being_applied_leaves_the_store_as_it_was_and_nothing_besides_it() {
     let world = world();
     let file = world.read("import.jsonl");
     let others = String::from_utf8(file).unwrap().replace("Ada", "Eve").replace("Night Watch", "Day Watch");

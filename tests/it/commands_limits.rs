@@ -60,7 +60,7 @@ fn rows(ran: &Ran) -> HashMap<String, Value> {
 }
 
 #[tokio::test]
-async fn a_run_planned_against_its_own_config_refuses_nothing_anew_and_as_many_as_it_did() {
+async fn a_run_planned_against_its_own_config_refuses_nothing_more_and_as_many_as_it_did() {
     let mut gate = recording_gateway().start().await;
     let id = gate.key_id("slow");
     // Until the day's limit is used up. One request after the other: the record may put two concurrent ones in the
@@ -155,7 +155,7 @@ async fn the_record_is_the_one_that_the_configuration_names_and_keys_have_names(
         let rows = gate.run(args).list();
         assert_eq!((&rows[0]["key"], &rows[0]["name"]), (&id.as_str().into(), &"bot".into()), "{rows:?}");
     }
-    // A record from elsewhere is read without a store, and beside a configuration with a fault.
+    // A record from elsewhere is read without a store, and despite a configuration with a fault.
     let elsewhere = World::new("[limits]\nshadow = 7\n");
     elsewhere.write("d.log", gate.world().read("d.log"));
     let suggested =
@@ -303,7 +303,7 @@ async fn a_record_has_one_server_and_the_second_one_says_so() {
 }
 
 #[tokio::test]
-async fn a_record_moved_away_is_begun_anew_at_sighup() {
+async fn a_record_moved_away_is_begun_again_at_sighup() {
     let mut gate = recording_gateway().start().await;
     let id = gate.key_id("bot");
     send_reads(&gate, "bot", 3).await;

@@ -33,7 +33,7 @@ fn points(store: &Path, member: i64) -> i64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_backup_beside_a_busy_server_is_of_one_moment_and_can_be_served() {
+async fn a_backup_of_a_busy_server_is_of_one_moment_and_can_be_served() {
     let gate = Arc::new(TestGateway::builder().key("bot").points("7", 0).start().await);
     let writer = BusyWriter::start(&gate, |gate, which, amount| {
         gate.request("setPoints", "bot", &format!("memberID={}&amount={amount}", 7 + which))
@@ -106,7 +106,7 @@ fn a_backup_through_a_link_is_written_where_it_leads() {
 }
 
 #[tokio::test]
-async fn a_backup_needs_room_for_itself_and_for_nothing_beside_it() {
+async fn a_backup_needs_room_for_itself_and_for_nothing_besides_it() {
     let mut world = world();
     std::fs::create_dir(world.path("target")).unwrap();
     world.run(&["store", "backup", "elsewhere.db"]).done();

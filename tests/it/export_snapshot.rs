@@ -78,7 +78,7 @@ async fn what_is_written_while_an_export_is_held_up_is_neither_in_it_nor_held_up
     assert_eq!(both(&gate.world().read("next.jsonl")), (50, 50));
 }
 
-async fn every_export_beside_a_busy_writer_is_of_one_moment(kind: Kind) {
+async fn every_export_during_a_busy_writer_is_of_one_moment(kind: Kind) {
     let gate = Arc::new(gate(kind).await);
     let writer = BusyWriter::start(&gate, |gate, which, amount| {
         gate.request("setPoints", ["first", "second"][which], &format!("memberID=7&amount={amount}"))
@@ -95,5 +95,5 @@ async fn every_export_beside_a_busy_writer_is_of_one_moment(kind: Kind) {
 
 on_both_stores!(
     what_is_written_while_an_export_is_held_up_is_neither_in_it_nor_held_up,
-    every_export_beside_a_busy_writer_is_of_one_moment,
+    every_export_during_a_busy_writer_is_of_one_moment,
 );

@@ -1,4 +1,4 @@
-//! Contract section 5, guarantee 1: kill -9 amid writes, again and again. No acknowledged write is lost,
+//! Contract section 5, guarantee 1: kill -9 during writes, again and again. No acknowledged write is lost,
 //! none is torn, and nothing is found that nobody sent.
 //!
 //! A test is short; `scripts/kill-nine` runs the same for as many rounds as it is told.
@@ -16,7 +16,7 @@ use crate::support::*;
 const ROUNDS_ON_A_FILE: u64 = 40;
 const ROUNDS_ON_POSTGRESQL: u64 = 12;
 
-/// Callers at once, each with a member of its own beside those that all write to.
+/// Callers at once, each with a member of its own besides those that all write to.
 const CALLERS: u64 = 8;
 
 /// Members that every caller writes to.

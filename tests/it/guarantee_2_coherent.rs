@@ -56,15 +56,15 @@ async fn guarantee_2_a_read_after_a_write_does_not_join_a_fill_from_before_it() 
 }
 
 #[tokio::test]
-async fn guarantee_2_a_fill_amid_a_write_is_not_kept_past_it() {
+async fn guarantee_2_a_fill_during_a_write_is_not_kept_past_it() {
     let gate = gate().start().await;
     gate.get_points("bot", "7").await.is("3");
     let hold = Gate::shut();
     gate.origin().next("setPoints", Act::HoldAll(hold.clone()));
     let mut write = ask_later(&gate, "setPoints", "memberID=7&amount=10").await;
     gate.origin().has_been_asked("setPoints", 1).await;
-    let amid = gate.get_points("bot", "7").await.body; // the origin still says 3, rightly
-    assert!(amid == "3" || amid == "10", "{amid}");
+    let during = gate.get_points("bot", "7").await.body; // the origin still says 3, rightly
+    assert!(during == "3" || during == "10", "{during}");
     hold.open();
     write.answer().await.is("Successfully set 'Ada' points to '10'");
     gate.get_points("bot", "7").await.is("10");
@@ -91,7 +91,7 @@ async fn guarantee_2_a_write_does_not_wait_for_a_fill_nor_a_fill_for_a_write() {
 #[tokio::test]
 async fn guarantee_2_after_a_write_of_unknown_outcome_answers_are_not_kept() {
     let unusable = Act::say(500, "<html>");
-    let cuts = [Cut::BeforeHeader, Cut::AmidHeader, Cut::AfterHeader, Cut::AmidBody].map(Act::Cut);
+    let cuts = [Cut::BeforeHeader, Cut::MidHeader, Cut::AfterHeader, Cut::MidBody].map(Act::Cut);
     for unknown in [Act::Stall, unusable, Act::Raw(b"garbage\r\n\r\n".to_vec())].into_iter().chain(cuts) {
         let gate = gate().set("origin.timeout", r#""300ms""#).set("cache.points.ttl", r#""20s""#).start().await;
         gate.get_points("bot", "7").await.is("3");
@@ -121,7 +121,7 @@ async fn guarantee_2_after_one_ttl_answers_are_kept_again() {
 
 #[tokio::test]
 async fn guarantee_2_no_stale_answer_stands_in_after_a_write() {
-    for outcome in [Act::Normal, Act::Cut(Cut::AmidBody), Act::Stall] {
+    for outcome in [Act::Normal, Act::Cut(Cut::MidBody), Act::Stall] {
         let mut gate = gate()
             .set("origin.timeout", r#""300ms""#)
             .set("cache.points.ttl", r#""100ms""#)
@@ -164,7 +164,7 @@ async fn a_write_in_one_guild_leaves_the_same_members_answers_in_another_in_memo
     gate.get_points("other", "7").await.is("77").is_hit();
     gate.get_points("bot", "7").await.is("4").is_miss();
     // One whose outcome nobody knows keeps that guild's answers out of memory, and no other's.
-    gate.origin().next("setPoints", Act::Cut(Cut::AmidBody));
+    gate.origin().next("setPoints", Act::Cut(Cut::MidBody));
     gate.set_points("other", "7", 78).await.is_refused(502, NO_ANSWER);
     gate.get_points("bot", "7").await.is("4").is_hit();
     gate.get_points("other", "7").await.is("78").is_miss();

@@ -112,7 +112,7 @@ async fn guarantee_3_a_read_whose_connection_was_cut_unanswered_is_asked_again_o
     gate.get_points("bot", "8").await.is_refused(502, NO_ANSWER);
     assert_eq!(gate.origin().asked_about("getPoints", "8"), 2);
     // Where something was answered there is no asking again.
-    gate.origin().next("getPoints", Act::Cut(Cut::AmidBody));
+    gate.origin().next("getPoints", Act::Cut(Cut::MidBody));
     gate.get_points("bot", "9").await.is_refused(502, NO_ANSWER);
     assert_eq!(gate.origin().asked_about("getPoints", "9"), 1);
 }

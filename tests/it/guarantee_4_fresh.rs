@@ -119,7 +119,7 @@ async fn guarantee_4_an_origins_failure_is_never_cached() {
         Act::say(500, "<html>"),
         Act::say(503, "later"),
         Act::say(200, "no number"),
-        Act::Cut(Cut::AmidBody),
+        Act::Cut(Cut::MidBody),
         Act::Stall,
         Act::Raw(b"garbage\r\n\r\n".to_vec()),
     ];
@@ -201,7 +201,7 @@ async fn a_refusal_by_the_origin_is_no_failure_that_a_stale_answer_may_hide() {
 }
 
 #[tokio::test]
-async fn guarantee_4_a_stale_answer_is_given_while_one_question_asks_for_it_anew() {
+async fn guarantee_4_a_stale_answer_is_given_while_one_question_asks_for_it_again() {
     let gate = gate()
         .set("cache.points.ttl", r#""50ms""#)
         .set("cache.points.stale_while_revalidate", r#""1h""#)

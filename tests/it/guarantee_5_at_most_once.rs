@@ -10,7 +10,7 @@ fn gate() -> Builder {
 #[tokio::test]
 async fn guarantee_5_whatever_the_origin_does_setpoints_is_sent_once() {
     let gate = gate().start().await;
-    let cuts = [Cut::BeforeHeader, Cut::AmidHeader, Cut::AfterHeader, Cut::AmidBody].map(Act::Cut);
+    let cuts = [Cut::BeforeHeader, Cut::MidHeader, Cut::AfterHeader, Cut::MidBody].map(Act::Cut);
     let others = [
         Act::Normal,
         Act::Stall,

@@ -171,7 +171,7 @@ fn guarantee_8_the_cache_takes_no_more_memory_than_it_is_given() {
             "it holds {held} answers of {length} bytes, far below its bound"
         );
         let taken = counted.bytes_current as u64;
-        // Beside the answers there are the fence's tables and the flights' locks (1 MiB).
+        // Besides the answers there are the fence's tables and the flights' locks (1 MiB).
         assert!(
             taken < GIVEN + (1 << 20),
             "{held} answers of {length} bytes take {taken} bytes: {} each",
@@ -213,7 +213,7 @@ async fn guarantee_8_answers_that_are_not_read_wait_in_the_kernel_up_to_a_bound(
 /// Callers that ask for one long answer twice and read nothing of it at first, and then all of it.
 const READERS: usize = 200;
 
-/// What the process may hold beside the answer for each of them: headers, and TLS its next records.
+/// What the process may hold besides the answer for each of them: headers, and TLS its next records.
 const KIB_A_READER: u64 = 100;
 
 #[tokio::test]

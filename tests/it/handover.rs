@@ -121,7 +121,7 @@ async fn a_unix_socket_and_new_addresses_go_over_as_the_new_configuration_says()
         assert_eq!(is_served(name, path).await, expected, "{name}");
     }
     use std::os::unix::fs::MetadataExt;
-    assert_eq!(std::fs::symlink_metadata(&a).unwrap().ino(), file.ino(), "the socket was made anew");
+    assert_eq!(std::fs::symlink_metadata(&a).unwrap().ino(), file.ino(), "the socket was made again");
     gate.get_points("bot", "7").await.is("3");
 }
 
@@ -329,7 +329,7 @@ async fn a_write_begun_before_the_handover_is_known_to_the_one_that_took_over() 
 }
 
 #[tokio::test]
-async fn amid_a_write_at_the_new_one_it_keeps_nothing_that_the_old_one_may_already_contradict() {
+async fn during_a_write_at_the_new_one_it_keeps_nothing_that_the_old_one_may_already_contradict() {
     let mut gate = before_http().start().await;
     let mut at_the_old_one = gate.connect().await;
     let read = gate.request("getPoints", "bot", "memberID=7");

@@ -26,7 +26,7 @@ impl Crowd {
         !self.done.load(Ordering::Relaxed)
     }
 
-    /// Waits until so many more requests were answered.
+    /// Waits until this many more requests were answered.
     async fn answers(&self, more: usize) {
         let goal = self.answered.load(Ordering::Relaxed) + more;
         eventually(PATIENCE, "answers", || async { self.answered.load(Ordering::Relaxed) >= goal }).await;
@@ -52,7 +52,7 @@ async fn keeps(crowd: Arc<Crowd>, address: SocketAddr, ask: Request, rest: Durat
 }
 
 /// Asks each time over a new connection.
-async fn comes_anew(crowd: Arc<Crowd>, address: SocketAddr, ask: Request) {
+async fn reconnects(crowd: Arc<Crowd>, address: SocketAddr, ask: Request) {
     while crowd.goes_on() {
         Connection::to(address).await.ask(&ask).await.is("3");
         crowd.answered.fetch_add(1, Ordering::Relaxed);
@@ -123,7 +123,7 @@ async fn no_request_fails_while_servers_follow_each_other() {
     let mut tasks = Vec::new();
     for rest in [0, 0, 10, 40].map(Duration::from_millis) {
         tasks.push(tokio::spawn(keeps(crowd.clone(), address, ask.clone(), rest)));
-        tasks.push(tokio::spawn(comes_anew(crowd.clone(), address, ask.clone())));
+        tasks.push(tokio::spawn(reconnects(crowd.clone(), address, ask.clone())));
     }
     replace_again_and_again(&mut gate, &crowd).await;
     all(tasks).await;

@@ -181,7 +181,7 @@ async fn one_that_is_refused_ends_with_the_reason() {
 }
 
 #[tokio::test]
-async fn one_that_was_refused_before_it_sends_its_next_message_does_not_serve_beside_its_predecessor() {
+async fn one_that_was_refused_before_it_sends_its_next_message_does_not_serve_together_with_its_predecessor() {
     let played = PlayedPredecessor::new().await;
     for before in [vec![], vec![json!({"say": "go"})]] {
         let (mut next, peer) = match before.is_empty() {

@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use crate::support::frames::*;
 use crate::support::*;
 
-/// The contract's "within 100 ms", and a second in which the tests beside this one may have the cores. What the caller
+/// The contract's "within 100 ms", and a second in which other tests may have the cores. What the caller
 /// asked hangs for much longer.
 const HUNDRED_MS_AND_SLACK: Duration = Duration::from_millis(1100);
 
@@ -232,7 +232,7 @@ async fn a_write_whose_caller_hangs_up_goes_on(kind: Kind) {
 on_both_origins!(a_write_whose_caller_hangs_up_goes_on);
 
 #[tokio::test]
-async fn a_caller_that_hangs_up_amid_its_body_gives_its_places_back() {
+async fn a_caller_that_hangs_up_within_its_body_gives_its_places_back() {
     // What came behind it would be its body.
     for way in Way::ALL.into_iter().filter(|way| *way != Way::Pipelined) {
         let gate = gate(Kind::Builtin, way).set("server.max_connections", "2").start().await;

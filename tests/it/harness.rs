@@ -33,7 +33,7 @@ async fn the_origin_keeps_points_and_counts_what_it_saw() {
 #[tokio::test]
 async fn the_origin_cuts_where_it_is_told() {
     let origin = ScriptedOrigin::start(0).await;
-    for cut in [Cut::BeforeHeader, Cut::AmidHeader, Cut::AfterHeader, Cut::AmidBody] {
+    for cut in [Cut::BeforeHeader, Cut::MidHeader, Cut::AfterHeader, Cut::MidBody] {
         origin.next("setPoints", Act::Cut(cut));
         let set = Request::post("/setPoints", "memberID=7&amount=5");
         assert!(ask(&origin, &set).await.is_none(), "{cut:?} gave a whole answer");

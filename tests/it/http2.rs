@@ -176,7 +176,7 @@ async fn a_caller_that_hangs_up_harms_no_other() {
     drop(gone); // and the connection with it
     hold.open();
     follower.answer().await.is("3");
-    assert_eq!(gate.origin().asked("getPoints"), 1, "it was asked anew");
+    assert_eq!(gate.origin().asked("getPoints"), 1, "it was asked again");
 }
 
 #[tokio::test]

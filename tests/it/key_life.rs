@@ -1,5 +1,5 @@
-//! Contract section 2, `key rotate` and `key set`, and guarantee 7: what is changed of a key beside
-//! a running server holds within one second, cached answers included.
+//! Contract section 2, `key rotate` and `key set`, and guarantee 7: what is changed of a key while
+//! a server runs holds within one second, cached answers included.
 
 use sha2::{Digest as _, Sha256};
 

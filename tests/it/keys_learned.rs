@@ -289,7 +289,7 @@ async fn a_lapsed_key_gets_no_stale_answer_while_the_origin_fails() {
 }
 
 #[tokio::test]
-async fn what_one_key_read_amid_a_write_the_other_key_of_its_guild_never_sees_undone() {
+async fn what_one_key_read_during_a_write_the_other_key_of_its_guild_never_sees_undone() {
     let gate = gate().key("twin").start().await;
     for key in ["bot", "twin"] {
         gate.get_points(key, "1").await.is("0"); // both are known
@@ -318,7 +318,7 @@ async fn what_one_key_read_amid_a_write_the_other_key_of_its_guild_never_sees_un
 }
 
 #[tokio::test]
-async fn what_one_key_read_amid_a_write_is_not_undone_by_a_flight_of_the_other_begun_amid_it() {
+async fn what_one_key_read_during_a_write_is_not_undone_by_a_flight_of_the_other_begun_during_it() {
     let gate = gate().key("twin").start().await;
     for key in ["bot", "twin"] {
         gate.get_points(key, "1").await.is("0");

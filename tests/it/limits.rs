@@ -1,4 +1,4 @@
-//! Contract section 3, `[limits]`: what a tier may say beside its rate.
+//! Contract section 3, `[limits]`: what a tier may set besides its rate.
 
 use crate::support::*;
 

@@ -51,7 +51,7 @@ async fn a_thousand_reloads_under_load_fail_no_request_refill_no_bucket_and_take
         let (config, policy) = if n % 2 == 0 { (&five, "\"slow\";q=5;") } else { (&two, "\"slow\";q=2;") };
         gate.world().write("gateway.toml", config);
         gate.process().signal(Signal::SIGHUP);
-        // Refused before, amid and after each reload, and held to the new tier from the first answer on that says so.
+        // Refused before, during and after each reload, and held to the new tier from the first answer on that says so.
         let end = std::time::Instant::now() + PATIENCE;
         loop {
             let answer = slow.ask(&request).await;
@@ -105,7 +105,7 @@ fn everywhere() -> [(&'static str, Builder); 5] {
     ]
 }
 
-/// How many of so many requests are let in, one after the other.
+/// How many of N requests are let in, one after the other.
 async fn let_in(connection: &mut Connection, request: &Request, times: usize) -> usize {
     let mut count = 0;
     for _ in 0..times {

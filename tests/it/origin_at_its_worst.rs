@@ -49,7 +49,7 @@ impl Phase {
         match self {
             Phase::Good | Phase::Dead => vec![Act::Normal],
             Phase::Slow => vec![Act::Jitter(200), Act::Stall],
-            Phase::Cut => [Cut::BeforeHeader, Cut::AmidHeader, Cut::AfterHeader, Cut::AmidBody].map(Act::Cut).into(),
+            Phase::Cut => [Cut::BeforeHeader, Cut::MidHeader, Cut::AfterHeader, Cut::MidBody].map(Act::Cut).into(),
             Phase::Failing => vec![Act::say(500, "<html>"), Act::say(503, "later"), Act::say(502, "")],
             Phase::Nonsense => vec![
                 Act::Say(200, "", vec![0xff, 0xfe, b'7']),

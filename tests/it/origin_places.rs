@@ -82,7 +82,7 @@ impl Sent {
     }
 }
 
-/// So many reads of a key, each of another member.
+/// This many reads of a key, each of another member.
 fn reads(gate: &TestGateway, key: &str, count: usize) -> Vec<Request> {
     (0..count).map(|n| gate.request("getPoints", key, &format!("memberID={}", 1000 + n))).collect()
 }
@@ -246,7 +246,7 @@ async fn a_set_points_that_waits_has_not_begun() {
     let mut held = send(&gate, "a", "getPoints", "memberID=1").await;
     gate.origin().has_been_asked("getPoints", 2).await;
     let mut write = send(&gate, "b", "setPoints", "memberID=7&amount=5").await;
-    // It has come by now, or comes amid these.
+    // It has come by now, or comes during these.
     for _ in 0..200 {
         gate.get_points("b", "7").await.is("0").is_hit();
     }

@@ -16,7 +16,7 @@ fn is_down(answer: &Answer) -> bool {
     answer.status == 503 && answer.body == DOWN
 }
 
-/// A node whose database is behind a proxy, and the database without it. The proxy needs a thread beside the test's,
+/// A node whose database is behind a proxy, and the database without it. The proxy needs a thread besides the test's,
 /// which stands still while a command runs.
 async fn behind_proxy() -> (TestGateway, Proxy, String) {
     let server = Postgres::shared();

@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 use crate::support::*;
 
 /// A gateway with a write that the origin holds: its connection, and what lets it go.
-async fn amid_a_request(drain: &str) -> (TestGateway, Connection, Gate) {
+async fn during_a_request(drain: &str) -> (TestGateway, Connection, Gate) {
     let gate = TestGateway::before_http()
         .key("bot")
         .points("7", 3)
@@ -52,7 +52,7 @@ async fn it_listens_on_every_address_it_is_told() {
 #[tokio::test]
 async fn sigterm_and_sigint_let_a_request_finish_and_exit_0() {
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
-        let (mut gate, mut connection, hold) = amid_a_request("30s").await;
+        let (mut gate, mut connection, hold) = during_a_request("30s").await;
         gate.process().signal(signal);
         let address = gate.address();
         eventually(PATIENCE, "no new connections", || async { !is_served(address).await }).await;
@@ -75,14 +75,14 @@ async fn is_served(address: std::net::SocketAddr) -> bool {
 
 #[tokio::test]
 async fn the_drain_ends_at_its_time_out_and_still_exits_0() {
-    let (mut gate, _connection, _never_opened) = amid_a_request("300ms").await;
+    let (mut gate, _connection, _never_opened) = during_a_request("300ms").await;
     assert_eq!(gate.stop().await, Some(0), "stderr:\n{}", gate.stderr());
 }
 
 #[tokio::test]
 async fn a_second_signal_ends_it_at_once() {
     for first in [Signal::SIGTERM, Signal::SIGINT] {
-        let (mut gate, _connection, _never_opened) = amid_a_request("300s").await;
+        let (mut gate, _connection, _never_opened) = during_a_request("300s").await;
         gate.process().signal(first);
         eventually(PATIENCE, "it stops", || async { gate.stderr().contains("stopping") }).await;
         gate.process().signal(Signal::SIGTERM);
@@ -130,7 +130,7 @@ async fn what_was_acknowledged_before_sigterm_is_there_after_it() {
 }
 
 #[tokio::test]
-async fn an_empty_config_beside_no_store_is_made_ready() {
+async fn an_empty_config_without_a_store_is_made_ready() {
     let world = World::plain();
     let mut process = world.serve(&[]);
     let mut connection = Connection::to(process.ready().await).await;

@@ -1,4 +1,4 @@
-//! Guarantee 8 for the process's own log: what a stranger, a caller or an origin can cause without end fills no disk,
+//! Guarantee 8 for the process log: what a stranger, a caller or an origin can cause without end fills no disk,
 //! and what is not in the log is counted there.
 
 use serde_json::Value;

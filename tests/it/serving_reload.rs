@@ -1,5 +1,5 @@
 //! Contract section 3, the last paragraph: SIGHUP or a change of the file loads the configuration
-//! anew, all or nothing, and one line says what became of it.
+//! again, all or nothing, and one line says what became of it.
 
 use nix::sys::signal::Signal;
 
@@ -13,7 +13,7 @@ fn edited(gate: &TestGateway, from: &str, to: &str) -> String {
     after
 }
 
-/// Writes the configuration anew and sends SIGHUP.
+/// Writes the configuration again and sends SIGHUP.
 async fn reload_with(gate: &mut TestGateway, from: &str, to: &str) {
     gate.world().write("gateway.toml", edited(gate, from, to));
     gate.process().signal(Signal::SIGHUP);
@@ -121,7 +121,7 @@ async fn another_source_of_keys_or_kind_of_origin_takes_effect_after_a_restart_a
 }
 
 #[tokio::test]
-async fn an_access_log_that_was_moved_away_is_opened_anew() {
+async fn an_access_log_that_was_moved_away_is_opened_again() {
     let mut gate = TestGateway::builder().key("bot").set("log.access", r#""access.log""#).start().await;
     gate.get_points("bot", "7").await.is("0");
     gate.has_logged("access.log", "the first request", |log| log.contains("getPoints")).await;

@@ -80,7 +80,7 @@ async fn a_key_taken_out_is_refused_while_the_new_certificates_key_has_not_come(
 }
 
 #[tokio::test]
-async fn gateway_toml_is_taken_up_beside_a_key_file_and_a_tls_pair_with_faults() {
+async fn gateway_toml_is_taken_up_despite_a_key_file_and_a_tls_pair_with_faults() {
     let mut gate = two_keys().tls().start().await;
     let request = |gate: &TestGateway, key| gate.request("getPoints", key, "memberID=7");
     let mut kept = Connection::over(gate.tls(&["http/1.1"]).await);

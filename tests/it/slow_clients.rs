@@ -1,5 +1,5 @@
 //! Guarantee 8 and `[server]`'s time-outs together: some hundred slow clients of every kind, and a
-//! good one beside them. (`benches/slow.rs` has a thousand of them for a minute, and figures.)
+//! good one next to them. (`benches/slow.rs` has a thousand of them for a minute, and figures.)
 
 use std::time::{Duration, Instant};
 

@@ -13,7 +13,7 @@ const MIB: usize = 1 << 20;
 /// An end that is far away.
 const LATER: i64 = 4_000_000_000;
 
-/// A warn or a review as JSON Lines have it, with a text of so many bytes.
+/// A warn or a review as JSON Lines have it, with a text of this many bytes.
 fn line(kind: &str, member: u64, id: u64, bytes: usize, expires: i64) -> String {
     let text = "x".repeat(bytes);
     let of = format!(r#""guild":"{GUILD}","member":"{member}","{kind}":"{id}","author":"Mod""#);

@@ -179,7 +179,7 @@ async fn guarantee_1_while_syncs_or_writes_fail_nothing_is_acknowledged_and_afte
         gate.set_points("bot", &member.to_string(), 4).await.is(&format!("Successfully set '{member}' points to '4'"));
         gate.get_points("bot", &member.to_string()).await.is("4");
     }
-    // Amid a failure it dies: what it acknowledged is there.
+    // During a failure it dies: what it acknowledged is there.
     fiu(&gate, &SYNCS, Some(EIO));
     gate.set_points("bot", "1", 9).await.is_unavailable();
     gate.restart_after_kill().await;
@@ -206,7 +206,7 @@ async fn refused_by_one_failed_sync(gate: &TestGateway, amount: i64) -> i64 {
 }
 
 #[tokio::test]
-async fn guarantee_1_after_one_failed_sync_the_store_is_opened_anew_and_what_was_refused_never_comes_back() {
+async fn guarantee_1_after_one_failed_sync_the_store_is_opened_again_and_what_was_refused_never_comes_back() {
     let mut gate = TestGateway::builder().key("bot").launched_by(&FAULTY_CALLS).start().await;
     for round in 1..=3 {
         gate.set_points("bot", "8", round).await.is(&format!("Successfully set '8' points to '{round}'"));

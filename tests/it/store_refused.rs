@@ -53,7 +53,7 @@ fn is_refused(content: &[u8], one_of: &[&str]) {
 fn a_store_cut_short_is_refused_wherever_it_was_cut() {
     let whole = world().read("guildgate.db");
     assert!(whole.len() > 5 * 4096);
-    // Amid the header, the first page, the second, the last, and between two.
+    // Within the header, the first page, the second, the last, and between two.
     for kept in [50, 2000, 4096 + 2000, whole.len() - 2000, whole.len() - 4096] {
         is_refused(&whole[..kept], &["damaged or cut short", "a backup in its place", "is not an SQLite file"]);
     }

@@ -1,5 +1,5 @@
-//! What a running server does if its store's file is moved away, replaced, or copied over, and what is in the file after
-//! that.
+//! What a running server does if its store's file is moved away, replaced, or copied over, and what is in the file
+//! after that.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -214,7 +214,7 @@ async fn a_server_whose_log_was_moved_away_acknowledges_nothing_until_it_is_back
 }
 
 #[tokio::test]
-async fn a_server_that_starts_beside_a_long_read_of_its_store_takes_it_for_its_own() {
+async fn a_server_that_starts_during_a_long_read_of_its_store_takes_it_for_its_own() {
     let mut gate = with_backup().await;
     assert_eq!(gate.stop().await, Some(0));
     let mut server = gate.world().serve(&[]);

@@ -1,5 +1,5 @@
-//! A backup put in the store's place: `store restore`, killed at each of its steps, and the refusal of a backup that was
-//! copied there by hand beside the log of what was there before.
+//! A backup put in the store's place: `store restore`, killed at each of its steps, and the refusal of a backup that
+//! was copied there by hand beside the log of what was there before.
 
 use std::collections::HashMap;
 use std::fs;
@@ -159,7 +159,7 @@ fn a_backup_is_restored_where_there_is_no_store_and_over_one_that_is_damaged() {
 }
 
 #[tokio::test]
-async fn a_backup_copied_over_a_store_by_hand_is_refused_beside_the_log_of_what_was_there() {
+async fn a_backup_copied_over_a_store_by_hand_is_refused_with_the_log_of_what_was_there() {
     let mut gate = killed_after_a_backup().await;
     let other = World::plain();
     other.run(&["guild", "add", GUILD, "--name", "Day Watch"]).done();

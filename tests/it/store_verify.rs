@@ -8,10 +8,10 @@ use rusqlite::Connection as Sqlite;
 
 use crate::support::*;
 
-/// Kills of a `store verify` amid its look.
+/// Kills of a `store verify` while it reads.
 const KILLS: usize = 10;
 
-/// Starts until there were so many.
+/// Starts until there were this many.
 const TRIES: usize = 100;
 
 /// What root can do to any file, and others cannot.
@@ -47,7 +47,7 @@ async fn what_a_crash_left_is_looked_at_with_its_log_and_stays_byte_for_byte() {
 }
 
 #[tokio::test]
-async fn beside_a_server_that_writes_nothing_is_wrong_and_nobody_is_held_up() {
+async fn while_a_server_writes_nothing_is_wrong_and_nobody_is_held_up() {
     let gate = std::sync::Arc::new(TestGateway::builder().key("bot").points("7", 3).start().await);
     let writer = BusyWriter::start(&gate, |gate, which, amount| {
         gate.request("setPoints", "bot", &format!("memberID={}&amount={amount}", 7 + which))
@@ -119,5 +119,5 @@ async fn one_that_is_killed_leaves_nothing_that_the_next_backup_takes_for_use() 
             return;
         }
     }
-    panic!("it was killed {kills} times amid its look");
+    panic!("it was killed {kills} times while it read");
 }

@@ -166,7 +166,7 @@ async fn a_slow_answer_that_began_is_not_cut_by_first_byte_timeout() {
 
 #[tokio::test]
 async fn guarantee_5_wherever_connections_break_setpoints_reaches_one_upstream_at_most() {
-    for at in [Break::AtAccept, Break::BeforeBody, Break::AmidBody, Break::AfterBody] {
+    for at in [Break::AtAccept, Break::BeforeBody, Break::MidBody, Break::AfterBody] {
         let origins = origins::<3>().await;
         for origin in &origins {
             (0..3).for_each(|_| origin.break_next(at));
@@ -181,7 +181,7 @@ async fn guarantee_5_wherever_connections_break_setpoints_reaches_one_upstream_a
 
 #[tokio::test]
 async fn guarantee_5_an_answer_that_breaks_off_or_stalls_is_not_asked_for_elsewhere() {
-    let cuts = [Cut::BeforeHeader, Cut::AmidHeader, Cut::AfterHeader, Cut::AmidBody].map(Act::Cut);
+    let cuts = [Cut::BeforeHeader, Cut::MidHeader, Cut::AfterHeader, Cut::MidBody].map(Act::Cut);
     for act in cuts.into_iter().chain([Act::Stall, Act::say(500, "<html>"), Act::say(503, "later")]) {
         let origins = origins::<2>().await;
         for origin in &origins {
@@ -298,7 +298,7 @@ async fn guarantee_8_an_upstream_that_stalls_takes_neither_the_threads_nor_the_m
         }
     }
     eventually(PATIENCE, "each member is asked for", || async { origin.asked("getPoints") == 1 + MEMBERS }).await;
-    // Requests that need no origin are answered beside two thousand that wait, on kept and on new connections.
+    // Requests that need no origin are answered while two thousand wait, on kept and on new connections.
     let mut kept = gate.connect().await;
     for _ in 0..200 {
         kept.ask(&gate.request("getPoints", "bot", "memberID=7000")).await.is("3").is_hit();

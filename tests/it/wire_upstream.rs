@@ -167,7 +167,7 @@ async fn an_answer_longer_than_it_said_does_not_become_the_next_one() {
 #[tokio::test]
 async fn an_origin_that_cuts_is_20() {
     let gate = gate().set("origin.retries", "0").start().await;
-    for (i, cut) in [Cut::BeforeHeader, Cut::AmidHeader, Cut::AfterHeader, Cut::AmidBody].into_iter().enumerate() {
+    for (i, cut) in [Cut::BeforeHeader, Cut::MidHeader, Cut::AfterHeader, Cut::MidBody].into_iter().enumerate() {
         gate.origin().next("getPoints", Act::Cut(cut));
         gate.get_points("bot", &i.to_string()).await.is_refused(502, NO_ANSWER);
         gate.origin().next("setPoints", Act::Cut(cut));

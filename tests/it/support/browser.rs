@@ -1,5 +1,5 @@
-//! A real browser: Chromium without a window, with a folder of its own, driven through chromedriver on a free port. Both
-//! are stopped by their process ids when it is dropped.
+//! A real browser: Chromium without a window, with a folder of its own, driven through chromedriver on a free port.
+//! Both are stopped by their process ids when it is dropped.
 
 use std::path::Path;
 use std::process::Command;
@@ -18,7 +18,7 @@ use url::{ParseError, Url};
 
 use super::{PATIENCE, Process, eventually};
 
-/// A browser shares the cores with the tests beside it.
+/// A browser shares the cores with other tests.
 const BROWSER_PATIENCE: Duration = Duration::from_secs(4 * PATIENCE.as_secs());
 
 /// More than there are controls on any page.

@@ -163,7 +163,7 @@ impl Builder {
         self
     }
 
-    /// A member called Ada with so many points.
+    /// A member called Ada with this many points.
     pub fn points(mut self, member: &str, points: i64) -> Builder {
         self.points.push((member.into(), points));
         self

@@ -1,6 +1,6 @@
-//! A running gateway of a test, with its folder, its origin and its keys: sends requests to it, runs commands beside
-//! it, restarts it, kills it or has another process take its place. It is the real binary, reached only by its sockets
-//! and files.
+//! A running gateway of a test, with its folder, its origin and its keys: sends requests to it, runs commands while
+//! it runs, restarts it, kills it or has another process take its place. It is the real binary, reached only by its
+//! sockets and files.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -196,7 +196,7 @@ impl TestGateway {
         self.send(&self.request("getReviews", key, &format!("memberID={member}"))).await
     }
 
-    /// A command in this gateway's world, beside the running server.
+    /// A command in this gateway's world, while the server runs.
     pub fn run(&self, args: &[&str]) -> Ran {
         self.world.run(args)
     }

@@ -35,7 +35,7 @@ pub enum Act {
     Say(u16, &'static str, Vec<u8>),
     /// Sends these bytes and closes the connection; its memory stays as it is.
     Raw(Vec<u8>),
-    /// Waits up to so many milliseconds before it looks at its memory, and again after.
+    /// Waits up to this many milliseconds before it looks at its memory, and again after.
     Jitter(u64),
     /// Begins a 200 and pours so much of a body after it, as long as somebody takes it; its memory
     /// stays as it is.
@@ -46,9 +46,9 @@ pub enum Act {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Cut {
     BeforeHeader,
-    AmidHeader,
+    MidHeader,
     AfterHeader,
-    AmidBody,
+    MidBody,
 }
 
 /// Where a connection is reset, whatever it was about to be asked.
@@ -59,7 +59,7 @@ pub enum Break {
     /// With the header read and the body on its way.
     BeforeBody,
     /// With the body's first byte read.
-    AmidBody,
+    MidBody,
     /// With the whole request read.
     AfterBody,
 }
@@ -251,7 +251,7 @@ impl ScriptedOrigin {
         .await;
     }
 
-    /// Closes every connection that is not amid a request.
+    /// Closes every connection that is not within a request.
     pub fn close_idle(&self) {
         self.shared.close_idle.send_modify(|n| *n += 1);
     }

@@ -44,7 +44,7 @@ async fn reset(mut stream: TcpStream, at: Break, number: usize, shared: Arc<Shar
     let Some((mut seen, length)) = head(&String::from_utf8_lossy(&read), number) else { return };
     let wanted = match at {
         Break::AtAccept | Break::BeforeBody => 0,
-        Break::AmidBody => 1,
+        Break::MidBody => 1,
         Break::AfterBody => length,
     };
     let mut body = vec![0; wanted];
@@ -130,9 +130,9 @@ fn cut_at(cut: Cut, mut bytes: Vec<u8>) -> Option<Bytes> {
     let body = bytes.len() - header;
     bytes.truncate(match cut {
         Cut::BeforeHeader => return None,
-        Cut::AmidHeader => header / 2,
+        Cut::MidHeader => header / 2,
         Cut::AfterHeader => header,
-        Cut::AmidBody => header + body.div_ceil(2).min(body - 1),
+        Cut::MidBody => header + body.div_ceil(2).min(body - 1),
     });
     Some(Bytes { bytes, close: true })
 }

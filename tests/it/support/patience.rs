@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// How long a test waits for what must come. Nothing is measured by it: it only turns a hang into a failure.
 pub const PATIENCE: Duration = Duration::from_secs(15);
 
-/// The contract's "within one second", and another one in which the tests beside this one may have the cores. How long
+/// The contract's "within one second", and another one in which other tests may have the cores. How long
 /// it takes by itself is measured by `cargo bench --bench follow`, and not here.
 pub const SECOND_AND_SLACK: Duration = Duration::from_secs(2);
 

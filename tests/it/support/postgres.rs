@@ -40,7 +40,7 @@ impl Postgres {
         SHARED.get_or_init(|| Postgres::start(&["fsync = off", "max_connections = 500"]))
     }
 
-    /// Starts a server with these settings beside the usual ones.
+    /// Starts a server with these settings besides the usual ones.
     pub fn start(settings: &[&str]) -> Postgres {
         Postgres::start_with(settings, &[])
     }
@@ -123,8 +123,8 @@ impl Postgres {
         kill(self.first_process(), Signal::SIGKILL).unwrap();
     }
 
-    /// Stops all of the server's processes where they are, until what this returns is dropped. The kernel goes on taking
-    /// connections for them, and nothing is answered.
+    /// Stops all of the server's processes where they are, until what this returns is dropped. The kernel goes on
+    /// taking connections for them, and nothing is answered.
     pub fn freeze(&self) -> Frozen<'_> {
         let mut frozen = Frozen { processes: Vec::new(), _server: self };
         // The first of them makes the others.

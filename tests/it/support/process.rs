@@ -64,7 +64,7 @@ impl Process {
     pub fn on_terminal(command: &mut Command) -> Process {
         let size = Winsize { ws_row: 24, ws_col: 160, ws_xpixel: 0, ws_ypixel: 0 };
         let pty = openpty(&size, None).unwrap();
-        // Else a server that a test beside this one starts inherits it, and the reading has no end.
+        // Else a server that another test starts inherits it, and the reading has no end.
         for end in [&pty.master, &pty.slave] {
             fcntl(end, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).unwrap();
         }

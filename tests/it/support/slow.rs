@@ -76,7 +76,7 @@ struct Target {
 }
 
 impl SlowClients {
-    /// So many, which drip a byte each `pause`. The gateway needs TLS and the key `bot`.
+    /// This many, which drip a byte each `pause`. The gateway needs TLS and the key `bot`.
     pub fn start(gate: &TestGateway, kinds: &[Slow], count: usize, pause: Duration) -> SlowClients {
         let target = Arc::new(Target {
             address: gate.address(),
