@@ -1,11 +1,11 @@
-//! What `docs/limits.md` shows is what the command and the server print. (Its plots are held by the
-//! tests of `examples/limits_plot`.)
+//! What `docs/limits.md` and `docs/http-origin.md` show is what the command and the server print. (The plots are held
+//! by the tests of `examples/limits_plot`.)
 
 use crate::support::*;
 
-const PAGE: &str = include_str!("../../docs/limits.md");
+const PAGE: &str = concat!(include_str!("../../docs/limits.md"), include_str!("../../docs/http-origin.md"));
 
-/// The page's blocks of a language, those that stand in a list among them.
+/// The pages' blocks of a language, those that stand in a list among them.
 fn blocks(language: &str) -> Vec<String> {
     let (mut blocks, mut within) = (Vec::new(), None::<String>);
     for line in PAGE.lines() {
@@ -28,7 +28,7 @@ fn block_with(language: &str, what: &str) -> String {
 }
 
 #[test]
-fn every_configuration_on_the_page_is_valid() {
+fn every_configuration_on_the_pages_is_valid() {
     let all = blocks("toml");
     assert!(all.len() >= 5, "only {} were found", all.len());
     for config in all {
