@@ -220,9 +220,11 @@ impl WriteGuard<'_> {
         self.unsettled_at = None;
     }
 
-    /// Ends the write: its outcome is unknown, so that no answer about the member is stored for `no_store_for`.
-    pub fn end_unsettled(mut self, now: Tick) {
+    /// Ends the write: its outcome is unknown, so that no answer about the member is stored for the longer of
+    /// `no_store_for` and what it was when the write began.
+    pub fn end_unsettled(mut self, now: Tick, no_store_for: Duration) {
         self.unsettled_at = Some(now);
+        self.no_store_for = self.no_store_for.max(no_store_for);
     }
 }
 
@@ -230,9 +232,12 @@ impl Drop for WriteGuard<'_> {
     fn drop(&mut self) {
         let unsettled = self.epochs.unsettled(self.member, self.realms);
         if let Some(now) = self.unsettled_at {
-            // Set before the epoch advances: a reader that sees the new epoch sees this as well.
-            unsettled.no_store_until.fetch_max(now.plus(self.no_store_for).0, Ordering::SeqCst);
-            self.epochs.advance_each(self.member, &Read::ALL, self.realms);
+            // In all realms: the write takes effect in the guild that the origin knows the key by, and the key may be
+            // listed under another one by now. Set before the epoch advances: a reader that sees the new epoch sees
+            // this as well.
+            let until = now.plus(self.no_store_for).0;
+            self.epochs.unsettled(self.member, Realms::All).no_store_until.fetch_max(until, Ordering::SeqCst);
+            self.epochs.advance_each(self.member, &Read::ALL, Realms::All);
         } else {
             self.epochs.advance_each(self.member, self.reads, self.realms);
         }

@@ -282,7 +282,10 @@ impl AnnouncedWrite<'_> {
         let AnnouncedWrite { guard, announcement } = self;
         match settled {
             true => guard.end_settled(),
-            false => guard.end_unsettled(announcement.handover.core.now()),
+            false => {
+                let core = &announcement.handover.core;
+                guard.end_unsettled(core.now(), core.state().config.cache.points.ttl);
+            }
         }
         announcement.end(settled).await;
     }

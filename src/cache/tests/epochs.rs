@@ -45,7 +45,7 @@ fn a_write_is_unsettled_until_the_origin_has_said() {
     assert!(epochs.is_unsettled(&points(7), Tick(0)));
     write.end_settled();
     assert!(!epochs.is_unsettled(&points(7), Tick(0)));
-    epochs.begin_write(member(7), &[Read::Points], GUILD, TTL, Tick(0)).end_unsettled(Tick(0));
+    epochs.begin_write(member(7), &[Read::Points], GUILD, TTL, Tick(0)).end_unsettled(Tick(0), TTL);
     assert!(epochs.is_unsettled(&points(7), Tick(1)));
     assert!(!epochs.is_unsettled(&points(7), Tick(0).plus(TTL)));
     drop(epochs.begin_write(member(7), &[Read::Points], GUILD, TTL, Tick(0).plus(TTL)));
@@ -69,12 +69,12 @@ fn a_write_leaves_the_same_member_of_other_guilds_alone_unless_it_reaches_all() 
     let before = epochs.epoch(&other_guild);
     let write = epochs.begin_write(member(7), &[Read::Points], GUILD, TTL, Tick(0));
     assert!(!epochs.is_unsettled(&other_guild, Tick(0)));
-    write.end_unsettled(Tick(0));
+    write.end_unsettled(Tick(0), TTL);
     assert!(epochs.is_current(before, &other_guild) && epochs.may_store(&other_guild, Tick(0)));
 
     let write = epochs.begin_write(member(7), &[Read::Points], Realms::All, TTL, Tick(0));
     assert!(!epochs.is_current(before, &other_guild) && epochs.is_unsettled(&other_guild, Tick(0)));
-    write.end_unsettled(Tick(0));
+    write.end_unsettled(Tick(0), TTL);
     assert!(!epochs.may_store(&other_guild, Tick(0)));
 }
 
@@ -91,7 +91,7 @@ fn what_others_changed_of_a_member_reaches_it_in_every_guild() {
 fn after_a_write_of_unknown_outcome_nothing_of_the_member_is_kept_for_one_ttl() {
     let epochs = Epochs::default();
     let warns = epochs.epoch(&at(1, 7, Read::Warns));
-    epochs.begin_write(member(7), &[Read::Points], GUILD, TTL, Tick(0)).end_unsettled(Tick(5));
+    epochs.begin_write(member(7), &[Read::Points], GUILD, TTL, Tick(0)).end_unsettled(Tick(5), TTL);
     assert!(!epochs.is_current(warns, &at(1, 7, Read::Warns)));
     assert!(!epochs.may_store(&points(7), Tick(5).plus(TTL - Duration::from_nanos(1))));
     assert!(epochs.may_store(&points(7), Tick(5).plus(TTL)));
