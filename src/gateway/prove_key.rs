@@ -50,8 +50,10 @@ impl Gateway {
             let caller = unproven.caller();
             let was_proven = caller.stranger.is_none();
             let permit = self.acquire_permit(&caller, None, details.id);
+            // A request that was sent under an earlier configuration proves nothing any more, and may hang.
+            let since = || learned_keys.since();
             let is_stored = || matches!(find(), KeyStatus::Proven(_) | KeyStatus::Refused);
-            let result = match learned_keys.flights().join_when_ready(digest, || (), permit, is_stored).await? {
+            let result = match learned_keys.flights().join_when_ready(digest, since, permit, is_stored).await? {
                 Joined::Stored => ProofResult::of(find()),
                 Joined::Follower(follower) if was_proven => {
                     match tokio::time::timeout(FOLLOW_WITHIN, follower.wait()).await {
@@ -98,7 +100,7 @@ impl Gateway {
     async fn lead_proof(
         &self,
         learned_keys: &LearnedKeys,
-        (leader, permit): (Leader<'_, Digest, (), ProofResult>, Permit),
+        (leader, permit): (Leader<'_, Digest, Tick, ProofResult>, Permit),
         unproven: &Unproven<'_>,
         request: Request,
         details: &mut RequestDetails,

@@ -37,7 +37,7 @@ pub struct LearnedKeys {
     refused: Cache<Digest, Tick>,
     rules: ArcSwap<LearnedKeyRules>,
     /// The keys that the origin is being asked about.
-    flights: SingleFlight<Digest, (), ProofResult>,
+    flights: SingleFlight<Digest, Tick, ProofResult>,
     next_realm: AtomicU64,
     /// The day's counts that the store had at the start, for keys not seen since.
     day_counts: HashMap<KeyId, DayCount>,
@@ -137,7 +137,7 @@ impl LearnedKeys {
     }
 
     /// The questions about keys that are in flight.
-    pub fn flights(&self) -> &SingleFlight<Digest, (), ProofResult> {
+    pub fn flights(&self) -> &SingleFlight<Digest, Tick, ProofResult> {
         &self.flights
     }
 
