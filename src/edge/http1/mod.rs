@@ -159,6 +159,7 @@ impl Connection<'_> {
                     self.answer_request(&state, &header, rest).await
                 }
             };
+            drop(state); // before the peer is waited for: a state holds a whole key table
             self.buffer = buffer;
             self.empty_lines = 0;
             match next {

@@ -3,6 +3,7 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use h2::server::SendResponse;
@@ -14,7 +15,6 @@ use tokio::time::{Instant, timeout};
 use super::body::Http2Body;
 use super::frames::MonitoredTransport;
 use super::header;
-use crate::config::Server;
 use crate::edge::accept::Peer;
 use crate::edge::exchange::ReceivedRequest;
 use crate::edge::timed_stream::WRITE_PART;
@@ -65,22 +65,23 @@ pub(super) async fn answer(
     let finished = Finished { malformed: body.malformed, panicked: answer.panicked() };
     let (header, text) = answer.http2(config);
     let text = if parts.method == Method::HEAD { Bytes::new() } else { text };
+    let write_timeout = server.write_timeout;
     // Freed before the peer is waited for, which may take the answer slowly.
     drop((body, fields));
-    drop(parts);
-    send(respond.into_inner(), header, text, server).await;
+    drop((parts, state));
+    send(respond.into_inner(), header, text, write_timeout).await;
     finished
 }
 
 /// Sends an answer as the peer takes it, each part of it within `write_timeout`.
-async fn send(mut respond: SendResponse<Bytes>, header: Response<()>, text: Bytes, server: &Server) {
+async fn send(mut respond: SendResponse<Bytes>, header: Response<()>, text: Bytes, write_timeout: Duration) {
     // This fails if the stream or the connection is gone.
     let Ok(mut stream) = respond.send_response(header, text.is_empty()) else { return };
     let mut rest = text;
     while !rest.is_empty() {
         let part = rest.split_to(rest.len().min(WRITE_PART));
         let sending = send_part(&mut stream, part, rest.is_empty());
-        match timeout(server.write_timeout, sending).await {
+        match timeout(write_timeout, sending).await {
             Ok(true) => {}
             Ok(false) => return,
             Err(_) => return stream.send_reset(Reason::CANCEL),
