@@ -58,9 +58,6 @@ impl Draining {
         let connections = server.connections();
         match drained {
             Drained::AllClosed => {}
-            Drained::TimedOut if connections == 0 => tracing::warn!(
-                "server.drain_timeout has passed, but the predecessor still runs; it will begin no more writes"
-            ),
             Drained::TimedOut => {
                 tracing::warn!(connections, "server.drain_timeout has passed; these connections are cut")
             }
@@ -117,14 +114,14 @@ impl Draining {
                 tokio::task::spawn_blocking(move || record.close());
             }
             // This process alone knows of the writes that its predecessor still finishes, and the next one may start as
-            // soon as this one has ended.
+            // soon as this one has ended. The predecessor's own `server.drain_timeout` bounds the wait.
             if server.has_ended() && handover.as_ref().is_none_or(HandoverTasks::predecessor_has_ended) {
                 return Drained::AllClosed;
             }
             if signals_left == 0 {
                 return Drained::Stopped;
             }
-            if Instant::now() >= deadline {
+            if Instant::now() >= deadline && (!server.has_ended() || self.reason.is_defect()) {
                 return Drained::TimedOut;
             }
         }
