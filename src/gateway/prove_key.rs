@@ -9,6 +9,7 @@ use super::caller::Caller;
 use super::read::ReadPurpose;
 use super::{Body, Gateway, RequestDetails, State};
 use crate::cache::{Joined, Leader};
+use crate::clock::Tick;
 use crate::keys::{KeyStatus, LearnedKey, LearnedKeys, ProofResult};
 use crate::model::Digest;
 use crate::origin::Permit;
