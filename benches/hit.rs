@@ -42,7 +42,7 @@ fn listed(n: usize) -> ListedKey {
         id: format!("k{n}").into(),
         digest: if n == 0 { Digest::of(KEY) } else { Digest::of(&n.to_be_bytes()) },
         guild: GUILD.parse().expect("a guild id"),
-        guild_gone: false,
+        guild_departed: false,
         tier: None,
         scope: Scope::Write,
         expires: None,

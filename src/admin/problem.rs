@@ -112,7 +112,7 @@ impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         let detail = error.to_string();
         match error {
-            StoreError::GuildGone(_) | StoreError::NotFound(_) => Problem::not_found(detail),
+            StoreError::GuildDeparted(_) | StoreError::NotFound(_) => Problem::not_found(detail),
             StoreError::Refused(_) => Problem::conflict(detail),
             StoreError::Busy(_) | StoreError::Unreachable(_) | StoreError::Failed(_) | StoreError::Unknown(_) => {
                 Problem::unavailable(detail, 1)

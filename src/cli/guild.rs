@@ -83,11 +83,11 @@ impl GuildCommand {
                 let [reviews, keys] = [counted(reviews, "review"), counted(keys, "key")];
                 print_outcome(out, &format!("guild {id} was removed, with {members}, {warns}, {reviews} and {keys}"))
             }
-            GuildCommand::Leave { id } => Ok(store.set_guild_left(&id, true).await?),
-            GuildCommand::Return { id } => Ok(store.set_guild_left(&id, false).await?),
+            GuildCommand::Leave { id } => Ok(store.set_guild_departed(&id, true).await?),
+            GuildCommand::Return { id } => Ok(store.set_guild_departed(&id, false).await?),
             GuildCommand::List(json) => {
                 let guilds = store.guilds().await?;
-                let rows = guilds.into_iter().map(|g| GuildRow { id: g.id, name: g.name, left: g.left });
+                let rows = guilds.into_iter().map(|g| GuildRow { id: g.id, name: g.name, left: g.departed });
                 print_list(out, json, rows, |GuildRow { id, name, left }| {
                     format!("{id}\t{name}{}", if *left { "\tleft" } else { "" })
                 })

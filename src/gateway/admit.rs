@@ -81,7 +81,7 @@ impl<'h> Admission<'h> {
     /// Whether the bot has left the key's guild. Of an unproven key only the origin knows that.
     pub(super) fn guild_is_departed(&self) -> bool {
         match self {
-            Admission::Admitted(admitted) => admitted.key().guild.gone,
+            Admission::Admitted(admitted) => admitted.key().guild.departed,
             Admission::Unproven(_) => false,
         }
     }

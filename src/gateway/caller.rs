@@ -55,7 +55,7 @@ impl Gateway {
         }
         let key = self.find_listed(&state, &caller.digest, self.core.now())?;
         key.may_use(operation)?;
-        if key.guild.gone {
+        if key.guild.departed {
             return Err(Fault::GuildDeparted);
         }
         caller.key = key.clone();

@@ -54,7 +54,7 @@ impl KeySource {
         let keys = match self {
             KeySource::File(file) => {
                 let is_departed = |key: &ListedKey| departed_guilds.contains(&key.guild);
-                file.keys.iter().map(|key| ListedKey { guild_gone: is_departed(key), ..key.clone() }).collect()
+                file.keys.iter().map(|key| ListedKey { guild_departed: is_departed(key), ..key.clone() }).collect()
             }
             KeySource::Store(_) | KeySource::Origin(_) => keys,
         };
@@ -72,8 +72,8 @@ impl KeySource {
                 let departed = departed_guilds(store).await?;
                 let keys = store.keys().await.map_err(|e| e.to_string())?;
                 let keys = keys.into_iter().flat_map(|key| {
-                    let guild_gone = departed.contains(&key.guild);
-                    by_each_secret(key, guild_gone)
+                    let guild_departed = departed.contains(&key.guild);
+                    by_each_secret(key, guild_departed)
                 });
                 Ok(KeyList { keys: keys.collect(), departed_guilds: Arc::new(departed) })
             }
@@ -82,13 +82,13 @@ impl KeySource {
 }
 
 /// A key by its secret and by the one before its last rotation, which expires by itself at the end of the overlap.
-fn by_each_secret(key: KeyRecord, guild_gone: bool) -> impl Iterator<Item = ListedKey> {
+fn by_each_secret(key: KeyRecord, guild_departed: bool) -> impl Iterator<Item = ListedKey> {
     let previous = key.previous.map(|previous| (previous.digest, key.previous_ends()));
     let current = ListedKey {
         id: key.id,
         digest: key.digest,
         guild: key.guild,
-        guild_gone,
+        guild_departed,
         tier: key.tier.map(Into::into),
         scope: key.scope,
         expires: key.expires,
@@ -99,5 +99,5 @@ fn by_each_secret(key: KeyRecord, guild_gone: bool) -> impl Iterator<Item = List
 
 async fn departed_guilds(store: &AnyStore) -> Result<HashSet<GuildId>, String> {
     let guilds = store.guilds().await.map_err(|e| e.to_string())?;
-    Ok(guilds.into_iter().filter(|guild| guild.left).map(|guild| guild.id).collect())
+    Ok(guilds.into_iter().filter(|guild| guild.departed).map(|guild| guild.id).collect())
 }

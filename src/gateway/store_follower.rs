@@ -62,7 +62,7 @@ impl StoreFollower {
     pub(super) fn keys_are_stale(&self, state: &State, now: Tick) -> bool {
         // The age of this table, which may have been replaced since `state` was read.
         matches!(state.keys, KeySource::Store(_))
-            && (self.freshness.keys_are_stale() || is_too_old(state.key_table.current_as_of(), now))
+            && (self.freshness.keys_are_stale() || is_too_old(state.key_table.confirmed_at(), now))
     }
 
     /// Invalidates the cache if the feed was not read for too long, as after the process stood still.
@@ -111,14 +111,14 @@ impl StoreFollower {
     /// Loaded keys are in force in `state` from now on.
     pub(super) fn keys_in_force(&self, state: &State, loaded: &Loaded<'_>) {
         if self.freshness.keys_loaded(loaded.changes, loaded.at, self.core.now()) {
-            state.key_table.set_current_as_of(loaded.at);
+            state.key_table.set_confirmed_at(loaded.at);
         }
     }
 
     /// Follows the change feed until the process ends.
     pub async fn follow(&self, store: &AnyStore) {
         // The feed begins before the first keys were loaded.
-        self.core.state().key_table.set_current_as_of(self.freshness.start_following());
+        self.core.state().key_table.set_confirmed_at(self.freshness.start_following());
         tokio::join!(self.follow_feed(store), self.keep_keys_loaded());
     }
 
@@ -139,7 +139,7 @@ impl StoreFollower {
                     }
                     changes.into_iter().for_each(|change| self.apply_change(change));
                     if self.freshness.feed_was_read(asked, self.core.now()) {
-                        self.core.state().key_table.set_current_as_of(asked);
+                        self.core.state().key_table.set_confirmed_at(asked);
                     }
                     // Changed keys that are not loaded within their time are as good as a feed that cannot be read.
                     if matches!(self.core.state().keys, KeySource::Store(_)) {

@@ -218,7 +218,7 @@ async fn refusals_come_in_the_contracts_order_and_before_the_body() {
     let bad = RequestHeader { path: b"/setPoints", ..bad };
     assert_eq!(w.refused_unread(&bad).await, Fault::TooManyRequests { retry_after: 1 });
     w.advance(3);
-    w.store.set_guild_left(&w.guild(), true).await.unwrap();
+    w.store.set_guild_departed(&w.guild(), true).await.unwrap();
     w.gateway.follower.apply_keys(w.gateway.follower.load_keys(None).await.unwrap());
     let ask = async |body| w.ask("getPoints", "k1", body).await.answer.unwrap_err();
     assert_eq!(ask("memberID=7&memberID=7").await, Fault::Repeated(Param::MemberId));
@@ -479,11 +479,11 @@ async fn a_request_whose_keys_have_become_too_old_while_its_body_came_is_21() {
     let w = TestGateway::new(PLENTY).await;
     let state = w.gateway.state().clone();
     for path in [&b"/getPoints"[..], b"/setPoints"] {
-        w.gateway.state().key_table.set_current_as_of(w.gateway.core.now());
+        w.gateway.state().key_table.set_confirmed_at(w.gateway.core.now());
         let mut body = After(b"memberID=7&amount=5", || w.advance(1));
         let reply = w.gateway.handle(&state, &RequestHeader { path, ..header() }, &mut body).await;
         assert_eq!(reply.answer.unwrap_err(), Fault::Unavailable { retry_after: 1 });
     }
-    w.gateway.state().key_table.set_current_as_of(w.gateway.core.now());
+    w.gateway.state().key_table.set_confirmed_at(w.gateway.core.now());
     assert_eq!(text(&w.ask("getPoints", "k1", "memberID=7").await), "0");
 }

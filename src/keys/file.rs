@@ -183,7 +183,7 @@ impl<'t> KeyFileReader<'t> {
             return;
         };
         if self.problems.len() == before {
-            self.keys.push(ListedKey { id, digest, guild, guild_gone: false, tier, scope, expires });
+            self.keys.push(ListedKey { id, digest, guild, guild_departed: false, tier, scope, expires });
         }
     }
 

@@ -13,8 +13,7 @@ use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
 use parking_lot::Mutex;
 
-use super::table::{Budget, Guild};
-use super::{Key, Proof};
+use super::{Guild, Key, LimitState, Proof};
 use crate::cache::{Realm, SingleFlight};
 use crate::clock::Tick;
 use crate::limits::{Buckets, DayCount, Policy, Usage};
@@ -41,7 +40,7 @@ pub struct LearnedKeys {
     next_realm: AtomicU64,
     /// The day's counts that the store had at the start, for keys not seen since.
     day_counts: HashMap<KeyId, DayCount>,
-    /// Held while a key is put under another policy, so that its budget is taken over once.
+    /// Held while a key is put under another policy, so that its buckets are replaced once.
     policy_lock: Mutex<()>,
 }
 
@@ -227,9 +226,9 @@ impl LearnedKeys {
         let id = id_of(&digest);
         let usage = self.day_counts.get(&id).copied().map(Usage::with_count).unwrap_or_default();
         let realm = Realm(self.next_realm.fetch_add(1, Ordering::Relaxed));
-        let guild = Guild { id: GuildId::of_key(&id), realm, gone: false };
-        let budget = Budget { policy, buckets: Arc::default(), usage: Arc::new(usage) };
-        let key = Key::new(id, guild, Scope::Write, None, None, budget);
+        let guild = Guild { id: GuildId::of_key(&id), realm, departed: false };
+        let state = LimitState { policy, buckets: Arc::default(), usage: Arc::new(usage) };
+        let key = Key::new(id, guild, Scope::Write, None, None, state);
         Arc::new(LearnedKey { key: Arc::new(key), digest, proof: Arc::default() })
     }
 }

@@ -107,9 +107,9 @@ impl Bucket {
         self.0.store(change.of(tat).min(full.of(tat)), Ordering::Release);
     }
 
-    /// Leaves no more available than `other` has, under the same rate. Neither was replaced.
-    pub fn charge_as(&self, other: &Bucket) {
-        self.0.fetch_max(other.0.load(Ordering::Acquire), Ordering::AcqRel);
+    /// Leaves no more available than `other` has after `change`. Neither was replaced.
+    pub fn charge_as(&self, other: &Bucket, change: RateChange) {
+        self.0.fetch_max(change.of(other.0.load(Ordering::Acquire)), Ordering::AcqRel);
     }
 
     /// Whether it ever admitted a request.

@@ -3,6 +3,7 @@
 //! added again begins with what was left, and not full (guarantee 6).
 
 use std::ops::RangeInclusive;
+use std::ptr;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -18,12 +19,36 @@ pub struct Buckets {
     pub(super) main: Bucket,
     pub(super) write: Bucket,
     pub(super) candidate: Bucket,
-    /// The rate of `write` if the policy has none: a write limit that is removed and added again refills nobody.
-    last_write_rate: Option<Rate>,
-    /// The largest bursts of `main` and `write` under earlier policies.
-    largest_bursts: (u32, u32),
+    earlier: Mutex<EarlierRates>,
     /// Set before the first of the buckets answers that it was replaced.
     successor: Mutex<Option<Successor>>,
+}
+
+/// What counts of the rates that were in force before those of the policy.
+#[derive(Clone, Copy, Debug, Default)]
+struct EarlierRates {
+    /// The rate of `write` if the policy has none: a write limit that is removed and added again refills nobody.
+    last_write: Option<Rate>,
+    /// The largest bursts of `main` and `write`.
+    largest_bursts: (u32, u32),
+}
+
+impl EarlierRates {
+    /// These, and then those of `tier`.
+    fn and(self, tier: &Tier) -> Self {
+        let last_write = tier.write.or(self.last_write);
+        let largest_bursts = (tier.main.burst.get(), last_write.map_or(0, |rate| rate.burst.get()));
+        EarlierRates { last_write, largest_bursts }.merged(self)
+    }
+
+    /// These, and those of another key with which this one becomes one.
+    fn merged(self, other: Self) -> Self {
+        let ((main, write), (other_main, other_write)) = (self.largest_bursts, other.largest_bursts);
+        EarlierRates {
+            last_write: self.last_write.or(other.last_write),
+            largest_bursts: (main.max(other_main), write.max(other_write)),
+        }
+    }
 }
 
 /// A policy, and the buckets of a key under it.
@@ -48,11 +73,10 @@ impl Buckets {
         if policy_before.tier() == policy.tier() {
             return buckets.clone();
         }
-        let after = Arc::new(Buckets::for_change(policy_before.tier(), buckets));
+        let after = Arc::new(Buckets::after(buckets, policy_before.tier()));
         *successor = Some((policy.clone(), after.clone()));
         // The main bucket is replaced first: a request that finds another one replaced finds the main one filled.
-        buckets
-            .each_change(policy_before.tier(), policy.tier(), at, |of, change| of(&after).replace(of(buckets), change));
+        after.take_over(buckets, policy_before.tier(), policy.tier(), at, Bucket::replace);
         after
     }
 
@@ -64,19 +88,32 @@ impl Buckets {
         policy: &Policy,
         changed: RangeInclusive<Tick>,
     ) -> Buckets {
-        let (policy_before, buckets) = buckets.successor().unwrap_or_else(|| (policy_before.clone(), buckets.clone()));
-        let after = Buckets::for_change(policy_before.tier(), &buckets);
+        let (policy_before, buckets) = buckets.current(policy_before);
+        let after = Buckets::after(&buckets, policy_before.tier());
         let (first, last) = changed.into_inner();
-        buckets.each_change(policy_before.tier(), policy.tier(), first, |of, change| {
-            of(&after).copy(of(&buckets), change, last)
+        after.take_over(&buckets, policy_before.tier(), policy.tier(), first, |after, before, change| {
+            after.copy(before, change, last);
         });
         after
     }
 
-    /// Leaves no more available than `other` has under the same policy.
-    pub fn charge_as(&self, other: &Buckets) {
-        self.main.charge_as(&other.main);
-        self.write.charge_as(&other.write);
+    /// Charges these buckets, under `policy`, with what another key under `other_policy` has used up at `at`: no more is
+    /// left available than that key has.
+    pub fn charge_as(&self, policy: &Policy, other: &Arc<Buckets>, other_policy: &Arc<Policy>, at: Tick) {
+        let (other_policy, other) = other.current(other_policy);
+        if ptr::eq(self, &*other) {
+            return;
+        }
+        let other_rates = other.earlier.lock().and(other_policy.tier());
+        let mut earlier = self.earlier.lock();
+        *earlier = earlier.merged(other_rates);
+        drop(earlier);
+        self.take_over(&other, other_policy.tier(), policy.tier(), at, Bucket::charge_as);
+    }
+
+    /// The buckets that decide in place of these, and their policy: these under `policy` if they were not replaced.
+    fn current(self: &Arc<Self>, policy: &Arc<Policy>) -> Successor {
+        self.successor().unwrap_or_else(|| (policy.clone(), self.clone()))
     }
 
     /// The buckets that replaced these, if any did.
@@ -93,32 +130,36 @@ impl Buckets {
     /// Whether a removed key may be forgotten: since its last request, the largest burst that it ever had would have
     /// come back, so it may begin full when it is added again.
     pub fn may_be_forgotten(&self, policy: &Policy, now: Tick) -> bool {
-        let (tier, (main, write)) = (policy.tier(), self.largest_bursts);
+        let (tier, EarlierRates { last_write, largest_bursts: (main, write) }) = (policy.tier(), *self.earlier.lock());
         self.main.full_at_with_burst(tier.main, main) <= now
-            && tier.write.or(self.last_write_rate).is_none_or(|rate| self.write.full_at_with_burst(rate, write) <= now)
+            && tier.write.or(last_write).is_none_or(|rate| self.write.full_at_with_burst(rate, write) <= now)
     }
 
-    /// Buckets that will replace `before`, of a key under `from`.
-    fn for_change(from: &Tier, before: &Buckets) -> Buckets {
-        let last_write_rate = from.write.or(before.last_write_rate);
-        let largest_bursts = (
-            before.largest_bursts.0.max(from.main.burst.get()),
-            before.largest_bursts.1.max(last_write_rate.map_or(0, |rate| rate.burst.get())),
-        );
-        Buckets { last_write_rate, largest_bursts, ..Buckets::default() }
+    /// Unused buckets of a key that had `before` under `tier`.
+    fn after(before: &Buckets, tier: &Tier) -> Buckets {
+        Buckets { earlier: Mutex::new(before.earlier.lock().and(tier)), ..Buckets::default() }
     }
 
-    /// Calls `take` for each bucket that passes from one tier to another, with its change of rate.
-    fn each_change(&self, from: &Tier, to: &Tier, at: Tick, mut take: impl FnMut(fn(&Buckets) -> &Bucket, RateChange)) {
+    /// Calls `take` for each of these buckets that goes on with the one `before`, and for that, with the change of rate
+    /// between the two tiers.
+    fn take_over(
+        &self,
+        before: &Buckets,
+        from: &Tier,
+        to: &Tier,
+        at: Tick,
+        take: impl Fn(&Bucket, &Bucket, RateChange),
+    ) {
         // A key that was admitted once is no new key, whatever operation it used.
-        let was_used = self.main.was_used();
-        let mut change = |of: fn(&Buckets) -> &Bucket, from, to| take(of, RateChange { from, to, at, was_used });
-        change(|buckets| &buckets.main, from.main, to.main);
-        if let Some(was) = from.write.or(self.last_write_rate) {
-            change(|buckets| &buckets.write, was, to.write.unwrap_or(was));
+        let was_used = before.main.was_used();
+        let change = |from, to| RateChange { from, to, at, was_used };
+        let (last_write_before, last_write) = (before.earlier.lock().last_write, self.earlier.lock().last_write);
+        take(&self.main, &before.main, change(from.main, to.main));
+        if let Some(from) = from.write.or(last_write_before) {
+            take(&self.write, &before.write, change(from, to.write.or(last_write).unwrap_or(from)));
         }
         if let (Some(from), Some(to)) = (from.candidate, to.candidate) {
-            change(|buckets| &buckets.candidate, from, to);
+            take(&self.candidate, &before.candidate, change(from, to));
         }
     }
 }

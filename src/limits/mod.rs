@@ -12,7 +12,7 @@ mod strangers;
 mod usage;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use activity::{Activity, ActivityCounts, RecentActivity};
 pub use bucket::{Bucket, Level, RateChange, Verdict};

@@ -203,15 +203,15 @@ proptest! {
 
 /// When requests were let in, and every rate that was in force.
 #[derive(Debug, Default)]
-struct LetIn {
-    times: Vec<u64>,
-    rates: Vec<Rate>,
+pub(crate) struct LetIn {
+    pub(crate) times: Vec<u64>,
+    pub(crate) rates: Vec<Rate>,
 }
 
 impl LetIn {
     /// Whether no stretch of time, from any request to any other, has more of them than the largest burst
     /// and the largest rate allow.
-    fn is_within(&self) -> bool {
+    pub(crate) fn is_within(&self) -> bool {
         let burst = self.rates.iter().map(|rate| i128::from(rate.burst.get())).max().unwrap_or(0);
         let period = self.rates.iter().map(|rate| i128::from(rate.period_ns)).min().unwrap_or(0);
         let mut latest = i128::MIN;

@@ -82,7 +82,7 @@ impl Builtin {
 
 fn fault(error: &StoreError, origin_request: &OriginRequest<'_>) -> Fault {
     match error {
-        StoreError::GuildGone(_) => Fault::GuildDeparted,
+        StoreError::GuildDeparted(_) => Fault::GuildDeparted,
         StoreError::Busy(_) => {
             tracing::warn!(request_id = %origin_request.id, %error, "the store is busy");
             Fault::Unavailable { retry_after: 1 }

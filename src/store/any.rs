@@ -174,7 +174,7 @@ impl Directory for AnyStore {
         fn add_guild(&self, guild: &GuildId, name: &str) -> Result<(), StoreError>;
         fn rename_guild(&self, guild: &GuildId, name: &str) -> Result<(), StoreError>;
         fn remove_guild(&self, guild: &GuildId) -> Result<RemovedGuild, StoreError>;
-        fn set_guild_left(&self, guild: &GuildId, left: bool) -> Result<(), StoreError>;
+        fn set_guild_departed(&self, guild: &GuildId, departed: bool) -> Result<(), StoreError>;
         fn create_key(&self, key: KeyRecord) -> Result<(), StoreError>;
         fn rotate_key(&self, id: &str, digest: Digest, previous_until: Option<i64>, now: i64) -> Result<(), StoreError>;
         fn set_key(&self, id: &str, change: KeyChange) -> Result<(), StoreError>;

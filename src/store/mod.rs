@@ -70,7 +70,7 @@ pub trait Store: Directory + Members + Daily + Send + Sync + 'static {
 
 /// Guilds and keys, of which the key table is made.
 pub trait Directory {
-    /// Every guild by id, including those that the bot has left.
+    /// Every guild by id, including departed ones.
     fn guilds(&self) -> impl Future<Output = Result<Vec<GuildRecord>, StoreError>> + Send;
 
     /// Every key, by id.
@@ -98,8 +98,12 @@ pub trait Directory {
     /// given for a new guild of the same id. Refused: one that does not exist.
     fn remove_guild(&self, guild: &GuildId) -> impl Future<Output = Result<RemovedGuild, StoreError>> + Send;
 
-    /// Records that the bot left a guild, or came back to it. Refused: one that does not exist.
-    fn set_guild_left(&self, guild: &GuildId, left: bool) -> impl Future<Output = Result<(), StoreError>> + Send;
+    /// Records that a guild has departed (the bot has left it), or is back. Refused: one that does not exist.
+    fn set_guild_departed(
+        &self,
+        guild: &GuildId,
+        departed: bool,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Adds a key. Refused: an id or a digest that is taken, a guild that does not exist.
     fn create_key(&self, key: KeyRecord) -> impl Future<Output = Result<(), StoreError>> + Send;

@@ -7,8 +7,8 @@ use super::*;
 pub struct GuildRecord {
     pub id: GuildId,
     pub name: String,
-    /// The bot left it: its keys answer 03 until it returns.
-    pub left: bool,
+    /// The bot has left it: its keys answer 03 until it returns.
+    pub departed: bool,
 }
 
 /// What was removed with a guild.
@@ -93,9 +93,9 @@ pub enum Change {
 /// Why the store could not do it. `Display` is for the operator; callers get 20, 21 or 22.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The guild is not in the store, or the bot left it.
+    /// The guild is not in the store, or it has departed: the bot has left it.
     #[error("guild {0} is not in the store, or the bot has left it")]
-    GuildGone(GuildId),
+    GuildDeparted(GuildId),
     /// Another process holds the store, or the queue is full: nothing was written, try again.
     #[error("the store is busy: {0}")]
     Busy(String),

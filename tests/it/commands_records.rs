@@ -24,7 +24,7 @@ fn objects_with<'a>(list: &'a [Value], values: &[&str]) -> Vec<&'a Value> {
 }
 
 #[test]
-fn guilds_are_added_listed_left_and_returned_to() {
+fn guilds_are_added_listed_departed_and_returned_to() {
     let world = world();
     world.run(&["guild", "add", "999", "--name", "Other"]).done();
     let list = || world.run(&["guild", "list", "--json"]).done().list();
@@ -33,7 +33,7 @@ fn guilds_are_added_listed_left_and_returned_to() {
     assert_eq!(objects_with(&here, &[GUILD, "Night Watch"]).len(), 1, "{here:?}");
     assert_eq!(objects_with(&here, &["999", "Other"]).len(), 1, "{here:?}");
     world.run(&["guild", "leave", "999"]).done();
-    assert_ne!(list(), here, "the list does not tell that the bot has left");
+    assert_ne!(list(), here, "the list does not tell that the guild has departed");
     world.run(&["guild", "return", "999"]).done();
     assert_eq!(list(), here);
     let text = world.run(&["guild", "list"]).done().stdout;

@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 
 use crate::support::*;
 
-const GONE: &str = "03 | Error while retrieving guild using this API key. Is Guildgate still on guild?";
+const DEPARTED: &str = "03 | Error while retrieving guild using this API key. Is Guildgate still on guild?";
 
 async fn guarantee_7_a_revoked_key_is_refused_even_when_the_answer_is_cached(kind: Kind) {
     let gate = TestGateway::on(kind).key("bot").key("other").points("7", 3).start().await;
@@ -91,14 +91,14 @@ async fn guarantee_7_a_key_in_a_file_expires_to_the_second() {
     assert!(served > 0, "it never worked");
 }
 
-async fn guarantee_7_a_guild_that_is_left_answers_03_until_it_returns(kind: Kind) {
+async fn guarantee_7_a_departed_guild_answers_03_until_it_returns(kind: Kind) {
     let gate = TestGateway::on(kind).key("bot").key_of_guild("elsewhere", "999").points("7", 3).start().await;
     for _ in 0..2 {
         gate.get_points("bot", "7").await.is("3");
         gate.run(&["guild", "leave", GUILD]).done();
         eventually(SECOND_AND_SLACK, "03", || async { gate.get_points("bot", "7").await.code() == Some(3) }).await;
-        gate.get_points("bot", "7").await.is_refused(403, GONE);
-        gate.set_points("bot", "7", 4).await.is_refused(403, GONE);
+        gate.get_points("bot", "7").await.is_refused(403, DEPARTED);
+        gate.set_points("bot", "7", 4).await.is_refused(403, DEPARTED);
         gate.get_points("elsewhere", "7").await.is("0");
         gate.run(&["guild", "return", GUILD]).done();
         eventually(SECOND_AND_SLACK, "its points are back", || async {
@@ -110,14 +110,14 @@ async fn guarantee_7_a_guild_that_is_left_answers_03_until_it_returns(kind: Kind
 }
 
 #[tokio::test]
-async fn guarantee_7_a_guild_that_is_left_answers_03_before_an_http_origin_too() {
+async fn guarantee_7_a_departed_guild_answers_03_before_an_http_origin_too() {
     let gate = TestGateway::before_http().keys_in_store().key("bot").points("7", 3).start().await;
     gate.get_points("bot", "7").await.is("3");
     gate.run(&["guild", "leave", GUILD]).done();
     eventually(SECOND_AND_SLACK, "03", || async { gate.get_points("bot", "7").await.code() == Some(3) }).await;
     let asked = gate.origin().seen().len();
-    gate.set_points("bot", "7", 4).await.is_refused(403, GONE);
-    assert_eq!(gate.origin().seen().len(), asked, "the origin was asked for a guild that is gone");
+    gate.set_points("bot", "7", 4).await.is_refused(403, DEPARTED);
+    assert_eq!(gate.origin().seen().len(), asked, "the origin was asked for a departed guild");
 }
 
 async fn guarantee_7_a_key_whose_scope_is_taken_away_cannot_write(kind: Kind) {
@@ -136,7 +136,7 @@ async fn guarantee_7_keys_in_a_file_stay_the_keys_whatever_the_store_is_told(kin
     // What the store says of guilds is heard; of keys it is not.
     gate.run(&["guild", "leave", GUILD]).done();
     eventually(SECOND_AND_SLACK, "03", || async { gate.get_points("bot", "7").await.code() == Some(3) }).await;
-    gate.get_points("bot", "7").await.is_refused(403, GONE);
+    gate.get_points("bot", "7").await.is_refused(403, DEPARTED);
     gate.run(&["guild", "return", GUILD]).done();
     eventually(SECOND_AND_SLACK, "3", || async { gate.get_points("bot", "7").await.body == "3" }).await;
     gate.send(&Request::post("/getPoints", "memberID=7").key(&in_store)).await.is_refused(401, INCORRECT_KEY);
@@ -147,7 +147,7 @@ on_both_stores!(
     guarantee_7_a_revoked_key_is_refused_even_when_the_answer_is_cached,
     guarantee_7_a_revoked_key_stays_refused_after_a_restart,
     guarantee_7_an_expired_key_is_refused_even_when_the_answer_is_cached,
-    guarantee_7_a_guild_that_is_left_answers_03_until_it_returns,
+    guarantee_7_a_departed_guild_answers_03_until_it_returns,
     guarantee_7_a_key_whose_scope_is_taken_away_cannot_write,
     guarantee_7_keys_in_a_file_stay_the_keys_whatever_the_store_is_told,
 );

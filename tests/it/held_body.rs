@@ -9,7 +9,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use crate::support::*;
 
 const NOT_ALLOWED: &str = "15 | This API key is not allowed to use setPoints!";
-const GONE: &str = "03 | Error while retrieving guild using this API key. Is Guildgate still on guild?";
+const DEPARTED: &str = "03 | Error while retrieving guild using this API key. Is Guildgate still on guild?";
 const NOT_DIGITS: &str = "05 | Param 'memberID' should contain only integers!";
 
 fn gate(kind: Kind) -> Builder {
@@ -83,14 +83,14 @@ async fn a_key_narrowed_while_its_body_is_held_back_writes_nothing(kind: Kind) {
     }
 }
 
-async fn a_guild_left_while_a_body_is_held_back_is_03_after_the_parameters(kind: Kind) {
+async fn a_guild_departed_while_a_body_is_held_back_is_03_after_the_parameters(kind: Kind) {
     let gate = gate(kind).start().await;
     for version in Version::BOTH {
         let mut held = hold(&gate, version, "bot").await;
         gate.run(&["guild", "leave", GUILD]).done();
         eventually(SECOND_AND_SLACK, "03", || async { gate.get_points("bot", "7").await.code() == Some(3) }).await;
         held.pop().unwrap().release().await.is_refused(400, NOT_DIGITS);
-        all_are_refused(held, 403, GONE).await;
+        all_are_refused(held, 403, DEPARTED).await;
         gate.run(&["guild", "return", GUILD]).done();
         eventually(SECOND_AND_SLACK, "3", || async { gate.get_points("bot", "7").await.body == "3" }).await;
     }
@@ -128,7 +128,7 @@ on_both_origins!(
     a_key_that_expires_while_its_body_is_held_back_is_02,
     a_secret_rotated_out_while_its_body_is_held_back_is_02,
     a_key_narrowed_while_its_body_is_held_back_writes_nothing,
-    a_guild_left_while_a_body_is_held_back_is_03_after_the_parameters,
+    a_guild_departed_while_a_body_is_held_back_is_03_after_the_parameters,
     a_key_taken_out_of_its_file_while_its_body_is_held_back_is_02,
     a_key_taken_out_of_its_file_while_the_server_stops_is_02,
 );

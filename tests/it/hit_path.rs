@@ -63,7 +63,7 @@ async fn hits_are_free(decisions: Option<Arc<DecisionLog>>) {
         id: "k1".into(),
         digest: Digest::of(b"some key"),
         guild,
-        guild_gone: false,
+        guild_departed: false,
         tier: Some("standard".into()),
         scope: Scope::Write,
         expires: None,

@@ -218,10 +218,10 @@ async fn parameters_are_judged_before_the_origin_is_asked_about_a_key() {
 #[tokio::test]
 async fn an_03_of_the_origin_proves_a_key() {
     let gate = gate().set("limits.strangers.burst", "1").set("limits.strangers.rate", r#""1/h""#).start().await;
-    let gone = "03 | Error while retrieving guild using this API key. Is Guildgate still on guild?";
-    gate.origin().next("getPoints", Act::say(403, gone));
+    let departed = "03 | Error while retrieving guild using this API key. Is Guildgate still on guild?";
+    gate.origin().next("getPoints", Act::say(403, departed));
     let answer = gate.get_points("bot", "7").await;
-    answer.is_refused(403, gone);
+    answer.is_refused(403, departed);
     assert!(answer.header("ratelimit").is_some(), "{answer:#?}");
     gate.get_points("bot", "7").await.is("3"); // its address was paid back, and a refusal is not kept
 }

@@ -2,7 +2,7 @@
 
 use crate::support::*;
 
-const GONE: &str = "03 | Error while retrieving guild using this API key. Is Guildgate still on guild?";
+const DEPARTED: &str = "03 | Error while retrieving guild using this API key. Is Guildgate still on guild?";
 
 /// Two nodes on one database, in folders of their own.
 async fn two_nodes() -> (TestGateway, TestGateway) {
@@ -88,12 +88,12 @@ async fn guarantee_7_while_the_list_of_keys_does_not_come_a_revoked_key_is_21_an
 }
 
 #[tokio::test]
-async fn guarantee_7_a_guild_left_at_one_node_answers_03_at_the_other_until_it_returns() {
+async fn guarantee_7_a_guild_departed_at_one_node_answers_03_at_the_other_until_it_returns() {
     let (here, there) = two_nodes().await;
     there.get_points("bot", "7").await.is("3");
     here.run(&["guild", "leave", GUILD]).done();
     eventually(SECOND_AND_SLACK, "03", async || there.get_points("bot", "7").await.code() == Some(3)).await;
-    there.set_points("bot", "7", 4).await.is_refused(403, GONE);
+    there.set_points("bot", "7", 4).await.is_refused(403, DEPARTED);
     here.run(&["guild", "return", GUILD]).done();
     eventually(SECOND_AND_SLACK, "3", async || there.get_points("bot", "7").await.body == "3").await;
 }

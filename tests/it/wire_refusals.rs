@@ -26,7 +26,7 @@ async fn row_02_an_unknown_key(kind: Kind) {
     gate.get_points("bot", "7").await.is("3");
 }
 
-async fn row_03_a_guild_that_the_bot_has_left(kind: Kind) {
+async fn row_03_a_departed_guild(kind: Kind) {
     let gate = gate(kind).start().await;
     let line = "03 | Error while retrieving guild using this API key. Is Guildgate still on guild?";
     match kind {
@@ -236,7 +236,7 @@ async fn error_status_ok_sends_every_refusal_with_200(kind: Kind) {
 on_every_origin!(
     row_01_a_missing_or_empty_key,
     row_02_an_unknown_key,
-    row_03_a_guild_that_the_bot_has_left,
+    row_03_a_departed_guild,
     row_04_a_missing_member,
     row_05_a_member_that_is_not_an_integer,
     row_06_a_missing_amount,

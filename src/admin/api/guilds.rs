@@ -66,7 +66,7 @@ struct ListParams {
 }
 
 impl From<GuildRecord> for Guild {
-    fn from(GuildRecord { id, name, left }: GuildRecord) -> Self {
+    fn from(GuildRecord { id, name, departed: left }: GuildRecord) -> Self {
         Guild { id, name, left }
     }
 }
@@ -116,7 +116,7 @@ async fn change(
         store.rename_guild(&id, guild_name(name)?).await?;
     }
     if let Some(left) = change.left {
-        store.set_guild_left(&id, left).await?;
+        store.set_guild_departed(&id, left).await?;
     }
     Ok(Json(guild(store, &id).await?))
 }

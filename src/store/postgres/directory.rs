@@ -53,7 +53,8 @@ const EMPTY_GUILD: [&str; 4] = [
 impl Directory for PostgresStore {
     async fn guilds(&self) -> Result<Vec<GuildRecord>, StoreError> {
         let rows = self.list_rows("SELECT id, name, gone FROM guild ORDER BY id").await?;
-        let guild = |row: &Row| Ok(GuildRecord { id: parsed(row, 0)?, name: column(row, 1)?, left: column(row, 2)? });
+        let guild =
+            |row: &Row| Ok(GuildRecord { id: parsed(row, 0)?, name: column(row, 1)?, departed: column(row, 2)? });
         rows.iter().map(guild).collect()
     }
 
@@ -93,9 +94,9 @@ impl Directory for PostgresStore {
         tx.end(removed, Change::Everything).await
     }
 
-    async fn set_guild_left(&self, guild: &GuildId, left: bool) -> Result<(), StoreError> {
+    async fn set_guild_departed(&self, guild: &GuildId, departed: bool) -> Result<(), StoreError> {
         let sql = "UPDATE guild SET gone = $2 WHERE id = $1 RETURNING 1";
-        self.change_one(sql, &[&guild.as_str(), &left], || refusals::unknown_guild(guild)).await
+        self.change_one(sql, &[&guild.as_str(), &departed], || refusals::unknown_guild(guild)).await
     }
 
     async fn create_key(&self, key: KeyRecord) -> Result<(), StoreError> {
@@ -231,7 +232,7 @@ async fn rotate_key(
     tx.count(ROTATE_KEY, &[&id, &&digest.0[..], &until]).await.map(drop)
 }
 
-/// The number of a guild in the tables, also of one that the bot left.
+/// The number of a guild in the tables, also of a departed one.
 pub(super) async fn guild_number(tx: &mut Transaction<'_>, guild: &GuildId) -> Result<i64, StoreError> {
     let found = tx.rows("SELECT no FROM guild WHERE id = $1", &[&guild.as_str()]).await?;
     found.first().map_or_else(|| Err(refusals::unknown_guild(guild)), |row| column(row, 0))

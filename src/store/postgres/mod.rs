@@ -184,7 +184,7 @@ impl Store for PostgresStore {
         let rows = self.pool.read(POINTS, &[&guild.as_str(), &member.as_i64()]).await?;
         match rows.first() {
             Some(row) if !column::<bool>(row, 0)? => Ok(column::<Option<i64>>(row, 1)?.unwrap_or(0)),
-            _ => Err(StoreError::GuildGone(guild.clone())),
+            _ => Err(StoreError::GuildDeparted(guild.clone())),
         }
     }
 
@@ -222,7 +222,7 @@ fn of_member<T>(
     each: impl Fn(i64, &Row) -> Result<T, StoreError>,
 ) -> Result<Vec<T>, StoreError> {
     if rows.is_empty() {
-        return Err(StoreError::GuildGone(guild.clone()));
+        return Err(StoreError::GuildDeparted(guild.clone()));
     }
     let found = rows.iter().filter_map(|row| column::<Option<i64>>(row, 0).map(|id| Some((id?, row))).transpose());
     found.map(|found| found.and_then(|(id, row)| each(id, row))).collect()

@@ -29,7 +29,7 @@ const QUEUE: usize = 16_384;
 const GROUP: usize = 512;
 
 /// Sets members' points, given as three arrays in which no member is named twice; returns the members' names. It
-/// leaves out members of guilds that are missing or left.
+/// leaves out members of guilds that are missing or departed.
 const SET_POINTS: &str = "INSERT INTO member (guild, member, name, points) \
     SELECT g.no, a.member, a.member::text, a.amount \
     FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS a (guild, member, amount) \
@@ -135,7 +135,7 @@ impl WriterTask {
                     return group.drain(..).for_each(|job| {
                         let name = names.get(&(job.guild.clone(), job.member)).cloned();
                         // The caller may have stopped waiting; the write stays.
-                        let _ = job.answer.send(name.ok_or(StoreError::GuildGone(job.guild)));
+                        let _ = job.answer.send(name.ok_or(StoreError::GuildDeparted(job.guild)));
                     });
                 }
                 // Nothing was written. Jobs queued meanwhile join the group, each until its own deadline.

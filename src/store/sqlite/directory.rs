@@ -79,11 +79,11 @@ impl Directory for SqliteStore {
         self.write(Change::Everything, remove).await
     }
 
-    async fn set_guild_left(&self, guild: &GuildId, left: bool) -> Result<(), StoreError> {
+    async fn set_guild_departed(&self, guild: &GuildId, departed: bool) -> Result<(), StoreError> {
         let guild = guild.clone();
         let set = move |conn: &Connection| {
             let sql = "UPDATE guild SET gone = ?2 WHERE id = ?1";
-            changed(conn.prepare_cached(sql)?.execute(params![guild.as_str(), left])?, || {
+            changed(conn.prepare_cached(sql)?.execute(params![guild.as_str(), departed])?, || {
                 refusals::unknown_guild(&guild)
             })
         };
@@ -185,7 +185,7 @@ impl Directory for SqliteStore {
     }
 }
 
-/// The number of a guild in its rows, whether the bot left it or not.
+/// The number of a guild in its rows, also of a departed one.
 pub(super) fn guild_number(conn: &Connection, guild: &GuildId) -> Result<i64, Failure> {
     let found = conn
         .prepare_cached("SELECT no FROM guild WHERE id = ?1")?
@@ -212,7 +212,7 @@ pub(super) fn changed(rows: usize, refusal: impl FnOnce() -> StoreError) -> Resu
 /// Every guild, by id.
 fn guilds(conn: &Connection) -> rusqlite::Result<Vec<GuildRecord>> {
     let mut statement = conn.prepare_cached("SELECT id, name, gone FROM guild ORDER BY id")?;
-    let guild = |row: &Row<'_>| Ok(GuildRecord { id: parsed(row, 0)?, name: row.get(1)?, left: row.get(2)? });
+    let guild = |row: &Row<'_>| Ok(GuildRecord { id: parsed(row, 0)?, name: row.get(1)?, departed: row.get(2)? });
     statement.query_map([], guild)?.collect()
 }
 

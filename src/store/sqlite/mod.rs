@@ -222,7 +222,7 @@ impl Store for SqliteStore {
                 .query_row(params![guild.as_str(), member.as_i64(), name, amount], |row| row.get(0))
                 .optional()?
                 .map(|name| (name, Some(Change::Member(member))))
-                .ok_or(Failure::Store(StoreError::GuildGone(guild)))
+                .ok_or(Failure::Store(StoreError::GuildDeparted(guild)))
         };
         self.writer.run(Writes::Once, set).await
     }

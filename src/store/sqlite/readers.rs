@@ -70,7 +70,7 @@ impl Readers {
         })?;
         match row {
             Some((false, points)) => Ok(points.unwrap_or(0)),
-            _ => Err(StoreError::GuildGone(guild.clone())),
+            _ => Err(StoreError::GuildDeparted(guild.clone())),
         }
     }
 
@@ -87,7 +87,7 @@ impl Readers {
             }
             Ok(found)
         })?;
-        found.ok_or_else(|| StoreError::GuildGone(guild.clone()))
+        found.ok_or_else(|| StoreError::GuildDeparted(guild.clone()))
     }
 
     pub(super) fn reviews(&self, guild: &GuildId, member: MemberId) -> Result<Vec<Review>, StoreError> {
@@ -103,6 +103,6 @@ impl Readers {
             }
             Ok(found)
         })?;
-        found.ok_or_else(|| StoreError::GuildGone(guild.clone()))
+        found.ok_or_else(|| StoreError::GuildDeparted(guild.clone()))
     }
 }

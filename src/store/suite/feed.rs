@@ -42,7 +42,7 @@ pub(crate) async fn changes_of_guilds_and_keys_are_changes_of_the_directory<T: T
     assert_eq!(others_changes(&second).await, [Change::Directory]);
     assert_eq!(second.keys().await.unwrap(), [key]);
     test.store().revoke_key("k1").await.unwrap();
-    test.store().set_guild_left(&guild("g"), true).await.unwrap();
+    test.store().set_guild_departed(&guild("g"), true).await.unwrap();
     assert_eq!(others_changes(&second).await, [Change::Directory]);
     assert_eq!(second.keys().await.unwrap(), []);
 }
@@ -51,7 +51,7 @@ pub(crate) async fn a_refused_write_is_not_a_change<T: TestStore>() {
     let test = T::new().await;
     let second = test.open_second().await;
     refused(test.store().revoke_key("none").await);
-    gone(test.store().set_points(&guild("none"), member(7), 1).await);
+    is_departed(test.store().set_points(&guild("none"), member(7), 1).await);
     assert_eq!(others_changes(&second).await, []);
 }
 

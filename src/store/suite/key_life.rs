@@ -37,7 +37,7 @@ pub(crate) async fn a_rotated_key_is_the_same_key_with_two_secrets_and_others_se
     assert_eq!(second.keys().await.unwrap(), [expected]);
 }
 
-pub(crate) async fn without_an_overlap_the_old_secret_is_gone_at_once<T: TestStore>() {
+pub(crate) async fn without_an_overlap_the_old_secret_is_refused_at_once<T: TestStore>() {
     for until in [None, Some(100), Some(-1)] {
         let test = with_key::<T>().await;
         rotate(&test, "k1", b"two", until, 100).await.unwrap();

@@ -33,12 +33,12 @@ pub(crate) async fn a_key_with_a_wrong_id_secret_or_guild_is_refused<T: TestStor
     assert_eq!(test.store().keys().await.unwrap(), []);
 }
 
-pub(crate) async fn a_guild_is_added_once_and_only_an_existing_one_can_be_left<T: TestStore>() {
+pub(crate) async fn a_guild_is_added_once_and_only_an_existing_one_can_depart<T: TestStore>() {
     let test = T::new().await;
     test.store().add_guild(&guild("g"), "Night\nWatch").await.unwrap();
     refused(test.store().add_guild(&guild("g"), "Other").await);
-    refused(test.store().set_guild_left(&guild("h"), true).await);
-    let expected = GuildRecord { id: guild("g"), name: "Night Watch".to_owned(), left: false };
+    refused(test.store().set_guild_departed(&guild("h"), true).await);
+    let expected = GuildRecord { id: guild("g"), name: "Night Watch".to_owned(), departed: false };
     assert_eq!(test.store().guilds().await.unwrap(), [expected]);
 }
 
@@ -46,11 +46,11 @@ pub(crate) async fn a_renamed_guild_is_the_same_guild<T: TestStore>() {
     let test = T::new().await;
     test.add_guild(&guild("g")).await;
     test.store().set_points(&guild("g"), member(7), 5).await.unwrap();
-    test.store().set_guild_left(&guild("g"), true).await.unwrap();
+    test.store().set_guild_departed(&guild("g"), true).await.unwrap();
     let second = test.open_second().await;
     test.store().rename_guild(&guild("g"), "Day\nWatch").await.unwrap();
     assert_eq!(others_changes(&second).await, [Change::Directory]);
-    let expected = GuildRecord { id: guild("g"), name: "Day Watch".to_owned(), left: true };
+    let expected = GuildRecord { id: guild("g"), name: "Day Watch".to_owned(), departed: true };
     assert_eq!(second.guilds().await.unwrap(), [expected]);
     assert_eq!(test.store().members(&guild("g")).await.unwrap().len(), 1);
     assert!(refused(test.store().rename_guild(&guild("h"), "H").await).contains("guild add"));
@@ -78,8 +78,8 @@ pub(crate) async fn a_guild_is_removed_with_everything_of_it_and_begins_empty_wh
     let removed = store.remove_guild(&guild("g")).await.unwrap();
     assert_eq!(removed, RemovedGuild { members: 2, warns: 2, reviews: 1, keys: 1 });
     assert_eq!(others_changes(&second).await, [Change::Everything]);
-    gone(second.points(&guild("g"), member(7)).await);
-    gone(store.set_points(&guild("g"), member(7), 1).await);
+    is_departed(second.points(&guild("g"), member(7)).await);
+    is_departed(store.set_points(&guild("g"), member(7), 1).await);
     assert!(refused(store.remove_guild(&guild("g")).await).contains("guild add"));
     assert_eq!(others_changes(&second).await, []);
     assert_eq!(second.keys().await.unwrap(), std::slice::from_ref(&of_other));

@@ -42,20 +42,20 @@ pub(crate) async fn a_member_has_separate_records_in_each_guild<T: TestStore>() 
     assert_eq!(store.points(&guild("b"), member(7)).await.unwrap(), 2);
 }
 
-pub(crate) async fn a_guild_that_is_missing_or_left_is_gone_for_every_operation<T: TestStore>() {
+pub(crate) async fn a_guild_that_is_missing_or_departed_is_refused_for_every_operation<T: TestStore>() {
     let test = T::new().await;
     let store = test.store();
-    test.add_guild(&guild("left")).await;
-    store.set_points(&guild("left"), member(7), 3).await.unwrap();
-    store.set_guild_left(&guild("left"), true).await.unwrap();
-    for id in ["left", "never"] {
-        gone(store.points(&guild(id), member(7)).await);
-        gone(store.warns(&guild(id), member(7), 0).await);
-        gone(store.reviews(&guild(id), member(7)).await);
-        gone(store.set_points(&guild(id), member(7), 4).await);
+    test.add_guild(&guild("departed")).await;
+    store.set_points(&guild("departed"), member(7), 3).await.unwrap();
+    store.set_guild_departed(&guild("departed"), true).await.unwrap();
+    for id in ["departed", "never"] {
+        is_departed(store.points(&guild(id), member(7)).await);
+        is_departed(store.warns(&guild(id), member(7), 0).await);
+        is_departed(store.reviews(&guild(id), member(7)).await);
+        is_departed(store.set_points(&guild(id), member(7), 4).await);
     }
-    store.set_guild_left(&guild("left"), false).await.unwrap();
-    assert_eq!(store.points(&guild("left"), member(7)).await.unwrap(), 3);
+    store.set_guild_departed(&guild("departed"), false).await.unwrap();
+    assert_eq!(store.points(&guild("departed"), member(7)).await.unwrap(), 3);
 }
 
 pub(crate) async fn warn_and_review_ids_count_up_by_guild_and_are_sorted<T: TestStore>() {
@@ -100,14 +100,14 @@ pub(crate) async fn a_members_name_is_at_most_64_kib_long<T: TestStore>() {
     assert_eq!(store.members(&guild("g")).await.unwrap()[0].name, name);
 }
 
-pub(crate) async fn guilds_are_listed_with_those_left<T: TestStore>() {
+pub(crate) async fn departed_guilds_are_listed_too<T: TestStore>() {
     let test = T::new().await;
     let store = test.store();
     test.add_guild(&guild("b")).await;
     test.add_guild(&guild("a")).await;
-    store.set_guild_left(&guild("b"), true).await.unwrap();
+    store.set_guild_departed(&guild("b"), true).await.unwrap();
     let listed = store.guilds().await.unwrap();
-    assert_eq!(listed.iter().map(|g| (g.id.as_str(), g.left)).collect::<Vec<_>>(), [("a", false), ("b", true)]);
+    assert_eq!(listed.iter().map(|g| (g.id.as_str(), g.departed)).collect::<Vec<_>>(), [("a", false), ("b", true)]);
 }
 
 pub(crate) async fn own_changes_are_not_reported<T: TestStore>() {

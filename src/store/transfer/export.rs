@@ -48,8 +48,8 @@ enum SqliteExportError {
 }
 
 impl SqliteStore {
-    /// Writes every guild, member, warn and review as JSON Lines; returns how many. Keys, and whether the bot left a
-    /// guild, are left out. Later writes of others are left out too, and the WAL grows by them until the export ends.
+    /// Writes every guild, member, warn and review as JSON Lines; returns how many. Keys, and whether a guild has
+    /// departed, are left out. Later writes of others are left out too, and the WAL grows by them until the export ends.
     /// Blocks for as long as it takes.
     pub fn export(&self, to: &mut dyn Write, progress: &mut dyn FnMut(Progress)) -> Result<u64, ExportError> {
         let failed = |e| ExportError::Store(file_failure(self.path(), &e));

@@ -214,11 +214,11 @@ fn a_source_that_fails_leaves_the_store_unchanged() {
 }
 
 #[tokio::test]
-async fn an_import_waits_for_the_stores_lock_and_keeps_that_the_bot_left() {
+async fn an_import_waits_for_the_stores_lock_and_keeps_that_a_guild_has_departed() {
     let test = TestStore::new();
     let watch = guild("81384788765712384");
     test.store.add_guild(&watch, "Old").await.unwrap();
-    test.store.set_guild_left(&watch, true).await.unwrap();
+    test.store.set_guild_departed(&watch, true).await.unwrap();
     let other = test.raw();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     std::thread::scope(|scope| {
@@ -236,9 +236,9 @@ async fn an_import_waits_for_the_stores_lock_and_keeps_that_the_bot_left() {
         import.join().unwrap().unwrap();
     });
     let guilds = test.store.guilds().await.unwrap();
-    assert_eq!((guilds[0].name.as_str(), guilds[0].left), ("Night Watch", true));
+    assert_eq!((guilds[0].name.as_str(), guilds[0].departed), ("Night Watch", true));
     let answer = test.store.points(&watch, member(190551803669118976)).await;
-    assert!(matches!(answer, Err(StoreError::GuildGone(_))));
+    assert!(matches!(answer, Err(StoreError::GuildDeparted(_))));
 }
 
 #[test]

@@ -22,7 +22,7 @@ async fn writes_that_wait_together_are_committed_together_and_the_later_one_to_a
     };
     let other = hold(&test).await;
     let before = newest(&other).await;
-    let (one, two, gone, again, ()) = tokio::join!(
+    let (one, two, departed, again, ()) = tokio::join!(
         store.set_points(&here, member(1), 1),
         store.set_points(&here, member(2), 2),
         store.set_points(&nowhere, member(1), 3),
@@ -30,7 +30,7 @@ async fn writes_that_wait_together_are_committed_together_and_the_later_one_to_a
         async { other.batch_execute("COMMIT").await.unwrap() },
     );
     assert_eq!((one.unwrap(), two.unwrap(), again.unwrap()), ("Ada".into(), "2".into(), "Ada".into()));
-    suite::gone(gone);
+    suite::is_departed(departed);
     assert_eq!(store.points(&here, member(1)).await.unwrap(), 4);
     assert_eq!(store.points(&here, member(2)).await.unwrap(), 2);
     // The first may have been committed alone, before the others were queued.

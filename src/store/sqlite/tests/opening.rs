@@ -106,10 +106,10 @@ async fn a_store_of_the_first_schema_is_brought_up_to_date_with_all_it_holds() {
     // Twice: what is up to date is left alone.
     for _ in 0..2 {
         let store = SqliteStore::open(&path).unwrap();
-        let (here, left) = (guild("81384788765712384"), guild("555"));
+        let (here, departed) = (guild("81384788765712384"), guild("555"));
         let guilds = [
-            GuildRecord { id: left.clone(), name: "Gone Fishing".into(), left: true },
-            GuildRecord { id: here.clone(), name: "Night Watch".into(), left: false },
+            GuildRecord { id: departed.clone(), name: "Gone Fishing".into(), departed: true },
+            GuildRecord { id: here.clone(), name: "Night Watch".into(), departed: false },
         ];
         assert_eq!(store.guilds().await.unwrap(), guilds);
         let digest = |text: &str| text.parse::<Digest>().unwrap();
@@ -144,7 +144,7 @@ async fn a_store_of_the_first_schema_is_brought_up_to_date_with_all_it_holds() {
         let listed = |id, name: &str, points| MemberRecord { member: id, name: name.into(), points };
         let members = [listed(member(8), "8", -3), listed(ada, "Ada", 1250)];
         assert_eq!(store.members(&here).await.unwrap(), members);
-        assert_eq!(store.members(&left).await.unwrap(), []);
+        assert_eq!(store.members(&departed).await.unwrap(), []);
         let warn = Warn { id: 1, author: "Mod".into(), reason: "spam".into(), expires: 4_102_444_800 };
         assert_eq!(store.warns(&here, ada, 0).await.unwrap(), [warn]);
         let review = Review { id: 1, author: "Bo".into(), rating: 5, text: "Quick and kind".into() };

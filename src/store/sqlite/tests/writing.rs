@@ -87,7 +87,7 @@ async fn a_refused_write_does_not_affect_others_of_its_group() {
     })
     .await;
     one.unwrap();
-    crate::store::suite::gone(two);
+    crate::store::suite::is_departed(two);
     refused(three);
     four.unwrap();
     assert_eq!(test.store.points(&here, member(1)).await.unwrap(), 1);
