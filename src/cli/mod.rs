@@ -256,7 +256,7 @@ impl RecordCommand {
 async fn open_store(loaded: &Loaded, if_missing: IfMissing) -> Result<AnyStore, StoreError> {
     let store = AnyStore::open(&loaded.config.origin.store, if_missing).await?;
     if store.is_new() {
-        print_message(&format!("made a new store at {}", store.place()));
+        print_message(&format!("made a new store at {}", store.location()));
     }
     Ok(store)
 }

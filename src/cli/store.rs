@@ -79,7 +79,7 @@ fn check_exists(path: &Path) -> Result<(), StoreError> {
         return Ok(());
     }
     SqliteStore::refuse_broken_link(path)?;
-    SqliteStore::refuse_foreign_log(path)?;
+    SqliteStore::refuse_foreign_wal(path)?;
     SqliteStore::must_exist(path)
 }
 

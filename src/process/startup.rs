@@ -189,7 +189,7 @@ async fn open_store(config: &Config) -> Result<Option<Arc<AnyStore>>, ProcessErr
 async fn fill_store(demo: Option<&Demo>, store: Option<&AnyStore>) -> Result<(), ProcessError> {
     match (demo, store) {
         (Some(demo), Some(store)) => demo.fill(store).await?,
-        (None, Some(store)) if store.is_new() => tracing::info!("made a new store at {}", store.place()),
+        (None, Some(store)) if store.is_new() => tracing::info!("made a new store at {}", store.location()),
         _ => {}
     }
     Ok(())

@@ -46,10 +46,10 @@ impl AnyStore {
     }
 
     /// Where it is: an absolute path, or a URL without its password.
-    pub fn place(&self) -> String {
+    pub fn location(&self) -> String {
         match self {
             AnyStore::Sqlite(store) => store.path().display().to_string(),
-            AnyStore::Postgres(store) => store.place().to_owned(),
+            AnyStore::Postgres(store) => store.location().to_owned(),
         }
     }
 
@@ -68,7 +68,7 @@ impl AnyStore {
                 // As in messages of an open store.
                 let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
                 SqliteStore::refuse_broken_link(&path)?;
-                SqliteStore::refuse_foreign_log(&path)?;
+                SqliteStore::refuse_foreign_wal(&path)?;
                 SqliteStore::state(&path)
             }
             StoreAt::Postgres(at) => PostgresStore::state(at).await,
@@ -120,11 +120,11 @@ impl AnyStore {
 pub enum IfMissing {
     /// Makes one: `serve`, `import` and `guild add`.
     Make,
-    /// Fails, and names the place: every other command.
+    /// Fails, and names the location: every other command.
     Refuse,
 }
 
-/// What is at the place of a store.
+/// What is at the location of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreState {
     /// There is none; `serve`, `import` and `guild add` make it.

@@ -3,7 +3,7 @@
 
 mod answers; // how long an answer may be
 mod any;
-mod change_log;
+mod change_set;
 mod postgres;
 mod records;
 mod refusals; // messages of both kinds

@@ -14,10 +14,10 @@ pub(super) fn changed(rows: usize, refusal: impl FnOnce() -> StoreError) -> Resu
     if rows > 0 { Ok(()) } else { Err(refusal()) }
 }
 
-/// There is no store at `place`.
-pub(super) fn no_store(place: impl Display) -> StoreError {
+/// There is no store at `location`.
+pub(super) fn no_store(location: impl Display) -> StoreError {
     refused(format!(
-        "there is no store at {place}; `guildgate guild add`, `guildgate import` and `guildgate serve` make one there. \
+        "there is no store at {location}; `guildgate guild add`, `guildgate import` and `guildgate serve` make one there. \
          If it is elsewhere, run this in the folder of its gateway.toml, or name that file with --config"
     ))
 }

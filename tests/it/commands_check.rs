@@ -251,7 +251,10 @@ fn lone_log() -> Vec<u8> {
 fn a_store_that_serve_cannot_use_ends_check_at_the_setting_that_names_it() {
     type Put = fn(&World);
     let cases: [(Put, &str); 4] = [
-        (|world| drop(world.write("guildgate.db-wal", lone_log())), "guildgate.db is not there, but its log is: "),
+        (
+            |world| drop(world.write("guildgate.db-wal", lone_log())),
+            "guildgate.db is not there, but its write-ahead log is: ",
+        ),
         (|world| drop(world.write("guildgate.db", "Dear diary, today nothing")), "is not an SQLite file"),
         (
             |world| std::fs::create_dir(world.path("guildgate.db")).unwrap(),

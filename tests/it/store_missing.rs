@@ -152,6 +152,9 @@ fn what_stands_in_a_stores_place_is_named_by_its_path() {
     std::fs::remove_dir(&store).unwrap();
     world.write("guildgate.db-wal", log);
     for command in [&["store", "verify"][..], &["store", "backup", "c.db"], &["serve"]] {
-        world.run(command).failed(1).names(&[&format!("{} is not there, but its log is: ", store.display())]);
+        world
+            .run(command)
+            .failed(1)
+            .names(&[&format!("{} is not there, but its write-ahead log is: ", store.display())]);
     }
 }

@@ -58,7 +58,7 @@ async fn a_backup_copied_over_the_file_of_a_running_server_is_not_written_to() {
         assert_eq!(gate.stop().await, Some(0));
         assert!(gate.world().read("guildgate.db") == gate.world().read("b.db"), "{writes} {waits}");
         if writes {
-            gate.run(&["serve"]).failed(1).names(&["guildgate.db-wal is not the log of"]);
+            gate.run(&["serve"]).failed(1).names(&["guildgate.db-wal is not the write-ahead log of"]);
             rename(&gate, "guildgate.db-wal", "guildgate.db-wal.old");
         }
         gate.restart_after_kill().await;
@@ -75,7 +75,7 @@ async fn a_store_cut_to_nothing_under_a_running_server_is_not_filled_from_its_lo
     refuses_all_keys(&gate).await;
     assert_eq!(gate.stop().await, Some(0));
     assert!(gate.world().read("guildgate.db").is_empty());
-    gate.run(&["serve"]).failed(1).names(&["guildgate.db is not there, but its log is"]);
+    gate.run(&["serve"]).failed(1).names(&["guildgate.db is not there, but its write-ahead log is"]);
 }
 
 #[tokio::test]
@@ -95,7 +95,7 @@ async fn a_server_whose_store_was_moved_away_refuses_all_keys_until_it_is_back_a
     // If it is stopped meanwhile, it leaves the file and its log as they are.
     rename(&gate, "guildgate.db", "moved.db");
     assert_eq!(gate.stop().await, Some(0));
-    gate.run(&["serve"]).failed(1).names(&["guildgate.db is not there, but its log is"]);
+    gate.run(&["serve"]).failed(1).names(&["guildgate.db is not there, but its write-ahead log is"]);
     rename(&gate, "moved.db", "guildgate.db");
     gate.restart_after_kill().await;
     gate.get_points("bot", "7").await.is("6");
@@ -131,9 +131,9 @@ async fn a_copy_of_the_live_file_is_told_from_a_later_state_whose_log_began_afte
         gate.set_points("bot", "7", round).await.is(&format!("Successfully set 'Ada' points to '{round}'"));
         gate.process().kill_hard();
         copy(&gate, before, "guildgate.db");
-        gate.run(&["serve"]).failed(1).names(&["guildgate.db-wal is not the log of"]);
+        gate.run(&["serve"]).failed(1).names(&["guildgate.db-wal is not the write-ahead log of"]);
         let said = gate.run(&["store", "verify"]).failed(1).stdout;
-        assert!(said.contains("is not the log of"), "{said}");
+        assert!(said.contains("is not the write-ahead log of"), "{said}");
         // A later copy is as good as the file itself.
         copy(&gate, after, "guildgate.db");
         gate.restart_after_kill().await;
@@ -177,7 +177,7 @@ async fn a_copy_that_went_its_own_way_is_not_taken_for_the_store_under_whose_num
             gate.process().kill_hard();
             copy(&gate, "guildgate.db", "kept.db");
             fs::copy(other.path("guildgate.db"), gate.world().path("guildgate.db")).unwrap();
-            gate.run(&["serve"]).failed(1).names(&["guildgate.db-wal is not the log of"]);
+            gate.run(&["serve"]).failed(1).names(&["guildgate.db-wal is not the write-ahead log of"]);
             copy(&gate, "kept.db", "guildgate.db");
             gate.restart_after_kill().await;
             gate.get_points("bot", "7").await.is("19");

@@ -168,7 +168,7 @@ async fn a_backup_copied_over_a_store_by_hand_is_refused_with_the_log_of_what_wa
     for backup in [gate.world().path("b.db"), other.path("b.db"), other.path("guildgate.db")] {
         fs::copy(&backup, gate.world().path("guildgate.db")).unwrap();
         let before = stores(gate.world());
-        let names = ["guildgate.db-wal is not the log of", "Nothing was changed", "mv "];
+        let names = ["guildgate.db-wal is not the write-ahead log of", "Nothing was changed", "mv "];
         for command in [
             &["serve"][..],
             &["key", "list"],
@@ -180,7 +180,10 @@ async fn a_backup_copied_over_a_store_by_hand_is_refused_with_the_log_of_what_wa
             gate.run(command).failed(code).names(&names);
         }
         let said = gate.run(&["store", "verify"]).failed(1).stdout;
-        assert!(said.contains("wrong: ") && said.contains("is not the log of") && said.contains("repair: "), "{said}");
+        assert!(
+            said.contains("wrong: ") && said.contains("is not the write-ahead log of") && said.contains("repair: "),
+            "{said}"
+        );
         assert!(stores(gate.world()) == before, "it was changed");
     }
     // The file to which the log belongs is as good as before.
@@ -199,7 +202,7 @@ async fn the_same_backup_copied_by_hand_a_second_time_is_told_from_the_first() {
     let mut gate = killed_after_a_backup().await;
     for round in 4..7 {
         fs::copy(gate.world().path("b.db"), gate.world().path("guildgate.db")).unwrap();
-        gate.run(&["serve"]).failed(1).names(&["guildgate.db-wal is not the log of"]);
+        gate.run(&["serve"]).failed(1).names(&["guildgate.db-wal is not the write-ahead log of"]);
         fs::remove_file(gate.world().path("guildgate.db-wal")).unwrap();
         gate.restart_after_kill().await;
         gate.get_points("bot", "7").await.is("3");
@@ -215,7 +218,7 @@ async fn the_same_backup_copied_by_hand_a_second_time_is_told_from_the_first() {
     gate.set_points("bot", "7", 9).await.is("Successfully set 'Ada' points to '9'");
     gate.process().kill_hard();
     fs::copy(gate.world().path("copy.db"), gate.world().path("guildgate.db")).unwrap();
-    gate.run(&["serve"]).failed(1).names(&["guildgate.db-wal is not the log of"]);
+    gate.run(&["serve"]).failed(1).names(&["guildgate.db-wal is not the write-ahead log of"]);
 }
 
 #[tokio::test]
@@ -224,7 +227,7 @@ async fn a_log_whose_store_was_removed_is_named_and_no_empty_store_is_made_over_
     let log = gate.world().read("guildgate.db-wal");
     fs::rename(gate.world().path("guildgate.db"), gate.world().path("moved.db")).unwrap();
     for command in [&["serve"][..], &["guild", "add", "1", "--name", "N"], &["key", "list"]] {
-        gate.run(command).failed(1).names(&["guildgate.db is not there, but its log is"]);
+        gate.run(command).failed(1).names(&["guildgate.db is not there, but its write-ahead log is"]);
         assert!(gate.world().read("guildgate.db-wal") == log && !gate.world().path("guildgate.db").exists());
     }
     fs::rename(gate.world().path("moved.db"), gate.world().path("guildgate.db")).unwrap();
@@ -303,7 +306,7 @@ async fn served_after(gate: &mut TestGateway, may_refuse: bool, served: &mut Has
         }
         if server.has_ended() {
             server.exit().await; // all that it said is here then
-            assert!(may_refuse && server.stderr().contains("is not the log of"), "{}", server.stderr());
+            assert!(may_refuse && server.stderr().contains("is not the write-ahead log of"), "{}", server.stderr());
             break "refused".to_owned();
         }
         tokio::time::sleep(std::time::Duration::from_millis(2)).await; // between two looks

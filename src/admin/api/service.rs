@@ -139,7 +139,7 @@ async fn status(State(shared): State<Arc<Shared>>) -> Json<Status> {
         config_hash: shared.process.config.read().hash.clone(),
         ready: reasons.is_empty(),
         reasons,
-        store: shared.gateway_store.as_ref().map(|(store, _)| store.place()),
+        store: shared.gateway_store.as_ref().map(|(store, _)| store.location()),
     })
 }
 

@@ -13,7 +13,7 @@ use super::error::CallError;
 use super::pool::{Params, batch, rows};
 use super::transaction::{NUMBER, begin, change_rows};
 use super::{PostgresStore, READ, column};
-use crate::store::change_log::{ChangeLog, PRUNE_EVERY};
+use crate::store::change_set::{ChangeSet, PRUNE_EVERY};
 use crate::store::refusals::refused;
 use crate::store::{Change, StoreError};
 
@@ -42,7 +42,7 @@ pub(in crate::store) struct BulkSession<'s> {
 
 impl PostgresStore {
     pub(in crate::store) async fn bulk_session(&self) -> Result<BulkSession<'_>, StoreError> {
-        let failed = |e: CallError| e.into_store_error(self.pool.place());
+        let failed = |e: CallError| e.into_store_error(self.pool.location());
         let client = self.pool.connector().connect(Instant::now() + CONNECT, None).await.map_err(failed)?;
         // An export may wait for its disk within its transaction.
         let timeouts = format!(
@@ -59,7 +59,7 @@ impl PostgresStore {
 impl BulkSession<'_> {
     /// The result, with a server's error as a store's.
     pub(in crate::store) fn check<T>(&self, result: Result<T, tokio_postgres::Error>) -> Result<T, StoreError> {
-        result.map_err(|e| CallError::Server(e).into_store_error(self.store.pool.place()))
+        result.map_err(|e| CallError::Server(e).into_store_error(self.store.pool.location()))
     }
 
     /// Executes the steps in a transaction, which waits for its turn for `wait`, and numbers it as a change of
@@ -75,7 +75,7 @@ impl BulkSession<'_> {
         done: &mut dyn FnMut(usize),
     ) -> Result<Option<Vec<Vec<Row>>>, StoreError> {
         let (client, store) = (&self.client, self.store);
-        let failed = |e: CallError| e.into_store_error(store.pool.place());
+        let failed = |e: CallError| e.into_store_error(store.pool.location());
         self.is_changing.store(true, Ordering::Relaxed);
         batch(client, Instant::now() + wait + READ, &begin(wait)).await.map_err(failed)?;
         let found = rows(client, Instant::now() + STATEMENT, obstacle, &[]).await.map_err(failed)?;
@@ -96,10 +96,10 @@ impl BulkSession<'_> {
             self.is_changing.store(false, Ordering::Relaxed);
             return Ok(Some(found));
         }
-        let mut log = ChangeLog::default();
-        log.add(&Change::Everything);
+        let mut changes = ChangeSet::default();
+        changes.add(&Change::Everything);
         let node = store.node.load(Ordering::SeqCst);
-        for (kind, members) in change_rows(&log) {
+        for (kind, members) in change_rows(&changes) {
             let values: Params<'_> = &[&node, &kind, &members, &store.feed_kept, &PRUNE_EVERY];
             rows(client, Instant::now() + READ, NUMBER, values).await.map_err(failed)?;
         }
@@ -110,7 +110,7 @@ impl BulkSession<'_> {
     pub(in crate::store) async fn commit(self) -> Result<(), StoreError> {
         self.is_changing.store(false, Ordering::Relaxed);
         let committed = batch(&self.client, Instant::now() + COMMIT, "COMMIT").await;
-        committed.map_err(|e| e.into_unknown_outcome(self.store.pool.place()))
+        committed.map_err(|e| e.into_unknown_outcome(self.store.pool.location()))
     }
 }
 

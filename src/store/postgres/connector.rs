@@ -69,7 +69,7 @@ pub(super) struct Connector {
     pool_must_yield: AtomicBool,
     tls: MakeRustlsConnect,
     runtime: Handle,
-    place: String,
+    location: String,
 }
 
 /// The server that new connections lead to.
@@ -102,13 +102,13 @@ impl Connector {
             pool_must_yield: AtomicBool::new(false),
             tls,
             runtime,
-            place: at.to_string(),
+            location: at.to_string(),
         })
     }
 
     /// The server as messages name it.
-    pub(super) fn place(&self) -> &str {
-        &self.place
+    pub(super) fn location(&self) -> &str {
+        &self.location
     }
 
     pub(super) fn runtime(&self) -> &Handle {
@@ -314,7 +314,7 @@ fn host_name(config: &Config) -> String {
 
 impl std::fmt::Debug for Connector {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Connector({})", self.place)
+        write!(f, "Connector({})", self.location)
     }
 }
 

@@ -162,7 +162,7 @@ impl PostgresStore {
         if listed.as_ref().is_err_and(CallError::is_disconnect) {
             listed = self.try_list(sql, until).await;
         }
-        listed.map_err(|error| error.into_store_error(self.place()))
+        listed.map_err(|error| error.into_store_error(self.location()))
     }
 
     async fn try_list(&self, sql: &str, until: Instant) -> Result<Vec<Row>, CallError> {

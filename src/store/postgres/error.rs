@@ -47,13 +47,15 @@ impl CallError {
     }
 
     /// The error of a call that was no commit: nothing was written.
-    pub(super) fn into_store_error(self, place: &str) -> StoreError {
+    pub(super) fn into_store_error(self, location: &str) -> StoreError {
         let error = match self {
-            CallError::Timeout => return StoreError::Unreachable(format!("{place} did not answer in time; try again")),
+            CallError::Timeout => {
+                return StoreError::Unreachable(format!("{location} did not answer in time; try again"));
+            }
             CallError::Store(error) => return error,
             CallError::Server(error) => error,
         };
-        let line = format!("{place}: {}", line(&error));
+        let line = format!("{location}: {}", line(&error));
         match hint(&error) {
             Some(hint) => StoreError::Failed(format!("{line}; {hint}")),
             None if error.code().is_none() || ends_session(&error) => {
@@ -65,13 +67,13 @@ impl CallError {
     }
 
     /// The error of a commit that was sent, and that may have happened.
-    pub(super) fn into_unknown_outcome(self, place: &str) -> StoreError {
+    pub(super) fn into_unknown_outcome(self, location: &str) -> StoreError {
         let why = match self {
             CallError::Timeout => "no answer in time".to_owned(),
             CallError::Server(error) => line(&error),
             CallError::Store(error) => error.to_string(),
         };
-        StoreError::Unknown(format!("{place}: a commit was sent and not confirmed ({why}); it may have happened"))
+        StoreError::Unknown(format!("{location}: a commit was sent and not confirmed ({why}); it may have happened"))
     }
 }
 

@@ -16,7 +16,7 @@ use super::connector::Session;
 use super::dedicated::DedicatedConnection;
 use super::error::CallError;
 use super::pool::{Pool, rows};
-use crate::store::change_log::ChangeLog;
+use crate::store::change_set::ChangeSet;
 use crate::store::{Change, StoreError};
 
 /// When to read again without a notice. With [`ANSWER`] and the follower's own step it stays well within the
@@ -51,7 +51,7 @@ pub(super) struct Newest {
 pub(super) struct Feed {
     node: Arc<AtomicI64>,
     notices: Arc<Notify>,
-    place: String,
+    location: String,
     position: Mutex<Position>,
 }
 
@@ -76,7 +76,7 @@ impl Feed {
         let mut connection = DedicatedConnection::new(pool.clone(), Some(notices.clone()));
         connection.put_back(session);
         let position = Mutex::new(Position { connection, last });
-        Feed { node, notices, place: pool.place().to_owned(), position }
+        Feed { node, notices, location: pool.location().to_owned(), position }
     }
 
     /// Waits for a notice, or until it is time to read in any case.
@@ -87,7 +87,7 @@ impl Feed {
 
     pub(super) async fn changes(&self) -> Result<Vec<Change>, StoreError> {
         let mut position = self.position.lock().await;
-        self.read(&mut position).await.map_err(|error| error.into_store_error(&self.place))
+        self.read(&mut position).await.map_err(|error| error.into_store_error(&self.location))
     }
 
     async fn read(&self, position: &mut Position) -> Result<Vec<Change>, CallError> {
@@ -116,16 +116,16 @@ impl Feed {
         let (newest, oldest) = (Newest::of(first)?, Newest::of(end)?);
         // Without a last one, number 1 is the first; it is missed only where it was pruned.
         let is_complete = last.map_or(oldest.seq == 1, |last| oldest == last);
-        let (own, mut log) = (self.node.load(Ordering::SeqCst), ChangeLog::default());
+        let (own, mut changes) = (self.node.load(Ordering::SeqCst), ChangeSet::default());
         for row in &found {
             let change = Newest::of(row)?;
             if change.seq > from && change.node != own {
                 let members: Option<&[u8]> = column(row, 3)?;
-                log.add_row(column::<i16>(row, 2)?.into(), members.unwrap_or_default());
+                changes.add_row(column::<i16>(row, 2)?.into(), members.unwrap_or_default());
             }
         }
         *last = Some(newest);
-        Ok(log.into_changes(!is_complete))
+        Ok(changes.into_changes(!is_complete))
     }
 }
 

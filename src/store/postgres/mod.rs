@@ -26,7 +26,7 @@ use tokio::sync::Mutex;
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
 
-use super::{Change, IfMissing, Store, StoreError, StoreState, change_log};
+use super::{Change, IfMissing, Store, StoreError, StoreState, change_set};
 use crate::config::PostgresAt;
 use crate::model::{GuildId, MemberId, Review, Warn};
 pub(super) use bulk::BulkSession;
@@ -79,7 +79,7 @@ struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Settings { connections: CONNECTIONS, feed_kept: change_log::KEPT, if_missing: IfMissing::Make }
+        Settings { connections: CONNECTIONS, feed_kept: change_set::KEPT, if_missing: IfMissing::Make }
     }
 }
 
@@ -135,8 +135,8 @@ impl PostgresStore {
     }
 
     /// The server as messages name it.
-    pub fn place(&self) -> &str {
-        self.pool.place()
+    pub fn location(&self) -> &str {
+        self.pool.location()
     }
 
     /// Whether this opening made the store.

@@ -34,8 +34,8 @@ impl Pool {
         Ok(Pool { pool, connector })
     }
 
-    pub(super) fn place(&self) -> &str {
-        self.connector.place()
+    pub(super) fn location(&self) -> &str {
+        self.connector.location()
     }
 
     pub(super) fn connector(&self) -> &Arc<Connector> {
@@ -62,11 +62,11 @@ impl Pool {
     }
 
     fn busy(&self) -> CallError {
-        let (place, status) = (self.place(), self.pool.status());
+        let (location, status) = (self.location(), self.pool.status());
         CallError::Store(StoreError::Busy(if status.size >= status.max_size && status.available == 0 {
-            format!("{place}: all {} connections are in use; try again", status.max_size)
+            format!("{location}: all {} connections are in use; try again", status.max_size)
         } else {
-            format!("{place} cannot be reached in time; try again")
+            format!("{location} cannot be reached in time; try again")
         }))
     }
 
@@ -83,7 +83,7 @@ impl Pool {
     /// One statement that writes what no answer depends on, such as counts. It is not tried again, since it may
     /// have been done.
     pub(super) async fn write_once(&self, sql: &str, params: Params<'_>) -> Result<Vec<Row>, StoreError> {
-        let failed = |error: CallError| error.into_store_error(self.place());
+        let failed = |error: CallError| error.into_store_error(self.location());
         let mut connection = self.get(Instant::now() + LIST).await.map_err(failed)?;
         connection.rows(sql, params).await.map_err(failed)
     }
@@ -94,7 +94,7 @@ impl Pool {
         if result.as_ref().is_err_and(CallError::is_disconnect) {
             result = self.try_read(until, sql, params).await;
         }
-        result.map_err(|error| error.into_store_error(self.place()))
+        result.map_err(|error| error.into_store_error(self.location()))
     }
 
     async fn try_read(&self, until: Instant, sql: &str, params: Params<'_>) -> Result<Vec<Row>, CallError> {
@@ -132,8 +132,8 @@ impl PooledConnection<'_> {
         self.until = until;
     }
 
-    pub(super) fn place(&self) -> &str {
-        self.pool.place()
+    pub(super) fn location(&self) -> &str {
+        self.pool.location()
     }
 
     fn checked<T>(&mut self, result: Result<T, CallError>) -> Result<T, CallError> {

@@ -47,19 +47,19 @@ pub(super) async fn prepare(
     notices: Arc<Notify>,
     if_missing: IfMissing,
 ) -> Result<Prepared, StoreError> {
-    let place = connector.place();
+    let location = connector.location();
     let connected = connector.connect(Instant::now() + CONNECT, Some(notices)).await;
-    let mut session = connected.map_err(|e| connect_error(e, place))?;
+    let mut session = connected.map_err(|e| connect_error(e, location))?;
     let until = Instant::now() + OPENING;
     let failed = |error: CallError| match error.is_lock_timeout() {
-        true => StoreError::Busy(format!("another node has been opening {place} for a minute")),
-        false => error.into_store_error(place),
+        true => StoreError::Busy(format!("another node has been opening {location} for a minute")),
+        false => error.into_store_error(location),
     };
     let wait = OPENING.as_millis();
     let alone = format!("SET lock_timeout = {wait}; SET statement_timeout = {wait}; SELECT pg_advisory_lock({LOCK})");
     batch(&session, until + Duration::from_secs(1), &alone).await.map_err(failed)?;
-    refuse_unusable(&session, until, place).await?;
-    let is_new = migrate(&mut session, until, place, if_missing).await?;
+    refuse_unusable(&session, until, location).await?;
+    let is_new = migrate(&mut session, until, location, if_missing).await?;
     let done = format!("SELECT pg_advisory_unlock({LOCK}); RESET lock_timeout; RESET statement_timeout");
     batch(&session, until, &done).await.map_err(failed)?;
     let newest = feed::newest(&session, until).await.map_err(failed)?;
@@ -68,19 +68,19 @@ pub(super) async fn prepare(
 
 /// The state of the store. It changes nothing.
 pub(super) async fn state(connector: &Arc<Connector>) -> Result<StoreState, StoreError> {
-    let (until, place) = (Instant::now() + CONNECT, connector.place());
-    let session = connector.connect(until, None).await.map_err(|e| connect_error(e, place))?;
-    refuse_unusable(&session, until, place).await?;
-    Ok(match version(&session, until, place).await? {
+    let (until, location) = (Instant::now() + CONNECT, connector.location());
+    let session = connector.connect(until, None).await.map_err(|e| connect_error(e, location))?;
+    refuse_unusable(&session, until, location).await?;
+    Ok(match version(&session, until, location).await? {
         0 => StoreState::Missing,
         version if version < newest_version() => StoreState::Older,
         _ => StoreState::Current,
     })
 }
 
-fn connect_error(error: CallError, place: &str) -> StoreError {
+fn connect_error(error: CallError, location: &str) -> StoreError {
     let cannot = "cannot connect to PostgreSQL at";
-    match error.into_store_error(place) {
+    match error.into_store_error(location) {
         StoreError::Unreachable(line) if line.contains("server does not support TLS") => StoreError::Failed(format!(
             "{cannot} {}; switch it on there (ssl = on), or do without it (sslmode=prefer in origin.store)",
             line.trim_end_matches("; try again")
@@ -94,25 +94,25 @@ fn connect_error(error: CallError, place: &str) -> StoreError {
     }
 }
 
-async fn refuse_unusable(client: &Client, until: Instant, place: &str) -> Result<(), StoreError> {
+async fn refuse_unusable(client: &Client, until: Instant, location: &str) -> Result<(), StoreError> {
     let sql = "SELECT current_setting('server_encoding'), current_setting('fsync') = 'on', \
         current_setting('server_version_num')::int / 10000";
-    let found = rows(client, until, sql, &[]).await.map_err(|e| e.into_store_error(place))?;
+    let found = rows(client, until, sql, &[]).await.map_err(|e| e.into_store_error(location))?;
     let Some(row) = found.first() else { return Ok(()) };
     let (encoding, fsync, version): (&str, bool, i32) = (column(row, 0)?, column(row, 1)?, column(row, 2)?);
     if encoding != "UTF8" {
         return Err(StoreError::Failed(format!(
-            "{place} has the encoding {encoding}, which not every name fits into; make a database with UTF8 (createdb -E UTF8)"
+            "{location} has the encoding {encoding}, which not every name fits into; make a database with UTF8 (createdb -E UTF8)"
         )));
     }
     if version < OLDEST {
         return Err(StoreError::Failed(format!(
-            "{place} is PostgreSQL {version}; the oldest that will do is {OLDEST}"
+            "{location} is PostgreSQL {version}; the oldest that will do is {OLDEST}"
         )));
     }
     if !fsync {
         tracing::warn!(
-            "{place} runs with fsync = off: a power failure there may lose writes that were answered with success"
+            "{location} runs with fsync = off: a power failure there may lose writes that were answered with success"
         );
     }
     Ok(())
@@ -125,8 +125,8 @@ fn newest_version() -> i64 {
 }
 
 /// The version of the schema in the database; 0 where there is none.
-async fn version(client: &Client, until: Instant, place: &str) -> Result<i64, StoreError> {
-    let failed = |e: CallError| e.into_store_error(place);
+async fn version(client: &Client, until: Instant, location: &str) -> Result<i64, StoreError> {
+    let failed = |e: CallError| e.into_store_error(location);
     let exists = format!("SELECT to_regclass('{SCHEMA}.refinery_schema_history') IS NOT NULL");
     let exists = rows(client, until, &exists, &[]).await.map_err(failed)?;
     if !exists.first().map_or(Ok(false), |row| column(row, 0))? {
@@ -138,11 +138,16 @@ async fn version(client: &Client, until: Instant, place: &str) -> Result<i64, St
 }
 
 /// Returns whether it made the store.
-async fn migrate(client: &mut Client, until: Instant, place: &str, if_missing: IfMissing) -> Result<bool, StoreError> {
-    let (found, newest) = (version(client, until, place).await?, newest_version());
+async fn migrate(
+    client: &mut Client,
+    until: Instant,
+    location: &str,
+    if_missing: IfMissing,
+) -> Result<bool, StoreError> {
+    let (found, newest) = (version(client, until, location).await?, newest_version());
     if found > newest {
         return Err(StoreError::Failed(format!(
-            "{place} was written by a newer Guildgate (its schema is {found}, this one knows {newest}); run that \
+            "{location} was written by a newer Guildgate (its schema is {found}, this one knows {newest}); run that \
              version or a later one"
         )));
     }
@@ -150,13 +155,13 @@ async fn migrate(client: &mut Client, until: Instant, place: &str, if_missing: I
         return Ok(false);
     }
     if found == 0 && if_missing == IfMissing::Refuse {
-        return Err(refusals::no_store(place));
+        return Err(refusals::no_store(location));
     }
-    let failed = |why: String| StoreError::Failed(format!("{place} could not be brought up to date: {why}"));
+    let failed = |why: String| StoreError::Failed(format!("{location} could not be brought up to date: {why}"));
     // Where the schema exists, the user may lack the right to make one.
     let exists = rows(client, until, "SELECT 1 FROM pg_namespace WHERE nspname = $1", &[&SCHEMA]).await;
-    if exists.map_err(|e| e.into_store_error(place))?.is_empty() {
-        batch(client, until, &format!("CREATE SCHEMA {SCHEMA}")).await.map_err(|e| e.into_store_error(place))?;
+    if exists.map_err(|e| e.into_store_error(location))?.is_empty() {
+        batch(client, until, &format!("CREATE SCHEMA {SCHEMA}")).await.map_err(|e| e.into_store_error(location))?;
     }
     let runner = embedded::migrations::runner().set_grouped(true);
     let run = tokio::time::timeout_at(until, runner.run_async(&mut **client)).await;

@@ -48,14 +48,14 @@ pub(super) fn connector(tls: &PostgresTls) -> Result<MakeRustlsConnect, String> 
 }
 
 fn roots_of_file(path: &Path) -> Result<RootCertStore, String> {
-    let place = format!("sslrootcert: {}", path.display());
+    let location = format!("sslrootcert: {}", path.display());
     let found = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    let found = found.map_err(|e| format!("{place} cannot be read: {e}"))?;
+    let found = found.map_err(|e| format!("{location} cannot be read: {e}"))?;
     let mut roots = RootCertStore::empty();
     for certificate in found {
-        roots.add(certificate).map_err(|e| format!("{place}: a certificate in it cannot be used: {e}"))?;
+        roots.add(certificate).map_err(|e| format!("{location}: a certificate in it cannot be used: {e}"))?;
     }
-    if roots.is_empty() { Err(format!("{place} holds no certificate")) } else { Ok(roots) }
+    if roots.is_empty() { Err(format!("{location} holds no certificate")) } else { Ok(roots) }
 }
 
 fn roots_of_system() -> Result<RootCertStore, String> {

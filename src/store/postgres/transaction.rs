@@ -9,7 +9,7 @@ use tokio_postgres::Row;
 
 use super::pool::{Params, PooledConnection};
 use super::{LOCK, PostgresStore, READ};
-use crate::store::change_log::{ChangeLog, PRUNE_EVERY};
+use crate::store::change_set::{ChangeSet, PRUNE_EVERY};
 use crate::store::{Change, StoreError};
 
 /// The channel that commits are announced on. What was changed is read from the table `change`.
@@ -32,8 +32,8 @@ pub(super) fn begin(wait: Duration) -> String {
 }
 
 /// What a transaction changed, as parameters of [`NUMBER`].
-pub(super) fn change_rows(log: &ChangeLog) -> Vec<(i16, Option<Vec<u8>>)> {
-    log.rows().map(|(kind, members)| (kind as i16, members)).collect()
+pub(super) fn change_rows(changes: &ChangeSet) -> Vec<(i16, Option<Vec<u8>>)> {
+    changes.rows().map(|(kind, members)| (kind as i16, members)).collect()
 }
 
 /// A transaction. Dropped, it is undone.
@@ -46,11 +46,11 @@ pub(super) struct Transaction<'s> {
 impl PostgresStore {
     /// Begins a change; waits for its turn for [`LOCK`].
     pub(super) async fn begin(&self) -> Result<Transaction<'_>, StoreError> {
-        let place = self.pool.place();
-        let mut connection = self.pool.get(Instant::now() + READ).await.map_err(|e| e.into_store_error(place))?;
+        let location = self.pool.location();
+        let mut connection = self.pool.get(Instant::now() + READ).await.map_err(|e| e.into_store_error(location))?;
         connection.set_deadline(Instant::now() + LOCK + READ);
         connection.set_reusable(false);
-        connection.batch(&begin(LOCK)).await.map_err(|e| e.into_store_error(place))?;
+        connection.batch(&begin(LOCK)).await.map_err(|e| e.into_store_error(location))?;
         Ok(Transaction { connection, store: self })
     }
 }
@@ -60,12 +60,12 @@ impl Transaction<'_> {
     pub(super) async fn extend_deadline(&mut self, time: Duration) -> Result<(), StoreError> {
         self.connection.set_deadline(Instant::now() + time);
         let set = self.connection.batch(&format!("SET LOCAL statement_timeout = {}", time.as_millis())).await;
-        set.map_err(|e| e.into_store_error(self.connection.place()))
+        set.map_err(|e| e.into_store_error(self.connection.location()))
     }
 
     pub(super) async fn rows(&mut self, sql: &str, params: Params<'_>) -> Result<Vec<Row>, StoreError> {
         let rows = self.connection.rows(sql, params).await;
-        rows.map_err(|e| e.into_store_error(self.connection.place()))
+        rows.map_err(|e| e.into_store_error(self.connection.location()))
     }
 
     /// How many rows a statement changed, which has a RETURNING clause.
@@ -84,10 +84,10 @@ impl Transaction<'_> {
                 return Err(error);
             }
         };
-        let mut log = ChangeLog::default();
-        log.add(&change);
+        let mut changes = ChangeSet::default();
+        changes.add(&change);
         let (node, kept) = (self.store.node.load(Ordering::SeqCst), self.store.feed_kept);
-        for (kind, members) in change_rows(&log) {
+        for (kind, members) in change_rows(&changes) {
             self.rows(NUMBER, &[&node, &kind, &members, &kept, &PRUNE_EVERY]).await?;
         }
         self.connection.set_deadline(Instant::now() + COMMIT);
@@ -99,7 +99,7 @@ impl Transaction<'_> {
             Err(error) => {
                 // It may have happened. Under another node number the feed reports it to us as well.
                 self.store.node.store(super::draw_node()?, Ordering::SeqCst);
-                Err(error.into_unknown_outcome(self.connection.place()))
+                Err(error.into_unknown_outcome(self.connection.location()))
             }
         }
     }

@@ -18,7 +18,7 @@ use super::pool::{Params, Pool, batch};
 use super::transaction::{COMMIT, NUMBER, begin, change_rows};
 use super::{LOCK, column, draw_node};
 use crate::model::{GuildId, MemberId};
-use crate::store::change_log::{ChangeLog, PRUNE_EVERY};
+use crate::store::change_set::{ChangeSet, PRUNE_EVERY};
 use crate::store::{Change, StoreError};
 
 /// Jobs that may wait. A longer queue would only answer later, and hold more memory.
@@ -56,15 +56,15 @@ struct Job {
 #[derive(Debug)]
 pub(super) struct Writer {
     queue: mpsc::Sender<Job>,
-    place: String,
+    location: String,
 }
 
 impl Writer {
     pub(super) fn new(pool: &Pool, node: Arc<AtomicI64>, feed_kept: i64) -> (Self, WriterTask) {
         let (queue, jobs) = mpsc::channel(QUEUE);
-        let place = pool.place().to_owned();
+        let location = pool.location().to_owned();
         let connection = DedicatedConnection::new(pool.clone(), None);
-        (Writer { queue, place: place.clone() }, WriterTask { jobs, place, node, feed_kept, connection })
+        (Writer { queue, location: location.clone() }, WriterTask { jobs, location, node, feed_kept, connection })
     }
 
     /// Waits until the writer task has ended: nothing is written any more.
@@ -85,21 +85,21 @@ impl Writer {
         })?;
         match timeout(LOCK, &mut answered).await {
             Ok(answer) => answer.unwrap_or_else(|_| Err(stopped())),
-            Err(_) if !claimed.swap(true, Ordering::SeqCst) => Err(not_in_time(&self.place)),
+            Err(_) if !claimed.swap(true, Ordering::SeqCst) => Err(not_in_time(&self.location)),
             // It is being written, which has deadlines of its own.
             Err(_) => answered.await.unwrap_or_else(|_| Err(stopped())),
         }
     }
 }
 
-fn not_in_time(place: &str) -> StoreError {
-    StoreError::Busy(format!("{place} could not be written to within {LOCK:?}; nothing was written, try again"))
+fn not_in_time(location: &str) -> StoreError {
+    StoreError::Busy(format!("{location} could not be written to within {LOCK:?}; nothing was written, try again"))
 }
 
 /// Writes what is queued.
 pub(super) struct WriterTask {
     jobs: mpsc::Receiver<Job>,
-    place: String,
+    location: String,
     node: Arc<AtomicI64>,
     feed_kept: i64,
     connection: DedicatedConnection,
@@ -146,13 +146,13 @@ impl WriterTask {
                 }
                 // An idle connection is dead after the server restarted or another took its place: once more.
                 Err(WriteError::NotWritten(error)) if error.is_disconnect() && !reconnected => reconnected = true,
-                Err(WriteError::NotWritten(error)) => return refuse(group, &error.into_store_error(&self.place)),
+                Err(WriteError::NotWritten(error)) => return refuse(group, &error.into_store_error(&self.location)),
                 Err(WriteError::Unknown(error)) => {
                     // It may have happened. Under another node number the feed reports it to us as well.
                     if let Ok(node) = draw_node() {
                         self.node.store(node, Ordering::SeqCst);
                     }
-                    return refuse(group, &error.into_unknown_outcome(&self.place));
+                    return refuse(group, &error.into_unknown_outcome(&self.location));
                 }
             }
         }
@@ -161,7 +161,7 @@ impl WriterTask {
     fn refuse_expired(&self, group: &mut Vec<Job>) {
         let now = Instant::now();
         for job in group.extract_if(.., |job| job.queued + LOCK <= now) {
-            let _ = job.answer.send(Err(not_in_time(&self.place)));
+            let _ = job.answer.send(Err(not_in_time(&self.location)));
         }
     }
 
@@ -211,11 +211,11 @@ impl WriterTask {
     /// Adds the change to the feed, and commits. Where the first fails, the server undoes all of it.
     async fn commit(&self, client: &Client, names: &Names) -> Result<(), Error> {
         let number = client.prepare_cached(NUMBER).await?;
-        let mut log = ChangeLog::default();
-        names.keys().for_each(|(_, member)| log.add(&Change::Member(*member)));
+        let mut changes = ChangeSet::default();
+        names.keys().for_each(|(_, member)| changes.add(&Change::Member(*member)));
         let node = self.node.load(Ordering::SeqCst);
         let added = async {
-            for (kind, ids) in change_rows(&log) {
+            for (kind, ids) in change_rows(&changes) {
                 client.query(&number, &[&node, &kind, &ids, &self.feed_kept, &PRUNE_EVERY]).await?;
             }
             Ok(())

@@ -75,7 +75,7 @@ fn snapshot(from: &Path, to: &Path, patience: Duration) -> Result<Connection, St
         if !fs::metadata(from)?.is_file() {
             return Err(StoreError::Failed(format!("{} is not a file", from.display())).into());
         }
-        lineage::refuse_foreign_log(from)?;
+        lineage::refuse_foreign_wal(from)?;
         let source = open::query_only(from, patience)?;
         // One snapshot for all steps: without it a write between two of them would start the copy again,
         // and while a busy server runs, it would never end.

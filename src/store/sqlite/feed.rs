@@ -9,15 +9,15 @@ use rusqlite::{Connection, params};
 use super::failure;
 use super::open;
 use super::open_file::OpenFile;
-use crate::store::change_log::{ChangeLog, PRUNE_EVERY};
+use crate::store::change_set::{ChangeSet, PRUNE_EVERY};
 use crate::store::{Change, StoreError};
 
 /// How long a read of the feed waits for a lock; in WAL mode only recovery makes it wait.
 const BUSY: Duration = Duration::from_millis(250);
 
-/// Writes the log as changes made by `node`, and prunes old ones down to `kept`.
-pub(in crate::store) fn write(log: &ChangeLog, conn: &Connection, node: i64, kept: i64) -> rusqlite::Result<()> {
-    log.rows().try_for_each(|(kind, members)| insert(conn, node, kind, members.as_deref(), kept))
+/// Writes what was changed as rows made by `node`, and prunes old ones down to `kept`.
+pub(in crate::store) fn write(changes: &ChangeSet, conn: &Connection, node: i64, kept: i64) -> rusqlite::Result<()> {
+    changes.rows().try_for_each(|(kind, members)| insert(conn, node, kind, members.as_deref(), kept))
 }
 
 fn insert(conn: &Connection, node: i64, kind: i64, members: Option<&[u8]>, kept: i64) -> rusqlite::Result<()> {
@@ -84,7 +84,7 @@ impl Feed {
         let mut statement =
             self.conn.prepare_cached("SELECT seq, node, kind, members FROM change WHERE seq >= ?1 ORDER BY seq")?;
         let mut rows = statement.query([self.last])?;
-        let mut found = ChangeLog::default();
+        let mut found = ChangeSet::default();
         let mut last = self.last;
         let mut first = None;
         while let Some(row) = rows.next()? {

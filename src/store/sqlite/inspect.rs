@@ -1,5 +1,5 @@
-//! Reads a store without changing a byte of it or of its log. If no process has it open, no other file is made; if it has
-//! a log, SQLite may make its -shm or write to it, which holds no data.
+//! Reads a store without changing a byte of it or of its WAL. If no process has it open, no other file is made; if it has
+//! a WAL, SQLite may make its -shm or write to it, which holds no data.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -21,11 +21,11 @@ const BUSY: Duration = Duration::from_secs(10);
 /// How often a file is read again that others open and close meanwhile. A server keeps it open.
 const READS: usize = 5;
 
-/// Runs `work` on a connection to the file at `path` that changes neither it nor its log. A file that no process has open is
+/// Runs `work` on a connection to the file at `path` that changes neither it nor its WAL. A file that no process has open is
 /// read as it is, so that it may be where nothing can be written.
 pub(super) fn read<T>(path: &Path, mut work: impl FnMut(&Connection) -> Result<T, Failure>) -> Result<T, StoreError> {
     let mut read = || -> Result<Option<T>, Failure> {
-        lineage::refuse_foreign_log(path)?;
+        lineage::refuse_foreign_wal(path)?;
         for _ in 0..READS {
             let before = unused(path)?;
             let conn = match before {
@@ -46,9 +46,9 @@ pub(super) fn read<T>(path: &Path, mut work: impl FnMut(&Connection) -> Result<T
 }
 
 impl SqliteStore {
-    /// Refuses a log of the file at `path` that is not the file's own, such as one whose file is missing.
-    pub fn refuse_foreign_log(path: &Path) -> Result<(), StoreError> {
-        lineage::refuse_foreign_log(path)
+    /// Refuses a WAL of the file at `path` that is not the file's own, such as one whose file is missing.
+    pub fn refuse_foreign_wal(path: &Path) -> Result<(), StoreError> {
+        lineage::refuse_foreign_wal(path)
     }
 
     /// Refuses a link that leads to no file: it is unknown which store was meant.
@@ -65,7 +65,7 @@ impl SqliteStore {
     }
 }
 
-/// A connection to a file that no process writes to meanwhile: SQLite takes no lock, searches for no log and makes no
+/// A connection to a file that no process writes to meanwhile: SQLite takes no lock, searches for no WAL and makes no
 /// other file.
 pub(super) fn immutable(path: &Path) -> rusqlite::Result<Connection> {
     let name = percent_encode(path.as_os_str().as_bytes(), NON_ALPHANUMERIC);
@@ -81,18 +81,18 @@ pub(super) fn must_be_store(conn: &Connection, path: &Path) -> Result<(), Failur
     }
 }
 
-/// The state of a file that no process has open. `None` if it has a log, since then a process has it open or died while it
+/// The state of a file that no process has open. `None` if it has a WAL, since then a process has it open or died while it
 /// had.
-/// A process that writes to a store makes a log first, and removes it last.
+/// A process that writes to a store makes a WAL first, and removes it last.
 fn unused(path: &Path) -> Result<Option<FileState>, Failure> {
-    // SQLite has the log beside the file itself, not beside a link to it.
+    // SQLite has the WAL beside the file itself, not beside a link to it.
     let file = follow_links(path)?;
     let meta = fs::metadata(&file)?;
     if !meta.is_file() {
         return Err(StoreError::Failed(format!("{} is not a file", path.display())).into());
     }
-    let has_log = ["-wal", "-journal"].iter().any(|end| fs::symlink_metadata(with_suffix(&file, end)).is_ok());
-    Ok((!has_log).then(|| FileState::from(&meta)))
+    let has_journal = ["-wal", "-journal"].iter().any(|end| fs::symlink_metadata(with_suffix(&file, end)).is_ok());
+    Ok((!has_journal).then(|| FileState::from(&meta)))
 }
 
 #[cfg(test)]
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_sees_what_is_in_the_log_and_changes_neither_it_nor_the_file() {
+    fn a_read_sees_what_is_in_the_wal_and_changes_neither_it_nor_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let (path, conn) = store(folder.path());
         let crashed = folder.path().join("crashed.db");
@@ -148,7 +148,7 @@ mod tests {
             sum(conn)
         });
         assert_eq!((found.unwrap(), reads.get()), (3, 2));
-        // A program that opens and closes it each time leaves no log, but the file has changed.
+        // A program that opens and closes it each time leaves no WAL, but the file has changed.
         drop(other.take());
         let busy = read(&path, |conn| {
             Connection::open(&path).unwrap().execute_batch("INSERT INTO t VALUES (0)").unwrap();

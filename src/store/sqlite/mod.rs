@@ -8,7 +8,7 @@ mod directory; // guilds and keys
 mod failure;
 pub(super) mod feed;
 mod inspect; // reading without changing anything
-pub(super) mod lineage; // which log belongs to which file
+pub(super) mod lineage; // which WAL belongs to which file
 mod members; // members, their warns and reviews
 pub(super) mod open;
 mod open_file; // whether the open files are still the store's
@@ -25,7 +25,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::{Change, IfMissing, Store, StoreError, StoreState, change_log, refusals, temp_file};
+use super::{Change, IfMissing, Store, StoreError, StoreState, change_set, refusals, temp_file};
 use crate::model::{GuildId, MemberId, Review, Warn};
 pub use backup::Copied;
 use failure::Failure;
@@ -64,7 +64,7 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Settings { busy_wait: BUSY_WAIT, feed_kept: change_log::KEPT, if_missing: IfMissing::Make }
+        Settings { busy_wait: BUSY_WAIT, feed_kept: change_set::KEPT, if_missing: IfMissing::Make }
     }
 }
 
@@ -80,7 +80,7 @@ pub struct SqliteStore {
     node: i64,
     busy_wait: Duration,
     feed_kept: i64,
-    /// What a crash left in the log was in the file when the store was opened.
+    /// What a crash left in the WAL was in the file when the store was opened.
     is_checkpointed: bool,
     /// Opening made it.
     is_new: bool,
@@ -183,7 +183,7 @@ impl SqliteStore {
         self.feed_kept
     }
 
-    /// Makes sure that what a crash left in the log is in the file, before `conn` writes.
+    /// Makes sure that what a crash left in the WAL is in the file, before `conn` writes.
     pub(super) fn ensure_checkpointed(&self, conn: &Connection) -> Result<(), StoreError> {
         if self.is_checkpointed || open::checkpoint(conn).map_err(|e| failure::of(&self.path, &e))? {
             return Ok(());

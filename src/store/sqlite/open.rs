@@ -1,5 +1,5 @@
 //! From a path to a store that this binary can use, or to one line that says why it cannot: makes the file, checks whose
-//! it is, writes what a crash left in the log into it, and brings the schema up to date.
+//! it is, writes what a crash left in the WAL into it, and brings the schema up to date.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
@@ -50,7 +50,7 @@ pub(super) struct Prepared {
     /// Kept until the store's own connections are open: a restore replaces a store that no process has open.
     pub(super) conn: Connection,
     pub(super) file: OpenFile,
-    /// Whether what a crash left in the log is in the file. If it is not, the store can be read, and nothing may be
+    /// Whether what a crash left in the WAL is in the file. If it is not, the store can be read, and nothing may be
     /// written before [`checkpoint`] succeeds.
     pub(super) is_checkpointed: bool,
     /// Whether there was no store before.
@@ -70,9 +70,9 @@ fn try_prepare(path: &Path, if_missing: IfMissing) -> Result<Prepared, Failure> 
     if let Some(outcome) = restore::finish(&file)? {
         tracing::warn!("{outcome}");
     }
-    lineage::refuse_foreign_log(path)?;
-    // Each process that has it open has a log there.
-    let had_log = with_suffix(&file, "-wal").exists();
+    lineage::refuse_foreign_wal(path)?;
+    // Each process that has it open has a WAL there.
+    let had_wal = with_suffix(&file, "-wal").exists();
     match if_missing {
         IfMissing::Make => create(path)?,
         IfMissing::Refuse if is_missing(path) => return Err(refusals::no_store(path.display()).into()),
@@ -110,13 +110,13 @@ fn try_prepare(path: &Path, if_missing: IfMissing) -> Result<Prepared, Failure> 
     if is_checkpointed {
         conn.busy_timeout(OPENING_BUSY)?;
         migrate(&mut conn, path)?;
-        if !had_log {
-            // The last process that closes the store removes its log.
+        if !had_wal {
+            // The last process that closes the store removes its WAL.
             drop(conn);
             lineage::renew(&file)?;
             conn = Connection::open_with_flags(path, flags(false))?;
             conn.busy_timeout(OPENING_BUSY)?;
-            // The first read makes the log.
+            // The first read makes the WAL.
             lineage::of_newest_commit(&conn)?;
         }
     }
@@ -124,7 +124,7 @@ fn try_prepare(path: &Path, if_missing: IfMissing) -> Result<Prepared, Failure> 
     Ok(Prepared { conn, file, is_checkpointed, is_new })
 }
 
-/// Writes what a crash left in the log into the file. If an fsync failed before the crash, the kernel may hold such
+/// Writes what a crash left in the WAL into the file. If an fsync failed before the crash, the kernel may hold such
 /// frames in memory only and call them written; a power failure would then leave a gap before what is acknowledged after
 /// them. Where other processes have the store open, this does not wait: there was no crash, or they have done it. On a
 /// full disk they have not, and then the first of the two checkpoints fails here as well.
@@ -135,7 +135,7 @@ fn checkpoint_after_crash(conn: &Connection) -> rusqlite::Result<()> {
     checkpoint(conn).map(drop)
 }
 
-/// Writes what is in the log into the file, and empties the log; `false` where others prevented that for as long as
+/// Writes what is in the WAL into the file, and empties the WAL; `false` where others prevented that for as long as
 /// `conn` waits.
 pub(super) fn checkpoint(conn: &Connection) -> rusqlite::Result<bool> {
     conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0).map(|busy: bool| !busy))
@@ -161,8 +161,8 @@ pub(super) fn refuse_foreign(conn: &Connection, path: &Path) -> Result<bool, Fai
     }
 }
 
-/// Refuses a file of `size` bytes whose last page is cut, which SQLite does not detect. If there is a log, a crash may
-/// have cut it, and the log repairs it.
+/// Refuses a file of `size` bytes whose last page is cut, which SQLite does not detect. If there is a WAL, a crash may
+/// have cut it, and the WAL repairs it.
 pub(super) fn refuse_truncated(conn: &Connection, path: &Path, size: u64) -> Result<(), Failure> {
     if fs::metadata(with_suffix(&follow_links(path)?, "-wal")).is_ok_and(|wal| wal.len() > 0) {
         return Ok(());

@@ -24,7 +24,7 @@ const MOST_COMMITS: u32 = 1 << 24;
 pub(super) struct OpenFile {
     path: PathBuf,
     id: FileId,
-    /// The log and the shared memory, without which other processes do not see the log's commits.
+    /// The WAL and the shared memory, without which other processes do not see the WAL's commits.
     companions: Arc<[(PathBuf, FileId); 2]>,
     /// Open for as long as the store is: closing a descriptor of the file drops SQLite's locks on it.
     file: Arc<File>,
@@ -64,14 +64,14 @@ impl OpenFile {
         self.check_file(conn)
     }
 
-    /// As [`OpenFile::check`], before what is in the log is written into the file at the end. A log that has lost its name
-    /// is written as well, unless others have written to another log since.
+    /// As [`OpenFile::check`], before what is in the WAL is written into the file at the end. A WAL that has lost its name
+    /// is written as well, unless others have written to another WAL since.
     pub(super) fn check_at_end(&self, conn: &Connection) -> Result<(), StoreError> {
-        let [(log, log_id), (shared, shared_id)] = &*self.companions;
-        match is_there(log, *log_id) {
+        let [(wal, wal_id), (shared, shared_id)] = &*self.companions;
+        match is_there(wal, *wal_id) {
             Ok(true) => is_there(shared, *shared_id).map(drop)?,
             Ok(false) => {}
-            Err(_) if lineage::has_no_commit(log) => {}
+            Err(_) if lineage::has_no_commit(wal) => {}
             Err(other) => return Err(other),
         }
         self.check_file(conn)
@@ -90,7 +90,7 @@ impl OpenFile {
 
     fn holds_our_lineage(&self, conn: &Connection) -> Result<bool, Failure> {
         let mut last = self.lineage.lock();
-        // Before `conn` reads anything: SQLite removes the log of an empty file.
+        // Before `conn` reads anything: SQLite removes the WAL of an empty file.
         let Some(found) = lineage::in_header(&self.file)? else { return Ok(false) };
         if found == *last {
             return Ok(true);

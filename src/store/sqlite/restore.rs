@@ -1,15 +1,15 @@
-//! Puts a backup in the store's place. The previous store is kept under another name together with its log, and at no
-//! moment does the store's name have a file without its log:
+//! Puts a backup in the store's place. The previous store is kept under another name together with its WAL, and at no
+//! moment does the store's name have a file without its WAL:
 //!
 //! 1. the backup is copied to a file in the store's folder, with a lineage of its own, and synced;
-//! 2. what is in the present log is written into the present file, if that is possible;
-//! 3. the present file, and its log if it still has one, get a second name each (a hard link);
+//! 2. what is in the present WAL is written into the present file, if that is possible;
+//! 3. the present file, and its WAL if it still has one, get a second name each (a hard link);
 //! 4. the copy is renamed to the store's name;
-//! 5. the log's first name is removed.
+//! 5. the WAL's first name is removed.
 //!
 //! If it is killed before step 4, the store is as it was, under two names: [`finish`] removes the second ones. If it is
-//! killed after it, the restored store has a log that is not its own, as [`lineage`] finds: `finish` removes
-//! that name, since the log has its other one.
+//! killed after it, the restored store has a WAL that is not its own, as [`lineage`] finds: `finish` removes
+//! that name, since the WAL has its other one.
 
 use std::fs::{self, File};
 use std::io;
@@ -34,7 +34,7 @@ const KEPT: &str = ".before-restore-";
 const NAMES: usize = 100;
 
 /// The suffixes of a store's other files that hold data.
-const LOGS: [&str; 2] = ["-wal", "-journal"];
+const JOURNALS: [&str; 2] = ["-wal", "-journal"];
 
 /// Where SQLite locks a store as long as it is open: the file, and its shared memory, which is under the store's name
 /// even if the file was moved away. First byte and length; 0 is up to the end.
@@ -48,7 +48,7 @@ const BUSY: Duration = Duration::from_secs(2);
 pub struct Restored {
     /// Bytes of the restored store.
     pub size: u64,
-    /// The names of the previous store, and of what is left of its log.
+    /// The names of the previous store, and of what is left of its WAL.
     pub kept: Vec<PathBuf>,
     /// What was done about an earlier restore that was cut off.
     pub finished: Option<String>,
@@ -155,14 +155,14 @@ fn must_be_sound(from: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// Gives the present store a second name, and its log if there is still something in it. Returns those names.
+/// Gives the present store a second name, and its WAL if there is still something in it. Returns those names.
 fn keep(target: &Path) -> Result<Vec<PathBuf>, StoreError> {
     let failed =
         |e: io::Error| StoreError::Failed(format!("{} could not be given another name: {e}", target.display()));
-    let owns_log = lineage::foreign_log(target)?.is_none();
-    // Then the file needs no log. If this fails, the two stay together.
-    if owns_log && let Err(error) = checkpoint(target) {
-        tracing::debug!(%error, "the present store's log stays beside it");
+    let owns_wal = lineage::foreign_wal(target)?.is_none();
+    // Then the file needs no WAL. If this fails, the two stay together.
+    if owns_wal && let Err(error) = checkpoint(target) {
+        tracing::debug!(%error, "the present store's write-ahead log stays beside it");
     }
     let kept = free_name(target).map_err(failed)?;
     let mut names = Vec::new();
@@ -174,14 +174,14 @@ fn keep(target: &Path) -> Result<Vec<PathBuf>, StoreError> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(e) => Err(e),
     };
-    // Before its log: if a log has a second name and its file has none, the file was replaced ([`finish`]).
+    // Before its WAL: if a WAL has a second name and its file has none, the file was replaced ([`finish`]).
     name(target, kept.clone()).map_err(failed)?;
-    for end in LOGS {
-        let log = with_suffix(target, end);
-        if fs::metadata(&log).is_ok_and(|log| log.len() > 0) {
-            // A log that is not the file's own must not be beside it under its name.
-            let to = if owns_log { with_suffix(&kept, end) } else { with_suffix(&with_suffix(&kept, "-stray"), end) };
-            name(&log, to).map_err(failed)?;
+    for end in JOURNALS {
+        let journal = with_suffix(target, end);
+        if fs::metadata(&journal).is_ok_and(|journal| journal.len() > 0) {
+            // A WAL that is not the file's own must not be beside it under its name.
+            let to = if owns_wal { with_suffix(&kept, end) } else { with_suffix(&with_suffix(&kept, "-stray"), end) };
+            name(&journal, to).map_err(failed)?;
         }
     }
     sync_folder_of(target).map_err(failed)?;
@@ -215,17 +215,17 @@ pub(super) fn finish(target: &Path) -> io::Result<Option<String>> {
     let kept = kept_files(target)?;
     let present = FileId::of(target).ok();
     let second = kept.iter().find(|(_, id)| Some(*id) == present);
-    // Without a store there was none to replace: only its log has a second name. And a log that is the present file's own
+    // Without a store there was none to replace: only its WAL has a second name. And a WAL that is the present file's own
     // is that of no other, whichever names were removed since.
-    let is_replaced = second.is_none() && present.is_some() && !lineage::has_own_log(target)?;
+    let is_replaced = second.is_none() && present.is_some() && !lineage::has_own_wal(target)?;
     let mut removed = false;
     // The logs' second names before the file's, for the reason above.
-    for end in LOGS {
-        let log = with_suffix(target, end);
-        let Ok(id) = FileId::of(&log) else { continue };
+    for end in JOURNALS {
+        let journal = with_suffix(target, end);
+        let Ok(id) = FileId::of(&journal) else { continue };
         for (name, _) in kept.iter().filter(|(_, other)| *other == id) {
             removed = true;
-            remove(if is_replaced { &log } else { name })?;
+            remove(if is_replaced { &journal } else { name })?;
         }
     }
     if let Some((name, _)) = second {

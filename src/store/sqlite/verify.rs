@@ -1,4 +1,4 @@
-//! `store verify`: finds what is wrong with a store, and changes no byte of it or of its log. SQLite's own checks come
+//! `store verify`: finds what is wrong with a store, and changes no byte of it or of its WAL. SQLite's own checks come
 //! first, then the schema, then what its tables require of each row. Memory does not grow with the store.
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ErrorCode};
 
 use super::failure::Failure;
-use super::lineage::{self, ForeignLog};
+use super::lineage::{self, ForeignWal};
 use super::{SqliteStore, inspect, open};
 use crate::model::one_line;
 use crate::store::StoreError;
@@ -53,13 +53,13 @@ impl SqliteStore {
     /// Finds what is wrong with the store at `path`, and changes nothing. Blocks, for as long as reading the whole file
     /// takes.
     pub fn verify(path: &Path) -> Result<Report, StoreError> {
-        let Some(ForeignLog { what, repair }) = lineage::foreign_log(path)? else {
+        let Some(ForeignWal { what, repair }) = lineage::foreign_wal(path)? else {
             return inspect::read(path, |conn| report(conn, path));
         };
         if open::is_missing(path) {
             return Err(StoreError::Failed(format!("{what}. {repair}")));
         }
-        // The file alone, because the log belongs to another file.
+        // The file alone, because the WAL belongs to another file.
         let report = inspect::immutable(path).map_err(Failure::from).and_then(|conn| report(&conn, path));
         let mut report = report.map_err(|failure| failure.at(path))?;
         report.flaws.insert(0, what);

@@ -15,7 +15,7 @@ use super::open_file::OpenFile;
 use super::{feed, lineage, open};
 use crate::clock::{Clock, Tick};
 use crate::files::{follow_links, sync_folder_of};
-use crate::store::change_log::ChangeLog;
+use crate::store::change_set::ChangeSet;
 use crate::store::{Change, StoreError};
 
 /// Jobs that may wait. At the 50,000 writes a second that a disk does in groups this is a third of
@@ -45,7 +45,7 @@ trait Job: Send {
     fn queued(&self) -> Tick;
     /// Runs it, and adds what it changed. An error is the whole group's: the disk or the file failed, and
     /// the transaction with it. A refusal of this job alone is kept for its answer.
-    fn run(&mut self, conn: &Connection, path: &Path, log: &mut ChangeLog) -> Result<(), StoreError>;
+    fn run(&mut self, conn: &Connection, path: &Path, changes: &mut ChangeSet) -> Result<(), StoreError>;
     /// Answers the caller: the job's result, or the error of the whole group.
     fn answer(self: Box<Self>, fault: Option<StoreError>);
 }
@@ -54,7 +54,7 @@ struct Task<T, F> {
     queued: Tick,
     writes: Writes,
     work: Option<F>,
-    made: Option<Result<T, StoreError>>,
+    outcome: Option<Result<T, StoreError>>,
     answer: oneshot::Sender<Result<T, StoreError>>,
 }
 
@@ -63,31 +63,31 @@ impl<T: Send, F: FnOnce(&Connection) -> Result<(T, Option<Change>), Failure> + S
         self.queued
     }
 
-    fn run(&mut self, conn: &Connection, path: &Path, log: &mut ChangeLog) -> Result<(), StoreError> {
+    fn run(&mut self, conn: &Connection, path: &Path, changes: &mut ChangeSet) -> Result<(), StoreError> {
         let Some(work) = self.work.take() else { return Ok(()) };
-        let made = match self.writes {
+        let outcome = match self.writes {
             Writes::Once => work(conn),
-            Writes::Several => alone(conn, work).map_err(|e| failure::of(path, &e))?,
+            Writes::Several => in_savepoint(conn, work).map_err(|e| failure::of(path, &e))?,
         };
-        self.made = Some(match made {
-            Ok((made, change)) => {
-                change.iter().for_each(|change| log.add(change));
-                Ok(made)
+        self.outcome = Some(match outcome {
+            Ok((answer, change)) => {
+                change.iter().for_each(|change| changes.add(change));
+                Ok(answer)
             }
             Err(Failure::Sqlite(error)) if conn.is_autocommit() || failure::is_file_error(&error) => {
                 return Err(failure::of(path, &error));
             }
-            Err(own) => Err(own.at(path)),
+            Err(refusal) => Err(refusal.at(path)),
         });
         Ok(())
     }
 
     fn answer(self: Box<Self>, fault: Option<StoreError>) {
-        let answer = match (fault, self.made) {
+        let answer = match (fault, self.outcome) {
             // The job's own refusal is answered, whatever happened to the others.
-            (_, Some(Err(own))) => Err(own),
+            (_, Some(Err(refusal))) => Err(refusal),
             (Some(fault), _) => Err(fault),
-            (None, Some(made)) => made,
+            (None, Some(outcome)) => outcome,
             (None, None) => Err(StoreError::Failed("the job was not run".to_owned())),
         };
         // The caller may have stopped waiting; what was written stays.
@@ -97,21 +97,21 @@ impl<T: Send, F: FnOnce(&Connection) -> Result<(T, Option<Change>), Failure> + S
 
 /// Runs `work` in a savepoint: all of it stays, or nothing. The outer error is the savepoint's own;
 /// then it is not known what stays.
-fn alone<T>(
+fn in_savepoint<T>(
     conn: &Connection,
     work: impl FnOnce(&Connection) -> Result<T, Failure>,
 ) -> rusqlite::Result<Result<T, Failure>> {
     conn.prepare_cached("SAVEPOINT job")?.execute([])?;
-    let made = work(conn);
+    let outcome = work(conn);
     // Some errors roll everything back, the savepoint with it.
     if conn.is_autocommit() {
-        return Ok(made);
+        return Ok(outcome);
     }
-    if made.is_err() {
+    if outcome.is_err() {
         conn.prepare_cached("ROLLBACK TO job")?.execute([])?;
     }
     conn.prepare_cached("RELEASE job")?.execute([])?;
-    Ok(made)
+    Ok(outcome)
 }
 
 /// Sends jobs to the writing thread. Dropping it lets the thread finish its queue, and waits for it.
@@ -143,7 +143,7 @@ impl std::fmt::Debug for dyn Job {
 }
 
 impl Writer {
-    /// `is_checkpointed` tells whether what a crash left in the log is in the file.
+    /// `is_checkpointed` tells whether what a crash left in the WAL is in the file.
     pub(super) fn start(settings: WriterSettings, is_checkpointed: bool) -> Result<Self, StoreError> {
         let failed = |e| failure::of(&settings.path, &e);
         let conn = open::writable(&settings.path).map_err(failed)?;
@@ -185,7 +185,7 @@ impl Writer {
     ) -> Result<T, StoreError> {
         let (answer, answered) = oneshot::channel();
         let queued = self.clock.now();
-        let task = Task { queued, writes, work: Some(work), made: None, answer };
+        let task = Task { queued, writes, work: Some(work), outcome: None, answer };
         let stopped = || StoreError::Failed("the store's writer has stopped; start the server again".to_owned());
         let queue = self.queue.as_ref().ok_or_else(stopped)?;
         queue.try_send(Box::new(task)).map_err(|e| match e {
@@ -214,7 +214,7 @@ struct WriterThread {
     /// `None` after a failure, and after a start on a full disk, until the store could be opened again
     /// ([`reopen`]): nothing is acknowledged before.
     conn: Option<Connection>,
-    /// What a crash left in the log is in the file, so that no later commit comes after a gap.
+    /// What a crash left in the WAL is in the file, so that no later commit comes after a gap.
     is_checkpointed: bool,
 }
 
@@ -229,9 +229,9 @@ impl WriterThread {
             self.serve(&mut group);
         }
         if let Some(conn) = self.conn {
-            // The log must not be written into another file.
+            // The WAL must not be written into another file.
             if let Err(error) = self.settings.file.check_at_end(&conn) {
-                tracing::error!(%error, "the store's log is left as it is");
+                tracing::error!(%error, "the store's write-ahead log is left as it is");
                 let _ = conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
                 return;
             }
@@ -341,15 +341,15 @@ fn reopen(settings: &WriterSettings, wait: Duration, is_checkpointed: &mut bool)
 fn transact(conn: &mut Connection, group: &mut Group, settings: &WriterSettings) -> Result<(), CommitError> {
     let begun = conn.transaction_with_behavior(TransactionBehavior::Immediate);
     let tx = begun.map_err(|e| CommitError::of(&settings.path, &e))?;
-    let mut log = ChangeLog::default();
-    let changes = tx.total_changes();
+    let mut changes = ChangeSet::default();
+    let rows_before = tx.total_changes();
     for job in group {
         // The others' work is rolled back with it.
-        job.run(&tx, &settings.path, &mut log).map_err(|e| CommitError::Failed(e.to_string()))?;
+        job.run(&tx, &settings.path, &mut changes).map_err(|e| CommitError::Failed(e.to_string()))?;
     }
-    let done = feed::write(&log, &tx, settings.node, settings.feed_kept)
+    let done = feed::write(&changes, &tx, settings.node, settings.feed_kept)
         // A row of the feed alone is a change, too.
-        .and_then(|()| if tx.total_changes() != changes { lineage::advance(&tx) } else { Ok(()) })
+        .and_then(|()| if tx.total_changes() != rows_before { lineage::advance(&tx) } else { Ok(()) })
         .and_then(|()| tx.commit());
     // Never `Locked`: the jobs have run, and run once.
     done.map_err(|e| CommitError::Failed(failure::line(&settings.path, &e)))

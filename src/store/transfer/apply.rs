@@ -11,7 +11,7 @@ use rusqlite::{Connection, DropBehavior, OptionalExtension, TransactionBehavior}
 use super::import::{BadLine, Mode, Progress};
 use super::stage::Staged;
 use crate::store::answers::{answer_too_long, review_bytes, too_long, warn_bytes};
-use crate::store::change_log::ChangeLog;
+use crate::store::change_set::ChangeSet;
 use crate::store::refusals::{self, refused};
 use crate::store::sqlite::{feed, file_failure, lineage, open};
 use crate::store::{Change, SqliteStore, StoreError};
@@ -159,9 +159,9 @@ fn run(store: &SqliteStore, stage: &Staged, mode: Mode, passed: Arc<AtomicU64>) 
                 return Ok(Ok((left_out, None)));
             }
         };
-        let mut log = ChangeLog::default();
-        log.add(&Change::Everything);
-        feed::write(&log, &tx, store.node(), store.feed_kept())?;
+        let mut changes = ChangeSet::default();
+        changes.add(&Change::Everything);
+        feed::write(&changes, &tx, store.node(), store.feed_kept())?;
         lineage::advance(&tx)?;
         tx.set_drop_behavior(DropBehavior::Ignore);
         drop(tx);

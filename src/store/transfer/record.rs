@@ -84,8 +84,8 @@ fn shortened(reason: String) -> String {
 /// serde_json counts lines within its input, which is one line: only the column is of use.
 fn reason(error: &serde_json::Error) -> String {
     let text = error.to_string();
-    let place = format!(" at line {} column {}", error.line(), error.column());
-    match text.strip_suffix(&place) {
+    let position = format!(" at line {} column {}", error.line(), error.column());
+    match text.strip_suffix(&position) {
         Some(what) if error.is_data() => what.to_owned(),
         Some(what) => format!("not JSON: {what} at column {}", error.column()),
         None => text,

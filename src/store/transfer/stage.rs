@@ -33,8 +33,8 @@ const SCHEMA: &str = "
 /// A new, empty staging file for the store at `store`.
 pub(in crate::store) fn staging_file(store: &Path) -> Result<TempFile, StoreError> {
     TempFile::new(store, STAGED).map_err(|e| {
-        let place = folder_of(store);
-        StoreError::Failed(format!("an import needs a file in {}, which cannot be made: {e}", place.display()))
+        let folder = folder_of(store);
+        StoreError::Failed(format!("an import needs a file in {}, which cannot be made: {e}", folder.display()))
     })
 }
 

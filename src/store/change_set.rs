@@ -21,14 +21,14 @@ const KIND_DAY_RESET: i64 = 4;
 
 /// What was changed.
 #[derive(Debug, Default)]
-pub(super) struct ChangeLog {
+pub(super) struct ChangeSet {
     members: Vec<MemberId>,
     day_resets: Vec<KeyId>,
     directory: bool,
     everything: bool,
 }
 
-impl ChangeLog {
+impl ChangeSet {
     pub(super) fn add(&mut self, change: &Change) {
         match change {
             Change::Member(member) => self.members.push(*member),
