@@ -37,10 +37,10 @@ impl LoopbackGateway {
         let listener = Listener::bind(&any_port, false, &mut Vec::new()).map_err(|e| failed(&e.to_string()))?;
         let address = listener.url().trim_start_matches("http://").parse().map_err(|_| failed("it has no address"))?;
         let clock = Clock::system();
-        let (keys, listing, counted) = load_keys(&config, None, None, &clock).await?;
+        let (keys, key_list, day_counts) = load_keys(&config, None, None, &clock).await?;
         let origin = start_origin(&config, tls, None, &clock).await?;
         let threads = config.server.threads;
-        let state = State::new(config, origin, keys, listing, counted, &clock);
+        let state = State::new(config, origin, keys, key_list, day_counts, &clock);
         let gateway = Arc::new(Gateway::new(clock, state, Observer::default()));
         let server = Server::start(Edge::new(gateway, None), vec![listener], threads);
         let mut server = server.map_err(|e| failed(&e.to_string()))?;

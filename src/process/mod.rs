@@ -42,7 +42,7 @@ pub enum ProcessError {
     /// Exit code 2: the configuration cannot be used.
     #[error("{0}")]
     Unusable(String),
-    /// The log names the reason already.
+    /// The process log names the reason already.
     #[error("the log names the reason")]
     Logged { exit_code: u8 },
 }
@@ -69,28 +69,29 @@ impl From<StoreError> for ProcessError {
     }
 }
 
-/// Runs the gateway until a signal, a hand-over or a defect ends it. `named`: the configuration file, if one is named.
+/// Runs the gateway until a signal, a hand-over or a defect ends it. `config_path`: the configuration file that the
+/// command line gives, if it gives one.
 ///
 /// # Errors
 /// Why it could not start, or had to end.
-pub fn run(named: Option<PathBuf>, demo: bool) -> Result<(), ProcessError> {
+pub fn run(config_path: Option<PathBuf>, demo: bool) -> Result<(), ProcessError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|e| ProcessError::Failed(format!("cannot start a runtime: {e}")))?;
     // First, so that a SIGHUP during the start asks for a reload and does not end the process.
-    let hang_up = runtime.block_on(async { signals::hang_up() })?;
+    let sighup = runtime.block_on(async { signals::sighup() })?;
     // Watched before it is read, so that no later change is missed.
-    let config_watch = FileWatch::new([reload::config_file(named.as_deref())]);
-    let mut loaded = config::load(named.as_deref())?;
-    let (json, log) = (loaded.config.log.json, telemetry::init(&loaded.config.log));
+    let config_watch = FileWatch::new([reload::config_file(config_path.as_deref())]);
+    let mut loaded = config::load(config_path.as_deref())?;
+    let (json, log_writer) = (loaded.config.log.json, telemetry::init(&loaded.config.log));
     telemetry::log_panics();
     let demo = if demo { Demo::prepare(&mut loaded.config).map(Some) } else { Ok(None) };
     let result = demo.and_then(|demo| {
         let result = runtime.block_on(async {
-            let startup = Startup { named, loaded, config_watch, demo: demo.as_ref() };
+            let startup = Startup { config_path, loaded, config_watch, demo: demo.as_ref() };
             let Some((serving, reloader)) = startup.run().await? else { return Ok(()) };
             let reload = async {
                 match reloader {
-                    Some(reloader) => reloader.run(hang_up).await,
+                    Some(reloader) => reloader.run(sighup).await,
                     None => std::future::pending().await,
                 }
             };
@@ -112,6 +113,6 @@ pub fn run(named: Option<PathBuf>, demo: bool) -> Result<(), ProcessError> {
         tracing::error!("{}", hide_keys(&error.to_string()));
         ProcessError::Logged { exit_code: error.exit_code() }
     });
-    drop(log); // writes what is left
+    drop(log_writer); // writes what is left
     result
 }

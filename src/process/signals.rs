@@ -12,7 +12,7 @@ fn failed(error: io::Error) -> ProcessError {
 }
 
 /// SIGHUP, from now on.
-pub(super) fn hang_up() -> Result<Signal, ProcessError> {
+pub(super) fn sighup() -> Result<Signal, ProcessError> {
     signal(SignalKind::hangup()).map_err(failed)
 }
 

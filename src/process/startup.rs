@@ -12,7 +12,7 @@ use super::demo::{self, Demo};
 use super::handover::{Handover, Predecessor};
 use super::logs::Logs;
 use super::metrics::ProcessMetrics;
-use super::reload::{Reloader, Watches};
+use super::reload::{InForce, Reloader, Watches};
 use super::serving::Serving;
 use super::signals::StopSignals;
 use super::watch::FileWatch;
@@ -36,8 +36,8 @@ const OTHER_FILES: u64 = 512 + 1024;
 
 /// A process that does not accept connections yet.
 pub(super) struct Startup<'d> {
-    /// The configuration file that was named, if one was.
-    pub(super) named: Option<PathBuf>,
+    /// The path of the configuration file that the command line gives, if it gives one.
+    pub(super) config_path: Option<PathBuf>,
     pub(super) loaded: Loaded,
     pub(super) config_watch: FileWatch,
     pub(super) demo: Option<&'d Demo>,
@@ -47,8 +47,8 @@ impl Startup<'_> {
     /// Builds every part and accepts connections. A demo has no reloader, because its configuration is not the file's.
     /// `None`: a stop signal came first.
     pub(super) async fn run(self) -> Result<Option<(Serving, Option<Reloader>)>, ProcessError> {
-        let Startup { named, loaded, config_watch, demo } = self;
-        let watches = Watches::new(named.as_deref(), config_watch, &loaded.config);
+        let Startup { config_path, loaded, config_watch, demo } = self;
+        let watches = Watches::new(config_path, config_watch, &loaded.config);
         let inputs = preflight::check(&loaded)?;
         loaded.notices.iter().for_each(|notice| tracing::warn!("{notice}"));
         let mut stop_signals = StopSignals::register()?;
@@ -69,10 +69,10 @@ impl Startup<'_> {
         // Opening the store may wait a minute for other processes.
         let Some(store) = stop_signals.unless_stopped(open_store(&config)).await.transpose()? else { return Ok(None) };
         fill_store(demo, store.as_deref()).await?;
-        let (keys, listing, counted) = load_keys(&config, inputs.keys, store.as_ref(), &clock).await?;
+        let (keys, key_list, day_counts) = load_keys(&config, inputs.keys, store.as_ref(), &clock).await?;
         let origin = start_origin(&config, inputs.upstream_tls, store.as_ref(), &clock).await?;
         let logs = Logs::open(&config.log, predecessor.is_some(), &clock)?;
-        let state = State::new(config, origin, keys, listing, counted, &clock);
+        let state = State::new(config, origin, keys, key_list, day_counts, &clock);
         let gateway = Arc::new(Gateway::new(clock, state, logs.observer()));
         let background = BackgroundTasks::start(&gateway, store.as_ref());
         let config = gateway.state().config.clone();
@@ -107,15 +107,17 @@ impl Startup<'_> {
         let is_first = predecessor.is_none();
         let handover = handover.map(|handover| handover.start(predecessor, gateway.clone()));
         let admin_state = admin.state.clone();
-        let (admin, reloads) = admin.start(&gateway, store.as_ref(), logs.audit.clone(), metrics, demo.is_some())?;
+        let (admin, reload_requests) =
+            admin.start(&gateway, store.as_ref(), logs.audit.clone(), metrics, demo.is_some())?;
         print_ready(&urls, &config, gateway.clock(), demo);
         if is_first {
             systemd::ready();
         }
-        let from = (named, path.is_some(), notices);
-        let of_admin = (admin_state.clone(), reloads);
-        let reloader =
-            demo.is_none().then(|| Reloader::new(gateway.clone(), store, tls, logs.clone(), from, watches, of_admin));
+        let in_force = InForce { has_file: path.is_some(), notices };
+        let admin_reloads = (admin_state.clone(), reload_requests);
+        let reloader = demo
+            .is_none()
+            .then(|| Reloader::new(gateway.clone(), store, tls, logs.clone(), in_force, watches, admin_reloads));
         let admin = (admin, admin_state);
         Ok(Some((Serving { gateway, server, logs, background, handover, stop_signals, admin }, reloader)))
     }
@@ -207,13 +209,13 @@ pub(super) async fn load_keys(
         Some(store) => store.daily(day).await?,
         None => Vec::new(),
     };
-    let counted: Vec<_> = counts.into_iter().map(|(key, count)| (key, DayCount { day, count })).collect();
+    let day_counts: Vec<_> = counts.into_iter().map(|(key, count)| (key, DayCount { day, count })).collect();
     let keys = match (&config.keys, store) {
         (Keys::Origin { accepted_for, refused_for }, _) => {
             let policy = Arc::new(Policy::new(config.limits.default_tier.clone()));
             let (accepted_for, refused_for) = (*accepted_for, *refused_for);
             let rules = LearnedKeyRules { policy, accepted_for, refused_for, since: Tick(0) };
-            KeySource::Origin(Arc::new(LearnedKeys::new(rules, counted.clone())))
+            KeySource::Origin(Arc::new(LearnedKeys::new(rules, day_counts.clone())))
         }
         (Keys::File(_), _) => {
             KeySource::File(KeyFile { keys: listed.unwrap_or_default().into(), guilds: store.cloned() })
@@ -221,8 +223,8 @@ pub(super) async fn load_keys(
         (Keys::Store, Some(store)) => KeySource::Store(store.clone()),
         (Keys::Store, None) => return Err(no_store()),
     };
-    let listing = keys.list().await.map_err(ProcessError::Failed)?;
-    Ok((keys, listing, counted))
+    let key_list = keys.list().await.map_err(ProcessError::Failed)?;
+    Ok((keys, key_list, day_counts))
 }
 
 pub(super) async fn start_origin(

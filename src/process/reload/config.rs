@@ -1,0 +1,151 @@
+//! The reload of `gateway.toml`, together with the TLS files of upstreams, which is put in force as a whole or not at all.
+
+use std::slice;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{PartOutcome, Reloader, log_notice, missing, read_files};
+use crate::admin::ConfigText;
+use crate::config::{self, Config, Keys, LoadError, Loaded, Notice, OriginKind, Reloaded};
+use crate::gateway::{KeySource, LoadedKeys, NewKeys};
+use crate::origin::{self, HttpOrigin, Origin};
+use crate::process::preflight::Inputs;
+use crate::tls::Certificate;
+
+/// How long to wait after the store's keys could not be read.
+const LIST_RETRY: Duration = Duration::from_millis(500);
+
+/// What is known of the configuration in force.
+#[derive(Debug)]
+pub(in crate::process) struct InForce {
+    /// Whether it came from a file; otherwise it is the defaults.
+    pub(in crate::process) has_file: bool,
+    /// Its notices, which were logged.
+    pub(in crate::process) notices: Vec<Notice>,
+}
+
+/// A configuration whose parts are ready to be put in force.
+struct Prepared<'g> {
+    loaded: Arc<Loaded>,
+    reloaded: Reloaded,
+    origin: Arc<Origin>,
+    keys: NewKeys<'g>,
+    certificate: Option<Certificate>,
+}
+
+impl Reloader {
+    pub(super) async fn reload_config(&self, requested: bool) -> PartOutcome {
+        let mut in_force = self.in_force.lock().await;
+        let path = self.watches.config_file();
+        if in_force.has_file && self.is_missing(slice::from_ref(&path), requested) {
+            return Err(missing(&path));
+        }
+        let file = path.display();
+        let (sections, settings) = match self.prepare_config().await {
+            Ok(prepared) => self.apply_config(prepared, &mut in_force),
+            Err(reason) => {
+                self.admin.reloads.reject();
+                tracing::error!(%file, "reload rejected; still running the previous configuration\n{reason}");
+                return Err(reason);
+            }
+        };
+        let changed = if sections.is_empty() { "nothing".to_owned() } else { sections.join(", ") };
+        if settings.is_empty() {
+            tracing::info!(%file, changed, "configuration reloaded");
+        } else {
+            let after_restart = settings.join(", ");
+            tracing::warn!(
+                %file,
+                changed,
+                after_restart,
+                "configuration reloaded; what `after_restart` names takes effect after a restart"
+            );
+        }
+        Ok((sections.into_iter().map(str::to_owned).collect(), settings))
+    }
+
+    /// Loads the configuration and does everything that may fail or wait, or returns why it is rejected.
+    async fn prepare_config(&self) -> Result<Prepared<'_>, String> {
+        let path = self.watches.config_path.clone();
+        let loaded = read_files(move || config::load(path.as_deref())).await?.map_err(|e: LoadError| e.to_string())?;
+        let loaded = Arc::new(loaded);
+        let running = self.gateway.state().clone();
+        let mut reloaded = running.config.reloaded(loaded.config.clone(), self.store.is_some());
+        let config = &reloaded.config;
+        self.watches.add_new(&running.config, config);
+        let inputs = {
+            let (loaded, config, running) = (loaded.clone(), config.clone(), running.config.clone());
+            read_files(move || Inputs::read(&loaded, &config, Some(&running), Vec::new())).await??
+        };
+        log_notice(inputs.certificate.as_ref());
+        let origin = self.origin(config, inputs.upstream_tls, &running.origin).await?;
+        let keys = match (&config.keys, inputs.keys) {
+            (Keys::File(_), Some(keys)) => NewKeys::File(self.keys_of_file(keys)),
+            (Keys::Store, _) if config.keys != running.config.keys => match &self.store {
+                // Waited for last of all: no other keys are loaded until these are in force.
+                Some(store) => NewKeys::Store(self.load_keys(KeySource::Store(store.clone())).await),
+                None => NewKeys::Unchanged, // `reloaded` allows the store as the source only where one is open
+            },
+            (Keys::Origin { .. } | Keys::File(_) | Keys::Store, _) => NewKeys::Unchanged,
+        };
+        if !Arc::ptr_eq(&origin, &running.origin) && !reloaded.changed.contains(&"origin") {
+            reloaded.changed.push("origin.tls");
+        }
+        Ok(Prepared { loaded, reloaded, origin, keys, certificate: inputs.certificate })
+    }
+
+    /// Puts a configuration in force as a whole, without waiting. Returns the sections that changed, and the names that
+    /// take effect after a restart.
+    fn apply_config(&self, prepared: Prepared<'_>, in_force: &mut InForce) -> (Vec<&'static str>, Vec<String>) {
+        let Prepared { loaded, reloaded, origin, keys, certificate } = prepared;
+        let Reloaded { config, changed, after_restart } = reloaded;
+        self.watches.set_in_force(&config);
+        self.gateway.reload(config, origin, keys);
+        if let (Some(tls), Some(certificate)) = (&self.tls, certificate) {
+            tls.replace(certificate);
+        }
+        for notice in loaded.notices.iter().filter(|notice| !in_force.notices.contains(notice)) {
+            tracing::warn!("{notice}");
+        }
+        // A later removal of a file that was read now is logged again.
+        self.missing.lock().retain(|path| !path.exists());
+        *self.admin.config.write() = ConfigText::new(&loaded, &after_restart);
+        self.admin.reloads.accept(self.gateway.clock().unix());
+        *in_force = InForce { has_file: loaded.path.is_some(), notices: loaded.notices.clone() };
+        (changed, after_restart)
+    }
+
+    /// The keys of `source`, once the store can be read.
+    async fn load_keys(&self, source: KeySource) -> LoadedKeys<'_> {
+        let mut has_failed = false;
+        loop {
+            match self.gateway.follower.load_keys(Some(source.clone())).await {
+                Ok(keys) => return keys,
+                Err(error) if !has_failed => {
+                    has_failed = true;
+                    tracing::warn!(error, "reload waits: the store's keys cannot be read");
+                }
+                Err(_) => {}
+            }
+            tokio::time::sleep(LIST_RETRY).await;
+        }
+    }
+
+    /// The origin of the new configuration. Where nothing about it changed it is the running one, whose connections
+    /// stay open; otherwise the upstreams that stay keep theirs.
+    async fn origin(
+        &self,
+        config: &Config,
+        tls: Option<origin::Tls>,
+        running: &Arc<Origin>,
+    ) -> Result<Arc<Origin>, String> {
+        let (OriginKind::Http(upstreams), Origin::Http(http)) = (&config.origin.kind, &**running) else {
+            return Ok(running.clone()); // another kind takes effect after a restart
+        };
+        if http.has_settings(upstreams, &tls) {
+            return Ok(running.clone());
+        }
+        let clock = self.gateway.clock().clone();
+        Ok(Arc::new(Origin::Http(HttpOrigin::start((**upstreams).clone(), tls, clock, Some(http)).await?)))
+    }
+}

@@ -1,0 +1,57 @@
+//! The reload of the key file.
+
+use std::slice;
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::watches::key_file;
+use super::{PartOutcome, Reloader, missing, read_files};
+use crate::gateway::{KeyFile, KeySource, NewKeys};
+use crate::keys::{ListedKey, read_key_file};
+
+/// How long the reload of a key file waits for that of gateway.toml where both changed together: the keys may name
+/// tiers that are new there. Resolving the names of upstreams may take seconds, and a revoked key must not wait for
+/// that.
+const CONFIG_FIRST: Duration = Duration::from_millis(200);
+
+impl Reloader {
+    pub(super) async fn reload_keys(&self, requested: bool) -> PartOutcome {
+        let _lock = self.keys_lock.lock().await;
+        let Some(path) = key_file(&self.gateway.state().config) else { return Ok(Default::default()) };
+        if self.is_missing(slice::from_ref(&path), requested) {
+            return Err(missing(&path));
+        }
+        let file = path.display();
+        let read = {
+            let path = path.clone();
+            read_files(move || read_key_file(&path).map_err(|e| e.to_string())).await.flatten()
+        };
+        let _ = timeout(CONFIG_FIRST, self.in_force.lock()).await;
+        let keys = match read {
+            Ok(keys) => keys,
+            Err(reason) => {
+                tracing::error!(%file, "key file rejected; the keys read before stay in force\n{reason}");
+                return Err(reason);
+            }
+        };
+        let state = self.gateway.state().clone();
+        let removed = if let KeySource::File(file) = &state.keys { file.keys.len() } else { 0 };
+        let is_empty = keys.is_empty();
+        let is_changed = !matches!(&state.keys, KeySource::File(file) if *file.keys == *keys);
+        // The configuration may name another key file by now.
+        if key_file(&state.config).as_ref() == Some(&path) {
+            self.gateway.reload((*state.config).clone(), state.origin.clone(), NewKeys::File(self.keys_of_file(keys)));
+        }
+        if is_empty && removed > 0 {
+            tracing::warn!(%file, removed, "key file reloaded; it holds no key, so every request is refused");
+        } else {
+            tracing::info!(%file, "key file reloaded");
+        }
+        Ok((is_changed.then(|| "keys.file".to_owned()).into_iter().collect(), Vec::new()))
+    }
+
+    pub(super) fn keys_of_file(&self, keys: Vec<ListedKey>) -> KeyFile {
+        KeyFile { keys: keys.into(), guilds: self.store.clone() }
+    }
+}

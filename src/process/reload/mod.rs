@@ -1,0 +1,205 @@
+//! Reloads files while serving. `gateway.toml`, the key file and the TLS pair are each put in force as a whole or not
+//! at all, and each by itself, so that a fault in one delays no other (contract section 3, the last paragraph). The
+//! swap itself is `Gateway::reload`.
+
+mod certificate; // the TLS pair
+mod config; // gateway.toml
+mod keys; // the key file
+mod watches; // which files are watched
+
+use std::collections::HashSet;
+use std::convert::Infallible;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tokio::signal::unix::Signal;
+use tokio::sync::{mpsc, watch};
+use tokio::task::spawn_blocking;
+use tokio::time::{MissedTickBehavior, timeout};
+
+use super::logs::Logs;
+use super::watch::{CHECK_INTERVAL, FileWatch};
+use crate::admin::{ProcessState, ReloadFault, ReloadOutcome, ReloadRequest};
+use crate::edge::Tls;
+use crate::gateway::Gateway;
+use crate::store::AnyStore;
+use crate::tls::Certificate;
+
+pub(super) use config::InForce;
+pub(super) use watches::{Watches, config_file};
+
+/// How long reading files may take. A pipe without a writer, or a file system whose server is away, must not prevent
+/// later reloads. The largest key file takes a second or two.
+const READ_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Reloads files that change, and all of them at a SIGHUP.
+#[derive(Debug)]
+pub(super) struct Reloader {
+    gateway: Arc<Gateway>,
+    store: Option<Arc<AnyStore>>,
+    tls: Option<Arc<Tls>>,
+    logs: Logs,
+    watches: Watches,
+    /// Requests to read everything again.
+    requests: watch::Sender<()>,
+    /// Locked while `gateway.toml` is reloaded.
+    in_force: tokio::sync::Mutex<InForce>,
+    /// Missing files, each of which was logged.
+    missing: Mutex<HashSet<PathBuf>>,
+    /// Locked while the key file is reloaded, so that what is read later is put in force later; and the TLS pair.
+    keys_lock: tokio::sync::Mutex<()>,
+    certificate_lock: tokio::sync::Mutex<()>,
+    /// Shows the configuration in force to admins.
+    admin: Arc<ProcessState>,
+    /// Reloads that admins ask for.
+    admin_requests: tokio::sync::Mutex<mpsc::Receiver<ReloadRequest>>,
+}
+
+/// What became of the reload of a part: what changed, and which settings take effect after a restart; or why it was
+/// rejected, in lines.
+type PartOutcome = Result<(Vec<String>, Vec<String>), String>;
+
+impl Reloader {
+    /// For a gateway that was just started.
+    pub(super) fn new(
+        gateway: Arc<Gateway>,
+        store: Option<Arc<AnyStore>>,
+        tls: Option<Arc<Tls>>,
+        logs: Logs,
+        in_force: InForce,
+        watches: Watches,
+        (admin, admin_requests): (Arc<ProcessState>, mpsc::Receiver<ReloadRequest>),
+    ) -> Self {
+        Reloader {
+            gateway,
+            store,
+            tls,
+            logs,
+            watches,
+            requests: watch::Sender::new(()),
+            in_force: tokio::sync::Mutex::new(in_force),
+            missing: Mutex::default(),
+            keys_lock: tokio::sync::Mutex::default(),
+            certificate_lock: tokio::sync::Mutex::default(),
+            admin,
+            admin_requests: tokio::sync::Mutex::new(admin_requests),
+        }
+    }
+
+    /// Reloads each file that changes, for ever. At a SIGHUP it reloads all of them and reopens the logs.
+    pub(super) async fn run(self, mut sighup: Signal) -> Infallible {
+        let requests = || self.requests.subscribe();
+        let config = self
+            .reload_on_change(&self.watches.config, requests(), async |asked| drop(self.reload_config(asked).await));
+        let keys =
+            self.reload_on_change(&self.watches.keys, requests(), async |asked| drop(self.reload_keys(asked).await));
+        let certificate = self.reload_on_change(&self.watches.certificate, requests(), async |asked| {
+            drop(self.reload_certificate(asked).await);
+        });
+        let signals = async {
+            loop {
+                sighup.recv().await;
+                self.logs.reopen();
+                self.requests.send_replace(());
+            }
+        };
+        tokio::join!(config, keys, certificate, signals, self.answer_admins()).0
+    }
+
+    /// Reloads all files whenever an admin asks for it.
+    async fn answer_admins(&self) -> Infallible {
+        let mut requests = self.admin_requests.lock().await;
+        while let Some(ReloadRequest(answer)) = requests.recv().await {
+            let mut outcome = ReloadOutcome::default();
+            let parts =
+                [self.reload_config(true).await, self.reload_keys(true).await, self.reload_certificate(true).await];
+            for part in parts {
+                match part {
+                    Ok((changed, after_restart)) => {
+                        outcome.changed.extend(changed);
+                        outcome.after_restart.extend(after_restart);
+                    }
+                    Err(lines) => outcome.faults.extend(lines.lines().map(ReloadFault::of_line)),
+                }
+            }
+            let _ = answer.send(outcome); // it may not be waited for any more
+        }
+        std::future::pending().await
+    }
+
+    /// Calls `reload` when the files change, with `false`, and on each request, with `true`.
+    async fn reload_on_change(
+        &self,
+        watch: &Mutex<FileWatch>,
+        mut requests: watch::Receiver<()>,
+        reload: impl AsyncFn(bool),
+    ) -> Infallible {
+        let mut interval = tokio::time::interval(CHECK_INTERVAL);
+        interval.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        loop {
+            // A later change is noticed by a later check, because the files are read after this.
+            let requested = tokio::select! {
+                biased;
+                Ok(()) = requests.changed() => {
+                    watch.lock().reset();
+                    true
+                }
+                _ = interval.tick() => {
+                    let mut watch = watch.lock();
+                    if !watch.has_changed(Instant::now()) {
+                        if let Some(file) = watch.found_empty(Instant::now()) {
+                            let file = file.display();
+                            tracing::warn!(%file, "reload waits: the file is empty; write it, or send SIGHUP to read it");
+                        }
+                        continue;
+                    }
+                    false
+                }
+            };
+            reload(requested).await;
+        }
+    }
+
+    /// Whether one of these files is missing. Its removal is logged once, until the file is back.
+    fn is_missing(&self, files: &[PathBuf], requested: bool) -> bool {
+        let mut missing = self.missing.lock();
+        let mut any = false;
+        for path in files {
+            if !path.metadata().is_err_and(|e| e.kind() == io::ErrorKind::NotFound) {
+                missing.remove(path);
+                continue;
+            }
+            any = true;
+            let file = path.display();
+            if missing.insert(path.clone()) {
+                tracing::error!(%file, "a file was removed; what was read from it stays in force until it is back");
+            } else if requested {
+                tracing::info!(%file, "not reloaded: the file is still missing");
+            }
+        }
+        any
+    }
+}
+
+fn missing(path: &Path) -> String {
+    format!("{} is missing; what was read from it stays in force\n", path.display())
+}
+
+/// Reads files on another thread, so that a disk that does not respond delays nothing else.
+async fn read_files<T: Send + 'static>(read: impl FnOnce() -> T + Send + 'static) -> Result<T, String> {
+    match timeout(READ_TIMEOUT, spawn_blocking(read)).await {
+        Ok(read) => read.map_err(|e| format!("reading the files failed: {e}")),
+        Err(_) => {
+            Err("reading the files takes too long; is one of them a pipe, or on a file system that hangs?".into())
+        }
+    }
+}
+
+fn log_notice(certificate: Option<&Certificate>) {
+    if let Some(notice) = certificate.and_then(|certificate| certificate.notice.as_ref()) {
+        tracing::warn!("{notice}");
+    }
+}

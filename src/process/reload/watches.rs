@@ -1,0 +1,84 @@
+//! Which files are watched: those that the configuration in force names, and while another one is being put in force,
+//! those that it names too.
+
+use std::path::{Path, PathBuf};
+
+use parking_lot::Mutex;
+
+use crate::config::{self, Config, Keys, OriginKind};
+use crate::process::watch::FileWatch;
+
+/// The files whose changes cause a reload.
+#[derive(Debug)]
+pub(in crate::process) struct Watches {
+    /// The path of the configuration file that the command line gives, if it gives one.
+    pub(super) config_path: Option<PathBuf>,
+    /// `gateway.toml`, and the TLS files for upstreams.
+    pub(super) config: Mutex<FileWatch>,
+    pub(super) keys: Mutex<FileWatch>,
+    pub(super) certificate: Mutex<FileWatch>,
+}
+
+impl Watches {
+    /// Over the files of a configuration that is about to be put in force; `config_watch` watches its own file already.
+    pub(in crate::process) fn new(config_path: Option<PathBuf>, config_watch: FileWatch, config: &Config) -> Self {
+        let watches = Watches {
+            config_path,
+            config: Mutex::new(config_watch),
+            keys: Mutex::new(FileWatch::new(key_file(config))),
+            certificate: Mutex::new(FileWatch::new(certificate_files(config))),
+        };
+        watches.config.lock().set_files(watches.config_files(config), None);
+        watches
+    }
+
+    pub(super) fn config_file(&self) -> PathBuf {
+        config_file(self.config_path.as_deref())
+    }
+
+    /// `gateway.toml` and the files that are reloaded with it.
+    fn config_files(&self, config: &Config) -> Vec<PathBuf> {
+        let mut files = vec![self.config_file()];
+        if let OriginKind::Http(upstreams) = &config.origin.kind {
+            files.extend(upstreams.tls.files().cloned());
+        }
+        files
+    }
+
+    /// Watches the files that `next` names and `running` does not, from before they are read. Until `next` is in force
+    /// their change causes another reload of `gateway.toml`, which may be rejected because of them; none waits for them.
+    pub(super) fn add_new(&self, running: &Config, next: &Config) {
+        let others = |config| key_file(config).into_iter().chain(certificate_files(config));
+        let known: Vec<PathBuf> = others(running).collect();
+        let new = others(next).filter(|path| !known.contains(path));
+        let in_force = self.config_files(running);
+        let mut watch = self.config.lock();
+        watch.set_files(in_force.iter().cloned().chain(self.config_files(next)).chain(new), None);
+        watch.wait_only_for(&in_force);
+    }
+
+    /// Watches the files of a configuration that is being put in force. Those that were watched as new files keep their
+    /// state, so that a change since they were read is noticed.
+    pub(super) fn set_in_force(&self, config: &Config) {
+        let mut watch = self.config.lock();
+        self.keys.lock().set_files(key_file(config), Some(&watch));
+        self.certificate.lock().set_files(certificate_files(config), Some(&watch));
+        watch.set_files(self.config_files(config), None);
+    }
+}
+
+/// The file that the command line gives, or the default one.
+pub(in crate::process) fn config_file(config_path: Option<&Path>) -> PathBuf {
+    config_path.unwrap_or(Path::new(config::DEFAULT_FILE)).to_owned()
+}
+
+pub(super) fn key_file(config: &Config) -> Option<PathBuf> {
+    match &config.keys {
+        Keys::File(path) => Some(path.clone()),
+        Keys::Store | Keys::Origin { .. } => None,
+    }
+}
+
+pub(super) fn certificate_files(config: &Config) -> Vec<PathBuf> {
+    config.server.tls.iter().flat_map(|tls| [tls.certificate.clone(), tls.private_key.clone()]).collect()
+}
