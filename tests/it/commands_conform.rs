@@ -161,7 +161,7 @@ async fn what_was_read_is_set_back_after_an_interruption_during_a_write() {
     origin.has_been_asked("setPoints", 3).await;
     eventually(PATIENCE, "the other amount", || async { origin.points("7") == 6 }).await;
     process.signal(Signal::SIGINT);
-    tokio::time::sleep(std::time::Duration::from_millis(100)).await; // the signal is there before the answer
+    eventually(PATIENCE, "the signal is handled before the answer", || async { process.has_handled_signals() }).await;
     held.open();
     assert_eq!(process.exit().await, Some(1));
     assert_eq!(origin.points("7"), 5);

@@ -5,6 +5,7 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -126,6 +127,17 @@ impl Process {
 
     pub fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(i32::try_from(self.child.id()).unwrap()), signal).unwrap();
+    }
+
+    /// Whether each signal that was sent to it has been delivered, and all of its threads wait for something again.
+    pub fn has_handled_signals(&self) -> bool {
+        let process = format!("/proc/{}", self.id());
+        let has_line = |folder: &Path, line: &str| {
+            std::fs::read_to_string(folder.join("status")).is_ok_and(|status| status.contains(line))
+        };
+        let mut threads = std::fs::read_dir(format!("{process}/task")).unwrap();
+        has_line(Path::new(&process), "\nShdPnd:\t0000000000000000\n")
+            && threads.all(|thread| has_line(&thread.unwrap().path(), "\nState:\tS"))
     }
 
     /// Waits for the end by itself and gives the exit code (`None`: ended by a signal).
