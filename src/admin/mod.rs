@@ -51,6 +51,9 @@ const BIND_RETRY: Duration = Duration::from_millis(20);
 /// How long a stop waits for the requests under way.
 const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// The `nice` value of the thread: callers' requests get a core at once although admins keep one busy.
+const NICE: i32 = 10;
+
 /// What the listener needs.
 #[derive(Debug)]
 pub struct Admin {
@@ -104,6 +107,7 @@ impl Admin {
             sessions: Sessions::default(),
             traffic: Traffic::default(),
             replays: Arc::new(Semaphore::new(1)),
+            key_scans: Arc::new(Semaphore::new(1)),
             gateway_store: store,
             store: OnceLock::new(),
             store_is_open: Semaphore::new(0),
@@ -115,7 +119,12 @@ impl Admin {
         let run = move || {
             runtime.block_on(async {
                 let (opening, sampled) = (shared.clone(), shared.clone());
-                tokio::spawn(async move { opening.open_store().await });
+                tokio::spawn(async move {
+                    opening.open_store().await;
+                    // Only then: the thread that writes to the store keeps its priority, since callers' writes may wait
+                    // for it. Threads that are started later have the lower one too. Without the permission, none has.
+                    let _ = rustix::process::setpriority_process(None, NICE);
+                });
                 tokio::spawn(async move { sampled.traffic.sample(&sampled.gateway).await });
                 tokio::select! {
                     () = serve(shared, address, hosts, tls, stopped.clone()) => {}

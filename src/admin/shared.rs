@@ -5,7 +5,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::RwLock;
+use tokio::runtime::Handle;
 use tokio::sync::{Mutex, Semaphore, mpsc, oneshot};
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::audit::AuditLog;
@@ -129,6 +131,8 @@ pub(super) struct Shared {
     pub(super) traffic: Traffic,
     /// For one replay of recorded decisions at a time, each on a thread of its own.
     pub(super) replays: Arc<Semaphore>,
+    /// For one piece of work over all keys at a time.
+    pub(super) key_scans: Arc<Semaphore>,
     /// The gateway's own store, and a second one that is opened in the background: the gateway hears of changes that
     /// are made through that as of those of any other process.
     pub(super) gateway_store: Option<(Arc<AnyStore>, StoreAt)>,
@@ -159,6 +163,24 @@ impl Shared {
             }
             tokio::time::sleep(OPEN_RETRY).await;
         }
+    }
+
+    /// Does work that takes long where there are many keys, on a thread of its own and one at a time: other requests wait
+    /// for none of it, and no number of requests takes more than one core.
+    pub(super) async fn over_all_keys<T: Send + 'static, W: Future<Output = Result<T, Problem>>>(
+        self: &Arc<Self>,
+        work: impl FnOnce(Arc<Shared>) -> W + Send + 'static,
+    ) -> Result<T, Problem> {
+        let failed = "the keys could not be read; the log says why";
+        let one = self.key_scans.clone().acquire_owned().await;
+        let one = one.map_err(|_| Problem::unavailable(failed, 1))?;
+        let (shared, runtime) = (self.clone(), Handle::current());
+        let work = spawn_blocking(move || {
+            let done = runtime.block_on(work(shared));
+            drop(one); // not before the work has ended, although nobody may wait for it any more
+            done
+        });
+        work.await.unwrap_or_else(|_| Err(Problem::unavailable(failed, 1)))
     }
 
     /// Waits for the store to be open, for a while.

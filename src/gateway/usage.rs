@@ -8,6 +8,7 @@ use super::{Gateway, KeySource};
 use crate::cache::CacheSize;
 use crate::keys::Key;
 use crate::limits::{KeyLevels, OverLimitCounts, RecentActivity};
+use crate::model::KeyId;
 use crate::telemetry::Outcome;
 use crate::telemetry::metrics::RequestTotals;
 
@@ -41,23 +42,39 @@ impl Gateway {
         self.core.cache.size()
     }
 
-    /// The use of every key that sent a request on the last day; with `id`, of that key, whenever it was used. A key with
-    /// two secrets is there once.
-    pub fn usage(&self, id: Option<&str>) -> Vec<KeyUsage> {
+    /// The keys that sent a request on the last day, each with how many.
+    pub fn used_keys(&self) -> Vec<(u32, Arc<Key>)> {
+        let now = self.core.now();
+        let used = self.keys_in_force(|key| key.usage.activity.is_used()).into_iter();
+        used.map(|key| (key.usage.activity.recent(now).day.requests, key))
+            .filter(|(requests, _)| *requests > 0)
+            .collect()
+    }
+
+    /// The use of the keys in force whose id is wanted.
+    pub fn usage_of(&self, is_wanted: impl Fn(&KeyId) -> bool) -> Vec<KeyUsage> {
+        self.keys_in_force(|key| is_wanted(&key.id)).into_iter().map(|key| self.usage(key)).collect()
+    }
+
+    /// The use of a key.
+    pub fn usage(&self, key: Arc<Key>) -> KeyUsage {
+        let now = self.core.now();
+        let recent = key.usage.activity.recent(now);
+        let levels = key.policy.levels(&key.buckets, &key.usage, now, self.core.clock.unix());
+        KeyUsage { key, recent, levels }
+    }
+
+    /// The wanted ones of all keys. A key with two secrets is there once.
+    fn keys_in_force(&self, is_wanted: impl Fn(&Key) -> bool) -> Vec<Arc<Key>> {
         let state = self.core.state_full();
-        let (now, unix) = (self.core.now(), self.core.clock.unix());
-        let mut keys = match &state.keys {
-            KeySource::Origin(learned_keys) => learned_keys.keys(),
-            KeySource::Store(_) | KeySource::File(_) => state.key_table.keys(),
+        let mut keys: Vec<Arc<Key>> = match &state.keys {
+            KeySource::Origin(learned_keys) => learned_keys.keys().into_iter().filter(|key| is_wanted(key)).collect(),
+            KeySource::Store(_) | KeySource::File(_) => {
+                state.key_table.keys().filter(|key| is_wanted(key)).cloned().collect()
+            }
         };
-        keys.retain(|key| id.is_none_or(|id| *key.id == *id));
         let mut seen = HashSet::new();
         keys.retain(|key| seen.insert(key.id.clone()));
-        let usage = keys.into_iter().map(|key| {
-            let recent = key.usage.activity.recent(now);
-            let levels = key.policy.levels(&key.buckets, &key.usage, now, unix);
-            KeyUsage { key, recent, levels }
-        });
-        usage.filter(|usage| id.is_some() || usage.recent.day.requests > 0).collect()
+        keys
     }
 }

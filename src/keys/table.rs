@@ -118,8 +118,8 @@ impl KeyTable {
     }
 
     /// All keys; one that was rotated is there with each of its secrets.
-    pub fn keys(&self) -> Vec<Arc<Key>> {
-        self.by_digest.values().cloned().collect()
+    pub fn keys(&self) -> impl Iterator<Item = &Arc<Key>> {
+        self.by_digest.values()
     }
 
     /// How many secrets there are; a key that was rotated has two.

@@ -80,6 +80,11 @@ impl Activity {
         slot[reason].fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Whether anything was ever counted.
+    pub fn is_used(&self) -> bool {
+        self.0.get().is_some()
+    }
+
     /// What was counted up to `now`.
     pub fn recent(&self, now: Tick) -> RecentActivity {
         let Some(windows) = self.0.get() else { return RecentActivity::default() };

@@ -10,7 +10,7 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::admin::extract::{Ids, Params, page_limit};
+use crate::admin::extract::{Ids, Params, page_limit, part_of};
 use crate::admin::problem::Problem;
 use crate::admin::shared::Shared;
 use crate::gateway::KeyUsage;
@@ -122,15 +122,20 @@ impl UsageRow {
     responses((status = 200, body = Usage)))]
 async fn list(State(shared): State<Arc<Shared>>, Params(params): Params<ListParams>) -> Result<Json<Usage>, Problem> {
     let limit = page_limit(params.limit)?;
-    let mut usage = shared.gateway.usage(None);
-    usage.sort_by_cached_key(|usage| (Reverse(usage.recent.day.requests), usage.key.id.clone()));
-    Ok(Json(Usage { keys: usage.len(), items: usage.iter().take(limit).map(UsageRow::new).collect() }))
+    let list = async move |shared: Arc<Shared>| {
+        let used = shared.gateway.used_keys();
+        let keys = used.len();
+        let first = part_of(used, 0..limit, |(requests, key)| (Reverse(*requests), key.id.clone()));
+        let items = first.into_iter().map(|(_, key)| UsageRow::new(&shared.gateway.usage(key))).collect();
+        Ok(Json(Usage { items, keys }))
+    };
+    shared.over_all_keys(list).await
 }
 
 /// Shows the use of one key.
 #[utoipa::path(get, path = "/api/keys/{id}/usage", operation_id = "getUsage", responses((status = 200, body = UsageRow)))]
 async fn show(State(shared): State<Arc<Shared>>, Ids(id): Ids<String>) -> Result<Json<UsageRow>, Problem> {
-    let usage = shared.gateway.usage(Some(&id));
+    let usage = shared.gateway.usage_of(|of| **of == *id);
     let usage = usage.first().ok_or_else(|| Problem::not_found(format!("no key {id} is in force")))?;
     Ok(Json(UsageRow::new(usage)))
 }

@@ -45,7 +45,7 @@ async fn show(
         Ok(store) => store.key(&id).await?,
         Err(_) => None,
     };
-    let usage = shared.gateway.usage(Some(&id)).into_iter().next();
+    let usage = shared.gateway.usage_of(|of| **of == *id).into_iter().next();
     if record.is_none() && usage.is_none() {
         return Err(Problem::not_found(format!("there is no key {id}")));
     }

@@ -14,12 +14,13 @@ use serde_json::{Value, json};
 
 use super::layout::Heading;
 use super::{Fields, Pages, Visit, in_path, layout};
-use crate::admin::extract::Params;
+use crate::admin::extract::{Params, part_of};
 use crate::admin::problem::Problem;
 use crate::admin::shared::Shared;
 use crate::gateway::KeyUsage;
+use crate::keys::Key;
 use crate::limits::{ActivityCounts, KeyLevels};
-use crate::model::{Limit, date_of};
+use crate::model::{GuildId, KeyId, Limit, date_of};
 use crate::store::{Directory, GuildRecord, KeyRecord};
 
 const HEADINGS: [Heading; 9] = [
@@ -53,13 +54,14 @@ struct Search {
 
 /// A key as it is listed.
 struct Row {
-    id: String,
+    id: KeyId,
     name: String,
-    guild: String,
+    guild: GuildId,
     guild_name: String,
-    tier: String,
+    tier: Option<String>,
     last_used: Option<i64>,
-    usage: Option<KeyUsage>,
+    /// Its requests on the last day, if this process had any.
+    used: Option<(u32, Arc<Key>)>,
 }
 
 /// The keys and guilds of the store.
@@ -69,14 +71,26 @@ pub(super) struct Stored {
     pub(super) guilds: Vec<GuildRecord>,
 }
 
+/// A page of keys.
+struct Found {
+    /// How many keys there are on all pages.
+    count: usize,
+    page: usize,
+    pages: usize,
+    rows: Vec<Row>,
+    /// For a new key.
+    guilds: Vec<GuildRecord>,
+}
+
 impl Row {
-    fn contains(&self, text: &str) -> bool {
-        let text = text.to_lowercase();
-        [&self.id, &self.name, &self.guild, &self.guild_name].iter().any(|field| field.to_lowercase().contains(&text))
+    /// `text` is in lower case.
+    fn contains(&self, text: &str, guild_name: &str) -> bool {
+        let fields = [&*self.id, &self.name, self.guild.as_str(), guild_name];
+        fields.iter().any(|field| field.to_lowercase().contains(text))
     }
 
     fn requests(&self) -> u32 {
-        self.usage.as_ref().map_or(0, |usage| usage.recent.day.requests)
+        self.used.as_ref().map_or(0, |(requests, _)| *requests)
     }
 }
 
@@ -90,47 +104,47 @@ pub(super) async fn stored(shared: &Shared) -> Result<Stored, Problem> {
     Ok(Stored { keys, guilds: store.guilds().await? })
 }
 
-/// The keys of the store and those that were used on the last day, those with the most requests first.
-fn rows(shared: &Shared, stored: &Stored) -> Vec<Row> {
-    let names: HashMap<&str, &str> = stored.guilds.iter().map(|g| (g.id.as_str(), g.name.as_str())).collect();
-    let guild_name = |guild: &str| names.get(guild).copied().unwrap_or_default().to_owned();
-    let default_tier = shared.gateway.state().config.limits.default_tier.name.clone();
-    let mut used: HashMap<String, KeyUsage> =
-        shared.gateway.usage(None).into_iter().map(|usage| (usage.key.id.to_string(), usage)).collect();
-    let mut rows: Vec<Row> = stored
-        .keys
-        .iter()
-        .map(|key| Row {
-            id: key.id.to_string(),
-            name: key.name.clone(),
-            guild: key.guild.to_string(),
-            guild_name: guild_name(key.guild.as_str()),
-            tier: key.tier.clone().unwrap_or_else(|| default_tier.clone()),
-            last_used: key.last_used,
-            usage: used.remove(&*key.id),
+/// A page of those keys of the store, and of those that were used on the last day, that have the text `q`; those with
+/// the most requests first.
+async fn find(shared: &Shared, q: &str, page: usize) -> Result<Found, Problem> {
+    let Stored { keys, guilds } = stored(shared).await?;
+    let names: HashMap<&GuildId, &str> = guilds.iter().map(|guild| (&guild.id, guild.name.as_str())).collect();
+    let used = shared.gateway.used_keys().into_iter().map(|(requests, key)| (key.id.clone(), (requests, key)));
+    let mut used: HashMap<KeyId, (u32, Arc<Key>)> = used.collect();
+    let mut rows: Vec<Row> = keys
+        .into_iter()
+        .map(|KeyRecord { id, name, guild, tier, last_used, .. }| {
+            let used = used.remove(&id);
+            Row { id, name, guild, guild_name: String::new(), tier, last_used, used }
         })
         .collect();
-    rows.extend(used.into_values().map(|usage| Row {
-        id: usage.key.id.to_string(),
+    rows.extend(used.into_values().map(|(requests, key)| Row {
+        id: key.id.clone(),
         name: String::new(),
-        guild: usage.key.guild.id.to_string(),
-        guild_name: guild_name(usage.key.guild.id.as_str()),
-        tier: usage.key.policy.tier().name.clone(),
+        guild: key.guild.id.clone(),
+        guild_name: String::new(),
+        tier: Some(key.policy.tier().name.clone()),
         last_used: None,
-        usage: Some(usage),
+        used: Some((requests, key)),
     }));
-    rows.sort_by_cached_key(|row| (Reverse(row.requests()), row.id.clone()));
-    rows
+    let name_of = |guild: &GuildId| names.get(guild).copied().unwrap_or_default();
+    let q = q.to_lowercase();
+    if !q.is_empty() {
+        rows.retain(|row| row.contains(&q, name_of(&row.guild)));
+    }
+    let (count, pages) = (rows.len(), rows.len().div_ceil(PAGE).max(1));
+    let page = page.clamp(1, pages);
+    let mut rows = part_of(rows, (page - 1) * PAGE..page * PAGE, |row| (Reverse(row.requests()), row.id.clone()));
+    rows.iter_mut().for_each(|row| name_of(&row.guild).clone_into(&mut row.guild_name));
+    let guilds = if guilds.len() > PAGE { guilds[..PAGE].to_vec() } else { guilds };
+    Ok(Found { count, page, pages, rows, guilds })
 }
 
 async fn show(Extension(visit): Extension<Visit>, Params(search): Params<Search>) -> Result<Markup, Problem> {
-    let stored = stored(visit.shared()).await?;
-    let mut rows = rows(visit.shared(), &stored);
+    let (text, page) = (search.q.trim().to_owned(), search.page.unwrap_or(1));
+    let found = visit.pages.shared.over_all_keys(async move |shared: Arc<Shared>| find(&shared, &text, page).await);
+    let Found { count, page, pages, rows, guilds } = found.await?;
     let q = search.q.trim();
-    rows.retain(|row| row.contains(q));
-    let (found, pages) = (rows.len(), rows.len().div_ceil(PAGE).max(1));
-    let page = search.page.unwrap_or(1).clamp(1, pages);
-    let shown = rows.iter().skip((page - 1) * PAGE).take(PAGE);
     let to_page = |page: usize| format!("/keys?q={}&page={page}", in_path(q));
     let content = html! {
         @if search.done.as_deref() == Some("revoked") { p.good role="status" { "The key was revoked." } }
@@ -138,9 +152,9 @@ async fn show(Extension(visit): Extension<Visit>, Params(search): Params<Search>
             (layout::text_field("q", "Id, name or guild", q, ""))
             button { "Search" }
         }
-        (layout::table(&format!("Keys: {found}, those with the most requests first"),
+        (layout::table(&format!("Keys: {count}, those with the most requests first"),
             &HEADINGS,
-            html! { @for row in shown { (key_row(row)) } }))
+            html! { @for row in &rows { (key_row(visit.shared(), row)) } }))
         @if pages > 1 {
             nav aria-label="Pages of keys" {
                 ul {
@@ -152,7 +166,7 @@ async fn show(Extension(visit): Extension<Visit>, Params(search): Params<Search>
         }
         @if visit.may_change() {
             @match visit.shared().key_store() {
-                Ok(_) => (create_form(&visit, &stored)),
+                Ok(_) => (create_form(&visit, &guilds)),
                 Err(problem) => p { (problem.detail) "." },
             }
         }
@@ -160,15 +174,18 @@ async fn show(Extension(visit): Extension<Visit>, Params(search): Params<Search>
     Ok(layout::page(&visit, "Keys", "/keys", content))
 }
 
-fn key_row(row: &Row) -> Markup {
+fn key_row(shared: &Shared, row: &Row) -> Markup {
+    let usage = row.used.as_ref().map(|(_, key)| shared.gateway.usage(key.clone()));
+    let state = shared.gateway.state();
+    let default_tier = &state.config.limits.default_tier.name;
     html! {
         tr {
             th scope="row" { a href=(format!("/keys/{}", in_path(&row.id))) { (row.id) } }
             td.name { (row.name) }
             td.name { (row.guild_name) @if !row.guild_name.is_empty() { br; } span.hint { (row.guild) } }
-            td { (row.tier) }
+            td { (row.tier.as_ref().unwrap_or(default_tier)) }
             td.number { (row.requests()) }
-            @match &row.usage {
+            @match &usage {
                 Some(usage) => {
                     td.nowrap { (meter("rate", burst_used(usage))) }
                     td.nowrap { (other_levels(usage)) }
@@ -176,13 +193,13 @@ fn key_row(row: &Row) -> Markup {
                 }
                 None => { td { "–" } td { "–" } td { "–" } }
             }
-            td.nowrap { (last_use(row)) }
+            td.nowrap { (last_use(usage.as_ref(), row.last_used)) }
         }
     }
 }
 
-fn last_use(row: &Row) -> String {
-    match (&row.usage, row.last_used) {
+fn last_use(usage: Option<&KeyUsage>, last_used: Option<i64>) -> String {
+    match (usage, last_used) {
         (Some(usage), _) if usage.recent.minute.requests > 0 => "within a minute".to_owned(),
         (_, Some(unix)) => date_of(unix),
         (Some(usage), None) if usage.recent.hour.requests > 0 => "within an hour".to_owned(),
@@ -251,7 +268,7 @@ pub(super) fn scope_choice(chosen: &str) -> Markup {
     layout::choice("scope", "Scope", chosen, &[("write", "write: reads and setPoints"), ("read", "read: reads only")])
 }
 
-fn create_form(visit: &Visit, stored: &Stored) -> Markup {
+fn create_form(visit: &Visit, guilds: &[GuildRecord]) -> Markup {
     html! {
         h2 { "Make a key" }
         form.card method="post" action="/keys" {
@@ -259,9 +276,9 @@ fn create_form(visit: &Visit, stored: &Stored) -> Markup {
             div.field {
                 label for="field-guild" { "Guild" }
                 input #field-guild name="guild" list="guilds" required autocomplete="off"
-                    value=(stored.guilds.first().filter(|_| stored.guilds.len() == 1).map_or("", |guild| guild.id.as_str()));
+                    value=(guilds.first().filter(|_| guilds.len() == 1).map_or("", |guild| guild.id.as_str()));
                 datalist #guilds {
-                    @for guild in stored.guilds.iter().take(PAGE) { option value=(guild.id) { (guild.name) } }
+                    @for guild in guilds { option value=(guild.id) { (guild.name) } }
                 }
             }
             (layout::text_field("name", "Name", "", "For people; it may be empty."))

@@ -111,7 +111,10 @@ fn tier_links(limits: &Limits, current: &str) -> Markup {
 async fn tried(visit: &Visit, tier: &str, rate: &str, burst: &str) -> Result<Markup, Problem> {
     let shared = visit.shared();
     let Trial { limits, lines } = trial(shared, tier, rate, burst)?;
-    let names = stored(shared).await?.keys.into_iter().map(|key| (key.id, key.name)).collect();
+    let names = async move |shared: Arc<Shared>| {
+        Ok(stored(&shared).await?.keys.into_iter().map(|key| (key.id, key.name)).collect())
+    };
+    let names = visit.pages.shared.over_all_keys(names).await?;
     let plan = replay(shared, limits, names).await?;
     let rows = html! { @for key in plan.keys.iter().take(MAX_ROWS) { (row(key)) } };
     Ok(html! {
