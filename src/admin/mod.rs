@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use audit::AuditLog;
 pub use problem::ReloadFault;
-pub use shared::{ConfigText, ProcessState, ReloadCounts, ReloadOutcome, ReloadRequest};
+pub use shared::{ConfigText, ProcessState, ReloadOutcome, ReloadRequest, Reloads};
 pub use tokens::Tokens;
 
 use authorize::Attempts;

@@ -1,12 +1,13 @@
 //! What all requests to the admin listener share: the gateway, the store, the tokens, the configuration's text.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use tokio::runtime::Handle;
-use tokio::sync::{Mutex, Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
@@ -27,11 +28,17 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long to wait after the store could not be opened.
 const OPEN_RETRY: Duration = Duration::from_secs(1);
 
+/// Reloads that are remembered, each with at most [`MAX_FAULTS`] lines.
+const MAX_RELOADS: usize = 20;
+
+/// Lines about the faults of one file: a message has 100 at most, and one that says how many more there are.
+const MAX_FAULTS: usize = 101;
+
 /// A request to reload all files, for the process to answer.
 #[derive(Debug)]
 pub struct ReloadRequest(pub oneshot::Sender<ReloadOutcome>);
 
-/// What became of a request to reload all files.
+/// What became of a reload.
 #[derive(Clone, Debug, Default)]
 pub struct ReloadOutcome {
     /// The sections and files that changed.
@@ -42,9 +49,34 @@ pub struct ReloadOutcome {
     pub faults: Vec<ReloadFault>,
 }
 
+impl ReloadOutcome {
+    /// This part changed, or nothing.
+    pub fn changed(part: Option<&str>) -> Self {
+        ReloadOutcome { changed: part.map(str::to_owned).into_iter().collect(), ..ReloadOutcome::default() }
+    }
+
+    /// A file was rejected as a whole. `reason`: a line for each fault.
+    pub fn rejected(reason: &str) -> Self {
+        let faults = reason.lines().map(ReloadFault::of_line).take(MAX_FAULTS).collect();
+        ReloadOutcome { faults, ..ReloadOutcome::default() }
+    }
+}
+
+/// A reload of a file.
+#[derive(Clone, Debug)]
+pub(super) struct Reload {
+    /// When it ended, in Unix seconds.
+    pub(super) at: i64,
+    /// `gateway.toml`, or the setting that names the file.
+    pub(super) file: &'static str,
+    pub(super) outcome: ReloadOutcome,
+}
+
 /// The text of the configuration in force.
 #[derive(Clone, Debug)]
 pub struct ConfigText {
+    /// The configuration, for the places of its limits.
+    pub(super) loaded: Arc<Loaded>,
     /// As `guildgate check` prints it.
     pub(super) toml: String,
     /// As the access log has it.
@@ -56,7 +88,7 @@ pub struct ConfigText {
 }
 
 impl ConfigText {
-    pub fn new(loaded: &Loaded, after_restart: &[String]) -> Self {
+    pub fn new(loaded: Arc<Loaded>, after_restart: &[String]) -> Self {
         let toml = loaded.toml();
         ConfigText {
             hash: loaded.config.hash.to_string(),
@@ -64,22 +96,26 @@ impl ConfigText {
             path: loaded.path.as_ref().map(|path| path.display().to_string()),
             notices: loaded.notices.iter().map(ToString::to_string).collect(),
             after_restart: after_restart.to_vec(),
+            loaded,
         }
     }
 }
 
-/// How many reloads of `gateway.toml` were put in force or rejected, and since when the configuration in force is.
+/// How many reloads of `gateway.toml` were put in force or rejected, since when the configuration in force is, and what
+/// became of the last reloads of any file.
 #[derive(Debug)]
-pub struct ReloadCounts {
+pub struct Reloads {
     pub accepted: AtomicU64,
     pub rejected: AtomicU64,
     /// Unix seconds.
     pub since: AtomicI64,
+    last: Mutex<VecDeque<Reload>>,
 }
 
-impl ReloadCounts {
+impl Reloads {
     fn new(unix: i64) -> Self {
-        ReloadCounts { accepted: AtomicU64::new(0), rejected: AtomicU64::new(0), since: AtomicI64::new(unix) }
+        let since = AtomicI64::new(unix);
+        Reloads { accepted: AtomicU64::new(0), rejected: AtomicU64::new(0), since, last: Mutex::default() }
     }
 
     /// A configuration is in force since `unix`.
@@ -92,20 +128,32 @@ impl ReloadCounts {
     pub fn reject(&self) {
         self.rejected.fetch_add(1, Ordering::Relaxed);
     }
+
+    /// Remembers what became of the reload of `file` at `unix`.
+    pub fn record(&self, unix: i64, file: &'static str, outcome: &ReloadOutcome) {
+        let mut last = self.last.lock();
+        last.truncate(MAX_RELOADS - 1);
+        last.push_front(Reload { at: unix, file, outcome: outcome.clone() });
+    }
+
+    /// The last reloads, the latest first.
+    pub(super) fn last(&self) -> Vec<Reload> {
+        self.last.lock().iter().cloned().collect()
+    }
 }
 
 /// What the process tells the admin listener while it runs.
 #[derive(Debug)]
 pub struct ProcessState {
     pub config: RwLock<ConfigText>,
-    pub reloads: ReloadCounts,
+    pub reloads: Reloads,
     is_draining: AtomicBool,
 }
 
 impl ProcessState {
     /// For a process that starts at `unix` (seconds).
     pub fn new(config: ConfigText, unix: i64) -> Arc<Self> {
-        let reloads = ReloadCounts::new(unix);
+        let reloads = Reloads::new(unix);
         Arc::new(ProcessState { config: RwLock::new(config), reloads, is_draining: AtomicBool::new(false) })
     }
 
@@ -140,7 +188,7 @@ pub(super) struct Shared {
     /// No permit is added to it; it is closed once the store is open.
     pub(super) store_is_open: Semaphore,
     /// Held from the check of a key's ETag to its change, so that no other admin changes the key between the two.
-    pub(super) key_lock: Mutex<()>,
+    pub(super) key_lock: tokio::sync::Mutex<()>,
 }
 
 impl Shared {

@@ -53,7 +53,7 @@ pub(super) fn in_force(mut file: ConfigFile, config: &Config, resolved: Vec<(Str
 }
 
 /// The first 12 hexadecimal digits of the SHA-256 of these values as TOML.
-fn hash(values: &Table) -> ConfigHash {
+pub(super) fn hash(values: &Table) -> ConfigHash {
     let text = toml::to_string(values).unwrap_or_default(); // a table of TOML can be written as TOML
     let digest = Sha256::digest(text);
     let digit = |at: usize| b"0123456789abcdef"[usize::from(digest[at / 2] >> (4 * (1 - at % 2)) & 15)];

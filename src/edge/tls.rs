@@ -73,9 +73,10 @@ impl Tls {
         crate::tls::validity(self.certificate.0.load().cert.first()?).map(|(_, to)| to.as_second())
     }
 
-    /// Uses another certificate for new connections.
-    pub fn replace(&self, certificate: Certificate) {
-        self.certificate.0.store(certificate.key);
+    /// Uses this certificate for new connections. Whether it is another one.
+    pub fn replace(&self, certificate: Certificate) -> bool {
+        let chain = certificate.key.cert.clone();
+        self.certificate.0.swap(certificate.key).cert != chain
     }
 }
 

@@ -41,7 +41,7 @@ impl AdminStartup {
         certificate: Option<Certificate>,
         started_as: StartedAs,
     ) -> Result<Self, ProcessError> {
-        let state = ProcessState::new(ConfigText::new(loaded, &[]), Clock::system().unix());
+        let state = ProcessState::new(ConfigText::new(Arc::new(loaded.clone()), &[]), Clock::system().unix());
         let Some(listener) = &loaded.config.admin.listener else { return Ok(AdminStartup { listener: None, state }) };
         let is_given = loaded.is_given("admin.listen");
         let Some(address) = bind(listener, is_given, started_as)? else {

@@ -3,12 +3,14 @@
 //! removed at the end, and writes no record of decisions.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 
 use tempfile::TempDir;
+use toml::Value;
 
 use super::ProcessError;
 use crate::clock::Clock;
-use crate::config::{AdminListener, Config, Keys, Listen, OriginKind, StoreAt, TokenSource};
+use crate::config::{AdminListener, Config, Keys, Listen, Loaded, OriginKind, StoreAt, TokenSource};
 use crate::keys::ApiKey;
 use crate::model::{GuildId, MemberId, Scope};
 use crate::store::{AnyStore, Directory, KeyRecord, Members};
@@ -30,7 +32,8 @@ pub(super) struct Demo {
 
 impl Demo {
     /// Changes the configuration into the demo's: built-in backend, temporary store, loopback only, no TLS.
-    pub(super) fn prepare(config: &mut Config) -> Result<Self, ProcessError> {
+    pub(super) fn prepare(loaded: &mut Loaded) -> Result<Self, ProcessError> {
+        let config = &mut loaded.config;
         let folder = tempfile::Builder::new()
             .prefix("guildgate-demo-")
             .tempdir()
@@ -41,8 +44,10 @@ impl Demo {
         // They may belong to a running server.
         config.log.decisions = None;
         config.log.audit = None;
+        config.server.handover = None; // it takes over from nobody, and nobody from it
+        let token = folder.path().join("admin.token");
         if let Some(listener) = &mut config.admin.listener {
-            let token = TokenSource::File(folder.path().join("admin.token"));
+            let token = TokenSource::File(token.clone());
             let address = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), listener.address.port());
             *listener =
                 AdminListener { address, hosts: Vec::new(), token, read_token: None, bot_token: None, tls: None };
@@ -56,6 +61,7 @@ impl Demo {
                 address.set_ip(Ipv4Addr::LOCALHOST.into());
             }
         }
+        show_changes(loaded, &token);
         let guild = GUILD.parse().map_err(|e| ProcessError::Failed(format!("{e}")))?;
         Ok(Demo { key: ApiKey::generate().map_err(ProcessError::Failed)?, guild, _folder: folder })
     }
@@ -108,4 +114,33 @@ impl Demo {
             "This server has a temporary guild, which is removed when you press Ctrl-C. Its key:\n\n{key}\n\nRead a member's points:\n\n{curl}\n"
         )
     }
+}
+
+/// Shows admins the demo's own settings, and not those of the file.
+fn show_changes(loaded: &mut Loaded, token: &Path) {
+    let config = &loaded.config;
+    let section = |values: &[(&str, String)]| {
+        Some(Value::Table(values.iter().map(|(name, value)| ((*name).to_owned(), value.clone().into())).collect()))
+    };
+    let listen = config.server.listen.iter().map(|listen| match listen {
+        Listen::Tcp(address) => address.to_string().into(),
+        Listen::Unix(path) => Value::from(format!("unix:{}", path.display())),
+    });
+    let origin = section(&[("kind", "builtin".to_owned()), ("store", config.origin.store.to_string())]);
+    let admin = match &config.admin.listener {
+        Some(listener) => {
+            section(&[("listen", listener.address.to_string()), ("token", format!("file:{}", token.display()))])
+        }
+        None => section(&[("listen", String::new())]),
+    };
+    loaded.show([
+        ("server.listen", Some(Value::Array(listen.collect()))),
+        ("server.tls", None),
+        ("server.handover", None),
+        ("origin", origin),
+        ("keys", section(&[("source", "store".to_owned())])),
+        ("admin", admin),
+        ("log.decisions", Some(String::new().into())),
+        ("log.audit", Some(String::new().into())),
+    ]);
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use rustix::param::{clock_ticks_per_second, page_size};
 
-use crate::admin::{ProcessState, ReloadCounts};
+use crate::admin::{ProcessState, Reloads};
 use crate::telemetry::metrics::{Collector, DescriptorEncoder, counter, counters, gauge, gauges};
 
 /// Reads what is known of the process.
@@ -37,7 +37,7 @@ impl Collector for ProcessMetrics {
             "The hash of the configuration in force, as in the access log",
             config,
         )?;
-        let ReloadCounts { accepted, rejected, since } = &self.state.reloads;
+        let Reloads { accepted, rejected, since, .. } = &self.state.reloads;
         let results = [("accepted", accepted), ("rejected", rejected)];
         let reloads = results.map(|(result, n)| ([("result", result)], n.load(Ordering::Relaxed)));
         counters(encoder, "guildgate_config_reloads", "Reloads of gateway.toml", reloads)?;

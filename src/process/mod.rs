@@ -84,7 +84,7 @@ pub fn run(config_path: Option<PathBuf>, demo: bool) -> Result<(), ProcessError>
     let mut loaded = config::load(config_path.as_deref())?;
     let (json, log_writer) = (loaded.config.log.json, telemetry::init(&loaded.config.log));
     telemetry::log_panics();
-    let demo = if demo { Demo::prepare(&mut loaded.config).map(Some) } else { Ok(None) };
+    let demo = if demo { Demo::prepare(&mut loaded).map(Some) } else { Ok(None) };
     let result = demo.and_then(|demo| {
         let result = runtime.block_on(async {
             let startup = Startup { config_path, loaded, config_watch, demo: demo.as_ref() };

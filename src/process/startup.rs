@@ -53,8 +53,7 @@ impl Startup<'_> {
         loaded.notices.iter().for_each(|notice| tracing::warn!("{notice}"));
         let mut stop_signals = StopSignals::register()?;
         let tls = inputs.certificate.map(|c| start_tls(c, loaded.config.server.threads)).transpose()?;
-        // A demo takes over from nobody.
-        let handover = loaded.config.server.handover.clone().filter(|_| demo.is_none());
+        let handover = loaded.config.server.handover.clone();
         let mut predecessor = match &handover {
             Some(path) => Predecessor::connect(path).await?,
             None => None,

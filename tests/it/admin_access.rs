@@ -170,6 +170,13 @@ async fn a_reload_tells_what_changed_and_every_fault_with_its_place() {
     has("gateway.toml", ":1:2", "did you mean `limits`?");
     has("gateway.toml", ":3:12", "max_size");
     has("keys.toml", "", "id");
+    // The same reloads are remembered.
+    let reloads = admin.get("/api/config").await.is(200)["reloads"].as_array().unwrap().clone();
+    let of = |file: &str| reloads.iter().find(|reload| reload["file"] == file).unwrap();
+    let [config, keys] = [of("gateway.toml"), of("keys.file")].map(|reload| reload["faults"].as_array().unwrap());
+    assert_eq!([&config[..], &keys[..]].concat(), faults);
+    let accepted = reloads.iter().find(|reload| reload["changed"] == json!(["answers"])).unwrap();
+    assert_eq!((&accepted["after_restart"], &accepted["faults"]), (&reloaded["after_restart"], &json!([])));
     gate.get_points("bot", "7").await.is("0");
 }
 

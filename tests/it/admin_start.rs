@@ -96,7 +96,9 @@ async fn a_demo_has_one_too() {
     let world = World::plain();
     world.write(
         "gateway.toml",
-        "[server]\nlisten = [\"127.0.0.1:0\"]\n[admin]\nlisten = \"0.0.0.0:9180\"\nplaintext = true\n",
+        "[server]\nlisten = [\"127.0.0.1:0\"]\n[admin]\nlisten = \"0.0.0.0:9180\"\nplaintext = true\n\
+         [origin]\nkind = \"http\"\nupstreams = [\"http://127.0.0.1:1\"]\n[keys]\nsource = \"origin\"\n\
+         [log]\naudit = \"audit.log\"\n",
     );
     let mut demo = world.serve(&["--demo"]);
     demo.ready().await;
@@ -105,6 +107,23 @@ async fn a_demo_has_one_too() {
     })
     .await;
     assert!(!world.path("admin.token").exists(), "its token is in its own folder");
+    let url = demo.stderr().split("admin listener ready url=\"http://").nth(1).unwrap().to_owned();
+    let address = url.split('"').next().unwrap().parse().unwrap();
+    let folders = std::fs::read_dir(world.path("")).unwrap().map(|entry| entry.unwrap().path());
+    let folder = folders.into_iter().find(|path| path.display().to_string().contains("guildgate-demo-")).unwrap();
+    let token = std::fs::read_to_string(folder.join("admin.token")).unwrap();
+    let admin = AdminClient { address, token: token.trim_end().to_owned() };
+    let config = admin.get("/api/config").await.is(200);
+    let shown: toml::Table = config["toml"].as_str().unwrap().parse().unwrap();
+    let text = |path: [&str; 2]| shown[path[0]][path[1]].as_str().unwrap();
+    assert!(text(["admin", "listen"]).starts_with("127.0.0.1:"), "{shown}");
+    assert!(!shown["admin"].as_table().unwrap().contains_key("plaintext"), "{shown}");
+    let of_demo = |name: &str| folder.join(name).display().to_string();
+    assert_eq!(text(["admin", "token"]), format!("file:{}", of_demo("admin.token")));
+    assert_eq!(text(["origin", "store"]), of_demo("guildgate.db"));
+    assert_eq!((text(["origin", "kind"]), text(["keys", "source"]), text(["log", "audit"])), ("builtin", "store", ""));
+    let page = Dashboard::log_in(&admin, &admin.token).await.get("/configuration").await.text;
+    assert!(page.contains("This is a demo") && !page.contains("Reload the files"), "{page}");
 }
 
 #[tokio::test]

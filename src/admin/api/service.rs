@@ -12,8 +12,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::admin::extract::{Member, OptionalBody};
-use crate::admin::problem::Problem;
-use crate::admin::shared::{ReloadOutcome, ReloadRequest, Shared};
+use crate::admin::problem::{Problem, ReloadFault};
+use crate::admin::shared::{Reload, ReloadOutcome, ReloadRequest, Shared};
 use crate::config::{Rate, Tier};
 use crate::gateway::PurgeError;
 use crate::model::GuildId;
@@ -55,6 +55,23 @@ struct Config {
     notices: Vec<String>,
     /// The settings of the text that take effect after a restart.
     after_restart: Vec<String>,
+    /// The last 20 reloads of any file since the start, the latest first.
+    reloads: Vec<ReloadRow>,
+}
+
+/// What became of the reload of one file.
+#[derive(Debug, Serialize, ToSchema)]
+struct ReloadRow {
+    /// When it ended, in Unix seconds.
+    at: i64,
+    /// `gateway.toml`, or the setting that names the file: `keys.file` or `server.tls`.
+    file: &'static str,
+    /// What changed.
+    changed: Vec<String>,
+    /// The settings that take effect after a restart.
+    after_restart: Vec<String>,
+    /// Why the file was rejected as a whole; empty: it is in force.
+    faults: Vec<ReloadFault>,
 }
 
 /// The limits in force.
@@ -148,7 +165,12 @@ async fn status(State(shared): State<Arc<Shared>>) -> Json<Status> {
 async fn config(State(shared): State<Arc<Shared>>) -> Json<Config> {
     let text = shared.process.config.read().clone();
     let (toml, hash, path) = (text.toml, text.hash, text.path);
-    Json(Config { toml, hash, path, notices: text.notices, after_restart: text.after_restart })
+    let reloads = shared.process.reloads.last().into_iter().map(|Reload { at, file, outcome }| {
+        let ReloadOutcome { changed, after_restart, faults } = outcome;
+        ReloadRow { at, file, changed, after_restart, faults }
+    });
+    let reloads = reloads.collect();
+    Json(Config { toml, hash, path, notices: text.notices, after_restart: text.after_restart, reloads })
 }
 
 /// Shows the limits in force.

@@ -1,4 +1,5 @@
-//! The configuration in force: what differs from the default, what takes effect after a restart, and a reload.
+//! The configuration in force: what differs from the default, what takes effect after a restart, the last
+//! reloads with their faults, and a reload.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,6 +15,7 @@ use toml::{Table, Value as Setting};
 use super::layout::Heading;
 use super::{Pages, Visit, layout};
 use crate::admin::problem::Problem;
+use crate::admin::shared::Reload;
 use crate::config::load_str;
 use crate::model::date_of;
 
@@ -72,16 +74,20 @@ fn page(visit: &Visit, outcome: Markup) -> Markup {
         @if !text.after_restart.is_empty() {
             p.alert { "These take effect after a restart: " (text.after_restart.join(", ")) "." }
         }
+        @if visit.shared().reload.is_none() {
+            p { "This is a demo: its listeners, store, keys and admin token are its own, and it reloads nothing." }
+        }
         @if !text.notices.is_empty() {
             h2 { "Notices" }
             ul { @for notice in &text.notices { li { (notice) } } }
         }
-        @if visit.may_change() {
+        @if visit.may_change() && visit.shared().reload.is_some() {
             form method="post" action="/configuration/reload" {
                 (layout::csrf(visit))
                 button.primary { "Reload the files" }
             }
         }
+        (last_reloads(&process.reloads.last()))
         h2 { "What differs from the default" }
         @if different.is_empty() { p { "Nothing." } }
         @else { (layout::table("Settings that differ from the default", &["Setting", "Value", "Default"].map(Heading::Text), rows)) }
@@ -89,6 +95,33 @@ fn page(visit: &Visit, outcome: Markup) -> Markup {
         pre tabindex="0" role="region" aria-labelledby="in-force" { code { (text.toml) } }
     };
     layout::page(visit, "Configuration", "/configuration", content)
+}
+
+/// The last reloads of any file, the latest first.
+fn last_reloads(reloads: &[Reload]) -> Markup {
+    let rows = html! {
+        @for Reload { at, file, outcome } in reloads {
+            tr {
+                th.nowrap scope="row" { (date_of(*at)) }
+                td { code { (file) } }
+                @if outcome.faults.is_empty() {
+                    td {
+                        @if outcome.changed.is_empty() { "nothing changed" } @else { "changed: " (outcome.changed.join(", ")) }
+                        @if !outcome.after_restart.is_empty() {
+                            "; after a restart: " (outcome.after_restart.join(", "))
+                        }
+                    }
+                } @else {
+                    td { "rejected" (layout::faults(&outcome.faults)) }
+                }
+            }
+        }
+    };
+    html! {
+        h2 { "The last reloads" }
+        @if reloads.is_empty() { p { "There were none since the start." } }
+        @else { (layout::table("Reloads, the latest first", &["Time", "File", "What became of it"].map(Heading::Text), rows)) }
+    }
 }
 
 /// The settings of `toml` that differ from the default: name, value, and the default, if there is one.

@@ -1,17 +1,20 @@
 //! The reload of the TLS pair of `server.tls`.
 
 use super::watches::certificate_files;
-use super::{PartOutcome, Reloader, log_notice, missing, read_files};
+use super::{Reloader, log_notice, missing, read_files};
+use crate::admin::ReloadOutcome;
 use crate::tls::Certificate;
 
 impl Reloader {
-    pub(super) async fn reload_certificate(&self, requested: bool) -> PartOutcome {
+    /// `None`: there is no TLS pair.
+    pub(super) async fn reload_certificate(&self, requested: bool) -> Option<ReloadOutcome> {
         let _lock = self.certificate_lock.lock().await;
         let state = self.gateway.state().clone();
-        let (Some(tls), Some(pair)) = (&self.tls, &state.config.server.tls) else { return Ok(Default::default()) };
+        let (tls, pair) = (self.tls.as_ref()?, state.config.server.tls.as_ref()?);
         let files = certificate_files(&state.config);
         if self.is_missing(&files, requested) {
-            return Err(files.iter().filter(|path| !path.exists()).map(|path| missing(path)).collect());
+            let reason: String = files.iter().filter(|path| !path.exists()).map(|path| missing(path)).collect();
+            return Some(ReloadOutcome::rejected(&reason));
         }
         let (certificate, private_key) = (pair.certificate.display(), pair.private_key.display());
         let files = pair.clone();
@@ -22,10 +25,12 @@ impl Reloader {
             Ok(loaded) => {
                 log_notice(Some(&loaded));
                 // The configuration may name another pair by now.
-                if self.gateway.state().config.server.tls.as_ref() == Some(pair) {
-                    tls.replace(loaded);
-                    tracing::info!(%certificate, %private_key, "TLS certificate reloaded");
+                if self.gateway.state().config.server.tls.as_ref() != Some(pair) {
+                    return None;
                 }
+                let is_changed = tls.replace(loaded);
+                tracing::info!(%certificate, %private_key, "TLS certificate reloaded");
+                Some(ReloadOutcome::changed(is_changed.then_some("server.tls")))
             }
             Err(reason) => {
                 tracing::error!(
@@ -33,9 +38,8 @@ impl Reloader {
                     %private_key,
                     "TLS certificate rejected; new connections still get the previous one\n{reason}"
                 );
-                return Err(reason);
+                Some(ReloadOutcome::rejected(&reason))
             }
         }
-        Ok(Default::default())
     }
 }

@@ -4,8 +4,8 @@ use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{PartOutcome, Reloader, log_notice, missing, read_files};
-use crate::admin::ConfigText;
+use super::{Reloader, log_notice, missing, read_files};
+use crate::admin::{ConfigText, ReloadOutcome};
 use crate::config::{self, Config, Keys, LoadError, Loaded, Notice, OriginKind, Reloaded};
 use crate::gateway::{KeySource, LoadedKeys, NewKeys};
 use crate::origin::{self, HttpOrigin, Origin};
@@ -34,11 +34,11 @@ struct Prepared<'g> {
 }
 
 impl Reloader {
-    pub(super) async fn reload_config(&self, requested: bool) -> PartOutcome {
+    pub(super) async fn reload_config(&self, requested: bool) -> Option<ReloadOutcome> {
         let mut in_force = self.in_force.lock().await;
         let path = self.watches.config_file();
         if in_force.has_file && self.is_missing(slice::from_ref(&path), requested) {
-            return Err(missing(&path));
+            return Some(ReloadOutcome::rejected(&missing(&path)));
         }
         let file = path.display();
         let (sections, settings) = match self.prepare_config().await {
@@ -46,7 +46,7 @@ impl Reloader {
             Err(reason) => {
                 self.admin.reloads.reject();
                 tracing::error!(%file, "reload rejected; still running the previous configuration\n{reason}");
-                return Err(reason);
+                return Some(ReloadOutcome::rejected(&reason));
             }
         };
         let changed = if sections.is_empty() { "nothing".to_owned() } else { sections.join(", ") };
@@ -61,7 +61,8 @@ impl Reloader {
                 "configuration reloaded; what `after_restart` names takes effect after a restart"
             );
         }
-        Ok((sections.into_iter().map(str::to_owned).collect(), settings))
+        let changed = sections.into_iter().map(str::to_owned).collect();
+        Some(ReloadOutcome { changed, after_restart: settings, faults: Vec::new() })
     }
 
     /// Loads the configuration and does everything that may fail or wait, or returns why it is rejected.
@@ -109,7 +110,7 @@ impl Reloader {
         }
         // A later removal of a file that was read now is logged again.
         self.missing.lock().retain(|path| !path.exists());
-        *self.admin.config.write() = ConfigText::new(&loaded, &after_restart);
+        *self.admin.config.write() = ConfigText::new(loaded.clone(), &after_restart);
         self.admin.reloads.accept(self.gateway.clock().unix());
         *in_force = InForce { has_file: loaded.path.is_some(), notices: loaded.notices.clone() };
         (changed, after_restart)

@@ -6,7 +6,8 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::watches::key_file;
-use super::{PartOutcome, Reloader, missing, read_files};
+use super::{Reloader, missing, read_files};
+use crate::admin::ReloadOutcome;
 use crate::gateway::{KeyFile, KeySource, NewKeys};
 use crate::keys::{ListedKey, read_key_file};
 
@@ -16,11 +17,12 @@ use crate::keys::{ListedKey, read_key_file};
 const CONFIG_FIRST: Duration = Duration::from_millis(200);
 
 impl Reloader {
-    pub(super) async fn reload_keys(&self, requested: bool) -> PartOutcome {
+    /// `None`: there is no key file.
+    pub(super) async fn reload_keys(&self, requested: bool) -> Option<ReloadOutcome> {
         let _lock = self.keys_lock.lock().await;
-        let Some(path) = key_file(&self.gateway.state().config) else { return Ok(Default::default()) };
+        let path = key_file(&self.gateway.state().config)?;
         if self.is_missing(slice::from_ref(&path), requested) {
-            return Err(missing(&path));
+            return Some(ReloadOutcome::rejected(&missing(&path)));
         }
         let file = path.display();
         let read = {
@@ -32,7 +34,7 @@ impl Reloader {
             Ok(keys) => keys,
             Err(reason) => {
                 tracing::error!(%file, "key file rejected; the keys read before stay in force\n{reason}");
-                return Err(reason);
+                return Some(ReloadOutcome::rejected(&reason));
             }
         };
         let state = self.gateway.state().clone();
@@ -48,7 +50,7 @@ impl Reloader {
         } else {
             tracing::info!(%file, "key file reloaded");
         }
-        Ok((is_changed.then(|| "keys.file".to_owned()).into_iter().collect(), Vec::new()))
+        Some(ReloadOutcome::changed(is_changed.then_some("keys.file")))
     }
 
     pub(super) fn keys_of_file(&self, keys: Vec<ListedKey>) -> KeyFile {

@@ -22,7 +22,7 @@ use tokio::time::{MissedTickBehavior, timeout};
 
 use super::logs::Logs;
 use super::watch::{CHECK_INTERVAL, FileWatch};
-use crate::admin::{ProcessState, ReloadFault, ReloadOutcome, ReloadRequest};
+use crate::admin::{ProcessState, ReloadOutcome, ReloadRequest};
 use crate::edge::Tls;
 use crate::gateway::Gateway;
 use crate::store::AnyStore;
@@ -58,9 +58,13 @@ pub(super) struct Reloader {
     admin_requests: tokio::sync::Mutex<mpsc::Receiver<ReloadRequest>>,
 }
 
-/// What became of the reload of a part: what changed, and which settings take effect after a restart; or why it was
-/// rejected, in lines.
-type PartOutcome = Result<(Vec<String>, Vec<String>), String>;
+/// What is reloaded by itself, as a whole or not at all.
+#[derive(Clone, Copy, Debug)]
+enum Part {
+    Config,
+    Keys,
+    Certificate,
+}
 
 impl Reloader {
     /// For a gateway that was just started.
@@ -92,13 +96,9 @@ impl Reloader {
     /// Reloads each file that changes, for ever. At a SIGHUP it reloads all of them and reopens the logs.
     pub(super) async fn run(self, mut sighup: Signal) -> Infallible {
         let requests = || self.requests.subscribe();
-        let config = self
-            .reload_on_change(&self.watches.config, requests(), async |asked| drop(self.reload_config(asked).await));
-        let keys =
-            self.reload_on_change(&self.watches.keys, requests(), async |asked| drop(self.reload_keys(asked).await));
-        let certificate = self.reload_on_change(&self.watches.certificate, requests(), async |asked| {
-            drop(self.reload_certificate(asked).await);
-        });
+        let config = self.reload_on_change(&self.watches.config, requests(), Part::Config);
+        let keys = self.reload_on_change(&self.watches.keys, requests(), Part::Keys);
+        let certificate = self.reload_on_change(&self.watches.certificate, requests(), Part::Certificate);
         let signals = async {
             loop {
                 sighup.recv().await;
@@ -114,28 +114,37 @@ impl Reloader {
         let mut requests = self.admin_requests.lock().await;
         while let Some(ReloadRequest(answer)) = requests.recv().await {
             let mut outcome = ReloadOutcome::default();
-            let parts =
-                [self.reload_config(true).await, self.reload_keys(true).await, self.reload_certificate(true).await];
-            for part in parts {
-                match part {
-                    Ok((changed, after_restart)) => {
-                        outcome.changed.extend(changed);
-                        outcome.after_restart.extend(after_restart);
-                    }
-                    Err(lines) => outcome.faults.extend(lines.lines().map(ReloadFault::of_line)),
-                }
+            for part in [Part::Config, Part::Keys, Part::Certificate] {
+                let ReloadOutcome { changed, after_restart, faults } = self.reload(part, true).await;
+                outcome.changed.extend(changed);
+                outcome.after_restart.extend(after_restart);
+                outcome.faults.extend(faults);
             }
             let _ = answer.send(outcome); // it may not be waited for any more
         }
         std::future::pending().await
     }
 
-    /// Calls `reload` when the files change, with `false`, and on each request, with `true`.
+    /// Reloads a part, if there is one, and remembers for admins what became of it. `requested`: its files may be the
+    /// same.
+    async fn reload(&self, part: Part, requested: bool) -> ReloadOutcome {
+        let (name, outcome) = match part {
+            Part::Config => ("gateway.toml", self.reload_config(requested).await),
+            Part::Keys => ("keys.file", self.reload_keys(requested).await),
+            Part::Certificate => ("server.tls", self.reload_certificate(requested).await),
+        };
+        outcome.map_or_else(ReloadOutcome::default, |outcome| {
+            self.admin.reloads.record(self.gateway.clock().unix(), name, &outcome);
+            outcome
+        })
+    }
+
+    /// Reloads a part when its files change and on each request.
     async fn reload_on_change(
         &self,
         watch: &Mutex<FileWatch>,
         mut requests: watch::Receiver<()>,
-        reload: impl AsyncFn(bool),
+        part: Part,
     ) -> Infallible {
         let mut interval = tokio::time::interval(CHECK_INTERVAL);
         interval.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -159,7 +168,7 @@ impl Reloader {
                     false
                 }
             };
-            reload(requested).await;
+            self.reload(part, requested).await;
         }
     }
 
