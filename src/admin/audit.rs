@@ -1,5 +1,5 @@
-//! The audit log (`log.audit`): one JSON line for each change that was asked for through the API. A thread writes it,
-//! and a request never waits for it.
+//! The audit log (`log.audit`): one JSON line for each change that was asked for through the API, and for each log-in and
+//! log-out on the dashboard. A thread writes it, and a request never waits for it.
 
 use std::io;
 use std::net::IpAddr;
@@ -16,12 +16,13 @@ const RING: usize = 1024;
 /// The most of a request's body that a line repeats, in bytes. The largest key has a fraction of it.
 pub(super) const MAX_CHANGE: usize = 4096;
 
-/// A change, as it is written.
+/// A change, a log-in or a log-out, as it is written.
 #[derive(Debug, Serialize)]
 pub struct Change {
     /// RFC 3339.
     pub(super) time: String,
     pub(super) client: IpAddr,
+    /// Whose token it was; `none`: a wrong one.
     pub(super) role: &'static str,
     pub(super) method: String,
     pub(super) path: String,

@@ -82,6 +82,38 @@ async fn wrong_tokens_are_throttled_with_those_of_the_api() {
 }
 
 #[tokio::test]
+async fn each_log_in_and_log_out_is_in_the_audit_log_and_a_flood_is_not() {
+    let gate = with_roles().set("log.audit", r#""audit.log""#).start().await;
+    let nobody = gate.admin().await.with_token("");
+    let reader = Dashboard::log_in(&gate.admin().await, READ).await;
+    assert_eq!(Dashboard::try_log_in(&nobody, BOT).await.status, 403);
+    assert_eq!(reader.post("/logout", &[]).await.status, 303);
+    let mut counted = 0;
+    for _ in 0..200 {
+        counted += usize::from(Dashboard::try_log_in(&nobody, "a wrong token").await.status == 401);
+    }
+    assert!((1..100).contains(&counted), "{counted} of 200 attempts were not throttled");
+    Dashboard::log_in(&gate.admin().await, READ).await;
+    let lines = || -> Vec<serde_json::Value> {
+        let log = String::from_utf8(gate.world().read("audit.log")).unwrap();
+        assert!(!log.contains(READ) && !log.contains(BOT) && !log.contains("wrong"), "{log}");
+        log.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    eventually(PATIENCE, "all lines", || async { lines().len() >= counted + 4 }).await;
+    let said = |line: &serde_json::Value| {
+        let text = |name: &str| line[name].as_str().unwrap().to_owned();
+        (text("client"), text("role"), text("path"), line["status"].as_u64().unwrap())
+    };
+    let expected = |role: &str, path: &str, status| ("127.0.0.1".to_owned(), role.to_owned(), path.to_owned(), status);
+    let said: Vec<_> = lines().iter().map(said).collect();
+    let (first, wrong) = said.split_at(3);
+    let log_in = expected("read", "/login", 303);
+    assert_eq!(first, [log_in.clone(), expected("bot", "/login", 403), expected("read", "/logout", 303)]);
+    let (last, wrong) = wrong.split_last().unwrap();
+    assert_eq!((last, wrong), (&log_in, &*vec![expected("none", "/login", 401); counted]));
+}
+
+#[tokio::test]
 async fn a_form_of_another_site_changes_nothing() {
     let gate = with_roles().start().await;
     let dashboard = gate.dashboard().await;
