@@ -5,6 +5,8 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+use super::outcome::{Outcome, micros};
+
 /// What a line says of one request. Lines of older versions lack the last four fields.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AccessLine {
@@ -25,6 +27,28 @@ pub struct AccessLine {
     pub upstream: Option<String>,
     pub upstream_us: Option<u64>,
     pub config: Option<String>,
+}
+
+impl From<&Outcome> for AccessLine {
+    fn from(outcome: &Outcome) -> Self {
+        AccessLine {
+            time: outcome.time(),
+            client: outcome.client,
+            operation: outcome.operation.map(|operation| operation.name().to_owned()),
+            status: outcome.status,
+            code: outcome.code,
+            key: outcome.key.as_deref().map(str::to_owned),
+            cache: outcome.cache.map(|cache| cache.name().to_owned()),
+            over_limit: outcome.over_limit.map(str::to_owned),
+            over_candidate: outcome.over_candidate,
+            took_us: micros(outcome.took),
+            request_id: outcome.id.to_string(),
+            tier: outcome.tier.as_deref().map(str::to_owned),
+            upstream: outcome.upstream.as_deref().map(str::to_owned),
+            upstream_us: outcome.upstream_took.map(micros),
+            config: Some(outcome.config.to_string()),
+        }
+    }
 }
 
 /// A text that may be printed on a terminal: characters that control it, or the direction of its text, are escaped.
@@ -110,7 +134,7 @@ fn is_time(word: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::telemetry::{CacheUse, Outcome};
+    use crate::telemetry::CacheUse;
     use crate::wire::{Operation, RequestId};
 
     fn outcome(upstream: Option<&str>) -> Outcome {
@@ -143,7 +167,7 @@ mod tests {
                 outcome.write(json, &mut line);
                 AccessLine::of_request(&line, &id).unwrap_or_else(|| panic!("{line}"))
             });
-            assert_eq!(text, json);
+            assert_eq!((&text, &json), (&AccessLine::from(&outcome), &text));
             assert_eq!((text.upstream.as_deref(), text.code, text.over_candidate), (upstream, Some(20), true));
         }
     }

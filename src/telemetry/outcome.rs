@@ -115,7 +115,7 @@ fn rfc3339(unix_ms: i64) -> String {
     format!("{:.3}", jiff::Timestamp::from_millisecond(unix_ms).unwrap_or_default())
 }
 
-fn micros(took: Duration) -> u64 {
+pub(super) fn micros(took: Duration) -> u64 {
     u64::try_from(took.as_micros()).unwrap_or(u64::MAX)
 }
 

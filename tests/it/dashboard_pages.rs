@@ -104,6 +104,8 @@ async fn a_key_is_made_changed_rotated_and_revoked_and_each_is_in_the_audit_log(
     let log = String::from_utf8(gate.world().read("audit.log")).unwrap();
     assert!(!log.contains(&first) && !log.contains(&second) && !log.contains("csrf"), "{log}");
     let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines[0]["path"], "/login");
+    let lines = &lines[1..];
     let said = lines.iter().map(|line| json!([line["method"], line["path"], line["status"], line["client"]]));
     let (api, client) = (format!("/api/keys/{id}"), "127.0.0.1");
     assert_eq!(
@@ -166,6 +168,7 @@ async fn the_configuration_is_shown_and_reloaded() {
     let dashboard = gate.dashboard().await;
     let page = dashboard.get("/configuration").await.text;
     assert!(page.contains("<code>admin.listen</code>") && page.contains("[limits]"), "{page}");
+    assert!(page.contains("There were none since the start."), "{page}");
     let file = gate.world().path("gateway.toml");
     let text = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, format!("{text}\n[answers]\nservice_name = \"Tower\"\n")).unwrap();
@@ -176,6 +179,11 @@ async fn the_configuration_is_shown_and_reloaded() {
     let refused = dashboard.post("/configuration/reload", &[]).await;
     assert!(refused.status == 422 && refused.text.contains("gateway.toml:"), "{refused:?}");
     assert!(refused.text.contains("service_name"), "{refused:?}");
+    let page = dashboard.get("/configuration").await.text;
+    let reloads = page.split("Reloads, the latest first").nth(2).unwrap().split("</table>").next().unwrap();
+    let (rejected, accepted) = reloads.split_once("changed: answers").unwrap();
+    assert!(rejected.contains("rejected") && rejected.contains("service_name") && !rejected.contains("<b>"), "{page}");
+    assert!(!accepted.contains("rejected"), "{page}");
 }
 
 #[tokio::test]
@@ -246,7 +254,7 @@ async fn without_a_record_there_is_nothing_to_try() {
 
 #[tokio::test]
 async fn the_last_refusals_are_explained() {
-    let gate = TestGateway::builder().key("bot").points("7", 3).admin();
+    let gate = TestGateway::builder().key("bot").points("7", 3).admin().set("log.access", r#""access.log""#);
     let gate = gate.set("limits.tiers.standard.rate", r#""1/m""#).set("limits.tiers.standard.burst", "1").start().await;
     let dashboard = gate.dashboard().await;
     assert!(dashboard.get("/log").await.text.contains("There are none."));
@@ -255,12 +263,17 @@ async fn the_last_refusals_are_explained() {
     assert_eq!(over.status, 429, "{over:?}");
     points(&gate, "wrong").await;
     let page = dashboard.get("/log").await.text;
-    for part in
-        ["Refusals: 2", "The key was over rate of its tier", "The key is unknown", "127.0.0.1", &*gate.key_id("bot")]
-    {
+    for part in ["Refusals: 2", "Its API key was not accepted.", "of guild", &*gate.key_id("bot")] {
         assert!(page.contains(part), "{part} is not in {page}");
     }
-    let id = over.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("x-request-id")).unwrap().1.clone();
+    let id = over.header("x-request-id").unwrap().to_owned();
+    gate.has_logged("access.log", "the refusal", |line| line.contains(&id)).await;
+    let why = gate.run(&["why", &id]).done().stdout;
+    assert!(why.contains("It was over the limit `rate` of its tier"), "{why}");
+    for sentence in why.lines() {
+        let sentence = sentence.replace('"', "&quot;").replace('<', "&lt;");
+        assert!(page.contains(&sentence), "`why` says: {sentence}\nThe page: {page}");
+    }
     for q in [&*id, "12", &gate.key_id("bot")] {
         let page = dashboard.get(&format!("/log?q={q}")).await.text;
         assert!(page.contains("Refusals: 1,") && page.contains(&id), "{q}: {page}");

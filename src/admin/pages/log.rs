@@ -1,5 +1,6 @@
-//! The last refusals, each with what it means and what to do.
+//! The last refusals, each explained as `guildgate why` does.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use axum::routing::get;
@@ -7,12 +8,17 @@ use axum::{Extension, Router};
 use maud::{Markup, html};
 use serde::Deserialize;
 
-use super::layout::Heading::{Number, Text};
+use super::layout::Heading;
 use super::{Pages, Visit, in_path, layout};
 use crate::admin::extract::Params;
 use crate::admin::problem::Problem;
-use crate::telemetry::Outcome;
-use crate::wire::{Operation, code_meaning};
+use crate::admin::shared::Shared;
+use crate::config::{Keys, Loaded};
+use crate::gateway::KeyUsage;
+use crate::model::{GuildId, KeyId};
+use crate::store::Directory;
+use crate::telemetry::{Explanation, KeyLookup, Outcome};
+use crate::wire::code_meaning;
 
 /// Refusals on the page.
 const MAX_ROWS: usize = 100;
@@ -35,67 +41,82 @@ fn has(outcome: &Outcome, text: &str) -> bool {
 }
 
 async fn show(Extension(visit): Extension<Visit>, Params(query): Params<Query>) -> Result<Markup, Problem> {
-    let mut refusals = visit.shared().gateway.last_refusals();
+    let shared = &visit.pages.shared;
+    let mut refusals = shared.gateway.last_refusals();
     let q = query.q.trim();
     refusals.retain(|outcome| has(outcome, q));
-    let rows = html! { @for outcome in refusals.iter().take(MAX_ROWS) { (row(outcome)) } };
+    let shown = &refusals[..refusals.len().min(MAX_ROWS)];
+    let keys = look_up(shared, shown.iter().filter_map(|outcome| outcome.key.clone()).collect()).await?;
+    let loaded = shared.process.config.read().loaded.clone();
+    let rows = html! {
+        @for outcome in shown {
+            @let key = outcome.key.as_ref().and_then(|key| keys.get(key)).unwrap_or(&KeyLookup::Gone);
+            (row(outcome, key, &loaded))
+        }
+    };
     let content = html! {
-        p { "The last 50 refusals of each code since the start. The access log (" code { "log.access" } ") has all requests." }
+        p {
+            "The last 50 refusals of each code since the start, as " code { "guildgate why" } " explains them. The access log ("
+            code { "log.access" } ") has all requests."
+        }
         form.search method="get" action="/log" role="search" {
             (layout::text_field("q", "Code, key, address or request id", q, ""))
             button { "Search" }
         }
         @if refusals.is_empty() { p { "There are none." } }
         @else {
-            (layout::table(&format!("Refusals: {}, the latest first", refusals.len()), &[Text("Time"), Text("Code"), Text("Why"),
-                Text("Operation"), Text("Key"), Text("Address"), Number("Took"), Text("Request id")], rows))
+            (layout::table(&format!("Refusals: {}, the latest first", refusals.len()),
+                &["Time", "Code", "Why", "Key", "Request id"].map(Heading::Text), rows))
         }
     };
     Ok(layout::page(&visit, "Log", "/log", content))
 }
 
-fn row(outcome: &Outcome) -> Markup {
+fn row(outcome: &Outcome, key: &KeyLookup, loaded: &Loaded) -> Markup {
     let code = outcome.code.unwrap_or_default();
+    let explanation = Explanation::new(outcome.into(), key, Some(loaded));
     html! {
         tr {
             th.nowrap scope="row" { (outcome.time()) }
-            td.nowrap { (format!("{code:02}")) " " (code_meaning(code)) }
-            td.why { (explanation(outcome)) }
-            td { (outcome.operation.map_or("–", Operation::name)) }
+            td { (format!("{code:02}")) " " (code_meaning(code)) }
+            td.why { @for sentence in explanation.sentences() { (sentence) " " } }
             td { @match &outcome.key { Some(key) => { a href=(format!("/keys/{}", in_path(key))) { (key) } }, None => "–" } }
-            td { (outcome.client) }
-            td.number.nowrap { (format!("{:?}", outcome.took)) }
             td { code { (outcome.id) } }
         }
     }
 }
 
-/// Why it was refused, and what to do.
-fn explanation(outcome: &Outcome) -> String {
-    let text = match (outcome.code, outcome.over_limit) {
-        (Some(12), Some("strangers")) => {
-            "The address sent too many requests without a valid key (limits.strangers). Its caller has to correct the key."
+/// What is known of these keys; of others it is [`KeyLookup::Gone`].
+async fn look_up(shared: &Arc<Shared>, ids: HashSet<KeyId>) -> Result<HashMap<KeyId, KeyLookup>, Problem> {
+    let config = shared.gateway.state().config.clone();
+    Ok(match &config.keys {
+        Keys::Origin { .. } => ids.into_iter().map(|id| (id, KeyLookup::AtOrigin)).collect(),
+        Keys::File(_) => {
+            let found = async move |shared: Arc<Shared>| Ok(shared.gateway.usage_of(|id| ids.contains(id)));
+            let found = shared.over_all_keys(found).await?.into_iter();
+            found.map(|KeyUsage { key, .. }| (key.id.clone(), found_key("", &key.guild.id))).collect()
         }
-        (Some(12), Some(limit)) => {
-            return format!(
-                "The key was over {limit} of its tier. Wait as long as Retry-After says, or try another limit on Tuning."
-            );
+        Keys::Store => {
+            let (mut found, mut failure) = (HashMap::new(), None::<String>);
+            for id in ids {
+                // A store that is away is waited for once.
+                let key = match (&failure, shared.key_store()) {
+                    (Some(why), _) => Err(why.clone()),
+                    (None, Ok(store)) => store.key(&id).await.map_err(|error| error.to_string()),
+                    (None, Err(problem)) => Err(problem.detail),
+                };
+                let lookup = match key {
+                    Ok(Some(key)) => found_key(&key.name, &key.guild),
+                    Ok(None) => KeyLookup::Gone,
+                    Err(why) => KeyLookup::Failed(failure.insert(why).clone()),
+                };
+                found.insert(id, lookup);
+            }
+            found
         }
-        (Some(12), None) => "The caller was over a limit. It has to wait as long as Retry-After says.",
-        (Some(1), _) => "The request had no Authorization header. The caller has to send its key in it.",
-        (Some(2), _) => {
-            "The key is unknown: it may be mistyped, revoked, or past its end. Give the caller another key."
-        }
-        (Some(3), _) => {
-            "The bot has left the key's guild. When it is back, `guildgate guild return` puts the keys in force."
-        }
-        (Some(15), _) => "The key may only read. Change its scope, or give the caller another key.",
-        (Some(20), _) => {
-            "The origin answered with something else, or ended the connection. See the upstreams on Now, and the log."
-        }
-        (Some(21), _) => "The store or the origin could not take the request. See what is wrong on Now, and the log.",
-        (Some(22), _) => "The origin did not answer in time (origin.timeout). See the upstreams on Now.",
-        _ => "The request is not as the contract says. The caller has to correct it.",
-    };
-    text.to_owned()
+    })
+}
+
+fn found_key(name: &str, guild: &GuildId) -> KeyLookup {
+    KeyLookup::Found { name: (!name.is_empty()).then(|| name.to_owned()), guild: guild.to_string() }
 }
