@@ -1,6 +1,9 @@
 //! The logs that requests are written to: the access log, the record of decisions, and the audit log.
 
+use std::convert::Infallible;
 use std::sync::Arc;
+
+use tokio::signal::unix::Signal;
 
 use super::ProcessError;
 use crate::admin::AuditLog;
@@ -43,6 +46,14 @@ impl Logs {
         self.access.iter().for_each(|access| access.reopen());
         self.decisions.iter().for_each(|decisions| decisions.reopen());
         self.audit.iter().for_each(|audit| audit.reopen());
+    }
+
+    /// Does so at each of these signals, for ever.
+    pub(super) async fn reopen_at(self, mut signal: Signal) -> Infallible {
+        loop {
+            signal.recv().await;
+            self.reopen();
+        }
     }
 
     /// Writes what is left.

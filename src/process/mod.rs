@@ -77,8 +77,9 @@ impl From<StoreError> for ProcessError {
 pub fn run(config_path: Option<PathBuf>, demo: bool) -> Result<(), ProcessError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|e| ProcessError::Failed(format!("cannot start a runtime: {e}")))?;
-    // First, so that a SIGHUP during the start asks for a reload and does not end the process.
-    let sighup = runtime.block_on(async { signals::sighup() })?;
+    // First, so that a SIGHUP or SIGUSR1 during the start does not end the process.
+    let (sighup, sigusr1) =
+        runtime.block_on(async { Ok::<_, ProcessError>((signals::sighup()?, signals::sigusr1()?)) })?;
     // Watched before it is read, so that no later change is missed.
     let config_watch = FileWatch::new([reload::config_file(config_path.as_deref())]);
     let mut loaded = config::load(config_path.as_deref())?;
@@ -95,11 +96,13 @@ pub fn run(config_path: Option<PathBuf>, demo: bool) -> Result<(), ProcessError>
                     None => std::future::pending().await,
                 }
             };
+            let reopen = serving.logs.clone().reopen_at(sigusr1);
             tokio::select! {
                 result = async { serving.run().await.finish().await } => result,
                 // Files are followed until the process ends: a key that is taken out of its file is refused however
                 // long a drain takes. A file that cannot be read to its end delays no stop.
                 never = reload => match never {},
+                never = reopen => match never {},
             }
         });
         // Does not wait for the resolution of a name. The tasks that hold a demo's store end before its folder goes.

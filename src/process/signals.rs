@@ -1,4 +1,4 @@
-//! The signals of a running server: SIGTERM and SIGINT end it, SIGHUP asks for a reload. Once a signal is registered,
+//! The signals of a running server: SIGTERM and SIGINT end it, SIGHUP asks for a reload, SIGUSR1 reopens the logs. Once a signal is registered,
 //! it no longer ends the process by itself.
 
 use std::io;
@@ -14,6 +14,11 @@ fn failed(error: io::Error) -> ProcessError {
 /// SIGHUP, from now on.
 pub(super) fn sighup() -> Result<Signal, ProcessError> {
     signal(SignalKind::hangup()).map_err(failed)
+}
+
+/// SIGUSR1, from now on.
+pub(super) fn sigusr1() -> Result<Signal, ProcessError> {
+    signal(SignalKind::user_defined1()).map_err(failed)
 }
 
 /// SIGTERM and SIGINT.

@@ -52,6 +52,43 @@ async fn the_json_log_is_an_object_a_line() {
 }
 
 #[tokio::test]
+async fn sigusr1_reopens_the_logs_and_reloads_nothing() {
+    let mut gate = gate("text").set("log.access", r#""access.log""#).set("log.audit", r#""audit.log""#);
+    gate = gate.set("log.decisions", r#""d.log""#).admin();
+    let mut gate = gate.start().await;
+    gate.get_points("bot", "7").await.is("3");
+    let logs = ["access.log", "audit.log", "d.log"];
+    gate.has_logged("access.log", "the first request", |line| line.contains("getPoints")).await;
+    for turn in 0..3 {
+        for log in logs {
+            std::fs::rename(gate.world().path(log), gate.world().path(&format!("{log}.{turn}"))).unwrap();
+        }
+        gate.process().signal(nix::sys::signal::Signal::SIGUSR1);
+        eventually(PATIENCE, "the logs are opened again", || async {
+            logs.iter().all(|log| gate.world().path(log).exists())
+        })
+        .await;
+        let id = gate.get_points("bot", "7").await.header("x-request-id").unwrap().to_owned();
+        gate.has_logged("access.log", "the next request", |line| line.contains(&id)).await;
+    }
+    assert_eq!(gate.admin().await.get("/api/config").await.is(200)["reloads"], Value::Array(Vec::new()));
+    assert_eq!(gate.stop().await, Some(0));
+}
+
+#[tokio::test]
+async fn sigusr1_reopens_the_log_of_a_demo_too() {
+    let world =
+        World::new("[server]\nlisten = [\"127.0.0.1:0\"]\n[admin]\nlisten = \"\"\n[log]\naccess = \"access.log\"\n");
+    let mut demo = world.serve(&["--demo"]);
+    demo.ready().await;
+    std::fs::rename(world.path("access.log"), world.path("access.log.1")).unwrap();
+    demo.signal(nix::sys::signal::Signal::SIGUSR1);
+    eventually(PATIENCE, "the log is opened again", || async { world.path("access.log").exists() }).await;
+    demo.signal(nix::sys::signal::Signal::SIGTERM);
+    assert_eq!(demo.exit().await, Some(0), "{}", demo.stderr());
+}
+
+#[tokio::test]
 async fn a_line_can_be_found_by_the_answers_request_id() {
     let gate = gate("json").set("log.access", r#""access.log""#).start().await;
     let answer = gate.get_points("bot", "7").await;
