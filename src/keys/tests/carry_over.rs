@@ -114,6 +114,25 @@ fn the_largest_burst_of_a_secret_counts_also_under_the_id_of_another_key() {
 }
 
 #[test]
+fn a_used_up_write_limit_counts_also_under_the_id_of_a_key_that_never_had_one() {
+    let tier = |name: &str, write| Arc::new(Tier { name: name.into(), write, ..(*limits(40).default_tier).clone() });
+    let with_write = tier("with", Some(limits(2).strangers));
+    let limits = Limits { tiers: vec![with_write, tier("without", None)], ..limits(40) };
+    let in_tier = |tier: &str, key| ListedKey { tier: Some(tier.into()), ..key };
+    let writes_let_in = |key_table: &KeyTable| {
+        let key = key_table.find(&Digest::of(b"A"), never).unwrap();
+        let ask = LimitQuery { operation: Operation::SetPoints, in_flight: 0, now: Tick(0) };
+        (0..10).filter(|_| key.policy.decide(&key.buckets, &key.usage, ask, || 0).over.is_none()).count()
+    };
+    let first = vec![in_tier("with", listed("a", "A")), in_tier("without", listed("b", "B"))];
+    let first = KeyTable::new(first, &limits, &KeyTable::default(), Tick(0), 0);
+    assert_eq!(writes_let_in(&first), 2);
+    let moved = KeyTable::new(vec![in_tier("without", listed("b", "A"))], &limits, &first, Tick(0), 0);
+    let back = KeyTable::new(vec![in_tier("with", listed("b", "A"))], &limits, &moved, Tick(0), 0);
+    assert_eq!(writes_let_in(&back), 0);
+}
+
+#[test]
 fn secrets_that_change_places_or_ids_get_no_second_burst() {
     // Two that change secrets, and three that move up by one.
     let swapped = |n: usize| {
