@@ -223,7 +223,7 @@ impl World {
         let after = KeyTable::new(keys, &tiers(self.config), before, Tick(self.now), 0);
         let before = std::mem::replace(&mut self.key_table, after);
         self.end_renamed();
-        for secret in 0..SECRETS.len() {
+        for (secret, available) in of_secrets.into_iter().enumerate() {
             let Some(key) = find(&self.key_table, secret) else {
                 // What its key has gets back meanwhile counts for the secret too.
                 let all = tiers(self.config).tiers.into_iter();
@@ -232,7 +232,7 @@ impl World {
                 self.secrets[secret].writes.rates.extend(all.filter_map(|tier| tier.write.map(smallest)));
                 continue;
             };
-            self.secrets[secret].check_listed(&key, of_secrets[secret], self.now)?;
+            self.secrets[secret].check_listed(&key, available, self.now)?;
         }
         for id in 0..IDS.len() {
             let secrets: Vec<usize> = (0..SECRETS.len()).filter(|secret| self.ids[*secret] == Some(id)).collect();
