@@ -50,7 +50,7 @@ async fn show(Extension(visit): Extension<Visit>, Params(query): Params<Query>) 
     let loaded = shared.process.config.read().loaded.clone();
     let rows = html! {
         @for outcome in shown {
-            @let key = outcome.key.as_ref().and_then(|key| keys.get(key)).unwrap_or(&KeyLookup::Gone);
+            @let key = outcome.key.as_ref().and_then(|key| keys.get(key)).unwrap_or(&KeyLookup::NotListed);
             (row(outcome, key, &loaded))
         }
     };
@@ -86,7 +86,7 @@ fn row(outcome: &Outcome, key: &KeyLookup, loaded: &Loaded) -> Markup {
     }
 }
 
-/// What is known of these keys; of others it is [`KeyLookup::Gone`].
+/// What is known of these keys; of others it is [`KeyLookup::NotListed`].
 async fn look_up(shared: &Arc<Shared>, ids: HashSet<KeyId>) -> Result<HashMap<KeyId, KeyLookup>, Problem> {
     let config = shared.gateway.state().config.clone();
     Ok(match &config.keys {
@@ -107,7 +107,7 @@ async fn look_up(shared: &Arc<Shared>, ids: HashSet<KeyId>) -> Result<HashMap<Ke
                 };
                 let lookup = match key {
                     Ok(Some(key)) => found_key(&key.name, &key.guild),
-                    Ok(None) => KeyLookup::Gone,
+                    Ok(None) => KeyLookup::NotListed,
                     Err(why) => KeyLookup::Failed(failure.insert(why).clone()),
                 };
                 found.insert(id, lookup);
