@@ -218,7 +218,8 @@ impl World {
         // Before the new table replaces the buckets of this one.
         let before = &self.key_table;
         let available = |key: &Arc<Key>| Available::of(key, self.now);
-        let of_secrets = array::from_fn::<_, { SECRETS.len() }, _>(|secret| find(before, secret).as_ref().map(available));
+        let of_secrets =
+            array::from_fn::<_, { SECRETS.len() }, _>(|secret| find(before, secret).as_ref().map(available));
         let of_ids = IDS.map(|id| before.keys().find(|key| &*key.id == id).map(available));
         let after = KeyTable::new(keys, &tiers(self.config), before, Tick(self.now), 0);
         let before = std::mem::replace(&mut self.key_table, after);
