@@ -30,8 +30,14 @@ pub struct Config {
 
 /// Identifies a configuration: 12 hexadecimal digits of a hash of its values, without secrets. The access log and `why`
 /// compare it.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub struct ConfigHash(pub(super) [u8; 12]);
+
+impl Default for ConfigHash {
+    fn default() -> Self {
+        ConfigHash([b'0'; 12])
+    }
+}
 
 impl fmt::Display for ConfigHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

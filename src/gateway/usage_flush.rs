@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::key_source::KeySource;
 use super::state::Core;
-use crate::limits::{DayCount, Usage};
+use crate::limits::{UnsavedCount, Usage};
 use crate::model::KeyId;
 use crate::store::{AnyStore, Daily, Directory};
 
@@ -117,8 +117,8 @@ impl UsageFlush {
                 KeySource::Store(_) | KeySource::File(_) => state.key_table.unsaved_counts(),
             }
         };
-        counts.sort_by_key(|(_, _, count)| count.day);
-        for of_a_day in counts.chunk_by(|(_, _, a), (_, _, b)| a.day == b.day) {
+        counts.sort_by_key(|(_, _, unsaved)| unsaved.count.day);
+        for of_a_day in counts.chunk_by(|(_, _, a), (_, _, b)| a.count.day == b.count.day) {
             for counts in of_a_day.chunks(KEYS_AT_ONCE) {
                 write_counts_of_a_day(store, counts).await?;
             }
@@ -140,10 +140,10 @@ impl UsageFlush {
     }
 }
 
-async fn write_counts_of_a_day(store: &AnyStore, counts: &[(KeyId, Arc<Usage>, DayCount)]) -> Result<(), String> {
-    let Some((_, _, DayCount { day, .. })) = counts.first() else { return Ok(()) };
-    let added = counts.iter().map(|(id, _, count)| (id.clone(), count.count)).collect();
-    let totals = store.add_daily(*day, added).await.map_err(|e| e.to_string())?;
+async fn write_counts_of_a_day(store: &AnyStore, counts: &[(KeyId, Arc<Usage>, UnsavedCount)]) -> Result<(), String> {
+    let Some((_, _, first)) = counts.first() else { return Ok(()) };
+    let added = counts.iter().map(|(id, _, unsaved)| (id.clone(), unsaved.count.count)).collect();
+    let totals = store.add_daily(first.count.day, added).await.map_err(|e| e.to_string())?;
     for ((_, usage, saved), (_, total)) in counts.iter().zip(totals) {
         usage.day.saved(*saved, total);
     }

@@ -36,6 +36,7 @@ impl LimitState {
     /// Leaves no more available than `other` has.
     fn charge_as(&self, other: &LimitState, now: Tick) {
         self.buckets.charge_as(&self.policy, &other.buckets, &other.policy, now);
+        self.usage.day.charge_as(&other.usage.day);
     }
 
     /// Whether full buckets would be no more than this key would have at `now` in any case.
@@ -112,7 +113,11 @@ impl<'t> CarryOver<'t> {
     pub(super) fn state_of(&mut self, key: &ListedKey, policy: &Arc<Policy>, now: Tick) -> LimitState {
         let secret_id = self.earlier_id(&key.digest);
         let state = self.listed.entry(key.id.clone()).or_insert_with(|| {
-            let own = self.earlier.get(self.renamed_from.get(&key.id).unwrap_or(&key.id));
+            let renamed_from = self.renamed_from.get(&key.id);
+            let own = self.earlier.get(renamed_from.unwrap_or(&key.id));
+            if let (Some(_), Some(own)) = (renamed_from, own) {
+                own.usage.day.forget_saved();
+            }
             own.map_or_else(|| LimitState::new(policy.clone()), |own| own.with_policy(policy, now))
         });
         if let Some(other) = secret_id.filter(|id| **id != key.id).and_then(|id| self.earlier.get(id)) {
@@ -128,8 +133,7 @@ impl<'t> CarryOver<'t> {
         let renamed_to: HashMap<KeyId, KeyId> = renamed_from.into_iter().map(|(to, from)| (from, to)).collect();
         let counts = |state: &LimitState| !state.may_be_forgotten(now) || !state.usage.is_idle(unix);
         states.retain(|id, state| !listed.contains_key(id) && !renamed_to.contains_key(id) && counts(state));
-        let is_remembered =
-            |id: &KeyId| states.contains_key(id) || listed.get(id).is_some_and(|state| !state.may_be_forgotten(now));
+        let is_remembered = |id: &KeyId| states.contains_key(id) || listed.get(id).is_some_and(counts);
         let secrets = keys.iter().map(|(secret, key)| (secret, &key.id)).chain(&removed.secrets);
         let secrets = secrets.filter(|(secret, _)| !is_listed(secret));
         let secrets = secrets.map(|(secret, id)| (*secret, renamed_to.get(id).unwrap_or(id).clone()));

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use super::{Guild, Key, LimitState, Proof};
 use crate::cache::{Realm, SingleFlight};
 use crate::clock::Tick;
-use crate::limits::{Buckets, DayCount, Policy, Usage};
+use crate::limits::{Buckets, DayCount, Policy, UnsavedCount, Usage};
 use crate::model::{Digest, GuildId, KeyId, Scope};
 use crate::wire::Fault;
 
@@ -184,7 +184,7 @@ impl LearnedKeys {
     }
 
     /// What was counted of the day for each key and is not in the store yet.
-    pub fn unsaved_counts(&self) -> Vec<(KeyId, Arc<Usage>, DayCount)> {
+    pub fn unsaved_counts(&self) -> Vec<(KeyId, Arc<Usage>, UnsavedCount)> {
         let unsaved = |known: Arc<LearnedKey>| {
             let count = known.key.usage.day.unsaved()?;
             Some((known.key.id.clone(), known.key.usage.clone(), count))

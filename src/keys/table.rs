@@ -12,7 +12,7 @@ use super::{Guild, Key, ListedKey};
 use crate::cache::Realm;
 use crate::clock::Tick;
 use crate::config::{Limits, Tier};
-use crate::limits::{DayCount, Policy, Usage};
+use crate::limits::{DayCount, Policy, UnsavedCount, Usage};
 use crate::model::{Digest, GuildId, KeyId};
 
 /// All keys, by digest.
@@ -59,10 +59,11 @@ impl KeyTable {
         policy.cloned().unwrap_or_else(|| Arc::new(Policy::new(tier.clone())))
     }
 
-    /// Whether a key belongs to another guild than under `before`.
-    pub fn has_moved_keys(&self, before: &KeyTable) -> bool {
-        let realm_before = |digest| before.by_digest.get(digest).map(|key| key.guild.realm);
-        self.by_digest.iter().any(|(digest, key)| realm_before(digest).is_some_and(|realm| realm != key.guild.realm))
+    /// The realms of guilds to which a secret belonged under `before` and does not any more.
+    pub fn realms_with_fewer_secrets(&self, before: &KeyTable) -> HashSet<Realm> {
+        let realm = |digest| self.by_digest.get(digest).map(|key| key.guild.realm);
+        let left = before.by_digest.iter().filter(|(digest, key)| realm(*digest) != Some(key.guild.realm));
+        left.map(|(_, key)| key.guild.realm).collect()
     }
 
     /// The keys as they were listed.
@@ -138,7 +139,7 @@ impl KeyTable {
 
     /// What was counted of the day for each key and is not in the store yet. [`crate::limits::DayCounter::saved`] is to
     /// be called once it is.
-    pub fn unsaved_counts(&self) -> Vec<(KeyId, Arc<Usage>, DayCount)> {
+    pub fn unsaved_counts(&self) -> Vec<(KeyId, Arc<Usage>, UnsavedCount)> {
         let mut seen = HashSet::new();
         let unsaved = |(id, usage): (&KeyId, &Arc<Usage>)| {
             let count = usage.day.unsaved().filter(|_| seen.insert(id.clone()))?;

@@ -28,6 +28,14 @@ pub struct DayCount {
     pub count: u64,
 }
 
+/// The part of a count that is not in the store yet.
+#[derive(Clone, Copy, Debug)]
+pub struct UnsavedCount {
+    pub count: DayCount,
+    /// The part that was in the store, in the counter's form.
+    saved: u64,
+}
+
 /// The UTC day of a Unix second, in days since the epoch.
 pub fn day_of(unix: i64) -> i64 {
     unix.div_euclid(DAY)
@@ -67,10 +75,23 @@ impl DayCounter {
     }
 
     /// The part of the count that is not in the store yet.
-    pub fn unsaved(&self) -> Option<DayCount> {
-        let (now, saved) = (unpack(self.word.load(Ordering::Acquire)), unpack(self.saved.load(Ordering::Acquire)));
-        let before = if saved.day == now.day { saved.count } else { 0 };
-        (now.count > before).then_some(DayCount { day: now.day, count: now.count - before })
+    pub fn unsaved(&self) -> Option<UnsavedCount> {
+        let (now, saved) = (unpack(self.word.load(Ordering::Acquire)), self.saved.load(Ordering::Acquire));
+        let before = unpack(saved);
+        let before = if before.day == now.day { before.count } else { 0 };
+        let count = DayCount { day: now.day, count: now.count.checked_sub(before)? };
+        (count.count > 0).then_some(UnsavedCount { count, saved })
+    }
+
+    /// Leaves no more of the day than `other` leaves.
+    pub fn charge_as(&self, other: &DayCounter) {
+        // The later day is the larger number; of one day, the larger count is.
+        self.word.fetch_max(other.word.load(Ordering::Acquire), Ordering::AcqRel);
+    }
+
+    /// The store has nothing of this count: the key has another id from now on.
+    pub fn forget_saved(&self) {
+        self.saved.store(0, Ordering::Release);
     }
 
     /// Gives the whole day back.
@@ -81,9 +102,13 @@ impl DayCounter {
     }
 
     /// `added` was added in the store, which has `total` for that day now. What exceeds this process's count was
-    /// counted by other processes, and counts here too while the day lasts.
-    pub fn saved(&self, added: DayCount, total: u64) {
-        let saved = unpack(self.saved.load(Ordering::Acquire));
+    /// counted by other processes, and counts here too while the day lasts. Nothing changes if the key got another id
+    /// or its day back meanwhile.
+    pub fn saved(&self, added: UnsavedCount, total: u64) {
+        if self.saved.load(Ordering::Acquire) != added.saved {
+            return;
+        }
+        let (saved, added) = (unpack(added.saved), added.count);
         let own = if saved.day == added.day { saved.count + added.count } else { added.count };
         let by_others = total.saturating_sub(own);
         let mut before = self.word.load(Ordering::Acquire);
@@ -141,17 +166,17 @@ mod tests {
     #[test]
     fn each_request_is_added_to_the_store_once_and_counts_of_others_are_read_back() {
         let day = DayCounter::default();
-        assert_eq!(day.unsaved(), None);
+        assert!(day.unsaved().is_none());
         (0..5).for_each(|_| assert!(day.admit(10, NOON)));
         let told = day.unsaved().unwrap();
-        assert_eq!(told, DayCount { day: 20_000, count: 5 });
+        assert_eq!(told.count, DayCount { day: 20_000, count: 5 });
         assert!(day.admit(10, NOON));
         day.saved(told, 7);
-        assert_eq!((day.used(NOON), day.unsaved().unwrap().count), (8, 1));
-        day.saved(DayCount { day: 20_000, count: 1 }, 8);
-        assert_eq!((day.used(NOON), day.unsaved()), (8, None));
+        assert_eq!((day.used(NOON), day.unsaved().unwrap().count.count), (8, 1));
+        day.saved(day.unsaved().unwrap(), 8);
+        assert!(day.used(NOON) == 8 && day.unsaved().is_none());
         assert!(day.admit(10, NOON + DAY));
-        assert_eq!(day.unsaved(), Some(DayCount { day: 20_001, count: 1 }));
+        assert_eq!(day.unsaved().unwrap().count, DayCount { day: 20_001, count: 1 });
     }
 
     #[test]
@@ -162,14 +187,35 @@ mod tests {
         assert!(day.admit(1000, NOON + DAY), "midnight came before the store answered");
         day.saved(told, 901);
         assert_eq!(day.used(NOON + DAY), 1);
-        assert_eq!(day.unsaved(), Some(DayCount { day: 20_001, count: 1 }));
+        assert_eq!(day.unsaved().unwrap().count, DayCount { day: 20_001, count: 1 });
     }
 
     #[test]
     fn a_count_known_from_before_goes_on() {
         let day = DayCounter::from_store(DayCount { day: 20_000, count: 2 });
         assert!(day.admit(3, NOON) && !day.admit(3, NOON));
-        assert_eq!(day.unsaved(), Some(DayCount { day: 20_000, count: 1 }));
+        assert_eq!(day.unsaved().unwrap().count, DayCount { day: 20_000, count: 1 });
+    }
+
+    #[test]
+    fn a_count_goes_on_under_another_id_and_the_store_gets_all_of_it() {
+        let day = DayCounter::from_store(DayCount { day: 20_000, count: 2 });
+        assert!(day.admit(9, NOON));
+        let told = day.unsaved().unwrap();
+        day.forget_saved();
+        day.saved(told, 3);
+        assert_eq!(
+            (day.used(NOON), day.unsaved().unwrap().count.count),
+            (3, 3),
+            "what the old id has counts for it alone"
+        );
+
+        let other = DayCounter::default();
+        assert!(other.admit(9, NOON));
+        other.charge_as(&day);
+        assert_eq!((other.used(NOON), other.unsaved().unwrap().count.count), (3, 3));
+        day.charge_as(&DayCounter::from_store(DayCount { day: 19_999, count: 9 }));
+        assert_eq!(day.used(NOON), 3, "of the day before");
     }
 
     #[test]
@@ -177,9 +223,9 @@ mod tests {
         let day = DayCounter::from_store(DayCount { day: 20_000, count: 2 });
         assert!(day.admit(3, NOON) && !day.admit(3, NOON));
         day.reset();
-        assert_eq!((day.used(NOON), day.unsaved()), (0, None));
+        assert!(day.used(NOON) == 0 && day.unsaved().is_none());
         assert!(day.admit(3, NOON));
-        assert_eq!(day.unsaved(), Some(DayCount { day: 20_000, count: 1 }));
+        assert_eq!(day.unsaved().unwrap().count, DayCount { day: 20_000, count: 1 });
     }
 
     #[test]

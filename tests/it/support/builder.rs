@@ -386,7 +386,7 @@ fn foreign_secret(name: &str) -> String {
 }
 
 /// A key's digest as a key file holds it.
-fn digest(secret: &str) -> String {
+pub fn digest(secret: &str) -> String {
     let hex: String = Sha256::digest(secret).iter().map(|b| format!("{b:02x}")).collect();
     format!("sha256:{hex}")
 }

@@ -27,7 +27,7 @@ pub use admin::{AdminAnswer, AdminClient};
 pub use answer::{Answer, INCORRECT_KEY, MALFORMED, NO_ANSWER, NO_KEY, PLAIN_HTTP, TOO_LARGE, TOO_SLOW};
 pub use authority::Authority;
 pub use browser::Browser;
-pub use builder::{Builder, GUILD, Kind};
+pub use builder::{Builder, GUILD, Kind, digest};
 pub use busy::BusyWriter;
 pub use client::{Connection, Request};
 pub use dashboard::Dashboard;
