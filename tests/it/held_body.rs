@@ -376,6 +376,63 @@ async fn guarantee_7_a_key_taken_away_while_it_waits_for_anothers_question_is_02
     waits.answer().await.is("3");
 }
 
+/// Lists "bot" under another guild.
+fn list_elsewhere(gate: &TestGateway) {
+    rewrite_keys(gate, |key| {
+        Some(if key.contains("id = \"bot\"") { key.replace(GUILD, "999") } else { key.to_owned() })
+    });
+}
+
+#[tokio::test]
+async fn guarantee_2_what_a_key_was_told_before_it_moved_to_another_guild_in_two_steps_is_nobodys_answer() {
+    let gate = gate(Kind::Http).keys_in_file().start().await;
+    let origin = gate.origin();
+    origin.let_in(gate.secret("bot"), "999");
+    origin.let_in(gate.secret("other"), GUILD);
+    origin.put_points_in("999", "7", 70);
+    gate.get_points("bot", "7").await.is("70");
+    gate.get_points("other", "7").await.is("70").is_hit();
+    let keys = gate.world().read("keys.toml");
+    rewrite_keys(&gate, |key| (!key.contains("id = \"bot\"")).then(|| key.to_owned()));
+    eventually(PATIENCE, "02", || async { gate.get_points("bot", "8").await.code() == Some(2) }).await;
+    gate.get_points("other", "7").await.is("3");
+    gate.world().write("keys.toml", keys);
+    list_elsewhere(&gate);
+    eventually(PATIENCE, "the key is back", || async { gate.get_points("bot", "7").await.body == "70" }).await;
+    gate.get_points("other", "7").await.is("3").is_hit();
+}
+
+#[tokio::test]
+async fn guarantee_2_after_a_write_of_unknown_outcome_nothing_is_kept_in_the_guild_that_the_key_moved_to() {
+    let gate = gate(Kind::Http).keys_in_file().set("origin.timeout", r#""1s""#).set("cache.points.ttl", r#""1m""#);
+    let gate = gate.start().await;
+    let origin = gate.origin();
+    origin.let_in(gate.secret("bot"), "999");
+    origin.let_in(gate.secret("other"), "999");
+    origin.put_points_in("999", "7", 70);
+    rewrite_keys(&gate, |key| {
+        Some(if key.contains("id = \"other\"") { key.replace(GUILD, "999") } else { key.to_owned() })
+    });
+    let has_moved = || async {
+        gate.get_points("bot", "1").await;
+        !gate.get_points("other", "1").await.was_hit()
+    };
+    eventually(PATIENCE, "the other key is of the other guild", has_moved).await;
+    let hold = Gate::shut();
+    origin.next("setPoints", Act::HoldAll(hold.clone()));
+    assert_eq!(gate.set_points("bot", "7", 5).await.code(), Some(22));
+    list_elsewhere(&gate);
+    // A member of whom nobody has asked: while the two are of one guild, what one has asked for is in memory for both.
+    eventually(PATIENCE, "both are of one guild", || async {
+        gate.get_points("bot", "2").await;
+        gate.get_points("other", "2").await.was_hit()
+    })
+    .await;
+    gate.get_points("other", "7").await.is("70");
+    hold.open();
+    eventually(PATIENCE, "the write takes effect", || async { gate.get_points("other", "7").await.body == "5" }).await;
+}
+
 #[tokio::test]
 async fn guarantee_2_a_key_that_moves_while_its_question_hangs_gets_no_stale_answer_of_its_old_guild() {
     let (gate, hold) = with_a_stale_answer().await;
@@ -384,9 +441,7 @@ async fn guarantee_2_a_key_that_moves_while_its_question_hangs_gets_no_stale_ans
     origin.let_in(gate.secret("bot"), "999");
     let mut waits = asking(&gate, "bot").await;
     origin.has_been_asked("getPoints", 2).await;
-    rewrite_keys(&gate, |key| {
-        Some(if key.contains("id = \"bot\"") { key.replace(GUILD, "999") } else { key.to_owned() })
-    });
+    list_elsewhere(&gate);
     // While the two are of one guild, what one has asked for is in memory for the other.
     gate.get_warns("other", "7").await.is("{}");
     let has_moved = || async { !gate.get_warns("bot", "7").await.was_hit() };

@@ -63,19 +63,24 @@ fn a_write_of_points_leaves_warns_and_other_members_alone() {
 }
 
 #[test]
-fn a_write_leaves_the_same_member_of_other_guilds_alone_unless_it_reaches_all() {
+fn a_write_leaves_the_same_member_of_other_guilds_alone_unless_it_reaches_all_or_its_outcome_is_unknown() {
     let epochs = Epochs::default();
     let other_guild = at(2, 7, Read::Points);
     let before = epochs.epoch(&other_guild);
     let write = epochs.begin_write(member(7), &[Read::Points], GUILD, TTL, Tick(0));
     assert!(!epochs.is_unsettled(&other_guild, Tick(0)));
-    write.end_unsettled(Tick(0), TTL);
+    write.end_settled();
     assert!(epochs.is_current(before, &other_guild) && epochs.may_store(&other_guild, Tick(0)));
 
     let write = epochs.begin_write(member(7), &[Read::Points], Realms::All, TTL, Tick(0));
     assert!(!epochs.is_current(before, &other_guild) && epochs.is_unsettled(&other_guild, Tick(0)));
-    write.end_unsettled(Tick(0), TTL);
-    assert!(!epochs.may_store(&other_guild, Tick(0)));
+    write.end_settled();
+
+    let before = epochs.epoch(&other_guild);
+    epochs.begin_write(member(7), &[Read::Points], GUILD, Duration::ZERO, Tick(0)).end_unsettled(Tick(0), TTL);
+    assert!(!epochs.is_current(before, &other_guild), "the key may be listed under that guild by now");
+    let end = Tick(0).plus(TTL);
+    assert!(!epochs.may_store(&other_guild, Tick(end.0 - 1)) && epochs.may_store(&other_guild, end));
 }
 
 #[test]
