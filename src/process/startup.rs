@@ -112,6 +112,7 @@ impl Startup<'_> {
         if is_first {
             systemd::ready();
         }
+        tokio::spawn(systemd::notify_watchdog());
         let in_force = InForce { has_file: path.is_some(), notices };
         let admin_reloads = (admin_state.clone(), reload_requests);
         let reloader = demo

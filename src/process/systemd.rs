@@ -1,6 +1,13 @@
 //! Notifications to the service manager (`sd_notify`), if there is one that wants them (`NOTIFY_SOCKET`).
 
+use std::time::Duration;
+
 use sd_notify::NotifyState;
+use tokio::time::{MissedTickBehavior, interval};
+
+/// How often the watchdog is notified where no interval is given: systemd gives none to a process that takes over
+/// (`ExecReload`). So a unit's `WatchdogSec` is twice this or more.
+const WATCHDOG_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The process accepts connections.
 pub(super) fn ready() {
@@ -15,6 +22,20 @@ pub(super) fn main_process_changed() {
 /// The service ends.
 pub(super) fn stopping() {
     notify(&[NotifyState::Stopping]);
+}
+
+/// Notifies the watchdog from now on, from the runtime that handles signals and reloads. If that hangs, the service
+/// manager starts the service anew.
+pub(super) async fn notify_watchdog() {
+    if std::env::var_os("NOTIFY_SOCKET").is_none() {
+        return;
+    }
+    let mut ticks = interval(sd_notify::watchdog_enabled().map_or(WATCHDOG_INTERVAL, |timeout| timeout / 2));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        notify(&[NotifyState::Watchdog]);
+    }
 }
 
 fn notify(states: &[NotifyState<'_>]) {

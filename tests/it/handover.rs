@@ -276,28 +276,40 @@ async fn http2_is_told_in_two_steps_and_nothing_sent_in_between_is_lost() {
     assert_eq!(before.exit().await, Some(0), "{}", before.stderr());
 }
 
+/// What keeps a service's watchdog calm.
+const WATCHDOG: &str = "WATCHDOG=1\n";
+
 #[tokio::test]
 async fn the_service_manager_is_told_who_serves() {
     let (world, origin, secrets) = gate(Kind::Builtin).prepare().await;
     assert!(origin.is_none() && secrets.len() == 1);
     let manager = std::os::unix::net::UnixDatagram::bind(world.path("notify.sock")).unwrap();
-    manager.set_read_timeout(Some(PATIENCE)).unwrap();
-    let told = || {
+    // Read all the time: a full queue would hold the sender up.
+    let (heard, messages) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
         let mut buffer = [0; 256];
-        let length = manager.recv(&mut buffer).expect("it is told nothing");
-        String::from_utf8(buffer[..length].to_vec()).unwrap()
-    };
+        while let Ok(length) = manager.recv(&mut buffer) {
+            let _ = heard.send(String::from_utf8_lossy(&buffer[..length]).into_owned()); // the test may have ended
+        }
+    });
+    let told_next = || messages.recv_timeout(PATIENCE).expect("it is told nothing");
+    let told = || std::iter::repeat_with(told_next).find(|told| told != WATCHDOG).unwrap();
     let serve = || {
         let mut command = world.command(&["serve"]);
-        Process::start(command.env("NOTIFY_SOCKET", world.path("notify.sock")))
+        Process::start(command.env("NOTIFY_SOCKET", world.path("notify.sock")).env("WATCHDOG_USEC", "200000"))
     };
     let mut first = serve();
     first.ready().await;
     assert_eq!(told(), "READY=1\n");
+    for _ in 0..3 {
+        assert_eq!(told_next(), WATCHDOG);
+    }
     let mut second = serve();
     second.ready().await;
     assert_eq!(told(), format!("READY=1\nMAINPID={}\n", second.id()));
     assert_eq!(first.exit().await, Some(0));
+    messages.try_iter().for_each(drop); // what the first one said
+    assert_eq!(told_next(), WATCHDOG, "the process that took over notifies the watchdog as well");
     second.signal(Signal::SIGTERM);
     assert_eq!(second.exit().await, Some(0));
     assert_eq!(told(), "STOPPING=1\n", "the one that handed over is not the service's end");
