@@ -1,6 +1,7 @@
 //! The command: arguments to exit code (contract section 2).
 
 mod check; // check
+mod completions; // completions
 mod conform; // conform
 mod error; // a command that failed: exit code 1
 mod guild; // guild
@@ -18,8 +19,9 @@ mod why; // why
 #[cfg(test)]
 mod tests;
 
+use std::ffi::OsString;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -80,7 +82,11 @@ enum Command {
     /// Prints a completion script for a shell
     Completions { shell: clap_complete::Shell },
     /// Prints the manual page
-    Man,
+    Man {
+        /// Writes a page for each command into this folder instead
+        #[arg(long, value_name = "DIR")]
+        directory: Option<PathBuf>,
+    },
 }
 
 /// The commands about single records in the store.
@@ -157,7 +163,11 @@ impl From<io::Error> for Failure {
 
 /// Parses the arguments, runs the command and reports an error on stderr.
 pub fn run() -> ExitCode {
-    let result = match Cli::try_parse() {
+    let args: Vec<OsString> = std::env::args_os().collect();
+    if completions::answer_script(&args, &mut io::stdout().lock()) {
+        return ExitCode::SUCCESS;
+    }
+    let result = match Cli::try_parse_from(args) {
         Ok(cli) => cli.command.run(cli.config.filter(|path| !path.as_os_str().is_empty())),
         // Help or the version. Clap's own exit does not report an error such as a full disk.
         Err(error) if !error.use_stderr() => error.print().and_then(|()| io::stdout().flush()).map_err(Failure::from),
@@ -221,13 +231,9 @@ impl Command {
             Command::Why(args) => args.run(config_path.as_deref(), &mut out),
             Command::Conform(args) => args.run(config_path.as_deref(), &mut out),
             Command::Schema => Ok(writeln!(out, "{:#}", config::schema())?),
-            Command::Completions { shell } => {
-                // Into memory first: the generator panics if its output cannot be written.
-                let mut script = Vec::new();
-                clap_complete::generate(shell, &mut Cli::command(), "guildgate", &mut script);
-                Ok(out.write_all(&script)?)
-            }
-            Command::Man => Ok(clap_mangen::Man::new(Cli::command()).render(&mut out)?),
+            Command::Completions { shell } => Ok(out.write_all(completions::script(shell, Cli::command()).as_bytes())?),
+            Command::Man { directory: None } => Ok(clap_mangen::Man::new(Cli::command()).render(&mut out)?),
+            Command::Man { directory: Some(folder) } => Ok(write_manual(&folder)?),
         }
     }
 }
@@ -250,6 +256,12 @@ impl RecordCommand {
             RecordCommand::Review(command) => command.run(store, out).await,
         }
     }
+}
+
+/// Writes a manual page for each command into a folder, which is made if it is missing.
+fn write_manual(folder: &Path) -> Result<(), CommandError> {
+    let written = std::fs::create_dir_all(folder).and_then(|()| clap_mangen::generate_to(Cli::command(), folder));
+    written.map_err(|e| CommandError::new(format!("the manual pages cannot be written to {}: {e}", folder.display())))
 }
 
 /// Opens the store that the configuration names, and reports one that it made.

@@ -95,6 +95,7 @@ mod store_verify;
 mod trusted_proxies;
 
 mod commands_check;
+mod commands_completions;
 mod commands_conform;
 mod commands_guild;
 mod commands_gzip;
