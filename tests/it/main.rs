@@ -120,3 +120,4 @@ mod docs_operating;
 mod floors;
 mod harness;
 mod hit_path;
+mod package;

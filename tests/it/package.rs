@@ -1,0 +1,235 @@
+//! The Debian package: what it installs, that systemd accepts its unit, and that it serves with its own configuration. It
+//! is built from the list in `Cargo.toml` (`[package.metadata.deb]`) with the tests' binary; `GUILDGATE_DEB` names another
+//! package to test, such as one of `scripts/release`. The image's configuration is checked as well.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::*;
+
+const UNIT: &str = "usr/lib/systemd/system/guildgate.service";
+
+fn project(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+fn run<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Ran {
+    Ran::of(Command::new(program).args(args), "").done()
+}
+
+/// The package, extracted into a folder of its own, and its control files in `DEBIAN`.
+fn installed() -> World {
+    let world = World::plain();
+    let package = std::env::var_os("GUILDGATE_DEB").map_or_else(|| build(&world), PathBuf::from);
+    run("dpkg-deb", &[OsStr::new("--raw-extract"), package.as_os_str(), world.path("root").as_os_str()]);
+    world
+}
+
+/// Builds the package as cargo-deb does, but for compression.
+fn build(world: &World) -> PathBuf {
+    let manifest: toml::Table = fs::read_to_string(project("Cargo.toml")).unwrap().parse().unwrap();
+    let deb = &manifest["package"]["metadata"]["deb"];
+    let (root, generated) = (world.path("packed"), world.path("generated"));
+    world.run(&["man", "--directory", generated.join("man").to_str().unwrap()]).done();
+    fs::create_dir(generated.join("completions")).unwrap();
+    for shell in ["bash", "zsh", "fish"] {
+        let script = world.run(&["completions", shell]).done().stdout;
+        fs::write(generated.join(format!("completions/guildgate.{shell}")), script).unwrap();
+    }
+    let mut in_etc = String::new();
+    for asset in deb["assets"].as_array().unwrap() {
+        let [source, to, mode] = [0, 1, 2].map(|at| asset[at].as_str().unwrap());
+        for file in sources(source, &generated) {
+            let name = file.file_name().unwrap().to_str().unwrap();
+            let to = if to.ends_with('/') { format!("{to}{name}") } else { to.to_owned() };
+            let target = root.join(&to);
+            fs::create_dir_all(target.parent().unwrap()).unwrap();
+            fs::copy(&file, &target).unwrap();
+            fs::set_permissions(&target, fs::Permissions::from_mode(u32::from_str_radix(mode, 8).unwrap())).unwrap();
+            if to.starts_with("etc/") {
+                in_etc += &format!("/{to}\n");
+            }
+        }
+    }
+    let control = root.join("DEBIAN");
+    run(
+        "cp",
+        &[project(deb["maintainer-scripts"].as_str().unwrap()).to_str().unwrap(), control.to_str().unwrap(), "-r"],
+    );
+    fs::write(control.join("conffiles"), in_etc).unwrap();
+    let [version, maintainer] =
+        [&manifest["package"]["version"], &deb["maintainer"]].map(|value| value.as_str().unwrap());
+    let fields = format!(
+        "Package: guildgate\nVersion: {version}-1\nArchitecture: all\nMaintainer: {maintainer}\nDescription: a test's\n"
+    );
+    fs::write(control.join("control"), fields).unwrap();
+    let package = world.path("guildgate.deb");
+    let words = ["--root-owner-group", "-Znone", "--build", root.to_str().unwrap(), package.to_str().unwrap()];
+    run("dpkg-deb", &words);
+    package
+}
+
+/// The files that the source of an asset names: built, generated, or of the project.
+fn sources(source: &str, generated: &Path) -> Vec<PathBuf> {
+    if source == "target/release/guildgate" {
+        return vec![env!("CARGO_BIN_EXE_guildgate").into()];
+    }
+    let path = source.strip_prefix("target/generated/").map_or_else(|| project(source), |path| generated.join(path));
+    let name = path.file_name().unwrap().to_str().unwrap();
+    let Some((begin, end)) = name.split_once('*') else { return vec![path] };
+    let all = fs::read_dir(path.parent().unwrap()).unwrap().map(|entry| entry.unwrap().path());
+    let is_meant = |file: &PathBuf| {
+        let name = file.file_name().unwrap().to_str().unwrap();
+        name.starts_with(begin) && name.ends_with(end)
+    };
+    let files: Vec<PathBuf> = all.filter(is_meant).collect();
+    assert!(!files.is_empty(), "{source} names no file");
+    files
+}
+
+/// What the unit says of this name.
+fn setting<'u>(unit: &'u str, name: &str) -> &'u str {
+    let line = unit.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+    line.unwrap_or_else(|| panic!("{name} is not in the unit"))
+}
+
+#[test]
+fn each_file_is_installed_with_its_mode_and_those_in_etc_are_the_administrators() {
+    let world = installed();
+    let root = world.path("root");
+    for (file, mode) in [
+        ("usr/bin/guildgate", 0o755),
+        (UNIT, 0o644),
+        ("usr/lib/sysusers.d/guildgate.conf", 0o644),
+        ("etc/guildgate/gateway.toml", 0o640),
+        ("etc/logrotate.d/guildgate", 0o644),
+        ("usr/share/bash-completion/completions/guildgate", 0o644),
+        ("usr/share/zsh/vendor-completions/_guildgate", 0o644),
+        ("usr/share/fish/vendor_completions.d/guildgate.fish", 0o644),
+        ("usr/share/doc/guildgate/gateway.toml", 0o644),
+        ("usr/share/doc/guildgate/docs/operating.md", 0o644),
+        ("DEBIAN/postinst", 0o755),
+        ("DEBIAN/prerm", 0o755),
+        ("DEBIAN/postrm", 0o755),
+    ] {
+        let found = fs::metadata(root.join(file)).unwrap_or_else(|e| panic!("{file}: {e}"));
+        assert_eq!(found.permissions().mode() & 0o7777, mode, "{file}");
+    }
+    let conffiles = fs::read_to_string(root.join("DEBIAN/conffiles")).unwrap();
+    let mut conffiles: Vec<&str> = conffiles.lines().collect();
+    conffiles.sort_unstable();
+    assert_eq!(conffiles, ["/etc/guildgate/gateway.toml", "/etc/logrotate.d/guildgate"]);
+    for script in ["postinst", "prerm", "postrm"] {
+        run("sh", &["-n", root.join("DEBIAN").join(script).to_str().unwrap()]);
+    }
+}
+
+#[test]
+fn every_command_has_a_manual_page() {
+    let world = installed();
+    let (mut pages, mut named) = (Vec::new(), Vec::new());
+    for entry in fs::read_dir(world.path("root/usr/share/man/man1")).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        pages.push(name.trim_end_matches(".gz").trim_end_matches(".1").to_owned());
+        let text = run("zcat", &["--force", path.to_str().unwrap()]).stdout.replace('\\', "");
+        // A page names those of its subcommands, as in guildgate-key(1).
+        named.extend(text.split("(1)").filter_map(|before| {
+            let name = before.split_whitespace().last()?;
+            name.starts_with("guildgate-").then(|| name.to_owned())
+        }));
+    }
+    for command in ["guildgate", "guildgate-serve", "guildgate-key", "guildgate-key-create", "guildgate-limits-plan"] {
+        assert!(pages.iter().any(|page| page == command), "{command} has no page: {pages:?}");
+    }
+    assert!(named.len() > 30, "{named:?}");
+    for name in named {
+        assert!(pages.contains(&name), "{name} is named and has no page");
+    }
+}
+
+#[test]
+fn systemd_accepts_the_unit_and_finds_it_confined() {
+    let world = installed();
+    let unit = fs::read_to_string(world.path("root").join(UNIT)).unwrap();
+    let binary = world.path("root/usr/bin/guildgate");
+    let here = world.write("guildgate.service", unit.replace("/usr/bin/guildgate", binary.to_str().unwrap()));
+    let verified = run("systemd-analyze", &["verify", "--man=no", here.to_str().unwrap()]);
+    let faults: Vec<&str> = verified.stderr.lines().filter(|line| line.contains("guildgate")).collect();
+    assert!(faults.is_empty(), "{faults:?}");
+    // In tenths: fails above an exposure of 2.0.
+    run("systemd-analyze", &["security", "--offline=true", "--threshold=20", here.to_str().unwrap()]);
+    assert!(setting(&unit, "ExecReload").contains(setting(&unit, "ExecStart")), "another server, with the same words");
+}
+
+#[tokio::test]
+async fn what_is_installed_serves_and_writes_nowhere_but_in_the_services_folders() {
+    let world = installed();
+    let root = world.path("root");
+    let folders = ["etc/guildgate", "var/lib/guildgate", "var/log/guildgate", "run/guildgate"];
+    let below_root = |text: String| {
+        folders
+            .iter()
+            .fold(text, |text, folder| text.replace(&format!("/{folder}"), root.join(folder).to_str().unwrap()))
+    };
+    for folder in folders {
+        fs::create_dir_all(root.join(folder)).unwrap();
+    }
+    let config = root.join("etc/guildgate/gateway.toml");
+    let text = below_root(fs::read_to_string(&config).unwrap()).replace("127.0.0.1:8080", "127.0.0.1:0");
+    fs::write(&config, text.replace("[admin]\n", "[admin]\nlisten = \"127.0.0.1:0\"\n")).unwrap();
+    fs::set_permissions(root.join("etc/guildgate"), fs::Permissions::from_mode(0o550)).unwrap();
+
+    let unit = fs::read_to_string(root.join(UNIT)).unwrap();
+    let words = below_root(setting(&unit, "ExecStart").to_owned());
+    let words: Vec<&str> = words.split(' ').collect();
+    assert_eq!(words[..2], ["/usr/bin/guildgate", "serve"]);
+    let command = |args: &[&str]| {
+        let mut command = Command::new(root.join("usr/bin/guildgate"));
+        command.args(args).args(&words[2..]).env_remove("GUILDGATE_CONFIG").current_dir(root.join("var/lib/guildgate"));
+        command
+    };
+    let done = |args: &[&str]| Ran::of(&mut command(args), "").done();
+    done(&["check"]);
+    done(&["guild", "add", GUILD, "--name", "Night Watch"]);
+    done(&["member", "set", "--guild", GUILD, "--member", "7", "--points", "3"]);
+    let key = done(&["key", "create", "--guild", GUILD]).stdout;
+
+    let mut process = Process::start(&mut command(&["serve"]));
+    let address = process.ready().await;
+    let read = Request::post("/getPoints", "memberID=7").header("Authorization", key.trim_end());
+    Connection::to(address).await.ask(&read).await.is("3");
+    // They are made after the line `ready`.
+    for file in ["run/guildgate/handover.sock", "var/lib/guildgate/admin.token", "var/log/guildgate/audit.log"] {
+        eventually(PATIENCE, file, || async { root.join(file).exists() }).await;
+    }
+    let log = root.join("var/log/guildgate/access.log");
+    eventually(PATIENCE, "the request's line", || async { fs::read_to_string(&log).unwrap().contains("getPoints") })
+        .await;
+    let in_etc: Vec<_> = fs::read_dir(root.join("etc/guildgate")).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(in_etc, ["gateway.toml"]);
+    fs::set_permissions(root.join("etc/guildgate"), fs::Permissions::from_mode(0o750)).unwrap();
+}
+
+#[test]
+fn the_images_configuration_is_valid_on_either_store() {
+    let config = fs::read_to_string(project("packaging/docker.toml")).unwrap();
+    let world = World::plain();
+    world.write("gateway.toml", config.replace("/var/lib/guildgate/", "").replace("0.0.0.0:8080", "0.0.0.0:0"));
+    let mut command = world.command(&["check"]);
+    let checked = Ran::of(command.env("GUILDGATE_STORE", world.path("guildgate.db")), "").done();
+    assert!(checked.stdout.contains("listen = \"0.0.0.0:9180\""), "{checked:?}");
+    let compose = fs::read_to_string(project("packaging/compose.yaml")).unwrap();
+    let (_, url) = compose.split_once("GUILDGATE_STORE: \"").unwrap();
+    let (url, _) = url.split_once('"').unwrap();
+    let (before, rest) = url.split_once("${").unwrap();
+    let url = format!("{before}letters{}", rest.split_once('}').unwrap().1).replace("@postgres/", "@127.0.0.1:1/");
+    let mut command = world.command(&["check"]);
+    // The URL is understood, and nobody answers at that address.
+    Ran::of(command.env("GUILDGATE_STORE", url), "").failed(2).names(&["origin.store", "127.0.0.1:1"]);
+    let rust = env!("CARGO_PKG_RUST_VERSION");
+    assert!(fs::read_to_string(project("packaging/Dockerfile")).unwrap().contains(&format!("FROM rust:{rust}-slim")));
+}
