@@ -1,8 +1,9 @@
 //! A log of one line for each record, to a file, stdout or stderr: the access log and the audit log. A request pushes
-//! its record into the ring of a [`BackgroundWriter`], whose thread writes the lines.
+//! its record into the ring of a [`BackgroundWriter`], whose thread writes the lines. A line that was written in part, on a
+//! full disk, is ended before the next one.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -14,24 +15,49 @@ pub struct LineOutput {
     output: Box<dyn Write + Send>,
     /// Of a file, to open it again.
     path: Option<PathBuf>,
+    /// The last line has no end.
+    is_in_line: bool,
 }
 
 impl LineOutput {
     /// Appends to a file.
     pub fn file(path: &Path) -> io::Result<Self> {
-        Ok(LineOutput { output: Box::new(append(path)?), path: Some(path.to_owned()) })
+        // The log says who called and when, so other users must not read it.
+        let file = OpenOptions::new().create(true).append(true).mode(0o640).open(path)?;
+        Ok(LineOutput { output: Box::new(file), path: Some(path.to_owned()), is_in_line: ends_in_line(path) })
     }
 
     pub fn stream(stream: impl Write + Send + 'static) -> Self {
-        LineOutput { output: Box::new(stream), path: None }
+        LineOutput { output: Box::new(stream), path: None, is_in_line: false }
     }
 
     fn reopen(&mut self, name: &str) {
         let Some(path) = &self.path else { return };
-        match append(path) {
-            Ok(file) => self.output = Box::new(file),
+        match LineOutput::file(path) {
+            Ok(file) => *self = file,
             Err(error) => tracing::error!(%error, path = %path.display(), "{name} cannot be reopened"),
         }
+    }
+
+    /// Writes lines, with a newline at the end of each.
+    fn write(&mut self, lines: &[u8]) -> io::Result<()> {
+        if self.is_in_line {
+            self.output.write_all(b"\n")?;
+            self.is_in_line = false;
+        }
+        let mut rest = lines;
+        while !rest.is_empty() {
+            match self.output.write(rest) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => {
+                    self.is_in_line = rest[count - 1] != b'\n';
+                    rest = &rest[count..];
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.output.flush() // so that a line is never delayed on standard output
     }
 }
 
@@ -54,8 +80,7 @@ impl<T: Send + 'static> BackgroundWriter<T> {
             if lines.is_empty() {
                 return;
             }
-            // Standard output is flushed, so that a line is never delayed.
-            let written = to.output.write_all(lines.as_bytes()).and_then(|()| to.output.flush());
+            let written = to.write(lines.as_bytes());
             if let Err(error) = &written
                 && !is_failing
             {
@@ -68,7 +93,66 @@ impl<T: Send + 'static> BackgroundWriter<T> {
     }
 }
 
-fn append(path: &Path) -> io::Result<File> {
-    // The log says who called and when, so other users must not read it.
-    OpenOptions::new().create(true).append(true).mode(0o640).open(path)
+/// Whether the last line has no end. A file that cannot be read is taken to be whole.
+fn ends_in_line(path: &Path) -> bool {
+    let last = || {
+        let metadata = path.metadata().ok()?;
+        (metadata.is_file() && metadata.len() > 0).then_some(())?; // opening a pipe would wait for its writer
+        let mut file = File::open(path).ok()?;
+        file.seek(SeekFrom::End(-1)).ok()?;
+        let mut last = [0];
+        file.read_exact(&mut last).ok()?;
+        Some(last)
+    };
+    last().is_some_and(|last| last != *b"\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    /// What is on a disk with room for so many bytes.
+    #[derive(Clone)]
+    struct Disk(Arc<Mutex<(Vec<u8>, usize)>>);
+
+    impl Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let mut disk = self.0.lock();
+            let count = bytes.len().min(disk.1 - disk.0.len());
+            disk.0.extend(&bytes[..count]);
+            if count == 0 { Err(io::ErrorKind::StorageFull.into()) } else { Ok(count) }
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_line_that_a_full_disk_cut_off_is_ended_before_the_next_one() {
+        let disk = Disk(Arc::new(Mutex::new((Vec::new(), 10))));
+        let mut log = LineOutput::stream(disk.clone());
+        log.write(b"first\n").unwrap();
+        assert!(log.write(b"second\n").is_err());
+        assert!(log.write(b"lost\n").is_err());
+        disk.0.lock().1 = 100;
+        log.write(b"third\nfourth\n").unwrap();
+        assert_eq!(String::from_utf8_lossy(&disk.0.lock().0), "first\nseco\nthird\nfourth\n");
+    }
+
+    #[test]
+    fn a_line_that_was_cut_off_before_the_start_is_ended_and_a_whole_one_is_left() {
+        let folder = tempfile::tempdir().unwrap();
+        for (before, after) in [("", "new\n"), ("old\n", "old\nnew\n"), ("old\nha", "old\nha\nnew\n")] {
+            let path = folder.path().join("a.log");
+            fs::write(&path, before).unwrap();
+            LineOutput::file(&path).unwrap().write(b"new\n").unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), after);
+        }
+    }
 }
