@@ -13,6 +13,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use percent_encoding::percent_decode_str;
 use serde_json::Value;
 use tokio::time::timeout;
 
@@ -76,39 +77,63 @@ pub(super) async fn authorize(State(shared): State<Arc<Shared>>, request: Reques
     answer
 }
 
-/// A change is written to the audit log, whatever came of it.
-async fn authorize_and_audit(shared: &Shared, request: Request, next: Next) -> Result<Response, Problem> {
+async fn authorize_and_audit(shared: &Arc<Shared>, request: Request, next: Next) -> Result<Response, Problem> {
     let role = match request.extensions().get() {
         Some(InSession(role)) => *role,
         None => authenticate(shared, request.headers())?,
     };
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let is_read = matches!(method, Method::GET | Method::HEAD);
-    if !is_allowed(role, is_read, &path) {
-        let detail = format!("the {} token may not {method} {path}", role.name());
-        return Err(Problem::new(StatusCode::FORBIDDEN, detail));
-    }
-    shared.wait_for_store().await;
+    let permitted = match is_allowed(role, is_read, &path) {
+        true => Ok(()),
+        false => {
+            let detail = format!("the {} token may not {method} {path}", role.name());
+            Err(Problem::new(StatusCode::FORBIDDEN, detail))
+        }
+    };
     if is_read {
+        permitted?;
+        shared.wait_for_store().await;
         return Ok(run_handler(request, next).await);
     }
-    let client = request.extensions().get::<Peer>().map(|Peer(address)| address.ip());
+    // It is a task of its own, because hyper drops this one when the caller hangs up: the store may have the change by
+    // then, so the change keeps its lock and gets its line.
+    let permit = shared.changes.clone().acquire_owned().await;
+    let shared = shared.clone();
+    let task = tokio::spawn(async move {
+        let _permit = permit;
+        change(&shared, role, permitted, request, next).await
+    });
+    Ok(task.await.unwrap_or_else(|_| defect()))
+}
+
+/// Makes a change, or refuses it, and writes its line in the audit log.
+async fn change(shared: &Shared, role: Role, permitted: Result<(), Problem>, request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
-    let body = read_body(body).await?;
-    let answer = run_handler(Request::from_parts(parts, Body::from(body.clone())), next).await;
+    let client = parts.extensions.get::<Peer>().map(|Peer(address)| address.ip());
+    let (method, path) = (parts.method.to_string(), parts.uri.path().to_owned());
+    let mut content = Value::Null;
+    let answer = async {
+        permitted?;
+        shared.wait_for_store().await;
+        let body = read_body(body).await?;
+        content = without_keys(&body);
+        Ok(run_handler(Request::from_parts(parts, Body::from(body)), next).await)
+    };
+    let answer = answer.await.unwrap_or_else(Problem::into_response);
     if let (Some(audit), Some(client)) = (&shared.audit, client) {
         audit.record(Change {
             time: date_of(shared.gateway.clock().unix()),
             client,
             role: role.name(),
-            method: method.to_string(),
-            path: hide_keys(&path),
+            method,
+            path: hide_keys(&percent_decode_str(&path).decode_utf8_lossy()),
             status: answer.status().as_u16(),
-            change: change(&body),
+            change: content,
             made: answer.extensions().get().map(|CreatedId(id)| id.clone()),
         });
     }
-    Ok(answer)
+    answer
 }
 
 /// Whose token a request has.
@@ -162,15 +187,17 @@ async fn run_handler(request: Request, next: Next) -> Response {
     let handler = AssertUnwindSafe(next.run(request)).catch_unwind();
     match timeout(HANDLER_TIMEOUT, handler).await {
         Ok(Ok(answer)) => answer,
-        Ok(Err(_)) => {
-            let detail = "this is a defect, which the process log names; please report it";
-            Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail).into_response()
-        }
+        Ok(Err(_)) => defect(),
         Err(_) => {
             let detail = format!("it takes longer than {} s; it may still be done", HANDLER_TIMEOUT.as_secs());
             Problem::unavailable(detail, 1).into_response()
         }
     }
+}
+
+fn defect() -> Response {
+    let detail = "this is a defect, which the log names; please report it";
+    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail).into_response()
 }
 
 /// The router's own refusals as problems.
@@ -182,11 +209,18 @@ fn as_problem(answer: Response) -> Response {
     }
 }
 
-/// What a body says, for the audit log.
-fn change(body: &[u8]) -> Value {
+/// The content of a body for the audit log. Keys are hidden after JSON's escapes were decoded.
+fn without_keys(body: &[u8]) -> Value {
+    fn hide(value: Value) -> Value {
+        match value {
+            Value::String(text) => hide_keys(&text).into(),
+            Value::Array(items) => items.into_iter().map(hide).collect(),
+            Value::Object(fields) => fields.into_iter().map(|(name, value)| (hide_keys(&name), hide(value))).collect(),
+            other => other,
+        }
+    }
     if body.len() > MAX_CHANGE {
         return Value::from(format!("{} bytes", body.len()));
     }
-    let text = String::from_utf8_lossy(body);
-    serde_json::from_str(&hide_keys(&text)).unwrap_or_default()
+    serde_json::from_str(&String::from_utf8_lossy(body)).map(hide).unwrap_or_default()
 }

@@ -54,6 +54,9 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 /// The `nice` value of the thread: callers' requests get a core at once although admins keep one busy.
 const NICE: i32 = 10;
 
+/// Changes at once, those among them whose callers have hung up: as many as connections.
+const MAX_CHANGES: usize = server::MAX_CONNECTIONS;
+
 /// What the listener needs.
 #[derive(Debug)]
 pub struct Admin {
@@ -111,6 +114,7 @@ impl Admin {
             gateway_store: store,
             store: OnceLock::new(),
             store_is_open: Semaphore::new(0),
+            changes: Arc::new(Semaphore::new(MAX_CHANGES)),
             key_lock: Mutex::default(),
         });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(4).build()?;
@@ -157,8 +161,10 @@ async fn serve(
     });
     match listener {
         Ok((listener, hosts)) => {
-            let router = router::router(shared, hosts, tls.is_some());
+            let router = router::router(shared.clone(), hosts, tls.is_some());
             server::serve(listener, router, tls, stop).await;
+            // Changes whose callers have hung up.
+            let _ = shared.changes.acquire_many(MAX_CHANGES as u32).await;
         }
         Err(error) => tracing::error!(%error, "admin.listen cannot be listened on; this process has no admin listener"),
     }

@@ -14,8 +14,9 @@ use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use memchr::memchr;
 use parking_lot::Mutex;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, BufReader, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -23,7 +24,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 /// Connections at once: a few admins, a bot and a collector of metrics need a tenth. One more is closed when it comes.
-const MAX_CONNECTIONS: usize = 64;
+pub(super) const MAX_CONNECTIONS: usize = 64;
 
 /// For a header, and for TLS before the first one. Whoever sends more slowly is no admin.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -122,10 +123,13 @@ async fn serve_connection(
             answer
         }
     });
-    let io = TokioIo::new(Watched { stream, activity: activity.clone() });
+    let io = TokioIo::new(Watched { stream: BufReader::new(stream), activity: activity.clone() });
     let mut http = http1::Builder::new();
     // The header's time is watched here: hyper's would also limit the wait for the next request.
     http.timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(MAX_BUFFER).max_headers(MAX_FIELDS);
+    // A caller that closes its own direction waits for its answer. Without this, hyper also reads the next header, and
+    // starts its time, while an answer is being written.
+    http.half_close(true);
     let mut connection = pin!(http.serve_connection(io, service));
     let ends = async {
         tokio::select! {
@@ -184,6 +188,10 @@ impl Activity {
         }
     }
 
+    fn is_answering(&self) -> bool {
+        self.0.lock().is_answering
+    }
+
     fn has_written(&self) {
         self.0.lock().last = Instant::now();
     }
@@ -213,22 +221,28 @@ impl Activity {
 
 /// A stream whose activity is watched.
 struct Watched<S> {
-    stream: S,
+    stream: BufReader<S>,
     activity: Arc<Activity>,
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
-        if buf.filled().len() > before {
-            self.activity.has_read();
+        let this = &mut *self;
+        let bytes = ready!(Pin::new(&mut this.stream).poll_fill_buf(cx))?;
+        // A header is read line by line, so that the time of the next one begins when hyper asks for it, even if it came
+        // in one packet with this one.
+        let line = if this.activity.is_answering() { None } else { memchr(b'\n', bytes).map(|end| end + 1) };
+        let read = line.unwrap_or(bytes.len()).min(buf.remaining());
+        buf.put_slice(&bytes[..read]);
+        if read > 0 {
+            this.activity.has_read();
+            Pin::new(&mut this.stream).consume(read);
         }
         Poll::Ready(Ok(()))
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = ready!(Pin::new(&mut self.stream).poll_write(cx, bytes))?;
         self.activity.has_written();

@@ -187,6 +187,8 @@ pub(super) struct Shared {
     pub(super) store: OnceLock<AnyStore>,
     /// No permit is added to it; it is closed once the store is open.
     pub(super) store_is_open: Semaphore,
+    /// A permit for each change under way, which goes on if its caller hangs up.
+    pub(super) changes: Arc<Semaphore>,
     /// Held from the check of a key's ETag to its change, so that no other admin changes the key between the two.
     pub(super) key_lock: tokio::sync::Mutex<()>,
 }

@@ -241,6 +241,36 @@ async fn a_connection_is_kept_for_the_next_request() {
         assert!(String::from_utf8_lossy(&answer[..read]).starts_with("HTTP/1.1 200"), "after {wait} s");
     }
     stream.write_all(b"GET /hea").await.unwrap();
-    let closed = tokio::time::timeout(Duration::from_secs(8), stream.read_to_end(&mut Vec::new())).await;
-    assert!(closed.is_ok(), "a header that takes too long");
+    let mut other = TcpStream::connect(gate.admin().await.address).await.unwrap();
+    other.write_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\nGET /hea").await.unwrap();
+    for mut stream in [stream, other] {
+        let closed = tokio::time::timeout(Duration::from_secs(8), stream.read_to_end(&mut Vec::new())).await;
+        assert!(closed.is_ok(), "a header that takes too long");
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_is_sent_while_answers_are_read_slowly_is_answered_too() {
+    let gate = TestGateway::builder().admin().start().await;
+    let admin = gate.admin().await;
+    let members = format!("/api/guilds/{GUILD}/members");
+    for member in 0..17 {
+        let name = json!({ "name": "x".repeat(60_000) }).to_string();
+        admin.json("PUT", &format!("{members}/{member}"), &name).await.is(200);
+    }
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    let mut stream = socket.connect(admin.address).await.unwrap();
+    let request = |more: &str| {
+        format!("GET {members} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {}\r\n{more}\r\n", admin.token)
+    };
+    // More than the kernel takes, so that the last answers wait for this reader, each in a packet of its own.
+    for more in ["", "", "", "", "", "", "Connection: close\r\n"] {
+        stream.write_all(request(more).as_bytes()).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+    tokio::time::sleep(Duration::from_secs(7)).await; // longer than a header may take
+    let mut answers = Vec::new();
+    stream.read_to_end(&mut answers).await.unwrap();
+    assert!(answers.len() > 7 * 17 * 60_000, "{} bytes came", answers.len());
 }

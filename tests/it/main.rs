@@ -71,6 +71,7 @@ mod postgres_tls;
 
 mod admin_access;
 mod admin_api;
+mod admin_audit;
 mod admin_metrics;
 mod admin_start;
 mod dashboard_access;
