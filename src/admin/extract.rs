@@ -19,8 +19,12 @@ use crate::model::MemberId;
 /// The items of a page where the request names no number.
 const DEFAULT_LIMIT: usize = 100;
 
-/// The most items of a page: at 8 KiB each an answer of 8 MiB.
+/// The most items of a page.
 const MAX_LIMIT: usize = 1000;
+
+/// The most bytes of a page's items, unless the first one alone has more. A name or text has up to 64 KiB, and an answer
+/// stays in memory until its caller has read it: on all 64 connections 64 MiB.
+const MAX_PAGE: usize = 1024 * 1024;
 
 /// Ids in the path.
 pub(super) struct Ids<T>(pub(super) T);
@@ -93,10 +97,23 @@ impl TryFrom<String> for Member {
     }
 }
 
+/// The highest id of a warn or review that a `PUT` may choose: `POST` takes the next one, so some are left for it.
+const MAX_CHOSEN_ID: i64 = i64::MAX / 2;
+
 /// The id of a warn or review, as text.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(try_from = "String")]
 pub(super) struct NoteId(pub(super) i64);
+
+impl NoteId {
+    /// The id that a `PUT` chooses.
+    pub(super) fn chosen(self) -> Result<i64, Problem> {
+        match self.0 {
+            id @ ..=MAX_CHOSEN_ID => Ok(id),
+            _ => Err(Problem::bad_request(format!("an id that you choose is a whole number, 0 to {MAX_CHOSEN_ID}"))),
+        }
+    }
+}
 
 impl TryFrom<String> for NoteId {
     type Error = String;
@@ -173,11 +190,17 @@ pub(super) struct Page<T> {
     pub(super) next: Option<String>,
 }
 
-impl<T> Page<T> {
+impl<T: Serialize> Page<T> {
     /// A page of `found`, which has one item more than `limit` if there is another page. `id` is an item's.
     pub(super) fn new(mut found: Vec<T>, limit: usize, id: impl Fn(&T) -> String) -> Self {
-        let has_more = found.len() > limit;
-        found.truncate(limit);
+        let mut bytes = 0;
+        let fits = |item: &&T| {
+            bytes += serde_json::to_vec(item).map_or(0, |json| json.len());
+            bytes <= MAX_PAGE
+        };
+        let count = found.iter().take(limit).take_while(fits).count().max(1);
+        let has_more = found.len() > count;
+        found.truncate(count);
         let next = found.last().filter(|_| has_more).map(id);
         Page { items: found, next }
     }

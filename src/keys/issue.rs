@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::ApiKey;
 use crate::clock::Clock;
 use crate::config::Limits;
-use crate::model::{GuildId, Scope};
+use crate::model::{GuildId, Scope, one_line};
 use crate::store::{AnyStore, Directory, KeyRecord, StoreError};
 
 /// A key that is to be made.
@@ -42,7 +42,7 @@ impl NewKey {
         let key = ApiKey::generate().map_err(IssueError::NoRandomness)?;
         let record = KeyRecord {
             id: free_id(store).await?.into(),
-            name: self.name,
+            name: one_line(&self.name).into_owned(), // as the store keeps it
             guild: self.guild,
             digest: key.digest(),
             tier: self.tier,

@@ -9,6 +9,7 @@ use crate::support::*;
 on_both_stores! {
     every_operation_answers_as_the_description_says,
     lists_have_pages,
+    a_page_has_fewer_items_if_they_are_long,
     warns_and_reviews_are_put_under_an_id_of_the_callers,
     a_key_that_another_admin_changed_is_not_changed_again,
     what_is_changed_shows_to_callers_within_a_second,
@@ -204,6 +205,22 @@ async fn lists_have_pages(kind: Kind) {
     assert_eq!((ids(&warns, "id"), warns.1), (["0", "1", "3"].map(str::to_owned).to_vec(), 2));
 }
 
+async fn a_page_has_fewer_items_if_they_are_long(kind: Kind) {
+    let gate = TestGateway::on(kind).admin().start().await;
+    let admin = gate.admin().await;
+    let members = format!("/api/guilds/{GUILD}/members");
+    let name = json!({ "name": "x".repeat(60_000) }).to_string();
+    for member in 0..20 {
+        admin.json("PUT", &format!("{members}/{member}"), &name).await.is(200);
+    }
+    let first = admin.get(&format!("{members}?limit=1000")).await;
+    assert!((1_000_000..1_100_000).contains(&first.text.len()), "{} bytes", first.text.len());
+    let (first, count) = (first.is(200), first.is(200)["items"].as_array().unwrap().len());
+    let after = first["next"].as_str().unwrap();
+    let rest = admin.get(&format!("{members}?limit=1000&after={after}")).await.is(200);
+    assert_eq!((count + rest["items"].as_array().unwrap().len(), &rest["next"]), (20, &Value::Null));
+}
+
 async fn warns_and_reviews_are_put_under_an_id_of_the_callers(kind: Kind) {
     let gate = TestGateway::on(kind).key("bot").admin().start().await;
     let admin = gate.admin().await;
@@ -220,6 +237,8 @@ async fn warns_and_reviews_are_put_under_an_id_of_the_callers(kind: Kind) {
     admin.get(&format!("{members}/8")).await.is_problem(404, "no member 8");
     admin.post(&format!("{members}/8/warns"), &warn).await.is(201);
     assert_eq!(admin.get(&format!("{warns}?member=8")).await.is(200)["items"][0]["id"], "18");
+    // An id that is so high would leave none for the next warn.
+    admin.json("PUT", &format!("{members}/8/warns/{}", i64::MAX), &warn).await.is_problem(400, "0 to 46116860");
     let late = json!({"author": "Mod", "reason": "r", "expires": 1}).to_string();
     admin.json("PUT", &format!("{members}/7/warns/17"), &late).await.is_problem(400, "not in the future");
     let review = |rating| json!({"author": "Bo", "rating": rating, "text": "t"}).to_string();
@@ -265,7 +284,10 @@ async fn what_is_changed_shows_to_callers_within_a_second(kind: Kind) {
     gate.get_points("bot", "7").await.is("3").is_hit();
     admin.json("PUT", &format!("/api/guilds/{GUILD}/members/7"), r#"{"points":9}"#).await.is(200);
     eventually(SECOND_AND_SLACK, "9", || async { gate.get_points("bot", "7").await.body == "9" }).await;
-    let made = admin.post("/api/keys", &json!({"guild": GUILD}).to_string()).await.is(201);
+    let made = admin.post("/api/keys", &json!({"guild": GUILD, "name": "two\nlines"}).to_string()).await;
+    let read = admin.get(&format!("/api/keys/{}", made.is(201)["id"].as_str().unwrap())).await;
+    assert_eq!((read.header("etag"), &read.is(200)["name"]), (made.header("etag"), &made.is(201)["name"]));
+    let made = made.is(201);
     let request = Request::post("/getPoints", "memberID=7").key(made["key"].as_str().unwrap());
     eventually(SECOND_AND_SLACK, "the new key", || async { gate.send(&request).await.status == 200 }).await;
     admin.send("DELETE", &format!("/api/keys/{}", made["id"].as_str().unwrap()), &[], "").await.is(204);
@@ -297,5 +319,21 @@ async fn a_day_that_is_reset_is_a_whole_one(kind: Kind) {
         gate.run(&["limits", "reset", &id]).done();
     }
     gate.run(&["limits", "reset", "no_such"]).failed(1).names(&["there is no key no_such"]);
+    admin.send("POST", "/api/keys/no_such/reset-day", &[], "").await.is_problem(404, "no_such");
+}
+
+#[tokio::test]
+async fn the_day_of_a_key_of_a_key_file_is_reset_before_its_first_count_is_stored() {
+    let gate = TestGateway::before_http().key("bot").points("7", 3).set("limits.tiers.standard.daily", "2").admin();
+    let gate = gate.start().await;
+    let admin = gate.admin().await;
+    let path = "/api/keys/bot/reset-day";
+    admin.send("POST", path, &[], "").await.is(204);
+    for _ in 0..2 {
+        gate.get_points("bot", "7").await.is("3");
+    }
+    assert_eq!(gate.get_points("bot", "7").await.code(), Some(12));
+    admin.send("POST", path, &[], "").await.is(204);
+    eventually(PATIENCE, "the day is whole", || async { gate.get_points("bot", "7").await.status == 200 }).await;
     admin.send("POST", "/api/keys/no_such/reset-day", &[], "").await.is_problem(404, "no_such");
 }

@@ -161,9 +161,10 @@ async fn add_warn(
     request_body = WarnInput, responses((status = 200, body = WarnRow), (status = 201, body = WarnRow)))]
 async fn put_warn(
     State(shared): State<Arc<Shared>>,
-    Ids((guild, Member(member), NoteId(id))): Ids<(GuildId, Member, NoteId)>,
+    Ids((guild, Member(member), id)): Ids<(GuildId, Member, NoteId)>,
     JsonBody(input): JsonBody<WarnInput>,
 ) -> Result<Response, Problem> {
+    let id = id.chosen()?;
     let warn = input.warn(id, shared.gateway.clock().unix())?;
     let is_new = shared.member_store()?.put_warn(&guild, member, warn.clone()).await?;
     let row = WarnRow::new((member, warn));
@@ -213,9 +214,10 @@ async fn add_review(
     request_body = ReviewInput, responses((status = 200, body = ReviewRow), (status = 201, body = ReviewRow)))]
 async fn put_review(
     State(shared): State<Arc<Shared>>,
-    Ids((guild, Member(member), NoteId(id))): Ids<(GuildId, Member, NoteId)>,
+    Ids((guild, Member(member), id)): Ids<(GuildId, Member, NoteId)>,
     JsonBody(input): JsonBody<ReviewInput>,
 ) -> Result<Response, Problem> {
+    let id = id.chosen()?;
     let review = input.review(id)?;
     let is_new = shared.member_store()?.put_review(&guild, member, review.clone()).await?;
     let row = ReviewRow::new((member, review));
