@@ -47,7 +47,7 @@ impl Tokens {
     /// Every token that cannot be used.
     pub fn load(listener: &AdminListener) -> Result<Self, Vec<SettingFault>> {
         if let TokenSource::File(path) = &listener.token
-            && !path.exists()
+            && is_missing(path)
         {
             make(path)
                 .map_err(|e| vec![SettingFault::new("admin.token", format!("cannot make {}: {e}", path.display()))])?;
@@ -82,6 +82,11 @@ impl Tokens {
     }
 }
 
+/// Whether there is no such file. A link to a file that is not there is a fault, and nothing is made in its place.
+fn is_missing(path: &Path) -> bool {
+    path.symlink_metadata().is_err()
+}
+
 fn sources(listener: &AdminListener) -> impl Iterator<Item = (Role, &'static str, &TokenSource)> {
     let read = listener.read_token.iter().map(|source| (Role::Read, "admin.read_token", source));
     let bot = listener.bot_token.iter().map(|source| (Role::Bot, "admin.bot_token", source));
@@ -93,7 +98,7 @@ fn read(listener: &AdminListener) -> (Vec<(Role, Digest)>, Vec<SettingFault>) {
     for (role, setting, source) in sources(listener) {
         let token = match source {
             TokenSource::Value(value) => Ok(value.clone()),
-            TokenSource::File(path) if role == Role::Admin && !path.exists() => continue,
+            TokenSource::File(path) if role == Role::Admin && is_missing(path) => continue,
             TokenSource::File(path) => read_file(path),
         };
         let token = token.and_then(|token| match token.chars().count() {

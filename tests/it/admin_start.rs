@@ -54,6 +54,16 @@ async fn what_is_unsafe_or_unusable_ends_check_and_serve_with_2() {
 }
 
 #[tokio::test]
+async fn a_link_to_a_token_that_is_not_there_is_a_fault() {
+    let world = world("listen = \"127.0.0.1:0\"");
+    std::os::unix::fs::symlink("/nonexistent/token", world.path("admin.token")).unwrap();
+    for command in ["check", "serve"] {
+        let ran = world.run(&[command]).failed(2).names(&["admin.token", "cannot be read"]);
+        assert!(!ran.stderr.contains("made the admin token"), "{ran:?}");
+    }
+}
+
+#[tokio::test]
 async fn an_address_in_use_ends_a_server_only_where_the_file_names_it() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let world = world(&format!("listen = \"{}\"", taken.local_addr().unwrap()));
