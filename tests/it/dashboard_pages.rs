@@ -123,6 +123,35 @@ async fn a_key_is_made_changed_rotated_and_revoked_and_each_is_in_the_audit_log(
 }
 
 #[tokio::test]
+async fn a_key_that_is_sent_as_it_was_shown_stays_as_it_is() {
+    let gate = TestGateway::builder().admin().start().await;
+    let (admin, dashboard) = (gate.admin().await, gate.dashboard().await);
+    let file = gate.world().path("gateway.toml");
+    let before = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, format!("{before}\n[limits.tiers.gold]\nrate = \"5/s\"\nburst = 5\n")).unwrap();
+    admin.post("/api/reload", "").await.is(200);
+    let key = json!({ "guild": GUILD, "tier": "gold", "name": " two  blanks ", "expires": "2090-01-01" }).to_string();
+    let id = admin.post("/api/keys", &key).await.is(201)["id"].as_str().unwrap().to_owned();
+    std::fs::write(&file, before).unwrap();
+    admin.post("/api/reload", "").await.is(200);
+    let made = admin.get(&format!("/api/keys/{id}")).await;
+    let page = format!("/keys/{id}");
+    let text = dashboard.get(&page).await.text;
+    assert!(text.contains(r#"<option value="gold" selected>gold (not in the configuration)"#), "{text}");
+    let mut fields = vec![("etag", dashboard.hidden(&page, "etag").await)];
+    for (name, before) in
+        [("name", "name-before"), ("tier", "tier-before"), ("scope", "scope-before"), ("expires", "expires-before")]
+    {
+        let shown = dashboard.hidden(&page, before).await;
+        fields.extend([(name, shown.clone()), (before, shown)]);
+    }
+    let fields: Vec<_> = fields.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    assert_eq!(dashboard.post(&format!("{page}/change"), &fields).await.status, 303);
+    let after = admin.get(&format!("/api/keys/{id}")).await;
+    assert_eq!((after.header("etag"), after.is(200)), (made.header("etag"), made.is(200)));
+}
+
+#[tokio::test]
 async fn names_from_the_store_are_text_and_no_markup() {
     let gate = TestGateway::builder().key("bot").admin().start().await;
     let dashboard = gate.dashboard().await;
@@ -236,6 +265,11 @@ async fn other_limits_are_tried_on_the_recorded_decisions() {
     std::fs::write(gate.world().path("new.toml"), "[limits.tiers.standard]\nrate = \"1/m\"\nburst = 5\n").unwrap();
     let planned = gate.run(&["limits", "plan", "new.toml"]).failed(3);
     assert!(planned.stdout.contains("25 requests would be refused; 25 of them were"), "{planned:?}");
+    let toml = std::fs::read_to_string(gate.world().path("gateway.toml")).unwrap();
+    gate.world().write("gateway.toml", toml + "\n[limits.tiers.\"a.b\"]\nrate = \"5/s\"\nburst = 5\n");
+    gate.admin().await.post("/api/reload", "").await.is(200);
+    let page = dashboard.get("/tuning?tier=a.b&rate=1%2Fm&burst=5").await.text;
+    assert!(page.contains("[limits.tiers.&quot;a.b&quot;]\nrate = &quot;1/m&quot;\nburst = 5\n"), "{page}");
     for (bad, words) in
         [("rate=0%2Fs&burst=5", "rate"), ("rate=1%2Fs&burst=0", "whole number"), ("rate=%3Cb%3E&burst=1", "rate")]
     {

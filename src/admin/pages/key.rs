@@ -110,15 +110,20 @@ fn form_start(visit: &Visit, record: &KeyRecord) -> Markup {
 
 fn change_forms(visit: &Visit, record: &KeyRecord) -> Markup {
     let action = |what: &str| format!("/keys/{}/{what}", in_path(&record.id));
+    let tier = record.tier.as_deref().unwrap_or_default();
     html! {
         h2 { "Change" }
         form.card method="post" action=(action("change")) {
             (form_start(visit, record))
             (layout::text_field("name", "Name", &record.name, ""))
-            (tier_choice(visit, record.tier.as_deref().unwrap_or_default()))
+            (tier_choice(visit, tier))
             (scope_choice(record.scope.name()))
             (layout::text_field("expires", "Ends", &ends(record), "Such as never, 90d or 2030-12-24."))
-            input type="hidden" name="expires-before" value=(ends(record));
+            @for (name, value) in
+                [("name", &*record.name), ("tier", tier), ("scope", record.scope.name()), ("expires", &ends(record))]
+            {
+                input type="hidden" name=(format!("{name}-before")) value=(value);
+            }
             button.primary { "Change the key" }
         }
         h2 { "Rotate" }
@@ -158,9 +163,15 @@ async fn change(
     Ids(id): Ids<String>,
     Extension(fields): Extension<Fields>,
 ) -> Result<Redirect, Problem> {
-    let mut body = json!({ "name": fields.get("name"), "tier": fields.given("tier"), "scope": fields.get("scope") });
-    if fields.get("expires") != fields.get("expires-before") {
-        body["expires"] = fields.get("expires").into();
+    // What is sent as it was shown is not changed.
+    let mut body = json!({});
+    for name in ["name", "tier", "scope", "expires"] {
+        if fields.get(name) != fields.get(&format!("{name}-before")) {
+            body[name] = match name {
+                "tier" => fields.given(name).into(),
+                _ => fields.get(name).into(),
+            };
+        }
     }
     let path = format!("/api/keys/{}", in_path(&id));
     visit.api(Method::PATCH, &path, Some(fields.get("etag")), body).await?;

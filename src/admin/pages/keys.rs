@@ -260,7 +260,11 @@ pub(super) fn tier_choice(visit: &Visit, chosen: &str) -> Markup {
     let limits = &state.config.limits;
     let default = format!("the default tier ({} now)", limits.default_tier.name);
     let tiers = limits.tiers.iter().map(|tier| (tier.name.as_str(), tier.name.as_str()));
-    let options: Vec<(&str, &str)> = [("", default.as_str())].into_iter().chain(tiers).collect();
+    let mut options: Vec<(&str, &str)> = [("", default.as_str())].into_iter().chain(tiers).collect();
+    let gone = format!("{chosen} (not in the configuration)");
+    if options.iter().all(|(name, _)| *name != chosen) {
+        options.push((chosen, &gone));
+    }
     layout::choice("tier", "Tier", chosen, &options)
 }
 

@@ -169,11 +169,11 @@ fn trial(shared: &Shared, tier: &str, rate: &str, burst: &str) -> Result<Trial, 
             .collect();
         Problem::with_faults("These limits cannot be in force:", faults)
     })?;
-    let rate = Value::from(rate);
-    Ok(Trial {
-        limits: loaded.config.limits,
-        lines: format!("[limits.tiers.{tier}]\nrate = {rate}\nburst = {burst}\n"),
-    })
+    let (rate, burst) = (Value::from(rate), Value::from(burst.get()));
+    let lines = Table::from_iter([("rate".to_owned(), rate), ("burst".to_owned(), burst)]);
+    let lines =
+        [tier, "tiers", "limits"].into_iter().fold(lines, |of, name| Table::from_iter([(name.to_owned(), of.into())]));
+    Ok(Trial { limits: loaded.config.limits, lines: toml::to_string(&lines).unwrap_or_default() })
 }
 
 /// Decides the recorded requests again, on a thread of its own.
