@@ -170,6 +170,22 @@ async fn what_was_read_is_set_back_after_an_interruption_during_a_write() {
     assert_eq!(origin.asked("setPoints"), 4, "nothing is written after that but what sets it back");
 }
 
+#[tokio::test]
+async fn an_interruption_amid_a_write_that_is_never_answered_says_that_it_may_still_arrive() {
+    let origin = ScriptedOrigin::start(0).await;
+    origin.put_points("7", 5);
+    for act in [Act::Normal, Act::Normal, Act::Stall] {
+        origin.next("setPoints", act);
+    }
+    let world = World::plain();
+    let mut process = Process::start(&mut conform(&world, &origin.url(), KEY, &["--writes", "--timeout", "2"]));
+    origin.has_been_asked("setPoints", 3).await;
+    process.signal(Signal::SIGINT);
+    assert_eq!(process.exit().await, Some(1));
+    let stderr = process.stderr();
+    assert!(stderr.contains("interrupted") && stderr.contains("may still arrive"), "{stderr}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)] // the origin answers while the command is waited for
 async fn what_was_read_is_set_back_where_writes_fail() {
     let origin = ScriptedOrigin::start(0).await;

@@ -145,7 +145,7 @@ impl Case {
 
 /// Requests that write, or that a lenient origin may take for a write. `points` is what the member has.
 pub(super) fn writes(member: MemberId, points: i64) -> Vec<Case> {
-    let other = points.checked_add(1).unwrap_or(points - 1);
+    let other = points.checked_add(1).unwrap_or_else(|| points - 1);
     let set = |name, amount: &str| Case::new(name, "setPoints", format!("memberID={member}{amount}"));
     vec![
         Case::set_points("setPoints, the same amount", member, points),
@@ -165,6 +165,14 @@ pub(super) fn writes(member: MemberId, points: i64) -> Vec<Case> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn another_amount_is_written_whatever_the_points_are() {
+        for (points, other) in [(i64::MAX, i64::MAX - 1), (i64::MIN, i64::MIN + 1), (-1, 0)] {
+            let cases = writes(MemberId::new(7).unwrap(), points);
+            assert_eq!(cases[1].body, format!("memberID=7&amount={other}"));
+        }
+    }
 
     #[test]
     fn no_read_can_write_and_every_write_is_known_as_one() {

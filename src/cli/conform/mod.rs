@@ -301,7 +301,7 @@ impl Comparison {
             _ = signals => {}
         }
         if case.may_write {
-            let _ = asking.await; // the points are set back, whatever came of it
+            self.is_unsettled |= asking.await.is_err();
         }
         Err(Stopped::Interrupted)
     }
