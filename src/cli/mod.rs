@@ -5,6 +5,7 @@ mod completions; // completions
 mod conform; // conform
 mod error; // a command that failed: exit code 1
 mod guild; // guild
+mod gzip; // .gz files as they are read
 mod interrupt; // signals during a command that takes long
 mod key_changes; // key create, key rotate, key set
 mod keys; // key

@@ -8,10 +8,10 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
-use flate2::bufread::MultiGzDecoder;
 use memchr::memmem::Finder;
 
 use super::error::CommandError;
+use super::gzip::GzipMembers;
 use super::{Failure, print_message, runtime};
 use crate::config::{self, Access, Config, Keys, Loaded};
 use crate::files::folder_of;
@@ -92,7 +92,12 @@ impl WhyArgs {
         for path in &files {
             let name = printable(&path.display().to_string());
             match search_file(path, &self.id) {
-                Ok(Some(line)) => return Ok(line),
+                Ok(Some((line, is_only))) => {
+                    if !is_only {
+                        print_message(&format!("more than one line of {name} has this id; this is the first one"));
+                    }
+                    return Ok(line);
+                }
                 Ok(None) => looked_in.push(name),
                 Err(error) => {
                     print_message(&format!("{name} is skipped from here on: {}", printable(&error.to_string())))
@@ -161,8 +166,9 @@ fn with_rotated(path: &Path) -> Vec<PathBuf> {
     [path.to_owned()].into_iter().chain(rotated.into_iter().map(|(_, path)| path)).collect()
 }
 
-/// Looks for the request in a file, which is decompressed if it is gzip.
-fn search_file(path: &Path, id: &str) -> io::Result<Option<AccessLine>> {
+/// Looks for the request in a file, which is decompressed if it is gzip. Says besides whether no other line of it has
+/// the id.
+fn search_file(path: &Path, id: &str) -> io::Result<Option<(AccessLine, bool)>> {
     if path.extension().is_some_and(|ending| OTHER_COMPRESSION.iter().any(|other| ending == *other)) {
         return Err(io::Error::other("only gzip is decompressed here; decompress it, and pipe it in with `-`"));
     }
@@ -171,21 +177,28 @@ fn search_file(path: &Path, id: &str) -> io::Result<Option<AccessLine>> {
     }
     let mut file = BufReader::with_capacity(BUFFER, File::open(path)?);
     if !file.fill_buf()?.starts_with(&[0x1f, 0x8b]) {
-        return search(file, id);
+        return first_of_all(file, id);
     }
-    let mut unpacked = BufReader::with_capacity(BUFFER, MultiGzDecoder::new(file));
-    let found = search(&mut unpacked, id).and_then(|found| {
-        // Only its end tells that the data is sound. What precedes a cut is.
-        match found.as_ref().map(|_| io::copy(&mut unpacked, &mut io::sink())) {
-            Some(Err(error)) if error.kind() != io::ErrorKind::UnexpectedEof => Err(error),
-            Some(_) | None => Ok(found),
-        }
-    });
+    let found = first_of_all(BufReader::with_capacity(BUFFER, GzipMembers::new(file)), id);
     found.map_err(|error| match error.kind() {
         _ if error.raw_os_error().is_some() => error,
         io::ErrorKind::UnexpectedEof => io::Error::other("it is cut off: its gzip data has no end"),
         _ => io::Error::other(format!("its gzip data is damaged: {error}")),
     })
+}
+
+/// Looks for the request up to the end of `from`: a second line may have the id, and only the end of gzip data tells
+/// that it is sound. What precedes a cut is.
+fn first_of_all(mut from: impl BufRead, id: &str) -> io::Result<Option<(AccessLine, bool)>> {
+    let Some(first) = search(&mut from, id)? else { return Ok(None) };
+    let mut is_only = true;
+    loop {
+        match search(&mut from, id) {
+            Ok(Some(_)) => is_only = false,
+            Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => return Err(error),
+            Ok(None) | Err(_) => return Ok(Some((first, is_only))),
+        }
+    }
 }
 
 /// Looks for the request in what `from` yields. What is longer than any access line is passed over.

@@ -149,6 +149,10 @@ async fn rotated_and_compressed_files_are_searched_and_a_damaged_one_is_skipped(
     says(&explained(&gate, &id), &["sent getPoints"]);
     // Newer, so that they are read before the one that has the line.
     let whole = world.read("access.log-20261122.gz");
+    let twice = world.write("twice.gz", [&*whole, &whole, &[0; 512]].concat()); // with the padding of a tape
+    let ran = gate.run(&["why", &id, twice.to_str().unwrap()]).done();
+    says(&ran.stdout, &["sent getPoints"]);
+    assert!(ran.stderr.contains("more than one line of") && !ran.stderr.contains("skipped"), "{ran:?}");
     world.write("access.log.1.gz", &whole[..whole.len() - 12]);
     let mut damaged = whole.clone();
     damaged[whole.len() / 2] ^= 0x55;

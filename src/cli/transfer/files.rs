@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use flate2::Compression;
-use flate2::bufread::MultiGzDecoder;
 use flate2::write::GzEncoder;
 
 use crate::cli::error::CommandError;
+use crate::cli::gzip::GzipMembers;
 
 /// Bytes read or written at once: few calls for a file of hundreds of megabytes.
 const BUFFER: usize = 256 * 1024;
@@ -45,7 +45,7 @@ impl ImportFile {
         let mut lines: Box<dyn BufRead + Send> =
             Box::new(BufReader::with_capacity(BUFFER, CountingReader { file, count: count.clone() }));
         if is_gzip(path) {
-            let decoder = GzipReader { decoder: MultiGzDecoder::new(lines), has_begun: false };
+            let decoder = GzipReader { decoder: GzipMembers::new(lines), has_begun: false };
             lines = Box::new(BufReader::with_capacity(BUFFER, decoder));
         }
         let bytes_read = metadata.is_file().then_some(BytesRead { count, size: metadata.len() });
@@ -69,7 +69,7 @@ impl Read for CountingReader {
 
 /// Decompresses all members of a gzip file. Its errors say whether the file is truncated, damaged or not gzip.
 struct GzipReader {
-    decoder: MultiGzDecoder<Box<dyn BufRead + Send>>,
+    decoder: GzipMembers<Box<dyn BufRead + Send>>,
     /// Whether some bytes have been decompressed.
     has_begun: bool,
 }
