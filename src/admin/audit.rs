@@ -13,9 +13,6 @@ use crate::telemetry::{BackgroundWriter, LineOutput};
 /// Lines that wait for the writer. Each is some hundred bytes, at most [`MAX_CHANGE`] and the path.
 const RING: usize = 1024;
 
-/// For messages.
-const NAME: &str = "the audit log";
-
 /// The most of a request's body that a line repeats, in bytes. The largest key has a fraction of it.
 pub(super) const MAX_CHANGE: usize = 4096;
 

@@ -12,9 +12,6 @@ use crate::config::Access;
 /// Outcomes that wait for the writer: 0.2 s of 80,000 requests a second, 3 MB.
 const RING: usize = 16_384;
 
-/// For messages.
-const NAME: &str = "the access log";
-
 /// The access log.
 pub type AccessLog = BackgroundWriter<Outcome>;
 
