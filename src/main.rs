@@ -5,7 +5,7 @@ use std::process::ExitCode;
 // Half the memory of the system's allocator under this load, and a microsecond a request where
 // there are allocations.
 #[global_allocator]
-static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     guildgate::cli::run()
