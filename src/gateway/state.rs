@@ -137,10 +137,9 @@ impl Core {
         let (state, made) = next(&before);
         let state = Arc::new(state);
         self.state.store(state.clone());
-        // What an HTTP origin answered to a key may not be about the guild that it was listed under: the key may have
-        // moved to another one, or have been taken away in order to be listed there.
+        // What an HTTP origin answered to a key is not about the guild that it was listed under before.
         if !state.origin.is_builtin() {
-            let realms = state.key_table.realms_with_fewer_secrets(&before.key_table);
+            let realms = state.key_table.realms_left(&before.key_table);
             realms.into_iter().for_each(|realm| self.cache.epochs().invalidate_realm(realm));
         }
         after(&before, &state, made);

@@ -23,11 +23,16 @@ pub struct KeyTable {
     /// In the order of the configuration's tiers.
     policies: Vec<Arc<Policy>>,
     pub(super) removed: RemovedKeys,
+    /// The realms of removed secrets, for [`KeyTable::realms_left`].
+    former_realms: HashMap<Digest, Realm, BuildHasherDefault<DigestHasher>>,
     /// In ticks; 0: no task follows the source.
     confirmed_at: AtomicU64,
 }
 
 pub(super) type KeysByDigest = HashMap<Digest, Arc<Key>, BuildHasherDefault<DigestHasher>>;
+
+/// Removed secrets whose realms are remembered, 40 bytes each.
+const MAX_FORMER_REALMS: usize = 65_536;
 
 impl KeyTable {
     /// A table without keys that knows the day's counts, as the store kept them.
@@ -48,6 +53,10 @@ impl KeyTable {
             let entry = Key::new(key.id, guild, key.scope, key.expires, key.tier, state);
             table.by_digest.insert(key.digest, Arc::new(entry));
         }
+        let former = before.former_realms.iter().map(|(secret, realm)| (*secret, *realm));
+        let former = former.chain(before.by_digest.iter().map(|(secret, key)| (*secret, key.guild.realm)));
+        let former = former.filter(|(secret, _)| !table.by_digest.contains_key(secret));
+        table.former_realms = former.take(MAX_FORMER_REALMS).collect();
         table.removed = carry_over.into_removed(|secret| table.by_digest.contains_key(secret), now, unix);
         table
     }
@@ -59,11 +68,14 @@ impl KeyTable {
         policy.cloned().unwrap_or_else(|| Arc::new(Policy::new(tier.clone())))
     }
 
-    /// The realms of guilds to which a secret belonged under `before` and does not any more.
-    pub fn realms_with_fewer_secrets(&self, before: &KeyTable) -> HashSet<Realm> {
-        let realm = |digest| self.by_digest.get(digest).map(|key| key.guild.realm);
-        let left = before.by_digest.iter().filter(|(digest, key)| realm(*digest) != Some(key.guild.realm));
-        left.map(|(_, key)| key.guild.realm).collect()
+    /// The realms that a secret belonged to and does not any more: it is listed for another guild now, also if it was
+    /// removed in between, or it was removed and its realm is not remembered.
+    pub fn realms_left(&self, before: &KeyTable) -> HashSet<Realm> {
+        let listed = |secret| self.by_digest.get(secret).map(|key| key.guild.realm);
+        let now = |secret| listed(secret).or_else(|| self.former_realms.get(secret).copied());
+        let earlier = before.by_digest.iter().map(|(secret, key)| (secret, key.guild.realm));
+        let earlier = earlier.chain(before.former_realms.iter().map(|(secret, realm)| (secret, *realm)));
+        earlier.filter(|(secret, realm)| now(secret) != Some(*realm)).map(|(_, realm)| realm).collect()
     }
 
     /// The keys as they were listed.

@@ -145,8 +145,9 @@ async fn guarantee_8_many_unknown_keys_leave_memory_where_it_was() {
         }
         after.push(gate.resident_kib());
     }
-    // 50,000 keys after the first round: a record of 200 bytes for each would be 10 MB.
-    assert!(after[5] < after[0] + 6 * 1024, "resident KiB after each round of strangers: {after:?}");
+    // 40,000 keys after the first two rounds, in which the allocator takes what it will use: a record of 200 bytes for each
+    // would be 8 MB.
+    assert!(after[5] < after[1] + 6 * 1024, "resident KiB after each round of strangers: {after:?}");
     gate.get_points("bot", "7").await.is("3");
 }
 
