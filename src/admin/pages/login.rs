@@ -41,7 +41,7 @@ fn form(error: Option<&str>) -> Markup {
                 input #token type="password" name="token" required autocomplete="current-password" autofocus
                     aria-describedby="token-hint";
                 span.hint #token-hint {
-                    "It is in the file that " code { "admin.token" } " names; " code { "admin.read_token" }
+                    "It is in the file of the setting " code { "admin.token" } "; " code { "admin.read_token" }
                     " sees everything and changes nothing."
                 }
             }
