@@ -96,8 +96,8 @@ async fn authorize_and_audit(shared: &Arc<Shared>, request: Request, next: Next)
         shared.wait_for_store().await;
         return Ok(run_handler(request, next).await);
     }
-    // It is a task of its own, because hyper drops this one when the caller hangs up: the store may have the change by
-    // then, so the change keeps its lock and gets its line.
+    // hyper drops this task when the caller hangs up; the change, in a task of its own, still finishes and its audit
+    // line is written.
     let permit = shared.changes.clone().acquire_owned().await;
     let shared = shared.clone();
     let task = tokio::spawn(async move {
@@ -154,7 +154,7 @@ pub(super) fn role_of(shared: &Shared, token: &[u8]) -> Result<Role, Problem> {
     })
 }
 
-/// Whether a role may do this at all.
+/// Whether a role may do this, by method and path; a bot may read and write members, warns and reviews.
 fn is_allowed(role: Role, is_read: bool, path: &str) -> bool {
     match role {
         Role::Admin => true,

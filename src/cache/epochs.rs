@@ -82,15 +82,17 @@ impl Epochs {
     }
 
     /// The epoch of an answer for which the origin is asked from now on.
-    pub fn epoch(&self, key: &EntryKey) -> Epoch {
-        let read = |realms| self.slot(key.member, key.read, realms).load(Ordering::SeqCst);
-        let realm = self.realm(key.realm).load(Ordering::SeqCst);
+    pub fn epoch(&self, entry_key: &EntryKey) -> Epoch {
+        let EntryKey { realm, member, read } = *entry_key;
+        let counter = |realms| self.slot(member, read, realms).load(Ordering::SeqCst);
+        let whole_realm = self.realm(realm).load(Ordering::SeqCst);
         let all = self.all.load(Ordering::SeqCst);
-        Epoch(read(Realms::One(key.realm)).wrapping_add(read(Realms::All)).wrapping_add(realm).wrapping_add(all))
+        let of_member = counter(Realms::One(realm)).wrapping_add(counter(Realms::All));
+        Epoch(of_member.wrapping_add(whole_realm).wrapping_add(all))
     }
 
-    pub fn is_current(&self, epoch: Epoch, key: &EntryKey) -> bool {
-        self.epoch(key) == epoch
+    pub fn is_current(&self, epoch: Epoch, entry_key: &EntryKey) -> bool {
+        self.epoch(entry_key) == epoch
     }
 
     /// Begins a write that invalidates these reads of a member: advances their epochs now, and again when the guard is
@@ -118,8 +120,8 @@ impl Epochs {
     }
 
     /// Invalidates the stored answers to one read.
-    pub fn invalidate_entry(&self, key: &EntryKey, realms: Realms) {
-        self.advance(key.member, key.read, realms);
+    pub fn invalidate_entry(&self, entry_key: &EntryKey, realms: Realms) {
+        self.advance(entry_key.member, entry_key.read, realms);
     }
 
     /// Invalidates every answer about a member, in every guild: another process changed something about it.
@@ -144,16 +146,16 @@ impl Epochs {
 
     /// Whether answers about this member may be stored at `now`: not while a write of unknown outcome may still take
     /// effect, and not during a write of another process.
-    pub fn may_store(&self, key: &EntryKey, now: Tick) -> bool {
-        self.unsettled_writes(key).iter().all(|writes| {
+    pub fn may_store(&self, entry_key: &EntryKey, now: Tick) -> bool {
+        self.unsettled_writes(entry_key).iter().all(|writes| {
             writes.no_store_until.load(Ordering::SeqCst) <= now.0 && writes.remote_in_flight.load(Ordering::SeqCst) == 0
         })
     }
 
     /// Whether a write to this member may still take effect, or has taken effect without an answer.
-    pub fn is_unsettled(&self, key: &EntryKey, now: Tick) -> bool {
-        self.unsettled_writes(key).iter().any(|writes| writes.in_flight.load(Ordering::SeqCst) > 0)
-            || !self.may_store(key, now)
+    pub fn is_unsettled(&self, entry_key: &EntryKey, now: Tick) -> bool {
+        self.unsettled_writes(entry_key).iter().any(|writes| writes.in_flight.load(Ordering::SeqCst) > 0)
+            || !self.may_store(entry_key, now)
     }
 
     pub(super) fn advance(&self, member: MemberId, read: Read, realms: Realms) {
@@ -178,8 +180,8 @@ impl Epochs {
     }
 
     /// The unsettled writes that concern an entry: those of its realm, and those of all realms.
-    fn unsettled_writes(&self, key: &EntryKey) -> [&UnsettledWrites; 2] {
-        [Realms::One(key.realm), Realms::All].map(|realms| self.unsettled(key.member, realms))
+    fn unsettled_writes(&self, entry_key: &EntryKey) -> [&UnsettledWrites; 2] {
+        [Realms::One(entry_key.realm), Realms::All].map(|realms| self.unsettled(entry_key.member, realms))
     }
 }
 
@@ -193,7 +195,7 @@ impl Realms {
     }
 }
 
-/// Spreads snowflakes, whose low bits are much alike, over a table (a multiply and a fold).
+/// Spreads Discord ids, which begin with a timestamp and whose low bits are much alike, over a table.
 fn hash(value: u64) -> u64 {
     let wide = u128::from(value ^ 0x9E37_79B9_7F4A_7C15) * u128::from(0xD6E8_FEB8_6659_FD93_u64);
     (wide >> 64) as u64 ^ wide as u64
@@ -232,8 +234,8 @@ impl Drop for WriteGuard<'_> {
     fn drop(&mut self) {
         let unsettled = self.epochs.unsettled(self.member, self.realms);
         if let Some(now) = self.unsettled_at {
-            // In all realms: the write takes effect in the guild that the origin knows the key by, and the key may be
-            // listed under another one by now. Set before the epoch advances: a reader that sees the new epoch sees
+            // In all realms: the write takes effect in the guild to which the origin assigns the key, and the key may
+            // be listed under another one by now. Set before the epoch advances: a reader that sees the new epoch sees
             // this as well.
             let until = now.plus(self.no_store_for).0;
             self.epochs.unsettled(self.member, Realms::All).no_store_until.fetch_max(until, Ordering::SeqCst);

@@ -24,7 +24,11 @@ use crate::wire::Request;
 /// If it takes longer, the write does not begin.
 const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(1);
 
-/// The longest time that a write of the built-in backend takes: two seconds for its turn and two for its commit.
+/// How long a write waits for the predecessor to commit, after which it is refused.
+const ALLOWED_WITHIN: Duration = Duration::from_secs(1);
+
+/// The longest time that a write of the built-in backend takes: two seconds for its turn, two for its commit, and one
+/// to spare.
 const STORE_WRITES_WITHIN: Duration = Duration::from_secs(5);
 
 /// Notices that wait to be sent, one or two for each write in flight; beyond that, writes wait.
@@ -63,8 +67,8 @@ pub struct Handover {
     /// The tick until which a write that no predecessor reported may take effect: until then each caller asks the
     /// origin itself, whatever the member (guarantee 2).
     unreported_writes_until: AtomicU64,
-    /// Whether writes may begin here. Not before the predecessor has committed: it may still take the hand-over back,
-    /// and would not know of them (guarantee 2).
+    /// Whether writes may begin here. Not before the predecessor has committed: it may still cancel the hand-over, and
+    /// would not know of them (guarantee 2).
     may_write: watch::Sender<bool>,
     /// The writes in flight, by number. A successor is told of them first, so that it misses none (guarantee 2).
     writes: Mutex<WritesInFlight>,
@@ -123,10 +127,10 @@ impl Handover {
         self.may_write.send_replace(true);
     }
 
-    /// This process is the successor and answers callers while its predecessor does too: during a write from the origin
-    /// only, each caller for itself, since callers there may be told what is newer than this process's cache or
-    /// flights. No write begins here before [`Handover::allow_writes`]: until then the predecessor may take everything
-    /// back, and it would not know of such a write.
+    /// This process is the successor and answers callers while its predecessor does too. During a write about a member,
+    /// each caller asks the origin itself, since callers of the predecessor may be told what is newer than this
+    /// process's cache or flights. No write begins here before [`Handover::allow_writes`]: until then the predecessor
+    /// may cancel the hand-over, and it would not know of such a write.
     pub fn follow_predecessor(&self) {
         self.may_write.send_replace(false);
         self.predecessor_until.store(u64::MAX, Ordering::SeqCst);
@@ -139,7 +143,7 @@ impl Handover {
         self.unreported_writes_until.store(until.0, Ordering::SeqCst);
     }
 
-    /// The predecessor has committed: it cannot take anything back any more, and writes may begin here.
+    /// The predecessor has committed: it cannot cancel the hand-over any more, and writes may begin here.
     pub fn allow_writes(&self) {
         self.may_write.send_replace(true);
     }
@@ -162,7 +166,7 @@ impl Handover {
             return true;
         }
         let mut may_write = self.may_write.subscribe();
-        timeout(ACKNOWLEDGED_WITHIN, may_write.wait_for(|may| *may)).await.is_ok_and(|may| may.is_ok())
+        timeout(ALLOWED_WITHIN, may_write.wait_for(|may| *may)).await.is_ok_and(|may| may.is_ok())
     }
 
     /// Whether there is a successor, which knows of this process's writes while this one does not know of its writes.
@@ -170,15 +174,15 @@ impl Handover {
         self.successor.load().is_some()
     }
 
-    /// Whether each caller has to ask the origin for `key` itself: a caller of the other process may have been told a
-    /// newer answer than a flight here will bring.
-    pub(super) fn must_fetch_alone(&self, key: &EntryKey) -> bool {
+    /// Whether each caller has to ask the origin for an entry itself: a caller of the other process may have been told
+    /// a newer answer than a flight here will bring.
+    pub(super) fn must_fetch_alone(&self, entry_key: &EntryKey) -> bool {
         let now = self.core.now();
         self.has_successor()
             // Until the predecessor has committed, it may not have listed its writes.
             || !*self.may_write.borrow()
             || now.0 < self.unreported_writes_until.load(Ordering::SeqCst)
-            || self.has_predecessor(now) && !self.core.cache.epochs().may_store(key, now)
+            || self.has_predecessor(now) && !self.core.cache.epochs().may_store(entry_key, now)
     }
 
     /// Begins a write of this process, and announces it to the successor. The write must not begin if the successor
@@ -232,8 +236,8 @@ impl Handover {
     }
 
     /// Tracks a write of the predecessor as one of this process until `end` yields whether its outcome is known.
-    /// `is_tracked` turns true once the cache takes account of the write; the sender from `end` is used once it takes
-    /// account of the end.
+    /// `is_tracked` turns true once the cache has registered the write. `end` yields a sender as well: `()` is sent to
+    /// it when the cache has registered the end.
     pub async fn track_remote_write(
         &self,
         member: MemberId,

@@ -43,7 +43,7 @@ impl ReadPurpose {
     }
 
     /// Whether a fresh answer in the cache will do.
-    fn may_use_cache(&self) -> bool {
+    fn accepts_cached(&self) -> bool {
         !matches!(self, ReadPurpose::KeyProof)
     }
 
@@ -67,7 +67,7 @@ impl Gateway {
     ) -> CacheLookup {
         let entry_key = EntryKey { realm: admitted.key().guild.realm, member, read };
         let now = self.core.now();
-        self.follower.invalidate_if_stale(state, now);
+        self.follower.invalidate_if_feed_is_stale(state, now);
         let entry = self.core.cache.get(&entry_key);
         match entry.as_ref().map(|entry| (entry, entry.state_at(now, || self.core.clock.unix_ms()))) {
             Some((entry, EntryState::Fresh { ttl })) => {
@@ -96,9 +96,9 @@ impl Gateway {
         details: &mut RequestDetails,
     ) -> Result<Arc<str>, Fault> {
         let operation = Operation::Read(read);
-        let forwarded = CacheStatus::Forwarded { stale: purpose.is_stale(), stored: false };
-        let looked_up = caller.entry_key(read, member);
-        let (mut entry_key, mut result, mut own_key_only) = (looked_up, None, false);
+        let not_stored = CacheStatus::Forwarded { stale: purpose.is_stale(), stored: false };
+        let first_entry_key = caller.entry_key(read, member);
+        let (mut entry_key, mut result, mut own_key_only) = (first_entry_key, None, false);
         for _ in 0..MAX_JOINS {
             if self.handover.must_fetch_alone(&entry_key) {
                 // The other process may have written since a flight began here, or since an entry was stored.
@@ -107,18 +107,19 @@ impl Gateway {
                 return Ok(entry.text.clone());
             }
             let (began, flight_key) = (self.core.now(), self.flight_key(&caller, entry_key, own_key_only));
-            let is_stored = || purpose.may_use_cache() && self.fresh(&entry_key).is_some();
+            let is_stored = || purpose.accepts_cached() && self.fresh(&entry_key).is_some();
             let ready = self.acquire_permit(&caller, permit.take(), details.id);
             let joined = match self.core.cache.join_when_ready(flight_key, ready, is_stored).await {
                 Ok(joined) => joined,
                 Err(fault) => {
-                    details.cache = Some(forwarded);
+                    details.cache = Some(not_stored);
                     result = Some(Err(fault));
                     break;
                 }
             };
             let state = self.recheck(&mut caller, operation)?;
             result = match joined {
+                // The key belongs to another guild now; dropping a leader lets others lead.
                 _ if caller.key.guild.realm != entry_key.realm => None,
                 Joined::Leader(leader, permit) => {
                     let (fetched, cache) =
@@ -129,7 +130,7 @@ impl Gateway {
                 Joined::Follower(follower) => {
                     details.cache = Some(CacheStatus::Collapsed);
                     let result = follower.wait().await;
-                    // Another key's answer is only for keys that may still ask the same.
+                    // Another key's answer is only for keys that are still valid and of this guild.
                     self.recheck(&mut caller, operation)?;
                     // A refusal of the leader's key is only for callers with the same one.
                     let refusal = || self.core.origin_refusals.since(&caller.digest, began).map(Err);
@@ -143,13 +144,14 @@ impl Gateway {
             if result.is_some() {
                 break;
             }
-            // The next leader's key may be refused as well, so it shares a flight with callers of its own key only.
+            // The next leader's key may be refused as well, so this caller shares a flight with callers of its own key
+            // only.
             (entry_key, own_key_only) = (caller.entry_key(read, member), true);
         }
         let result = match result {
             Some(result) => result,
             None => {
-                details.cache = Some(forwarded);
+                details.cache = Some(not_stored);
                 let result = self.fetch_alone(&mut caller, read, member, permit, details).await;
                 self.core.cache.invalidate_if_unsettled(&entry_key, caller.realms(entry_key.realm), self.core.now());
                 result
@@ -161,9 +163,9 @@ impl Gateway {
                 // The request to the origin may have taken as long as `origin.timeout`, and this is an answer from
                 // memory.
                 self.recheck(&mut caller, operation)?;
-                let may_use = caller.key.guild.realm == looked_up.realm && self.may_use_cache(&caller);
+                let may_use = caller.key.guild.realm == first_entry_key.realm && self.may_use_cache(&caller);
                 let entry = purpose.stale_entry().filter(|_| may_use);
-                self.stale_if_error(&looked_up, entry, details).ok_or(fault)
+                self.stale_if_error(&first_entry_key, entry, details).ok_or(fault)
             }
             Err(fault) => Err(fault),
         }
@@ -190,7 +192,7 @@ impl Gateway {
     ) -> (FetchResult, CacheStatus) {
         let (entry_key, stale) = (flight_key.entry, purpose.is_stale());
         // Another flight may have ended between this caller's look-up and its joining.
-        if purpose.may_use_cache()
+        if purpose.accepts_cached()
             && let Some((entry, ttl)) = self.fresh(&entry_key).filter(|(entry, _)| entry.epoch == leader.epoch())
         {
             leader.complete(Ok(entry.clone()));
@@ -204,8 +206,8 @@ impl Gateway {
                 (Ok(entry), CacheStatus::Forwarded { stale, stored: false })
             }
             Ok(entry) => {
-                // Where several flights may ask for one entry, each answer counts as one that others may have
-                // overtaken.
+                // Where several flights may ask for one entry, treat each answer as possibly overtaken: invalidate in
+                // all realms.
                 let refusals = &self.core.origin_refusals;
                 let realms = if refusals.any() { Realms::All } else { caller.realms(entry_key.realm) };
                 let stored = !self.handover.has_successor()

@@ -66,7 +66,7 @@ impl StoreFollower {
     }
 
     /// Invalidates the cache if the feed was not read for too long, as after the process stood still.
-    pub(super) fn invalidate_if_stale(&self, state: &State, now: Tick) {
+    pub(super) fn invalidate_if_feed_is_stale(&self, state: &State, now: Tick) {
         if self.freshness.feed_is_stale(now) && state.depends_on_store() {
             self.core.cache.epochs().invalidate_all();
         }

@@ -1,7 +1,7 @@
 //! What keys have used up passes from one key table to the next, so that no change of keys raises what is available
-//! (guarantee 6). A listed key goes on with the buckets of the earlier key of its id, or of the one that was renamed to
-//! it, and is charged with what the earlier keys of its other secrets had used up. Only a key of which neither the id
-//! nor a secret was seen before, or is still remembered, begins with full buckets.
+//! (guarantee 6). A listed key keeps the buckets of the key that had its id before; a renamed key keeps those from its
+//! old id. Each is charged with what the earlier keys of its other secrets had used up. Only a key of which neither the
+//! id nor a secret was seen before, or is still remembered, begins with full buckets.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -39,7 +39,7 @@ impl LimitState {
         self.usage.day.charge_as(&other.usage.day);
     }
 
-    /// Whether full buckets would be no more than this key would have at `now` in any case.
+    /// Whether the key's largest burst is refilled at `now`, so that nothing need be remembered.
     fn may_be_forgotten(&self, now: Tick) -> bool {
         self.buckets.may_be_forgotten(&self.policy, now)
     }
@@ -70,33 +70,34 @@ pub(super) struct CarryOver<'t> {
     /// What the table before listed and remembered.
     keys: &'t KeysByDigest,
     removed: &'t RemovedKeys,
-    earlier: HashMap<KeyId, LimitState>,
-    /// The earlier id of each key that was renamed.
+    /// The states of all these keys, by their old ids.
+    states_before: HashMap<KeyId, LimitState>,
+    /// The old id of each key that was renamed.
     renamed_from: HashMap<KeyId, KeyId>,
-    listed: HashMap<KeyId, LimitState>,
+    /// The states made so far for the next table, by the ids that it lists.
+    states_made: HashMap<KeyId, LimitState>,
 }
 
 impl<'t> CarryOver<'t> {
     pub(super) fn new(keys: &'t KeysByDigest, removed: &'t RemovedKeys, listed: &[ListedKey]) -> Self {
-        let mut earlier = removed.states.clone();
-        earlier.extend(keys.values().map(|key| (key.id.clone(), key.limit_state())));
-        let renamed_from = HashMap::new();
-        let mut carry_over =
-            CarryOver { keys, removed, earlier, renamed_from, listed: HashMap::with_capacity(listed.len()) };
+        let mut states_before = removed.states.clone();
+        states_before.extend(keys.values().map(|key| (key.id.clone(), key.limit_state())));
+        let (renamed_from, states_made) = (HashMap::new(), HashMap::with_capacity(listed.len()));
+        let mut carry_over = CarryOver { keys, removed, states_before, renamed_from, states_made };
         carry_over.find_renamed(listed);
         carry_over
     }
 
-    /// A key with a new id is an earlier key renamed if it has a secret of that key, whose id is not listed any more. One
-    /// key at most is the earlier one renamed, where its secrets have become several keys.
+    /// A key with a new id is an earlier key renamed if it has a secret of that key, whose id is not listed any more.
+    /// If the secrets of one old key are now several keys, only the first of them counts as the renamed one.
     fn find_renamed(&mut self, listed: &[ListedKey]) {
         let ids: HashSet<&KeyId> = listed.iter().map(|key| &key.id).collect();
-        let mut found = HashSet::new();
-        for key in listed.iter().filter(|key| !self.earlier.contains_key(&key.id)) {
+        let mut taken = HashSet::new(); // old ids
+        for key in listed.iter().filter(|key| !self.states_before.contains_key(&key.id)) {
             if let Some(from) = self.earlier_id(&key.digest)
                 && !ids.contains(from)
                 && !self.renamed_from.contains_key(&key.id)
-                && found.insert(from)
+                && taken.insert(from)
             {
                 self.renamed_from.insert(key.id.clone(), from.clone());
             }
@@ -112,15 +113,16 @@ impl<'t> CarryOver<'t> {
     /// state, also if it was renamed. A secret that was another key's charges what that key had used up.
     pub(super) fn state_of(&mut self, key: &ListedKey, policy: &Arc<Policy>, now: Tick) -> LimitState {
         let secret_id = self.earlier_id(&key.digest);
-        let state = self.listed.entry(key.id.clone()).or_insert_with(|| {
+        let state = self.states_made.entry(key.id.clone()).or_insert_with(|| {
             let renamed_from = self.renamed_from.get(&key.id);
-            let own = self.earlier.get(renamed_from.unwrap_or(&key.id));
+            let own = self.states_before.get(renamed_from.unwrap_or(&key.id));
             if let (Some(_), Some(own)) = (renamed_from, own) {
+                // The store has the day's count under the old id.
                 own.usage.day.forget_saved();
             }
             own.map_or_else(|| LimitState::new(policy.clone()), |own| own.with_policy(policy, now))
         });
-        if let Some(other) = secret_id.filter(|id| **id != key.id).and_then(|id| self.earlier.get(id)) {
+        if let Some(other) = secret_id.filter(|id| **id != key.id).and_then(|id| self.states_before.get(id)) {
             state.charge_as(other, now);
         }
         state.clone()
@@ -129,11 +131,16 @@ impl<'t> CarryOver<'t> {
     /// What is remembered once all listed keys have their states: each key that was removed and not renamed, and each
     /// removed secret, until what the key has used up would have come back. `now` and `unix` are the same moment.
     pub(super) fn into_removed(self, is_listed: impl Fn(&Digest) -> bool, now: Tick, unix: i64) -> RemovedKeys {
-        let CarryOver { keys, removed, earlier: mut states, renamed_from, listed } = self;
+        let CarryOver { keys, removed, states_before: mut states, renamed_from, states_made } = self;
         let renamed_to: HashMap<KeyId, KeyId> = renamed_from.into_iter().map(|(to, from)| (from, to)).collect();
-        let counts = |state: &LimitState| !state.may_be_forgotten(now) || !state.usage.is_idle(unix);
-        states.retain(|id, state| !listed.contains_key(id) && !renamed_to.contains_key(id) && counts(state));
-        let is_remembered = |id: &KeyId| states.contains_key(id) || listed.get(id).is_some_and(counts);
+        let is_worth_remembering = |state: &LimitState| !state.may_be_forgotten(now) || !state.usage.is_idle(unix);
+        states.retain(|id, state| {
+            !states_made.contains_key(id) && !renamed_to.contains_key(id) && is_worth_remembering(state)
+        });
+        // A listed key may have lost a secret: if that is added again as another key, it is charged with what this one
+        // has used up.
+        let is_remembered =
+            |id: &KeyId| states.contains_key(id) || states_made.get(id).is_some_and(is_worth_remembering);
         let secrets = keys.iter().map(|(secret, key)| (secret, &key.id)).chain(&removed.secrets);
         let secrets = secrets.filter(|(secret, _)| !is_listed(secret));
         let secrets = secrets.map(|(secret, id)| (*secret, renamed_to.get(id).unwrap_or(id).clone()));

@@ -1,6 +1,6 @@
-//! The GCRA buckets of one key under one tier, and how they pass to another tier. Others replace them for every caller
-//! at once: a request that still holds the old ones is decided by their successor. A write limit that is removed and
-//! added again begins with what was left, and not full (guarantee 6).
+//! The GCRA buckets of one key under one tier, and how they pass to another tier. When the tier changes, new buckets
+//! replace them for all requests at once: a request that still holds the old ones is decided by their successor. A
+//! write limit that is removed and added again begins with what was left, and not full (guarantee 6).
 
 use std::ops::RangeInclusive;
 use std::ptr;
@@ -24,7 +24,7 @@ pub struct Buckets {
     successor: Mutex<Option<Successor>>,
 }
 
-/// What counts of the rates that were in force before those of the policy.
+/// What must be remembered of earlier rates.
 #[derive(Clone, Copy, Debug, Default)]
 struct EarlierRates {
     /// The rate of `write` if the policy has none: a write limit that is removed and added again refills nobody.
@@ -41,7 +41,7 @@ impl EarlierRates {
         EarlierRates { last_write, largest_bursts }.merged(self)
     }
 
-    /// These, and those of another key with which this one becomes one.
+    /// These, and those of a key that is merged into this one.
     fn merged(self, other: Self) -> Self {
         let ((main, write), (other_main, other_write)) = (self.largest_bursts, other.largest_bursts);
         EarlierRates {
@@ -75,7 +75,8 @@ impl Buckets {
         }
         let after = Arc::new(Buckets::after(buckets, policy_before.tier()));
         *successor = Some((policy.clone(), after.clone()));
-        // The main bucket is replaced first: a request that finds another one replaced finds the main one filled.
+        // The main bucket is replaced first: a request that sees the write bucket replaced must see the new main bucket
+        // with its state.
         after.take_over(buckets, policy_before.tier(), policy.tier(), at, Bucket::replace);
         after
     }
@@ -140,8 +141,7 @@ impl Buckets {
         Buckets { earlier: Mutex::new(before.earlier.lock().and(tier)), ..Buckets::default() }
     }
 
-    /// Calls `take` for each of these buckets that goes on with the one `before`, and for that, with the change of rate
-    /// between the two tiers.
+    /// Calls `take(new, old, change)` for each pair of buckets whose rates are known.
     fn take_over(
         &self,
         before: &Buckets,
@@ -150,7 +150,7 @@ impl Buckets {
         at: Tick,
         take: impl Fn(&Bucket, &Bucket, RateChange),
     ) {
-        // A key that was admitted once is no new key, whatever operation it used.
+        // A key that was admitted once is no new key, so its unused write bucket does not start full.
         let was_used = before.main.was_used();
         let change = |from, to| RateChange { from, to, at, was_used };
         let (last_write_before, last_write) = (before.earlier.lock().last_write, self.earlier.lock().last_write);

@@ -1,7 +1,7 @@
 //! The reload of the TLS pair of `server.tls`.
 
 use super::watches::certificate_files;
-use super::{Reloader, log_notice, missing, read_files};
+use super::{Reloader, log_warning, missing, read_files};
 use crate::admin::ReloadOutcome;
 use crate::tls::Certificate;
 
@@ -23,7 +23,7 @@ impl Reloader {
             .flatten();
         match read {
             Ok(loaded) => {
-                log_notice(Some(&loaded));
+                log_warning(Some(&loaded));
                 // The configuration may name another pair by now.
                 if self.gateway.state().config.server.tls.as_ref() != Some(pair) {
                     return None;

@@ -4,7 +4,7 @@ use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Reloader, log_notice, missing, read_files};
+use super::{Reloader, log_warning, missing, read_files};
 use crate::admin::{ConfigText, ReloadOutcome};
 use crate::config::{self, Config, Keys, LoadError, Loaded, Notice, OriginKind, Reloaded};
 use crate::gateway::{KeySource, LoadedKeys, NewKeys};
@@ -78,7 +78,7 @@ impl Reloader {
             let (loaded, config, running) = (loaded.clone(), config.clone(), running.config.clone());
             read_files(move || Inputs::read(&loaded, &config, Some(&running), Vec::new())).await??
         };
-        log_notice(inputs.certificate.as_ref());
+        log_warning(inputs.certificate.as_ref());
         let origin = self.origin(config, inputs.upstream_tls, &running.origin).await?;
         let keys = match (&config.keys, inputs.keys) {
             (Keys::File(_), Some(keys)) => NewKeys::File(self.keys_of_file(keys)),

@@ -49,8 +49,9 @@ pub(super) struct Reloader {
     in_force: tokio::sync::Mutex<InForce>,
     /// Missing files, each of which was logged.
     missing: Mutex<HashSet<PathBuf>>,
-    /// Locked while the key file is reloaded, so that what is read later is put in force later; and the TLS pair.
+    /// Locked while the key file is reloaded, so that what is read later is put in force later.
     keys_lock: tokio::sync::Mutex<()>,
+    /// Locked while the TLS pair is reloaded, for the same reason.
     certificate_lock: tokio::sync::Mutex<()>,
     /// Shows the configuration in force to admins.
     admin: Arc<ProcessState>,
@@ -149,7 +150,7 @@ impl Reloader {
         let mut interval = tokio::time::interval(CHECK_INTERVAL);
         interval.set_missed_tick_behavior(MissedTickBehavior::Skip);
         loop {
-            // A later change is noticed by a later check, because the files are read after this.
+            // Files are read after this check, so a change during the read is found by the next check.
             let requested = tokio::select! {
                 biased;
                 Ok(()) = requests.changed() => {
@@ -207,7 +208,7 @@ async fn read_files<T: Send + 'static>(read: impl FnOnce() -> T + Send + 'static
     }
 }
 
-fn log_notice(certificate: Option<&Certificate>) {
+fn log_warning(certificate: Option<&Certificate>) {
     if let Some(notice) = certificate.and_then(|certificate| certificate.notice.as_ref()) {
         tracing::warn!("{notice}");
     }

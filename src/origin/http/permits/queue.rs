@@ -9,7 +9,7 @@ pub(super) type Ticket = u64;
 
 /// The permits and the requests that wait for one; `W` wakes a waiter.
 ///
-/// After each call no waiter may be granted a permit: an owner that may have one has no waiters.
+/// Once `grant_next` has returned `None`, no waiting request is entitled to a permit.
 #[derive(Debug)]
 pub(super) struct FairQueue<W> {
     max: usize,
@@ -116,10 +116,10 @@ impl<W> FairQueue<W> {
         if !self.may_hold_more_than(held) {
             return None;
         }
-        let (owner, now) = (owner.clone(), self.ticket());
+        let (owner, ticket) = (owner.clone(), self.ticket());
         let (_, waker) = self.change(&owner, |state| {
             state.held += 1;
-            state.waits_since = now;
+            state.waits_since = ticket;
             state.waiters.pop_front()
         })?;
         self.count_removed(&owner);
@@ -134,7 +134,8 @@ impl<W> FairQueue<W> {
     }
 
     /// Evicts a waiter where more wait than there are permits: the newest of the owner with the most waiters. Owners
-    /// without a proven key count as one here; of these it is the newest of the one with the most.
+    /// without a proven key count as one here; if they have the most, then the newest waiter of the unproven owner with
+    /// the most is evicted.
     pub(super) fn evict(&mut self) -> Option<W> {
         if self.waiting <= self.max {
             return None;
@@ -156,8 +157,9 @@ impl<W> FairQueue<W> {
         self.owners.is_empty() && self.held == 0 && self.waiting == 0
     }
 
-    /// Whether an owner that holds `held` permits may have another one. What it holds leaves a part of the free ones
-    /// to others, however many owners there are; an owner without one gets the first that is free.
+    /// Whether an owner that holds `held` permits may have another one: it holds fewer than a quarter of the free
+    /// permits, so that others get some, however many owners there are. An owner without one gets the first that is
+    /// free.
     fn may_hold_more_than(&self, held: usize) -> bool {
         let free = self.max.saturating_sub(self.held);
         free > 0 && (held == 0 || 4 * held < free)
