@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::key_source::KeySource;
 use super::state::Core;
-use crate::limits::{UnsavedCount, Usage};
+use crate::limits::{DayCount, Usage};
 use crate::model::KeyId;
 use crate::store::{AnyStore, Daily, Directory};
 
@@ -87,21 +87,20 @@ impl UsageFlush {
             return Ok(());
         }
         let _lock = self.lock.lock().await;
-        {
-            let state = self.core.state();
-            match &state.keys {
-                KeySource::Origin(learned_keys) => learned_keys.reset_days(&keys),
-                KeySource::Store(_) | KeySource::File(_) => {
-                    let reset = state.key_table.usages().filter(|(id, _)| keys.contains(*id));
-                    reset.for_each(|(_, usage)| usage.day.reset());
-                }
+        // The store first: while it cannot be written, each attempt would give the day back once more.
+        if let Err(error) = store.clear_daily(keys.clone()).await {
+            self.core.day_resets.lock().extend(keys);
+            return Err(error.to_string());
+        }
+        let state = self.core.state();
+        match &state.keys {
+            KeySource::Origin(learned_keys) => learned_keys.reset_days(&keys),
+            KeySource::Store(_) | KeySource::File(_) => {
+                let reset = state.key_table.usages().filter(|(id, _)| keys.contains(*id));
+                reset.for_each(|(_, usage)| usage.day.reset());
             }
         }
-        let cleared = store.clear_daily(keys.clone()).await;
-        cleared.map_err(|error| {
-            self.core.day_resets.lock().extend(keys);
-            error.to_string()
-        })
+        Ok(())
     }
 
     /// Writes what was counted of the day since the last time, and adds what other processes counted.
@@ -117,8 +116,8 @@ impl UsageFlush {
                 KeySource::Store(_) | KeySource::File(_) => state.key_table.unsaved_counts(),
             }
         };
-        counts.sort_by_key(|(_, _, unsaved)| unsaved.count.day);
-        for of_a_day in counts.chunk_by(|(_, _, a), (_, _, b)| a.count.day == b.count.day) {
+        counts.sort_by_key(|(_, _, count)| count.day);
+        for of_a_day in counts.chunk_by(|(_, _, a), (_, _, b)| a.day == b.day) {
             for counts in of_a_day.chunks(KEYS_AT_ONCE) {
                 write_counts_of_a_day(store, counts).await?;
             }
@@ -140,10 +139,10 @@ impl UsageFlush {
     }
 }
 
-async fn write_counts_of_a_day(store: &AnyStore, counts: &[(KeyId, Arc<Usage>, UnsavedCount)]) -> Result<(), String> {
-    let Some((_, _, first)) = counts.first() else { return Ok(()) };
-    let added = counts.iter().map(|(id, _, unsaved)| (id.clone(), unsaved.count.count)).collect();
-    let totals = store.add_daily(first.count.day, added).await.map_err(|e| e.to_string())?;
+async fn write_counts_of_a_day(store: &AnyStore, counts: &[(KeyId, Arc<Usage>, DayCount)]) -> Result<(), String> {
+    let Some((_, _, DayCount { day, .. })) = counts.first() else { return Ok(()) };
+    let added = counts.iter().map(|(id, _, count)| (id.clone(), count.count)).collect();
+    let totals = store.add_daily(*day, added).await.map_err(|e| e.to_string())?;
     for ((_, usage, saved), (_, total)) in counts.iter().zip(totals) {
         usage.day.saved(*saved, total);
     }

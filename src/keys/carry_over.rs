@@ -114,12 +114,7 @@ impl<'t> CarryOver<'t> {
     pub(super) fn state_of(&mut self, key: &ListedKey, policy: &Arc<Policy>, now: Tick) -> LimitState {
         let secret_id = self.earlier_id(&key.digest);
         let state = self.states_made.entry(key.id.clone()).or_insert_with(|| {
-            let renamed_from = self.renamed_from.get(&key.id);
-            let own = self.states_before.get(renamed_from.unwrap_or(&key.id));
-            if let (Some(_), Some(own)) = (renamed_from, own) {
-                // The store has the day's count under the old id.
-                own.usage.day.forget_saved();
-            }
+            let own = self.states_before.get(self.renamed_from.get(&key.id).unwrap_or(&key.id));
             own.map_or_else(|| LimitState::new(policy.clone()), |own| own.with_policy(policy, now))
         });
         if let Some(other) = secret_id.filter(|id| **id != key.id).and_then(|id| self.states_before.get(id)) {

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use super::{Guild, Key, LimitState, Proof};
 use crate::cache::{Realm, SingleFlight};
 use crate::clock::Tick;
-use crate::limits::{Buckets, DayCount, Policy, UnsavedCount, Usage};
+use crate::limits::{Buckets, DayCount, Policy, Usage};
 use crate::model::{Digest, GuildId, KeyId, Scope};
 use crate::wire::Fault;
 
@@ -39,7 +39,7 @@ pub struct LearnedKeys {
     flights: SingleFlight<Digest, Tick, ProofResult>,
     next_realm: AtomicU64,
     /// The day's counts that the store had at the start, for keys not seen since.
-    day_counts: HashMap<KeyId, DayCount>,
+    day_counts: Mutex<HashMap<KeyId, DayCount>>,
     /// Held while a key is put under another policy, so that its buckets are replaced once.
     policy_lock: Mutex<()>,
 }
@@ -111,7 +111,7 @@ impl LearnedKeys {
             rules: ArcSwap::from_pointee(rules),
             flights: SingleFlight::default(),
             next_realm: AtomicU64::new(0),
-            day_counts: day_counts.into_iter().collect(),
+            day_counts: Mutex::new(day_counts.into_iter().collect()),
             policy_lock: Mutex::new(()),
         }
     }
@@ -184,7 +184,7 @@ impl LearnedKeys {
     }
 
     /// What was counted of the day for each key and is not in the store yet.
-    pub fn unsaved_counts(&self) -> Vec<(KeyId, Arc<Usage>, UnsavedCount)> {
+    pub fn unsaved_counts(&self) -> Vec<(KeyId, Arc<Usage>, DayCount)> {
         let unsaved = |known: Arc<LearnedKey>| {
             let count = known.key.usage.day.unsaved()?;
             Some((known.key.id.clone(), known.key.usage.clone(), count))
@@ -199,6 +199,7 @@ impl LearnedKeys {
 
     /// Gives these keys their whole day back.
     pub fn reset_days(&self, keys: &[KeyId]) {
+        self.day_counts.lock().retain(|id, _| !keys.contains(id));
         let reset = self.known.iter().filter(|(_, known)| keys.contains(&known.key.id));
         reset.for_each(|(_, known)| known.key.usage.day.reset());
     }
@@ -224,7 +225,7 @@ impl LearnedKeys {
     pub fn unproven_key(&self, digest: Digest) -> Arc<LearnedKey> {
         let policy = self.rules.load().policy.clone();
         let id = id_of(&digest);
-        let usage = self.day_counts.get(&id).copied().map(Usage::with_count).unwrap_or_default();
+        let usage = self.day_counts.lock().get(&id).copied().map(Usage::with_count).unwrap_or_default();
         let realm = Realm(self.next_realm.fetch_add(1, Ordering::Relaxed));
         let guild = Guild { id: GuildId::of_key(&id), realm, departed: false };
         let state = LimitState { policy, buckets: Arc::default(), usage: Arc::new(usage) };

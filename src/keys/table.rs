@@ -12,7 +12,7 @@ use super::{Guild, Key, ListedKey};
 use crate::cache::Realm;
 use crate::clock::Tick;
 use crate::config::{Limits, Tier};
-use crate::limits::{DayCount, Policy, UnsavedCount, Usage};
+use crate::limits::{DayCount, Policy, Usage};
 use crate::model::{Digest, GuildId, KeyId};
 
 /// All keys, by digest.
@@ -151,7 +151,7 @@ impl KeyTable {
 
     /// What was counted of the day for each key and is not in the store yet. [`crate::limits::DayCounter::saved`] is to
     /// be called once it is.
-    pub fn unsaved_counts(&self) -> Vec<(KeyId, Arc<Usage>, UnsavedCount)> {
+    pub fn unsaved_counts(&self) -> Vec<(KeyId, Arc<Usage>, DayCount)> {
         let mut seen = HashSet::new();
         let unsaved = |(id, usage): (&KeyId, &Arc<Usage>)| {
             let count = usage.day.unsaved().filter(|_| seen.insert(id.clone()))?;

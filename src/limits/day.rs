@@ -28,14 +28,6 @@ pub struct DayCount {
     pub count: u64,
 }
 
-/// The part of a count that is not in the store yet.
-#[derive(Clone, Copy, Debug)]
-pub struct UnsavedCount {
-    pub count: DayCount,
-    /// The part that was in the store, in the counter's form.
-    saved: u64,
-}
-
 /// The UTC day of a Unix second, in days since the epoch.
 pub fn day_of(unix: i64) -> i64 {
     unix.div_euclid(DAY)
@@ -75,23 +67,28 @@ impl DayCounter {
     }
 
     /// The part of the count that is not in the store yet.
-    pub fn unsaved(&self) -> Option<UnsavedCount> {
-        let (now, saved) = (unpack(self.word.load(Ordering::Acquire)), self.saved.load(Ordering::Acquire));
-        let before = unpack(saved);
-        let before = if before.day == now.day { before.count } else { 0 };
-        let count = DayCount { day: now.day, count: now.count.checked_sub(before)? };
-        (count.count > 0).then_some(UnsavedCount { count, saved })
+    pub fn unsaved(&self) -> Option<DayCount> {
+        let (now, saved) = (unpack(self.word.load(Ordering::Acquire)), unpack(self.saved.load(Ordering::Acquire)));
+        let before = if saved.day == now.day { saved.count } else { 0 };
+        (now.count > before).then_some(DayCount { day: now.day, count: now.count - before })
     }
 
-    /// Leaves no more of the day than `other` leaves.
+    /// Leaves no more of the day than `other` leaves. The store has that count under the other key's id, so it is not
+    /// written under this one's as well.
     pub fn charge_as(&self, other: &DayCounter) {
-        // The later day is the larger number; of one day, the larger count is.
-        self.word.fetch_max(other.word.load(Ordering::Acquire), Ordering::AcqRel);
-    }
-
-    /// The store has nothing of this count: the key has another id from now on.
-    pub fn forget_saved(&self) {
-        self.saved.store(0, Ordering::Release);
+        let other = unpack(other.word.load(Ordering::Acquire));
+        let mut before = self.word.load(Ordering::Acquire);
+        while before < pack(other) {
+            match self.word.compare_exchange_weak(before, pack(other), Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => {
+                    let on_the_day = |word| if unpack(word).day == other.day { unpack(word).count } else { 0 };
+                    let unsaved = on_the_day(before).saturating_sub(on_the_day(self.saved.load(Ordering::Acquire)));
+                    let saved = DayCount { count: other.count - unsaved, ..other };
+                    return self.saved.store(pack(saved), Ordering::Release);
+                }
+                Err(now) => before = now,
+            }
+        }
     }
 
     /// Gives the whole day back.
@@ -101,14 +98,10 @@ impl DayCounter {
         self.word.store(none, Ordering::Release);
     }
 
-    /// `added` was added in the store, which has `total` for that day now. What exceeds this process's count was
-    /// counted by other processes, and counts here too while the day lasts. Nothing changes if the key got another id
-    /// or its day back meanwhile.
-    pub fn saved(&self, added: UnsavedCount, total: u64) {
-        if self.saved.load(Ordering::Acquire) != added.saved {
-            return;
-        }
-        let (saved, added) = (unpack(added.saved), added.count);
+    /// `added` was added in the store, which has `total` for that day now. What exceeds this process's count was counted
+    /// by other processes, and counts here too while the day lasts.
+    pub fn saved(&self, added: DayCount, total: u64) {
+        let saved = unpack(self.saved.load(Ordering::Acquire));
         let own = if saved.day == added.day { saved.count + added.count } else { added.count };
         let by_others = total.saturating_sub(own);
         let mut before = self.word.load(Ordering::Acquire);
@@ -126,8 +119,8 @@ impl DayCounter {
     }
 }
 
-/// The count that holds on `day`. A clock set back over midnight refills nobody: the day that was begun goes on. A
-/// count of a later day comes from a clock that was wrong, and `day` starts again at 0.
+/// The count that holds on `day`. A clock set back over midnight refills nobody: the day that was begun goes on. A count
+/// of a later day comes from a clock that was wrong, and `day` starts again at 0.
 fn on(word: u64, day: i64) -> DayCount {
     let there = unpack(word);
     if there.day == day || there.day == day + 1 { there } else { DayCount { day, count: 0 } }
@@ -148,7 +141,7 @@ mod tests {
     const NOON: i64 = 20_000 * DAY + DAY / 2;
 
     #[test]
-    fn the_daily_number_is_let_in_each_day_and_as_many_the_next() {
+    fn so_many_are_let_in_a_day_and_as_many_the_next() {
         let day = DayCounter::default();
         let let_in = |unix| (0..10).filter(|_| day.admit(3, unix)).count();
         assert_eq!((let_in(NOON), let_in(NOON + 1), let_in(NOON + DAY)), (3, 0, 3));
@@ -166,17 +159,17 @@ mod tests {
     #[test]
     fn each_request_is_added_to_the_store_once_and_counts_of_others_are_read_back() {
         let day = DayCounter::default();
-        assert!(day.unsaved().is_none());
+        assert_eq!(day.unsaved(), None);
         (0..5).for_each(|_| assert!(day.admit(10, NOON)));
         let told = day.unsaved().unwrap();
-        assert_eq!(told.count, DayCount { day: 20_000, count: 5 });
+        assert_eq!(told, DayCount { day: 20_000, count: 5 });
         assert!(day.admit(10, NOON));
         day.saved(told, 7);
-        assert_eq!((day.used(NOON), day.unsaved().unwrap().count.count), (8, 1));
-        day.saved(day.unsaved().unwrap(), 8);
-        assert!(day.used(NOON) == 8 && day.unsaved().is_none());
+        assert_eq!((day.used(NOON), day.unsaved().unwrap().count), (8, 1));
+        day.saved(DayCount { day: 20_000, count: 1 }, 8);
+        assert_eq!((day.used(NOON), day.unsaved()), (8, None));
         assert!(day.admit(10, NOON + DAY));
-        assert_eq!(day.unsaved().unwrap().count, DayCount { day: 20_001, count: 1 });
+        assert_eq!(day.unsaved(), Some(DayCount { day: 20_001, count: 1 }));
     }
 
     #[test]
@@ -187,35 +180,31 @@ mod tests {
         assert!(day.admit(1000, NOON + DAY), "midnight came before the store answered");
         day.saved(told, 901);
         assert_eq!(day.used(NOON + DAY), 1);
-        assert_eq!(day.unsaved().unwrap().count, DayCount { day: 20_001, count: 1 });
+        assert_eq!(day.unsaved(), Some(DayCount { day: 20_001, count: 1 }));
     }
 
     #[test]
     fn a_count_known_from_before_goes_on() {
         let day = DayCounter::from_store(DayCount { day: 20_000, count: 2 });
         assert!(day.admit(3, NOON) && !day.admit(3, NOON));
-        assert_eq!(day.unsaved().unwrap().count, DayCount { day: 20_000, count: 1 });
+        assert_eq!(day.unsaved(), Some(DayCount { day: 20_000, count: 1 }));
     }
 
     #[test]
-    fn a_count_goes_on_under_another_id_and_the_store_gets_all_of_it() {
-        let day = DayCounter::from_store(DayCount { day: 20_000, count: 2 });
+    fn a_count_is_raised_to_that_of_another_key_and_only_what_is_its_own_is_written() {
+        let (day, other) = (DayCounter::default(), DayCounter::from_store(DayCount { day: 20_000, count: 5 }));
         assert!(day.admit(9, NOON));
-        let told = day.unsaved().unwrap();
-        day.forget_saved();
-        day.saved(told, 3);
-        assert_eq!(
-            (day.used(NOON), day.unsaved().unwrap().count.count),
-            (3, 3),
-            "what the old id has counts for it alone"
-        );
-
-        let other = DayCounter::default();
-        assert!(other.admit(9, NOON));
+        day.charge_as(&other);
+        assert_eq!((day.used(NOON), day.unsaved()), (5, Some(DayCount { day: 20_000, count: 1 })));
+        day.saved(day.unsaved().unwrap(), 1);
+        assert_eq!((day.used(NOON), day.unsaved()), (5, None));
         other.charge_as(&day);
-        assert_eq!((other.used(NOON), other.unsaved().unwrap().count.count), (3, 3));
         day.charge_as(&DayCounter::from_store(DayCount { day: 19_999, count: 9 }));
-        assert_eq!(day.used(NOON), 3, "of the day before");
+        assert_eq!((day.used(NOON), other.used(NOON), other.unsaved()), (5, 5, None));
+        let next = DayCounter::default();
+        assert!(next.admit(9, NOON - DAY));
+        next.charge_as(&day);
+        assert_eq!((next.used(NOON), next.unsaved()), (5, None), "of the day before nothing counts");
     }
 
     #[test]
@@ -223,9 +212,9 @@ mod tests {
         let day = DayCounter::from_store(DayCount { day: 20_000, count: 2 });
         assert!(day.admit(3, NOON) && !day.admit(3, NOON));
         day.reset();
-        assert!(day.used(NOON) == 0 && day.unsaved().is_none());
+        assert_eq!((day.used(NOON), day.unsaved()), (0, None));
         assert!(day.admit(3, NOON));
-        assert_eq!(day.unsaved().unwrap().count, DayCount { day: 20_000, count: 1 });
+        assert_eq!(day.unsaved(), Some(DayCount { day: 20_000, count: 1 }));
     }
 
     #[test]

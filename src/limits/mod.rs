@@ -17,7 +17,7 @@ pub(crate) mod tests;
 pub use activity::{Activity, ActivityCounts, RecentActivity};
 pub use bucket::{Bucket, Level, RateChange, Verdict};
 pub use buckets::Buckets;
-pub use day::{DayCount, DayCounter, UnsavedCount, day_of};
+pub use day::{DayCount, DayCounter, day_of};
 pub use over_limit::{OverLimitCounters, OverLimitCounts};
 pub use policy::{BucketLevels, KeyLevels, LimitOutcome, LimitQuery, Policy};
 pub use strangers::{AddressCharge, Strangers, network};
