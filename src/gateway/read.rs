@@ -160,15 +160,26 @@ impl Gateway {
         match result {
             Ok(entry) => Ok(entry.text.clone()),
             Err(fault) if fault.is_origin_failure() => {
-                // The request to the origin may have taken as long as `origin.timeout`, and this is an answer from
-                // memory.
+                // The request to the origin may have taken as long as `origin.timeout`.
                 self.recheck(&mut caller, operation)?;
-                let may_use = caller.key.guild.realm == first_entry_key.realm && self.may_use_cache(&caller);
-                let entry = purpose.stale_entry().filter(|_| may_use);
-                self.stale_if_error(&first_entry_key, entry, details).ok_or(fault)
+                self.stale_after(fault, &caller, &first_entry_key, purpose, details)
             }
             Err(fault) => Err(fault),
         }
+    }
+
+    /// The stale answer after a failure of the origin, if there is one that the caller may have.
+    fn stale_after(
+        &self,
+        fault: Fault,
+        caller: &Caller<'_>,
+        entry_key: &EntryKey,
+        purpose: ReadPurpose,
+        details: &mut RequestDetails,
+    ) -> Result<Arc<str>, Fault> {
+        let may_use = caller.key.guild.realm == entry_key.realm && self.may_use_cache(caller);
+        let entry = purpose.stale_entry().filter(|_| may_use);
+        self.stale_if_error(entry_key, entry, details).ok_or(fault)
     }
 
     /// The fresh entry in the cache, and for how long it stays fresh.
