@@ -1,7 +1,7 @@
 //! Admission: looks up a request's key, charges its limits (12), then checks its scope (15). A request without a valid
 //! key is charged to its address and learns nothing else. Only this module makes an `Admitted`, and the cache is looked
-//! up only with one; a key that the origin has yet to judge leaves as `Unproven`. Limits are charged once; after the
-//! wait for a body the key is looked up again and nothing is charged again.
+//! up only with one; for a key that the origin has neither accepted nor refused yet it makes an `Unproven`. Limits are
+//! charged once; after the wait for a body the key is looked up again and nothing is charged again.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -204,7 +204,7 @@ impl Gateway {
                 CacheLookup::Miss(stale) => {
                     body.flush_answers().await;
                     let purpose = ReadPurpose::Miss(stale);
-                    // Boxed, so that a connection with nothing but hits has no room for a miss.
+                    // Boxed, so that the future of a connection with nothing but hits reserves no memory for a miss.
                     Box::pin(self.miss(admitted.caller(), read, member, purpose, None, details)).await
                 }
             },

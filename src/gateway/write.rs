@@ -36,7 +36,7 @@ impl Gateway {
             }
         };
         let answer = self.ask_origin(&state, &caller, permit, request, details).await;
-        // A reload may have moved the key to another guild meanwhile, whose answers about the member change as well.
+        // A reload may have moved the key to another guild meanwhile: the write changes that guild's answers as well.
         if !Arc::ptr_eq(&begun_under, &self.core.state()) {
             self.core.cache.epochs().invalidate_member(request.member());
         }

@@ -1,7 +1,7 @@
 //! What keys have used up passes from one key table to the next, so that no change of keys raises what is available
 //! (guarantee 6). A listed key keeps the buckets of the key that had its id before; a renamed key keeps those from its
-//! old id. Each is charged with what the earlier keys of its other secrets had used up. Only a key of which neither the
-//! id nor a secret was seen before, or is still remembered, begins with full buckets.
+//! old id. If one of its secrets belonged to another key before, it is also charged with what that key had used up. A
+//! key begins with full buckets only if neither its id nor its secrets are in the table before or still remembered.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -110,7 +110,8 @@ impl<'t> CarryOver<'t> {
     }
 
     /// The state of a listed key under `policy`; to be called for each of its secrets. The key goes on with its own
-    /// state, also if it was renamed. A secret that was another key's charges what that key had used up.
+    /// state, also if it was renamed. If the secret was another key's, this key is charged with what that one had used
+    /// up.
     pub(super) fn state_of(&mut self, key: &ListedKey, policy: &Arc<Policy>, now: Tick) -> LimitState {
         let secret_id = self.earlier_id(&key.digest);
         let state = self.states_made.entry(key.id.clone()).or_insert_with(|| {

@@ -25,7 +25,7 @@ pub struct Policy {
     over_limit: Arc<OverLimitCounters>,
 }
 
-/// One request, as its key's limits see it.
+/// What the limits need to know of one request.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitQuery {
     pub operation: Operation,
@@ -178,7 +178,7 @@ impl Policy {
             if let Some(wait) = ask(&buckets.main, tier.main)? {
                 break 'over Some((Limit::Rate, wait));
             }
-            // Two requests at the same time may both have seen room for one.
+            // Two requests at once may both have read a count that is one below the maximum.
             let full = day.is_some_and(|(max, unix)| !usage.day.admit(max, unix));
             full.then_some((Limit::Daily, Duration::ZERO))
         };

@@ -1,6 +1,6 @@
 //! The first stage of a process: builds every part in order. What the configuration names is checked before any address
-//! is bound, and accepting connections is the last step that can fail. Until then the predecessor, if there is one,
-//! goes on serving.
+//! is bound, and accepting connections is the last step but the start of the admin listener. Until then the
+//! predecessor, if there is one, goes on serving.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -96,7 +96,8 @@ impl Startup<'_> {
                 tracing::warn!("the predecessor has ended before it handed over; this process has its listeners");
             }
         }
-        // The last moment to leave everything to the predecessor: what is accepted from here on is to be answered.
+        // After this, connections are accepted and must be answered; a stop signal until now leaves them to the
+        // predecessor.
         if predecessor.is_some() && stop_signals.unless_stopped(std::future::ready(())).await.is_none() {
             return Ok(None);
         }

@@ -43,8 +43,8 @@ pub(super) enum Writes {
 /// A job in the queue: run in a transaction that others share, answered after its commit.
 trait Job: Send {
     fn queued(&self) -> Tick;
-    /// Runs it, and adds what it changed. An error is the whole group's: the disk or the file failed, and
-    /// the transaction with it. A refusal of this job alone is kept for its answer.
+    /// Runs it, and adds what it changed. An error fails the whole group: the disk or the file failed, so the
+    /// transaction did too. A refusal of this job alone is kept for its answer.
     fn run(&mut self, conn: &Connection, path: &Path, changes: &mut ChangeSet) -> Result<(), StoreError>;
     /// Answers the caller: the job's result, or the error of the whole group.
     fn answer(self: Box<Self>, fault: Option<StoreError>);
@@ -95,8 +95,8 @@ impl<T: Send, F: FnOnce(&Connection) -> Result<(T, Option<Change>), Failure> + S
     }
 }
 
-/// Runs `work` in a savepoint: all of it stays, or nothing. The outer error is the savepoint's own;
-/// then it is not known what stays.
+/// Runs `work` in a savepoint: all of it stays, or nothing. The outer error: the statements of the savepoint failed,
+/// and it is not known what stays.
 fn in_savepoint<T>(
     conn: &Connection,
     work: impl FnOnce(&Connection) -> Result<T, Failure>,
@@ -147,7 +147,7 @@ impl Writer {
     pub(super) fn start(settings: WriterSettings, is_checkpointed: bool) -> Result<Self, StoreError> {
         let failed = |e| failure::of(&settings.path, &e);
         let conn = open::writable(&settings.path).map_err(failed)?;
-        // SQLite then has the header in memory, and another file copied over this one does not look like a commit.
+        // Reads the header now: otherwise SQLite would take another file copied over this one for a new commit.
         lineage::of_newest_commit(&conn).map_err(failed)?;
         let (queue, jobs) = mpsc::sync_channel(QUEUE);
         let clock = Clock::system();
@@ -214,7 +214,7 @@ struct WriterThread {
     /// `None` after a failure, and after a start on a full disk, until the store could be opened again
     /// ([`reopen`]): nothing is acknowledged before.
     conn: Option<Connection>,
-    /// What a crash left in the WAL is in the file, so that no later commit comes after a gap.
+    /// What a crash left in the WAL is in the file, so that no later commit follows one that is cut off.
     is_checkpointed: bool,
 }
 
@@ -251,7 +251,8 @@ impl WriterThread {
                 // Jobs that were queued meanwhile wait as well, each until its own deadline.
                 Err(CommitError::Locked) => group.extend(self.jobs.try_iter().take(GROUP - group.len())),
                 Err(CommitError::Failed(line)) => {
-                    // Before the answers, so that what is refused stays undone whatever happens next.
+                    // Before the answers: it overwrites the failed commit in the WAL, so that no write that is answered
+                    // as failed appears after a crash.
                     if self.conn.is_none() {
                         self.conn = reopen(&self.settings, LOCK_SLICE, &mut self.is_checkpointed).ok();
                     }
@@ -315,9 +316,9 @@ impl CommitError {
 }
 
 /// Opens the store again after a failure. A commit whose fsync failed may be complete in the WAL: nobody
-/// reads it there now, but a start after a crash would. So a commit of our own overwrites it, and the
-/// fsync of that is one of pages just written; an fsync of pages that the kernel gave up before would
-/// succeed, and mean nothing. What was committed earlier was synced then, and is before it in the WAL.
+/// reads it there now, but a start after a crash would. So a commit of our own overwrites it. After a failed fsync the
+/// kernel may drop the pages, and a second fsync of them succeeds without writing; pages that were just written are
+/// written. What was committed earlier was synced then, and is before it in the WAL.
 fn reopen(settings: &WriterSettings, wait: Duration, is_checkpointed: &mut bool) -> Result<Connection, CommitError> {
     let path = &settings.path;
     let failed = |e| CommitError::of(path, &e);
