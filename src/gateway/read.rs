@@ -103,8 +103,7 @@ impl Gateway {
             if self.handover.must_fetch_alone(&entry_key) {
                 // The other process may have written since a flight began here, or since an entry was stored.
                 details.cache = Some(CacheStatus::Forwarded { stale: false, stored: false });
-                let entry = self.fetch_alone(&mut caller, read, member, permit, details).await?;
-                return Ok(entry.text.clone());
+                return self.fetch_alone(&mut caller, read, member, permit, details).await.map(|e| e.text.clone());
             }
             let (began, flight_key) = (self.core.now(), self.flight_key(&caller, entry_key, own_key_only));
             let is_stored = || purpose.accepts_cached() && self.fresh(&entry_key).is_some();

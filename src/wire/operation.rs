@@ -43,6 +43,16 @@ const fn read(read: Read, name: &'static str) -> Row {
     Row { operation: Operation::Read(read), name, scope: Scope::Read, invalidates: &[] }
 }
 
+/// A read that `Read::ALL` lacks would never be invalidated with the others.
+const _: () = {
+    let (mut reads, mut row) = (0, 0);
+    while row < TABLE.len() {
+        reads += matches!(TABLE[row].operation, Operation::Read(_)) as usize;
+        row += 1;
+    }
+    assert!(reads == Read::ALL.len(), "`Read::ALL` has every read of the table");
+};
+
 impl Read {
     /// All reads, in the order of their [`Read::index`].
     pub const ALL: [Read; 3] = [Read::Points, Read::Warns, Read::Reviews];
