@@ -158,7 +158,8 @@ fn model(input: &[u8]) -> Option<Read> {
         Some(scheme) => {
             let rest = &target[scheme.len()..];
             let end = rest.iter().position(|b| b"/?".contains(b)).unwrap_or(rest.len());
-            if !rest[..end].eq_ignore_ascii_case(&host?) {
+            // An http URI must have a host (RFC 9110, 4.2.1).
+            if end == 0 || !rest[..end].eq_ignore_ascii_case(&host?) {
                 return None;
             }
             let path = until_query(&rest[end..]);
