@@ -10,6 +10,8 @@
     reason = "a bench that cannot set itself up has nothing to measure"
 )]
 
+#[expect(dead_code, reason = "other benches use more of it")]
+mod shared;
 #[expect(dead_code, unused_imports, unused_macros, reason = "the tests use more of it")]
 #[path = "../tests/it/support/mod.rs"]
 mod support;
@@ -30,28 +32,9 @@ const PER_SECOND: u32 = 500;
 const FLOODERS: usize = 32;
 
 fn main() {
-    let is_bench = std::env::args().any(|arg| arg == "--bench");
     let seconds = std::env::args().filter_map(|arg| arg.parse().ok()).next();
-    let held = Duration::from_secs(seconds.unwrap_or(if is_bench { 20 } else { 1 }));
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .on_thread_start(move || {
-            if is_bench {
-                stand_back()
-            }
-        })
-        .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(measure(held));
-}
-
-/// Gives this thread only what no other one wants of the cores: who floods has a machine of their own.
-fn stand_back() {
-    let thread = std::fs::read_link("/proc/thread-self").unwrap();
-    let id = thread.file_name().unwrap().to_owned();
-    let done = std::process::Command::new("chrt").args(["--idle", "--pid", "0"]).arg(id).status().unwrap();
-    assert!(done.success(), "chrt (of util-linux)");
+    let held = Duration::from_secs(seconds.unwrap_or(if shared::is_measured() { 20 } else { 1 }));
+    shared::client_runtime().block_on(measure(held));
 }
 
 async fn measure(held: Duration) {

@@ -10,6 +10,7 @@
     reason = "a bench that cannot set itself up has nothing to measure"
 )]
 
+#[expect(dead_code, reason = "other benches use more of it")]
 mod shared;
 #[expect(dead_code, unused_imports, unused_macros, reason = "the tests use more of it")]
 #[path = "../tests/it/support/mod.rs"]

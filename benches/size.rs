@@ -12,6 +12,7 @@
 
 #[path = "../examples/store_fill/service.rs"]
 mod service;
+#[expect(dead_code, reason = "other benches use more of it")]
 mod shared;
 #[expect(dead_code, unused_imports, unused_macros, reason = "the tests use more of it")]
 #[path = "../tests/it/support/mod.rs"]

@@ -11,6 +11,8 @@
     reason = "a bench that cannot set itself up has nothing to measure"
 )]
 
+#[expect(dead_code, reason = "other benches use more of it")]
+mod shared;
 #[expect(dead_code, unused_imports, unused_macros, reason = "the tests use more of it")]
 #[path = "../tests/it/support/mod.rs"]
 mod support;
@@ -38,23 +40,12 @@ const TRIAL: Size = Size { slow: 50, idle: 50, seconds: 1 };
 const PER_SECOND: u32 = 200;
 
 fn main() {
-    let is_bench = std::env::args().any(|arg| arg == "--bench");
-    let Size { slow, idle, seconds } = if is_bench { BENCH } else { TRIAL };
+    let Size { slow, idle, seconds } = if shared::is_measured() { BENCH } else { TRIAL };
     let seconds = std::env::args().filter_map(|arg| arg.parse().ok()).next().unwrap_or(seconds);
     let named = |kind: &Slow| std::env::args().any(|arg| arg.eq_ignore_ascii_case(&format!("{kind:?}")));
     let kinds: Vec<Slow> = Slow::ALL.into_iter().filter(named).collect();
     let kinds = if kinds.is_empty() { Slow::ALL.to_vec() } else { kinds };
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .on_thread_start(move || {
-            if is_bench {
-                stand_back()
-            }
-        })
-        .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(async {
+    shared::client_runtime().block_on(async {
         eprintln!("memory of an idle connection after one request, {idle} of them, KiB:");
         for (what, tls, http_2) in
             [("HTTP/1.1", false, false), ("HTTP/1.1 over TLS", true, false), ("HTTP/2 over TLS", true, true)]
@@ -63,15 +54,6 @@ fn main() {
         }
         beside(slow, Duration::from_secs(seconds), &kinds).await;
     });
-}
-
-/// Gives this thread what no other one wants of the cores. Slow clients have machines of their own: what
-/// they compute is not to be in the way of the good one and the gateway.
-fn stand_back() {
-    let thread = std::fs::read_link("/proc/thread-self").unwrap();
-    let id = thread.file_name().unwrap().to_owned();
-    let done = std::process::Command::new("chrt").args(["--idle", "--pid", "0"]).arg(id).status().unwrap();
-    assert!(done.success(), "chrt (of util-linux)");
 }
 
 fn gate() -> Builder {

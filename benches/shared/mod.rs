@@ -7,10 +7,29 @@ use guildgate::config::{PostgresAt, StoreAt};
 use guildgate::keys::ApiKey;
 use guildgate::model::{GuildId, Scope};
 use guildgate::store::{AnyStore, IfMissing, KeyRecord};
+use tokio::runtime::{Builder, Runtime};
 
 /// Whether `cargo bench` runs this. `cargo test` runs it too, to see that it works: nothing is measured then.
 pub fn is_measured() -> bool {
     std::env::args().any(|arg| arg == "--bench")
+}
+
+/// A runtime for clients. Its thread gets only what no other one wants of the cores, as if the clients had a machine of
+/// their own.
+pub fn client_runtime() -> Runtime {
+    let mut runtime = Builder::new_multi_thread();
+    runtime.worker_threads(1).enable_all();
+    if is_measured() {
+        runtime.on_thread_start(lower_priority);
+    }
+    runtime.build().unwrap()
+}
+
+fn lower_priority() {
+    let thread = std::fs::read_link("/proc/thread-self").unwrap();
+    let id = thread.file_name().unwrap();
+    let done = std::process::Command::new("chrt").args(["--idle", "--pid", "0"]).arg(id).status().unwrap();
+    assert!(done.success(), "chrt (of util-linux)");
 }
 
 /// Whether a kind of store is to be measured: `-- sqlite` or `-- postgres` asks for one of them only.
