@@ -122,6 +122,8 @@ struct Writer {
     failing: bool,
     /// Kept to reuse its memory.
     block: Vec<u8>,
+    /// Waits between two tries to open the file. A test closes the other process's file meanwhile.
+    wait: Box<dyn FnMut(Duration) + Send>,
 }
 
 impl Writer {
@@ -139,6 +141,7 @@ impl Writer {
             counts: Counts::default(),
             failing: false,
             block: Vec::new(),
+            wait: Box::new(std::thread::sleep),
         }
     }
 
@@ -197,10 +200,10 @@ impl Writer {
 
     /// Opens the file that another process writes, or wrote. For the `last` batch it waits a moment, since a third
     /// process may have the file open only to check it.
-    fn open_held(&self, last: bool) -> Result<RecordFile, OpenError> {
+    fn open_held(&mut self, last: bool) -> Result<RecordFile, OpenError> {
         for _ in 1..if last { LAST_TRIES } else { 1 } {
             match RecordFile::open(&self.path) {
-                Err(OpenError::Locked(_)) => std::thread::sleep(TRY_INTERVAL),
+                Err(OpenError::Locked(_)) => (self.wait)(TRY_INTERVAL),
                 opened => return opened,
             }
         }

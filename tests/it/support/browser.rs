@@ -156,7 +156,9 @@ impl Browser {
 
     /// Writes what is seen of the page into the folder.
     pub async fn screenshot(&self, folder: &Path, name: &str) {
-        tokio::time::sleep(Duration::from_millis(100)).await; // for the last frame
+        // The second frame begins once the first one, with the page as it is now, was drawn.
+        let drawn = "requestAnimationFrame(() => requestAnimationFrame(arguments[0]));";
+        self.client.execute_async(drawn, vec![]).await.unwrap();
         std::fs::write(folder.join(name), self.client.screenshot().await.unwrap()).unwrap();
     }
 }

@@ -5,6 +5,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::model::Limit;
+use crate::telemetry::background_writer::INTERVAL;
 use crate::telemetry::decisions::format::tests::any_blocks;
 use crate::telemetry::decisions::{Block, RecordReader, older};
 use crate::wire::Operation;
@@ -83,14 +84,13 @@ fn decisions_held_at_the_end_wait_briefly_for_the_files_lock() {
     let first = record.log();
     let mut writer = Writer::holding(&record.path(), 1 << 20, record.clock.clone());
     writer.add(decision(1));
-    let ends = std::thread::spawn(move || {
-        writer.write_if_due(true);
-        writer.counts.lost
+    let (mut first, mut tries) = (Some(first), 0);
+    writer.wait = Box::new(move |_| {
+        tries += 1;
+        drop(first.take_if(|_| tries == LAST_TRIES - 1)); // before the last try
     });
-    std::thread::sleep(TRY_INTERVAL * 2); // so that the first try fails
-    first.close();
-    drop(first);
-    assert_eq!(ends.join().unwrap(), 0);
+    writer.write_if_due(true);
+    assert_eq!(writer.counts.lost, 0);
     assert_eq!(decisions(&record.path()), [decision(1)]);
 }
 
@@ -113,18 +113,19 @@ fn strangers_over_their_limit_are_counted_without_a_decision_and_take_no_decisio
 #[test]
 fn decisions_are_held_for_a_file_that_another_process_is_about_to_close() {
     let record = TestRecord::new();
-    let (first, many) = (record.log(), 20_000);
-    let second = DecisionLog::open_as_successor(&record.path(), 1 << 20, record.clock.clone()).unwrap();
+    let (first, many) = (record.log(), 2 * RING as u64);
+    let mut second = Writer::holding(&record.path(), 1 << 20, record.clock.clone());
     first.record(decision(0));
     for n in 1..=many {
-        second.record(decision(n));
-        if n % 4000 == 0 {
-            std::thread::sleep(2 * crate::telemetry::background_writer::INTERVAL); // the ring holds 16,384
-        }
+        second.add(decision(n));
+        second.write_if_due(false);
     }
     first.close();
     drop(first);
-    second.close();
+    assert_eq!(decisions(&record.path()), [decision(0)]);
+    record.clock.advance(MIN_HOLD);
+    second.write_if_due(false);
+    drop(second);
     assert_eq!(decisions(&record.path()), (0..=many).map(decision).collect::<Vec<_>>());
     assert!(blocks(&record.path()).len() > 3, "they are one block");
 }
@@ -172,16 +173,13 @@ fn a_file_that_is_never_closed_is_given_up_after_a_while_and_what_was_lost_is_co
 #[test]
 fn a_decision_waits_no_longer_than_a_second() {
     let record = TestRecord::new();
-    let log = record.log();
-    log.record(decision(1));
-    let mut waited = Duration::ZERO;
-    while decisions(&record.path()).is_empty() {
-        // The writer looks 50 times a second and must see that a second has passed on its clock.
-        record.clock.advance(Duration::from_millis(100));
-        std::thread::sleep(Duration::from_millis(5));
-        waited += Duration::from_millis(5);
-        assert!(waited < Duration::from_secs(10), "it is not written until the end");
-    }
+    let mut writer = record.writer(1 << 20);
+    writer.add(decision(1));
+    writer.write_if_due(false);
+    assert_eq!(decisions(&record.path()), []);
+    // The ring is emptied every `INTERVAL`: it may have waited there for one, and is looked at again after another.
+    record.clock.advance(Duration::from_secs(1) - 2 * INTERVAL);
+    writer.write_if_due(false);
     assert_eq!(decisions(&record.path()), [decision(1)]);
 }
 
