@@ -1,6 +1,6 @@
 //! The first stage of a process: builds every part in order. What the configuration names is checked before any address
-//! is bound, and accepting connections is the last step but the start of the admin listener. Until then the
-//! predecessor, if there is one, goes on serving.
+//! is bound, and accepting connections is the last step that can fail. Until then the predecessor, if there is one, goes
+//! on serving.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -101,14 +101,14 @@ impl Startup<'_> {
         if predecessor.is_some() && stop_signals.unless_stopped(std::future::ready(())).await.is_none() {
             return Ok(None);
         }
+        let admin_state = admin.state.clone();
+        let (admin, reload_requests) =
+            admin.start(&gateway, store.as_ref(), logs.audit.clone(), metrics, demo.is_some())?;
         if !server.accept().await {
             return Err(listeners_failed("opened"));
         }
         let is_first = predecessor.is_none();
         let handover = handover.map(|handover| handover.start(predecessor, gateway.clone()));
-        let admin_state = admin.state.clone();
-        let (admin, reload_requests) =
-            admin.start(&gateway, store.as_ref(), logs.audit.clone(), metrics, demo.is_some())?;
         print_ready(&urls, &config, gateway.clock(), demo);
         if is_first {
             systemd::ready();
@@ -249,7 +249,7 @@ fn no_store() -> ProcessError {
 }
 
 /// Prints a line for each address, and how to try the demo. A thread of its own does so, because a stderr that nobody
-/// reads must delay neither a hand-over nor a stop.
+/// reads must delay neither a hand-over nor a stop. Callers are served already, so a failure ends nothing.
 fn print_ready(urls: &[String], config: &Config, clock: &Clock, demo: Option<&Demo>) {
     let line = |url: &String| match config.log.json {
         true => telemetry::ready_as_json(url, clock.unix_ms()),
@@ -257,12 +257,15 @@ fn print_ready(urls: &[String], config: &Config, clock: &Clock, demo: Option<&De
     };
     let ready: String = urls.iter().map(line).collect();
     let instructions = demo.map(|demo| demo.instructions(urls, config));
-    std::thread::spawn(move || {
+    let print = move || {
         // Errors are ignored: if the output is closed, nobody reads it.
         let _ = io::stderr().write_all(ready.as_bytes());
         if let Some(instructions) = instructions {
             let mut out = io::stdout().lock();
             let _ = writeln!(out, "{instructions}").and_then(|()| out.flush());
         }
-    });
+    };
+    if let Err(error) = std::thread::Builder::new().spawn(print) {
+        tracing::warn!(%error, "cannot start a thread to print the addresses");
+    }
 }
