@@ -219,7 +219,7 @@ impl Daily for AnyStore {
     forward! {
         fn add_daily(&self, day: i64, counts: Vec<(KeyId, u64)>) -> Result<Vec<(KeyId, u64)>, StoreError>;
         fn daily(&self, day: i64) -> Result<Vec<(KeyId, u64)>, StoreError>;
-        fn reset_day(&self, key: &str) -> Result<(), StoreError>;
+        fn reset_day(&self, key: &str, is_known: bool) -> Result<(), StoreError>;
         fn clear_daily(&self, keys: Vec<KeyId>) -> Result<(), StoreError>;
     }
 }

@@ -254,8 +254,8 @@ pub trait Daily {
     fn daily(&self, day: i64) -> impl Future<Output = Result<Vec<(KeyId, u64)>, StoreError>> + Send;
 
     /// Gives a key its whole day back; followers are told ([`Change::DayReset`]). Refused: a key that is neither in the
-    /// store nor counted.
-    fn reset_day(&self, key: &str) -> impl Future<Output = Result<(), StoreError>> + Send;
+    /// store nor counted, unless it `is_known`: the store learns of a key of a key file with its first count.
+    fn reset_day(&self, key: &str, is_known: bool) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Sets the counts of these keys to 0, for a follower that was told of their reset and may have added to them since.
     fn clear_daily(&self, keys: Vec<KeyId>) -> impl Future<Output = Result<(), StoreError>> + Send;

@@ -328,6 +328,8 @@ async fn the_day_of_a_key_of_a_key_file_is_reset_before_its_first_count_is_store
     let gate = gate.start().await;
     let admin = gate.admin().await;
     let path = "/api/keys/bot/reset-day";
+    gate.run(&["limits", "reset", "bot"]).done();
+    gate.run(&["limits", "reset", "no_such"]).failed(1).names(&["there is no key no_such"]);
     admin.send("POST", path, &[], "").await.is(204);
     for _ in 0..2 {
         gate.get_points("bot", "7").await.is("3");

@@ -21,7 +21,6 @@ use crate::admin::shared::Shared;
 use crate::config::Limits;
 use crate::config::leaf::HumanDuration;
 use crate::keys::{IssueError, NewKey, check_tier, rotate};
-use crate::limits::day_of;
 use crate::model::{GuildId, Scope};
 use crate::store::{AnyStore, Daily, Directory, KeyChange, KeyRecord};
 
@@ -284,11 +283,7 @@ async fn rotate_key(
 /// Gives a key its whole day back (`daily`); the gateway follows within a second.
 #[utoipa::path(post, path = "/api/keys/{id}/reset-day", operation_id = "resetDay", responses((status = 204)))]
 async fn reset_day(State(shared): State<Arc<Shared>>, Ids(id): Ids<String>) -> Result<StatusCode, Problem> {
-    let store = shared.store()?;
-    if !shared.gateway.usage_of(|key| **key == *id).is_empty() {
-        // The store knows a key of a key file by its count, which comes within a second of its first request.
-        store.add_daily(day_of(shared.gateway.clock().unix()), vec![(id.as_str().into(), 0)]).await?;
-    }
-    store.reset_day(&id).await?;
+    let is_known = !shared.gateway.usage_of(|key| **key == *id).is_empty();
+    shared.store()?.reset_day(&id, is_known).await?;
     Ok(StatusCode::NO_CONTENT)
 }

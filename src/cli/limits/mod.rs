@@ -18,7 +18,8 @@ use clap::{Args, Subcommand};
 use super::error::CommandError;
 use super::transfer::byte_bar;
 use super::{Failure, open_store, runtime};
-use crate::config;
+use crate::config::{self, Keys};
+use crate::keys::read_key_file;
 use crate::store::{Daily, IfMissing};
 use input::Input;
 use plan::PlanArgs;
@@ -44,7 +45,8 @@ pub(super) enum LimitsCommand {
     Suggest(SuggestArgs),
     /// Gives a key its whole day back (`daily`); a running server follows within a second
     Reset {
-        /// The key's id, as `key list` prints it
+        /// The key's id, as `key list` prints it or the key file has it; one that only the origin
+        /// knows is found within a second of its first request
         id: String,
     },
 }
@@ -72,8 +74,13 @@ impl LimitsCommand {
             }
             LimitsCommand::Reset { id } => {
                 let loaded = config::load(config_path)?;
+                let is_listed = match &loaded.config.keys {
+                    Keys::File(path) => read_key_file(path).is_ok_and(|keys| keys.iter().any(|key| *key.id == *id)),
+                    Keys::Store | Keys::Origin { .. } => false,
+                };
                 Ok(runtime()?.block_on(async {
-                    open_store(&loaded, IfMissing::Refuse).await?.reset_day(&id).await.map_err(CommandError::from)
+                    let store = open_store(&loaded, IfMissing::Refuse).await?;
+                    store.reset_day(&id, is_listed).await.map_err(CommandError::from)
                 })?)
             }
         }

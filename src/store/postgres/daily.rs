@@ -52,9 +52,9 @@ impl Daily for PostgresStore {
         rows.iter().map(|row| Ok((column::<&str>(row, 0)?.into(), column::<i64>(row, 1)?.unsigned_abs()))).collect()
     }
 
-    async fn reset_day(&self, key: &str) -> Result<(), StoreError> {
+    async fn reset_day(&self, key: &str, is_known: bool) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
-        let reset = reset_day(&mut tx, key).await;
+        let reset = reset_day(&mut tx, key, is_known).await;
         tx.end(reset, Change::DayReset(key.into())).await
     }
 
@@ -64,8 +64,8 @@ impl Daily for PostgresStore {
     }
 }
 
-async fn reset_day(tx: &mut Transaction<'_>, key: &str) -> Result<(), StoreError> {
+async fn reset_day(tx: &mut Transaction<'_>, key: &str, is_known: bool) -> Result<(), StoreError> {
     let counted = tx.count(CLEAR, &[&[key].as_slice()]).await?;
-    let known = tx.count("SELECT 1 FROM key WHERE id = $1", &[&key]).await?;
-    refusals::changed(counted + known, || refusals::unknown_key(key))
+    let stored = tx.count("SELECT 1 FROM key WHERE id = $1", &[&key]).await?;
+    refusals::changed(counted + stored + usize::from(is_known), || refusals::unknown_key(key))
 }

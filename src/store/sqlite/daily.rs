@@ -47,12 +47,16 @@ impl Daily for SqliteStore {
         })
     }
 
-    async fn reset_day(&self, key: &str) -> Result<(), StoreError> {
+    async fn reset_day(&self, key: &str, is_known: bool) -> Result<(), StoreError> {
         let key: KeyId = key.into();
         let change = Change::DayReset(key.clone());
         let reset = move |conn: &Connection| {
-            let is_known = clear(conn, std::slice::from_ref(&key))? || conn.prepare_cached(IS_KEY)?.exists([&*key])?;
-            if is_known { Ok(()) } else { Err(Failure::Store(refusals::unknown_key(&key))) }
+            let is_counted = clear(conn, std::slice::from_ref(&key))?;
+            if is_known || is_counted || conn.prepare_cached(IS_KEY)?.exists([&*key])? {
+                Ok(())
+            } else {
+                Err(Failure::Store(refusals::unknown_key(&key)))
+            }
         };
         self.write(change, reset).await
     }
