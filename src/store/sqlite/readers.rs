@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crossbeam_queue::ArrayQueue;
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, Params, Row, params};
 
 use super::{failure, open};
 use crate::model::{GuildId, MemberId, Review, Warn};
@@ -75,30 +75,34 @@ impl Readers {
     }
 
     pub(super) fn warns(&self, guild: &GuildId, member: MemberId, now: i64) -> Result<Vec<Warn>, StoreError> {
-        let found = self.with(|conn| {
-            let mut statement = conn.prepare_cached(WARNS)?;
-            let mut rows = statement.query(params![guild.as_str(), member.as_i64(), now])?;
-            let mut found = None;
-            while let Some(row) = rows.next()? {
-                let warns = found.get_or_insert_with(Vec::new);
-                if let Some(id) = row.get(0)? {
-                    warns.push(Warn { id, author: row.get(1)?, reason: row.get(2)?, expires: row.get(3)? });
-                }
-            }
-            Ok(found)
-        })?;
-        found.ok_or_else(|| StoreError::GuildDeparted(guild.clone()))
+        self.of_member(guild, WARNS, params![guild.as_str(), member.as_i64(), now], |id, row| {
+            Ok(Warn { id, author: row.get(1)?, reason: row.get(2)?, expires: row.get(3)? })
+        })
     }
 
     pub(super) fn reviews(&self, guild: &GuildId, member: MemberId) -> Result<Vec<Review>, StoreError> {
+        self.of_member(guild, REVIEWS, params![guild.as_str(), member.as_i64()], |id, row| {
+            Ok(Review { id, author: row.get(1)?, rating: row.get(2)?, text: row.get(3)? })
+        })
+    }
+
+    /// What `sql` finds of a member. Its first column is the id, which is NULL if the member has none; without a row the
+    /// guild has departed.
+    fn of_member<T>(
+        &self,
+        guild: &GuildId,
+        sql: &str,
+        params: impl Params,
+        record: impl Fn(i64, &Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Vec<T>, StoreError> {
         let found = self.with(|conn| {
-            let mut statement = conn.prepare_cached(REVIEWS)?;
-            let mut rows = statement.query(params![guild.as_str(), member.as_i64()])?;
+            let mut statement = conn.prepare_cached(sql)?;
+            let mut rows = statement.query(params)?;
             let mut found = None;
             while let Some(row) = rows.next()? {
-                let reviews = found.get_or_insert_with(Vec::new);
+                let records = found.get_or_insert_with(Vec::new);
                 if let Some(id) = row.get(0)? {
-                    reviews.push(Review { id, author: row.get(1)?, rating: row.get(2)?, text: row.get(3)? });
+                    records.push(record(id, row)?);
                 }
             }
             Ok(found)
