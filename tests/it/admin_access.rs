@@ -145,7 +145,7 @@ async fn a_reload_tells_what_changed_and_every_fault_with_its_place() {
     let gate = TestGateway::before_http().key("bot").admin().start().await;
     let admin = gate.admin().await;
     let before = admin.get("/api/config").await.is(200);
-    let config = String::from_utf8(gate.world().read("gateway.toml")).unwrap();
+    let config = gate.world().text("gateway.toml");
     assert_eq!(admin.post("/api/reload", "").await.is(200), json!({"changed": [], "after_restart": []}));
     let other = config.replace("threads = 2", "threads = 3") + "[answers]\nkey_command = \"/new\"\n";
     gate.world().write("gateway.toml", other.replace("listen = \"127.0.0.1:0\"", "listen = \"127.0.0.1:1\""));
@@ -190,7 +190,7 @@ async fn each_change_is_in_the_audit_log_without_a_secret() {
     admin.get("/api/guilds").await.is(200);
     gate.has_logged("audit.log", "the second change", |line| line.contains("members/7")).await;
     let lines = || -> Vec<Value> {
-        let text = String::from_utf8(gate.world().read("audit.log")).unwrap();
+        let text = gate.world().text("audit.log");
         assert!(!text.contains("gg_") && !text.contains(&admin.token), "{text}");
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     };

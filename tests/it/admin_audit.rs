@@ -14,7 +14,7 @@ fn audited() -> Builder {
 
 /// The lines, once there are so many.
 async fn lines(gate: &TestGateway, count: usize) -> Vec<Value> {
-    let text = || String::from_utf8(gate.world().read("audit.log")).unwrap();
+    let text = || gate.world().text("audit.log");
     eventually(PATIENCE, "the lines", || async { text().lines().count() >= count }).await;
     text().lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| line.into())).collect()
 }

@@ -52,7 +52,7 @@ async fn an_origin_that_answers_as_the_contract_says_is_not_noticed() {
     assert!(ran.stdout.ends_with("Callers will not notice the switch.\n"), "{ran:#?}");
     assert!(ran.stdout.contains(" 0 answered differently, 0 not answered"), "{ran:#?}");
     assert_eq!(gate.stop().await, Some(0));
-    let log = String::from_utf8(gate.world().read("access.log")).unwrap();
+    let log = gate.world().text("access.log");
     assert!(log.lines().count() > 40 && !log.contains("setPoints"), "{log}");
 }
 

@@ -68,9 +68,7 @@ async fn other_nodes_and_other_guilds_follow_a_removal_or_are_left_alone(kind: K
     let gate = caching_gateway(kind).key("bot").key_of_guild("other", "999").start().await;
     gate.set_points("other", "7", 4).await.is("Successfully set '7' points to '4'");
     // Another server on the same store.
-    let config = String::from_utf8(gate.world().read("gateway.toml")).unwrap();
-    gate.world().write("second.toml", config);
-    let path = gate.world().path("second.toml");
+    let path = gate.world().write("second.toml", gate.world().read("gateway.toml"));
     let mut second = Process::start(&mut gate.world().command(&["serve", "--config", path.to_str().unwrap()]));
     let mut connection = Connection::to(second.ready().await).await;
     let bot = gate.request("getPoints", "bot", "memberID=7");

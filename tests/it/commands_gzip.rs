@@ -39,7 +39,7 @@ fn a_file_that_ends_in_gz_is_packed_and_one_that_does_not_is_plain() {
         assert_eq!(exported(&other), lines());
     }
     world.run(&["export", "gz"]).done();
-    assert_eq!(String::from_utf8(world.read("gz")).unwrap(), lines());
+    assert_eq!(world.text("gz"), lines());
     assert_eq!(exported(&world), lines(), "- is never packed");
 }
 

@@ -15,7 +15,7 @@ fn member(id: &str, points: &str) -> String {
 fn export(world: &World) -> Vec<Value> {
     let out = world.path("out.jsonl");
     world.run(&["export", out.to_str().unwrap()]).done();
-    let text = String::from_utf8(world.read("out.jsonl")).unwrap();
+    let text = world.text("out.jsonl");
     text.lines().map(|l| serde_json::from_str(l).unwrap_or_else(|e| panic!("{e}: {l}"))).collect()
 }
 
@@ -189,7 +189,7 @@ fn a_command_whose_outcome_cannot_be_printed_says_what_it_did() {
         assert_eq!(ran.stderr.lines().count(), 1, "{ran:?}");
     }
     assert_eq!(export(&world).len(), 4);
-    assert_eq!(String::from_utf8(world.read("out.jsonl")).unwrap().lines().count(), 4);
+    assert_eq!(world.text("out.jsonl").lines().count(), 4);
     world.run(&["store", "verify", "b.db"]).done();
 }
 
@@ -207,7 +207,7 @@ fn an_export_holds_no_keys() {
     world.import(&contract_lines()).done();
     let key = world.run(&["key", "create", "--guild", GUILD, "--name", "canary"]).done().stdout;
     export(&world);
-    let text = String::from_utf8(world.read("out.jsonl")).unwrap();
+    let text = world.text("out.jsonl");
     assert!(!text.contains("canary") && !text.contains(key.trim_end()) && !text.contains("sha256"), "{text}");
 }
 

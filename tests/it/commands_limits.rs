@@ -339,12 +339,12 @@ async fn a_full_disk_costs_decisions_which_are_counted_and_no_answer() {
         connection.ask(&request).await.is("3");
     }
     let said = "the decision record cannot be written";
-    eventually(PATIENCE, said, || async { process.stderr().contains(said) }).await;
+    process.has_said(said).await;
     let id = i32::try_from(process.id()).unwrap();
     rlimit::prlimit(id, rlimit::Resource::FSIZE, Some((rlimit::INFINITY, rlimit::INFINITY)), None).unwrap();
     connection.ask(&request).await.is("3");
     let said = "the decision record is written again";
-    eventually(PATIENCE, said, || async { process.stderr().contains(said) }).await;
+    process.has_said(said).await;
     process.signal(Signal::SIGTERM);
     assert_eq!(process.exit().await, Some(0));
     assert_eq!(process.stderr().matches("the decision record cannot be written").count(), 1, "said once");

@@ -32,7 +32,7 @@ fn says(text: &str, words: &[&str]) {
 
 /// The line of gateway.toml that begins so, as `gateway.toml:37`.
 fn place(gate: &TestGateway, section: &str, name: &str) -> String {
-    let toml = String::from_utf8(gate.world().read("gateway.toml")).unwrap();
+    let toml = gate.world().text("gateway.toml");
     let section = toml.lines().position(|line| line == format!("[{section}]")).unwrap();
     let within = toml.lines().skip(section).position(|line| line.starts_with(&format!("{name} = "))).unwrap();
     format!("gateway.toml:{}", section + within + 1)
@@ -85,7 +85,7 @@ async fn a_configuration_that_has_changed_since_and_a_key_that_is_gone_are_named
     let mut gate = logged(TestGateway::builder()).start().await;
     let id = id_of(&gate.get_points("bot", "7").await);
     assert_eq!(gate.stop().await, Some(0));
-    let toml = String::from_utf8(gate.world().read("gateway.toml")).unwrap();
+    let toml = gate.world().text("gateway.toml");
     // Neither a comment nor the folder in which it is read makes it another one.
     gate.world().write("gateway.toml", format!("# a comment\n{toml}"));
     let ran = Ran::of(&mut gate.world().command(&["why", &id]), "").done();
@@ -210,8 +210,7 @@ async fn an_id_that_is_not_there_is_told_with_where_it_was_looked_for() {
     assert!(process.stderr().contains("was not found"), "{}", process.stderr());
     gate.run(&["why", "with space"]).failed(2);
     gate.run(&["why", "\u{1b}[31m"]).failed(2);
-    let toml = String::from_utf8(gate.world().read("gateway.toml")).unwrap();
-    gate.world().write("gateway.toml", toml.replace(r#"access = "access.log""#, r#"access = """#));
+    gate.world().edit("gateway.toml", r#"access = "access.log""#, r#"access = """#);
     gate.run(&["why", &id]).failed(1).names(&["log.access is \"\"", "set it to a path"]);
 }
 

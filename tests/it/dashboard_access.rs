@@ -95,7 +95,7 @@ async fn each_log_in_and_log_out_is_in_the_audit_log_and_a_flood_is_not() {
     assert!((1..100).contains(&counted), "{counted} of 200 attempts were not throttled");
     Dashboard::log_in(&gate.admin().await, READ).await;
     let lines = || -> Vec<serde_json::Value> {
-        let log = String::from_utf8(gate.world().read("audit.log")).unwrap();
+        let log = gate.world().text("audit.log");
         assert!(!log.contains(READ) && !log.contains(BOT) && !log.contains("wrong"), "{log}");
         log.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     };

@@ -96,7 +96,7 @@ fn gate(rate: &str, error_status: &str) -> Builder {
 
 /// The codes of all requests so far, success as `-`.
 fn codes(gate: &TestGateway) -> Vec<String> {
-    let log = String::from_utf8(gate.world().read("access.log")).unwrap();
+    let log = gate.world().text("access.log");
     log.lines().map(|line| line.split(' ').nth(4).unwrap().to_owned()).collect()
 }
 

@@ -10,7 +10,7 @@ async fn guarantee_1_a_store_whose_server_was_killed_is_whole(kind: Kind) {
     gate.get_points("bot", "7").await.is("4");
     let out = gate.world().path("out.jsonl");
     gate.run(&["export", out.to_str().unwrap()]).done();
-    let lines = String::from_utf8(gate.world().read("out.jsonl")).unwrap();
+    let lines = gate.world().text("out.jsonl");
     let ada = lines.lines().map(|l| serde_json::from_str::<serde_json::Value>(l).unwrap());
     let ada: Vec<_> = ada.filter(|r| r["member"] == "7").collect();
     assert_eq!(ada.len(), 1, "{ada:?}");

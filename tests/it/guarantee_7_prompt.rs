@@ -132,7 +132,7 @@ async fn guarantee_7_keys_in_a_file_stay_the_keys_whatever_the_store_is_told(kin
     gate.run(&["guild", "add", "555", "--name", "Other"]).done();
     let in_store = gate.run(&["key", "create", "--guild", "555"]).done().stdout.trim().to_owned();
     gate.process().signal(Signal::SIGHUP);
-    eventually(PATIENCE, "a reload", || async { gate.stderr().contains("key file reloaded") }).await;
+    gate.has_said("key file reloaded").await;
     // What the store says of guilds is heard; of keys it is not.
     gate.run(&["guild", "leave", GUILD]).done();
     eventually(SECOND_AND_SLACK, "03", || async { gate.get_points("bot", "7").await.code() == Some(3) }).await;

@@ -22,14 +22,6 @@ fn other(gate: &TestGateway, config: &str) -> Process {
     Process::start(&mut gate.world().command(&["serve", "--config", path.to_str().unwrap()]))
 }
 
-fn config(gate: &TestGateway) -> String {
-    String::from_utf8(gate.world().read("gateway.toml")).unwrap()
-}
-
-async fn says(process: &Process, what: &str) {
-    eventually(PATIENCE, what, || async { process.stderr().contains(what) }).await;
-}
-
 on_both_origins! {
     what_one_writes_the_other_reads_at_once,
     an_idle_connection_is_told_in_its_next_answer,
@@ -43,7 +35,7 @@ async fn an_idle_connection_is_told_in_its_next_answer(kind: Kind) {
     pipelining.ask(&ask).await.is("3");
     gate.get_points("bot", "7").await.is("3"); // accepted after them
     let mut before = gate.replace().await;
-    says(&before, "handed over").await;
+    before.has_said("handed over").await;
     for _ in 0..20 {
         gate.get_points("bot", "7").await.is("3"); // so that whatever closes idle connections had its time
     }
@@ -113,7 +105,7 @@ async fn a_unix_socket_and_new_addresses_go_over_as_the_new_configuration_says()
     };
     let [a, b, c] = ["a.sock", "b.sock", "c.sock"].map(|name| gate.world().path(name));
     let file = std::fs::symlink_metadata(&a).unwrap();
-    let new = config(&gate).replace("unix:b.sock", "unix:c.sock");
+    let new = gate.world().edited("gateway.toml", "unix:b.sock", "unix:c.sock");
     gate.world().write("gateway.toml", new);
     let mut before = gate.replace().await;
     assert_eq!(before.exit().await, Some(0), "{}", before.stderr());
@@ -132,14 +124,14 @@ async fn a_new_one_that_cannot_serve_leaves_the_old_one_as_it_was() {
     let mut kept = gate.connect().await;
     kept.ask(&ask).await.is("3");
     // A configuration that is wrong: nothing is even asked for.
-    let mut broken = other(&gate, &config(&gate).replace("handover", "handovr"));
+    let mut broken = other(&gate, &gate.world().edited("gateway.toml", "handover", "handovr"));
     assert_eq!(broken.exit().await, Some(2), "{}", broken.stderr());
     assert!(!gate.stderr().contains("asks to take over"));
     // One that fails when it has the sockets already.
     gate.world().write("notes.db", "this is no store");
-    let mut failing = other(&gate, &format!("{}[origin]\nstore = \"notes.db\"\n", config(&gate)));
+    let mut failing = other(&gate, &format!("{}[origin]\nstore = \"notes.db\"\n", gate.world().text("gateway.toml")));
     assert_eq!(failing.exit().await, Some(1), "{}", failing.stderr());
-    says(gate.process(), "goes on as before").await;
+    gate.has_said("goes on as before").await;
     // One that is killed before it is ready; meanwhile a third one is turned away.
     let folder = std::fs::File::open(gate.world().path("")).unwrap();
     folder.lock().unwrap(); // as a store's opening does, so that the next one waits there
@@ -167,7 +159,7 @@ async fn where_the_old_one_dies_amid_it_the_new_one_serves() {
     let folder = std::fs::File::open(gate.world().path("")).unwrap();
     folder.lock().unwrap();
     let mut next = gate.world().serve(&[]);
-    says(gate.process(), "asks to take over").await;
+    gate.has_said("asks to take over").await;
     let address = gate.address();
     gate.process().kill_hard();
     // The queue is there, though nobody accepts.
@@ -197,10 +189,10 @@ async fn a_socket_left_by_a_server_that_was_killed_is_nobody() {
 #[tokio::test]
 async fn a_reload_cannot_change_the_socket_and_says_so() {
     let mut gate = gate(Kind::Builtin).start().await;
-    let new = config(&gate).replace("handover.sock", "elsewhere.sock");
+    let new = gate.world().edited("gateway.toml", "handover.sock", "elsewhere.sock");
     gate.world().write("gateway.toml", new);
     gate.process().signal(Signal::SIGHUP);
-    says(gate.process(), "server.handover").await;
+    gate.has_said("server.handover").await;
     gate.get_points("bot", "7").await.is("3");
 }
 
@@ -228,12 +220,12 @@ async fn what_is_written_down_is_whole_after_it() {
     }
     assert_eq!(gate.stop().await, Some(0), "{}", gate.stderr());
     let all = rounds * (each + 1);
-    let access = String::from_utf8(gate.world().read("access.log")).unwrap();
+    let access = gate.world().text("access.log");
     assert_eq!(access.lines().filter(|line| line.contains(" getPoints ")).count(), all, "{access}");
     let said = gate.run(&["limits", "suggest", "--log", "decisions.log", "--json"]).done();
     assert_eq!(said.list()[0]["requests"], all, "{said:#?}");
     // What every one of them counted of the day is in the store.
-    gate.world().write("gateway.toml", config(&gate).replace("daily = 1000", &format!("daily = {}", all + 1)));
+    gate.world().edit("gateway.toml", "daily = 1000", &format!("daily = {}", all + 1));
     gate.restart_after_kill().await;
     gate.get_points("bot", "7").await.is("3");
     gate.get_points("bot", "7").await.is_too_many();

@@ -48,7 +48,7 @@ impl Chain {
         gate.origin().next("setPoints", Act::HoldAll(write.clone()));
         caller.send(gate.request("setPoints", "bot", "memberID=7&amount=4").bytes()).await;
         gate.origin().has_been_asked("setPoints", 1).await;
-        let config = String::from_utf8(gate.world().read("gateway.toml")).unwrap();
+        let config = gate.world().text("gateway.toml");
         let second = gate.world().write("second.toml", change(config));
         let second = Process::start(&mut gate.world().command(&["serve", "--config", second.to_str().unwrap()]));
         let first = gate.replace_by(second).await;
@@ -127,10 +127,6 @@ impl Chain {
     }
 }
 
-async fn says(process: &Process, what: &str) {
-    eventually(PATIENCE, what, || async { process.stderr().contains(what) }).await;
-}
-
 #[tokio::test]
 async fn guarantee_2_the_third_keeps_nothing_amid_a_write_of_the_first() {
     let mut chain = Chain::new().await;
@@ -171,12 +167,12 @@ async fn guarantee_2_a_write_outlives_the_second_whose_drain_timeout_is_shorter_
         };
         if is_reload {
             for name in ["gateway.toml", "second.toml"] {
-                let config = String::from_utf8(chain.gate.world().read(name)).unwrap();
+                let config = chain.gate.world().text(name);
                 chain.gate.world().write(name, shorter(config));
             }
             for process in [&chain.first, chain.gate.process()] {
                 process.signal(Signal::SIGHUP);
-                says(process, "configuration reloaded").await;
+                process.has_said("configuration reloaded").await;
             }
         }
         let mut second = chain.gate.replace().await;

@@ -47,7 +47,7 @@ async fn where_the_old_one_is_stopped_amid_it_the_new_one_serves() {
     let folder = std::fs::File::open(gate.world().path("")).unwrap();
     folder.lock().unwrap(); // as a store's opening does, so that the new one waits there
     let mut next = gate.world().serve(&[]);
-    eventually(PATIENCE, "it asks", || async { gate.stderr().contains("asks to take over") }).await;
+    gate.has_said("asks to take over").await;
     gate.process().signal(Signal::SIGTERM);
     assert_eq!(gate.process().exit().await, Some(0), "{}", gate.stderr());
     let mut early = gate.connect().await;
@@ -64,7 +64,7 @@ async fn one_that_cannot_open_its_listeners_takes_nothing_over() {
         let folder = std::fs::File::open(gate.world().path("")).unwrap();
         folder.lock().unwrap(); // as a store's opening does, so that the new one waits there
         let mut next = gate.world().serve(&[]);
-        eventually(PATIENCE, "it asks", || async { gate.stderr().contains("asks to take over") }).await;
+        gate.has_said("asks to take over").await;
         // Its own socket is the first thing that it makes once it has bound the listeners.
         let bound = || async { gate.world().path("handover.sock.new").exists() };
         eventually(PATIENCE, "it has bound them", bound).await;
@@ -77,7 +77,7 @@ async fn one_that_cannot_open_its_listeners_takes_nothing_over() {
         let said = next.stderr();
         assert!(said.contains("the listeners could not be opened") && said.contains("u.sock"), "{said}");
         assert!(!said.contains("a defect"), "{said}");
-        eventually(PATIENCE, "it goes on", || async { gate.stderr().contains("goes on as before") }).await;
+        gate.has_said("goes on as before").await;
         gate.get_points("bot", "7").await.is("3");
     }
 }
@@ -85,8 +85,7 @@ async fn one_that_cannot_open_its_listeners_takes_nothing_over() {
 #[tokio::test]
 async fn one_that_looks_for_the_server_elsewhere_is_told_where_it_looked() {
     let gate = gate(Kind::Builtin).start().await;
-    let config = String::from_utf8(gate.world().read("gateway.toml")).unwrap();
-    let config = config.replace("127.0.0.1:0", &gate.address().to_string());
+    let config = gate.world().edited("gateway.toml", "127.0.0.1:0", &gate.address().to_string());
     let other = gate.world().write("other.toml", config.replace("handover.sock", "elsewhere.sock"));
     let mut next = Process::start(&mut gate.world().command(&["serve", "--config", other.to_str().unwrap()]));
     assert_eq!(next.exit().await, Some(1));
@@ -101,7 +100,7 @@ async fn one_that_is_stopped_while_its_store_opens_ends_at_once_and_takes_nothin
     let folder = std::fs::File::open(gate.world().path("")).unwrap();
     folder.lock().unwrap();
     let mut next = gate.world().serve(&[]);
-    eventually(PATIENCE, "it asks", || async { gate.stderr().contains("asks to take over") }).await;
+    gate.has_said("asks to take over").await;
     next.signal(Signal::SIGTERM);
     assert_eq!(next.exit().await, Some(0), "{}", next.stderr());
     gate.get_points("bot", "7").await.is("3");
@@ -159,7 +158,7 @@ async fn guarantee_2_one_that_is_stopped_waits_for_its_predecessors_writes() {
     gate.origin().has_been_asked("setPoints", 1).await;
     let mut first = gate.replace().await;
     gate.process().signal(Signal::SIGTERM);
-    eventually(PATIENCE, "it stops", async || gate.stderr().contains("stopping: ")).await;
+    gate.has_said("stopping: ").await;
     // Another one would know nothing of the write.
     assert!(!gate.process().has_ended());
     begun.open();

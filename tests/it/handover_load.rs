@@ -136,7 +136,7 @@ async fn no_request_fails_over_tls_and_http2_either() {
     let mut gate = gate(Kind::Builtin).tls().start().await;
     let (crowd, address) = (Arc::new(Crowd::default()), gate.address());
     let ask = gate.request("getPoints", "bot", "memberID=7");
-    let certificate = String::from_utf8(gate.world().read("cert.pem")).unwrap();
+    let certificate = gate.world().text("cert.pem");
     let tls = Arc::new(TlsClient::new(&[&certificate], &["h2"]));
     let old = Arc::new(TlsClient::new(&[&certificate], &["http/1.1"]));
     let mut tasks = Vec::new();

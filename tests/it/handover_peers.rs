@@ -283,7 +283,7 @@ async fn guarantee_2_until_the_hand_over_is_committed_no_answer_is_kept_or_share
     origin.put_points("7", 4);
     second.ask(&get).await.is("4").is_miss();
     send(&peer, json!({"say": "yours"})).await;
-    eventually(PATIENCE, "it has taken over", || async { next.stderr().contains("took over") }).await;
+    next.has_said("took over").await;
     hold.open();
     first.answer().await.is("3");
     second.ask(&get).await.is("4").is_miss();
@@ -322,7 +322,7 @@ async fn a_write_that_began_before_and_one_that_nobody_ends_are_held() {
     send(&peer, json!({"say": "begun", "write": 3, "member": 7})).await;
     assert_eq!(receive(&mut peer).await.unwrap(), told(3, false));
     drop(peer);
-    eventually(PATIENCE, "it sees the end", || async { next.stderr().contains("has ended") }).await;
+    next.has_said("has ended").await;
     for _ in 0..3 {
         caller.ask(&get).await.is("3").is_miss();
     }
@@ -341,7 +341,7 @@ async fn a_write_of_which_no_more_is_heard_is_held_for_as_long_as_it_may_take_ho
     assert_eq!(receive(&mut peer).await.unwrap(), json!({"say": "heard", "write": 1, "over": false}));
     // The one that told of it is gone; it may have been told of it by another one, which goes on.
     drop(peer);
-    eventually(PATIENCE, "it sees the end", || async { next.stderr().contains("has ended") }).await;
+    next.has_said("has ended").await;
     let get = Request::post("/getPoints", "memberID=7").key(&played.gate.1["bot"]);
     let began = Instant::now();
     while began.elapsed() < 3 * ttl {

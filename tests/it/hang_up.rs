@@ -283,7 +283,7 @@ async fn a_stop_waits_for_the_writes_of_callers_that_hung_up() {
         until_let_in(&gate, &mut stays, PATIENCE, &format!("{way:?}")).await;
         drop(stays);
         gate.process().signal(Signal::SIGTERM);
-        eventually(PATIENCE, "it stops", || async { gate.stderr().contains("stopping") }).await;
+        gate.has_said("stopping").await;
         hold.open();
         assert_eq!(gate.process().exit().await, Some(0), "{way:?}");
         eventually(PATIENCE, "the write", || async { gate.origin().points("7") == 9 }).await;

@@ -222,7 +222,7 @@ async fn a_stop_waits_for_a_slow_body_and_cuts_a_stream_that_never_ends() {
     let never = endless.send(&gate.request("setPoints", "bot", "memberID=7&amount=5")).await;
     gate.origin().has_been_asked("setPoints", 1).await;
     gate.process().signal(Signal::SIGTERM);
-    eventually(PATIENCE, "it stops", || async { gate.stderr().contains("stopping") }).await;
+    gate.has_said("stopping").await;
     dripping.body.send_data("ID=7".into(), true).unwrap();
     dripping.answer().await.is("3");
     slow.is_ended().await.expect("a GOAWAY without fault");

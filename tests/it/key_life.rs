@@ -30,6 +30,31 @@ async fn stops(gate: &TestGateway, secret: &str) {
     ask(gate, secret).await.is_refused(401, INCORRECT_KEY);
 }
 
+/// Holds that a secret is answered from memory until `ends`, and refused from then on.
+async fn ends_at(gate: &TestGateway, secret: &str, ends: i64) {
+    let mut kept = gate.connect().await;
+    let request = Request::post("/getPoints", "memberID=7").key(secret);
+    let mut served = 0;
+    loop {
+        let over = unix_now() >= ends; // judged before asking
+        let answer = kept.ask(&request).await;
+        if answer.code() == Some(21) {
+            // A store that answers too late on a busy machine says nothing of the key.
+            assert!(unix_now() < ends + 15, "{answer:#?}");
+            continue;
+        }
+        if over {
+            answer.is_refused(401, INCORRECT_KEY);
+            break;
+        }
+        if unix_now() < ends {
+            answer.is("3").is_hit();
+            served += 1;
+        }
+    }
+    assert!(served > 0, "it never worked");
+}
+
 /// `r` of the `RateLimit` header: what would be let in now.
 fn remaining(answer: &Answer) -> u32 {
     let header = answer.header("ratelimit").unwrap_or_else(|| panic!("no RateLimit: {answer:#?}"));
@@ -51,27 +76,7 @@ async fn guarantee_7_a_rotated_key_has_two_secrets_until_the_overlap_ends_and_th
     let ends = shown(&gate, &id)["previous_until"].as_i64().unwrap();
     assert!((before + 4..=after + 5).contains(&ends), "{before} {after} {ends}");
     works(&gate, &new).await;
-    let mut kept = gate.connect().await;
-    let by_old = Request::post("/getPoints", "memberID=7").key(&old);
-    let mut served = 0;
-    loop {
-        let over = unix_now() >= ends; // judged before asking
-        let answer = kept.ask(&by_old).await;
-        if answer.code() == Some(21) {
-            // A store that answers too late on a busy machine says nothing of the key.
-            assert!(unix_now() < ends + 15, "{answer:#?}");
-            continue;
-        }
-        if over {
-            answer.is_refused(401, INCORRECT_KEY);
-            break;
-        }
-        if unix_now() < ends {
-            answer.is("3").is_hit();
-            served += 1;
-        }
-    }
-    assert!(served > 0, "it never worked");
+    ends_at(&gate, &old, ends).await;
     ask(&gate, &new).await.is("3").is_hit();
     assert!(shown(&gate, &id).get("previous_until").is_none());
 }
@@ -220,20 +225,7 @@ async fn guarantee_7_an_end_that_is_set_comes_to_the_second_and_can_be_taken_awa
     let ends = unix_now() + 4;
     gate.run(&["key", "set", &id, "--expires", &ends.to_string()]).done();
     assert_eq!(shown(&gate, &id)["expires"], ends);
-    let mut served = 0;
-    loop {
-        let over = unix_now() >= ends; // judged before asking
-        let answer = gate.get_points("bot", "7").await;
-        if over {
-            answer.is_refused(401, INCORRECT_KEY);
-            break;
-        }
-        if unix_now() < ends {
-            answer.is("3").is_hit();
-            served += 1;
-        }
-    }
-    assert!(served > 0, "it never worked");
+    ends_at(&gate, gate.secret("bot"), ends).await;
     gate.run(&["key", "rotate", &id]).failed(1).names(&[&id, "has expired", "key set"]);
     gate.run(&["key", "set", &id, "--expires", "never"]).done();
     eventually(SECOND_AND_SLACK, "it works again", || async { gate.get_points("bot", "7").await.status == 200 }).await;

@@ -67,8 +67,7 @@ async fn a_bad_key_file_is_reported_while_running_and_the_keys_stay() {
     let good = gate.world().read("keys.toml");
     let twice = [good.clone(), good.clone()].concat();
     gate.world().write("keys.toml", twice);
-    let what = "is already on line 2";
-    eventually(PATIENCE, what, || async { gate.stderr().contains(what) }).await;
+    gate.has_said("is already on line 2").await;
     gate.get_points("bot", "7").await.is("3");
     gate.world().write("keys.toml", format!("{}{}", String::from_utf8(good).unwrap(), entry("new", "new-secret", "")));
     let request = Request::post("/getPoints", "memberID=7").key("new-secret");
@@ -89,7 +88,7 @@ async fn a_key_file_that_has_lost_all_its_keys_is_told_with_their_number() {
     eventually(SECOND_AND_SLACK, "the key is known", || async { gate.send(&request).await.status == 200 }).await;
     gate.world().write("keys.toml", "");
     gate.process().signal(Signal::SIGHUP);
-    eventually(PATIENCE, "it is told", || async { gate.stderr().contains("removed=1") }).await;
+    gate.has_said("removed=1").await;
 }
 
 #[tokio::test]
@@ -121,7 +120,7 @@ async fn a_key_file_behind_a_link_is_followed_when_the_link_moves() {
 #[tokio::test]
 async fn a_hundred_thousand_keys_are_read_and_one_more_too() {
     let mut gate = TestGateway::before_http().key("bot").points("7", 3).start().await;
-    let mut many = String::from_utf8(gate.world().read("keys.toml")).unwrap();
+    let mut many = gate.world().text("keys.toml");
     for n in 0..100_000 {
         let _ = write!(many, "{}", entry(&format!("k{n}"), &format!("secret-{n}"), ""));
     }
@@ -137,10 +136,10 @@ async fn a_key_file_that_was_emptied_is_read_at_sighup_while_the_server_stops() 
     let mut gate = TestGateway::before_http().key("bot").points("7", 3).start().await;
     let write = HeldBody::begin(&gate, Version::Http1, gate.request("setPoints", "bot", "memberID=7&amount=9")).await;
     gate.process().signal(Signal::SIGTERM);
-    eventually(PATIENCE, "the server stops", || async { gate.stderr().contains("stopping: ") }).await;
+    gate.has_said("stopping: ").await;
     gate.world().write("keys.toml", "");
     gate.process().signal(Signal::SIGHUP);
-    eventually(PATIENCE, "the file is read", || async { gate.stderr().contains("it holds no key") }).await;
+    gate.has_said("it holds no key").await;
     write.release().await.is_refused(401, INCORRECT_KEY);
     assert_eq!(gate.origin().points("7"), 3);
     assert_eq!(gate.process().exit().await, Some(0), "{}", gate.stderr());
@@ -151,10 +150,7 @@ async fn guarantee_2_answers_to_a_key_that_moves_to_another_guild_are_not_given_
     let gate = TestGateway::before_http().key("stays").key("moves").points("7", 3).start().await;
     gate.get_points("moves", "7").await.is("3");
     gate.get_points("stays", "7").await.is("3").is_hit();
-    let file = String::from_utf8(gate.world().read("keys.toml")).unwrap();
-    let (before, entry) = file.split_at(file.find("id = \"moves\"").unwrap());
-    gate.world().write("keys.toml", format!("{before}{}", entry.replacen(GUILD, "9", 1)));
-    let says = "key file reloaded";
-    eventually(PATIENCE, says, || async { gate.stderr().contains(says) }).await;
+    gate.world().move_key("moves", "9");
+    gate.has_said("key file reloaded").await;
     gate.get_points("stays", "7").await.is("3").is_miss();
 }

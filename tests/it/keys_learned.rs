@@ -20,13 +20,6 @@ fn get_points(secret: &str, member: &str) -> Request {
     Request::post("/getPoints", format!("memberID={member}")).key(secret)
 }
 
-/// Waits until requests sent before this have been read: those sent later were answered.
-async fn settle(gate: &TestGateway) {
-    for _ in 0..40 {
-        assert_eq!(gate.send(&Request::bare("GET", "/healthz")).await.status, 200);
-    }
-}
-
 #[tokio::test]
 async fn a_key_that_the_origin_takes_is_answered_from_memory_afterwards() {
     let gate = gate().start().await;
@@ -70,7 +63,7 @@ async fn an_unknown_key_is_asked_about_once_however_many_requests_bring_it() {
         }
         asking.push(connection);
     }
-    settle(&gate).await;
+    gate.has_read_requests().await;
     assert_eq!(gate.origin().asked("getPoints"), 1, "one question about the key, whatever they ask");
     gate.get_points("other", "7").await.is("3"); // nobody else waits for it
     hold.open();
@@ -91,7 +84,7 @@ async fn a_refused_key_is_refused_to_everyone_who_waited_for_the_one_question() 
         asking.push(connection);
     }
     gate.origin().has_been_asked("getPoints", 1).await;
-    settle(&gate).await;
+    gate.has_read_requests().await;
     hold.open();
     for connection in &mut asking {
         connection.answer().await.is_refused(401, INCORRECT_KEY);
@@ -111,7 +104,7 @@ async fn a_question_that_fails_is_answered_to_all_and_proves_and_refuses_nothing
         asking.push(connection);
     }
     gate.origin().has_been_asked("getPoints", 1).await;
-    settle(&gate).await;
+    gate.has_read_requests().await;
     hold.open();
     for connection in &mut asking {
         connection.answer().await.is_refused(502, NO_ANSWER);
@@ -130,7 +123,7 @@ async fn a_leader_that_hangs_up_harms_no_one_who_waits_for_the_same_key() {
     gate.origin().has_been_asked("getPoints", 1).await;
     let mut follower = gate.connect().await;
     follower.send(gate.request("getPoints", "bot", "memberID=7").bytes()).await;
-    settle(&gate).await;
+    gate.has_read_requests().await;
     drop(leader);
     hold.open();
     follower.answer().await.is("3");
@@ -195,7 +188,7 @@ async fn a_key_that_lapses_while_it_is_asked_for_asks_nothing_twice() {
     tokio::time::sleep(ACCEPTED_FOR).await;
     let mut late = gate.connect().await;
     late.send(gate.request("getPoints", "bot", "memberID=7").bytes()).await;
-    settle(&gate).await;
+    gate.has_read_requests().await;
     hold.open();
     early.answer().await.is("3");
     late.answer().await.is("3");

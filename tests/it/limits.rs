@@ -6,13 +6,6 @@ fn gate() -> Builder {
     TestGateway::before_http().key("bot").key_of_tier("slow", "slow").points("7", 3)
 }
 
-/// Waits until requests sent before this have been read: those sent later were answered.
-async fn settle(gate: &TestGateway) {
-    for _ in 0..40 {
-        assert_eq!(gate.send(&Request::bare("GET", "/healthz")).await.status, 200);
-    }
-}
-
 #[tokio::test]
 async fn over_in_flight_a_request_is_12_to_come_again_in_a_second_and_costs_nothing() {
     let gate = gate()
@@ -53,7 +46,7 @@ async fn a_caller_that_hangs_up_gives_its_place_in_flight_back() {
         gate.origin().has_been_asked("getPoints", round + 1).await;
         drop(connection);
         hold.open();
-        settle(&gate).await;
+        gate.has_read_requests().await;
     }
     eventually(PATIENCE, "its place is given back", || async { gate.get_points("slow", "0").await.status == 200 })
         .await;
@@ -65,7 +58,7 @@ async fn a_slow_body_holds_a_place_in_flight() {
     let request = gate.request("getPoints", "slow", "memberID=7");
     let mut slow = gate.connect().await;
     slow.send(request.head()).await;
-    settle(&gate).await;
+    gate.has_read_requests().await;
     gate.get_points("slow", "7").await.is_too_many();
     slow.send("memberID=7").await;
     slow.answer().await.is("3");
@@ -102,7 +95,7 @@ async fn a_candidate_is_counted_on_the_same_requests_and_refuses_nothing() {
     }
     gate.get_points("bot", "7").await.is("3");
     assert_eq!(gate.stop().await, Some(0));
-    let log = String::from_utf8(gate.world().read("access.log")).unwrap();
+    let log = gate.world().text("access.log");
     assert_eq!(log.lines().filter(|line| line.contains(" over_candidate ")).count(), 3, "{log}");
     let told = gate.stderr();
     let line = told.lines().find(|line| line.contains("requests over a limit")).unwrap_or_else(|| panic!("{told}"));

@@ -75,7 +75,7 @@ async fn list(gate: &TestGateway, keys: &[(&str, &str)]) {
         format!("[[key]]\nid = {id:?}\nguild = {GUILD:?}\ndigest = {:?}\n", digest(gate.secret(name)))
     };
     gate.world().write("keys.toml", keys.iter().map(entry).collect::<String>());
-    eventually(PATIENCE, "the reload", || async { gate.stderr().contains("key file reloaded") }).await;
+    gate.has_said("key file reloaded").await;
 }
 
 #[tokio::test]

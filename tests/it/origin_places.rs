@@ -3,8 +3,6 @@
 
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::Signal;
-
 use crate::support::*;
 
 /// How many of the default 256 places one key can take, and how many a second key can take after it.
@@ -337,9 +335,6 @@ async fn a_reload_passes_the_counts_and_those_who_wait_on() {
 async fn reload(gate: &mut TestGateway, from: &str, to: &str) {
     let told = |gate: &TestGateway| gate.stderr().matches("configuration reloaded").count();
     let before = told(gate);
-    let config = String::from_utf8(gate.world().read("gateway.toml")).unwrap();
-    assert!(config.contains(from), "{config}");
-    gate.world().write("gateway.toml", config.replace(from, to));
-    gate.process().signal(Signal::SIGHUP);
+    gate.reload_with(from, to);
     eventually(PATIENCE, "the reload", || async { told(gate) > before }).await;
 }

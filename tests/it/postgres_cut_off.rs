@@ -305,11 +305,7 @@ async fn a_key_taken_out_of_the_key_file_is_refused_while_the_server_swallows_ev
     eventually(PATIENCE, "03", async || gate.get_points("left", "7").await.code() == Some(3)).await;
     gate.get_points("bot", "7").await.is("3");
     proxy.hold(Holds::Everything);
-    let keys = String::from_utf8(gate.world().read("keys.toml")).unwrap();
-    let bot = keys.find("id = \"bot\"").unwrap();
-    let left = keys.find("id = \"left\"").unwrap();
-    assert!(bot < left);
-    gate.world().write("keys.toml", format!("[[key]]\n{}", &keys[left..]));
+    gate.world().remove_key("bot");
     eventually(SECOND_AND_SLACK, "02", async || gate.get_points("bot", "7").await.code() == Some(2)).await;
     assert_eq!(gate.get_points("left", "7").await.code(), Some(3), "guilds are judged by what was read before");
     proxy.hold(Holds::Nothing);
@@ -326,14 +322,6 @@ async fn key_file_and_proxy(keys: &[&str]) -> (TestGateway, Proxy) {
     (keys.iter().fold(gate, |gate, key| gate.key(key)).start().await, proxy)
 }
 
-fn take_out(gate: &TestGateway, key: &str) {
-    let keys = String::from_utf8(gate.world().read("keys.toml")).unwrap();
-    let is_kept = |part: &&str| !part.is_empty() && !part.contains(&format!("id = {key:?}"));
-    let kept: String = keys.split("[[key]]\n").filter(is_kept).map(|part| format!("[[key]]\n{part}")).collect();
-    assert!(kept.len() < keys.len(), "{key} is not in the file");
-    gate.world().write("keys.toml", kept);
-}
-
 async fn is_refused_soon(gate: &TestGateway, key: &str) {
     let what = format!("02 to {key}");
     eventually(SECOND_AND_SLACK, &what, async || gate.get_points(key, "7").await.code() == Some(2)).await;
@@ -345,7 +333,7 @@ async fn guarantee_7_keys_taken_out_of_the_key_file_one_after_another_are_refuse
     proxy.hold(Holds::Everything);
     for key in ["first", "second", "third"] {
         gate.get_points(key, "7").await.is("3");
-        take_out(&gate, key);
+        gate.world().remove_key(key);
         is_refused_soon(&gate, key).await;
     }
     gate.get_points("stays", "7").await.is("3");
@@ -356,13 +344,11 @@ async fn guarantee_7_a_key_taken_out_of_the_key_file_is_refused_after_a_reload_w
     let (gate, proxy) = key_file_and_proxy(&["bot", "stays"]).await;
     gate.get_points("bot", "7").await.is("3");
     proxy.hold(Holds::Everything);
-    let config = String::from_utf8(gate.world().read("gateway.toml")).unwrap();
-    assert!(config.contains("daily = 1000"), "{config}");
-    gate.world().write("gateway.toml", config.replace("daily = 1000", "daily = 1001"));
+    gate.world().edit("gateway.toml", "daily = 1000", "daily = 1001");
     // No part of this reload is in the store.
     let is_read = async || gate.stderr().contains("configuration reloaded");
     eventually(PATIENCE, "gateway.toml is in force", is_read).await;
-    take_out(&gate, "bot");
+    gate.world().remove_key("bot");
     is_refused_soon(&gate, "bot").await;
     gate.get_points("stays", "7").await.is("3");
 }
@@ -382,7 +368,7 @@ async fn guarantee_7_a_key_taken_out_of_the_key_file_is_refused_while_the_list_o
     gate.run(&["key", "revoke", &spare]).done();
     has_to_wait(&postgres::connect(&url).await, "guild").await;
     for key in ["first", "second"] {
-        take_out(&gate, key);
+        gate.world().remove_key(key);
         is_refused_soon(&gate, key).await;
     }
     assert_eq!(gate.get_points("left", "7").await.code(), Some(3));

@@ -113,7 +113,7 @@ async fn an_import_at_one_node_shows_on_the_other_and_is_exported_byte_for_byte(
         .await;
     there.get_points("bot", "7").await.is("-5");
     there.run(&["export", "out.jsonl"]).done();
-    assert_eq!(String::from_utf8(there.world().read("out.jsonl")).unwrap(), lines.join("\n") + "\n");
+    assert_eq!(there.world().text("out.jsonl"), lines.join("\n") + "\n");
     let bad = here.world().import("{\"guild\":\"1\",\"name\":\"G\"}\nnonsense\n").failed(1).names(&["line 2"]);
     assert!(bad.stderr.contains("nothing was imported"), "{bad:?}");
     assert_eq!(here.run(&["guild", "list", "--json"]).done().list().len(), 1);

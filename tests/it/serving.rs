@@ -84,7 +84,7 @@ async fn a_second_signal_ends_it_at_once() {
     for first in [Signal::SIGTERM, Signal::SIGINT] {
         let (mut gate, _connection, _never_opened) = during_a_request("300s").await;
         gate.process().signal(first);
-        eventually(PATIENCE, "it stops", || async { gate.stderr().contains("stopping") }).await;
+        gate.has_said("stopping").await;
         gate.process().signal(Signal::SIGTERM);
         assert_eq!(gate.process().exit().await, Some(0), "stderr:\n{}", gate.stderr()); // waits for 15 s, not for 300
     }
@@ -102,7 +102,7 @@ async fn a_kept_connection_is_told_in_the_answer_to_a_request_that_was_on_its_wa
     connection.send(&ask[..20]).await;
     gate.get_points("bot", "7").await.is("3"); // read after it, most likely
     gate.process().signal(Signal::SIGTERM);
-    eventually(PATIENCE, "it stops", || async { gate.stderr().contains("stopping") }).await;
+    gate.has_said("stopping").await;
     connection.send(&ask[20..]).await;
     assert!(connection.answer().await.is("3").closes());
     connection.is_closed().await;

@@ -27,7 +27,7 @@ async fn the_text_log_has_a_line_a_request_with_the_keys_id_and_never_the_key() 
     })
     .await;
     assert_eq!(gate.stop().await, Some(0));
-    let log = String::from_utf8(gate.world().read("access.log")).unwrap();
+    let log = gate.world().text("access.log");
     assert_eq!(log.lines().count(), 6, "{log}");
     assert_eq!(log.lines().filter(|l| l.contains(&id)).count(), 4, "four requests had a known key: {log}");
     assert_eq!(log.lines().filter(|l| l.contains("getPoints")).count(), 4, "{log}");
@@ -40,7 +40,7 @@ async fn the_json_log_is_an_object_a_line() {
     let id = gate.key_id("bot");
     some_requests(&gate).await;
     assert_eq!(gate.stop().await, Some(0));
-    let log = String::from_utf8(gate.world().read("access.log")).unwrap();
+    let log = gate.world().text("access.log");
     let lines: Vec<Value> =
         log.lines().map(|l| serde_json::from_str(l).unwrap_or_else(|e| panic!("{e}: {l}"))).collect();
     assert_eq!(lines.len(), 6, "{log}");
@@ -162,7 +162,7 @@ async fn the_request_that_proves_a_key_is_logged_with_its_operation() {
     assert_eq!(gate.set_points("writer", "7", 5).await.status, 200);
     assert_eq!(gate.send(&Request::post("/getPoints", "memberID=7").key("nobody")).await.code(), Some(2));
     assert_eq!(gate.stop().await, Some(0));
-    let log = String::from_utf8(gate.world().read("access.log")).unwrap();
+    let log = gate.world().text("access.log");
     let operations: Vec<Value> =
         log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["operation"].clone()).collect();
     assert_eq!(operations, ["getWarns", "setPoints", "getPoints"], "{log}");
@@ -222,10 +222,10 @@ async fn the_log_says_why_an_answer_of_the_origin_is_not_usable_and_repeats_none
     gate.origin().next("getPoints", Act::say(200, body));
     gate.get_points("bot", "7").await.is_refused(502, NO_ANSWER);
     let said = "expected digits, got `{`…";
-    eventually(PATIENCE, said, || async { gate.stderr().contains(said) }).await;
+    gate.has_said(said).await;
     gate.origin().next("getWarns", Act::say(500, "Ada Lovelace is broken"));
     gate.get_warns("bot", "7").await.is_refused(502, NO_ANSWER);
     let said = "status=500 why=expected a status of 2xx";
-    eventually(PATIENCE, said, || async { gate.stderr().contains(said) }).await;
+    gate.has_said(said).await;
     assert!(!gate.stderr().contains("1250") && !gate.stderr().contains("Lovelace"), "{}", gate.stderr());
 }

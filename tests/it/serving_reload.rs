@@ -5,27 +5,9 @@ use nix::sys::signal::Signal;
 
 use crate::support::*;
 
-/// The gateway's configuration with `from` replaced by `to`.
-fn edited(gate: &TestGateway, from: &str, to: &str) -> String {
-    let before = String::from_utf8(gate.world().read("gateway.toml")).unwrap();
-    let after = before.replace(from, to);
-    assert_ne!(before, after, "nothing to replace in:\n{before}");
-    after
-}
-
-/// Writes the configuration again and sends SIGHUP.
-async fn reload_with(gate: &mut TestGateway, from: &str, to: &str) {
-    gate.world().write("gateway.toml", edited(gate, from, to));
-    gate.process().signal(Signal::SIGHUP);
-}
-
-async fn says(gate: &TestGateway, what: &str) {
-    eventually(PATIENCE, what, || async { gate.stderr().contains(what) }).await;
-}
-
 #[tokio::test]
 async fn a_good_file_is_in_force_with_the_next_request_and_refills_no_one() {
-    let mut gate = TestGateway::builder()
+    let gate = TestGateway::builder()
         .key("bot")
         .key_of_tier("slow", "slow")
         .set("limits.tiers.slow.rate", r#""1/h""#)
@@ -37,8 +19,8 @@ async fn a_good_file_is_in_force_with_the_next_request_and_refills_no_one() {
         gate.get_points("slow", "7").await.is("0");
     }
     let mut kept = gate.connect().await;
-    reload_with(&mut gate, "\"/old\"", "\"/new\"").await;
-    says(&gate, "configuration reloaded").await;
+    gate.reload_with("\"/old\"", "\"/new\"");
+    gate.has_said("configuration reloaded").await;
     let no_key = Request::bare("POST", "/getPoints");
     kept.ask(&no_key).await.is_refused(401, "01 | No api key provided! Create it using: /new");
     gate.get_points("slow", "7").await.is_too_many();
@@ -47,10 +29,9 @@ async fn a_good_file_is_in_force_with_the_next_request_and_refills_no_one() {
 
 #[tokio::test]
 async fn a_bad_file_is_reported_and_the_running_config_stays() {
-    let mut gate =
-        TestGateway::builder().key("bot").points("7", 3).set("answers.key_command", r#""/old""#).start().await;
-    reload_with(&mut gate, "key_command", "key_comand").await;
-    says(&gate, "did you mean `key_command`").await;
+    let gate = TestGateway::builder().key("bot").points("7", 3).set("answers.key_command", r#""/old""#).start().await;
+    gate.reload_with("key_command", "key_comand");
+    gate.has_said("did you mean `key_command`").await;
     gate.get_points("bot", "7").await.is("3");
     let no_key = Request::bare("POST", "/getPoints");
     gate.send(&no_key).await.is_refused(401, "01 | No api key provided! Create it using: /old");
@@ -74,11 +55,14 @@ async fn one_message_tells_what_was_taken_up_and_what_takes_effect_after_a_resta
         .await;
     let file = gate.world().path("gateway.toml");
     let message = "configuration reloaded; what `after_restart` names takes effect after a restart";
-    let config =
-        edited(&gate, "127.0.0.1:0", "127.0.0.1:1").replace("threads = 2", "threads = 3").replace("/old", "/new");
+    let config = gate
+        .world()
+        .edited("gateway.toml", "127.0.0.1:0", "127.0.0.1:1")
+        .replace("threads = 2", "threads = 3")
+        .replace("/old", "/new");
     gate.world().write("gateway.toml", config);
     gate.process().signal(Signal::SIGHUP);
-    says(&gate, "configuration reloaded").await;
+    gate.has_said("configuration reloaded").await;
     let told = format!(
         "WARN {message} file={} changed=\"answers\" after_restart=\"server.listen, server.threads\"",
         file.display()
@@ -88,7 +72,8 @@ async fn one_message_tells_what_was_taken_up_and_what_takes_effect_after_a_resta
     gate.send(&no_key).await.is_refused(401, "01 | No api key provided! Create it using: /new");
     gate.get_points("bot", "7").await.is("3");
     // As it was at the start: nothing is left to wait for a restart.
-    let config = edited(&gate, "127.0.0.1:1", "127.0.0.1:0").replace("threads = 3", "threads = 2");
+    let config =
+        gate.world().edited("gateway.toml", "127.0.0.1:1", "127.0.0.1:0").replace("threads = 3", "threads = 2");
     gate.world().write("gateway.toml", config.replace("16KiB", "17KiB"));
     let last = format!("INFO configuration reloaded file={} changed=\"server\"", file.display());
     eventually(PATIENCE, "the next message", || async { told_of_reloads(&gate).len() == 2 }).await;
@@ -104,13 +89,13 @@ async fn another_source_of_keys_or_kind_of_origin_takes_effect_after_a_restart_a
     ] {
         let mut gate =
             TestGateway::before_http().key("bot").points("7", 3).set("answers.key_command", r#""/old""#).start().await;
-        let mut config = edited(&gate, from, to).replace("/old", "/new");
+        let mut config = gate.world().edited("gateway.toml", from, to).replace("/old", "/new");
         if name == "origin.kind" {
             config = config.replace("\nupstreams = ", "\n# upstreams = ");
         }
         gate.world().write("gateway.toml", config);
         gate.process().signal(Signal::SIGHUP);
-        says(&gate, &format!("after_restart=\"{name}\"")).await;
+        gate.has_said(&format!("after_restart=\"{name}\"")).await;
         let no_key = Request::bare("POST", "/getPoints");
         gate.send(&no_key).await.is_refused(401, "01 | No api key provided! Create it using: /new");
         gate.get_points("bot", "7").await.is("3");
@@ -135,14 +120,14 @@ async fn an_access_log_that_was_moved_away_is_opened_again() {
 
 #[tokio::test]
 async fn what_another_origin_said_is_not_given_after_a_reload() {
-    let mut gate = TestGateway::before_http().key("bot").points("7", 3).start().await;
+    let gate = TestGateway::before_http().key("bot").points("7", 3).start().await;
     gate.get_points("bot", "7").await.is("3");
     gate.get_points("bot", "7").await.is("3").is_hit();
     let other = ScriptedOrigin::start(1).await;
     other.put_points("7", 222);
     let (from, to) = (gate.origin().url(), other.url());
-    reload_with(&mut gate, &from, &to).await;
-    says(&gate, "configuration reloaded").await;
+    gate.reload_with(&from, &to);
+    gate.has_said("configuration reloaded").await;
     gate.get_points("bot", "7").await.is("222");
 }
 
@@ -153,15 +138,15 @@ async fn a_file_put_in_place_is_taken_up_without_a_signal() {
     let command = || async { gate.send(&no_key).await.body };
     assert!(command().await.ends_with("/old"));
     // As editors and ConfigMaps do it: written aside, then renamed.
-    let aside = gate.world().write("gateway.toml.new", edited(&gate, "/old", "/new"));
+    let aside = gate.world().write("gateway.toml.new", gate.world().edited("gateway.toml", "/old", "/new"));
     std::fs::rename(aside, gate.world().path("gateway.toml")).unwrap();
     eventually(PATIENCE, "the new file", || async { command().await.ends_with("/new") }).await;
     // An empty one waits to be written, and a bad one is rejected; the good one stays in force.
     gate.world().write("gateway.toml", "");
-    says(&gate, "reload waits: the file is empty").await;
+    gate.has_said("reload waits: the file is empty").await;
     assert!(command().await.ends_with("/new"));
     gate.world().write("gateway.toml", "[answers]\nkey_comand = \"/bad\"\n");
-    says(&gate, "did you mean `key_command`").await;
+    gate.has_said("did you mean `key_command`").await;
     assert!(command().await.ends_with("/new"));
 }
 
@@ -172,7 +157,7 @@ async fn a_changed_key_file_is_taken_up_whole_or_not_at_all() {
     let good = gate.world().read("keys.toml");
     let bad = [good.clone(), b"[[key]]\nid = \"other\"\ndigest = \"md5:x\"\nguild = \"1\"\n".to_vec()].concat();
     gate.world().write("keys.toml", bad);
-    says(&gate, "key `other`: digest").await;
+    gate.has_said("key `other`: digest").await;
     gate.get_points("bot", "7").await.is("3");
     gate.world().write("keys.toml", "# no keys any more\n");
     eventually(PATIENCE, "02", || async { gate.get_points("bot", "7").await.code() == Some(2) }).await;
@@ -182,11 +167,11 @@ async fn a_changed_key_file_is_taken_up_whole_or_not_at_all() {
 
 #[tokio::test]
 async fn a_key_file_that_a_refused_config_wanted_is_taken_up_when_it_comes() {
-    let mut gate = TestGateway::before_http().key("bot").points("7", 3).start().await;
+    let gate = TestGateway::before_http().key("bot").points("7", 3).start().await;
     let keys = gate.world().read("keys.toml");
-    reload_with(&mut gate, "keys.toml", "other.toml").await;
-    says(&gate, "reload rejected").await;
+    gate.reload_with("keys.toml", "other.toml");
+    gate.has_said("reload rejected").await;
     gate.world().write("other.toml", keys);
-    says(&gate, "configuration reloaded").await;
+    gate.has_said("configuration reloaded").await;
     gate.get_points("bot", "7").await.is("3");
 }

@@ -5,10 +5,6 @@ use nix::sys::signal::Signal;
 
 use crate::support::*;
 
-async fn says(gate: &TestGateway, what: &str) {
-    eventually(PATIENCE, what, || async { gate.stderr().contains(what) }).await;
-}
-
 async fn reloaded(gate: &TestGateway, times: usize) {
     let count = async || gate.stderr().matches("configuration reloaded").count() == times;
     eventually(PATIENCE, "configuration reloaded", count).await;
@@ -16,23 +12,6 @@ async fn reloaded(gate: &TestGateway, times: usize) {
 
 fn no_key() -> Request {
     Request::bare("POST", "/getPoints")
-}
-
-/// The gateway's configuration with `from` replaced by `to`.
-fn edited(gate: &TestGateway, from: &str, to: &str) -> String {
-    let before = String::from_utf8(gate.world().read("gateway.toml")).unwrap();
-    let after = before.replace(from, to);
-    assert_ne!(before, after, "nothing to replace in:\n{before}");
-    after
-}
-
-/// The key file without this key.
-fn without(gate: &TestGateway, key: &str) -> String {
-    let file = String::from_utf8(gate.world().read("keys.toml")).unwrap();
-    let kept = file.split_inclusive("\n[[key]]").filter(|entry| !entry.contains(&format!("id = {key:?}")));
-    let kept: String = kept.collect();
-    assert_ne!(kept, file, "there is no key {key}");
-    kept.trim_end_matches("[[key]]").to_owned()
 }
 
 async fn is_refused_soon(gate: &TestGateway, key: &str) {
@@ -50,12 +29,13 @@ async fn a_key_taken_out_is_refused_while_gateway_toml_has_a_fault() {
         let mut gate = two_keys().start().await;
         gate.get_points("goes", "7").await.is("3");
         // The fault names another key file, too: it is not in force, and neither is that.
-        let faulty = edited(&gate, "key_command", "key_comand").replace("keys.toml", "other.toml");
+        let faulty =
+            gate.world().edited("gateway.toml", "key_command", "key_comand").replace("keys.toml", "other.toml");
         gate.world().write("gateway.toml", faulty);
         if !signalled {
-            says(&gate, "reload rejected; still running the previous configuration").await;
+            gate.has_said("reload rejected; still running the previous configuration").await;
         }
-        gate.world().write("keys.toml", without(&gate, "goes"));
+        gate.world().remove_key("goes");
         if signalled {
             gate.process().signal(Signal::SIGHUP);
         }
@@ -72,9 +52,9 @@ async fn a_key_taken_out_is_refused_while_the_new_certificates_key_has_not_come(
     let mut kept = Connection::over(gate.tls(&["http/1.1"]).await);
     kept.ask(&request("goes")).await.is("3");
     gate.world().write("cert.pem", Identity::new().certificate);
-    says(&gate, "is not the key of the certificate").await;
-    gate.world().write("keys.toml", without(&gate, "goes"));
-    says(&gate, "key file reloaded").await;
+    gate.has_said("is not the key of the certificate").await;
+    gate.world().remove_key("goes");
+    gate.has_said("key file reloaded").await;
     kept.ask(&request("goes")).await.is_refused(401, INCORRECT_KEY);
     kept.ask(&request("stays")).await.is("3");
 }
@@ -85,18 +65,18 @@ async fn gateway_toml_is_taken_up_despite_a_key_file_and_a_tls_pair_with_faults(
     let request = |gate: &TestGateway, key| gate.request("getPoints", key, "memberID=7");
     let mut kept = Connection::over(gate.tls(&["http/1.1"]).await);
     gate.world().write("key.pem", "no key");
-    let keys = String::from_utf8(gate.world().read("keys.toml")).unwrap();
-    gate.world().write("keys.toml", without(&gate, "goes") + "digset = 1\n");
-    gate.world().write("gateway.toml", edited(&gate, "/old", "/new"));
+    let keys = gate.world().text("keys.toml");
+    gate.world().write("keys.toml", gate.world().keys_without("goes") + "digset = 1\n");
+    gate.world().edit("gateway.toml", "/old", "/new");
     gate.process().signal(Signal::SIGHUP);
     for what in ["configuration reloaded", "TLS certificate rejected", "key file rejected"] {
-        says(&gate, what).await;
+        gate.has_said(what).await;
     }
     kept.ask(&no_key()).await.is_refused(401, "01 | No api key provided! Create it using: /new");
     kept.ask(&request(&gate, "goes")).await.is("3");
     // Each is taken up when it is good again.
     gate.world().write("keys.toml", keys.replace("id = \"goes\"", "id = \"goes\"\nscope = \"read\""));
-    says(&gate, "key file reloaded").await;
+    gate.has_said("key file reloaded").await;
     let write = gate.request("setPoints", "goes", "memberID=7&amount=1");
     assert_eq!(kept.ask(&write).await.code(), Some(15));
 }
@@ -107,11 +87,11 @@ async fn a_new_certificate_is_shown_while_gateway_toml_and_the_key_file_have_fau
     gate.world().write("gateway.toml", "[sever]\n");
     gate.world().write("keys.toml", "[[key]\n");
     for what in ["reload rejected", "key file rejected"] {
-        says(&gate, what).await;
+        gate.has_said(what).await;
     }
     let next = Identity::new();
     gate.world().put_identity(&next);
-    says(&gate, "TLS certificate reloaded").await;
+    gate.has_said("TLS certificate reloaded").await;
     let client = TlsClient::new(&[&next.certificate], &["http/1.1"]);
     let mut connection = Connection::over(client.connect(gate.address()).await.unwrap());
     connection.ask(&gate.request("getPoints", "stays", "memberID=7")).await.is("3");
@@ -123,16 +103,16 @@ async fn a_gateway_toml_that_names_files_which_cannot_be_used_is_rejected_as_a_w
         let gate = two_keys().tls().start().await;
         let mut kept = Connection::over(gate.tls(&["http/1.1"]).await);
         gate.world().write(to, "no such thing");
-        gate.world().write("gateway.toml", edited(&gate, from, to).replace("/old", "/new"));
-        says(&gate, "reload rejected; still running the previous configuration").await;
+        gate.world().write("gateway.toml", gate.world().edited("gateway.toml", from, to).replace("/old", "/new"));
+        gate.has_said("reload rejected; still running the previous configuration").await;
         kept.ask(&no_key()).await.is_refused(401, "01 | No api key provided! Create it using: /old");
         gate.world().write(to, gate.world().read(good));
-        says(&gate, "configuration reloaded").await;
+        gate.has_said("configuration reloaded").await;
         kept.ask(&no_key()).await.is_refused(401, "01 | No api key provided! Create it using: /new");
         // From here on it is the new one that counts.
         if from == "keys.toml" {
-            gate.world().write(to, without(&gate, "goes"));
-            says(&gate, "key file reloaded").await;
+            gate.world().write(to, gate.world().keys_without("goes"));
+            gate.has_said("key file reloaded").await;
             kept.ask(&gate.request("getPoints", "goes", "memberID=7")).await.is_refused(401, INCORRECT_KEY);
         }
     }
@@ -144,11 +124,11 @@ async fn a_file_that_only_a_rejected_gateway_toml_named_delays_no_later_one() {
     let mut kept = Connection::over(gate.tls(&["http/1.1"]).await);
     let good = gate.world().read("gateway.toml");
     gate.world().write("other.pem", "no such thing");
-    gate.world().write("gateway.toml", edited(&gate, "cert.pem", "other.pem"));
-    says(&gate, "reload rejected; still running the previous configuration").await;
+    gate.world().edit("gateway.toml", "cert.pem", "other.pem");
+    gate.has_said("reload rejected; still running the previous configuration").await;
     gate.world().write("other.pem", "");
     gate.world().write("gateway.toml", String::from_utf8(good).unwrap().replace("/old", "/new"));
-    says(&gate, "configuration reloaded").await;
+    gate.has_said("configuration reloaded").await;
     kept.ask(&no_key()).await.is_refused(401, "01 | No api key provided! Create it using: /new");
 }
 
@@ -156,7 +136,8 @@ async fn a_file_that_only_a_rejected_gateway_toml_named_delays_no_later_one() {
 async fn a_key_file_that_is_removed_again_after_it_was_named_again_is_told_again() {
     let gate = two_keys().start().await;
     let (path, aside) = (gate.world().path("keys.toml"), gate.world().path("other.toml"));
-    let (first, second) = (gate.world().read("gateway.toml"), edited(&gate, "keys.toml", "other.toml"));
+    let (first, second) =
+        (gate.world().read("gateway.toml"), gate.world().edited("gateway.toml", "keys.toml", "other.toml"));
     for n in [1, 2] {
         std::fs::copy(&path, &aside).unwrap();
         std::fs::remove_file(&path).unwrap();
@@ -190,11 +171,11 @@ async fn a_file_that_is_removed_is_told_once_and_taken_up_when_it_is_back() {
             if signalled {
                 gate.process().signal(Signal::SIGHUP);
             }
-            says(&gate, &format!("what was read from it stays in force until it is back file={}", path.display()))
+            gate.has_said(&format!("what was read from it stays in force until it is back file={}", path.display()))
                 .await;
             if signalled {
                 gate.process().signal(Signal::SIGHUP);
-                says(&gate, &format!("the file is still missing file={}", path.display())).await;
+                gate.has_said(&format!("the file is still missing file={}", path.display())).await;
             }
             kept.ask(&request).await.is("3");
             let told = gate.stderr().matches(back).count();
@@ -205,7 +186,7 @@ async fn a_file_that_is_removed_is_told_once_and_taken_up_when_it_is_back() {
             assert!(!told.contains("rejected"), "{told}");
         }
         // It is the file that came back which counts, not one that is remembered.
-        gate.world().write("keys.toml", without(&gate, "goes"));
+        gate.world().remove_key("goes");
         is_refused_soon_over(&mut kept, &request).await;
     }
 }
@@ -226,7 +207,7 @@ async fn a_default_file_that_is_removed_is_no_reason_for_the_defaults() {
     std::fs::remove_file(world.path("gateway.toml")).unwrap();
     process.signal(Signal::SIGHUP);
     let what = "what was read from it stays in force until it is back file=gateway.toml";
-    eventually(PATIENCE, what, || async { process.stderr().contains(what) }).await;
+    process.has_said(what).await;
     assert!(!process.stderr().contains("configuration reloaded"), "{}", process.stderr());
 }
 
@@ -236,7 +217,7 @@ async fn a_key_file_changed_in_place_is_noticed_though_its_length_and_time_are_t
     gate.get_points("goes", "7").await.is("3");
     let path = gate.world().path("keys.toml");
     let before = std::fs::metadata(&path).unwrap().modified().unwrap();
-    let file = String::from_utf8(gate.world().read("keys.toml")).unwrap();
+    let file = gate.world().text("keys.toml");
     let at = file.rfind("sha256:").unwrap() + "sha256:".len();
     let other = if file[at..].starts_with('0') { "1" } else { "0" };
     gate.world().write("keys.toml", [&file[..at], other, &file[at + 1..]].concat());
@@ -248,12 +229,12 @@ async fn a_key_file_changed_in_place_is_noticed_though_its_length_and_time_are_t
 #[tokio::test]
 async fn a_pipe_in_the_place_of_gateway_toml_is_told_and_keeps_no_later_reload_from_being_made() {
     let mut gate = two_keys().start().await;
-    let good = edited(&gate, "/old", "/new");
+    let good = gate.world().edited("gateway.toml", "/old", "/new");
     let path = gate.world().path("gateway.toml");
     std::fs::remove_file(&path).unwrap();
     nix::unistd::mkfifo(&path, nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
     gate.process().signal(Signal::SIGHUP);
-    says(&gate, "takes too long").await;
+    gate.has_said("takes too long").await;
     std::fs::remove_file(&path).unwrap();
     gate.world().write("gateway.toml", good);
     let is_new = || async { gate.send(&no_key()).await.body.ends_with("/new") };

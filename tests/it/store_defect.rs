@@ -100,7 +100,7 @@ async fn a_server_whose_writer_ends_while_it_drains_exits_with_1_within_a_second
     }
     server.gate.process().signal(nix::sys::signal::Signal::SIGTERM);
     let gate = &server.gate;
-    eventually(PATIENCE, "it drains", async || gate.stderr().contains("stopping: ")).await;
+    gate.has_said("stopping: ").await;
     server.fail_next();
     writes.send(request.body_bytes()).await;
     server.fails().await;

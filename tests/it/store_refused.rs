@@ -127,7 +127,7 @@ fn a_store_on_a_read_only_file_system_is_refused() {
     let world = world();
     fs::create_dir(world.path("fixed")).unwrap();
     fs::rename(world.path("guildgate.db"), world.path("fixed/guildgate.db")).unwrap();
-    let config = String::from_utf8(world.read("gateway.toml")).unwrap() + "[origin]\nstore = \"fixed/guildgate.db\"\n";
+    let config = world.text("gateway.toml") + "[origin]\nstore = \"fixed/guildgate.db\"\n";
     world.write("gateway.toml", config);
     let mount = "mount --bind fixed fixed && mount -o remount,bind,ro fixed && exec \"$0\" \"$@\"";
     let as_root: &[&str] = if nix::unistd::geteuid().is_root() { &[] } else { &["--map-root-user"] };

@@ -35,7 +35,7 @@ async fn http_1_1_is_spoken_through_tls_as_without_it() {
 #[tokio::test]
 async fn both_versions_are_spoken_and_http_1_1_where_no_protocol_is_asked_for() {
     let gate = gate().start().await;
-    let certificate = String::from_utf8(gate.world().read("cert.pem")).unwrap();
+    let certificate = gate.world().text("cert.pem");
     for version in [&version::TLS13, &version::TLS12] {
         for (offered, chosen) in
             [(&["h2", "http/1.1"][..], Some("h2")), (&["http/1.1"][..], Some("http/1.1")), (&[][..], None)]
@@ -62,7 +62,7 @@ async fn a_connection_that_has_idled_is_ended_and_not_cut() {
     for (timeout_of, asks) in [("server.idle_timeout", true), ("server.header_timeout", false)] {
         let gate = gate().set(timeout_of, r#""300ms""#).start().await;
         for version in [&version::TLS13, &version::TLS12] {
-            let certificate = String::from_utf8(gate.world().read("cert.pem")).unwrap();
+            let certificate = gate.world().text("cert.pem");
             let client = TlsClient::speaking(&[version], &[&certificate], &["http/1.1"]);
             let mut stream = client.connect(gate.address()).await.unwrap();
             if asks {
@@ -154,7 +154,7 @@ async fn a_connection_has_its_place_before_it_shakes_hands() {
     };
     let read = timeout(PATIENCE, turned_away).await.expect("none of three is turned away");
     assert!(matches!(read, Ok(0) | Err(_)), "{read:?}");
-    eventually(PATIENCE, "it is told", || async { gate.stderr().contains("max_connections_per_address") }).await;
+    gate.has_said("max_connections_per_address").await;
 }
 
 #[tokio::test]

@@ -64,9 +64,9 @@ async fn a_certificate_that_has_expired_ends_check_and_serve_and_is_not_taken_up
     assert!(process.stderr().contains("expired at 2021"), "{}", process.stderr());
 
     let gate = TestGateway::builder().tls().key("bot").start().await;
-    let certificate = String::from_utf8(gate.world().read("cert.pem")).unwrap();
+    let certificate = gate.world().text("cert.pem");
     gate.world().put_identity(&expired);
-    says(&gate, "expired at 2021").await;
+    gate.has_said("expired at 2021").await;
     certificate_shown(&gate, &[&Identity { certificate, private_key: String::new() }]).await;
 }
 
@@ -92,10 +92,6 @@ async fn certificate_shown(gate: &TestGateway, of: &[&Identity]) -> Vec<u8> {
     shown(&TlsClient::new(&trusted, &["http/1.1"]).connect(gate.address()).await.unwrap())
 }
 
-async fn says(gate: &TestGateway, what: &str) {
-    eventually(PATIENCE, what, || async { gate.stderr().contains(what) }).await;
-}
-
 #[tokio::test]
 async fn a_new_certificate_is_shown_without_a_connection_being_dropped() {
     let mut gate = TestGateway::builder().tls().key("bot").points("7", 3).start().await;
@@ -103,7 +99,7 @@ async fn a_new_certificate_is_shown_without_a_connection_being_dropped() {
     let (mut kept, mut kept_2) = (gate.connect().await, gate.http2().await);
     kept.ask(&request).await.is("3");
     kept_2.ask(&request).await.is("3");
-    let certificate = String::from_utf8(gate.world().read("cert.pem")).unwrap();
+    let certificate = gate.world().text("cert.pem");
     let first = Identity { certificate, private_key: String::new() };
     let before = certificate_shown(&gate, &[&first]).await;
 
@@ -119,7 +115,7 @@ async fn a_new_certificate_is_shown_without_a_connection_being_dropped() {
     // Without a signal as well, once both files stand still; halfway the pair does not match.
     let third = Identity::new();
     gate.world().write("cert.pem", &third.certificate);
-    says(&gate, "is not the key of the certificate").await;
+    gate.has_said("is not the key of the certificate").await;
     assert_eq!(certificate_shown(&gate, &[&second]).await, after);
     gate.world().write("key.pem", &third.private_key);
     eventually(PATIENCE, "the third certificate", || async {
@@ -133,21 +129,19 @@ async fn a_new_certificate_is_shown_without_a_connection_being_dropped() {
 #[tokio::test]
 async fn a_pair_that_cannot_be_used_leaves_the_certificate_as_it_was() {
     let mut gate = TestGateway::builder().tls().key("bot").start().await;
-    let certificate = String::from_utf8(gate.world().read("cert.pem")).unwrap();
+    let certificate = gate.world().text("cert.pem");
     gate.world().write("cert.pem", "no certificate");
     gate.process().signal(Signal::SIGHUP);
-    says(&gate, "contains no certificate").await;
+    gate.has_said("contains no certificate").await;
     let identity = Identity { certificate, private_key: String::new() };
     certificate_shown(&gate, &[&identity]).await;
 }
 
 #[tokio::test]
 async fn tls_cannot_be_switched_on_while_running_and_that_is_said() {
-    let mut gate = TestGateway::builder().key("bot").start().await;
-    let config = String::from_utf8(gate.world().read("gateway.toml")).unwrap();
+    let gate = TestGateway::builder().key("bot").start().await;
     let tls = "[server]\ntls = { certificate = \"c.pem\", private_key = \"k.pem\" }\n";
-    gate.world().write("gateway.toml", config.replace("[server]\n", tls));
-    gate.process().signal(Signal::SIGHUP);
-    says(&gate, "server.tls").await;
+    gate.reload_with("[server]\n", tls);
+    gate.has_said("server.tls").await;
     gate.get_points("bot", "7").await.is("0");
 }

@@ -97,7 +97,7 @@ async fn of_two_dead_ones_either_is_found_at_once_when_it_comes_back() {
     for member in 0..10 {
         gate.get_points("bot", &member.to_string()).await.is_unavailable();
     }
-    eventually(PATIENCE, "one is out", || async { gate.stderr().contains("an upstream is out") }).await;
+    gate.has_said("an upstream is out").await;
     let out: Vec<usize> = origins.iter().map(|origin| logged(&gate, origin).0).collect();
     assert_eq!(out.iter().sum::<usize>(), 1, "one is out and the last one is not: {out:?}");
     let the_one_out = &mut origins[usize::from(out[1] == 1)];

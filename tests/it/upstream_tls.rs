@@ -133,7 +133,7 @@ async fn an_upstream_that_asks_who_we_are_is_told_by_certificate() {
     let (known, key) = world(&origin, named, &files).await;
     let (answer, process) = asked(&known, &key).await;
     answer.is("0");
-    let private_key = String::from_utf8(known.read("client.key")).unwrap();
+    let private_key = known.text("client.key");
     let secret = private_key.lines().nth(1).unwrap();
     assert!(!process.stderr().contains(secret) && !known.run(&["check"]).done().stdout.contains(secret));
 }
@@ -195,6 +195,6 @@ async fn an_authority_that_changed_is_taken_up_and_a_bad_file_is_not() {
     .await;
     world.write("ca.pem", "no PEM at all");
     process.signal(Signal::SIGHUP);
-    eventually(PATIENCE, "the bad file", || async { process.stderr().contains("contains no certificate") }).await;
+    process.has_said("contains no certificate").await;
     Connection::to(address).await.ask(&get_points(&key, "8")).await.is("0");
 }

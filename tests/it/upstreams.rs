@@ -1,6 +1,5 @@
 //! Contract section 3, `[origin]`, and section 5, guarantees 3, 5 and 8: one service at several upstreams.
 
-use nix::sys::signal::Signal;
 use tokio::net::TcpListener;
 
 use crate::support::*;
@@ -89,7 +88,7 @@ async fn a_name_without_an_address_is_21_alone_and_harms_no_other_upstream() {
     for member in 0..5 {
         gate.get_points("bot", &member.to_string()).await.is("0");
     }
-    eventually(PATIENCE, "the name is told", || async { gate.stderr().contains("nowhere.invalid") }).await;
+    gate.has_said("nowhere.invalid").await;
 }
 
 #[tokio::test]
@@ -323,7 +322,7 @@ async fn guarantee_8_an_upstream_that_stalls_takes_neither_the_threads_nor_the_m
 #[tokio::test]
 async fn a_reload_keeps_the_connections_of_who_stays_and_the_requests_of_who_goes() {
     let [stays, goes, comes] = origins().await;
-    let mut gate = before([&stays, &goes]).start().await;
+    let gate = before([&stays, &goes]).start().await;
     for member in 0..2 {
         gate.get_points("bot", &member.to_string()).await.is("0");
     }
@@ -340,10 +339,8 @@ async fn a_reload_keeps_the_connections_of_who_stays_and_the_requests_of_who_goe
     for origin in [&stays, &goes] {
         origin.has_been_asked("getPoints", 2).await;
     }
-    let config = String::from_utf8(gate.world().read("gateway.toml")).unwrap();
-    gate.world().write("gateway.toml", config.replace(&goes.url(), &comes.url()));
-    gate.process().signal(Signal::SIGHUP);
-    eventually(PATIENCE, "the reload", || async { gate.stderr().contains("configuration reloaded") }).await;
+    gate.reload_with(&goes.url(), &comes.url());
+    gate.has_said("configuration reloaded").await;
     comes.put_points("100", 1);
     stays.put_points("100", 1);
     gate.get_points("bot", "100").await.is("1");

@@ -46,7 +46,7 @@ async fn an_unknown_member_is_made_by_setpoints_and_named_by_its_id(kind: Kind) 
     gate.get_warns("bot", "42").await.is("{}");
     let exported = gate.world().path("out.jsonl");
     gate.run(&["export", exported.to_str().unwrap()]).done();
-    let lines = String::from_utf8(gate.world().read("out.jsonl")).unwrap();
+    let lines = gate.world().text("out.jsonl");
     let made = lines.lines().filter(|l| l.contains("\"42\"")).count();
     assert_eq!(made, 1, "reading makes no member, setPoints makes one: {lines}");
 }
@@ -111,8 +111,7 @@ async fn the_backend_knows_keys_from_a_file_too(kind: Kind) {
 
 async fn a_key_of_a_guild_that_is_not_in_the_store_is_03(kind: Kind) {
     let gate = TestGateway::on(kind).keys_in_file().key("bot").start().await;
-    let keys = String::from_utf8(gate.world().read("keys.toml")).unwrap();
-    gate.world().write("keys.toml", keys.replace(GUILD, "12345"));
+    gate.world().edit("keys.toml", GUILD, "12345");
     let mut process = gate.world().serve(&[]);
     let mut connection = Connection::to(process.ready().await).await;
     let answer = connection.ask(&gate.request("getPoints", "bot", "memberID=7")).await;

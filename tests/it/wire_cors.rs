@@ -1,7 +1,5 @@
 //! Contract sections 1, "Order" and "Headers on answers", and 3, `answers.cors_origins`: pages that call from a browser.
 
-use nix::sys::signal::Signal;
-
 use crate::support::*;
 
 const SHOP: &str = "https://shop.example";
@@ -171,13 +169,11 @@ async fn with_status_200_for_refusals_a_preflight_is_still_204(kind: Kind) {
 }
 
 async fn a_reload_lists_other_pages(kind: Kind) {
-    let mut gate = gate(kind, r#"["https://shop.example"]"#).start().await;
+    let gate = gate(kind, r#"["https://shop.example"]"#).start().await;
     let (mut one, mut two) = (gate.connect().await, gate.http2().await);
     one.ask(&preflight(SHOP)).await.is_preflight(SHOP);
-    let config = String::from_utf8(gate.world().read("gateway.toml")).unwrap();
-    gate.world().write("gateway.toml", config.replace(SHOP, "https://new.example"));
-    gate.process().signal(Signal::SIGHUP);
-    eventually(PATIENCE, "the reload", || async { gate.stderr().contains("configuration reloaded") }).await;
+    gate.reload_with(SHOP, "https://new.example");
+    gate.has_said("configuration reloaded").await;
     for answer in [one.ask(&preflight(SHOP)).await, two.ask(&preflight(SHOP)).await] {
         has_no_cors(answer.is_refused(405, "11 | Method should be POST!"));
     }

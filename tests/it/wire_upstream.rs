@@ -247,9 +247,7 @@ async fn an_answer_that_begins_and_never_ends_is_22() {
     let slow = TestGateway::before_http().key("bot").set("origin.timeout", r#""300ms""#).start().await;
     // A deadline for the whole answer: the origin below would meet a deadline for each read for ever.
     let upstream = format!("[\"http://{}\"]", mute.local_addr().unwrap());
-    let dripping = slow.world().read("gateway.toml");
-    let dripping = String::from_utf8(dripping).unwrap().replace(&format!("[\"{}\"]", slow.origin().url()), &upstream);
-    slow.world().write("gateway.toml", dripping);
+    slow.world().edit("gateway.toml", &format!("[\"{}\"]", slow.origin().url()), &upstream);
     let mut process = slow.world().serve(&[]);
     let address = process.ready().await;
     let drip = tokio::spawn(async move {

@@ -73,13 +73,13 @@ impl TestGateway {
     pub async fn replace_by(&mut self, mut next: Process) -> Process {
         let address = next.ready().await;
         assert_eq!(address, self.address, "the address is another one");
-        eventually(PATIENCE, "the place is the new one's", || async { next.stderr().contains("took over") }).await;
+        next.has_said("took over").await;
         std::mem::replace(&mut self.process, next)
     }
 
     /// Another node: a server in a folder of its own, on the store at `url`, where the same keys are.
     pub async fn node(&self, url: &str) -> TestGateway {
-        let config = String::from_utf8(self.world.read("gateway.toml")).unwrap();
+        let config = self.world.text("gateway.toml");
         let lines = config.lines().map(|line| match line.starts_with("store = ") {
             true => format!("store = {url:?}\n"),
             false => format!("{line}\n"),
@@ -152,7 +152,7 @@ impl TestGateway {
 
     /// A client that trusts this gateway and offers these protocols.
     pub fn tls_client(&self, alpn: &[&str]) -> TlsClient {
-        let certificate = String::from_utf8(self.world.read("cert.pem")).unwrap();
+        let certificate = self.world.text("cert.pem");
         TlsClient::new(&[&certificate], alpn)
     }
 
@@ -210,6 +210,25 @@ impl TestGateway {
 
     pub fn stderr(&self) -> String {
         self.process.stderr()
+    }
+
+    /// Waits until the process has said this on stderr.
+    pub async fn has_said(&self, what: &str) {
+        self.process.has_said(what).await;
+    }
+
+    /// Waits until requests that were sent before have been read: others that were sent later are answered by then.
+    pub async fn has_read_requests(&self) {
+        for _ in 0..40 {
+            assert_eq!(self.send(&Request::bare("GET", "/healthz")).await.status, 200);
+        }
+    }
+
+    /// Replaces `from` by `to` in `gateway.toml`, and sends SIGHUP.
+    #[track_caller]
+    pub fn reload_with(&self, from: &str, to: &str) {
+        self.world.edit("gateway.toml", from, to);
+        self.process.signal(Signal::SIGHUP);
     }
 
     /// Waits until a file of this world (a log) holds a line for which `holds` says yes.

@@ -88,7 +88,7 @@ impl Process {
         let stdout = catch(child.stdout.take().unwrap());
         let mut keyboard = File::from(pty.master.try_clone().unwrap());
         let process = Process { child, stdout, stderr: catch(File::from(pty.master)) };
-        eventually(PATIENCE, question, || async { process.stderr().contains(question) }).await;
+        process.has_said(question).await;
         keyboard.write_all(answer.as_bytes()).unwrap();
         process
     }
@@ -100,6 +100,11 @@ impl Process {
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(its).spawn().unwrap();
         let stdout = catch(child.stdout.take().unwrap());
         Process { child, stdout, stderr: catch(std::io::empty()) }
+    }
+
+    /// Waits until it has said this on stderr.
+    pub async fn has_said(&self, what: &str) {
+        eventually(PATIENCE, what, || async { self.stderr().contains(what) }).await;
     }
 
     /// The address in the first `ready:` line; what it said instead, if none comes.

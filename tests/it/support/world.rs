@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::{Identity, Process, SmallDisk};
+use super::{GUILD, Identity, Process, SmallDisk};
 
 /// A temporary folder with a `gateway.toml`, and the command that is run there.
 pub struct World {
@@ -57,6 +57,51 @@ impl World {
 
     pub fn read(&self, name: &str) -> Vec<u8> {
         std::fs::read(self.path(name)).unwrap()
+    }
+
+    /// The file as text.
+    #[track_caller]
+    pub fn text(&self, name: &str) -> String {
+        String::from_utf8(self.read(name)).unwrap()
+    }
+
+    /// The file with `from` replaced by `to`.
+    #[track_caller]
+    pub fn edited(&self, name: &str, from: &str, to: &str) -> String {
+        let before = self.text(name);
+        let after = before.replace(from, to);
+        assert_ne!(before, after, "{from:?} is not to be replaced in:\n{before}");
+        after
+    }
+
+    /// Replaces `from` by `to` in the file.
+    #[track_caller]
+    pub fn edit(&self, name: &str, from: &str, to: &str) {
+        self.write(name, self.edited(name, from, to));
+    }
+
+    /// The key file without this key.
+    #[track_caller]
+    pub fn keys_without(&self, id: &str) -> String {
+        let keys = self.text("keys.toml");
+        let is_kept = |entry: &&str| !entry.is_empty() && !entry.contains(&format!("id = {id:?}"));
+        let kept: String = keys.split("[[key]]\n").filter(is_kept).map(|entry| format!("[[key]]\n{entry}")).collect();
+        assert!(kept.len() < keys.len(), "there is no key {id}");
+        kept
+    }
+
+    /// Removes this key from the key file.
+    #[track_caller]
+    pub fn remove_key(&self, id: &str) {
+        self.write("keys.toml", self.keys_without(id));
+    }
+
+    /// Lists this key of [`GUILD`] for another guild in the key file.
+    #[track_caller]
+    pub fn move_key(&self, id: &str, guild: &str) {
+        let keys = self.text("keys.toml");
+        let (before, entry) = keys.split_at(keys.find(&format!("id = {id:?}")).unwrap());
+        self.write("keys.toml", format!("{before}{}", entry.replacen(GUILD, guild, 1)));
     }
 
     /// Every file of the folder, with its name.
