@@ -54,6 +54,7 @@ mod limits;
 mod limits_daily;
 mod limits_reload;
 
+mod keys_changed;
 mod keys_file;
 mod keys_learned;
 mod keys_learned_fair;

@@ -1,0 +1,214 @@
+//! Contract section 5, guarantees 2 and 7: a key that is taken away, or moves to another guild, while a request with it
+//! waits for the origin. It gets nothing from memory any more, and no answer passes from one guild to the other.
+
+use std::net::Ipv4Addr;
+
+use tokio::net::{TcpSocket, TcpStream};
+
+use crate::support::*;
+
+fn gate() -> Builder {
+    TestGateway::before_http().tls().key("bot").key("other").points("7", 3)
+}
+
+#[tokio::test]
+async fn an_answer_that_a_key_asked_for_before_it_moved_to_another_guild_is_not_kept_for_the_old_one() {
+    let gate = gate().start().await;
+    let origin = gate.origin();
+    origin.let_in(gate.secret("bot"), GUILD);
+    origin.let_in(gate.secret("other"), GUILD);
+    origin.put_points_in("999", "7", 70);
+    let (hold, hold_other) = (Gate::shut(), Gate::shut());
+    origin.next("getPoints", Act::HoldAll(hold.clone()));
+    let mut asking = gate.connect().await;
+    asking.send(gate.request("getPoints", "bot", "memberID=7").bytes()).await;
+    origin.has_been_asked("getPoints", 1).await;
+    // Another key of the guild waits for the same question.
+    let mut joined = gate.connect().await;
+    joined.send(gate.request("getPoints", "other", "memberID=7").bytes()).await;
+    let mut held = Vec::new();
+    for version in Version::BOTH {
+        held.push(HeldBody::begin(&gate, version, gate.request("getPoints", "bot", "memberID=7")).await);
+    }
+    origin.let_in(gate.secret("bot"), "999");
+    gate.world().move_key("bot", "999");
+    eventually(PATIENCE, "the key is of the other guild", || async {
+        // Each of the two guilds has its own entry of a member that nobody has asked for.
+        gate.get_points("other", "1").await.is("0");
+        !gate.get_points("bot", "1").await.header("cache-status").unwrap().contains("hit")
+    })
+    .await;
+    for held in held {
+        held.release().await.is("70");
+    }
+    origin.next("getPoints", Act::HoldAnswer(hold_other.clone()));
+    hold.open();
+    asking.answer().await.is("70");
+    hold_other.open();
+    joined.answer().await.is("3");
+    gate.get_points("other", "7").await.is("3");
+    gate.get_points("bot", "7").await.is("70").is_hit();
+}
+
+/// A gateway that holds an answer of member 7 which may only stand in for a failure, and an origin whose next question
+/// hangs and then fails.
+async fn with_a_stale_answer() -> (TestGateway, Gate) {
+    let gate = gate().set("cache.points.ttl", r#""0s""#).set("cache.points.stale_if_error", r#""10m""#).start().await;
+    gate.get_points("bot", "7").await.is("3");
+    let hold = Gate::shut();
+    gate.origin().next("getPoints", Act::HoldThen(hold.clone(), 500, String::new()));
+    (gate, hold)
+}
+
+async fn asking(gate: &TestGateway, key: &str) -> Connection {
+    let mut connection = gate.connect().await;
+    connection.send(gate.request("getPoints", key, "memberID=7").bytes()).await;
+    connection
+}
+
+#[tokio::test]
+async fn guarantee_7_a_key_taken_away_while_its_question_hangs_gets_nothing_from_memory() {
+    let (gate, hold) = with_a_stale_answer().await;
+    let mut waits = asking(&gate, "bot").await;
+    gate.origin().has_been_asked("getPoints", 2).await;
+    let mut joined = asking(&gate, "other").await;
+    // Once the next one is answered, the one before it has joined.
+    gate.get_points("other", "8").await.is("0");
+    gate.world().remove_key("bot");
+    let is_gone = || async { gate.get_points("bot", "9").await.code() == Some(2) };
+    eventually(PATIENCE, "02", is_gone).await;
+    hold.open();
+    waits.answer().await.is_refused(401, INCORRECT_KEY);
+    assert!(joined.answer().await.is("3").cache_status().contains("stale-if-error"));
+}
+
+#[tokio::test]
+async fn guarantee_7_a_key_taken_away_while_it_waits_for_anothers_question_is_02() {
+    let (gate, hold) = with_a_stale_answer().await;
+    gate.origin().next("getPoints", Act::Normal);
+    let mut waits = asking(&gate, "other").await;
+    gate.origin().has_been_asked("getPoints", 2).await;
+    let mut joined = asking(&gate, "bot").await;
+    gate.get_points("bot", "8").await.is("0");
+    gate.world().remove_key("bot");
+    let is_gone = || async { gate.get_points("bot", "9").await.code() == Some(2) };
+    eventually(PATIENCE, "02", is_gone).await;
+    hold.open();
+    joined.answer().await.is_refused(401, INCORRECT_KEY);
+    waits.answer().await.is("3");
+}
+
+#[tokio::test]
+async fn guarantee_2_what_a_key_was_told_before_it_moved_to_another_guild_in_two_steps_is_nobodys_answer() {
+    let gate = gate().start().await;
+    let origin = gate.origin();
+    origin.let_in(gate.secret("bot"), "999");
+    origin.let_in(gate.secret("other"), GUILD);
+    origin.put_points_in("999", "7", 70);
+    gate.get_points("bot", "7").await.is("70");
+    gate.get_points("other", "7").await.is("70").is_hit();
+    let keys = gate.world().read("keys.toml");
+    gate.world().remove_key("bot");
+    eventually(PATIENCE, "02", || async { gate.get_points("bot", "8").await.code() == Some(2) }).await;
+    gate.world().write("keys.toml", keys);
+    gate.world().move_key("bot", "999");
+    eventually(PATIENCE, "the key is back", || async { gate.get_points("bot", "7").await.body == "70" }).await;
+    gate.get_points("other", "7").await.is("3");
+}
+
+#[tokio::test]
+async fn guarantee_2_after_a_write_of_unknown_outcome_nothing_is_kept_in_the_guild_that_the_key_moved_to() {
+    let gate = gate().set("origin.timeout", r#""1s""#).set("cache.points.ttl", r#""1m""#);
+    let gate = gate.start().await;
+    let origin = gate.origin();
+    origin.let_in(gate.secret("bot"), "999");
+    origin.let_in(gate.secret("other"), "999");
+    origin.put_points_in("999", "7", 70);
+    gate.world().move_key("other", "999");
+    let has_moved = || async {
+        gate.get_points("bot", "1").await;
+        !gate.get_points("other", "1").await.was_hit()
+    };
+    eventually(PATIENCE, "the other key is of the other guild", has_moved).await;
+    let hold = Gate::shut();
+    origin.next("setPoints", Act::HoldAll(hold.clone()));
+    assert_eq!(gate.set_points("bot", "7", 5).await.code(), Some(22));
+    gate.world().move_key("bot", "999");
+    // A member of whom nobody has asked: while the two are of one guild, what one has asked for is in memory for both.
+    eventually(PATIENCE, "both are of one guild", || async {
+        gate.get_points("bot", "2").await;
+        gate.get_points("other", "2").await.was_hit()
+    })
+    .await;
+    gate.get_points("other", "7").await.is("70");
+    hold.open();
+    eventually(PATIENCE, "the write takes effect", || async { gate.get_points("other", "7").await.body == "5" }).await;
+}
+
+#[tokio::test]
+async fn guarantee_2_a_key_that_moves_while_its_question_hangs_gets_no_stale_answer_of_its_old_guild() {
+    let (gate, hold) = with_a_stale_answer().await;
+    let origin = gate.origin();
+    origin.let_in(gate.secret("other"), GUILD);
+    origin.let_in(gate.secret("bot"), "999");
+    let mut waits = asking(&gate, "bot").await;
+    origin.has_been_asked("getPoints", 2).await;
+    gate.world().move_key("bot", "999");
+    // While the two are of one guild, what one has asked for is in memory for the other.
+    gate.get_warns("other", "7").await.is("{}");
+    let has_moved = || async { !gate.get_warns("bot", "7").await.was_hit() };
+    eventually(PATIENCE, "the key is of the other guild", has_moved).await;
+    hold.open();
+    waits.answer().await.is_refused(502, NO_ANSWER);
+}
+
+/// Connections that have been asked for, and not been accepted, at this port.
+fn connecting_to(port: u16) -> usize {
+    let (to, syn_sent) = (format!("0100007F:{port:04X}"), "02");
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let rows = table.lines().map(|row| row.split_whitespace().skip(2).take(2).collect::<Vec<_>>());
+    rows.filter(|row| row == &[to.as_str(), syn_sent]).count()
+}
+
+#[tokio::test]
+async fn guarantee_7_a_key_taken_away_while_a_connection_to_the_origin_is_waited_for_asks_nothing() {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+    // One connection waits to be accepted: there is no room for another.
+    let listener = socket.listen(0).unwrap();
+    let address = listener.local_addr().unwrap();
+    let _waits_already = TcpStream::connect(address).await.unwrap();
+    let gate = gate().upstreams([format!("http://{address}")]);
+    let gate = gate.set("origin.connect_timeout", r#""15s""#).set("origin.timeout", r#""20s""#).start().await;
+    let mut waiting = Vec::new();
+    for (operation, body) in [("setPoints", "memberID=7&amount=666"), ("getPoints", "memberID=7")] {
+        let mut connection = gate.connect().await;
+        connection.send(gate.request(operation, "bot", body).bytes()).await;
+        waiting.push(connection);
+    }
+    eventually(PATIENCE, "both are waited for", || async { connecting_to(address.port()) == 2 }).await;
+    gate.world().remove_key("bot");
+    let is_gone = || async { gate.send(&gate.request("getPoints", "bot", "memberID=x")).await.code() == Some(2) };
+    eventually(PATIENCE, "02", is_gone).await;
+    let origin = ScriptedOrigin::start_on(listener, 0, None);
+    origin.let_in(gate.secret("bot"), GUILD);
+    for connection in &mut waiting {
+        connection.answer().await.is_refused(401, INCORRECT_KEY);
+    }
+    assert!(origin.seen().is_empty(), "{:?}", origin.seen());
+}
+
+#[tokio::test]
+async fn guarantee_7_a_learned_key_that_is_not_proven_any_more_gets_no_stale_answer_for_its_failed_question() {
+    let gate = gate().keys_at_the_origin().set("keys.refused_for", r#""0s""#).set("cache.points.ttl", r#""0s""#);
+    let gate = gate.set("cache.points.stale_if_error", r#""10m""#).start().await;
+    gate.get_points("bot", "7").await.is("3");
+    let hold = Gate::shut();
+    gate.origin().next("getPoints", Act::HoldThen(hold.clone(), 500, String::new()));
+    let mut waits = asking(&gate, "bot").await;
+    gate.origin().has_been_asked("getPoints", 2).await;
+    gate.origin().lock_out(gate.secret("bot"));
+    gate.get_warns("bot", "7").await.is_refused(401, INCORRECT_KEY);
+    hold.open();
+    waits.answer().await.is_refused(502, NO_ANSWER);
+}
