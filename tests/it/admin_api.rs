@@ -324,18 +324,17 @@ async fn a_day_that_is_reset_is_a_whole_one(kind: Kind) {
 
 #[tokio::test]
 async fn the_day_of_a_key_of_a_key_file_is_reset_before_its_first_count_is_stored() {
-    let gate = TestGateway::before_http().key("bot").points("7", 3).set("limits.tiers.standard.daily", "2").admin();
-    let gate = gate.start().await;
+    let gate = TestGateway::before_http().key("bot").key("idle").points("7", 3);
+    let gate = gate.set("limits.tiers.standard.daily", "2").admin().start().await;
     let admin = gate.admin().await;
-    let path = "/api/keys/bot/reset-day";
-    gate.run(&["limits", "reset", "bot"]).done();
+    gate.run(&["limits", "reset", "idle"]).done();
     gate.run(&["limits", "reset", "no_such"]).failed(1).names(&["there is no key no_such"]);
-    admin.send("POST", path, &[], "").await.is(204);
+    admin.send("POST", "/api/keys/idle/reset-day", &[], "").await.is(204);
     for _ in 0..2 {
         gate.get_points("bot", "7").await.is("3");
     }
     assert_eq!(gate.get_points("bot", "7").await.code(), Some(12));
-    admin.send("POST", path, &[], "").await.is(204);
+    admin.send("POST", "/api/keys/bot/reset-day", &[], "").await.is(204);
     eventually(PATIENCE, "the day is whole", || async { gate.get_points("bot", "7").await.status == 200 }).await;
     admin.send("POST", "/api/keys/no_such/reset-day", &[], "").await.is_problem(404, "no_such");
 }
