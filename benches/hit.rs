@@ -84,13 +84,18 @@ fn handle(c: &mut Criterion) {
         content_encoded: false,
         content_length: Some(BODY.len() as u64),
         trace: TraceContext::default(),
+        began: Tick(0),
         client: [127, 0, 0, 1].into(),
         id: RequestId::random(),
         in_flight: &slot,
     };
     let ask = || {
         let (state, slot) = (gateway.state(), InFlightSlot::default());
-        now(gateway.handle(&state, &RequestHeader { in_flight: &slot, ..header }, &mut Bytes(BODY)))
+        now(gateway.handle(
+            &state,
+            &RequestHeader { in_flight: &slot, began: gateway.clock().now(), ..header },
+            &mut Bytes(BODY),
+        ))
     };
     assert!(ask().answer.is_ok(), "the entry is filled");
     c.bench_function("handle, a hit", |b| b.iter(|| black_box(ask())));
@@ -120,7 +125,11 @@ fn handle(c: &mut Criterion) {
     c.bench_function("handle, an unknown key", |b| {
         b.iter(|| {
             let (state, slot) = (gateway.state(), InFlightSlot::default());
-            black_box(now(gateway.handle(&state, &RequestHeader { in_flight: &slot, ..strange }, &mut Bytes(BODY))))
+            black_box(now(gateway.handle(
+                &state,
+                &RequestHeader { in_flight: &slot, began: gateway.clock().now(), ..strange },
+                &mut Bytes(BODY),
+            )))
         })
     });
 }

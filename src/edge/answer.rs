@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use tokio::time::Instant;
 
 use super::write_buffer::WriteBuffer;
 use crate::config::Config;
@@ -21,6 +22,15 @@ pub(super) struct Answer<'c> {
     pub(super) content: Content,
     /// The value of `Access-Control-Allow-Origin`; `None`: no page that may read the answer has asked.
     pub(super) allow_origin: Option<&'c str>,
+    pub(super) at: AnsweredAt,
+}
+
+/// When a request was answered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AnsweredAt {
+    pub(super) moment: Instant,
+    /// Milliseconds since the Unix epoch.
+    pub(super) unix_ms: i64,
 }
 
 /// What an answer says.
@@ -112,7 +122,7 @@ impl Answer<'_> {
     fn add_fields(&self, config: &Config, length: usize, to: &mut impl Fields) {
         // An answer of 204 has no body, and so neither a type nor a length (RFC 9110, 8.6).
         let has_body = !matches!(self.content, Content::Preflight(_));
-        to.add("Date", write_date);
+        to.add("Date", |out| write_date(self.at.unix_ms, out));
         if has_body {
             to.add_bytes("Content-Type", b"text/plain; charset=utf-8");
         }
@@ -272,15 +282,15 @@ fn status_line(status: u16) -> &'static [u8] {
 }
 
 /// Appends the date, which is formatted once a second on each thread.
-fn write_date(out: &mut Vec<u8>) {
+fn write_date(unix_ms: i64, out: &mut Vec<u8>) {
     thread_local! {
         static FORMATTED: RefCell<(u64, String)> = const { RefCell::new((u64::MAX, String::new())) };
     }
-    let now = SystemTime::now();
-    let now_second = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
+    let now_second = u64::try_from(unix_ms / 1000).unwrap_or(0);
     FORMATTED.with_borrow_mut(|(second, text)| {
         if *second != now_second {
-            (*second, *text) = (now_second, httpdate::fmt_http_date(now));
+            (*second, *text) =
+                (now_second, httpdate::fmt_http_date(SystemTime::UNIX_EPOCH + Duration::from_secs(now_second)));
         }
         out.extend_from_slice(text.as_bytes());
     });

@@ -10,7 +10,7 @@ use std::task::Poll;
 use futures_util::poll;
 use tokio::time::Instant;
 
-use super::answer::{self, Answer, Content};
+use super::answer::{self, Answer, AnsweredAt, Content};
 use super::request::RequestFields;
 use super::{Edge, proxies};
 use crate::config::Config;
@@ -31,6 +31,8 @@ pub(super) struct ReceivedRequest<'h> {
     pub(super) peer: Option<IpAddr>,
     /// When the bytes that held the header came.
     pub(super) arrived: Instant,
+    /// When its turn on its connection began: at `arrived`, or when the request before it was answered.
+    pub(super) began: Instant,
 }
 
 impl Edge {
@@ -49,7 +51,8 @@ impl Edge {
         let origin = request.fields.and_then(|(fields, _)| fields.origin);
         let allow_origin = origin.and_then(|origin| config.answers.cors_origins.allow(origin));
         if config.server.is_health(request.method, request.path) {
-            return Answer { content: Content::Health { draining: self.drain.ends_service() }, allow_origin };
+            let content = Content::Health { draining: self.drain.ends_service() };
+            return Answer { content, allow_origin, at: self.answered() };
         }
         let Some((fields, content_length)) = request.fields else {
             return self.refuse(config, Fault::Malformed, request.peer, request.arrived);
@@ -62,8 +65,8 @@ impl Edge {
             && let Some(operation) = Operation::at(request.path, &config.server.base_path)
         {
             let details = RequestDetails { operation: Some(operation), ..RequestDetails::new(id) };
-            self.finished(config, &details, 204, None, client, request.arrived);
-            return Answer { content: Content::Preflight(id), allow_origin };
+            let at = self.finished(config, &details, 204, None, client, request.arrived);
+            return Answer { content: Content::Preflight(id), allow_origin, at };
         }
         let in_flight = InFlightSlot::default();
         let header = RequestHeader {
@@ -74,6 +77,7 @@ impl Edge {
             content_encoded: fields.content_encoded,
             content_length,
             trace: fields.trace,
+            began: self.gateway.clock().at(request.began.into_std()),
             client,
             id,
             in_flight: &in_flight,
@@ -91,8 +95,8 @@ impl Edge {
                 }
             },
         };
-        self.replied(config, &reply, client, request.arrived);
-        Answer { content: Content::Reply(reply), allow_origin }
+        let at = self.replied(config, &reply, client, request.arrived);
+        Answer { content: Content::Reply(reply), allow_origin, at }
     }
 
     /// Refuses, and reports, what never became a request that the gateway could handle.
@@ -104,16 +108,21 @@ impl Edge {
         arrived: Instant,
     ) -> Answer<'static> {
         let reply = Reply { answer: Err(fault), details: RequestDetails::new(RequestId::random()) };
-        self.replied(config, &reply, proxies::client(peer, &[], &[]), arrived);
-        Answer { content: Content::Reply(reply), allow_origin: None }
+        let at = self.replied(config, &reply, proxies::client(peer, &[], &[]), arrived);
+        Answer { content: Content::Reply(reply), allow_origin: None, at }
     }
 
-    fn replied(&self, config: &Config, reply: &Reply, client: IpAddr, arrived: Instant) {
+    fn replied(&self, config: &Config, reply: &Reply, client: IpAddr, arrived: Instant) -> AnsweredAt {
         let code = reply.answer.as_ref().err().map(|fault| fault.code());
-        self.finished(config, &reply.details, answer::status(config, reply), code, client, arrived);
+        self.finished(config, &reply.details, answer::status(config, reply), code, client, arrived)
     }
 
-    /// Reports the end of a request.
+    /// The clocks now, read once for all that is done with the answer.
+    fn answered(&self) -> AnsweredAt {
+        AnsweredAt { moment: Instant::now(), unix_ms: self.gateway.clock().unix_ms() }
+    }
+
+    /// Reports the end of a request, which is now.
     fn finished(
         &self,
         config: &Config,
@@ -122,10 +131,10 @@ impl Edge {
         code: Option<u8>,
         client: IpAddr,
         arrived: Instant,
-    ) {
-        let answered = Instant::now();
+    ) -> AnsweredAt {
+        let at = self.answered();
         let outcome = Outcome {
-            unix_ms: self.gateway.clock().unix_ms(),
+            unix_ms: at.unix_ms,
             client,
             operation: details.operation,
             status,
@@ -134,13 +143,14 @@ impl Edge {
             cache: details.cache.map(CacheStatus::kind),
             over_limit: details.over_limit.map(Limit::name).or(details.over_strangers.then_some("strangers")),
             over_candidate: details.over_candidate,
-            took: answered.duration_since(arrived),
+            took: at.moment.duration_since(arrived),
             id: details.id,
             tier: details.key.as_ref().map(|key| key.tier_in_force.clone()),
             upstream: details.upstream.as_ref().map(|upstream| upstream.name.clone()),
             upstream_took: details.upstream.as_ref().map(|upstream| upstream.took),
             config: config.hash,
         };
-        self.gateway.finished(details, answered.into_std(), outcome);
+        self.gateway.finished(details, at.moment.into_std(), outcome);
+        at
     }
 }

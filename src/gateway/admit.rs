@@ -26,6 +26,8 @@ pub(super) struct Admitted<'h> {
     learned_key: Option<Arc<LearnedKey>>,
     digest: Digest,
     forwarded: ForwardedFields<'h>,
+    /// When its key was last looked up.
+    checked_at: Tick,
 }
 
 /// A request whose key only the origin can judge (`keys.source = "origin"`).
@@ -59,6 +61,10 @@ pub(super) enum Admission<'h> {
 impl<'h> Admitted<'h> {
     pub(super) fn key(&self) -> &Arc<Key> {
         self.rechecked_key.as_ref().unwrap_or(self.request.key())
+    }
+
+    pub(super) fn checked_at(&self) -> Tick {
+        self.checked_at
     }
 
     pub(super) fn caller(&self) -> Caller<'h> {
@@ -110,7 +116,7 @@ impl Gateway {
         if let KeySource::Origin(learned_keys) = &state.keys {
             return self.admit_learned(state, learned_keys, (digest, forwarded), operation, header, details);
         }
-        let now = self.core.now();
+        let now = header.began;
         let key = match self.find_listed(state, &digest, now) {
             Ok(key) => key,
             Err(Fault::IncorrectKey) => {
@@ -123,7 +129,8 @@ impl Gateway {
             }
         };
         let request = self.charge(state, key, operation, now, header.in_flight, details)?;
-        Ok(Admission::Admitted(Admitted { request, rechecked_key: None, learned_key: None, digest, forwarded }))
+        let (rechecked_key, learned_key, checked_at) = (None, None, now);
+        Ok(Admission::Admitted(Admitted { request, rechecked_key, learned_key, digest, forwarded, checked_at }))
     }
 
     /// The listed key with this digest: 02 if there is none, 21 if the keys are too old to tell.
@@ -148,7 +155,7 @@ impl Gateway {
             (Admission::Admitted(admitted), KeySource::Store(_) | KeySource::File(_)) => {
                 let key = self.find_listed(state, &admitted.digest, now)?.clone();
                 key.may_use(operation)?;
-                Ok(Admission::Admitted(Admitted { rechecked_key: Some(key), ..admitted }))
+                Ok(Admission::Admitted(Admitted { rechecked_key: Some(key), checked_at: now, ..admitted }))
             }
             (Admission::Admitted(admitted), KeySource::Origin(learned_keys)) => {
                 match learned_keys.find(&admitted.digest, now) {
@@ -156,7 +163,7 @@ impl Gateway {
                     KeyStatus::Proven(learned_key) => {
                         let rechecked_key = Some(learned_key.key.clone());
                         let learned_key = Some(learned_key);
-                        Ok(Admission::Admitted(Admitted { rechecked_key, learned_key, ..admitted }))
+                        Ok(Admission::Admitted(Admitted { rechecked_key, learned_key, checked_at: now, ..admitted }))
                     }
                     // The request is within the key's limits; only the proof of the key has lapsed.
                     KeyStatus::Lapsed(_) | KeyStatus::Unknown(_) => {
@@ -189,16 +196,23 @@ impl Gateway {
         header: &RequestHeader<'h>,
         details: &mut RequestDetails,
     ) -> Result<Admission<'h>, Fault> {
-        match learned_keys.find(&digest, self.core.now()) {
+        match learned_keys.find(&digest, header.began) {
             KeyStatus::Proven(learned_key) => {
-                let admitted =
-                    self.admit_proven(state, learned_key, forwarded, operation, header.in_flight, details)?;
+                let admitted = self.admit_proven(
+                    state,
+                    learned_key,
+                    forwarded,
+                    operation,
+                    (header.in_flight, header.began),
+                    details,
+                )?;
                 Ok(Admission::Admitted(admitted))
             }
             // Charged to the key and not to its address: others at that address cannot exhaust its limits.
             KeyStatus::Lapsed(learned_key) => {
                 let key = learned_key.clone();
-                let admitted = self.admit_proven(state, key, forwarded, operation, header.in_flight, details)?;
+                let admitted =
+                    self.admit_proven(state, key, forwarded, operation, (header.in_flight, header.began), details)?;
                 Ok(Admission::unproven(learned_key, forwarded, Payer::Key(admitted), header))
             }
             KeyStatus::Unknown(known) => {
@@ -221,12 +235,12 @@ impl Gateway {
         learned_key: Arc<LearnedKey>,
         forwarded: ForwardedFields<'h>,
         operation: Operation,
-        in_flight: &'h InFlightSlot,
+        (in_flight, now): (&'h InFlightSlot, Tick),
         details: &mut RequestDetails,
     ) -> Result<Admitted<'h>, Fault> {
-        let request = self.charge(state, &learned_key.key, operation, self.core.now(), in_flight, details)?;
-        let digest = learned_key.digest();
-        Ok(Admitted { request, rechecked_key: None, learned_key: Some(learned_key), digest, forwarded })
+        let request = self.charge(state, &learned_key.key, operation, now, in_flight, details)?;
+        let (rechecked_key, digest) = (None, learned_key.digest());
+        Ok(Admitted { request, rechecked_key, learned_key: Some(learned_key), digest, forwarded, checked_at: now })
     }
 
     /// Charges one request to a known key: its limits (12), then its scope (15).
@@ -276,7 +290,7 @@ impl Gateway {
         header: &RequestHeader<'_>,
         details: &mut RequestDetails,
     ) -> Result<Option<AddressCharge>, Fault> {
-        match state.strangers.charge(header.client, self.core.now()) {
+        match state.strangers.charge(header.client, header.began) {
             Ok(charge) => Ok(Some(charge)),
             Err(wait) => {
                 details.over_strangers = true;

@@ -37,7 +37,7 @@ use futures_util::{FutureExt, poll};
 use read::{CacheLookup, ReadPurpose};
 use state::Core;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Tick};
 use crate::keys::InFlightSlot;
 use crate::telemetry::{Observer, Outcome};
 use crate::wire::{Fault, Form, Operation, Request, RequestId, TraceContext, is_form_type};
@@ -78,6 +78,8 @@ pub struct RequestHeader<'h> {
     pub content_length: Option<u64>,
     /// Passed on to an HTTP origin.
     pub trace: TraceContext<'h>,
+    /// When its turn on its connection began. Until it waits it is judged by this time, so that a hit reads no clock.
+    pub began: Tick,
     /// The address that is charged if the key is not valid: the peer, or the one that a trusted proxy names.
     pub client: IpAddr,
     pub id: RequestId,

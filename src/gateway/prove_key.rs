@@ -114,7 +114,7 @@ impl Gateway {
         let _charged = match payer {
             Payer::Key(_) => None,
             Payer::Address(_) => {
-                match self.admit_proven(&state, key, *forwarded, operation, in_flight, &mut own) {
+                match self.admit_proven(&state, key, *forwarded, operation, (in_flight, self.core.now()), &mut own) {
                     Ok(admitted) => Some(admitted),
                     Err(fault) => {
                         // The key is known by what it has used up, and refused for that; its address gets a refund.
@@ -195,9 +195,14 @@ impl Gateway {
         let Unproven { forwarded, payer, in_flight, .. } = unproven;
         let admitted = match payer {
             Payer::Key(admitted) => admitted,
-            Payer::Address(_) => {
-                self.admit_proven(state, learned_key, forwarded, request.operation(), in_flight, details)?
-            }
+            Payer::Address(_) => self.admit_proven(
+                state,
+                learned_key,
+                forwarded,
+                request.operation(),
+                (in_flight, self.core.now()),
+                details,
+            )?,
         };
         self.perform(state, admitted, request, body, details).await
     }

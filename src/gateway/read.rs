@@ -66,7 +66,7 @@ impl Gateway {
         details: &mut RequestDetails,
     ) -> CacheLookup {
         let entry_key = EntryKey { realm: admitted.key().guild.realm, member, read };
-        let now = self.core.now();
+        let now = admitted.checked_at();
         self.follower.invalidate_if_feed_is_stale(state, now);
         let entry = self.core.cache.get(&entry_key);
         match entry.as_ref().map(|entry| (entry, entry.state_at(now, || self.core.clock.unix_ms()))) {

@@ -126,12 +126,17 @@ impl TestGateway {
 
     async fn ask_header(&self, header: &RequestHeader<'_>, body: &str) -> Reply {
         let state = self.gateway.state().clone();
-        self.gateway.handle(&state, header, &mut Bytes(body.as_bytes())).await
+        self.gateway.handle(&state, &self.begun(header), &mut Bytes(body.as_bytes())).await
+    }
+
+    /// The header of a request whose turn begins now.
+    fn begun<'h>(&self, header: &RequestHeader<'h>) -> RequestHeader<'h> {
+        RequestHeader { began: self.gateway.core.now(), ..*header }
     }
 
     async fn refused_unread(&self, header: &RequestHeader<'_>) -> Fault {
         let state = self.gateway.state().clone();
-        self.gateway.handle(&state, header, &mut Untouched).await.answer.unwrap_err()
+        self.gateway.handle(&state, &self.begun(header), &mut Untouched).await.answer.unwrap_err()
     }
 
     /// What was recorded until now. Nothing is recorded after it.
@@ -169,6 +174,7 @@ fn header() -> RequestHeader<'static> {
         content_encoded: false,
         content_length: None,
         trace: TraceContext::default(),
+        began: Tick(0),
         client: [127, 0, 0, 1].into(),
         id: RequestId::random(),
         in_flight: Box::leak(Box::default()),
@@ -481,7 +487,7 @@ async fn a_request_whose_keys_have_become_too_old_while_its_body_came_is_21() {
     for path in [&b"/getPoints"[..], b"/setPoints"] {
         w.gateway.state().key_table.set_confirmed_at(w.gateway.core.now());
         let mut body = After(b"memberID=7&amount=5", || w.advance(1));
-        let reply = w.gateway.handle(&state, &RequestHeader { path, ..header() }, &mut body).await;
+        let reply = w.gateway.handle(&state, &w.begun(&RequestHeader { path, ..header() }), &mut body).await;
         assert_eq!(reply.answer.unwrap_err(), Fault::Unavailable { retry_after: 1 });
     }
     w.gateway.state().key_table.set_confirmed_at(w.gateway.core.now());

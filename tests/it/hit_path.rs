@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use guildgate::clock::Clock;
+use guildgate::clock::{Clock, Tick};
 use guildgate::config;
 use guildgate::gateway::{Body, CacheStatus, Gateway, KeyFile, KeyList, KeySource, Reply, RequestHeader, State};
 use guildgate::keys::{InFlightSlot, ListedKey};
@@ -29,7 +29,7 @@ fn ask(gateway: &Arc<Gateway>, header: &RequestHeader<'_>) -> Reply {
     let state = gateway.state();
     let mut body = Bytes(b"memberID=190551803669118976");
     let slot = InFlightSlot::default();
-    let header = RequestHeader { in_flight: &slot, ..*header };
+    let header = RequestHeader { in_flight: &slot, began: gateway.clock().now(), ..*header };
     let asking = pin!(gateway.handle(&state, &header, &mut body));
     match asking.poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(reply) => reply,
@@ -82,6 +82,7 @@ async fn hits_are_free(decisions: Option<Arc<DecisionLog>>) {
         content_encoded: false,
         content_length: None,
         trace: TraceContext::default(),
+        began: Tick(0),
         client: [127, 0, 0, 1].into(),
         id: RequestId::random(),
         in_flight: &slot,

@@ -172,6 +172,7 @@ impl Connection<'_> {
                     if !self.send().await || !self.stream.drain(bytes, Instant::now() + DRAIN_TIME).await {
                         return false;
                     }
+                    self.header_began = Instant::now();
                 }
                 Next::Close => return false,
                 Next::Disconnected => {
@@ -187,8 +188,8 @@ impl Connection<'_> {
             if is_full || self.answers >= YIELD_AFTER {
                 self.answers = 0;
                 tokio::task::yield_now().await;
+                self.header_began = Instant::now();
             }
-            self.header_began = Instant::now();
             self.answered = Some(self.header_began);
         }
     }
@@ -206,6 +207,7 @@ impl Connection<'_> {
             fields: header.framing.map(|_| (&header.fields, content_length)),
             peer: self.peer.address,
             arrived: self.arrived,
+            began: self.arrived.max(self.header_began),
         };
         let mut body = Http1Body {
             stream: &mut self.stream,
@@ -230,6 +232,7 @@ impl Connection<'_> {
             Next::Drain(_) | Next::Close => false,
             Next::Disconnected => return next,
         };
+        self.header_began = answer.at.moment;
         let may_continue = next != Next::Close && header.keep_alive && !answer.panicked();
         let keep = may_continue && !self.is_last(more_was_read);
         let connection = match (keep, header.is_http_11) {

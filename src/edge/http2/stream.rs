@@ -49,6 +49,7 @@ pub(super) async fn answer(
         fields: fields.as_ref().map(|(fields, length)| (fields, *length)),
         peer: peer.address,
         arrived,
+        began: arrived,
     };
     let mut body = Http2Body {
         stream,
