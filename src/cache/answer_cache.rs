@@ -11,6 +11,7 @@ use moka::sync::Cache;
 
 use super::entry::{Entry, EntryKey, FetchResult, FlightKey, entries};
 use super::epochs::{Epoch, Epochs, Realms, WriteGuard};
+use super::index::Index;
 use super::single_flight::{Joined, Role, SingleFlight};
 use crate::clock::Tick;
 use crate::model::MemberId;
@@ -20,6 +21,7 @@ use crate::wire::Read;
 #[derive(Debug)]
 pub struct AnswerCache {
     pub(super) entries: Cache<EntryKey, Arc<Entry>>,
+    pub(super) index: Arc<Index>,
     pub(super) epochs: Epochs,
     pub(super) flights: SingleFlight<FlightKey, Epoch, FetchResult>,
     evictions: Arc<AtomicU64>,
@@ -37,13 +39,14 @@ pub struct CacheSize {
 impl AnswerCache {
     /// A cache of at most `max_size` bytes.
     pub fn new(max_size: u64) -> Self {
-        AnswerCache::with_epochs(max_size, Epochs::default())
+        AnswerCache::with_tables(max_size, Epochs::default(), Index::default())
     }
 
-    pub(super) fn with_epochs(max_size: u64, epochs: Epochs) -> Self {
+    pub(super) fn with_tables(max_size: u64, epochs: Epochs, index: Index) -> Self {
         let evictions = Arc::<AtomicU64>::default();
-        let entries = entries(max_size, evictions.clone());
-        AnswerCache { entries, epochs, flights: SingleFlight::default(), evictions }
+        let index = Arc::new(index);
+        let entries = entries(max_size, index.clone(), evictions.clone());
+        AnswerCache { entries, index, epochs, flights: SingleFlight::default(), evictions }
     }
 
     /// For changes that others make.
@@ -54,7 +57,7 @@ impl AnswerCache {
     /// The entry of `key`, if nothing was written since the origin was asked for it.
     pub fn get(&self, key: &EntryKey) -> Option<Arc<Entry>> {
         let epoch = self.epoch(key);
-        self.entries.get(key).filter(|entry| entry.epoch == epoch)
+        self.index.get(key, &self.entries).filter(|entry| entry.epoch == epoch)
     }
 
     /// The epoch of an answer for which the origin is asked from now on.
@@ -101,7 +104,7 @@ impl AnswerCache {
         }
         let is_stored = entry.is_storable() && self.epochs.may_store(&key, now);
         if is_stored {
-            self.entries.insert(key, entry.clone());
+            self.index.insert(entry, &self.entries);
         }
         is_stored
     }

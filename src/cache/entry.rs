@@ -10,6 +10,7 @@ use moka::notification::RemovalCause;
 use moka::sync::Cache;
 
 use super::epochs::Epoch;
+use super::index::Index;
 use crate::clock::Tick;
 use crate::config::Freshness;
 use crate::model::{Digest, MemberId};
@@ -36,6 +37,7 @@ pub struct EntryKey {
 /// One answer of the origin.
 #[derive(Debug)]
 pub struct Entry {
+    pub key: EntryKey,
     pub text: Arc<str>,
     /// The epoch under which the origin was asked. The entry is usable only while this epoch is current.
     pub epoch: Epoch,
@@ -78,8 +80,14 @@ pub enum EntryState {
 
 impl Entry {
     /// `asked` is read before the origin is asked, so that an answer is never older than its age says.
-    pub fn new(text: &str, epoch: Epoch, asked: Tick, freshness: Freshness, expires: Option<i64>) -> Self {
-        Entry { text: text.into(), epoch, asked, freshness, expires }
+    pub fn new(
+        (key, epoch): (EntryKey, Epoch),
+        text: &str,
+        asked: Tick,
+        freshness: Freshness,
+        expires: Option<i64>,
+    ) -> Self {
+        Entry { key, text: text.into(), epoch, asked, freshness, expires }
     }
 
     /// The state at `now`. The wall clock, in milliseconds, is read only if the text contains an expiry.
@@ -120,8 +128,9 @@ impl Entry {
 
 /// The entries, bounded in bytes. There are no timers: an entry that is no longer usable is evicted by newer ones, each
 /// of which adds one to `evictions`.
-pub(super) fn entries(max_size: u64, evictions: Arc<AtomicU64>) -> Cache<EntryKey, Arc<Entry>> {
-    let count = move |_, _, cause: RemovalCause| {
+pub(super) fn entries(max_size: u64, index: Arc<Index>, evictions: Arc<AtomicU64>) -> Cache<EntryKey, Arc<Entry>> {
+    let removed = move |_, entry: Arc<Entry>, cause: RemovalCause| {
+        index.remove(&entry);
         if cause.was_evicted() {
             evictions.fetch_add(1, Ordering::Relaxed);
         }
@@ -129,6 +138,6 @@ pub(super) fn entries(max_size: u64, evictions: Arc<AtomicU64>) -> Cache<EntryKe
     Cache::builder()
         .max_capacity(max_size)
         .weigher(|_, entry: &Arc<Entry>| entry.weight())
-        .eviction_listener(count)
+        .eviction_listener(removed)
         .build()
 }

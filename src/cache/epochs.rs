@@ -167,7 +167,7 @@ impl Epochs {
     }
 
     pub(super) fn slot(&self, member: MemberId, read: Read, realms: Realms) -> &AtomicU64 {
-        let hash = realms.hash(member.get().wrapping_mul(MAX_READS).wrapping_add(read.index() as u64));
+        let hash = realms.hash(number(member, read));
         &self.slots[hash as usize % self.slots.len()]
     }
 
@@ -193,6 +193,16 @@ impl Realms {
             Realms::All => hash(value),
         }
     }
+}
+
+/// A hash of all of an entry's key.
+pub(super) fn hash_of(key: &EntryKey) -> u64 {
+    Realms::One(key.realm).hash(number(key.member, key.read))
+}
+
+/// The number of one read of one member.
+fn number(member: MemberId, read: Read) -> u64 {
+    member.get().wrapping_mul(MAX_READS).wrapping_add(read.index() as u64)
 }
 
 /// Spreads Discord ids, which begin with a timestamp and whose low bits are much alike, over a table.

@@ -5,6 +5,7 @@
 mod answer_cache;
 mod entry;
 mod epochs;
+mod index;
 mod single_flight;
 #[cfg(test)]
 mod tests;

@@ -7,6 +7,8 @@ pub mod answer_cache;
 pub mod entry;
 #[path = "../../src/cache/epochs.rs"]
 pub mod epochs;
+#[path = "../../src/cache/index.rs"]
+pub mod index;
 #[path = "../../src/cache/single_flight.rs"]
 pub mod single_flight;
 
@@ -24,12 +26,13 @@ pub fn small_cache(entries: &[entry::EntryKey]) -> answer_cache::AnswerCache {
     let unsettled: HashSet<_> =
         all_realms().map(|realms| std::ptr::from_ref(epochs.unsettled(member, realms))).collect();
     assert_eq!([slots.len(), unsettled.len()], [entries.len() + 1; 2], "other entries are needed");
-    answer_cache::AnswerCache::with_epochs(1 << 20, epochs)
+    // All entries share the one slot of the index, and displace each other.
+    answer_cache::AnswerCache::with_tables(1 << 20, epochs, index::Index::with_slots(1))
 }
 
 /// Stores an entry whatever its epoch is: a bug.
-pub fn put_unchecked(cache: &answer_cache::AnswerCache, at: entry::EntryKey, entry: std::sync::Arc<entry::Entry>) {
-    cache.entries.insert(at, entry);
+pub fn put_unchecked(cache: &answer_cache::AnswerCache, entry: std::sync::Arc<entry::Entry>) {
+    cache.index.insert(&entry, &cache.entries);
 }
 
 /// Joins any flight, whenever it began: a bug.

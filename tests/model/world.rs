@@ -177,7 +177,7 @@ impl World {
                         leader.complete(Ok(entry.clone()));
                         return Ok(entry);
                     }
-                    let entry = self.ask(leader.epoch());
+                    let entry = self.ask(at, leader.epoch());
                     drop(permit);
                     self.store(at, &entry);
                     leader.complete(Ok(entry.clone()));
@@ -187,13 +187,13 @@ impl World {
         }
     }
 
-    fn ask(&self, epoch: Epoch) -> Arc<Entry> {
+    fn ask(&self, at: EntryKey, epoch: Epoch) -> Arc<Entry> {
         *self.requests.lock().unwrap() += 1;
         let points = self.points.load(Ordering::SeqCst).to_string();
         shuttle::thread::yield_now(); // its answer is on the way
         let z = Duration::ZERO;
         let freshness = Freshness { ttl: HOUR, stale_while_revalidate: z, stale_if_error: z };
-        Arc::new(Entry::new(&points, epoch, NOW, freshness, None))
+        Arc::new(Entry::new((at, epoch), &points, NOW, freshness, None))
     }
 
     fn store(&self, at: EntryKey, entry: &Arc<Entry>) {
@@ -202,8 +202,8 @@ impl World {
                 // Stamped with the epoch that stands now, as one would who took it too late.
                 let z = Duration::ZERO;
                 let freshness = Freshness { ttl: HOUR, stale_while_revalidate: z, stale_if_error: z };
-                let late = Entry::new(&entry.text, self.cache.epoch(&at), NOW, freshness, None);
-                put_unchecked(&self.cache, at, Arc::new(late));
+                let late = Entry::new((at, self.cache.epoch(&at)), &entry.text, NOW, freshness, None);
+                put_unchecked(&self.cache, Arc::new(late));
             }
             Way::RealmsTakenAsDisjoint => drop(self.cache.insert(at, entry, Realms::One(at.realm), NOW)),
             Way::Right | Way::NoSecondAdvance | Way::JoinOldFlight | Way::WriteOfOneRealm => {

@@ -7,17 +7,21 @@ use std::time::Duration;
 
 use crate::cache::Epochs;
 use crate::cache::entry::*;
+use crate::cache::index::Index;
 use crate::clock::Tick;
 use crate::config::Freshness;
 use crate::model::MemberId;
 use crate::wire::Read;
 
 fn entry(expires: Option<i64>) -> Entry {
+    entry_of("7".parse().unwrap(), expires)
+}
+
+fn entry_of(member: MemberId, expires: Option<i64>) -> Entry {
     let s = Duration::from_secs;
     let freshness = Freshness { ttl: s(10), stale_while_revalidate: s(5), stale_if_error: s(60) };
-    let epoch =
-        Epochs::default().epoch(&EntryKey { realm: Realm(1), member: "7".parse().unwrap(), read: Read::Points });
-    Entry::new("3", epoch, Tick(0), freshness, expires)
+    let key = EntryKey { realm: Realm(1), member, read: Read::Points };
+    Entry::new((key, Epochs::default().epoch(&key)), "3", Tick(0), freshness, expires)
 }
 
 fn at(seconds: u64) -> Tick {
@@ -44,15 +48,18 @@ fn nothing_is_given_past_the_first_expiry_it_holds() {
 
 #[test]
 fn the_answers_stay_within_their_bytes() {
-    let evictions = Arc::<AtomicU64>::default();
-    let entries = entries(100 * (ENTRY_OVERHEAD as u64 + 1), evictions.clone());
-    for n in 0..10_000 {
-        let key = EntryKey { realm: Realm(1), member: MemberId::new(n).unwrap(), read: Read::Points };
-        entries.insert(key, Arc::new(entry(None)));
+    let (index, evictions) = (Arc::<Index>::default(), Arc::<AtomicU64>::default());
+    let entries = entries(100 * (ENTRY_OVERHEAD as u64 + 1), index.clone(), evictions.clone());
+    let added: Vec<_> = (0..10_000).map(|n| Arc::new(entry_of(MemberId::new(n).unwrap(), None))).collect();
+    for entry in &added {
+        index.insert(entry, &entries);
+        index.get(&entry.key, &entries);
     }
     entries.run_pending_tasks();
     let held = entries.entry_count();
     assert!((1..=100).contains(&held), "{held}");
     // What was not let in counts as evicted.
     assert_eq!(evictions.load(Ordering::Relaxed), 10_000 - held);
+    let kept: usize = added.iter().map(|entry| Arc::strong_count(entry) - 1).sum();
+    assert!(kept as u64 <= 2 * held, "the index has what moka has removed: {kept}");
 }
