@@ -63,7 +63,25 @@ impl FlightKey {
 }
 
 /// The result of asking the origin for an entry.
-pub type FetchResult = Result<Arc<Entry>, Fault>;
+pub type FetchResult = Result<Arc<Entry>, FetchError>;
+
+/// Why there is no answer, and which callers of a flight that concerns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FetchError {
+    /// The origin failed, or refused the request: all of them.
+    Fault(Fault),
+    /// The origin refused the key with this digest (02) or limited it (429): callers with that key.
+    KeyRefused(Digest, Fault),
+    /// The gateway did not send the request, because the leader's key is not valid any more: the leader alone.
+    NotSent(Fault),
+}
+
+impl FetchError {
+    pub fn fault(self) -> Fault {
+        let (FetchError::Fault(fault) | FetchError::KeyRefused(_, fault) | FetchError::NotSent(fault)) = self;
+        fault
+    }
+}
 
 /// How an entry may be used at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

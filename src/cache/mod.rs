@@ -11,6 +11,6 @@ mod single_flight;
 mod tests;
 
 pub use answer_cache::{AnswerCache, CacheSize};
-pub use entry::{Entry, EntryKey, EntryState, FetchResult, FlightKey, Realm};
+pub use entry::{Entry, EntryKey, EntryState, FetchError, FetchResult, FlightKey, Realm};
 pub use epochs::{Epoch, Epochs, Realms, WriteGuard};
 pub use single_flight::{Joined, Leader, Role, SingleFlight};

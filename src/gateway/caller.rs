@@ -3,9 +3,10 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Gateway, KeySource, RequestDetails, State};
-use crate::cache::{EntryKey, Realm, Realms};
+use crate::cache::{EntryKey, FetchError, Realm, Realms};
 use crate::keys::{Key, KeyStatus, LearnedKey};
 use crate::model::{Digest, MemberId};
 use crate::origin::{ForwardedFields, OriginRequest, Owner, Permit};
@@ -27,7 +28,7 @@ pub(super) struct Caller<'c> {
 impl Caller<'_> {
     /// The owner of the permits that its requests take.
     pub(super) fn owner(&self) -> Owner {
-        self.stranger.map_or_else(|| Owner::Key(self.key.id.clone()), Owner::of_address)
+        self.stranger.map_or_else(|| Owner::Key(self.key.usage.id), Owner::of_address)
     }
 
     /// The realms in which a change in `realm` invalidates answers. Other learned keys may belong to the guild of this
@@ -107,14 +108,18 @@ impl Gateway {
         permit: Permit,
         request: Request,
         details: &mut RequestDetails,
-    ) -> Result<String, Fault> {
+    ) -> Result<String, FetchError> {
         let Caller { key, learned_key, forwarded, .. } = caller;
         let asked = self.core.now();
         let origin_request = OriginRequest { request, guild: &key.guild.id, forwarded: *forwarded, id: details.id };
         // A learned key needs no check: this request asks the origin itself.
+        let not_sent = AtomicBool::new(false);
         let may_send = || match learned_key {
             Some(_) => Ok(()),
-            None => self.recheck(&mut caller.clone(), request.operation()).map(drop),
+            None => {
+                let rechecked = self.recheck(&mut caller.clone(), request.operation());
+                rechecked.map(drop).inspect_err(|_| not_sent.store(true, Ordering::Relaxed))
+            }
         };
         let (answer, upstream) = state.origin.send(&permit, &origin_request, &may_send).await;
         drop(permit);
@@ -130,6 +135,10 @@ impl Gateway {
                 Ok(_) | Err(_) => drop(learned_keys.accept(learned_key, asked)),
             }
         }
-        answer
+        answer.map_err(|fault| match not_sent.into_inner() {
+            true => FetchError::NotSent(fault),
+            false if fault.is_of_key() && learned_key.is_none() => FetchError::KeyRefused(caller.digest, fault),
+            false => FetchError::Fault(fault),
+        })
     }
 }

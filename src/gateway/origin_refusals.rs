@@ -6,9 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use moka::sync::Cache;
 
-use crate::clock::Tick;
 use crate::model::Digest;
-use crate::wire::Fault;
 
 /// How many refused keys are remembered. A key that is forgotten delays others of its guild once more.
 const MAX_REFUSED: u64 = 10_000;
@@ -16,7 +14,7 @@ const MAX_REFUSED: u64 = 10_000;
 /// The keys that the origin refused when they last asked.
 #[derive(Debug)]
 pub(super) struct OriginRefusals {
-    refused: Cache<Digest, (Tick, Fault)>,
+    refused: Cache<Digest, ()>,
     /// Whether there ever was one: then several flights may ask for one entry at the same time.
     any: AtomicBool,
 }
@@ -38,14 +36,9 @@ impl OriginRefusals {
         self.any.load(Ordering::Acquire)
     }
 
-    /// How the origin has refused this key since `since`, if it has.
-    pub(super) fn since(&self, key: &Digest, since: Tick) -> Option<Fault> {
-        self.refused.get(key).filter(|(at, _)| *at >= since).map(|(_, fault)| fault)
-    }
-
-    pub(super) fn insert(&self, key: Digest, now: Tick, fault: Fault) {
+    pub(super) fn insert(&self, key: Digest) {
         self.any.store(true, Ordering::Release);
-        self.refused.insert(key, (now, fault));
+        self.refused.insert(key, ());
     }
 
     /// The origin has answered this key.

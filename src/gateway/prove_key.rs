@@ -8,7 +8,7 @@ use super::admit::{Payer, Unproven};
 use super::caller::Caller;
 use super::read::ReadPurpose;
 use super::{Body, Gateway, RequestDetails, State};
-use crate::cache::{Joined, Leader};
+use crate::cache::{FetchError, Joined, Leader};
 use crate::clock::Tick;
 use crate::keys::{KeyStatus, LearnedKey, LearnedKeys, ProofResult};
 use crate::model::Digest;
@@ -131,13 +131,16 @@ impl Gateway {
         let probe = (is_strangers && operation.is_write())
             .then_some(Request::Read { read: Read::Points, member: request.member() });
         let answer = match probe {
-            Some(probe) => self.ask_origin(&state, &unproven.caller(), permit, probe, details).await.map(Into::into),
+            Some(probe) => {
+                let answer = self.ask_origin(&state, &unproven.caller(), permit, probe, details).await;
+                answer.map(Into::into).map_err(FetchError::fault)
+            }
             None => self.ask_as_proof(unproven, request, Some(permit), details).await,
         };
         let result = match &answer {
             Err(Fault::IncorrectKey) => ProofResult::Refused,
             Err(fault) if fault.is_origin_failure() => ProofResult::Failed(*fault),
-            Ok(_) | Err(_) => ProofResult::Proven(learned_keys.known(learned_key)),
+            Ok(_) | Err(_) => ProofResult::Proven(learned_keys.remember(learned_key)),
         };
         let is_proven = matches!(result, ProofResult::Proven(_));
         if is_proven && is_strangers {

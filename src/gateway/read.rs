@@ -9,14 +9,16 @@ use std::time::Duration;
 use super::admit::Admitted;
 use super::caller::Caller;
 use super::{CacheStatus, Gateway, RequestDetails, State};
-use crate::cache::{Entry, EntryKey, EntryState, Epoch, FetchResult, FlightKey, Joined, Leader, Realms, Role};
+use crate::cache::{
+    Entry, EntryKey, EntryState, Epoch, FetchError, FetchResult, FlightKey, Joined, Leader, Realms, Role,
+};
 use crate::config::Freshness;
 use crate::model::MemberId;
 use crate::origin::{Authorization, ForwardedFields, Permit};
 use crate::wire::{Fault, Operation, Read, Request, RequestId, TraceContext, first_expiry};
 
-/// How often a caller joins a flight before it asks alone. Usually once; it joins again if its leader panicked, or was
-/// refused for its own key.
+/// How often a caller joins a flight before it asks alone. Usually once; it joins again if its leader panicked, or if
+/// what the leader got concerns the leader's key alone.
 const MAX_JOINS: usize = 4;
 
 /// What the cache has for a read.
@@ -105,14 +107,14 @@ impl Gateway {
                 details.cache = Some(CacheStatus::Forwarded { stale: false, stored: false });
                 return self.fetch_alone(&mut caller, read, member, permit, details).await.map(|e| e.text.clone());
             }
-            let (began, flight_key) = (self.core.now(), self.flight_key(&caller, entry_key, own_key_only));
+            let flight_key = self.flight_key(&caller, entry_key, own_key_only);
             let is_stored = || purpose.accepts_cached() && self.fresh(&entry_key).is_some();
             let ready = self.acquire_permit(&caller, permit.take(), details.id);
             let joined = match self.core.cache.join_when_ready(flight_key, ready, is_stored).await {
                 Ok(joined) => joined,
                 Err(fault) => {
                     details.cache = Some(not_stored);
-                    result = Some(Err(fault));
+                    result = Some(Err(FetchError::Fault(fault)));
                     break;
                 }
             };
@@ -131,9 +133,10 @@ impl Gateway {
                     let result = follower.wait().await;
                     // Another key's answer is only for keys that are still valid and of this guild.
                     self.recheck(&mut caller, operation)?;
-                    // A refusal of the leader's key is only for callers with the same one.
-                    let refusal = || self.core.origin_refusals.since(&caller.digest, began).map(Err);
-                    result.or_else(refusal).filter(|_| caller.key.guild.realm == entry_key.realm)
+                    // The next leader's key may be refused as well: from here on callers of one key share a flight.
+                    let refused = matches!(result, Some(Err(FetchError::KeyRefused(key, _))) if key != caller.digest);
+                    own_key_only |= refused;
+                    result.filter(|_| !refused && caller.key.guild.realm == entry_key.realm)
                 }
                 Joined::Stored => self.fresh(&entry_key).map(|(entry, ttl)| {
                     details.cache = Some(CacheStatus::Hit { ttl, age: entry.age(self.core.now()) });
@@ -143,16 +146,15 @@ impl Gateway {
             if result.is_some() {
                 break;
             }
-            // The next leader's key may be refused as well, so this caller shares a flight with callers of its own key
-            // only.
-            (entry_key, own_key_only) = (caller.entry_key(read, member), true);
+            entry_key = caller.entry_key(read, member);
         }
         let result = match result {
-            Some(result) => result,
+            Some(result) => result.map_err(FetchError::fault),
             None => {
                 details.cache = Some(not_stored);
                 let result = self.fetch_alone(&mut caller, read, member, permit, details).await;
-                self.core.cache.invalidate_if_unsettled(&entry_key, caller.realms(entry_key.realm), self.core.now());
+                // It is of no flight, and perhaps of another guild: no flight from before may answer later callers.
+                self.core.cache.epochs().invalidate_member(member);
                 result
             }
         };
@@ -190,7 +192,7 @@ impl Gateway {
         }
     }
 
-    /// Asks for the leader and all followers, and gives them the result.
+    /// Asks for the leader and all followers, and gives them the result. Dropping the leader lets them join again.
     async fn lead(
         &self,
         state: &State,
@@ -201,6 +203,7 @@ impl Gateway {
         details: &mut RequestDetails,
     ) -> (FetchResult, CacheStatus) {
         let (entry_key, stale) = (flight_key.entry, purpose.is_stale());
+        let not_stored = CacheStatus::Forwarded { stale, stored: false };
         // Another flight may have ended between this caller's look-up and its joining.
         if purpose.accepts_cached()
             && let Some((entry, ttl)) = self.fresh(&entry_key).filter(|(entry, _)| entry.epoch == leader.epoch())
@@ -210,16 +213,18 @@ impl Gateway {
             return (Ok(entry), CacheStatus::Hit { ttl, age });
         }
         match self.fetch(state, caller, permit, (entry_key, leader.epoch()), details).await {
-            Ok(entry) if !self.is_of_realm(caller, entry_key.realm) => {
-                // The origin may have answered for another guild, so the followers join again.
-                self.core.cache.invalidate_if_unsettled(&entry_key, caller.realms(entry_key.realm), self.core.now());
-                (Ok(entry), CacheStatus::Forwarded { stale, stored: false })
+            not_sent @ Err(FetchError::NotSent(_)) => (not_sent, not_stored),
+            fetched if !self.is_of_realm(caller, entry_key.realm) => {
+                // The origin may have answered for another guild, where no flight from before may answer later callers.
+                self.core.cache.epochs().invalidate_member(entry_key.member);
+                (fetched, not_stored)
             }
             Ok(entry) => {
                 // Where several flights may ask for one entry, treat each answer as possibly overtaken: invalidate in
                 // all realms.
                 let refusals = &self.core.origin_refusals;
-                let realms = if refusals.any() { Realms::All } else { caller.realms(entry_key.realm) };
+                let several = flight_key.restricted_to.is_some() || refusals.any();
+                let realms = if several { Realms::All } else { caller.realms(entry_key.realm) };
                 let stored = !self.handover.has_successor()
                     && self.core.cache.insert(entry_key, &entry, realms, self.core.now());
                 if flight_key.restricted_to.is_some() {
@@ -228,17 +233,13 @@ impl Gateway {
                 leader.complete(Ok(entry.clone()));
                 (Ok(entry), CacheStatus::Forwarded { stale, stored })
             }
-            Err(fault) => {
-                let is_refused = fault.is_of_key() && caller.learned_key.is_none();
-                if is_refused {
-                    self.core.origin_refusals.insert(caller.digest, self.core.now(), fault);
+            Err(error) => {
+                if let FetchError::KeyRefused(key, _) = error {
+                    self.core.origin_refusals.insert(key);
                 }
-                // Followers may have another key of the guild, and join again if only the leader's was refused.
                 // Failures and refusals are never stored.
-                if !is_refused || flight_key.restricted_to.is_some() {
-                    leader.complete(Err(fault));
-                }
-                (Err(fault), CacheStatus::Forwarded { stale, stored: false })
+                leader.complete(Err(error));
+                (Err(error), not_stored)
             }
         }
     }
@@ -258,11 +259,12 @@ impl Gateway {
         member: MemberId,
         permit: Option<Permit>,
         details: &mut RequestDetails,
-    ) -> FetchResult {
+    ) -> Result<Arc<Entry>, Fault> {
         let permit = self.acquire_permit(caller, permit, details.id).await?;
         let state = self.recheck(caller, Operation::Read(read))?;
         let entry_key = caller.entry_key(read, member);
-        self.fetch(&state, caller, permit, (entry_key, self.core.cache.epoch(&entry_key)), details).await
+        let epoch = self.core.cache.epoch(&entry_key);
+        self.fetch(&state, caller, permit, (entry_key, epoch), details).await.map_err(FetchError::fault)
     }
 
     /// Asks the origin. The time from which the answer's age counts is read before. If a map contains a warn that has

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::caller::Caller;
 use super::{Gateway, RequestDetails};
+use crate::cache::FetchError;
 use crate::origin::{Permit, may_have_happened};
 use crate::wire::{Fault, Request};
 
@@ -35,7 +36,7 @@ impl Gateway {
                 return Err(fault);
             }
         };
-        let answer = self.ask_origin(&state, &caller, permit, request, details).await;
+        let answer = self.ask_origin(&state, &caller, permit, request, details).await.map_err(FetchError::fault);
         // A reload may have moved the key to another guild meanwhile: the write changes that guild's answers as well.
         if !Arc::ptr_eq(&begun_under, &self.core.state()) {
             self.core.cache.epochs().invalidate_member(request.member());

@@ -70,8 +70,8 @@ pub enum KeyStatus {
     Proven(Arc<LearnedKey>),
     /// The origin accepted the key, but longer ago than a proof is valid.
     Lapsed(Arc<LearnedKey>),
-    /// Nothing that counts. `Some`: the origin had accepted the key before it refused it, and what the key has used up
-    /// is remembered.
+    /// Nothing that counts. `Some`: the origin accepted the key before it refused it, or before another origin was in
+    /// force, and what the key has used up is remembered.
     Unknown(Option<Arc<LearnedKey>>),
     /// The origin refused the key (02), not long ago.
     Refused,
@@ -160,18 +160,18 @@ impl LearnedKeys {
 
     /// The origin was asked at `asked` and accepted the key. Returns the key as it is known from now on.
     pub fn accept(&self, key: &Arc<LearnedKey>, asked: Tick) -> Arc<LearnedKey> {
-        let digest = key.digest;
-        let known = self.known.get(&digest);
-        let known = known.unwrap_or_else(|| self.known.entry(digest).or_insert_with(|| key.clone()).into_value());
+        let known = self.remember(key);
         if known.proof.accept(asked) {
-            self.refused.invalidate(&digest);
+            self.refused.invalidate(&key.digest);
         }
         known
     }
 
-    /// The key as it is known, or else as this caller has it.
-    pub fn known(&self, key: &Arc<LearnedKey>) -> Arc<LearnedKey> {
-        self.known.get(&key.digest).unwrap_or_else(|| key.clone())
+    /// An origin accepted the key, perhaps one that is no longer in force: what the key has used up is kept, proven or
+    /// not. Returns the key as it is known from now on.
+    pub fn remember(&self, key: &Arc<LearnedKey>) -> Arc<LearnedKey> {
+        let known = self.known.get(&key.digest);
+        known.unwrap_or_else(|| self.known.entry(key.digest).or_insert_with(|| key.clone()).into_value())
     }
 
     /// The origin was asked at `asked` and refused the key with 02; it is `now`.

@@ -21,4 +21,4 @@ pub use day::{DayCount, DayCounter, day_of};
 pub use over_limit::{OverLimitCounters, OverLimitCounts};
 pub use policy::{BucketLevels, KeyLevels, LimitOutcome, LimitQuery, Policy};
 pub use strangers::{AddressCharge, Strangers, network};
-pub use usage::Usage;
+pub use usage::{Usage, UsageId};

@@ -8,9 +8,21 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::{Activity, DayCount, DayCounter};
 use crate::clock::Tick;
 
+/// Identifies the usage of one key while the process runs, also when the key gets another id. It is never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct UsageId(pub u64);
+
+impl Default for UsageId {
+    fn default() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        UsageId(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
 /// The usage of one key.
 #[derive(Debug, Default)]
 pub struct Usage {
+    pub id: UsageId,
     pub day: DayCounter,
     pub activity: Activity,
     in_flight: AtomicU32,

@@ -220,3 +220,51 @@ async fn guarantee_2_no_one_reads_an_older_value_than_was_read_before_it() {
     write.answer().await.is("Successfully set 'Ada' points to '10'");
     gate.get_points("bot", "7").await.is("10");
 }
+
+/// The key of a flight's leader is taken out during a write. If its followers asked for themselves, the newer of their
+/// answers could be told first and the older one kept.
+#[tokio::test]
+async fn guarantee_2_what_followers_of_a_leader_whose_key_is_gone_are_told_is_not_undone() {
+    let gate = gate().key("b").key("c").key("leader").start().await;
+    let settle = || async {
+        for _ in 0..40 {
+            assert_eq!(gate.send(&Request::bare("GET", "/healthz")).await.status, 200);
+        }
+    };
+    let read = async |key| {
+        let mut connection = gate.connect().await;
+        connection.send(gate.request("getPoints", key, "memberID=7").bytes()).await;
+        connection
+    };
+    let [hold_leader, hold_older, hold_newer, hold_write] = std::array::from_fn(|_| Gate::shut());
+    gate.origin().next("getPoints", Act::HoldAnswer(hold_leader.clone()));
+    let mut leader = read("leader").await;
+    gate.origin().has_been_asked("getPoints", 1).await;
+    let mut followers = [read("b").await, read("c").await];
+    settle().await;
+    gate.edit_key_file("id = \"leader\"", "expires = 1\nid = \"leader\"").await;
+    gate.origin().next("setPoints", Act::HoldAll(hold_write.clone()));
+    let mut write = ask_later(&gate, "setPoints", "memberID=7&amount=10").await;
+    gate.origin().has_been_asked("setPoints", 1).await;
+    gate.origin().next("getPoints", Act::HoldAnswer(hold_older.clone()));
+    gate.origin().next("getPoints", Act::HoldAll(hold_newer.clone()));
+    hold_leader.open();
+    leader.answer().await.is("3");
+    gate.origin().has_been_asked("getPoints", 2).await;
+    settle().await;
+    gate.origin().put_points("7", 10); // the write takes effect; its answer is still to come
+    hold_newer.open();
+    settle().await;
+    let mut between = read("bot").await;
+    settle().await;
+    hold_older.open();
+    let mut told = vec![between.answer().await.body];
+    for follower in &mut followers {
+        told.push(follower.answer().await.body);
+    }
+    let after = gate.get_points("bot", "7").await.body;
+    assert!(after == "10" || !told.contains(&"10".into()), "{after} after {told:?}");
+    hold_write.open();
+    write.answer().await.is("Successfully set 'Ada' points to '10'");
+    gate.get_points("bot", "7").await.is("10");
+}

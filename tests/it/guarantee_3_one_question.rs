@@ -224,3 +224,97 @@ async fn guarantee_6_however_many_keys_of_a_guild_are_refused_another_waits_for_
     gate.origin().has_been_asked("getPoints", 11).await;
     drop(holds);
 }
+
+#[tokio::test]
+async fn guarantee_3_whatever_the_origin_tells_a_leader_whose_key_is_gone_the_others_ask_once_together() {
+    for (is_moved, status, line) in
+        [(false, 200, "3"), (true, 200, "77"), (false, 401, "02 | Incorrect API key!"), (true, 403, "03 | gone")]
+    {
+        let mut gate = gate().set("cache.points.ttl", r#""0s""#);
+        for n in 0..5 {
+            gate = gate.key(&format!("b{n}"));
+        }
+        let gate = gate.key("leader").start().await;
+        let (hold, hold_others) = (Gate::shut(), Gate::shut());
+        gate.origin().next("getPoints", Act::HoldThen(hold.clone(), status, line.into()));
+        gate.origin().always(Act::HoldAnswer(hold_others.clone()));
+        let mut leader = ask_at_once_with(&gate, "leader", 1).await;
+        let mut others = Vec::new();
+        for n in 0..10 {
+            let mut connection = gate.connect().await;
+            connection.send(gate.request("getPoints", &format!("b{}", n % 5), "memberID=7").bytes()).await;
+            others.push(connection);
+        }
+        for _ in 0..40 {
+            assert_eq!(gate.send(&Request::bare("GET", "/healthz")).await.status, 200);
+        }
+        let file = String::from_utf8(gate.world().read("keys.toml")).unwrap();
+        let at = file.find("[[key]]\nid = \"leader\"").unwrap();
+        let moved = if is_moved { file[at..].replace(GUILD, "999") } else { String::new() };
+        gate.edit_key_file(&file[at..], &moved).await;
+        hold.open();
+        assert_eq!(leader[0].answer().await.status, status);
+        gate.origin().has_been_asked("getPoints", 2).await;
+        for _ in 0..40 {
+            assert_eq!(gate.send(&Request::bare("GET", "/healthz")).await.status, 200);
+        }
+        hold_others.open();
+        for mut other in others {
+            other.answer().await.is("3");
+        }
+        assert_eq!(gate.origin().asked("getPoints"), 2, "{status} {line}");
+    }
+}
+
+#[tokio::test]
+async fn guarantee_3_a_leader_that_may_not_send_any_more_when_it_is_connected_fails_no_other_key() {
+    let authority = Authority::new();
+    for (guild, code) in [(GUILD, 2), ("999", 3)] {
+        let origin = ScriptedOrigin::start_tls(authority.server("127.0.0.1")).await;
+        origin.put_points("7", 3);
+        let proxy = Proxy::to(origin.port()).await;
+        let mut builder = TestGateway::before_http().upstreams([format!("https://127.0.0.1:{}", proxy.port())]);
+        for (name, value) in [("tls", r#"{ ca = "ca.pem" }"#), ("connect_timeout", r#""20s""#), ("timeout", r#""30s""#)]
+        {
+            builder = builder.set(&format!("origin.{name}"), value);
+        }
+        // The day's count opens the store, which knows the guilds that the bot has left.
+        builder = builder.set("limits.tiers.standard.daily", "1000000").key_of_guild("left", "999");
+        for key in ["b0", "b1", "b2", "leader"] {
+            builder = builder.key(key);
+        }
+        let (world, _, secrets) = builder.prepare().await;
+        world.write("ca.pem", authority.pem());
+        for args in [["guild", "add", "999", "--name", "Left"].as_slice(), &["guild", "leave", "999"]] {
+            world.run(args).done();
+        }
+        let mut process = world.serve(&[]);
+        let address = process.ready().await;
+        let request = |key: &str| Request::post("/getPoints", "memberID=7").key(&secrets[key]);
+        assert_eq!(Connection::to(address).await.ask(&request("left")).await.code(), Some(3));
+        let settle = || async {
+            for _ in 0..40 {
+                assert_eq!(Connection::to(address).await.ask(&Request::bare("GET", "/healthz")).await.status, 200);
+            }
+        };
+        proxy.hold(Holds::Everything);
+        let mut asking = Vec::new();
+        for key in ["leader", "b0", "b1", "b2"] {
+            let mut connection = Connection::to(address).await;
+            connection.send(request(key).bytes()).await;
+            settle().await;
+            asking.push(connection);
+        }
+        let file = String::from_utf8(world.read("keys.toml")).unwrap();
+        let (others, leader) = file.split_at(file.find("[[key]]\nid = \"leader\"").unwrap());
+        let leader = if code == 2 { String::new() } else { leader.replace(GUILD, guild) };
+        world.write("keys.toml", format!("{others}{leader}"));
+        eventually(PATIENCE, "a reload", || async { process.stderr().contains("key file reloaded") }).await;
+        proxy.hold(Holds::Nothing);
+        assert_eq!(asking.remove(0).answer().await.code(), Some(code));
+        for mut other in asking {
+            other.answer().await.is("3");
+        }
+        assert_eq!(origin.asked("getPoints"), 1);
+    }
+}

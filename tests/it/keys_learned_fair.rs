@@ -207,3 +207,27 @@ async fn the_source_cannot_cease_to_be_the_origin_while_running() {
     gate.has_said("after_restart=\"keys.source\"").await;
     gate.get_points("bot", "7").await.is("3");
 }
+
+#[tokio::test]
+async fn a_key_whose_first_answer_comes_from_an_origin_that_was_replaced_keeps_what_it_used_up() {
+    let mut gate = gate()
+        .set("origin.timeout", r#""5s""#)
+        .set("limits.tiers.standard.rate", r#""1/h""#)
+        .set("limits.tiers.standard.burst", "1")
+        .start()
+        .await;
+    let hold = Gate::shut();
+    gate.origin().next("getPoints", Act::HoldAnswer(hold.clone()));
+    let mut held = gate.connect().await;
+    held.send(gate.request("getPoints", "bot", "memberID=7").bytes()).await;
+    gate.origin().has_been_asked("getPoints", 1).await;
+    let config = String::from_utf8(gate.world().read("gateway.toml")).unwrap();
+    assert!(config.contains("timeout = \"5s\""), "{config}");
+    gate.world().write("gateway.toml", config.replace("timeout = \"5s\"", "timeout = \"6s\""));
+    gate.process().signal(Signal::SIGHUP);
+    eventually(PATIENCE, "the reload", || async { gate.stderr().contains("configuration reloaded") }).await;
+    hold.open();
+    held.answer().await.is("3");
+    gate.get_points("bot", "7").await.is_too_many();
+    assert_eq!(gate.origin().asked("getPoints"), 1);
+}

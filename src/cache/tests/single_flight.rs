@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cache::single_flight;
-use crate::cache::{Entry, EntryKey, Epoch, Epochs, FetchResult, Realm, Realms};
+use crate::cache::{Entry, EntryKey, Epoch, Epochs, FetchError, FetchResult, Realm, Realms};
 use crate::clock::Tick;
 use crate::config::Freshness;
 use crate::model::MemberId;
@@ -104,6 +104,6 @@ async fn a_fault_reaches_every_follower() {
     let (flights, epochs) = (SingleFlight::default(), Epochs::default());
     let leader = leader_of(flights.join(key(), || epoch(&epochs)));
     let follower = follower_of(flights.join(key(), || epoch(&epochs)));
-    leader.complete(Err(Fault::OriginTimeout));
-    assert_eq!(follower.wait().await.unwrap().unwrap_err(), Fault::OriginTimeout);
+    leader.complete(Err(FetchError::Fault(Fault::OriginTimeout)));
+    assert_eq!(follower.wait().await.unwrap().unwrap_err(), FetchError::Fault(Fault::OriginTimeout));
 }

@@ -231,6 +231,14 @@ impl TestGateway {
         self.process.signal(Signal::SIGHUP);
     }
 
+    /// Replaces `from` by `to` in the key file, and waits until the new one is in force.
+    pub async fn edit_key_file(&self, from: &str, to: &str) {
+        let reloads = || self.stderr().matches("key file reloaded").count();
+        let before = reloads();
+        self.world.edit("keys.toml", from, to);
+        eventually(PATIENCE, "the key file is reloaded", || async { reloads() > before }).await;
+    }
+
     /// Waits until a file of this world (a log) holds a line for which `holds` says yes.
     pub async fn has_logged(&self, file: &str, what: &str, holds: impl Fn(&str) -> bool) {
         eventually(PATIENCE, &format!("{what} in {file}"), || async {

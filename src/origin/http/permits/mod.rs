@@ -12,14 +12,13 @@ use parking_lot::Mutex;
 use queue::{FairQueue, Ticket};
 use tokio::sync::oneshot;
 
-use crate::limits::network;
-use crate::model::KeyId;
+use crate::limits::{UsageId, network};
 
 /// Whose requests share the limit.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Owner {
-    /// A key, with either of its secrets.
-    Key(KeyId),
+    /// A key, with either of its secrets and under whatever id.
+    Key(UsageId),
     /// The network of a caller whose key is not proven (`keys.source = "origin"`).
     Address(u64),
 }

@@ -4,9 +4,10 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::limits::UsageId;
 
 fn key(name: &str) -> Owner {
-    Owner::Key(name.into())
+    Owner::Key(UsageId(name.bytes().fold(0, |id, byte| id << 8 | u64::from(byte))))
 }
 
 /// Acquires as many permits as the owner may have; returns how many.
