@@ -9,7 +9,7 @@ use stateright::semantics::register::{Register, RegisterOp, RegisterRet};
 use stateright::semantics::{ConsistencyTester, LinearizabilityTester};
 
 use crate::cache::answer_cache::AnswerCache;
-use crate::cache::entry::{Entry, EntryKey, FetchResult, FlightKey, Realm};
+use crate::cache::entry::{Entry, EntryKey, FetchError, FetchResult, FlightKey, Realm};
 use crate::cache::epochs::{Epoch, Realms};
 use crate::cache::single_flight::{Joined, Role};
 use crate::cache::{advance_once, join_any, put_unchecked, small_cache};
@@ -158,7 +158,8 @@ impl World {
                     let permit = async { self.permits.acquire().await.map(Some) };
                     shuttle::future::block_on(
                         self.cache.join_when_ready(FlightKey::shared(at), permit, || self.cache.get(&at).is_some()),
-                    )?
+                    )
+                    .map_err(FetchError::Fault)?
                 }
             };
             match joined {
@@ -181,7 +182,7 @@ impl World {
                     drop(permit);
                     self.store(at, &entry);
                     leader.complete(Ok(entry.clone()));
-                    return Ok::<_, Fault>(entry);
+                    return Ok(entry);
                 }
             }
         }
