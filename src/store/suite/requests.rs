@@ -1,5 +1,5 @@
-//! Part of the suite for every store: what the four operations of the gateway read and write. A store answers an
-//! unknown member with nothing, and a guild that is missing or was left with one error for every operation.
+//! Part of the suite for every store: what the operations of the gateway read and write. A store answers an unknown
+//! member with nothing, and a guild that is missing or was left with one error for every operation.
 
 use super::*;
 use crate::model::MAX_MEMBER_NAME;
