@@ -2,6 +2,7 @@
 
 use std::process::{Command, Stdio};
 
+use guildgate::wire::Operation;
 use serde_json::{Value, json};
 
 use crate::support::*;
@@ -212,6 +213,12 @@ async fn a_member_id_does_not_survive_as_a_number_in_javascript() {
     command.args(["--print", r#"String(Number("190551803669118976"))"#]);
     let printed = output(command, "").await.unwrap();
     assert!(PAGE.contains(&format!(r#"`String(Number("190551803669118976"))` is `{}`"#, printed.trim())), "{printed}");
+}
+
+#[test]
+fn every_operation_has_its_row() {
+    let table = PAGE.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | `memberID`"));
+    assert_eq!(table.map(|(name, _)| name).collect::<Vec<_>>(), Operation::ALL.map(Operation::name));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use guildgate::wire::Operation;
 use serde_json::Value;
 
 use crate::support::*;
@@ -34,8 +35,10 @@ fn members(value: &Value) -> impl Iterator<Item = (&str, &Value)> {
     value.as_object().into_iter().flatten().map(|(name, value)| (name.as_str(), value))
 }
 
-fn operations(file: &Value) -> impl Iterator<Item = (&str, &Value)> {
-    members(&file["paths"]).map(|(path, item)| (path.strip_prefix('/').unwrap(), &item["post"]))
+/// Each operation, and what the file says of it.
+fn operations(file: &Value) -> impl Iterator<Item = (Operation, &Value)> {
+    let described = move |operation: Operation| (operation, &file["paths"][format!("/{}", operation.name())]["post"]);
+    Operation::ALL.into_iter().map(described)
 }
 
 const MEMBER: &str = "190551803669118976";
@@ -114,6 +117,7 @@ async fn each_example_is_answered_as_the_file_says(kind: Kind) {
     let (file, gate) = (file(), gate(kind).start().await);
     let mut sent = 0;
     for (operation, described) in operations(&file) {
+        let (is_write, operation) = (operation.is_write(), operation.name());
         assert_eq!(described["operationId"], operation);
         let response = &described["responses"]["200"];
         let requests = &described["requestBody"]["content"][FORM]["examples"];
@@ -124,7 +128,7 @@ async fn each_example_is_answered_as_the_file_says(kind: Kind) {
                 members(&request["value"]).map(|(name, value)| format!("{name}={}", value.as_str().unwrap())).collect();
             let request = gate.request(operation, "bot", &pairs.join("&"));
             // Reads twice: from the origin, and from memory.
-            for round in 0..if operation == "setPoints" { 1 } else { 2 } {
+            for round in 0..if is_write { 1 } else { 2 } {
                 let answer = gate.send(&request).await;
                 compare(&file, &format!("{operation} {example}"), ("200", response), example, &answer);
                 assert_eq!(answer.header("age").is_some(), round == 1, "{answer:#?}");
@@ -195,6 +199,7 @@ async fn each_refusal_is_answered_as_the_file_says() {
     let file = file();
     let gate = gate(Kind::Http).set("origin.timeout", r#""500ms""#).set("origin.retries", "0").start().await;
     for (operation, described) in operations(&file) {
+        let (is_write, operation) = (operation.is_write(), operation.name());
         let mut codes = BTreeSet::new();
         for (status, response) in members(&described["responses"]).filter(|(status, _)| *status != "200") {
             let response = at(&file, response);
@@ -208,7 +213,7 @@ async fn each_refusal_is_answered_as_the_file_says() {
         }
         // Reads have no amount, and no key may do less than read.
         let of_contract = CONTRACT.lines().filter_map(|line| line.strip_prefix("| ")?.get(..2)?.parse::<u8>().ok());
-        let can_be_met = of_contract.filter(|code| operation == "setPoints" || !matches!(code, 6 | 7 | 15));
+        let can_be_met = of_contract.filter(|code| is_write || !matches!(code, 6 | 7 | 15));
         assert_eq!(codes, can_be_met.collect(), "{operation}");
     }
 }
@@ -226,6 +231,6 @@ fn every_reference_of_the_file_leads_somewhere() {
     let (file, mut followed) = (file(), 0);
     walk(&file, &file, &mut followed);
     assert!(followed > 100, "{followed}");
-    let names: Vec<&str> = operations(&file).map(|(name, _)| name).collect();
-    assert_eq!(names, ["getPoints", "getReviews", "getWarns", "setPoints"]);
+    let paths: BTreeSet<String> = members(&file["paths"]).map(|(path, _)| path.to_owned()).collect();
+    assert_eq!(paths, Operation::ALL.map(|operation| format!("/{}", operation.name())).into(), "what is served");
 }
