@@ -14,7 +14,7 @@ use crate::admin::extract::{Ids, JsonBody, Page, Params, page_limit};
 use crate::admin::problem::Problem;
 use crate::admin::shared::Shared;
 use crate::model::GuildId;
-use crate::store::{AnyStore, Directory, GuildRecord};
+use crate::store::{AnyStore, Directory, GuildRecord, RemovedGuild};
 
 pub(super) fn routes() -> OpenApiRouter<Arc<Shared>> {
     OpenApiRouter::new().routes(routes!(list, add)).routes(routes!(show, change, remove))
@@ -125,8 +125,7 @@ async fn change(
 #[utoipa::path(delete, path = "/api/guilds/{guild}", operation_id = "removeGuild",
     responses((status = 200, body = Removed)))]
 async fn remove(State(shared): State<Arc<Shared>>, Ids(id): Ids<GuildId>) -> Result<Json<Removed>, Problem> {
-    let removed = shared.store()?.remove_guild(&id).await?;
-    let (members, warns, reviews, keys) = (removed.members, removed.warns, removed.reviews, removed.keys);
+    let RemovedGuild { members, warns, reviews, keys } = shared.store()?.remove_guild(&id).await?;
     Ok(Json(Removed { members, warns, reviews, keys }))
 }
 

@@ -14,8 +14,10 @@ use crate::store::{SqliteStore, StoreError};
 /// How long an export waits for a lock; in WAL mode only recovery after a crash makes it wait.
 const BUSY: Duration = Duration::from_secs(5);
 
+/// The column `kind` of [`RECORDS`].
 const MEMBER: i32 = 0;
 const WARN: i32 = 1;
+const REVIEW: i32 = 2;
 
 /// A guild's records for both kinds of store: each member, then its warns, then its reviews. The `name` of a warn or
 /// review is its author.
@@ -131,7 +133,7 @@ fn write_members(
     let mut rows = statement.query([no])?;
     while let Some(row) = rows.next()? {
         let (kind, id, name, text, number) = (row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?);
-        writer.write(&record(guild.clone(), member_id(row)?, kind, id, name, text, number))?;
+        writer.write(&record(guild.clone(), member_id(row)?, kind, id, name, text, number)?)?;
     }
     Ok(())
 }
@@ -145,15 +147,16 @@ pub(super) fn record(
     name: String,
     text: String,
     number: i64,
-) -> Record {
-    match kind {
+) -> io::Result<Record> {
+    Ok(match kind {
         MEMBER => Record::Member { guild, member, name, points: number },
         WARN => Record::Warn { guild, member, warn: id, author: name, reason: text, expires: number },
-        _ => {
+        REVIEW => {
             let rating = u8::try_from(number).unwrap_or_default(); // the table allows 1 to 5
             Record::Review { guild, member, review: id, author: name, rating, text }
         }
-    }
+        other => return Err(io::Error::other(format!("the store has a record of kind {other}, which has no line"))),
+    })
 }
 
 fn member_id(row: &Row<'_>) -> rusqlite::Result<MemberId> {

@@ -15,7 +15,7 @@ use tokio_postgres::types::{ToSql, Type};
 use super::import::{
     BadLine, ImportError, Mode, PROGRESS_EVERY, Phase, Progress, Transaction, UncommittedImport, read_lines,
 };
-use super::stage::{Staged, staging_file};
+use super::stage::{Rows, Staged, staging_file};
 use crate::store::answers::{answer_too_long, review_bytes, too_long, warn_bytes};
 use crate::store::postgres::column;
 use crate::store::sqlite::{file_failure, open};
@@ -136,7 +136,8 @@ impl PostgresStore {
         session.check(copied)?;
         let rows = staged.rows;
         progress(rows.applied(0));
-        let of_steps = [rows.guilds, rows.members, rows.warns, rows.reviews, rows.warns, rows.reviews];
+        let Rows { guilds, members, warns, reviews } = rows;
+        let of_steps = [guilds, members, warns, reviews, warns, reviews];
         let mut done = |step| progress(rows.applied(of_steps.iter().take(step + 1).sum()));
         let obstacle: (&str, fn(&str) -> String) = (REMOVED, refusals::removed_meanwhile);
         let mut left_out = Vec::new();
@@ -198,7 +199,7 @@ async fn copy(
             Err(error) => return Ok(Err(error)),
         }
     }
-    Ok(client.batch_execute("ANALYZE staged_guild, staged_member, staged_warn, staged_review").await)
+    Ok(client.batch_execute(&format!("ANALYZE {}", TABLES.map(|table| table.name).join(", "))).await)
 }
 
 async fn copy_table(

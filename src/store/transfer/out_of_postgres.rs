@@ -70,6 +70,6 @@ async fn write_records(
         let (guild, member): (GuildId, MemberId) = (guild.clone(), member_id(&row, 0)?);
         let (kind, id, number): (i32, i64, i64) = (column(&row, 1)?, column(&row, 2)?, column(&row, 5)?);
         let (name, text): (String, String) = (column(&row, 3)?, column(&row, 4)?);
-        writer.write(&record(guild, member, kind, id, name, text, number))?;
+        writer.write(&record(guild, member, kind, id, name, text, number)?)?;
     }
 }

@@ -56,7 +56,8 @@ pub(super) struct Rows {
 
 impl Rows {
     pub(super) fn all(self) -> u64 {
-        self.guilds + self.members + self.warns + self.reviews
+        let Rows { guilds, members, warns, reviews } = self;
+        guilds + members + warns + reviews
     }
 
     /// Rows that are processed while they are applied. Warns and reviews are read twice, the first time for their members.

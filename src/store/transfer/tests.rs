@@ -18,6 +18,20 @@ const SAMPLE: &str = r#"{"guild":"81384788765712384","name":"Night Watch"}
 {"guild":"81384788765712384","member":"190551803669118976","review":"9","author":"Bo","rating":5,"text":"Quick and kind"}
 "#;
 
+#[test]
+fn the_sample_has_a_record_of_each_kind() {
+    // A new kind does not compile here. It needs the next number, a line of `SAMPLE`, and an arm of `record`, whose
+    // records PostgreSQL's tests move as well.
+    let number = |record: Record| match record {
+        Record::Guild { .. } => 0,
+        Record::Member { .. } => 1,
+        Record::Warn { .. } => 2,
+        Record::Review { .. } => 3,
+    };
+    let kinds: Vec<_> = SAMPLE.lines().map(|line| number(Record::parse(line.as_bytes()).unwrap())).collect();
+    assert_eq!(kinds, [0, 1, 2, 3]);
+}
+
 fn import(store: &SqliteStore, text: impl AsRef<[u8]>, mode: Mode) -> Result<Imported, ImportError> {
     store.import(text.as_ref(), mode, &mut |_| {})
 }
