@@ -5,8 +5,6 @@ use crate::support::*;
 const READ: &str = "read-token-0123456789";
 const BOT: &str = "bot-token-01234567890";
 
-const PAGES: [&str; 6] = ["/", "/keys", "/tuning", "/configuration", "/cache", "/log"];
-
 fn with_roles() -> Builder {
     let builder = TestGateway::builder().key("bot").points("7", 3).admin();
     builder.set("admin.read_token", &format!("{READ:?}")).set("admin.bot_token", &format!("{BOT:?}"))
@@ -15,9 +13,9 @@ fn with_roles() -> Builder {
 #[tokio::test]
 async fn pages_need_a_session_and_a_session_a_token() {
     let gate = with_roles().start().await;
-    let admin = gate.admin().await;
-    let nobody = admin.with_token("");
-    for path in PAGES {
+    let (admin, dashboard) = (gate.admin().await, gate.dashboard().await);
+    let (nobody, pages) = (admin.with_token(""), dashboard.pages().await);
+    for path in &pages {
         for client in [&nobody, &admin] {
             let answer = client.get(path).await;
             assert_eq!((answer.status, answer.header("location")), (303, "/login"), "{path}: {answer:?}");
@@ -37,8 +35,7 @@ async fn pages_need_a_session_and_a_session_a_token() {
     let (id, flags) = cookie.split_once("; ").unwrap();
     assert!(id.strip_prefix("guildgate_session=").unwrap().len() >= 43, "{cookie}");
     assert_eq!(flags, "HttpOnly; SameSite=Strict; Path=/");
-    let dashboard = gate.dashboard().await;
-    for path in PAGES {
+    for path in &pages {
         let page = dashboard.get(path).await;
         assert!(page.status == 200 && page.text.contains("Log out"), "{page:?}");
     }
@@ -143,7 +140,7 @@ async fn a_read_token_sees_everything_and_changes_nothing() {
     let gate = with_roles().start().await;
     let reader = Dashboard::log_in(&gate.admin().await, READ).await;
     let key = format!("/keys/{}", gate.key_id("bot"));
-    for path in PAGES.into_iter().chain([&*key]) {
+    for path in &[reader.pages().await, vec![key.clone()]].concat() {
         let page = reader.get(path).await;
         assert_eq!(page.status, 200, "{path}: {page:?}");
         let forms = page.text.matches(r#"method="post""#).count();
@@ -188,8 +185,8 @@ async fn no_page_has_foreign_or_inline_code() {
     gate.get_points("bot", "7").await.is("3");
     let key = format!("/keys/{}", gate.key_id("bot"));
     let policy = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'";
-    let paths = PAGES.into_iter().chain([&*key, "/keys/none", "/assets/style.css", "/assets/refresh.js"]);
-    for path in paths {
+    let others = [&*key, "/keys/none", "/assets/style.css", "/assets/refresh.js"].map(str::to_owned);
+    for path in dashboard.pages().await.iter().chain(&others) {
         let page = dashboard.get(path).await;
         assert_eq!(page.header("content-security-policy"), policy, "{path}");
         assert_eq!(page.header("x-content-type-options"), "nosniff", "{path}");

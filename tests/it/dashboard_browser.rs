@@ -91,16 +91,13 @@ async fn every_page_is_whole_in_light_dark_and_on_a_phone() {
         let _ = gate.get_points("bot", "7").await;
     }
     let key = format!("/keys/{}", gate.key_id("bot"));
-    let pages = [
-        ("/", "now"),
-        ("/keys", "keys"),
-        (&key, "key"),
-        (TUNING, "tuning"),
-        ("/configuration", "configuration"),
-        ("/cache", "cache"),
-        ("/log", "log"),
-    ];
-    for (path, name) in pages {
+    for path in [gate.dashboard().await.pages().await, vec![key.clone()]].concat() {
+        let (path, name) = match &*path {
+            "/" => ("/", "now"),
+            "/tuning" => (TUNING, "tuning"), // with its result
+            path if path == key => (path, "key"),
+            path => (path, &path[1..]),
+        };
         for (scheme, width, kind) in [("light", 1100, "light"), ("dark", 1100, "dark"), ("light", 360, "phone")] {
             browser.emulate(scheme, width).await;
             browser.open(&format!("{url}{path}")).await;
