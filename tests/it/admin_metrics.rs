@@ -1,5 +1,5 @@
-//! Contract section 4, `/metrics` and the use of each key: what callers did is counted there, in both formats, and the
-//! alert rules and the Grafana board name metrics that exist.
+//! Contract section 4, `/metrics` and the use of each key: what callers did is counted there, in both formats, the alert
+//! rules and the Grafana board name metrics that exist, and docs/admin.md has them all.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -85,16 +85,21 @@ fn metrics_in(text: &str) -> BTreeSet<String> {
 }
 
 #[tokio::test]
-async fn alert_rules_and_the_board_name_metrics_that_exist() {
+async fn alert_rules_and_the_board_name_metrics_that_exist_and_the_page_names_all() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("monitoring");
     let rules = folder.join("alerts.yml");
     promtool(&["check", "rules", rules.to_str().unwrap()], "");
-    let mut there = BTreeSet::new();
+    let (mut there, mut families) = (BTreeSet::new(), BTreeSet::new());
     for gate in [TestGateway::before_http(), TestGateway::builder()] {
         let gate = gate.key("bot").points("7", 3).tls().admin().start().await;
         gate.get_points("bot", "7").await.is("3");
-        there.extend(metrics_in(&gate.admin().await.get("/metrics").await.text));
+        let text = gate.admin().await.get("/metrics").await.text;
+        there.extend(metrics_in(&text));
+        let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
+        families.extend(types.map(str::to_owned));
     }
+    let page = include_str!("../../docs/admin.md").lines().filter(|line| line.starts_with("| `"));
+    assert_eq!(metrics_in(&page.collect::<String>()), families);
     for name in ["alerts.yml", "grafana.json"] {
         let text = std::fs::read_to_string(folder.join(name)).unwrap();
         let named = metrics_in(&text);
