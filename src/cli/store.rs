@@ -40,7 +40,10 @@ impl StoreCommand {
             }
             return verify(file, out);
         }
-        let StoreAt::Sqlite(path) = configured else { return Err(CommandError::new(self.postgres_instruction())) };
+        let path = match configured {
+            StoreAt::Sqlite(path) => path,
+            StoreAt::Postgres(_) => return Err(CommandError::new(self.postgres_instruction())),
+        };
         // Absolute, so that messages name the folder.
         let path = &std::path::absolute(path).unwrap_or_else(|_| path.clone());
         if !matches!(self, StoreCommand::Restore { .. }) {

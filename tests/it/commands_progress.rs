@@ -43,7 +43,7 @@ async fn on_a_terminal_each_phase_has_its_bar_with_rate_and_time_left(kind: Kind
     let total = indicatif::HumanBytes(world.read("import.jsonl").len() as u64).to_string();
     world.run(&["export", "packed.jsonl.gz"]).done();
     let packed = indicatif::HumanBytes(world.read("packed.jsonl.gz").len() as u64).to_string();
-    let phases = if kind == Kind::Postgres { &["sending", "applying"][..] } else { &["applying"] };
+    let phases: &[_] = if kind.has_store_file() { &["applying"] } else { &["sending", "applying"] };
     for (file, size) in [("import.jsonl", total), ("packed.jsonl.gz", packed)] {
         let screen = run_on_terminal(&world, &["import", file]).await;
         let reading = frames_of(&screen, "reading");

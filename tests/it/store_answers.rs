@@ -111,7 +111,10 @@ async fn of_two_that_fit_alone_and_not_together_one_is_refused(kind: Kind) {
 }
 
 async fn an_answer_that_is_longer_already_is_20_and_named_in_the_log(kind: Kind) {
-    let postgres = if kind == Kind::Postgres { Some(Postgres::shared().database().await) } else { None };
+    let postgres = match kind {
+        Kind::Builtin | Kind::Http => None,
+        Kind::Postgres => Some(Postgres::shared().database().await),
+    };
     let builder = TestGateway::on(kind).key("bot").points("7", 3);
     let builder = postgres.iter().fold(builder, |builder, url| builder.store(url));
     let gate = builder.start().await;

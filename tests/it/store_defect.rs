@@ -46,7 +46,10 @@ impl FaultyServer {
         std::fs::write(path("clock.c"), FAULTY_CLOCK).unwrap();
         let built = Command::new("cc").args(["-shared", "-fPIC", "-o", &path("clock.so"), &path("clock.c")]).status();
         assert!(built.unwrap().success());
-        let thread = if kind == Kind::Postgres { "store-postgres" } else { "store-writer" };
+        let thread = match kind {
+            Kind::Builtin | Kind::Http => "store-writer",
+            Kind::Postgres => "store-postgres",
+        };
         let preload = format!("LD_PRELOAD={}", path("clock.so")).leak();
         let thread = format!("FAULTY_THREAD={thread}").leak();
         let file = format!("FAULTY_FILE={}", path("now")).leak();

@@ -11,7 +11,9 @@ async fn world(kind: Kind) -> (World, String) {
             let url = Postgres::shared().database().await;
             (url.clone(), url)
         }
-        _ => ("guildgate.db".to_owned(), world.path("guildgate.db").to_str().unwrap().to_owned()),
+        Kind::Builtin | Kind::Http => {
+            ("guildgate.db".to_owned(), world.path("guildgate.db").to_str().unwrap().to_owned())
+        }
     };
     let config = format!("[server]\nlisten = [\"127.0.0.1:0\"]\n[origin]\nstore = {store:?}\n[admin]\nlisten = \"\"\n");
     world.write("gateway.toml", config);
@@ -57,16 +59,10 @@ async fn a_command_that_needs_a_store_names_where_it_looked_and_makes_none(kind:
     }
     world.run(&["check"]).done();
     world.run(&["import", "none.jsonl"]).failed(1).names(&["none.jsonl cannot be read"]);
-    if kind == Kind::Builtin {
-        for command in ["backup", "verify"] {
-            let file: &[&str] = if command == "backup" { &["b.db"] } else { &[] };
-            let ran = world.run(&[&["store", command], file].concat()).failed(1);
-            ran.names(&[&format!("there is no store at {place}")]);
-        }
-    }
-    if kind == Kind::Builtin {
-        // As it is typed in the folder: the message has to say which one that was.
+    if kind.has_store_file() {
         for command in [&["store", "backup", "b.db"][..], &["store", "verify"]] {
+            world.run(command).failed(1).names(&[&format!("there is no store at {place}")]);
+            // As it is typed in the folder: the message has to say which one that was.
             Ran::of(&mut world.command(command), "").failed(1).names(&[&format!("there is no store at {place}")]);
         }
     }

@@ -12,7 +12,7 @@ use super::{Identity, Postgres, ScriptedOrigin, TestGateway, World};
 /// The guild that everything belongs to where a test names none.
 pub const GUILD: &str = "81384788765712384";
 
-/// Which backend a gateway stands before.
+/// Which backend a gateway stands before. The macros of `support/mod.rs` make the tests of each.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
     /// The built-in one, with its store in an SQLite file.
@@ -20,6 +20,16 @@ pub enum Kind {
     /// The built-in one, with its store in PostgreSQL.
     Postgres,
     Http,
+}
+
+impl Kind {
+    /// Whether its store is a file of the test's folder.
+    pub fn has_store_file(self) -> bool {
+        match self {
+            Kind::Builtin | Kind::Http => true,
+            Kind::Postgres => false,
+        }
+    }
 }
 
 /// Who knows the keys.
@@ -251,21 +261,19 @@ impl Builder {
 
     /// As [`Builder::start`], but nothing is started.
     pub async fn prepare(mut self) -> (World, Option<ScriptedOrigin>, HashMap<String, String>) {
-        let origin = match self.kind {
-            Kind::Builtin | Kind::Postgres => None,
-            Kind::Http if self.upstreams.is_empty() => Some(self.origin().await),
-            Kind::Http => None,
-        };
-        if let Some(origin) = &origin {
-            self.upstreams.push(format!("{}{}", origin.url(), self.upstream_path));
-        }
-        if self.kind == Kind::Http {
-            let upstreams = format!("{:?}", self.upstreams);
-            self = self.set("origin.kind", r#""http""#).set("origin.upstreams", &upstreams);
-        }
-        if self.kind == Kind::Postgres && !self.config.contains_key("origin") {
-            let url = Postgres::shared().database().await;
-            self = self.store(&url);
+        let mut origin = None;
+        match self.kind {
+            Kind::Builtin => {}
+            Kind::Postgres if self.config.contains_key("origin") => {}
+            Kind::Postgres => self = self.store(&Postgres::shared().database().await),
+            Kind::Http => {
+                if self.upstreams.is_empty() {
+                    let scripted = origin.insert(self.origin().await);
+                    self.upstreams.push(format!("{}{}", scripted.url(), self.upstream_path));
+                }
+                let upstreams = format!("{:?}", self.upstreams);
+                self = self.set("origin.kind", r#""http""#).set("origin.upstreams", &upstreams);
+            }
         }
         match self.keys_at {
             KeysAt::Store => {}
