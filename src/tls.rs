@@ -40,7 +40,7 @@ const GROUPS: [&dyn SupportedKxGroup; 3] = [group::X25519, group::SECP256R1, gro
 pub struct Certificate {
     pub key: Arc<CertifiedKey>,
     /// A warning for the operator: the pair works, but something about it is unsafe or unusual.
-    pub notice: Option<String>,
+    pub warning: Option<String>,
 }
 
 impl Certificate {
@@ -77,7 +77,7 @@ impl Certificate {
                 format!("{private_key}: every user of this machine may read {key_path}; run: chmod o= {key_path}")
             })
         };
-        Ok(Certificate { key: Arc::new(key), notice: early.or_else(exposed) })
+        Ok(Certificate { key: Arc::new(key), warning: early.or_else(exposed) })
     }
 }
 

@@ -110,7 +110,7 @@ async fn serve_connection(
     router: Router,
     stop: CancellationToken,
 ) {
-    let activity = Arc::new(Activity::new());
+    let activity = Arc::new(ConnectionActivity::new());
     let of_requests = activity.clone();
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
         let activity = of_requests.clone();
@@ -151,7 +151,7 @@ async fn serve_connection(
 
 /// What happens on a connection, as far as its time limits depend on it.
 #[derive(Debug)]
-struct Activity(Mutex<State>);
+struct ConnectionActivity(Mutex<State>);
 
 #[derive(Clone, Copy, Debug)]
 struct State {
@@ -163,11 +163,11 @@ struct State {
     is_answering: bool,
 }
 
-impl Activity {
+impl ConnectionActivity {
     fn new() -> Self {
         let now = Instant::now();
         // The first header begins with the connection.
-        Activity(Mutex::new(State { last: now, header_since: Some(now), is_answering: false }))
+        ConnectionActivity(Mutex::new(State { last: now, header_since: Some(now), is_answering: false }))
     }
 
     fn request_begins(&self) {
@@ -222,7 +222,7 @@ impl Activity {
 /// A stream whose activity is watched.
 struct Watched<S> {
     stream: BufReader<S>,
-    activity: Arc<Activity>,
+    activity: Arc<ConnectionActivity>,
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {

@@ -82,7 +82,7 @@ pub struct ConfigText {
     /// As the access log has it.
     pub hash: String,
     pub(super) path: Option<String>,
-    pub(super) notices: Vec<String>,
+    pub(super) warnings: Vec<String>,
     /// The settings whose value in the text takes effect after a restart.
     pub(super) after_restart: Vec<String>,
 }
@@ -94,7 +94,7 @@ impl ConfigText {
             hash: loaded.config.hash.to_string(),
             toml,
             path: loaded.path.as_ref().map(|path| path.display().to_string()),
-            notices: loaded.notices.iter().map(ToString::to_string).collect(),
+            warnings: loaded.warnings.iter().map(ToString::to_string).collect(),
             after_restart: after_restart.to_vec(),
             loaded,
         }

@@ -36,8 +36,8 @@ pub(super) fn run(loaded: &Loaded, out: &mut dyn Write) -> Result<(), Failure> {
     if state == StoreState::Older {
         writeln!(out, "{at} is of an older version; the next command that opens it brings it up to date")?;
     }
-    if let Some(notice) = inputs.certificate.and_then(|certificate| certificate.notice) {
-        writeln!(out, "{notice}")?;
+    if let Some(warning) = inputs.certificate.and_then(|certificate| certificate.warning) {
+        writeln!(out, "{warning}")?;
     }
     for key in keys {
         if let Some(tier) = key.tier.filter(|tier| !limits.tiers.iter().any(|t| *t.name == **tier)) {

@@ -14,7 +14,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::Notice;
+use super::Warning;
 use super::file::{AnswerHeader, AnswersFile, ClusterFile, ConfigFile, ErrorStatus, LogFile, LogFormat};
 use super::leaf::{HumanDuration, HumanSize};
 use super::places::Places;
@@ -28,7 +28,7 @@ const MAX_WORDS: usize = 256;
 /// Sizes of the record of decisions: from twenty times its largest block to more than any disk has.
 const DECISIONS_SIZE: RangeInclusive<u64> = 1 << 20..=1 << 50;
 
-/// Checks values and collects their faults and notices.
+/// Checks values and collects their faults and warnings.
 pub(super) struct Checker<'t> {
     pub places: Places,
     /// Where relative paths start.
@@ -36,7 +36,7 @@ pub(super) struct Checker<'t> {
     /// Looks up an environment variable.
     pub env: &'t dyn Fn(&str) -> Option<String>,
     pub problems: Vec<Problem>,
-    pub notices: Vec<Notice>,
+    pub warnings: Vec<Warning>,
     /// Settings whose value in force differs from the file: whole paths, and the store without its password.
     pub resolved: Vec<(String, String)>,
 }
@@ -67,8 +67,8 @@ impl Checker<'_> {
     }
 
     /// A setting that is accepted and does nothing, because it protects nothing.
-    fn notice(&mut self, path: &str, text: &str) {
-        self.notices.push(Notice { path: path.to_owned(), text: text.to_owned() });
+    fn warning(&mut self, path: &str, text: &str) {
+        self.warnings.push(Warning { path: path.to_owned(), text: text.to_owned() });
     }
 
     /// A setting that is refused until it works, because the operator relies on it.
@@ -161,7 +161,7 @@ impl Checker<'_> {
                 "shared limits come with a later version; remove it, and each node limits on its own",
             );
         } else if file.node.is_some() {
-            self.notice("cluster.node", "has no effect without `cluster.redis`");
+            self.warning("cluster.node", "has no effect without `cluster.redis`");
         }
     }
 }

@@ -12,13 +12,13 @@ use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub use self::origin::{HealthFile, KeySource, KeysFile, OriginFile, OriginKindFile, UpstreamTlsFile};
+pub use self::origin::{HealthFile, KeySourceFile, KeysFile, OriginFile, OriginKindFile, UpstreamTlsFile};
 pub use self::traffic::{
     CacheFile, CandidateFile, LimitsFile, PointsFile, ReviewsFile, StrangersFile, TierFile, WarnsFile,
 };
 use super::leaf::{HumanDuration, HumanSize};
 use super::secret::Secret;
-use super::usable::Level;
+use super::usable::LogLevel;
 
 /// Threads: far above any machine's cores, far below what starting them would exhaust.
 const MAX_THREADS: usize = 1_024;
@@ -237,7 +237,7 @@ impl Default for AdminFile {
 #[serde(default, deny_unknown_fields)]
 pub struct LogFile {
     /// Minimum severity to log: error, warn, info, debug or trace.
-    pub level: Level,
+    pub level: LogLevel,
     /// "text" or "json".
     pub format: LogFormat,
     /// One line per request: "stderr", "stdout" (or "-"), a path, or "" for none.
@@ -253,7 +253,7 @@ pub struct LogFile {
 impl Default for LogFile {
     fn default() -> Self {
         LogFile {
-            level: Level::Info,
+            level: LogLevel::Info,
             format: LogFormat::Text,
             access: "stderr".to_owned(),
             decisions: String::new(),

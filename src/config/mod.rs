@@ -53,7 +53,7 @@ const MAX_FILE: u64 = 1 << 20;
 pub struct Loaded {
     pub config: Config,
     /// What the operator should know and need not change.
-    pub notices: Vec<Notice>,
+    pub warnings: Vec<Warning>,
     /// The file it came from; `None`: there is no file, and these are the defaults.
     pub path: Option<PathBuf>,
     /// The name of the file in messages.
@@ -67,7 +67,7 @@ pub struct Loaded {
 // Two files that say the same in different places are equal.
 impl PartialEq for Loaded {
     fn eq(&self, other: &Self) -> bool {
-        (&self.config, &self.notices, &self.path) == (&other.config, &other.notices, &other.path)
+        (&self.config, &self.warnings, &self.path) == (&other.config, &other.warnings, &other.path)
     }
 }
 
@@ -118,12 +118,12 @@ impl Loaded {
 
 /// A setting that is accepted and does nothing, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Notice {
+pub struct Warning {
     pub path: String,
     pub text: String,
 }
 
-impl std::fmt::Display for Notice {
+impl std::fmt::Display for Warning {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}: {}", self.path, self.text)
     }
@@ -174,9 +174,9 @@ pub fn load_str(text: &str, folder: &Path, name: &str) -> Result<Loaded, Problem
 fn load_with(text: &str, folder: &Path, name: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Loaded, Problems> {
     let Parsed { file, places, problems, is_whole } = parse::parse(text);
     let form_faults = problems.len();
-    let mut checker = check::Checker { places, folder, env, problems, notices: Vec::new(), resolved: Vec::new() };
+    let mut checker = check::Checker { places, folder, env, problems, warnings: Vec::new(), resolved: Vec::new() };
     let config = is_whole.then(|| checker.config(&file));
-    let check::Checker { mut problems, notices, places, resolved, .. } = checker;
+    let check::Checker { mut problems, warnings, places, resolved, .. } = checker;
     // A setting has one fault: the default that stands in for an invalid value is not judged as well.
     for problem in problems.split_off(form_faults) {
         if !problems.iter().any(|p| p.path == problem.path) {
@@ -192,7 +192,7 @@ fn load_with(text: &str, folder: &Path, name: &str, env: &dyn Fn(&str) -> Option
         Some(mut config) if problems.is_empty() => {
             let (in_force, hash) = report::in_force(file, &config, resolved);
             config.hash = hash;
-            Ok(Loaded { config, notices, path: None, name: name.to_owned(), places, in_force })
+            Ok(Loaded { config, warnings, path: None, name: name.to_owned(), places, in_force })
         }
         _ => Err(Problems { name: name.to_owned(), list: problems }),
     }

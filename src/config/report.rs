@@ -102,9 +102,9 @@ pub fn report(loaded: &Loaded) -> String {
     };
     page += &loaded.toml();
     page += &in_words(&loaded.config.limits);
-    if !loaded.notices.is_empty() {
-        page += "\nNotices:\n";
-        page.extend(loaded.notices.iter().map(|notice| format!("  {notice}\n")));
+    if !loaded.warnings.is_empty() {
+        page += "\nWarnings:\n";
+        page.extend(loaded.warnings.iter().map(|warning| format!("  {warning}\n")));
     }
     page
 }

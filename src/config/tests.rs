@@ -30,10 +30,10 @@ fn faults(text: &str) -> Vec<String> {
     problems.iter().map(ToString::to_string).collect()
 }
 
-/// Paths that the notices of this text speak of.
-fn notices(text: &str) -> Vec<String> {
-    let notices = loaded(text).unwrap_or_else(|faults| panic!("{faults}")).notices;
-    notices.into_iter().map(|n| n.path).collect()
+/// Paths that the warnings of this text speak of.
+fn warnings(text: &str) -> Vec<String> {
+    let warnings = loaded(text).unwrap_or_else(|faults| panic!("{faults}")).warnings;
+    warnings.into_iter().map(|n| n.path).collect()
 }
 
 fn tier(name: &str, main: Rate, write: Option<Rate>) -> Tier {
@@ -65,7 +65,7 @@ fn an_empty_file_is_a_valid_config() {
     assert_eq!(config.cache.reviews.ttl, Duration::from_secs(300));
     assert_eq!(
         config.log,
-        Log { level: Level::Info, json: false, access: Access::Stderr, decisions: None, audit: None }
+        Log { level: LogLevel::Info, json: false, access: Access::Stderr, decisions: None, audit: None }
     );
 }
 
@@ -92,7 +92,7 @@ fn each_word_of_the_file_has_its_own_meaning() {
     );
     assert!(config.answers.errors_as_ok && config.answers.headers.age && !config.answers.headers.ratelimit);
     assert_eq!((config.answers.wording.service_name, config.answers.wording.key_command), ("S".into(), "K".into()));
-    assert!(config.log.level == Level::Trace && config.log.json);
+    assert!(config.log.level == LogLevel::Trace && config.log.json);
     let Freshness { ttl, stale_while_revalidate, stale_if_error } = config.cache.reviews;
     assert_eq!([ttl, stale_while_revalidate, stale_if_error], [1, 2, 3].map(Duration::from_secs));
     let server = config.server;
@@ -167,7 +167,7 @@ fn every_commented_name_is_accepted_or_refused_for_not_being_in_force() {
     ];
     let text = uncommented(&accepted);
     assert_eq!(
-        notices(&text),
+        warnings(&text),
         [
             "origin.host",
             "origin.connect_timeout",
@@ -201,22 +201,22 @@ fn a_store_in_postgresql_is_named_by_a_url_whose_password_is_not_shown() {
         let loaded = loaded(text).unwrap();
         let shown = format!("{}\n{loaded:?}", report(&loaded));
         assert!(shown.contains("postgres://me@host:5432/db") && !shown.contains("hunter2"), "{shown}");
-        assert_eq!(notices(text), ["origin.store"], "its certificate is not verified");
+        assert_eq!(warnings(text), ["origin.store"], "its certificate is not verified");
     }
     let messages = faults("origin.store = \"postgres://me:hun@ter2@host:x/db\"");
     assert!(messages.len() == 1 && messages[0].contains("%40") && !messages[0].contains("ter2"), "{messages:?}");
 }
 
 #[test]
-fn a_setting_without_protection_that_has_no_effect_gets_a_notice() {
-    assert_eq!(notices("cluster.node = \"edge-1\""), ["cluster.node"]);
+fn a_setting_without_protection_that_has_no_effect_gets_a_warning() {
+    assert_eq!(warnings("cluster.node = \"edge-1\""), ["cluster.node"]);
     let http = "[origin]\nkind = \"http\"\nupstreams = [\"http://a\", \"http://b\"]\nhealth = { interval = \"1s\" }\n";
-    assert_eq!(notices(http), Vec::<String>::new());
+    assert_eq!(warnings(http), Vec::<String>::new());
     let in_force = "limits.shadow = true\ncache.points.stale_while_revalidate = \"5s\"\nlimits.strangers.burst = 1\n\
                     server.trusted_proxies = [\"10.0.0.0/8\"]\nserver.max_connections_per_address = 0\n\
                     [limits.tiers.standard]\ndaily = 5\nin_flight = 5\ncandidate = { burst = 5 }\n";
-    assert_eq!(notices(in_force), Vec::<String>::new());
-    assert_eq!(notices(""), Vec::<String>::new());
+    assert_eq!(warnings(in_force), Vec::<String>::new());
+    assert_eq!(warnings(""), Vec::<String>::new());
 }
 
 #[test]
@@ -306,8 +306,8 @@ fn the_built_in_standard_tier_exists_with_others_and_does_not_replace_a_misspelt
     let other = "[limits.tiers.gold]\nburst = 7\n";
     assert_eq!(config(other).limits.default_tier.write, Some(rate(200_000_000, 10)));
     assert_eq!(config(other).limits.tiers.len(), 2);
-    assert_eq!(notices(other), ["limits.default_tier"]);
-    assert_eq!(notices(&format!("limits.default_tier = \"gold\"\n{other}")), Vec::<String>::new());
+    assert_eq!(warnings(other), ["limits.default_tier"]);
+    assert_eq!(warnings(&format!("limits.default_tier = \"gold\"\n{other}")), Vec::<String>::new());
     let misspelt = faults("[limits.tiers.standrad]\nrate = \"1/s\"\n");
     assert_eq!(misspelt.len(), 1);
     assert!(misspelt[0].starts_with("1:1: limits.tiers.standrad: did you mean `standard`"), "{misspelt:?}");
@@ -362,7 +362,7 @@ fn keys_can_be_learned_from_an_http_origin_only() {
     );
     assert!(faults("keys.source = \"origin\"")[0].contains("origin.kind"), "{:?}", faults("keys.source = \"origin\""));
     assert_eq!(faults(&format!("{http}[keys]\nsource = \"origin\"\naccepted_for = \"0s\"\n")).len(), 1);
-    assert_eq!(notices("keys.accepted_for = \"5m\""), ["keys.accepted_for"]);
+    assert_eq!(warnings("keys.accepted_for = \"5m\""), ["keys.accepted_for"]);
 }
 
 #[test]

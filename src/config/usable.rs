@@ -316,7 +316,7 @@ impl fmt::Debug for TokenSource {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Log {
-    pub level: Level,
+    pub level: LogLevel,
     pub json: bool,
     pub access: Access,
     /// `None`: decisions are not recorded.
@@ -335,7 +335,7 @@ pub struct Decisions {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Level {
+pub enum LogLevel {
     Error,
     Warn,
     Info,

@@ -244,7 +244,7 @@ impl RecordSummary {
     }
 
     /// Which files are cut short, and whether the record is empty.
-    pub fn notices(&self) -> Vec<String> {
+    pub fn warnings(&self) -> Vec<String> {
         let empty = || format!("no decision is recorded in {}", self.file_names());
         let cut_short = self.cut_short.iter().map(ToString::to_string);
         cut_short.chain((self.decisions == 0).then(empty)).collect()

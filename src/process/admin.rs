@@ -50,8 +50,8 @@ impl AdminStartup {
         let tokens =
             Tokens::load(listener).map_err(|faults| ProcessError::Unusable(loaded.faults(&faults).to_string()))?;
         Tokens::warnings(listener).for_each(|warning| tracing::warn!("{warning}"));
-        if let Some(notice) = certificate.as_ref().and_then(|certificate| certificate.notice.as_ref()) {
-            tracing::warn!("{notice}");
+        if let Some(warning) = certificate.as_ref().and_then(|certificate| certificate.warning.as_ref()) {
+            tracing::warn!("{warning}");
         }
         Ok(AdminStartup { listener: Some((address, listener.hosts.clone(), tokens, certificate)), state })
     }

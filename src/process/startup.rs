@@ -50,7 +50,7 @@ impl Startup<'_> {
         let Startup { config_path, loaded, config_watch, demo } = self;
         let watches = Watches::new(config_path, config_watch, &loaded.config);
         let inputs = preflight::check(&loaded)?;
-        loaded.notices.iter().for_each(|notice| tracing::warn!("{notice}"));
+        loaded.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
         let mut stop_signals = StopSignals::register()?;
         let tls = inputs.certificate.map(|c| start_tls(c, loaded.config.server.threads)).transpose()?;
         let handover = loaded.config.server.handover.clone();
@@ -62,7 +62,7 @@ impl Startup<'_> {
         let handover = handover.map(|path| Handover::prepare(&path, &listeners)).transpose()?;
         let started_as = StartedAs { demo: demo.is_some(), successor: predecessor.is_some() };
         let admin = AdminStartup::prepare(&loaded, inputs.admin_certificate, started_as)?;
-        let Loaded { config, notices, path, .. } = loaded;
+        let Loaded { config, warnings, path, .. } = loaded;
         raise_file_limit(&config);
         let clock = Clock::system();
         // Opening the store may wait a minute for other processes.
@@ -114,7 +114,7 @@ impl Startup<'_> {
             systemd::ready();
         }
         tokio::spawn(systemd::notify_watchdog());
-        let in_force = InForce { has_file: path.is_some(), notices };
+        let in_force = InForce { has_file: path.is_some(), warnings };
         let admin_reloads = (admin_state.clone(), reload_requests);
         let reloader = demo
             .is_none()
@@ -129,8 +129,8 @@ fn listeners_failed(what: &str) -> ProcessError {
 }
 
 fn start_tls(certificate: Certificate, threads: usize) -> Result<Arc<Tls>, ProcessError> {
-    if let Some(notice) = &certificate.notice {
-        tracing::warn!("{notice}");
+    if let Some(warning) = &certificate.warning {
+        tracing::warn!("{warning}");
     }
     Tls::new(certificate, threads).map(Arc::new).map_err(|e| ProcessError::Unusable(e.to_string()))
 }

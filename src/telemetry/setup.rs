@@ -11,7 +11,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use super::log_rate_limit::{LOG_TARGET, LogRateLimit, REPORT_INTERVAL};
 use crate::clock::Clock;
-use crate::config::{Level, Log};
+use crate::config::{Log, LogLevel};
 
 /// Lines that wait for stderr; what does not fit is dropped. A stderr that is not read must not stop the gateway.
 const LINES: usize = 4096;
@@ -58,11 +58,11 @@ impl Drop for ProcessLog {
 /// Sends the process log (what is reported with `tracing`) to stderr, as `[log]` says.
 pub fn init(log: &Log) -> ProcessLog {
     let level = match log.level {
-        Level::Error => LevelFilter::ERROR,
-        Level::Warn => LevelFilter::WARN,
-        Level::Info => LevelFilter::INFO,
-        Level::Debug => LevelFilter::DEBUG,
-        Level::Trace => LevelFilter::TRACE,
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
     };
     let quiet = DEPENDENCIES.map(|(target, minimum)| (target, minimum.min(level)));
     let filter = Targets::new().with_default(level).with_targets(quiet);

@@ -52,7 +52,7 @@ struct Config {
     /// The file that it came from; null: the defaults.
     path: Option<String>,
     /// What the operator should know and need not change.
-    notices: Vec<String>,
+    warnings: Vec<String>,
     /// The settings of the text that take effect after a restart.
     after_restart: Vec<String>,
     /// The last 20 reloads of any file since the start, the latest first.
@@ -170,7 +170,7 @@ async fn config(State(shared): State<Arc<Shared>>) -> Json<Config> {
         ReloadRow { at, file, changed, after_restart, faults }
     });
     let reloads = reloads.collect();
-    Json(Config { toml, hash, path, notices: text.notices, after_restart: text.after_restart, reloads })
+    Json(Config { toml, hash, path, warnings: text.warnings, after_restart: text.after_restart, reloads })
 }
 
 /// Shows the limits in force.

@@ -77,9 +77,9 @@ fn page(visit: &Visit, outcome: Markup) -> Markup {
         @if visit.shared().reload.is_none() {
             p { "This is a demo: its listeners, store, keys and admin token are its own, and it reloads nothing." }
         }
-        @if !text.notices.is_empty() {
-            h2 { "Notices" }
-            ul { @for notice in &text.notices { li { (notice) } } }
+        @if !text.warnings.is_empty() {
+            h2 { "Warnings" }
+            ul { @for warning in &text.warnings { li { (warning) } } }
         }
         @if visit.may_change() && visit.shared().reload.is_some() {
             form method="post" action="/configuration/reload" {

@@ -121,7 +121,7 @@ async fn tried(visit: &Visit, tier: &str, rate: &str, burst: &str) -> Result<Mar
         h2 { "What it would have done" }
         p role="status" { (plan.summary) }
         p.hint { (plan.read) }
-        @for notice in plan.read.notices() { p.hint { (notice) } }
+        @for warning in plan.read.warnings() { p.hint { (warning) } }
         @if !plan.keys.is_empty() {
             (layout::table("Keys that would be refused, or are over a candidate limit", &[Text("Key"), Text("Name"),
                 Text("Tier"), Number("Requests"), Number("Refused then"), Number("Would be"), Number("Newly"),

@@ -39,7 +39,7 @@ impl PlanArgs {
 
         let Plan { keys: rows, read, newly_refused: newly, summary } =
             Plan::new(&limits, &record, &input.names, &mut progress_bar()).map_err(CommandError::from)?;
-        read.notices().iter().for_each(print_to_stderr);
+        read.warnings().iter().for_each(print_to_stderr);
 
         let mut text = format!("{new} against {read}.\n");
         if !self.json && !rows.is_empty() {

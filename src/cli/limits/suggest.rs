@@ -69,7 +69,7 @@ impl SuggestArgs {
             keys[recorded.key].count(recorded);
             demand.count(recorded);
         })?;
-        read.notices().iter().for_each(print_to_stderr);
+        read.warnings().iter().for_each(print_to_stderr);
         let rows = rows(input, &read, &keys);
         let strangers = read.strangers();
         if (self.json || self.toml)

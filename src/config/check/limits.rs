@@ -71,7 +71,7 @@ impl Checker<'_> {
             let message = "did you mean `standard`, the default tier? If not, write [limits.tiers.standard] too";
             self.fault(&format!("limits.tiers.{}", bare(near)), message);
         } else if !file.tiers.is_empty() {
-            self.notice(path, "the file has no tier `standard`: the built-in one is in force for it");
+            self.warning(path, "the file has no tier `standard`: the built-in one is in force for it");
         }
     }
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::Checker;
-use crate::config::file::{KeySource, KeysFile, OriginFile, OriginKindFile};
+use crate::config::file::{KeySourceFile, KeysFile, OriginFile, OriginKindFile};
 use crate::config::secret::{Secret, Source, read_file};
 use crate::config::store::{PostgresAt, StoreAt};
 use crate::config::usable::{Keys, Origin, OriginKind};
@@ -47,7 +47,7 @@ impl Checker<'_> {
         for name in UPSTREAM_SETTINGS {
             let path = format!("origin.{name}");
             if self.places.is_given(&path) {
-                self.notice(&path, "has no effect with `origin.kind` \"builtin\"");
+                self.warning(&path, "has no effect with `origin.kind` \"builtin\"");
             }
         }
     }
@@ -75,7 +75,7 @@ impl Checker<'_> {
         if PostgresAt::is_meant(text) {
             let at = PostgresAt::parse(text, self.folder)?;
             if at.is_unverified_remote() {
-                self.notice(setting, "the server's certificate is not verified; add sslmode=verify-full to verify it");
+                self.warning(setting, "the server's certificate is not verified; add sslmode=verify-full to verify it");
             }
             return Ok(StoreAt::Postgres(Box::new(at)));
         }
@@ -93,21 +93,21 @@ impl Checker<'_> {
         let accepted_for = self.timeout("keys.accepted_for", file.accepted_for);
         let refused_for = file.refused_for.0;
         for path in ["keys.accepted_for", "keys.refused_for"] {
-            if file.source != KeySource::Origin && self.places.is_given(path) {
-                self.notice(path, "has no effect unless `keys.source` is \"origin\"");
+            if file.source != KeySourceFile::Origin && self.places.is_given(path) {
+                self.warning(path, "has no effect unless `keys.source` is \"origin\"");
             }
         }
-        if file.file.is_some() && file.source != KeySource::File {
-            self.notice("keys.file", "has no effect unless `keys.source` is \"file\"");
+        if file.file.is_some() && file.source != KeySourceFile::File {
+            self.warning("keys.file", "has no effect unless `keys.source` is \"file\"");
         }
         match (file.source, &file.file) {
-            (KeySource::Store, _) => Keys::Store,
-            (KeySource::File, Some(keys)) => Keys::File(self.file("keys.file", keys)),
-            (KeySource::File, None) => {
+            (KeySourceFile::Store, _) => Keys::Store,
+            (KeySourceFile::File, Some(keys)) => Keys::File(self.file("keys.file", keys)),
+            (KeySourceFile::File, None) => {
                 self.fault("keys.file", "`keys.source` \"file\" needs it: the path of the key file");
                 Keys::Store // never used: there is a fault
             }
-            (KeySource::Origin, _) => {
+            (KeySourceFile::Origin, _) => {
                 if origin.kind == OriginKindFile::Builtin {
                     let why = "the built-in backend needs keys from the store or a file; use \"store\" or \"file\"";
                     self.fault("keys.source", format!("\"origin\" needs `origin.kind` \"http\": {why}"));

@@ -58,12 +58,12 @@ impl Checker<'_> {
             }
         }
         if file.tls.is_some() && !file.upstreams.is_empty() && list.iter().all(|u| u.server_name.is_none()) {
-            self.notice("origin.tls", "has no effect without an https upstream");
+            self.warning("origin.tls", "has no effect without an https upstream");
         }
         let timeout = self.timeout("origin.timeout", file.timeout);
         let first = file.first_byte_timeout.map(|first| self.timeout("origin.first_byte_timeout", first));
         if first.is_some_and(|first| first >= timeout) {
-            self.notice("origin.first_byte_timeout", "has no effect, since `origin.timeout` is shorter");
+            self.warning("origin.first_byte_timeout", "has no effect, since `origin.timeout` is shorter");
         }
         Upstreams {
             list,

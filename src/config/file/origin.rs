@@ -127,7 +127,7 @@ pub struct UpstreamTlsFile {
 #[serde(default, deny_unknown_fields)]
 pub struct KeysFile {
     /// Where the keys are: in the "store", in a "file", or at the "origin", whose answers prove them.
-    pub source: KeySource,
+    pub source: KeySourceFile,
     /// The key file, for source "file": a `[[key]]` for each, with id, digest, guild, tier, scope, expires.
     #[schemars(with = "String")]
     pub file: Option<String>,
@@ -139,7 +139,7 @@ pub struct KeysFile {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum KeySource {
+pub enum KeySourceFile {
     Store,
     File,
     Origin,
@@ -148,7 +148,7 @@ pub enum KeySource {
 impl Default for KeysFile {
     fn default() -> Self {
         KeysFile {
-            source: KeySource::Store,
+            source: KeySourceFile::Store,
             file: None,
             accepted_for: HumanDuration::secs(60),
             refused_for: HumanDuration::secs(30),

@@ -101,10 +101,10 @@ fn health_and_tls_have_defaults_and_their_files_start_at_the_configs_folder() {
 #[test]
 fn what_has_no_effect_on_upstreams_is_said() {
     let http = "[origin]\nkind = \"http\"\nupstreams = [\"http://a\"]\n";
-    assert_eq!(notices(&format!("{http}tls.ca = \"ca.pem\"\n")), ["origin.tls"]);
-    assert_eq!(notices(&format!("{http}first_byte_timeout = \"5s\"\n")), ["origin.first_byte_timeout"]);
-    assert_eq!(notices(&format!("{http}first_byte_timeout = \"4s\"\n")), Vec::<String>::new());
-    assert_eq!(notices("origin.tls.ca = \"ca.pem\""), ["origin.tls"]);
+    assert_eq!(warnings(&format!("{http}tls.ca = \"ca.pem\"\n")), ["origin.tls"]);
+    assert_eq!(warnings(&format!("{http}first_byte_timeout = \"5s\"\n")), ["origin.first_byte_timeout"]);
+    assert_eq!(warnings(&format!("{http}first_byte_timeout = \"4s\"\n")), Vec::<String>::new());
+    assert_eq!(warnings("origin.tls.ca = \"ca.pem\""), ["origin.tls"]);
 }
 
 #[test]

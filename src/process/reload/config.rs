@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{Reloader, log_warning, missing, read_files};
 use crate::admin::{ConfigText, ReloadOutcome};
-use crate::config::{self, Config, Keys, LoadError, Loaded, Notice, OriginKind, Reloaded};
+use crate::config::{self, Config, Keys, LoadError, Loaded, OriginKind, Reloaded, Warning};
 use crate::gateway::{KeySource, LoadedKeys, NewKeys};
 use crate::origin::{self, HttpOrigin, Origin};
 use crate::process::preflight::Inputs;
@@ -20,8 +20,8 @@ const LIST_RETRY: Duration = Duration::from_millis(500);
 pub(in crate::process) struct InForce {
     /// Whether it came from a file; otherwise it is the defaults.
     pub(in crate::process) has_file: bool,
-    /// Its notices, which were logged.
-    pub(in crate::process) notices: Vec<Notice>,
+    /// Its warnings, which were logged.
+    pub(in crate::process) warnings: Vec<Warning>,
 }
 
 /// A configuration whose parts are ready to be put in force.
@@ -105,14 +105,14 @@ impl Reloader {
         if let (Some(tls), Some(certificate)) = (&self.tls, certificate) {
             tls.replace(certificate);
         }
-        for notice in loaded.notices.iter().filter(|notice| !in_force.notices.contains(notice)) {
-            tracing::warn!("{notice}");
+        for warning in loaded.warnings.iter().filter(|warning| !in_force.warnings.contains(warning)) {
+            tracing::warn!("{warning}");
         }
         // A later removal of a file that was read now is logged again.
         self.missing.lock().retain(|path| !path.exists());
         *self.admin.config.write() = ConfigText::new(loaded.clone(), &after_restart);
         self.admin.reloads.accept(self.gateway.clock().unix());
-        *in_force = InForce { has_file: loaded.path.is_some(), notices: loaded.notices.clone() };
+        *in_force = InForce { has_file: loaded.path.is_some(), warnings: loaded.warnings.clone() };
         (changed, after_restart)
     }
 

@@ -209,7 +209,7 @@ async fn read_files<T: Send + 'static>(read: impl FnOnce() -> T + Send + 'static
 }
 
 fn log_warning(certificate: Option<&Certificate>) {
-    if let Some(notice) = certificate.and_then(|certificate| certificate.notice.as_ref()) {
-        tracing::warn!("{notice}");
+    if let Some(warning) = certificate.and_then(|certificate| certificate.warning.as_ref()) {
+        tracing::warn!("{warning}");
     }
 }
