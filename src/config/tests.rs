@@ -3,6 +3,7 @@
 mod faults;
 mod upstreams;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
@@ -258,6 +259,21 @@ fn what_needs_a_restart_is_said_by_name() {
     let (after, changed, after_restart) = reloaded("", next, true);
     assert_eq!((&*changed, &*after_restart), ("limits", "server.listen server.tls"));
     assert_eq!(after, config("limits.shadow = true"));
+}
+
+#[test]
+fn gateway_toml_names_all_that_takes_effect_after_a_restart() {
+    let kept = include_str!("reload.rs").split("keep(\"").skip(1).map(|rest| rest.split('"').next().unwrap());
+    let kept: BTreeSet<_> = kept
+        .map(|name| match name.split_once('.') {
+            Some((section @ ("admin" | "log"), _)) => format!("[{section}]"),
+            _ => name.to_owned(),
+        })
+        .collect();
+    let (_, list) = include_str!("../../gateway.toml").split_once("take effect after a restart").unwrap();
+    let words = list.split("\n\n").next().unwrap().split_whitespace().map(|word| word.trim_matches([',', '.']));
+    let named = words.filter(|word| word.starts_with('[') || word.contains('.')).map(str::to_owned).collect();
+    assert_eq!(kept, named);
 }
 
 #[test]
