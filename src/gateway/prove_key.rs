@@ -144,7 +144,10 @@ impl Gateway {
         };
         let is_proven = matches!(result, ProofResult::Proven(_));
         if is_proven && is_strangers {
-            self.refund(&state, unproven);
+            // Unless a question under another configuration came first: the key is charged for that one, not for this.
+            if matches!(&result, ProofResult::Proven(known) if Arc::ptr_eq(known, learned_key)) {
+                self.refund(&state, unproven);
+            }
             own.over_strangers = details.over_strangers;
             own.cache = details.cache;
             own.upstream = details.upstream.take();
