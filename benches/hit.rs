@@ -117,6 +117,8 @@ fn handle(c: &mut Criterion) {
             upstream: None,
             upstream_took: None,
             config: gateway.state().config.hash,
+            #[cfg(feature = "otlp")]
+            span: None,
         };
         let answered = Instant::now();
         b.iter(|| gateway.finished(&reply.details, answered, black_box(outcome())))

@@ -93,6 +93,16 @@ impl Clock {
         }
     }
 
+    /// The wall clock's time at a moment that has passed, to the nanosecond.
+    #[cfg(feature = "otlp")]
+    pub fn system_time(&self, at: Tick) -> SystemTime {
+        let now = match &self.0 {
+            Source::System(_) => SystemTime::now(),
+            Source::Manual(_) => UNIX_EPOCH + Duration::from_millis(self.unix_ms().unsigned_abs()),
+        };
+        now - self.now().since(at)
+    }
+
     /// Moves both times of a manual clock; the system's clocks are not moved.
     pub fn advance(&self, by: Duration) {
         if let Source::Manual(time) = &self.0 {

@@ -14,12 +14,15 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use http::Uri;
+use http::uri::{Authority, Scheme};
+
 use super::Warning;
 use super::file::{AnswerHeader, AnswersFile, ClusterFile, ConfigFile, ErrorStatus, LogFile, LogFormat};
 use super::leaf::{HumanDuration, HumanSize};
 use super::places::Places;
 use super::problem::{MAX_PROBLEMS, Problem};
-use super::usable::{Access, AnswerHeaders, Answers, Config, Decisions, Log};
+use super::usable::{Access, AnswerHeaders, Answers, Config, Decisions, Log, Otlp};
 use crate::wire::Wording;
 
 /// Longest text of the operator's in a refusal, in bytes. A refusal is one short line.
@@ -151,7 +154,24 @@ impl Checker<'_> {
             },
             decisions,
             audit,
+            otlp: self.otlp(file),
         }
+    }
+
+    fn otlp(&mut self, file: &LogFile) -> Option<Otlp> {
+        if file.otlp.is_empty() {
+            return None;
+        }
+        if !cfg!(feature = "otlp") {
+            self.fault("log.otlp", "this build has no OTLP export; build with --features otlp");
+        } else if !is_plain_http(&file.otlp) {
+            self.fault(
+                "log.otlp",
+                "must be a collector's URL such as \"http://127.0.0.1:4318\" (https is not offered)",
+            );
+        }
+        let endpoint = format!("{}/v1/traces", file.otlp.trim_end_matches('/'));
+        Some(Otlp { endpoint, sample: file.otlp_sample })
     }
 
     fn cluster(&mut self, file: &ClusterFile) {
@@ -164,4 +184,13 @@ impl Checker<'_> {
             self.warning("cluster.node", "has no effect without `cluster.redis`");
         }
     }
+}
+
+/// Whether this is http://host, with or without a port and a path, and nothing else.
+fn is_plain_http(url: &str) -> bool {
+    let parsed = url.parse::<Uri>().ok().filter(|_| !url.contains(['?', '#', '@']));
+    parsed.is_some_and(|url| {
+        let has_server = |a: &Authority| !a.host().is_empty() && (a.host() == a.as_str() || a.port_u16().is_some());
+        url.scheme() == Some(&Scheme::HTTP) && url.authority().is_some_and(has_server)
+    })
 }

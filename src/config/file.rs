@@ -65,7 +65,11 @@ fn without_noise(schema: &mut Schema) {
     if schema.get("default").is_some_and(|default| default.is_object() || default.is_null()) {
         schema.remove("default");
     }
-    if schema.get("format").and_then(Value::as_str).is_some_and(|format| format.starts_with("uint")) {
+    if schema
+        .get("format")
+        .and_then(Value::as_str)
+        .is_some_and(|format| format.starts_with("uint") || format == "double")
+    {
         schema.remove("format");
     }
 }
@@ -248,6 +252,13 @@ pub struct LogFile {
     pub decisions_max_size: HumanSize,
     /// A path: who changed what by the admin API, as JSON lines; "" for none.
     pub audit: String,
+    /// The URL of an OpenTelemetry collector to which traces are sent (OTLP over HTTP), such as
+    /// "http://127.0.0.1:4318"; "" for none.
+    pub otlp: String,
+    /// The fraction of requests without a `traceparent` that begin a trace of their own; of the others, those are traced
+    /// that the caller has sampled.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub otlp_sample: f64,
 }
 
 impl Default for LogFile {
@@ -259,6 +270,8 @@ impl Default for LogFile {
             decisions: String::new(),
             decisions_max_size: HumanSize(64 << 20),
             audit: String::new(),
+            otlp: String::new(),
+            otlp_sample: 0.01,
         }
     }
 }

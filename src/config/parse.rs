@@ -132,6 +132,19 @@ impl<'s> Walk<'s> {
                     _ => format!("must be from {} to {}", range.start(), range.end()),
                 }
             }
+            ("number", DeValue::Float(_) | DeValue::Integer(_)) => {
+                let bound = |name: &str| schema.get(name).and_then(Json::as_f64).unwrap_or_default();
+                let range = bound("minimum")..=bound("maximum");
+                let number = match value.get_ref() {
+                    DeValue::Float(text) => text.as_str().parse().ok(),
+                    DeValue::Integer(digits) if digits.radix() == 10 => digits.as_str().parse().ok(),
+                    _ => None,
+                };
+                match number.filter(|number| range.contains(number)) {
+                    Some(number) => return Some(Value::Float(number)),
+                    None => format!("must be a number from {} to {}", range.start(), range.end()),
+                }
+            }
             ("string", DeValue::String(text)) => match fault_of_text(schema, text) {
                 None => return Some(Value::String(text.to_string())),
                 Some(fault) => fault,
@@ -280,6 +293,7 @@ fn wrong_type(schema: &Json, path: &str, found: &DeValue<'_>) -> String {
         "object" => return format!("must be a table, not {found}: write [{path}]"),
         "array" => "a list",
         "integer" => "a whole number",
+        "number" => "a number",
         "boolean" => "true or false",
         _ => schema
             .get("pattern")

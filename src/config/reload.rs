@@ -49,6 +49,7 @@ impl Config {
         kept.keep("log.access", &self.log.access, &mut log.access);
         kept.keep("log.decisions", &self.log.decisions, &mut log.decisions);
         kept.keep("log.audit", &self.log.audit, &mut log.audit);
+        kept.keep("log.otlp", &self.log.otlp, &mut log.otlp);
         // `keep` gave `admin` and `log` their values in force, and a hash is no value.
         let Config { server, answers, origin, keys, limits, cache, admin: _, log: _, hash: _ } = self;
         let sections = [

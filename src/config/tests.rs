@@ -66,7 +66,7 @@ fn an_empty_file_is_a_valid_config() {
     assert_eq!(config.cache.reviews.ttl, Duration::from_secs(300));
     assert_eq!(
         config.log,
-        Log { level: LogLevel::Info, json: false, access: Access::Stderr, decisions: None, audit: None }
+        Log { level: LogLevel::Info, json: false, access: Access::Stderr, decisions: None, audit: None, otlp: None }
     );
 }
 

@@ -323,6 +323,17 @@ pub struct Log {
     pub decisions: Option<Decisions>,
     /// `None`: changes by the admin API are not recorded.
     pub audit: Option<PathBuf>,
+    /// `None`: traces are not exported.
+    pub otlp: Option<Otlp>,
+}
+
+/// Where traces are exported to (`log.otlp`).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Otlp {
+    /// The collector's endpoint for traces, `{log.otlp}/v1/traces`.
+    pub endpoint: String,
+    /// The fraction of requests without a `traceparent` that begin a trace.
+    pub sample: f64,
 }
 
 /// Where decisions are recorded (`log.decisions`).

@@ -19,6 +19,12 @@ use crate::keys::InFlightSlot;
 use crate::model::Limit;
 use crate::telemetry::Outcome;
 use crate::wire::{Fault, Operation, RequestId};
+#[cfg(feature = "otlp")]
+use crate::wire::{RequestSpan, TraceContext};
+
+/// The methods of requests by which spans name them; others are `_OTHER`, since callers may send any number of them.
+#[cfg(feature = "otlp")]
+const METHODS: [&str; 9] = ["POST", "GET", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "CONNECT", "TRACE"];
 
 /// A request whose header was received, as both versions of HTTP hand it over.
 pub(super) struct ReceivedRequest<'h> {
@@ -69,6 +75,11 @@ impl Edge {
             return Answer { content: Content::Preflight(id), allow_origin, at };
         }
         let in_flight = InFlightSlot::default();
+        let trace = fields.trace;
+        #[cfg(feature = "otlp")]
+        let span = self.start_span(config, request, &trace);
+        #[cfg(feature = "otlp")]
+        let trace = TraceContext { span: span.as_ref(), ..trace };
         let header = RequestHeader {
             method: request.method,
             path: request.path,
@@ -76,7 +87,7 @@ impl Edge {
             content_type: fields.content_type,
             content_encoded: fields.content_encoded,
             content_length,
-            trace: fields.trace,
+            trace,
             began: self.gateway.clock().at(request.began.into_std()),
             client,
             id,
@@ -97,6 +108,31 @@ impl Edge {
         };
         let at = self.replied(config, &reply, client, request.arrived);
         Answer { content: Content::Reply(reply), allow_origin, at }
+    }
+
+    /// Starts the span of a request, if it is sampled.
+    #[cfg(feature = "otlp")]
+    fn start_span(
+        &self,
+        config: &Config,
+        request: &ReceivedRequest<'_>,
+        trace: &TraceContext<'_>,
+    ) -> Option<Arc<RequestSpan>> {
+        let trace = self.gateway.sample(trace)?;
+        let clock = self.gateway.clock();
+        let arrived = clock.at(request.arrived.into_std());
+        let operation = Operation::at(request.path, &config.server.base_path);
+        Some(Arc::new(RequestSpan {
+            trace,
+            id: fastrand::u64(1..), // 0 is no id
+            method: METHODS.into_iter().find(|name| name.as_bytes() == request.method).unwrap_or("_OTHER"),
+            // A Unix socket has no TLS.
+            scheme: if config.server.tls.is_some() && request.peer.is_some() { "https" } else { "http" },
+            path: operation.map(|operation| format!("{}/{}", config.server.base_path, operation.name()).into()),
+            started: clock.system_time(arrived),
+            arrived,
+            origin_spans: Default::default(),
+        }))
     }
 
     /// Refuses, and reports, what never became a request that the gateway could handle.
@@ -149,6 +185,8 @@ impl Edge {
             upstream: details.upstream.as_ref().map(|upstream| upstream.name.clone()),
             upstream_took: details.upstream.as_ref().map(|upstream| upstream.took),
             config: config.hash,
+            #[cfg(feature = "otlp")]
+            span: details.span.clone(),
         };
         self.gateway.finished(details, at.moment.into_std(), outcome);
         at

@@ -130,7 +130,17 @@ impl Gateway {
         let mut details = RequestDetails::new(header.id);
         let answer = AssertUnwindSafe(self.answer(state, header, body, &mut details)).catch_unwind().await;
         details.panicked = answer.is_err();
+        #[cfg(feature = "otlp")]
+        {
+            details.span = header.trace.span.cloned();
+        }
         Reply { answer: answer.unwrap_or(Err(Fault::NoUsableAnswer)), details }
+    }
+
+    /// The trace and the parent of a request's span, if it is sampled.
+    #[cfg(feature = "otlp")]
+    pub fn sample(&self, trace: &TraceContext<'_>) -> Option<crate::wire::TraceParent> {
+        self.observer.sample(trace)
     }
 
     /// Reports the end of a request, which was answered at this moment.

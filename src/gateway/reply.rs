@@ -36,6 +36,9 @@ pub struct RequestDetails {
     pub upstream: Option<UpstreamUse>,
     /// The request panicked: nothing more should be read from its connection.
     pub panicked: bool,
+    /// The span of a sampled request.
+    #[cfg(feature = "otlp")]
+    pub span: Option<Arc<crate::wire::RequestSpan>>,
 }
 
 impl RequestDetails {
@@ -51,6 +54,8 @@ impl RequestDetails {
             cache: None,
             upstream: None,
             panicked: false,
+            #[cfg(feature = "otlp")]
+            span: None,
         }
     }
 }

@@ -44,6 +44,7 @@ impl Demo {
         // They may belong to a running server.
         config.log.decisions = None;
         config.log.audit = None;
+        config.log.otlp = None;
         config.server.handover = None; // it takes over from nobody, and nobody from it
         let token = folder.path().join("admin.token");
         if let Some(listener) = &mut config.admin.listener {
@@ -142,5 +143,6 @@ fn show_changes(loaded: &mut Loaded, token: &Path) {
         ("admin", admin),
         ("log.decisions", Some(String::new().into())),
         ("log.audit", Some(String::new().into())),
+        ("log.otlp", Some(String::new().into())),
     ]);
 }

@@ -1,4 +1,5 @@
-//! The logs that requests are written to: the access log, the record of decisions, and the audit log.
+//! The logs that requests are written to: the access log, the record of decisions, the audit log, and the export of
+//! traces.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -9,6 +10,8 @@ use super::ProcessError;
 use crate::admin::AuditLog;
 use crate::clock::Clock;
 use crate::config::{Decisions, Log};
+#[cfg(feature = "otlp")]
+use crate::telemetry::TraceExport;
 use crate::telemetry::{AccessLog, DecisionLog, Observer};
 
 #[derive(Clone, Debug)]
@@ -16,6 +19,8 @@ pub(super) struct Logs {
     access: Option<Arc<AccessLog>>,
     pub(super) decisions: Option<Arc<DecisionLog>>,
     pub(super) audit: Option<Arc<AuditLog>>,
+    #[cfg(feature = "otlp")]
+    traces: Option<Arc<TraceExport>>,
 }
 
 impl Logs {
@@ -33,12 +38,23 @@ impl Logs {
         };
         let audit = config.audit.as_deref().map(AuditLog::open).transpose();
         let audit = audit.map_err(|e| ProcessError::Failed(format!("log.audit cannot be opened: {e}")))?;
-        Ok(Logs { access: access.map(Arc::new), decisions: decisions.map(Arc::new), audit: audit.map(Arc::new) })
+        #[cfg(feature = "otlp")]
+        let traces = config.otlp.as_ref().map(TraceExport::start).transpose();
+        Ok(Logs {
+            access: access.map(Arc::new),
+            decisions: decisions.map(Arc::new),
+            audit: audit.map(Arc::new),
+            #[cfg(feature = "otlp")]
+            traces: traces.map_err(|e| ProcessError::Failed(format!("log.otlp cannot be used: {e}")))?.map(Arc::new),
+        })
     }
 
-    /// Writes the end of each caller's request to the first two.
+    /// Writes the end of each caller's request to all but the audit log.
     pub(super) fn observer(&self) -> Observer {
-        Observer::new(self.access.clone(), self.decisions.clone())
+        let observer = Observer::new(self.access.clone(), self.decisions.clone());
+        #[cfg(feature = "otlp")]
+        let observer = observer.with_traces(self.traces.clone());
+        observer
     }
 
     /// Opens new files where the old ones were moved away.
@@ -60,6 +76,8 @@ impl Logs {
     pub(super) fn close(&self) {
         self.decisions.iter().for_each(|decisions| decisions.close());
         self.access.iter().for_each(|access| access.close());
+        #[cfg(feature = "otlp")]
+        self.traces.iter().for_each(|traces| traces.close());
         self.audit.iter().for_each(|audit| audit.close());
     }
 }

@@ -14,6 +14,8 @@ mod observer;
 mod outcome;
 mod panics;
 mod setup;
+#[cfg(feature = "otlp")]
+mod trace_export;
 
 pub use access::AccessLog;
 pub use access_line::{AccessLine, printable};
@@ -25,3 +27,5 @@ pub use observer::Observer;
 pub use outcome::{CacheUse, Outcome, UpstreamUse};
 pub use panics::log_panics;
 pub use setup::{init, ready_as_json};
+#[cfg(feature = "otlp")]
+pub use trace_export::TraceExport;

@@ -1,5 +1,6 @@
 //! Where requests are reported: what the limits decided, at the moment of the decision, and how a request ended. The
-//! record of decisions, the access log and the metrics get it from here. It decides nothing, and no request waits for it.
+//! record of decisions, the access log, the metrics and the export of traces get it from here. It decides nothing but
+//! which requests are traced, and no request waits for it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,12 +16,26 @@ pub struct Observer {
     decisions: Option<Arc<DecisionLog>>,
     metrics: RequestMetrics,
     last_refusals: LastRefusals,
+    #[cfg(feature = "otlp")]
+    traces: Option<Arc<super::TraceExport>>,
 }
 
 impl Observer {
     /// An observer with the logs that are configured.
     pub fn new(access: Option<Arc<AccessLog>>, decisions: Option<Arc<DecisionLog>>) -> Self {
-        Observer { access, decisions, metrics: RequestMetrics::default(), last_refusals: LastRefusals::default() }
+        Observer { access, decisions, ..Observer::default() }
+    }
+
+    /// The same with an export of traces, if one is configured.
+    #[cfg(feature = "otlp")]
+    pub fn with_traces(self, traces: Option<Arc<super::TraceExport>>) -> Self {
+        Observer { traces, ..self }
+    }
+
+    /// The trace and the parent of a request's span, if it is sampled.
+    #[cfg(feature = "otlp")]
+    pub fn sample(&self, trace: &crate::wire::TraceContext<'_>) -> Option<crate::wire::TraceParent> {
+        self.traces.as_ref()?.sample(trace)
     }
 
     /// Records what the limits decided on a request. To be called at the moment of the decision and not at the end of
@@ -58,6 +73,10 @@ impl Observer {
     pub fn finished(&self, outcome: Outcome) {
         self.metrics.count(&outcome);
         self.last_refusals.add(&outcome);
+        #[cfg(feature = "otlp")]
+        if let Some(traces) = self.traces.as_ref().filter(|_| outcome.span.is_some()) {
+            traces.record(outcome.clone());
+        }
         if let Some(access) = &self.access {
             access.record(outcome);
         }

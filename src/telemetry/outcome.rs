@@ -50,6 +50,10 @@ pub struct Outcome {
     /// Of the configuration under which it was answered.
     #[serde(serialize_with = "serialize_text")]
     pub config: ConfigHash,
+    /// The span of a sampled request.
+    #[cfg(feature = "otlp")]
+    #[serde(skip)]
+    pub span: Option<Arc<crate::wire::RequestSpan>>,
 }
 
 /// An upstream that was asked for an answer, and how long it took.
@@ -220,6 +224,8 @@ pub(super) mod tests {
             upstream: Some("http://origin.example:80 (10.1.0.1:80)".into()),
             upstream_took: Some(Duration::from_micros(17)),
             config: ConfigHash::default(),
+            #[cfg(feature = "otlp")]
+            span: None,
         }
     }
 

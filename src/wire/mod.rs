@@ -7,6 +7,8 @@ mod map;
 mod operation;
 mod origin_answer;
 mod request_id;
+#[cfg(feature = "otlp")]
+mod request_span;
 mod trace_context;
 
 pub use fault::{Fault, MAX_CODE, Wording, code_meaning};
@@ -15,4 +17,6 @@ pub use map::{first_expiry, reviews, set_points_line, warns};
 pub use operation::{Operation, Param, Read, Request};
 pub use origin_answer::{MAX_ORIGIN_ANSWER, UnusableAnswer, parse_origin_answer};
 pub use request_id::RequestId;
-pub use trace_context::TraceContext;
+#[cfg(feature = "otlp")]
+pub use request_span::{OriginSpan, RequestSpan};
+pub use trace_context::{TraceContext, TraceParent};

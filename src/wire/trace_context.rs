@@ -1,6 +1,9 @@
 //! The W3C trace context of a request (`traceparent` and `tracestate`): what the caller sent, and what an origin is sent
 //! in its place. It is parsed when a request is sent to an origin, so that a hit pays nothing for it. Pure.
 
+#[cfg(feature = "otlp")]
+use super::RequestSpan;
+
 /// Longest `tracestate` that is passed on, in bytes: what the W3C recommendation asks of everyone.
 const MAX_STATE: usize = 512;
 
@@ -14,32 +17,54 @@ pub struct TraceContext<'r> {
     pub parent: Option<&'r [u8]>,
     /// Empty if there are two.
     pub state: Option<&'r [u8]>,
+    /// The span of the request, if it is sampled.
+    #[cfg(feature = "otlp")]
+    pub span: Option<&'r std::sync::Arc<RequestSpan>>,
+}
+
+/// What a `traceparent` of version 00 says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TraceParent {
+    pub trace_id: u128,
+    /// The caller's span.
+    pub parent_id: u64,
+    /// The known ones.
+    pub flags: u8,
 }
 
 impl<'r> TraceContext<'r> {
-    /// The `traceparent` and the `tracestate` for one request to an origin, which has a parent id of its own. `None` if
-    /// the caller sent no valid `traceparent`: then its `tracestate` counts for nothing either.
-    pub fn for_origin(&self) -> Option<(String, Option<&'r [u8]>)> {
-        let (trace_id, flags) = parse(self.parent?)?;
-        let parent_id = fastrand::u64(1..); // 0 is no id
+    /// The `traceparent` and the `tracestate` for one request to an origin, which has a parent id of its own,
+    /// `span_id`. `None` if the caller sent no valid `traceparent` (then its `tracestate` counts for nothing either) and
+    /// no trace begins here.
+    pub fn for_origin(&self, span_id: u64) -> Option<(String, Option<&'r [u8]>)> {
+        let parent = self.traceparent();
         let is_valid = |state: &&[u8]| {
             (1..=MAX_STATE).contains(&state.len()) && state.iter().all(|b| matches!(b, b' '..=b'~' | b'\t'))
         };
-        Some((format!("00-{trace_id}-{parent_id:016x}-{flags:02x}"), self.state.filter(is_valid)))
+        let state = self.state.filter(|state| parent.is_some() && is_valid(state));
+        #[cfg(feature = "otlp")]
+        let parent = parent.or(self.span.map(|span| span.trace));
+        let TraceParent { trace_id, flags, .. } = parent?;
+        Some((format!("00-{trace_id:032x}-{span_id:016x}-{flags:02x}"), state))
+    }
+
+    /// The caller's `traceparent`, if it sent a valid one.
+    pub fn traceparent(&self) -> Option<TraceParent> {
+        parse(self.parent?)
     }
 }
 
-/// The trace id and the known flags of a `traceparent` of version 00.
-fn parse(text: &[u8]) -> Option<(&str, u8)> {
+fn parse(text: &[u8]) -> Option<TraceParent> {
     let mut parts = std::str::from_utf8(text).ok()?.split('-');
     let mut next = |length: usize| {
         let is_hex = |part: &&str| part.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
         parts.next().filter(|part| part.len() == length).filter(is_hex)
     };
     let (version, trace_id, parent_id, flags) = (next(2)?, next(32)?, next(16)?, next(2)?);
-    let is_valid = version == "00" && trace_id.contains(|c| c != '0') && parent_id.contains(|c| c != '0');
+    let (trace_id, parent_id) = (u128::from_str_radix(trace_id, 16).ok()?, u64::from_str_radix(parent_id, 16).ok()?);
     let flags = u8::from_str_radix(flags, 16).ok()? & KNOWN_FLAGS;
-    (is_valid && parts.next().is_none()).then_some((trace_id, flags))
+    let is_valid = version == "00" && trace_id != 0 && parent_id != 0 && parts.next().is_none();
+    is_valid.then_some(TraceParent { trace_id, parent_id, flags })
 }
 
 #[cfg(test)]
@@ -49,8 +74,13 @@ mod tests {
     const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
     fn sent(parent: &str, state: Option<&str>) -> Option<(String, Option<String>)> {
-        let context = TraceContext { parent: Some(parent.as_bytes()), state: state.map(str::as_bytes) };
-        let (parent, state) = context.for_origin()?;
+        let context = TraceContext {
+            parent: Some(parent.as_bytes()),
+            state: state.map(str::as_bytes),
+            #[cfg(feature = "otlp")]
+            span: None,
+        };
+        let (parent, state) = context.for_origin(0xab)?;
         Some((parent, state.map(|state| String::from_utf8(state.to_vec()).unwrap())))
     }
 
@@ -60,7 +90,7 @@ mod tests {
             let (parent, state) = sent(&format!("00-{TRACE}-00f067aa0ba902b7-{flags}"), Some("a=1,b=2")).unwrap();
             let parts: Vec<&str> = parent.split('-').collect();
             assert_eq!((parts[0], parts[1], parts[3], parts.len()), ("00", TRACE, kept, 4));
-            assert_ne!(parts[2], "00f067aa0ba902b7");
+            assert_eq!(parts[2], "00000000000000ab");
             assert!(parse(parent.as_bytes()).is_some(), "{parent}");
             assert_eq!(state.as_deref(), Some("a=1,b=2"));
         }
@@ -87,7 +117,7 @@ mod tests {
         ] {
             assert_eq!(sent(&parent, Some("a=1")), None, "{parent}");
         }
-        assert!(TraceContext::default().for_origin().is_none());
+        assert!(TraceContext::default().for_origin(1).is_none());
     }
 
     #[test]

@@ -16,6 +16,9 @@ mod wire_refusals;
 mod wire_trace;
 mod wire_upstream;
 
+#[cfg(feature = "otlp")]
+mod otlp;
+
 mod origin_at_its_worst;
 mod origin_places;
 mod upstream_health;

@@ -296,3 +296,11 @@ fn a_name_that_is_suggested_can_be_set() {
         assert_eq!(faults(&text.replace(typed, meant)), Vec::<String>::new(), "of {text}");
     }
 }
+
+#[cfg(not(feature = "otlp"))]
+#[test]
+fn traces_need_a_build_that_can_export_them() {
+    let fault = "1:12: log.otlp: this build has no OTLP export; build with --features otlp";
+    assert_eq!(faults("log.otlp = \"http://127.0.0.1:4318\""), [fault]);
+    assert!(faults("log.otlp = \"\"\nlog.otlp_sample = 0.5").is_empty());
+}

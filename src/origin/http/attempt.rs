@@ -101,6 +101,10 @@ pub(super) async fn attempt(
         }
     };
     let (head, body) = response.into_parts();
+    #[cfg(feature = "otlp")]
+    if let Some(span) = origin_request.forwarded.trace.span {
+        span.answered(head.status.as_u16());
+    }
     if head.headers.contains_key(CONTENT_LENGTH) && head.headers.contains_key(TRANSFER_ENCODING) {
         // Where the body ends is not certain (RFC 9112, 6.3).
         tracing::warn!(request_id = %id, upstream = %backend, "the origin's answer has two lengths");

@@ -48,8 +48,12 @@ impl PreparedUpstream {
         Ok(PreparedUpstream { settings: upstream.clone(), host, targets, tls })
     }
 
-    /// The request as it is sent to this upstream.
-    pub(super) fn request(&self, origin_request: &OriginRequest<'_>) -> Result<HttpRequest<Full<Bytes>>, Fault> {
+    /// The request as it is sent to this upstream, whose parent id is `span_id` if it belongs to a trace.
+    pub(super) fn request(
+        &self,
+        origin_request: &OriginRequest<'_>,
+        span_id: u64,
+    ) -> Result<HttpRequest<Full<Bytes>>, Fault> {
         let operation = origin_request.request.operation();
         let target = self.targets.iter().find(|(o, _)| *o == operation).map(|(_, uri)| uri.clone());
         // The edge refuses values that cannot be a header's. Should one come, no key is like it.
@@ -65,7 +69,7 @@ impl PreparedUpstream {
         headers.insert(AUTHORIZATION, authorization);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-www-form-urlencoded"));
         headers.insert("x-request-id", header(origin_request.id.as_bytes())?);
-        if let Some((parent, state)) = origin_request.forwarded.trace.for_origin() {
+        if let Some((parent, state)) = origin_request.forwarded.trace.for_origin(span_id) {
             headers.insert("traceparent", header(parent.as_bytes())?);
             if let Some(state) = state {
                 headers.insert("tracestate", header(state)?);

@@ -30,6 +30,8 @@ use super::{MaySend, OriginRequest};
 use crate::clock::{Clock, Tick};
 use crate::config::Upstreams;
 use crate::telemetry::UpstreamUse;
+#[cfg(feature = "otlp")]
+use crate::wire::OriginSpan;
 use crate::wire::{Fault, Request, RequestId};
 
 pub use permits::{Owner, Permit};
@@ -115,6 +117,10 @@ impl HttpOrigin {
             }
             Err(Fault::OriginTimeout)
         });
+        #[cfg(feature = "otlp")]
+        if let Some(span) = request.forwarded.trace.span {
+            span.end_attempt(self.clock.now());
+        }
         let asked = |(backend, since): (&Backend, Tick)| UpstreamUse {
             name: backend.name.clone(),
             took: self.clock.now().since(since),
@@ -148,7 +154,10 @@ impl HttpOrigin {
             let _counted = backend.count_request();
             let began = self.clock.now();
             let before = current.replace((backend, began));
-            let message = backend.upstream.request(request)?;
+            let span_id = fastrand::u64(1..); // 0 is no id
+            #[cfg(feature = "otlp")]
+            begin_span(request, backend, span_id, began);
+            let message = backend.upstream.request(request, span_id)?;
             let idle = if may_reuse { backend.idle.take() } else { None };
             let was_idle = idle.is_some();
             let connected = match idle {
@@ -212,5 +221,15 @@ impl HttpOrigin {
         let sharing = list.iter().filter(|backend| backend.health() != HealthState::Ejected).count();
         let max_idle = self.settings.max_in_flight.div_ceil(sharing.max(1));
         AttemptLimits { first_byte_timeout: self.settings.first_byte_timeout, max_idle }
+    }
+}
+
+/// Begins the span of an attempt, if the request is sampled.
+#[cfg(feature = "otlp")]
+fn begin_span(request: &OriginRequest<'_>, backend: &Backend, id: u64, began: Tick) {
+    if let Some(span) = request.forwarded.trace.span {
+        let (operation, upstream) = (request.request.operation(), backend.name.clone());
+        let (address, ended, status) = (backend.address, None, None);
+        span.begin_attempt(OriginSpan { id, operation, upstream, address, began, ended, status });
     }
 }

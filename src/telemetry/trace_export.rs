@@ -1,0 +1,212 @@
+//! The export of traces (`log.otlp`, OTLP over HTTP), only in builds with the feature `otlp`. A sampled request pushes its
+//! outcome into a bounded ring and never waits; a thread makes the spans and sends them to the collector in batches. What
+//! does not fit into the ring, and a batch that the collector does not take in time, is dropped, counted and logged.
+
+use std::borrow::Cow;
+use std::io;
+use std::time::{Duration, Instant, SystemTime};
+
+use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState};
+use opentelemetry::{InstrumentationScope, KeyValue};
+use opentelemetry_otlp::{Protocol, WithExportConfig};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::trace::{SpanData, SpanExporter};
+
+use super::background_writer::{BackgroundWriter, Batch};
+use super::{CacheUse, Outcome};
+use crate::config::Otlp;
+use crate::wire::{Operation, OriginSpan, RequestSpan, TraceContext, TraceParent};
+
+/// Sampled requests that wait for the thread: 2 s of 2,000 a second, 1 MB.
+const RING: usize = 4_096;
+
+/// The most requests in one message to the collector, about 500 KB.
+const MAX_BATCH: usize = 512;
+
+/// How long a request waits for others of its batch.
+const BATCH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// For one batch, with up to three retries.
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How often failures are logged.
+const REPORT_INTERVAL: Duration = Duration::from_secs(60);
+
+/// The flag of `traceparent` by which a caller samples a request.
+const SAMPLED: u8 = 1;
+
+/// The export of traces.
+#[derive(Debug)]
+pub struct TraceExport {
+    sample: f64,
+    writer: BackgroundWriter<Outcome>,
+}
+
+impl TraceExport {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// The thread cannot be started, or a variable of the environment (`OTEL_EXPORTER_OTLP_…`) cannot be used.
+    pub fn start(otlp: &Otlp) -> io::Result<Self> {
+        let mut exporter = Exporter::new(otlp)?;
+        let mut waiting = Vec::with_capacity(MAX_BATCH);
+        let writer =
+            BackgroundWriter::start("the export of traces", "otlp", RING, move |batch: Batch<'_, Outcome>| {
+                // At most one ring full, so that a turn ends.
+                for _ in 0..=RING / MAX_BATCH {
+                    waiting.extend(batch.records().take(MAX_BATCH - waiting.len()));
+                    let is_due =
+                        batch.last || waiting.len() == MAX_BATCH || exporter.last_export.elapsed() >= BATCH_INTERVAL;
+                    if waiting.is_empty() || !is_due {
+                        return;
+                    }
+                    exporter.export(&waiting);
+                    waiting.clear();
+                }
+            })?;
+        Ok(TraceExport { sample: otlp.sample, writer })
+    }
+
+    /// The trace and the parent of a request's span, if it is sampled: the caller decides, or where it sends no valid
+    /// `traceparent`, chance.
+    pub fn sample(&self, trace: &TraceContext<'_>) -> Option<TraceParent> {
+        match trace.traceparent() {
+            Some(parent) => (parent.flags & SAMPLED != 0).then_some(parent),
+            None => (fastrand::f64() < self.sample).then(|| TraceParent {
+                trace_id: fastrand::u128(1..), // 0 is no id
+                parent_id: 0,
+                flags: SAMPLED,
+            }),
+        }
+    }
+
+    /// Hands a sampled request to the thread.
+    pub fn record(&self, outcome: Outcome) {
+        self.writer.record(outcome);
+    }
+
+    /// Sends what is queued, for one second at most.
+    pub fn close(&self) {
+        self.writer.close();
+    }
+}
+
+/// What the thread works with.
+struct Exporter {
+    endpoint: String,
+    otlp: opentelemetry_otlp::SpanExporter,
+    runtime: tokio::runtime::Runtime,
+    scope: InstrumentationScope,
+    last_export: Instant,
+    /// Requests whose spans were lost since the last report.
+    lost: usize,
+    last_report: Option<Instant>,
+}
+
+impl Exporter {
+    fn new(Otlp { endpoint, .. }: &Otlp) -> io::Result<Self> {
+        let mut otlp = opentelemetry_otlp::SpanExporter::builder()
+            .with_http()
+            .with_protocol(Protocol::HttpBinary)
+            .with_endpoint(endpoint)
+            .with_timeout(EXPORT_TIMEOUT)
+            .build()
+            .map_err(io::Error::other)?;
+        let version = KeyValue::new("service.version", env!("CARGO_PKG_VERSION"));
+        otlp.set_resource(&Resource::builder().with_service_name("guildgate").with_attribute(version).build());
+        Ok(Exporter {
+            endpoint: endpoint.clone(),
+            otlp,
+            runtime: tokio::runtime::Builder::new_current_thread().enable_all().build()?,
+            scope: InstrumentationScope::builder("guildgate").build(),
+            last_export: Instant::now(),
+            lost: 0,
+            last_report: None,
+        })
+    }
+
+    fn export(&mut self, outcomes: &[Outcome]) {
+        let spans = outcomes.iter().filter_map(|outcome| Some((outcome, outcome.span.as_deref()?)));
+        let spans = spans.flat_map(|(outcome, span)| self.spans(outcome, span)).collect();
+        let sending = async { tokio::time::timeout(EXPORT_TIMEOUT, self.otlp.export(spans)).await };
+        let error = match self.runtime.block_on(sending) {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(_) => Some(format!("no answer within {} s", EXPORT_TIMEOUT.as_secs())),
+        };
+        self.last_export = Instant::now();
+        let Some(error) = error else { return };
+        self.lost += outcomes.len();
+        if self.last_report.is_none_or(|last| last.elapsed() >= REPORT_INTERVAL) {
+            let (endpoint, lost) = (&self.endpoint, std::mem::take(&mut self.lost));
+            tracing::warn!(%endpoint, error, lost, "traces cannot be sent to the collector of log.otlp and are lost");
+            self.last_report = Some(Instant::now());
+        }
+    }
+
+    /// The span of a request, and those of its requests to an origin.
+    fn spans(&self, outcome: &Outcome, span: &RequestSpan) -> Vec<SpanData> {
+        let mut attributes = vec![
+            KeyValue::new("http.request.method", span.method),
+            KeyValue::new("http.response.status_code", i64::from(outcome.status)),
+            KeyValue::new("url.scheme", span.scheme),
+            KeyValue::new("guildgate.request_id", outcome.id.to_string()),
+        ];
+        attributes.extend(span.path.as_deref().map(|path| KeyValue::new("url.path", path.to_owned())));
+        attributes.extend(outcome.key.as_deref().map(|key| KeyValue::new("guildgate.key", key.to_owned())));
+        attributes.extend(outcome.code.map(|code| KeyValue::new("guildgate.code", i64::from(code))));
+        attributes.extend(outcome.cache.map(|cache| KeyValue::new("guildgate.cache", CacheUse::name(cache))));
+        let name = outcome.operation.map_or(span.method, Operation::name);
+        let times = (span.started, span.started + outcome.took);
+        // What a caller does wrong is no error of this service.
+        let is_error = outcome.status >= 500;
+        let server = SpanKind::Server;
+        let mut spans = vec![self.span(span, span.id, span.trace.parent_id, server, name, times, attributes, is_error)];
+        for attempt in &*span.origin_spans.lock() {
+            let OriginSpan { id, operation, upstream, address, began, ended, status } = attempt;
+            let mut attributes = vec![
+                KeyValue::new("http.request.method", "POST"),
+                KeyValue::new("server.address", address.ip().to_string()),
+                KeyValue::new("server.port", i64::from(address.port())),
+                KeyValue::new("guildgate.upstream", upstream.to_string()),
+            ];
+            attributes.extend(status.map(|status| KeyValue::new("http.response.status_code", i64::from(status))));
+            let at = |tick: crate::clock::Tick| span.started + tick.since(span.arrived);
+            let (times, is_error) =
+                ((at(*began), ended.map_or(times.1, at)), status.is_none_or(|status| status >= 400));
+            let client = SpanKind::Client;
+            spans.push(self.span(span, *id, span.id, client, operation.name(), times, attributes, is_error));
+        }
+        spans
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "each is one field of the span")]
+    fn span(
+        &self,
+        of: &RequestSpan,
+        id: u64,
+        parent_id: u64,
+        span_kind: SpanKind,
+        name: &'static str,
+        (start_time, end_time): (SystemTime, SystemTime),
+        attributes: Vec<KeyValue>,
+        is_error: bool,
+    ) -> SpanData {
+        let (trace_id, flags) = (TraceId::from(of.trace.trace_id), TraceFlags::SAMPLED);
+        SpanData {
+            span_context: SpanContext::new(trace_id, SpanId::from(id), flags, false, TraceState::NONE),
+            parent_span_id: SpanId::from(parent_id),
+            parent_span_is_remote: span_kind == SpanKind::Server,
+            span_kind,
+            name: Cow::Borrowed(name),
+            start_time,
+            end_time,
+            attributes,
+            dropped_attributes_count: 0,
+            events: Default::default(),
+            links: Default::default(),
+            status: if is_error { Status::error("") } else { Status::Unset },
+            instrumentation_scope: self.scope.clone(),
+        }
+    }
+}
