@@ -214,6 +214,11 @@ impl Gateway {
         }
         match self.fetch(state, caller, permit, (entry_key, leader.epoch()), details).await {
             not_sent @ Err(FetchError::NotSent(_)) => (not_sent, not_stored),
+            // A failure of the origin concerns all of them, whatever became of the leader's key.
+            Err(error) if error.fault().is_origin_failure() => {
+                leader.complete(Err(error));
+                (Err(error), not_stored)
+            }
             fetched if !self.is_of_realm(caller, entry_key.realm) => {
                 // The origin may have answered for another guild, where no flight from before may answer later callers.
                 self.core.cache.epochs().invalidate_member(entry_key.member);

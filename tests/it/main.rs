@@ -124,5 +124,4 @@ mod docs_openapi;
 mod docs_operating;
 mod floors;
 mod harness;
-mod hit_path;
 mod package;
