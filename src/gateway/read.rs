@@ -215,7 +215,7 @@ impl Gateway {
         match self.fetch(state, caller, permit, (entry_key, leader.epoch()), details).await {
             not_sent @ Err(FetchError::NotSent(_)) => (not_sent, not_stored),
             // A failure of the origin concerns all of them, whatever became of the leader's key.
-            Err(error) if error.fault().is_origin_failure() => {
+            Err(error @ FetchError::Fault(fault)) if fault.is_origin_failure() => {
                 leader.complete(Err(error));
                 (Err(error), not_stored)
             }
