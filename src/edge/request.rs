@@ -1,33 +1,10 @@
-//! The fields of a request's header that the gateway or the edge looks at, and the rules for the length of a body, for
-//! both versions of HTTP. It reads borrowed bytes and keeps nothing.
+//! The fields of a request's header that the gateway or the edge looks at, for both versions of HTTP. It reads borrowed
+//! bytes and keeps nothing.
 
 use crate::wire::TraceContext;
 
 /// Header fields in one request; more is 16 (contract section 1, "Framing").
 pub(super) const MAX_FIELDS: usize = 100;
-
-/// How the length of a body is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Framing {
-    Length(u64),
-    Chunked,
-}
-
-impl Framing {
-    /// The framing that these two fields give; `None` where an origin could read it otherwise.
-    pub(super) fn of(length: Option<&[u8]>, transfer_encoding: Option<&[u8]>, is_http_11: bool) -> Option<Framing> {
-        match (length, transfer_encoding) {
-            (None, None) => Some(Framing::Length(0)),
-            (Some(length), None) => {
-                let digits = !length.is_empty() && length.iter().all(u8::is_ascii_digit);
-                let text = std::str::from_utf8(length).ok().filter(|_| digits)?;
-                text.parse().ok().map(Framing::Length)
-            }
-            (None, Some(coding)) if is_http_11 && coding.eq_ignore_ascii_case(b"chunked") => Some(Framing::Chunked),
-            (None | Some(_), Some(_)) => None,
-        }
-    }
-}
 
 /// The values of the header fields that are looked at. Where a second field of a name makes both count for nothing, the
 /// value is empty.

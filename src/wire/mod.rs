@@ -1,8 +1,10 @@
 //! The protocol between callers, the gateway and origins (contract section 1): operations, parameters, refusals and the
 //! text of answers. Pure: no socket, no clock, no state.
 
+mod chunked;
 mod fault;
 mod form;
+mod framing;
 mod map;
 mod operation;
 mod origin_answer;
@@ -11,8 +13,10 @@ mod request_id;
 mod request_span;
 mod trace_context;
 
+pub use chunked::Chunked;
 pub use fault::{Fault, MAX_CODE, Wording, code_meaning};
 pub use form::{Form, is_form_type};
+pub use framing::Framing;
 pub use map::{first_expiry, reviews, set_points_line, warns};
 pub use operation::{Operation, Param, Read, Request};
 pub use origin_answer::{MAX_ORIGIN_ANSWER, UnusableAnswer, parse_origin_answer};

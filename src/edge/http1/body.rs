@@ -8,15 +8,16 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::chunked::Chunked;
-
-use crate::edge::request::Framing;
 use crate::edge::timed_stream::{ReadResult, TimedStream};
 use crate::edge::write_buffer::WriteBuffer;
 use crate::gateway::Body;
-use crate::wire::Fault;
+use crate::wire::{Chunked, Fault, Framing};
 
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+
+/// Bytes of framing that a chunked body may have besides its data. A normal body has a few dozen. Without a bound, a body
+/// of one-byte chunks would cost far more to read than its length.
+const MAX_FRAMING: usize = 4096;
 
 /// Bytes of a chunked body read at once.
 const CHUNKED_READ: usize = 2048;
@@ -90,7 +91,7 @@ impl Http1Body<'_> {
     }
 
     async fn chunked(&mut self) -> Result<&[u8], Fault> {
-        let mut decoder = Chunked::default();
+        let mut decoder = Chunked::new(MAX_FRAMING);
         self.whole.clear();
         if let Some(used) = decoder.feed(self.buffered, self.whole, self.max_body)? {
             self.state = BodyState::Read { of_buffered: used, surplus: Vec::new() };

@@ -8,7 +8,8 @@ use memchr::memchr_iter;
 use memchr::memmem::Finder;
 
 use crate::edge::host::is_host;
-use crate::edge::request::{Framing, MAX_FIELDS, RequestFields};
+use crate::edge::request::{MAX_FIELDS, RequestFields};
+use crate::wire::Framing;
 
 /// Bytes of an unfinished header that are checked. The whole header is checked once; this prefix is checked again with
 /// each read, so it is short.

@@ -5,7 +5,6 @@
 //! one's body.
 
 mod body;
-mod chunked;
 mod header;
 
 use std::pin::Pin;
@@ -19,14 +18,13 @@ use super::answer::ConnectionField;
 use super::exchange::ReceivedRequest;
 use super::limiter::ConnectionPermit;
 use super::proxies;
-use super::request::Framing;
 use super::reset_watch::ResetWatch;
 use super::timed_stream::{DRAIN_TIME, MAX_DRAIN, ReadResult, TimedStream};
 use super::transport::{self, Transport};
 use super::write_buffer::WriteBuffer;
 use crate::config::Config;
 use crate::gateway::State;
-use crate::wire::Fault;
+use crate::wire::{Fault, Framing};
 use body::{BodyState, Http1Body};
 use header::{Header, Parsed, parse};
 

@@ -7,7 +7,8 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName};
 
 use crate::edge::host::is_host;
-use crate::edge::request::{Framing, MAX_FIELDS, RequestFields};
+use crate::edge::request::{MAX_FIELDS, RequestFields};
+use crate::wire::Framing;
 
 /// What HTTP/1.1 adds to a method and a target, to a field, and at the end of a header.
 const REQUEST_LINE: usize = "  HTTP/1.1\r\n".len();

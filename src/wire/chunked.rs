@@ -1,19 +1,16 @@
-//! Decodes a chunked body (RFC 9112, 7.1) from any pieces of a stream, without reading from a connection itself. It is
-//! strict: an edge that accepts another form than its origin does is a request smuggling hole. The data and the framing
-//! around it are each bounded. `fuzz` compares it with a second decoder.
+//! Decodes a chunked body (RFC 9112, 7.1), a caller's or an origin's, from any pieces of a stream. It is strict: an edge
+//! that accepts another form than its origin does is a request smuggling hole. The data and the framing around it are
+//! each bounded. `fuzz` compares it with a second decoder.
 
-use crate::wire::Fault;
-
-/// Bytes of framing (sizes, extensions, line ends, trailers) that a chunked body may have besides its data. A normal
-/// body has a few dozen. Without a bound, a body of one-byte chunks would cost far more to read than its length.
-const MAX_FRAMING: usize = 4096;
+use super::Fault;
 
 /// Decodes a chunked body byte by byte and strictly: CRLF line ends, hexadecimal sizes. Extensions and trailers are
 /// checked and ignored.
-#[derive(Debug, Default)]
-pub(super) struct Chunked {
+#[derive(Debug)]
+pub struct Chunked {
     state: State,
-    framing: usize,
+    /// Bytes of framing that may still come.
+    framing_left: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,12 +35,18 @@ enum State {
 }
 
 impl Chunked {
+    /// A decoder of a body that has at most `max_framing` bytes of framing (sizes, extensions, line ends, trailers)
+    /// besides its data.
+    pub fn new(max_framing: usize) -> Self {
+        Chunked { state: State::default(), framing_left: max_framing }
+    }
+
     /// Decodes the next piece of the stream and appends its data to `body`. Returns where in the piece the body ends;
     /// `None` if more is to come.
     ///
     /// # Errors
     /// More data than `max` (14), or a malformed body (16).
-    pub(super) fn feed(&mut self, piece: &[u8], body: &mut Vec<u8>, max: usize) -> Result<Option<usize>, Fault> {
+    pub fn feed(&mut self, piece: &[u8], body: &mut Vec<u8>, max: usize) -> Result<Option<usize>, Fault> {
         let mut at = 0;
         while at < piece.len() {
             if let State::Data(left) = self.state {
@@ -57,8 +60,9 @@ impl Chunked {
                 self.state = if left == 0 { State::DataCr } else { State::Data(left) };
                 continue;
             }
-            self.framing += 1;
-            let next = if self.framing > MAX_FRAMING { None } else { step(self.state, piece[at]) };
+            let framing_left = self.framing_left.checked_sub(1);
+            let next = framing_left.and_then(|_| step(self.state, piece[at]));
+            self.framing_left = framing_left.unwrap_or(0);
             at += 1;
             match next {
                 None => return Err(Fault::Malformed),
@@ -114,9 +118,11 @@ mod tests {
 
     use super::*;
 
+    const MAX_FRAMING: usize = 4096;
+
     fn decode(text: &[u8], max: usize) -> (Result<Option<usize>, Fault>, Vec<u8>) {
         let mut body = Vec::new();
-        let progress = Chunked::default().feed(text, &mut body, max);
+        let progress = Chunked::new(MAX_FRAMING).feed(text, &mut body, max);
         (progress, body)
     }
 
@@ -166,7 +172,7 @@ mod tests {
                 text.extend(b"\r\n");
             }
             text.extend(b"0\r\n\r\n");
-            let (mut decoder, mut out, mut last) = (Chunked::default(), Vec::new(), Ok(None));
+            let (mut decoder, mut out, mut last) = (Chunked::new(MAX_FRAMING), Vec::new(), Ok(None));
             for piece in text.chunks(cut) {
                 prop_assert_eq!(&last, &Ok(None));
                 last = decoder.feed(piece, &mut out, 1000);

@@ -2,6 +2,8 @@
 
 use super::*;
 
+const MAX_FRAMING: usize = 4096;
+
 fuzz_target!(chunked, 10_000, check);
 
 /// The input: where to cut, the bound, then a stream or a body.
@@ -28,7 +30,7 @@ fn check(input: &[u8]) {
 
 /// Decodes a text that comes in pieces of this size.
 fn decode(text: &[u8], max: usize, cut: usize) -> (Result<Option<usize>, Fault>, Vec<u8>) {
-    let (mut decoder, mut body, mut fed) = (Chunked::default(), Vec::new(), 0);
+    let (mut decoder, mut body, mut fed) = (Chunked::new(MAX_FRAMING), Vec::new(), 0);
     for piece in text.chunks(cut.min(text.len().max(1))) {
         match decoder.feed(piece, &mut body, max) {
             Ok(None) => fed += piece.len(),
