@@ -100,12 +100,12 @@ impl Entry {
     /// `asked` is read before the origin is asked, so that an answer is never older than its age says.
     pub fn new(
         (key, epoch): (EntryKey, Epoch),
-        text: &str,
+        text: Arc<str>,
         asked: Tick,
         freshness: Freshness,
         expires: Option<i64>,
     ) -> Self {
-        Entry { key, text: text.into(), epoch, asked, freshness, expires }
+        Entry { key, text, epoch, asked, freshness, expires }
     }
 
     /// The state at `now`. The wall clock, in milliseconds, is read only if the text contains an expiry.

@@ -108,7 +108,7 @@ impl Gateway {
         permit: Permit,
         request: Request,
         details: &mut RequestDetails,
-    ) -> Result<String, FetchError> {
+    ) -> Result<Arc<str>, FetchError> {
         let Caller { key, learned_key, forwarded, .. } = caller;
         let asked = self.core.now();
         let origin_request = OriginRequest { request, guild: &key.guild.id, forwarded: *forwarded, id: details.id };

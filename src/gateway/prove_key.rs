@@ -133,7 +133,7 @@ impl Gateway {
         let answer = match probe {
             Some(probe) => {
                 let answer = self.ask_origin(&state, &unproven.caller(), permit, probe, details).await;
-                answer.map(Into::into).map_err(FetchError::fault)
+                answer.map_err(FetchError::fault)
             }
             None => self.ask_as_proof(unproven, request, Some(permit), details).await,
         };

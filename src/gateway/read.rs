@@ -292,7 +292,7 @@ impl Gateway {
         };
         let has_expired = expires.is_some_and(|expires| expires <= self.core.clock.unix());
         let freshness = if has_expired { Freshness::NONE } else { freshness(state, entry_key.read) };
-        Ok(Arc::new(Entry::new((entry_key, epoch), &text, asked, freshness, expires)))
+        Ok(Arc::new(Entry::new((entry_key, epoch), text, asked, freshness, expires)))
     }
 
     /// The stale answer that may stand in for a failed origin (RFC 5861), unless a write has passed.

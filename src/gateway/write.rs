@@ -43,6 +43,6 @@ impl Gateway {
         }
         let settled = !answer.as_ref().is_err_and(|fault| may_have_happened(*fault));
         write.end(settled).await;
-        answer.map(Into::into)
+        answer
     }
 }

@@ -31,7 +31,7 @@ impl Builtin {
         Builtin { store, clock, reads: latency(), writes: latency() }
     }
 
-    pub(super) async fn answer(&self, origin_request: &OriginRequest<'_>) -> Result<String, Fault> {
+    pub(super) async fn answer(&self, origin_request: &OriginRequest<'_>) -> Result<Arc<str>, Fault> {
         let (store, guild) = (&self.store, origin_request.guild);
         let began = self.clock.now();
         let answer = match origin_request.request {
@@ -67,7 +67,7 @@ impl Builtin {
             );
             return Err(Fault::NoUsableAnswer);
         }
-        Ok(answer)
+        Ok(answer.into())
     }
 
     pub(super) fn encode_metrics(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {

@@ -125,7 +125,7 @@ impl Origin {
         _permit: &Permit,
         request: &OriginRequest<'_>,
         may_send: MaySend<'_>,
-    ) -> (Result<String, Fault>, Option<UpstreamUse>) {
+    ) -> (Result<Arc<str>, Fault>, Option<UpstreamUse>) {
         match self {
             Origin::Builtin(builtin) => (builtin.answer(request).await, None),
             Origin::Http(http) => http.send(request, may_send).await,

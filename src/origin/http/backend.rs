@@ -3,15 +3,13 @@
 //! what the caller sent, only the key, the two parameters and the trace context go into a request.
 
 use std::fmt;
+use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::Full;
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, USER_AGENT};
-use hyper::{Method, Request as HttpRequest, Uri};
+use http::{HeaderValue, Uri};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::connection::{ConnectError, Connection, IdleConnections, connect};
@@ -20,71 +18,66 @@ use super::tls::{ServerTls, Tls};
 use crate::config::Upstream;
 use crate::origin::OriginRequest;
 use crate::telemetry::metrics::{Histogram, latency};
-use crate::wire::{Fault, Operation};
+use crate::wire::Operation;
 
 /// An upstream of the configuration with all that its requests need, made once.
 #[derive(Debug, PartialEq)]
 pub(super) struct PreparedUpstream {
     pub(super) settings: Upstream,
-    host: HeaderValue,
-    /// The targets, `{upstream path}/NAME`.
-    targets: Vec<(Operation, Uri)>,
+    /// What a request of each operation begins with, up to the key.
+    beginnings: Vec<(Operation, String)>,
     tls: Option<ServerTls>,
 }
 
 impl PreparedUpstream {
     pub(super) fn new(upstream: &Upstream, tls: Option<&Tls>) -> Result<Self, String> {
-        let host = HeaderValue::from_str(&upstream.host).map_err(|e| format!("origin.host: {e}"))?;
-        let target = |operation: Operation| {
-            let uri = format!("{}/{}", upstream.path, operation.name());
-            uri.parse().map(|uri| (operation, uri)).map_err(|e| format!("origin.upstreams: {uri}: {e}"))
+        let host = &upstream.host;
+        HeaderValue::from_str(host).map_err(|e| format!("origin.host: {e}"))?;
+        let beginning = |operation: Operation| {
+            let target = format!("{}/{}", upstream.path, operation.name());
+            let target: Uri = target.parse().map_err(|e| format!("origin.upstreams: {target}: {e}"))?;
+            Ok((
+                operation,
+                format!(
+                    "POST {target} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/x-www-form-urlencoded\r\n\
+                     Authorization: "
+                ),
+            ))
         };
-        let targets = Operation::ALL.into_iter().map(target).collect::<Result<_, _>>()?;
+        let beginnings = Operation::ALL.into_iter().map(beginning).collect::<Result<_, String>>()?;
         let tls = match (&upstream.server_name, tls) {
             (Some(name), Some(tls)) => Some(tls.for_name(name)?),
             (Some(_), None) => return Err(format!("origin.upstreams: {upstream}: TLS was not set up")),
             (None, _) => None,
         };
-        Ok(PreparedUpstream { settings: upstream.clone(), host, targets, tls })
+        Ok(PreparedUpstream { settings: upstream.clone(), beginnings, tls })
     }
 
-    /// The request as it is sent to this upstream, whose parent id is `span_id` if it belongs to a trace.
-    pub(super) fn request(
-        &self,
-        origin_request: &OriginRequest<'_>,
-        span_id: u64,
-    ) -> Result<HttpRequest<Full<Bytes>>, Fault> {
+    /// Writes the request as it is sent to this upstream, whose parent id is `span_id` if it belongs to a trace.
+    pub(super) fn write_request(&self, origin_request: &OriginRequest<'_>, span_id: u64, out: &mut Vec<u8>) {
         let operation = origin_request.request.operation();
-        let target = self.targets.iter().find(|(o, _)| *o == operation).map(|(_, uri)| uri.clone());
-        // The edge refuses values that cannot be a header's. Should one come, no key is like it.
-        let header = |bytes| HeaderValue::from_bytes(bytes).map_err(|_| Fault::IncorrectKey);
-        let mut authorization = header(origin_request.forwarded.authorization.0)?;
-        authorization.set_sensitive(true);
-        let body = Full::new(Bytes::from(origin_request.request.canonical_body()));
-        let mut request = HttpRequest::new(body);
-        *request.method_mut() = Method::POST;
-        *request.uri_mut() = target.unwrap_or_default();
-        let headers = request.headers_mut();
-        headers.insert(HOST, self.host.clone());
-        headers.insert(AUTHORIZATION, authorization);
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-www-form-urlencoded"));
-        headers.insert("x-request-id", header(origin_request.id.as_bytes())?);
-        if let Some((parent, state)) = origin_request.forwarded.trace.for_origin(span_id) {
-            headers.insert("traceparent", header(parent.as_bytes())?);
-            if let Some(state) = state {
-                headers.insert("tracestate", header(state)?);
+        let beginning = self.beginnings.iter().find(|(o, _)| *o == operation).map(|(_, beginning)| beginning.as_str());
+        let trace = origin_request.forwarded.trace.for_origin(span_id);
+        let (parent, state) = trace.as_ref().map_or((None, None), |(parent, state)| (Some(parent.as_bytes()), *state));
+        for (name, value) in [
+            (beginning.unwrap_or_default(), Some(origin_request.forwarded.authorization.0)),
+            ("\r\nX-Request-Id: ", Some(origin_request.id.as_bytes())),
+            ("\r\ntraceparent: ", parent),
+            ("\r\ntracestate: ", state),
+        ] {
+            if let Some(value) = value {
+                out.extend_from_slice(name.as_bytes());
+                out.extend_from_slice(value);
             }
         }
-        Ok(request)
+        let body = origin_request.request.canonical_body();
+        let _ = write!(out, "\r\nContent-Length: {}\r\n\r\n{body}", body.len()); // a `Vec` takes everything
     }
 
-    /// A health check's request. No caller's key is in it.
-    pub(super) fn check_request(&self, target: &Uri) -> HttpRequest<Full<Bytes>> {
-        let mut request = HttpRequest::new(Full::new(Bytes::new()));
-        *request.uri_mut() = target.clone();
-        request.headers_mut().insert(HOST, self.host.clone());
-        request.headers_mut().insert(USER_AGENT, HeaderValue::from_static("guildgate-health"));
-        request
+    /// Writes a health check's request. No caller's key is in it.
+    pub(super) fn write_check(&self, target: &Uri, out: &mut Vec<u8>) {
+        let host = &self.settings.host;
+        let _ = write!(out, "GET {target} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: guildgate-health\r\n\r\n");
     }
 }
 

@@ -4,13 +4,11 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Limited};
 use tokio::sync::oneshot;
 use tokio::time::MissedTickBehavior;
 
 use super::HttpOrigin;
 use super::backend::{Backend, PreparedUpstream};
-use crate::wire::MAX_ORIGIN_ANSWER;
 
 /// How often a name is resolved: an upstream that moves is found soon, at six queries a minute.
 const RESOLVE_EVERY: Duration = Duration::from_secs(10);
@@ -71,7 +69,8 @@ async fn resolve_repeatedly(origin: Weak<HttpOrigin>, upstream: Arc<PreparedUpst
     }
 }
 
-/// Checks every backend at each interval, or probes the ejected ones that are due.
+/// At each interval, closes idle connections that can no longer be used, and checks every backend or probes the ejected
+/// ones that are due.
 async fn check_repeatedly(origin: Weak<HttpOrigin>) {
     let interval = |o: Arc<HttpOrigin>| o.settings.health.as_ref().map_or(PROBE_INTERVAL, |health| health.interval);
     let Some(interval) = origin.upgrade().map(interval) else { return };
@@ -82,6 +81,7 @@ async fn check_repeatedly(origin: Weak<HttpOrigin>) {
         let Some(origin) = origin.upgrade() else { return };
         let now = origin.clock.now();
         for backend in origin.backends.list().iter() {
+            backend.idle.close_unusable();
             // A slow check delays no other one, and no second check of this backend begins meanwhile.
             if (origin.check_target.is_some() || backend.record().is_probe_due(now)) && backend.begin_check() {
                 tokio::spawn(check_or_probe(origin.clone(), backend.clone()));
@@ -107,9 +107,9 @@ async fn check_or_probe(origin: Arc<HttpOrigin>, backend: Arc<Backend>) {
 async fn check(origin: &HttpOrigin, backend: &Backend) -> Result<(), String> {
     let Some(target) = &origin.check_target else { return Ok(()) };
     let mut connection = backend.connect(origin.settings.connect_timeout).await.map_err(|e| e.to_string())?;
-    let answer = connection.send_request(backend.upstream.check_request(target)).await.map_err(|e| e.to_string())?;
-    let status = answer.status().as_u16();
+    backend.upstream.write_check(target, connection.request());
+    let header = connection.send().await.map_err(|e| e.to_string())?;
     // The body is read to its end: in the upstream's log a closed connection looks like a caller that gave up.
-    let _ = Limited::new(answer.into_body(), MAX_ORIGIN_ANSWER).collect().await;
-    if status < 500 { Ok(()) } else { Err(format!("status {status}")) }
+    let _ = connection.read_body(&header).await;
+    if header.status < 500 { Ok(()) } else { Err(format!("status {}", header.status)) }
 }

@@ -1,35 +1,50 @@
-//! Connections to an upstream address: opening one (TCP, TLS where the upstream has it, and hyper's HTTP/1.1 client,
-//! all under `connect_timeout`), and keeping the idle ones. When opening fails, nothing of a request has been sent, so
-//! any request may go to another upstream, `setPoints` too. The size of an answer's header is bounded here.
+//! Connections to an upstream address: opening one (TCP, and TLS where the upstream has it, under `connect_timeout`),
+//! one request and its answer on it, and keeping the idle ones. A connection is read by the request that uses it, in no
+//! task of its own. It is kept only after an answer that came whole with nothing behind it, and what comes while it is
+//! idle makes it unusable. When opening fails, nothing of a request has been sent.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::Full;
-use hyper::client::conn::http1;
-use hyper::client::conn::http1::SendRequest;
-use hyper_util::rt::TokioIo;
+use futures_util::FutureExt;
 use parking_lot::Mutex;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::task::coop::unconstrained;
+use tokio_rustls::client::TlsStream;
+use tokio_util::either::Either;
 
+use super::answer::{self, AnswerHeader, MalformedHeader};
 use super::tls::ServerTls;
-use crate::wire::Fault;
+use crate::wire::{Chunked, Fault, Framing, MAX_ORIGIN_ANSWER};
 
 /// The `Retry-After` of 21, in seconds, where the origin gave none.
 pub(super) const RETRY_AFTER: u64 = 1;
 
-/// Largest header of an upstream's answer; nginx accepts 4 to 8 KiB by default.
-const MAX_ANSWER_HEADER: usize = 16 * 1024;
+/// Bytes read at once, and the capacity of a buffer that an idle connection keeps. Most answers are far shorter.
+const READ_BUFFER: usize = 4096;
 
-/// The most fields in the header of an upstream's answer.
-const MAX_ANSWER_FIELDS: usize = 100;
+/// Bytes of framing that an answer in chunks may have besides its data: as many as the longest one needs in chunks of
+/// one byte. They are not kept.
+const MAX_FRAMING: usize = 6 * MAX_ORIGIN_ANSWER;
 
-/// One HTTP/1.1 connection to an upstream, between two requests.
-pub(super) type Connection = SendRequest<Full<Bytes>>;
+/// One HTTP/1.1 connection to an upstream.
+pub(super) struct Connection {
+    /// Plain on the left, TLS on the right.
+    stream: Either<TcpStream, Box<TlsStream<TcpStream>>>,
+    request: Vec<u8>,
+    /// Bytes of the request that were taken; `None` once it was sent whole.
+    sent: Option<usize>,
+    /// What was read of the answer behind the parts that were used.
+    answer: Vec<u8>,
+    /// Whether it may take another request: the last answer came whole and has left nothing behind.
+    may_reuse: bool,
+}
 
 /// Why there is no connection. Nothing of a request was sent.
 #[derive(Debug)]
@@ -38,6 +53,27 @@ pub(super) enum ConnectError {
     Failed(io::Error),
     /// It was closed before a request could be sent.
     Closed,
+}
+
+/// Why there is no header of an answer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum HeaderError {
+    #[error(transparent)]
+    Malformed(#[from] MalformedHeader),
+    #[error(transparent)]
+    Broken(#[from] io::Error),
+}
+
+/// Why there is no body of an answer whose header came.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum BodyError {
+    /// It is longer than [`MAX_ORIGIN_ANSWER`].
+    #[error("it is too long")]
+    TooLong,
+    #[error("its chunks are malformed")]
+    Malformed,
+    #[error(transparent)]
+    Broken(#[from] io::Error),
 }
 
 /// Opens a connection, with TLS where `tls` is given.
@@ -49,26 +85,140 @@ pub(super) async fn connect(
     let connecting = async {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
-        match tls {
-            Some(tls) => handshake(tls.connect(stream).await?).await,
-            None => handshake(stream).await,
-        }
+        Ok(match tls {
+            Some(tls) => Either::Right(Box::new(tls.connect(stream).await?)),
+            None => Either::Left(stream),
+        })
     };
-    match tokio::time::timeout(timeout, connecting).await {
-        Ok(connected) => connected.map_err(ConnectError::Failed),
-        Err(_) => Err(ConnectError::TimedOut),
+    let stream = match tokio::time::timeout(timeout, connecting).await {
+        Ok(connected) => connected.map_err(ConnectError::Failed)?,
+        Err(_) => return Err(ConnectError::TimedOut),
+    };
+    let mut connection = Connection { stream, request: Vec::new(), sent: None, answer: Vec::new(), may_reuse: false };
+    if connection.is_idle() { Ok(connection) } else { Err(ConnectError::Closed) }
+}
+
+impl Connection {
+    /// Where the next request is written, before [`Connection::send`].
+    pub(super) fn request(&mut self) -> &mut Vec<u8> {
+        self.request.clear();
+        &mut self.request
+    }
+
+    /// Sends the request and reads the header of its answer. From the first poll on, the upstream may have the request.
+    pub(super) async fn send(&mut self) -> Result<AnswerHeader, HeaderError> {
+        (self.sent, self.may_reuse) = (Some(0), false);
+        loop {
+            self.read_some().await?;
+            while let Some(header) = answer::parse(&self.answer)? {
+                self.answer.drain(..header.length);
+                if !header.is_interim() {
+                    return Ok(header);
+                }
+            }
+        }
+    }
+
+    /// Reads the body behind the header.
+    pub(super) async fn read_body(&mut self, header: &AnswerHeader) -> Result<&[u8], BodyError> {
+        let surplus = match header.framing {
+            Some(Framing::Length(length)) => {
+                let length = usize::try_from(length).ok().filter(|length| *length <= MAX_ORIGIN_ANSWER);
+                let length = length.ok_or(BodyError::TooLong)?;
+                while self.answer.len() < length {
+                    self.read_some().await?;
+                }
+                let surplus = self.answer.len() - length;
+                self.answer.truncate(length);
+                surplus
+            }
+            Some(Framing::Chunked) => self.read_chunks().await?,
+            None => {
+                while self.read().await? > 0 {
+                    if self.answer.len() > MAX_ORIGIN_ANSWER {
+                        return Err(BodyError::TooLong);
+                    }
+                }
+                0
+            }
+        };
+        self.may_reuse = header.keep_alive && self.sent.is_none() && surplus == 0;
+        Ok(&self.answer)
+    }
+
+    /// Reads a body in chunks and leaves its data in `answer`. Returns how many bytes were read behind it.
+    async fn read_chunks(&mut self) -> Result<usize, BodyError> {
+        let (mut decoder, mut body) = (Chunked::new(MAX_FRAMING), Vec::new());
+        loop {
+            match decoder.feed(&self.answer, &mut body, MAX_ORIGIN_ANSWER) {
+                Ok(Some(end)) => {
+                    let surplus = self.answer.len() - end;
+                    self.answer = body;
+                    return Ok(surplus);
+                }
+                Ok(None) => self.answer.clear(),
+                Err(Fault::BodyTooLarge) => return Err(BodyError::TooLong),
+                Err(_) => return Err(BodyError::Malformed),
+            }
+            self.read_some().await?;
+        }
+    }
+
+    /// As [`Connection::read`], where the end of the connection is no end of an answer.
+    async fn read_some(&mut self) -> io::Result<()> {
+        match self.read().await? {
+            0 => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it closed the connection")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Reads more of the answer, and sends what is left of the request. Returns how many bytes were read; 0 is the end.
+    async fn read(&mut self) -> io::Result<usize> {
+        if self.answer.capacity() - self.answer.len() < READ_BUFFER / 4 {
+            self.answer.reserve(READ_BUFFER);
+        }
+        poll_fn(|cx| {
+            // An upstream may answer before it has taken the whole request, so a failure shows in the read.
+            if self.sent.is_some() && matches!(pin!(self.write()).poll(cx), Poll::Ready(Ok(()))) {
+                self.sent = None;
+            }
+            pin!(self.stream.read_buf(&mut self.answer)).poll(cx)
+        })
+        .await
+    }
+
+    /// Writes what is left of the request, in one write if the upstream takes it. It may be dropped and called again.
+    async fn write(&mut self) -> io::Result<()> {
+        let Connection { stream, request, sent: Some(sent), .. } = self else { return Ok(()) };
+        while *sent < request.len() {
+            match stream.write(&request[*sent..]).await? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                taken => *sent += taken,
+            }
+        }
+        stream.flush().await
+    }
+
+    /// Whether it is open and nothing has come on it, as far as the runtime knows. No system call is made unless
+    /// something has come.
+    fn is_idle(&mut self) -> bool {
+        unconstrained(self.stream.read(&mut [0])).now_or_never().is_none()
     }
 }
 
-async fn handshake<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(stream: S) -> io::Result<Connection> {
-    let mut builder = http1::Builder::new();
-    builder.max_headers(MAX_ANSWER_FIELDS).max_header_size(MAX_ANSWER_HEADER);
-    let (connection, driver) = builder.handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
-    // One task for each connection, not for each request. Its error also reaches the request that uses the connection.
-    tokio::spawn(async move {
-        let _ = driver.await;
-    });
-    Ok(connection)
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if let Either::Right(_) = self.stream {
+            // A peer can tell the end from a cut (RFC 8446, 6.1). If this cannot be sent at once, it is not.
+            let _ = unconstrained(self.stream.shutdown()).now_or_never();
+        }
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Connection(…)") // the request has a key in it
+    }
 }
 
 impl ConnectError {
@@ -103,24 +253,32 @@ pub(super) struct IdleConnections(Mutex<Vec<Connection>>);
 impl IdleConnections {
     /// An idle connection that is still open, as far as is known.
     pub(super) fn take(&self) -> Option<Connection> {
-        let mut idle = self.0.lock();
         loop {
-            let connection = idle.pop()?;
-            if !connection.is_closed() {
+            let mut connection = self.0.lock().pop()?;
+            if connection.is_idle() {
                 return Some(connection);
             }
         }
     }
 
-    /// Keeps a connection whose last answer was read whole, unless `max` are kept already.
-    pub(super) fn put(&self, connection: Connection, max: usize) {
-        let mut idle = self.0.lock();
-        if idle.len() >= max {
-            idle.retain(|c| !c.is_closed());
+    /// Keeps a connection that may be used again, unless `max` are kept already.
+    pub(super) fn put(&self, mut connection: Connection, max: usize) {
+        if !connection.may_reuse {
+            return;
         }
-        if idle.len() < max && !connection.is_closed() {
+        connection.answer.clear();
+        connection.answer.shrink_to(READ_BUFFER);
+        connection.request.shrink_to(READ_BUFFER);
+        let mut idle = self.0.lock();
+        if idle.len() < max {
             idle.push(connection);
         }
+    }
+
+    /// Closes those that the upstream has closed, or has sent something on.
+    pub(super) fn close_unusable(&self) {
+        let unusable: Vec<_> = self.0.lock().extract_if(.., |connection| !connection.is_idle()).collect();
+        drop(unusable); // after the lock is released
     }
 
     /// Closes all of them.

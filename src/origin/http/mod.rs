@@ -3,6 +3,7 @@
 //! may be tried any more; its parts choose the backend, make the attempt, keep health, and bound the requests in
 //! flight.
 
+mod answer;
 mod attempt;
 mod backend;
 mod backends;
@@ -23,7 +24,7 @@ use backends::{BackendList, Backends};
 use balance::Tried;
 use connection::RETRY_AFTER;
 use health::HealthState;
-use hyper::Uri;
+use http::Uri;
 use permits::FairSemaphore;
 
 use super::{MaySend, OriginRequest};
@@ -105,7 +106,7 @@ impl HttpOrigin {
         &self,
         request: &OriginRequest<'_>,
         may_send: MaySend<'_>,
-    ) -> (Result<String, Fault>, Option<UpstreamUse>) {
+    ) -> (Result<Arc<str>, Fault>, Option<UpstreamUse>) {
         let list = self.backends.list();
         let mut current = None;
         let attempts = self.attempts(request, may_send, &list, &mut current);
@@ -136,7 +137,11 @@ impl HttpOrigin {
         may_send: MaySend<'_>,
         list: &'l BackendList,
         current: &mut Option<(&'l Backend, Tick)>,
-    ) -> Result<String, Fault> {
+    ) -> Result<Arc<str>, Fault> {
+        // The edge refuses values that cannot be a field's. Should one come, no key is like it.
+        if !request.forwarded.authorization.0.iter().all(|b| matches!(b, b'\t' | b' '..=b'~' | 0x80..)) {
+            return Err(Fault::IncorrectKey);
+        }
         // setPoints is sent at most once (guarantee 5); a read as often as the operator allows.
         let mut retries = match request.request {
             Request::Read { .. } => self.settings.retries,
@@ -157,25 +162,33 @@ impl HttpOrigin {
             let span_id = fastrand::u64(1..); // 0 is no id
             #[cfg(feature = "otlp")]
             begin_span(request, backend, span_id, began);
-            let message = backend.upstream.request(request, span_id)?;
             let idle = if may_reuse { backend.idle.take() } else { None };
             let was_idle = idle.is_some();
             let connected = match idle {
                 Some(connection) => Ok(connection),
-                None => backend.connect(self.settings.connect_timeout).await,
+                // Boxed, so that a request that needs none reserves no memory for it.
+                None => Box::pin(backend.connect(self.settings.connect_timeout)).await,
             };
             // A retry, too, waits for a connection: after an idle one has failed, no other is used.
             has_waited |= !was_idle;
             may_reuse &= !was_idle;
-            let outcome = match connected {
-                Ok(_) if has_waited && let Err(refused) = may_send() => {
-                    *current = before; // this one was not asked
-                    return Err(refused);
+            let connection = match connected {
+                Ok(connection) => connection,
+                // Nothing was sent, so any request may go to another backend.
+                Err(error) => {
+                    tracing::warn!(request_id = %request.id, upstream = %backend, %error, "request to upstream failed");
+                    self.failed(backend, &error.to_string());
+                    tried.mark_unreachable(at);
+                    unreachable += 1;
+                    fault = error.fault();
+                    continue;
                 }
-                Ok(connection) => attempt(backend, connection, message, request, limits).await,
-                Err(error) => Attempt::Unsent(error),
             };
-            match outcome {
+            if has_waited && let Err(refused) = may_send() {
+                *current = before; // this one was not asked
+                return Err(refused);
+            }
+            match attempt(backend, connection, (request, span_id), limits).await {
                 Attempt::Answered(answer) => {
                     backend.answers.observe(self.clock.now().since(began).as_secs_f64());
                     self.backends.request_answered(backend);
@@ -184,15 +197,6 @@ impl HttpOrigin {
                 Attempt::Broken(answer) => {
                     self.failed(backend, "its answers break off or are malformed");
                     return answer;
-                }
-                // The upstream may have closed an idle connection at any time.
-                Attempt::Unsent(_) if was_idle => {}
-                Attempt::Unsent(error) => {
-                    tracing::warn!(request_id = %request.id, upstream = %backend, %error, "request to upstream failed");
-                    self.failed(backend, &error.to_string());
-                    tried.mark_unreachable(at);
-                    unreachable += 1;
-                    fault = error.fault();
                 }
                 Attempt::NoAnswer(no_answer) => {
                     // Many idle connections close at once when a healthy upstream restarts.
