@@ -287,3 +287,6 @@ impl IdleConnections {
         drop(closed); // after the lock is released
     }
 }
+
+#[cfg(test)]
+mod tests;
