@@ -154,6 +154,8 @@ mod tests {
             upstream: upstream.map(Into::into),
             upstream_took: upstream.map(|_| std::time::Duration::from_micros(17)),
             config: Default::default(),
+            #[cfg(feature = "otlp")]
+            span: None,
         }
     }
 

@@ -185,6 +185,8 @@ fn answer(gateway: &Arc<Gateway>, header: &RequestHeader<'_>, body: &mut Form) -
         upstream: None,
         upstream_took: None,
         config: state.config.hash,
+        #[cfg(feature = "otlp")]
+        span: None,
     };
     gateway.finished(details, Instant::now(), outcome);
     reply
