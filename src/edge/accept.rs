@@ -1,18 +1,17 @@
 //! Serves one accepted connection to its end: first a permit of the connection limiter, then the TLS handshake, then
 //! HTTP/1.1 or HTTP/2. The permit comes first and the handshake is within `header_timeout` from the accept, so that
-//! connections which never finish a handshake are bounded in number and in time. Called by Pingora for each connection,
-//! through `Edge`.
+//! connections which never finish a handshake are bounded in number and in time. `server` calls it for each connection.
 
 use std::io;
 use std::net::IpAddr;
 
-use pingora::protocols::Stream;
 use pingora::server::ShutdownWatch;
 use tokio::time::{Instant, timeout_at};
 
 use super::Edge;
 use super::http1;
 use super::http2;
+use super::socket::Socket;
 use super::tls::Tls;
 use super::transport::{self, Transport};
 use crate::wire::Fault;
@@ -26,32 +25,29 @@ pub(super) struct Peer {
 }
 
 impl Edge {
-    pub(super) async fn serve(&self, stream: Stream, shutdown: &ShutdownWatch) {
-        let digest = stream.get_socket_digest();
-        let address = digest.as_ref().and_then(|d| d.peer_addr().and_then(|a| a.as_inet().map(|a| a.ip())));
-        // The local address says so even if the peer has already left.
-        let is_tcp = digest.as_ref().is_none_or(|d| d.local_addr().is_none_or(|a| a.as_inet().is_some()));
+    /// `address`: the peer's; `None` over a Unix socket.
+    pub(super) async fn serve(&self, socket: Socket, address: Option<IpAddr>, shutdown: &ShutdownWatch) {
         let peer = Peer { address, accepted_at: Instant::now() };
         let Some(permit) = self.connections.acquire(address) else { return };
         let over = self.drain.until_idle_closes();
         tokio::pin!(over);
-        let transport = if is_tcp && self.tls.is_some() {
+        let transport = if address.is_some() && self.tls.is_some() {
             let first = tokio::select! {
                 biased;
                 // Boxed, so that a plain connection needs no memory for it.
-                first = Box::pin(self.secure(stream, peer.accepted_at)) => first,
+                first = Box::pin(self.secure(socket, peer.accepted_at)) => first,
                 () = &mut over => None,
             };
             match first {
                 Some(FirstBytes::Tls(transport)) => transport,
-                Some(FirstBytes::PlainHttp(stream)) => {
-                    let connection = http1::Connection::new(self, Transport::Left(stream), peer, permit);
+                Some(FirstBytes::PlainHttp(socket)) => {
+                    let connection = http1::Connection::new(self, Transport::Left(socket), peer, permit);
                     return connection.refuse_and_close(Fault::PlainHttp).await;
                 }
                 None => return,
             }
         } else {
-            Transport::Left(stream)
+            Transport::Left(socket)
         };
         if transport::is_http_2(&transport) {
             let mut shutdown = shutdown.clone();
@@ -67,9 +63,9 @@ impl Edge {
     }
 
     /// Does the TLS handshake within `header_timeout` from the accept.
-    async fn secure(&self, stream: Stream, accepted_at: Instant) -> Option<FirstBytes> {
+    async fn secure(&self, socket: Socket, accepted_at: Instant) -> Option<FirstBytes> {
         let deadline = accepted_at + self.gateway.state().config.server.header_timeout;
-        match timeout_at(deadline, handshake(self.tls.as_ref()?, stream)).await {
+        match timeout_at(deadline, handshake(self.tls.as_ref()?, socket)).await {
             Ok(Ok(first)) => Some(first),
             // Any stranger can cause these at will, so they are logged for debugging only.
             Ok(Err(error)) => {
@@ -87,16 +83,14 @@ impl Edge {
 /// What a peer speaks on a TLS port.
 enum FirstBytes {
     Tls(Transport),
-    PlainHttp(Stream),
+    PlainHttp(Socket),
 }
 
 /// Does the TLS handshake, unless the first byte begins an HTTP method. No TLS record begins with a letter (RFC 8446,
 /// 5.1).
-async fn handshake(tls: &Tls, mut stream: Stream) -> io::Result<FirstBytes> {
-    let mut first = [0];
-    stream.try_peek(&mut first).await?;
-    if first[0].is_ascii_alphabetic() {
-        return Ok(FirstBytes::PlainHttp(stream));
+async fn handshake(tls: &Tls, mut socket: Socket) -> io::Result<FirstBytes> {
+    if socket.peek().await?.is_ascii_alphabetic() {
+        return Ok(FirstBytes::PlainHttp(socket));
     }
-    Ok(FirstBytes::Tls(Transport::Right(Box::new(tls.accept(stream).await?))))
+    Ok(FirstBytes::Tls(Transport::Right(Box::new(tls.accept(socket).await?))))
 }

@@ -4,11 +4,12 @@
 
 use std::io;
 
-use pingora::protocols::Stream;
 use tokio::runtime::{Builder, Runtime};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::task::AbortOnDropHandle;
+
+use super::socket::Socket;
 
 /// The `nice` value of these threads. A serving thread gets a core at once although handshakes occupy all of them;
 /// under full load about a tenth of the cores is left for handshakes, so that new callers still get in.
@@ -29,9 +30,9 @@ impl Handshakes {
         Ok(Handshakes(Some(runtime.build()?)))
     }
 
-    pub(super) async fn accept(&self, acceptor: &TlsAcceptor, stream: Stream) -> io::Result<TlsStream<Stream>> {
+    pub(super) async fn accept(&self, acceptor: &TlsAcceptor, socket: Socket) -> io::Result<TlsStream<Socket>> {
         let Some(runtime) = &self.0 else { return Err(io::ErrorKind::NotConnected.into()) };
-        AbortOnDropHandle::new(runtime.spawn(acceptor.accept(stream))).await?
+        AbortOnDropHandle::new(runtime.spawn(acceptor.accept(socket))).await?
     }
 }
 

@@ -1,11 +1,11 @@
 //! Listening sockets: binds them, or uses those that a predecessor passed on, before anything else starts, so that an
 //! address in use is one clear line. `server` accepts on them; connections wait in their backlog until then.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
@@ -17,6 +17,12 @@ use crate::config::Listen;
 /// The most bytes of answers that wait in a TCP connection's socket: two batches of pipelined answers. The kernel's own
 /// bound is megabytes, which a caller that sends requests and reads no answer would fill.
 const MAX_UNSENT: u32 = 128 * 1024;
+
+/// Connections that wait to be accepted; the kernel has a lower bound (`net.core.somaxconn`).
+const BACKLOG: i32 = 65_535;
+
+/// Every user of the machine may connect to a Unix socket whose folder lets them reach it.
+const UNIX_SOCKET_MODE: u32 = 0o666;
 
 const IN_USE: &str = "it is in use; stop what listens there or change server.listen";
 
@@ -82,7 +88,7 @@ impl ListeningSocket {
 pub struct Listener {
     /// As the configuration names it.
     name: String,
-    /// As Pingora names it: an IP address with a port, or a path.
+    /// An IP address with a port, or a path.
     pub(super) address: String,
     url: String,
     pub(super) is_unix: bool,
@@ -113,8 +119,9 @@ impl Listener {
                     })?,
                 };
                 socket.set_nonblocking(true).map_err(failed)?;
-                // Accepted connections inherit this.
+                // Accepted connections inherit both.
                 SockRef::from(&socket).set_tcp_notsent_lowat(MAX_UNSENT).map_err(failed)?;
+                SockRef::from(&socket).set_tcp_nodelay(true).map_err(failed)?;
                 let address = socket.local_addr().map_err(failed)?.to_string();
                 let url = format!("{}://{address}", if tls { "https" } else { "http" });
                 Ok(Listener { name, url, address, is_unix: false, socket: socket.into() })
@@ -141,6 +148,17 @@ impl Listener {
     /// The URL under which callers reach it.
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// Makes the socket ready for callers.
+    ///
+    /// # Errors
+    /// What the system reports.
+    pub(super) fn listen(&self) -> io::Result<()> {
+        if self.is_unix {
+            fs::set_permissions(&self.address, Permissions::from_mode(UNIX_SOCKET_MODE))?;
+        }
+        Ok(rustix::net::listen(&self.socket, BACKLOG)?) // again: this sets the backlog
     }
 
     /// The same socket, for another process.

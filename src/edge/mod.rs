@@ -1,4 +1,4 @@
-//! The network side. Pingora has the listeners and runtimes; rustls does TLS; HTTP/1.1 has a parser of our own, since
+//! The network side. Pingora has the server and its runtimes; rustls does TLS; HTTP/1.1 has a parser of our own, since
 //! strict framing and a deadline for the whole header are needed (contract section 1, "Framing"); HTTP/2 is the `h2`
 //! crate's, within further bounds (guarantee 8). The rules for a request are `gateway`'s: nothing here decides them.
 
@@ -17,17 +17,13 @@ mod proxies;
 mod request;
 mod reset_watch;
 mod server;
+mod socket;
 mod timed_stream;
 mod tls;
 mod transport;
 mod write_buffer;
 
 use std::sync::Arc;
-
-use async_trait::async_trait;
-use pingora::apps::ServerApp;
-use pingora::protocols::Stream;
-use pingora::server::ShutdownWatch;
 
 use crate::gateway::Gateway;
 
@@ -55,13 +51,5 @@ impl Edge {
         let server = &state.config.server;
         let connections = ConnectionLimiter::new(server.max_connections, server.max_connections_per_address);
         Edge { gateway, connections: Arc::new(connections), drain: Arc::default(), tls }
-    }
-}
-
-#[async_trait]
-impl ServerApp for Edge {
-    async fn process_new(self: &Arc<Self>, stream: Stream, shutdown: &ShutdownWatch) -> Option<Stream> {
-        self.serve(stream, shutdown).await;
-        None
     }
 }

@@ -1,32 +1,37 @@
-//! Runs Pingora's server on the bound sockets, and ends it. Connections wait in the backlog until `Server::accept`.
-//! Pingora handles neither signals nor the end of the process here: each listener and each connection holds a receiver
-//! of one channel, and the server has ended when no receiver is left.
+//! Runs Pingora's server, accepts connections on the bound sockets, and ends. Connections wait in the backlog until
+//! `Server::accept`. Pingora handles neither signals nor the end of the process here: each listener and each connection
+//! holds a receiver of one channel, and the server has ended when no receiver is left.
 
 use std::io;
-use std::os::fd::IntoRawFd;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use pingora::listeners::{L4BufferSettings, ListenerConfig};
+use futures_util::future::join_all;
 use pingora::server::configuration::ServerConf;
 use pingora::server::{
     ListenFds, RunArgs, Server as PingoraServer, ShutdownSignal, ShutdownSignalWatch, ShutdownWatch,
 };
 use pingora::services::Service;
-use pingora::services::listening::Service as ListeningService;
+use pingora_runtime::current_handle;
+use rustix::net::{SocketFlags, acceptfrom_with};
+use tokio::io::Interest;
+use tokio::net::TcpStream;
 use tokio::sync::{oneshot, watch};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::Edge;
 use super::drain::Drain;
 use super::limiter::ConnectionLimiter;
 use super::listener::{Listener, is_socket};
+use super::socket::Socket;
 
-/// Pingora's buffer for reads from a socket. Its default of 64 KiB costs a new connection 5 microseconds; the requests
-/// are small.
-const L4_READ_BUFFER: usize = 4096;
+/// How long to wait after a connection could not be accepted, for example at the limit of open files.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 /// How often `accept` checks whether the listeners accept. A listener that fails does so within microseconds, so one
 /// that is there at two checks in a row has not failed.
@@ -61,14 +66,6 @@ impl Server {
     /// Where no thread can be started.
     pub fn start(edge: Edge, listeners: Vec<Listener>, threads: usize) -> io::Result<Self> {
         let (drain, connections) = (edge.drain.clone(), edge.connections.clone());
-        let mut service = ListeningService::new("edge".to_owned(), edge);
-        for listener in &listeners {
-            let config = match listener.is_unix {
-                true => ListenerConfig::uds(&listener.address),
-                false => ListenerConfig::tcp(&listener.address),
-            };
-            service.add_listener(config.l4_buffer(L4BufferSettings::default().read(L4_READ_BUFFER)));
-        }
         let paths = listeners.iter().filter(|l| l.is_unix).map(|l| l.address.clone().into()).collect();
         let count = listeners.len();
         let (send_prepared, prepared) = oneshot::channel();
@@ -83,7 +80,7 @@ impl Server {
             ..ServerConf::default()
         };
         let channels = Some((send_prepared, may_accept, stopped));
-        let service = EdgeService { service, listeners, channels };
+        let service = EdgeService { edge: Arc::new(edge), listeners, channels };
         std::thread::Builder::new().name("edge".into()).spawn(move || {
             let mut server = PingoraServer::new_with_opt_and_conf(None, conf);
             server.bootstrap();
@@ -101,10 +98,9 @@ impl Server {
         }
     }
 
-    /// Accepts connections from now on. `false`: the listeners have failed. Pingora creates its listeners only now, and
-    /// panics where it cannot, for example at the limit of open files.
+    /// Accepts connections from now on. `false`: the listeners have failed.
     pub async fn accept(&mut self) -> bool {
-        // Pingora would open any kind of file at the path, and callers would not reach it.
+        // Callers would not reach it.
         if let Some(path) = self.paths.iter().find(|path| !is_socket(path)) {
             tracing::error!(path = %path.display(), "the listening socket's file was removed or replaced");
             return false;
@@ -153,33 +149,88 @@ impl Server {
 /// Reports that the service is prepared; lets it accept; tells it to stop.
 type Channels = (oneshot::Sender<()>, oneshot::Receiver<()>, ShutdownWatch);
 
-/// Pingora's listening service on our sockets, which it gets through the table that Pingora uses to pass sockets
-/// between its own processes.
+/// Accepts connections on the sockets, and serves each in a task of its own, on any of the service's threads.
 struct EdgeService {
-    service: ListeningService<Edge>,
+    edge: Arc<Edge>,
     listeners: Vec<Listener>,
     channels: Option<Channels>,
 }
 
 #[async_trait]
 impl Service for EdgeService {
-    async fn start_service(&mut self, fds: Option<ListenFds>, _pingora: ShutdownWatch, listeners_per_fd: usize) {
+    async fn start_service(&mut self, _: Option<ListenFds>, _pingora: ShutdownWatch, _: usize) {
         let Some((prepared, may_accept, stop)) = self.channels.take() else { return };
-        if let Some(fds) = &fds {
-            let mut table = fds.lock();
-            for listener in self.listeners.drain(..) {
-                table.add(listener.address, listener.socket.into_raw_fd());
+        // The other ends are dropped only when the process ends.
+        if prepared.send(()).is_err() || may_accept.await.is_err() {
+            return;
+        }
+        for listener in &self.listeners {
+            if let Err(error) = listener.listen() {
+                return tracing::error!(url = listener.url(), %error, "cannot listen");
             }
         }
-        // The other ends are dropped only when the process ends.
-        if prepared.send(()).is_ok() && may_accept.await.is_ok() {
-            self.service.start_service(fds, stop, listeners_per_fd).await;
-        }
+        let accepting = self.listeners.drain(..).map(|listener| {
+            let (edge, stop) = (self.edge.clone(), stop.clone());
+            current_handle().spawn(async move {
+                let url = listener.url().to_owned();
+                if let Err(error) = accept_until(edge, listener, stop).await {
+                    tracing::error!(url, %error, "cannot wait for connections");
+                }
+            })
+        });
+        join_all(accepting).await;
     }
 
     fn name(&self) -> &str {
         "edge"
     }
+}
+
+/// Accepts connections until `stop`.
+///
+/// # Errors
+/// Where this thread's runtime cannot watch the socket.
+async fn accept_until(edge: Arc<Edge>, listener: Listener, stop: ShutdownWatch) -> io::Result<()> {
+    let is_unix = listener.is_unix;
+    // Tokio's own listeners would register each connection that they accept; its streams wait for any socket.
+    let listening = TcpStream::from_std(listener.socket.into())?;
+    let mut stopping = stop.clone();
+    // An error means that the server is gone, which is a stop as well.
+    let mut stopping = pin!(async { drop(stopping.wait_for(|stop| *stop).await) });
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            accepted = listening.async_io(Interest::READABLE, || accept(&listening)) => accepted,
+            () = &mut stopping => return Ok(()),
+        };
+        match accepted {
+            // A TCP connection without an address is not served: it would be taken for one over a Unix socket.
+            Ok((connection, address)) if is_unix || address.is_some() => {
+                let (edge, stop) = (edge.clone(), stop.clone());
+                current_handle().spawn(async move {
+                    match Socket::new(connection, is_unix) {
+                        Ok(socket) => edge.serve(socket, address, &stop).await,
+                        Err(error) => tracing::warn!(%error, "cannot serve a connection"),
+                    }
+                });
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::select! {
+                    () = sleep(ACCEPT_RETRY) => {}
+                    () = &mut stopping => return Ok(()),
+                }
+            }
+        }
+    }
+}
+
+/// Accepts one connection, and says whose it is.
+fn accept(listening: &TcpStream) -> io::Result<(OwnedFd, Option<IpAddr>)> {
+    let (connection, address) = acceptfrom_with(listening, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+    Ok((connection, address.and_then(|address| SocketAddr::try_from(address).ok()).map(|address| address.ip())))
 }
 
 /// Keeps Pingora from handling signals: `process` does.

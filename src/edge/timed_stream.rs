@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::time::{Instant, Sleep, timeout_at};
+use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 
 use super::transport::Transport;
 use super::write_buffer::WriteBuffer;
@@ -28,7 +28,8 @@ const DISCARD_BUFFER: usize = 4096;
 
 pub(super) struct TimedStream {
     transport: Transport,
-    timer: Pin<Box<Sleep>>,
+    /// Made at the first wait.
+    timer: Option<Pin<Box<Sleep>>>,
     write_timeout: Duration,
 }
 
@@ -44,8 +45,7 @@ pub(super) enum ReadResult {
 
 impl TimedStream {
     pub(super) fn new(transport: Transport, write_timeout: Duration) -> Self {
-        let timer = Box::pin(tokio::time::sleep(Duration::from_secs(60)));
-        TimedStream { transport, timer, write_timeout }
+        TimedStream { transport, timer: None, write_timeout }
     }
 
     /// Reads what has come, at most `limit` bytes and `buffer`'s spare capacity, and waits for it until `deadline`.
@@ -58,7 +58,7 @@ impl TimedStream {
                 Ok(n) => ReadResult::Bytes(n),
                 Err(_) => ReadResult::Broken,
             },
-            () = wait_until(timer, deadline) => ReadResult::TimedOut,
+            () = wait_until_with(timer, deadline) => ReadResult::TimedOut,
         }
     }
 
@@ -90,7 +90,7 @@ impl TimedStream {
         };
         // This is first polled when the write has to wait, and the deadline counts from there.
         let timed_out = async {
-            wait_until(timer, Instant::now() + *write_timeout).await;
+            wait_until_with(timer, Instant::now() + *write_timeout).await;
         };
         tokio::select! {
             biased;
@@ -105,6 +105,11 @@ impl TimedStream {
         if timeout_at(deadline, self.transport.shutdown()).await.is_ok() {
             self.drain(MAX_DRAIN, deadline).await;
         }
+    }
+
+    /// Whether a close now would neither cut what was sent nor reset the connection. Only of a plain TCP connection.
+    pub(super) fn is_settled(&self) -> bool {
+        matches!(&self.transport, Transport::Left(socket) if socket.is_settled())
     }
 
     /// Closes a connection on which no answer was sent last. Through TLS the peer is sent a close_notify, so that it
@@ -126,6 +131,11 @@ impl TimedStream {
         }
         true
     }
+}
+
+/// Waits until `deadline` with a timer that is made if there is none.
+async fn wait_until_with(timer: &mut Option<Pin<Box<Sleep>>>, deadline: Instant) {
+    wait_until(timer.get_or_insert_with(|| Box::pin(sleep_until(deadline))), deadline).await;
 }
 
 /// Waits until `deadline`. The timer is reset only if it would fire too late; one that fires early is set again. So a

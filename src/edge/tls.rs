@@ -5,7 +5,6 @@ use std::io;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use pingora::protocols::Stream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::Error;
 use tokio_rustls::rustls::crypto::ring::Ticketer;
@@ -14,6 +13,7 @@ use tokio_rustls::rustls::sign::CertifiedKey;
 use tokio_rustls::server::TlsStream;
 
 use super::handshakes::Handshakes;
+use super::socket::Socket;
 use crate::tls::{Certificate, server_config};
 
 /// ALPN's name of HTTP/2.
@@ -64,8 +64,8 @@ impl Tls {
     }
 
     /// Performs the handshake; dropping the future cancels it.
-    pub(super) async fn accept(&self, stream: Stream) -> io::Result<TlsStream<Stream>> {
-        self.handshakes.accept(&self.acceptor, stream).await
+    pub(super) async fn accept(&self, socket: Socket) -> io::Result<TlsStream<Socket>> {
+        self.handshakes.accept(&self.acceptor, socket).await
     }
 
     /// When the certificate for new connections expires, in Unix seconds; `None` where that cannot be parsed.

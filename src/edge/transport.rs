@@ -2,26 +2,23 @@
 //! besides its bytes: whether HTTP/2 was negotiated, and its socket. It has no deadlines: `timed_stream` and
 //! `http2/frames` add those.
 
-use std::sync::Arc;
-
-use pingora::protocols::{SocketDigest, Stream};
 use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
 
+use super::socket::Socket;
 use super::tls::HTTP_2;
 
 /// Plain on the left, TLS on the right.
-pub(super) type Transport = Either<Stream, Box<TlsStream<Stream>>>;
+pub(super) type Transport = Either<Socket, Box<TlsStream<Socket>>>;
 
 /// Whether HTTP/2 was negotiated, which only TLS does.
 pub(super) fn is_http_2(transport: &Transport) -> bool {
     matches!(transport, Either::Right(stream) if stream.get_ref().1.alpn_protocol() == Some(HTTP_2))
 }
 
-/// The socket, to ask the kernel about; valid while the transport lives.
-pub(super) fn socket(transport: &Transport) -> Option<Arc<SocketDigest>> {
+pub(super) fn socket(transport: &Transport) -> &Socket {
     match transport {
-        Either::Left(stream) => stream.get_socket_digest(),
-        Either::Right(stream) => stream.get_ref().0.get_socket_digest(),
+        Either::Left(socket) => socket,
+        Either::Right(stream) => stream.get_ref().0,
     }
 }

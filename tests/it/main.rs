@@ -28,6 +28,7 @@ mod upstreams;
 
 mod framing_alike;
 mod framing_body;
+mod framing_close;
 mod framing_connection;
 mod framing_header;
 mod framing_slow;

@@ -20,7 +20,7 @@ use super::limiter::ConnectionPermit;
 use super::proxies;
 use super::reset_watch::ResetWatch;
 use super::timed_stream::{DRAIN_TIME, MAX_DRAIN, ReadResult, TimedStream};
-use super::transport::{self, Transport};
+use super::transport::Transport;
 use super::write_buffer::WriteBuffer;
 use crate::config::Config;
 use crate::gateway::State;
@@ -67,6 +67,8 @@ pub(super) struct Connection<'e> {
     arrived: Instant,
     /// When the last request was answered, from which idleness counts.
     answered: Option<Instant>,
+    /// The caller asked for the close with its last request, and nothing was read behind that.
+    close_requested: bool,
 }
 
 /// What follows a request on its connection.
@@ -89,7 +91,7 @@ impl<'e> Connection<'e> {
         let write_timeout = edge.gateway.state().config.server.write_timeout;
         Connection {
             edge,
-            reset_watch: ResetWatch::new(transport::socket(&transport)),
+            reset_watch: ResetWatch::new(&transport),
             stream: TimedStream::new(transport, write_timeout),
             permit,
             peer,
@@ -102,6 +104,7 @@ impl<'e> Connection<'e> {
             header_began: peer.accepted_at,
             arrived: peer.accepted_at,
             answered: None,
+            close_requested: false,
         }
     }
 
@@ -233,6 +236,7 @@ impl Connection<'_> {
         self.header_began = answer.at.moment;
         let may_continue = next != Next::Close && header.keep_alive && !answer.panicked();
         let keep = may_continue && !self.is_last(more_was_read);
+        self.close_requested = !header.keep_alive && matches!(next, Next::Request { .. }) && !more_was_read;
         let connection = match (keep, header.is_http_11) {
             (false, _) => ConnectionField::Close,
             (true, true) => ConnectionField::Omitted,
@@ -314,10 +318,12 @@ impl Connection<'_> {
         }
     }
 
-    /// Sends what is due and closes the connection so that it arrives.
+    /// Sends what is due and closes the connection so that it arrives. The caller that asked for the close sends no more
+    /// (RFC 9112, 9.6), so its end need not be awaited once it has the answer.
     async fn close(mut self) {
         let has_answers = !self.out.is_empty();
         match (self.send().await, has_answers) {
+            (true, true) if self.close_requested && self.stream.is_settled() => {}
             (true, true) => self.stream.close().await,
             (true, false) => self.stream.close_idle().await,
             (false, _) => {}
