@@ -3,7 +3,7 @@
 //! nothing is dropped. Closing is half-close and then a bounded drain, since a close with unread bytes sends a reset
 //! that may destroy the last answer. HTTP/2 uses it to close a connection.
 
-use std::io;
+use std::io::{self, Write};
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -22,6 +22,9 @@ pub(super) const DRAIN_TIME: Duration = Duration::from_secs(1);
 
 /// Bytes that a peer must take within `write_timeout`.
 pub(super) const WRITE_PART: usize = 64 * 1024;
+
+/// The most bytes of a TLS record (RFC 8446, 5.1).
+const MAX_RECORD: usize = 16 * 1024;
 
 /// Bytes read at once when they are discarded.
 const DISCARD_BUFFER: usize = 4096;
@@ -68,6 +71,24 @@ impl TimedStream {
             self.write_part(output).await?;
         }
         Ok(())
+    }
+
+    /// Writes the last bytes of the connection. Through TLS the close_notify goes out in the same segment, if they are
+    /// not many.
+    pub(super) async fn write_last(&mut self, output: &mut WriteBuffer) -> io::Result<()> {
+        if let Transport::Right(stream) = &mut self.transport
+            && let Some(slice) = output.single_slice(MAX_RECORD)
+            && slice.len() == output.len()
+        {
+            let (_, tls) = stream.get_mut();
+            let taken = tls.writer().write(slice)?;
+            output.advance(taken);
+            if output.is_empty() {
+                tls.send_close_notify();
+                return self.write_part(output).await;
+            }
+        }
+        self.write(output).await
     }
 
     /// Writes and flushes at most [`WRITE_PART`] bytes.

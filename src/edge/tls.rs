@@ -59,6 +59,8 @@ impl Tls {
         // Session tickets, sealed with keys that change every few hours: a caller that returns costs no signature, and
         // the server stores nothing. Early data stays off, because it could be replayed, and a setPoints with it.
         config.ticketer = Ticketer::new()?;
+        // A caller that returns gets its next one then, so that one is enough; each costs a key derivation and a seal.
+        config.send_tls13_tickets = 1;
         let handshakes = Handshakes::start(threads).map_err(TlsError::Threads)?;
         Ok(Tls { acceptor: TlsAcceptor::from(Arc::new(config)), handshakes, certificate })
     }

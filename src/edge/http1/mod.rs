@@ -322,7 +322,8 @@ impl Connection<'_> {
     /// (RFC 9112, 9.6), so its end need not be awaited once it has the answer.
     async fn close(mut self) {
         let has_answers = !self.out.is_empty();
-        match (self.send().await, has_answers) {
+        let sent = !has_answers || self.stream.write_last(&mut self.out).await.is_ok();
+        match (sent, has_answers) {
             (true, true) if self.close_requested && self.stream.is_settled() => {}
             (true, true) => self.stream.close().await,
             (true, false) => self.stream.close_idle().await,
