@@ -119,8 +119,6 @@ fn handle(c: &mut Criterion) {
             config: gateway.state().config.hash,
             #[cfg(feature = "otlp")]
             span: None,
-            #[cfg(feature = "otlp")]
-            span: None,
         };
         let answered = Instant::now();
         b.iter(|| gateway.finished(&reply.details, answered, black_box(outcome())))
