@@ -27,7 +27,7 @@ pub(super) struct Admitted<'h> {
     digest: Digest,
     forwarded: ForwardedFields<'h>,
     /// When its key was last looked up.
-    checked_at: Tick,
+    pub(super) checked_at: Tick,
 }
 
 /// A request whose key only the origin can judge (`keys.source = "origin"`).
@@ -61,10 +61,6 @@ pub(super) enum Admission<'h> {
 impl<'h> Admitted<'h> {
     pub(super) fn key(&self) -> &Arc<Key> {
         self.rechecked_key.as_ref().unwrap_or(self.request.key())
-    }
-
-    pub(super) fn checked_at(&self) -> Tick {
-        self.checked_at
     }
 
     pub(super) fn caller(&self) -> Caller<'h> {

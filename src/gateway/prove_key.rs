@@ -145,7 +145,8 @@ impl Gateway {
         let is_proven = matches!(result, ProofResult::Proven(_));
         if is_proven && is_strangers {
             // Unless a question under another configuration came first: the key is charged for that one, not for this.
-            if matches!(&result, ProofResult::Proven(known) if Arc::ptr_eq(known, learned_key)) {
+            let usage = &learned_key.key.usage;
+            if matches!(&result, ProofResult::Proven(known) if known.key.usage.id == usage.id) {
                 self.refund(&state, unproven);
             }
             own.over_strangers = details.over_strangers;
@@ -200,7 +201,10 @@ impl Gateway {
         self.refund(state, &unproven);
         let Unproven { forwarded, payer, in_flight, .. } = unproven;
         let admitted = match payer {
-            Payer::Key(admitted) => admitted,
+            Payer::Key(mut admitted) => {
+                admitted.checked_at = self.core.now();
+                admitted
+            }
             Payer::Address(_) => self.admit_proven(
                 state,
                 learned_key,
@@ -210,7 +214,18 @@ impl Gateway {
                 details,
             )?,
         };
-        self.perform(state, admitted, request, body, details).await
+        let caller = admitted.caller();
+        if self.may_use_cache(&caller) {
+            return self.perform(state, admitted, request, body, details).await;
+        }
+        // The proof took longer than it is valid, so this request, too, asks the origin.
+        body.flush_answers().await;
+        match request {
+            Request::Read { read, member } => {
+                self.miss(caller, read, member, ReadPurpose::KeyProof, None, details).await
+            }
+            Request::SetPoints { .. } => self.write(caller, request, None, details).await,
+        }
     }
 
     fn refund(&self, state: &State, unproven: &Unproven<'_>) {

@@ -68,7 +68,7 @@ impl Gateway {
         details: &mut RequestDetails,
     ) -> CacheLookup {
         let entry_key = EntryKey { realm: admitted.key().guild.realm, member, read };
-        let now = admitted.checked_at();
+        let now = admitted.checked_at;
         self.follower.invalidate_if_feed_is_stale(state, now);
         let entry = self.core.cache.get(&entry_key);
         match entry.as_ref().map(|entry| (entry, entry.state_at(now, || self.core.clock.unix_ms()))) {
@@ -108,7 +108,8 @@ impl Gateway {
                 return self.fetch_alone(&mut caller, read, member, permit, details).await.map(|e| e.text.clone());
             }
             let flight_key = self.flight_key(&caller, entry_key, own_key_only);
-            let is_stored = || purpose.accepts_cached() && self.fresh(&entry_key).is_some();
+            let accepts_cached = || purpose.accepts_cached() && self.may_use_cache(&caller);
+            let is_stored = || accepts_cached() && self.fresh(&entry_key).is_some();
             let ready = self.acquire_permit(&caller, permit.take(), details.id);
             let joined = match self.core.cache.join_when_ready(flight_key, ready, is_stored).await {
                 Ok(joined) => joined,
@@ -128,6 +129,8 @@ impl Gateway {
                     details.cache = Some(cache);
                     Some(fetched)
                 }
+                // That flight may have begun before the key was refused or its proof lapsed, and proves nothing now.
+                Joined::Follower(_) if !purpose.accepts_cached() => break,
                 Joined::Follower(follower) => {
                     details.cache = Some(CacheStatus::Collapsed);
                     let result = follower.wait().await;
@@ -138,7 +141,7 @@ impl Gateway {
                     own_key_only |= refused;
                     result.filter(|_| !refused && caller.key.guild.realm == entry_key.realm)
                 }
-                Joined::Stored => self.fresh(&entry_key).map(|(entry, ttl)| {
+                Joined::Stored => self.fresh(&entry_key).filter(|_| self.may_use_cache(&caller)).map(|(entry, ttl)| {
                     details.cache = Some(CacheStatus::Hit { ttl, age: entry.age(self.core.now()) });
                     Ok(entry)
                 }),
@@ -206,6 +209,7 @@ impl Gateway {
         let not_stored = CacheStatus::Forwarded { stale, stored: false };
         // Another flight may have ended between this caller's look-up and its joining.
         if purpose.accepts_cached()
+            && self.may_use_cache(caller)
             && let Some((entry, ttl)) = self.fresh(&entry_key).filter(|(entry, _)| entry.epoch == leader.epoch())
         {
             leader.complete(Ok(entry.clone()));

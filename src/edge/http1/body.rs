@@ -66,8 +66,10 @@ impl Body for Http1Body<'_> {
     }
 
     async fn flush_answers(&mut self) {
-        // A peer that does not take them is noticed when its own answer is written.
-        let _ = self.send_earlier_answers().await;
+        if self.send_earlier_answers().await.is_err() {
+            // A part of them may be sent, and what follows must not be taken for the rest.
+            self.state = BodyState::Broken;
+        }
     }
 }
 
