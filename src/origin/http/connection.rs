@@ -13,6 +13,8 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use parking_lot::Mutex;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::coop::unconstrained;
@@ -199,10 +201,16 @@ impl Connection {
         stream.flush().await
     }
 
-    /// Whether it is open and nothing has come on it, as far as the runtime knows. No system call is made unless
-    /// something has come.
+    /// Whether it is open and nothing has come on it. What the runtime knows of is read first: through TLS it may be no
+    /// data. The kernel is asked as well, since the runtime learns of the last moment's events later.
     fn is_idle(&mut self) -> bool {
-        unconstrained(self.stream.read(&mut [0])).now_or_never().is_none()
+        let knows_of_nothing = unconstrained(self.stream.read(&mut [0])).now_or_never().is_none();
+        let socket = match &self.stream {
+            Either::Left(socket) => socket,
+            Either::Right(stream) => stream.get_ref().0,
+        };
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        knows_of_nothing && matches!(recv(socket, &mut [0u8; 1][..], flags), Err(Errno::AGAIN))
     }
 }
 
