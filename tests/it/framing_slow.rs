@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpSocket;
+use tokio::time::timeout;
 
 use crate::support::*;
 
@@ -242,4 +243,65 @@ async fn a_caller_that_is_slow_but_takes_what_it_asked_for_has_it_whole() {
     assert!(head.starts_with("HTTP/1.1 200") && body.matches("xxx").count() > 0, "{head}");
     assert!(head.contains(&format!("Content-Length: {}", body.len())), "{head}: {}", body.len());
     assert!(began.elapsed() > Duration::from_secs(1), "it was as quick as that: {:?}", began.elapsed());
+}
+
+/// Asserts that these are answers with these texts, of which the last may be cut and others missing behind it.
+fn is_a_prefix_of_answers<'t>(received: &str, texts: impl Iterator<Item = &'t str>) {
+    let mut rest = received;
+    for (i, text) in texts.enumerate() {
+        let Some((head, behind)) = rest.split_once("\r\n\r\n") else { break };
+        let answer = Answer::head(head);
+        assert_eq!(answer.status, 200, "answer {i}: {head}");
+        assert_eq!(answer.header("content-length"), Some(&*text.len().to_string()), "answer {i}: {head}");
+        let (body, behind) = behind.split_at(text.len().min(behind.len()));
+        let another = body.find("HTTP/1.1").map(|at| (at, &body[at..]));
+        assert!(text.starts_with(body), "another answer stands in the body of answer {i}, at byte {another:?}");
+        rest = behind;
+    }
+    let status_line = "HTTP/1.1 200 OK";
+    assert!(rest.starts_with(status_line) || status_line.starts_with(rest), "no answer begins so: {rest:?}");
+}
+
+#[tokio::test]
+async fn a_connection_ends_when_its_caller_does_not_take_the_answers_before_a_miss() {
+    // With a hit before each, these are more than the kernel holds for a caller that reads nothing.
+    const MISSES: usize = 8;
+    let gate = TestGateway::before_http().key("bot").set("server.write_timeout", r#""700ms""#).start().await;
+    let (origin, reviews) = (gate.origin(), format!("{{{}}}", "x".repeat(59_000)));
+    origin.put_map("getReviews", "7", &reviews);
+    gate.get_reviews("bot", "7").await.is(&reviews);
+    gate.get_reviews("bot", "7").await.is(&reviews).is_hit();
+    let last = Gate::shut();
+    (1..MISSES).for_each(|_| origin.next("getPoints", Act::Normal));
+    origin.next("getPoints", Act::HoldAll(last.clone()));
+    let hit = gate.request("getReviews", "bot", "memberID=7").bytes();
+    let pipelined = (1..=MISSES).flat_map(|member| {
+        let miss = gate.request("getPoints", "bot", &format!("memberID=10{member}"));
+        // A connection that goes on ends after the last answer, so that what it carried can be looked at.
+        let miss = if member == MISSES { miss.header("Connection", "close") } else { miss };
+        [hit.clone(), miss.bytes()].concat()
+    });
+
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap(); // or the kernel would take the answers in the caller's stead
+    let mut caller = socket.connect(gate.address()).await.unwrap();
+    let (here, began) = (caller.local_addr().unwrap(), Instant::now());
+    caller.write_all(&pipelined.collect::<Vec<_>>()).await.unwrap();
+    origin.has_been_asked("getPoints", 1).await;
+    // The caller reads nothing until the gateway has closed the connection, or has come to the last request on it.
+    eventually(PATIENCE, "the answers are given up", || async {
+        let is_open = gate.tcp_entry(here).is_some_and(|entry| entry.is_established);
+        !is_open || origin.asked("getPoints") == MISSES
+    })
+    .await;
+    assert!(began.elapsed() >= SHORT, "{:?}", began.elapsed());
+    last.open();
+    let mut received = Vec::new();
+    let _ = timeout(PATIENCE, caller.read_to_end(&mut received)).await.expect("no end came"); // or a reset
+    let received = String::from_utf8(received).unwrap();
+    assert!(received.len() > reviews.len(), "{} bytes", received.len());
+    is_a_prefix_of_answers(&received, (0..MISSES).flat_map(|_| [&*reviews, "0"]));
+    let asked = origin.asked("getPoints");
+    assert!(asked < MISSES, "the connection went on: {asked} misses");
+    assert!(gate.tcp_entry(here).is_none_or(|entry| !entry.is_established), "the connection is open");
 }

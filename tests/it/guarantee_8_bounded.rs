@@ -1,7 +1,6 @@
 //! Contract section 5, guarantee 8: each of connections, headers, bodies and time has a limit (the
 //! last three are in `framing_*`).
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -181,19 +180,6 @@ fn guarantee_8_the_cache_takes_no_more_memory_than_it_is_given() {
     }
 }
 
-/// Bytes that the kernel holds on the connection `from` the gateway `to` a caller until that takes them.
-fn waits_to_be_sent(from: SocketAddr, to: SocketAddr) -> u64 {
-    let of = |address: SocketAddr| match address {
-        SocketAddr::V4(v4) => format!("{:08X}:{:04X}", u32::from_le_bytes(v4.ip().octets()), v4.port()),
-        SocketAddr::V6(_) => panic!("an address of version 4"),
-    };
-    let pair = format!(" {} {} ", of(from), of(to));
-    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
-    let line = table.lines().find_map(|line| line.split_once(&pair)).expect("the connection is there");
-    let queues = line.1.split_ascii_whitespace().nth(1).expect("tx_queue:rx_queue");
-    u64::from_str_radix(queues.split_once(':').unwrap().0, 16).unwrap()
-}
-
 #[tokio::test]
 async fn guarantee_8_answers_that_are_not_read_wait_in_the_kernel_up_to_a_bound() {
     let gate = gate().review("7", 1, "Bo", 5, &"x".repeat(8000)).set("server.write_timeout", r#""60s""#).start().await;
@@ -201,7 +187,7 @@ async fn guarantee_8_answers_that_are_not_read_wait_in_the_kernel_up_to_a_bound(
     socket.set_recv_buffer_size(4096).unwrap(); // or they would wait on this side
     let mut stream = socket.connect(gate.address()).await.unwrap();
     let here = stream.local_addr().unwrap();
-    let waits = || waits_to_be_sent(gate.address(), here);
+    let waits = || gate.tcp_entry(here).expect("the connection is there").unsent;
     let ask = gate.request("getReviews", "bot", "memberID=7").bytes().repeat(1000);
     // Answers of 8 MB, and on until the gateway takes no more requests.
     stream.write_all(&ask).await.unwrap();

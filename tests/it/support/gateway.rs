@@ -24,6 +24,13 @@ pub struct TestGateway {
     address: SocketAddr,
 }
 
+/// The kernel's entry of a connection, on the gateway's side.
+pub struct TcpEntry {
+    pub is_established: bool,
+    /// Bytes that the kernel holds until the caller takes them.
+    pub unsent: u64,
+}
+
 impl TestGateway {
     /// Before the built-in backend, with keys in the store.
     pub fn builder() -> Builder {
@@ -111,6 +118,20 @@ impl TestGateway {
 
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The entry of the connection to this caller, both of IPv4; `None`: the kernel has forgotten it.
+    pub fn tcp_entry(&self, caller: SocketAddr) -> Option<TcpEntry> {
+        let of = |address: SocketAddr| match address {
+            SocketAddr::V4(v4) => format!("{:08X}:{:04X}", u32::from_le_bytes(v4.ip().octets()), v4.port()),
+            SocketAddr::V6(_) => panic!("an address of version 4"),
+        };
+        let pair = format!(" {} {} ", of(self.address), of(caller));
+        let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+        let (_, entry) = table.lines().find_map(|line| line.split_once(&pair))?;
+        let (state, queues) = entry.split_once(' ').expect("st tx_queue:rx_queue");
+        let unsent = u64::from_str_radix(queues.split_once(':').unwrap().0, 16).unwrap();
+        Some(TcpEntry { is_established: state == "01", unsent })
     }
 
     pub fn origin(&self) -> &ScriptedOrigin {
