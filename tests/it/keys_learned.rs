@@ -177,25 +177,6 @@ async fn an_operation_that_hangs_holds_up_no_other_of_a_key_whose_time_is_over()
 }
 
 #[tokio::test]
-async fn a_key_that_lapses_while_it_is_asked_for_asks_nothing_twice() {
-    let gate = gate_that_asks_again().start().await;
-    gate.get_points("bot", "1").await.is("0");
-    let hold = Gate::shut();
-    gate.origin().next("getPoints", Act::HoldAnswer(hold.clone()));
-    let mut early = gate.connect().await;
-    early.send(gate.request("getPoints", "bot", "memberID=7").bytes()).await;
-    gate.origin().has_been_asked("getPoints", 2).await;
-    tokio::time::sleep(ACCEPTED_FOR).await;
-    let mut late = gate.connect().await;
-    late.send(gate.request("getPoints", "bot", "memberID=7").bytes()).await;
-    gate.has_read_requests().await;
-    hold.open();
-    early.answer().await.is("3");
-    late.answer().await.is("3");
-    assert_eq!(gate.origin().asked("getPoints"), 2);
-}
-
-#[tokio::test]
 async fn parameters_are_judged_before_the_origin_is_asked_about_a_key() {
     let gate = gate().start().await;
     for (body, line) in [

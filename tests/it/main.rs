@@ -63,6 +63,7 @@ mod keys_changed;
 mod keys_file;
 mod keys_learned;
 mod keys_learned_fair;
+mod keys_learned_waits;
 
 mod handover;
 mod handover_chain;
