@@ -201,16 +201,17 @@ impl Connection {
         stream.flush().await
     }
 
-    /// Whether it is open and nothing has come on it. What the runtime knows of is read first: through TLS it may be no
-    /// data. The kernel is asked as well, since the runtime learns of the last moment's events later.
+    /// Whether it is open and nothing has come on it. What the runtime knows of is read first. The kernel is asked as
+    /// well, since the runtime learns of the last moment's events later. What the kernel has of TLS may be no data, but
+    /// session tickets for example.
     fn is_idle(&mut self) -> bool {
         let knows_of_nothing = unconstrained(self.stream.read(&mut [0])).now_or_never().is_none();
-        let socket = match &self.stream {
-            Either::Left(socket) => socket,
-            Either::Right(stream) => stream.get_ref().0,
+        let (socket, is_tls) = match &self.stream {
+            Either::Left(socket) => (socket, false),
+            Either::Right(stream) => (stream.get_ref().0, true),
         };
-        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-        knows_of_nothing && matches!(recv(socket, &mut [0u8; 1][..], flags), Err(Errno::AGAIN))
+        let come = recv(socket, &mut [0u8; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+        knows_of_nothing && (matches!(come, Err(Errno::AGAIN)) || is_tls && matches!(come, Ok((1.., _))))
     }
 }
 
