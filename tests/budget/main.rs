@@ -18,9 +18,10 @@ use serde::{Deserialize, Serialize};
 /// tidies its records up after so many reads.
 const REQUESTS: u64 = 31;
 
-/// Costs may grow by so much: other processors have other `memcpy`s, and a miss's look-ups depend on a random seed. On
-/// one machine a hit's count is always the same, and what allocates nothing may not begin to.
-const TOLERANCE: f64 = 1.03;
+/// Costs may grow by so much. Two builds of one source differ by up to a twentieth, because the compiler divides the
+/// program into other units when it builds incrementally and then inlines other functions; other processors have other
+/// `memcpy`s; and a miss's look-ups depend on a random seed. What allocates nothing may not begin to.
+const TOLERANCE: f64 = 1.08;
 
 /// What one request of a path takes.
 #[derive(Debug, Serialize, Deserialize)]
