@@ -1,9 +1,13 @@
 //! The only place that reads time. Everything else takes a [`Clock`], or a time as an argument, so that tests move time
 //! and do not sleep.
 
+mod timer;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+pub use timer::AlignedTimer;
 
 /// A point on the monotonic clock, in nanoseconds since the process's clock was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]

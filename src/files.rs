@@ -1,10 +1,14 @@
 //! Files by their paths: which file a path names, whether it changed, where links lead, and reading with a bound.
 
+mod events; // changes, by inotify
+
 use std::ffi::OsString;
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+
+pub use events::FileEvents;
 
 /// Links followed before they are taken for a ring; Linux itself follows as many.
 const MAX_LINKS: usize = 40;

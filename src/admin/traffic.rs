@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::clock::Tick;
+use crate::clock::{AlignedTimer, Tick};
 use crate::gateway::Gateway;
 use crate::telemetry::metrics::RequestTotals;
 
@@ -34,11 +34,10 @@ impl Sample {
 impl Traffic {
     /// Reads the counts for as long as it runs.
     pub(super) async fn sample(&self, gateway: &Gateway) {
-        let mut interval = tokio::time::interval(INTERVAL);
-        interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let timer = AlignedTimer::new();
         loop {
-            interval.tick().await;
             self.add(Sample::now(gateway));
+            timer.next_multiple_of(INTERVAL).await;
         }
     }
 

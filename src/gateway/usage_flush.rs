@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use super::key_source::KeySource;
 use super::state::Core;
+use crate::clock::AlignedTimer;
 use crate::limits::{DayCount, Usage};
 use crate::model::KeyId;
 use crate::store::{AnyStore, Daily, Directory};
 
 /// Interval at which the day's counts are written. A kill loses at most one second of them, with the time of writing
 /// (contract section 3, `daily`).
-const COUNTS_EVERY: Duration = Duration::from_millis(400);
+const COUNTS_EVERY: Duration = Duration::from_millis(500);
 
 /// Interval at which the last uses of keys are written. A kill loses no more.
 const LAST_USE_EVERY: Duration = Duration::from_secs(5);
@@ -37,9 +38,9 @@ impl UsageFlush {
     /// Writes usage until the process ends.
     pub async fn run(&self, store: &AnyStore) {
         let (mut is_failing, mut last_use_is_failing) = (false, false);
-        let mut last_use = self.core.now();
+        let (mut last_use, timer) = (self.core.now(), AlignedTimer::new());
         loop {
-            tokio::time::sleep(COUNTS_EVERY).await;
+            timer.next_multiple_of(COUNTS_EVERY).await;
             let written = self.reset_days(store).await;
             let written = written.and(self.write_counts(store).await);
             match &written {

@@ -1,14 +1,24 @@
-//! Notices changes of files while serving, by polling. A change counts once the file has stayed the same for a while
-//! (contract section 3).
+//! Notices changes of files while serving: they are checked when the system tells that one may have changed, and four
+//! times a second in any case. A change counts once the file has stayed the same for a while (contract section 3).
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::files::FileState;
+use tokio::time::sleep;
 
-/// How often files are checked. A check costs two microseconds a file, and sees renames by editors and changed links,
-/// which a watch on a folder would have to piece together.
+use crate::clock::AlignedTimer;
+use crate::files::{FileEvents, FileState};
+
+/// How often files are checked while one of them has changed, or where the system does not tell of changes. A check costs
+/// two microseconds a file.
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How often files are checked in any case: not everything that changes one is told.
+const MAX_CHECK_INTERVAL: Duration = Duration::from_millis(250);
+
+/// How long to wait after an event, so that many in quick succession cause few checks.
+const EVENTS_TAKE: Duration = Duration::from_millis(20);
 
 /// How long a changed file must have stayed the same before its change counts (contract section 3).
 const SETTLE_TIME: Duration = Duration::from_millis(250);
@@ -91,6 +101,15 @@ impl FileWatch {
         has_changed
     }
 
+    /// Whether a change waits until its file has stayed the same.
+    pub(super) fn has_unsettled(&self) -> bool {
+        self.files.iter().any(|file| file.changed.is_some())
+    }
+
+    pub(super) fn paths(&self) -> impl Iterator<Item = PathBuf> {
+        self.files.iter().map(|file| file.path.clone())
+    }
+
     /// A file that was emptied a while ago, for which a reload waits. Each is returned once.
     pub(super) fn found_empty(&mut self, now: Instant) -> Option<&Path> {
         self.files.iter_mut().filter(|file| file.delays).find_map(|file| {
@@ -99,6 +118,39 @@ impl FileWatch {
             change.is_reported.then_some(&*file.path)
         })
     }
+}
+
+/// Tells when files are to be checked.
+#[derive(Debug)]
+pub(super) struct CheckTimes {
+    /// `None`: the system does not tell of changes.
+    events: Option<FileEvents>,
+    timer: AlignedTimer,
+}
+
+impl CheckTimes {
+    pub(super) fn new() -> Self {
+        let events = FileEvents::new().inspect_err(log_no_events).ok();
+        CheckTimes { events, timer: AlignedTimer::new() }
+    }
+
+    /// Waits until these files are to be checked.
+    pub(super) async fn next(&mut self, paths: &[PathBuf]) {
+        if let Some(Err(error)) = self.events.as_mut().map(|events| events.watch_paths(paths)) {
+            log_no_events(&error);
+            self.events = None;
+        }
+        let Some(events) = &self.events else { return self.timer.next_multiple_of(CHECK_INTERVAL).await };
+        tokio::select! {
+            () = self.timer.next_multiple_of(MAX_CHECK_INTERVAL) => {}
+            // What comes in quick succession is one event.
+            () = events.next() => sleep(EVENTS_TAKE).await,
+        }
+    }
+}
+
+fn log_no_events(error: &io::Error) {
+    tracing::warn!(%error, "changes of files cannot be watched (inotify); they are checked ten times a second instead");
 }
 
 impl Change {

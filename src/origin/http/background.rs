@@ -5,10 +5,10 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use tokio::time::MissedTickBehavior;
 
 use super::HttpOrigin;
 use super::backend::{Backend, PreparedUpstream};
+use crate::clock::AlignedTimer;
 
 /// How often a name is resolved: an upstream that moves is found soon, at six queries a minute.
 const RESOLVE_EVERY: Duration = Duration::from_secs(10);
@@ -43,7 +43,7 @@ pub(super) async fn start(origin: &Arc<HttpOrigin>) {
 /// Resolves a name at each interval. Where that fails, the last addresses stay in use.
 async fn resolve_repeatedly(origin: Weak<HttpOrigin>, upstream: Arc<PreparedUpstream>, done: oneshot::Sender<()>) {
     let mut done = Some(done);
-    let mut is_failing = false;
+    let (mut is_failing, timer) = (false, AlignedTimer::new());
     while origin.strong_count() > 0 {
         // Without a time limit: a look-up that hangs takes a thread, and so there is never a second one.
         let found = tokio::net::lookup_host((upstream.settings.name.as_str(), upstream.settings.port)).await;
@@ -65,7 +65,7 @@ async fn resolve_repeatedly(origin: Weak<HttpOrigin>, upstream: Arc<PreparedUpst
         if let Some(done) = done.take() {
             let _ = done.send(()); // nothing may be waiting
         }
-        tokio::time::sleep(RESOLVE_EVERY).await;
+        timer.next_multiple_of(RESOLVE_EVERY).await;
     }
 }
 
@@ -74,11 +74,8 @@ async fn resolve_repeatedly(origin: Weak<HttpOrigin>, upstream: Arc<PreparedUpst
 async fn check_repeatedly(origin: Weak<HttpOrigin>) {
     let interval = |o: Arc<HttpOrigin>| o.settings.health.as_ref().map_or(PROBE_INTERVAL, |health| health.interval);
     let Some(interval) = origin.upgrade().map(interval) else { return };
-    let mut interval = tokio::time::interval(interval);
-    interval.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    loop {
-        interval.tick().await;
-        let Some(origin) = origin.upgrade() else { return };
+    let timer = AlignedTimer::new();
+    while let Some(origin) = origin.upgrade() {
         let now = origin.clock.now();
         for backend in origin.backends.list().iter() {
             backend.idle.close_unusable();
@@ -87,6 +84,8 @@ async fn check_repeatedly(origin: Weak<HttpOrigin>) {
                 tokio::spawn(check_or_probe(origin.clone(), backend.clone()));
             }
         }
+        drop(origin);
+        timer.next_multiple_of(interval).await;
     }
 }
 

@@ -18,10 +18,10 @@ use parking_lot::Mutex;
 use tokio::signal::unix::Signal;
 use tokio::sync::{mpsc, watch};
 use tokio::task::spawn_blocking;
-use tokio::time::{MissedTickBehavior, timeout};
+use tokio::time::{sleep, timeout};
 
 use super::logs::Logs;
-use super::watch::{CHECK_INTERVAL, FileWatch};
+use super::watch::{CHECK_INTERVAL, CheckTimes, FileWatch};
 use crate::admin::{ProcessState, ReloadOutcome, ReloadRequest};
 use crate::edge::Tls;
 use crate::gateway::Gateway;
@@ -45,6 +45,8 @@ pub(super) struct Reloader {
     watches: Watches,
     /// Requests to read everything again.
     requests: watch::Sender<()>,
+    /// Files may have changed.
+    checks: watch::Sender<()>,
     /// Locked while `gateway.toml` is reloaded.
     in_force: tokio::sync::Mutex<InForce>,
     /// Missing files, each of which was logged.
@@ -85,6 +87,7 @@ impl Reloader {
             logs,
             watches,
             requests: watch::Sender::new(()),
+            checks: watch::Sender::new(()),
             in_force: tokio::sync::Mutex::new(in_force),
             missing: Mutex::default(),
             keys_lock: tokio::sync::Mutex::default(),
@@ -107,7 +110,14 @@ impl Reloader {
                 self.requests.send_replace(());
             }
         };
-        tokio::join!(config, keys, certificate, signals, self.answer_admins()).0
+        let checks = async {
+            let mut times = CheckTimes::new();
+            loop {
+                times.next(&self.watches.paths()).await;
+                self.checks.send_replace(());
+            }
+        };
+        tokio::join!(config, keys, certificate, signals, checks, self.answer_admins()).0
     }
 
     /// Reloads all files whenever an admin asks for it.
@@ -147,9 +157,16 @@ impl Reloader {
         mut requests: watch::Receiver<()>,
         part: Part,
     ) -> Infallible {
-        let mut interval = tokio::time::interval(CHECK_INTERVAL);
-        interval.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let mut checks = self.checks.subscribe();
+        checks.mark_changed();
         loop {
+            let has_unsettled = watch.lock().has_unsettled();
+            let next_check = async {
+                tokio::select! {
+                    _ = checks.changed() => {} // its sender is in `self`
+                    () = sleep(CHECK_INTERVAL), if has_unsettled => {}
+                }
+            };
             // Files are read after this check, so a change during the read is found by the next check.
             let requested = tokio::select! {
                 biased;
@@ -157,7 +174,7 @@ impl Reloader {
                     watch.lock().reset();
                     true
                 }
-                _ = interval.tick() => {
+                () = next_check => {
                     let mut watch = watch.lock();
                     if !watch.has_changed(Instant::now()) {
                         if let Some(file) = watch.found_empty(Instant::now()) {

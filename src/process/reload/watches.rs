@@ -36,6 +36,14 @@ impl Watches {
         config_file(self.config_path.as_deref())
     }
 
+    /// All files that are watched.
+    pub(super) fn paths(&self) -> Vec<PathBuf> {
+        [&self.config, &self.keys, &self.certificate]
+            .into_iter()
+            .flat_map(|watch| Vec::from_iter(watch.lock().paths()))
+            .collect()
+    }
+
     /// `gateway.toml` and the files that are reloaded with it.
     fn config_files(&self, config: &Config) -> Vec<PathBuf> {
         let mut files = vec![self.config_file()];

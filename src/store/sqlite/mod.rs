@@ -3,6 +3,7 @@
 
 mod access; // which files this user may use
 mod backup; // store backup
+mod commit_events; // when others may have committed
 mod daily; // requests of each key in a day
 mod directory; // guilds and keys
 mod failure;
@@ -28,6 +29,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::{Change, IfMissing, Store, StoreError, StoreState, change_set, refusals, temp_file};
 use crate::model::{GuildId, MemberId, Review, Warn};
 pub use backup::Copied;
+use commit_events::CommitEvents;
 use failure::Failure;
 use feed::Feed;
 use open::Prepared;
@@ -42,10 +44,6 @@ pub(super) use failure::of as file_failure;
 
 /// How long a write waits for another process's lock, such as an import's (contract section 2).
 pub const BUSY_WAIT: Duration = Duration::from_secs(2);
-
-/// How often a follower asks what others changed. Guarantee 7 allows a second; asking costs a few
-/// microseconds.
-const POLL: Duration = Duration::from_millis(100);
 
 const SET_POINTS: &str = "INSERT INTO member (guild, member, name, points) \
     SELECT no, ?2, ?3, ?4 FROM guild WHERE id = ?1 AND gone = 0 \
@@ -73,6 +71,7 @@ impl Default for Settings {
 pub struct SqliteStore {
     // Dropped in this order: the writer's connection closes last, and removes the WAL.
     feed: Mutex<Feed>,
+    commits: CommitEvents,
     readers: Readers,
     writer: Writer,
     path: PathBuf,
@@ -134,6 +133,7 @@ impl SqliteStore {
         let feed = Mutex::new(Feed::open(&path, file.clone(), node)?);
         Ok(SqliteStore {
             feed,
+            commits: CommitEvents::of(file.wal()),
             readers,
             writer,
             path,
@@ -232,6 +232,6 @@ impl Store for SqliteStore {
     }
 
     async fn wait_for_changes(&self) {
-        tokio::time::sleep(POLL).await;
+        self.commits.next().await;
     }
 }

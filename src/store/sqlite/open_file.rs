@@ -55,6 +55,11 @@ impl OpenFile {
         })
     }
 
+    /// The write-ahead log.
+    pub(super) fn wal(&self) -> &Path {
+        &self.companions[0].0
+    }
+
     /// Refuses to go on if the files are not those that were opened, or something else is in the first one. `conn` reads
     /// up to where the lineage may have risen.
     pub(super) fn check(&self, conn: &Connection) -> Result<(), StoreError> {
