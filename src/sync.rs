@@ -2,7 +2,8 @@
 //! checker's versions in their place.
 
 pub use std::sync::OnceLock;
-pub use std::sync::atomic::{AtomicU64, Ordering};
+pub use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+pub use std::thread;
 
 pub use parking_lot::Mutex;
 pub use tokio::sync::Notify;

@@ -1,6 +1,7 @@
-//! Carries records from requests to a file: a bounded ring, and a thread that empties it every 20 ms. Pushing never
-//! waits, locks or wakes the thread; a record that does not fit is dropped and counted. Generic over the record: the
-//! access log, the audit log and the decision record use it. Closing waits one second at most.
+//! Carries records from requests to a file: a bounded ring, and a thread that empties it at most every 20 ms. Pushing
+//! never waits or locks; the first record after a batch wakes the thread, and a record that does not fit is dropped and
+//! counted. Generic over the record: the access log, the audit log and the decision record use it. Closing waits one
+//! second at most.
 
 use std::io;
 use std::sync::Arc;
@@ -11,7 +12,10 @@ use std::time::{Duration, Instant};
 use crossbeam_queue::ArrayQueue;
 use parking_lot::Mutex;
 
-/// How often the thread empties the ring. Waking it would cost each request several microseconds.
+use super::wakeup::Wakeup;
+
+/// How long the thread lets records gather before it empties the ring. Waking it for each would cost several
+/// microseconds.
 pub(super) const INTERVAL: Duration = Duration::from_millis(20);
 
 /// How long closing waits for the last records to be written.
@@ -32,9 +36,10 @@ struct Shared<T> {
     dropped: AtomicU64,
     stop: AtomicBool,
     reopen: AtomicBool,
+    wakeup: Wakeup,
 }
 
-/// What the thread passes to its function every `INTERVAL`.
+/// What the thread passes to its function.
 #[derive(Debug)]
 pub struct Batch<'s, T> {
     ring: &'s ArrayQueue<T>,
@@ -54,37 +59,42 @@ impl<T> Batch<'_, T> {
 }
 
 impl<T: Send + 'static> BackgroundWriter<T> {
-    /// Starts the thread, which calls `write` every `INTERVAL` and once more at the end.
+    /// Starts the thread, which calls `write` within [`INTERVAL`] of a record, and once more at the end. `write` returns
+    /// after how long it is to be called even if there is no record; `None`: there is no need to.
     pub fn start(
         name: &'static str,
         thread: &str,
         capacity: usize,
-        mut write: impl FnMut(Batch<'_, T>) + Send + 'static,
+        mut write: impl FnMut(Batch<'_, T>) -> Option<Duration> + Send + 'static,
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             ring: ArrayQueue::new(capacity),
             dropped: AtomicU64::new(0),
             stop: AtomicBool::new(false),
             reopen: AtomicBool::new(false),
+            wakeup: Wakeup::new(),
         });
         let theirs = shared.clone();
         let run = move || {
             loop {
+                theirs.wakeup.clear();
                 // Read before the ring is emptied, so that everything recorded before the stop is written.
-                let last = theirs.stop.load(Ordering::Acquire);
-                let dropped = theirs.dropped.swap(0, Ordering::Relaxed);
+                let last = theirs.stop.load(Ordering::SeqCst);
+                let dropped = theirs.dropped.swap(0, Ordering::SeqCst);
                 if dropped > 0 {
                     tracing::warn!(dropped, "{name} could not keep up; records were dropped");
                 }
-                let reopen = theirs.reopen.swap(false, Ordering::AcqRel);
-                write(Batch { ring: &theirs.ring, dropped, reopen, last });
+                let reopen = theirs.reopen.swap(false, Ordering::SeqCst);
+                let again_after = write(Batch { ring: &theirs.ring, dropped, reopen, last });
                 if last {
                     return;
                 }
+                theirs.wakeup.wait(again_after);
                 std::thread::sleep(INTERVAL);
             }
         };
         let thread = std::thread::Builder::new().name(thread.into()).spawn(run)?;
+        shared.wakeup.set_thread(thread.thread().clone());
         Ok(BackgroundWriter { name, shared, thread: Mutex::new(Some(thread)) })
     }
 }
@@ -93,19 +103,27 @@ impl<T> BackgroundWriter<T> {
     /// Hands a record to the thread, or counts it as dropped.
     pub fn record(&self, record: T) {
         if self.shared.ring.push(record).is_err() {
-            self.shared.dropped.fetch_add(1, Ordering::Relaxed);
+            self.shared.dropped.fetch_add(1, Ordering::SeqCst);
         }
+        self.wake();
+    }
+
+    /// Has the thread call its function, because of something other than a record.
+    pub(super) fn wake(&self) {
+        self.shared.wakeup.wake();
     }
 
     /// Asks the thread to open the file again if it was moved.
     pub fn reopen(&self) {
-        self.shared.reopen.store(true, Ordering::Release);
+        self.shared.reopen.store(true, Ordering::SeqCst);
+        self.wake();
     }
 
     /// Writes what is queued and ends the thread. A thread that cannot write (to a pipe that is not read) is left
     /// running.
     pub fn close(&self) {
-        self.shared.stop.store(true, Ordering::Release);
+        self.shared.stop.store(true, Ordering::SeqCst);
+        self.wake();
         let Some(thread) = self.thread.lock().take() else { return };
         let deadline = Instant::now() + CLOSE_TIMEOUT;
         while !thread.is_finished() {
@@ -141,6 +159,7 @@ mod tests {
             // The thread waits until the test has filled the ring.
             let _ = held.recv();
             sender.send((batch.dropped, batch.records().collect::<Vec<u32>>(), batch.last)).unwrap();
+            None
         })
         .unwrap();
         (0..10).for_each(|n| writer.record(n));
@@ -150,5 +169,33 @@ mod tests {
         assert_eq!(batches.iter().map(|t| t.0).sum::<u64>(), 6, "{batches:?}");
         assert_eq!(batches.iter().flat_map(|t| t.1.clone()).collect::<Vec<_>>(), [0, 1, 2, 3], "{batches:?}");
         assert_eq!(batches.iter().filter(|t| t.2).count(), 1, "{batches:?}");
+    }
+
+    #[test]
+    fn the_thread_is_woken_by_each_record_after_a_pause_and_not_without_one() {
+        let (sender, receiver) = mpsc::channel();
+        let writer = BackgroundWriter::start("the test's records", "writer-test", 4, move |batch| {
+            sender.send(batch.records().collect::<Vec<u32>>()).unwrap();
+            None
+        })
+        .unwrap();
+        for n in 0..3 {
+            assert_eq!(receiver.recv().unwrap(), if n == 0 { vec![] } else { vec![n] });
+            let more = receiver.recv_timeout(5 * INTERVAL);
+            assert!(more.is_err(), "it was called without a record: {more:?}");
+            writer.record(n + 1);
+        }
+        assert_eq!(receiver.recv().unwrap(), [3]);
+    }
+
+    #[test]
+    fn the_thread_calls_again_after_the_time_that_its_function_asked_for() {
+        let (sender, receiver) = mpsc::channel();
+        let _writer = BackgroundWriter::<u32>::start("the test's records", "writer-test", 4, move |_| {
+            let _ = sender.send(()); // the test may have ended
+            Some(INTERVAL)
+        })
+        .unwrap();
+        (0..3).for_each(|_| receiver.recv().unwrap());
     }
 }

@@ -78,7 +78,7 @@ impl<T: Send + 'static> BackgroundWriter<T> {
             }
             batch.records().for_each(|record| write_line(&record, &mut lines));
             if lines.is_empty() {
-                return;
+                return None;
             }
             let written = to.write(lines.as_bytes());
             if let Err(error) = &written
@@ -89,6 +89,7 @@ impl<T: Send + 'static> BackgroundWriter<T> {
             }
             is_failing = written.is_err();
             lines.clear();
+            None
         })
     }
 }

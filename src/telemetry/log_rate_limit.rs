@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -39,6 +40,8 @@ const MAX_EXAMPLE: usize = 500;
 pub(super) struct LogRateLimit {
     clock: Clock,
     kinds: Arc<Mutex<HashMap<Identifier, Kind>>>,
+    /// Tells the thread that reports that a line has come, which may be missing from the log.
+    line_came: SyncSender<()>,
 }
 
 #[derive(Debug)]
@@ -60,8 +63,10 @@ struct Suppressed {
 }
 
 impl LogRateLimit {
-    pub(super) fn new(clock: Clock) -> Self {
-        LogRateLimit { clock, kinds: Arc::default() }
+    /// The receiver gets a message after each line, but for those that come while one is waiting.
+    pub(super) fn new(clock: Clock) -> (Self, Receiver<()>) {
+        let (line_came, lines) = sync_channel(1);
+        (LogRateLimit { clock, kinds: Arc::default(), line_came }, lines)
     }
 
     /// Whether this line is logged. If not, it is counted.
@@ -128,7 +133,10 @@ impl LogRateLimit {
 
 impl<S: Subscriber> Layer<S> for LogRateLimit {
     fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
-        self.allows(event)
+        let allows = self.allows(event);
+        // It fails where a message is waiting already, or nobody reports.
+        let _ = self.line_came.try_send(());
+        allows
     }
 }
 
@@ -160,7 +168,7 @@ mod tests {
 
     /// Runs `test` with a limited log and a function that returns how many lines were logged since its last call.
     fn limited(test: impl FnOnce(&LogRateLimit, &dyn Fn() -> usize)) {
-        let (limit, logged) = (LogRateLimit::new(Clock::manual(0)), Logged::default());
+        let (limit, logged) = (LogRateLimit::new(Clock::manual(0)).0, Logged::default());
         let subscriber = tracing_subscriber::registry().with(limit.clone()).with(logged.clone());
         tracing::subscriber::with_default(subscriber, || {
             test(&limit, &|| logged.0.swap(0, Ordering::Relaxed));

@@ -16,6 +16,7 @@ mod panics;
 mod setup;
 #[cfg(feature = "otlp")]
 mod trace_export;
+mod wakeup;
 
 pub use access::AccessLog;
 pub use access_line::{AccessLine, printable};

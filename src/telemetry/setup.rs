@@ -3,6 +3,7 @@
 //! each kind of line is bounded in `log_rate_limit`. Called once, by `serve`.
 
 use std::io;
+use std::sync::mpsc::Receiver;
 
 use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -67,7 +68,7 @@ pub fn init(log: &Log) -> ProcessLog {
     let quiet = DEPENDENCIES.map(|(target, minimum)| (target, minimum.min(level)));
     let filter = Targets::new().with_default(level).with_targets(quiet);
     let (writer, guard) = NonBlockingBuilder::default().buffered_lines_limit(LINES).lossy(true).finish(io::stderr());
-    let (rate_limit, dropped) = (LogRateLimit::new(Clock::system()), writer.error_counter());
+    let ((rate_limit, lines), dropped) = (LogRateLimit::new(Clock::system()), writer.error_counter());
     let registry = tracing_subscriber::registry().with(filter).with(rate_limit.clone());
     let layer = tracing_subscriber::fmt::layer().with_writer(writer);
     let set = if log.json {
@@ -78,7 +79,7 @@ pub fn init(log: &Log) -> ProcessLog {
     // A second start in one process keeps the log of the first.
     if set.is_ok() {
         let reported = rate_limit.clone();
-        let report = move || report_missing_lines(&reported, &dropped);
+        let report = move || report_missing_lines(&reported, &dropped, &lines);
         if let Err(error) = std::thread::Builder::new().name("log-rate-limit".into()).spawn(report) {
             tracing::error!(%error, "the thread that counts suppressed log lines could not be started");
         }
@@ -86,11 +87,11 @@ pub fn init(log: &Log) -> ProcessLog {
     ProcessLog { rate_limit, _writer: guard }
 }
 
-/// Logs once a second which lines are missing from the log: those of a kind that came too often, and those that stderr
-/// did not take. Ends with the process.
-fn report_missing_lines(rate_limit: &LogRateLimit, dropped: &ErrorCounter) {
+/// Logs, at most once a second and only after lines have come, which of them are missing from the log: those of a kind
+/// that came too often, and those that stderr did not take. Ends with the process.
+fn report_missing_lines(rate_limit: &LogRateLimit, dropped: &ErrorCounter, lines: &Receiver<()>) {
     let mut reported = 0;
-    loop {
+    while lines.recv().is_ok() {
         std::thread::sleep(REPORT_INTERVAL);
         rate_limit.report();
         let total = dropped.dropped_lines();

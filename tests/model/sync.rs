@@ -6,7 +6,8 @@ use std::pin::Pin;
 use std::sync::OnceLock as StdOnceLock;
 use std::task::{Context, Poll, Waker};
 
-pub use shuttle::sync::atomic::{AtomicU64, Ordering};
+pub use shuttle::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+pub use shuttle::thread;
 
 /// `parking_lot::Mutex` over the checker's mutex.
 #[derive(Debug, Default)]

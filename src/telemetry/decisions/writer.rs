@@ -73,8 +73,8 @@ impl DecisionLog {
         let (path, strangers) = (writer.path.clone(), Arc::<AtomicU64>::default());
         let counted = strangers.clone();
         let write = move |batch: Batch<'_, Decision>| {
-            writer.counts.strangers += counted.swap(0, Ordering::Relaxed);
-            writer.process(&batch);
+            writer.counts.strangers += counted.swap(0, Ordering::SeqCst);
+            writer.process(&batch)
         };
         let decisions = BackgroundWriter::start("the decision record", "decision-log", RING, write);
         Ok(DecisionLog { decisions: decisions.map_err(|cause| OpenError::Io { path, cause })?, strangers })
@@ -87,7 +87,8 @@ impl DecisionLog {
 
     /// Counts a request without a valid key that exceeded `limits.strangers`.
     pub fn count_stranger(&self) {
-        self.strangers.fetch_add(1, Ordering::Relaxed);
+        self.strangers.fetch_add(1, Ordering::SeqCst);
+        self.decisions.wake();
     }
 
     /// Begins a new file if this one was moved.
@@ -150,7 +151,8 @@ impl Writer {
         Writer { holds: true, ..Writer::new(None, path, max_size, clock) }
     }
 
-    fn process(&mut self, batch: &Batch<'_, Decision>) {
+    /// Returns after how long it is to be called again.
+    fn process(&mut self, batch: &Batch<'_, Decision>) -> Option<Duration> {
         if batch.reopen
             && !self.file.as_ref().is_some_and(RecordFile::is_in_place)
             && let Err(error) = self.reopen_file()
@@ -161,22 +163,25 @@ impl Writer {
         for decision in batch.records() {
             self.add(decision);
         }
-        self.write_if_due(batch.last);
+        self.write_if_due(batch.last)
     }
 
-    /// Writes what is pending if it has waited long enough or if this is the `last` batch.
-    fn write_if_due(&mut self, last: bool) {
+    /// Writes what is pending if it has waited long enough or if this is the `last` batch. Otherwise it returns after how
+    /// long to try again.
+    fn write_if_due(&mut self, last: bool) -> Option<Duration> {
         let now = self.clock.now();
         if self.pending.is_empty() && self.counts == Counts::default() {
-            return;
+            return None;
         }
         let waited = now.since(*self.pending_since.get_or_insert(now));
         if self.holds && !self.release(waited, last) {
-            return;
+            return Some(TRY_INTERVAL);
         }
         if last || waited >= MAX_DELAY {
             self.write();
+            return None;
         }
+        Some(MAX_DELAY - waited)
     }
 
     /// Stops holding if the file is free or the decisions were held for long enough. Returns whether it did.
