@@ -42,7 +42,7 @@ impl Edge {
                 Some(FirstBytes::Tls(transport)) => transport,
                 Some(FirstBytes::PlainHttp(socket)) => {
                     let connection = http1::Connection::new(self, Transport::Left(socket), peer, permit);
-                    return connection.refuse_and_close(Fault::PlainHttp).await;
+                    return Box::pin(connection.refuse_and_close(Fault::PlainHttp)).await;
                 }
                 None => return,
             }

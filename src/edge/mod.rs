@@ -18,6 +18,7 @@ mod request;
 mod reset_watch;
 mod server;
 mod socket;
+mod spare_buffers;
 mod timed_stream;
 mod tls;
 mod transport;

@@ -77,6 +77,9 @@ impl Server {
             work_stealing: false,
             grace_period_seconds: Some(GRACE_PERIOD),
             graceful_shutdown_timeout_seconds: Some(0),
+            // The time-out of Pingora's own handshake, which is none, is Tokio's. Pingora's timers have a thread that
+            // wakes every 10 ms from the first connection on.
+            fast_timeout_to_tokio_threshold_seconds: Some(0),
             ..ServerConf::default()
         };
         let channels = Some((send_prepared, may_accept, stopped));

@@ -3,13 +3,15 @@
 //! nothing is dropped. Closing is half-close and then a bounded drain, since a close with unread bytes sends a reset
 //! that may destroy the last answer. HTTP/2 uses it to close a connection.
 
+use std::future::poll_fn;
 use std::io::{self, Write};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 
+use super::spare_buffers;
 use super::transport::Transport;
 use super::write_buffer::WriteBuffer;
 
@@ -54,15 +56,23 @@ impl TimedStream {
     /// Reads what has come, at most `limit` bytes and `buffer`'s spare capacity, and waits for it until `deadline`.
     pub(super) async fn read(&mut self, buffer: &mut Vec<u8>, limit: u64, deadline: Instant) -> ReadResult {
         let TimedStream { transport, timer, .. } = self;
-        tokio::select! {
-            biased;
-            read = async { (&mut *transport).take(limit).read_buf(buffer).await } => match read {
-                Ok(0) => ReadResult::End,
-                Ok(n) => ReadResult::Bytes(n),
-                Err(_) => ReadResult::Broken,
-            },
-            () = wait_until_with(timer, deadline) => ReadResult::TimedOut,
-        }
+        read_until(async { transport.take(limit).read_buf(buffer).await }, timer, deadline).await
+    }
+
+    /// As [`TimedStream::read`], into an empty buffer that has memory only once something has come.
+    pub(super) async fn read_when_idle(&mut self, buffer: &mut Vec<u8>, deadline: Instant) -> ReadResult {
+        let TimedStream { transport, timer, .. } = self;
+        let read = poll_fn(|context| {
+            if buffer.capacity() == 0 {
+                *buffer = spare_buffers::take();
+            }
+            let read = pin!(transport.read_buf(buffer)).poll(context);
+            if read.is_pending() {
+                spare_buffers::give_back(buffer);
+            }
+            read
+        });
+        read_until(read, timer, deadline).await
     }
 
     /// Writes and flushes everything, in one write if the peer takes it.
@@ -157,6 +167,22 @@ impl TimedStream {
 /// Waits until `deadline` with a timer that is made if there is none.
 async fn wait_until_with(timer: &mut Option<Pin<Box<Sleep>>>, deadline: Instant) {
     wait_until(timer.get_or_insert_with(|| Box::pin(sleep_until(deadline))), deadline).await;
+}
+
+async fn read_until(
+    read: impl Future<Output = io::Result<usize>>,
+    timer: &mut Option<Pin<Box<Sleep>>>,
+    deadline: Instant,
+) -> ReadResult {
+    tokio::select! {
+        biased;
+        read = read => match read {
+            Ok(0) => ReadResult::End,
+            Ok(n) => ReadResult::Bytes(n),
+            Err(_) => ReadResult::Broken,
+        },
+        () = wait_until_with(timer, deadline) => ReadResult::TimedOut,
+    }
 }
 
 /// Waits until `deadline`. The timer is reset only if it would fire too late; one that fires early is set again. So a

@@ -6,6 +6,8 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::sync::Arc;
 
+use super::spare_buffers;
+
 /// Length from which a text is shared. Below it a copy is cheaper than another slice in a write.
 pub(super) const SHARED_FROM: usize = 8 * 1024;
 
@@ -40,13 +42,16 @@ impl SharedText {
 impl WriteBuffer {
     /// Where headers and short texts are appended.
     pub(super) fn bytes(&mut self) -> &mut Vec<u8> {
+        if self.bytes.capacity() == 0 {
+            self.bytes = spare_buffers::take();
+        }
         &mut self.bytes
     }
 
     /// Appends the text of an answer.
     pub(super) fn push_text(&mut self, text: &Arc<str>) {
         if text.len() < SHARED_FROM {
-            self.bytes.extend_from_slice(text.as_bytes());
+            self.bytes().extend_from_slice(text.as_bytes());
         } else {
             self.texts.push_back(SharedText { at: self.bytes.len(), text: text.clone(), sent: 0 });
         }
@@ -67,10 +72,10 @@ impl WriteBuffer {
         self.texts.clear();
     }
 
-    /// Frees memory beyond `capacity` bytes.
-    pub(super) fn shrink_to(&mut self, capacity: usize) {
-        self.bytes.shrink_to(capacity);
-        self.texts.shrink_to_fit();
+    /// Gives its memory back, once everything is sent.
+    pub(super) fn give_back(&mut self) {
+        spare_buffers::give_back(&mut self.bytes);
+        self.texts = VecDeque::new();
     }
 
     /// At most `most` of the bytes to send, if all that is to be sent is one slice.

@@ -19,6 +19,7 @@ use super::exchange::ReceivedRequest;
 use super::limiter::ConnectionPermit;
 use super::proxies;
 use super::reset_watch::ResetWatch;
+use super::spare_buffers;
 use super::timed_stream::{DRAIN_TIME, MAX_DRAIN, ReadResult, TimedStream};
 use super::transport::Transport;
 use super::write_buffer::WriteBuffer;
@@ -27,10 +28,6 @@ use crate::gateway::State;
 use crate::wire::{Fault, Framing};
 use body::{BodyState, Http1Body};
 use header::{Header, Parsed, parse};
-
-/// Capacity of the read buffer, kept while the connection idles. A normal request is at most about 600 bytes long, so
-/// that several pipelined ones fit.
-const READ_BUFFER: usize = 4096;
 
 /// Bytes of answers to pipelined requests that are gathered before they are sent.
 const MAX_GATHERED: usize = 64 * 1024;
@@ -95,7 +92,7 @@ impl<'e> Connection<'e> {
             stream: TimedStream::new(transport, write_timeout),
             permit,
             peer,
-            buffer: Vec::with_capacity(READ_BUFFER),
+            buffer: Vec::new(),
             start: 0,
             empty_lines: 0,
             out: WriteBuffer::default(),
@@ -110,7 +107,7 @@ impl<'e> Connection<'e> {
 
     /// Answers requests until one side ends the connection. Once `over` completes, an idle connection is closed.
     pub(super) async fn run(mut self, mut over: Pin<&mut impl Future<Output = ()>>) {
-        while self.answer_buffered().await && self.send().await {
+        loop {
             let more = if self.is_idle() {
                 tokio::select! {
                     biased;
@@ -120,15 +117,21 @@ impl<'e> Connection<'e> {
             } else {
                 self.read_more().await
             };
-            if !more {
+            // Boxed, so that an idle connection needs no memory for answers.
+            if !more || !Box::pin(self.answer_and_send()).await {
                 break;
             }
         }
-        self.close().await;
+        Box::pin(self.close()).await;
     }
 }
 
 impl Connection<'_> {
+    /// Answers every whole request that was read, and sends the answers. Returns whether the connection continues.
+    async fn answer_and_send(&mut self) -> bool {
+        self.answer_buffered().await && self.send().await
+    }
+
     /// Answers every whole request that was read. Returns whether the connection continues.
     async fn answer_buffered(&mut self) -> bool {
         loop {
@@ -288,20 +291,21 @@ impl Connection<'_> {
         let idle = self.is_idle();
         self.buffer.drain(..self.start);
         self.start = 0;
-        if idle {
-            // An idle connection keeps no more memory than it began with.
-            self.buffer.shrink_to(READ_BUFFER);
-            self.out.shrink_to(READ_BUFFER);
-            self.body.shrink_to(READ_BUFFER);
-        }
-        if self.buffer.capacity() - self.buffer.len() < READ_BUFFER / 4 {
-            self.buffer.reserve(READ_BUFFER);
-        }
         let (begins_header, deadline) = match self.answered {
             Some(answered) if idle => (true, answered + idle_timeout),
             Some(_) | None => (false, self.header_began + header_timeout),
         };
-        match self.stream.read(&mut self.buffer, u64::MAX, deadline).await {
+        let read = if idle {
+            self.out.give_back();
+            self.body = Vec::new();
+            self.stream.read_when_idle(&mut self.buffer, deadline).await
+        } else {
+            if self.buffer.capacity() - self.buffer.len() < spare_buffers::CAPACITY / 4 {
+                self.buffer.reserve(spare_buffers::CAPACITY);
+            }
+            self.stream.read(&mut self.buffer, u64::MAX, deadline).await
+        };
+        match read {
             ReadResult::Bytes(_) => {
                 self.arrived = Instant::now();
                 if begins_header {
