@@ -57,12 +57,16 @@ impl TraceExport {
                     waiting.extend(batch.records().take(MAX_BATCH - waiting.len()));
                     let is_due =
                         batch.last || waiting.len() == MAX_BATCH || exporter.last_export.elapsed() >= BATCH_INTERVAL;
-                    if waiting.is_empty() || !is_due {
-                        return;
+                    if waiting.is_empty() {
+                        return None;
+                    }
+                    if !is_due {
+                        return Some(BATCH_INTERVAL.saturating_sub(exporter.last_export.elapsed()));
                     }
                     exporter.export(&waiting);
                     waiting.clear();
                 }
+                None
             })?;
         Ok(TraceExport { sample: otlp.sample, writer })
     }

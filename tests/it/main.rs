@@ -127,4 +127,5 @@ mod docs_openapi;
 mod docs_operating;
 mod floors;
 mod harness;
+mod idle;
 mod package;

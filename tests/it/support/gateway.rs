@@ -107,6 +107,11 @@ impl TestGateway {
         self.process.resident_kib()
     }
 
+    /// How often each of its threads has been woken so far: its id, its name and the count.
+    pub fn wake_ups(&self) -> Vec<(String, String, u64)> {
+        self.process.wake_ups()
+    }
+
     /// Sockets that it has open.
     pub fn open_sockets(&self) -> usize {
         self.process.open_sockets()

@@ -174,6 +174,19 @@ impl Process {
         line.split_whitespace().nth(1).unwrap().parse().unwrap()
     }
 
+    /// How often each of its threads has been woken so far: its id, its name and the count.
+    pub fn wake_ups(&self) -> Vec<(String, String, u64)> {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.id())).unwrap();
+        let counted = threads.filter_map(|thread| {
+            let thread = thread.unwrap();
+            let status = std::fs::read_to_string(thread.path().join("status")).ok()?; // it may have ended
+            let value = |name| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim();
+            let count = value("voluntary_ctxt_switches:").parse().unwrap();
+            Some((thread.file_name().into_string().unwrap(), value("Name:").to_owned(), count))
+        });
+        counted.collect()
+    }
+
     /// Sockets that it has open.
     pub fn open_sockets(&self) -> usize {
         let files = std::fs::read_dir(format!("/proc/{}/fd", self.id())).unwrap();

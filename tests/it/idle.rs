@@ -1,0 +1,71 @@
+//! What a server does while nobody asks it anything: next to nothing. And what was waiting for events then happens as
+//! soon as they come.
+
+use std::os::unix::fs::symlink;
+use std::time::Duration;
+
+use crate::support::*;
+
+/// The most wake-ups in a second; there are five at most where nothing else has the cores. A thread that sleeps 100 ms at
+/// a time has ten alone.
+const MOST: u64 = 9;
+
+/// Waits for a second without more wake-ups than that. A start, a request or a write to the store causes more for a while.
+async fn is_idle(gate: &TestGateway) {
+    let mut last = Vec::new();
+    for _ in 0..30 {
+        let before = gate.wake_ups();
+        tokio::time::sleep(Duration::from_secs(1)).await; // the time in which they are counted
+        let of = |thread: &str| before.iter().find(|(id, ..)| id == thread).map_or(0, |(.., count)| *count);
+        last = gate.wake_ups().into_iter().map(|(id, name, count)| (name, count - of(&id))).collect();
+        if last.iter().map(|(_, count)| count).sum::<u64>() <= MOST {
+            return;
+        }
+    }
+    last.retain(|(_, count)| *count > 0);
+    panic!("never fewer than {MOST} wake-ups in a second; in the last one: {last:?}");
+}
+
+async fn an_idle_server_is_woken_a_few_times_a_second_and_writes_its_logs_when_it_is_asked(kind: Kind) {
+    let builder = TestGateway::on(kind).key("bot").points("7", 3).admin();
+    let builder = builder.set("log.access", r#""access.log""#).set("log.decisions", r#""decisions.rec""#);
+    let gate = builder.set("log.audit", r#""audit.log""#).set("server.handover", r#""handover.sock""#).start().await;
+    let mut kept = gate.connect().await;
+    let ask = gate.request("getPoints", "bot", "memberID=7");
+    kept.ask(&ask).await.is("3");
+    is_idle(&gate).await;
+    let size = || std::fs::metadata(gate.world().path("decisions.rec")).unwrap().len();
+    let before = size();
+    kept.ask(&ask).await.is("3");
+    eventually(PATIENCE, "a second line", || async {
+        gate.world().read("access.log").split(|b| *b == b'\n').count() > 2
+    })
+    .await;
+    eventually(PATIENCE, "a second block", || async { size() > before }).await;
+    is_idle(&gate).await;
+}
+
+on_both_origins!(an_idle_server_is_woken_a_few_times_a_second_and_writes_its_logs_when_it_is_asked);
+
+/// As Kubernetes does with a mounted ConfigMap.
+#[tokio::test]
+async fn a_gateway_toml_whose_folder_is_a_link_that_is_switched_is_taken_up_without_a_signal() {
+    let gate = TestGateway::builder().key("bot").points("7", 3).set("answers.key_command", r#""/v1""#).start().await;
+    let at = |name: &str| gate.world().path(name);
+    let config = String::from_utf8(gate.world().read("gateway.toml")).unwrap();
+    let no_key = Request::bare("POST", "/getPoints");
+    let link = |to: &str, name: &str| {
+        symlink(to, at("next")).unwrap();
+        std::fs::rename(at("next"), at(name)).unwrap();
+    };
+    for version in ["v2", "v3"] {
+        std::fs::create_dir(at(version)).unwrap();
+        std::fs::write(at(version).join("gateway.toml"), config.replace("/v1", &format!("/{version}"))).unwrap();
+        link(version, "..data");
+        if version == "v2" {
+            link("..data/gateway.toml", "gateway.toml");
+        }
+        let answer = format!("01 | No api key provided! Create it using: /{version}");
+        eventually(PATIENCE, version, || async { gate.send(&no_key).await.body == answer }).await;
+    }
+}
