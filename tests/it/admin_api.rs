@@ -314,7 +314,9 @@ async fn a_day_that_is_reset_is_a_whole_one(kind: Kind) {
     // Once at once, when the count is not in the store yet, and once by the command.
     admin.send("POST", &format!("/api/keys/{id}/reset-day"), &[], "").await.is(204);
     for _ in 0..2 {
-        tokio::time::sleep(std::time::Duration::from_millis(1200)).await; // within which it takes effect, to the last count
+        let path = format!("/api/keys/{id}/usage");
+        let is_reset = async || admin.get(&path).await.is(200)["daily"]["used"] == 0;
+        eventually(SECOND_AND_SLACK, "the key's day is a whole one", is_reset).await;
         assert_eq!(let_in().await, 5);
         gate.run(&["limits", "reset", &id]).done();
     }

@@ -220,12 +220,9 @@ async fn of_those_who_miss_at_once_one_is_stored_and_the_others_are_collapsed() 
     let gate = gate("", "", "").await;
     let hold = Gate::shut();
     gate.origin().next("getPoints", Act::HoldAnswer(hold.clone()));
-    let asking: Vec<_> = (0..5).map(|_| gate.request("getPoints", "bot", "memberID=7").bytes()).collect();
     let mut connections = Vec::new();
-    for request in asking {
-        let mut connection = gate.connect().await;
-        connection.send(request).await;
-        connections.push(connection);
+    for _ in 0..5 {
+        connections.push(gate.connect_and_send(gate.request("getPoints", "bot", "memberID=7")).await);
     }
     gate.origin().has_been_asked("getPoints", 1).await;
     gate.has_read_requests().await;

@@ -173,8 +173,7 @@ async fn refused(gate: &TestGateway, operation: &str, example: &str) -> Answer {
         "15" => gate.request(operation, "reader", &good),
         "16" => with(&good).header("Content-Length", "5"),
         "17" => {
-            let mut connection = gate.connect().await;
-            connection.send(with(&good).head()).await;
+            let mut connection = gate.connect_and_send(with(&good).head()).await;
             return connection.answer().await;
         }
         "20" => {

@@ -101,8 +101,8 @@ async fn a_malformed_chunk_is_refused_and_performs_nothing(kind: Kind) {
 async fn a_chunk_size_beyond_any_bound_is_refused(kind: Kind) {
     let gate = gate(kind).await;
     for size in ["1001", "fffffffffffffff0", "10000000000000000", "100000000000000000000000000000014"] {
-        let mut connection = gate.connect().await;
-        connection.send(set_in_chunks(&gate, &format!("{size}\r\nmemberID=7&amount=10\r\n0\r\n\r\n"))).await;
+        let mut connection =
+            gate.connect_and_send(set_in_chunks(&gate, &format!("{size}\r\nmemberID=7&amount=10\r\n0\r\n\r\n"))).await;
         let answer = connection.answer_or_close().await.unwrap_or_else(|| panic!("no answer to {size}"));
         assert!(matches!(answer.code(), Some(14 | 16)), "{size}: {answer:#?}");
         answer.is_a_refusal();

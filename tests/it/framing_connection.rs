@@ -96,8 +96,7 @@ async fn an_early_answer_arrives_while_the_client_keeps_sending() {
 async fn a_client_that_waits_with_its_body_is_still_answered() {
     let gate = gate().start().await;
     for (code, request) in refused_early(&gate, "memberID=7&amount=5") {
-        let mut connection = gate.connect().await;
-        connection.send(request.head()).await;
+        let mut connection = gate.connect_and_send(request.head()).await;
         let answer = connection.answer().await;
         assert_eq!(answer.code(), Some(code), "{answer:#?}");
     }
@@ -106,8 +105,7 @@ async fn a_client_that_waits_with_its_body_is_still_answered() {
 #[tokio::test]
 async fn a_client_that_never_sends_its_body_does_not_hold_the_connection() {
     let gate = gate().start().await;
-    let mut connection = gate.connect().await;
-    connection.send(Request::post("/nothing", "x".repeat(3000)).head()).await;
+    let mut connection = gate.connect_and_send(Request::post("/nothing", "x".repeat(3000)).head()).await;
     assert_eq!(connection.answer().await.code(), Some(10));
     connection.is_closed().await; // after at most a second, or the time a body may take
 }
@@ -125,8 +123,7 @@ async fn fifty_pipelined_requests_get_fifty_answers_in_order() {
             let request = gate.request("getPoints", "bot", &format!("memberID={member}"));
             requests.extend(if member % 3 == 0 { request.chunked(4) } else { request }.bytes());
         }
-        let mut connection = gate.connect().await;
-        connection.send(requests).await;
+        let mut connection = gate.connect_and_send(requests).await;
         for member in 1..=50 {
             connection.answer().await.is(&(member * 100).to_string());
         }
@@ -143,8 +140,7 @@ async fn pipelined_writes_and_reads_take_effect_in_order() {
         requests.extend(gate.request("getPoints", "bot", "memberID=7").bytes());
         requests.extend(gate.request("getPoints", "bot", "memberID=x").bytes());
     }
-    let mut connection = gate.connect().await;
-    connection.send(requests).await;
+    let mut connection = gate.connect_and_send(requests).await;
     for amount in 0..20 {
         connection.answer().await.is(&format!("Successfully set 'Ada' points to '{amount}'"));
         connection.answer().await.is(&amount.to_string());
@@ -158,8 +154,7 @@ async fn pipelined_requests_split_anywhere_are_read_alike() {
     let one = gate.request("getPoints", "bot", "memberID=8");
     let both = [one.bytes(), one.clone().chunked(3).bytes()].concat();
     for at in (1..both.len()).step_by(7) {
-        let mut connection = gate.connect().await;
-        connection.send(&both[..at]).await;
+        let mut connection = gate.connect_and_send(&both[..at]).await;
         tokio::task::yield_now().await;
         connection.send(&both[at..]).await;
         connection.answer().await.is("88");
@@ -180,14 +175,11 @@ async fn a_hundred_continue_comes_only_after_the_key_is_accepted() {
         connection.answer().await.is("3");
     }
 
-    let mut connection = gate.connect().await;
-    connection.send(expecting("nobody").head()).await;
+    let mut connection = gate.connect_and_send(expecting("nobody").head()).await;
     connection.answer().await.is_refused(401, INCORRECT_KEY);
-    let mut connection = gate.connect().await;
-    connection.send(expecting("x").without("Authorization").head()).await;
+    let mut connection = gate.connect_and_send(expecting("x").without("Authorization").head()).await;
     connection.answer().await.is_refused(401, NO_KEY);
-    let mut connection = gate.connect().await;
-    connection.send(expecting("x").body("x".repeat(5000)).head()).await;
+    let mut connection = gate.connect_and_send(expecting("x").body("x".repeat(5000)).head()).await;
     connection.answer().await.is_refused(413, TOO_LARGE);
 }
 
@@ -222,8 +214,7 @@ async fn a_connection_is_kept_until_one_side_wants_it_closed() {
 async fn http_1_0_closes_after_its_answer() {
     let gate = gate().start().await;
     let request = String::from_utf8(gate.request("getPoints", "bot", "memberID=7").bytes()).unwrap();
-    let mut connection = gate.connect().await;
-    connection.send(request.replace("HTTP/1.1", "HTTP/1.0")).await;
+    let mut connection = gate.connect_and_send(request.replace("HTTP/1.1", "HTTP/1.0")).await;
     connection.answer().await.is("3");
     connection.is_closed().await;
 }

@@ -244,8 +244,7 @@ async fn what_is_not_http_at_all_is_turned_away() {
     let noise: Vec<u8> =
         (0..2000).map(|i: u32| (i.wrapping_mul(2_654_435_761) >> 13) as u8).chain(*b"\r\n\r\n").collect();
     for bytes in [tls, preface, noise] {
-        let mut connection = gate.connect().await;
-        connection.send(&bytes).await;
+        let mut connection = gate.connect_and_send(bytes).await;
         connection.finish_sending().await;
         if let Some(answer) = connection.answer_or_close().await {
             answer.is_refused(400, MALFORMED);

@@ -73,8 +73,7 @@ async fn a_header_that_drips_or_stops_is_17_at_its_deadline() {
 async fn a_first_byte_that_nothing_follows_is_17_at_the_headers_deadline() {
     for gate in gates("header_timeout").await {
         let began = Instant::now();
-        let mut connection = gate.connect().await;
-        connection.send("P").await;
+        let mut connection = gate.connect_and_send("P").await;
         is_shown_out(&mut connection, began, "a first byte").await;
     }
 }
@@ -290,7 +289,7 @@ async fn a_connection_ends_when_its_caller_does_not_take_the_answers_before_a_mi
     origin.has_been_asked("getPoints", 1).await;
     // The caller reads nothing until the gateway has closed the connection, or has come to the last request on it.
     eventually(PATIENCE, "the answers are given up", || async {
-        let is_open = gate.tcp_entry(here).is_some_and(|entry| entry.is_established);
+        let is_open = gate.tcp_entry(here).is_some_and(|entry| entry.is_established());
         !is_open || origin.asked("getPoints") == MISSES
     })
     .await;
@@ -303,5 +302,5 @@ async fn a_connection_ends_when_its_caller_does_not_take_the_answers_before_a_mi
     is_a_prefix_of_answers(&received, (0..MISSES).flat_map(|_| [&*reviews, "0"]));
     let asked = origin.asked("getPoints");
     assert!(asked < MISSES, "the connection went on: {asked} misses");
-    assert!(gate.tcp_entry(here).is_none_or(|entry| !entry.is_established), "the connection is open");
+    assert!(gate.tcp_entry(here).is_none_or(|entry| !entry.is_established()), "the connection is open");
 }

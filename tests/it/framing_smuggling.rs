@@ -45,8 +45,7 @@ async fn bytes_behind_a_request_to_upgrade_are_requests_like_any_other() {
     let upgrade =
         gate.request("getPoints", "bot", "memberID=7").header("Connection", "Upgrade").header("Upgrade", "websocket");
     let refused = Request::post("/setPoints", "memberID=7&amount=666");
-    let mut connection = gate.connect().await;
-    connection.send([upgrade.bytes(), refused.bytes()].concat()).await;
+    let mut connection = gate.connect_and_send([upgrade.bytes(), refused.bytes()].concat()).await;
     connection.answer().await.is("3");
     connection.answer().await.is_refused(401, NO_KEY);
     assert_eq!(gate.origin().asked("setPoints"), 0);
@@ -68,8 +67,7 @@ async fn a_body_has_its_length_from_one_field_or_is_empty() {
     let gate = gate().await;
     let key = gate.secret("bot");
     let without_length = format!("POST /setPoints HTTP/1.0\r\nAuthorization: {key}\r\n\r\nmemberID=7&amount=666");
-    let mut connection = gate.connect().await;
-    connection.send(without_length).await;
+    let mut connection = gate.connect_and_send(without_length).await;
     connection.finish_sending().await;
     assert_eq!(connection.answer().await.code(), Some(4), "the body is empty");
     connection.is_closed().await;
@@ -90,8 +88,7 @@ async fn a_body_has_its_length_from_one_field_or_is_empty() {
             "POST /setPoints HTTP/{version}\r\nHost: h\r\nAuthorization: {key}\r\nTransfer-Encoding: {coding}\r\n\r\n"
         );
         let body = b"15\r\nmemberID=7&amount=666\r\n0\r\n\r\n";
-        let mut connection = gate.connect().await;
-        connection.send([head.as_bytes(), body, &hidden(&gate)].concat()).await;
+        let mut connection = gate.connect_and_send([head.as_bytes(), body, &hidden(&gate)].concat()).await;
         connection.answer().await.is_refused(400, MALFORMED);
         connection.is_closed().await;
     }

@@ -60,10 +60,8 @@ async fn two_servers_on_one_store_see_each_others_writes_within_a_second(kind: K
     for round in 0..5 {
         let (here, there) = (100 + round, 200 + round);
         gate.set_points("bot", "7", here).await.is(&format!("Successfully set 'Ada' points to '{here}'"));
-        let end = std::time::Instant::now() + SECOND_AND_SLACK;
-        while connection.ask(&read).await.body != here.to_string() {
-            assert!(std::time::Instant::now() < end, "the other server does not follow");
-        }
+        let follows = async || connection.ask(&read).await.body == here.to_string();
+        eventually(SECOND_AND_SLACK, "the other server follows", follows).await;
         let write = gate.request("setPoints", "bot", &format!("memberID=7&amount={there}"));
         connection.ask(&write).await.is(&format!("Successfully set 'Ada' points to '{there}'"));
         connection.ask(&read).await.is(&there.to_string());

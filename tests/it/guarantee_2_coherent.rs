@@ -7,9 +7,7 @@ fn gate() -> Builder {
 }
 
 async fn ask_later(gate: &TestGateway, operation: &str, body: &str) -> Connection {
-    let mut connection = gate.connect().await;
-    connection.send(gate.request(operation, "bot", body).bytes()).await;
-    connection
+    gate.connect_and_send(gate.request(operation, "bot", body)).await
 }
 
 #[tokio::test]
@@ -231,11 +229,7 @@ async fn guarantee_2_what_followers_of_a_leader_whose_key_is_gone_are_told_is_no
             assert_eq!(gate.send(&Request::bare("GET", "/healthz")).await.status, 200);
         }
     };
-    let read = async |key| {
-        let mut connection = gate.connect().await;
-        connection.send(gate.request("getPoints", key, "memberID=7").bytes()).await;
-        connection
-    };
+    let read = async |key| gate.connect_and_send(gate.request("getPoints", key, "memberID=7")).await;
     let [hold_leader, hold_older, hold_newer, hold_write] = std::array::from_fn(|_| Gate::shut());
     gate.origin().next("getPoints", Act::HoldAnswer(hold_leader.clone()));
     let mut leader = read("leader").await;

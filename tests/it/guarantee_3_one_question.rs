@@ -14,12 +14,11 @@ async fn ask_at_once(gate: &TestGateway, count: usize) -> Vec<Connection> {
 
 /// `count` connections that have each asked for member 7, the first of them as the flight's leader.
 async fn ask_at_once_with(gate: &TestGateway, key: &str, count: usize) -> Vec<Connection> {
-    let request = gate.request("getPoints", key, "memberID=7").bytes();
+    let request = gate.request("getPoints", key, "memberID=7");
     let asked = gate.origin().asked("getPoints");
     let mut asking = Vec::new();
     for i in 0..count {
-        let mut connection = gate.connect().await;
-        connection.send(&request).await;
+        let connection = gate.connect_and_send(request.clone()).await;
         if i == 0 {
             gate.origin().has_been_asked("getPoints", asked + 1).await;
         }
@@ -117,11 +116,9 @@ async fn guarantee_3_one_keys_02_is_not_given_to_another_of_its_guild() {
     let gate = TestGateway::before_http().key("bot").key("dead").points("7", 3).start().await;
     let hold = Gate::shut();
     gate.origin().next("getPoints", Act::HoldThen(hold.clone(), 401, "02 | Incorrect API key!".into()));
-    let mut leader = gate.connect().await;
-    leader.send(gate.request("getPoints", "dead", "memberID=7").bytes()).await;
+    let mut leader = gate.connect_and_send(gate.request("getPoints", "dead", "memberID=7")).await;
     gate.origin().has_been_asked("getPoints", 1).await;
-    let mut follower = gate.connect().await;
-    follower.send(gate.request("getPoints", "bot", "memberID=7").bytes()).await;
+    let mut follower = gate.connect_and_send(gate.request("getPoints", "bot", "memberID=7")).await;
     gate.has_read_requests().await;
     hold.open();
     leader.answer().await.is_refused(401, "02 | Incorrect API key!");
@@ -153,8 +150,7 @@ async fn guarantee_3_a_refusal_of_one_key_is_one_question_and_delays_no_other_ke
             gate.origin().next("getPoints", Act::HoldAnswer(hold.clone()));
             let mut asking = ask_at_once_with(&gate, "dead", 20).await;
             if asked == 5 {
-                let mut other = gate.connect().await;
-                other.send(gate.request("getPoints", "bot", "memberID=7").bytes()).await;
+                let other = gate.connect_and_send(gate.request("getPoints", "bot", "memberID=7")).await;
                 assert_eq!(gate.send(&Request::bare("GET", "/healthz")).await.status, 200);
                 asking.push(other);
             }
@@ -208,8 +204,7 @@ async fn guarantee_6_however_many_keys_of_a_guild_are_refused_another_waits_for_
     gate.origin().next("getPoints", Act::HoldThen(holds[0].clone(), 429, "slow down".into()));
     let mut asking = Vec::new();
     for (n, key) in dead.iter().map(String::as_str).chain(["bot"]).enumerate() {
-        let mut connection = gate.connect().await;
-        connection.send(gate.request("getPoints", key, "memberID=7").bytes()).await;
+        let connection = gate.connect_and_send(gate.request("getPoints", key, "memberID=7")).await;
         if n == 0 {
             gate.origin().has_been_asked("getPoints", 1).await;
         }
@@ -241,9 +236,7 @@ async fn guarantee_3_whatever_the_origin_tells_a_leader_whose_key_is_gone_the_ot
         let mut leader = ask_at_once_with(&gate, "leader", 1).await;
         let mut others = Vec::new();
         for n in 0..10 {
-            let mut connection = gate.connect().await;
-            connection.send(gate.request("getPoints", &format!("b{}", n % 5), "memberID=7").bytes()).await;
-            others.push(connection);
+            others.push(gate.connect_and_send(gate.request("getPoints", &format!("b{}", n % 5), "memberID=7")).await);
         }
         for _ in 0..40 {
             assert_eq!(gate.send(&Request::bare("GET", "/healthz")).await.status, 200);

@@ -76,8 +76,7 @@ async fn guarantee_5_a_caller_that_hangs_up_does_not_make_it_twice() {
     let gate = gate().set("origin.timeout", r#""10s""#).start().await;
     let hold = Gate::shut();
     gate.origin().next("setPoints", Act::HoldAll(hold.clone()));
-    let mut connection = gate.connect().await;
-    connection.send(gate.request("setPoints", "bot", "memberID=7&amount=5").bytes()).await;
+    let connection = gate.connect_and_send(gate.request("setPoints", "bot", "memberID=7&amount=5")).await;
     gate.origin().has_been_asked("setPoints", 1).await;
     drop(connection);
     hold.open();
@@ -94,9 +93,7 @@ async fn a_read_never_fails_because_many_kept_connections_die_when_used() {
     let mut asking = Vec::new();
     for member in 10..14 {
         gate.origin().next("getPoints", Act::HoldAll(hold.clone()));
-        let mut connection = gate.connect().await;
-        connection.send(gate.request("getPoints", "bot", &format!("memberID={member}")).bytes()).await;
-        asking.push(connection);
+        asking.push(gate.connect_and_send(gate.request("getPoints", "bot", &format!("memberID={member}"))).await);
         gate.origin().has_been_asked("getPoints", asking.len()).await;
     }
     hold.open();

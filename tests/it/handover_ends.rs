@@ -50,8 +50,7 @@ async fn where_the_old_one_is_stopped_amid_it_the_new_one_serves() {
     gate.has_said("asks to take over").await;
     gate.process().signal(Signal::SIGTERM);
     assert_eq!(gate.process().exit().await, Some(0), "{}", gate.stderr());
-    let mut early = gate.connect().await;
-    early.send(ask.bytes()).await;
+    let mut early = gate.connect_and_send(ask.bytes()).await;
     folder.unlock().unwrap();
     assert_eq!(next.ready().await, gate.address());
     early.answer().await.is("3");

@@ -54,13 +54,13 @@ impl Caller {
         };
         // The caller before this one may still have its connection's place for a moment.
         let shake_hands = async |alpn: &[&str]| {
-            for _ in 0..100 {
-                if let Ok(stream) = gate.tls_client(alpn).shake_hands(connect().await).await {
-                    return stream;
-                }
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-            panic!("no connection's place became free");
+            let mut stream = None;
+            eventually(PATIENCE, "a connection's place is free", async || {
+                stream = gate.tls_client(alpn).shake_hands(connect().await).await.ok();
+                stream.is_some()
+            })
+            .await;
+            stream.unwrap()
         };
         let request = gate.request(operation, "bot", body);
         let bytes = [request.head(), body[..sent].into()].concat();
@@ -127,11 +127,7 @@ async fn is_let_in(gate: &TestGateway, connection: &mut Connection) -> bool {
 
 /// Waits until it is.
 async fn until_let_in(gate: &TestGateway, connection: &mut Connection, deadline: Duration, what: &str) {
-    let began = Instant::now();
-    while !is_let_in(gate, connection).await {
-        assert!(began.elapsed() < deadline, "{what}: its place in flight");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    eventually(deadline, &format!("{what}: its place in flight"), async || is_let_in(gate, connection).await).await;
 }
 
 /// A caller that has taken the only place of its key. The look whether it has may take the place itself for a moment,
@@ -219,10 +215,7 @@ async fn a_write_whose_caller_hangs_up_goes_on(kind: Kind) {
         drop(writer);
         let read = gate.request("getPoints", "other", "memberID=7");
         let mut other = gate.connect().await;
-        let began = Instant::now();
-        while other.ask(&read).await.body != "9" {
-            assert!(began.elapsed() < PATIENCE, "{what}: the write was lost");
-        }
+        eventually(PATIENCE, &format!("{what}: the write"), async || other.ask(&read).await.body == "9").await;
         if kind == Kind::Http {
             assert_eq!(gate.origin().asked("setPoints"), 1, "{what}");
         }
@@ -256,8 +249,7 @@ async fn a_caller_that_has_only_finished_sending_keeps_its_place_and_gets_its_an
         let mut stays = gate.connect().await;
         let hold = Gate::shut();
         gate.origin().next("getPoints", Act::HoldAll(hold.clone()));
-        let mut caller = gate.connect().await;
-        caller.send(gate.request("getPoints", "bot", "memberID=7").bytes()).await;
+        let mut caller = gate.connect_and_send(gate.request("getPoints", "bot", "memberID=7")).await;
         caller.finish_sending().await;
         gate.origin().has_been_asked("getPoints", 1).await;
         let began = Instant::now();

@@ -182,8 +182,7 @@ async fn an_answer_asked_for_before_a_reload_is_given_and_not_kept() {
     other.put_points("7", 4);
     let hold = Gate::shut();
     gate.origin().next("getPoints", Act::HoldAnswer(hold.clone()));
-    let mut asking = gate.connect().await;
-    asking.send(gate.request("getPoints", "bot", "memberID=7").bytes()).await;
+    let mut asking = gate.connect_and_send(gate.request("getPoints", "bot", "memberID=7")).await;
     gate.origin().has_been_asked("getPoints", 1).await;
     move_to(&gate, &other);
     in_force(&gate, "100").await;
@@ -212,8 +211,7 @@ async fn a_learned_key_is_not_proven_by_the_word_of_an_origin_that_is_not_asked_
     }
     let hold = Gate::shut();
     gate.origin().next("getWarns", Act::HoldAnswer(hold.clone()));
-    let mut asking = gate.connect().await;
-    asking.send(gate.request("getWarns", "bot", "memberID=7").bytes()).await;
+    let mut asking = gate.connect_and_send(gate.request("getWarns", "bot", "memberID=7")).await;
     gate.origin().has_been_asked("getWarns", 1).await;
     move_to(&gate, &other);
     in_force(&gate, "100").await;
@@ -252,14 +250,11 @@ async fn who_waits_for_another_requests_proof_asks_the_origin_that_is_in_force_b
     other.put_points("1", 100);
     let hold = Gate::shut();
     gate.origin().next("getPoints", Act::HoldAnswer(hold.clone()));
-    let mut asking = gate.connect().await;
-    asking.send(gate.request("getPoints", "bot", "memberID=7").bytes()).await;
+    let mut asking = gate.connect_and_send(gate.request("getPoints", "bot", "memberID=7")).await;
     gate.origin().has_been_asked("getPoints", 1).await;
     let mut waiting = Vec::new();
     for body in ["memberID=7", "memberID=8"] {
-        let mut connection = gate.connect().await;
-        connection.send(gate.request("getPoints", "bot", body).bytes()).await;
-        waiting.push(connection);
+        waiting.push(gate.connect_and_send(gate.request("getPoints", "bot", body)).await);
     }
     move_to(&gate, &other);
     in_force(&gate, "100").await;

@@ -359,8 +359,7 @@ async fn what_breaks_the_connections_own_rules_ends_it() {
 #[tokio::test]
 async fn http_2_is_not_spoken_without_tls() {
     let gate = TestGateway::builder().key("bot").start().await;
-    let mut connection = gate.connect().await;
-    connection.send([PREFACE, &frame(SETTINGS, 0, 0, &[])].concat()).await;
+    let mut connection = gate.connect_and_send([PREFACE, &frame(SETTINGS, 0, 0, &[])].concat()).await;
     connection.answer().await.is_refused(400, MALFORMED);
     connection.is_closed().await;
 }

@@ -20,12 +20,10 @@ async fn an_answer_that_a_key_asked_for_before_it_moved_to_another_guild_is_not_
     origin.put_points_in("999", "7", 70);
     let (hold, hold_other) = (Gate::shut(), Gate::shut());
     origin.next("getPoints", Act::HoldAll(hold.clone()));
-    let mut asking = gate.connect().await;
-    asking.send(gate.request("getPoints", "bot", "memberID=7").bytes()).await;
+    let mut asking = gate.connect_and_send(gate.request("getPoints", "bot", "memberID=7")).await;
     origin.has_been_asked("getPoints", 1).await;
     // Another key of the guild waits for the same question.
-    let mut joined = gate.connect().await;
-    joined.send(gate.request("getPoints", "other", "memberID=7").bytes()).await;
+    let mut joined = gate.connect_and_send(gate.request("getPoints", "other", "memberID=7")).await;
     let mut held = Vec::new();
     for version in Version::BOTH {
         held.push(HeldBody::begin(&gate, version, gate.request("getPoints", "bot", "memberID=7")).await);
@@ -63,9 +61,7 @@ async fn with_a_stale_answer() -> (TestGateway, Gate) {
 }
 
 async fn asking(gate: &TestGateway, key: &str) -> Connection {
-    let mut connection = gate.connect().await;
-    connection.send(gate.request("getPoints", key, "memberID=7").bytes()).await;
-    connection
+    gate.connect_and_send(gate.request("getPoints", key, "memberID=7")).await
 }
 
 #[tokio::test]
@@ -164,14 +160,6 @@ async fn guarantee_2_a_key_that_moves_while_its_question_hangs_gets_no_stale_ans
     waits.answer().await.is_refused(502, NO_ANSWER);
 }
 
-/// Connections that have been asked for, and not been accepted, at this port.
-fn connecting_to(port: u16) -> usize {
-    let (to, syn_sent) = (format!("0100007F:{port:04X}"), "02");
-    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
-    let rows = table.lines().map(|row| row.split_whitespace().skip(2).take(2).collect::<Vec<_>>());
-    rows.filter(|row| row == &[to.as_str(), syn_sent]).count()
-}
-
 #[tokio::test]
 async fn guarantee_7_a_key_taken_away_while_a_connection_to_the_origin_is_waited_for_asks_nothing() {
     let socket = TcpSocket::new_v4().unwrap();
@@ -184,11 +172,11 @@ async fn guarantee_7_a_key_taken_away_while_a_connection_to_the_origin_is_waited
     let gate = gate.set("origin.connect_timeout", r#""15s""#).set("origin.timeout", r#""20s""#).start().await;
     let mut waiting = Vec::new();
     for (operation, body) in [("setPoints", "memberID=7&amount=666"), ("getPoints", "memberID=7")] {
-        let mut connection = gate.connect().await;
-        connection.send(gate.request(operation, "bot", body).bytes()).await;
-        waiting.push(connection);
+        waiting.push(gate.connect_and_send(gate.request(operation, "bot", body)).await);
     }
-    eventually(PATIENCE, "both are waited for", || async { connecting_to(address.port()) == 2 }).await;
+    let waits = |entry: &TcpEntry| entry.remote == address && entry.is_connecting();
+    let both_wait = async || TcpEntry::all().iter().filter(|entry| waits(entry)).count() == 2;
+    eventually(PATIENCE, "both are waited for", both_wait).await;
     gate.world().remove_key("bot");
     let is_gone = || async { gate.send(&gate.request("getPoints", "bot", "memberID=x")).await.code() == Some(2) };
     eventually(PATIENCE, "02", is_gone).await;

@@ -56,8 +56,7 @@ async fn an_unknown_key_is_asked_about_once_however_many_requests_bring_it() {
     gate.origin().next("getPoints", Act::HoldAnswer(hold.clone()));
     let mut asking = Vec::new();
     for member in 0..30 {
-        let mut connection = gate.connect().await;
-        connection.send(gate.request("getPoints", "bot", &format!("memberID={member}")).bytes()).await;
+        let connection = gate.connect_and_send(gate.request("getPoints", "bot", &format!("memberID={member}"))).await;
         if member == 0 {
             gate.origin().has_been_asked("getPoints", 1).await;
         }
@@ -79,9 +78,7 @@ async fn a_refused_key_is_refused_to_everyone_who_waited_for_the_one_question() 
     gate.origin().next("getPoints", Act::HoldAnswer(hold.clone()));
     let mut asking = Vec::new();
     for member in 0..20 {
-        let mut connection = gate.connect().await;
-        connection.send(get_points("stranger", &member.to_string()).bytes()).await;
-        asking.push(connection);
+        asking.push(gate.connect_and_send(get_points("stranger", &member.to_string())).await);
     }
     gate.origin().has_been_asked("getPoints", 1).await;
     gate.has_read_requests().await;
@@ -99,9 +96,7 @@ async fn a_question_that_fails_is_answered_to_all_and_proves_and_refuses_nothing
     gate.origin().next("getPoints", Act::HoldThen(hold.clone(), 500, "oh".into()));
     let mut asking = Vec::new();
     for member in 0..10 {
-        let mut connection = gate.connect().await;
-        connection.send(gate.request("getPoints", "bot", &format!("memberID={member}")).bytes()).await;
-        asking.push(connection);
+        asking.push(gate.connect_and_send(gate.request("getPoints", "bot", &format!("memberID={member}"))).await);
     }
     gate.origin().has_been_asked("getPoints", 1).await;
     gate.has_read_requests().await;
@@ -118,11 +113,9 @@ async fn a_leader_that_hangs_up_harms_no_one_who_waits_for_the_same_key() {
     let gate = gate().start().await;
     let hold = Gate::shut();
     gate.origin().next("getPoints", Act::HoldAnswer(hold.clone()));
-    let mut leader = gate.connect().await;
-    leader.send(gate.request("getPoints", "bot", "memberID=1").bytes()).await;
+    let leader = gate.connect_and_send(gate.request("getPoints", "bot", "memberID=1")).await;
     gate.origin().has_been_asked("getPoints", 1).await;
-    let mut follower = gate.connect().await;
-    follower.send(gate.request("getPoints", "bot", "memberID=7").bytes()).await;
+    let mut follower = gate.connect_and_send(gate.request("getPoints", "bot", "memberID=7")).await;
     gate.has_read_requests().await;
     drop(leader);
     hold.open();
@@ -169,8 +162,7 @@ async fn an_operation_that_hangs_holds_up_no_other_of_a_key_whose_time_is_over()
     gate.get_points("bot", "7").await.is("3");
     tokio::time::sleep(ACCEPTED_FOR).await;
     gate.origin().next("getReviews", Act::Stall);
-    let mut hanging = gate.connect().await;
-    hanging.send(gate.request("getReviews", "bot", "memberID=7").bytes()).await;
+    let _hanging = gate.connect_and_send(gate.request("getReviews", "bot", "memberID=7")).await;
     gate.origin().has_been_asked("getReviews", 1).await;
     gate.get_points("bot", "7").await.is("3");
     gate.set_points("bot", "7", 5).await.is("Successfully set 'Ada' points to '5'");
@@ -274,11 +266,9 @@ async fn what_one_key_read_during_a_write_the_other_key_of_its_guild_never_sees_
     // Begun before the write: what it saw is old, and it lands late.
     let old = Gate::shut();
     gate.origin().next("getPoints", Act::HoldAnswer(old.clone()));
-    let mut early = gate.connect().await;
-    early.send(gate.request("getPoints", "bot", "memberID=7").bytes()).await;
+    let mut early = gate.connect_and_send(gate.request("getPoints", "bot", "memberID=7")).await;
     gate.origin().has_been_asked("getPoints", 3).await;
-    let mut writer = gate.connect().await;
-    writer.send(gate.request("setPoints", "bot", "memberID=7&amount=5").bytes()).await;
+    let mut writer = gate.connect_and_send(gate.request("setPoints", "bot", "memberID=7&amount=5")).await;
     gate.origin().has_been_asked("setPoints", 1).await;
     gate.get_points("twin", "7").await.is("5");
     old.open();
@@ -300,19 +290,16 @@ async fn what_one_key_read_during_a_write_is_not_undone_by_a_flight_of_the_other
     let (unwritten, old) = (Gate::shut(), Gate::shut());
     // Under way at the gateway, and not yet in effect at the origin.
     gate.origin().next("setPoints", Act::HoldAll(unwritten.clone()));
-    let mut writer = gate.connect().await;
-    writer.send(gate.request("setPoints", "bot", "memberID=7&amount=5").bytes()).await;
+    let mut writer = gate.connect_and_send(gate.request("setPoints", "bot", "memberID=7&amount=5")).await;
     gate.origin().has_been_asked("setPoints", 1).await;
     gate.origin().next("getPoints", Act::HoldAnswer(old.clone()));
-    let mut early = gate.connect().await;
-    early.send(gate.request("getPoints", "bot", "memberID=7").bytes()).await;
+    let mut early = gate.connect_and_send(gate.request("getPoints", "bot", "memberID=7")).await;
     gate.origin().has_been_asked("getPoints", 3).await;
     // Somebody else's write, so that the value moves while ours is still open.
     gate.origin().put_points("7", 4);
     gate.get_points("twin", "7").await.is("4");
     // A reader that comes now must not join the flight that saw 3, nor find what it brought.
-    let mut late = gate.connect().await;
-    late.send(gate.request("getPoints", "bot", "memberID=7").bytes()).await;
+    let mut late = gate.connect_and_send(gate.request("getPoints", "bot", "memberID=7")).await;
     late.answer().await.is("4");
     old.open();
     early.answer().await.is("3");

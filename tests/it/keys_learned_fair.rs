@@ -64,9 +64,7 @@ async fn everyone_who_waited_for_a_good_key_is_paid_back() {
     gate.origin().next("getPoints", Act::HoldAnswer(hold.clone()));
     let mut asking = Vec::new();
     for member in 0..20 {
-        let mut connection = gate.connect().await;
-        connection.send(gate.request("getPoints", "bot", &format!("memberID={member}")).bytes()).await;
-        asking.push(connection);
+        asking.push(gate.connect_and_send(gate.request("getPoints", "bot", &format!("memberID={member}"))).await);
     }
     gate.origin().has_been_asked("getPoints", 1).await;
     gate.has_read_requests().await;
@@ -93,9 +91,7 @@ async fn requests_let_in_before_the_key_was_known_count_against_what_it_used_sin
     let request = gate.request("getPoints", "bot", "memberID=7");
     let mut held = Vec::new();
     for _ in 0..3 {
-        let mut connection = gate.connect().await;
-        connection.send(request.head()).await;
-        held.push(connection);
+        held.push(gate.connect_and_send(request.head()).await);
     }
     gate.has_read_requests().await;
     for _ in 0..3 {
@@ -180,8 +176,7 @@ async fn an_address_that_paid_before_a_reload_is_paid_back_under_the_limits_in_f
     gate.get_points("bot", "7").await.is("3");
     let hold = Gate::shut();
     gate.origin().next("getPoints", Act::HoldAnswer(hold.clone()));
-    let mut held = gate.connect().await;
-    held.send(gate.request("getPoints", "new", "memberID=7").bytes()).await;
+    let mut held = gate.connect_and_send(gate.request("getPoints", "new", "memberID=7")).await;
     gate.origin().has_been_asked("getPoints", 2).await;
     let changed = gate.world().edited("gateway.toml", "burst = 2\n", "burst = 3\n");
     gate.world().write("gateway.toml", changed.replace("burst = 1000000\n", "burst = 999999\n"));
@@ -218,8 +213,7 @@ async fn a_key_whose_first_answer_comes_from_an_origin_that_was_replaced_keeps_w
         .await;
     let hold = Gate::shut();
     gate.origin().next("getPoints", Act::HoldAnswer(hold.clone()));
-    let mut held = gate.connect().await;
-    held.send(gate.request("getPoints", "bot", "memberID=7").bytes()).await;
+    let mut held = gate.connect_and_send(gate.request("getPoints", "bot", "memberID=7")).await;
     gate.origin().has_been_asked("getPoints", 1).await;
     let config = String::from_utf8(gate.world().read("gateway.toml")).unwrap();
     assert!(config.contains("timeout = \"5s\""), "{config}");

@@ -31,9 +31,7 @@ fn in_seconds(duration: Duration) -> String {
 
 /// Sends a getPoints on a connection of its own, and does not wait for the answer.
 async fn begin(gate: &TestGateway, member: &str) -> Connection {
-    let mut connection = gate.connect().await;
-    connection.send(gate.request("getPoints", "bot", &format!("memberID={member}")).bytes()).await;
-    connection
+    gate.connect_and_send(gate.request("getPoints", "bot", &format!("memberID={member}"))).await
 }
 
 #[tokio::test]
@@ -121,14 +119,10 @@ async fn a_key_that_lapses_while_its_caller_reads_no_answers_gets_nothing_stored
     let mut connection = Connection::over(socket.connect(gate.address()).await.unwrap());
     connection.send((0..PAIRS).flat_map(pair).flatten().collect::<Vec<u8>>()).await;
     let mut asked = 0;
-    eventually(PATIENCE, "the gateway waits for the caller to read", || {
+    eventually(PATIENCE, "the gateway waits for the caller to read", async || {
         let before = std::mem::replace(&mut asked, gate.origin().asked("getPoints"));
-        let waits = before > 0 && before == asked;
-        let gate = &gate;
-        async move {
-            gate.has_read_requests().await;
-            waits
-        }
+        gate.has_read_requests().await;
+        before > 0 && before == asked
     })
     .await;
     assert!(asked < PAIRS, "the gateway asked for all members though nobody reads");

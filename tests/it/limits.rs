@@ -18,9 +18,7 @@ async fn over_in_flight_a_request_is_12_to_come_again_in_a_second_and_costs_noth
     gate.origin().always(Act::HoldAnswer(hold.clone()));
     let mut under_way = Vec::new();
     for member in ["7", "8"] {
-        let mut connection = gate.connect().await;
-        connection.send(gate.request("getPoints", "slow", &format!("memberID={member}")).bytes()).await;
-        under_way.push(connection);
+        under_way.push(gate.connect_and_send(gate.request("getPoints", "slow", &format!("memberID={member}"))).await);
     }
     gate.origin().has_been_asked("getPoints", 2).await;
     for _ in 0..5 {
@@ -41,8 +39,7 @@ async fn a_caller_that_hangs_up_gives_its_place_in_flight_back() {
     for round in 0..3 {
         let hold = Gate::shut();
         gate.origin().next("getPoints", Act::HoldAnswer(hold.clone()));
-        let mut connection = gate.connect().await;
-        connection.send(gate.request("getPoints", "slow", &format!("memberID={round}")).bytes()).await;
+        let connection = gate.connect_and_send(gate.request("getPoints", "slow", &format!("memberID={round}"))).await;
         gate.origin().has_been_asked("getPoints", round + 1).await;
         drop(connection);
         hold.open();
@@ -56,8 +53,7 @@ async fn a_caller_that_hangs_up_gives_its_place_in_flight_back() {
 async fn a_slow_body_holds_a_place_in_flight() {
     let gate = gate().set("limits.tiers.slow.in_flight", "1").start().await;
     let request = gate.request("getPoints", "slow", "memberID=7");
-    let mut slow = gate.connect().await;
-    slow.send(request.head()).await;
+    let mut slow = gate.connect_and_send(request.head()).await;
     gate.has_read_requests().await;
     gate.get_points("slow", "7").await.is_too_many();
     slow.send("memberID=7").await;

@@ -40,9 +40,7 @@ impl Sent {
             Version::Http1 => {
                 let mut connections = Vec::new();
                 for request in requests {
-                    let mut connection = gate.connect().await;
-                    connection.send(request.bytes()).await;
-                    connections.push(connection);
+                    connections.push(gate.connect_and_send(request.bytes()).await);
                 }
                 Sent::Http1(connections)
             }
@@ -87,9 +85,7 @@ fn reads(gate: &TestGateway, key: &str, count: usize) -> Vec<Request> {
 
 /// One read in flight, on a connection of its own.
 async fn send(gate: &TestGateway, key: &str, operation: &str, body: &str) -> Connection {
-    let mut connection = gate.connect().await;
-    connection.send(gate.request(operation, key, body).bytes()).await;
-    connection
+    gate.connect_and_send(gate.request(operation, key, body)).await
 }
 
 /// A key reads and writes as if there were no others: the best of a few times, since other tests may use the cores.

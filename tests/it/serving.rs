@@ -17,8 +17,7 @@ async fn during_a_request(drain: &str) -> (TestGateway, Connection, Gate) {
         .await;
     let hold = Gate::shut();
     gate.origin().next("setPoints", Act::HoldAll(hold.clone()));
-    let mut connection = gate.connect().await;
-    connection.send(gate.request("setPoints", "bot", "memberID=7&amount=5").bytes()).await;
+    let connection = gate.connect_and_send(gate.request("setPoints", "bot", "memberID=7&amount=5")).await;
     gate.origin().has_been_asked("setPoints", 1).await;
     (gate, connection, hold)
 }

@@ -187,15 +187,8 @@ async fn a_file_that_is_removed_is_told_once_and_taken_up_when_it_is_back() {
         }
         // It is the file that came back which counts, not one that is remembered.
         gate.world().remove_key("goes");
-        is_refused_soon_over(&mut kept, &request).await;
-    }
-}
-
-async fn is_refused_soon_over(connection: &mut Connection, request: &Request) {
-    let end = std::time::Instant::now() + SECOND_AND_SLACK;
-    while connection.ask(request).await.code() != Some(2) {
-        assert!(std::time::Instant::now() < end, "the key that was taken out is let in");
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        let is_refused = async || kept.ask(&request).await.code() == Some(2);
+        eventually(SECOND_AND_SLACK, "the key that was taken out is refused", is_refused).await;
     }
 }
 

@@ -87,6 +87,15 @@ impl RawOrigin {
         let gate = TestGateway::before_http().key("bot").upstreams([self.url.clone()]).set("origin.retries", retries);
         gate.set("origin.timeout", r#""10s""#).start().await
     }
+
+    /// A gateway through which so many reads, one after the other, have been answered as [`ANSWER`] says.
+    async fn gateway_after_reads(&self, count: usize) -> TestGateway {
+        let gate = self.gateway().await;
+        for member in 0..count {
+            gate.get_points("bot", &member.to_string()).await.is("1250");
+        }
+        gate
+    }
 }
 
 impl Drop for RawOrigin {
@@ -169,10 +178,7 @@ async fn an_answer_in_single_bytes_is_whole_and_its_connection_is_kept() {
         AwaitClose,
     ]])
     .await;
-    let gate = origin.gateway().await;
-    for member in 0..4 {
-        gate.get_points("bot", &member.to_string()).await.is("1250");
-    }
+    origin.gateway_after_reads(4).await;
     assert_eq!((origin.connections(), origin.requests()), (1, 4));
 }
 
@@ -252,10 +258,7 @@ async fn an_answer_that_ends_with_its_connection_is_whole_then() {
         finished("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n1250"),
     ])
     .await;
-    let gate = origin.gateway().await;
-    for member in 0..3 {
-        gate.get_points("bot", &member.to_string()).await.is("1250");
-    }
+    let gate = origin.gateway_after_reads(3).await;
     gate.get_points("bot", "3").await.is_refused(502, NO_ANSWER);
     assert_eq!(origin.connections(), 4);
     origin.done(4).await;
@@ -278,10 +281,7 @@ async fn a_connection_is_kept_only_where_the_upstream_keeps_it() {
         ],
     ])
     .await;
-    let gate = origin.gateway().await;
-    for member in 0..4 {
-        gate.get_points("bot", &member.to_string()).await.is("1250");
-    }
+    let _gate = origin.gateway_after_reads(4).await;
     origin.done(2).await;
     assert_eq!(origin.connections(), 3);
 }

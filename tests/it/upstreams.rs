@@ -230,9 +230,7 @@ async fn guarantee_8_an_upstream_that_stalls_keeps_one_caller_and_the_others_do_
     let gate = before([&stalled, &good]).set("origin.timeout", r#""60s""#).start().await;
     let mut waiting = Vec::new();
     for member in 0..2 {
-        let mut connection = gate.connect().await;
-        connection.send(gate.request("getPoints", "bot", &format!("memberID={member}")).bytes()).await;
-        waiting.push(connection);
+        waiting.push(gate.connect_and_send(gate.request("getPoints", "bot", &format!("memberID={member}"))).await);
         eventually(PATIENCE, "one is asked", || async {
             stalled.asked("getPoints") + good.asked("getPoints") > member
         })
@@ -291,9 +289,7 @@ async fn guarantee_8_an_upstream_that_stalls_takes_neither_the_threads_nor_the_m
     let mut waiting = Vec::new();
     for _ in 0..READERS {
         for member in 0..MEMBERS {
-            let mut connection = gate.connect().await;
-            connection.send(gate.request("getPoints", "bot", &format!("memberID={member}")).bytes()).await;
-            waiting.push(connection);
+            waiting.push(gate.connect_and_send(gate.request("getPoints", "bot", &format!("memberID={member}"))).await);
         }
     }
     eventually(PATIENCE, "each member is asked for", || async { origin.asked("getPoints") == 1 + MEMBERS }).await;
@@ -332,9 +328,7 @@ async fn a_reload_keeps_the_connections_of_who_stays_and_the_requests_of_who_goe
     }
     let mut held = Vec::new();
     for member in 2..4 {
-        let mut connection = gate.connect().await;
-        connection.send(gate.request("getPoints", "bot", &format!("memberID={member}")).bytes()).await;
-        held.push(connection);
+        held.push(gate.connect_and_send(gate.request("getPoints", "bot", &format!("memberID={member}"))).await);
     }
     for origin in [&stays, &goes] {
         origin.has_been_asked("getPoints", 2).await;

@@ -101,8 +101,7 @@ async fn header_names_know_no_case(kind: Kind) {
     let gate = gate(kind).start().await;
     let key = gate.secret("bot");
     let head = format!("POST /getPoints HTTP/1.1\r\nhOST:x\r\nAUTHORIZATION:{key}\r\ncontent-LENGTH:10\r\n\r\n");
-    let mut connection = gate.connect().await;
-    connection.send(head + "memberID=7").await;
+    let mut connection = gate.connect_and_send(head + "memberID=7").await;
     connection.answer().await.is("3");
 }
 

@@ -129,8 +129,7 @@ async fn row_11_a_method_other_than_post(kind: Kind) {
 
 async fn row_11_to_head_has_no_body(kind: Kind) {
     let gate = gate(kind).start().await;
-    let mut connection = gate.connect().await;
-    connection.send(Request::bare("HEAD", "/getPoints").key(gate.secret("bot")).bytes()).await;
+    let mut connection = gate.connect_and_send(Request::bare("HEAD", "/getPoints").key(gate.secret("bot"))).await;
     let answer = connection.answer_to_head().await;
     assert_eq!((answer.status, answer.header("allow")), (405, Some("POST")), "{answer:?}");
     // Whatever follows is the next answer, not the body that HEAD does not have.

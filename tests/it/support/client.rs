@@ -98,6 +98,12 @@ impl Request {
     }
 }
 
+impl From<Request> for Vec<u8> {
+    fn from(request: Request) -> Vec<u8> {
+        request.bytes()
+    }
+}
+
 /// What a connection's bytes go through.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Sync + Unpin> Stream for S {}

@@ -11,8 +11,8 @@ use tokio_rustls::client::TlsStream;
 
 use super::frames::Frames;
 use super::{
-    Answer, Builder, Connection, Http2, Kind, PATIENCE, Process, Ran, Request, ScriptedOrigin, TlsClient, World,
-    eventually,
+    Answer, Builder, Connection, Http2, Kind, PATIENCE, Process, Ran, Request, ScriptedOrigin, TcpEntry, TlsClient,
+    World, eventually,
 };
 
 /// A running gateway in a world of its own.
@@ -22,13 +22,6 @@ pub struct TestGateway {
     secrets: HashMap<String, String>,
     process: Process,
     address: SocketAddr,
-}
-
-/// The kernel's entry of a connection, on the gateway's side.
-pub struct TcpEntry {
-    pub is_established: bool,
-    /// Bytes that the kernel holds until the caller takes them.
-    pub unsent: u64,
 }
 
 impl TestGateway {
@@ -127,16 +120,7 @@ impl TestGateway {
 
     /// The entry of the connection to this caller, both of IPv4; `None`: the kernel has forgotten it.
     pub fn tcp_entry(&self, caller: SocketAddr) -> Option<TcpEntry> {
-        let of = |address: SocketAddr| match address {
-            SocketAddr::V4(v4) => format!("{:08X}:{:04X}", u32::from_le_bytes(v4.ip().octets()), v4.port()),
-            SocketAddr::V6(_) => panic!("an address of version 4"),
-        };
-        let pair = format!(" {} {} ", of(self.address), of(caller));
-        let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
-        let (_, entry) = table.lines().find_map(|line| line.split_once(&pair))?;
-        let (state, queues) = entry.split_once(' ').expect("st tx_queue:rx_queue");
-        let unsent = u64::from_str_radix(queues.split_once(':').unwrap().0, 16).unwrap();
-        Some(TcpEntry { is_established: state == "01", unsent })
+        TcpEntry::all().into_iter().find(|entry| entry.local == self.address && entry.remote == caller)
     }
 
     pub fn origin(&self) -> &ScriptedOrigin {
@@ -168,6 +152,17 @@ impl TestGateway {
             Connection::over(self.tls(&["http/1.1"]).await)
         } else {
             Connection::to(self.address).await
+        }
+    }
+
+    /// A connection on which these bytes have been sent.
+    #[track_caller]
+    pub fn connect_and_send(&self, bytes: impl Into<Vec<u8>>) -> impl Future<Output = Connection> {
+        let caller = std::panic::Location::caller();
+        async move {
+            let mut connection = self.connect().await;
+            connection.try_send(bytes.into()).await.unwrap_or_else(|e| panic!("{caller}: could not send: {e}"));
+            connection
         }
     }
 

@@ -20,6 +20,7 @@ pub mod postgres;
 mod process;
 mod proxy;
 mod slow;
+mod tcp;
 mod tls;
 mod world;
 
@@ -41,6 +42,7 @@ pub use postgres::Postgres;
 pub use process::Process;
 pub use proxy::{Holds, Proxy};
 pub use slow::{Slow, SlowClients};
+pub use tcp::TcpEntry;
 pub use tls::{Identity, TlsClient, shown};
 pub use world::{Ran, World};
 

@@ -14,11 +14,7 @@ pub const SECOND_AND_SLACK: Duration = Duration::from_secs(2);
 
 /// Asks again until `holds`; fails, naming `what`, when `deadline` passes first.
 #[track_caller]
-pub fn eventually<H, F>(deadline: Duration, what: &str, mut holds: H) -> impl Future<Output = ()>
-where
-    H: FnMut() -> F,
-    F: Future<Output = bool>,
-{
+pub fn eventually(deadline: Duration, what: &str, mut holds: impl AsyncFnMut() -> bool) -> impl Future<Output = ()> {
     let caller = std::panic::Location::caller();
     async move {
         let end = Instant::now() + deadline;
