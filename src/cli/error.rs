@@ -24,9 +24,7 @@ impl CommandError {
     pub fn is_broken_pipe(&self) -> bool {
         self.is_broken_pipe
     }
-}
 
-impl CommandError {
     /// Why `--expires` cannot be that; `otherwise` tells what would come of an end that is not in the future.
     pub fn expires(why: &str, otherwise: &str) -> Self {
         let otherwise = if why.ends_with("in the future") { format!(": {otherwise}") } else { String::new() };
@@ -34,23 +32,17 @@ impl CommandError {
     }
 }
 
-impl From<IssueError> for CommandError {
-    fn from(error: IssueError) -> Self {
-        CommandError::new(error.to_string())
-    }
+macro_rules! from_its_message {
+    ($($error:ty),+) => {
+        $(impl From<$error> for CommandError {
+            fn from(error: $error) -> Self {
+                CommandError::new(error.to_string())
+            }
+        })+
+    };
 }
 
-impl From<ReadError> for CommandError {
-    fn from(error: ReadError) -> Self {
-        CommandError::new(error.to_string())
-    }
-}
-
-impl From<StoreError> for CommandError {
-    fn from(error: StoreError) -> Self {
-        CommandError::new(error.to_string())
-    }
-}
+from_its_message!(IssueError, ReadError, StoreError);
 
 impl From<ExportError> for CommandError {
     fn from(error: ExportError) -> Self {

@@ -93,13 +93,12 @@ impl KeyCommand {
                 }
             }
             KeyCommand::Show { id, json } => {
-                let keys = store.keys().await?;
-                let key = keys.iter().find(|key| *key.id == *id).ok_or_else(|| {
+                let key = store.key(&id).await?.ok_or_else(|| {
                     CommandError::new(format!("there is no key '{id}'; `guildgate key list` prints the ids"))
                 })?;
                 let now = Clock::system().unix();
                 let previous_until = key.previous_ends().filter(|end| *end > now);
-                let row = KeyRow { previous_until, ..KeyRow::new(key, limits) };
+                let row = KeyRow { previous_until, ..KeyRow::new(&key, limits) };
                 print_record(out, json, &row, &row.page())
             }
             KeyCommand::Rotate(args) => args.run(store, out).await,

@@ -281,7 +281,7 @@ fn in_store(id: &str, config: &Config) -> Result<KeyLookup, String> {
                 StoreState::Current => {}
             }
             let store = AnyStore::open(at, IfMissing::Refuse).await.map_err(|e| e.to_string())?;
-            let key = store.keys().await.map_err(|e| e.to_string())?.into_iter().find(|key| *key.id == *id);
+            let key = store.key(id).await.map_err(|e| e.to_string())?;
             let name = |name: String| (!name.is_empty()).then_some(name);
             Ok(key.map_or(KeyLookup::NotListed, |key| KeyLookup::Found {
                 name: name(key.name),

@@ -17,16 +17,14 @@ const BUSY: Duration = Duration::from_millis(250);
 
 /// Writes what was changed as rows made by `node`, and prunes old ones down to `kept`.
 pub(in crate::store) fn write(changes: &ChangeSet, conn: &Connection, node: i64, kept: i64) -> rusqlite::Result<()> {
-    changes.rows().try_for_each(|(kind, members)| insert(conn, node, kind, members.as_deref(), kept))
-}
-
-fn insert(conn: &Connection, node: i64, kind: i64, members: Option<&[u8]>, kept: i64) -> rusqlite::Result<()> {
-    let sql = "INSERT INTO change (node, kind, members, lineage) \
-        VALUES (?1, ?2, ?3, (SELECT user_version FROM pragma_user_version))";
-    conn.prepare_cached(sql)?.execute(params![node, kind, members])?;
-    let seq = conn.last_insert_rowid();
-    if seq % PRUNE_EVERY.min(kept) == 0 {
-        conn.prepare_cached("DELETE FROM change WHERE seq <= ?1")?.execute([seq - kept])?;
+    for (kind, members) in changes.rows() {
+        let sql = "INSERT INTO change (node, kind, members, lineage) \
+            VALUES (?1, ?2, ?3, (SELECT user_version FROM pragma_user_version))";
+        conn.prepare_cached(sql)?.execute(params![node, kind, members])?;
+        let seq = conn.last_insert_rowid();
+        if seq % PRUNE_EVERY.min(kept) == 0 {
+            conn.prepare_cached("DELETE FROM change WHERE seq <= ?1")?.execute([seq - kept])?;
+        }
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Splits a stream into lines of bounded length. A longer line is skipped, and never kept in memory.
 
-use std::io::{self, BufRead};
+use std::io::{self, BufRead, Read};
 
 /// The longest line that is read. The longest record that an answer can carry (1 MiB in all) is shorter.
 pub(super) const MAX_LINE: usize = 1 << 20;
@@ -34,38 +34,24 @@ impl<R: BufRead> Lines<R> {
     /// The next line's number, from 1, and the line without its end; `None` after the last.
     pub(super) fn next(&mut self) -> io::Result<Option<(u64, Line<'_>)>> {
         self.line.clear();
-        let (mut began, mut too_long) = (false, false);
-        loop {
-            let chunk = match self.source.fill_buf() {
-                Ok(chunk) => chunk,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                Err(e) => return Err(e),
-            };
-            if chunk.is_empty() && !began {
-                return Ok(None);
-            }
-            began = true;
-            let end = memchr::memchr(b'\n', chunk);
-            let piece = &chunk[..end.unwrap_or(chunk.len())];
-            too_long |= self.line.len() + piece.len() > MAX_LINE;
-            if !too_long {
-                self.line.extend_from_slice(piece);
-            }
-            let (used, last) = (end.map_or(piece.len(), |at| at + 1), end.is_some() || chunk.is_empty());
-            self.source.consume(used);
-            self.bytes += used as u64;
-            if last {
-                break;
-            }
+        let longest = MAX_LINE as u64 + 1; // with its end
+        let read = self.source.by_ref().take(longest).read_until(b'\n', &mut self.line)?;
+        if read == 0 {
+            return Ok(None);
         }
+        self.bytes += read as u64;
         self.number += 1;
-        Ok(Some((self.number, if too_long { Line::TooLong } else { Line::Text(&self.line) })))
+        if self.line.pop_if(|last| *last == b'\n').is_none() && read > MAX_LINE {
+            self.bytes += self.source.skip_until(b'\n')? as u64;
+            return Ok(Some((self.number, Line::TooLong)));
+        }
+        Ok(Some((self.number, Line::Text(&self.line))))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::io::{BufReader, Read};
+    use std::io::BufReader;
 
     use super::*;
 

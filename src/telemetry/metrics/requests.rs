@@ -47,7 +47,7 @@ pub(super) const BOUNDS: [Duration; 19] = [
     Duration::from_secs(10),
 ];
 
-/// The classes of requests whose latencies differ by orders of magnitude; the label `path` of the metric.
+/// The classes of requests whose latencies differ by orders of magnitude, in the order of [`LATENCY_CLASSES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LatencyClass {
     Hit,
@@ -56,24 +56,16 @@ enum LatencyClass {
     Refused,
 }
 
-impl LatencyClass {
-    const ALL: [LatencyClass; 4] = [LatencyClass::Hit, LatencyClass::Miss, LatencyClass::Write, LatencyClass::Refused];
+/// The label `path` of the metric.
+const LATENCY_CLASSES: [&str; 4] = ["hit", "miss", "write", "refused"];
 
+impl LatencyClass {
     fn of(cache: Option<CacheUse>) -> Self {
         match cache {
             Some(CacheUse::Hit | CacheUse::WhileRevalidating) => LatencyClass::Hit,
             Some(CacheUse::Miss | CacheUse::Stale | CacheUse::IfError | CacheUse::Collapsed) => LatencyClass::Miss,
             Some(CacheUse::Write) => LatencyClass::Write,
             Some(CacheUse::Refused) | None => LatencyClass::Refused,
-        }
-    }
-
-    const fn name(self) -> &'static str {
-        match self {
-            LatencyClass::Hit => "hit",
-            LatencyClass::Miss => "miss",
-            LatencyClass::Write => "write",
-            LatencyClass::Refused => "refused",
         }
     }
 }
@@ -102,12 +94,11 @@ pub struct RequestTotals {
     pub by_cache: [[u64; CACHE_USES]; OPERATIONS],
     /// By class, in the order of [`RequestTotals::LATENCY_CLASSES`]; each by the upper bounds of
     /// [`RequestTotals::BOUNDS`], and above the last one.
-    pub latency: [[u64; BOUNDS.len() + 1]; LatencyClass::ALL.len()],
+    pub latency: [[u64; BOUNDS.len() + 1]; LATENCY_CLASSES.len()],
 }
 
 impl RequestTotals {
-    pub const LATENCY_CLASSES: [&'static str; LatencyClass::ALL.len()] =
-        [LatencyClass::Hit.name(), LatencyClass::Miss.name(), LatencyClass::Write.name(), LatencyClass::Refused.name()];
+    pub const LATENCY_CLASSES: [&'static str; LATENCY_CLASSES.len()] = LATENCY_CLASSES;
     pub const BOUNDS: [Duration; BOUNDS.len()] = BOUNDS;
 }
 
@@ -115,7 +106,7 @@ impl RequestTotals {
 #[derive(Debug, Default)]
 struct Block {
     requests: [[[Counter; CACHE_USES]; CODES]; OPERATIONS],
-    latency: [Latency; LatencyClass::ALL.len()],
+    latency: [Latency; LATENCY_CLASSES.len()],
 }
 
 #[derive(Debug, Default)]
@@ -167,7 +158,7 @@ impl RequestMetrics {
         let mut totals = RequestTotals {
             by_code: [0; CODES],
             by_cache: [[0; CACHE_USES]; OPERATIONS],
-            latency: [[0; BOUNDS.len() + 1]; LatencyClass::ALL.len()],
+            latency: [[0; BOUNDS.len() + 1]; LATENCY_CLASSES.len()],
         };
         for block in &self.blocks {
             for (operation, codes) in block.requests.iter().enumerate() {
@@ -195,15 +186,15 @@ impl RequestMetrics {
         let help = "From the arrival of a request's header to its answer, by path: hit, miss, write or refused";
         let mut family =
             encoder.encode_descriptor("guildgate_request_duration_seconds", help, None, MetricType::Histogram)?;
-        for class in LatencyClass::ALL {
+        for (class, name) in LATENCY_CLASSES.into_iter().enumerate() {
             let bounds = BOUNDS.iter().map(Duration::as_secs_f64).chain([f64::INFINITY]);
             let buckets: Vec<(f64, u64)> = bounds
                 .enumerate()
-                .map(|(i, bound)| (bound, self.sum(|block| &block.latency[class as usize].buckets[i])))
+                .map(|(i, bound)| (bound, self.sum(|block| &block.latency[class].buckets[i])))
                 .collect();
             let count = buckets.iter().map(|(_, n)| n).sum();
-            let sum = Duration::from_nanos(self.sum(|block| &block.latency[class as usize].sum_ns));
-            family.encode_family(&[("path", class.name())])?.encode_histogram::<NoLabels>(
+            let sum = Duration::from_nanos(self.sum(|block| &block.latency[class].sum_ns));
+            family.encode_family(&[("path", name)])?.encode_histogram::<NoLabels>(
                 sum.as_secs_f64(),
                 count,
                 &buckets,
