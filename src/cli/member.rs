@@ -70,12 +70,11 @@ impl MemberCommand {
             }
             MemberCommand::Remove { of } => Ok(store.remove_member(&of.guild, of.member).await?),
             MemberCommand::List { guild, json } => {
-                let members = store.members(&guild).await?;
+                let members = store.members(&guild, None, usize::MAX).await?;
                 print_list(out, json, members.into_iter().map(|member| member_record(&guild, member)), line)
             }
             MemberCommand::Show { of: MemberArgs { guild, member: id }, json } => {
-                let members = store.members(&guild).await?;
-                let member = members.into_iter().find(|member| member.member == id);
+                let member = store.member(&guild, id).await?;
                 show(out, json, member.map(|member| member_record(&guild, member)), (&guild, "member", id))
             }
         }

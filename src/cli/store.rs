@@ -10,7 +10,7 @@ use super::interrupt::Interrupt;
 use super::output::{ignore_broken_pipe, print_outcome};
 use super::transfer::{byte_bar, cannot_write};
 use crate::config::{PostgresAt, StoreAt};
-use crate::store::{Copied, Restored, SqliteStore, StoreError};
+use crate::store::{Copied, Restored, SqliteStore};
 
 /// `guildgate store …`
 #[derive(Debug, Subcommand)]
@@ -47,7 +47,7 @@ impl StoreCommand {
         // Absolute, so that messages name the folder.
         let path = &std::path::absolute(path).unwrap_or_else(|_| path.clone());
         if !matches!(self, StoreCommand::Restore { .. }) {
-            check_exists(path)?;
+            SqliteStore::must_exist(path)?;
         }
         match self {
             StoreCommand::Backup { file } => backup(path, &file, out).await,
@@ -73,17 +73,6 @@ impl StoreCommand {
             }
         }
     }
-}
-
-/// Refuses a missing store. A broken link, or a write-ahead log without its file, is reported with the message of
-/// `serve`.
-fn check_exists(path: &Path) -> Result<(), StoreError> {
-    if path.exists() {
-        return Ok(());
-    }
-    SqliteStore::refuse_broken_link(path)?;
-    SqliteStore::refuse_foreign_wal(path)?;
-    SqliteStore::must_exist(path)
 }
 
 async fn backup(from: &Path, to: &Path, out: &mut dyn Write) -> Result<(), CommandError> {

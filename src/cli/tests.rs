@@ -3,6 +3,7 @@
 use tempfile::TempDir;
 
 use super::*;
+use crate::model::Warn;
 use crate::store::{Members, SqliteStore};
 
 #[derive(Debug, Parser)]
@@ -87,7 +88,7 @@ async fn a_warn_may_expire_after_a_duration() {
     store.run("guild add 81 --name G").await.unwrap();
     let before = crate::clock::Clock::system().unix();
     store.run("warn add --guild 81 --member 7 --author Mod --reason spam --expires 30d").await.unwrap();
-    let expires = store.store.list_warns(&"81".parse().unwrap(), None).await.unwrap()[0].1.expires;
+    let expires = store.store.notes::<Warn>(&"81".parse().unwrap(), None, None, usize::MAX).await.unwrap()[0].1.expires;
     assert!((0..60).contains(&(expires - before - 30 * 86_400)), "{expires}");
 }
 

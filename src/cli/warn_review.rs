@@ -11,7 +11,7 @@ use crate::clock::Clock;
 use crate::config::expires::Expires;
 use crate::model::{GuildId, MemberId, RATINGS, Review, Warn};
 use crate::store::transfer::Record;
-use crate::store::{AnyStore, Members};
+use crate::store::{AnyStore, Members, Note, StoreError};
 
 /// `guildgate warn …`
 #[derive(Clone, Debug, Subcommand)]
@@ -112,17 +112,16 @@ impl WarnCommand {
             WarnCommand::Add { of, author, reason, expires } => {
                 let expires = expires.in_future(Clock::system().unix());
                 let expires = expires.map_err(|why| CommandError::expires(&why, "such a warn would never be shown"))?;
-                let id = store.add_warn(&of.guild, of.member, &author, &reason, expires).await?;
+                let id = store.add_note(&of.guild, of.member, Warn { id: 0, author, reason, expires }).await?;
                 Ok(writeln!(out, "{id}")?)
             }
-            WarnCommand::Remove(IdArgs { guild, id }) => Ok(store.remove_warn(&guild, id).await?),
+            WarnCommand::Remove(IdArgs { guild, id }) => Ok(store.remove_note::<Warn>(&guild, id).await?),
             WarnCommand::List(ListArgs { guild, member, json }) => {
-                let warns = store.list_warns(&guild, member).await?;
+                let warns = notes(store, &guild, member).await?;
                 print_list(out, json, warns.into_iter().map(|warn| warn_record(&guild, warn)), line)
             }
             WarnCommand::Show(ShowArgs { of: IdArgs { guild, id }, json }) => {
-                let warns = store.list_warns(&guild, None).await?;
-                let warn = warns.into_iter().find(|(_, warn)| warn.id == id);
+                let warn = notes(store, &guild, None).await?.into_iter().find(|(_, warn): &(_, Warn)| warn.id == id);
                 show(out, json, warn.map(|warn| warn_record(&guild, warn)), (&guild, "warn", id))
             }
         }
@@ -133,21 +132,31 @@ impl ReviewCommand {
     pub(super) async fn run(self, store: &AnyStore, out: &mut dyn Write) -> Result<(), CommandError> {
         match self {
             ReviewCommand::Add { of, author, rating, text } => {
-                let id = store.add_review(&of.guild, of.member, &author, rating, &text).await?;
+                let id = store.add_note(&of.guild, of.member, Review { id: 0, author, rating, text }).await?;
                 Ok(writeln!(out, "{id}")?)
             }
-            ReviewCommand::Remove(IdArgs { guild, id }) => Ok(store.remove_review(&guild, id).await?),
+            ReviewCommand::Remove(IdArgs { guild, id }) => Ok(store.remove_note::<Review>(&guild, id).await?),
             ReviewCommand::List(ListArgs { guild, member, json }) => {
-                let reviews = store.list_reviews(&guild, member).await?;
+                let reviews = notes(store, &guild, member).await?;
                 print_list(out, json, reviews.into_iter().map(|review| review_record(&guild, review)), line)
             }
             ReviewCommand::Show(ShowArgs { of: IdArgs { guild, id }, json }) => {
-                let reviews = store.list_reviews(&guild, None).await?;
-                let review = reviews.into_iter().find(|(_, review)| review.id == id);
+                let review = notes(store, &guild, None).await?.into_iter().find(|(_, r): &(_, Review)| r.id == id);
                 show(out, json, review.map(|review| review_record(&guild, review)), (&guild, "review", id))
             }
         }
     }
+}
+
+/// The warns or reviews of a guild, or of one member, by member and then by id.
+async fn notes<N: Note>(
+    store: &AnyStore,
+    guild: &GuildId,
+    of: Option<MemberId>,
+) -> Result<Vec<(MemberId, N)>, StoreError> {
+    let mut notes = store.notes(guild, of, None, usize::MAX).await?;
+    notes.sort_by_key(|(member, _)| *member);
+    Ok(notes)
 }
 
 /// A warn as the record of an export.

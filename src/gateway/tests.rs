@@ -260,8 +260,8 @@ async fn a_read_after_a_write_gives_what_was_written() {
 #[tokio::test]
 async fn a_warn_is_never_given_past_its_expiry_even_by_a_wall_clock_that_jumps() {
     let w = TestGateway::new(PLENTY).await;
-    w.store.add_warn(&w.guild(), seven(), "Mod", "spam", 1010).await.unwrap();
-    w.store.add_warn(&w.guild(), seven(), "Mod", "more", 9999).await.unwrap();
+    w.store.add_note(&w.guild(), seven(), crate::store::suite::warn_for("spam", 1010)).await.unwrap();
+    w.store.add_note(&w.guild(), seven(), crate::store::suite::warn_for("more", 9999)).await.unwrap();
     let both = w.ask("getWarns", "k1", "memberID=7").await;
     assert!(text(&both).contains("spam") && text(&both).contains("more"));
     w.advance(9);

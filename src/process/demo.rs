@@ -12,7 +12,7 @@ use super::ProcessError;
 use crate::clock::Clock;
 use crate::config::{AdminListener, Config, Keys, Listen, Loaded, OriginKind, StoreAt, TokenSource};
 use crate::keys::ApiKey;
-use crate::model::{GuildId, MemberId, Scope};
+use crate::model::{GuildId, MemberId, Review, Scope, Warn};
 use crate::store::{AnyStore, Directory, KeyRecord, Members};
 
 /// Where the demo listens if its address is in use.
@@ -91,10 +91,16 @@ impl Demo {
         for (n, name, points) in [(0, "Ada", 1250), (1, "Bo", 310), (2, "Cy", 40), (3, "Dee", 0)] {
             store.set_member(guild, member(n)?, Some(name), Some(points)).await?;
         }
-        store.add_warn(guild, member(0)?, "Mod", "spam in #general after two reminders", now + 30 * day).await?;
-        store.add_warn(guild, member(2)?, "Mod", "advertising", now + 7 * day).await?;
-        store.add_review(guild, member(0)?, "Bo", 5, "Quick and kind, solved it in minutes").await?;
-        store.add_review(guild, member(0)?, "Cy", 4, "Helpful, if a little late").await?;
+        for (n, reason, days) in [(0, "spam in #general after two reminders", 30), (2, "advertising", 7)] {
+            let (author, reason, expires) = ("Mod".to_owned(), reason.to_owned(), now + days * day);
+            store.add_note(guild, member(n)?, Warn { id: 0, author, reason, expires }).await?;
+        }
+        for (author, rating, text) in
+            [("Bo", 5, "Quick and kind, solved it in minutes"), ("Cy", 4, "Helpful, if a little late")]
+        {
+            let (author, text) = (author.to_owned(), text.to_owned());
+            store.add_note(guild, member(0)?, Review { id: 0, author, rating, text }).await?;
+        }
         Ok(())
     }
 

@@ -77,15 +77,14 @@ macro_rules! too_long {
 
 pub(super) use {review_bytes, too_long, warn_bytes};
 
-/// Refuses a record after which the answer has `bytes` bytes and is too long. `what` is its kind: warns or reviews.
+/// Refuses a record after which the answer has `bytes` bytes and is too long. `what` is its kind: warn or review.
 pub(super) fn must_fit(bytes: i64, guild: &GuildId, member: MemberId, what: &str) -> Result<(), StoreError> {
     if usize::try_from(bytes).is_ok_and(|bytes| bytes <= MAX_ORIGIN_ANSWER) {
         return Ok(());
     }
-    let one = what.trim_end_matches('s');
     Err(refused(format!(
-        "{}; `guildgate {one} list --guild {guild} --member {member}` shows them, and `guildgate {one} remove` takes one away",
-        answer_too_long(guild.as_str(), &member.to_string(), what)
+        "{}; `guildgate {what} list --guild {guild} --member {member}` shows them, and `guildgate {what} remove` takes one away",
+        answer_too_long(guild.as_str(), &member.to_string(), &format!("{what}s"))
     )))
 }
 
@@ -101,8 +100,8 @@ mod tests {
     #[test]
     fn the_bound_in_the_statements_is_that_of_every_origin() {
         assert_eq!(MAX_ORIGIN_ANSWER, 1_048_576);
-        let bound = must_fit(1_048_576, &"81".parse().unwrap(), "7".parse().unwrap(), "warns");
-        let over = must_fit(1_048_577, &"81".parse().unwrap(), "7".parse().unwrap(), "reviews");
+        let bound = must_fit(1_048_576, &"81".parse().unwrap(), "7".parse().unwrap(), "warn");
+        let over = must_fit(1_048_577, &"81".parse().unwrap(), "7".parse().unwrap(), "review");
         assert!(bound.is_ok() && over.unwrap_err().to_string().contains("`guildgate review list --guild 81"));
     }
 }

@@ -144,11 +144,11 @@ impl From<SqliteStore> for AnyStore {
 /// Passes each of these calls on to the store of either kind. PostgreSQL's part of a future is boxed: it is large, and
 /// would be part of a file's future as well.
 macro_rules! forward {
-    ($(fn $name:ident(&self $(, $argument:ident: $kind:ty)*) -> $answer:ty;)*) => {
-        $(async fn $name(&self $(, $argument: $kind)*) -> $answer {
+    ($(fn $name:ident$(<$of:ident: $bound:ident>)?(&self $(, $argument:ident: $kind:ty)*) -> $answer:ty;)*) => {
+        $(async fn $name$(<$of: $bound>)?(&self $(, $argument: $kind)*) -> $answer {
             match self {
-                AnyStore::Sqlite(store) => store.$name($($argument),*).await,
-                AnyStore::Postgres(store) => Box::pin(store.$name($($argument),*)).await,
+                AnyStore::Sqlite(store) => store.$name$(::<$of>)?($($argument),*).await,
+                AnyStore::Postgres(store) => Box::pin(store.$name$(::<$of>)?($($argument),*)).await,
             }
         })*
     };
@@ -188,30 +188,15 @@ impl Members for AnyStore {
         fn set_member(
             &self, guild: &GuildId, member: MemberId, name: Option<&str>, points: Option<i64>
         ) -> Result<(), StoreError>;
-        fn members(&self, guild: &GuildId) -> Result<Vec<MemberRecord>, StoreError>;
-        fn members_page(
-            &self, guild: &GuildId, after: Option<MemberId>, limit: usize
-        ) -> Result<Vec<MemberRecord>, StoreError>;
+        fn members(&self, guild: &GuildId, after: Option<MemberId>, limit: usize) -> Result<Vec<MemberRecord>, StoreError>;
         fn member(&self, guild: &GuildId, member: MemberId) -> Result<Option<MemberRecord>, StoreError>;
         fn remove_member(&self, guild: &GuildId, member: MemberId) -> Result<(), StoreError>;
-        fn add_warn(
-            &self, guild: &GuildId, member: MemberId, author: &str, reason: &str, expires: i64
-        ) -> Result<i64, StoreError>;
-        fn list_warns(&self, guild: &GuildId, of: Option<MemberId>) -> Result<Vec<(MemberId, Warn)>, StoreError>;
-        fn put_warn(&self, guild: &GuildId, member: MemberId, warn: Warn) -> Result<bool, StoreError>;
-        fn warns_page(
+        fn notes<N: Note>(
             &self, guild: &GuildId, of: Option<MemberId>, after: Option<i64>, limit: usize
-        ) -> Result<Vec<(MemberId, Warn)>, StoreError>;
-        fn remove_warn(&self, guild: &GuildId, id: i64) -> Result<(), StoreError>;
-        fn add_review(
-            &self, guild: &GuildId, member: MemberId, author: &str, rating: u8, text: &str
-        ) -> Result<i64, StoreError>;
-        fn list_reviews(&self, guild: &GuildId, of: Option<MemberId>) -> Result<Vec<(MemberId, Review)>, StoreError>;
-        fn put_review(&self, guild: &GuildId, member: MemberId, review: Review) -> Result<bool, StoreError>;
-        fn reviews_page(
-            &self, guild: &GuildId, of: Option<MemberId>, after: Option<i64>, limit: usize
-        ) -> Result<Vec<(MemberId, Review)>, StoreError>;
-        fn remove_review(&self, guild: &GuildId, id: i64) -> Result<(), StoreError>;
+        ) -> Result<Vec<(MemberId, N)>, StoreError>;
+        fn add_note<N: Note>(&self, guild: &GuildId, member: MemberId, note: N) -> Result<i64, StoreError>;
+        fn put_note<N: Note>(&self, guild: &GuildId, member: MemberId, note: N) -> Result<bool, StoreError>;
+        fn remove_note<N: Note>(&self, guild: &GuildId, id: i64) -> Result<(), StoreError>;
     }
 }
 

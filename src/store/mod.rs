@@ -4,6 +4,7 @@
 mod answers; // how long an answer may be
 mod any;
 mod change_set;
+mod note; // warns and reviews
 mod postgres;
 mod records;
 mod refusals; // messages of both kinds
@@ -12,13 +13,14 @@ pub mod temp_file; // removed when dropped, or by the next command
 pub mod transfer; // import and export: JSON Lines
 
 #[cfg(test)]
-mod suite;
+pub(crate) mod suite;
 
 use std::future::Future;
 
 use crate::model::{Digest, GuildId, KeyId, MemberId, Review, Scope, Warn};
 
 pub use any::{AnyStore, IfMissing, StoreState};
+pub use note::{Note, NoteRow};
 pub use postgres::PostgresStore;
 pub use records::*;
 pub use sqlite::{Copied, PendingRestore, Report, Restored, Settings, SqliteStore};
@@ -142,11 +144,8 @@ pub trait Members {
         points: Option<i64>,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// A guild's members in ascending id order.
-    fn members(&self, guild: &GuildId) -> impl Future<Output = Result<Vec<MemberRecord>, StoreError>> + Send;
-
     /// So many of a guild's members after the id `after`, in ascending id order.
-    fn members_page(
+    fn members(
         &self,
         guild: &GuildId,
         after: Option<MemberId>,
@@ -163,80 +162,35 @@ pub trait Members {
     /// Removes a member with its warns and reviews. Refused: one that does not exist.
     fn remove_member(&self, guild: &GuildId, member: MemberId) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Adds a warn, and the member if there is none; returns the warn's id, the guild's highest + 1.
-    fn add_warn(
-        &self,
-        guild: &GuildId,
-        member: MemberId,
-        author: &str,
-        reason: &str,
-        expires: i64,
-    ) -> impl Future<Output = Result<i64, StoreError>> + Send;
-
-    /// A guild's warns, expired ones too, or those of one of its members: by member, then by id.
-    fn list_warns(
-        &self,
-        guild: &GuildId,
-        of: Option<MemberId>,
-    ) -> impl Future<Output = Result<Vec<(MemberId, Warn)>, StoreError>> + Send;
-
-    /// Warns a member under an id of the caller's, making the member if need be; replaces the member's warn of that id.
-    /// Answers whether there was none. Refused: the id of another member's warn.
-    fn put_warn(
-        &self,
-        guild: &GuildId,
-        member: MemberId,
-        warn: Warn,
-    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
-
-    /// So many of the warns of [`Members::list_warns`] after the id `after`, by id.
-    fn warns_page(
+    /// So many of a guild's warns or reviews, or of one member's, after the id `after`, by id; expired ones too.
+    fn notes<N: Note>(
         &self,
         guild: &GuildId,
         of: Option<MemberId>,
         after: Option<i64>,
         limit: usize,
-    ) -> impl Future<Output = Result<Vec<(MemberId, Warn)>, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Vec<(MemberId, N)>, StoreError>> + Send;
 
-    /// Removes a warn. Refused: one that does not exist.
-    fn remove_warn(&self, guild: &GuildId, id: i64) -> impl Future<Output = Result<(), StoreError>> + Send;
-
-    /// Adds a review, and the member if there is none; returns the review's id, the guild's highest + 1.
-    fn add_review(
+    /// Adds a warn or review, whatever its own id, and the member if there is none; returns the id that it got, the
+    /// guild's highest + 1.
+    fn add_note<N: Note>(
         &self,
         guild: &GuildId,
         member: MemberId,
-        author: &str,
-        rating: u8,
-        text: &str,
+        note: N,
     ) -> impl Future<Output = Result<i64, StoreError>> + Send;
 
-    /// A guild's reviews, or those of one of its members: by member, then by id.
-    fn list_reviews(
-        &self,
-        guild: &GuildId,
-        of: Option<MemberId>,
-    ) -> impl Future<Output = Result<Vec<(MemberId, Review)>, StoreError>> + Send;
-
-    /// As [`Members::put_warn`].
-    fn put_review(
+    /// Puts a warn or review under its id, making the member if need be; replaces the member's one of that id.
+    /// Answers whether there was none. Refused: the id of another member's.
+    fn put_note<N: Note>(
         &self,
         guild: &GuildId,
         member: MemberId,
-        review: Review,
+        note: N,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
-    /// So many of the reviews of [`Members::list_reviews`] after the id `after`, by id.
-    fn reviews_page(
-        &self,
-        guild: &GuildId,
-        of: Option<MemberId>,
-        after: Option<i64>,
-        limit: usize,
-    ) -> impl Future<Output = Result<Vec<(MemberId, Review)>, StoreError>> + Send;
-
-    /// Removes a review. Refused: one that does not exist.
-    fn remove_review(&self, guild: &GuildId, id: i64) -> impl Future<Output = Result<(), StoreError>> + Send;
+    /// Removes a warn or review. Refused: one that does not exist.
+    fn remove_note<N: Note>(&self, guild: &GuildId, id: i64) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
 /// How many requests of each key were counted in a UTC day, kept across restarts (contract section 3, `daily`).
@@ -259,6 +213,11 @@ pub trait Daily {
 
     /// Sets the counts of these keys to 0, for a follower that was told of their reset and may have added to them since.
     fn clear_daily(&self, keys: Vec<KeyId>) -> impl Future<Output = Result<(), StoreError>> + Send;
+}
+
+/// The value of LIMIT; SQL counts up to [`i64::MAX`].
+fn sql_limit(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
 /// Runs `work` on a thread where it may block. If this is dropped, `work` goes on, and its result is dropped.

@@ -76,9 +76,19 @@ pub(super) fn unknown_record(guild: &GuildId, what: &str, id: i64) -> StoreError
     StoreError::NotFound(format!("guild {guild} has no {what} {id}"))
 }
 
-/// `what` is a warn or a review.
-pub(super) fn record_of_other_member(guild: &GuildId, what: &str, id: i64, owner: MemberId) -> StoreError {
-    refused(format!("{what} {id} of guild {guild} is member {owner}'s; remove it there first, or use another id"))
+/// Refuses a warn or a review (`what`) whose id another member has.
+pub(super) fn must_be_of(
+    member: MemberId,
+    owner: Option<MemberId>,
+    guild: &GuildId,
+    (what, id): (&str, i64),
+) -> Result<(), StoreError> {
+    match owner {
+        Some(owner) if owner != member => Err(refused(format!(
+            "{what} {id} of guild {guild} is member {owner}'s; remove it there first, or use another id"
+        ))),
+        _ => Ok(()),
+    }
 }
 
 pub(super) fn ids_used_up() -> StoreError {

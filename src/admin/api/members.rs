@@ -65,7 +65,7 @@ async fn list(
 ) -> Result<Json<Page<MemberRow>>, Problem> {
     let limit = page_limit(params.limit)?;
     let after = params.after.map(|Member(after)| after);
-    let members = shared.member_store()?.members_page(&guild, after, limit + 1).await?;
+    let members = shared.member_store()?.members(&guild, after, limit + 1).await?;
     Ok(Json(Page::new(members.into_iter().map(MemberRow::from).collect(), limit, |row| row.member.clone())))
 }
 

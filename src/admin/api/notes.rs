@@ -138,7 +138,7 @@ async fn list_warns(
     Params(params): Params<ListParams>,
 ) -> Result<Json<Page<WarnRow>>, Problem> {
     let limit = page_limit(params.limit)?;
-    let found = shared.member_store()?.warns_page(&guild, params.member(), params.after(), limit + 1).await?;
+    let found = shared.member_store()?.notes(&guild, params.member(), params.after(), limit + 1).await?;
     Ok(Json(Page::new(found.into_iter().map(WarnRow::new).collect(), limit, |row| row.id.clone())))
 }
 
@@ -151,8 +151,7 @@ async fn add_warn(
     JsonBody(input): JsonBody<WarnInput>,
 ) -> Result<Response, Problem> {
     let warn = input.warn(0, shared.gateway.clock().unix())?;
-    let store = shared.member_store()?;
-    let id = store.add_warn(&guild, member, &warn.author, &warn.reason, warn.expires).await?;
+    let id = shared.member_store()?.add_note(&guild, member, warn.clone()).await?;
     Ok(created(id, WarnRow::new((member, Warn { id, ..warn }))))
 }
 
@@ -166,7 +165,7 @@ async fn put_warn(
 ) -> Result<Response, Problem> {
     let id = id.chosen()?;
     let warn = input.warn(id, shared.gateway.clock().unix())?;
-    let is_new = shared.member_store()?.put_warn(&guild, member, warn.clone()).await?;
+    let is_new = shared.member_store()?.put_note(&guild, member, warn.clone()).await?;
     let row = WarnRow::new((member, warn));
     Ok(if is_new { created(id, row) } else { Json(row).into_response() })
 }
@@ -178,7 +177,7 @@ async fn remove_warn(
     State(shared): State<Arc<Shared>>,
     Ids((guild, NoteId(id))): Ids<(GuildId, NoteId)>,
 ) -> Result<StatusCode, Problem> {
-    shared.member_store()?.remove_warn(&guild, id).await?;
+    shared.member_store()?.remove_note::<Warn>(&guild, id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -191,7 +190,7 @@ async fn list_reviews(
     Params(params): Params<ListParams>,
 ) -> Result<Json<Page<ReviewRow>>, Problem> {
     let limit = page_limit(params.limit)?;
-    let found = shared.member_store()?.reviews_page(&guild, params.member(), params.after(), limit + 1).await?;
+    let found = shared.member_store()?.notes(&guild, params.member(), params.after(), limit + 1).await?;
     Ok(Json(Page::new(found.into_iter().map(ReviewRow::new).collect(), limit, |row| row.id.clone())))
 }
 
@@ -204,8 +203,7 @@ async fn add_review(
     JsonBody(input): JsonBody<ReviewInput>,
 ) -> Result<Response, Problem> {
     let review = input.review(0)?;
-    let store = shared.member_store()?;
-    let id = store.add_review(&guild, member, &review.author, review.rating, &review.text).await?;
+    let id = shared.member_store()?.add_note(&guild, member, review.clone()).await?;
     Ok(created(id, ReviewRow::new((member, Review { id, ..review }))))
 }
 
@@ -219,7 +217,7 @@ async fn put_review(
 ) -> Result<Response, Problem> {
     let id = id.chosen()?;
     let review = input.review(id)?;
-    let is_new = shared.member_store()?.put_review(&guild, member, review.clone()).await?;
+    let is_new = shared.member_store()?.put_note(&guild, member, review.clone()).await?;
     let row = ReviewRow::new((member, review));
     Ok(if is_new { created(id, row) } else { Json(row).into_response() })
 }
@@ -231,6 +229,6 @@ async fn remove_review(
     State(shared): State<Arc<Shared>>,
     Ids((guild, NoteId(id))): Ids<(GuildId, NoteId)>,
 ) -> Result<StatusCode, Problem> {
-    shared.member_store()?.remove_review(&guild, id).await?;
+    shared.member_store()?.remove_note::<Review>(&guild, id).await?;
     Ok(StatusCode::NO_CONTENT)
 }

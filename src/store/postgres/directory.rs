@@ -12,7 +12,9 @@ use super::transaction::Transaction;
 use super::{LIST, PostgresStore, column, parsed};
 use crate::model::{Digest, GuildId, KeyId, Scope, one_line};
 use crate::store::refusals;
-use crate::store::{Change, Directory, GuildRecord, KeyChange, KeyRecord, Previous, RemovedGuild, StoreError};
+use crate::store::{
+    Change, Directory, GuildRecord, KeyChange, KeyRecord, Previous, RemovedGuild, StoreError, sql_limit,
+};
 
 const CREATE_KEY: &str = "INSERT INTO key (id, digest, guild, name, tier, scope, created, expires, last_used, \
     previous, previous_until) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) \
@@ -69,7 +71,7 @@ impl Directory for PostgresStore {
         limit: usize,
     ) -> Result<Vec<KeyRecord>, StoreError> {
         let guild = guild.map(GuildId::as_str);
-        let params: Params<'_> = &[&after.unwrap_or(""), &None::<&str>, &guild, &(limit as i64)];
+        let params: Params<'_> = &[&after.unwrap_or(""), &None::<&str>, &guild, &sql_limit(limit)];
         self.pool.list(KEYS_PAGE, params).await?.iter().map(key).collect()
     }
 

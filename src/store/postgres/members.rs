@@ -5,11 +5,11 @@ use tokio_postgres::Row;
 use super::directory::guild_number;
 use super::pool::Params;
 use super::transaction::Transaction;
-use super::{PostgresStore, column, member_id, rating};
-use crate::model::{GuildId, MemberId, Review, Warn, one_line};
-use crate::store::answers::{must_fit, review_bytes, warn_bytes};
+use super::{PostgresStore, column, member_id};
+use crate::model::{GuildId, MemberId, one_line};
+use crate::store::answers::must_fit;
 use crate::store::refusals;
-use crate::store::{Change, MemberRecord, Members, StoreError};
+use crate::store::{Change, MemberRecord, Members, Note, NoteRow, StoreError, sql_limit};
 
 /// Adds a member that is missing: named by its id, without points.
 const MAKE_MEMBER: &str = "INSERT INTO member (guild, member, name, points) VALUES ($1, $2, $3, 0) \
@@ -19,37 +19,11 @@ const SET_MEMBER: &str = "UPDATE member SET name = coalesce($3, name), points = 
     WHERE guild = $1 AND member = $2";
 
 // A guild without members gives one row of NULLs; a guild that does not exist gives none. So do the others below.
-const MEMBERS: &str = "SELECT m.member, m.name, m.points FROM guild g LEFT JOIN member m ON m.guild = g.no \
-    WHERE g.id = $1 AND $2::bigint IS NULL ORDER BY m.member";
-
-const WARNS: &str = "SELECT w.member, w.id, w.author, w.reason, w.expires FROM guild g \
-    LEFT JOIN warn w ON w.guild = g.no AND ($2::bigint IS NULL OR w.member = $2) WHERE g.id = $1 ORDER BY w.member, w.id";
-
-const REVIEWS: &str = "SELECT r.member, r.id, r.author, r.rating, r.text FROM guild g \
-    LEFT JOIN review r ON r.guild = g.no AND ($2::bigint IS NULL OR r.member = $2) WHERE g.id = $1 ORDER BY r.member, r.id";
-
-const MEMBERS_PAGE: &str = "SELECT m.member, m.name, m.points FROM guild g \
+const MEMBERS: &str = "SELECT m.member, m.name, m.points FROM guild g \
     LEFT JOIN member m ON m.guild = g.no AND m.member > $2 WHERE g.id = $1 ORDER BY m.member LIMIT $3";
 
 const MEMBER: &str = "SELECT m.member, m.name, m.points FROM guild g \
     LEFT JOIN member m ON m.guild = g.no AND m.member = $2 WHERE g.id = $1";
-
-const WARNS_PAGE: &str = "SELECT w.member, w.id, w.author, w.reason, w.expires FROM guild g \
-    LEFT JOIN warn w ON w.guild = g.no AND ($2::bigint IS NULL OR w.member = $2) AND w.id > $3 \
-    WHERE g.id = $1 ORDER BY w.id LIMIT $4";
-
-const REVIEWS_PAGE: &str = "SELECT r.member, r.id, r.author, r.rating, r.text FROM guild g \
-    LEFT JOIN review r ON r.guild = g.no AND ($2::bigint IS NULL OR r.member = $2) AND r.id > $3 \
-    WHERE g.id = $1 ORDER BY r.id LIMIT $4";
-
-/// Bytes of the answers about a member.
-const WARNS_BYTES: &str = concat!(
-    "SELECT coalesce(sum(",
-    warn_bytes!(""),
-    "), 2) FROM warn WHERE guild = $1 AND member = $2 AND expires > extract(epoch FROM now())::bigint"
-);
-const REVIEWS_BYTES: &str =
-    concat!("SELECT coalesce(sum(", review_bytes!(""), "), 2) FROM review WHERE guild = $1 AND member = $2");
 
 impl Members for PostgresStore {
     async fn set_member(
@@ -68,18 +42,14 @@ impl Members for PostgresStore {
         tx.end(set, Change::Member(member)).await
     }
 
-    async fn members(&self, guild: &GuildId) -> Result<Vec<MemberRecord>, StoreError> {
-        self.listed(MEMBERS, guild, &[&guild.as_str(), &None::<i64>], member_record).await
-    }
-
-    async fn members_page(
+    async fn members(
         &self,
         guild: &GuildId,
         after: Option<MemberId>,
         limit: usize,
     ) -> Result<Vec<MemberRecord>, StoreError> {
         let after = after.map_or(-1, MemberId::as_i64);
-        self.listed(MEMBERS_PAGE, guild, &[&guild.as_str(), &after, &(limit as i64)], member_record).await
+        self.listed(MEMBERS, guild, &[&guild.as_str(), &after, &sql_limit(limit)], member_record).await
     }
 
     async fn member(&self, guild: &GuildId, member: MemberId) -> Result<Option<MemberRecord>, StoreError> {
@@ -93,94 +63,52 @@ impl Members for PostgresStore {
         tx.end(removed, Change::Member(member)).await
     }
 
-    async fn add_warn(
-        &self,
-        guild: &GuildId,
-        member: MemberId,
-        author: &str,
-        reason: &str,
-        expires: i64,
-    ) -> Result<i64, StoreError> {
-        let mut tx = self.begin().await?;
-        let added = add_warn(&mut tx, guild, member, (author, reason, expires)).await;
-        tx.end(added, Change::Member(member)).await
-    }
-
-    async fn list_warns(&self, guild: &GuildId, of: Option<MemberId>) -> Result<Vec<(MemberId, Warn)>, StoreError> {
-        self.listed(WARNS, guild, &[&guild.as_str(), &of.map(MemberId::as_i64)], warn_record).await
-    }
-
-    async fn warns_page(
+    async fn notes<N: Note>(
         &self,
         guild: &GuildId,
         of: Option<MemberId>,
         after: Option<i64>,
         limit: usize,
-    ) -> Result<Vec<(MemberId, Warn)>, StoreError> {
+    ) -> Result<Vec<(MemberId, N)>, StoreError> {
+        let (table, text, number) = (N::TABLE, N::TEXT, N::NUMBER);
+        let sql = format!(
+            "SELECT n.member, n.id, n.author, n.{text}, n.{number}::bigint FROM guild g LEFT JOIN {table} n \
+             ON n.guild = g.no AND ($2::bigint IS NULL OR n.member = $2) AND n.id > $3 \
+             WHERE g.id = $1 ORDER BY n.id LIMIT $4"
+        );
         let (of, after) = (of.map(MemberId::as_i64), after.unwrap_or(-1));
-        self.listed(WARNS_PAGE, guild, &[&guild.as_str(), &of, &after, &(limit as i64)], warn_record).await
+        self.listed(&sql, guild, &[&guild.as_str(), &of, &after, &sql_limit(limit)], note).await
     }
 
-    async fn put_warn(&self, guild: &GuildId, member: MemberId, warn: Warn) -> Result<bool, StoreError> {
+    async fn add_note<N: Note>(&self, guild: &GuildId, member: MemberId, note: N) -> Result<i64, StoreError> {
+        self.write_note::<N>(guild, member, note.to_row()?, true).await.map(|(id, _)| id)
+    }
+
+    async fn put_note<N: Note>(&self, guild: &GuildId, member: MemberId, note: N) -> Result<bool, StoreError> {
+        self.write_note::<N>(guild, member, note.to_row()?, false).await.map(|(_, is_new)| is_new)
+    }
+
+    async fn remove_note<N: Note>(&self, guild: &GuildId, id: i64) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
-        let put = put_warn(&mut tx, guild, member, warn).await;
-        tx.end(put, Change::Member(member)).await
-    }
-
-    async fn remove_warn(&self, guild: &GuildId, id: i64) -> Result<(), StoreError> {
-        self.remove(guild, id, "warn", "DELETE FROM warn WHERE guild = $1 AND id = $2 RETURNING member").await
-    }
-
-    async fn add_review(
-        &self,
-        guild: &GuildId,
-        member: MemberId,
-        author: &str,
-        rating: u8,
-        text: &str,
-    ) -> Result<i64, StoreError> {
-        refusals::check_rating(rating)?;
-        let mut tx = self.begin().await?;
-        let added = add_review(&mut tx, guild, member, (author, rating, text)).await;
-        tx.end(added, Change::Member(member)).await
-    }
-
-    async fn list_reviews(&self, guild: &GuildId, of: Option<MemberId>) -> Result<Vec<(MemberId, Review)>, StoreError> {
-        self.listed(REVIEWS, guild, &[&guild.as_str(), &of.map(MemberId::as_i64)], review_record).await
-    }
-
-    async fn reviews_page(
-        &self,
-        guild: &GuildId,
-        of: Option<MemberId>,
-        after: Option<i64>,
-        limit: usize,
-    ) -> Result<Vec<(MemberId, Review)>, StoreError> {
-        let (of, after) = (of.map(MemberId::as_i64), after.unwrap_or(-1));
-        self.listed(REVIEWS_PAGE, guild, &[&guild.as_str(), &of, &after, &(limit as i64)], review_record).await
-    }
-
-    async fn put_review(&self, guild: &GuildId, member: MemberId, review: Review) -> Result<bool, StoreError> {
-        refusals::check_rating(review.rating)?;
-        let mut tx = self.begin().await?;
-        let put = put_review(&mut tx, guild, member, review).await;
-        tx.end(put, Change::Member(member)).await
-    }
-
-    async fn remove_review(&self, guild: &GuildId, id: i64) -> Result<(), StoreError> {
-        self.remove(guild, id, "review", "DELETE FROM review WHERE guild = $1 AND id = $2 RETURNING member").await
-    }
-}
-
-impl PostgresStore {
-    /// Removes a warn or review by `sql`, which returns its member.
-    async fn remove(&self, guild: &GuildId, id: i64, what: &str, sql: &str) -> Result<(), StoreError> {
-        let mut tx = self.begin().await?;
-        match remove_note(&mut tx, guild, id, what, sql).await {
+        match remove_note::<N>(&mut tx, guild, id).await {
             Ok(owner) => tx.end(Ok(()), Change::Member(owner)).await,
             // What is undone gets no number, so the kind of change does not matter.
             Err(error) => tx.end(Err(error), Change::Directory).await,
         }
+    }
+}
+
+impl PostgresStore {
+    async fn write_note<N: Note>(
+        &self,
+        guild: &GuildId,
+        member: MemberId,
+        row: NoteRow,
+        is_added: bool,
+    ) -> Result<(i64, bool), StoreError> {
+        let mut tx = self.begin().await?;
+        let written = write_note::<N>(&mut tx, guild, member, row, is_added).await;
+        tx.end(written, Change::Member(member)).await
     }
 
     /// The rows of `sql`, whose first column is a member.
@@ -209,60 +137,39 @@ fn member_record(member: MemberId, row: &Row) -> Result<MemberRecord, StoreError
     Ok(MemberRecord { member, name: column(row, 1)?, points: column(row, 2)? })
 }
 
-fn warn_record(member: MemberId, row: &Row) -> Result<(MemberId, Warn), StoreError> {
-    let (id, author) = (column(row, 1)?, column(row, 2)?);
-    Ok((member, Warn { id, author, reason: column(row, 3)?, expires: column(row, 4)? }))
+fn note<N: Note>(member: MemberId, row: &Row) -> Result<(MemberId, N), StoreError> {
+    let (id, author, text, number) = (column(row, 1)?, column(row, 2)?, column(row, 3)?, column(row, 4)?);
+    Ok((member, N::from_row(NoteRow { id, author, text, number })?))
 }
 
-fn review_record(member: MemberId, row: &Row) -> Result<(MemberId, Review), StoreError> {
-    let (id, author) = (column(row, 1)?, column(row, 2)?);
-    Ok((member, Review { id, author, rating: rating(row, 3)?, text: column(row, 4)? }))
-}
-
-/// Refuses a warn or review whose id is another member's, which `sql` finds. Whether there is none of this id.
-async fn must_be_of(
-    tx: &mut Transaction<'_>,
-    sql: &str,
-    (guild, no): (&GuildId, i64),
-    of: MemberId,
-    (what, id): (&str, i64),
-) -> Result<bool, StoreError> {
-    let found = tx.rows(sql, &[&no, &id]).await?;
-    match found.first().map(|row| member_id(row, 0)).transpose()? {
-        Some(owner) if owner != of => Err(refusals::record_of_other_member(guild, what, id, owner)),
-        owner => Ok(owner.is_none()),
-    }
-}
-
-async fn put_warn(tx: &mut Transaction<'_>, guild: &GuildId, member: MemberId, warn: Warn) -> Result<bool, StoreError> {
-    let no = make_member(tx, guild, member).await?;
-    let owner = "SELECT member FROM warn WHERE guild = $1 AND id = $2";
-    let is_new = must_be_of(tx, owner, (guild, no), member, ("warn", warn.id)).await?;
-    let sql = "INSERT INTO warn (guild, member, id, author, reason, expires) VALUES ($1, $2, $3, $4, $5, $6) \
-        ON CONFLICT (guild, member, id) DO UPDATE SET author = excluded.author, reason = excluded.reason, \
-        expires = excluded.expires";
-    let (author, reason) = (one_line(&warn.author), one_line(&warn.reason));
-    tx.rows(sql, &[&no, &member.as_i64(), &warn.id, &author, &reason, &warn.expires]).await?;
-    fits(tx, WARNS_BYTES, (guild, no), member, "warns").await?;
-    Ok(is_new)
-}
-
-async fn put_review(
+/// Writes a warn or review, under the guild's next id if it `is_added`. Its id, and whether there was none of it.
+async fn write_note<N: Note>(
     tx: &mut Transaction<'_>,
     guild: &GuildId,
     member: MemberId,
-    review: Review,
-) -> Result<bool, StoreError> {
+    mut row: NoteRow,
+    is_added: bool,
+) -> Result<(i64, bool), StoreError> {
     let no = make_member(tx, guild, member).await?;
-    let owner = "SELECT member FROM review WHERE guild = $1 AND id = $2";
-    let is_new = must_be_of(tx, owner, (guild, no), member, ("review", review.id)).await?;
-    let sql = "INSERT INTO review (guild, member, id, author, rating, text) VALUES ($1, $2, $3, $4, $5, $6) \
-        ON CONFLICT (guild, member, id) DO UPDATE SET author = excluded.author, rating = excluded.rating, \
-        text = excluded.text";
-    let (author, stars, text) = (one_line(&review.author), i16::from(review.rating), one_line(&review.text));
-    tx.rows(sql, &[&no, &member.as_i64(), &review.id, &author, &stars, &text]).await?;
-    fits(tx, REVIEWS_BYTES, (guild, no), member, "reviews").await?;
-    Ok(is_new)
+    if is_added {
+        row.id = next_id::<N>(tx, no).await?;
+    }
+    let (table, text, number, bytes) = (N::TABLE, N::TEXT, N::NUMBER, N::BYTES);
+    let owner = format!("SELECT member FROM {table} WHERE guild = $1 AND id = $2");
+    let owner = tx.rows(&owner, &[&no, &row.id]).await?.first().map(|row| member_id(row, 0)).transpose()?;
+    refusals::must_be_of(member, owner, guild, (table, row.id))?;
+    let sql = format!(
+        "INSERT INTO {table} (guild, member, id, author, {text}, {number}) VALUES ($1, $2, $3, $4, $5, $6::bigint) \
+         ON CONFLICT (guild, member, id) DO UPDATE SET author = excluded.author, {text} = excluded.{text}, \
+         {number} = excluded.{number}"
+    );
+    tx.rows(&sql, &[&no, &member.as_i64(), &row.id, &row.author, &row.text, &row.number]).await?;
+    let expires = if N::EXPIRES { " AND expires > extract(epoch FROM now())::bigint" } else { "" };
+    let sql = format!("SELECT coalesce(sum({bytes}), 2) FROM {table} WHERE guild = $1 AND member = $2{expires}");
+    let bytes = tx.rows(&sql, &[&no, &member.as_i64()]).await?;
+    // A refusal undoes the transaction.
+    must_fit(bytes.first().map_or(Ok(0), |row| column(row, 0))?, guild, member, table)?;
+    Ok((row.id, owner.is_none()))
 }
 
 /// Adds the member if need be; returns the guild's number.
@@ -279,61 +186,16 @@ async fn remove_member(tx: &mut Transaction<'_>, guild: &GuildId, member: Member
     refusals::changed(removed, || refusals::unknown_member(guild, member))
 }
 
-async fn add_warn(
-    tx: &mut Transaction<'_>,
-    guild: &GuildId,
-    member: MemberId,
-    (author, reason, expires): (&str, &str, i64),
-) -> Result<i64, StoreError> {
-    let no = make_member(tx, guild, member).await?;
-    let id = next_id(tx, no, "SELECT coalesce(max(id), 0) FROM warn WHERE guild = $1").await?;
-    let sql = "INSERT INTO warn (guild, member, id, author, reason, expires) VALUES ($1, $2, $3, $4, $5, $6)";
-    tx.rows(sql, &[&no, &member.as_i64(), &id, &one_line(author), &one_line(reason), &expires]).await?;
-    fits(tx, WARNS_BYTES, (guild, no), member, "warns").await?;
-    Ok(id)
-}
-
-async fn add_review(
-    tx: &mut Transaction<'_>,
-    guild: &GuildId,
-    member: MemberId,
-    (author, rating, text): (&str, u8, &str),
-) -> Result<i64, StoreError> {
-    let no = make_member(tx, guild, member).await?;
-    let id = next_id(tx, no, "SELECT coalesce(max(id), 0) FROM review WHERE guild = $1").await?;
-    let sql = "INSERT INTO review (guild, member, id, author, rating, text) VALUES ($1, $2, $3, $4, $5, $6)";
-    let stars = i16::from(rating);
-    tx.rows(sql, &[&no, &member.as_i64(), &id, &one_line(author), &stars, &one_line(text)]).await?;
-    fits(tx, REVIEWS_BYTES, (guild, no), member, "reviews").await?;
-    Ok(id)
-}
-
-/// Refuses a note that makes an answer too long; the transaction undoes it.
-async fn fits(
-    tx: &mut Transaction<'_>,
-    bytes: &str,
-    (guild, no): (&GuildId, i64),
-    member: MemberId,
-    what: &str,
-) -> Result<(), StoreError> {
-    let rows = tx.rows(bytes, &[&no, &member.as_i64()]).await?;
-    must_fit(rows.first().map_or(Ok(0), |row| column(row, 0))?, guild, member, what)
-}
-
-async fn next_id(tx: &mut Transaction<'_>, guild: i64, highest: &str) -> Result<i64, StoreError> {
-    let rows = tx.rows(highest, &[&guild]).await?;
+async fn next_id<N: Note>(tx: &mut Transaction<'_>, guild: i64) -> Result<i64, StoreError> {
+    let sql = format!("SELECT coalesce(max(id), 0) FROM {} WHERE guild = $1", N::TABLE);
+    let rows = tx.rows(&sql, &[&guild]).await?;
     let highest: i64 = rows.first().map_or(Ok(0), |row| column(row, 0))?;
     highest.checked_add(1).ok_or_else(refusals::ids_used_up)
 }
 
-async fn remove_note(
-    tx: &mut Transaction<'_>,
-    guild: &GuildId,
-    id: i64,
-    what: &str,
-    sql: &str,
-) -> Result<MemberId, StoreError> {
+async fn remove_note<N: Note>(tx: &mut Transaction<'_>, guild: &GuildId, id: i64) -> Result<MemberId, StoreError> {
     let no = guild_number(tx, guild).await?;
-    let owner = tx.rows(sql, &[&no, &id]).await?;
-    owner.first().map_or_else(|| Err(refusals::unknown_record(guild, what, id)), |row| member_id(row, 0))
+    let sql = format!("DELETE FROM {} WHERE guild = $1 AND id = $2 RETURNING member", N::TABLE);
+    let owner = tx.rows(&sql, &[&no, &id]).await?;
+    owner.first().map_or_else(|| Err(refusals::unknown_record(guild, N::TABLE, id)), |row| member_id(row, 0))
 }

@@ -7,7 +7,9 @@ use super::writer::Writes;
 use super::{Failure, SqliteStore};
 use crate::model::{Digest, GuildId, KeyId, Scope, one_line};
 use crate::store::refusals;
-use crate::store::{Change, Directory, GuildRecord, KeyChange, KeyRecord, Previous, RemovedGuild, StoreError};
+use crate::store::{
+    Change, Directory, GuildRecord, KeyChange, KeyRecord, Previous, RemovedGuild, StoreError, sql_limit,
+};
 
 impl SqliteStore {
     /// Whether the guild is in the store, the bot being there or not.
@@ -228,7 +230,6 @@ fn keys(
          k.previous, k.previous_until FROM key k JOIN guild g ON g.no = k.guild \
          WHERE k.id > ?1 AND (?2 IS NULL OR k.id = ?2) AND (?3 IS NULL OR g.id = ?3) ORDER BY k.id LIMIT ?4",
     )?;
-    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let key = |row: &Row<'_>| {
         let previous: (Option<[u8; 32]>, Option<i64>) = (row.get(9)?, row.get(10)?);
         Ok(KeyRecord {
@@ -244,11 +245,11 @@ fn keys(
             previous: previous.0.zip(previous.1).map(|(digest, until)| Previous { digest: Digest(digest), until }),
         })
     };
-    statement.query_map(params![after.unwrap_or(""), id, guild.map(GuildId::as_str), limit], key)?.collect()
+    statement.query_map(params![after.unwrap_or(""), id, guild.map(GuildId::as_str), sql_limit(limit)], key)?.collect()
 }
 
 /// A column that holds a text of ours; anything else in it was written by another program.
-fn parsed<T: std::str::FromStr>(row: &Row<'_>, column: usize) -> rusqlite::Result<T> {
+pub(in crate::store) fn parsed<T: std::str::FromStr>(row: &Row<'_>, column: usize) -> rusqlite::Result<T> {
     let text = row.get_ref(column)?.as_str()?;
     text.parse().map_err(|_| FromSqlError::Other(format!("'{text}' does not belong here").into()).into())
 }

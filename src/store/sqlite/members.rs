@@ -4,37 +4,16 @@ use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 
 use super::directory::{changed, guild_number};
 use super::{Failure, SqliteStore, Writes};
-use crate::model::{GuildId, MemberId, Review, Warn, one_line};
-use crate::store::answers::{must_fit, review_bytes, warn_bytes};
+use crate::model::{GuildId, MemberId, one_line};
+use crate::store::answers::must_fit;
 use crate::store::refusals;
-use crate::store::{Change, MemberRecord, Members, StoreError};
+use crate::store::{Change, MemberRecord, Members, Note, NoteRow, StoreError, sql_limit};
 
 type Params<'p> = &'p [&'p dyn ToSql];
 
 /// Makes a member that does not exist yet: named by its id, without points.
 const MAKE_MEMBER: &str = "INSERT INTO member (guild, member, name, points) VALUES (?1, ?2, ?3, 0) \
     ON CONFLICT (guild, member) DO NOTHING";
-
-/// Bytes of the answers about a member.
-const WARNS_BYTES: &str = concat!(
-    "SELECT coalesce(sum(",
-    warn_bytes!(""),
-    "), 2) FROM warn WHERE guild = ?1 AND member = ?2 AND expires > unixepoch()"
-);
-const REVIEWS_BYTES: &str =
-    concat!("SELECT coalesce(sum(", review_bytes!(""), "), 2) FROM review WHERE guild = ?1 AND member = ?2");
-
-/// Refuses a record that made an answer too long; the job's savepoint undoes it.
-fn fits(
-    conn: &Connection,
-    bytes: &str,
-    (guild, no): (&GuildId, i64),
-    member: MemberId,
-    what: &str,
-) -> Result<(), Failure> {
-    let bytes: i64 = conn.prepare_cached(bytes)?.query_row([no, member.as_i64()], |row| row.get(0))?;
-    must_fit(bytes, guild, member, what).map_err(Failure::Store)
-}
 
 impl Members for SqliteStore {
     async fn set_member(
@@ -58,12 +37,7 @@ impl Members for SqliteStore {
         self.write(Change::Member(member), set).await
     }
 
-    async fn members(&self, guild: &GuildId) -> Result<Vec<MemberRecord>, StoreError> {
-        let sql = "SELECT member, name, points FROM member WHERE guild = ?1 AND ?2 IS NULL ORDER BY member";
-        self.rows_of(guild, sql, &[&None::<i64>], member_record)
-    }
-
-    async fn members_page(
+    async fn members(
         &self,
         guild: &GuildId,
         after: Option<MemberId>,
@@ -71,7 +45,7 @@ impl Members for SqliteStore {
     ) -> Result<Vec<MemberRecord>, StoreError> {
         let sql = "SELECT member, name, points FROM member WHERE guild = ?1 AND member > ?2 ORDER BY member LIMIT ?3";
         let after = after.map_or(-1, MemberId::as_i64);
-        self.rows_of(guild, sql, &[&after, &(limit as i64)], member_record)
+        self.rows_of(guild, sql, &[&after, &sql_limit(limit)], member_record)
     }
 
     async fn member(&self, guild: &GuildId, member: MemberId) -> Result<Option<MemberRecord>, StoreError> {
@@ -90,140 +64,78 @@ impl Members for SqliteStore {
         self.write(Change::Member(member), remove).await
     }
 
-    async fn add_warn(
-        &self,
-        guild: &GuildId,
-        member: MemberId,
-        author: &str,
-        reason: &str,
-        expires: i64,
-    ) -> Result<i64, StoreError> {
-        let guild = guild.clone();
-        let (author, reason) = (one_line(author).into_owned(), one_line(reason).into_owned());
-        let add = move |conn: &Connection| {
-            let no = make_member(conn, &guild, member)?;
-            let id = next_id(conn, no, "SELECT coalesce(max(id), 0) FROM warn WHERE guild = ?1")?;
-            let sql = "INSERT INTO warn (guild, member, id, author, reason, expires) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
-            conn.prepare_cached(sql)?.execute(params![no, member.as_i64(), id, author, reason, expires])?;
-            fits(conn, WARNS_BYTES, (&guild, no), member, "warns")?;
-            Ok(id)
-        };
-        self.write(Change::Member(member), add).await
-    }
-
-    async fn list_warns(&self, guild: &GuildId, of: Option<MemberId>) -> Result<Vec<(MemberId, Warn)>, StoreError> {
-        let sql = "SELECT member, id, author, reason, expires FROM warn \
-            WHERE guild = ?1 AND (?2 IS NULL OR member = ?2) ORDER BY member, id";
-        self.rows_of(guild, sql, &[&of.map(MemberId::as_i64)], warn_record)
-    }
-
-    async fn warns_page(
+    async fn notes<N: Note>(
         &self,
         guild: &GuildId,
         of: Option<MemberId>,
         after: Option<i64>,
         limit: usize,
-    ) -> Result<Vec<(MemberId, Warn)>, StoreError> {
-        let sql = "SELECT member, id, author, reason, expires FROM warn \
-            WHERE guild = ?1 AND (?2 IS NULL OR member = ?2) AND id > ?3 ORDER BY id LIMIT ?4";
-        let params: Params<'_> = &[&of.map(MemberId::as_i64), &after.unwrap_or(-1), &(limit as i64)];
-        self.rows_of(guild, sql, params, warn_record)
+    ) -> Result<Vec<(MemberId, N)>, StoreError> {
+        let (table, text, number) = (N::TABLE, N::TEXT, N::NUMBER);
+        let sql = format!(
+            "SELECT member, id, author, {text}, {number} FROM {table} \
+             WHERE guild = ?1 AND (?2 IS NULL OR member = ?2) AND id > ?3 ORDER BY id LIMIT ?4"
+        );
+        let params: Params<'_> = &[&of.map(MemberId::as_i64), &after.unwrap_or(-1), &sql_limit(limit)];
+        let found = self.rows_of(guild, &sql, params, note_row)?;
+        found.into_iter().map(|(member, row)| Ok((member, N::from_row(row)?))).collect()
     }
 
-    async fn put_warn(&self, guild: &GuildId, member: MemberId, warn: Warn) -> Result<bool, StoreError> {
+    async fn add_note<N: Note>(&self, guild: &GuildId, member: MemberId, note: N) -> Result<i64, StoreError> {
+        self.write_note::<N>(guild, member, note.to_row()?, true).await.map(|(id, _)| id)
+    }
+
+    async fn put_note<N: Note>(&self, guild: &GuildId, member: MemberId, note: N) -> Result<bool, StoreError> {
+        self.write_note::<N>(guild, member, note.to_row()?, false).await.map(|(_, is_new)| is_new)
+    }
+
+    async fn remove_note<N: Note>(&self, guild: &GuildId, id: i64) -> Result<(), StoreError> {
         let guild = guild.clone();
-        let put = move |conn: &Connection| {
-            let no = make_member(conn, &guild, member)?;
-            let owner = "SELECT member FROM warn WHERE guild = ?1 AND id = ?2";
-            let is_new = must_be_of(conn, owner, (&guild, no), member, ("warn", warn.id))?;
-            let sql = "INSERT OR REPLACE INTO warn (guild, member, id, author, reason, expires) \
-                VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
-            let (author, reason) = (one_line(&warn.author), one_line(&warn.reason));
-            conn.prepare_cached(sql)?.execute(params![no, member.as_i64(), warn.id, author, reason, warn.expires])?;
-            fits(conn, WARNS_BYTES, (&guild, no), member, "warns")?;
-            Ok(is_new)
+        let remove = move |conn: &Connection| {
+            let no = guild_number(conn, &guild)?;
+            let sql = format!("DELETE FROM {} WHERE guild = ?1 AND id = ?2 RETURNING member", N::TABLE);
+            let owner = conn.prepare_cached(&sql)?.query_row([no, id], |row| member_id(row, 0)).optional()?;
+            let absent = || Failure::Store(refusals::unknown_record(&guild, N::TABLE, id));
+            owner.map(|owner| ((), Some(Change::Member(owner)))).ok_or_else(absent)
         };
-        self.write(Change::Member(member), put).await
-    }
-
-    async fn remove_warn(&self, guild: &GuildId, id: i64) -> Result<(), StoreError> {
-        self.remove(guild, id, "warn", "DELETE FROM warn WHERE guild = ?1 AND id = ?2 RETURNING member").await
-    }
-
-    async fn add_review(
-        &self,
-        guild: &GuildId,
-        member: MemberId,
-        author: &str,
-        rating: u8,
-        text: &str,
-    ) -> Result<i64, StoreError> {
-        refusals::check_rating(rating)?;
-        let guild = guild.clone();
-        let (author, text) = (one_line(author).into_owned(), one_line(text).into_owned());
-        let add = move |conn: &Connection| {
-            let no = make_member(conn, &guild, member)?;
-            let id = next_id(conn, no, "SELECT coalesce(max(id), 0) FROM review WHERE guild = ?1")?;
-            let sql = "INSERT INTO review (guild, member, id, author, rating, text) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
-            conn.prepare_cached(sql)?.execute(params![no, member.as_i64(), id, author, rating, text])?;
-            fits(conn, REVIEWS_BYTES, (&guild, no), member, "reviews")?;
-            Ok(id)
-        };
-        self.write(Change::Member(member), add).await
-    }
-
-    async fn list_reviews(&self, guild: &GuildId, of: Option<MemberId>) -> Result<Vec<(MemberId, Review)>, StoreError> {
-        let sql = "SELECT member, id, author, rating, text FROM review \
-            WHERE guild = ?1 AND (?2 IS NULL OR member = ?2) ORDER BY member, id";
-        self.rows_of(guild, sql, &[&of.map(MemberId::as_i64)], review_record)
-    }
-
-    async fn reviews_page(
-        &self,
-        guild: &GuildId,
-        of: Option<MemberId>,
-        after: Option<i64>,
-        limit: usize,
-    ) -> Result<Vec<(MemberId, Review)>, StoreError> {
-        let sql = "SELECT member, id, author, rating, text FROM review \
-            WHERE guild = ?1 AND (?2 IS NULL OR member = ?2) AND id > ?3 ORDER BY id LIMIT ?4";
-        let params: Params<'_> = &[&of.map(MemberId::as_i64), &after.unwrap_or(-1), &(limit as i64)];
-        self.rows_of(guild, sql, params, review_record)
-    }
-
-    async fn put_review(&self, guild: &GuildId, member: MemberId, review: Review) -> Result<bool, StoreError> {
-        refusals::check_rating(review.rating)?;
-        let guild = guild.clone();
-        let put = move |conn: &Connection| {
-            let no = make_member(conn, &guild, member)?;
-            let owner = "SELECT member FROM review WHERE guild = ?1 AND id = ?2";
-            let is_new = must_be_of(conn, owner, (&guild, no), member, ("review", review.id))?;
-            let sql = "INSERT OR REPLACE INTO review (guild, member, id, author, rating, text) \
-                VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
-            let (author, text) = (one_line(&review.author), one_line(&review.text));
-            conn.prepare_cached(sql)?.execute(params![no, member.as_i64(), review.id, author, review.rating, text])?;
-            fits(conn, REVIEWS_BYTES, (&guild, no), member, "reviews")?;
-            Ok(is_new)
-        };
-        self.write(Change::Member(member), put).await
-    }
-
-    async fn remove_review(&self, guild: &GuildId, id: i64) -> Result<(), StoreError> {
-        self.remove(guild, id, "review", "DELETE FROM review WHERE guild = ?1 AND id = ?2 RETURNING member").await
+        self.writer.run(Writes::Several, remove).await
     }
 }
 
 impl SqliteStore {
-    /// Removes a warn or review by `sql`, which returns whose it was.
-    async fn remove(&self, guild: &GuildId, id: i64, what: &'static str, sql: &'static str) -> Result<(), StoreError> {
+    /// Writes a warn or review, under the guild's next id if it `is_added`. Its id, and whether there was none of it.
+    async fn write_note<N: Note>(
+        &self,
+        guild: &GuildId,
+        of: MemberId,
+        mut row: NoteRow,
+        is_added: bool,
+    ) -> Result<(i64, bool), StoreError> {
         let guild = guild.clone();
-        let take = move |conn: &Connection| {
-            let no = guild_number(conn, &guild)?;
-            let owner = conn.prepare_cached(sql)?.query_row([no, id], |row| member(row, 0)).optional()?;
-            let absent = || Failure::Store(refusals::unknown_record(&guild, what, id));
-            owner.map(|owner| ((), Some(Change::Member(owner)))).ok_or_else(absent)
+        let write = move |conn: &Connection| {
+            let no = make_member(conn, &guild, of)?;
+            if is_added {
+                row.id = next_id::<N>(conn, no)?;
+            }
+            let (table, text, number, bytes) = (N::TABLE, N::TEXT, N::NUMBER, N::BYTES);
+            let owner = format!("SELECT member FROM {table} WHERE guild = ?1 AND id = ?2");
+            let owner = conn.prepare_cached(&owner)?.query_row([no, row.id], |row| member_id(row, 0)).optional()?;
+            refusals::must_be_of(of, owner, &guild, (table, row.id)).map_err(Failure::Store)?;
+            let sql = format!(
+                "INSERT OR REPLACE INTO {table} (guild, member, id, author, {text}, {number}) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6)"
+            );
+            let values = params![no, of.as_i64(), row.id, row.author, row.text, row.number];
+            conn.prepare_cached(&sql)?.execute(values)?;
+            let expires = if N::EXPIRES { " AND expires > unixepoch()" } else { "" };
+            let sql =
+                format!("SELECT coalesce(sum({bytes}), 2) FROM {table} WHERE guild = ?1 AND member = ?2{expires}");
+            let bytes = conn.prepare_cached(&sql)?.query_row([no, of.as_i64()], |row| row.get(0))?;
+            // A refusal undoes the job by its savepoint.
+            must_fit(bytes, &guild, of, table).map_err(Failure::Store)?;
+            Ok((row.id, owner.is_none()))
         };
-        self.writer.run(Writes::Several, take).await
+        self.write(Change::Member(of), write).await
     }
 
     /// The rows of `sql`, whose first parameter is the guild's number.
@@ -250,31 +162,12 @@ impl SqliteStore {
 }
 
 fn member_record(row: &Row<'_>) -> rusqlite::Result<MemberRecord> {
-    Ok(MemberRecord { member: member(row, 0)?, name: row.get(1)?, points: row.get(2)? })
+    Ok(MemberRecord { member: member_id(row, 0)?, name: row.get(1)?, points: row.get(2)? })
 }
 
-fn warn_record(row: &Row<'_>) -> rusqlite::Result<(MemberId, Warn)> {
-    let warn = Warn { id: row.get(1)?, author: row.get(2)?, reason: row.get(3)?, expires: row.get(4)? };
-    Ok((member(row, 0)?, warn))
-}
-
-fn review_record(row: &Row<'_>) -> rusqlite::Result<(MemberId, Review)> {
-    let review = Review { id: row.get(1)?, author: row.get(2)?, rating: row.get(3)?, text: row.get(4)? };
-    Ok((member(row, 0)?, review))
-}
-
-/// Refuses a warn or review whose id is another member's, which `sql` finds. Whether there is none of this id.
-fn must_be_of(
-    conn: &Connection,
-    sql: &str,
-    (guild, no): (&GuildId, i64),
-    of: MemberId,
-    (what, id): (&str, i64),
-) -> Result<bool, Failure> {
-    match conn.prepare_cached(sql)?.query_row([no, id], |row| member(row, 0)).optional()? {
-        Some(owner) if owner != of => Err(Failure::Store(refusals::record_of_other_member(guild, what, id, owner))),
-        found => Ok(found.is_none()),
-    }
+fn note_row(row: &Row<'_>) -> rusqlite::Result<(MemberId, NoteRow)> {
+    let note = NoteRow { id: row.get(1)?, author: row.get(2)?, text: row.get(3)?, number: row.get(4)? };
+    Ok((member_id(row, 0)?, note))
 }
 
 /// Makes the member if there is none; returns the guild's number.
@@ -284,12 +177,13 @@ fn make_member(conn: &Connection, guild: &GuildId, member: MemberId) -> Result<i
     Ok(no)
 }
 
-fn next_id(conn: &Connection, guild: i64, highest: &str) -> Result<i64, Failure> {
-    let highest: i64 = conn.prepare_cached(highest)?.query_row([guild], |row| row.get(0))?;
+fn next_id<N: Note>(conn: &Connection, guild: i64) -> Result<i64, Failure> {
+    let sql = format!("SELECT coalesce(max(id), 0) FROM {} WHERE guild = ?1", N::TABLE);
+    let highest: i64 = conn.prepare_cached(&sql)?.query_row([guild], |row| row.get(0))?;
     highest.checked_add(1).ok_or_else(|| Failure::Store(refusals::ids_used_up()))
 }
 
-fn member(row: &Row<'_>, column: usize) -> rusqlite::Result<MemberId> {
+pub(in crate::store) fn member_id(row: &Row<'_>, column: usize) -> rusqlite::Result<MemberId> {
     let id: i64 = row.get(column)?;
     u64::try_from(id).ok().and_then(MemberId::new).ok_or(rusqlite::Error::IntegralValueOutOfRange(column, id))
 }

@@ -40,7 +40,9 @@ use writer::{Writer, WriterSettings, Writes};
 pub use restore::{PendingRestore, Restored};
 pub use verify::Report;
 
+pub(super) use directory::parsed;
 pub(super) use failure::of as file_failure;
+pub(super) use members::member_id;
 
 /// How long a write waits for another process's lock, such as an import's (contract section 2).
 pub const BUSY_WAIT: Duration = Duration::from_secs(2);
@@ -154,9 +156,15 @@ impl SqliteStore {
         Ok(if open::is_up_to_date(path)? { StoreState::Current } else { StoreState::Older })
     }
 
-    /// Refuses if there is no file at all.
+    /// Refuses a missing store. A broken link, or a write-ahead log without its file, is reported with the message of
+    /// `serve`.
     pub fn must_exist(path: &Path) -> Result<(), StoreError> {
-        if path.exists() { Ok(()) } else { Err(refusals::no_store(path.display())) }
+        if path.exists() {
+            return Ok(());
+        }
+        Self::refuse_broken_link(path)?;
+        lineage::refuse_foreign_wal(path)?;
+        Err(refusals::no_store(path.display()))
     }
 
     /// Whether this opening made the store.

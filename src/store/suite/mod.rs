@@ -65,12 +65,20 @@ pub(crate) async fn others_changes(store: &impl Store) -> Vec<Change> {
     }
 }
 
+/// A warn whose id the store is to choose.
+pub(crate) fn warn_for(reason: &str, expires: i64) -> Warn {
+    Warn { id: 0, author: "Mod".into(), reason: reason.into(), expires }
+}
+
 async fn warn(store: &impl Store, member: MemberId, expires: i64) -> i64 {
-    store.add_warn(&guild("g"), member, "Mod", "spam", expires).await.unwrap()
+    store.add_note(&guild("g"), member, warn_for("spam", expires)).await.unwrap()
 }
 
 async fn review(store: &impl Store, member: MemberId, text: &str) -> i64 {
-    store.add_review(&guild("g"), member, "Bo", 5, text).await.unwrap()
+    store
+        .add_note(&guild("g"), member, Review { id: 0, author: "Bo".into(), rating: 5, text: text.into() })
+        .await
+        .unwrap()
 }
 
 /// Makes a test of each case; `$test_store` implements [`TestStore`].

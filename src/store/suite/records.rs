@@ -52,7 +52,7 @@ pub(crate) async fn a_renamed_guild_is_the_same_guild<T: TestStore>() {
     assert_eq!(others_changes(&second).await, [Change::Directory]);
     let expected = GuildRecord { id: guild("g"), name: "Day Watch".to_owned(), departed: true };
     assert_eq!(second.guilds().await.unwrap(), [expected]);
-    assert_eq!(test.store().members(&guild("g")).await.unwrap().len(), 1);
+    assert_eq!(test.store().members(&guild("g"), None, usize::MAX).await.unwrap().len(), 1);
     assert!(refused(test.store().rename_guild(&guild("h"), "H").await).contains("guild add"));
     assert_eq!(others_changes(&second).await, []);
 }
@@ -69,7 +69,7 @@ pub(crate) async fn a_guild_is_removed_with_everything_of_it_and_begins_empty_wh
         warn(store, member(id), 100).await;
     }
     review(store, member(7), "kind").await;
-    store.add_warn(&other, member(7), "Mod", "spam", 100).await.unwrap();
+    store.add_note(&other, member(7), warn_for("spam", 100)).await.unwrap();
     store.create_key(key("k1", b"one")).await.unwrap();
     let of_other = KeyRecord { guild: other.clone(), ..key("k2", b"two") };
     store.create_key(of_other.clone()).await.unwrap();
@@ -84,13 +84,13 @@ pub(crate) async fn a_guild_is_removed_with_everything_of_it_and_begins_empty_wh
     assert_eq!(others_changes(&second).await, []);
     assert_eq!(second.keys().await.unwrap(), std::slice::from_ref(&of_other));
     assert_eq!(second.points(&other, member(7)).await.unwrap(), 6);
-    assert_eq!(second.list_warns(&other, None).await.unwrap().len(), 1);
+    assert_eq!(second.notes::<Warn>(&other, None, None, usize::MAX).await.unwrap().len(), 1);
 
     test.add_guild(&guild("g")).await;
     assert_eq!(second.points(&guild("g"), member(7)).await.unwrap(), 0);
-    assert_eq!(second.members(&guild("g")).await.unwrap(), []);
-    assert_eq!(second.list_warns(&guild("g"), None).await.unwrap(), []);
-    assert_eq!(second.list_reviews(&guild("g"), None).await.unwrap(), []);
+    assert_eq!(second.members(&guild("g"), None, usize::MAX).await.unwrap(), []);
+    assert_eq!(second.notes::<Warn>(&guild("g"), None, None, usize::MAX).await.unwrap(), []);
+    assert_eq!(second.notes::<Review>(&guild("g"), None, None, usize::MAX).await.unwrap(), []);
     assert_eq!(warn(store, member(7), 100).await, 1, "ids begin at 1 again");
     store.create_key(key("k1", b"one")).await.unwrap();
 }
@@ -99,7 +99,7 @@ pub(crate) async fn setting_a_member_changes_the_given_fields<T: TestStore>() {
     let test = T::new().await;
     test.add_guild(&guild("g")).await;
     let listed = async || {
-        let all = test.store().members(&guild("g")).await.unwrap();
+        let all = test.store().members(&guild("g"), None, usize::MAX).await.unwrap();
         all.into_iter().map(|m| (m.member.get(), m.name, m.points)).collect::<Vec<_>>()
     };
     test.store().set_member(&guild("g"), member(7), None, None).await.unwrap();
@@ -109,7 +109,7 @@ pub(crate) async fn setting_a_member_changes_the_given_fields<T: TestStore>() {
     assert_eq!(listed().await, [(7, "Ada".to_owned(), -5)]);
     assert_eq!(test.store().set_points(&guild("g"), member(7), 6).await.unwrap(), "Ada");
     refused(test.store().set_member(&guild("h"), member(7), None, None).await);
-    refused(test.store().members(&guild("h")).await);
+    refused(test.store().members(&guild("h"), None, usize::MAX).await);
 }
 
 pub(crate) async fn a_member_is_removed_with_its_warns_and_reviews<T: TestStore>() {
@@ -121,10 +121,17 @@ pub(crate) async fn a_member_is_removed_with_its_warns_and_reviews<T: TestStore>
     }
     test.store().remove_member(&guild("g"), member(7)).await.unwrap();
     refused(test.store().remove_member(&guild("g"), member(7)).await);
-    let owners: Vec<_> = test.store().list_warns(&guild("g"), None).await.unwrap().into_iter().map(|w| w.0).collect();
+    let owners: Vec<_> = test
+        .store()
+        .notes::<Warn>(&guild("g"), None, None, usize::MAX)
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|w| w.0)
+        .collect();
     assert_eq!(owners, [member(8)]);
-    assert_eq!(test.store().list_reviews(&guild("g"), Some(member(7))).await.unwrap(), []);
-    assert_eq!(test.store().list_reviews(&guild("g"), Some(member(8))).await.unwrap().len(), 1);
+    assert_eq!(test.store().notes::<Review>(&guild("g"), Some(member(7)), None, usize::MAX).await.unwrap(), []);
+    assert_eq!(test.store().notes::<Review>(&guild("g"), Some(member(8)), None, usize::MAX).await.unwrap().len(), 1);
 }
 
 pub(crate) async fn a_warn_or_review_is_removed_by_its_id_once<T: TestStore>() {
@@ -133,52 +140,53 @@ pub(crate) async fn a_warn_or_review_is_removed_by_its_id_once<T: TestStore>() {
     let warn = warn(test.store(), member(7), 100).await;
     let review = review(test.store(), member(7), "kind").await;
     let second = test.open_second().await;
-    test.store().remove_warn(&guild("g"), warn).await.unwrap();
+    test.store().remove_note::<Warn>(&guild("g"), warn).await.unwrap();
     assert_eq!(others_changes(&second).await, [Change::Member(member(7))]);
-    test.store().remove_review(&guild("g"), review).await.unwrap();
-    refused(test.store().remove_warn(&guild("g"), warn).await);
-    refused(test.store().remove_review(&guild("g"), review).await);
-    assert_eq!(test.store().list_warns(&guild("g"), None).await.unwrap(), []);
-    assert_eq!(test.store().list_reviews(&guild("g"), None).await.unwrap(), []);
+    test.store().remove_note::<Review>(&guild("g"), review).await.unwrap();
+    refused(test.store().remove_note::<Warn>(&guild("g"), warn).await);
+    refused(test.store().remove_note::<Review>(&guild("g"), review).await);
+    assert_eq!(test.store().notes::<Warn>(&guild("g"), None, None, usize::MAX).await.unwrap(), []);
+    assert_eq!(test.store().notes::<Review>(&guild("g"), None, None, usize::MAX).await.unwrap(), []);
 }
 
 pub(crate) async fn a_rating_outside_one_to_five_is_refused<T: TestStore>() {
     let test = T::new().await;
     test.add_guild(&guild("g")).await;
     for rating in [0, 6] {
-        refused(test.store().add_review(&guild("g"), member(7), "Bo", rating, "kind").await);
+        let review = Review { id: 0, author: "Bo".into(), rating, text: "kind".into() };
+        refused(test.store().add_note(&guild("g"), member(7), review).await);
     }
-    assert_eq!(test.store().members(&guild("g")).await.unwrap(), []);
+    assert_eq!(test.store().members(&guild("g"), None, usize::MAX).await.unwrap(), []);
 }
 
 pub(crate) async fn a_page_begins_after_an_id_and_has_so_many_items<T: TestStore>() {
     let test = T::new().await;
     let (store, g) = (test.store(), guild("g"));
-    refused(store.members_page(&g, None, 2).await);
-    refused(store.warns_page(&g, None, None, 2).await);
+    refused(store.members(&g, None, 2).await);
+    refused(store.notes::<Warn>(&g, None, None, 2).await);
     refused(store.member(&g, member(1)).await);
     for id in ["g", "other"] {
         test.add_guild(&guild(id)).await;
     }
-    assert_eq!(store.members_page(&g, None, 2).await.unwrap(), []);
-    assert_eq!(store.reviews_page(&g, None, None, 2).await.unwrap(), []);
+    assert_eq!(store.members(&g, None, 2).await.unwrap(), []);
+    assert_eq!(store.notes::<Review>(&g, None, None, 2).await.unwrap(), []);
     for id in [5, 0, 3] {
         store.set_points(&g, member(id), 1).await.unwrap();
     }
     let ids = |members: Vec<MemberRecord>| members.into_iter().map(|m| m.member.get()).collect::<Vec<_>>();
-    assert_eq!(ids(store.members_page(&g, None, 2).await.unwrap()), [0, 3]);
-    assert_eq!(ids(store.members_page(&g, Some(member(3)), 2).await.unwrap()), [5]);
+    assert_eq!(ids(store.members(&g, None, 2).await.unwrap()), [0, 3]);
+    assert_eq!(ids(store.members(&g, Some(member(3)), 2).await.unwrap()), [5]);
     assert_eq!(store.member(&g, member(3)).await.unwrap().unwrap().points, 1);
     assert_eq!(store.member(&g, member(4)).await.unwrap(), None);
     for of in [5, 3, 5] {
         warn(store, member(of), 100).await;
         review(store, member(of), "kind").await;
     }
-    let page = store.warns_page(&g, None, Some(1), 5).await.unwrap();
+    let page = store.notes::<Warn>(&g, None, Some(1), 5).await.unwrap();
     assert_eq!(page.iter().map(|(of, warn)| (of.get(), warn.id)).collect::<Vec<_>>(), [(3, 2), (5, 3)]);
-    let page = store.reviews_page(&g, Some(member(5)), None, 5).await.unwrap();
+    let page = store.notes::<Review>(&g, Some(member(5)), None, 5).await.unwrap();
     assert_eq!(page.iter().map(|(of, review)| (of.get(), review.id)).collect::<Vec<_>>(), [(5, 1), (5, 3)]);
-    assert_eq!(store.reviews_page(&g, Some(member(5)), None, 1).await.unwrap().len(), 1);
+    assert_eq!(store.notes::<Review>(&g, Some(member(5)), None, 1).await.unwrap().len(), 1);
     for (id, secret) in [("k2", b"two"), ("k1", b"one"), ("k3", b"thr")] {
         store.create_key(key(id, secret)).await.unwrap();
     }
@@ -198,23 +206,23 @@ pub(crate) async fn a_warn_or_review_is_put_under_an_id_again_and_again_and_neve
     let test = T::new().await;
     let (store, g) = (test.store(), guild("g"));
     let warn = |reason: &str| Warn { id: 17, author: "Mod".into(), reason: reason.into(), expires: 100 };
-    refused(store.put_warn(&g, member(7), warn("spam")).await);
+    refused(store.put_note(&g, member(7), warn("spam")).await);
     test.add_guild(&g).await;
     let second = test.open_second().await;
     for (reason, is_new) in [("one\n", true), ("two\n", false), ("two\n", false)] {
-        assert_eq!(store.put_warn(&g, member(7), warn(reason)).await.unwrap(), is_new);
+        assert_eq!(store.put_note(&g, member(7), warn(reason)).await.unwrap(), is_new);
         assert_eq!(others_changes(&second).await, [Change::Member(member(7))]);
     }
-    assert_eq!(second.list_warns(&g, None).await.unwrap(), [(member(7), warn("two "))]);
-    assert!(refused(store.put_warn(&g, member(8), warn("spam")).await).contains("member 7's"));
+    assert_eq!(second.notes::<Warn>(&g, None, None, usize::MAX).await.unwrap(), [(member(7), warn("two "))]);
+    assert!(refused(store.put_note(&g, member(8), warn("spam")).await).contains("member 7's"));
     assert_eq!(store.member(&g, member(8)).await.unwrap(), None, "a refused one leaves nothing");
     let review = |rating| Review { id: 0, author: "Bo".into(), rating, text: "kind".into() };
-    assert!(store.put_review(&g, member(7), review(5)).await.unwrap());
-    assert!(!store.put_review(&g, member(7), review(4)).await.unwrap());
-    refused(store.put_review(&g, member(7), review(6)).await);
-    refused(store.put_review(&g, member(8), review(5)).await);
-    assert_eq!(store.list_reviews(&g, None).await.unwrap(), [(member(7), review(4))]);
+    assert!(store.put_note(&g, member(7), review(5)).await.unwrap());
+    assert!(!store.put_note(&g, member(7), review(4)).await.unwrap());
+    refused(store.put_note(&g, member(7), review(6)).await);
+    refused(store.put_note(&g, member(8), review(5)).await);
+    assert_eq!(store.notes::<Review>(&g, None, None, usize::MAX).await.unwrap(), [(member(7), review(4))]);
     let long = Warn { reason: "x".repeat(1 << 20), expires: 9_999_999_999, ..warn("") };
-    assert!(refused(store.put_warn(&g, member(7), long).await).contains("warn remove"));
-    assert_eq!(store.list_warns(&g, None).await.unwrap(), [(member(7), warn("two "))]);
+    assert!(refused(store.put_note(&g, member(7), long).await).contains("warn remove"));
+    assert_eq!(store.notes::<Warn>(&g, None, None, usize::MAX).await.unwrap(), [(member(7), warn("two "))]);
 }

@@ -3,12 +3,12 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use rusqlite::{Connection, Row, Transaction};
+use rusqlite::{Connection, Transaction};
 
 use super::import::{PROGRESS_EVERY, Phase, Progress};
 use super::record::Record;
 use crate::model::{GuildId, MemberId};
-use crate::store::sqlite::{file_failure, open};
+use crate::store::sqlite::{file_failure, member_id, open, parsed};
 use crate::store::{SqliteStore, StoreError};
 
 /// How long an export waits for a lock; in WAL mode only recovery after a crash makes it wait.
@@ -116,7 +116,7 @@ fn write_all(snapshot: &Transaction<'_>, writer: &mut RecordWriter<'_>) -> Resul
     let mut guilds = snapshot.prepare("SELECT no, id, name FROM guild ORDER BY id")?;
     let mut rows = guilds.query([])?;
     while let Some(row) = rows.next()? {
-        let guild = guild_id(row, 1)?;
+        let guild = parsed::<GuildId>(row, 1)?;
         writer.write(&Record::Guild { guild: guild.clone(), name: row.get(2)? })?;
         write_members(snapshot, row.get(0)?, &guild, writer)?;
     }
@@ -133,7 +133,7 @@ fn write_members(
     let mut rows = statement.query([no])?;
     while let Some(row) = rows.next()? {
         let (kind, id, name, text, number) = (row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?);
-        writer.write(&record(guild.clone(), member_id(row)?, kind, id, name, text, number)?)?;
+        writer.write(&record(guild.clone(), member_id(row, 0)?, kind, id, name, text, number)?)?;
     }
     Ok(())
 }
@@ -157,14 +157,4 @@ pub(super) fn record(
         }
         other => return Err(io::Error::other(format!("the store has a record of kind {other}, which has no line"))),
     })
-}
-
-fn member_id(row: &Row<'_>) -> rusqlite::Result<MemberId> {
-    let id: i64 = row.get(0)?;
-    u64::try_from(id).ok().and_then(MemberId::new).ok_or(rusqlite::Error::IntegralValueOutOfRange(0, id))
-}
-
-fn guild_id(row: &Row<'_>, column: usize) -> rusqlite::Result<GuildId> {
-    let text = row.get_ref(column)?.as_str()?;
-    text.parse().map_err(|e: crate::model::BadGuildId| rusqlite::types::FromSqlError::Other(e.into()).into())
 }

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::store::sqlite::tests::TestStore;
-use crate::store::suite::{guild, member};
+use crate::store::suite::{guild, member, warn_for};
 use crate::store::{Change, Directory as _, Members as _, SqliteStore, Store, StoreError};
 
 const SAMPLE: &str = r#"{"guild":"81384788765712384","name":"Night Watch"}
@@ -74,7 +74,7 @@ async fn an_import_is_exported_byte_for_byte_and_read_back() {
     assert_eq!(second.changes().await.unwrap(), [Change::Everything]);
     assert_eq!(test.store.changes().await.unwrap(), []);
     // The next warn's number follows the highest.
-    assert_eq!(test.store.add_warn(&watch, ada, "Mod", "again", 0).await.unwrap(), 18);
+    assert_eq!(test.store.add_note(&watch, ada, warn_for("again", 0)).await.unwrap(), 18);
 }
 
 #[test]

@@ -89,8 +89,8 @@ async fn a_change_refused_midway_is_rolled_back_and_returns_its_connection() {
         "INSERT INTO member VALUES (1, 1, 'Ada', 0); INSERT INTO warn VALUES (1, 1, 9223372036854775807, '', '', 0)";
     connect(&test.url).await.batch_execute(highest).await.unwrap();
     // The member is added first, then there is no free id for the warn.
-    suite::refused(test.store.add_warn(&guild("g"), member(2), "Mod", "spam", 0).await);
-    assert_eq!(test.store.members(&guild("g")).await.unwrap().len(), 1);
+    suite::refused(test.store.add_note(&guild("g"), member(2), suite::warn_for("spam", 0)).await);
+    assert_eq!(test.store.members(&guild("g"), None, usize::MAX).await.unwrap().len(), 1);
     let session = async || -> i32 {
         let rows = test.store.pool.read("SELECT pg_backend_pid()", &[]).await.unwrap();
         column(&rows[0], 0).unwrap()

@@ -56,11 +56,11 @@ async fn the_same_files_make_the_same_store_as_in_sqlite_byte_for_byte() {
             assert_eq!(String::from_utf8(exported).unwrap(), String::from_utf8(expected).unwrap(), "{at}");
         }
     }
-    assert_eq!(test.store.members(&guild("a")).await.unwrap().len(), 3, "it was no empty comparison");
+    assert_eq!(test.store.members(&guild("a"), None, usize::MAX).await.unwrap().len(), 3, "it was no empty comparison");
     assert_eq!(others_changes(&second).await, [Change::Everything]);
     assert_eq!(others_changes(&test.store).await, []);
     // The next warn's number follows the highest.
-    assert_eq!(test.store.add_warn(&guild("c"), member(1), "Mod", "again", 0).await.unwrap(), 18);
+    assert_eq!(test.store.add_note(&guild("c"), member(1), suite::warn_for("again", 0)).await.unwrap(), 18);
 }
 
 async fn import(test: &TestStore, lines: &str, mode: Mode) -> Result<Imported, ImportError> {
@@ -111,6 +111,6 @@ async fn an_import_that_fails_midway_leaves_nothing() {
         {\"guild\":\"a\",\"member\":\"1\",\"review\":\"1\",\"author\":\"B\",\"rating\":5,\"text\":\"t\"}\n";
     let failed = import(&test, lines, Mode::AllOrNothing).await;
     assert!(matches!(failed, Err(ImportError::Store(StoreError::Failed(_)))), "{failed:?}");
-    assert_eq!(test.store.members(&guild("a")).await.unwrap(), []);
+    assert_eq!(test.store.members(&guild("a"), None, usize::MAX).await.unwrap(), []);
     test.store.set_points(&guild("a"), member(1), 2).await.unwrap();
 }

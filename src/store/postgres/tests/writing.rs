@@ -43,15 +43,17 @@ async fn a_store_held_by_another_is_busy_after_the_wait_and_nothing_is_written()
     test.add_guild(&guild("g")).await;
     let other = hold(&test).await;
     let here = guild("g");
-    let (set, added) =
-        tokio::join!(test.store.set_points(&here, member(7), 5), test.store.add_warn(&here, member(7), "M", "r", 9));
+    let (set, added) = tokio::join!(
+        test.store.set_points(&here, member(7), 5),
+        test.store.add_note(&here, member(7), suite::warn_for("r", 9))
+    );
     assert!(matches!(set, Err(StoreError::Busy(_))), "{set:?}");
     assert!(matches!(added, Err(StoreError::Busy(_))), "{added:?}");
     // Readers do not wait for the lock.
     assert_eq!(test.store.points(&here, member(7)).await.unwrap(), 0);
     other.batch_execute("COMMIT").await.unwrap();
     test.store.set_points(&here, member(8), 6).await.unwrap();
-    assert_eq!(test.store.members(&here).await.unwrap().len(), 1, "a busy write came later");
+    assert_eq!(test.store.members(&here, None, usize::MAX).await.unwrap().len(), 1, "a busy write came later");
 }
 
 #[tokio::test]

@@ -143,8 +143,8 @@ async fn a_store_of_the_first_schema_is_brought_up_to_date_with_all_it_holds() {
         let ada = member(190_551_803_669_118_976);
         let listed = |id, name: &str, points| MemberRecord { member: id, name: name.into(), points };
         let members = [listed(member(8), "8", -3), listed(ada, "Ada", 1250)];
-        assert_eq!(store.members(&here).await.unwrap(), members);
-        assert_eq!(store.members(&departed).await.unwrap(), []);
+        assert_eq!(store.members(&here, None, usize::MAX).await.unwrap(), members);
+        assert_eq!(store.members(&departed, None, usize::MAX).await.unwrap(), []);
         let warn = Warn { id: 1, author: "Mod".into(), reason: "spam".into(), expires: 4_102_444_800 };
         assert_eq!(store.warns(&here, ada, 0).await.unwrap(), [warn]);
         let review = Review { id: 1, author: "Bo".into(), rating: 5, text: "Quick and kind".into() };

@@ -80,7 +80,7 @@ async fn a_refused_write_does_not_affect_others_of_its_group() {
         tokio::join!(
             test.store.set_points(&here, member(1), 1),
             test.store.set_points(&nowhere, member(2), 2),
-            test.store.add_warn(&nowhere, member(3), "Mod", "spam", 0),
+            test.store.add_note(&nowhere, member(3), suite::warn_for("spam", 0)),
             test.store.set_points(&here, member(4), 4),
             async { open.send(()).unwrap() },
         )
@@ -102,8 +102,8 @@ async fn a_job_that_fails_midway_is_rolled_back() {
         "INSERT INTO member VALUES (1, 1, 'Ada', 0); INSERT INTO warn VALUES (1, 1, 9223372036854775807, '', '', 0)";
     test.raw().execute_batch(highest).unwrap();
     // The member is made first, then no id is left for the warn.
-    refused(test.store.add_warn(&guild("g"), member(2), "Mod", "spam", 0).await);
-    assert_eq!(test.store.members(&guild("g")).await.unwrap().len(), 1);
+    refused(test.store.add_note(&guild("g"), member(2), suite::warn_for("spam", 0)).await);
+    assert_eq!(test.store.members(&guild("g"), None, usize::MAX).await.unwrap().len(), 1);
 }
 
 #[tokio::test]
@@ -147,7 +147,7 @@ async fn where_the_queue_is_full_a_write_is_busy_at_once_and_those_queued_are_do
     let TestStore { store, folder } = test;
     drop(store);
     let store = SqliteStore::open(folder.path().join("store.db")).unwrap();
-    assert_eq!(store.members(&here).await.unwrap().len() as u64, refused_at);
+    assert_eq!(store.members(&here, None, usize::MAX).await.unwrap().len() as u64, refused_at);
 }
 
 #[tokio::test]
@@ -190,7 +190,7 @@ async fn after_a_full_disk_the_writes_fail_and_with_room_they_go_on() {
     assert_eq!(test.store.points(&guild("g"), member(acknowledged)).await.unwrap(), 0);
     // The limit ended with the connection, which is opened again after a failure.
     test.store.set_points(&guild("g"), member(acknowledged), 9).await.unwrap();
-    assert_eq!(test.store.members(&guild("g")).await.unwrap().len() as u64, acknowledged + 1);
+    assert_eq!(test.store.members(&guild("g"), None, usize::MAX).await.unwrap().len() as u64, acknowledged + 1);
 }
 
 #[tokio::test]
@@ -252,7 +252,7 @@ async fn a_failing_disk_fails_the_whole_group() {
     for answer in [before.map(drop), failed, after.map(drop)] {
         assert!(matches!(answer, Err(StoreError::Failed(_))), "{answer:?}");
     }
-    assert_eq!(test.store.members(&here).await.unwrap(), []);
+    assert_eq!(test.store.members(&here, None, usize::MAX).await.unwrap(), []);
     test.store.set_points(&here, member(1), 1).await.unwrap();
 }
 
