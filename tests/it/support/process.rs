@@ -5,7 +5,6 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::SocketAddr;
-use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -16,6 +15,7 @@ use nix::pty::{Winsize, openpty};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use super::tcp::TcpEntry;
 use super::{PATIENCE, eventually};
 
 /// A running binary whose output is caught as it comes. Killed, by its own id, when dropped.
@@ -136,13 +136,26 @@ impl Process {
 
     /// Whether each signal that was sent to it has been delivered, and all of its threads wait for something again.
     pub fn has_handled_signals(&self) -> bool {
-        let process = format!("/proc/{}", self.id());
-        let has_line = |folder: &Path, line: &str| {
-            std::fs::read_to_string(folder.join("status")).is_ok_and(|status| status.contains(line))
-        };
-        let mut threads = std::fs::read_dir(format!("{process}/task")).unwrap();
-        has_line(Path::new(&process), "\nShdPnd:\t0000000000000000\n")
-            && threads.all(|thread| has_line(&thread.unwrap().path(), "\nState:\tS"))
+        self.status_has("", "ShdPnd:\t0000000000000000") && self.all_threads_wait()
+    }
+
+    /// Waits until all that callers have sent to this address is read, and each request was answered or waits for
+    /// something else.
+    pub async fn has_read_requests(&self, address: SocketAddr) {
+        let all_read = || TcpEntry::all().iter().all(|entry| entry.local != address || entry.unread == 0);
+        // Twice, because a thread may wake one that was looked at before it.
+        let is_done = || all_read() && self.all_threads_wait() && self.all_threads_wait();
+        eventually(PATIENCE, "the requests are read", async || is_done()).await;
+    }
+
+    fn all_threads_wait(&self) -> bool {
+        let mut threads = std::fs::read_dir(format!("/proc/{}/task", self.id())).unwrap();
+        threads.all(|thread| self.status_has(&format!("task/{}", thread.unwrap().file_name().display()), "State:\tS"))
+    }
+
+    fn status_has(&self, folder: &str, line: &str) -> bool {
+        let status = std::fs::read_to_string(format!("/proc/{}/{folder}/status", self.id()));
+        status.is_ok_and(|status| status.contains(&format!("\n{line}")))
     }
 
     /// Waits for the end by itself and gives the exit code (`None`: ended by a signal).
