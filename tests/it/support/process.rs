@@ -142,13 +142,14 @@ impl Process {
     /// Waits until all that callers have sent to this address is read, and each request was answered or waits for
     /// something else.
     pub async fn has_read_requests(&self, address: SocketAddr) {
-        let all_read = || TcpEntry::all().iter().all(|entry| entry.local != address || entry.unread == 0);
-        // Twice, because a thread may wake one that was looked at before it.
-        let is_done = || all_read() && self.all_threads_wait() && self.all_threads_wait();
+        let all_arrived = || TcpEntry::all().iter().all(|entry| entry.remote != address || entry.unsent == 0);
+        // What has arrived has woken a thread. Twice, because a thread may wake one that was looked at before it.
+        let is_done = || all_arrived() && self.all_threads_wait() && self.all_threads_wait();
         eventually(PATIENCE, "the requests are read", async || is_done()).await;
     }
 
-    fn all_threads_wait(&self) -> bool {
+    /// Whether all of its threads wait for something.
+    pub fn all_threads_wait(&self) -> bool {
         let mut threads = std::fs::read_dir(format!("/proc/{}/task", self.id())).unwrap();
         threads.all(|thread| self.status_has(&format!("task/{}", thread.unwrap().file_name().display()), "State:\tS"))
     }

@@ -9,8 +9,6 @@ pub struct TcpEntry {
     state: u8,
     /// Bytes that the kernel holds until the other end takes them.
     pub unsent: u64,
-    /// Bytes that have come and were not read; of a listening socket, connections that were not accepted.
-    pub unread: u64,
 }
 
 impl TcpEntry {
@@ -29,9 +27,8 @@ impl TcpEntry {
         };
         let (local, remote) = (address()?, address()?);
         let state = u8::from_str_radix(words.next()?, 16).ok()?;
-        let (unsent, unread) = words.next()?.split_once(':')?;
-        let (unsent, unread) = (u64::from_str_radix(unsent, 16).ok()?, u64::from_str_radix(unread, 16).ok()?);
-        Some(TcpEntry { local, remote, state, unsent, unread })
+        let unsent = u64::from_str_radix(words.next()?.split_once(':')?.0, 16).ok()?;
+        Some(TcpEntry { local, remote, state, unsent })
     }
 
     pub fn is_established(&self) -> bool {
