@@ -17,10 +17,6 @@ use crate::model::MemberId;
 use crate::origin::{Authorization, ForwardedFields, Permit};
 use crate::wire::{Fault, Operation, Read, Request, RequestId, TraceContext, first_expiry};
 
-/// How often a caller joins a flight before it asks alone. Usually once; it joins again if its leader panicked, or if
-/// what the leader got concerns the leader's key alone.
-const MAX_JOINS: usize = 4;
-
 /// What the cache has for a read.
 pub(super) enum CacheLookup {
     Hit(Arc<str>),
@@ -85,9 +81,7 @@ impl Gateway {
         }
     }
 
-    /// A read that the cache does not answer: joins the flight that asks the origin, or leads it. Key and state are
-    /// looked up again each time, and after the epoch was read: a flight never asks under a configuration older than
-    /// its epoch.
+    /// A read that the cache does not answer. If the origin fails, a stale answer may stand in.
     pub(super) async fn miss(
         &self,
         mut caller: Caller<'_>,
@@ -97,93 +91,90 @@ impl Gateway {
         mut permit: Option<Permit>,
         details: &mut RequestDetails,
     ) -> Result<Arc<str>, Fault> {
-        let operation = Operation::Read(read);
-        let not_stored = CacheStatus::Forwarded { stale: purpose.is_stale(), stored: false };
-        let first_entry_key = caller.entry_key(read, member);
-        let (mut entry_key, mut result, mut own_key_only) = (first_entry_key, None, false);
-        for _ in 0..MAX_JOINS {
-            if self.handover.must_fetch_alone(&entry_key) {
-                // The other process may have written since a flight began here, or since an entry was stored.
-                details.cache = Some(CacheStatus::Forwarded { stale: false, stored: false });
-                return self.fetch_alone(&mut caller, read, member, permit, details).await.map(|e| e.text.clone());
-            }
-            let flight_key = self.flight_key(&caller, entry_key, own_key_only);
-            let accepts_cached = || purpose.accepts_cached() && self.may_use_cache(&caller);
-            let is_stored = || accepts_cached() && self.fresh(&entry_key).is_some();
-            let ready = self.acquire_permit(&caller, permit.take(), details.id);
-            let joined = match self.core.cache.join_when_ready(flight_key, ready, is_stored).await {
-                Ok(joined) => joined,
-                Err(fault) => {
-                    details.cache = Some(not_stored);
-                    result = Some(Err(FetchError::Fault(fault)));
-                    break;
-                }
-            };
-            let state = self.recheck(&mut caller, operation)?;
-            result = match joined {
-                // The key belongs to another guild now; dropping a leader lets others lead.
-                _ if caller.key.guild.realm != entry_key.realm => None,
-                Joined::Leader(leader, permit) => {
-                    let (fetched, cache) =
-                        self.lead(&state, (leader, permit), &caller, flight_key, &purpose, details).await;
-                    details.cache = Some(cache);
-                    Some(fetched)
-                }
-                // That flight may have begun before the key was refused or its proof lapsed, and proves nothing now.
-                Joined::Follower(_) if !purpose.accepts_cached() => break,
-                Joined::Follower(follower) => {
-                    details.cache = Some(CacheStatus::Collapsed);
-                    let result = follower.wait().await;
-                    // Another key's answer is only for keys that are still valid and of this guild.
-                    self.recheck(&mut caller, operation)?;
-                    // The next leader's key may be refused as well: from here on callers of one key share a flight.
-                    let refused = matches!(result, Some(Err(FetchError::KeyRefused(key, _))) if key != caller.digest);
-                    own_key_only |= refused;
-                    result.filter(|_| !refused && caller.key.guild.realm == entry_key.realm)
-                }
-                Joined::Stored => self.fresh(&entry_key).filter(|_| self.may_use_cache(&caller)).map(|(entry, ttl)| {
-                    details.cache = Some(CacheStatus::Hit { ttl, age: entry.age(self.core.now()) });
-                    Ok(entry)
-                }),
-            };
-            if result.is_some() {
-                break;
-            }
-            entry_key = caller.entry_key(read, member);
-        }
-        let result = match result {
-            Some(result) => result.map_err(FetchError::fault),
+        let shared = self.fetch_shared(&mut caller, read, member, &purpose, &mut permit, details).await;
+        let (result, stale_entry) = match shared.transpose() {
+            Some(result) => (result, purpose.stale_entry()),
             None => {
-                details.cache = Some(not_stored);
+                details.cache = Some(CacheStatus::Forwarded { stale: false, stored: false });
                 let result = self.fetch_alone(&mut caller, read, member, permit, details).await;
-                // It is of no flight, and perhaps of another guild: no flight from before may answer later callers.
+                // It is of no flight: no flight from before may answer later callers.
                 self.core.cache.epochs().invalidate_member(member);
-                result
+                (result, None)
             }
         };
         match result {
             Ok(entry) => Ok(entry.text.clone()),
             Err(fault) if fault.is_origin_failure() => {
                 // The request to the origin may have taken as long as `origin.timeout`.
-                self.recheck(&mut caller, operation)?;
-                self.stale_after(fault, &caller, &first_entry_key, purpose, details)
+                self.recheck(&mut caller, Operation::Read(read))?;
+                self.stale_if_error(&caller, stale_entry, details).ok_or(fault)
             }
             Err(fault) => Err(fault),
         }
     }
 
-    /// The stale answer after a failure of the origin, if there is one that the caller may have.
-    fn stale_after(
+    /// Joins the flight that asks the origin, or leads it; `None` if the caller is to ask alone. Key and state are
+    /// looked up again each time, and after the epoch was read: a flight never asks under a configuration older than its
+    /// epoch. A follower whose leader ended without a result for it joins again, however often: each time, another
+    /// leader's key was revoked, moved or refused meanwhile, or it panicked.
+    async fn fetch_shared(
         &self,
-        fault: Fault,
-        caller: &Caller<'_>,
-        entry_key: &EntryKey,
-        purpose: ReadPurpose,
+        caller: &mut Caller<'_>,
+        read: Read,
+        member: MemberId,
+        purpose: &ReadPurpose,
+        permit: &mut Option<Permit>,
         details: &mut RequestDetails,
-    ) -> Result<Arc<str>, Fault> {
-        let may_use = caller.key.guild.realm == entry_key.realm && self.may_use_cache(caller);
-        let entry = purpose.stale_entry().filter(|_| may_use);
-        self.stale_if_error(entry_key, entry, details).ok_or(fault)
+    ) -> Result<Option<Arc<Entry>>, Fault> {
+        let operation = Operation::Read(read);
+        let mut own_key_only = false;
+        loop {
+            let entry_key = caller.entry_key(read, member);
+            if self.handover.must_fetch_alone(&entry_key) {
+                // The other process may have written since a flight began here, or since an entry was stored.
+                return Ok(None);
+            }
+            let flight_key = self.flight_key(caller, entry_key, own_key_only);
+            let accepts_cached = || purpose.accepts_cached() && self.may_use_cache(caller);
+            let is_stored = || accepts_cached() && self.fresh(&entry_key).is_some();
+            let ready = self.acquire_permit(caller, permit.take(), details.id);
+            let joined = self.core.cache.join_when_ready(flight_key, ready, is_stored).await.inspect_err(|_| {
+                details.cache = Some(CacheStatus::Forwarded { stale: purpose.is_stale(), stored: false });
+            })?;
+            let state = self.recheck(caller, operation)?;
+            match joined {
+                // The key belongs to another guild now; dropping a leader lets others lead.
+                _ if caller.key.guild.realm != entry_key.realm => {}
+                Joined::Leader(leader, permit) => {
+                    let (fetched, cache) =
+                        self.lead(&state, (leader, permit), caller, flight_key, purpose, details).await;
+                    details.cache = Some(cache);
+                    return fetched.map(Some).map_err(FetchError::fault);
+                }
+                // That flight may have begun before the key was refused or its proof lapsed, and proves nothing now.
+                Joined::Follower(_) if !purpose.accepts_cached() => return Ok(None),
+                Joined::Follower(follower) => {
+                    details.cache = Some(CacheStatus::Collapsed);
+                    let result = follower.wait().await;
+                    // Another key's answer is only for keys that are still valid and of this guild.
+                    self.recheck(caller, operation)?;
+                    match result {
+                        // The next leader's key may be refused as well: from here on callers of one key share a flight.
+                        Some(Err(FetchError::KeyRefused(key, _))) if key != caller.digest => own_key_only = true,
+                        Some(result) if caller.key.guild.realm == entry_key.realm => {
+                            return result.map(Some).map_err(FetchError::fault);
+                        }
+                        Some(_) | None => {}
+                    }
+                }
+                Joined::Stored => {
+                    if let Some((entry, ttl)) = self.fresh(&entry_key).filter(|_| self.may_use_cache(caller)) {
+                        details.cache = Some(CacheStatus::Hit { ttl, age: entry.age(self.core.now()) });
+                        return Ok(Some(entry));
+                    }
+                }
+            }
+        }
     }
 
     /// The fresh entry in the cache, and for how long it stays fresh.
@@ -299,14 +290,16 @@ impl Gateway {
         Ok(Arc::new(Entry::new((entry_key, epoch), text, asked, freshness, expires)))
     }
 
-    /// The stale answer that may stand in for a failed origin (RFC 5861), unless a write has passed.
+    /// The stale answer that may stand in for a failed origin (RFC 5861), unless a write has passed or the key may not
+    /// have it any more.
     fn stale_if_error(
         &self,
-        entry_key: &EntryKey,
+        caller: &Caller<'_>,
         entry: Option<Arc<Entry>>,
         details: &mut RequestDetails,
     ) -> Option<Arc<str>> {
-        let entry = entry.filter(|entry| self.core.cache.is_current(entry_key, entry))?;
+        let is_of_caller = |entry: &Entry| caller.key.guild.realm == entry.key.realm && self.may_use_cache(caller);
+        let entry = entry.filter(|entry| is_of_caller(entry) && self.core.cache.is_current(&entry.key, entry))?;
         let now = self.core.now();
         if entry.state_at(now, || self.core.clock.unix_ms()) == EntryState::Expired {
             return None;

@@ -256,6 +256,39 @@ async fn guarantee_3_whatever_the_origin_tells_a_leader_whose_key_is_gone_the_ot
 }
 
 #[tokio::test]
+async fn guarantee_3_however_many_leaders_lose_their_keys_one_after_another_the_others_ask_once_together() {
+    let keys: Vec<String> = (0..9).map(|n| format!("b{n}")).collect();
+    let gate = keys.iter().fold(gate(), |gate, key| gate.key(key)).start().await;
+    let holds: Vec<Gate> = (0..6).map(|_| Gate::shut()).collect();
+    holds.iter().for_each(|hold| gate.origin().next("getPoints", Act::HoldAnswer(hold.clone())));
+    let mut asking = Vec::new();
+    for key in keys.iter().chain(&keys) {
+        let mut connection = gate.connect().await;
+        connection.send(gate.request("getPoints", key, "memberID=7").bytes()).await;
+        asking.push(connection);
+    }
+    for _ in 0..40 {
+        assert_eq!(gate.send(&Request::bare("GET", "/healthz")).await.status, 200);
+    }
+    for (n, hold) in holds.iter().enumerate() {
+        gate.origin().has_been_asked("getPoints", n + 1).await;
+        let seen = gate.origin().seen();
+        let leader = keys.iter().find(|key| seen[n].header("authorization") == Some(gate.secret(key))).unwrap();
+        gate.world().remove_key(leader);
+        let reloads = || gate.stderr().matches("key file reloaded").count();
+        eventually(PATIENCE, "the key file is reloaded", || async { reloads() > n }).await;
+        hold.open();
+    }
+    let mut statuses = Vec::new();
+    for mut connection in asking {
+        statuses.push(connection.answer().await.status);
+    }
+    let answered = |status| statuses.iter().filter(|s| **s == status).count();
+    assert_eq!((answered(200), answered(401)), (12, 6), "each leader, and all whose keys are left: {statuses:?}");
+    assert_eq!(gate.origin().asked("getPoints"), 7);
+}
+
+#[tokio::test]
 async fn guarantee_3_a_leader_that_may_not_send_any_more_when_it_is_connected_fails_no_other_key() {
     let authority = Authority::new();
     for (guild, code) in [(GUILD, 2), ("999", 3)] {
