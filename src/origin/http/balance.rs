@@ -20,6 +20,10 @@ impl Tried {
         self.unreachable |= 1 << at;
     }
 
+    pub(super) fn unreachable(self) -> u32 {
+        self.unreachable.count_ones()
+    }
+
     pub(super) fn mark_silent(&mut self, at: usize) {
         self.silent |= 1 << at;
     }

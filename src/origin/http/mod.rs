@@ -33,7 +33,7 @@ use crate::config::Upstreams;
 use crate::telemetry::UpstreamUse;
 #[cfg(feature = "otlp")]
 use crate::wire::OriginSpan;
-use crate::wire::{Fault, Request, RequestId};
+use crate::wire::{Fault, RequestId};
 
 pub use permits::{Owner, Permit};
 pub use tls::Tls;
@@ -143,16 +143,11 @@ impl HttpOrigin {
             return Err(Fault::IncorrectKey);
         }
         // setPoints is sent at most once (guarantee 5); a read as often as the operator allows.
-        let mut retries = match request.request {
-            Request::Read { .. } => self.settings.retries,
-            Request::SetPoints { .. } => 0,
-        };
+        let mut retries = if request.request.operation().is_write() { 0 } else { self.settings.retries };
         let mut tried = Tried::default();
-        let mut unreachable = 0;
-        let (mut may_reuse, mut has_waited) = (true, false);
+        let mut may_reuse = true;
         let mut fault = Fault::Unavailable { retry_after: RETRY_AFTER };
-        let limits = self.attempt_limits(list);
-        while unreachable < MAX_UNREACHABLE
+        while tried.unreachable() < MAX_UNREACHABLE
             && let Some(at) = self.backends.choose(list, tried)
         {
             let backend = &*list[at];
@@ -169,8 +164,7 @@ impl HttpOrigin {
                 // Boxed, so that a request that needs none reserves no memory for it.
                 None => Box::pin(backend.connect(self.settings.connect_timeout)).await,
             };
-            // A retry, too, waits for a connection: after an idle one has failed, no other is used.
-            has_waited |= !was_idle;
+            // After an idle connection has failed, no other is used.
             may_reuse &= !was_idle;
             let connection = match connected {
                 Ok(connection) => connection,
@@ -179,16 +173,17 @@ impl HttpOrigin {
                     tracing::warn!(request_id = %request.id, upstream = %backend, %error, "request to upstream failed");
                     self.failed(backend, &error.to_string());
                     tried.mark_unreachable(at);
-                    unreachable += 1;
                     fault = error.fault();
                     continue;
                 }
             };
+            // This request has waited, for a connection or in an attempt before.
+            let has_waited = before.is_some() || !was_idle;
             if has_waited && let Err(refused) = may_send() {
                 *current = before; // this one was not asked
                 return Err(refused);
             }
-            match attempt(backend, connection, (request, span_id), limits).await {
+            match attempt(backend, connection, (request, span_id), self.attempt_limits(list)).await {
                 Attempt::Answered(answer) => {
                     backend.answers.observe(self.clock.now().since(began).as_secs_f64());
                     self.backends.request_answered(backend);
