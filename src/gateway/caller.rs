@@ -28,7 +28,7 @@ pub(super) struct Caller<'c> {
 impl Caller<'_> {
     /// The owner of the permits that its requests take.
     pub(super) fn owner(&self) -> Owner {
-        self.stranger.map_or_else(|| Owner::Key(self.key.usage.id), Owner::of_address)
+        self.stranger.map_or_else(|| Owner::Key(self.key.usage.id.clone()), Owner::of_address)
     }
 
     /// The realms in which a change in `realm` invalidates answers. Other learned keys may belong to the guild of this

@@ -3,19 +3,21 @@
 //! All secrets of a key share it, and it outlives every reload, so that a change of tier or of secret loses no count.
 //! All counters are atomic; a request takes no lock.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::{Activity, DayCount, DayCounter};
 use crate::clock::Tick;
 
-/// Identifies the usage of one key while the process runs, also when the key gets another id. It is never reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct UsageId(pub u64);
+/// Identifies the usage of one key while the process runs, also when the key gets another id. It is never reused. Each
+/// permit of the origin that the key holds or waits for has a clone of it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct UsageId(pub Arc<u64>);
 
 impl Default for UsageId {
     fn default() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        UsageId(NEXT.fetch_add(1, Ordering::Relaxed))
+        UsageId(Arc::new(NEXT.fetch_add(1, Ordering::Relaxed)))
     }
 }
 
@@ -50,9 +52,11 @@ impl Usage {
         self.in_flight.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Whether no request is in flight and none was counted on the day of `unix`.
+    /// Whether no request is in flight, no permit of the origin is held, and no request was counted on the day of
+    /// `unix`. A permit may be held after its request has ended: the question runs on when the caller has hung up.
     pub fn is_idle(&self, unix: i64) -> bool {
-        self.in_flight.load(Ordering::Acquire) == 0 && self.day.used(unix) == 0
+        let holds_permits = Arc::strong_count(&self.id.0) > 1;
+        self.in_flight.load(Ordering::Acquire) == 0 && !holds_permits && self.day.used(unix) == 0
     }
 
     /// Records a use at `now`. 0 stands for none, so a use in the clock's first nanosecond counts as one in the second.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::keys::InFlightSlot;
+use crate::keys::{InFlightSlot, Key};
 
 /// The table of a burst of four after `before`, at the same moment.
 fn next(listed: Vec<ListedKey>, before: &KeyTable) -> KeyTable {
@@ -169,14 +169,28 @@ fn a_new_secret_under_an_id_whose_key_was_renamed_is_a_new_key() {
     assert_eq!((let_in(&after, "A", 0), let_in(&after, "B", 0)), (0, 4));
 }
 
+/// The key with this secret.
+fn find(key_table: &KeyTable, secret: &str) -> Arc<Key> {
+    key_table.find(&Digest::of(secret.as_bytes()), never).unwrap().clone()
+}
+
 #[test]
 fn a_key_removed_during_requests_and_put_back_still_counts_them() {
     let first = first_table(vec![listed("a", "A")], 2);
-    let find = |key_table: &KeyTable| key_table.find(&Digest::of(b"A"), never).unwrap().clone();
     let (one, two, three) = (InFlightSlot::default(), InFlightSlot::default(), InFlightSlot::default());
-    let request = one.take(&find(&first));
+    let request = one.take(&find(&first, "A"));
     let back = table_at(vec![listed("a", "A")], 2, &table_at(vec![], 2, &first, 0), 0);
-    assert_eq!(two.take(&find(&back)).others(), 1);
+    assert_eq!(two.take(&find(&back, "A")).others(), 1);
     drop(request);
-    assert_eq!(three.take(&find(&back)).others(), 0);
+    assert_eq!(three.take(&find(&back, "A")).others(), 0);
+}
+
+#[test]
+fn a_key_removed_while_it_holds_permits_and_put_back_is_the_same_owner() {
+    let first = first_table(vec![listed("a", "A")], 2);
+    let held = find(&first, "A").usage.id.clone();
+    let removed = next(vec![], &next(vec![], &first));
+    assert_eq!(find(&next(vec![listed("b", "A")], &removed), "A").usage.id, held);
+    drop(held);
+    assert_eq!(next(vec![], &removed).removed.states.len(), 0, "nothing of it is held any more");
 }

@@ -8,7 +8,7 @@ use super::*;
 const LONG: Duration = Duration::from_secs(60);
 
 fn key(name: &str) -> Owner {
-    Owner::Key(UsageId(name.bytes().fold(0, |id, byte| id << 8 | u64::from(byte))))
+    Owner::Key(UsageId(Arc::new(name.bytes().fold(0, |id, byte| id << 8 | u64::from(byte)))))
 }
 
 /// How many wait now.

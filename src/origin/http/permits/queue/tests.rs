@@ -1,13 +1,15 @@
 //! Tests of who gets a permit and who waits: examples of the rule, and a property test that compares the queue with a
 //! second, slower implementation of the same rule over random steps.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 
 use super::*;
 use crate::limits::UsageId;
 
 fn key(name: &str) -> Owner {
-    Owner::Key(UsageId(name.bytes().fold(0, |id, byte| id << 8 | u64::from(byte))))
+    Owner::Key(UsageId(Arc::new(name.bytes().fold(0, |id, byte| id << 8 | u64::from(byte)))))
 }
 
 /// Acquires as many permits as the owner may have; returns how many.
