@@ -1,7 +1,7 @@
 //! What keys have used up passes from one key table to the next, so that no change of keys raises what is available
-//! (guarantee 6). A listed key keeps the buckets of the key that had its id before; a renamed key keeps those from its
-//! old id. If one of its secrets belonged to another key before, it is also charged with what that key had used up. A
-//! key begins with full buckets only if neither its id nor its secrets are in the table before or still remembered.
+//! (guarantee 6). A listed key goes on with the state of the key that had its secret before, else with that of the key
+//! that had its id, and is charged with what both had used up. A key begins with full buckets only if neither its id
+//! nor its secrets are in the table before or still remembered.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -33,6 +33,11 @@ impl LimitState {
         LimitState { policy: policy.clone(), buckets, usage: self.usage.clone() }
     }
 
+    /// Whether it is the state of the same key.
+    fn is(&self, other: &LimitState) -> bool {
+        Arc::ptr_eq(&self.usage, &other.usage)
+    }
+
     /// Leaves no more available than `other` has.
     fn charge_as(&self, other: &LimitState, now: Tick) {
         self.buckets.charge_as(&self.policy, &other.buckets, &other.policy, now);
@@ -49,8 +54,8 @@ impl LimitState {
 #[derive(Debug, Default)]
 pub(super) struct RemovedKeys {
     pub(super) states: HashMap<KeyId, LimitState>,
-    /// The removed secrets, each with the id of its key; another secret of that key may still be listed.
-    pub(super) secrets: HashMap<Digest, KeyId>,
+    /// The removed secrets, each with the state of its key; another secret of that key may still be listed.
+    pub(super) secrets: HashMap<Digest, LimitState>,
 }
 
 impl RemovedKeys {
@@ -72,8 +77,10 @@ pub(super) struct CarryOver<'t> {
     removed: &'t RemovedKeys,
     /// The states of all these keys, by their old ids.
     states_before: HashMap<KeyId, LimitState>,
-    /// The old id of each key that was renamed.
-    renamed_from: HashMap<KeyId, KeyId>,
+    /// The states of those that go on, by the ids that they have now.
+    continued: HashMap<KeyId, LimitState>,
+    /// Identifies the states that go on, each of them in one key only.
+    taken: HashSet<*const Usage>,
     /// The states made so far for the next table, by the ids that it lists.
     states_made: HashMap<KeyId, LimitState>,
 }
@@ -82,44 +89,48 @@ impl<'t> CarryOver<'t> {
     pub(super) fn new(keys: &'t KeysByDigest, removed: &'t RemovedKeys, listed: &[ListedKey]) -> Self {
         let mut states_before = removed.states.clone();
         states_before.extend(keys.values().map(|key| (key.id.clone(), key.limit_state())));
-        let (renamed_from, states_made) = (HashMap::new(), HashMap::with_capacity(listed.len()));
-        let mut carry_over = CarryOver { keys, removed, states_before, renamed_from, states_made };
-        carry_over.find_renamed(listed);
+        let (continued, taken) = (HashMap::with_capacity(listed.len()), HashSet::with_capacity(listed.len()));
+        let states_made = HashMap::with_capacity(listed.len());
+        let mut carry_over = CarryOver { keys, removed, states_before, continued, taken, states_made };
+        // A key that keeps its id and a secret comes before those that got its other secrets; and a secret takes its
+        // requests in flight and its permits along, whatever id it gets.
+        carry_over.carry_on(listed, |of_secret, of_id| of_secret.filter(|state| of_id.is_some_and(|of| of.is(state))));
+        carry_over.carry_on(listed, |of_secret, _| of_secret);
+        carry_over.carry_on(listed, |_, of_id| of_id.cloned());
         carry_over
     }
 
-    /// A key with a new id is an earlier key renamed if it has a secret of that key, whose id is not listed any more.
-    /// If the secrets of one old key are now several keys, only the first of them counts as the renamed one.
-    fn find_renamed(&mut self, listed: &[ListedKey]) {
-        let ids: HashSet<&KeyId> = listed.iter().map(|key| &key.id).collect();
-        let mut taken = HashSet::new(); // old ids
-        for key in listed.iter().filter(|key| !self.states_before.contains_key(&key.id)) {
-            if let Some(from) = self.earlier_id(&key.digest)
-                && !ids.contains(from)
-                && !self.renamed_from.contains_key(&key.id)
-                && taken.insert(from)
+    /// Lets each listed key that has no state yet go on with the one that `choose` takes of its secret's and its id's,
+    /// unless another key goes on with that.
+    fn carry_on(
+        &mut self,
+        listed: &[ListedKey],
+        choose: impl Fn(Option<LimitState>, Option<&LimitState>) -> Option<LimitState>,
+    ) {
+        for key in listed {
+            if !self.continued.contains_key(&key.id)
+                && let Some(state) = choose(self.state_of_secret(&key.digest), self.states_before.get(&key.id))
+                && self.taken.insert(Arc::as_ptr(&state.usage))
             {
-                self.renamed_from.insert(key.id.clone(), from.clone());
+                self.continued.insert(key.id.clone(), state);
             }
         }
     }
 
-    /// The id that the key of this secret had.
-    fn earlier_id(&self, secret: &Digest) -> Option<&'t KeyId> {
-        self.keys.get(secret).map(|key| &key.id).or_else(|| self.removed.secrets.get(secret))
+    /// The state of the key that had this secret.
+    fn state_of_secret(&self, secret: &Digest) -> Option<LimitState> {
+        self.keys.get(secret).map(|key| key.limit_state()).or_else(|| self.removed.secrets.get(secret).cloned())
     }
 
-    /// The state of a listed key under `policy`; to be called for each of its secrets. The key goes on with its own
-    /// state, also if it was renamed. If the secret was another key's, this key is charged with what that one had used
-    /// up.
+    /// The state of a listed key under `policy`; to be called for each of its secrets.
     pub(super) fn state_of(&mut self, key: &ListedKey, policy: &Arc<Policy>, now: Tick) -> LimitState {
-        let secret_id = self.earlier_id(&key.digest);
+        let of_secret = self.state_of_secret(&key.digest);
         let state = self.states_made.entry(key.id.clone()).or_insert_with(|| {
-            let own = self.states_before.get(self.renamed_from.get(&key.id).unwrap_or(&key.id));
+            let own = self.continued.get(&key.id);
             own.map_or_else(|| LimitState::new(policy.clone()), |own| own.with_policy(policy, now))
         });
-        if let Some(other) = secret_id.filter(|id| **id != key.id).and_then(|id| self.states_before.get(id)) {
-            state.charge_as(other, now);
+        for used_up in of_secret.iter().chain(self.states_before.get(&key.id)) {
+            state.charge_as(used_up, now);
         }
         state.clone()
     }
@@ -127,20 +138,16 @@ impl<'t> CarryOver<'t> {
     /// What is remembered once all listed keys have their states: each key that was removed and not renamed, and each
     /// removed secret, until what the key has used up would have come back. `now` and `unix` are the same moment.
     pub(super) fn into_removed(self, is_listed: impl Fn(&Digest) -> bool, now: Tick, unix: i64) -> RemovedKeys {
-        let CarryOver { keys, removed, states_before: mut states, renamed_from, states_made } = self;
-        let renamed_to: HashMap<KeyId, KeyId> = renamed_from.into_iter().map(|(to, from)| (from, to)).collect();
+        let CarryOver { keys, removed, states_before: mut states, taken, states_made, .. } = self;
         let is_worth_remembering = |state: &LimitState| !state.may_be_forgotten(now) || !state.usage.is_idle(unix);
         states.retain(|id, state| {
-            !states_made.contains_key(id) && !renamed_to.contains_key(id) && is_worth_remembering(state)
+            !states_made.contains_key(id) && !taken.contains(&Arc::as_ptr(&state.usage)) && is_worth_remembering(state)
         });
         // A listed key may have lost a secret: if that is added again as another key, it is charged with what this one
         // has used up.
-        let is_remembered =
-            |id: &KeyId| states.contains_key(id) || states_made.get(id).is_some_and(is_worth_remembering);
-        let secrets = keys.iter().map(|(secret, key)| (secret, &key.id)).chain(&removed.secrets);
-        let secrets = secrets.filter(|(secret, _)| !is_listed(secret));
-        let secrets = secrets.map(|(secret, id)| (*secret, renamed_to.get(id).unwrap_or(id).clone()));
-        let secrets = secrets.filter(|(_, id)| is_remembered(id)).collect();
+        let secrets = keys.iter().map(|(secret, key)| (*secret, key.limit_state()));
+        let secrets = secrets.chain(removed.secrets.iter().map(|(secret, state)| (*secret, state.clone())));
+        let secrets = secrets.filter(|(secret, state)| !is_listed(secret) && is_worth_remembering(state)).collect();
         RemovedKeys { states, secrets }
     }
 }

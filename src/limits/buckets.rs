@@ -130,10 +130,12 @@ impl Buckets {
 
     /// Whether a removed key may be forgotten: since its last request, the largest burst that it ever had would have
     /// come back, so it may begin full when it is added again.
-    pub fn may_be_forgotten(&self, policy: &Policy, now: Tick) -> bool {
-        let (tier, EarlierRates { last_write, largest_bursts: (main, write) }) = (policy.tier(), *self.earlier.lock());
-        self.main.full_at_with_burst(tier.main, main) <= now
-            && tier.write.or(last_write).is_none_or(|rate| self.write.full_at_with_burst(rate, write) <= now)
+    pub fn may_be_forgotten(self: &Arc<Self>, policy: &Arc<Policy>, now: Tick) -> bool {
+        let (policy, buckets) = self.current(policy);
+        let EarlierRates { last_write, largest_bursts: (main, write) } = *buckets.earlier.lock();
+        let write_rate = policy.tier().write.or(last_write);
+        buckets.main.full_at_with_burst(policy.tier().main, main) <= now
+            && write_rate.is_none_or(|rate| buckets.write.full_at_with_burst(rate, write) <= now)
     }
 
     /// Unused buckets of a key that had `before` under `tier`.

@@ -194,3 +194,27 @@ fn a_key_removed_while_it_holds_permits_and_put_back_is_the_same_owner() {
     drop(held);
     assert_eq!(next(vec![], &removed).removed.states.len(), 0, "nothing of it is held any more");
 }
+
+#[test]
+fn a_secret_takes_its_permits_and_its_requests_in_flight_along_to_the_id_of_another_key() {
+    let first = first_table(["a", "b", "c"].map(|id| listed(id, &id.to_uppercase())).to_vec(), 2);
+    let slots: [InFlightSlot; 2] = std::array::from_fn(|_| InFlightSlot::default());
+    let held = ["A", "B"].map(|secret| find(&first, secret).usage.id.clone());
+    let _requests: Vec<_> = slots.iter().map(|slot| slot.take(&find(&first, "A"))).collect();
+    let mut before = first;
+    // The id of a key that is removed, then each other's ids, and a third one while the other is away and comes back.
+    for list in [
+        vec![listed("b", "A"), listed("c", "C")],
+        vec![listed("a", "B"), listed("b", "A")],
+        vec![listed("a", "A"), listed("b", "B")],
+        vec![listed("c", "A")],
+        vec![listed("c", "A"), listed("a", "B")],
+    ] {
+        let after = next(list.clone(), &before);
+        assert_eq!((find(&after, "A").usage.in_flight(), &find(&after, "A").usage.id), (2, &held[0]), "{list:?}");
+        if list.iter().any(|key| key.digest == Digest::of(b"B")) {
+            assert_eq!(find(&after, "B").usage.id, held[1], "{list:?}");
+        }
+        before = after;
+    }
+}
