@@ -7,9 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use moka::sync::Cache;
-
-use super::entry::{Entry, EntryKey, FetchResult, FlightKey, entries};
+use super::entry::{Entries, Entry, EntryKey, FetchResult, FlightKey, entries};
 use super::epochs::{Epoch, Epochs, Realms, WriteGuard};
 use super::index::Index;
 use super::single_flight::{Joined, Role, SingleFlight};
@@ -20,7 +18,7 @@ use crate::wire::Read;
 /// The answers in memory with everything that keeps them coherent (guarantees 2 and 3).
 #[derive(Debug)]
 pub struct AnswerCache {
-    pub(super) entries: Cache<EntryKey, Arc<Entry>>,
+    pub(super) entries: Entries,
     pub(super) index: Arc<Index>,
     pub(super) epochs: Epochs,
     pub(super) flights: SingleFlight<FlightKey, Epoch, FetchResult>,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use ahash::RandomState;
 use moka::notification::RemovalCause;
 use moka::sync::Cache;
 
@@ -144,9 +145,12 @@ impl Entry {
     }
 }
 
+/// moka, with a keyed hash that is quick for short keys and that callers cannot make collide.
+pub(super) type Entries = Cache<EntryKey, Arc<Entry>, RandomState>;
+
 /// The entries, bounded in bytes. There are no timers: an entry that is no longer usable is evicted by newer ones, each
 /// of which adds one to `evictions`.
-pub(super) fn entries(max_size: u64, index: Arc<Index>, evictions: Arc<AtomicU64>) -> Cache<EntryKey, Arc<Entry>> {
+pub(super) fn entries(max_size: u64, index: Arc<Index>, evictions: Arc<AtomicU64>) -> Entries {
     let removed = move |_, entry: Arc<Entry>, cause: RemovalCause| {
         index.remove(&entry);
         if cause.was_evicted() {
@@ -157,5 +161,5 @@ pub(super) fn entries(max_size: u64, index: Arc<Index>, evictions: Arc<AtomicU64
         .max_capacity(max_size)
         .weigher(|_, entry: &Arc<Entry>| entry.weight())
         .eviction_listener(removed)
-        .build()
+        .build_with_hasher(RandomState::new())
 }

@@ -9,9 +9,8 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use arc_swap::{ArcSwapOption, Guard};
-use moka::sync::Cache;
 
-use super::entry::{Entry, EntryKey};
+use super::entry::{Entries, Entry, EntryKey};
 use super::epochs::hash_of;
 use crate::sync::Mutex;
 
@@ -47,7 +46,7 @@ impl Index {
     }
 
     /// The entry of `key`, from the table or else from `entries`.
-    pub(super) fn get(&self, key: &EntryKey, entries: &Cache<EntryKey, Arc<Entry>>) -> Option<Arc<Entry>> {
+    pub(super) fn get(&self, key: &EntryKey, entries: &Entries) -> Option<Arc<Entry>> {
         let number = self.number(key);
         let found = self.slots[number].load();
         if found.as_ref().is_some_and(|entry| entry.key == *key) {
@@ -68,7 +67,7 @@ impl Index {
     }
 
     /// Inserts an entry into `entries` and into the table.
-    pub(super) fn insert(&self, entry: &Arc<Entry>, entries: &Cache<EntryKey, Arc<Entry>>) {
+    pub(super) fn insert(&self, entry: &Arc<Entry>, entries: &Entries) {
         let number = self.number(&entry.key);
         let _lock = self.locks[number % LOCKS].lock();
         self.slots[number].store(Some(entry.clone()));

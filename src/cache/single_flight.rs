@@ -6,9 +6,10 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
 use std::future::Future;
-use std::hash::{BuildHasher, Hash, RandomState};
+use std::hash::Hash;
 use std::sync::Arc;
 
+use ahash::RandomState;
 use tokio::sync::oneshot;
 
 use crate::sync::{Mutex, Notify, OnceLock};
@@ -26,7 +27,7 @@ pub struct SingleFlight<K, E, T> {
 
 #[derive(Debug)]
 struct Shard<K, E, T> {
-    flights: HashMap<K, Arc<Flight<E, T>>>,
+    flights: HashMap<K, Arc<Flight<E, T>>, RandomState>,
     /// Callers that wait for the next flight for a key to begin.
     waiting: Vec<(K, FlightSender<E, T>)>,
 }
@@ -61,7 +62,7 @@ pub enum Joined<'f, K: Copy + Eq + Hash, E, T, R> {
 
 impl<K, E, T> Default for SingleFlight<K, E, T> {
     fn default() -> Self {
-        let shard = |_| Mutex::new(Shard { flights: HashMap::new(), waiting: Vec::new() });
+        let shard = |_| Mutex::new(Shard { flights: HashMap::default(), waiting: Vec::new() });
         SingleFlight { shards: (0..SHARDS).map(shard).collect(), hasher: RandomState::new() }
     }
 }
