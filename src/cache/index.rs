@@ -20,8 +20,8 @@ const SLOTS: usize = 1 << 16;
 /// Locks, each for the slots whose numbers have the same remainder.
 const LOCKS: usize = 64;
 
-/// One hit in so many is told to moka, which estimates how often an entry is asked for. A prime, so that every one of
-/// some callers that ask in turn is among them.
+/// One hit in so many is told to moka, which estimates how often an entry is asked for. A prime, so that where
+/// callers ask in rotation no caller's hits are always left out.
 const SAMPLE: u32 = 13;
 
 /// The entries that were asked for last.

@@ -23,7 +23,7 @@ use super::usable::LogLevel;
 /// Threads: far above any machine's cores, far below what starting them would exhaust.
 const MAX_THREADS: usize = 1_024;
 
-/// Connections: more than one address and one process can hold open.
+/// More connections than one client's address and one process can hold open.
 const MAX_CONNECTIONS: usize = 10_000_000;
 
 /// The config of Guildgate, the edge gateway for guild data. Every value has a default.
@@ -59,8 +59,8 @@ pub fn schema() -> Value {
     settings.into_generator().into_root_schema_for::<ConfigFile>().to_value()
 }
 
-/// Removes the default of a section, which repeats those of its names, and formats that only schemars knows, of which
-/// editors warn.
+/// Removes the defaults of sections, which repeat those of their settings, and schemars's own formats, about which editors
+/// warn.
 fn without_noise(schema: &mut Schema) {
     if schema.get("default").is_some_and(|default| default.is_object() || default.is_null()) {
         schema.remove("default");

@@ -59,7 +59,7 @@ impl Usage {
         self.in_flight.load(Ordering::Acquire) == 0 && !holds_permits && self.day.used(unix) == 0
     }
 
-    /// Records a use at `now`. 0 stands for none, so a use in the clock's first nanosecond counts as one in the second.
+    /// Records a use at `now`. 0 means no use, so a use at tick 0 is stored as tick 1.
     pub fn touch(&self, now: Tick) {
         self.last.store(now.0.max(1), Ordering::Relaxed);
     }

@@ -8,5 +8,5 @@ mod replay; // the recorded decisions under other limits
 
 pub use intervals::{BusiestInterval, Histogram, IntervalCounter};
 pub use plan::{Plan, PlannedKey};
-pub use record::{Progress, ReadError, RecordFiles, RecordSummary, RecordedDecision};
+pub use record::{OnProgress, ReadError, RecordFiles, RecordSummary, RecordedDecision};
 pub use replay::Replay;

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use serde::Serialize;
 
 use super::intervals::BusiestInterval;
-use super::record::{Progress, ReadError, RecordFiles, RecordSummary, RecordedDecision};
+use super::record::{OnProgress, ReadError, RecordFiles, RecordSummary, RecordedDecision};
 use super::replay::Replay;
 use crate::config::Limits;
 use crate::limits::LimitOutcome;
@@ -56,7 +56,7 @@ impl Plan {
         limits: &Limits,
         record: &RecordFiles,
         names: &HashMap<KeyId, String>,
-        progress: Progress<'_>,
+        progress: OnProgress<'_>,
     ) -> Result<Self, ReadError> {
         let (mut replay, mut rows) = (Replay::new(limits), Vec::new());
         let read = record.for_each(progress, &mut |recorded| {

@@ -26,7 +26,7 @@ const REORDER_WINDOW: Duration = Duration::from_millis(10);
 const MAX_DELAY: Duration = Duration::from_millis(200);
 
 /// Is called while a record is read, with how many bytes are done and how many there are; it may end the reading.
-pub type Progress<'p> = &'p mut dyn FnMut(u64, u64) -> ControlFlow<()>;
+pub type OnProgress<'p> = &'p mut dyn FnMut(u64, u64) -> ControlFlow<()>;
 
 /// Why a record could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -97,7 +97,7 @@ impl RecordFiles {
     /// made.
     pub fn for_each(
         &self,
-        progress: Progress<'_>,
+        progress: OnProgress<'_>,
         each: &mut dyn FnMut(RecordedDecision<'_>),
     ) -> Result<RecordSummary, ReadError> {
         let total = self.0.iter().map(|(_, _, length)| length).sum();

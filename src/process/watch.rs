@@ -50,7 +50,7 @@ struct Change {
     state: Option<FileState>,
     /// Since when it has stayed the same.
     since: Instant,
-    /// Whether `FileWatch::found_empty` has returned it.
+    /// Whether `FileWatch::take_empty` has returned it.
     is_reported: bool,
 }
 
@@ -111,7 +111,7 @@ impl FileWatch {
     }
 
     /// A file that was emptied a while ago, for which a reload waits. Each is returned once.
-    pub(super) fn found_empty(&mut self, now: Instant) -> Option<&Path> {
+    pub(super) fn take_empty(&mut self, now: Instant) -> Option<&Path> {
         self.files.iter_mut().filter(|file| file.delays).find_map(|file| {
             let change = file.changed.as_mut().filter(|change| change.is_empty() && !change.is_reported)?;
             change.is_reported = now.duration_since(change.since) >= EMPTY_REPORT;
@@ -268,9 +268,9 @@ mod tests {
         fs::write(&other, "22").unwrap();
         assert!(!watch.has_changed(start));
         assert!(!watch.has_changed(start + 10 * SETTLE_TIME), "the first file is empty");
-        assert_eq!(watch.found_empty(start), None, "it may be being written");
-        assert_eq!(watch.found_empty(start + EMPTY_REPORT), Some(&*main));
-        assert_eq!(watch.found_empty(start + EMPTY_REPORT), None, "it was reported");
+        assert_eq!(watch.take_empty(start), None, "it may be being written");
+        assert_eq!(watch.take_empty(start + EMPTY_REPORT), Some(&*main));
+        assert_eq!(watch.take_empty(start + EMPTY_REPORT), None, "it was reported");
         fs::write(&main, "22").unwrap();
         assert!(!watch.has_changed(start + 11 * SETTLE_TIME), "it is being written");
         assert!(watch.has_changed(start + 12 * SETTLE_TIME));

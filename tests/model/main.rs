@@ -10,5 +10,5 @@ mod sync;
 mod wakeup;
 mod world;
 
-// Under these names the cache's files know the rest of the house.
+// The cache's files import the other modules under these names.
 use guildgate::{clock, config, model, wire};

@@ -153,7 +153,7 @@ pub(in crate::admin) fn etag(key: &KeyRecord) -> String {
     format!("\"{hex}\"")
 }
 
-/// Refuses where the key is not in the state that the request expects. The key, as it is.
+/// Refuses where the key is not in the state that the request expects. Returns the key.
 async fn expected(store: &AnyStore, id: &str, headers: &HeaderMap) -> Result<KeyRecord, Problem> {
     let key = key(store, id).await?;
     let Some(expected) = headers.get(IF_MATCH) else { return Ok(key) };

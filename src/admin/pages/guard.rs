@@ -147,7 +147,7 @@ mod tests {
             assert!(!allows(&hosts("127.0.0.1"), host), "{host}");
         }
         assert!(allows(&hosts("::1"), "[::1]:9180") && !allows(&hosts("::1"), "[::2]:9180"));
-        // It has addresses that it does not know; a name that leads to one is still refused.
+        // On 0.0.0.0 any address is accepted as the host, and still no name that is not listed.
         assert!(allows(&hosts("0.0.0.0"), "10.0.0.1:9180") && !allows(&hosts("0.0.0.0"), "evil.example"));
         assert!(!hosts("127.0.0.1").allow(&HeaderMap::new()));
     }

@@ -70,7 +70,7 @@ impl Row {
             _ if origin == gateway => Verdict::Same,
             Expected::Refusal(code) if gateway.code() == Some(code) => Verdict::Expected,
             Expected::Refusal(code) => {
-                differences.push(format!("the contract says {code:02} of the gateway's answer"));
+                differences.push(format!("by the contract, the gateway's answer is {code:02}"));
                 Verdict::Differs
             }
             Expected::OriginAnswer => Verdict::Differs,

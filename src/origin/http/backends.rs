@@ -135,14 +135,14 @@ impl Backends {
     }
 
     /// A health check of `backend` passed, or why it failed.
-    pub(super) fn checked(&self, backend: &Backend, now: Tick, checked: Result<(), String>) {
+    pub(super) fn check_ended(&self, backend: &Backend, now: Tick, checked: Result<(), String>) {
         let Some(rules) = &self.checks else { return };
         let passed = checked.is_ok();
         let why = match checked {
             Ok(()) => "its health checks pass".to_owned(),
             Err(why) => format!("its health checks fail: {why}"),
         };
-        self.change(backend, &why, |record, is_last| record.checked(passed, rules, now, is_last));
+        self.change(backend, &why, |record, is_last| record.check_ended(passed, rules, now, is_last));
     }
 
     /// A probe of `backend` could or could not connect.

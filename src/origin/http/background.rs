@@ -94,7 +94,7 @@ async fn check_or_probe(origin: Arc<HttpOrigin>, backend: Arc<Backend>) {
         let limit = origin.settings.timeout;
         let checked = tokio::time::timeout(limit, check(&origin, &backend)).await;
         let checked = checked.unwrap_or_else(|_| Err("they take longer than origin.timeout".to_owned()));
-        origin.backends.checked(&backend, origin.clock.now(), checked);
+        origin.backends.check_ended(&backend, origin.clock.now(), checked);
     } else {
         let connected = backend.connect(origin.settings.connect_timeout).await.is_ok();
         origin.backends.probed(&backend, origin.clock.now(), connected);

@@ -79,7 +79,7 @@ impl HealthRecord {
     }
 
     /// A health check passed or failed.
-    pub(super) fn checked(&mut self, passed: bool, rules: &Health, now: Tick, is_last: bool) -> Option<Transition> {
+    pub(super) fn check_ended(&mut self, passed: bool, rules: &Health, now: Tick, is_last: bool) -> Option<Transition> {
         let is_ejected = self.state == HealthState::Ejected;
         if passed != is_ejected {
             self.opposing_checks = 0;
@@ -151,11 +151,11 @@ mod tests {
         let mut record = HealthRecord::default();
         for _ in 0..100 {
             assert_eq!(record.request_failed(NOW, true), None);
-            assert_eq!(record.checked(false, &RULES, NOW, true), None);
+            assert_eq!(record.check_ended(false, &RULES, NOW, true), None);
         }
         assert_eq!(record.state(), HealthState::Healthy);
         assert_eq!(record.clone().request_failed(NOW, false), Some(Transition::Ejected));
-        assert_eq!(record.checked(false, &RULES, NOW, false), Some(Transition::Ejected));
+        assert_eq!(record.check_ended(false, &RULES, NOW, false), Some(Transition::Ejected));
     }
 
     #[test]
@@ -190,7 +190,7 @@ mod tests {
             (true, None),
             (true, Some(Transition::Restored)),
         ] {
-            assert_eq!(record.checked(passed, &RULES, NOW, false), change);
+            assert_eq!(record.check_ended(passed, &RULES, NOW, false), change);
         }
     }
 

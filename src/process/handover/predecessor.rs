@@ -102,7 +102,7 @@ impl Predecessor {
                 gateway.handover.expect_unreported_writes();
             }
             gateway.handover.predecessor_ended();
-            // Even if it did not say so: nobody else has the addresses.
+            // Taken over, even if the predecessor sent no `go`: it has ended, and only this process has its sockets.
             Ok(())
         } else {
             Err(format!("process {pid} did not hand over: {error}"))

@@ -34,7 +34,7 @@ const MAX_EARLY_SOCKETS: usize = 2;
 const HEADER: usize = 3;
 
 /// The listening Unix socket at `server.handover`. Its file is never removed, only replaced: a process that removed it
-/// at its end might remove its successor's. A file without a listener counts as nobody.
+/// at its end might remove its successor's. If nothing listens on the file, there is no predecessor.
 #[derive(Debug)]
 pub struct HandoverListener {
     listener: UnixListener,

@@ -177,7 +177,7 @@ impl Reloader {
                 () = next_check => {
                     let mut watch = watch.lock();
                     if !watch.has_changed(Instant::now()) {
-                        if let Some(file) = watch.found_empty(Instant::now()) {
+                        if let Some(file) = watch.take_empty(Instant::now()) {
                             let file = file.display();
                             tracing::warn!(%file, "reload waits: the file is empty; write it, or send SIGHUP to read it");
                         }

@@ -142,7 +142,7 @@ fn note<N: Note>(member: MemberId, row: &Row) -> Result<(MemberId, N), StoreErro
     Ok((member, N::from_row(NoteRow { id, author, text, number })?))
 }
 
-/// Writes a warn or review, under the guild's next id if it `is_added`. Its id, and whether there was none of it.
+/// Writes a warn or review, under the guild's next id if it `is_added`. Returns its id, and whether it is new.
 async fn write_note<N: Note>(
     tx: &mut Transaction<'_>,
     guild: &GuildId,

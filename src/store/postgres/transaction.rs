@@ -68,7 +68,7 @@ impl Transaction<'_> {
         rows.map_err(|e| e.into_store_error(self.connection.location()))
     }
 
-    /// How many rows a statement changed, which has a RETURNING clause.
+    /// The number of rows that a statement with a RETURNING clause changed.
     pub(super) async fn count(&mut self, sql: &str, params: Params<'_>) -> Result<usize, StoreError> {
         Ok(self.rows(sql, params).await?.len())
     }

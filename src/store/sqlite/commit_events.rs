@@ -18,7 +18,7 @@ const POLL: Duration = Duration::from_millis(100);
 const MAX_INTERVAL: Duration = Duration::from_millis(250);
 
 /// How long to wait after a write: SQLite writes into the log first, then has it on disk, and only then shows the commit,
-/// in memory that it shares, which nothing tells. Many writes in quick succession cause one read, too.
+/// in shared memory, of which inotify tells nothing. Many writes in quick succession cause one read, too.
 const COMMIT_TAKES: Duration = Duration::from_millis(20);
 
 /// How long the feed is polled after a write, for a disk that is slow.

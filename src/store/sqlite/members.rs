@@ -103,7 +103,7 @@ impl Members for SqliteStore {
 }
 
 impl SqliteStore {
-    /// Writes a warn or review, under the guild's next id if it `is_added`. Its id, and whether there was none of it.
+    /// Writes a warn or review, under the guild's next id if it `is_added`. Returns its id, and whether it is new.
     async fn write_note<N: Note>(
         &self,
         guild: &GuildId,
