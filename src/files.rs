@@ -9,9 +9,19 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 pub use events::FileEvents;
+use rustix::io::Errno;
+
+/// Errors that may pass by themselves, so that a file is to be read again: no file can be opened at the moment, there is no
+/// memory, or the disk failed.
+const TEMPORARY: [Errno; 4] = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::IO];
 
 /// Links followed before they are taken for a ring; Linux itself follows as many.
 const MAX_LINKS: usize = 40;
+
+/// Whether reading a file again may succeed.
+pub fn is_temporary(error: &io::Error) -> bool {
+    Errno::from_io_error(error).is_some_and(|error| TEMPORARY.contains(&error))
+}
 
 /// Which file it is, whatever its name. A file that replaces another one has another id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -47,6 +47,8 @@ pub struct ReloadOutcome {
     pub after_restart: Vec<String>,
     /// The faults of the files that were rejected, each as a whole.
     pub faults: Vec<ReloadFault>,
+    /// A file could not be read, which may pass by itself: it is to be read again soon.
+    pub is_unread: bool,
 }
 
 impl ReloadOutcome {

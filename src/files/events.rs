@@ -1,6 +1,7 @@
 //! Notices changes of files by inotify, so that nothing has to look for them many times a second. It tells that
 //! something may have changed and not what: whoever waits looks for itself. It misses what another machine changes on a
-//! shared disk and what is written through mapped memory, so it comes in addition to a look now and then.
+//! shared disk and what is written through mapped memory, so it comes in addition to a look now and then. That look finds
+//! a write through mapped memory only if it changes the file's times, which a second one to the same page need not.
 
 use std::collections::HashSet;
 use std::io::{self, ErrorKind};

@@ -9,7 +9,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::{ListedKey, hide_keys};
 use crate::config::{Problem, Problems, instead, shown};
-use crate::files::read_at_most;
+use crate::files::{is_temporary, read_at_most};
 use crate::model::{Digest, GuildId, KeyId, Scope, unix_of};
 
 /// The most keys that a file may list: each takes about 1 KB while the file is read, 200 MB in all.
@@ -34,8 +34,8 @@ const WANTED_EXPIRY: &str = "wants Unix seconds, a date such as 2027-01-31 (its 
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFileError {
     /// It could not be read; why, with its path.
-    #[error("{0}")]
-    Unreadable(String),
+    #[error("{text}")]
+    Unreadable { text: String, is_temporary: bool },
     /// The faults in it, a line each.
     #[error(transparent)]
     Faults(#[from] Problems),
@@ -43,20 +43,25 @@ pub enum KeyFileError {
 
 /// Reads a key file.
 pub fn read_key_file(path: &Path) -> Result<Vec<ListedKey>, KeyFileError> {
-    let text = read_text(path).map_err(|why| KeyFileError::Unreadable(format!("{} {why}", path.display())))?;
+    let text = read_text(path)?;
     let name = path.display().to_string();
     Ok(parse(&text).map_err(|list| Problems { name, list })?)
 }
 
-fn read_text(path: &Path) -> Result<String, String> {
-    let unreadable = |e: std::io::Error| format!("cannot be read: {e}");
+fn read_text(path: &Path) -> Result<String, KeyFileError> {
+    let refused =
+        |why: &str| KeyFileError::Unreadable { text: format!("{} {why}", path.display()), is_temporary: false };
+    let unreadable = |e: std::io::Error| KeyFileError::Unreadable {
+        text: format!("{} cannot be read: {e}", path.display()),
+        is_temporary: is_temporary(&e),
+    };
     // Checked before it is opened: opening a pipe would wait for a writer.
     if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
-        return Err("is not a file".into());
+        return Err(refused("is not a file"));
     }
     let bytes = std::fs::File::open(path).and_then(|file| read_at_most(file, MAX_FILE)).map_err(unreadable)?;
-    let bytes = bytes.ok_or("is larger than 64 MiB; keep the keys in a store")?;
-    String::from_utf8(bytes).map_err(|_| "is not UTF-8 text".into())
+    let bytes = bytes.ok_or_else(|| refused("is larger than 64 MiB; keep the keys in a store"))?;
+    String::from_utf8(bytes).map_err(|_| refused("is not UTF-8 text"))
 }
 
 fn parse(text: &str) -> Result<Vec<ListedKey>, Vec<Problem>> {

@@ -71,7 +71,7 @@ impl Inputs {
         {
             match read_key_file(path) {
                 Ok(keys) => inputs.keys = Some(keys),
-                Err(KeyFileError::Unreadable(why)) => faults.push(SettingFault::new("keys.file", why)),
+                Err(KeyFileError::Unreadable { text, .. }) => faults.push(SettingFault::new("keys.file", text)),
                 Err(KeyFileError::Faults(found)) => key_faults = Some(found.to_string()),
             }
         }

@@ -85,6 +85,13 @@ impl FileWatch {
         *self = FileWatch::new(std::mem::take(&mut self.files).into_iter().map(|file| file.path));
     }
 
+    /// What was read of the files counts for nothing: they are read again.
+    pub(super) fn forget_read(&mut self) {
+        for file in &mut self.files {
+            file.read = None;
+        }
+    }
+
     /// Whether a file has changed or was removed, and all files that a reload waits for have stayed the same for a while:
     /// none of them is read while another is being written. Each change is reported once.
     pub(super) fn has_changed(&mut self, now: Instant) -> bool {

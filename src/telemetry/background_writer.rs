@@ -59,7 +59,7 @@ impl<T> Batch<'_, T> {
 }
 
 impl<T: Send + 'static> BackgroundWriter<T> {
-    /// Starts the thread, which calls `write` within [`INTERVAL`] of a record, and once more at the end. `write` returns
+    /// Starts the thread, which calls `write` within `INTERVAL` of a record, and once more at the end. `write` returns
     /// after how long it is to be called even if there is no record; `None`: there is no need to.
     pub fn start(
         name: &'static str,

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use nix::sys::signal::Signal;
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use sha2::{Digest as _, Sha256};
 
 use crate::support::*;
@@ -72,6 +73,28 @@ async fn a_bad_key_file_is_reported_while_running_and_the_keys_stay() {
     gate.world().write("keys.toml", format!("{}{}", String::from_utf8(good).unwrap(), entry("new", "new-secret", "")));
     let request = Request::post("/getPoints", "memberID=7").key("new-secret");
     eventually(SECOND_AND_SLACK, "the new key is known", || async { gate.send(&request).await.status == 200 }).await;
+}
+
+#[tokio::test]
+async fn files_that_cannot_be_opened_for_a_while_are_read_once_they_can_be() {
+    let gate =
+        TestGateway::before_http().key("bot").key("gone").points("7", 3).set("limits.tiers.standard.burst", "1000");
+    let gate = gate.start().await;
+    let process = Pid::from_raw(gate.process_id().cast_signed());
+    let limit = |limit| prlimit(process, Resource::Nofile, limit).unwrap();
+    let before = limit(Rlimit { current: Some(3), ..getrlimit(Resource::Nofile) });
+    let file = gate.world().text("keys.toml");
+    gate.world().write("keys.toml", &file[..file.find("[[key]]\nid = \"gone\"").unwrap()]);
+    gate.world().edit("gateway.toml", "burst = 1000", "burst = 500");
+    for what in ["key file rejected", "reload rejected"] {
+        gate.has_said(what).await;
+    }
+    assert!(gate.stderr().contains("Too many open files"), "{}", gate.stderr());
+    limit(before);
+    let refused = || async { gate.get_points("gone", "7").await.body == INCORRECT_KEY };
+    eventually(SECOND_AND_SLACK, "the removed key is refused", refused).await;
+    gate.has_said("configuration reloaded").await;
+    gate.get_points("bot", "7").await.is("3");
 }
 
 #[tokio::test]

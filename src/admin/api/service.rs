@@ -166,7 +166,7 @@ async fn config(State(shared): State<Arc<Shared>>) -> Json<Config> {
     let text = shared.process.config.read().clone();
     let (toml, hash, path) = (text.toml, text.hash, text.path);
     let reloads = shared.process.reloads.last().into_iter().map(|Reload { at, file, outcome }| {
-        let ReloadOutcome { changed, after_restart, faults } = outcome;
+        let ReloadOutcome { changed, after_restart, faults, .. } = outcome;
         ReloadRow { at, file, changed, after_restart, faults }
     });
     let reloads = reloads.collect();
@@ -212,7 +212,7 @@ async fn reload(State(shared): State<Arc<Shared>>) -> Result<Json<Reloaded>, Pro
     let busy = "other reloads are under way";
     requests.try_send(ReloadRequest(answer)).map_err(|_| Problem::unavailable(busy, 1))?;
     let outcome = answered.await.map_err(|_| Problem::unavailable("the process is ending", 1))?;
-    let ReloadOutcome { changed, after_restart, faults } = outcome;
+    let ReloadOutcome { changed, after_restart, faults, .. } = outcome;
     if faults.is_empty() {
         return Ok(Json(Reloaded { changed, after_restart }));
     }

@@ -1,7 +1,7 @@
 //! The reload of the TLS pair of `server.tls`.
 
 use super::watches::certificate_files;
-use super::{Reloader, log_warning, missing, read_files};
+use super::{Rejection, Reloader, log_warning, missing, read_files};
 use crate::admin::ReloadOutcome;
 use crate::tls::Certificate;
 
@@ -18,9 +18,11 @@ impl Reloader {
         }
         let (certificate, private_key) = (pair.certificate.display(), pair.private_key.display());
         let files = pair.clone();
-        let read = read_files(move || Certificate::load("server.tls", &files).map_err(|fault| fault.to_string()))
-            .await
-            .flatten();
+        let read = read_files(move || {
+            Certificate::load("server.tls", &files).map_err(|fault| Rejection::from(fault.to_string()))
+        })
+        .await
+        .flatten();
         match read {
             Ok(loaded) => {
                 log_warning(Some(&loaded));
@@ -32,13 +34,14 @@ impl Reloader {
                 tracing::info!(%certificate, %private_key, "TLS certificate reloaded");
                 Some(ReloadOutcome::changed(is_changed.then_some("server.tls")))
             }
-            Err(reason) => {
+            Err(rejection) => {
+                let reason = &rejection.reason;
                 tracing::error!(
                     %certificate,
                     %private_key,
                     "TLS certificate rejected; new connections still get the previous one\n{reason}"
                 );
-                Some(ReloadOutcome::rejected(&reason))
+                Some(rejection.outcome())
             }
         }
     }

@@ -4,9 +4,10 @@ use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Reloader, log_warning, missing, read_files};
+use super::{Rejection, Reloader, log_warning, missing, read_files};
 use crate::admin::{ConfigText, ReloadOutcome};
 use crate::config::{self, Config, Keys, LoadError, Loaded, OriginKind, Reloaded, Warning};
+use crate::files::is_temporary;
 use crate::gateway::{KeySource, LoadedKeys, NewKeys};
 use crate::origin::{self, HttpOrigin, Origin};
 use crate::process::preflight::Inputs;
@@ -43,10 +44,11 @@ impl Reloader {
         let file = path.display();
         let (sections, settings) = match self.prepare_config().await {
             Ok(prepared) => self.apply_config(prepared, &mut in_force),
-            Err(reason) => {
+            Err(rejection) => {
+                let reason = &rejection.reason;
                 self.admin.reloads.reject();
                 tracing::error!(%file, "reload rejected; still running the previous configuration\n{reason}");
-                return Some(ReloadOutcome::rejected(&reason));
+                return Some(rejection.outcome());
             }
         };
         let changed = if sections.is_empty() { "nothing".to_owned() } else { sections.join(", ") };
@@ -62,13 +64,17 @@ impl Reloader {
             );
         }
         let changed = sections.into_iter().map(str::to_owned).collect();
-        Some(ReloadOutcome { changed, after_restart: settings, faults: Vec::new() })
+        Some(ReloadOutcome { changed, after_restart: settings, ..ReloadOutcome::default() })
     }
 
     /// Loads the configuration and does everything that may fail or wait, or returns why it is rejected.
-    async fn prepare_config(&self) -> Result<Prepared<'_>, String> {
+    async fn prepare_config(&self) -> Result<Prepared<'_>, Rejection> {
         let path = self.watches.config_path.clone();
-        let loaded = read_files(move || config::load(path.as_deref())).await?.map_err(|e: LoadError| e.to_string())?;
+        let rejection = |e: LoadError| Rejection {
+            is_unread: matches!(&e, LoadError::Unreadable { cause, .. } if is_temporary(cause)),
+            reason: e.to_string(),
+        };
+        let loaded = read_files(move || config::load(path.as_deref())).await?.map_err(rejection)?;
         let loaded = Arc::new(loaded);
         let running = self.gateway.state().clone();
         let mut reloaded = running.config.reloaded(loaded.config.clone(), self.store.is_some());

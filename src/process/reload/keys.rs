@@ -6,10 +6,10 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::watches::key_file;
-use super::{Reloader, missing, read_files};
+use super::{Rejection, Reloader, missing, read_files};
 use crate::admin::ReloadOutcome;
 use crate::gateway::{KeyFile, KeySource, NewKeys};
-use crate::keys::{ListedKey, read_key_file};
+use crate::keys::{KeyFileError, ListedKey, read_key_file};
 
 /// How long the reload of a key file waits for that of gateway.toml where both changed together: the keys may name
 /// tiers that are new there. Resolving the names of upstreams may take seconds, and a revoked key must not wait for
@@ -27,14 +27,19 @@ impl Reloader {
         let file = path.display();
         let read = {
             let path = path.clone();
-            read_files(move || read_key_file(&path).map_err(|e| e.to_string())).await.flatten()
+            let rejection = |e: KeyFileError| Rejection {
+                is_unread: matches!(e, KeyFileError::Unreadable { is_temporary: true, .. }),
+                reason: e.to_string(),
+            };
+            read_files(move || read_key_file(&path).map_err(rejection)).await.flatten()
         };
         let _ = timeout(CONFIG_FIRST, self.in_force.lock()).await;
         let keys = match read {
             Ok(keys) => keys,
-            Err(reason) => {
+            Err(rejection) => {
+                let reason = &rejection.reason;
                 tracing::error!(%file, "key file rejected; the keys read before stay in force\n{reason}");
-                return Some(ReloadOutcome::rejected(&reason));
+                return Some(rejection.outcome());
             }
         };
         let state = self.gateway.state().clone();

@@ -35,6 +35,9 @@ pub(super) use watches::{Watches, config_file};
 /// later reloads. The largest key file takes a second or two.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Pause before files are read again that could not be read. A key that was revoked in one of them counts on it.
+const READ_AGAIN: Duration = Duration::from_millis(500);
+
 /// Reloads files that change, and all of them at a SIGHUP.
 #[derive(Debug)]
 pub(super) struct Reloader {
@@ -126,7 +129,7 @@ impl Reloader {
         while let Some(ReloadRequest(answer)) = requests.recv().await {
             let mut outcome = ReloadOutcome::default();
             for part in [Part::Config, Part::Keys, Part::Certificate] {
-                let ReloadOutcome { changed, after_restart, faults } = self.reload(part, true).await;
+                let ReloadOutcome { changed, after_restart, faults, .. } = self.reload(part, true).await;
                 outcome.changed.extend(changed);
                 outcome.after_restart.extend(after_restart);
                 outcome.faults.extend(faults);
@@ -186,7 +189,10 @@ impl Reloader {
                     false
                 }
             };
-            self.reload(part, requested).await;
+            if self.reload(part, requested).await.is_unread {
+                sleep(READ_AGAIN).await;
+                watch.lock().forget_read();
+            }
         }
     }
 
@@ -211,16 +217,38 @@ impl Reloader {
     }
 }
 
+/// Why a reload was rejected.
+#[derive(Debug)]
+struct Rejection {
+    /// A line for each fault.
+    reason: String,
+    /// A file could not be read, which may pass by itself, as where no more files can be opened.
+    is_unread: bool,
+}
+
+impl From<String> for Rejection {
+    fn from(reason: String) -> Self {
+        Rejection { reason, is_unread: false }
+    }
+}
+
+impl Rejection {
+    fn outcome(&self) -> ReloadOutcome {
+        ReloadOutcome { is_unread: self.is_unread, ..ReloadOutcome::rejected(&self.reason) }
+    }
+}
+
 fn missing(path: &Path) -> String {
     format!("{} is missing; what was read from it stays in force\n", path.display())
 }
 
 /// Reads files on another thread, so that a disk that does not respond delays nothing else.
-async fn read_files<T: Send + 'static>(read: impl FnOnce() -> T + Send + 'static) -> Result<T, String> {
+async fn read_files<T: Send + 'static>(read: impl FnOnce() -> T + Send + 'static) -> Result<T, Rejection> {
     match timeout(READ_TIMEOUT, spawn_blocking(read)).await {
-        Ok(read) => read.map_err(|e| format!("reading the files failed: {e}")),
+        Ok(read) => read.map_err(|e| format!("reading the files failed: {e}").into()),
         Err(_) => {
-            Err("reading the files takes too long; is one of them a pipe, or on a file system that hangs?".into())
+            let reason = "reading the files takes too long; is one of them a pipe, or on a file system that hangs?";
+            Err(reason.to_owned().into())
         }
     }
 }
