@@ -60,7 +60,7 @@ fn page(visit: &Visit, outcome: Markup) -> Markup {
             tr {
                 th scope="row" { code { (setting) } }
                 td { code { (value) } }
-                td { @match default { Some(default) => { code { (default) } }, None => { "–" } } }
+                td { @match default { Some(default) => { code { (default) } }, None => { "none" } } }
             }
         }
     };
@@ -124,21 +124,39 @@ fn last_reloads(reloads: &[Reload]) -> Markup {
     }
 }
 
+/// With these in force, settings have defaults that the default configuration lacks.
+const OTHER_KINDS: &str = r#"
+    origin = { kind = "http", upstreams = ["http://localhost"] }
+    keys.source = "origin"
+    limits.tiers.other = {}
+"#;
+
 /// The settings of `toml` that differ from the default: name, value, and the default, if there is one.
 fn differences(toml: &str) -> Vec<(String, String, Option<String>)> {
-    let default = load_str("", std::path::Path::new(""), "").map(|loaded| loaded.toml()).unwrap_or_default();
     let leaves = |toml: &str| {
         let mut leaves = Vec::new();
         add_leaves(&mut leaves, "", &toml.parse::<Table>().unwrap_or_default());
         leaves
     };
-    let (values, defaults) = (leaves(toml), leaves(&default));
+    let defaults_beside = |text: &str| {
+        let loaded = load_str(text, std::path::Path::new(""), "").ok();
+        let values = loaded.as_ref().map(|loaded| leaves(&loaded.toml())).unwrap_or_default();
+        values.into_iter().filter(move |(setting, _)| !loaded.as_ref().is_some_and(|loaded| loaded.is_given(setting)))
+    };
+    let defaults: Vec<_> = defaults_beside("").chain(defaults_beside(OTHER_KINDS)).collect();
     let default_of = |setting: &str| defaults.iter().find(|(of, _)| of == setting).map(|(_, value)| value.clone());
-    let values = values.into_iter().map(|(setting, value)| (default_of(&setting), setting, value));
+    let default_of = |setting: &str| default_of(setting).or_else(|| default_of(&of_other_tier(setting)?));
+    let values = leaves(toml).into_iter().map(|(setting, value)| (default_of(&setting), setting, value));
     values
         .filter(|(default, _, value)| default.as_ref() != Some(value))
         .map(|(default, setting, value)| (setting, value, default))
         .collect()
+}
+
+/// The same limit of the tier `other`.
+fn of_other_tier(setting: &str) -> Option<String> {
+    let (_, limit) = setting.strip_prefix("limits.tiers.")?.rsplit_once('.')?;
+    Some(format!("limits.tiers.other.{limit}"))
 }
 
 fn add_leaves(leaves: &mut Vec<(String, String)>, above: &str, table: &Table) {
@@ -161,6 +179,31 @@ mod tests {
         assert_eq!(
             differences(&loaded("server.threads = 7")),
             [("server.threads".to_owned(), "7".to_owned(), default_threads())]
+        );
+    }
+
+    #[test]
+    fn what_is_not_given_does_not_differ_from_the_default_whatever_is_given_beside_it() {
+        let toml = r#"
+            origin = { kind = "http", upstreams = ["http://10.0.0.7:3000"], retries = 3, first_byte_timeout = "2s" }
+            keys.source = "origin"
+            limits.tiers.standard = {}
+            limits.tiers.gold = { burst = 7, daily = 1000 }
+        "#;
+        let mut found = differences(&load_str(toml, std::path::Path::new(""), "").unwrap().toml());
+        found.sort();
+        let found: Vec<_> = found.iter().map(|(s, value, default)| (&**s, &**value, default.as_deref())).collect();
+        assert_eq!(
+            found,
+            [
+                ("keys.source", r#""origin""#, Some(r#""store""#)),
+                ("limits.tiers.gold.burst", "7", Some("40")),
+                ("limits.tiers.gold.daily", "1000", None),
+                ("origin.first_byte_timeout", r#""2s""#, None),
+                ("origin.kind", r#""http""#, Some(r#""builtin""#)),
+                ("origin.retries", "3", Some("1")),
+                ("origin.upstreams", r#"["http://10.0.0.7:3000"]"#, None),
+            ]
         );
     }
 

@@ -58,16 +58,27 @@ pub(super) async fn guard(State(pages): State<Arc<Pages>>, request: Request, nex
         session,
         peer: request.extensions().get::<Peer>().copied(),
     });
+    let back = visit.as_ref().and_then(|_| page_of_form(request.method(), request.uri().path())).map(str::to_owned);
     let answer = check_and_run(&pages, visit.clone(), request, next).await;
     let mut answer = answer.unwrap_or_else(IntoResponse::into_response);
     if let Some(problem) = answer.extensions().get::<Problem>().cloned() {
-        answer = (problem.status(), layout::problem(visit.as_ref(), &problem)).into_response();
+        answer = (problem.status(), layout::problem(visit.as_ref(), &problem, back.as_deref())).into_response();
         answer.headers_mut().extend(problem.headers);
     }
     let headers = answer.headers_mut();
     headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
     headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
     answer
+}
+
+/// The page with the form that is sent to `path`: `/keys/ID` has that of `/keys/ID/change`, and `/keys` its own.
+fn page_of_form<'p>(method: &Method, path: &'p str) -> Option<&'p str> {
+    let page = match path.rsplit_once('/')? {
+        ("", _) => path,
+        (page, _) => page,
+    };
+    let is_page = page == "/keys" || page == "/cache" || page.starts_with("/keys/");
+    (method == Method::POST && is_page).then_some(page)
 }
 
 async fn check_and_run(
@@ -131,6 +142,20 @@ pub(super) fn session_id(headers: &HeaderMap) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_refused_form_leads_back_to_its_page() {
+        for (path, page) in [
+            ("/keys/k_1/change", Some("/keys/k_1")),
+            ("/keys", Some("/keys")),
+            ("/cache/purge", Some("/cache")),
+            ("/logout", None),
+            ("//elsewhere.example/change", None),
+        ] {
+            assert_eq!(page_of_form(&Method::POST, path), page, "{path}");
+        }
+        assert_eq!(page_of_form(&Method::GET, "/keys/k_1/change"), None);
+    }
 
     #[test]
     fn only_names_and_addresses_of_its_own_are_hosts() {

@@ -57,12 +57,15 @@ pub(super) fn frame(title: &str, header: Option<Markup>, content: Markup) -> Mar
     }
 }
 
-/// Why something was refused, as a page.
-pub(super) fn problem(visit: Option<&Visit>, problem: &Problem) -> Markup {
+/// Why something was refused, as a page. `back`: the page from which the request came, if that is known.
+pub(super) fn problem(visit: Option<&Visit>, problem: &Problem, back: Option<&str>) -> Markup {
     let content = html! {
         p.alert role="alert" { (problem.detail) }
         (faults(&problem.faults))
-        p { a href="/" { "To the first page" } }
+        @match back {
+            Some(page) => { p { a href=(page) { "Back to the page" } } },
+            None => { p { a href="/" { "To the first page" } } },
+        }
     };
     match visit {
         Some(visit) => page(visit, &problem.title, "", content),
