@@ -1,5 +1,7 @@
 //! Errors as problem details (RFC 9457), and how the store's errors become them.
 
+use std::fmt;
+
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -37,6 +39,13 @@ pub struct ReloadFault {
     #[serde(rename = "place")]
     pub location: Option<String>,
     pub detail: String,
+}
+
+impl fmt::Display for ReloadFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.location.iter().try_for_each(|location| write!(f, "{location}: "))?;
+        f.write_str(&self.detail)
+    }
 }
 
 impl ReloadFault {

@@ -1,6 +1,6 @@
 //! What all requests to the admin listener share: the gateway, the store, the tokens, the configuration's text.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -112,12 +112,20 @@ pub struct Reloads {
     /// Unix seconds.
     pub since: AtomicI64,
     last: Mutex<VecDeque<Reload>>,
+    /// The files whose last reload was rejected, each with its first fault.
+    rejected_files: Mutex<BTreeMap<&'static str, ReloadFault>>,
 }
 
 impl Reloads {
     fn new(unix: i64) -> Self {
         let since = AtomicI64::new(unix);
-        Reloads { accepted: AtomicU64::new(0), rejected: AtomicU64::new(0), since, last: Mutex::default() }
+        Reloads {
+            accepted: AtomicU64::new(0),
+            rejected: AtomicU64::new(0),
+            since,
+            last: Mutex::default(),
+            rejected_files: Mutex::default(),
+        }
     }
 
     /// A configuration is in force since `unix`.
@@ -136,6 +144,20 @@ impl Reloads {
         let mut last = self.last.lock();
         last.truncate(MAX_RELOADS - 1);
         last.push_front(Reload { at: unix, file, outcome: outcome.clone() });
+        match outcome.faults.first() {
+            Some(fault) => drop(self.rejected_files.lock().insert(file, fault.clone())),
+            None => self.replaced(file),
+        }
+    }
+
+    /// What is in force of `file` was read from it, or from another file instead.
+    pub fn replaced(&self, file: &str) {
+        self.rejected_files.lock().remove(file);
+    }
+
+    /// The files whose last reload was rejected, each with its first fault.
+    pub(super) fn rejected_files(&self) -> BTreeMap<&'static str, ReloadFault> {
+        self.rejected_files.lock().clone()
     }
 
     /// The last reloads, the latest first.

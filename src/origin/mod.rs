@@ -52,12 +52,21 @@ pub struct ForwardedFields<'r> {
     pub trace: TraceContext<'r>,
 }
 
+/// Whether an upstream answers, and whether it gets requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UpstreamState {
+    Up,
+    /// Its last requests or health checks failed, and it gets requests because no other upstream is left.
+    Failing,
+    /// It was ejected, because its last requests or health checks failed, and gets no requests.
+    Out,
+}
+
 /// One address of an upstream, as people look at it.
 #[derive(Clone, Debug)]
 pub struct UpstreamStatus {
     pub name: String,
-    /// Whether it gets requests; otherwise it was ejected, for failing requests or health checks.
-    pub is_up: bool,
+    pub state: UpstreamState,
     pub in_flight: u64,
     /// Requests that it did not answer, or not usably, since the start.
     pub failures: u64,

@@ -61,6 +61,36 @@ async fn an_upstream_that_is_out_is_named() {
 }
 
 #[tokio::test]
+async fn the_only_upstream_is_named_while_it_does_not_answer() {
+    let mut gate = TestGateway::before_http().key("bot").admin().start().await;
+    let (admin, dashboard) = (gate.admin().await, gate.dashboard().await);
+    let sample = format!("guildgate_upstream_up{{upstream=\"{}\"}}", gate.origin().url());
+    gate.origin_mut().refuse().await;
+    for member in 0..3 {
+        gate.get_points("bot", &member.to_string()).await.is_unavailable();
+    }
+    let told = format!("{} failed its last requests or health checks, and is still asked", gate.origin().url());
+    let page = dashboard.get("/").await.text;
+    assert!(page.contains("role=\"alert\">") && page.contains(&told), "{page}");
+    assert!(page.contains("<td>failing, in use as the last one</td>"), "{page}");
+    assert!(admin.get("/metrics").await.text.contains(&format!("{sample} 0")));
+    assert_eq!(admin.get("/readyz").await.status, 200, "it still answers from memory");
+    gate.origin_mut().come_back();
+    gate.get_points("bot", "7").await.is("0");
+    assert!(!dashboard.get("/").await.text.contains(&told));
+    assert!(admin.get("/metrics").await.text.contains(&format!("{sample} 1")));
+}
+
+#[tokio::test]
+async fn requests_that_fail_at_an_upstream_that_answers_are_told() {
+    let gate = TestGateway::before_http().key("bot").admin().start().await;
+    gate.origin().always(Act::say(500, "<html>"));
+    assert_eq!(gate.get_points("bot", "7").await.code(), Some(20));
+    let page = gate.dashboard().await.get("/").await.text;
+    assert!(page.contains("role=\"alert\">of the last 1 request, 1 got 20, 21 or 22: see the origin"), "{page}");
+}
+
+#[tokio::test]
 async fn a_key_is_made_changed_rotated_and_revoked_and_each_is_in_the_audit_log() {
     let gate = TestGateway::builder().key("bot").points("7", 3).admin().set("log.audit", r#""audit.log""#);
     let gate = gate.set("limits.tiers.gold.rate", r#""5/s""#).start().await;
@@ -83,6 +113,7 @@ async fn a_key_is_made_changed_rotated_and_revoked_and_each_is_in_the_audit_log(
     assert!(text.contains("renamed") && text.contains("<option value=\"gold\" selected>"), "{text}");
     let late = dashboard.post(&format!("{page}/change"), &change).await;
     assert!(late.status == 412 && late.text.contains("changed meanwhile"), "{late:?}");
+    assert!(late.text.contains(&format!("<a href=\"{page}\">Back to the page</a>")), "{late:?}");
     let unknown =
         dashboard.post(&format!("{page}/change"), &[("tier", "x"), ("scope", "read"), ("expires", "x")]).await;
     assert_eq!(unknown.status, 400, "{unknown:?}");
@@ -208,11 +239,17 @@ async fn the_configuration_is_shown_and_reloaded() {
     let refused = dashboard.post("/configuration/reload", &[]).await;
     assert!(refused.status == 422 && refused.text.contains("gateway.toml:"), "{refused:?}");
     assert!(refused.text.contains("service_name"), "{refused:?}");
+    let now = dashboard.get("/").await.text;
+    let told = ["role=\"alert\">the last reload of gateway.toml was rejected", "gateway.toml:", "service_name"];
+    assert!(told.iter().all(|told| now.contains(told)), "{now}");
     let page = dashboard.get("/configuration").await.text;
     let reloads = page.split("Reloads, the latest first").nth(2).unwrap().split("</table>").next().unwrap();
     let (rejected, accepted) = reloads.split_once("changed: answers").unwrap();
     assert!(rejected.contains("rejected") && rejected.contains("service_name") && !rejected.contains("<b>"), "{page}");
     assert!(!accepted.contains("rejected"), "{page}");
+    std::fs::write(&file, &text).unwrap();
+    assert_eq!(dashboard.post("/configuration/reload", &[]).await.status, 200);
+    assert!(dashboard.get("/").await.text.contains("Nothing is wrong."));
 }
 
 #[tokio::test]

@@ -14,6 +14,8 @@ use super::{Pages, Visit, layout, plot};
 use crate::admin::shared::Shared;
 use crate::admin::traffic::{Sample, quantile};
 use crate::clock::Tick;
+use crate::model::counted;
+use crate::origin::UpstreamState;
 use crate::telemetry::CacheUse;
 use crate::telemetry::metrics::RequestTotals;
 use crate::wire::code_meaning;
@@ -42,7 +44,7 @@ fn content(shared: &Shared) -> Markup {
     let samples = shared.traffic.samples(&shared.gateway);
     let (Some(first), Some(last)) = (samples.first(), samples.last()) else { return html! {} };
     html! {
-        (wrong(shared))
+        (wrong(shared, before(&samples, last, NOW).unwrap_or(first), last))
         (tiles(shared, &samples, first, last))
         (requests(&samples, first, last))
         (latency(first, last))
@@ -51,23 +53,46 @@ fn content(shared: &Shared) -> Markup {
 }
 
 /// What is wrong, with what to do.
-fn wrong(shared: &Shared) -> Markup {
-    let out = shared.gateway.state().origin.upstreams().into_iter().filter(|upstream| !upstream.is_up);
-    let out = out.map(|upstream| {
-        format!(
-            "{} gets no requests, because it failed some: see the service there, and the process log",
-            upstream.name
-        )
+fn wrong(shared: &Shared, recent: &Sample, last: &Sample) -> Markup {
+    let upstreams = shared.gateway.state().origin.upstreams().into_iter().filter_map(|upstream| {
+        let is_told = match upstream.state {
+            UpstreamState::Up => return None,
+            UpstreamState::Failing => {
+                "failed its last requests or health checks, and is still asked because no other upstream is left"
+            }
+            UpstreamState::Out => "gets no requests, because it failed some",
+        };
+        Some(format!("{} {is_told}: see the service there, and the process log", upstream.name))
     });
     let faults = shared.faults().into_iter().map(|fault| match fault.contains("store") {
         true => format!("{fault}: see the disk or the database, and the process log"),
         false => fault.to_owned(),
     });
-    let wrong: Vec<String> = faults.chain(out).collect();
+    let rejected = shared.process.reloads.rejected_files().into_iter().map(|(file, fault)| {
+        format!(
+            "the last reload of {file} was rejected, and what was in force stays so: {fault}: mend the file; every fault \
+             is on the page Configuration and in the process log"
+        )
+    });
+    let mut wrong: Vec<String> = faults.chain(upstreams).chain(rejected).collect();
+    if wrong.is_empty() {
+        wrong.extend(failing_requests(recent, last));
+    }
     match wrong.is_empty() {
         true => html! { p.good role="status" { "Nothing is wrong." } },
         false => html! { p.alert role="alert" { (wrong.join("; ")) "." } },
     }
+}
+
+/// Whether so many requests get 20, 21 or 22 that the origin or the store cannot be well, as monitoring/alerts.yml has
+/// it: more than 5 %.
+fn failing_requests(recent: &Sample, last: &Sample) -> Option<String> {
+    let all = grown(recent, last, |totals| totals.by_code.iter().sum());
+    let failed = grown(recent, last, |totals| totals.by_code[20..=22].iter().sum());
+    (failed * 20 > all).then(|| {
+        let all = counted(all, "request");
+        format!("of the last {all}, {failed} got 20, 21 or 22: see the origin or the store, and the process log")
+    })
 }
 
 /// The sample that is at least so long before the last one, or the first.
@@ -203,7 +228,13 @@ fn upstreams(shared: &Shared) -> Markup {
         @for upstream in &upstreams {
             tr {
                 th scope="row" { (upstream.name) }
-                td { (if upstream.is_up { "in use" } else { "out" }) }
+                td {
+                    (match upstream.state {
+                        UpstreamState::Up => "in use",
+                        UpstreamState::Failing => "failing, in use as the last one",
+                        UpstreamState::Out => "out",
+                    })
+                }
                 td.number { (upstream.in_flight) }
                 td.number { (upstream.failures) }
             }

@@ -14,6 +14,7 @@ use super::balance::{MAX_BACKENDS, Tried, least_loaded};
 use super::health::{HealthRecord, HealthState, Transition};
 use crate::clock::Tick;
 use crate::config::Health;
+use crate::origin::UpstreamState;
 
 /// All backends at one moment; a request keeps the list that it began with.
 pub(super) type BackendList = Vec<Arc<Backend>>;
@@ -75,6 +76,15 @@ impl Backends {
     pub(super) fn choose(&self, list: &BackendList, tried: Tried) -> Option<usize> {
         let first = if list.len() > 1 { self.next_turn.fetch_add(1, Ordering::Relaxed) } else { 0 };
         least_loaded(list.iter().map(|b| (b.health(), b.in_flight())), first, tried)
+    }
+
+    pub(super) fn state(&self, backend: &Backend) -> UpstreamState {
+        let record = backend.record();
+        match record.state() {
+            HealthState::Ejected => UpstreamState::Out,
+            _ if record.is_failing(self.checks.as_ref()) => UpstreamState::Failing,
+            HealthState::Healthy | HealthState::Probation => UpstreamState::Up,
+        }
     }
 
     /// Whether an address of this upstream is known.

@@ -71,11 +71,18 @@ impl HealthRecord {
         }
     }
 
+    /// Whether enough requests, or health checks by `rules`, failed to eject it. The last available backend stays in
+    /// use all the same.
+    pub(super) fn is_failing(&self, rules: Option<&Health>) -> bool {
+        let max_failures = if self.state == HealthState::Probation { 1 } else { MAX_FAILURES };
+        let checks_fail = self.state != HealthState::Ejected && rules.is_some_and(|r| self.opposing_checks >= r.fall);
+        self.failures >= max_failures || checks_fail
+    }
+
     /// A request was not answered. The last available backend is never ejected.
     pub(super) fn request_failed(&mut self, now: Tick, is_last: bool) -> Option<Transition> {
         self.failures = self.failures.saturating_add(1);
-        let is_enough = self.state == HealthState::Probation || self.failures >= MAX_FAILURES;
-        (self.state != HealthState::Ejected && is_enough && !is_last).then(|| self.eject(now))
+        (self.state != HealthState::Ejected && self.is_failing(None) && !is_last).then(|| self.eject(now))
     }
 
     /// A health check passed or failed.
@@ -156,6 +163,29 @@ mod tests {
         assert_eq!(record.state(), HealthState::Healthy);
         assert_eq!(record.clone().request_failed(NOW, false), Some(Transition::Ejected));
         assert_eq!(record.check_ended(false, &RULES, NOW, false), Some(Transition::Ejected));
+    }
+
+    #[test]
+    fn the_last_one_is_failing_after_as_many_failures_as_eject_another() {
+        let mut record = HealthRecord::default();
+        for failures in 1..=MAX_FAILURES {
+            record.request_failed(NOW, true);
+            assert_eq!(record.is_failing(None), failures == MAX_FAILURES, "{failures} failures");
+        }
+        record.request_answered(true);
+        assert!(!record.is_failing(Some(&RULES)));
+        for failed in 1..=RULES.fall {
+            record.checked(false, &RULES, NOW, true);
+            assert_eq!(record.is_failing(Some(&RULES)), failed == RULES.fall, "{failed} checks");
+        }
+        assert!(!record.is_failing(None), "a reload has removed the checks");
+        record.checked(true, &RULES, NOW, true);
+        assert!(!record.is_failing(Some(&RULES)));
+        let mut on_probation = ejected();
+        on_probation.became_last();
+        assert!(!on_probation.is_failing(None));
+        on_probation.request_failed(NOW, true);
+        assert!(on_probation.is_failing(None));
     }
 
     #[test]

@@ -6,8 +6,7 @@ use std::sync::atomic::Ordering;
 
 use super::HttpOrigin;
 use super::backend::Backend;
-use super::health::HealthState;
-use crate::origin::UpstreamStatus;
+use crate::origin::{UpstreamState, UpstreamStatus};
 use crate::telemetry::metrics::{DescriptorEncoder, counters, gauge, gauges, histograms};
 
 impl HttpOrigin {
@@ -15,7 +14,7 @@ impl HttpOrigin {
         let backends = self.backends.list();
         let status = |b: &Arc<Backend>| UpstreamStatus {
             name: b.to_string(),
-            is_up: b.health() != HealthState::Ejected,
+            state: self.backends.state(b),
             in_flight: b.in_flight() as u64,
             failures: b.failures.load(Ordering::Relaxed),
         };
@@ -33,8 +32,11 @@ impl HttpOrigin {
         gauges(
             encoder,
             "guildgate_upstream_up",
-            "1: it gets requests; 0: it was ejected, for failing requests or health checks",
-            labelled.iter().map(|(label, b)| (labels(label), f64::from(u8::from(b.health() != HealthState::Ejected)))),
+            "1: it answers; 0: its last requests or health checks failed",
+            labelled.iter().map(|(label, b)| {
+                let is_up = self.backends.state(b) == UpstreamState::Up;
+                (labels(label), f64::from(u8::from(is_up)))
+            }),
         )?;
         gauges(
             encoder,

@@ -4,7 +4,7 @@ use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Rejection, Reloader, log_warning, missing, read_files};
+use super::{KEY_FILE, Rejection, Reloader, TLS_PAIR, log_warning, missing, read_files};
 use crate::admin::{ConfigText, ReloadOutcome};
 use crate::config::{self, Config, Keys, LoadError, Loaded, OriginKind, Reloaded, Warning};
 use crate::files::is_temporary;
@@ -107,9 +107,13 @@ impl Reloader {
         let Prepared { loaded, reloaded, origin, keys, certificate } = prepared;
         let Reloaded { config, changed, after_restart } = reloaded;
         self.watches.set_in_force(&config);
+        if !matches!(keys, NewKeys::Unchanged) {
+            self.admin.reloads.replaced(KEY_FILE);
+        }
         self.gateway.reload(config, origin, keys);
         if let (Some(tls), Some(certificate)) = (&self.tls, certificate) {
             tls.replace(certificate);
+            self.admin.reloads.replaced(TLS_PAIR);
         }
         for warning in loaded.warnings.iter().filter(|warning| !in_force.warnings.contains(warning)) {
             tracing::warn!("{warning}");

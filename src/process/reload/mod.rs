@@ -38,6 +38,10 @@ const READ_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause before files are read again that could not be read. A key that was revoked in one of them counts on it.
 const READ_AGAIN: Duration = Duration::from_millis(500);
 
+/// The settings that name files which are reloaded by themselves, for admins.
+const KEY_FILE: &str = "keys.file";
+const TLS_PAIR: &str = "server.tls";
+
 /// Reloads files that change, and all of them at a SIGHUP.
 #[derive(Debug)]
 pub(super) struct Reloader {
@@ -144,8 +148,8 @@ impl Reloader {
     async fn reload(&self, part: Part, requested: bool) -> ReloadOutcome {
         let (name, outcome) = match part {
             Part::Config => ("gateway.toml", self.reload_config(requested).await),
-            Part::Keys => ("keys.file", self.reload_keys(requested).await),
-            Part::Certificate => ("server.tls", self.reload_certificate(requested).await),
+            Part::Keys => (KEY_FILE, self.reload_keys(requested).await),
+            Part::Certificate => (TLS_PAIR, self.reload_certificate(requested).await),
         };
         outcome.map_or_else(ReloadOutcome::default, |outcome| {
             self.admin.reloads.record(self.gateway.clock().unix(), name, &outcome);
