@@ -127,7 +127,11 @@ impl TryFrom<String> for NoteId {
 
 /// When something ends: Unix seconds, or a text as the commands take it: `90d`, `2026-12-24`, `2026-12-24T18:00:00Z`.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "an end is Unix seconds, or a text: a while from now such as \"90d\", a day such as \"2026-12-24\", or a \
+                 time such as \"2026-12-24T18:00:00Z\""
+)]
 pub(super) enum EndInput {
     Seconds(i64),
     Text(String),

@@ -241,6 +241,9 @@ async fn warns_and_reviews_are_put_under_an_id_of_the_callers(kind: Kind) {
     admin.json("PUT", &format!("{members}/8/warns/{}", i64::MAX), &warn).await.is_problem(400, "0 to 46116860");
     let late = json!({"author": "Mod", "reason": "r", "expires": 1}).to_string();
     admin.json("PUT", &format!("{members}/7/warns/17"), &late).await.is_problem(400, "not in the future");
+    let endless = json!({"author": "Mod", "reason": "r", "expires": null}).to_string();
+    let refused = admin.json("PUT", &format!("{members}/7/warns/17"), &endless).await;
+    refused.is_problem(400, r#"an end is Unix seconds, or a text: a while from now such as "90d""#);
     let review = |rating| json!({"author": "Bo", "rating": rating, "text": "t"}).to_string();
     admin.json("PUT", &format!("{members}/7/reviews/3"), &review(6)).await.is_problem(400, "1 to 5");
     admin.json("PUT", &format!("{members}/7/reviews/3"), &review(5)).await.is(201);
