@@ -138,11 +138,16 @@ async fn an_origin_that_stalls_or_is_away_ends_it_in_words() {
     let mut origin = ScriptedOrigin::start(0).await;
     origin.put_points("7", 3);
     origin.next("getWarns", Act::Stall);
-    let ran = run(&origin.url(), KEY, &["--timeout", "1"]).failed(1);
+    let ran = run(&origin.url(), KEY, &["--timeout", "1s"]).failed(1);
     let said = row(&ran, "getWarns");
     assert!(said.contains("NO ANSWER\nthe origin gave no answer: \"no whole answer came within 1000 ms\""), "{said}");
     origin.always(Act::Stall);
-    run(&origin.url(), KEY, &["--timeout", "1"]).failed(1).names(&["the origin gave no answer", "within 1000 ms"]);
+    run(&origin.url(), KEY, &["--timeout", "1500ms"]).failed(1).names(&["the origin gave no answer", "within 1500 ms"]);
+    for (wrong, said) in
+        [("1", "write a whole number and ms, s, m, h or d"), ("999ms", "1s to 60s"), ("2m", "1s to 60s")]
+    {
+        run(&origin.url(), KEY, &["--timeout", wrong]).failed(2).names(&[said]);
+    }
     origin.refuse().await;
     run(&origin.url(), KEY, &[]).failed(1).names(&["the origin gave no answer", "nothing else was compared"]);
 }
@@ -178,7 +183,7 @@ async fn an_interruption_amid_a_write_that_is_never_answered_says_that_it_may_st
         origin.next("setPoints", act);
     }
     let world = World::plain();
-    let mut process = Process::start(&mut conform(&world, &origin.url(), KEY, &["--writes", "--timeout", "2"]));
+    let mut process = Process::start(&mut conform(&world, &origin.url(), KEY, &["--writes", "--timeout", "2s"]));
     origin.has_been_asked("setPoints", 3).await;
     process.signal(Signal::SIGINT);
     assert_eq!(process.exit().await, Some(1));
@@ -193,7 +198,7 @@ async fn what_was_read_is_set_back_where_writes_fail() {
     // An answer that is cut off after the write has happened, and then an origin that refuses the first set-back.
     let writes = [Act::Normal, Act::Normal, Act::Cut(Cut::BeforeHeader), Act::Cut(Cut::MidBody)];
     writes.into_iter().for_each(|act| origin.next("setPoints", act));
-    let ran = run(&origin.url(), KEY, &["--writes", "--json", "--timeout", "1"]).failed(1);
+    let ran = run(&origin.url(), KEY, &["--writes", "--json", "--timeout", "1s"]).failed(1);
     assert_eq!(origin.points("7"), 5);
     let another = ran.list().into_iter().find(|row| row["case"] == "setPoints, another amount").unwrap();
     assert_eq!(another["verdict"], Value::from("unanswered"), "{ran:#?}");

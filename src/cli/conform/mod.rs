@@ -19,6 +19,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::error::CommandError;
 use super::output::ignore_broken_pipe;
 use super::{Failure, print_message, runtime};
+use crate::config::leaf::HumanDuration;
 use crate::config::secret::{self, Secret, Source};
 use crate::config::{self, Config, OriginKind, Upstreams};
 use crate::files::read_at_most;
@@ -56,12 +57,18 @@ pub(super) struct ConformArgs {
     /// Sends setPoints too: the points that the member has, and others. They are set back at the end
     #[arg(long)]
     writes: bool,
-    /// How long each answer is waited for, in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=60))]
-    timeout: u64,
+    /// How long each answer is waited for: 1s to 60s
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = timeout)]
+    timeout: HumanDuration,
     /// Prints one JSON array
     #[arg(long)]
     json: bool,
+}
+
+fn timeout(text: &str) -> Result<HumanDuration, String> {
+    let timeout: HumanDuration = text.parse()?;
+    let is_in_range = (Duration::from_secs(1)..=Duration::from_secs(60)).contains(&timeout.0);
+    if is_in_range { Ok(timeout) } else { Err("it is 1s to 60s".to_owned()) }
 }
 
 /// Why the comparison ended early.
@@ -103,7 +110,7 @@ impl ConformArgs {
         key: HeaderValue,
         out: &mut dyn Write,
     ) -> Result<(), Failure> {
-        let timeout = Duration::from_secs(self.timeout);
+        let HumanDuration(timeout) = self.timeout;
         let Some(upstream) = upstreams.list.first().cloned() else {
             return Err(Failure::Unusable("no origin is named".to_owned()));
         };
@@ -163,7 +170,7 @@ impl ConformArgs {
         let plenty = "rate = \"1000000/s\"\nburst = 1000000\n";
         let toml = format!(
             "[server]\nthreads = 1\n[origin]\nkind = \"http\"\nupstreams = [{:?}]\nretries = 0\n\
-             timeout = \"{timeout}s\"\nconnect_timeout = \"{timeout}s\"\n[keys]\nsource = \"origin\"\n\
+             timeout = \"{timeout}\"\nconnect_timeout = \"{timeout}\"\n[keys]\nsource = \"origin\"\n\
              [limits.tiers.standard]\n{plenty}[limits.strangers]\n{plenty}\
              [cache.points]\n{fresh}[cache.warns]\n{fresh}[cache.reviews]\n{fresh}\
              [admin]\nlisten = \"\"\n[log]\naccess = \"\"\n",
