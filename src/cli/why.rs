@@ -92,11 +92,11 @@ impl WhyArgs {
         for path in &files {
             let name = printable(&path.display().to_string());
             match search_file(path, &self.id) {
-                Ok(Some((line, is_only))) => {
+                Ok(Some((found, is_only))) => {
                     if !is_only {
                         print_message(&format!("more than one line of {name} has this id; this is the first one"));
                     }
-                    return Ok(line);
+                    return Ok(found.line_of(&name));
                 }
                 Ok(None) => looked_in.push(name),
                 Err(error) => {
@@ -111,7 +111,7 @@ impl WhyArgs {
             match search_stdin(&self.id, timeout)
                 .map_err(|e| CommandError::new(format!("stdin cannot be read: {e}")))?
             {
-                StdinSearch::Found(line) => return Ok(*line),
+                StdinSearch::Found(found) => return Ok(found.line_of("stdin")),
                 StdinSearch::NotFound => looked_in.push("stdin".to_owned()),
                 StdinSearch::Empty => {}
             }
@@ -166,9 +166,29 @@ fn with_rotated(path: &Path) -> Vec<PathBuf> {
     [path.to_owned()].into_iter().chain(rotated.into_iter().map(|(_, path)| path)).collect()
 }
 
+/// A line that was found.
+struct Found {
+    line: AccessLine,
+    /// It ends as a line of the log does.
+    has_end: bool,
+}
+
+impl Found {
+    /// The line, after a message if it may be cut.
+    fn line_of(self, name: &str) -> AccessLine {
+        if !self.has_end {
+            print_message(&format!(
+                "the line with this id, the last one of {name}, has no line feed at its end, so it may be incomplete: a \
+                 field may be cut or missing below"
+            ));
+        }
+        self.line
+    }
+}
+
 /// Looks for the request in a file, which is decompressed if it is gzip. Says besides whether no other line of it has
 /// the id.
-fn search_file(path: &Path, id: &str) -> io::Result<Option<(AccessLine, bool)>> {
+fn search_file(path: &Path, id: &str) -> io::Result<Option<(Found, bool)>> {
     if path.extension().is_some_and(|ending| OTHER_COMPRESSION.iter().any(|other| ending == *other)) {
         return Err(io::Error::other("only gzip is decompressed here; decompress it, and pipe it in with `-`"));
     }
@@ -189,7 +209,7 @@ fn search_file(path: &Path, id: &str) -> io::Result<Option<(AccessLine, bool)>> 
 
 /// Looks for the request up to the end of `from`: a second line may have the id, and only the end of gzip data tells
 /// that it is sound. What precedes a cut is.
-fn first_of_all(mut from: impl BufRead, id: &str) -> io::Result<Option<(AccessLine, bool)>> {
+fn first_of_all(mut from: impl BufRead, id: &str) -> io::Result<Option<(Found, bool)>> {
     let Some(first) = search(&mut from, id)? else { return Ok(None) };
     let mut is_only = true;
     loop {
@@ -202,7 +222,7 @@ fn first_of_all(mut from: impl BufRead, id: &str) -> io::Result<Option<(AccessLi
 }
 
 /// Looks for the request in what `from` yields. What is longer than any access line is passed over.
-fn search(mut from: impl BufRead, id: &str) -> io::Result<Option<AccessLine>> {
+fn search(mut from: impl BufRead, id: &str) -> io::Result<Option<Found>> {
     let (finder, mut line) = (Finder::new(id), Vec::new());
     loop {
         line.clear();
@@ -217,13 +237,15 @@ fn search(mut from: impl BufRead, id: &str) -> io::Result<Option<AccessLine>> {
         if finder.find(&line).is_some()
             && let Some(found) = AccessLine::of_request(&String::from_utf8_lossy(&line), id)
         {
-            return Ok(Some(found));
+            // JSON without its end is not read at all.
+            let has_end = matches!(line.last(), Some(b'\n' | b'}'));
+            return Ok(Some(Found { line: found, has_end }));
         }
     }
 }
 
 enum StdinSearch {
-    Found(Box<AccessLine>),
+    Found(Box<Found>),
     NotFound,
     /// Nothing came.
     Empty,
@@ -242,7 +264,7 @@ fn search_stdin(id: &str, timeout: Option<Duration>) -> io::Result<StdinSearch> 
         if is_empty {
             return Ok(StdinSearch::Empty);
         }
-        Ok(search(stdin, &id)?.map_or(StdinSearch::NotFound, |line| StdinSearch::Found(Box::new(line))))
+        Ok(search(stdin, &id)?.map_or(StdinSearch::NotFound, |found| StdinSearch::Found(Box::new(found))))
     });
     if let Some(timeout) = timeout
         && has_begun.recv_timeout(timeout) == Err(RecvTimeoutError::Timeout)

@@ -236,6 +236,23 @@ fn what_a_log_says_is_never_printed_raw() {
 }
 
 #[test]
+fn a_last_line_that_is_cut_is_told_as_incomplete() {
+    let world = World::plain();
+    let whole = "2026-09-21T14:13:20.123Z 10.0.0.1 getPoints 200 - key=k1 cache=hit took_us=9 id=abc tier=standard\n";
+    let json = r#"{"time":"2026-09-21T14:13:20.123Z","client":"10.0.0.1","operation":"getPoints","status":200,"code":null,
+        "key":"k1","cache":"hit","over_limit":null,"over_candidate":false,"took_us":9,"request_id":"abc"}"#;
+    let json = json.replace('\n', "");
+    for (log, is_told) in [(whole, false), (&whole[..whole.len() - 6], true), (json.as_str(), false)] {
+        let file = world.write("some.log", log);
+        for args in [["why", "abc", "-"], ["why", "abc", file.to_str().unwrap()]] {
+            let ran = world.run_with_input(&args, log).done();
+            assert!(ran.stdout.contains("Its key was k1"), "{ran:?}");
+            assert_eq!(ran.stderr.contains("has no line feed at its end, so it may be incomplete"), is_told, "{ran:?}");
+        }
+    }
+}
+
+#[test]
 fn a_log_without_lines_takes_no_memory() {
     let world = World::plain();
     let made = "head -c 1500000000 /dev/zero | tr '\\0' x | gzip -1 > bomb.gz";
