@@ -123,6 +123,9 @@ fn summary(limits: &Limits, rows: &[PlannedKey]) -> String {
     };
     let ((over, _), (newly, keys)) = (total(|row| row.would_be_refused), total(|row| row.newly_refused));
     let requests = counted(over, "request");
+    if rows.is_empty() {
+        return "There are no decisions, so nothing is known of what would be refused.".to_owned();
+    }
     let mut text = match (over, newly) {
         _ if limits.shadow => {
             format!("limits.shadow is true: nothing would be refused. {requests} would be over the limits.")

@@ -245,7 +245,10 @@ impl RecordSummary {
 
     /// Which files are cut short, and whether the record is empty.
     pub fn warnings(&self) -> Vec<String> {
-        let empty = || format!("no decision is recorded in {}", self.file_names());
+        let empty = || {
+            let files = self.file_names();
+            format!("no decision is recorded in {files}; a server writes each one within a second after it was made")
+        };
         let cut_short = self.cut_short.iter().map(ToString::to_string);
         cut_short.chain((self.decisions == 0).then(empty)).collect()
     }

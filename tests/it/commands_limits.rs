@@ -225,14 +225,18 @@ fn what_is_no_record_exits_with_1_and_says_what_it_is() {
 }
 
 #[test]
-fn an_empty_record_is_said_and_refuses_nothing() {
+fn an_empty_record_is_said_and_is_no_success() {
     let world = World::plain();
     let config = world.path("gateway.toml");
     for content in ["", "guildgate decisions 1\n"] {
         let log = world.write("d.log", content);
         let (config, log) = (config.to_str().unwrap(), log.to_str().unwrap());
-        let ran = world.run(&["limits", "plan", config, "--log", log]).done().names(&["no decision is recorded in"]);
-        assert!(ran.stdout.contains("Nothing would be refused."), "{ran:#?}");
+        let ran = world.run(&["limits", "plan", config, "--log", log]).done();
+        assert!(
+            ran.stderr.contains("no decision is recorded in") && ran.stderr.contains("within a second"),
+            "{ran:#?}"
+        );
+        assert!(ran.stdout.contains("There are no decisions, so nothing is known"), "{ran:#?}");
         assert!(world.run(&["limits", "suggest", "--log", log, "--json"]).done().list().is_empty());
         let ran =
             world.run(&["limits", "suggest", "--log", log, "--toml"]).failed(1).names(&["nothing to suggest from"]);

@@ -394,7 +394,7 @@ fn an_empty_record_refuses_nothing_and_suggests_nothing() {
     for bytes in [Vec::new(), MAGIC.to_vec()] {
         let recorded = Recorded { bytes, ..Recorded::new() };
         let (text, result) = recorded.plan("", false);
-        assert!(result.is_ok() && text.contains("Nothing would be refused."), "{text}");
+        assert!(result.is_ok() && text.contains("There are no decisions"), "{text}");
         assert_eq!(recorded.plan("", true).0, "[]\n");
         let (text, result) =
             recorded.command(|log| LimitsCommand::Suggest(SuggestArgs { log, json: false, toml: true }));
