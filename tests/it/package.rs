@@ -85,7 +85,7 @@ fn sources(source: &str, generated: &Path) -> Vec<PathBuf> {
         let name = file.file_name().unwrap().to_str().unwrap();
         name.starts_with(begin) && name.ends_with(end)
     };
-    let files: Vec<PathBuf> = all.filter(is_meant).collect();
+    let files: Vec<PathBuf> = all.filter(|file| file.is_file() && is_meant(file)).collect(); // as cargo-deb has it
     assert!(!files.is_empty(), "{source} names no file");
     files
 }
@@ -125,6 +125,27 @@ fn each_file_is_installed_with_its_mode_and_those_in_etc_are_the_administrators(
     for script in ["postinst", "prerm", "postrm"] {
         run("sh", &["-n", root.join("DEBIAN").join(script).to_str().unwrap()]);
     }
+}
+
+#[test]
+fn what_the_documents_link_to_is_installed_too() {
+    let world = installed();
+    let documents = world.path("root/usr/share/doc/guildgate");
+    let in_docs = fs::read_dir(documents.join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let pages = in_docs.chain([documents.join("README.md"), documents.join("CHANGELOG.md")]);
+    let mut links = 0;
+    for page in pages.filter(|path| path.extension().is_some_and(|ending| ending == "md")) {
+        let text = fs::read_to_string(&page).unwrap();
+        for (before, end) in [("](", ')'), ("src=\"", '"'), ("srcset=\"", '"')] {
+            for link in text.split(before).skip(1).map(|after| after.split([end, '#']).next().unwrap()) {
+                if !link.is_empty() && !link.starts_with("http") {
+                    assert!(page.parent().unwrap().join(link).exists(), "{} links to {link}", page.display());
+                    links += 1;
+                }
+            }
+        }
+    }
+    assert!(links > 50, "{links}");
 }
 
 #[test]
