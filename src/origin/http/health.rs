@@ -175,11 +175,11 @@ mod tests {
         record.request_answered(true);
         assert!(!record.is_failing(Some(&RULES)));
         for failed in 1..=RULES.fall {
-            record.checked(false, &RULES, NOW, true);
+            record.check_ended(false, &RULES, NOW, true);
             assert_eq!(record.is_failing(Some(&RULES)), failed == RULES.fall, "{failed} checks");
         }
         assert!(!record.is_failing(None), "a reload has removed the checks");
-        record.checked(true, &RULES, NOW, true);
+        record.check_ended(true, &RULES, NOW, true);
         assert!(!record.is_failing(Some(&RULES)));
         let mut on_probation = ejected();
         on_probation.became_last();
