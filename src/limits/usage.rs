@@ -4,9 +4,11 @@
 //! All counters are atomic; a request takes no lock.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use super::{Activity, DayCount, DayCounter};
 use crate::clock::Tick;
+use crate::cluster::KeyEscrow;
 
 /// Identifies the usage of one key while the process runs, also when the key gets another id. It is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -25,6 +27,8 @@ pub struct Usage {
     pub id: UsageId,
     pub day: DayCounter,
     pub activity: Activity,
+    /// Its share of the limits that several nodes have together; made at the first request.
+    pub(super) escrow: OnceLock<Arc<KeyEscrow>>,
     in_flight: AtomicU32,
     last: AtomicU64,
 }
@@ -33,6 +37,11 @@ impl Usage {
     /// The usage of a key whose count of the day is in the store.
     pub fn with_count(count: DayCount) -> Self {
         Usage { day: DayCounter::from_store(count), ..Usage::default() }
+    }
+
+    /// The key's share of the shared limits, if a request came.
+    pub fn escrow(&self) -> Option<&Arc<KeyEscrow>> {
+        self.escrow.get()
     }
 
     /// Counts a request as in flight until [`Usage::end`]. Returns the number of others in flight.

@@ -63,7 +63,8 @@ fn wrong(shared: &Shared) -> Markup {
         true => format!("{fault}: see the disk or the database, and the process log"),
         false => fault.to_owned(),
     });
-    let wrong: Vec<String> = faults.chain(out).collect();
+    let redis = shared.gateway.redis_fault().into_iter().map(str::to_owned);
+    let wrong: Vec<String> = faults.chain(redis).chain(out).collect();
     match wrong.is_empty() {
         true => html! { p.good role="status" { "Nothing is wrong." } },
         false => html! { p.alert role="alert" { (wrong.join("; ")) "." } },
