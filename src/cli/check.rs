@@ -35,7 +35,8 @@ pub(super) fn run(loaded: &Loaded, out: &mut dyn Write) -> Result<(), Failure> {
     };
     let redis = loaded.config.cluster.as_ref().map(|config| runtime.block_on(cluster::check(config)));
     let redis = redis.transpose().map_err(|fault| {
-        let why = format!("Redis cannot be used: {fault}");
+        let at = loaded.config.cluster.as_ref().map_or_else(String::new, |config| format!(" at {}", config.redis));
+        let why = format!("Redis{at} cannot be used: {fault}");
         Failure::Unusable(loaded.faults(&[SettingFault::new("cluster.redis", why)]).to_string())
     })?;
     write!(out, "{}", config::report(loaded))?;

@@ -159,7 +159,7 @@ impl RedisConnection {
 async fn connect(at: &RedisAt, command_timeout: Duration) -> RedisResult<Link> {
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(CONNECT_TIMEOUT))
-        .set_response_timeout(Some(command_timeout));
+        .set_response_timeout(Some(2 * command_timeout)); // `in_time` comes first
     let address = |server: &HostPort| address(server, at.tls);
     let tls = at.tls.then_some(TlsMode::Secure);
     match &at.servers {
@@ -183,7 +183,7 @@ async fn connect(at: &RedisAt, command_timeout: Duration) -> RedisResult<Link> {
         RedisServers::Cluster(nodes) => {
             let mut builder = ClusterClientBuilder::new(nodes.iter().map(address))
                 .connection_timeout(CONNECT_TIMEOUT)
-                .response_timeout(command_timeout)
+                .response_timeout(2 * command_timeout)
                 .retries(1);
             if let Some(mode) = tls {
                 builder = builder.tls(mode);

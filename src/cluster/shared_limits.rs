@@ -4,8 +4,8 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use parking_lot::Mutex;
@@ -30,6 +30,8 @@ pub struct SharedLimits {
     /// Keys that have something to say to Redis once it answers again.
     pub(super) stalled: Mutex<Vec<Arc<KeyEscrow>>>,
     pub counters: Counters,
+    /// All keys that a request came for.
+    keys: Mutex<Vec<Weak<KeyEscrow>>>,
     failures: AtomicU32,
     /// Since when no command succeeded; 0: the last one did.
     failing_since: AtomicU64,
@@ -127,6 +129,7 @@ impl SharedLimits {
             wake: Notify::new(),
             stalled: Mutex::default(),
             counters: Counters::default(),
+            keys: Mutex::default(),
             failures: AtomicU32::new(0),
             failing_since: AtomicU64::new(0),
             nodes_seen: AtomicU32::new(nodes),
@@ -134,9 +137,26 @@ impl SharedLimits {
     }
 
     /// The escrow of a key.
-    pub fn key(&self, id: impl fmt::Display, tier: &Arc<Tier>, counts: Box<dyn LocalCounts>, now: Tick) -> KeyEscrow {
+    pub fn key(
+        &self,
+        id: impl fmt::Display,
+        tier: &Arc<Tier>,
+        counts: Box<dyn LocalCounts>,
+        now: Tick,
+    ) -> Arc<KeyEscrow> {
         let name = format!("{}:l:{id}", self.config.prefix);
-        KeyEscrow { name, escrow: Escrow::new(tier.clone(), counts, now), ended: Notify::new() }
+        let key = Arc::new(KeyEscrow { name, escrow: Escrow::new(tier.clone(), counts, now), ended: Notify::new() });
+        let mut keys = self.keys.lock();
+        if keys.len() == keys.capacity() {
+            keys.retain(|key| key.strong_count() > 0); // keys that were removed
+        }
+        keys.push(Arc::downgrade(&key));
+        key
+    }
+
+    /// Ends all leases: this machine slept, and its monotonic clock with it, so they may have ended.
+    pub(super) fn end_leases(&self) {
+        self.keys.lock().iter().filter_map(Weak::upgrade).for_each(|key| key.escrow.end_leases());
     }
 
     /// Until when a request that begins to wait now may wait.
@@ -189,9 +209,8 @@ impl SharedLimits {
         let _ = timeout_at(until.into(), ended).await; // the caller looks at the time
     }
 
-    /// Counts a request that was admitted without a lease; Redis is told of it.
-    pub fn owe(&self, key: &Arc<KeyEscrow>, bucket: Bucket) {
-        key.escrow.owe(bucket);
+    /// A request was admitted without a lease, which [`Escrow`] has noted: Redis is told of it once it answers.
+    pub fn stall(&self, key: &Arc<KeyEscrow>) {
         if key.escrow.stall() {
             self.stalled.lock().push(key.clone());
         }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use redis::Script;
+use rustix::time::{ClockId, clock_gettime};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::escrow::{Answer, SCRIPT, Turn};
@@ -28,6 +29,9 @@ const PROBE_EVERY: Duration = Duration::from_millis(100);
 
 /// For how long a beat counts.
 const BEAT_COUNTS: Duration = Duration::from_secs(10);
+
+/// The difference of two clocks that are read one after the other by a machine that did not sleep.
+const AWAKE: Duration = Duration::from_millis(50);
 
 /// A turn that has ended.
 type Ended = (Arc<KeyEscrow>, Arc<Turn>, Result<Answer, RedisFault>);
@@ -104,6 +108,7 @@ impl Turns {
         let mut probe = interval(PROBE_EVERY);
         probe.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut last_beat = Instant::now();
+        let mut asleep = TimeAsleep::new();
         loop {
             let next = limits.queue.lock().later.peek().map(|Reverse(planned)| planned.at);
             let until_next = next.map_or(BEAT_EVERY, |at| at.since(limits.clock.now()));
@@ -113,6 +118,9 @@ impl Turns {
                 Some(ended) = turns.next() => self.turn_ended(ended),
                 Some(beaten) = beats.next() => self.beaten(beaten),
                 _ = probe.tick() => {
+                    if asleep.grew() {
+                        limits.end_leases();
+                    }
                     let must_probe = self.connection.is_none() || limits.is_away();
                     if beats.is_empty() && (must_probe || last_beat.elapsed() >= BEAT_EVERY) {
                         last_beat = Instant::now();
@@ -201,10 +209,12 @@ impl Turns {
     }
 
     fn is_failing(&mut self, fault: &RedisFault) {
-        if fault.needs_connection {
+        let goes_away = self.limits.failed();
+        // A connection over which nothing comes back is no better than none.
+        if fault.needs_connection || self.limits.is_away() {
             self.connection = None;
         }
-        if self.limits.failed() {
+        if goes_away {
             let at = &self.limits.config.redis;
             let meanwhile = match self.limits.config.when_away {
                 WhenAway::Share => "each node gives a key its part of the limits",
@@ -225,6 +235,30 @@ impl Turns {
         for key in stalled {
             limits.follow(&key, key.escrow.unstall());
         }
+    }
+}
+
+/// How long this machine has slept, by which its monotonic clock is behind.
+struct TimeAsleep(Duration);
+
+impl TimeAsleep {
+    fn new() -> Self {
+        TimeAsleep(Self::now())
+    }
+
+    fn now() -> Duration {
+        let at = |clock| {
+            let time = clock_gettime(clock);
+            Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+        };
+        let awake = at(ClockId::Monotonic);
+        at(ClockId::Boottime).saturating_sub(awake)
+    }
+
+    /// Whether it has slept since the last call.
+    fn grew(&mut self) -> bool {
+        let before = std::mem::replace(&mut self.0, Self::now());
+        self.0.saturating_sub(before) > AWAKE
     }
 }
 

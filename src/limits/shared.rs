@@ -74,7 +74,7 @@ pub fn escrow_of<'u>(
 ) -> &'u Arc<KeyEscrow> {
     usage.escrow.get_or_init(|| {
         let counts = CountsOfUsage { usage: Arc::downgrade(usage), clock: clock.clone() };
-        Arc::new(shared.key(id, policy.tier(), Box::new(counts), clock.now()))
+        shared.key(id, policy.tier(), Box::new(counts), clock.now())
     })
 }
 
@@ -242,7 +242,8 @@ impl Asking<'_> {
         match local.decide(rate, self.now) {
             Verdict::Admitted => {
                 self.shared.count_decided_away();
-                self.shared.owe(self.key, bucket);
+                self.key.escrow.owe(bucket, local.full_at(), rate.period_ns);
+                self.shared.stall(self.key);
                 Ok(None)
             }
             Verdict::Refused { wait } => {
@@ -302,7 +303,8 @@ impl Asking<'_> {
         }
         let is_counted = usage.day.admit(max, unix);
         if is_counted {
-            self.shared.owe(self.key, daily);
+            self.key.escrow.owe_day();
+            self.shared.stall(self.key);
         }
         Ok(is_counted)
     }

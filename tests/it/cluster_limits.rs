@@ -1,6 +1,7 @@
 //! Guarantee 6 over several nodes (contract section 3, `[cluster]`): real nodes on one PostgreSQL, with the limits of
 //! each key shared through a real Redis.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -89,11 +90,20 @@ async fn guarantee_6_two_nodes_together_let_a_key_through_at_most_burst_plus_rat
     assert!(seen.admitted >= 0.85 * (BURST + RATE * 3.0), "too few were let in: {seen:?}");
     assert!(seen.refused > 100 && seen.failed == 0, "{seen:?}");
     let text = here.admin().await.with_token("").get("/metrics").await.text;
-    let value =
-        |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')).unwrap().to_owned();
-    assert_eq!(value("guildgate_redis_up"), "1");
-    assert_eq!(value("guildgate_cluster_nodes"), "2");
-    let turns: f64 = value(r#"guildgate_redis_turns_total{result="answered"}"#).parse().unwrap();
+    let value = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap().parse::<f64>().unwrap()
+    };
+    assert_eq!((value("guildgate_redis_up"), value("guildgate_cluster_nodes")), (1.0, 2.0));
+    let names = |text: &str, is_end: fn(char) -> bool| -> BTreeSet<String> {
+        let all = text.split(is_end).map(str::to_owned);
+        all.filter(|name| name.starts_with("guildgate_redis_") || name.starts_with("guildgate_cluster_")).collect()
+    };
+    let page = include_str!("../../docs/cluster.md");
+    let served = text.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>().join("\n");
+    let is_end = |c: char| !c.is_ascii_alphanumeric() && c != '_';
+    assert_eq!(names(page, is_end), names(&served, is_end), "docs/cluster.md names all metrics");
+    let turns = value(r#"guildgate_redis_turns_total{result="answered"}"#);
     assert!(turns > 5.0 && turns * 8.0 < f64::from(seen.refused) + seen.admitted, "{turns} turns for {seen:?}");
 }
 
@@ -140,7 +150,8 @@ async fn guarantee_6_a_node_that_stood_still_past_its_lease_spends_nothing_of_it
     there.process().signal(Signal::SIGCONT);
     seen = seen.and(flood_both(&here, &there, Duration::from_secs(1)).await);
     let most = BURST + RATE * begin.elapsed().as_secs_f64();
-    assert!(seen.admitted <= most && seen.failed == 0, "{seen:?}, {most} at most");
+    // A node that wakes up refuses with 21 until it has read the store's changes.
+    assert!(seen.admitted <= most, "{seen:?}, {most} at most");
     assert!(seen.admitted > RATE * 4.0, "the other node went on: {seen:?}");
 }
 
@@ -171,8 +182,9 @@ async fn while_redis_is_away_no_read_fails_or_waits_and_each_node_has_its_part_o
     there.has_said("is back").await;
     let begin = Instant::now();
     let seen = flood_both(&here, &there, Duration::from_secs(2)).await;
-    let most = 2.0 * BURST + RATE * begin.elapsed().as_secs_f64();
+    let most = BURST + RATE * begin.elapsed().as_secs_f64();
     assert!(seen.admitted <= most && seen.failed == 0, "{seen:?}, {most} at most");
+    assert!(seen.admitted > 0.7 * RATE * 2.0, "what was admitted meanwhile is charged once: {seen:?}");
 }
 
 #[tokio::test]
@@ -241,7 +253,6 @@ async fn is_refused(redis_url: &str, words: &[&str]) {
     let config =
         format!("[server]\nlisten = [\"127.0.0.1:0\"]\n[admin]\nlisten = \"\"\n[cluster]\nredis = {redis_url:?}\n");
     let world = World::new(&config);
-    world.run(&["guild", "add", GUILD, "--name", "N"]).done();
     let checked = world.run(&["check"]).failed(2).names(words);
     let mut process = world.serve(&[]);
     assert_eq!(process.exit().await, Some(2), "{}", process.stderr());

@@ -2,7 +2,7 @@
 //! the Lua that Redis has), with delays, lost and repeated messages, crashes, pauses, reloads, a clock that jumps and a
 //! fail-over that loses the last moments. Each run is made by its seed.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod redis;
 mod world;

@@ -125,6 +125,11 @@ impl Lease {
         }
     }
 
+    /// Ends the lease now. What was spent of it is still reported.
+    pub(super) fn end(&self) {
+        self.word.fetch_and(!DEADLINE, Ordering::AcqRel);
+    }
+
     /// Sets the slots for requests in flight that are held until `deadline`; `None`: the same deadline. Nobody spends
     /// them: a request compares their number with those in flight.
     pub(super) fn set_slots(&self, held: u32, deadline: Option<Tick>) {
@@ -178,6 +183,15 @@ mod tests {
         assert_eq!(lease.spend(Tick(0)), Some(0));
         lease.unspend();
         assert_eq!(lease.cut(9, Tick(0)), (0, 1));
+    }
+
+    #[test]
+    fn a_lease_that_is_ended_reports_what_was_spent_of_it() {
+        let lease = Lease::default();
+        lease.set(3, Tick(SECOND));
+        assert_eq!(lease.spend(Tick(0)), Some(2));
+        lease.end();
+        assert_eq!((lease.spend(Tick(0)), lease.cut(9, Tick(0))), (None, (1, 0)));
     }
 
     #[test]

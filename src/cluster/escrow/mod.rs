@@ -80,8 +80,8 @@ pub struct Escrow {
     leases: [Lease; BUCKETS],
     /// Tokens left below which a request plans a turn (`u32::MAX`: every request does).
     low: AtomicU32,
-    /// Requests that were admitted while Redis was away, for the next turn.
-    owed: [AtomicU64; BUCKETS],
+    /// What this node admitted while Redis was away, for the next turn.
+    owed: [Owed; BUCKETS],
     counts: Box<dyn LocalCounts>,
     node: Mutex<NodeSide>,
 }
@@ -106,6 +106,27 @@ struct NodeSide {
     demand_at: Tick,
     need: [u32; BUCKETS],
     known: [(i64, i64); BUCKETS],
+}
+
+/// What this node admitted from its own bucket.
+#[derive(Debug, Default)]
+struct Owed {
+    /// 0: nothing.
+    full_at: AtomicU64,
+    period_ns: AtomicU64,
+    requests: AtomicU64,
+}
+
+impl Owed {
+    fn is_any(&self) -> bool {
+        self.full_at.load(Ordering::Acquire) > 0 || self.requests.load(Ordering::Acquire) > 0
+    }
+
+    /// The requests that have not come back at `now`; those of a day never do.
+    fn take(&self, now: Tick) -> u64 {
+        let left = self.full_at.swap(0, Ordering::AcqRel).saturating_sub(now.0);
+        left.div_ceil(self.period_ns.load(Ordering::Acquire).max(1)) + self.requests.swap(0, Ordering::AcqRel)
+    }
 }
 
 impl std::fmt::Debug for Escrow {
@@ -145,7 +166,15 @@ impl Escrow {
     /// Spends a token of a bucket. No lock is taken unless a turn is to be planned.
     pub fn spend(&self, bucket: Bucket, tier: &Arc<Tier>, now: Tick) -> Option<NextTurn> {
         let left = self.lease(bucket).spend(now)?;
+        // Every request spends of the main bucket, so the others need not be watched: their tokens come with its turns.
+        let left = if bucket == Bucket::Main { left } else { u32::MAX - 1 };
         Some(if left < self.low.load(Ordering::Acquire) { self.plan(left, tier, now) } else { NextTurn::AsBefore })
+    }
+
+    /// Spends no token that it has now: the leases may have ended without this node's clock showing it.
+    pub fn end_leases(&self) {
+        let _node = self.node.lock();
+        self.leases.iter().for_each(Lease::end);
     }
 
     /// Gives back a token that was spent for a request that another bucket does not admit yet.
@@ -154,9 +183,16 @@ impl Escrow {
         self.lease(bucket).unspend();
     }
 
-    /// Counts a request that was admitted while Redis was away.
-    pub fn owe(&self, bucket: Bucket) {
-        self.owed[bucket as usize].fetch_add(1, Ordering::AcqRel);
+    /// Notes when this node's own bucket is full again, from which it admitted a request while Redis was away.
+    pub fn owe(&self, bucket: Bucket, full_at: Tick, period_ns: u64) {
+        let owed = &self.owed[bucket as usize];
+        owed.period_ns.store(period_ns, Ordering::Release);
+        owed.full_at.fetch_max(full_at.0, Ordering::AcqRel);
+    }
+
+    /// Counts a request of the day that was admitted while Redis was away.
+    pub fn owe_day(&self) {
+        self.owed[Bucket::Daily as usize].requests.fetch_add(1, Ordering::AcqRel);
     }
 
     /// A request waits for a token of these buckets, under this tier: a turn is to be taken. Once a turn has ended, a
@@ -232,7 +268,7 @@ impl Escrow {
                 let need = need.saturating_sub(keep).min(most);
                 Ask { spent: u64::from(spent), keep, need, want: wanted.saturating_sub(keep), ..Ask::default() }
             };
-            let owed = self.owed[at].swap(0, Ordering::AcqRel);
+            let owed = self.owed[at].take(now);
             let known = match bucket {
                 Bucket::Daily if std::mem::take(&mut node.resets_day) => (RESET, day),
                 Bucket::Daily => (used.saturating_sub(ask.spent).saturating_sub(owed).cast_signed(), day),
@@ -293,6 +329,9 @@ impl Escrow {
         let is_spent = |bucket: &Bucket| *bucket != Bucket::InFlight && self.lease(*bucket).spent() > 0;
         let report = Bucket::ALL.iter().any(is_spent).then(|| now.plus(REPORT_AFTER));
         node.due = dues.into_iter().chain([report]).flatten().min();
+        if self.owed.iter().any(Owed::is_any) {
+            return node.queue(); // this turn was begun before Redis was away
+        }
         node.due.map_or(NextTurn::AsBefore, NextTurn::At)
     }
 

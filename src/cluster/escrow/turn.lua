@@ -137,8 +137,12 @@ for i, name in ipairs(NAMES) do
     end
     local charged = math.min(spent, held)
     if i == DAILY and known == RESET then level, charged = 0, 0 end
-    if is_rate and charged + owed > 0 then
-      level = math.max(level, -age * 1000) + (charged + owed) * period
+    if is_rate then
+      if charged > 0 then level = math.max(level, -age * 1000) + charged * period end
+      -- What was admitted without this server leaves at most an empty bucket.
+      if owed > 0 then
+        level = math.max(level, math.min(math.max(level, 0) + owed * period, capacity * period))
+      end
     elseif i == DAILY then
       level = level + charged + owed
     end
