@@ -5,6 +5,7 @@
 use std::io::Write;
 
 use super::{Failure, runtime};
+use crate::cluster;
 use crate::config::{self, Keys, Loaded, SettingFault};
 use crate::gateway::KeySource;
 use crate::process::preflight;
@@ -32,7 +33,19 @@ pub(super) fn run(loaded: &Loaded, out: &mut dyn Write) -> Result<(), Failure> {
         }
         Keys::File(_) | Keys::Store | Keys::Origin { .. } => inputs.keys.unwrap_or_default(),
     };
+    let redis = loaded.config.cluster.as_ref().map(|config| runtime.block_on(cluster::check(config)));
+    let redis = redis.transpose().map_err(|fault| {
+        let at = loaded.config.cluster.as_ref().map_or_else(String::new, |config| format!(" at {}", config.redis));
+        let why = format!("Redis{at} cannot be used: {fault}");
+        Failure::Unusable(loaded.faults(&[SettingFault::new("cluster.redis", why)]).to_string())
+    })?;
     write!(out, "{}", config::report(loaded))?;
+    if let (Some(config), Some(info)) = (&loaded.config.cluster, redis) {
+        writeln!(out, "Redis at {} answers (version {})", config.redis, info.version)?;
+        if info.evicts {
+            writeln!(out, "{}", cluster::evicts_text(config))?;
+        }
+    }
     if state == StoreState::Older {
         writeln!(out, "{at} is of an older version; the next command that opens it brings it up to date")?;
     }

@@ -2,6 +2,7 @@
 //! that uses a [`Config`] checks it again. Of files, it reads only the one that names the store.
 
 mod admin;
+mod cluster;
 mod cors;
 mod limits;
 mod origin;
@@ -18,10 +19,11 @@ use http::Uri;
 use http::uri::{Authority, Scheme};
 
 use super::Warning;
-use super::file::{AnswerHeader, AnswersFile, ClusterFile, ConfigFile, ErrorStatus, LogFile, LogFormat};
+use super::file::{AnswerHeader, AnswersFile, ConfigFile, ErrorStatus, LogFile, LogFormat};
 use super::leaf::{HumanDuration, HumanSize};
 use super::places::Places;
 use super::problem::{MAX_PROBLEMS, Problem};
+use super::secret::{Secret, Source, read_file};
 use super::usable::{Access, AnswerHeaders, Answers, Config, Decisions, Log, Otlp};
 use crate::wire::Wording;
 
@@ -56,10 +58,10 @@ impl Checker<'_> {
             cache: self.cache(&file.cache),
             admin: self.admin(&file.admin, &file.server),
             log: self.log(&file.log),
+            cluster: self.cluster(&file.cluster, &file.origin),
             hash: Default::default(), // made once the values are known to be valid
         };
         self.health_path(&file.server);
-        self.cluster(&file.cluster);
         config
     }
 
@@ -103,6 +105,16 @@ impl Checker<'_> {
         let file = self.folder.join(text);
         self.resolved.push((path.to_owned(), file.display().to_string()));
         file
+    }
+
+    /// The value of a secret, wherever it is.
+    fn secret(&mut self, setting: &str, secret: &Secret) -> Result<String, String> {
+        match secret.source() {
+            Source::Written(text) => Ok(text.to_owned()),
+            Source::File(name) => read_file(&self.file(setting, name)),
+            Source::Env(name) => (self.env)(name)
+                .ok_or_else(|| format!("the environment variable `{}` is not set or not UTF-8", name.escape_debug())),
+        }
     }
 
     fn answers(&mut self, file: &AnswersFile) -> Answers {
@@ -172,17 +184,6 @@ impl Checker<'_> {
         }
         let endpoint = format!("{}/v1/traces", file.otlp.trim_end_matches('/'));
         Some(Otlp { endpoint, sample: file.otlp_sample })
-    }
-
-    fn cluster(&mut self, file: &ClusterFile) {
-        if file.redis.is_some() {
-            self.not_in_force(
-                "cluster.redis",
-                "shared limits come with a later version; remove it, and each node limits on its own",
-            );
-        } else if file.node.is_some() {
-            self.warning("cluster.node", "has no effect without `cluster.redis`");
-        }
     }
 }
 

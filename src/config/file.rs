@@ -3,6 +3,7 @@
 //!
 //! The doc comments of the fields are the descriptions in `docs/gateway.schema.json`.
 
+mod cluster;
 mod origin;
 mod traffic;
 
@@ -12,6 +13,7 @@ use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+pub use self::cluster::{ClusterFile, WhenAwayFile};
 pub use self::origin::{HealthFile, KeySourceFile, KeysFile, OriginFile, OriginKindFile, UpstreamTlsFile};
 pub use self::traffic::{
     CacheFile, CandidateFile, LimitsFile, PointsFile, ReviewsFile, StrangersFile, TierFile, WarnsFile,
@@ -281,16 +283,4 @@ impl Default for LogFile {
 pub enum LogFormat {
     Text,
     Json,
-}
-
-/// `[cluster]`
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct ClusterFile {
-    /// A Redis URL, "env:NAME" or "file:PATH": limits shared by all nodes, and notices of each other's writes.
-    #[schemars(with = "Secret")]
-    pub redis: Option<Secret>,
-    /// This node's name among the others.
-    #[schemars(with = "String")]
-    pub node: Option<String>,
 }

@@ -18,10 +18,16 @@ fn judge(input: &[u8]) {
             assert_eq!(again, loaded, "written as:\n{written}");
             let report = report(&loaded);
             assert!(report.lines().count() > 40, "it prints all that is in force");
-            let is_shown_whole = match &loaded.config.origin.store {
-                StoreAt::Sqlite(_) => true,
-                StoreAt::Postgres(_) => false, // its password is not shown
-            };
+            let redis_is_shown_whole = loaded
+                .config
+                .cluster
+                .as_ref()
+                .is_none_or(|cluster| cluster.redis.password.is_none() && cluster.redis.user.is_none());
+            let is_shown_whole = redis_is_shown_whole
+                && match &loaded.config.origin.store {
+                    StoreAt::Sqlite(_) => true,
+                    StoreAt::Postgres(_) => false, // its password is not shown
+                };
             if is_shown_whole {
                 let toml = report.split_once("\n\n").unwrap().1.split_once("\nLimits in words:\n").unwrap().0;
                 let read = load(toml).unwrap_or_else(|faults| panic!("{faults}\nof the report:\n{toml}")).config;

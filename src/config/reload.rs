@@ -50,8 +50,9 @@ impl Config {
         kept.keep("log.decisions", &self.log.decisions, &mut log.decisions);
         kept.keep("log.audit", &self.log.audit, &mut log.audit);
         kept.keep("log.otlp", &self.log.otlp, &mut log.otlp);
-        // `keep` gave `admin` and `log` their values in force, and a hash is no value.
-        let Config { server, answers, origin, keys, limits, cache, admin: _, log: _, hash: _ } = self;
+        kept.keep("cluster", &self.cluster, &mut next.cluster);
+        // `keep` gave `admin`, `log` and `cluster` their values in force, and a hash is no value.
+        let Config { server, answers, origin, keys, limits, cache, admin: _, log: _, cluster: _, hash: _ } = self;
         let sections = [
             ("server", *server != next.server),
             ("answers", *answers != next.answers),

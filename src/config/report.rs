@@ -8,7 +8,7 @@ use toml::{Table, Value};
 
 use super::file::{ConfigFile, TierFile};
 use super::secret::{Secret, Source};
-use super::usable::{ConfigHash, Limits, OriginKind, Rate};
+use super::usable::{Cluster, ConfigHash, Limits, OriginKind, Rate, WhenAway};
 use super::{Config, DEFAULT_FILE, Keys, Loaded, StoreAt};
 
 const MINUTE_NS: u64 = 60_000_000_000;
@@ -33,7 +33,12 @@ pub(super) fn in_force(mut file: ConfigFile, config: &Config, resolved: Vec<(Str
         *hidden = store.into();
     }
     remove_ineffective(&mut values, config, &hidden);
-    let hash = hash(&values);
+    // The nodes of a cluster differ in their names, and may reach Redis in different ways.
+    let mut shared = values.clone();
+    if let Some(cluster) = shared.get_mut("cluster").and_then(Value::as_table_mut) {
+        cluster.retain(|name, _| !["redis", "node"].contains(&name));
+    }
+    let hash = hash(&shared);
     let mut values = Value::Table(values);
     let threads = [("server.threads".to_owned(), Value::from(config.server.threads as i64))];
     for (setting, found) in resolved.into_iter().map(|(setting, text)| (setting, text.into())).chain(threads) {
@@ -69,8 +74,13 @@ fn remove_ineffective(values: &mut Table, config: &Config, hidden: &[&str]) {
             tier.remove("write_burst");
         }
     }
-    // Nothing of it is in force yet.
-    values.remove("cluster");
+    match &config.cluster {
+        None => drop(values.remove("cluster")),
+        Some(_) if config.origin.kind == OriginKind::Builtin => {
+            keep(values, "cluster", &["redis", "node", "prefix", "timeout", "when_away", "nodes", "lease"]);
+        }
+        Some(_) => {}
+    }
     if config.admin.listener.is_none() {
         keep(values, "admin", &["listen"]);
     } else if let Some(admin) = values.get_mut("admin").and_then(Value::as_table_mut) {
@@ -101,7 +111,7 @@ pub fn report(loaded: &Loaded) -> String {
         None => format!("There is no {DEFAULT_FILE}; the defaults are in force:\n\n"),
     };
     page += &loaded.toml();
-    page += &in_words(&loaded.config.limits);
+    page += &in_words(&loaded.config.limits, loaded.config.cluster.as_ref());
     if !loaded.warnings.is_empty() {
         page += "\nWarnings:\n";
         page.extend(loaded.warnings.iter().map(|warning| format!("  {warning}\n")));
@@ -110,7 +120,7 @@ pub fn report(loaded: &Loaded) -> String {
 }
 
 /// The limits as a key and an address meet them.
-fn in_words(limits: &Limits) -> String {
+fn in_words(limits: &Limits, cluster: Option<&Cluster>) -> String {
     let mut page = "\nLimits in words:\n".to_owned();
     let mut row = |name: &str, text: &str| {
         let _ = writeln!(page, "{}", format!("  {name:<27} {text}").trim_end()); // writing to a String cannot fail
@@ -123,6 +133,10 @@ fn in_words(limits: &Limits) -> String {
         row("  all operations", &per_key(&tier.main, tier.daily));
         let write = tier.write.as_ref().map(|write| per_key(write, tier.daily));
         row("  setPoints, in addition", write.as_deref().unwrap_or("no separate limit"));
+        if let Some(cluster) = cluster {
+            row("  over all nodes", &over_all_nodes(&tier.main));
+            row("  while Redis is away", &while_away(&tier.main, cluster));
+        }
         if let Some(candidate) = &tier.candidate {
             row("  candidate", &format!("{}; counted only, it refuses nothing", per_key(candidate, tier.daily)));
         }
@@ -131,6 +145,32 @@ fn in_words(limits: &Limits) -> String {
     let (each, minute) = (limits.strangers.per_second(), limits.strangers.most_within(MINUTE_NS));
     row("strangers", &format!("{each}/s, burst {burst}; an address can do at most {minute} in its first minute"));
     page
+}
+
+/// What all nodes together let through, as the contract's guarantee 6 says it.
+fn over_all_nodes(rate: &Rate) -> String {
+    let (burst, each) = (rate.burst, rate.per_second());
+    format!(
+        "at most {burst} + {each}/s * T in any time T; after a fail-over that lost the last D of Redis, what was granted in \
+         D more; if Redis's clock jumps ahead by D, {each}/s * D and what is held more"
+    )
+}
+
+/// What limits a key on each node while Redis is away.
+fn while_away(rate: &Rate, cluster: &Cluster) -> String {
+    let Cluster { when_away, nodes, .. } = cluster;
+    let (burst, each) = (rate.burst.get(), rate.per_second());
+    match when_away {
+        WhenAway::Share if burst < *nodes => {
+            format!("nothing: a burst of {burst} cannot be divided by {nodes} nodes")
+        }
+        WhenAway::Share => {
+            let share = burst / nodes;
+            format!("burst {share} at {each}/s / {nodes} on each node, or less if more nodes were seen")
+        }
+        WhenAway::Local => format!("burst {burst} at {each}/s on each node"),
+        WhenAway::Refuse => "nothing: every request is refused with 21".to_owned(),
+    }
 }
 
 /// A rate as one key meets it; `daily` caps what it can do in a day.

@@ -145,7 +145,7 @@ fn uncommented(names: &[&str]) -> String {
 }
 
 #[test]
-fn every_commented_name_is_accepted_or_refused_for_not_being_in_force() {
+fn every_commented_name_is_accepted() {
     assert_eq!(faults(&uncommented(&["upstreams"])).len(), 1, "kind \"builtin\" has none");
     let accepted = [
         "host",
@@ -182,16 +182,18 @@ fn every_commented_name_is_accepted_or_refused_for_not_being_in_force() {
             "keys.refused_for",
             "keys.file",
             "cluster.node",
+            "cluster.timeout",
         ]
     );
-    let refused = uncommented(&["redis"]);
-    let paths: Vec<_> = loaded(&refused).unwrap_err().list.into_iter().map(|p| p.path).collect();
-    assert_eq!(paths, ["cluster.redis"]);
+    let cluster = ["redis", "node", "prefix", "when_away", "nodes", "lease"];
+    assert_eq!(warnings(&uncommented(&cluster)), Vec::<String>::new());
+    assert_eq!(warnings(&uncommented(&["redis"])), ["cluster.nodes"]);
 }
 
 #[test]
 fn what_protects_and_is_not_in_force_is_refused_by_name() {
-    let faults = faults("cluster.redis = \"redis://:hunter2@127.0.0.1\"");
+    let http = "origin.kind = \"http\"\norigin.upstreams = [\"http://a\"]\n";
+    let faults = faults(&format!("{http}cluster.redis = \"redis://:hunter2@127.0.0.1\""));
     assert_eq!(faults.len(), 1, "{faults:?}");
     assert!(faults[0].contains("not in force yet") && !faults[0].contains("hunter2"), "{faults:?}");
 }
@@ -267,6 +269,7 @@ fn gateway_toml_names_all_that_takes_effect_after_a_restart() {
     let kept: BTreeSet<_> = kept
         .map(|name| match name.split_once('.') {
             Some((section @ ("admin" | "log"), _)) => format!("[{section}]"),
+            None if name == "cluster" => "[cluster]".to_owned(),
             _ => name.to_owned(),
         })
         .collect();
@@ -494,4 +497,29 @@ fn the_hash_of_a_configuration_is_that_of_its_values() {
     hashes.sort_unstable();
     hashes.dedup();
     assert_eq!(hashes.len(), 5, "{hashes:?}");
+}
+
+#[test]
+fn a_cluster_is_checked_and_shown_without_its_password() {
+    let text = "cluster.redis = \"rediss://me:hunter2@cache.example\"\ncluster.node = \"edge-1\"\ncluster.nodes = 3\n";
+    let loaded = loaded(text).unwrap();
+    let shown = format!("{}\n{loaded:?}", report(&loaded));
+    assert!(shown.contains("rediss://cache.example:6379/0") && !shown.contains("hunter2"), "{shown}");
+    assert!(shown.contains("over all nodes") && shown.contains("burst 13 at 20/s / 3"), "{shown}");
+    let other = text.replace("edge-1", "edge-2").replace("cache.", "other.");
+    assert_eq!(loaded.config.hash.to_string(), config(&other).hash.to_string(), "nodes differ in these");
+    assert_ne!(loaded.config.hash.to_string(), config(&text.replace("nodes = 3", "nodes = 4")).hash.to_string());
+    for (bad, path) in [
+        ("node = \"a b\"", "cluster.node"),
+        ("prefix = \"\"", "cluster.prefix"),
+        ("timeout = \"2s\"", "cluster.timeout"),
+        ("lease = \"1s\"", "cluster.lease"),
+        ("redis = \"redsi://:hunter2@h\"", "cluster.redis"),
+        ("redis = \"env:NOWHERE\"", "cluster.redis"),
+    ] {
+        let url = if bad.starts_with("redis") { "" } else { "redis = \"redis://127.0.0.1\"\n" };
+        let list = super::load_str(&format!("[cluster]\n{url}{bad}\n"), Path::new("/"), "t").unwrap_err().list;
+        assert_eq!(list.iter().map(|fault| fault.path.as_str()).collect::<Vec<_>>(), [path], "{bad}");
+        assert!(!list[0].message.contains("hunter2"), "{list:?}");
+    }
 }

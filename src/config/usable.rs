@@ -11,6 +11,7 @@ use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::redis::RedisAt;
 use super::store::StoreAt;
 use crate::wire::Wording;
 
@@ -25,6 +26,8 @@ pub struct Config {
     pub cache: Cache,
     pub admin: Admin,
     pub log: Log,
+    /// `None`: this node shares nothing with others.
+    pub cluster: Option<Cluster>,
     pub hash: ConfigHash,
 }
 
@@ -325,6 +328,34 @@ pub struct Log {
     pub audit: Option<PathBuf>,
     /// `None`: traces are not exported.
     pub otlp: Option<Otlp>,
+}
+
+/// What several nodes share (`[cluster]`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cluster {
+    pub redis: RedisAt,
+    /// This node's name.
+    pub node: String,
+    /// The beginning of all names in Redis.
+    pub prefix: String,
+    /// How long a request waits for Redis.
+    pub timeout: Duration,
+    pub when_away: WhenAway,
+    /// With [`WhenAway::Share`]: by how many nodes a limit is divided at least; at least 1.
+    pub nodes: u32,
+    /// For how long a node holds tokens.
+    pub lease: Duration,
+}
+
+/// What limits a key while Redis is away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenAway {
+    /// Each node its part of the limit.
+    Share,
+    /// Each node the whole limit.
+    Local,
+    /// Nothing is admitted: 21.
+    Refuse,
 }
 
 /// Where traces are exported to (`log.otlp`).

@@ -5,12 +5,15 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use super::caller::Caller;
 use super::{CacheStatus, Gateway, KeySource, RequestDetails, RequestHeader, State};
 use crate::clock::{Tick, seconds_up};
+use crate::cluster::SharedLimits;
 use crate::keys::{InFlightGuard, InFlightSlot, Key, KeyStatus, LearnedKey, LearnedKeys, is_mistyped};
-use crate::limits::{AddressCharge, LimitQuery};
+use crate::limits::{AddressCharge, LimitOutcome, LimitQuery, SharedDecision, escrow_of};
 use crate::model::Digest;
 use crate::origin::{Authorization, ForwardedFields};
 use crate::telemetry::Decision;
@@ -63,6 +66,10 @@ impl<'h> Admitted<'h> {
         self.rechecked_key.as_ref().unwrap_or(self.request.key())
     }
 
+    pub(super) fn in_flight(&self) -> &InFlightGuard<'h> {
+        &self.request
+    }
+
     pub(super) fn caller(&self) -> Caller<'h> {
         let (key, learned_key) = (self.key().clone(), self.learned_key.clone());
         Caller { key, learned_key, digest: self.digest, forwarded: self.forwarded, stranger: None }
@@ -78,6 +85,16 @@ impl<'h> Admission<'h> {
     ) -> Self {
         let RequestHeader { client, in_flight, .. } = *header;
         Admission::Unproven(Unproven { learned_key, forwarded, payer, client, in_flight })
+    }
+
+    /// The request among those of its key in flight, if its key is known.
+    pub(super) fn in_flight(&self) -> Option<&InFlightGuard<'h>> {
+        match self {
+            Admission::Admitted(admitted) | Admission::Unproven(Unproven { payer: Payer::Key(admitted), .. }) => {
+                Some(&admitted.request)
+            }
+            Admission::Unproven(_) => None,
+        }
     }
 
     /// Whether the bot has left the key's guild. Of an unproven key only the origin knows that.
@@ -253,8 +270,70 @@ impl Gateway {
         let request = in_flight.take(key);
         key.usage.touch(now);
         let query = LimitQuery { operation, in_flight: request.others(), now };
+        let unix = || self.core.clock.unix();
+        let outcome = match &self.shared_limits {
+            None => key.policy.decide(&key.buckets, &key.usage, query, unix),
+            Some(limits) => match self.decide_shared(limits, key, query, true) {
+                SharedDecision::Decided(outcome) => outcome,
+                SharedDecision::Waits(_) => {
+                    details.awaits_limits = true;
+                    return Ok(request);
+                }
+                SharedDecision::Unavailable => return Err(Fault::Unavailable { retry_after: 1 }),
+            },
+        };
+        self.take_outcome(state, key, query, outcome, details)?;
+        Ok(request)
+    }
+
+    fn decide_shared(&self, limits: &SharedLimits, key: &Key, query: LimitQuery, may_wait: bool) -> SharedDecision {
+        let clock = &self.core.clock;
+        let escrow = escrow_of(limits, &key.id, &key.policy, &key.usage, clock);
+        let counts = (&*key.buckets, &*key.usage);
+        key.policy.decide_shared((limits, escrow), counts, query, || clock.unix(), may_wait)
+    }
+
+    /// Charges a request for which this node held no token of its key's limits: it waits until Redis has answered, and
+    /// at most `cluster.timeout`.
+    pub(super) async fn charge_after_wait(
+        &self,
+        request: Option<&InFlightGuard<'_>>,
+        operation: Operation,
+        details: &mut RequestDetails,
+    ) -> Result<(), Fault> {
+        let (Some(request), Some(limits)) = (request, &self.shared_limits) else { return Ok(()) };
+        let key = request.key();
+        details.awaits_limits = false;
+        limits.counters.waited.fetch_add(1, Ordering::Relaxed);
+        let until = limits.wait_until();
+        loop {
+            // Those that were in flight before it may have ended.
+            let in_flight = request.others().min(key.usage.in_flight().saturating_sub(1));
+            let query = LimitQuery { operation, in_flight, now: self.core.now() };
+            match self.decide_shared(limits, key, query, Instant::now() < until) {
+                SharedDecision::Decided(outcome) => {
+                    return self.take_outcome(&self.core.state_full(), key, query, outcome, details);
+                }
+                SharedDecision::Waits(needs) => {
+                    let escrow = escrow_of(limits, &key.id, &key.policy, &key.usage, &self.core.clock);
+                    limits.wait(escrow, needs, key.policy.tier(), until).await;
+                }
+                SharedDecision::Unavailable => return Err(Fault::Unavailable { retry_after: 1 }),
+            }
+        }
+    }
+
+    /// Goes on with what the limits decided: records it, refuses the request (12), or checks its scope (15).
+    fn take_outcome(
+        &self,
+        state: &State,
+        key: &Key,
+        query: LimitQuery,
+        outcome: LimitOutcome,
+        details: &mut RequestDetails,
+    ) -> Result<(), Fault> {
+        let LimitQuery { operation, in_flight, now } = query;
         let shadow = state.config.limits.shadow;
-        let outcome = key.policy.decide(&key.buckets, &key.usage, query, || self.core.clock.unix());
         self.observer.decided(|| Decision {
             at: now,
             key: key.id.clone(),
@@ -263,7 +342,7 @@ impl Gateway {
             over: outcome.over.map(|(limit, _)| limit),
             refused: outcome.over.is_some() && !shadow,
             over_candidate: outcome.over_candidate,
-            in_flight: request.others(),
+            in_flight,
             used_today: outcome.used_today,
         });
         details.levels = Some(outcome.levels);
@@ -276,7 +355,7 @@ impl Gateway {
         }
         key.may_use(operation)?;
         details.cache = Some(CacheStatus::before(operation));
-        Ok(request)
+        Ok(())
     }
 
     /// Charges one request to the address of a caller whose key is not known to be valid.

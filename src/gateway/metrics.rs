@@ -2,8 +2,10 @@
 //! origin.
 
 use std::fmt;
+use std::sync::atomic::Ordering;
 
 use super::Gateway;
+use crate::cluster::SharedLimits;
 use crate::model::Limit;
 use crate::telemetry::metrics::{Collector, DescriptorEncoder, counter, counters, gauge};
 
@@ -40,6 +42,30 @@ impl Collector for Gateway {
             let help = "1: the keys are too old to be used, and every request is refused with 21";
             gauge(encoder, "guildgate_keys_stale", help, f64::from(u8::from(stale)))?;
         }
+        if let Some(limits) = &self.shared_limits {
+            encode_shared(limits, encoder)?;
+        }
         state.origin.encode_metrics(encoder)
     }
+}
+
+/// What is shown only with `cluster.redis`.
+fn encode_shared(limits: &SharedLimits, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let counters_of = &limits.counters;
+    let up = f64::from(u8::from(!limits.is_away()));
+    gauge(encoder, "guildgate_redis_up", "1: Redis answers; 0: limits are each node's own, by when_away", up)?;
+    let nodes = f64::from(limits.nodes());
+    gauge(encoder, "guildgate_cluster_nodes", "Nodes that share the limits, as last seen", nodes)?;
+    let [answered, failed] = counters_of.turns.each_ref().map(|n| n.load(Ordering::Relaxed));
+    let turns = [([("result", "answered")], answered), ([("result", "failed")], failed)];
+    counters(encoder, "guildgate_redis_turns", "Turns on a key's shared limits", turns)?;
+    let read = |n: &std::sync::atomic::AtomicU64| n.load(Ordering::Relaxed);
+    let help = "Requests that waited for a turn";
+    counter(encoder, "guildgate_redis_waits", help, read(&counters_of.waited))?;
+    let help = "Decisions of this node alone, while Redis did not answer";
+    counter(encoder, "guildgate_redis_away_decisions", help, read(&counters_of.decided_away))?;
+    let help = "Turns that showed that Redis had lost data";
+    counter(encoder, "guildgate_redis_lost_turns", help, read(&counters_of.lost))?;
+    let help = "Keys in Redis in which something else stood, which was replaced";
+    counter(encoder, "guildgate_redis_garbage", help, read(&counters_of.garbage))
 }

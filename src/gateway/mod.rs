@@ -38,6 +38,7 @@ use read::{CacheLookup, ReadPurpose};
 use state::Core;
 
 use crate::clock::{Clock, Tick};
+use crate::cluster::SharedLimits;
 use crate::keys::InFlightSlot;
 use crate::telemetry::{Observer, Outcome};
 use crate::wire::{Fault, Form, Operation, Request, RequestId, TraceContext, is_form_type};
@@ -60,6 +61,8 @@ pub struct Gateway {
     pub handover: Handover,
     pub usage_flush: UsageFlush,
     pub limit_report: LimitReport,
+    /// The limits that other nodes have a part in.
+    shared_limits: Option<Arc<SharedLimits>>,
     observer: Observer,
     core: Arc<Core>,
 }
@@ -103,11 +106,23 @@ impl Gateway {
         Gateway {
             follower: StoreFollower::new(core.clone()),
             handover: Handover::new(core.clone()),
-            usage_flush: UsageFlush::new(core.clone()),
+            usage_flush: UsageFlush::new(core.clone(), None),
             limit_report: LimitReport::new(core.clone()),
+            shared_limits: None,
             observer,
             core,
         }
+    }
+
+    /// The same gateway, whose limits are shared with other nodes.
+    pub fn sharing(self, limits: Option<Arc<SharedLimits>>) -> Self {
+        Gateway { usage_flush: UsageFlush::new(self.core.clone(), limits.clone()), shared_limits: limits, ..self }
+    }
+
+    /// What is to be said while the limits cannot be shared. The node is ready all the same.
+    pub fn redis_fault(&self) -> Option<&'static str> {
+        let is_away = self.shared_limits.as_ref().is_some_and(|limits| limits.is_away());
+        is_away.then_some("Redis is away: each node limits by cluster.when_away until it answers")
     }
 
     /// The state in force, under which a request that begins now is answered.
@@ -169,6 +184,9 @@ impl Gateway {
             return Err(Fault::BodyTooLarge);
         }
         let admission = self.admit(state, operation, header, details)?;
+        if details.awaits_limits {
+            Box::pin(self.charge_after_wait(admission.in_flight(), operation, details)).await?;
+        }
         if header.content_encoded || header.content_type.is_some_and(|t| !t.is_empty() && !is_form_type(t)) {
             return Err(Fault::NotAForm);
         }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::admit::{Payer, Unproven};
+use super::admit::{Admitted, Payer, Unproven};
 use super::caller::Caller;
 use super::read::ReadPurpose;
 use super::{Body, Gateway, RequestDetails, State};
@@ -13,7 +13,7 @@ use crate::clock::Tick;
 use crate::keys::{KeyStatus, LearnedKey, LearnedKeys, ProofResult};
 use crate::model::Digest;
 use crate::origin::Permit;
-use crate::wire::{Fault, Read, Request};
+use crate::wire::{Fault, Operation, Read, Request};
 
 /// How often a caller joins a flight whose leader panics before it gives up.
 const MAX_JOINS: usize = 4;
@@ -114,7 +114,15 @@ impl Gateway {
         let _charged = match payer {
             Payer::Key(_) => None,
             Payer::Address(_) => {
-                match self.admit_proven(&state, key, *forwarded, operation, (in_flight, self.core.now()), &mut own) {
+                let now = self.core.now();
+                let charged = match self.admit_proven(&state, key, *forwarded, operation, (in_flight, now), &mut own) {
+                    Ok(admitted) => match self.charge_if_waiting(&admitted, operation, &mut own).await {
+                        Ok(()) => Ok(admitted),
+                        Err(fault) => Err(fault),
+                    },
+                    Err(fault) => Err(fault),
+                };
+                match charged {
                     Ok(admitted) => Some(admitted),
                     Err(fault) => {
                         // The key is known by what it has used up, and refused for that; its address gets a refund.
@@ -205,14 +213,13 @@ impl Gateway {
                 admitted.checked_at = self.core.now();
                 admitted
             }
-            Payer::Address(_) => self.admit_proven(
-                state,
-                learned_key,
-                forwarded,
-                request.operation(),
-                (in_flight, self.core.now()),
-                details,
-            )?,
+            Payer::Address(_) => {
+                let (operation, now) = (request.operation(), self.core.now());
+                let admitted =
+                    self.admit_proven(state, learned_key, forwarded, operation, (in_flight, now), details)?;
+                self.charge_if_waiting(&admitted, operation, details).await?;
+                admitted
+            }
         };
         let caller = admitted.caller();
         if self.may_use_cache(&caller) {
@@ -225,6 +232,19 @@ impl Gateway {
                 self.miss(caller, read, member, ReadPurpose::KeyProof, None, details).await
             }
             Request::SetPoints { .. } => self.write(caller, request, None, details).await,
+        }
+    }
+
+    /// Waits for the limits that other nodes have a part in, if this node holds no token of them.
+    async fn charge_if_waiting(
+        &self,
+        admitted: &Admitted<'_>,
+        operation: Operation,
+        details: &mut RequestDetails,
+    ) -> Result<(), Fault> {
+        match details.awaits_limits {
+            true => self.charge_after_wait(Some(admitted.in_flight()), operation, details).await,
+            false => Ok(()),
         }
     }
 

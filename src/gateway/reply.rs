@@ -31,6 +31,8 @@ pub struct RequestDetails {
     pub over_strangers: bool,
     /// The request was over its tier's candidate limit, which refuses nothing.
     pub over_candidate: bool,
+    /// The request is admitted but for its limits, which wait for Redis.
+    pub awaits_limits: bool,
     pub cache: Option<CacheStatus>,
     /// The upstream that was asked for this request; `None` for the built-in backend.
     pub upstream: Option<UpstreamUse>,
@@ -51,6 +53,7 @@ impl RequestDetails {
             over_limit: None,
             over_strangers: false,
             over_candidate: false,
+            awaits_limits: false,
             cache: None,
             upstream: None,
             panicked: false,

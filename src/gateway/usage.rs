@@ -60,7 +60,11 @@ impl Gateway {
     pub fn usage(&self, key: Arc<Key>) -> KeyUsage {
         let now = self.core.now();
         let recent = key.usage.activity.recent(now);
-        let levels = key.policy.levels(&key.buckets, &key.usage, now, self.core.clock.unix());
+        let (counts, unix) = ((&*key.buckets, &*key.usage), self.core.clock.unix());
+        let levels = match (&self.shared_limits, key.usage.escrow()) {
+            (Some(limits), Some(escrow)) => key.policy.levels_shared((limits, escrow), counts, now, unix),
+            _ => key.policy.levels(&key.buckets, &key.usage, now, unix),
+        };
         KeyUsage { key, recent, levels }
     }
 

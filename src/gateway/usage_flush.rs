@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::key_source::KeySource;
 use super::state::Core;
 use crate::clock::AlignedTimer;
+use crate::cluster::SharedLimits;
 use crate::limits::{DayCount, Usage};
 use crate::model::KeyId;
 use crate::store::{AnyStore, Daily, Directory};
@@ -26,13 +27,15 @@ const KEYS_AT_ONCE: usize = 512;
 #[derive(Debug)]
 pub struct UsageFlush {
     core: Arc<Core>,
+    /// Where the other nodes are told of a day that is given back.
+    shared_limits: Option<Arc<SharedLimits>>,
     /// Held while counts are written: two at once would write the same counts twice.
     lock: tokio::sync::Mutex<()>,
 }
 
 impl UsageFlush {
-    pub(super) fn new(core: Arc<Core>) -> Self {
-        UsageFlush { core, lock: tokio::sync::Mutex::new(()) }
+    pub(super) fn new(core: Arc<Core>, shared_limits: Option<Arc<SharedLimits>>) -> Self {
+        UsageFlush { core, shared_limits, lock: tokio::sync::Mutex::new(()) }
     }
 
     /// Writes usage until the process ends.
@@ -98,10 +101,17 @@ impl UsageFlush {
             KeySource::Origin(learned_keys) => learned_keys.reset_days(&keys),
             KeySource::Store(_) | KeySource::File(_) => {
                 let reset = state.key_table.usages().filter(|(id, _)| keys.contains(*id));
-                reset.for_each(|(_, usage)| usage.day.reset());
+                reset.for_each(|(_, usage)| self.reset_day(usage));
             }
         }
         Ok(())
+    }
+
+    fn reset_day(&self, usage: &Usage) {
+        usage.day.reset();
+        if let (Some(limits), Some(escrow)) = (&self.shared_limits, usage.escrow()) {
+            limits.follow(escrow, escrow.escrow.reset_day());
+        }
     }
 
     /// Writes what was counted of the day since the last time, and adds what other processes counted.

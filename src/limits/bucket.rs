@@ -44,6 +44,16 @@ pub struct Level {
     pub next: Duration,
 }
 
+impl Level {
+    /// The level of a bucket that is full again after `owed`.
+    pub fn of(rate: Rate, owed: Duration) -> Self {
+        let (period, burst, owed) = (rate.period_ns, u64::from(rate.burst.get()), nanos(owed));
+        let remaining = (burst * period).saturating_sub(owed) / period;
+        let next = owed.saturating_sub(burst.saturating_sub(remaining + 1) * period);
+        Level { remaining: remaining.min(burst), next: Duration::from_nanos(next) }
+    }
+}
+
 impl Bucket {
     /// Decides one request at `now` and, if it is admitted, counts it.
     pub fn decide(&self, rate: Rate, now: Tick) -> Verdict {
@@ -73,15 +83,16 @@ impl Bucket {
 
     /// The level at `now`.
     pub fn level(&self, rate: Rate, now: Tick) -> Level {
-        let period = rate.period_ns;
-        let burst = u64::from(rate.burst.get());
-        let owed = match self.0.load(Ordering::Acquire) {
-            REPLACED => return Level { remaining: 0, next: Duration::ZERO },
-            tat => tat.saturating_sub(now.0),
-        };
-        let remaining = (burst * period).saturating_sub(owed) / period;
-        let next = owed.saturating_sub(burst.saturating_sub(remaining + 1) * period);
-        Level { remaining: remaining.min(burst), next: Duration::from_nanos(next) }
+        match self.0.load(Ordering::Acquire) {
+            REPLACED => Level { remaining: 0, next: Duration::ZERO },
+            tat => Level::of(rate, Tick(tat).since(now)),
+        }
+    }
+
+    /// Takes away what is available at `at`, and what was before: the bucket fills from then on.
+    pub fn empty_at(&self, rate: Rate, at: Tick) {
+        let tat = at.0.saturating_add(u64::from(rate.burst.get()).saturating_mul(rate.period_ns));
+        self.0.fetch_max(tat.min(REPLACED - 1), Ordering::AcqRel);
     }
 
     /// Replaces `before` under another rate. What is available stays available, up to the new burst, so that a change of

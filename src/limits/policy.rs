@@ -15,7 +15,7 @@ use crate::model::Limit;
 use crate::wire::Operation;
 
 /// The wait of a request over `in_flight`: the shortest that `Retry-After` can express.
-const IN_FLIGHT_WAIT: Duration = Duration::from_secs(1);
+pub(super) const IN_FLIGHT_WAIT: Duration = Duration::from_secs(1);
 
 /// A tier in force, with its counters and the parts of its headers that never change.
 #[derive(Debug)]
@@ -49,10 +49,10 @@ pub struct LimitOutcome {
 /// What a key has left after one request, for the `RateLimit` header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BucketLevels {
-    main: Level,
+    pub(super) main: Level,
     /// Only for writes under a tier with `write_rate`.
-    write: Option<Level>,
-    daily: Option<Level>,
+    pub(super) write: Option<Level>,
+    pub(super) daily: Option<Level>,
 }
 
 /// How much of its limits a key has left at one moment.
@@ -191,6 +191,17 @@ impl Policy {
                 next: until_midnight(unix),
             }),
         };
+        Ok(self.outcome(over, over_candidate, used_today, levels))
+    }
+
+    /// Counts a decision, and returns it.
+    pub(super) fn outcome(
+        &self,
+        over: Option<(Limit, Duration)>,
+        over_candidate: bool,
+        used_today: u64,
+        levels: BucketLevels,
+    ) -> LimitOutcome {
         if let Some((limit, _)) = over {
             self.over_limit.count_over(limit);
         }
@@ -198,7 +209,7 @@ impl Policy {
             self.over_limit.count_over_candidate();
         }
         let over = over.map(|(limit, wait)| (limit, wait.max(levels.wait())));
-        Ok(LimitOutcome { over, over_candidate, used_today, levels })
+        LimitOutcome { over, over_candidate, used_today, levels }
     }
 
     /// Writes the value of `RateLimit`: the requests that would be admitted now, and the seconds until one more is.

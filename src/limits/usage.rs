@@ -3,11 +3,12 @@
 //! All secrets of a key share it, and it outlives every reload, so that a change of tier or of secret loses no count.
 //! All counters are atomic; a request takes no lock.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use super::{Activity, DayCount, DayCounter};
 use crate::clock::Tick;
+use crate::cluster::KeyEscrow;
 
 /// Identifies the usage of one key while the process runs, also when the key gets another id. It is never reused. Each
 /// permit of the origin that the key holds or waits for has a clone of it.
@@ -27,6 +28,8 @@ pub struct Usage {
     pub id: UsageId,
     pub day: DayCounter,
     pub activity: Activity,
+    /// Its share of the limits that several nodes have together; made at the first request.
+    pub(super) escrow: OnceLock<Arc<KeyEscrow>>,
     in_flight: AtomicU32,
     last: AtomicU64,
 }
@@ -35,6 +38,11 @@ impl Usage {
     /// The usage of a key whose count of the day is in the store.
     pub fn with_count(count: DayCount) -> Self {
         Usage { day: DayCounter::from_store(count), ..Usage::default() }
+    }
+
+    /// The key's share of the shared limits, if a request came.
+    pub fn escrow(&self) -> Option<&Arc<KeyEscrow>> {
+        self.escrow.get()
     }
 
     /// Counts a request as in flight until [`Usage::end`]. Returns the number of others in flight.

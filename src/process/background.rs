@@ -5,12 +5,17 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
+use crate::cluster::Turns;
 use crate::gateway::Gateway;
 use crate::store::AnyStore;
 
-/// The tasks that need the store; without one there are none of them.
+/// The tasks that need the store, and that which shares limits with other nodes; without a store or a cluster there are
+/// none of them.
 #[derive(Debug)]
-pub(super) struct BackgroundTasks(Option<StoreTasks>);
+pub(super) struct BackgroundTasks {
+    store: Option<StoreTasks>,
+    turns: Option<JoinHandle<()>>,
+}
 
 #[derive(Debug)]
 struct StoreTasks {
@@ -20,10 +25,11 @@ struct StoreTasks {
 }
 
 impl BackgroundTasks {
-    pub(super) fn start(gateway: &Arc<Gateway>, store: Option<&Arc<AnyStore>>) -> Self {
+    pub(super) fn start(gateway: &Arc<Gateway>, store: Option<&Arc<AnyStore>>, turns: Option<Turns>) -> Self {
         let reports = gateway.clone();
         tokio::spawn(async move { reports.limit_report.run().await });
-        BackgroundTasks(store.map(|store| {
+        let turns = turns.map(|turns| tokio::spawn(turns.run()));
+        let store = store.map(|store| {
             let (follows, followed) = (gateway.clone(), store.clone());
             let (flushes, flushed) = (gateway.clone(), store.clone());
             StoreTasks {
@@ -31,16 +37,24 @@ impl BackgroundTasks {
                 follow: tokio::spawn(async move { follows.follower.follow(&followed).await }),
                 usage_flush: tokio::spawn(async move { flushes.usage_flush.run(&flushed).await }),
             }
-        }))
+        });
+        BackgroundTasks { store, turns }
     }
 
     /// Waits until one of them has ended, which is a defect; returns which one.
     pub(super) async fn ended(&mut self) -> &'static str {
-        let Some(StoreTasks { store, follow, usage_flush }) = &mut self.0 else { return std::future::pending().await };
+        let BackgroundTasks { store, turns } = self;
+        let of_store = async {
+            let Some(StoreTasks { store, follow, usage_flush }) = store else { return std::future::pending().await };
+            tokio::select! {
+                () = store.writer_ended() => "the task that writes to the store has ended",
+                _ = follow => "the task that follows the store's changes has ended",
+                _ = usage_flush => "the task that keeps the counts of keys has ended",
+            }
+        };
         tokio::select! {
-            () = store.writer_ended() => "the task that writes to the store has ended",
-            _ = follow => "the task that follows the store's changes has ended",
-            _ = usage_flush => "the task that keeps the counts of keys has ended",
+            ended = of_store => ended,
+            Some(_) = async { Some(turns.as_mut()?.await) } => "the task that shares limits with other nodes has ended",
         }
     }
 
@@ -48,7 +62,7 @@ impl BackgroundTasks {
     /// (`None`: not at all).
     pub(super) async fn finish(&self, gateway: &Gateway, limit: Option<Duration>) {
         gateway.limit_report.report();
-        if let (Some(tasks), Some(limit)) = (&self.0, limit) {
+        if let (Some(tasks), Some(limit)) = (&self.store, limit) {
             gateway.usage_flush.finish(&tasks.store, limit).await;
         }
     }

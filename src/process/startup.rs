@@ -18,6 +18,7 @@ use super::signals::StopSignals;
 use super::watch::FileWatch;
 use super::{ProcessError, preflight, systemd};
 use crate::clock::{Clock, Tick};
+use crate::cluster::{SharedLimits, Turns};
 use crate::config::{Config, Keys, Loaded, OriginKind};
 use crate::edge::{Edge, EdgeMetrics, Listener, ListeningSocket, Server, Tls};
 use crate::gateway::{Gateway, KeyFile, KeyList, KeySource, State};
@@ -69,11 +70,14 @@ impl Startup<'_> {
         let Some(store) = stop_signals.unless_stopped(open_store(&config)).await.transpose()? else { return Ok(None) };
         fill_store(demo, store.as_deref()).await?;
         let (keys, key_list, day_counts) = load_keys(&config, inputs.keys, store.as_ref(), &clock).await?;
+        let joined = join_cluster(&config, demo.is_some(), &clock);
+        let Some(cluster) = stop_signals.unless_stopped(joined).await.transpose()? else { return Ok(None) };
         let origin = start_origin(&config, inputs.upstream_tls, store.as_ref(), &clock).await?;
         let logs = Logs::open(&config.log, predecessor.is_some(), &clock)?;
         let state = State::new(config, origin, keys, key_list, day_counts, &clock);
-        let gateway = Arc::new(Gateway::new(clock, state, logs.observer()));
-        let background = BackgroundTasks::start(&gateway, store.as_ref());
+        let (limits, turns) = cluster.unzip();
+        let gateway = Arc::new(Gateway::new(clock, state, logs.observer()).sharing(limits));
+        let background = BackgroundTasks::start(&gateway, store.as_ref(), turns);
         let config = gateway.state().config.clone();
         let urls: Vec<String> = listeners.iter().map(|listener| listener.url().to_owned()).collect();
         let edge = Edge::new(gateway.clone(), tls.clone());
@@ -186,6 +190,18 @@ async fn open_store(config: &Config) -> Result<Option<Arc<AnyStore>>, ProcessErr
             Err(ProcessError::Unusable(format!("a tier's `daily` needs the store: {e}")))
         }
         Err(e) => Err(e.into()),
+    }
+}
+
+/// Connects to the Redis through which nodes share limits, if one is named. A demo joins no cluster.
+async fn join_cluster(
+    config: &Config,
+    is_demo: bool,
+    clock: &Clock,
+) -> Result<Option<(Arc<SharedLimits>, Turns)>, ProcessError> {
+    match config.cluster.clone().filter(|_| !is_demo) {
+        Some(cluster) => Turns::start(cluster, clock.clone()).await.map(Some).map_err(ProcessError::Unusable),
+        None => Ok(None),
     }
 }
 

@@ -27,7 +27,7 @@ pub fn ready_as_json(url: &str, unix_ms: i64) -> String {
 /// Targets of dependencies, and the minimum severity that is logged of each. Callers or a store can cause many of their
 /// lines without end, and the gateway logs itself what an operator needs of those; h2 and tokio_postgres quote what
 /// callers sent. Pingora and refinery log their normal operation at info.
-const DEPENDENCIES: [(&str, LevelFilter); 12] = [
+const DEPENDENCIES: [(&str, LevelFilter); 13] = [
     ("h2", LevelFilter::OFF),
     ("rustls", LevelFilter::ERROR),
     ("tokio_rustls", LevelFilter::ERROR),
@@ -40,6 +40,7 @@ const DEPENDENCIES: [(&str, LevelFilter); 12] = [
     ("pingora_runtime", LevelFilter::WARN),
     ("refinery_core", LevelFilter::WARN),
     ("refinery", LevelFilter::WARN),
+    ("redis", LevelFilter::ERROR),
 ];
 
 /// The process log, for as long as this value lives. Dropping it logs which lines were suppressed last and writes

@@ -102,6 +102,7 @@ mod store_restore;
 mod store_verify;
 mod trusted_proxies;
 
+mod cluster_limits;
 mod commands_check;
 mod commands_completions;
 mod commands_conform;

@@ -24,7 +24,7 @@ async fn metrics(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> impl 
 
 async fn ready(State(shared): State<Arc<Shared>>) -> (StatusCode, String) {
     match shared.faults().as_slice() {
-        [] => (StatusCode::OK, "ok".to_owned()),
+        [] => (StatusCode::OK, shared.gateway.redis_fault().map_or("ok".to_owned(), |fault| format!("ok; {fault}"))),
         faults => (StatusCode::SERVICE_UNAVAILABLE, faults.join("\n")),
     }
 }

@@ -74,7 +74,8 @@ fn wrong(shared: &Shared, recent: &Sample, last: &Sample) -> Markup {
              is on the page Configuration and in the process log"
         )
     });
-    let mut wrong: Vec<String> = faults.chain(upstreams).chain(rejected).collect();
+    let redis = shared.gateway.redis_fault().into_iter().map(str::to_owned);
+    let mut wrong: Vec<String> = faults.chain(redis).chain(upstreams).chain(rejected).collect();
     if wrong.is_empty() {
         wrong.extend(failing_requests(recent, last));
     }

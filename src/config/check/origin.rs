@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::Checker;
 use crate::config::file::{KeySourceFile, KeysFile, OriginFile, OriginKindFile};
-use crate::config::secret::{Secret, Source, read_file};
+use crate::config::secret::Secret;
 use crate::config::store::{PostgresAt, StoreAt};
 use crate::config::usable::{Keys, Origin, OriginKind};
 
@@ -54,14 +54,7 @@ impl Checker<'_> {
 
     fn store(&mut self, secret: &Secret) -> StoreAt {
         let setting = "origin.store";
-        let found = match secret.source() {
-            Source::Written(text) => Ok(text.to_owned()),
-            Source::File(name) => read_file(&self.file(setting, name)),
-            Source::Env(name) => {
-                let missing = || format!("the environment variable `{}` is not set or not UTF-8", name.escape_debug());
-                (self.env)(name).ok_or_else(missing)
-            }
-        };
+        let found = self.secret(setting, secret);
         let store = found.and_then(|text| self.store_at(setting, &text)).unwrap_or_else(|why| {
             self.fault(setting, why);
             StoreAt::Sqlite(PathBuf::new()) // never used: there is a fault

@@ -1,0 +1,407 @@
+//! The shared limits of one key as one node sees them: Redis sets tokens aside for a node before the node may spend them,
+//! and charges the key when the node reports that they were spent. So all nodes together never admit more than the limit
+//! allows, whatever they do; the price is that a token which one node holds is not there for another one. Everything here
+//! is pure: turns are made and their answers taken, time is an argument, and `turn.lua` is Redis's side.
+
+mod lease;
+mod turn;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+pub use self::lease::{Lease, MAX_TOKENS};
+pub use self::turn::{Answer, Grant, SCRIPT, Turn};
+use self::turn::{Ask, capacity};
+use crate::clock::{Tick, nanos};
+use crate::config::Tier;
+
+/// How many buckets a key has.
+pub const BUCKETS: usize = 5;
+
+/// After how long a spent token is reported.
+const REPORT_AFTER: Duration = Duration::from_millis(250);
+
+/// After how long without a request a node gives back its tokens.
+const IDLE_AFTER: Duration = Duration::from_secs(1);
+
+/// For how long what a key needed counts, in seconds.
+const DEMAND_SECONDS: f64 = 0.5;
+
+/// For how long at least "nothing is free" is remembered.
+const DENIED_AT_LEAST: Duration = Duration::from_millis(50);
+
+/// For how long at most, if other nodes hold tokens, which they may give back.
+const DENIED_WHILE_HELD: Duration = Duration::from_millis(100);
+
+/// For how long at most in any case: a limit may be raised, or a day given back.
+const DENIED_AT_MOST: Duration = Duration::from_secs(1);
+
+/// What a node that gives the day back tells as the known level.
+const RESET: i64 = -1;
+
+/// The buckets of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bucket {
+    Main,
+    Write,
+    Candidate,
+    Daily,
+    InFlight,
+}
+
+impl Bucket {
+    pub const ALL: [Bucket; BUCKETS] =
+        [Bucket::Main, Bucket::Write, Bucket::Candidate, Bucket::Daily, Bucket::InFlight];
+}
+
+/// What a key's node counts by itself.
+pub trait LocalCounts: Send + Sync {
+    /// Requests in flight.
+    fn in_flight(&self) -> u32;
+
+    /// The UTC day, and the requests that are known to have been counted on it, by whatever node.
+    fn day(&self) -> (i64, u64);
+}
+
+/// When the next turn is to be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NextTurn {
+    /// Nothing has changed.
+    AsBefore,
+    At(Tick),
+    Now,
+}
+
+/// The shared limits of one key on this node.
+pub struct Escrow {
+    leases: [Lease; BUCKETS],
+    /// Tokens left below which a request plans a turn (`u32::MAX`: every request does).
+    low: AtomicU32,
+    /// What this node admitted while Redis was away, for the next turn.
+    owed: [Owed; BUCKETS],
+    counts: Box<dyn LocalCounts>,
+    node: Mutex<NodeSide>,
+}
+
+/// What the node remembers between turns.
+#[derive(Debug)]
+struct NodeSide {
+    tier: Arc<Tier>,
+    sequence: u64,
+    /// The turn that is not answered yet.
+    unanswered: Option<Arc<Turn>>,
+    /// A turn is to be taken now, or is being taken.
+    is_queued: bool,
+    /// Something is to be said once Redis answers.
+    is_stalled: bool,
+    resets_day: bool,
+    /// When one is to be taken in any case.
+    due: Option<Tick>,
+    demand: [f64; BUCKETS],
+    /// What the last turn counted as demand before it was spent.
+    counted: [u32; BUCKETS],
+    demand_at: Tick,
+    need: [u32; BUCKETS],
+    known: [(i64, i64); BUCKETS],
+}
+
+/// What this node admitted from its own bucket.
+#[derive(Debug, Default)]
+struct Owed {
+    /// 0: nothing.
+    full_at: AtomicU64,
+    period_ns: AtomicU64,
+    requests: AtomicU64,
+}
+
+impl Owed {
+    fn is_any(&self) -> bool {
+        self.full_at.load(Ordering::Acquire) > 0 || self.requests.load(Ordering::Acquire) > 0
+    }
+
+    /// The requests that have not come back at `now`; those of a day never do.
+    fn take(&self, now: Tick) -> u64 {
+        let left = self.full_at.swap(0, Ordering::AcqRel).saturating_sub(now.0);
+        left.div_ceil(self.period_ns.load(Ordering::Acquire).max(1)) + self.requests.swap(0, Ordering::AcqRel)
+    }
+}
+
+impl std::fmt::Debug for Escrow {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Escrow").field("leases", &self.leases).field("node", &self.node).finish_non_exhaustive()
+    }
+}
+
+impl Escrow {
+    pub fn new(tier: Arc<Tier>, counts: Box<dyn LocalCounts>, now: Tick) -> Self {
+        Escrow {
+            leases: Default::default(),
+            low: AtomicU32::new(u32::MAX),
+            owed: Default::default(),
+            counts,
+            node: Mutex::new(NodeSide {
+                tier,
+                sequence: 0,
+                unanswered: None,
+                is_queued: false,
+                is_stalled: false,
+                resets_day: false,
+                due: None,
+                demand: [0.0; BUCKETS],
+                counted: [0; BUCKETS],
+                demand_at: now,
+                need: [0; BUCKETS],
+                known: [(0, 0); BUCKETS],
+            }),
+        }
+    }
+
+    pub fn lease(&self, bucket: Bucket) -> &Lease {
+        &self.leases[bucket as usize]
+    }
+
+    /// Spends a token of a bucket. No lock is taken unless a turn is to be planned.
+    pub fn spend(&self, bucket: Bucket, tier: &Arc<Tier>, now: Tick) -> Option<NextTurn> {
+        let left = self.lease(bucket).spend(now)?;
+        // Every request spends of the main bucket, so the others need not be watched: their tokens come with its turns.
+        let left = if bucket == Bucket::Main { left } else { u32::MAX - 1 };
+        Some(if left < self.low.load(Ordering::Acquire) { self.plan(left, tier, now) } else { NextTurn::AsBefore })
+    }
+
+    /// Spends no token that it has now: the leases may have ended without this node's clock showing it.
+    pub fn end_leases(&self) {
+        let _node = self.node.lock();
+        self.leases.iter().for_each(Lease::end);
+    }
+
+    /// Gives back a token that was spent for a request that another bucket does not admit yet.
+    pub fn unspend(&self, bucket: Bucket) {
+        let _node = self.node.lock();
+        self.lease(bucket).unspend();
+    }
+
+    /// Notes when this node's own bucket is full again, from which it admitted a request while Redis was away.
+    pub fn owe(&self, bucket: Bucket, full_at: Tick, period_ns: u64) {
+        let owed = &self.owed[bucket as usize];
+        owed.period_ns.store(period_ns, Ordering::Release);
+        owed.full_at.fetch_max(full_at.0, Ordering::AcqRel);
+    }
+
+    /// Counts a request of the day that was admitted while Redis was away.
+    pub fn owe_day(&self) {
+        self.owed[Bucket::Daily as usize].requests.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// A request waits for a token of these buckets, under this tier: a turn is to be taken. Once a turn has ended, a
+    /// request that still has none says so again.
+    pub fn need(&self, buckets: impl Iterator<Item = Bucket>, tier: &Arc<Tier>) -> NextTurn {
+        let mut node = self.node.lock();
+        node.set_tier(tier);
+        buckets.for_each(|bucket| node.need[bucket as usize] = node.need[bucket as usize].saturating_add(1));
+        node.queue()
+    }
+
+    /// Plans the turn that reports what is spent, and the one that fetches more before all is spent.
+    fn plan(&self, left: u32, tier: &Arc<Tier>, now: Tick) -> NextTurn {
+        let mut node = self.node.lock();
+        node.set_tier(tier);
+        let low = node.wanted(Bucket::Main).div_ceil(2);
+        self.low.store(low, Ordering::Release);
+        if left < low && !self.lease(Bucket::Main).is_denied(now) && node.queue() == NextTurn::Now {
+            return NextTurn::Now;
+        }
+        let due = now.plus(REPORT_AFTER);
+        if node.due.is_some_and(|at| at <= due) {
+            return NextTurn::AsBefore;
+        }
+        node.due = Some(due);
+        NextTurn::At(due)
+    }
+
+    /// The turn to take at `now`: the one that is unanswered, again, or a new one. `planned_for`: the time of
+    /// [`NextTurn::At`]; `None`: it was to be taken at once.
+    pub fn begin_turn(&self, planned_for: Option<Tick>, now: Tick) -> Option<Arc<Turn>> {
+        let mut node = self.node.lock();
+        if let Some(planned_for) = planned_for {
+            // A turn was taken meanwhile, and planned another one.
+            if node.due != Some(planned_for) || node.is_queued {
+                return None;
+            }
+            node.is_queued = true;
+        }
+        node.due = None;
+        if let Some(unanswered) = &node.unanswered {
+            return Some(unanswered.clone());
+        }
+        let in_flight = self.counts.in_flight();
+        let (day, used) = self.counts.day();
+        node.sequence += 1;
+        let faded = (-(now.since(node.demand_at).as_secs_f64()) / DEMAND_SECONDS).exp();
+        node.demand_at = now;
+        let is_idle = self.lease(Bucket::Main).newest_age_ns(now) >= nanos(IDLE_AFTER);
+        let mut asks = [Ask::default(); BUCKETS];
+        for bucket in Bucket::ALL {
+            let (at, lease) = (bucket as usize, self.lease(bucket));
+            let (capacity, period_ns) = capacity(&node.tier, bucket);
+            let need = std::mem::take(&mut node.need[at]);
+            let held_before = lease.tokens(now);
+            let most = u32::try_from(capacity).unwrap_or(MAX_TOKENS).min(MAX_TOKENS);
+            let ask = if bucket == Bucket::InFlight {
+                let most = if capacity > 0 { most } else { 0 };
+                let wanted = in_flight.saturating_add(if is_idle { 0 } else { in_flight.max(1) }).min(most);
+                lease.set_slots(lease.tokens(now).min(wanted), None);
+                // A request that begins during this call either sees the lower number, or it is seen here.
+                fence(Ordering::SeqCst);
+                let keep = lease.held().max(self.counts.in_flight().min(held_before));
+                lease.set_slots(keep, None);
+                let need = in_flight.min(most).saturating_sub(keep);
+                Ask { keep, need, want: wanted.saturating_sub(keep + need), ..Ask::default() }
+            } else {
+                let arrived = lease.spent().saturating_sub(node.counted[at]) + need;
+                node.counted[at] = need;
+                node.demand[at] = node.demand[at] * faded + f64::from(arrived);
+                let wanted = if is_idle { 0 } else { node.wanted(bucket) }.min(most);
+                let (spent, keep) = lease.cut(wanted, now);
+                let need = need.saturating_sub(keep).min(most);
+                Ask { spent: u64::from(spent), keep, need, want: wanted.saturating_sub(keep), ..Ask::default() }
+            };
+            let owed = self.owed[at].take(now);
+            let known = match bucket {
+                Bucket::Daily if std::mem::take(&mut node.resets_day) => (RESET, day),
+                Bucket::Daily => (used.saturating_sub(ask.spent).saturating_sub(owed).cast_signed(), day),
+                _ => node.known[at],
+            };
+            let age_ns = if owed > 0 { 0 } else { lease.newest_age_ns(now) };
+            asks[at] = Ask { capacity, period_ns, owed, age_ns, known, ..ask };
+        }
+        let turn = Arc::new(Turn { sequence: node.sequence, sent: now, asks });
+        node.unanswered = Some(turn.clone());
+        Some(turn)
+    }
+
+    /// Takes the answer to a turn.
+    pub fn finish_turn(&self, turn: &Turn, answer: &Answer, now: Tick) -> NextTurn {
+        let mut node = self.node.lock();
+        if node.unanswered.as_ref().is_none_or(|unanswered| unanswered.sequence != turn.sequence) {
+            return NextTurn::AsBefore; // an answer that came twice
+        }
+        node.unanswered = None;
+        node.is_queued = false;
+        node.need = [0; BUCKETS];
+        let mut dues = [None, None];
+        let in_flight = self.counts.in_flight();
+        for (bucket, grant) in Bucket::ALL.into_iter().zip(&answer.buckets) {
+            let (at, lease, ask) = (bucket as usize, self.lease(bucket), &turn.asks[bucket as usize]);
+            // 5 % off, since the two clocks need not run at the same speed.
+            let deadline = turn.sent.plus(Duration::from_micros(grant.left_us) * 19 / 20);
+            let held_by_others = grant.held_by_all.saturating_sub(u64::from(grant.held));
+            if bucket == Bucket::InFlight {
+                lease.set_slots(grant.held, Some(deadline));
+                if ask.capacity > 0 && in_flight > 0 {
+                    dues[0] = Some(turn.sent.plus(deadline.since(turn.sent) / 3));
+                }
+                if in_flight > grant.held {
+                    lease.deny_until(now.plus(DENIED_AT_LEAST));
+                }
+                continue;
+            }
+            if lease.set(grant.held, deadline) > 0 {
+                dues[1] = Some(now.plus(IDLE_AFTER));
+            }
+            if bucket != Bucket::Daily {
+                node.known[at] = (grant.level, answer.now_us);
+                let level = u64::try_from(grant.level).unwrap_or(0);
+                let owed = level.saturating_add(held_by_others.saturating_mul(ask.period_ns));
+                lease.set_full_at(now.plus(Duration::from_nanos(owed)));
+            }
+            if ask.capacity > 0
+                && let Some(wait) = exhausted_for(bucket, ask, grant, held_by_others)
+            {
+                lease.deny_until(now.plus(wait));
+            }
+        }
+        // From now on a spend plans the turn that reports it; those during this turn are to be reported as well.
+        self.low.store(u32::MAX, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let is_spent = |bucket: &Bucket| *bucket != Bucket::InFlight && self.lease(*bucket).spent() > 0;
+        let report = Bucket::ALL.iter().any(is_spent).then(|| now.plus(REPORT_AFTER));
+        node.due = dues.into_iter().chain([report]).flatten().min();
+        if self.owed.iter().any(Owed::is_any) {
+            return node.queue(); // this turn was begun before Redis was away
+        }
+        node.due.map_or(NextTurn::AsBefore, NextTurn::At)
+    }
+
+    /// The turn got no answer. The same turn is to be taken again.
+    pub fn fail_turn(&self) {
+        let mut node = self.node.lock();
+        node.is_queued = false;
+        node.need = [0; BUCKETS];
+    }
+
+    /// Notes that there is something to say once Redis answers again; `false` if that was noted already.
+    pub fn stall(&self) -> bool {
+        !std::mem::replace(&mut self.node.lock().is_stalled, true)
+    }
+
+    /// Redis answers again.
+    pub fn unstall(&self) -> NextTurn {
+        let mut node = self.node.lock();
+        node.is_stalled = false;
+        node.queue()
+    }
+
+    /// Gives the whole day back, for all nodes, with the next turn.
+    pub fn reset_day(&self) -> NextTurn {
+        let mut node = self.node.lock();
+        node.resets_day = true;
+        node.queue()
+    }
+}
+
+impl NodeSide {
+    /// Asks for a turn, unless one is asked for already.
+    fn queue(&mut self) -> NextTurn {
+        match std::mem::replace(&mut self.is_queued, true) {
+            true => NextTurn::AsBefore,
+            false => NextTurn::Now,
+        }
+    }
+
+    fn set_tier(&mut self, tier: &Arc<Tier>) {
+        if !Arc::ptr_eq(&self.tier, tier) {
+            self.tier = tier.clone();
+        }
+    }
+
+    /// The tokens that the key needed in the last half second; none for a key with a request now and then, which would
+    /// only keep them from other nodes.
+    fn wanted(&self, bucket: Bucket) -> u32 {
+        let demand = self.demand[bucket as usize];
+        if demand < 1.5 { 0 } else { (demand.ceil() as u32).min(MAX_TOKENS) }
+    }
+}
+
+/// For how long nothing is free, if nothing is.
+fn exhausted_for(bucket: Bucket, ask: &Ask, grant: &Grant, held_by_others: u64) -> Option<Duration> {
+    let level = u64::try_from(grant.level).unwrap_or(0);
+    let unheld = ask.capacity.saturating_sub(grant.held_by_all);
+    let wait = match bucket {
+        Bucket::Daily if level >= ask.capacity => DENIED_AT_MOST,
+        Bucket::Daily => return (unheld <= level).then_some(DENIED_AT_LEAST),
+        Bucket::Main | Bucket::Write | Bucket::Candidate | Bucket::InFlight => {
+            // One request more is free once the level has fallen to this.
+            let wanted = u64::saturating_mul(unheld.saturating_sub(1), ask.period_ns);
+            let wait = level.saturating_sub(wanted);
+            if unheld > 0 && wait == 0 {
+                return None;
+            }
+            Duration::from_nanos(wait)
+        }
+    };
+    let most = if held_by_others > 0 { DENIED_WHILE_HELD } else { DENIED_AT_MOST };
+    Some(wait.clamp(DENIED_AT_LEAST, most))
+}

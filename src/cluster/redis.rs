@@ -1,0 +1,284 @@
+//! The connection to Redis or Valkey: one server, a Unix socket, Sentinels or a Redis Cluster, with a deadline around
+//! each connect and each command. What is said of a failure never holds a password.
+
+use std::time::Duration;
+
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::cluster::ClusterClientBuilder;
+use redis::cluster_async::ClusterConnection;
+use redis::sentinel::{SentinelClientBuilder, SentinelServerType};
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, ErrorKind, FromRedisValue, IntoConnectionInfo, RedisConnectionInfo,
+    RedisError, RedisResult, Script, ServerErrorKind, TlsMode, Value,
+};
+use thiserror::Error;
+use tokio::time::timeout;
+
+use crate::config::{HostPort, RedisAt, RedisServers};
+
+/// How long a connection may take to be made.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The oldest version whose streams and scripts are as needed.
+const OLDEST: (u32, u32) = (6, 2);
+
+/// Why Redis did not answer.
+#[derive(Debug, Error)]
+#[error("{text}")]
+pub struct RedisFault {
+    text: String,
+    /// It may pass by itself, such as a server that restarts.
+    pub may_pass: bool,
+    /// The connection is of no more use.
+    pub needs_connection: bool,
+}
+
+/// An open connection. Clones share it.
+#[derive(Clone)]
+pub struct RedisConnection {
+    link: Link,
+    command_timeout: Duration,
+}
+
+#[derive(Clone)]
+enum Link {
+    One(MultiplexedConnection),
+    Cluster(ClusterConnection),
+}
+
+impl std::fmt::Debug for RedisConnection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("RedisConnection")
+    }
+}
+
+/// What a server says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServerInfo {
+    /// "7.2.4", for people.
+    pub version: String,
+    /// Keys may vanish when memory is short.
+    pub evicts: bool,
+}
+
+impl RedisFault {
+    fn new(text: impl Into<String>, may_pass: bool) -> Self {
+        RedisFault { text: text.into(), may_pass, needs_connection: true }
+    }
+
+    pub(super) fn no_answer() -> Self {
+        RedisFault {
+            needs_connection: false,
+            ..RedisFault::new("it answered the script of a turn with something else", true)
+        }
+    }
+
+    fn late(what: &str, limit: Duration) -> Self {
+        RedisFault::new(format!("{what} took longer than {} ms", limit.as_millis()), true)
+    }
+
+    fn of(error: &RedisError) -> Self {
+        let detail = error.detail().unwrap_or_default().trim();
+        let fault = |text: String, may_pass, needs_connection| RedisFault { text, may_pass, needs_connection };
+        match (error.kind(), error.code().unwrap_or_default()) {
+            (ErrorKind::AuthenticationFailed, _) | (_, "NOAUTH" | "WRONGPASS") => {
+                fault(format!("it refuses the user or the password ({detail}); put them into the URL"), false, true)
+            }
+            (ErrorKind::Server(ServerErrorKind::NoPerm), _) => {
+                fault(format!("its user lacks rights ({detail}); docs/cluster.md names those it needs"), false, false)
+            }
+            (ErrorKind::Server(ServerErrorKind::ReadOnly), _) => fault(
+                "it is a replica, which takes no writes; name the primary, or use Sentinel".to_owned(),
+                true,
+                true,
+            ),
+            (ErrorKind::MasterNameNotFoundBySentinel, _) => {
+                fault("its Sentinels know no primary of the name in `?master=`".to_owned(), true, true)
+            }
+            (ErrorKind::Server(_), code) => fault(format!("it answers {code} {detail}"), true, false),
+            _ => fault(error.to_string(), true, true),
+        }
+    }
+}
+
+impl RedisConnection {
+    /// Connects. `command_timeout`: how long each command may take.
+    pub async fn open(at: &RedisAt, command_timeout: Duration) -> Result<Self, RedisFault> {
+        let connect = connect(at, command_timeout);
+        let link =
+            timeout(CONNECT_TIMEOUT, connect).await.map_err(|_| RedisFault::late("connecting", CONNECT_TIMEOUT))?;
+        Ok(RedisConnection { link: link.map_err(|e| RedisFault::of(&e))?, command_timeout })
+    }
+
+    /// Runs a script on one key.
+    pub async fn run_script<T: FromRedisValue>(
+        &self,
+        script: &Script,
+        key: &str,
+        arguments: &[String],
+    ) -> Result<T, RedisFault> {
+        let mut invocation = script.prepare_invoke();
+        invocation.key(key);
+        for argument in arguments {
+            invocation.arg(argument);
+        }
+        let mut link = self.link.clone();
+        let run = async {
+            match &mut link {
+                Link::One(one) => invocation.invoke_async(one).await,
+                Link::Cluster(cluster) => invocation.invoke_async(cluster).await,
+            }
+        };
+        self.in_time(run).await
+    }
+
+    /// What the server says of itself; of a Redis Cluster nothing.
+    pub async fn info(&self) -> Result<ServerInfo, RedisFault> {
+        let Link::One(one) = &self.link else { return Ok(ServerInfo::default()) };
+        let mut one = one.clone();
+        let info = redis::cmd("INFO");
+        let text: Result<String, RedisFault> = self.in_time(info.query_async(&mut one)).await;
+        match text {
+            Ok(text) => judge(&text),
+            // Its user may not ask. What is needed of it shows when a script runs.
+            Err(fault) if !fault.needs_connection => Ok(ServerInfo::default()),
+            Err(fault) => Err(fault),
+        }
+    }
+
+    async fn in_time<T>(&self, command: impl Future<Output = RedisResult<T>>) -> Result<T, RedisFault> {
+        let limit = self.command_timeout;
+        let result = timeout(limit, command).await.map_err(|_| {
+            // A connection that was silent for once may answer the next command.
+            RedisFault { needs_connection: false, ..RedisFault::late("a command", limit) }
+        })?;
+        result.map_err(|e| RedisFault::of(&e))
+    }
+}
+
+async fn connect(at: &RedisAt, command_timeout: Duration) -> RedisResult<Link> {
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(CONNECT_TIMEOUT))
+        .set_response_timeout(Some(2 * command_timeout)); // `in_time` comes first
+    let address = |server: &HostPort| address(server, at.tls);
+    let tls = at.tls.then_some(TlsMode::Secure);
+    match &at.servers {
+        RedisServers::One(server) => one(address(server), at, &config).await,
+        RedisServers::Unix(path) => one(ConnectionAddr::Unix(path.clone()), at, &config).await,
+        RedisServers::Sentinels { sentinels, master } => {
+            let mut builder =
+                SentinelClientBuilder::new(sentinels.iter().map(address), master, SentinelServerType::Master)?;
+            builder = builder.set_client_to_redis_db(at.database);
+            if let Some(mode) = tls {
+                builder = builder.set_client_to_redis_tls_mode(mode).set_client_to_sentinel_tls_mode(mode);
+            }
+            if let Some(user) = &at.user {
+                builder = builder.set_client_to_redis_username(user);
+            }
+            if let Some(password) = &at.password {
+                builder = builder.set_client_to_redis_password(password);
+            }
+            builder.build()?.get_async_connection_with_config(&config).await.map(Link::One)
+        }
+        RedisServers::Cluster(nodes) => {
+            let mut builder = ClusterClientBuilder::new(nodes.iter().map(address))
+                .connection_timeout(CONNECT_TIMEOUT)
+                .response_timeout(2 * command_timeout)
+                .retries(1);
+            if let Some(mode) = tls {
+                builder = builder.tls(mode);
+            }
+            if let Some(user) = &at.user {
+                builder = builder.username(user);
+            }
+            if let Some(password) = &at.password {
+                builder = builder.password(password);
+            }
+            builder.build()?.get_async_connection().await.map(Link::Cluster)
+        }
+    }
+}
+
+async fn one(address: ConnectionAddr, at: &RedisAt, config: &AsyncConnectionConfig) -> RedisResult<Link> {
+    let mut settings = RedisConnectionInfo::default().set_db(at.database);
+    if let Some(user) = &at.user {
+        settings = settings.set_username(user);
+    }
+    if let Some(password) = &at.password {
+        settings = settings.set_password(password);
+    }
+    let client = Client::open(address.into_connection_info()?.set_redis_settings(settings))?;
+    client.get_multiplexed_async_connection_with_config(config).await.map(Link::One)
+}
+
+fn address(server: &HostPort, tls: bool) -> ConnectionAddr {
+    let HostPort { host, port } = server.clone();
+    match tls {
+        true => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
+        false => ConnectionAddr::Tcp(host, port),
+    }
+}
+
+/// Judges what `INFO` tells.
+fn judge(info: &str) -> Result<ServerInfo, RedisFault> {
+    let value = |name: &str| {
+        let of_name = |line: &str| line.strip_prefix(name)?.strip_prefix(':').map(|value| value.trim().to_owned());
+        info.lines().find_map(of_name).unwrap_or_default()
+    };
+    let version = value("redis_version");
+    let mut numbers = version.split('.').map_while(|number| number.parse::<u32>().ok());
+    if let (Some(major), Some(minor)) = (numbers.next(), numbers.next())
+        && (major, minor) < OLDEST
+    {
+        let (major, minor) = OLDEST;
+        return Err(RedisFault::new(format!("it is Redis {version}; {major}.{minor} or newer is needed"), false));
+    }
+    if value("role") == "slave" {
+        return Err(RedisFault::new("it is a replica, which takes no writes; name the primary, or use Sentinel", true));
+    }
+    let evicts = !["", "0"].contains(&value("maxmemory").as_str()) && value("maxmemory_policy") != "noeviction";
+    Ok(ServerInfo { version, evicts })
+}
+
+impl ConnectionLike for RedisConnection {
+    fn req_packed_command<'a>(&'a mut self, cmd: &'a redis::Cmd) -> redis::RedisFuture<'a, Value> {
+        match &mut self.link {
+            Link::One(one) => one.req_packed_command(cmd),
+            Link::Cluster(cluster) => cluster.req_packed_command(cmd),
+        }
+    }
+
+    fn req_packed_commands<'a>(
+        &'a mut self,
+        cmd: &'a redis::Pipeline,
+        offset: usize,
+        count: usize,
+    ) -> redis::RedisFuture<'a, Vec<Value>> {
+        match &mut self.link {
+            Link::One(one) => one.req_packed_commands(cmd, offset, count),
+            Link::Cluster(cluster) => cluster.req_packed_commands(cmd, offset, count),
+        }
+    }
+
+    fn get_db(&self) -> i64 {
+        match &self.link {
+            Link::One(one) => one.get_db(),
+            Link::Cluster(cluster) => cluster.get_db(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_is_too_old_or_a_replica_is_refused_by_name() {
+        let text = |info: &str| judge(info).unwrap_err().to_string();
+        assert!(text("redis_version:6.0.16\r\nrole:master\r\n").contains("6.2 or newer"));
+        assert!(text("redis_version:7.2.4\r\nrole:slave\r\n").contains("replica"));
+        let info = judge("redis_version:7.2.4\r\nrole:master\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\n");
+        assert_eq!(info.unwrap(), ServerInfo { version: "7.2.4".into(), evicts: false });
+        assert!(judge("redis_version:8.0.0\nmaxmemory:1024\nmaxmemory_policy:allkeys-lru\n").unwrap().evicts);
+    }
+}

@@ -1,0 +1,239 @@
+//! The limits that all nodes keep together, as requests see them: the escrow of each key, the wait for a turn, and whether
+//! Redis is away. Turns are taken by `turns`.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::fmt;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::timeout_at;
+
+use super::escrow::{Bucket, Escrow, LocalCounts, NextTurn};
+use crate::clock::{Clock, Tick};
+use crate::config::{Cluster, Tier, WhenAway};
+
+/// Failures in a row after which Redis is away, and no request waits for it.
+const FAILURES: u32 = 3;
+
+/// The limits of all keys, shared with other nodes.
+pub struct SharedLimits {
+    pub(super) config: Cluster,
+    pub(super) clock: Clock,
+    /// Names this process among all that ever had this node's name: 16 hexadecimal digits.
+    pub(super) incarnation: String,
+    pub(super) queue: Mutex<Queue>,
+    pub(super) wake: Notify,
+    /// Keys that have something to say to Redis once it answers again.
+    pub(super) stalled: Mutex<Vec<Arc<KeyEscrow>>>,
+    pub counters: Counters,
+    /// All keys that a request came for.
+    keys: Mutex<Vec<Weak<KeyEscrow>>>,
+    failures: AtomicU32,
+    /// Since when no command succeeded; 0: the last one did.
+    failing_since: AtomicU64,
+    nodes_seen: AtomicU32,
+}
+
+/// What `/metrics` shows.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Turns that were answered, and those that were not.
+    pub turns: [AtomicU64; 2],
+    /// Requests that waited for a turn.
+    pub waited: AtomicU64,
+    /// Requests that were decided without Redis, by `when_away`.
+    pub decided_away: AtomicU64,
+    /// Turns of which Redis knew less than this node: it has lost data.
+    pub lost: AtomicU64,
+    /// Keys in which something stood that is not ours, which was replaced.
+    pub garbage: AtomicU64,
+}
+
+/// The escrow of one key, with its name in Redis.
+#[derive(Debug)]
+pub struct KeyEscrow {
+    pub(super) name: String,
+    pub escrow: Escrow,
+    /// A turn has ended.
+    pub(super) ended: Notify,
+}
+
+/// The keys whose turn it is, and when others come.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    pub(super) now: Vec<Arc<KeyEscrow>>,
+    pub(super) later: BinaryHeap<Reverse<Planned>>,
+}
+
+#[derive(Debug)]
+pub(super) struct Planned {
+    pub(super) at: Tick,
+    pub(super) key: Arc<KeyEscrow>,
+}
+
+impl PartialEq for Planned {
+    fn eq(&self, other: &Self) -> bool {
+        self.at == other.at
+    }
+}
+
+impl Eq for Planned {}
+
+impl PartialOrd for Planned {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Planned {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.at.cmp(&other.at)
+    }
+}
+
+/// The buckets of which a request has no token.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Needs(u8);
+
+impl Needs {
+    pub fn add(&mut self, bucket: Bucket) {
+        self.0 |= 1 << bucket as u8;
+    }
+
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    fn buckets(self) -> impl Iterator<Item = Bucket> {
+        Bucket::ALL.into_iter().filter(move |bucket| self.0 & (1 << *bucket as u8) != 0)
+    }
+}
+
+impl fmt::Debug for SharedLimits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedLimits").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+impl SharedLimits {
+    pub(super) fn new(config: Cluster, clock: Clock, nodes: u32) -> Self {
+        SharedLimits {
+            config,
+            clock,
+            incarnation: format!("{:016x}", fastrand::u64(..)),
+            queue: Mutex::default(),
+            wake: Notify::new(),
+            stalled: Mutex::default(),
+            counters: Counters::default(),
+            keys: Mutex::default(),
+            failures: AtomicU32::new(0),
+            failing_since: AtomicU64::new(0),
+            nodes_seen: AtomicU32::new(nodes),
+        }
+    }
+
+    /// The escrow of a key.
+    pub fn key(
+        &self,
+        id: impl fmt::Display,
+        tier: &Arc<Tier>,
+        counts: Box<dyn LocalCounts>,
+        now: Tick,
+    ) -> Arc<KeyEscrow> {
+        let name = format!("{}:l:{id}", self.config.prefix);
+        let key = Arc::new(KeyEscrow { name, escrow: Escrow::new(tier.clone(), counts, now), ended: Notify::new() });
+        let mut keys = self.keys.lock();
+        if keys.len() == keys.capacity() {
+            keys.retain(|key| key.strong_count() > 0); // keys that were removed
+        }
+        keys.push(Arc::downgrade(&key));
+        key
+    }
+
+    /// Ends all leases: this machine slept, and its monotonic clock with it, so they may have ended.
+    pub(super) fn end_leases(&self) {
+        self.keys.lock().iter().filter_map(Weak::upgrade).for_each(|key| key.escrow.end_leases());
+    }
+
+    /// Until when a request that begins to wait now may wait.
+    pub fn wait_until(&self) -> Instant {
+        Instant::now() + self.config.timeout
+    }
+
+    pub fn when_away(&self) -> WhenAway {
+        self.config.when_away
+    }
+
+    /// By how many nodes a limit is divided while Redis is away.
+    pub fn nodes(&self) -> u32 {
+        self.config.nodes.max(self.nodes_seen.load(Ordering::Relaxed))
+    }
+
+    /// Whether nobody waits for Redis.
+    pub fn is_away(&self) -> bool {
+        self.failures.load(Ordering::Relaxed) >= FAILURES
+    }
+
+    /// Since when no command succeeded; `now` if the last one did.
+    pub fn failing_since(&self, now: Tick) -> Tick {
+        match self.failing_since.load(Ordering::Relaxed) {
+            0 => now,
+            since => Tick(since),
+        }
+    }
+
+    /// Does what [`Escrow`] asks for.
+    pub fn follow(&self, key: &Arc<KeyEscrow>, next: NextTurn) {
+        match next {
+            NextTurn::AsBefore => return,
+            NextTurn::Now => self.queue.lock().now.push(key.clone()),
+            NextTurn::At(at) => self.queue.lock().later.push(Reverse(Planned { at, key: key.clone() })),
+        }
+        self.wake.notify_one();
+    }
+
+    /// Asks for a turn and does not wait for it.
+    pub fn ask(&self, key: &Arc<KeyEscrow>, needs: Needs, tier: &Arc<Tier>) {
+        self.follow(key, key.escrow.need(needs.buckets(), tier));
+    }
+
+    /// Asks for a turn, and waits until one of this key has ended, at most until then.
+    pub async fn wait(&self, key: &Arc<KeyEscrow>, needs: Needs, tier: &Arc<Tier>, until: Instant) {
+        let mut ended = std::pin::pin!(key.ended.notified());
+        ended.as_mut().enable();
+        self.ask(key, needs, tier);
+        let _ = timeout_at(until.into(), ended).await; // the caller looks at the time
+    }
+
+    /// A request was admitted without a lease, which [`Escrow`] has noted: Redis is told of it once it answers.
+    pub fn stall(&self, key: &Arc<KeyEscrow>) {
+        if key.escrow.stall() {
+            self.stalled.lock().push(key.clone());
+        }
+    }
+
+    pub fn count_decided_away(&self) {
+        self.counters.decided_away.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn set_nodes_seen(&self, nodes: u32) {
+        self.nodes_seen.store(nodes, Ordering::Relaxed);
+    }
+
+    /// A command succeeded. Whether Redis was away until now.
+    pub(super) fn succeeded(&self) -> bool {
+        self.failing_since.store(0, Ordering::Relaxed);
+        self.failures.swap(0, Ordering::Relaxed) >= FAILURES
+    }
+
+    /// A command failed. Whether Redis is away from now on.
+    pub(super) fn failed(&self) -> bool {
+        let now = self.clock.now().0.max(1);
+        let _ = self.failing_since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed); // failing since then
+        self.failures.fetch_add(1, Ordering::Relaxed) + 1 == FAILURES
+    }
+}

@@ -1,0 +1,308 @@
+//! Takes the turns of all keys: one task that owns the connection to Redis, connects again where it broke, and says once
+//! that Redis is away and once that it is back.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use redis::Script;
+use rustix::time::{ClockId, clock_gettime};
+use tokio::time::{MissedTickBehavior, interval, sleep};
+
+use super::escrow::{Answer, SCRIPT, Turn};
+use super::redis::{RedisConnection, RedisFault, ServerInfo};
+use super::shared_limits::{KeyEscrow, Planned, SharedLimits};
+use crate::clock::Clock;
+use crate::config::{Cluster, WhenAway};
+
+/// How long a start tries to reach Redis.
+const START_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a turn may take: longer than a request waits for it, so that a slow Redis still renews leases.
+const COMMAND_TIMEOUT: Duration = Duration::from_millis(250);
+
+/// How often a node says that it is alive, and tries whether Redis is back.
+const BEAT_EVERY: Duration = Duration::from_secs(1);
+const PROBE_EVERY: Duration = Duration::from_millis(100);
+
+/// For how long a beat counts.
+const BEAT_COUNTS: Duration = Duration::from_secs(10);
+
+/// The difference of two clocks that are read one after the other by a machine that did not sleep.
+const AWAKE: Duration = Duration::from_millis(50);
+
+/// A turn that has ended.
+type Ended = (Arc<KeyEscrow>, Arc<Turn>, Result<Answer, RedisFault>);
+
+/// The task that takes turns.
+#[derive(Debug)]
+pub struct Turns {
+    limits: Arc<SharedLimits>,
+    connection: Option<RedisConnection>,
+    scripts: Scripts,
+}
+
+#[derive(Clone, Debug)]
+struct Scripts {
+    turn: Script,
+    beat: Script,
+}
+
+impl Scripts {
+    fn new() -> Self {
+        Scripts { turn: Script::new(SCRIPT), beat: Script::new(include_str!("beat.lua")) }
+    }
+}
+
+/// Connects once, as a check does: whether the server can be used, and what it says of itself.
+///
+/// # Errors
+/// Why it cannot be used.
+pub async fn check(config: &Cluster) -> Result<ServerInfo, RedisFault> {
+    let connection = RedisConnection::open(&config.redis, COMMAND_TIMEOUT).await?;
+    let info = connection.info().await?;
+    // The rights on the keys, by the commands that turns use.
+    let scripts = Scripts::new();
+    let probe = format!("{}:probe", config.prefix);
+    let arguments = [format!("check {}", config.node), "1".to_owned()];
+    let _: u32 = connection.run_script(&scripts.beat, &probe, &arguments).await?;
+    let probe = format!("{}:l:probe", config.prefix);
+    let mut arguments = vec!["0".to_owned(), "1".to_owned(), "1000".to_owned()];
+    arguments.extend(std::iter::repeat_n("0".to_owned(), 50));
+    let numbers: Vec<i64> = connection.run_script(&scripts.turn, &probe, &arguments).await?;
+    Answer::read(&numbers).map(|_| info).ok_or_else(RedisFault::no_answer)
+}
+
+impl Turns {
+    /// Connects, and tries for five seconds if that fails in a way that may pass.
+    ///
+    /// # Errors
+    /// Why Redis cannot be used, as a text for people.
+    pub async fn start(config: Cluster, clock: Clock) -> Result<(Arc<SharedLimits>, Self), String> {
+        let begin = Instant::now();
+        loop {
+            match check(&config).await {
+                Ok(info) => {
+                    if info.evicts {
+                        tracing::warn!("{}", evicts_text(&config));
+                    }
+                    break;
+                }
+                Err(fault) if fault.may_pass && begin.elapsed() < START_TIMEOUT => sleep(PROBE_EVERY).await,
+                Err(fault) => return Err(format!("Redis at {} cannot be used: {fault}", config.redis)),
+            }
+        }
+        let limits = Arc::new(SharedLimits::new(config, clock, 1));
+        let scripts = Scripts::new();
+        let mut turns = Turns { limits: limits.clone(), connection: None, scripts };
+        turns.beaten(beat(limits.clone(), None, turns.scripts.beat.clone()).await);
+        Ok((limits, turns))
+    }
+
+    /// Takes turns until the process ends.
+    pub async fn run(mut self) {
+        let limits = self.limits.clone();
+        let (mut turns, mut beats) = (FuturesUnordered::new(), FuturesUnordered::new());
+        let mut probe = interval(PROBE_EVERY);
+        probe.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut last_beat = Instant::now();
+        let mut asleep = TimeAsleep::new();
+        loop {
+            let next = limits.queue.lock().later.peek().map(|Reverse(planned)| planned.at);
+            let until_next = next.map_or(BEAT_EVERY, |at| at.since(limits.clock.now()));
+            tokio::select! {
+                () = limits.wake.notified() => {}
+                () = sleep(until_next) => {}
+                Some(ended) = turns.next() => self.turn_ended(ended),
+                Some(beaten) = beats.next() => self.beaten(beaten),
+                _ = probe.tick() => {
+                    if asleep.grew() {
+                        limits.end_leases();
+                    }
+                    let must_probe = self.connection.is_none() || limits.is_away();
+                    if beats.is_empty() && (must_probe || last_beat.elapsed() >= BEAT_EVERY) {
+                        last_beat = Instant::now();
+                        beats.push(beat(limits.clone(), self.connection.clone(), self.scripts.beat.clone()));
+                    }
+                }
+            }
+            for (key, turn) in self.due() {
+                match &self.connection {
+                    Some(connection) if !limits.is_away() => {
+                        turns.push(take(limits.clone(), connection.clone(), self.scripts.turn.clone(), key, turn));
+                    }
+                    Some(_) | None => self.stall(&key),
+                }
+            }
+        }
+    }
+
+    /// The turns to take now.
+    fn due(&self) -> Vec<(Arc<KeyEscrow>, Arc<Turn>)> {
+        let limits = &self.limits;
+        let now = limits.clock.now();
+        let mut queue = limits.queue.lock();
+        if queue.now.is_empty() && queue.later.peek().is_none_or(|Reverse(planned)| planned.at > now) {
+            return Vec::new();
+        }
+        let mut due: Vec<_> = queue.now.drain(..).map(|key| (None, key)).collect();
+        while let Some(Reverse(Planned { at, key })) = queue.later.pop() {
+            if at > now {
+                queue.later.push(Reverse(Planned { at, key }));
+                break;
+            }
+            due.push((Some(at), key));
+        }
+        drop(queue);
+        due.into_iter().filter_map(|(at, key)| key.escrow.begin_turn(at, now).map(|turn| (key, turn))).collect()
+    }
+
+    fn turn_ended(&mut self, (key, turn, result): Ended) {
+        let limits = &self.limits;
+        match result {
+            Ok(answer) => {
+                limits.counters.turns[0].fetch_add(1, Ordering::Relaxed);
+                if answer.had_garbage {
+                    limits.counters.garbage.fetch_add(1, Ordering::Relaxed);
+                    tracing::warn!(
+                        key = key.name,
+                        "in Redis, something that is not Guildgate's stood in this key; it was replaced"
+                    );
+                }
+                if answer.is_lost && turn.holds_any() {
+                    limits.counters.lost.fetch_add(1, Ordering::Relaxed);
+                }
+                let next = key.escrow.finish_turn(&turn, &answer, limits.clock.now());
+                key.ended.notify_waiters();
+                limits.follow(&key, next);
+                self.is_back();
+            }
+            Err(fault) => {
+                limits.counters.turns[1].fetch_add(1, Ordering::Relaxed);
+                self.stall(&key);
+                key.ended.notify_waiters();
+                self.is_failing(&fault);
+            }
+        }
+    }
+
+    /// The turn of a key got no answer: it is taken again once Redis answers.
+    fn stall(&self, key: &Arc<KeyEscrow>) {
+        key.escrow.fail_turn();
+        if key.escrow.stall() {
+            self.limits.stalled.lock().push(key.clone());
+        }
+    }
+
+    /// A beat has ended.
+    fn beaten(&mut self, result: Result<(RedisConnection, u32), RedisFault>) {
+        match result {
+            Ok((connection, nodes)) => {
+                self.limits.set_nodes_seen(nodes);
+                self.connection = Some(connection);
+                self.is_back();
+            }
+            Err(fault) => self.is_failing(&fault),
+        }
+    }
+
+    fn is_failing(&mut self, fault: &RedisFault) {
+        let goes_away = self.limits.failed();
+        // A connection over which nothing comes back is no better than none.
+        if fault.needs_connection || self.limits.is_away() {
+            self.connection = None;
+        }
+        if goes_away {
+            let at = &self.limits.config.redis;
+            let meanwhile = match self.limits.config.when_away {
+                WhenAway::Share => "each node gives a key its part of the limits",
+                WhenAway::Local => "each node limits on its own",
+                WhenAway::Refuse => "requests are refused with 21",
+            };
+            tracing::error!(%fault, "Redis at {at} is away; until it answers, {meanwhile} (cluster.when_away)");
+        }
+    }
+
+    /// A command succeeded: what is untold is told.
+    fn is_back(&self) {
+        let limits = &self.limits;
+        if limits.succeeded() {
+            tracing::info!("Redis at {} is back; limits are shared by all nodes again", limits.config.redis);
+        }
+        let stalled = std::mem::take(&mut *limits.stalled.lock());
+        for key in stalled {
+            limits.follow(&key, key.escrow.unstall());
+        }
+    }
+}
+
+/// How long this machine has slept, by which its monotonic clock is behind.
+struct TimeAsleep(Duration);
+
+impl TimeAsleep {
+    fn new() -> Self {
+        TimeAsleep(Self::now())
+    }
+
+    fn now() -> Duration {
+        let at = |clock| {
+            let time = clock_gettime(clock);
+            Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+        };
+        let awake = at(ClockId::Monotonic);
+        at(ClockId::Boottime).saturating_sub(awake)
+    }
+
+    /// Whether it has slept since the last call.
+    fn grew(&mut self) -> bool {
+        let before = std::mem::replace(&mut self.0, Self::now());
+        self.0.saturating_sub(before) > AWAKE
+    }
+}
+
+/// Says that this node is alive, over a new connection if there is none. Returns the connection, and how many nodes are
+/// alive.
+async fn beat(
+    limits: Arc<SharedLimits>,
+    connection: Option<RedisConnection>,
+    script: Script,
+) -> Result<(RedisConnection, u32), RedisFault> {
+    let connection = match connection {
+        Some(connection) => connection,
+        None => {
+            let connection = RedisConnection::open(&limits.config.redis, COMMAND_TIMEOUT).await?;
+            connection.info().await?;
+            connection
+        }
+    };
+    let name = format!("{}:nodes", limits.config.prefix);
+    let node = format!("{} {}", limits.incarnation, limits.config.node);
+    let arguments = [node, BEAT_COUNTS.as_micros().to_string()];
+    let nodes = connection.run_script(&script, &name, &arguments).await?;
+    Ok((connection, nodes))
+}
+
+async fn take(
+    limits: Arc<SharedLimits>,
+    connection: RedisConnection,
+    script: Script,
+    key: Arc<KeyEscrow>,
+    turn: Arc<Turn>,
+) -> Ended {
+    let lease_us = u64::try_from(limits.config.lease.as_micros()).unwrap_or(u64::MAX);
+    let arguments = turn.arguments(&limits.incarnation, lease_us);
+    let numbers: Result<Vec<i64>, RedisFault> = connection.run_script(&script, &key.name, &arguments).await;
+    let answer = numbers.and_then(|numbers| Answer::read(&numbers).ok_or_else(RedisFault::no_answer));
+    (key, turn, answer)
+}
+
+/// What `check` and the start say of a server that evicts keys.
+pub fn evicts_text(config: &Cluster) -> String {
+    format!(
+        "Redis at {} evicts keys when its memory is full (maxmemory-policy), and with a key its limits; set it to \
+         `noeviction`",
+        config.redis
+    )
+}

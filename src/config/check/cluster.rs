@@ -1,0 +1,84 @@
+//! Checks `[cluster]`.
+
+use std::time::Duration;
+
+use super::Checker;
+use crate::config::file::{ClusterFile, OriginFile, OriginKindFile, WhenAwayFile};
+use crate::config::redis::RedisAt;
+use crate::config::usable::{Cluster, WhenAway};
+
+/// Leases: long enough for a turn of a slow Redis, short enough that what a crashed node held is free again soon.
+const LEASE: std::ops::RangeInclusive<Duration> = Duration::from_secs(2)..=Duration::from_secs(60);
+
+/// The longest wait of a request for Redis.
+const MAX_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Longest name of a node, and longest prefix.
+const MAX_NAME: usize = 64;
+
+impl Checker<'_> {
+    pub(super) fn cluster(&mut self, file: &ClusterFile, origin: &OriginFile) -> Option<Cluster> {
+        let Some(secret) = &file.redis else {
+            for name in ["node", "prefix", "timeout", "when_away", "nodes", "lease", "replicas"] {
+                let path = format!("cluster.{name}");
+                if self.places.is_given(&path) {
+                    self.warning(&path, "has no effect without `cluster.redis`");
+                }
+            }
+            return None;
+        };
+        if origin.kind == OriginKindFile::Http {
+            let why = "with `origin.kind` \"http\" every node must hear of the others' writes, which comes with a later \
+                       version; remove it, and each node limits on its own";
+            self.not_in_force("cluster.redis", why);
+            return None;
+        }
+        if self.places.is_given("cluster.replicas") {
+            self.warning("cluster.replicas", "has no effect with `origin.kind` \"builtin\"");
+        }
+        let url = self.secret("cluster.redis", secret);
+        let redis = url.and_then(|url| RedisAt::parse(&url)).map_err(|why| self.fault("cluster.redis", why)).ok()?;
+        self.resolved.push(("cluster.redis".to_owned(), redis.to_string()));
+        if redis.is_plain_remote() {
+            self.warning("cluster.redis", "is another host, and what is sent is not encrypted; use rediss:// for TLS");
+        }
+        if file.when_away == WhenAwayFile::Share && !self.places.is_given("cluster.nodes") {
+            let text = "is 1 unless it is set: a node that starts while Redis is away would not know the others";
+            self.warning("cluster.nodes", text);
+        }
+        self.name("cluster.prefix", &file.prefix);
+        let node = file.node.clone().unwrap_or_else(host_name);
+        self.name("cluster.node", &node);
+        self.resolved.push(("cluster.node".to_owned(), node.clone()));
+        let timeout = self.timeout("cluster.timeout", file.timeout);
+        if timeout > MAX_TIMEOUT {
+            self.fault("cluster.timeout", "must be at most 1s, since a request waits for so long");
+        }
+        if !LEASE.contains(&file.lease.0) {
+            self.fault("cluster.lease", "must be from 2s to 60s");
+        }
+        let when_away = match file.when_away {
+            WhenAwayFile::Share => WhenAway::Share,
+            WhenAwayFile::Local => WhenAway::Local,
+            WhenAwayFile::Refuse => WhenAway::Refuse,
+        };
+        let (prefix, lease) = (file.prefix.clone(), file.lease.0);
+        Some(Cluster { redis, node, prefix, timeout, when_away, nodes: file.nodes.max(1), lease })
+    }
+
+    /// A name that stands in Redis and in logs.
+    fn name(&mut self, path: &str, name: &str) {
+        let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(is_allowed) {
+            self.fault(path, format!("must be 1 to {MAX_NAME} letters, digits, `-`, `_` or `.`"));
+        }
+    }
+}
+
+/// The host's name; what is not allowed in a node's name is left out.
+fn host_name() -> String {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let name: String =
+        name.chars().filter(|c| c.is_ascii_alphanumeric() || "-_.".contains(*c)).take(MAX_NAME).collect();
+    if name.is_empty() { "node".to_owned() } else { name }
+}

@@ -1,0 +1,350 @@
+//! The decision on one request where several nodes share the limits (`[cluster]`): the same order as `policy`, with the
+//! tokens that this node holds in place of its own buckets. A request for which it holds none waits for a turn; while
+//! Redis is away, this node's own buckets decide by `when_away`.
+
+use std::num::NonZeroU32;
+use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use super::bucket::Level;
+use super::day::{day_of, until_midnight};
+use super::policy::{BucketLevels, IN_FLIGHT_WAIT};
+use super::{Bucket, Buckets, KeyLevels, LimitOutcome, LimitQuery, Policy, Usage, Verdict};
+use crate::clock::{Clock, Tick};
+use crate::cluster::escrow::{self, LocalCounts};
+use crate::cluster::{KeyEscrow, Needs, SharedLimits};
+use crate::config::{Rate, WhenAway};
+use crate::model::{KeyId, Limit};
+
+/// The wait that a caller is told whose limit cannot be divided by the nodes while Redis is away.
+const UNDIVIDED_WAIT: Duration = Duration::from_secs(1);
+
+/// The decision on one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SharedDecision {
+    Decided(LimitOutcome),
+    /// This node holds no token for it. Nothing was charged.
+    Waits(Needs),
+    /// Redis is away, and `when_away` is "refuse".
+    Unavailable,
+}
+
+/// Why a bucket gave no decision.
+enum NotDecided {
+    Waits,
+    Unavailable,
+    /// Other buckets have replaced the local one.
+    Replaced,
+}
+
+/// What a node counts by itself of a key.
+struct CountsOfUsage {
+    usage: Weak<Usage>,
+    clock: Clock,
+}
+
+impl LocalCounts for CountsOfUsage {
+    fn in_flight(&self) -> u32 {
+        self.usage.upgrade().map_or(0, |usage| usage.in_flight())
+    }
+
+    fn day(&self) -> (i64, u64) {
+        let unix = self.clock.unix();
+        (day_of(unix), self.usage.upgrade().map_or(0, |usage| usage.day.used(unix)))
+    }
+}
+
+/// One request, while it is decided.
+struct Asking<'a> {
+    shared: &'a SharedLimits,
+    key: &'a Arc<KeyEscrow>,
+    policy: &'a Policy,
+    now: Tick,
+    may_wait: bool,
+}
+
+/// The escrow of the key of this usage.
+pub fn escrow_of<'u>(
+    shared: &SharedLimits,
+    id: &KeyId,
+    policy: &Policy,
+    usage: &'u Arc<Usage>,
+    clock: &Clock,
+) -> &'u Arc<KeyEscrow> {
+    usage.escrow.get_or_init(|| {
+        let counts = CountsOfUsage { usage: Arc::downgrade(usage), clock: clock.clone() };
+        shared.key(id, policy.tier(), Box::new(counts), clock.now())
+    })
+}
+
+impl Policy {
+    /// As [`Policy::decide`], with the tokens that this node holds of the shared limits. `may_wait`: the request has time
+    /// left to wait for a turn.
+    pub fn decide_shared(
+        &self,
+        (shared, key): (&SharedLimits, &Arc<KeyEscrow>),
+        (buckets, usage): (&Buckets, &Usage),
+        query: LimitQuery,
+        unix: impl Fn() -> i64 + Copy,
+        may_wait: bool,
+    ) -> SharedDecision {
+        let may_wait = may_wait && !shared.is_away();
+        let asking = Asking { shared, key, policy: self, now: query.now, may_wait };
+        let mut decided = asking.decide(buckets, usage, query, unix);
+        loop {
+            match decided {
+                Ok(decided) => return decided,
+                Err(NotDecided::Unavailable) => return SharedDecision::Unavailable,
+                // A token that was there has been spent by another request.
+                Err(NotDecided::Waits) => return SharedDecision::Waits(asking.missing(query)),
+                Err(NotDecided::Replaced) => {
+                    if let Some((policy, buckets)) = buckets.successor() {
+                        decided = Asking { policy: &policy, ..asking }.decide(&buckets, usage, query, unix);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Policy {
+    /// As [`Policy::levels`], as far as this node knows the shared limits.
+    pub fn levels_shared(
+        &self,
+        (shared, key): (&SharedLimits, &Arc<KeyEscrow>),
+        (buckets, usage): (&Buckets, &Usage),
+        now: Tick,
+        unix: i64,
+    ) -> KeyLevels {
+        let asking = Asking { shared, key, policy: self, now, may_wait: false };
+        let tier = self.tier();
+        KeyLevels {
+            main: asking.level(escrow::Bucket::Main, &buckets.main, tier.main),
+            write: tier.write.map(|rate| asking.level(escrow::Bucket::Write, &buckets.write, rate)),
+            ..self.levels(buckets, usage, now, unix)
+        }
+    }
+}
+
+impl Asking<'_> {
+    fn lease(&self, bucket: escrow::Bucket) -> &escrow::Lease {
+        self.key.escrow.lease(bucket)
+    }
+
+    /// The buckets of which this node holds nothing and does not know that nothing is free.
+    fn missing(&self, query: LimitQuery) -> Needs {
+        use escrow::Bucket::{Candidate, Daily, InFlight, Main, Write};
+        let tier = self.policy.tier();
+        let mut needs = Needs::default();
+        let limited = [
+            (InFlight, tier.in_flight.is_some(), query.in_flight),
+            (Daily, tier.daily.is_some(), 0),
+            (Write, tier.write.is_some() && query.operation.is_write(), 0),
+            (Main, true, 0),
+            (Candidate, tier.candidate.is_some(), 0),
+        ];
+        for (bucket, is_limited, others) in limited {
+            let lease = self.lease(bucket);
+            let is_missing = is_limited && lease.tokens(self.now) <= others && !lease.is_denied(self.now);
+            // No request waits for the candidate, which refuses nothing.
+            if is_missing && (bucket != Candidate || !needs.is_empty()) {
+                needs.add(bucket);
+            }
+        }
+        needs
+    }
+
+    fn decide(
+        &self,
+        buckets: &Buckets,
+        usage: &Usage,
+        query: LimitQuery,
+        unix: impl Fn() -> i64 + Copy,
+    ) -> Result<SharedDecision, NotDecided> {
+        let LimitQuery { operation, in_flight, now } = query;
+        let tier = &**self.policy.tier();
+        let write = tier.write.filter(|_| operation.is_write());
+        let day = tier.daily.map(|max| (max, unix()));
+        let used_today = day.map_or(0, |(_, unix)| usage.day.used(unix));
+        if tier.in_flight.is_some() {
+            fence(Ordering::SeqCst); // with `Escrow::begin_turn`: one of the two sees the other
+        }
+        if self.may_wait {
+            let missing = self.missing(query);
+            if !missing.is_empty() {
+                return Ok(SharedDecision::Waits(missing));
+            }
+        }
+        let mut over_candidate = false;
+        let over = 'over: {
+            if let Some(max) = tier.in_flight
+                && !self.has_slot(max, in_flight)?
+            {
+                break 'over Some((Limit::InFlight, IN_FLIGHT_WAIT));
+            }
+            let daily = escrow::Bucket::Daily;
+            if let Some((max, _)) = day
+                && self.lease(daily).tokens(now) == 0
+                && (self.lease(daily).is_denied(now) || used_today >= max)
+            {
+                break 'over Some((Limit::Daily, Duration::ZERO));
+            }
+            if let Some(rate) = write
+                && let Some(wait) = self.spend(escrow::Bucket::Write, &buckets.write, rate)?
+            {
+                break 'over Some((Limit::WriteRate, wait));
+            }
+            if let Some(rate) = tier.candidate {
+                over_candidate = self.is_over_candidate(&buckets.candidate, rate);
+            }
+            let main = self.spend(escrow::Bucket::Main, &buckets.main, tier.main);
+            if matches!(main, Err(NotDecided::Waits)) {
+                self.give_back(write.is_some(), tier.candidate.is_some() && !over_candidate);
+            }
+            if let Some(wait) = main? {
+                break 'over Some((Limit::Rate, wait));
+            }
+            let is_full = match day {
+                Some((max, unix)) => !self.count_day(usage, max, unix)?,
+                None => false,
+            };
+            is_full.then_some((Limit::Daily, Duration::ZERO))
+        };
+        let levels = BucketLevels {
+            main: self.level(escrow::Bucket::Main, &buckets.main, tier.main),
+            write: write.map(|rate| self.level(escrow::Bucket::Write, &buckets.write, rate)),
+            daily: day.map(|(max, unix)| Level {
+                remaining: max.saturating_sub(usage.day.used(unix)),
+                next: until_midnight(unix),
+            }),
+        };
+        Ok(SharedDecision::Decided(self.policy.outcome(over, over_candidate, used_today, levels)))
+    }
+
+    /// Spends a token: the wait if there is none.
+    fn spend(&self, bucket: escrow::Bucket, local: &Bucket, rate: Rate) -> Result<Option<Duration>, NotDecided> {
+        let lease = self.lease(bucket);
+        if let Some(next) = self.key.escrow.spend(bucket, self.policy.tier(), self.now) {
+            self.shared.follow(self.key, next);
+            return Ok(None);
+        }
+        if lease.is_denied(self.now) {
+            return Ok(Some(lease.denied_until().since(self.now)));
+        }
+        if self.may_wait {
+            return Err(NotDecided::Waits);
+        }
+        let Some(rate) = self.rate_while_away(rate)? else { return Ok(Some(UNDIVIDED_WAIT)) };
+        if self.shared.when_away() == WhenAway::Share {
+            local.empty_at(rate, self.shared.failing_since(self.now));
+        }
+        match local.decide(rate, self.now) {
+            Verdict::Admitted => {
+                self.shared.count_decided_away();
+                self.key.escrow.owe(bucket, local.full_at(), rate.period_ns);
+                self.shared.stall(self.key);
+                Ok(None)
+            }
+            Verdict::Refused { wait } => {
+                self.shared.count_decided_away();
+                Ok(Some(wait))
+            }
+            Verdict::Replaced => Err(NotDecided::Replaced),
+        }
+    }
+
+    /// The rate of this node's own bucket while Redis is away; `None`: the burst cannot be divided.
+    fn rate_while_away(&self, rate: Rate) -> Result<Option<Rate>, NotDecided> {
+        match self.shared.when_away() {
+            WhenAway::Refuse => Err(NotDecided::Unavailable),
+            WhenAway::Local => Ok(Some(rate)),
+            WhenAway::Share => {
+                let nodes = self.shared.nodes();
+                let burst = NonZeroU32::new(rate.burst.get() / nodes);
+                Ok(burst.map(|burst| Rate { period_ns: rate.period_ns.saturating_mul(u64::from(nodes)), burst }))
+            }
+        }
+    }
+
+    /// Whether a request with so many others in flight is within what this node holds.
+    fn has_slot(&self, max: u32, others: u32) -> Result<bool, NotDecided> {
+        let lease = self.lease(escrow::Bucket::InFlight);
+        if others < lease.tokens(self.now) {
+            return Ok(true);
+        }
+        if lease.is_denied(self.now) {
+            return Ok(false);
+        }
+        if self.may_wait {
+            return Err(NotDecided::Waits);
+        }
+        match self.shared.when_away() {
+            WhenAway::Refuse => Err(NotDecided::Unavailable),
+            WhenAway::Local => Ok(others < max),
+            WhenAway::Share => Ok(others < max / self.shared.nodes()),
+        }
+    }
+
+    /// Counts a request of the day, whatever else becomes of it. While Redis is away, the day is counted through the
+    /// store, as without a cluster.
+    fn count_day(&self, usage: &Usage, max: u64, unix: i64) -> Result<bool, NotDecided> {
+        let daily = escrow::Bucket::Daily;
+        if let Some(next) = self.key.escrow.spend(daily, self.policy.tier(), self.now) {
+            self.shared.follow(self.key, next);
+            usage.day.admit(u64::MAX, unix);
+            return Ok(true);
+        }
+        if self.lease(daily).is_denied(self.now) {
+            return Ok(false);
+        }
+        if self.shared.when_away() == WhenAway::Refuse && !self.may_wait {
+            return Err(NotDecided::Unavailable);
+        }
+        let is_counted = usage.day.admit(max, unix);
+        if is_counted {
+            self.key.escrow.owe_day();
+            self.shared.stall(self.key);
+        }
+        Ok(is_counted)
+    }
+
+    /// The candidate refuses nothing, so no request waits for it: without a lease, the next one is counted by it.
+    fn is_over_candidate(&self, local: &Bucket, rate: Rate) -> bool {
+        let bucket = escrow::Bucket::Candidate;
+        if let Some(next) = self.key.escrow.spend(bucket, self.policy.tier(), self.now) {
+            self.shared.follow(self.key, next);
+            return false;
+        }
+        if self.lease(bucket).is_denied(self.now) {
+            return true;
+        }
+        if self.may_wait {
+            let mut needs = Needs::default();
+            needs.add(bucket);
+            self.shared.ask(self.key, needs, self.policy.tier());
+            return false;
+        }
+        matches!(local.decide(rate, self.now), Verdict::Refused { .. })
+    }
+
+    fn give_back(&self, write: bool, candidate: bool) {
+        if write {
+            self.key.escrow.unspend(escrow::Bucket::Write);
+        }
+        if candidate {
+            self.key.escrow.unspend(escrow::Bucket::Candidate);
+        }
+    }
+
+    /// What is left of a bucket, as far as this node knows.
+    fn level(&self, bucket: escrow::Bucket, local: &Bucket, rate: Rate) -> Level {
+        if self.shared.is_away() {
+            return local.level(rate, self.now);
+        }
+        let lease = self.lease(bucket);
+        let owed = lease.full_at(rate.period_ns).since(self.now);
+        let level = Level::of(rate, owed);
+        Level { remaining: level.remaining.max(u64::from(lease.tokens(self.now))), ..level }
+    }
+}

@@ -1,0 +1,295 @@
+//! Guarantee 6 over several nodes (contract section 3, `[cluster]`): real nodes on one PostgreSQL, with the limits of
+//! each key shared through a real Redis.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use crate::support::*;
+
+/// The tier of the tests: 20 a second, and ten at once.
+const RATE: f64 = 20.0;
+const BURST: f64 = 10.0;
+
+fn limited(redis: &Redis, url: &str) -> Builder {
+    TestGateway::on(Kind::Postgres)
+        .store(url)
+        .set("limits.tiers.slow.rate", r#""20/s""#)
+        .set("limits.tiers.slow.burst", "10")
+        .set("cluster.redis", &format!("{:?}", redis.url()))
+        .set("cluster.nodes", "2")
+        .set("cluster.lease", r#""2s""#)
+        .key_of_tier("slow", "slow")
+        .key("bot")
+        .points("7", 3)
+}
+
+async fn two_nodes(redis: &Redis) -> (TestGateway, TestGateway) {
+    let url = Postgres::shared().database().await;
+    let here = limited(redis, &url).admin().start().await;
+    let there = here.node(&url).await;
+    (here, there)
+}
+
+/// What came of requests that were sent one after the other.
+#[derive(Debug, Default)]
+struct Seen {
+    admitted: f64,
+    refused: u32,
+    /// Answers that are neither.
+    failed: u32,
+    slowest: Duration,
+}
+
+impl Seen {
+    fn and(self, other: Seen) -> Seen {
+        Seen {
+            admitted: self.admitted + other.admitted,
+            refused: self.refused + other.refused,
+            failed: self.failed + other.failed,
+            slowest: self.slowest.max(other.slowest),
+        }
+    }
+}
+
+/// Sends requests of a key on one connection until then.
+async fn flood(gate: &TestGateway, key: &str, until: Instant) -> Seen {
+    let mut connection = gate.connect().await;
+    let request = gate.request("getPoints", key, "memberID=7");
+    let mut seen = Seen::default();
+    while Instant::now() < until {
+        let begin = Instant::now();
+        match connection.ask(&request).await.status {
+            200 => seen.admitted += 1.0,
+            429 => seen.refused += 1,
+            _ => seen.failed += 1,
+        }
+        seen.slowest = seen.slowest.max(begin.elapsed());
+        tokio::time::sleep(Duration::from_millis(2)).await; // a caller of 400 a second
+    }
+    seen
+}
+
+async fn flood_both(here: &TestGateway, there: &TestGateway, lasts: Duration) -> Seen {
+    let until = Instant::now() + lasts;
+    let (a, b) = (flood(here, "slow", until), flood(there, "slow", until));
+    let (c, d) = (flood(here, "slow", until), flood(there, "slow", until));
+    let (a, b, c, d) = tokio::join!(a, b, c, d);
+    a.and(b).and(c).and(d)
+}
+
+#[tokio::test]
+async fn guarantee_6_two_nodes_together_let_a_key_through_at_most_burst_plus_rate_times_t() {
+    let redis = Redis::start(&[]).await;
+    let (here, there) = two_nodes(&redis).await;
+    let begin = Instant::now();
+    let seen = flood_both(&here, &there, Duration::from_secs(3)).await;
+    let most = BURST + RATE * begin.elapsed().as_secs_f64();
+    assert!(seen.admitted <= most, "{seen:?}, {most} at most");
+    assert!(seen.admitted >= 0.85 * (BURST + RATE * 3.0), "too few were let in: {seen:?}");
+    assert!(seen.refused > 100 && seen.failed == 0, "{seen:?}");
+    let text = here.admin().await.with_token("").get("/metrics").await.text;
+    let value = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap().parse::<f64>().unwrap()
+    };
+    assert_eq!((value("guildgate_redis_up"), value("guildgate_cluster_nodes")), (1.0, 2.0));
+    let names = |text: &str, is_end: fn(char) -> bool| -> BTreeSet<String> {
+        let all = text.split(is_end).map(str::to_owned);
+        all.filter(|name| name.starts_with("guildgate_redis_") || name.starts_with("guildgate_cluster_")).collect()
+    };
+    let page = include_str!("../../docs/cluster.md");
+    let served = text.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>().join("\n");
+    let is_end = |c: char| !c.is_ascii_alphanumeric() && c != '_';
+    assert_eq!(names(page, is_end), names(&served, is_end), "docs/cluster.md names all metrics");
+    let turns = value(r#"guildgate_redis_turns_total{result="answered"}"#);
+    assert!(turns > 5.0 && turns * 8.0 < f64::from(seen.refused) + seen.admitted, "{turns} turns for {seen:?}");
+}
+
+#[tokio::test]
+async fn guarantee_6_a_day_is_counted_over_all_nodes() {
+    let redis = Redis::start(&[]).await;
+    let url = Postgres::shared().database().await;
+    let here = limited(&redis, &url).set("limits.tiers.standard.daily", "30").start().await;
+    let there = here.node(&url).await;
+    let mut admitted = 0;
+    for _ in 0..40 {
+        for gate in [&here, &there] {
+            admitted += u32::from(gate.get_points("bot", "7").await.status == 200);
+        }
+    }
+    assert!((29..=30).contains(&admitted), "{admitted} of 30 were let in");
+}
+
+#[tokio::test]
+async fn guarantee_6_neither_a_killed_node_nor_a_restart_refills_a_key() {
+    let redis = Redis::start(&[]).await;
+    let (here, mut there) = two_nodes(&redis).await;
+    let begin = Instant::now();
+    let mut seen = flood_both(&here, &there, Duration::from_millis(500)).await;
+    for _ in 0..2 {
+        there.restart_after_kill().await;
+        seen = seen.and(flood_both(&here, &there, Duration::from_millis(700)).await);
+    }
+    there.restart().await;
+    seen = seen.and(flood_both(&here, &there, Duration::from_millis(700)).await);
+    let most = BURST + RATE * begin.elapsed().as_secs_f64();
+    assert!(seen.admitted <= most && seen.failed == 0, "{seen:?}, {most} at most");
+    assert!(seen.admitted > BURST, "{seen:?}");
+}
+
+#[tokio::test]
+async fn guarantee_6_a_node_that_stood_still_past_its_lease_spends_nothing_of_it() {
+    let redis = Redis::start(&[]).await;
+    let (here, mut there) = two_nodes(&redis).await;
+    let begin = Instant::now();
+    let mut seen = flood_both(&here, &there, Duration::from_millis(500)).await;
+    there.process().signal(Signal::SIGSTOP);
+    seen = seen.and(flood(&here, "slow", Instant::now() + Duration::from_secs(4)).await);
+    there.process().signal(Signal::SIGCONT);
+    seen = seen.and(flood_both(&here, &there, Duration::from_secs(1)).await);
+    let most = BURST + RATE * begin.elapsed().as_secs_f64();
+    // A node that wakes up refuses with 21 until it has read the store's changes.
+    assert!(seen.admitted <= most, "{seen:?}, {most} at most");
+    assert!(seen.admitted > RATE * 4.0, "the other node went on: {seen:?}");
+}
+
+#[tokio::test]
+async fn while_redis_is_away_no_read_fails_or_waits_and_each_node_has_its_part_of_the_limit() {
+    let mut redis = Redis::start(&[]).await;
+    let (here, there) = two_nodes(&redis).await;
+    flood_both(&here, &there, Duration::from_millis(300)).await;
+    redis.kill_hard();
+    let begin = Instant::now();
+    let (seen, plenty) = tokio::join!(
+        flood_both(&here, &there, Duration::from_secs(2)),
+        flood(&here, "bot", begin + Duration::from_secs(2))
+    );
+    let most = BURST + RATE * begin.elapsed().as_secs_f64();
+    assert!(seen.admitted <= most, "{seen:?}, {most} at most");
+    assert!(seen.admitted > RATE * 0.7, "{seen:?}");
+    let all = seen.and(plenty);
+    assert_eq!(all.failed, 0, "{all:?}");
+    assert!(all.slowest < Duration::from_millis(250), "a request waited longer than cluster.timeout: {all:?}");
+    here.has_said("is away").await;
+    assert_eq!(here.stderr().matches("is away").count(), 1, "it is said once:\n{}", here.stderr());
+    let ready = here.admin().await.with_token("").get("/readyz").await;
+    assert!(ready.status == 200 && ready.text.contains("Redis is away"), "{}", ready.text);
+    // The new server knows nothing, and heals by itself.
+    redis.start_again().await;
+    here.has_said("is back").await;
+    there.has_said("is back").await;
+    let begin = Instant::now();
+    let seen = flood_both(&here, &there, Duration::from_secs(2)).await;
+    let most = BURST + RATE * begin.elapsed().as_secs_f64();
+    assert!(seen.admitted <= most && seen.failed == 0, "{seen:?}, {most} at most");
+    assert!(seen.admitted > 0.7 * RATE * 2.0, "what was admitted meanwhile is charged once: {seen:?}");
+}
+
+#[tokio::test]
+async fn a_redis_that_stands_still_delays_no_request_of_a_key_with_a_lease() {
+    let redis = Redis::start(&[]).await;
+    let (here, there) = two_nodes(&redis).await;
+    flood(&here, "bot", Instant::now() + Duration::from_millis(500)).await;
+    redis.signal(Signal::SIGSTOP);
+    let seen = flood(&here, "bot", Instant::now() + Duration::from_millis(150)).await;
+    assert!(seen.refused == 0 && seen.failed == 0 && seen.slowest < Duration::from_millis(45), "{seen:?}");
+    let seen = flood(&there, "slow", Instant::now() + Duration::from_secs(2)).await;
+    assert!(seen.failed == 0 && seen.slowest < Duration::from_millis(250), "{seen:?}");
+    redis.signal(Signal::SIGCONT);
+    there.has_said("is back").await;
+}
+
+#[tokio::test]
+async fn where_redis_is_away_and_that_means_refuse_every_request_is_21() {
+    let mut redis = Redis::start(&[]).await;
+    let url = Postgres::shared().database().await;
+    let gate = limited(&redis, &url).set("cluster.when_away", r#""refuse""#).start().await;
+    gate.get_points("bot", "7").await.is("3");
+    redis.kill_hard();
+    gate.has_said("is away").await;
+    let refuses = async || gate.get_points("bot", "7").await.code() == Some(21);
+    eventually(PATIENCE, "21 once the lease is over", refuses).await;
+    redis.start_again().await;
+    eventually(PATIENCE, "it heals", async || gate.get_points("bot", "7").await.status == 200).await;
+}
+
+#[tokio::test]
+async fn garbage_in_a_key_is_named_and_replaced_and_counts_as_nothing() {
+    let redis = Redis::start(&[]).await;
+    let url = Postgres::shared().database().await;
+    let gate = limited(&redis, &url).start().await;
+    let name = format!("guildgate:l:{}", gate.key_id("slow"));
+    for garbage in
+        [format!("SET {name} x"), format!("HSET {name} b:main 1e99 h:zz 3 b:daily x"), format!("RPUSH {name} 1")]
+    {
+        redis.ask("FLUSHALL");
+        redis.ask(&garbage);
+        eventually(PATIENCE, "a request is let in", async || gate.get_points("slow", "7").await.status == 200).await;
+        eventually(PATIENCE, "it is ours", async || {
+            redis.ask(&format!("HGETALL {name}")).contains("b:in_flight")
+                || redis.ask(&format!("HGETALL {name}")).contains("b:main")
+        })
+        .await;
+    }
+    gate.has_said("something that is not Guildgate's").await;
+    assert!(gate.stderr().contains(&name));
+}
+
+#[tokio::test]
+async fn what_redis_holds_of_a_key_goes_away_by_itself() {
+    let redis = Redis::start(&[]).await;
+    let url = Postgres::shared().database().await;
+    let gate = limited(&redis, &url).start().await;
+    gate.get_points("slow", "7").await.is("3");
+    let ttl = redis.ask(&format!("TTL guildgate:l:{}", gate.key_id("slow")));
+    let seconds: u32 = ttl.trim_start_matches(':').lines().next().unwrap().parse().unwrap();
+    assert!((30..200).contains(&seconds), "{ttl}");
+}
+
+/// `check` and `serve` end with 2 and say this.
+async fn is_refused(redis_url: &str, words: &[&str]) {
+    let config =
+        format!("[server]\nlisten = [\"127.0.0.1:0\"]\n[admin]\nlisten = \"\"\n[cluster]\nredis = {redis_url:?}\n");
+    let world = World::new(&config);
+    let checked = world.run(&["check"]).failed(2).names(words);
+    let mut process = world.serve(&[]);
+    assert_eq!(process.exit().await, Some(2), "{}", process.stderr());
+    let served = process.stderr();
+    for word in words {
+        assert!(served.contains(word), "{word} is not in\n{served}");
+    }
+    for said in [format!("{checked:?}"), served] {
+        assert!(!said.contains("hunter2"), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn a_redis_that_cannot_be_used_ends_check_and_serve_with_a_plain_message() {
+    is_refused("redsi://:hunter2@127.0.0.1", &["cluster.redis", "no usable Redis URL"]).await;
+    is_refused("redis://:hunter2@127.0.0.1:1", &["127.0.0.1:1", "cannot be used"]).await;
+    let guarded = Redis::start(&["--requirepass", "secret"]).await;
+    let wrong = guarded.url().replace("redis://", "redis://:hunter2@");
+    is_refused(&guarded.url(), &["refuses the user or the password"]).await;
+    is_refused(&wrong, &["refuses the user or the password"]).await;
+    let replica = Redis::start(&["--replicaof", "127.0.0.1", "1"]).await;
+    is_refused(&replica.url(), &["it is a replica"]).await;
+}
+
+#[tokio::test]
+async fn check_says_what_all_nodes_together_let_through_and_that_redis_answers() {
+    let redis = Redis::start(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]).await;
+    let world = World::new(&format!("[cluster]\nredis = \"{}\"\nnodes = 2\nnode = \"edge-1\"\n", redis.url()));
+    let ran = world.run(&["check"]).done();
+    let text = &ran.stdout;
+    for words in [
+        "over all nodes",
+        "at most 40 + 20/s * T in any time T",
+        "burst 20 at 20/s / 2",
+        "answers (version",
+        "noeviction",
+    ] {
+        assert!(text.contains(words), "{words} is not in\n{text}");
+    }
+}

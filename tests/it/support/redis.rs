@@ -1,0 +1,93 @@
+//! Debian's Redis, started by a test in a folder of its own on a port that is free.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+
+use super::{PATIENCE, eventually};
+
+/// Ends the server with the test process, whatever that dies of.
+const WATCH: &str = r#""$@" >/dev/null 2>&1 & read -r _; kill -9 $!"#;
+
+/// A server, running until this is dropped or the test process ends.
+pub struct Redis {
+    folder: TempDir,
+    port: u16,
+    settings: Vec<String>,
+    watch: Child,
+}
+
+impl Redis {
+    /// Starts a server with these arguments besides the usual ones.
+    pub async fn start(settings: &[&str]) -> Redis {
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
+        let settings: Vec<String> = settings.iter().map(|word| (*word).to_owned()).collect();
+        let folder = tempfile::Builder::new().prefix("guildgate-redis-").tempdir().unwrap();
+        let watch = run(&folder, port, &settings);
+        let redis = Redis { folder, port, settings, watch };
+        redis.answers().await;
+        redis
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Sends a command, and returns what came of it within a moment.
+    pub fn ask(&self, command: &str) -> String {
+        self.try_ask(command).unwrap()
+    }
+
+    fn try_ask(&self, command: &str) -> std::io::Result<String> {
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))?;
+        stream.set_read_timeout(Some(Duration::from_millis(500)))?;
+        stream.write_all(format!("{command}\r\nQUIT\r\n").as_bytes())?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    }
+
+    async fn answers(&self) {
+        let answers =
+            async || self.try_ask("PING").is_ok_and(|answer| answer.contains("PONG") || answer.contains("NOAUTH"));
+        eventually(PATIENCE, "Redis answers", answers).await;
+    }
+
+    /// The server dies with all that it holds.
+    pub fn kill_hard(&mut self) {
+        drop(self.watch.stdin.take());
+        self.watch.wait().unwrap();
+    }
+
+    /// Another server, which knows nothing, on the same port.
+    pub async fn start_again(&mut self) {
+        self.watch = run(&self.folder, self.port, &self.settings);
+        self.answers().await;
+    }
+
+    /// Sends a signal to the server.
+    pub fn signal(&self, signal: Signal) {
+        let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.watch.id())).unwrap();
+        let server = children.split_whitespace().next().expect("the server runs").parse().unwrap();
+        kill(Pid::from_raw(server), signal).unwrap();
+    }
+}
+
+fn run(folder: &TempDir, port: u16, settings: &[String]) -> Child {
+    let mut watch = Command::new("/bin/sh");
+    watch.args(["-c", WATCH, "watch", "redis-server", "--port"]).arg(port.to_string());
+    watch.args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir"]).arg(folder.path()).args(settings);
+    watch.process_group(0).stdin(Stdio::piped()).spawn().unwrap()
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        self.kill_hard();
+    }
+}

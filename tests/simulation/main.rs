@@ -1,0 +1,156 @@
+//! The shared limits on virtual time: the very code of the nodes (`cluster::escrow`) and the very script (`turn.lua`, in
+//! the Lua that Redis has), with delays, lost and repeated messages, crashes, pauses, reloads, a clock that jumps and a
+//! fail-over that loses the last moments. Each run is made by its seed.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod redis;
+mod world;
+
+use std::num::NonZeroU32;
+
+use guildgate::cluster::escrow::SCRIPT;
+use guildgate::config::{Rate, Tier};
+
+use self::world::{Faults, Outcome, Run, run};
+
+const SECOND: u64 = 1_000_000_000;
+
+fn rate(per_second: u64, burst: u32) -> Rate {
+    Rate { period_ns: SECOND / per_second, burst: NonZeroU32::new(burst).unwrap() }
+}
+
+fn tier(per_second: u64, burst: u32) -> Tier {
+    Tier { name: "t".into(), main: rate(per_second, burst), write: None, daily: None, in_flight: None, candidate: None }
+}
+
+/// A tier of a seed's own, with every kind of limit.
+fn any_tier(random: &mut fastrand::Rng) -> Tier {
+    let pick = |random: &mut fastrand::Rng, of: &[u64]| of[random.usize(..of.len())];
+    let burst = pick(random, &[1, 2, 5, 40]) as u32;
+    let per_second = pick(random, &[1, 3, 20, 50]);
+    let write = random.bool().then(|| rate(1 + per_second / 3, 1 + burst / 2));
+    let daily = random.bool().then(|| random.u64(20..200));
+    let in_flight = random.bool().then(|| random.u32(1..6));
+    Tier { write, daily, in_flight, ..tier(per_second, burst) }
+}
+
+fn seeds(count: u64, faults: impl Fn(&mut fastrand::Rng) -> Faults) -> impl Iterator<Item = (u64, Outcome)> {
+    (0..count).map(move |seed| {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let tier = any_tier(&mut random);
+        let faults = faults(&mut random);
+        (seed, run(Run { seed, tier, faults, script: SCRIPT.to_owned() }))
+    })
+}
+
+/// Lost and repeated messages, which cost nothing but time.
+fn lossy(random: &mut fastrand::Rng) -> Faults {
+    Faults { is_slow: true, loss: [0.0, 0.1, 0.5][random.usize(..3)], repeated: 0.2, ..Faults::default() }
+}
+
+#[test]
+fn no_window_admits_more_than_burst_and_rate_allow_whatever_fails() {
+    let mut admitted = 0;
+    for (seed, outcome) in seeds(2000, |random| Faults {
+        crashes: random.usize(..4),
+        pauses: random.usize(..4),
+        clock_back: random.bool(),
+        reloads: random.usize(..3),
+        ..lossy(random)
+    }) {
+        assert!(outcome.excess <= 0.0, "seed {seed}: {outcome:?}");
+        assert!(outcome.over_day <= 0, "seed {seed}: {outcome:?}");
+        admitted += outcome.admitted;
+    }
+    assert!(admitted > 50_000, "{admitted} requests were admitted: this tests nothing");
+}
+
+#[test]
+fn what_is_counted_is_what_was_admitted_where_messages_are_lost() {
+    for (seed, outcome) in seeds(500, |random| Faults { lease: 60, is_noon: true, ..lossy(random) }) {
+        assert!(outcome.excess <= 0.0 && outcome.over_in_flight <= 0, "seed {seed}: {outcome:?}");
+        assert_eq!(outcome.miscounted, 0, "seed {seed}: {outcome:?}");
+    }
+}
+
+#[test]
+fn a_fail_over_lets_in_at_most_what_it_lost() {
+    let mut over = 0;
+    for (seed, outcome) in seeds(500, |random| Faults { fail_over: Some(random.u64(..SECOND)), ..lossy(random) }) {
+        assert!(outcome.excess <= outcome.granted_in_lost_time, "seed {seed}: {outcome:?}");
+        over += u32::from(outcome.excess > 0.0);
+    }
+    assert!(over < 125, "{over} of 500 fail-overs let in more than the limit");
+}
+
+#[test]
+fn a_clock_that_jumps_ahead_lets_in_at_most_what_would_come_back_meanwhile() {
+    for (seed, outcome) in seeds(300, |random| Faults { clock_ahead: Some(random.u64(..5 * SECOND)), ..lossy(random) })
+    {
+        assert!(outcome.excess <= outcome.granted_in_lost_time, "seed {seed}: {outcome:?}");
+    }
+}
+
+/// Whether any seed shows that something is wrong.
+fn is_caught(faults: Faults, script: &str) -> bool {
+    (0..200).any(|seed| {
+        let tier = Tier { daily: Some(100_000), ..tier(20, 5) };
+        let outcome = run(Run { seed, tier, faults: faults.clone(), script: script.to_owned() });
+        outcome.excess > 0.0 || outcome.miscounted != 0
+    })
+}
+
+fn planted(what: &str, by: &str) -> String {
+    assert!(SCRIPT.contains(what), "the script has no {what:?}");
+    SCRIPT.replace(what, by)
+}
+
+#[test]
+fn a_script_that_charges_a_repeated_turn_again_is_caught() {
+    let faults = Faults { loss: 0.3, lease: 60, is_noon: true, ..Faults::default() };
+    assert!(!is_caught(faults.clone(), SCRIPT));
+    assert!(is_caught(faults, &planted("own ~= nil and own[1] >= sequence", "false")));
+}
+
+#[test]
+fn a_node_that_spends_after_its_lease_is_caught() {
+    let faults = Faults { pauses: 3, ..Faults::default() };
+    assert!((0..200).all(|seed| {
+        run(Run { seed, tier: tier(20, 5), faults: faults.clone(), script: SCRIPT.to_owned() }).excess <= 0.0
+    }));
+    assert!(is_caught(faults, &planted("math.max(0, own[at + 1] - now)", "(own[at + 1] - now) * 20")));
+}
+
+#[test]
+fn a_script_that_grants_what_others_hold_is_caught() {
+    let script = planted("/ period) - held_by_others - held", "/ period) - held");
+    assert!(is_caught(Faults::default(), &script));
+}
+
+#[test]
+fn a_script_that_charges_when_it_grants_nothing_of_a_crashed_node_is_caught() {
+    let script = planted("level = math.max(level, (ends - now) * 1000) + held * period", "level = level");
+    assert!(is_caught(Faults { crashes: 3, ..Faults::default() }, &script));
+}
+
+#[test]
+fn below_the_rate_nobody_is_refused() {
+    for seed in 0..50 {
+        let faults = Faults { steady: Some(0.85), ..Faults::default() };
+        let outcome = run(Run { seed, tier: tier(20, 40), faults, script: SCRIPT.to_owned() });
+        assert_eq!(outcome.refused, 0, "seed {seed}: {outcome:?}");
+        assert!(outcome.turns < outcome.admitted, "seed {seed}: {outcome:?}");
+    }
+}
+
+#[test]
+fn a_flood_is_admitted_at_nearly_the_whole_rate() {
+    for seed in 0..20 {
+        let faults = Faults { steady: Some(20.0), ..Faults::default() };
+        let outcome = run(Run { seed, tier: tier(50, 40), faults, script: SCRIPT.to_owned() });
+        let possible = 40.0 + 50.0 * world::SECONDS as f64;
+        assert!(outcome.admitted as f64 >= 0.95 * possible, "seed {seed}: {possible}, {outcome:?}");
+        assert!(outcome.turns * 8 < outcome.admitted + outcome.refused, "seed {seed}: {outcome:?}");
+    }
+}

@@ -1,0 +1,496 @@
+//! A few nodes, one Redis, and what happens to them in one run, as events on virtual time.
+
+use std::cell::Cell;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use guildgate::clock::Tick;
+use guildgate::cluster::escrow::{Answer, Bucket, Escrow, LocalCounts, NextTurn, Turn};
+use guildgate::config::Tier;
+
+use crate::redis::{Fields, Redis};
+
+const MS: u64 = 1_000_000;
+const SECOND: u64 = 1000 * MS;
+
+/// How long requests come.
+pub const SECONDS: u64 = 20;
+
+/// How long a request waits for a turn, and a turn for its answer.
+const TIMEOUT: u64 = 50 * MS;
+const ANSWER_TIMEOUT: u64 = 200 * MS;
+
+/// Redis's clock at the beginning, unless it is noon: ten seconds before a midnight.
+const BEGIN_US: u64 = 1_795_392_000_000_000 - 10_000_000;
+const NOON_US: u64 = 1_795_392_000_000_000 + 43_200_000_000;
+
+/// What goes wrong in a run.
+#[derive(Clone, Debug, Default)]
+pub struct Faults {
+    /// No midnight comes.
+    pub is_noon: bool,
+    /// Some messages take up to 100 ms.
+    pub is_slow: bool,
+    /// How long a lease lasts, in seconds; 0: two.
+    pub lease: u64,
+    /// The part of messages that is lost.
+    pub loss: f64,
+    /// The part of turns that arrive again, later.
+    pub repeated: f64,
+    pub crashes: usize,
+    pub pauses: usize,
+    pub reloads: usize,
+    /// Redis is replaced by a replica that lacks the last so many nanoseconds.
+    pub fail_over: Option<u64>,
+    pub clock_ahead: Option<u64>,
+    pub clock_back: bool,
+    /// Requests come evenly, at this part of the rate.
+    pub steady: Option<f64>,
+}
+
+pub struct Run {
+    pub seed: u64,
+    pub tier: Tier,
+    pub faults: Faults,
+    pub script: String,
+}
+
+/// What came of a run.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    pub admitted: u64,
+    pub refused: u64,
+    pub turns: u64,
+    /// Requests over burst + rate * T, in the worst window of any bucket; negative or zero if none.
+    pub excess: f64,
+    pub over_day: i64,
+    pub over_in_flight: i64,
+    /// The count of the day in Redis, less what was admitted on it; of runs in which nothing was held too long.
+    pub miscounted: i64,
+    pub granted_in_lost_time: f64,
+}
+
+#[derive(Clone, Debug)]
+enum Event {
+    Request { write: bool },
+    EndOfRequest { incarnation: u64 },
+    Waited { request: u64 },
+    Due(Tick),
+    TurnAtRedis { incarnation: u64, turn: Arc<Turn> },
+    TurnAnswered { incarnation: u64, turn: Arc<Turn>, answer: Answer },
+    TurnUnanswered { incarnation: u64, sequence: u64, try_again: bool },
+    Crash,
+    Pause(u64),
+    Reload(usize),
+    FailOver(u64),
+    Clock(i64),
+}
+
+struct Counts {
+    in_flight: Arc<AtomicU32>,
+    day: Arc<AtomicU32>,
+}
+
+impl LocalCounts for Counts {
+    fn in_flight(&self) -> u32 {
+        self.in_flight.load(Ordering::SeqCst)
+    }
+
+    fn day(&self) -> (i64, u64) {
+        (i64::from(self.day.load(Ordering::SeqCst)), 0)
+    }
+}
+
+struct Node {
+    incarnation: u64,
+    escrow: Escrow,
+    tier: Arc<Tier>,
+    in_flight: Arc<AtomicU32>,
+    day: Arc<AtomicU32>,
+    paused_until: u64,
+    waiting: Vec<(u64, bool, u64)>,
+    /// The turn that is out, by sequence.
+    out: Option<u64>,
+}
+
+struct World {
+    random: fastrand::Rng,
+    faults: Faults,
+    redis: Redis,
+    clock_offset_us: i64,
+    nodes: Vec<Node>,
+    tiers: Vec<Arc<Tier>>,
+    events: BinaryHeap<Reverse<(u64, u64, usize)>>,
+    event_data: HashMap<u64, Event>,
+    next: Cell<u64>,
+    /// The times of what was admitted: by main and by the write bucket.
+    admitted: [Vec<u64>; 2],
+    by_day: HashMap<u64, i64>,
+    in_flight: i64,
+    history: Vec<(u64, Fields)>,
+    granted: Vec<(u64, u64)>,
+    outcome: Outcome,
+}
+
+pub fn run(run: Run) -> Outcome {
+    let mut random = fastrand::Rng::with_seed(run.seed ^ 0x9e37_79b9);
+    let tiers = tiers(&run, &mut random);
+    let count = random.usize(2..5);
+    let mut world = World {
+        redis: Redis::new(&run.script),
+        clock_offset_us: 0,
+        nodes: (0..count).map(|i| Node::new(i as u64 + 1, &tiers[0], 0)).collect(),
+        tiers,
+        events: BinaryHeap::new(),
+        event_data: HashMap::new(),
+        next: Cell::new(1000),
+        admitted: Default::default(),
+        by_day: HashMap::new(),
+        in_flight: 0,
+        history: Vec::new(),
+        granted: Vec::new(),
+        outcome: Outcome { over_in_flight: i64::MIN, ..Outcome::default() },
+        faults: run.faults,
+        random,
+    };
+    world.plan();
+    while let Some(Reverse((at, id, node))) = world.events.pop() {
+        let event = world.event_data.remove(&id).unwrap();
+        world.happen(at, node, event);
+    }
+    world.judge()
+}
+
+/// The tier at first and after each reload.
+fn tiers(run: &Run, random: &mut fastrand::Rng) -> Vec<Arc<Tier>> {
+    let other = |random: &mut fastrand::Rng| {
+        let mut tier = run.tier.clone();
+        tier.main.period_ns = tier.main.period_ns * random.u64(1..4) / 2 + 1;
+        tier.main.burst = tier.main.burst.saturating_add(random.u32(..3));
+        tier
+    };
+    let changed = (0..run.faults.reloads).map(|_| other(random)).collect::<Vec<_>>();
+    std::iter::once(run.tier.clone()).chain(changed).map(Arc::new).collect()
+}
+
+impl Node {
+    fn new(incarnation: u64, tier: &Arc<Tier>, now: u64) -> Self {
+        let (in_flight, day) = (Arc::<AtomicU32>::default(), Arc::<AtomicU32>::default());
+        let counts = Counts { in_flight: in_flight.clone(), day: day.clone() };
+        let escrow = Escrow::new(tier.clone(), Box::new(counts), Tick(now));
+        let (tier, waiting) = (tier.clone(), Vec::new());
+        Node { incarnation, escrow, tier, in_flight, day, paused_until: 0, waiting, out: None }
+    }
+}
+
+impl World {
+    fn at(&mut self, at: u64, node: usize, event: Event) {
+        let id = self.next.replace(self.next.get() + 1);
+        self.events.push(Reverse((at, id, node)));
+        self.event_data.insert(id, event);
+    }
+
+    fn plan(&mut self) {
+        let nodes = self.nodes.len();
+        let begin = SECOND;
+        let all = SECONDS * SECOND;
+        if let Some(part) = self.faults.steady {
+            let period = (self.tiers[0].main.period_ns as f64 / part) as u64;
+            for i in 0..all / period {
+                let node = self.random.usize(..nodes);
+                let jitter = self.random.u64(..period);
+                self.at(begin + i * period + jitter, node, Event::Request { write: false });
+            }
+        } else {
+            for _ in 0..6 {
+                let from = self.random.u64(..all);
+                let within = [10 * MS, 500 * MS, 3 * SECOND][self.random.usize(..3)];
+                for _ in 0..[5, 40, 120][self.random.usize(..3)] {
+                    let (at, node) = (begin + from + self.random.u64(..within), self.random.usize(..nodes));
+                    let write = self.random.u8(..4) == 0;
+                    self.at(at, node, Event::Request { write });
+                }
+            }
+        }
+        let any = |world: &mut World| (begin + world.random.u64(..all), world.random.usize(..nodes));
+        for _ in 0..self.faults.crashes {
+            let (at, node) = any(self);
+            self.at(at, node, Event::Crash);
+        }
+        for _ in 0..self.faults.pauses {
+            let (at, node) = any(self);
+            let length = self.random.u64(..5 * SECOND);
+            self.at(at, node, Event::Pause(length));
+        }
+        for number in 1..self.tiers.len() {
+            for node in 0..nodes {
+                let (at, _) = any(self);
+                self.at(at, node, Event::Reload(number));
+            }
+        }
+        if let Some(lost) = self.faults.fail_over {
+            let (at, node) = any(self);
+            self.at(at, node, Event::FailOver(lost));
+        }
+        if let Some(ahead) = self.faults.clock_ahead {
+            let (at, node) = any(self);
+            self.at(at, node, Event::Clock((ahead / 1000) as i64));
+        }
+        if self.faults.clock_back {
+            let (at, node) = any(self);
+            let back = self.random.u64(..3_000_000);
+            self.at(at, node, Event::Clock(-(back as i64)));
+        }
+    }
+
+    fn happen(&mut self, at: u64, node: usize, event: Event) {
+        let is_at_redis = matches!(event, Event::TurnAtRedis { .. } | Event::FailOver(_) | Event::Clock(_));
+        let paused = self.nodes[node].paused_until;
+        if !is_at_redis && paused > at {
+            return self.at(paused, node, event);
+        }
+        match event {
+            Event::Request { write } => self.request(at, node, write, None),
+            Event::EndOfRequest { incarnation } if self.nodes[node].incarnation == incarnation => self.end(node),
+            Event::EndOfRequest { .. } => {}
+            Event::Waited { request } => {
+                let before = self.nodes[node].waiting.len();
+                self.nodes[node].waiting.retain(|(id, _, _)| *id != request);
+                if self.nodes[node].waiting.len() < before {
+                    self.refuse(node);
+                }
+            }
+            Event::Due(planned_for) => {
+                if let Some(turn) = self.nodes[node].escrow.begin_turn(Some(planned_for), Tick(at)) {
+                    self.send(at, node, turn);
+                }
+            }
+            Event::TurnAtRedis { incarnation, turn } => self.turn_at_redis(at, node, incarnation, turn),
+            Event::TurnAnswered { incarnation, turn, answer } => self.answered(at, node, incarnation, &turn, &answer),
+            Event::TurnUnanswered { incarnation, sequence, try_again } => {
+                self.unanswered(at, node, incarnation, sequence, try_again);
+            }
+            Event::Crash => {
+                let incarnation = self.next.replace(self.next.get() + 1);
+                let tier = self.nodes[node].tier.clone();
+                self.in_flight -= i64::from(self.nodes[node].in_flight.load(Ordering::SeqCst));
+                self.nodes[node] = Node::new(incarnation, &tier, at);
+            }
+            Event::Pause(length) => self.nodes[node].paused_until = at + length,
+            Event::Reload(number) => self.nodes[node].tier = self.tiers[number].clone(),
+            Event::FailOver(lost) => {
+                let kept = self.history.iter().rev().find(|(then, _)| then + lost <= at);
+                let fields = kept.map(|(_, fields)| fields.clone()).unwrap_or_default();
+                self.outcome.granted_in_lost_time +=
+                    self.granted.iter().filter(|(then, _)| then + lost > at).map(|(_, n)| *n as f64).sum::<f64>();
+                self.redis.set_fields(fields);
+            }
+            Event::Clock(by_us) => {
+                self.clock_offset_us += by_us;
+                // Leases that end at once are spent nevertheless: all that was granted within one lease.
+                let lease = self.lease_us() * 1000;
+                self.outcome.granted_in_lost_time += by_us.max(0) as f64 * 1000.0
+                    / self.tiers[0].write.map_or(self.tiers[0].main, |w| w).period_ns.min(self.tiers[0].main.period_ns)
+                        as f64
+                    + self.granted.iter().filter(|(then, _)| then + lease > at).map(|(_, n)| *n as f64).sum::<f64>();
+            }
+        }
+    }
+
+    fn lease_us(&self) -> u64 {
+        if self.faults.lease == 0 { 2_000_000 } else { self.faults.lease * 1_000_000 }
+    }
+
+    fn now_us(&self, at: u64) -> u64 {
+        (if self.faults.is_noon { NOON_US } else { BEGIN_US } + at / 1000).saturating_add_signed(self.clock_offset_us)
+    }
+
+    fn refuse(&mut self, node: usize) {
+        self.outcome.refused += 1;
+        self.nodes[node].in_flight.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn end(&mut self, node: usize) {
+        self.in_flight -= 1;
+        self.nodes[node].in_flight.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// One request, which came now or has waited for a turn until now.
+    fn request(&mut self, at: u64, node: usize, write: bool, waited: Option<(u64, u64)>) {
+        let now = Tick(at);
+        let day = self.now_us(at) / 86_400_000_000;
+        let here = &mut self.nodes[node];
+        here.day.store(day as u32, Ordering::SeqCst);
+        if waited.is_none() {
+            here.in_flight.fetch_add(1, Ordering::SeqCst);
+        }
+        let others = here.in_flight.load(Ordering::SeqCst) - 1;
+        let tier = here.tier.clone();
+        let buckets = [
+            tier.in_flight.map(|_| Bucket::InFlight),
+            tier.daily.map(|_| Bucket::Daily),
+            tier.write.filter(|_| write).map(|_| Bucket::Write),
+            Some(Bucket::Main),
+        ];
+        let buckets: Vec<Bucket> = buckets.into_iter().flatten().collect();
+        let mut missing = Vec::new();
+        for bucket in &buckets {
+            let lease = here.escrow.lease(*bucket);
+            let is_there = match bucket {
+                Bucket::InFlight => lease.tokens(now) > others,
+                _ => lease.tokens(now) > 0,
+            };
+            if !is_there && lease.is_denied(now) {
+                return self.refuse(node);
+            }
+            if !is_there {
+                missing.push(*bucket);
+            }
+        }
+        if !missing.is_empty() {
+            let next = here.escrow.need(missing.into_iter(), &tier);
+            let (request, until) = waited.unwrap_or_else(|| {
+                let id = self.next.replace(self.next.get() + 1);
+                (id, at + TIMEOUT)
+            });
+            here.waiting.push((request, write, until));
+            if waited.is_none() {
+                self.at(until, node, Event::Waited { request });
+            }
+            return self.follow(at, node, next);
+        }
+        let mut plans = Vec::new();
+        for bucket in buckets.into_iter().filter(|bucket| *bucket != Bucket::InFlight) {
+            plans.extend(self.nodes[node].escrow.spend(bucket, &tier, now));
+        }
+        self.admitted[0].push(at);
+        if write && tier.write.is_some() {
+            self.admitted[1].push(at);
+        }
+        *self.by_day.entry(day).or_default() += 1;
+        self.outcome.admitted += 1;
+        self.in_flight += 1;
+        let over = self.in_flight - tier.in_flight.map_or(i64::MAX / 2, i64::from);
+        self.outcome.over_in_flight = self.outcome.over_in_flight.max(over);
+        let incarnation = self.nodes[node].incarnation;
+        let ends = at + self.random.u64(..300 * MS);
+        self.at(ends, node, Event::EndOfRequest { incarnation });
+        for next in plans {
+            self.follow(at, node, next);
+        }
+    }
+
+    fn follow(&mut self, at: u64, node: usize, next: NextTurn) {
+        match next {
+            NextTurn::AsBefore => {}
+            NextTurn::At(due) => self.at(due.0.max(at), node, Event::Due(due)),
+            NextTurn::Now => {
+                if let Some(turn) = self.nodes[node].escrow.begin_turn(None, Tick(at)) {
+                    self.send(at, node, turn);
+                }
+            }
+        }
+    }
+
+    fn delay(&mut self) -> u64 {
+        match self.random.u8(..20) {
+            0 if self.faults.is_slow => self.random.u64(..100 * MS),
+            _ => self.random.u64(100_000..300_000),
+        }
+    }
+
+    fn send(&mut self, at: u64, node: usize, turn: Arc<Turn>) {
+        self.outcome.turns += 1;
+        let incarnation = self.nodes[node].incarnation;
+        let sequence = turn.sequence;
+        self.nodes[node].out = Some(sequence);
+        self.at(at + ANSWER_TIMEOUT, node, Event::TurnUnanswered { incarnation, sequence, try_again: false });
+        if self.random.f64() < self.faults.repeated {
+            let late = at + self.random.u64(..SECOND);
+            self.at(late, node, Event::TurnAtRedis { incarnation, turn: turn.clone() });
+        }
+        let arrives = at + self.delay();
+        if self.random.f64() >= self.faults.loss {
+            self.at(arrives, node, Event::TurnAtRedis { incarnation, turn });
+        }
+    }
+
+    fn turn_at_redis(&mut self, at: u64, node: usize, incarnation: u64, turn: Arc<Turn>) {
+        let name = format!("{incarnation:016x}");
+        let numbers = self.redis.eval(self.now_us(at), &turn.arguments(&name, self.lease_us()));
+        let answer = Answer::read(&numbers).unwrap();
+        self.granted.push((at, answer.buckets.iter().take(2).map(|grant| u64::from(grant.held)).sum::<u64>() + 1));
+        if self.faults.fail_over.is_some() {
+            self.history.push((at, self.redis.fields()));
+        }
+        let arrives = at + self.delay();
+        if self.random.f64() >= self.faults.loss {
+            self.at(arrives, node, Event::TurnAnswered { incarnation, turn, answer });
+        }
+    }
+
+    fn answered(&mut self, at: u64, node: usize, incarnation: u64, turn: &Turn, answer: &Answer) {
+        if self.nodes[node].incarnation != incarnation {
+            return;
+        }
+        let next = self.nodes[node].escrow.finish_turn(turn, answer, Tick(at));
+        if self.nodes[node].out == Some(turn.sequence) {
+            self.nodes[node].out = None;
+        }
+        self.follow(at, node, next);
+        for (request, write, until) in std::mem::take(&mut self.nodes[node].waiting) {
+            self.request(at, node, write, Some((request, until)));
+        }
+    }
+
+    fn unanswered(&mut self, at: u64, node: usize, incarnation: u64, sequence: u64, try_again: bool) {
+        if self.nodes[node].incarnation != incarnation || self.nodes[node].out != Some(sequence) {
+            return;
+        }
+        if try_again {
+            let next = self.nodes[node].escrow.unstall();
+            return self.follow(at, node, next);
+        }
+        self.nodes[node].escrow.fail_turn();
+        self.at(at + 100 * MS, node, Event::TurnUnanswered { incarnation, sequence, try_again: true });
+    }
+
+    fn judge(mut self) -> Outcome {
+        let main = self.tiers.iter().map(|tier| (u64::from(tier.main.burst.get()), tier.main.period_ns));
+        let most = main.reduce(|(burst, period), (b, p)| (burst.max(b), period.min(p))).unwrap();
+        let mut excess = excess(&self.admitted[0], most);
+        if let Some(write) = self.tiers[0].write {
+            excess = excess.max(self::excess(&self.admitted[1], (u64::from(write.burst.get()), write.period_ns)));
+        }
+        self.outcome.excess = excess;
+        let daily = self.tiers[0].daily;
+        let most = |day: &i64| daily.map_or(i64::MIN, |daily| *day - daily as i64);
+        self.outcome.over_day = self.by_day.values().map(most).max().unwrap_or(i64::MIN);
+        if daily.is_some()
+            && let Some((last, admitted)) = self.by_day.iter().max()
+            && let Some(stored) = self.redis.fields().get("b:daily")
+        {
+            let mut words = stored.split(' ');
+            let (count, day) = (words.next().unwrap(), words.next().unwrap());
+            if *day == *last.to_string() {
+                self.outcome.miscounted = count.parse::<i64>().unwrap() - admitted;
+            }
+        }
+        self.outcome
+    }
+}
+
+/// The most by which the requests of any window exceed burst + rate * T.
+fn excess(times: &[u64], (burst, period): (u64, u64)) -> f64 {
+    let mut times = times.to_vec();
+    times.sort_unstable();
+    let (mut least, mut worst) = (i128::MAX, i128::MIN);
+    for (number, at) in times.iter().enumerate() {
+        let level = number as i128 * i128::from(period) - i128::from(*at);
+        least = least.min(level);
+        worst = worst.max(level - least + i128::from(period) - i128::from(burst) * i128::from(period));
+    }
+    if worst == i128::MIN { f64::NEG_INFINITY } else { worst as f64 / period as f64 }
+}
