@@ -18,7 +18,8 @@ pub mod wire; // operations, form parameters, faults, maps
 // Floor 2: the configuration.
 pub mod config; // gateway.toml: as typed, checked, usable
 
-// Floor 3: free for what `limits` may come to use (docs/ARCHITECTURE.md, "Where to change what").
+// Floor 3: several nodes.
+pub mod cluster; // how old what is known of other nodes is
 
 // Floor 4: the parts that hold state.
 pub mod cache; // answers in memory, their epochs, single-flight

@@ -15,7 +15,6 @@ const FLOORS: [(&str, u8); 22] = [
     ("model", 0),
     ("wire", 1),
     ("config", 2),
-    // Not there yet: what `[cluster]` configures, and `limits` would use.
     ("cluster", 3),
     ("telemetry", 4),
     ("cache", 4),
