@@ -19,7 +19,7 @@ pub mod wire; // operations, form parameters, faults, maps
 pub mod config; // gateway.toml: as typed, checked, usable
 
 // Floor 3: several nodes.
-pub mod cluster; // how old what is known of other nodes is
+pub mod cluster; // the bus by which nodes tell each other of writes
 
 // Floor 4: the parts that hold state.
 pub mod cache; // answers in memory, their epochs, single-flight

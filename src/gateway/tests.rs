@@ -466,7 +466,7 @@ async fn a_panic_is_20_for_the_one_who_met_it_and_harms_nobody_else() {
         let reply = w.gateway.handle(&state, &header(), &mut Broken).await;
         assert_eq!(reply.answer.unwrap_err(), Fault::NoUsableAnswer);
         assert!(reply.details.panicked);
-        assert_eq!(reply.details.key.unwrap().id, "k1".into(), "what was found out before it is told");
+        assert_eq!(&*reply.details.key.unwrap().id, "k1", "what was found out before it is told");
         let mut body = BreaksOnWaiting(b"memberID=7&amount=5");
         let reply = w.gateway.handle(&state, &write, &mut body).await;
         assert_eq!(reply.answer.unwrap_err(), Fault::NoUsableAnswer);
