@@ -233,7 +233,7 @@ impl StoreFollower {
         }
     }
 
-    fn keys_changed(&self) {
+    pub(super) fn keys_changed(&self) {
         self.freshness.keys_changed();
         self.reload_keys.notify_one();
     }
