@@ -1,10 +1,11 @@
 //! The bus between nodes on virtual time: the bus's own rules and the gateway's own cache, with a scripted stream and one
 //! origin. At every read it is checked that no node answers what is older than a write that was acknowledged a second
 //! ago, nor what is older than a write of its own or, where it is a member's only writer, than its callers have read
-//! (guarantee 2). The bugs at the end are planted: each must
-//! be caught, or the simulation would catch nothing. `redis_stream` runs the same bus over real Redis processes.
+//! (guarantee 2). The bugs at the end are planted: each must be caught, or the simulation would catch nothing.
+//! `redis_stream` runs the same bus over real Redis processes, and `gateways` whole gateways.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod gateways;
 mod node;
 mod redis_server;
 mod redis_stream;

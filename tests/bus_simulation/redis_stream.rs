@@ -119,7 +119,7 @@ impl Drop for TestNode {
     }
 }
 
-fn stream(url: String, replicas: u32) -> RedisStream<impl guildgate::cluster::bus::Connect> {
+pub fn stream(url: String, replicas: u32) -> RedisStream<impl guildgate::cluster::bus::Connect> {
     let connect = move || {
         let url = url.clone();
         async move { RedisServer::connect(&url).await }
