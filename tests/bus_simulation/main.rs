@@ -54,6 +54,12 @@ fn a_node_that_ignores_gaps_is_caught() {
 }
 
 #[test]
+fn a_node_that_ignores_another_server_and_a_removed_stream_is_caught() {
+    let violation = run(Script::Everything, Bug::IgnoreLosses, SEEDS).unwrap_err();
+    assert!(violation.contains("acknowledged"), "{violation}");
+}
+
+#[test]
 fn a_write_that_is_acknowledged_before_its_end_is_confirmed_is_caught() {
     let violation = run(Script::Everything, Bug::AcknowledgeUnconfirmed, SEEDS).unwrap_err();
     assert!(violation.contains("acknowledged"), "{violation}");

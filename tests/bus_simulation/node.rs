@@ -159,6 +159,14 @@ impl Effects {
 
 impl Listener for Effects {
     fn drop_everything(&mut self, reason: DropReason) {
+        let is_ignored = match self.bug {
+            Bug::IgnoreGaps => reason == DropReason::Gap,
+            Bug::IgnoreLosses => !matches!(reason, DropReason::Gap | DropReason::BadEntry),
+            Bug::None | Bug::AcknowledgeUnconfirmed | Bug::AnswerWhileUnheard => false,
+        };
+        if is_ignored {
+            return;
+        }
         match reason {
             DropReason::Gap => self.dropped("gap"),
             DropReason::BadEntry => self.dropped("bad entry"),
@@ -173,9 +181,7 @@ impl Listener for Effects {
             DropReason::NotContinuous => self.dropped("first"),
             DropReason::Everything => self.dropped("everything"),
         }
-        if (reason, self.bug) != (DropReason::Gap, Bug::IgnoreGaps) {
-            self.cache.epochs().invalidate_all();
-        }
+        self.cache.epochs().invalidate_all();
     }
 
     fn write_begun(&mut self, write: RemoteWrite, member: MemberId) {

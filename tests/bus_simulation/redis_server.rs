@@ -93,7 +93,7 @@ fn spawn(port: u16, options: &[String], folder: &TempDir) -> Child {
         .args(options)
         .stdout(Stdio::null())
         .spawn()
-        .expect("redis-server is needed: run scripts/setup")
+        .unwrap_or_else(|error| panic!("redis-server is needed, run scripts/setup: {error}"))
 }
 
 /// Waits until something is so.
