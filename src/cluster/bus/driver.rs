@@ -121,7 +121,7 @@ impl Bus {
             let error = match timeout(OPEN_WITHIN, transport.open()).await {
                 Ok(Ok(opened)) => {
                     if std::mem::take(&mut is_away) {
-                        tracing::info!("the other nodes can be told of writes again");
+                        tracing::info!("the bus works again");
                     }
                     self.serve(opened, &listener).await
                 }
@@ -129,11 +129,7 @@ impl Bus {
                 Err(_) => TransportError("no connection within a second".to_owned()),
             };
             if !std::mem::replace(&mut is_away, true) {
-                tracing::error!(
-                    %error,
-                    "the other nodes cannot be told of writes; until they can, setPoints is answered with 21 and nothing is \
-                     answered from memory"
-                );
+                tracing::error!(%error, "the bus is away: setPoints is answered with 21, and nothing from memory");
             }
             sleep(RETRY_AFTER).await;
         }
