@@ -9,6 +9,7 @@ mod key_source;
 mod limit_report;
 mod metrics;
 mod origin_refusals;
+mod peers;
 mod prove_key;
 mod purge;
 mod read;
@@ -39,6 +40,7 @@ use state::Core;
 
 use crate::clock::{Clock, Tick};
 use crate::cluster::SharedLimits;
+use crate::cluster::bus::Bus;
 use crate::keys::InFlightSlot;
 use crate::telemetry::{Observer, Outcome};
 use crate::wire::{Fault, Form, Operation, Request, RequestId, TraceContext, is_form_type};
@@ -46,6 +48,7 @@ use crate::wire::{Fault, Form, Operation, Request, RequestId, TraceContext, is_f
 pub use handover::{Handover, MAX_WRITE_NOTICES, WriteEvent, WriteNotice};
 pub use key_source::{KeyFile, KeyList, KeySource};
 pub use limit_report::LimitReport;
+pub use peers::Peers;
 pub use purge::PurgeError;
 pub use reload::NewKeys;
 pub use reply::{CacheStatus, Reply, RequestDetails};
@@ -102,7 +105,12 @@ pub trait Body: Send {
 
 impl Gateway {
     pub fn new(clock: Clock, state: State, observer: Observer) -> Self {
-        let core = Arc::new(Core::new(clock, state));
+        Gateway::with_bus(clock, state, observer, None)
+    }
+
+    /// A gateway beside others before the same HTTP origin, which tell each other of their writes over the bus.
+    pub fn with_bus(clock: Clock, state: State, observer: Observer, bus: Option<Bus>) -> Self {
+        let core = Arc::new(Core::new(clock, state, bus.map(Peers::new)));
         Gateway {
             follower: StoreFollower::new(core.clone()),
             handover: Handover::new(core.clone()),
