@@ -13,4 +13,4 @@ mod turns;
 pub use self::freshness::{Freshness, MAX_AGE};
 pub use self::redis::{RedisConnection, RedisFault, ServerInfo};
 pub use self::shared_limits::{Counters, KeyEscrow, Needs, SharedLimits};
-pub use self::turns::{Turns, check, evicts_text};
+pub use self::turns::{START_TIMEOUT, Turns, check, evicts_text};

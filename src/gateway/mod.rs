@@ -127,10 +127,23 @@ impl Gateway {
         Gateway { usage_flush: UsageFlush::new(self.core.clone(), limits.clone()), shared_limits: limits, ..self }
     }
 
-    /// What is to be said while the limits cannot be shared. The node is ready all the same.
+    /// What is to be said while the limits cannot be shared, or the other nodes are not heard. The node is ready all the
+    /// same.
     pub fn redis_fault(&self) -> Option<&'static str> {
         let is_away = self.shared_limits.as_ref().is_some_and(|limits| limits.is_away());
-        is_away.then_some("Redis is away: each node limits by cluster.when_away until it answers")
+        let is_cut_off = self.peers().is_some_and(|peers| peers.is_cut_off(self.core.now()));
+        match (is_away, is_cut_off) {
+            (false, false) => None,
+            (true, false) => Some("Redis is away: each node limits by cluster.when_away until it answers"),
+            (false, true) => Some(
+                "the other nodes are not heard over Redis: setPoints is refused with 21 and every read goes to the origin \
+                 until they are",
+            ),
+            (true, true) => Some(
+                "Redis is away: each node limits by cluster.when_away, setPoints is refused with 21 and every read goes to \
+                 the origin until it answers",
+            ),
+        }
     }
 
     /// The state in force, under which a request that begins now is answered.

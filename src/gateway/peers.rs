@@ -18,11 +18,26 @@ pub struct Peers {
     pub bus: Bus,
     /// The tick until which nothing is kept, since other nodes' writes in flight may not be known.
     keep_nothing_until: AtomicU64,
+    /// How often everything was dropped because notices may have been lost, in the order of [`LOSSES`].
+    losses: [AtomicU64; LOSSES.len()],
 }
+
+/// How `/metrics` names what may have been lost.
+pub(super) const LOSSES: [&str; 4] = ["gap", "bad_entry", "other_server", "removed"];
 
 impl Peers {
     pub(super) fn new(bus: Bus) -> Self {
-        Peers { bus, keep_nothing_until: AtomicU64::new(0) }
+        Peers { bus, keep_nothing_until: AtomicU64::new(0), losses: Default::default() }
+    }
+
+    /// Whether this node did not hear the others for so long that it answers nothing from memory.
+    pub(super) fn is_cut_off(&self, now: Tick) -> bool {
+        self.bus.freshness().is_stale(now)
+    }
+
+    /// How often notices may have been lost, by [`LOSSES`].
+    pub(super) fn losses(&self) -> [u64; LOSSES.len()] {
+        self.losses.each_ref().map(|count| count.load(Ordering::Relaxed))
     }
 
     /// Whether answers may be kept at `now`.
@@ -39,7 +54,7 @@ impl Core {
 
     /// Invalidates the cache if this node did not hear the others for too long.
     pub(super) fn invalidate_if_peers_are_unheard(&self, state: &State, now: Tick) {
-        if self.peers(state).is_some_and(|peers| peers.bus.freshness().is_stale(now)) {
+        if self.peers(state).is_some_and(|peers| peers.is_cut_off(now)) {
             self.cache.epochs().invalidate_all();
         }
     }
@@ -93,12 +108,16 @@ impl Listener for RemoteWrites<'_> {
             self.peers.keep_nothing_until.fetch_max(until.0, Ordering::SeqCst);
         }
         self.gateway.core.cache.epochs().invalidate_all();
-        match reason {
-            DropReason::NotContinuous | DropReason::Everything => {}
-            DropReason::Gap | DropReason::BadEntry | DropReason::OtherServer { .. } | DropReason::Removed { .. } => {
-                tracing::warn!(?reason, "what other nodes told may be lost; everything in memory was dropped");
-            }
-        }
+        let loss = match reason {
+            DropReason::NotContinuous | DropReason::Everything => return,
+            DropReason::Gap => 0,
+            DropReason::BadEntry => 1,
+            DropReason::OtherServer { .. } => 2,
+            DropReason::Removed { .. } => 3,
+        };
+        self.peers.losses[loss].fetch_add(1, Ordering::Relaxed);
+        let reason = LOSSES[loss];
+        tracing::warn!(reason, "what other nodes told may be lost; everything in memory was dropped");
     }
 
     fn write_begun(&mut self, write: RemoteWrite, member: MemberId) {

@@ -141,7 +141,7 @@ impl TestGateway {
         };
         let keys = KeySource::File(KeyFile { keys: [key].into(), guilds: None });
         let state = State::new(config, Arc::new(Origin::Http(http)), keys, KeyList::default(), Vec::new(), &clock);
-        let bus = Bus::new(Incarnation(fastrand::u64(..)), clock.clone(), timeout);
+        let bus = Bus::new(Incarnation::random(), clock.clone(), timeout);
         let gateway = Arc::new(Gateway::with_bus(clock, state, Observer::new(None, None), Some(bus)));
         let (follows, url) = (gateway.clone(), server.url());
         let task = tokio::spawn(async move { follows.follow_peers(&stream(url, 0)).await });

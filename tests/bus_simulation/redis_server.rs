@@ -35,7 +35,7 @@ impl RedisServer {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// As `Connect` of the bus wants it.
+    /// A connection without a time limit for responses.
     pub async fn connect(url: &str) -> redis::RedisResult<MultiplexedConnection> {
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
         redis::Client::open(url)?.get_multiplexed_async_connection_with_config(&config).await

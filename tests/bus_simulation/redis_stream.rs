@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use guildgate::clock::Clock;
 use guildgate::cluster::bus::{Bus, DropReason, Incarnation, Listener, RedisStream, RemoteWrite, Transport};
+use guildgate::config::RedisAt;
 use guildgate::model::{GuildId, MemberId};
 use nix::sys::signal::Signal;
 use tokio::task::JoinHandle;
@@ -68,7 +69,7 @@ impl TestNode {
 
     fn start_with(url: &str, timeout: Duration, replicas: u32) -> Self {
         let (clock, heard) = (Clock::system(), Recorder::default());
-        let bus = Arc::new(Bus::new(Incarnation(fastrand::u64(..)), clock.clone(), timeout));
+        let bus = Arc::new(Bus::new(Incarnation::random(), clock.clone(), timeout));
         let (run, listener, url) = (bus.clone(), heard.clone(), url.to_owned());
         let task = tokio::spawn(async move {
             run.run(&stream(url, replicas), listener).await;
@@ -119,12 +120,8 @@ impl Drop for TestNode {
     }
 }
 
-pub fn stream(url: String, replicas: u32) -> RedisStream<impl guildgate::cluster::bus::Connect> {
-    let connect = move || {
-        let url = url.clone();
-        async move { RedisServer::connect(&url).await }
-    };
-    RedisStream::new(connect, "test", replicas)
+pub fn stream(url: String, replicas: u32) -> RedisStream {
+    RedisStream::new(RedisAt::parse(&url).unwrap(), "test", replicas)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -156,13 +153,13 @@ async fn a_write_and_a_purge_at_one_node_are_heard_at_the_other_and_not_at_their
 async fn a_stream_that_is_trimmed_flushed_or_of_another_type_is_noticed_and_used_again() {
     let server = RedisServer::start(&[]).await;
     let (a, b) = TestNode::two(&server).await;
-    for command in ["XTRIM {test}:bus MAXLEN 0", "FLUSHALL", "DEL {test}:bus"] {
+    for command in ["XTRIM test:bus MAXLEN 0", "FLUSHALL", "DEL test:bus"] {
         b.heard.0.lock().unwrap().clear();
         server.run(command).await;
         b.hears(|heard| matches!(heard, Heard::Dropped(DropReason::Removed { .. }))).await;
         a.writes_and_is_heard_by(&b).await;
     }
-    server.run("SET {test}:bus x").await;
+    server.run("SET test:bus x").await;
     a.writes_again().await;
     a.writes_and_is_heard_by(&b).await;
 }
@@ -173,7 +170,7 @@ async fn entries_of_others_in_the_stream_drop_everything() {
     let (_a, b) = TestNode::two(&server).await;
     for fields in ["e hello", "other thing", "e x e y"] {
         b.heard.0.lock().unwrap().clear();
-        server.run(&format!("XADD {{test}}:bus * {fields}")).await;
+        server.run(&format!("XADD test:bus * {fields}")).await;
         b.hears(|heard| *heard == Heard::Dropped(DropReason::BadEntry)).await;
     }
     assert!(!b.is_stale());
@@ -227,7 +224,7 @@ async fn a_wrong_password_a_replica_and_too_few_replicas_let_no_write_begin_and_
     let port = locked.port;
     for url in [locked.url(), format!("redis://:wrong@127.0.0.1:{port}")] {
         let error = stream(url.clone(), 0).open().await.err().unwrap().to_string();
-        assert!(error.contains("NOAUTH") || error.to_lowercase().contains("password"), "{error}");
+        assert!(error.contains("password"), "{error}");
         let node = TestNode::start_with(&url, TIMEOUT, 0);
         assert!(node.bus.begin(MEMBER).await.is_err());
         eventually("nothing is answered from memory", async || node.is_stale()).await;

@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 use super::Listener;
 use super::entry::{Incarnation, Notice, StreamId};
 use super::node::{Fetched, Node};
-use crate::clock::Clock;
+use crate::clock::{Clock, Tick};
 use crate::cluster::Freshness;
 use crate::model::{GuildId, MemberId};
 
@@ -91,6 +91,8 @@ pub struct Bus {
     wake: Notify,
     /// The number of the last confirmed entry.
     confirmed: watch::Sender<u64>,
+    /// Since when the stream is away, which was said.
+    away_since: Mutex<Option<Tick>>,
 }
 
 impl Bus {
@@ -99,7 +101,8 @@ impl Bus {
         let node = Node::new(incarnation, clock.now());
         let freshness = node.freshness();
         let confirmed = watch::Sender::new(0);
-        Bus { clock, node: Mutex::new(node), freshness, timeout, wake: Notify::new(), confirmed }
+        let (node, away_since) = (Mutex::new(node), Mutex::new(None));
+        Bus { clock, node, freshness, timeout, wake: Notify::new(), confirmed, away_since }
     }
 
     /// How old what is known of the others is: whether an answer in memory may be used.
@@ -116,22 +119,26 @@ impl Bus {
     /// Connects to the stream, and does so again whenever that fails, until it is dropped.
     pub async fn run<T: Transport>(&self, transport: &T, listener: impl Listener + Send) {
         let listener = Mutex::new(listener);
-        let mut is_away = false;
         loop {
             let error = match timeout(OPEN_WITHIN, transport.open()).await {
-                Ok(Ok(opened)) => {
-                    if std::mem::take(&mut is_away) {
-                        tracing::info!("the bus works again");
-                    }
-                    self.serve(opened, &listener).await
-                }
+                Ok(Ok(opened)) => self.serve(opened, &listener).await,
                 Ok(Err(error)) => error,
                 Err(_) => TransportError("no connection within a second".to_owned()),
             };
-            if !std::mem::replace(&mut is_away, true) {
+            if self.away_since.lock().replace(self.clock.now()).is_none() {
                 tracing::error!(%error, "the bus is away: setPoints is answered with 21, and nothing from memory");
             }
             sleep(RETRY_AFTER).await;
+        }
+    }
+
+    /// Says that the stream is back once this node has heard what it sent since: a connection alone proves nothing.
+    fn note_heard(&self) {
+        let mut away_since = self.away_since.lock();
+        let now = self.clock.now();
+        if away_since.is_some_and(|since| self.freshness.age(now) < Some(now.since(since))) {
+            *away_since = None;
+            tracing::info!("the bus works again");
         }
     }
 
@@ -170,6 +177,7 @@ impl Bus {
                 Ok(Ok(())) => {
                     let confirmed = self.node.lock().batch_confirmed(&mut *listener.lock());
                     self.confirmed.send_replace(confirmed);
+                    self.note_heard();
                 }
                 Ok(Err(error)) => return error,
                 Err(_) => return TransportError(format!("nothing was confirmed within {APPEND_WITHIN:?}")),
@@ -183,6 +191,7 @@ impl Bus {
             match timeout(READ_WITHIN, reader.read(position)).await {
                 Ok(Ok(fetched)) => {
                     self.node.lock().read(&fetched, self.clock.now(), &mut *listener.lock());
+                    self.note_heard();
                     // What was lost is announced anew at once.
                     self.wake.notify_one();
                 }
@@ -215,6 +224,12 @@ impl Bus {
         let bye = self.node.lock().tell(Notice::Bye);
         // Who does not hear it takes this node for silent.
         let _ = self.confirm(bye).await;
+    }
+
+    /// Waits until this node's first entry is confirmed: from then on writes can begin.
+    pub async fn has_begun(&self) {
+        // It is not closed while `self` has the sender.
+        let _ = self.confirmed.subscribe().wait_for(|confirmed| *confirmed > 0).await;
     }
 
     /// Waits until an entry is confirmed.

@@ -49,6 +49,12 @@ pub struct Entry {
 #[error("not an entry of the bus, or of a newer version")]
 pub struct BadEntry;
 
+impl Incarnation {
+    pub fn random() -> Self {
+        Incarnation(fastrand::u64(..))
+    }
+}
+
 impl fmt::Display for Incarnation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}", self.0)

@@ -22,7 +22,7 @@ pub use driver::{
 pub use entry::{BadEntry, Entry, Incarnation, Notice, StreamId};
 pub use node::{Fetched, Node};
 pub use reader::SILENT_AFTER;
-pub use redis_stream::{Connect, RedisStream};
+pub use redis_stream::RedisStream;
 pub use sender::BEAT_INTERVAL;
 
 /// A write of another node.

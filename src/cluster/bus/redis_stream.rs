@@ -2,14 +2,17 @@
 //! reader asks after each read whether the entry that it read last is still there. So it sees a stream that was trimmed
 //! beyond it or removed, which `XREAD` alone skips or waits for without a word.
 
-use std::future::Future;
+use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{Cmd, RedisError, Value, cmd};
+use redis::{Cmd, Value, cmd};
+use tokio::time::timeout;
 
 use super::driver::{Opened, StreamReader, StreamWriter, Transport, TransportError};
 use super::entry::StreamId;
 use super::node::Fetched;
+use crate::cluster::redis::{RedisFault, open_alone};
+use crate::config::{Cluster, RedisAt};
 
 /// Entries that are older than this are removed from the stream. A node that stood still for longer drops everything
 /// that it has cached.
@@ -24,60 +27,70 @@ const READ_COUNT: usize = 1000;
 /// How long an append waits for the replicas.
 const WAIT_MILLIS: u64 = 200;
 
+/// How long a check may take.
+const CHECK_WITHIN: Duration = Duration::from_secs(1);
+
 /// The field of an entry that holds its text.
 const FIELD: &str = "e";
 
-/// Opens connections to the primary that is in charge now.
-pub trait Connect: Send + Sync {
-    /// A connection that nothing else uses, without a time limit for responses.
-    fn connect(&self) -> impl Future<Output = Result<MultiplexedConnection, RedisError>> + Send;
-}
-
-impl<C, F> Connect for C
-where
-    C: Fn() -> F + Send + Sync,
-    F: Future<Output = Result<MultiplexedConnection, RedisError>> + Send,
-{
-    fn connect(&self) -> impl Future<Output = Result<MultiplexedConnection, RedisError>> + Send {
-        self()
-    }
-}
-
-/// A stream under one key.
+/// A stream under one key, in the primary that is in charge now.
 #[derive(Debug)]
-pub struct RedisStream<C> {
-    connect: C,
+pub struct RedisStream {
+    at: RedisAt,
     key: String,
     /// How many replicas must have an entry before it counts as confirmed.
     replicas: u32,
 }
 
-impl<C: Connect> RedisStream<C> {
-    /// The stream `{prefix}:bus`.
-    pub fn new(connect: C, prefix: &str, replicas: u32) -> Self {
-        RedisStream { connect, key: format!("{{{prefix}}}:bus"), replicas }
+impl RedisStream {
+    pub fn new(at: RedisAt, prefix: &str, replicas: u32) -> Self {
+        RedisStream { at, key: format!("{prefix}:bus"), replicas }
     }
-}
 
-impl<C: Connect> Transport for RedisStream<C> {
-    type Writer = RedisWriter;
-    type Reader = RedisReader;
+    /// The stream that the nodes of a cluster share, if they need one.
+    pub fn of(cluster: &Cluster) -> Option<Self> {
+        cluster.replicas.map(|replicas| RedisStream::new(cluster.redis.clone(), &cluster.prefix, replicas))
+    }
 
-    async fn open(&self) -> Result<Opened<RedisWriter, RedisReader>, TransportError> {
-        let mut reader = self.connect.connect().await?;
-        let mut writer = self.connect.connect().await?;
+    /// Tries what the bus does on a key beside the stream's: the rights, the version and the replicas.
+    pub(in crate::cluster) async fn check(&self) -> Result<(), RedisFault> {
+        let key = format!("{}:probe", self.key);
+        let probe = RedisStream { at: self.at.clone(), key, replicas: self.replicas };
+        let check = async {
+            let Opened { mut writer, mut reader, .. } = probe.connect().await?;
+            writer.add(&["probe".to_owned()]).await?;
+            reader.fetch(None).await?;
+            let () = cmd("DEL").arg(&probe.key).query_async(&mut writer.connection).await?;
+            Ok(())
+        };
+        let late = |_| RedisFault::new("the notices of writes took longer than a second", true);
+        timeout(CHECK_WITHIN, check).await.map_err(late)?
+    }
+
+    async fn connect(&self) -> Result<Opened<RedisWriter, RedisReader>, RedisFault> {
+        let mut reader = open_alone(&self.at).await?;
+        let mut writer = open_alone(&self.at).await?;
         let server = server(&mut reader).await?;
         if server != self::server(&mut writer).await? {
-            return Err(TransportError("two connections led to two servers".to_owned()));
+            return Err(RedisFault::new("two connections led to two servers", true));
         }
         let kind: String = cmd("TYPE").arg(&self.key).query_async(&mut writer).await?;
         if kind != "stream" && kind != "none" {
             tracing::error!(key = self.key, kind, "a key of Guildgate in Redis is no stream, and is replaced");
-            let () = cmd("UNLINK").arg(&self.key).query_async(&mut writer).await?;
+            let () = cmd("DEL").arg(&self.key).query_async(&mut writer).await?;
         }
         let (key, replicas) = (self.key.clone(), self.replicas);
         let writer = RedisWriter { connection: writer, key: key.clone(), replicas, last: None };
         Ok(Opened { server, writer, reader: RedisReader { connection: reader, key } })
+    }
+}
+
+impl Transport for RedisStream {
+    type Writer = RedisWriter;
+    type Reader = RedisReader;
+
+    async fn open(&self) -> Result<Opened<RedisWriter, RedisReader>, TransportError> {
+        Ok(self.connect().await?)
     }
 }
 
@@ -91,8 +104,8 @@ pub struct RedisWriter {
     last: Option<StreamId>,
 }
 
-impl StreamWriter for RedisWriter {
-    async fn append(&mut self, entries: &[String]) -> Result<(), TransportError> {
+impl RedisWriter {
+    async fn add(&mut self, entries: &[String]) -> Result<(), RedisFault> {
         let mut pipe = redis::pipe();
         pipe.atomic();
         for entry in entries {
@@ -110,10 +123,16 @@ impl StreamWriter for RedisWriter {
             let reached: u32 = wait.query_async(&mut self.connection).await?;
             if reached < self.replicas {
                 let message = format!("only {reached} of {} replicas have a notice (cluster.replicas)", self.replicas);
-                return Err(TransportError(message));
+                return Err(RedisFault::new(message, true));
             }
         }
         Ok(())
+    }
+}
+
+impl StreamWriter for RedisWriter {
+    async fn append(&mut self, entries: &[String]) -> Result<(), TransportError> {
+        Ok(self.add(entries).await?)
     }
 }
 
@@ -124,8 +143,8 @@ pub struct RedisReader {
     key: String,
 }
 
-impl StreamReader for RedisReader {
-    async fn read(&mut self, after: Option<StreamId>) -> Result<Fetched, TransportError> {
+impl RedisReader {
+    async fn fetch(&mut self, after: Option<StreamId>) -> Result<Fetched, RedisFault> {
         let position = after.map_or("0-0".to_owned(), |id| id.to_string());
         // The server runs the second command once the first has its answer.
         let read = cmd("XREAD").arg("COUNT").arg(READ_COUNT).arg("BLOCK").arg(BLOCK_MILLIS).take();
@@ -135,8 +154,14 @@ impl StreamReader for RedisReader {
         pipe.add_command(read).add_command(look_back);
         let (streams, at_position): (Value, Vec<Value>) = pipe.query_async(&mut self.connection).await?;
         let entries =
-            streams_entries(streams).ok_or_else(|| TransportError("XREAD answered in another form".into()))?;
+            streams_entries(streams).ok_or_else(|| RedisFault::new("XREAD answered in another form", true))?;
         Ok(Fetched { entries, is_continuous: after.is_none() || !at_position.is_empty() })
+    }
+}
+
+impl StreamReader for RedisReader {
+    async fn read(&mut self, after: Option<StreamId>) -> Result<Fetched, TransportError> {
+        Ok(self.fetch(after).await?)
     }
 }
 
@@ -169,20 +194,20 @@ fn entry(value: Value) -> Option<(StreamId, Option<String>)> {
 }
 
 /// Which server this is, and which history of its data. A replica cannot be written to.
-async fn server(connection: &mut MultiplexedConnection) -> Result<String, TransportError> {
+async fn server(connection: &mut MultiplexedConnection) -> Result<String, RedisFault> {
     let info: redis::InfoDict = cmd("INFO").query_async(connection).await?;
     let value = |name: &str| info.get::<String>(name);
     if value("role").is_some_and(|role| role != "master") {
-        return Err(TransportError("the server is a replica".to_owned()));
+        return Err(RedisFault::replica());
     }
     match (value("run_id"), value("master_replid")) {
         (Some(run), Some(history)) => Ok(format!("{run} {history}")),
-        _ => Err(TransportError("INFO does not name the server (run_id, master_replid)".to_owned())),
+        _ => Err(RedisFault::new("INFO does not name the server (run_id, master_replid)", false)),
     }
 }
 
-impl From<RedisError> for TransportError {
-    fn from(error: RedisError) -> Self {
-        TransportError(error.to_string())
+impl From<RedisFault> for TransportError {
+    fn from(fault: RedisFault) -> Self {
+        TransportError(fault.to_string())
     }
 }
