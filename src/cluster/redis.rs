@@ -64,7 +64,25 @@ pub struct ServerInfo {
 
 impl From<RedisError> for RedisFault {
     fn from(error: RedisError) -> Self {
-        RedisFault::of(&error)
+        // Of a transaction, the command that failed says why.
+        let of_command = error.clone().into_server_errors().and_then(|errors| Some(errors.first()?.1.clone().into()));
+        let error: RedisError = of_command.unwrap_or(error);
+        let detail = error.detail().unwrap_or_default().trim();
+        let fault = |text: String, may_pass, needs_connection| RedisFault { text, may_pass, needs_connection };
+        match (error.kind(), error.code().unwrap_or_default()) {
+            (ErrorKind::AuthenticationFailed, _) | (_, "NOAUTH" | "WRONGPASS") => {
+                fault(format!("it refuses the user or the password ({detail}); put them into the URL"), false, true)
+            }
+            (ErrorKind::Server(ServerErrorKind::NoPerm), _) => {
+                fault(format!("its user lacks rights ({detail}); docs/cluster.md names those it needs"), false, false)
+            }
+            (ErrorKind::Server(ServerErrorKind::ReadOnly), _) => RedisFault::replica(),
+            (ErrorKind::MasterNameNotFoundBySentinel, _) => {
+                fault("its Sentinels know no primary of the name in `?master=`".to_owned(), true, true)
+            }
+            (ErrorKind::Server(_), code) => fault(format!("it answers {code} {detail}"), true, false),
+            _ => fault(error.to_string(), true, true),
+        }
     }
 }
 
@@ -86,25 +104,6 @@ impl RedisFault {
 
     fn late(what: &str, limit: Duration) -> Self {
         RedisFault::new(format!("{what} took longer than {} ms", limit.as_millis()), true)
-    }
-
-    fn of(error: &RedisError) -> Self {
-        let detail = error.detail().unwrap_or_default().trim();
-        let fault = |text: String, may_pass, needs_connection| RedisFault { text, may_pass, needs_connection };
-        match (error.kind(), error.code().unwrap_or_default()) {
-            (ErrorKind::AuthenticationFailed, _) | (_, "NOAUTH" | "WRONGPASS") => {
-                fault(format!("it refuses the user or the password ({detail}); put them into the URL"), false, true)
-            }
-            (ErrorKind::Server(ServerErrorKind::NoPerm), _) => {
-                fault(format!("its user lacks rights ({detail}); docs/cluster.md names those it needs"), false, false)
-            }
-            (ErrorKind::Server(ServerErrorKind::ReadOnly), _) => RedisFault::replica(),
-            (ErrorKind::MasterNameNotFoundBySentinel, _) => {
-                fault("its Sentinels know no primary of the name in `?master=`".to_owned(), true, true)
-            }
-            (ErrorKind::Server(_), code) => fault(format!("it answers {code} {detail}"), true, false),
-            _ => fault(error.to_string(), true, true),
-        }
     }
 }
 

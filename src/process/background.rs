@@ -70,13 +70,13 @@ impl BackgroundTasks {
         }
     }
 
-    /// Tells the other nodes that this process stops, logs the last counts of requests over a limit, and writes the last
-    /// counts of keys to the store within `limit` (`None`: not at all).
+    /// Logs the last counts of requests over a limit, tells the other nodes that this process stops, and writes the last
+    /// counts of keys to the store within `limit` (`None`: neither of these two).
     pub(super) async fn finish(&self, gateway: &Gateway, limit: Option<Duration>) {
-        if let Some(peers) = gateway.peers() {
+        gateway.limit_report.report();
+        if let (Some(peers), Some(_)) = (gateway.peers(), limit) {
             peers.bus.leave().await;
         }
-        gateway.limit_report.report();
         if let (Some(tasks), Some(limit)) = (&self.store, limit) {
             gateway.usage_flush.finish(&tasks.store, limit).await;
         }

@@ -159,6 +159,38 @@ async fn while_redis_is_away_no_write_begins_and_every_read_goes_to_the_origin_w
 }
 
 #[tokio::test]
+async fn a_fail_over_by_sentinel_fails_no_read_and_the_nodes_hear_each_other_by_the_new_primary() {
+    let mut primary = Redis::start(&["--repl-diskless-sync-delay", "0"]).await;
+    let _replicas = (replica_of(&primary).await, replica_of(&primary).await);
+    let linked = async || primary.ask("INFO replication").matches("state=online").count() == 2;
+    eventually(PATIENCE, "the replicas are linked", linked).await;
+    let sentinel = primary.sentinel().await;
+    let known = async || sentinel.ask("SENTINEL replicas m").matches("master-link-status\r\n$2\r\nok").count() == 2;
+    eventually(PATIENCE, "the replicas are known", known).await;
+    let url = format!("\"{}/0?master=m\"", sentinel.url().replace("redis://", "redis-sentinel://"));
+    let (here, there) = two_nodes(node(&primary).set("cluster.redis", &url).set("cluster.replicas", "1")).await;
+    writes(&here, 5).await;
+    has_in_memory(&there).await;
+    let is_done = AtomicBool::new(false);
+    let script = async {
+        primary.kill_hard();
+        for gate in [&here, &there] {
+            gate.has_said("the bus works again").await;
+        }
+        has_in_memory(&there).await;
+        eventually(PATIENCE, "a replica has a notice", async || here.set_points("bot", "7", 6).await.status == 200)
+            .await;
+        let seen = async || there.get_points("bot", "7").await.body == "6";
+        eventually(SECOND_AND_SLACK, "the write is seen", seen).await;
+        is_done.store(true, Ordering::SeqCst);
+    };
+    let ((), of_here, of_there) = tokio::join!(script, reads(&here, &is_done), reads(&there, &is_done));
+    for (count, failed) in [of_here, of_there] {
+        assert!(count > 50 && failed.is_empty(), "{count} reads, of which failed: {failed:?}");
+    }
+}
+
+#[tokio::test]
 async fn guarantee_2_a_node_that_stood_still_gives_nothing_that_is_older_than_a_second() {
     let redis = Redis::start(&[]).await;
     let (here, mut there) = two_nodes(node(&redis)).await;
@@ -166,9 +198,7 @@ async fn guarantee_2_a_node_that_stood_still_gives_nothing_that_is_older_than_a_
     let mut kept = there.connect().await;
     let read = there.request("getPoints", "bot", "memberID=7");
     kept.ask(&read).await.is("3").is_hit();
-    there.process().signal(Signal::SIGSTOP);
-    // Its request is there before anything else that it could read when it goes on.
-    kept.send(read.bytes()).await;
+    there.process().stop_threads().await;
     let stopped = Instant::now();
     let mut points = 100;
     while stopped.elapsed() < SECOND_AND_SLACK {
@@ -176,6 +206,8 @@ async fn guarantee_2_a_node_that_stood_still_gives_nothing_that_is_older_than_a_
         writes(&here, points).await;
         here.get_points("bot", "7").await.is(&points.to_string());
     }
+    // A read after the last write, which is there before anything that the bus could tell.
+    kept.send(read.bytes()).await;
     there.process().signal(Signal::SIGCONT);
     kept.answer().await.is(&points.to_string());
     has_in_memory(&there).await;
@@ -194,7 +226,7 @@ async fn guarantee_2_a_writer_that_stands_still_leaves_its_member_out_of_the_oth
     let mut writer = there.connect().await;
     writer.send(there.request("setPoints", "bot", "memberID=7&amount=5").bytes()).await;
     here.origin().has_been_asked("setPoints", 1).await;
-    there.process().signal(Signal::SIGSTOP);
+    there.process().stop_threads().await;
     let stopped = Instant::now();
     let is_left_out = async || !here.get_points("bot", "7").await.was_hit();
     eventually(SECOND_AND_SLACK, "the notice is heard", is_left_out).await;
@@ -309,11 +341,12 @@ async fn the_rights_that_the_page_names_are_enough_and_a_missing_one_ends_check_
     let spans: Vec<&str> = page.split('`').filter(|span| span.starts_with('+') || span.starts_with('~')).collect();
     let rights = spans.join(" ").replace('\n', " ");
     let (_redis, url) = redis_with_rights(&rights).await;
-    let checked = world(&url, "nodes = 2\n").run(&["check"]).done();
+    let allowed = world(&url, "nodes = 2\n");
+    let checked = allowed.run(&["check"]).done();
     for words in ["answers (version", "every setPoints is refused with 21, and every read goes to the origin"] {
         assert!(checked.stdout.contains(words), "{words} is not in\n{}", checked.stdout);
     }
-    let mut process = world(&url, "").serve(&[]);
+    let mut process = allowed.serve(&[]);
     process.ready().await;
     process.signal(Signal::SIGTERM);
     assert_eq!(process.exit().await, Some(0), "{}", process.stderr());
@@ -329,9 +362,13 @@ async fn the_rights_that_the_page_names_are_enough_and_a_missing_one_ends_check_
     }
 }
 
+async fn replica_of(primary: &Redis) -> Redis {
+    Redis::start(&["--replicaof", "127.0.0.1", &primary.port().to_string()]).await
+}
+
 #[tokio::test]
 async fn a_start_waits_five_seconds_for_the_replicas_that_must_have_a_notice() {
-    let redis = Redis::start(&[]).await;
+    let redis = Redis::start(&["--repl-diskless-sync-delay", "0"]).await;
     let world = world(&redis.url(), "replicas = 1\n");
     world.run(&["check"]).failed(2).names(&["cluster.redis", "only 0 of 1 replicas"]);
     let begin = Instant::now();
@@ -340,8 +377,6 @@ async fn a_start_waits_five_seconds_for_the_replicas_that_must_have_a_notice() {
     assert!(process.stderr().contains("only 0 of 1 replicas"), "{}", process.stderr());
     assert!(begin.elapsed() >= Duration::from_secs(5), "{:?}", begin.elapsed());
     let mut process = world.serve(&[]);
-    let port = redis.url().rsplit(':').next().unwrap().to_owned();
-    let _replica = Redis::start(&["--replicaof", "127.0.0.1", &port, "--repl-diskless-sync-delay", "0"]).await;
-    redis.ask("CONFIG SET repl-diskless-sync-delay 0");
+    let _replica = replica_of(&redis).await;
     process.ready().await;
 }
