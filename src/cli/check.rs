@@ -41,7 +41,9 @@ pub(super) fn run(loaded: &Loaded, out: &mut dyn Write) -> Result<(), Failure> {
     })?;
     write!(out, "{}", config::report(loaded))?;
     if let (Some(config), Some(info)) = (&loaded.config.cluster, redis) {
-        writeln!(out, "Redis at {} answers (version {})", config.redis, info.version)?;
+        let version = &info.version; // empty if its user may not ask, and of a Redis Cluster
+        let version = if version.is_empty() { String::new() } else { format!(" (version {version})") };
+        writeln!(out, "Redis at {} answers{version}", config.redis)?;
         if info.evicts {
             writeln!(out, "{}", cluster::evicts_text(config))?;
         }

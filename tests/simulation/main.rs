@@ -129,7 +129,7 @@ fn a_script_that_grants_what_others_hold_is_caught() {
 }
 
 #[test]
-fn a_script_that_charges_when_it_grants_nothing_of_a_crashed_node_is_caught() {
+fn a_script_that_forgets_what_a_crashed_node_held_is_caught() {
     let script = planted("level = math.max(level, (ends - now) * 1000) + held * period", "level = level");
     assert!(is_caught(Faults { crashes: 3, ..Faults::default() }, &script));
 }
