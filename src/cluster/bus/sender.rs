@@ -17,6 +17,11 @@ pub const BEAT_INTERVAL: Duration = Duration::from_millis(150);
 /// are announced anew before the origin is asked. Half of that time, so that the deadline of one batch fits in as well.
 const HEARD_FOR: Duration = Duration::from_secs(1);
 
+/// A write that is in flight for longer is announced again at this interval, so that its announcement does not leave the
+/// stream before its end comes: a node that starts meanwhile has to know of it. Half of the time for which the stream
+/// keeps entries.
+const ANNOUNCED_EVERY: Duration = Duration::from_secs(5);
+
 /// Entries in one batch. A node has few more writes in flight than `origin.max_in_flight`.
 const MAX_BATCH: usize = 256;
 
@@ -49,6 +54,8 @@ pub(super) struct Sender {
     /// announced before it are to be announced anew.
     heard_since: u64,
     last_write: u64,
+    /// When the writes in flight were last announced again.
+    announced_at: Tick,
     /// The writes in flight: their member, and the number of the entry that announces them.
     writes: HashMap<u64, (MemberId, u64)>,
 }
@@ -75,6 +82,7 @@ impl Sender {
             heard_at: now,
             heard_since: 1,
             last_write: 0,
+            announced_at: now,
             writes: HashMap::new(),
         }
     }
@@ -103,11 +111,16 @@ impl Sender {
     pub(super) fn begin_anew(&mut self) {
         self.unheard.clear();
         self.heard_since = self.push(Notice::Everything);
-        let mut writes: Vec<u64> = self.writes.keys().copied().collect();
-        writes.sort_unstable();
-        for write in writes {
+        for (write, _) in self.writes_in_flight() {
             self.announce(write);
         }
+    }
+
+    /// In their order.
+    fn writes_in_flight(&self) -> Vec<(u64, MemberId)> {
+        let mut writes: Vec<_> = self.writes.iter().map(|(write, (member, _))| (*write, *member)).collect();
+        writes.sort_unstable_by_key(|(write, _)| *write);
+        writes
     }
 
     /// Begins to announce a write; the number of the write, and of the entry to wait for. `None`: the stream is away,
@@ -170,6 +183,12 @@ impl Sender {
     pub(super) fn next_batch(&mut self, now: Tick) -> Option<Vec<String>> {
         if !self.is_connected || self.in_flight.is_some() {
             return None;
+        }
+        if now.since(self.announced_at) >= ANNOUNCED_EVERY {
+            self.announced_at = now;
+            for (write, member) in self.writes_in_flight() {
+                self.push(Notice::Begun { write, member });
+            }
         }
         if self.outbox.is_empty() && self.until_beat(now).is_zero() {
             self.push(Notice::Beat);

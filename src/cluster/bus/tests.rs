@@ -224,6 +224,21 @@ fn a_write_is_to_be_announced_again_after_a_standstill_or_over_another_connectio
 }
 
 #[test]
+fn a_write_in_flight_is_known_to_a_node_that_starts_after_its_announcement_has_left_the_stream() {
+    let (mut stream, mut a, mut b) = two_nodes();
+    let (write, _) = a.node.begin(MEMBER).unwrap();
+    for millis in (1..12_000).step_by(150) {
+        a.send(&mut stream, at(millis));
+        assert!(a.node.is_announced(write, at(millis)), "at {millis} ms");
+    }
+    assert_eq!(b.read(&stream, at(12_000)), [Heard::Begun(write)], "others know it as one write");
+    // A second's entries are 7: the stream of the last 10 s.
+    stream.entries.drain(..stream.entries.len() - 70);
+    let mut c = TestNode::new(5);
+    assert_eq!(c.read(&stream, at(12_000)), [Heard::Dropped(DropReason::NotContinuous), Heard::Begun(write)]);
+}
+
+#[test]
 fn another_server_drops_everything_and_has_the_writes_in_flight_begun_anew() {
     let (mut stream, mut a, mut b) = two_nodes();
     let (write, begun) = a.node.begin(MEMBER).unwrap();
