@@ -18,8 +18,8 @@ pub mod wire; // operations, form parameters, faults, maps
 // Floor 2: the configuration.
 pub mod config; // gateway.toml: as typed, checked, usable
 
-// Floor 3: what nodes share.
-pub mod cluster; // limits that all nodes keep together, through Redis
+// Floor 3: what several nodes share.
+pub mod cluster; // limits that all nodes keep together, and the bus by which they tell each other of writes
 
 // Floor 4: the parts that hold state.
 pub mod cache; // answers in memory, their epochs, single-flight

@@ -1,11 +1,16 @@
-//! What several nodes share through Redis (contract section 3 `[cluster]`): the limits of each key. `escrow` is pure and
-//! has both sides of the protocol; `shared_limits` is what requests see, and `turns` the task that talks to Redis.
+//! What several nodes share through Redis (contract section 3 `[cluster]`). `escrow` is pure and has both sides of the
+//! limits' protocol; `shared_limits` is what requests see of it, and `turns` the task that talks to Redis. `bus` tells
+//! each node of the writes of the others; `freshness` tells how old what is known of others is, whether it comes by the
+//! store's change feed or by the bus.
 
+pub mod bus;
 pub mod escrow;
+mod freshness;
 mod redis;
 mod shared_limits;
 mod turns;
 
+pub use self::freshness::{Freshness, MAX_AGE};
 pub use self::redis::{RedisConnection, RedisFault, ServerInfo};
 pub use self::shared_limits::{Counters, KeyEscrow, Needs, SharedLimits};
-pub use self::turns::{Turns, check, evicts_text};
+pub use self::turns::{START_TIMEOUT, Turns, check, evicts_text};

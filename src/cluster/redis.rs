@@ -1,5 +1,6 @@
-//! The connection to Redis or Valkey: one server, a Unix socket, Sentinels or a Redis Cluster, with a deadline around
-//! each connect and each command. What is said of a failure never holds a password.
+//! Connections to Redis or Valkey: one server, a Unix socket, Sentinels or a Redis Cluster, with a deadline around each
+//! connect and each command. The bus sets the deadlines of its own commands. What is said of a failure never holds a
+//! password.
 
 use std::time::Duration;
 
@@ -61,9 +62,37 @@ pub struct ServerInfo {
     pub evicts: bool,
 }
 
+impl From<RedisError> for RedisFault {
+    fn from(error: RedisError) -> Self {
+        // Of a transaction, the command that failed says why.
+        let of_command = error.clone().into_server_errors().and_then(|errors| Some(errors.first()?.1.clone().into()));
+        let error: RedisError = of_command.unwrap_or(error);
+        let detail = error.detail().unwrap_or_default().trim();
+        let fault = |text: String, may_pass, needs_connection| RedisFault { text, may_pass, needs_connection };
+        match (error.kind(), error.code().unwrap_or_default()) {
+            (ErrorKind::AuthenticationFailed, _) | (_, "NOAUTH" | "WRONGPASS") => {
+                fault(format!("it refuses the user or the password ({detail}); put them into the URL"), false, true)
+            }
+            (ErrorKind::Server(ServerErrorKind::NoPerm), _) => {
+                fault(format!("its user lacks rights ({detail}); docs/cluster.md names those it needs"), false, false)
+            }
+            (ErrorKind::Server(ServerErrorKind::ReadOnly), _) => RedisFault::replica(),
+            (ErrorKind::MasterNameNotFoundBySentinel, _) => {
+                fault("its Sentinels know no primary of the name in `?master=`".to_owned(), true, true)
+            }
+            (ErrorKind::Server(_), code) => fault(format!("it answers {code} {detail}"), true, false),
+            _ => fault(error.to_string(), true, true),
+        }
+    }
+}
+
 impl RedisFault {
-    fn new(text: impl Into<String>, may_pass: bool) -> Self {
+    pub(super) fn new(text: impl Into<String>, may_pass: bool) -> Self {
         RedisFault { text: text.into(), may_pass, needs_connection: true }
+    }
+
+    pub(super) fn replica() -> Self {
+        RedisFault::new("it is a replica, which takes no writes; name the primary, or use Sentinel", true)
     }
 
     pub(super) fn no_answer() -> Self {
@@ -76,38 +105,13 @@ impl RedisFault {
     fn late(what: &str, limit: Duration) -> Self {
         RedisFault::new(format!("{what} took longer than {} ms", limit.as_millis()), true)
     }
-
-    fn of(error: &RedisError) -> Self {
-        let detail = error.detail().unwrap_or_default().trim();
-        let fault = |text: String, may_pass, needs_connection| RedisFault { text, may_pass, needs_connection };
-        match (error.kind(), error.code().unwrap_or_default()) {
-            (ErrorKind::AuthenticationFailed, _) | (_, "NOAUTH" | "WRONGPASS") => {
-                fault(format!("it refuses the user or the password ({detail}); put them into the URL"), false, true)
-            }
-            (ErrorKind::Server(ServerErrorKind::NoPerm), _) => {
-                fault(format!("its user lacks rights ({detail}); docs/cluster.md names those it needs"), false, false)
-            }
-            (ErrorKind::Server(ServerErrorKind::ReadOnly), _) => fault(
-                "it is a replica, which takes no writes; name the primary, or use Sentinel".to_owned(),
-                true,
-                true,
-            ),
-            (ErrorKind::MasterNameNotFoundBySentinel, _) => {
-                fault("its Sentinels know no primary of the name in `?master=`".to_owned(), true, true)
-            }
-            (ErrorKind::Server(_), code) => fault(format!("it answers {code} {detail}"), true, false),
-            _ => fault(error.to_string(), true, true),
-        }
-    }
 }
 
 impl RedisConnection {
     /// Connects. `command_timeout`: how long each command may take.
     pub async fn open(at: &RedisAt, command_timeout: Duration) -> Result<Self, RedisFault> {
-        let connect = connect(at, command_timeout);
-        let link =
-            timeout(CONNECT_TIMEOUT, connect).await.map_err(|_| RedisFault::late("connecting", CONNECT_TIMEOUT))?;
-        Ok(RedisConnection { link: link.map_err(|e| RedisFault::of(&e))?, command_timeout })
+        let link = connect(at, Some(2 * command_timeout)).await?; // `in_time` comes first
+        Ok(RedisConnection { link, command_timeout })
     }
 
     /// Runs a script on one key.
@@ -152,14 +156,27 @@ impl RedisConnection {
             // A connection that was silent for once may answer the next command.
             RedisFault { needs_connection: false, ..RedisFault::late("a command", limit) }
         })?;
-        result.map_err(|e| RedisFault::of(&e))
+        Ok(result?)
     }
 }
 
-async fn connect(at: &RedisAt, command_timeout: Duration) -> RedisResult<Link> {
+/// A connection to the primary that nothing else uses, and whose commands may take any time.
+pub(super) async fn open_alone(at: &RedisAt) -> Result<MultiplexedConnection, RedisFault> {
+    match connect(at, None).await? {
+        Link::One(one) => Ok(one),
+        Link::Cluster(_) => Err(RedisFault::new("a Redis Cluster has no one primary", false)),
+    }
+}
+
+async fn connect(at: &RedisAt, response_timeout: Option<Duration>) -> Result<Link, RedisFault> {
+    let link = timeout(CONNECT_TIMEOUT, link(at, response_timeout)).await;
+    Ok(link.map_err(|_| RedisFault::late("connecting", CONNECT_TIMEOUT))??)
+}
+
+async fn link(at: &RedisAt, response_timeout: Option<Duration>) -> RedisResult<Link> {
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(CONNECT_TIMEOUT))
-        .set_response_timeout(Some(2 * command_timeout)); // `in_time` comes first
+        .set_response_timeout(response_timeout);
     let address = |server: &HostPort| address(server, at.tls);
     let tls = at.tls.then_some(TlsMode::Secure);
     match &at.servers {
@@ -183,7 +200,7 @@ async fn connect(at: &RedisAt, command_timeout: Duration) -> RedisResult<Link> {
         RedisServers::Cluster(nodes) => {
             let mut builder = ClusterClientBuilder::new(nodes.iter().map(address))
                 .connection_timeout(CONNECT_TIMEOUT)
-                .response_timeout(2 * command_timeout)
+                .response_timeout(response_timeout.unwrap_or(CONNECT_TIMEOUT))
                 .retries(1);
             if let Some(mode) = tls {
                 builder = builder.tls(mode);
@@ -234,7 +251,7 @@ fn judge(info: &str) -> Result<ServerInfo, RedisFault> {
         return Err(RedisFault::new(format!("it is Redis {version}; {major}.{minor} or newer is needed"), false));
     }
     if value("role") == "slave" {
-        return Err(RedisFault::new("it is a replica, which takes no writes; name the primary, or use Sentinel", true));
+        return Err(RedisFault::replica());
     }
     let evicts = !["", "0"].contains(&value("maxmemory").as_str()) && value("maxmemory_policy") != "noeviction";
     Ok(ServerInfo { version, evicts })

@@ -11,6 +11,7 @@ use redis::Script;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
+use super::bus::RedisStream;
 use super::escrow::{Answer, SCRIPT, Turn};
 use super::redis::{RedisConnection, RedisFault, ServerInfo};
 use super::shared_limits::{KeyEscrow, Planned, SharedLimits};
@@ -18,7 +19,7 @@ use crate::clock::Clock;
 use crate::config::{Cluster, WhenAway};
 
 /// How long a start tries to reach Redis.
-const START_TIMEOUT: Duration = Duration::from_secs(5);
+pub const START_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a turn may take: longer than a request waits for it, so that a slow Redis still renews leases.
 const COMMAND_TIMEOUT: Duration = Duration::from_millis(250);
@@ -72,7 +73,11 @@ pub async fn check(config: &Cluster) -> Result<ServerInfo, RedisFault> {
     let mut arguments = vec!["0".to_owned(), "1".to_owned(), "1000".to_owned()];
     arguments.extend(std::iter::repeat_n("0".to_owned(), 50));
     let numbers: Vec<i64> = connection.run_script(&scripts.turn, &probe, &arguments).await?;
-    Answer::read(&numbers).map(|_| info).ok_or_else(RedisFault::no_answer)
+    Answer::read(&numbers).ok_or_else(RedisFault::no_answer)?;
+    if let Some(stream) = RedisStream::of(config) {
+        stream.check().await?;
+    }
+    Ok(info)
 }
 
 impl Turns {

@@ -76,11 +76,6 @@ impl Checker<'_> {
         self.warnings.push(Warning { path: path.to_owned(), text: text.to_owned() });
     }
 
-    /// A setting that is refused until it works, because the operator relies on it.
-    fn not_in_force(&mut self, path: &str, why: &str) {
-        self.fault(path, format!("`{path}` is not in force yet: {why}"));
-    }
-
     fn size(&mut self, path: &str, value: HumanSize, bounds: RangeInclusive<u64>) -> u64 {
         if !bounds.contains(&value.0) {
             let (low, high) = (HumanSize(*bounds.start()), HumanSize(*bounds.end()));

@@ -76,7 +76,7 @@ fn remove_ineffective(values: &mut Table, config: &Config, hidden: &[&str]) {
     }
     match &config.cluster {
         None => drop(values.remove("cluster")),
-        Some(_) if config.origin.kind == OriginKind::Builtin => {
+        Some(cluster) if cluster.replicas.is_none() => {
             keep(values, "cluster", &["redis", "node", "prefix", "timeout", "when_away", "nodes", "lease"]);
         }
         Some(_) => {}
@@ -112,12 +112,22 @@ pub fn report(loaded: &Loaded) -> String {
     };
     page += &loaded.toml();
     page += &in_words(&loaded.config.limits, loaded.config.cluster.as_ref());
+    if loaded.config.cluster.as_ref().is_some_and(|cluster| cluster.replicas.is_some()) {
+        page += WRITES_IN_WORDS;
+    }
     if !loaded.warnings.is_empty() {
         page += "\nWarnings:\n";
         page.extend(loaded.warnings.iter().map(|warning| format!("  {warning}\n")));
     }
     page
 }
+
+/// What `[cluster] redis` means for writes before an HTTP origin.
+const WRITES_IN_WORDS: &str = "
+Writes in words:
+  setPoints                   begins once Redis has the notice for all other nodes, else it is refused with 21
+  while Redis is away         every setPoints is refused with 21, and every read goes to the origin
+";
 
 /// The limits as a key and an address meet them.
 fn in_words(limits: &Limits, cluster: Option<&Cluster>) -> String {

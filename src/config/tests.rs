@@ -191,11 +191,25 @@ fn every_commented_name_is_accepted() {
 }
 
 #[test]
-fn what_protects_and_is_not_in_force_is_refused_by_name() {
-    let http = "origin.kind = \"http\"\norigin.upstreams = [\"http://a\"]\n";
-    let faults = faults(&format!("{http}cluster.redis = \"redis://:hunter2@127.0.0.1\""));
+fn nodes_before_an_http_origin_need_one_primary_and_are_told_what_its_absence_means() {
+    let cluster = |redis: &str| {
+        let http = "origin.kind = \"http\"\norigin.upstreams = [\"http://a\"]\n";
+        format!("{http}cluster.nodes = 2\ncluster.redis = \"{redis}\"\n")
+    };
+    let faults = faults(&cluster("redis-cluster://:hunter2@127.0.0.1"));
     assert_eq!(faults.len(), 1, "{faults:?}");
-    assert!(faults[0].contains("not in force yet") && !faults[0].contains("hunter2"), "{faults:?}");
+    assert!(faults[0].contains("one primary") && !faults[0].contains("hunter2"), "{faults:?}");
+    let one = cluster("redis://127.0.0.1");
+    assert_eq!(warnings(&one), Vec::<String>::new());
+    assert!(
+        report(&loaded(&one).unwrap())
+            .contains("every setPoints is refused with 21, and every read goes to the origin")
+    );
+    let sentinels = cluster("redis-sentinel://127.0.0.1?master=m");
+    assert_eq!(warnings(&sentinels), ["cluster.replicas"]);
+    let loaded = loaded(&format!("{sentinels}cluster.replicas = 1\n")).unwrap();
+    assert!(loaded.warnings.is_empty() && report(&loaded).contains("replicas = 1"), "{}", report(&loaded));
+    assert_eq!(loaded.config.cluster.unwrap().replicas, Some(1));
 }
 
 #[test]

@@ -345,6 +345,9 @@ pub struct Cluster {
     pub nodes: u32,
     /// For how long a node holds tokens.
     pub lease: Duration,
+    /// With an HTTP origin, whose nodes tell each other of writes: how many replicas must have a notice before a write
+    /// begins. `None`: the nodes hear of writes by the store's change feed.
+    pub replicas: Option<u32>,
 }
 
 /// What limits a key while Redis is away.

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Gateway, KeySource, RequestDetails, State};
 use crate::cache::{EntryKey, FetchError, Realm, Realms};
+use crate::cluster::bus::BusWrite;
 use crate::keys::{Key, KeyStatus, LearnedKey};
 use crate::model::{Digest, MemberId};
 use crate::origin::{ForwardedFields, OriginRequest, Owner, Permit};
@@ -100,13 +101,15 @@ impl Gateway {
         origin.permit(caller.owner(), id).await
     }
 
-    /// Asks the origin, and learns from its answer what it says about the key.
+    /// Asks the origin, and learns from its answer what it says about the key. A write that other nodes were told of is
+    /// sent only while they know of it.
     pub(super) async fn ask_origin(
         &self,
         state: &State,
         caller: &Caller<'_>,
         permit: Permit,
         request: Request,
+        announced: Option<&BusWrite<'_>>,
         details: &mut RequestDetails,
     ) -> Result<Arc<str>, FetchError> {
         let Caller { key, learned_key, forwarded, .. } = caller;
@@ -114,12 +117,13 @@ impl Gateway {
         let origin_request = OriginRequest { request, guild: &key.guild.id, forwarded: *forwarded, id: details.id };
         // A learned key needs no check: this request asks the origin itself.
         let not_sent = AtomicBool::new(false);
-        let may_send = || match learned_key {
-            Some(_) => Ok(()),
-            None => {
-                let rechecked = self.recheck(&mut caller.clone(), request.operation());
-                rechecked.map(drop).inspect_err(|_| not_sent.store(true, Ordering::Relaxed))
-            }
+        let may_send = || {
+            let may_send = match learned_key {
+                _ if !announced.is_none_or(BusWrite::is_announced) => Err(Fault::Unavailable { retry_after: 1 }),
+                Some(_) => Ok(()),
+                None => self.recheck(&mut caller.clone(), request.operation()).map(drop),
+            };
+            may_send.inspect_err(|_| not_sent.store(true, Ordering::Relaxed))
         };
         let (answer, upstream) = state.origin.send(&permit, &origin_request, &may_send).await;
         drop(permit);

@@ -224,9 +224,9 @@ impl Handover {
         }
     }
 
-    /// How long nothing about a member is stored if the connection breaks off during a write of the predecessor: as
-    /// after any write of unknown outcome, and at least until the predecessor will have answered its caller.
-    fn remote_no_store_time(&self) -> Duration {
+    /// How long nothing about a member is stored if nothing is heard any more during a write of another process: as
+    /// after any write of unknown outcome, and at least until that process will have answered its caller.
+    pub(super) fn remote_no_store_time(&self) -> Duration {
         let state = self.core.state();
         let write_time = match &state.config.origin.kind {
             OriginKind::Http(upstreams) => upstreams.timeout,

@@ -5,6 +5,8 @@ use std::fmt;
 use std::sync::atomic::Ordering;
 
 use super::Gateway;
+use super::peers::{LOSSES, Peers};
+use crate::clock::Tick;
 use crate::cluster::SharedLimits;
 use crate::model::Limit;
 use crate::telemetry::metrics::{Collector, DescriptorEncoder, counter, counters, gauge};
@@ -45,6 +47,9 @@ impl Collector for Gateway {
         if let Some(limits) = &self.shared_limits {
             encode_shared(limits, encoder)?;
         }
+        if let Some(peers) = self.peers() {
+            encode_peers(peers, now, encoder)?;
+        }
         state.origin.encode_metrics(encoder)
     }
 }
@@ -68,4 +73,17 @@ fn encode_shared(limits: &SharedLimits, encoder: &mut DescriptorEncoder<'_>) -> 
     counter(encoder, "guildgate_redis_lost_turns", help, read(&counters_of.lost))?;
     let help = "Keys in Redis in which something else stood, which was replaced";
     counter(encoder, "guildgate_redis_garbage", help, read(&counters_of.garbage))
+}
+
+/// What is shown only with `cluster.redis` and an HTTP origin.
+fn encode_peers(peers: &Peers, now: Tick, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let age = peers.bus.freshness().age(now).unwrap_or_default();
+    let help = "Age of what is known of other nodes' writes";
+    gauge(encoder, "guildgate_bus_age_seconds", help, age.as_secs_f64())?;
+    let is_cut_off = f64::from(u8::from(peers.is_cut_off(now)));
+    let help = "1: other nodes are not heard, and nothing is answered from memory";
+    gauge(encoder, "guildgate_bus_cut_off", help, is_cut_off)?;
+    let losses = LOSSES.into_iter().zip(peers.losses()).map(|(reason, n)| ([("reason", reason)], n));
+    let help = "How often everything in memory was dropped because notices of other nodes may be lost";
+    counters(encoder, "guildgate_bus_losses", help, losses)
 }

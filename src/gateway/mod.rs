@@ -9,6 +9,7 @@ mod key_source;
 mod limit_report;
 mod metrics;
 mod origin_refusals;
+mod peers;
 mod prove_key;
 mod purge;
 mod read;
@@ -39,6 +40,7 @@ use state::Core;
 
 use crate::clock::{Clock, Tick};
 use crate::cluster::SharedLimits;
+use crate::cluster::bus::Bus;
 use crate::keys::InFlightSlot;
 use crate::telemetry::{Observer, Outcome};
 use crate::wire::{Fault, Form, Operation, Request, RequestId, TraceContext, is_form_type};
@@ -46,6 +48,7 @@ use crate::wire::{Fault, Form, Operation, Request, RequestId, TraceContext, is_f
 pub use handover::{Handover, MAX_WRITE_NOTICES, WriteEvent, WriteNotice};
 pub use key_source::{KeyFile, KeyList, KeySource};
 pub use limit_report::LimitReport;
+pub use peers::Peers;
 pub use purge::PurgeError;
 pub use reload::NewKeys;
 pub use reply::{CacheStatus, Reply, RequestDetails};
@@ -102,7 +105,12 @@ pub trait Body: Send {
 
 impl Gateway {
     pub fn new(clock: Clock, state: State, observer: Observer) -> Self {
-        let core = Arc::new(Core::new(clock, state));
+        Gateway::with_bus(clock, state, observer, None)
+    }
+
+    /// A gateway beside others before the same HTTP origin, which tell each other of their writes over the bus.
+    pub fn with_bus(clock: Clock, state: State, observer: Observer, bus: Option<Bus>) -> Self {
+        let core = Arc::new(Core::new(clock, state, bus.map(Peers::new)));
         Gateway {
             follower: StoreFollower::new(core.clone()),
             handover: Handover::new(core.clone()),
@@ -119,10 +127,23 @@ impl Gateway {
         Gateway { usage_flush: UsageFlush::new(self.core.clone(), limits.clone()), shared_limits: limits, ..self }
     }
 
-    /// What is to be said while the limits cannot be shared. The node is ready all the same.
+    /// What is to be said while the limits cannot be shared, or the other nodes are not heard. The node is ready all the
+    /// same.
     pub fn redis_fault(&self) -> Option<&'static str> {
         let is_away = self.shared_limits.as_ref().is_some_and(|limits| limits.is_away());
-        is_away.then_some("Redis is away: each node limits by cluster.when_away until it answers")
+        let is_cut_off = self.peers().is_some_and(|peers| peers.is_cut_off(self.core.now()));
+        match (is_away, is_cut_off) {
+            (false, false) => None,
+            (true, false) => Some("Redis is away: each node limits by cluster.when_away until it answers"),
+            (false, true) => Some(
+                "the other nodes are not heard over Redis: setPoints is refused with 21 and every read goes to the origin \
+                 until they are",
+            ),
+            (true, true) => Some(
+                "Redis is away: each node limits by cluster.when_away, setPoints is refused with 21 and every read goes to \
+                 the origin until it answers",
+            ),
+        }
     }
 
     /// The state in force, under which a request that begins now is answered.

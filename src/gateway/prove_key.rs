@@ -140,7 +140,7 @@ impl Gateway {
             .then_some(Request::Read { read: Read::Points, member: request.member() });
         let answer = match probe {
             Some(probe) => {
-                let answer = self.ask_origin(&state, &unproven.caller(), permit, probe, details).await;
+                let answer = self.ask_origin(&state, &unproven.caller(), permit, probe, None, details).await;
                 answer.map_err(FetchError::fault)
             }
             None => self.ask_as_proof(unproven, request, Some(permit), details).await,

@@ -1,5 +1,5 @@
 //! Invalidates cached answers because an admin asks for it: those to the keys of a guild, those about a member, or all.
-//! It only advances epochs, so no request waits for it.
+//! It only advances epochs, so no request waits for it. Other nodes are told over the bus.
 
 use super::{Gateway, KeySource};
 use crate::model::{GuildId, MemberId};
@@ -17,6 +17,15 @@ impl Gateway {
     /// # Errors
     /// A guild cannot be purged where only the origin knows the keys.
     pub fn purge(&self, guild: Option<&GuildId>, member: Option<MemberId>) -> Result<(), PurgeError> {
+        self.purge_here(guild, member)?;
+        if let Some(peers) = self.core.peers(&self.core.state()) {
+            peers.bus.purge(guild.cloned(), member);
+        }
+        Ok(())
+    }
+
+    /// As [`Gateway::purge`], at this node only.
+    pub(super) fn purge_here(&self, guild: Option<&GuildId>, member: Option<MemberId>) -> Result<(), PurgeError> {
         let epochs = self.core.cache.epochs();
         let Some(guild) = guild else {
             match member {

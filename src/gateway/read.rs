@@ -66,6 +66,7 @@ impl Gateway {
         let entry_key = EntryKey { realm: admitted.key().guild.realm, member, read };
         let now = admitted.checked_at;
         self.follower.invalidate_if_feed_is_stale(state, now);
+        self.core.invalidate_if_peers_are_unheard(state, now);
         let entry = self.core.cache.get(&entry_key);
         match entry.as_ref().map(|entry| (entry, entry.state_at(now, || self.core.clock.unix_ms()))) {
             Some((entry, EntryState::Fresh { ttl })) => {
@@ -280,13 +281,14 @@ impl Gateway {
     ) -> FetchResult {
         let asked = self.core.now();
         let request = Request::Read { read: entry_key.read, member: entry_key.member };
-        let text = self.ask_origin(state, caller, permit, request, details).await?;
+        let text = self.ask_origin(state, caller, permit, request, None, details).await?;
         let expires = match entry_key.read {
             Read::Warns => first_expiry(&text, entry_key.member),
             Read::Points | Read::Reviews => None,
         };
         let has_expired = expires.is_some_and(|expires| expires <= self.core.clock.unix());
-        let freshness = if has_expired { Freshness::NONE } else { freshness(state, entry_key.read) };
+        let may_store = self.core.peers(state).is_none_or(|peers| peers.may_store(self.core.now()));
+        let freshness = if has_expired || !may_store { Freshness::NONE } else { freshness(state, entry_key.read) };
         Ok(Arc::new(Entry::new((entry_key, epoch), text, asked, freshness, expires)))
     }
 

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 
 use super::key_source::{KeyList, KeySource};
 use super::origin_refusals::OriginRefusals;
+use super::peers::Peers;
 use crate::cache::AnswerCache;
 use crate::clock::{Clock, Tick};
 use crate::config::Config;
@@ -91,6 +92,8 @@ pub(super) struct Core {
     pub(super) clock: Clock,
     pub(super) cache: AnswerCache,
     pub(super) origin_refusals: OriginRefusals,
+    /// The other nodes before the same HTTP origin.
+    pub(super) peers: Option<Peers>,
     state: ArcSwap<State>,
     /// Keys whose day was given back, by the change feed, and is not yet here.
     pub(super) day_resets: Mutex<Vec<KeyId>>,
@@ -99,12 +102,13 @@ pub(super) struct Core {
 }
 
 impl Core {
-    pub(super) fn new(clock: Clock, state: State) -> Self {
+    pub(super) fn new(clock: Clock, state: State, peers: Option<Peers>) -> Self {
         let cache = AnswerCache::new(state.config.cache.max_size);
         Core {
             clock,
             cache,
             origin_refusals: OriginRefusals::default(),
+            peers,
             state: ArcSwap::from_pointee(state),
             day_resets: Mutex::default(),
             swap: Mutex::new(()),
@@ -141,6 +145,10 @@ impl Core {
         if !state.origin.is_builtin() {
             let realms = state.key_table.realms_left(&before.key_table);
             realms.into_iter().for_each(|realm| self.cache.epochs().invalidate_realm(realm));
+        }
+        if let Some(peers) = self.peers(&state) {
+            let changed = state.departed_guilds.symmetric_difference(&before.departed_guilds);
+            changed.for_each(|guild| peers.bus.purge(Some(guild.clone()), None));
         }
         after(&before, &state, made);
     }

@@ -10,8 +10,9 @@ use tokio::sync::{Mutex, MutexGuard, Notify};
 
 use super::key_source::{KeyList, KeySource};
 use super::state::{Core, State};
-use super::store_freshness::{StoreFreshness, is_too_old};
+use super::store_freshness::StoreFreshness;
 use crate::clock::Tick;
+use crate::cluster::Freshness;
 use crate::store::{AnyStore, Change, Store, StoreError};
 
 /// Interval at which cached answers are invalidated while the feed cannot be read, and at which a failed read is
@@ -62,7 +63,7 @@ impl StoreFollower {
     pub(super) fn keys_are_stale(&self, state: &State, now: Tick) -> bool {
         // The age of this table, which may have been replaced since `state` was read.
         matches!(state.keys, KeySource::Store(_))
-            && (self.freshness.keys_are_stale() || is_too_old(state.key_table.confirmed_at(), now))
+            && (self.freshness.keys_are_stale() || Freshness::is_too_old(state.key_table.confirmed_at(), now))
     }
 
     /// Invalidates the cache if the feed was not read for too long, as after the process stood still.
@@ -232,7 +233,7 @@ impl StoreFollower {
         }
     }
 
-    fn keys_changed(&self) {
+    pub(super) fn keys_changed(&self) {
         self.freshness.keys_changed();
         self.reload_keys.notify_one();
     }

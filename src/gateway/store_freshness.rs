@@ -7,15 +7,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::clock::Tick;
+use crate::cluster::Freshness;
 
 /// How long keys may be used after the last moment at which they were known to be the store's. A revocation takes
 /// effect within a second (guarantee 7); a failed read of PostgreSQL's feed ends 0.75 s after the last successful one,
 /// and the keys expire at that moment.
 const KEYS_USABLE_FOR: Duration = Duration::from_millis(700);
-
-/// How long keys and answers in memory may be used if the follower did not run at all. A process that stood still
-/// (frozen, or its machine was) goes on with requests before it reads the feed. A read that is only late ends sooner.
-const MAX_AGE: Duration = Duration::from_millis(950);
 
 /// Age of the key table at which it is loaded again while the feed cannot be read: four times a second. With one step of
 /// the follower and the time of loading it stays below [`KEYS_USABLE_FOR`].
@@ -26,8 +23,8 @@ const RELOAD_KEYS_AFTER: Duration = Duration::from_millis(200);
 pub(super) struct StoreFreshness {
     /// The tick at which the keys were last known to be the store's.
     keys_as_of: AtomicU64,
-    /// The tick up to which all changes were read from the feed; the end of time while nobody follows it.
-    feed_as_of: AtomicU64,
+    /// How old what is known of the feed is.
+    feed: Freshness,
     /// Changes of guilds and keys that were seen on the feed, and how many of them the key table contains.
     changes_seen: AtomicU64,
     changes_loaded: AtomicU64,
@@ -42,7 +39,7 @@ impl StoreFreshness {
     pub(super) fn new(now: Tick) -> Self {
         StoreFreshness {
             keys_as_of: AtomicU64::new(now.0),
-            feed_as_of: AtomicU64::new(u64::MAX),
+            feed: Freshness::not_followed(),
             changes_seen: AtomicU64::new(0),
             changes_loaded: AtomicU64::new(0),
             load_ms: AtomicU64::new(0),
@@ -53,7 +50,7 @@ impl StoreFreshness {
     /// The feed is followed from now on. Returns the tick as of which the keys are current.
     pub(super) fn start_following(&self) -> Tick {
         let as_of = self.keys_as_of.load(Ordering::SeqCst);
-        self.feed_as_of.store(as_of, Ordering::Release);
+        self.feed.confirm(Tick(as_of));
         Tick(as_of)
     }
 
@@ -63,13 +60,12 @@ impl StoreFreshness {
 
     /// Whether the feed was last read too long ago to use any answer in memory at `now`.
     pub(super) fn feed_is_stale(&self, now: Tick) -> bool {
-        is_too_old(Tick(self.feed_as_of.load(Ordering::Acquire)), now)
+        self.feed.is_stale(now)
     }
 
     /// How long ago the feed was last read; `None` while nobody follows it.
     pub(super) fn feed_age(&self, now: Tick) -> Option<Duration> {
-        let as_of = self.feed_as_of.load(Ordering::Acquire);
-        (as_of != u64::MAX).then(|| now.since(Tick(as_of)))
+        self.feed.age(now)
     }
 
     /// A change of guilds or keys was seen on the feed.
@@ -80,7 +76,7 @@ impl StoreFreshness {
     /// The feed was read at `now`, up to what had changed by `at`, and the changes were applied. Returns whether the
     /// key table contains all of them.
     pub(super) fn feed_was_read(&self, at: Tick, now: Tick) -> bool {
-        self.feed_as_of.store(at.0, Ordering::Release);
+        self.feed.confirm(at);
         let is_complete = self.changes_seen() == self.changes_loaded.load(Ordering::SeqCst);
         if is_complete {
             self.confirm_keys(at, now);
@@ -99,7 +95,7 @@ impl StoreFreshness {
         self.changes_loaded.store(changes, Ordering::SeqCst);
         self.load_ms.store(u64::try_from(now.since(at).as_millis()).unwrap_or(u64::MAX), Ordering::SeqCst);
         self.confirm_keys(at, now);
-        self.feed_as_of.load(Ordering::Acquire) != u64::MAX
+        self.feed.is_followed()
     }
 
     /// Whether to load the keys again at `now`, given that the feed is silent. If loading takes longer than keys may be
@@ -122,11 +118,6 @@ impl StoreFreshness {
             self.keys_are_stale.store(false, Ordering::Relaxed);
         }
     }
-}
-
-/// Whether what was current as of `as_of` is too old at `now`, whether or not the follower has noticed.
-pub(super) fn is_too_old(as_of: Tick, now: Tick) -> bool {
-    now.since(as_of) >= MAX_AGE
 }
 
 #[cfg(test)]

@@ -6,15 +6,17 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 
 use crate::cluster::Turns;
+use crate::cluster::bus::RedisStream;
 use crate::gateway::Gateway;
 use crate::store::AnyStore;
 
-/// The tasks that need the store, and that which shares limits with other nodes; without a store or a cluster there are
-/// none of them.
+/// The tasks that need the store, and those that share limits with other nodes and hear of their writes; without a store
+/// or a cluster there are none of them.
 #[derive(Debug)]
 pub(super) struct BackgroundTasks {
     store: Option<StoreTasks>,
     turns: Option<JoinHandle<()>>,
+    peers: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
@@ -25,10 +27,19 @@ struct StoreTasks {
 }
 
 impl BackgroundTasks {
-    pub(super) fn start(gateway: &Arc<Gateway>, store: Option<&Arc<AnyStore>>, turns: Option<Turns>) -> Self {
+    pub(super) fn start(
+        gateway: &Arc<Gateway>,
+        store: Option<&Arc<AnyStore>>,
+        turns: Option<Turns>,
+        stream: Option<RedisStream>,
+    ) -> Self {
         let reports = gateway.clone();
         tokio::spawn(async move { reports.limit_report.run().await });
         let turns = turns.map(|turns| tokio::spawn(turns.run()));
+        let peers = stream.map(|stream| {
+            let gateway = gateway.clone();
+            tokio::spawn(async move { gateway.follow_peers(&stream).await })
+        });
         let store = store.map(|store| {
             let (follows, followed) = (gateway.clone(), store.clone());
             let (flushes, flushed) = (gateway.clone(), store.clone());
@@ -38,12 +49,12 @@ impl BackgroundTasks {
                 usage_flush: tokio::spawn(async move { flushes.usage_flush.run(&flushed).await }),
             }
         });
-        BackgroundTasks { store, turns }
+        BackgroundTasks { store, turns, peers }
     }
 
     /// Waits until one of them has ended, which is a defect; returns which one.
     pub(super) async fn ended(&mut self) -> &'static str {
-        let BackgroundTasks { store, turns } = self;
+        let BackgroundTasks { store, turns, peers } = self;
         let of_store = async {
             let Some(StoreTasks { store, follow, usage_flush }) = store else { return std::future::pending().await };
             tokio::select! {
@@ -55,13 +66,17 @@ impl BackgroundTasks {
         tokio::select! {
             ended = of_store => ended,
             Some(_) = async { Some(turns.as_mut()?.await) } => "the task that shares limits with other nodes has ended",
+            Some(_) = async { Some(peers.as_mut()?.await) } => "the task that hears of other nodes' writes has ended",
         }
     }
 
-    /// Logs the last counts of requests over a limit, and writes the last counts of keys to the store within `limit`
-    /// (`None`: not at all).
+    /// Logs the last counts of requests over a limit, tells the other nodes that this process stops, and writes the last
+    /// counts of keys to the store within `limit` (`None`: neither of these two).
     pub(super) async fn finish(&self, gateway: &Gateway, limit: Option<Duration>) {
         gateway.limit_report.report();
+        if let (Some(peers), Some(_)) = (gateway.peers(), limit) {
+            peers.bus.leave().await;
+        }
         if let (Some(tasks), Some(limit)) = (&self.store, limit) {
             gateway.usage_flush.finish(&tasks.store, limit).await;
         }

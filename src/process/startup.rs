@@ -6,6 +6,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use tokio::time::timeout;
+
 use super::admin::{AdminStartup, StartedAs};
 use super::background::BackgroundTasks;
 use super::demo::{self, Demo};
@@ -18,7 +20,8 @@ use super::signals::StopSignals;
 use super::watch::FileWatch;
 use super::{ProcessError, preflight, systemd};
 use crate::clock::{Clock, Tick};
-use crate::cluster::{SharedLimits, Turns};
+use crate::cluster::bus::{Bus, Incarnation, RedisStream};
+use crate::cluster::{START_TIMEOUT, SharedLimits, Turns};
 use crate::config::{Config, Keys, Loaded, OriginKind};
 use crate::edge::{Edge, EdgeMetrics, Listener, ListeningSocket, Server, Tls};
 use crate::gateway::{Gateway, KeyFile, KeyList, KeySource, State};
@@ -71,13 +74,14 @@ impl Startup<'_> {
         fill_store(demo, store.as_deref()).await?;
         let (keys, key_list, day_counts) = load_keys(&config, inputs.keys, store.as_ref(), &clock).await?;
         let joined = join_cluster(&config, demo.is_some(), &clock);
-        let Some(cluster) = stop_signals.unless_stopped(joined).await.transpose()? else { return Ok(None) };
+        let Some(joined) = stop_signals.unless_stopped(joined).await.transpose()? else { return Ok(None) };
         let origin = start_origin(&config, inputs.upstream_tls, store.as_ref(), &clock).await?;
         let logs = Logs::open(&config.log, predecessor.is_some(), &clock)?;
         let state = State::new(config, origin, keys, key_list, day_counts, &clock);
-        let (limits, turns) = cluster.unzip();
-        let gateway = Arc::new(Gateway::new(clock, state, logs.observer()).sharing(limits));
-        let background = BackgroundTasks::start(&gateway, store.as_ref(), turns);
+        let ((limits, turns), (bus, stream)) = (joined.limits.unzip(), joined.bus.unzip());
+        let gateway = Arc::new(Gateway::with_bus(clock, state, logs.observer(), bus).sharing(limits));
+        let background = BackgroundTasks::start(&gateway, store.as_ref(), turns, stream);
+        let Some(()) = stop_signals.unless_stopped(begin_bus(&gateway)).await.transpose()? else { return Ok(None) };
         let config = gateway.state().config.clone();
         let urls: Vec<String> = listeners.iter().map(|listener| listener.url().to_owned()).collect();
         let edge = Edge::new(gateway.clone(), tls.clone());
@@ -193,16 +197,30 @@ async fn open_store(config: &Config) -> Result<Option<Arc<AnyStore>>, ProcessErr
     }
 }
 
-/// Connects to the Redis through which nodes share limits, if one is named. A demo joins no cluster.
-async fn join_cluster(
-    config: &Config,
-    is_demo: bool,
-    clock: &Clock,
-) -> Result<Option<(Arc<SharedLimits>, Turns)>, ProcessError> {
-    match config.cluster.clone().filter(|_| !is_demo) {
-        Some(cluster) => Turns::start(cluster, clock.clone()).await.map(Some).map_err(ProcessError::Unusable),
-        None => Ok(None),
-    }
+/// What this process shares with other nodes, and what it is shared through.
+#[derive(Default)]
+struct Joined {
+    limits: Option<(Arc<SharedLimits>, Turns)>,
+    bus: Option<(Bus, RedisStream)>,
+}
+
+/// Connects to the Redis through which nodes share limits and tell each other of writes, if one is named. A demo joins no
+/// cluster. The two processes of a hand-over are two incarnations to the other nodes.
+async fn join_cluster(config: &Config, is_demo: bool, clock: &Clock) -> Result<Joined, ProcessError> {
+    let Some(cluster) = config.cluster.clone().filter(|_| !is_demo) else { return Ok(Joined::default()) };
+    let stream = RedisStream::of(&cluster);
+    let bus = stream.map(|stream| (Bus::new(Incarnation::random(), clock.clone(), cluster.timeout), stream));
+    let limits = Turns::start(cluster, clock.clone()).await.map_err(ProcessError::Unusable)?;
+    Ok(Joined { limits: Some(limits), bus })
+}
+
+/// Waits until the other nodes can be told of writes, if there are any.
+async fn begin_bus(gateway: &Gateway) -> Result<(), ProcessError> {
+    let Some(peers) = gateway.peers() else { return Ok(()) };
+    timeout(START_TIMEOUT, peers.bus.has_begun()).await.map_err(|_| {
+        let why = "no notice of writes was confirmed within 5 s; the lines above say why";
+        ProcessError::Unusable(format!("cluster.redis cannot be used: {why}"))
+    })
 }
 
 async fn fill_store(demo: Option<&Demo>, store: Option<&AnyStore>) -> Result<(), ProcessError> {

@@ -103,6 +103,7 @@ mod store_verify;
 mod trusted_proxies;
 
 mod cluster_limits;
+mod cluster_writes;
 mod commands_check;
 mod commands_completions;
 mod commands_conform;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Checker;
 use crate::config::file::{ClusterFile, OriginFile, OriginKindFile, WhenAwayFile};
-use crate::config::redis::RedisAt;
+use crate::config::redis::{RedisAt, RedisServers};
 use crate::config::usable::{Cluster, WhenAway};
 
 /// Leases: long enough for a turn of a slow Redis, short enough that what a crashed node held is free again soon.
@@ -27,21 +27,13 @@ impl Checker<'_> {
             }
             return None;
         };
-        if origin.kind == OriginKindFile::Http {
-            let why = "with `origin.kind` \"http\" every node must hear of the others' writes, which comes with a later \
-                       version; remove it, and each node limits on its own";
-            self.not_in_force("cluster.redis", why);
-            return None;
-        }
-        if self.places.is_given("cluster.replicas") {
-            self.warning("cluster.replicas", "has no effect with `origin.kind` \"builtin\"");
-        }
         let url = self.secret("cluster.redis", secret);
         let redis = url.and_then(|url| RedisAt::parse(&url)).map_err(|why| self.fault("cluster.redis", why)).ok()?;
         self.resolved.push(("cluster.redis".to_owned(), redis.to_string()));
         if redis.is_plain_remote() {
             self.warning("cluster.redis", "is another host, and what is sent is not encrypted; use rediss:// for TLS");
         }
+        let replicas = self.replicas(file, origin, &redis);
         if file.when_away == WhenAwayFile::Share && !self.places.is_given("cluster.nodes") {
             let text = "is 1 unless it is set: a node that starts while Redis is away would not know the others";
             self.warning("cluster.nodes", text);
@@ -63,7 +55,31 @@ impl Checker<'_> {
             WhenAwayFile::Refuse => WhenAway::Refuse,
         };
         let (prefix, lease) = (file.prefix.clone(), file.lease.0);
-        Some(Cluster { redis, node, prefix, timeout, when_away, nodes: file.nodes.max(1), lease })
+        Some(Cluster { redis, node, prefix, timeout, when_away, nodes: file.nodes.max(1), lease, replicas })
+    }
+
+    /// How many replicas must have a notice of a write; `None`: the nodes hear of writes by the store.
+    fn replicas(&mut self, file: &ClusterFile, origin: &OriginFile, redis: &RedisAt) -> Option<u32> {
+        if origin.kind == OriginKindFile::Builtin {
+            if self.places.is_given("cluster.replicas") {
+                self.warning("cluster.replicas", "has no effect with `origin.kind` \"builtin\"");
+            }
+            return None;
+        }
+        match redis.servers {
+            RedisServers::Cluster(_) => {
+                let text = "must not be a Redis Cluster with `origin.kind` \"http\": the nodes tell each other of writes \
+                            through one primary; name it by redis:// or redis-sentinel://";
+                self.fault("cluster.redis", text);
+            }
+            RedisServers::Sentinels { .. } if file.replicas == 0 => {
+                let text = "is 0 behind Sentinel: a node that reaches only the old primary after a fail-over hears of no \
+                            write, and goes on answering from memory; set it to 1";
+                self.warning("cluster.replicas", text);
+            }
+            RedisServers::Sentinels { .. } | RedisServers::One(_) | RedisServers::Unix(_) => {}
+        }
+        Some(file.replicas)
     }
 
     /// A name that stands in Redis and in logs.

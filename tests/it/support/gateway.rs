@@ -77,14 +77,18 @@ impl TestGateway {
         std::mem::replace(&mut self.process, next)
     }
 
-    /// Another node: a server in a folder of its own, on the store at `url`, where the same keys are.
+    /// Another node: a server in a folder of its own, on the store at `url` or before the same origin, with the same keys.
     pub async fn node(&self, url: &str) -> TestGateway {
         let config = self.world.text("gateway.toml");
         let lines = config.lines().map(|line| match line.starts_with("store = ") {
             true => format!("store = {url:?}\n"),
             false => format!("{line}\n"),
         });
-        TestGateway::serve(World::new(&lines.collect::<String>()), None, self.secrets.clone()).await
+        let world = World::new(&lines.collect::<String>());
+        if self.world.path("keys.toml").exists() {
+            world.write("keys.toml", self.world.read("keys.toml"));
+        }
+        TestGateway::serve(world, None, self.secrets.clone()).await
     }
 
     pub fn world(&self) -> &World {

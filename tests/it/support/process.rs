@@ -150,8 +150,19 @@ impl Process {
 
     /// Whether all of its threads wait for something.
     pub fn all_threads_wait(&self) -> bool {
+        self.all_threads_are("S")
+    }
+
+    /// Stops all of its threads until SIGCONT.
+    pub async fn stop_threads(&self) {
+        self.signal(Signal::SIGSTOP);
+        eventually(PATIENCE, "its threads stand still", async || self.all_threads_are("T")).await;
+    }
+
+    fn all_threads_are(&self, state: &str) -> bool {
         let mut threads = std::fs::read_dir(format!("/proc/{}/task", self.id())).unwrap();
-        threads.all(|thread| self.status_has(&format!("task/{}", thread.unwrap().file_name().display()), "State:\tS"))
+        let line = format!("State:\t{state}");
+        threads.all(|thread| self.status_has(&format!("task/{}", thread.unwrap().file_name().display()), &line))
     }
 
     fn status_has(&self, folder: &str, line: &str) -> bool {

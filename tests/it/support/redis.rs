@@ -1,6 +1,6 @@
 //! Debian's Redis, started by a test in a folder of its own on a port that is free.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -35,6 +35,27 @@ impl Redis {
         redis
     }
 
+    /// Starts a Sentinel that alone decides which server is the primary of the name `m`, which this one is now.
+    pub async fn sentinel(&self) -> Redis {
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
+        let folder = tempfile::Builder::new().prefix("guildgate-redis-").tempdir().unwrap();
+        let config = folder.path().join("sentinel.conf");
+        let text = format!(
+            "port {port}\nbind 127.0.0.1\nsentinel monitor m 127.0.0.1 {} 1\nsentinel down-after-milliseconds m 500\n\
+             sentinel failover-timeout m 3000\n",
+            self.port
+        );
+        std::fs::write(&config, text).unwrap();
+        let watch = watched(&[config.to_str().unwrap(), "--sentinel"]);
+        let sentinel = Redis { folder, port, settings: Vec::new(), watch };
+        sentinel.answers().await;
+        sentinel
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
@@ -48,9 +69,12 @@ impl Redis {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))?;
         stream.set_read_timeout(Some(Duration::from_millis(500)))?;
         stream.write_all(format!("{command}\r\nQUIT\r\n").as_bytes())?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        Ok(answer)
+        let mut answer = Vec::new();
+        match stream.read_to_end(&mut answer) {
+            // A Sentinel does not close the connection.
+            Err(error) if error.kind() != ErrorKind::WouldBlock || answer.is_empty() => Err(error),
+            Ok(_) | Err(_) => Ok(String::from_utf8_lossy(&answer).into_owned()),
+        }
     }
 
     async fn answers(&self) {
@@ -80,9 +104,16 @@ impl Redis {
 }
 
 fn run(folder: &TempDir, port: u16, settings: &[String]) -> Child {
+    let (port, folder) = (port.to_string(), folder.path().to_str().unwrap());
+    let mut arguments =
+        vec!["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", folder];
+    arguments.extend(settings.iter().map(String::as_str));
+    watched(&arguments)
+}
+
+fn watched(arguments: &[&str]) -> Child {
     let mut watch = Command::new("/bin/sh");
-    watch.args(["-c", WATCH, "watch", "redis-server", "--port"]).arg(port.to_string());
-    watch.args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir"]).arg(folder.path()).args(settings);
+    watch.args(["-c", WATCH, "watch", "redis-server"]).args(arguments);
     watch.process_group(0).stdin(Stdio::piped()).spawn().unwrap()
 }
 

@@ -1,0 +1,382 @@
+//! Guarantee 2 over several nodes before one HTTP origin (contract section 3, `[cluster]`): real nodes before a scripted
+//! origin, which tell each other of writes, purges and departed guilds through a real Redis.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use crate::support::*;
+
+/// A node whose answers stay in memory until something invalidates them.
+fn node(redis: &Redis) -> Builder {
+    TestGateway::before_http()
+        .set("cache.points.ttl", r#""1h""#)
+        .set("cluster.redis", &format!("{:?}", redis.url()))
+        .set("cluster.nodes", "2")
+        // The longest there is, because tests share a machine.
+        .set("cluster.timeout", r#""1s""#)
+        .key("bot")
+        .points("7", 3)
+}
+
+/// The first one has the origin.
+async fn two_nodes(builder: Builder) -> (TestGateway, TestGateway) {
+    let here = builder.start().await;
+    let there = here.node("").await;
+    (here, there)
+}
+
+async fn has_in_memory(gate: &TestGateway) {
+    eventually(PATIENCE, "it is in memory", async || gate.get_points("bot", "7").await.was_hit()).await;
+}
+
+async fn writes(gate: &TestGateway, points: i64) {
+    gate.set_points("bot", "7", points).await.is(&format!("Successfully set 'Ada' points to '{points}'"));
+}
+
+/// The value of a metric.
+async fn metric(gate: &TestGateway, name: &str) -> f64 {
+    let text = gate.admin().await.with_token("").get("/metrics").await.text;
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("{name} is not in\n{text}")).parse().unwrap()
+}
+
+#[tokio::test]
+async fn guarantee_2_a_write_at_one_node_ends_what_the_others_have_in_memory() {
+    let redis = Redis::start(&[]).await;
+    let (here, there) = two_nodes(node(&redis).admin()).await;
+    for n in 1..=10 {
+        for (writer, reader) in [(&here, &there), (&there, &here)] {
+            has_in_memory(reader).await;
+            let points = if std::ptr::eq(writer, &here) { n } else { -n };
+            writes(writer, points).await;
+            let seen = async || reader.get_points("bot", "7").await.body == points.to_string();
+            eventually(SECOND_AND_SLACK, "the write is seen", seen).await;
+            writer.get_points("bot", "7").await.is(&points.to_string());
+        }
+    }
+    has_in_memory(&there).await;
+    let age = metric(&there, "guildgate_bus_age_seconds").await;
+    assert!((0.0..0.95).contains(&age), "{age}");
+    assert_eq!(metric(&there, "guildgate_bus_cut_off").await, 0.0);
+    let page = include_str!("../../docs/cluster.md");
+    let served = there.admin().await.with_token("").get("/metrics").await.text;
+    let served: String = served.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>().join("\n");
+    let names = |text: &str| -> BTreeSet<String> {
+        let all = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').map(str::to_owned);
+        all.filter(|name| name.starts_with("guildgate_bus_")).collect()
+    };
+    assert_eq!(names(page), names(&served), "docs/cluster.md names all metrics");
+}
+
+#[tokio::test]
+async fn guarantee_2_while_a_write_is_in_flight_the_other_nodes_keep_nothing_about_its_member() {
+    let redis = Redis::start(&[]).await;
+    let (here, there) = two_nodes(node(&redis)).await;
+    has_in_memory(&there).await;
+    let gate = Gate::shut();
+    here.origin().next("setPoints", Act::HoldAnswer(gate.clone()));
+    let read_meanwhile = async {
+        here.origin().has_been_asked("setPoints", 1).await;
+        // Redis has had the notice since before the origin was asked.
+        let seen = async || there.get_points("bot", "7").await.body == "5";
+        eventually(SECOND_AND_SLACK, "the notice is heard", seen).await;
+        for _ in 0..5 {
+            there.get_points("bot", "7").await.is("5").is_miss();
+        }
+        gate.open();
+    };
+    tokio::join!(writes(&here, 5), read_meanwhile);
+    there.get_points("bot", "7").await.is("5");
+    has_in_memory(&there).await;
+}
+
+/// Sends reads one after the other until it is done; how many there were, and what each answered but 200.
+async fn reads(gate: &TestGateway, is_done: &AtomicBool) -> (usize, Vec<Answer>) {
+    let mut connection = gate.connect().await;
+    let request = gate.request("getPoints", "bot", "memberID=7");
+    let (mut count, mut failed) = (0, Vec::new());
+    while !is_done.load(Ordering::SeqCst) {
+        let answer = connection.ask(&request).await;
+        count += 1;
+        failed.extend(Some(answer).filter(|answer| answer.status != 200));
+        tokio::time::sleep(Duration::from_millis(2)).await; // a caller of 400 a second
+    }
+    (count, failed)
+}
+
+#[tokio::test]
+async fn while_redis_is_away_no_write_begins_and_every_read_goes_to_the_origin_without_a_failure() {
+    let mut redis = Redis::start(&[]).await;
+    let (here, there) = two_nodes(node(&redis).admin()).await;
+    for gate in [&here, &there] {
+        has_in_memory(gate).await;
+    }
+    let is_done = AtomicBool::new(false);
+    let script = async {
+        redis.kill_hard();
+        for gate in [&here, &there] {
+            gate.has_said("the bus is away").await;
+            gate.set_points("bot", "7", 9).await.is_unavailable();
+        }
+        assert_eq!(here.origin().asked("setPoints"), 0, "no write began");
+        let cut_off = async || !there.get_points("bot", "7").await.was_hit();
+        eventually(SECOND_AND_SLACK, "nothing is answered from memory", cut_off).await;
+        for points in 10..20 {
+            here.origin().put_points("7", points); // as another node would, if it could
+            there.get_points("bot", "7").await.is(&points.to_string());
+        }
+        let ready = there.admin().await.with_token("").get("/readyz").await;
+        assert_eq!(ready.status, 200);
+        assert!(
+            ready.text.contains("setPoints is refused with 21 and every read goes to the origin"),
+            "{}",
+            ready.text
+        );
+        assert_eq!(metric(&there, "guildgate_bus_cut_off").await, 1.0);
+        redis.start_again().await;
+        for gate in [&here, &there] {
+            gate.has_said("the bus works again").await;
+        }
+        writes(&here, 21).await;
+        let seen = async || there.get_points("bot", "7").await.body == "21";
+        eventually(SECOND_AND_SLACK, "the write is seen", seen).await;
+        has_in_memory(&there).await;
+        is_done.store(true, Ordering::SeqCst);
+    };
+    let ((), of_here, of_there) = tokio::join!(script, reads(&here, &is_done), reads(&there, &is_done));
+    for (gate, (count, failed)) in [(&here, of_here), (&there, of_there)] {
+        assert!(count > 50 && failed.is_empty(), "{count} reads, of which failed: {failed:?}");
+        for line in ["the bus is away", "the bus works again"] {
+            assert_eq!(gate.stderr().matches(line).count(), 1, "it is said once:\n{}", gate.stderr());
+        }
+    }
+    assert_eq!(metric(&there, r#"guildgate_bus_losses_total{reason="other_server"}"#).await, 1.0);
+    let ready = there.admin().await.with_token("").get("/readyz").await;
+    assert_eq!(ready.text, "ok");
+}
+
+#[tokio::test]
+async fn a_fail_over_by_sentinel_fails_no_read_and_the_nodes_hear_each_other_by_the_new_primary() {
+    let mut primary = Redis::start(&["--repl-diskless-sync-delay", "0"]).await;
+    let _replicas = (replica_of(&primary).await, replica_of(&primary).await);
+    let linked = async || primary.ask("INFO replication").matches("state=online").count() == 2;
+    eventually(PATIENCE, "the replicas are linked", linked).await;
+    let sentinel = primary.sentinel().await;
+    let known = async || sentinel.ask("SENTINEL replicas m").matches("master-link-status\r\n$2\r\nok").count() == 2;
+    eventually(PATIENCE, "the replicas are known", known).await;
+    let url = format!("\"{}/0?master=m\"", sentinel.url().replace("redis://", "redis-sentinel://"));
+    let (here, there) = two_nodes(node(&primary).set("cluster.redis", &url).set("cluster.replicas", "1")).await;
+    writes(&here, 5).await;
+    has_in_memory(&there).await;
+    let is_done = AtomicBool::new(false);
+    let script = async {
+        primary.kill_hard();
+        for gate in [&here, &there] {
+            gate.has_said("the bus works again").await;
+        }
+        has_in_memory(&there).await;
+        eventually(PATIENCE, "a replica has a notice", async || here.set_points("bot", "7", 6).await.status == 200)
+            .await;
+        let seen = async || there.get_points("bot", "7").await.body == "6";
+        eventually(SECOND_AND_SLACK, "the write is seen", seen).await;
+        is_done.store(true, Ordering::SeqCst);
+    };
+    let ((), of_here, of_there) = tokio::join!(script, reads(&here, &is_done), reads(&there, &is_done));
+    for (count, failed) in [of_here, of_there] {
+        assert!(count > 50 && failed.is_empty(), "{count} reads, of which failed: {failed:?}");
+    }
+}
+
+#[tokio::test]
+async fn guarantee_2_a_node_that_stood_still_gives_nothing_that_is_older_than_a_second() {
+    let redis = Redis::start(&[]).await;
+    let (here, mut there) = two_nodes(node(&redis)).await;
+    has_in_memory(&there).await;
+    let mut kept = there.connect().await;
+    let read = there.request("getPoints", "bot", "memberID=7");
+    kept.ask(&read).await.is("3").is_hit();
+    there.process().stop_threads().await;
+    let stopped = Instant::now();
+    let mut points = 100;
+    while stopped.elapsed() < SECOND_AND_SLACK {
+        points += 1;
+        writes(&here, points).await;
+        here.get_points("bot", "7").await.is(&points.to_string());
+    }
+    // A read after the last write, which is there before anything that the bus could tell.
+    kept.send(read.bytes()).await;
+    there.process().signal(Signal::SIGCONT);
+    kept.answer().await.is(&points.to_string());
+    has_in_memory(&there).await;
+    writes(&there, 5).await;
+    let seen = async || here.get_points("bot", "7").await.body == "5";
+    eventually(SECOND_AND_SLACK, "it writes again", seen).await;
+}
+
+#[tokio::test]
+async fn guarantee_2_a_writer_that_stands_still_leaves_its_member_out_of_the_others_memory() {
+    let redis = Redis::start(&[]).await;
+    let (here, mut there) = two_nodes(node(&redis)).await;
+    has_in_memory(&here).await;
+    let gate = Gate::shut();
+    here.origin().next("setPoints", Act::HoldAll(gate.clone()));
+    let mut writer = there.connect().await;
+    writer.send(there.request("setPoints", "bot", "memberID=7&amount=5").bytes()).await;
+    here.origin().has_been_asked("setPoints", 1).await;
+    there.process().stop_threads().await;
+    let stopped = Instant::now();
+    let is_left_out = async || !here.get_points("bot", "7").await.was_hit();
+    eventually(SECOND_AND_SLACK, "the notice is heard", is_left_out).await;
+    // For longer than the two seconds after which a node counts as silent.
+    while stopped.elapsed() < Duration::from_millis(2500) {
+        here.get_points("bot", "7").await.is("3").is_miss();
+    }
+    gate.open();
+    eventually(PATIENCE, "the origin has written", async || here.origin().points("7") == 5).await;
+    here.get_points("bot", "7").await.is("5");
+    there.process().signal(Signal::SIGCONT);
+    let answer = writer.answer().await;
+    assert!(answer.status == 200 || answer.code() == Some(22), "{answer:?}");
+    for gate in [&here, &there] {
+        gate.get_points("bot", "7").await.is("5");
+    }
+}
+
+#[tokio::test]
+async fn a_purge_at_one_node_reaches_the_others() {
+    let redis = Redis::start(&[]).await;
+    let (here, there) = two_nodes(node(&redis).admin()).await;
+    let admin = here.admin().await;
+    for (purge, points) in [
+        (r#"{"member":"7"}"#.to_owned(), 4),
+        (format!(r#"{{"guild":"{GUILD}"}}"#), 5),
+        (format!(r#"{{"guild":"{GUILD}","member":"7"}}"#), 6),
+        ("{}".to_owned(), 7),
+    ] {
+        has_in_memory(&there).await;
+        here.origin().put_points("7", points);
+        admin.post("/api/cache/purge", &purge).await.is(204);
+        let is_purged = async || there.get_points("bot", "7").await.body == points.to_string();
+        eventually(SECOND_AND_SLACK, &purge, is_purged).await;
+    }
+}
+
+#[tokio::test]
+async fn a_guild_that_the_bot_leaves_is_left_at_every_node() {
+    let redis = Redis::start(&[]).await;
+    let url = Postgres::shared().database().await;
+    let here = node(&redis).keys_in_store().store(&url).start().await;
+    let there = here.node(&url).await;
+    for gate in [&here, &there] {
+        has_in_memory(gate).await;
+    }
+    here.run(&["guild", "leave", GUILD]).done();
+    for gate in [&here, &there] {
+        let is_left = async || gate.get_points("bot", "7").await.code() == Some(3);
+        eventually(SECOND_AND_SLACK, "03", is_left).await;
+    }
+}
+
+#[tokio::test]
+async fn a_guild_that_one_nodes_own_store_says_is_left_is_out_of_the_others_memory() {
+    let redis = Redis::start(&[]).await;
+    // With `daily`, each node has a store of its own beside the key file.
+    let (here, there) = two_nodes(node(&redis).set("limits.tiers.standard.daily", "1000000")).await;
+    here.run(&["guild", "add", GUILD, "--name", "Night Watch"]).done();
+    has_in_memory(&there).await;
+    here.origin().put_points("7", 8);
+    here.run(&["guild", "leave", GUILD]).done();
+    let is_purged = async || there.get_points("bot", "7").await.body == "8";
+    eventually(SECOND_AND_SLACK, "its answers are purged", is_purged).await;
+}
+
+#[tokio::test]
+async fn the_processes_of_a_hand_over_write_as_one_node_and_say_that_they_stop() {
+    let redis = Redis::start(&[]).await;
+    let builder = node(&redis).set("server.handover", r#""handover.sock""#);
+    let (mut here, there) = two_nodes(builder).await;
+    let mut kept = here.connect().await;
+    let write = |gate: &TestGateway| gate.request("setPoints", "bot", "memberID=7&amount=4");
+    kept.ask(&here.request("getPoints", "bot", "memberID=7")).await.is("3");
+    has_in_memory(&there).await;
+    let mut before = here.replace().await;
+    // By the one that drains, and then by the one that took over.
+    assert_eq!(kept.ask(&write(&here)).await.status, 200);
+    let seen = async |points: &str| there.get_points("bot", "7").await.body == points;
+    eventually(SECOND_AND_SLACK, "the first's write is seen", async || seen("4").await).await;
+    here.get_points("bot", "7").await.is("4");
+    has_in_memory(&there).await;
+    writes(&here, 5).await;
+    eventually(SECOND_AND_SLACK, "the second's write is seen", async || seen("5").await).await;
+    assert_eq!(before.exit().await, Some(0), "{}", before.stderr());
+    assert!(redis.ask("XRANGE guildgate:bus - +").contains(" bye"), "the first has said that it stops");
+    has_in_memory(&here).await;
+    writes(&there, 6).await;
+    eventually(SECOND_AND_SLACK, "it hears the other", async || here.get_points("bot", "7").await.body == "6").await;
+    assert!(!there.stderr().contains("may be lost"), "{}", there.stderr());
+}
+
+/// A Redis with a user who has these rights, and that user's URL.
+async fn redis_with_rights(rights: &str) -> (Redis, String) {
+    let words = format!("--user bus on >hunter2 {rights}");
+    let redis = Redis::start(&words.split(' ').collect::<Vec<_>>()).await;
+    let url = redis.url().replace("redis://", "redis://bus:hunter2@");
+    (redis, url)
+}
+
+/// A world whose configuration has this Redis.
+fn world(redis: &str, more: &str) -> World {
+    World::new(&format!(
+        "[server]\nlisten = [\"127.0.0.1:0\"]\n[admin]\nlisten = \"\"\n[keys]\nsource = \"origin\"\n\
+         [origin]\nkind = \"http\"\nupstreams = [\"http://127.0.0.1:9\"]\n[cluster]\nredis = {redis:?}\n{more}"
+    ))
+}
+
+#[tokio::test]
+async fn the_rights_that_the_page_names_are_enough_and_a_missing_one_ends_check_and_serve() {
+    let page = include_str!("../../docs/cluster.md");
+    let spans: Vec<&str> = page.split('`').filter(|span| span.starts_with('+') || span.starts_with('~')).collect();
+    let rights = spans.join(" ").replace('\n', " ");
+    let (_redis, url) = redis_with_rights(&rights).await;
+    let allowed = world(&url, "nodes = 2\n");
+    let checked = allowed.run(&["check"]).done();
+    for words in ["answers (version", "every setPoints is refused with 21, and every read goes to the origin"] {
+        assert!(checked.stdout.contains(words), "{words} is not in\n{}", checked.stdout);
+    }
+    let mut process = allowed.serve(&[]);
+    process.ready().await;
+    process.signal(Signal::SIGTERM);
+    assert_eq!(process.exit().await, Some(0), "{}", process.stderr());
+
+    let (_redis, url) = redis_with_rights(&rights.replace("+xadd", "")).await;
+    let world = world(&url, "");
+    let checked = world.run(&["check"]).failed(2).names(&["cluster.redis", "lacks rights", "xadd"]);
+    let mut process = world.serve(&[]);
+    assert_eq!(process.exit().await, Some(2), "{}", process.stderr());
+    assert!(process.stderr().contains("lacks rights"), "{}", process.stderr());
+    for said in [format!("{checked:?}"), process.stderr()] {
+        assert!(!said.contains("hunter2"), "{said}");
+    }
+}
+
+async fn replica_of(primary: &Redis) -> Redis {
+    Redis::start(&["--replicaof", "127.0.0.1", &primary.port().to_string()]).await
+}
+
+#[tokio::test]
+async fn a_start_waits_five_seconds_for_the_replicas_that_must_have_a_notice() {
+    let redis = Redis::start(&["--repl-diskless-sync-delay", "0"]).await;
+    let world = world(&redis.url(), "replicas = 1\n");
+    world.run(&["check"]).failed(2).names(&["cluster.redis", "only 0 of 1 replicas"]);
+    let begin = Instant::now();
+    let mut process = world.serve(&[]);
+    assert_eq!(process.exit().await, Some(2), "{}", process.stderr());
+    assert!(process.stderr().contains("only 0 of 1 replicas"), "{}", process.stderr());
+    assert!(begin.elapsed() >= Duration::from_secs(5), "{:?}", begin.elapsed());
+    let mut process = world.serve(&[]);
+    let _replica = replica_of(&redis).await;
+    process.ready().await;
+}
