@@ -5,8 +5,9 @@
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::admin::{AdminStartup, StartedAs};
 use super::background::BackgroundTasks;
@@ -38,6 +39,13 @@ use crate::tls::Certificate;
 /// connections that were reset while a request of theirs goes on (1,024).
 const OTHER_FILES: u64 = 512 + 1024;
 
+/// How long the ports of a predecessor may stay in use after it was found dead: the kernel closes its files one after the
+/// other.
+const ENDING_WITHIN: Duration = Duration::from_millis(500);
+
+/// Pause before such a port is tried again.
+const BIND_AGAIN_AFTER: Duration = Duration::from_millis(20);
+
 /// A process that does not accept connections yet.
 pub(super) struct Startup<'d> {
     /// The path of the configuration file that the command line gives, if it gives one.
@@ -62,7 +70,7 @@ impl Startup<'_> {
             Some(path) => Predecessor::connect(path).await?,
             None => None,
         };
-        let listeners = bind_all(&loaded.config, demo.is_some(), handover.as_deref(), predecessor.as_mut())?;
+        let listeners = bind_all(&loaded.config, demo.is_some(), handover.as_deref(), predecessor.as_mut()).await?;
         let handover = handover.map(|path| Handover::prepare(&path, &listeners)).transpose()?;
         let started_as = StartedAs { demo: demo.is_some(), successor: predecessor.is_some() };
         let admin = AdminStartup::prepare(&loaded, inputs.admin_certificate, started_as)?;
@@ -145,7 +153,7 @@ fn start_tls(certificate: Certificate, threads: usize) -> Result<Arc<Tls>, Proce
 
 /// Binds every address, or reports the first one that fails. The predecessor's sockets are used where the configuration
 /// still names their addresses; `handover` is where a predecessor was looked for.
-fn bind_all(
+async fn bind_all(
     config: &Config,
     is_demo: bool,
     handover: Option<&Path>,
@@ -159,14 +167,23 @@ fn bind_all(
         Err(_) if is_demo => Listener::bind(&demo::ANY_PORT, tls, &mut inherited),
         bound => bound,
     };
-    config.server.listen.iter().map(&mut bind).collect::<Result<_, _>>().map_err(|e| {
-        ProcessError::Failed(match looked_at {
-            Some(path) if e.is_in_use() => {
-                format!("{e}. To take over from it, this process must find it at {} (server.handover)", path.display())
+    let (mut listeners, begun) = (Vec::new(), Instant::now());
+    for listen in &config.server.listen {
+        listeners.push(loop {
+            match (bind(listen), looked_at) {
+                (Ok(listener), _) => break listener,
+                (Err(e), Some(_)) if e.is_in_use() && begun.elapsed() < ENDING_WITHIN => sleep(BIND_AGAIN_AFTER).await,
+                (Err(e), Some(path)) if e.is_in_use() => {
+                    let path = path.display();
+                    return Err(ProcessError::Failed(format!(
+                        "{e}. To take over from it, this process must find it at {path} (server.handover)"
+                    )));
+                }
+                (Err(e), _) => return Err(ProcessError::Failed(e.to_string())),
             }
-            Some(_) | None => e.to_string(),
-        })
-    })
+        });
+    }
+    Ok(listeners)
 }
 
 /// Lets the process open a file for each connection, or warns about what prevents it.

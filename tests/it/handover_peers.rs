@@ -239,6 +239,21 @@ async fn one_whose_predecessor_stalls_takes_nothing_and_one_whose_predecessor_di
 }
 
 #[tokio::test]
+async fn one_whose_predecessor_dies_before_it_has_sent_its_sockets_opens_its_own() {
+    let played = PlayedPredecessor::new().await;
+    let mut next = played.gate.0.serve(&[]);
+    let peer = tokio::time::timeout(PATIENCE, played.handover.accept()).await.expect("nobody asks").unwrap();
+    let socket = json!({"say": "socket", "asked": "127.0.0.1:0"}).to_string();
+    peer.send(socket.as_bytes(), Some(played.listener.as_fd())).await.unwrap();
+    drop(peer);
+    let address = next.ready().await;
+    assert_ne!(address, played.listener.local_addr().unwrap());
+    assert!(next.stderr().contains("has ended before it handed over"), "{}", next.stderr());
+    let read = Request::post("/getPoints", "memberID=7").key(&played.gate.1["bot"]);
+    assert_eq!(Connection::to(address).await.ask(&read).await.status, 200);
+}
+
+#[tokio::test]
 async fn no_write_begins_at_the_new_one_as_long_as_the_old_one_may_take_everything_back() {
     let played = PlayedPredecessor::new().await;
     let key = played.gate.1["bot"].clone();

@@ -35,25 +35,35 @@ type Commit = oneshot::Sender<Result<(), String>>;
 type Acknowledge = mpsc::Sender<(u64, bool)>;
 
 impl Predecessor {
-    /// Asks the process that serves for its listening sockets; `None`: no process listens at `path`.
+    /// Asks the process that serves for its listening sockets; `None`: no process listens at `path`, or it has ended
+    /// before it had sent them.
     pub(in crate::process) async fn connect(path: &Path) -> Result<Option<Predecessor>, ProcessError> {
         let result = async {
-            let Some(mut peer) = PeerConnection::connect(path).await? else { return Ok(None) };
-            peer.send_message(&Message::Hello { version: VERSION }).await?;
-            let mut sockets = Vec::new();
-            loop {
-                match peer.message_within(MESSAGE_TIMEOUT).await? {
-                    (Message::Socket { asked }, Some(socket)) => sockets.push(ListeningSocket::new(asked, socket)?),
-                    (Message::SocketsSent { sockets: sent }, _) if sent == sockets.len() => break,
-                    (other, _) => return Err(unexpected(&other)),
-                }
-            }
-            Ok(Some(Predecessor { peer, sockets }))
+            let Some(peer) = PeerConnection::connect(path).await? else { return Ok(None) };
+            let mut predecessor = Predecessor { peer, sockets: Vec::new() };
+            predecessor.receive_sockets().await.map(|()| Some(predecessor))
         };
-        result.await.map_err(|error: io::Error| {
-            let path = path.display();
-            ProcessError::Failed(format!("cannot take over from the server at {path} (server.handover): {error}"))
-        })
+        let path = path.display();
+        match result.await {
+            Err(error) if has_ended(&error) => {
+                tracing::warn!(%path, "the predecessor has ended before it handed over; this process opens its listeners");
+                Ok(None)
+            }
+            result => result.map_err(|error: io::Error| {
+                ProcessError::Failed(format!("cannot take over from the server at {path} (server.handover): {error}"))
+            }),
+        }
+    }
+
+    async fn receive_sockets(&mut self) -> io::Result<()> {
+        self.send(&Message::Hello { version: VERSION }).await?;
+        loop {
+            match self.peer.message_within(MESSAGE_TIMEOUT).await? {
+                (Message::Socket { asked }, Some(socket)) => self.sockets.push(ListeningSocket::new(asked, socket)?),
+                (Message::SocketsSent { sockets }, _) if sockets == self.sockets.len() => return Ok(()),
+                (other, _) => return Err(unexpected(&other)),
+            }
+        }
     }
 
     pub(in crate::process) fn pid(&self) -> i32 {
