@@ -253,7 +253,9 @@ impl BucketLevels {
 /// `"name";q=BURST;w=WINDOW`, the window being burst / rate in seconds, rounded up.
 fn item(name: &str, suffix: &str, rate: Rate) -> String {
     let burst = rate.burst.get();
-    let window = (u128::from(rate.period_ns) * u128::from(burst)).div_ceil(1_000_000_000);
+    // The period was rounded up to a whole nanosecond, which must not add a second to the window of the burst.
+    let rounding = u128::from(burst) - 1;
+    let window = (u128::from(rate.period_ns) * u128::from(burst) - rounding).div_ceil(1_000_000_000);
     let mut out = String::new();
     let _ = write!(out, "\"{name}{suffix}\";q={burst};w={window}");
     out
