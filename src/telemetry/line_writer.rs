@@ -6,8 +6,20 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::io::Errno;
 
 use super::background_writer::BackgroundWriter;
+
+/// The most bytes in one write to a stream: so many the kernel takes as one, so that lines of two processes with the same
+/// pipe do not mix (`PIPE_BUF`). A longer line may.
+const MAX_PIECE: usize = 4096;
+
+/// Pause before a stream that is full, and that somebody made non-blocking, is tried again.
+const FULL_FOR: Duration = Duration::from_millis(10);
 
 /// Where lines are written.
 #[expect(missing_debug_implementations, reason = "a stream cannot be shown")]
@@ -20,10 +32,17 @@ pub struct LineOutput {
 }
 
 impl LineOutput {
-    /// Appends to a file.
+    /// Appends to a file. A named pipe that nobody reads is an error.
     pub fn file(path: &Path) -> io::Result<Self> {
         // The log says who called and when, so other users must not read it.
-        let file = OpenOptions::new().create(true).append(true).mode(0o640).open(path)?;
+        let no_wait = OFlags::NONBLOCK.bits().cast_signed();
+        let file = OpenOptions::new().create(true).append(true).mode(0o640).custom_flags(no_wait).open(path);
+        let file = file.map_err(|error| {
+            let nobody_reads = error.raw_os_error() == Some(Errno::NXIO.raw_os_error());
+            let why = if nobody_reads { "it is a pipe that nobody reads".to_owned() } else { error.to_string() };
+            io::Error::new(error.kind(), format!("{}: {why}", path.display()))
+        })?;
+        fcntl_setfl(&file, OFlags::APPEND)?;
         Ok(LineOutput { output: Box::new(file), path: Some(path.to_owned()), is_in_line: ends_in_line(path) })
     }
 
@@ -35,7 +54,7 @@ impl LineOutput {
         let Some(path) = &self.path else { return };
         match LineOutput::file(path) {
             Ok(file) => *self = file,
-            Err(error) => tracing::error!(%error, path = %path.display(), "{name} cannot be reopened"),
+            Err(error) => tracing::error!(%error, "{name} cannot be reopened"),
         }
     }
 
@@ -47,13 +66,15 @@ impl LineOutput {
         }
         let mut rest = lines;
         while !rest.is_empty() {
-            match self.output.write(rest) {
+            let piece = if self.path.is_none() { whole_lines(rest, MAX_PIECE) } else { rest };
+            match self.output.write(piece) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(count) => {
                     self.is_in_line = rest[count - 1] != b'\n';
                     rest = &rest[count..];
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::sleep(FULL_FOR),
                 Err(error) => return Err(error),
             }
         }
@@ -92,6 +113,13 @@ impl<T: Send + 'static> BackgroundWriter<T> {
             None
         })
     }
+}
+
+/// The first lines that together have at most so many bytes; the first one in any case.
+fn whole_lines(lines: &[u8], most: usize) -> &[u8] {
+    let fits = lines[..lines.len().min(most)].iter().rposition(|byte| *byte == b'\n');
+    let end = fits.or_else(|| lines.iter().position(|byte| *byte == b'\n'));
+    &lines[..end.map_or(lines.len(), |end| end + 1)]
 }
 
 /// Whether the last line has no end. A file that cannot be read is taken to be whole.
@@ -144,6 +172,53 @@ mod tests {
         disk.0.lock().1 = 100;
         log.write(b"third\nfourth\n").unwrap();
         assert_eq!(String::from_utf8_lossy(&disk.0.lock().0), "first\nseco\nthird\nfourth\n");
+    }
+
+    #[test]
+    fn a_stream_gets_whole_lines_in_pieces_that_the_kernel_does_not_mix_with_those_of_another_process() {
+        #[derive(Clone, Default)]
+        struct Pieces(Arc<Mutex<Vec<Vec<u8>>>>);
+
+        impl Write for Pieces {
+            /// Takes nothing every second time, as a full stream that does not block.
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                let mut pieces = self.0.lock();
+                match pieces.pop_if(|last| last.is_empty()) {
+                    Some(_) => pieces.push(bytes.to_vec()),
+                    None => {
+                        pieces.push(Vec::new());
+                        return Err(io::ErrorKind::WouldBlock.into());
+                    }
+                }
+                Ok(bytes.len())
+            }
+
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+
+        let pieces = Pieces::default();
+        let line = |length: usize| format!("{}\n", "x".repeat(length - 1));
+        let lines = [line(4000), line(96), line(1), line(5000), line(7)];
+        LineOutput::stream(pieces.clone()).write(lines.concat().as_bytes()).unwrap();
+        let lengths: Vec<usize> = pieces.0.lock().iter().map(Vec::len).collect();
+        assert_eq!(lengths, [4096, 1, 5000, 7]);
+    }
+
+    #[test]
+    fn a_named_pipe_that_nobody_reads_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.log");
+        let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
+        assert!(made.success());
+        let refused = LineOutput::file(&path).err().unwrap().to_string();
+        assert!(refused.ends_with("a.log: it is a pipe that nobody reads"), "{refused}");
+        let mut reader = OpenOptions::new().read(true).custom_flags(0x800).open(&path).unwrap(); // O_NONBLOCK
+        LineOutput::file(&path).unwrap().write(b"new\n").unwrap();
+        let mut text = String::new();
+        reader.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "new\n");
     }
 
     #[test]
