@@ -159,9 +159,18 @@ async fn a_stream_that_is_trimmed_flushed_or_of_another_type_is_noticed_and_used
         b.hears(|heard| matches!(heard, Heard::Dropped(DropReason::Removed { .. }))).await;
         a.writes_and_is_heard_by(&b).await;
     }
-    server.run("SET test:bus x").await;
-    a.writes_again().await;
-    a.writes_and_is_heard_by(&b).await;
+    // Another type; a last entry of a time to come, before which nothing would ever be removed; and no id that is left.
+    for command in [
+        "SET test:bus x",
+        "XADD test:bus 99999999999999-100000 e x",
+        "XADD test:bus 18446744073709551615-18446744073709551615 e x",
+    ] {
+        b.heard.0.lock().unwrap().clear();
+        server.run(command).await;
+        b.hears(|heard| matches!(heard, Heard::Dropped(DropReason::Removed { .. }))).await;
+        a.writes_again().await;
+        a.writes_and_is_heard_by(&b).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -19,6 +19,9 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
 /// The most nodes that are followed; the one that was silent for longest is forgotten for another one.
 const MAX_NODES: usize = 256;
 
+/// The most writes in flight of one node that are followed. With one more, entries of it count as missed.
+const MAX_WRITES: usize = 10_000;
+
 #[derive(Debug)]
 pub(super) struct Reader {
     own: Incarnation,
@@ -87,18 +90,18 @@ impl Reader {
     fn heard(&mut self, entry: Entry, now: Tick, listener: &mut impl Listener) {
         let Entry { incarnation, sequence, notice } = entry;
         let next = match self.nodes.get(&incarnation) {
-            Some(node) => node.last + 1,
+            Some(node) => node.last.saturating_add(1),
             None if self.is_catching_up => sequence,
             None => 1,
         };
         if sequence < next {
             return; // sent twice
         }
-        self.make_room(incarnation);
+        self.make_room(incarnation, listener);
         let node =
             self.nodes.entry(incarnation).or_insert_with(|| Node { last: 0, heard_at: now, writes: HashMap::new() });
         (node.last, node.heard_at) = (sequence, now);
-        if sequence > next {
+        if sequence > next || node.writes.len() > MAX_WRITES {
             // The ends of its writes may be among what was missed.
             end_writes(incarnation, std::mem::take(&mut node.writes), false, listener);
             listener.drop_everything(DropReason::Gap);
@@ -130,11 +133,14 @@ impl Reader {
         }
     }
 
-    fn make_room(&mut self, incarnation: Incarnation) {
+    fn make_room(&mut self, incarnation: Incarnation, listener: &mut impl Listener) {
         let is_full = self.nodes.len() >= MAX_NODES && !self.nodes.contains_key(&incarnation);
-        let idle = self.nodes.iter().filter(|(node, heard)| **node != self.own && heard.writes.is_empty());
-        if is_full && let Some(longest) = idle.min_by_key(|(_, heard)| heard.heard_at).map(|(node, _)| *node) {
-            self.nodes.remove(&longest);
+        let others = self.nodes.iter().filter(|(node, _)| **node != self.own);
+        if is_full
+            && let Some(longest) = others.min_by_key(|(_, heard)| heard.heard_at).map(|(node, _)| *node)
+            && let Some(node) = self.nodes.remove(&longest)
+        {
+            end_writes(longest, node.writes, false, listener);
         }
     }
 

@@ -22,7 +22,11 @@ const KEEP_MILLIS: u64 = 10_000;
 const BLOCK_MILLIS: u64 = 400;
 
 /// Entries in one answer.
-const READ_COUNT: usize = 1000;
+const READ_COUNT: usize = 200;
+
+/// Entries in one millisecond of the server's clock beyond which that clock must be behind the stream's last entry: it was
+/// set back, or somebody else added an entry of a time to come. Nothing would be removed from the stream then.
+const MAX_SEQUENCE: u64 = 100_000;
 
 /// How long an append waits for the replicas.
 const WAIT_MILLIS: u64 = 200;
@@ -116,8 +120,17 @@ impl RedisWriter {
             }
             pipe.add_command(add.arg("*").arg(FIELD).arg(entry).take());
         }
-        let ids: Vec<String> = pipe.query_async(&mut self.connection).await?;
+        let ids: Vec<String> = match pipe.query_async(&mut self.connection).await {
+            Err(error) if error.to_string().contains("exhausted") => {
+                self.remove("no id is left for another entry").await?;
+                return Err(error.into());
+            }
+            ids => ids?,
+        };
         self.last = ids.last().and_then(|id| id.parse().ok());
+        if self.last.is_some_and(|last: StreamId| last.sequence > MAX_SEQUENCE) {
+            self.remove("its last entry is of a time to come").await?;
+        }
         if self.replicas > 0 {
             let wait = cmd("WAIT").arg(self.replicas).arg(WAIT_MILLIS).take();
             let reached: u32 = wait.query_async(&mut self.connection).await?;
@@ -126,6 +139,16 @@ impl RedisWriter {
                 return Err(RedisFault::new(message, true));
             }
         }
+        Ok(())
+    }
+}
+
+impl RedisWriter {
+    /// Removes the stream. All nodes see that, and drop what they have in memory.
+    async fn remove(&mut self, why: &str) -> Result<(), RedisFault> {
+        tracing::warn!(key = self.key, why, "the stream of the bus is begun anew");
+        self.last = None;
+        let () = cmd("DEL").arg(&self.key).query_async(&mut self.connection).await?;
         Ok(())
     }
 }

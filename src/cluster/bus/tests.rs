@@ -306,3 +306,19 @@ fn while_the_stream_is_away_any_number_of_purges_takes_bounded_memory_and_is_tol
     assert!((4096..10_000).contains(&heard.len()), "{}", heard.len());
     assert!(stream.entries.last().unwrap().1.as_ref().unwrap().ends_with(" purge"), "of everything");
 }
+
+#[test]
+fn what_other_programs_add_to_the_stream_takes_bounded_memory() {
+    let (mut stream, _, mut b) = two_nodes();
+    stream.append((10..400).map(|node| format!("{node:x} 1 begun 1 7")).collect());
+    let heard = b.read(&stream, at(1));
+    assert_eq!(b.node.others(at(1)).len(), 255, "and itself");
+    assert!(heard.contains(&Heard::Over(1, false)), "the writes of those that are forgotten are of unknown outcome");
+    stream.entries.clear();
+    stream.append((1..=10_002).map(|n| format!("5 {n} begun {n} 7")).collect());
+    stream.entries.insert(0, (b.node.position().unwrap(), None));
+    let heard = b.read(&stream, at(2));
+    assert!(heard.contains(&Heard::Dropped(DropReason::Gap)) && heard.contains(&Heard::Over(10_001, false)));
+    stream.append(vec![format!("6 {} beat", u64::MAX), "6 5 beat".to_owned()]);
+    assert_eq!(b.read(&stream, at(3)).pop(), Some(Heard::Dropped(DropReason::Gap)), "once: the second is an old one");
+}
