@@ -103,6 +103,8 @@ pub struct ServerFile {
     pub idle_timeout: HumanDuration,
     /// For requests in flight to end when the server stops.
     pub drain_timeout: HumanDuration,
+    /// For which, after SIGTERM, the health path says 503 before the listeners close; "0s": they close at once.
+    pub drain_delay: HumanDuration,
     /// A Unix socket over which the next `guildgate serve` takes the listeners over; "": off.
     pub handover: String,
     /// The largest body of a request.
@@ -141,6 +143,7 @@ impl Default for ServerFile {
             write_timeout: HumanDuration::secs(15),
             idle_timeout: HumanDuration::secs(60),
             drain_timeout: HumanDuration::secs(10),
+            drain_delay: HumanDuration::secs(0),
             handover: String::new(),
             max_body: HumanSize(4 << 10),
             max_header: HumanSize(16 << 10),

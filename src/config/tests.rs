@@ -50,6 +50,7 @@ fn an_empty_file_is_a_valid_config() {
     let config = config("");
     assert_eq!(config.server.listen, [Listen::Tcp("127.0.0.1:8080".parse().unwrap())]);
     assert!(config.server.threads >= 1);
+    assert_eq!(config.server.drain_delay, Duration::ZERO);
     assert_eq!(config.server.max_connections_per_address, Some(1000));
     assert_eq!(config.server.max_body, 4096);
     assert_eq!(config.server.health_path.as_deref(), Some("/healthz"));
@@ -88,7 +89,7 @@ fn each_word_of_the_file_has_its_own_meaning() {
         "answers = { error_status = \"ok\", headers = [\"age\"], service_name = \"S\", key_command = \"K\" }\n\
          log = { level = \"trace\", format = \"json\" }\ncache.reviews = { ttl = \"1s\", stale_while_revalidate = \"2s\", \
          stale_if_error = \"3s\" }\nserver = { header_timeout = \"1ms\", body_timeout = \"2ms\", write_timeout = \"3ms\", \
-         idle_timeout = \"4ms\", drain_timeout = \"5ms\", max_body = \"1B\", max_header = \"2KiB\", threads = 3, \
+         idle_timeout = \"4ms\", drain_timeout = \"5ms\", drain_delay = \"6ms\", max_body = \"1B\", max_header = \"2KiB\", threads = 3, \
          trusted_proxies = [\"10.0.0.0/8\", \"::1\"] }\n",
     );
     assert!(config.answers.errors_as_ok && config.answers.headers.age && !config.answers.headers.ratelimit);
@@ -97,9 +98,9 @@ fn each_word_of_the_file_has_its_own_meaning() {
     let Freshness { ttl, stale_while_revalidate, stale_if_error } = config.cache.reviews;
     assert_eq!([ttl, stale_while_revalidate, stale_if_error], [1, 2, 3].map(Duration::from_secs));
     let server = config.server;
-    let timeouts =
-        [server.header_timeout, server.body_timeout, server.write_timeout, server.idle_timeout, server.drain_timeout];
-    assert_eq!(timeouts, [1, 2, 3, 4, 5].map(Duration::from_millis));
+    let timeouts = [server.header_timeout, server.body_timeout, server.write_timeout, server.idle_timeout];
+    assert_eq!(timeouts, [1, 2, 3, 4].map(Duration::from_millis));
+    assert_eq!([server.drain_timeout, server.drain_delay], [5, 6].map(Duration::from_millis));
     assert_eq!((server.max_body, server.max_header, server.threads), (1, 2048, 3));
     assert_eq!(server.trusted_proxies, ["10.0.0.0/8".parse().unwrap(), "::1/128".parse().unwrap()]);
 }
@@ -227,11 +228,13 @@ fn a_store_in_postgresql_is_named_by_a_url_whose_password_is_not_shown() {
 #[test]
 fn a_setting_without_protection_that_has_no_effect_gets_a_warning() {
     assert_eq!(warnings("cluster.node = \"edge-1\""), ["cluster.node"]);
+    assert_eq!(warnings("server = { drain_delay = \"5s\", health_path = \"\" }"), ["server.drain_delay"]);
+    assert_eq!(warnings("server = { drain_delay = \"0s\", health_path = \"\" }"), Vec::<String>::new());
     let http = "[origin]\nkind = \"http\"\nupstreams = [\"http://a\", \"http://b\"]\nhealth = { interval = \"1s\" }\n";
     assert_eq!(warnings(http), Vec::<String>::new());
     let in_force = "limits.shadow = true\ncache.points.stale_while_revalidate = \"5s\"\nlimits.strangers.burst = 1\n\
                     server.trusted_proxies = [\"10.0.0.0/8\"]\nserver.max_connections_per_address = 0\n\
-                    [limits.tiers.standard]\ndaily = 5\nin_flight = 5\ncandidate = { burst = 5 }\n";
+                    server.drain_delay = \"5s\"\n[limits.tiers.standard]\ndaily = 5\nin_flight = 5\ncandidate = { burst = 5 }\n";
     assert_eq!(warnings(in_force), Vec::<String>::new());
     assert_eq!(warnings(""), Vec::<String>::new());
 }

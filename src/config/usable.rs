@@ -76,6 +76,8 @@ pub struct Server {
     pub write_timeout: Duration,
     pub idle_timeout: Duration,
     pub drain_timeout: Duration,
+    /// Zero: off.
+    pub drain_delay: Duration,
     /// The socket over which another process takes the listeners over; `None`: off.
     pub handover: Option<PathBuf>,
     /// Bytes.

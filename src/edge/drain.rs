@@ -1,15 +1,18 @@
 //! How connections end when the process stops or hands over, in two steps. First every answer becomes the last one of
 //! its connection; later the connections without a request under way are closed. An idle connection stays open between
-//! the two, because its next request may be on the way, and HTTP/1.1 can announce the end only in an answer. `process`
-//! decides when each step is taken (through `Server`); connections only read the state.
+//! the two, because its next request may be on the way, and HTTP/1.1 can announce the end only in an answer. A stop may
+//! be delayed before both: only the health path fails then. `process` decides when each step is taken (through
+//! `Server`); connections only read the state.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use tokio::sync::watch;
 
 const SERVING: u8 = 0;
-const HANDED_OVER: u8 = 1;
-const STOPPING: u8 = 2;
+/// `server.drain_delay` passes.
+const DELAYED: u8 = 1;
+const HANDED_OVER: u8 = 2;
+const STOPPING: u8 = 3;
 
 /// How far the drain has come.
 #[derive(Debug)]
@@ -25,6 +28,11 @@ impl Default for Drain {
 }
 
 impl Drain {
+    /// Makes the health path answer 503 from now on, and nothing else.
+    pub(super) fn delay(&self) {
+        self.stage.store(DELAYED, Ordering::Release);
+    }
+
     /// Makes every answer from now on the last one of its connection. `handed_over`: another process serves the
     /// addresses.
     pub(super) fn begin(&self, handed_over: bool) {
@@ -37,13 +45,13 @@ impl Drain {
     }
 
     pub(super) fn has_begun(&self) -> bool {
-        self.stage.load(Ordering::Acquire) != SERVING
+        self.stage.load(Ordering::Acquire) >= HANDED_OVER
     }
 
-    /// Whether nobody will serve these addresses any more. The health path answers for the addresses, not for this
+    /// Whether nobody serves these addresses any more, now or after the delay. The health path answers for the addresses, not for this
     /// process.
     pub(super) fn ends_service(&self) -> bool {
-        self.stage.load(Ordering::Acquire) == STOPPING
+        matches!(self.stage.load(Ordering::Acquire), DELAYED | STOPPING)
     }
 
     pub(super) fn closes_idle(&self) -> bool {

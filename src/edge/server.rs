@@ -126,6 +126,11 @@ impl Server {
         timeout(ACCEPT_TIMEOUT, accepts).await.unwrap_or(false)
     }
 
+    /// Makes the health path answer 503 from now on, so that balancers send no more requests. Everything else goes on.
+    pub fn delay_drain(&self) {
+        self.drain.delay();
+    }
+
     /// Accepts no more connections, and makes every answer the last one of its connection. `handed_over`: another
     /// process serves the addresses.
     pub fn begin_drain(&self, handed_over: bool) {

@@ -61,7 +61,7 @@ impl Draining {
             Drained::TimedOut => {
                 tracing::warn!(connections, "server.drain_timeout has passed; these connections are cut")
             }
-            Drained::Stopped => tracing::warn!(connections, "second stop signal; these connections are cut"),
+            Drained::Stopped => tracing::warn!(connections, "another stop signal; these connections are cut"),
         }
         let left = deadline.saturating_duration_since(Instant::now());
         let limit = (!self.reason.is_defect()).then(|| left.clamp(LAST_COUNTS_AT_LEAST, LAST_COUNTS));

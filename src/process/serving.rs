@@ -3,6 +3,8 @@
 use std::future::pending;
 use std::sync::Arc;
 
+use tokio::time::timeout;
+
 use super::background::BackgroundTasks;
 use super::draining::Draining;
 use super::handover::HandoverTasks;
@@ -70,8 +72,32 @@ pub(super) struct Serving {
 }
 
 impl Serving {
-    /// Serves until there is a reason to end.
+    /// Serves until there is a reason to end, and after a stop signal for `server.drain_delay` more.
     pub(super) async fn run(mut self) -> Draining {
+        let mut reason = self.stop_reason().await;
+        self.admin.1.begin_drain();
+        if !reason.is_handed_over() {
+            systemd::stopping();
+        }
+        let delay = self.gateway.state().config.server.drain_delay;
+        if matches!(reason, StopReason::Signal) && !delay.is_zero() {
+            self.server.delay_drain();
+            let delay_ms = delay.as_millis();
+            tracing::info!(delay_ms, "stopping after server.drain_delay; until then the health path answers 503");
+            reason = timeout(delay, self.stop_reason()).await.unwrap_or(StopReason::Signal);
+        }
+        if reason.is_handed_over() {
+            // The other process needs the address.
+            self.admin.0.iter().for_each(AdminThread::close);
+        } else if let Some(handover) = &mut self.handover {
+            handover.close().await;
+        }
+        reason.log(self.server.connections());
+        Draining { reason, process: self }
+    }
+
+    /// Waits for a reason to end.
+    async fn stop_reason(&mut self) -> StopReason {
         let handover = &mut self.handover;
         let handed_over = async {
             match handover {
@@ -79,25 +105,12 @@ impl Serving {
                 None => pending().await,
             }
         };
-        let reason = tokio::select! {
+        tokio::select! {
             // A process that has handed over is not taken for one that was stopped.
             biased;
             reason = handed_over => reason,
             task = self.background.ended() => StopReason::TaskEnded { task },
             () = self.stop_signals.recv() => StopReason::Signal,
-        };
-        let (admin, admin_state) = &self.admin;
-        admin_state.begin_drain();
-        if reason.is_handed_over() {
-            // The other process needs the address.
-            admin.iter().for_each(AdminThread::close);
-        } else {
-            if let Some(handover) = &mut self.handover {
-                handover.close().await;
-            }
-            systemd::stopping();
         }
-        reason.log(self.server.connections());
-        Draining { reason, process: self }
     }
 }

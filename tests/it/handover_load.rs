@@ -2,62 +2,13 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
-
-use tokio::task::JoinHandle;
 
 use crate::support::*;
 
 /// How often the server is replaced.
 const TIMES: usize = 5;
-
-/// What the callers of one test share.
-#[derive(Default)]
-struct Crowd {
-    done: AtomicBool,
-    answered: AtomicUsize,
-    /// Connections that an answer told to be over.
-    told: AtomicUsize,
-}
-
-impl Crowd {
-    fn goes_on(&self) -> bool {
-        !self.done.load(Ordering::Relaxed)
-    }
-
-    /// Waits until this many more requests were answered.
-    async fn answers(&self, more: usize) {
-        let goal = self.answered.load(Ordering::Relaxed) + more;
-        eventually(PATIENCE, "answers", || async { self.answered.load(Ordering::Relaxed) >= goal }).await;
-    }
-}
-
-/// Asks over kept connections, each for as long as nothing says that it is over; it idles for `rest`
-/// between two requests.
-async fn keeps(crowd: Arc<Crowd>, address: SocketAddr, ask: Request, rest: Duration) {
-    while crowd.goes_on() {
-        let mut connection = Connection::to(address).await;
-        while crowd.goes_on() {
-            let answer = connection.ask(&ask).await;
-            answer.is("3");
-            crowd.answered.fetch_add(1, Ordering::Relaxed);
-            if answer.closes() {
-                crowd.told.fetch_add(1, Ordering::Relaxed);
-                break;
-            }
-            tokio::time::sleep(rest).await; // the caller's pace, not a wait
-        }
-    }
-}
-
-/// Asks each time over a new connection.
-async fn reconnects(crowd: Arc<Crowd>, address: SocketAddr, ask: Request) {
-    while crowd.goes_on() {
-        Connection::to(address).await.ask(&ask).await.is("3");
-        crowd.answered.fetch_add(1, Ordering::Relaxed);
-    }
-}
 
 /// Asks over HTTP/2, several streams at once. A stream that the last GOAWAY leaves out was not
 /// looked at, and is sent again, as every client does.
@@ -93,12 +44,6 @@ fn is_goodbye(error: &h2::Error) -> bool {
     true
 }
 
-async fn all(tasks: Vec<JoinHandle<()>>) {
-    for task in tasks {
-        tokio::time::timeout(PATIENCE, task).await.expect("a caller hangs").expect("a request failed");
-    }
-}
-
 /// Replaces the server while the crowd asks; each before it has to end well.
 async fn replace_again_and_again(gate: &mut TestGateway, crowd: &Crowd) {
     for _ in 0..TIMES {
@@ -108,7 +53,7 @@ async fn replace_again_and_again(gate: &mut TestGateway, crowd: &Crowd) {
         assert_eq!(before.exit().await, Some(0), "{}", before.stderr());
         assert!(!before.stderr().contains("are cut"), "{}", before.stderr());
     }
-    crowd.done.store(true, Ordering::Relaxed);
+    crowd.end();
 }
 
 fn gate(kind: Kind) -> Builder {
@@ -118,15 +63,22 @@ fn gate(kind: Kind) -> Builder {
 #[tokio::test]
 async fn no_request_fails_while_servers_follow_each_other() {
     let mut gate = gate(Kind::Builtin).start().await;
-    let (crowd, address) = (Arc::new(Crowd::default()), gate.address());
-    let ask = gate.request("getPoints", "bot", "memberID=7");
+    let crowd = Arc::new(Crowd::default());
+    let caller = Caller {
+        crowd: crowd.clone(),
+        address: gate.address(),
+        tls: None,
+        ask: gate.request("getPoints", "bot", "memberID=7"),
+        answer: "3",
+        rest: Duration::ZERO,
+    };
     let mut tasks = Vec::new();
     for rest in [0, 0, 10, 40].map(Duration::from_millis) {
-        tasks.push(tokio::spawn(keeps(crowd.clone(), address, ask.clone(), rest)));
-        tasks.push(tokio::spawn(reconnects(crowd.clone(), address, ask.clone())));
+        tasks.push(tokio::spawn(Caller { rest, ..caller.clone() }.keeps()));
+        tasks.push(tokio::spawn(caller.clone().reconnects()));
     }
     replace_again_and_again(&mut gate, &crowd).await;
-    all(tasks).await;
+    Crowd::all(tasks).await;
     let told = crowd.told.load(Ordering::Relaxed);
     assert!(told >= TIMES, "connections were kept, or ended without a word: {told}");
 }
@@ -138,21 +90,21 @@ async fn no_request_fails_over_tls_and_http2_either() {
     let ask = gate.request("getPoints", "bot", "memberID=7");
     let certificate = gate.world().text("cert.pem");
     let tls = Arc::new(TlsClient::new(&[&certificate], &["h2"]));
-    let old = Arc::new(TlsClient::new(&[&certificate], &["http/1.1"]));
+    let caller = Caller {
+        crowd: crowd.clone(),
+        address,
+        tls: Some(Arc::new(TlsClient::new(&[&certificate], &["http/1.1"]))),
+        ask: ask.clone(),
+        answer: "3",
+        rest: Duration::ZERO,
+    };
     let mut tasks = Vec::new();
     for _ in 0..3 {
         tasks.push(tokio::spawn(streams(crowd.clone(), address, tls.clone(), ask.clone())));
-        let (crowd, old, ask) = (crowd.clone(), old.clone(), ask.clone());
-        tasks.push(tokio::spawn(async move {
-            while crowd.goes_on() {
-                let mut connection = Connection::over(old.connect(address).await.unwrap());
-                connection.ask(&ask).await.is("3");
-                crowd.answered.fetch_add(1, Ordering::Relaxed);
-            }
-        }));
+        tasks.push(tokio::spawn(caller.clone().reconnects()));
     }
     replace_again_and_again(&mut gate, &crowd).await;
-    all(tasks).await;
+    Crowd::all(tasks).await;
     let told = crowd.told.load(Ordering::Relaxed);
     assert!(told >= TIMES, "connections were kept, or ended without a word: {told}");
 }
@@ -190,7 +142,7 @@ async fn each_write_that_was_acknowledged_is_there_once(kind: Kind) {
         }));
     }
     replace_again_and_again(&mut gate, &crowd).await;
-    all(tasks).await;
+    Crowd::all(tasks).await;
     assert!(crowd.told.load(Ordering::Relaxed) >= TIMES);
     for (member, count) in counts.iter().enumerate() {
         let (member, count) = (member.to_string(), count.load(Ordering::Relaxed));

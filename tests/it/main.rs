@@ -85,6 +85,7 @@ mod dashboard_access;
 mod dashboard_browser;
 mod dashboard_pages;
 mod serving;
+mod serving_drain_delay;
 mod serving_log;
 mod serving_log_bound;
 mod serving_refusals;
@@ -102,6 +103,7 @@ mod store_restore;
 mod store_verify;
 mod trusted_proxies;
 
+mod cluster_haproxy;
 mod cluster_limits;
 mod cluster_writes;
 mod commands_check;

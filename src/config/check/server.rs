@@ -45,6 +45,7 @@ impl Checker<'_> {
             write_timeout: self.timeout("server.write_timeout", file.write_timeout),
             idle_timeout: self.timeout("server.idle_timeout", file.idle_timeout),
             drain_timeout: self.timeout("server.drain_timeout", file.drain_timeout),
+            drain_delay: file.drain_delay.0,
             handover: (!file.handover.is_empty()).then(|| self.handover(&file.handover, &listen)),
             max_body: usize::try_from(max_body).unwrap_or(usize::MAX),
             max_header: usize::try_from(max_header).unwrap_or(usize::MAX),
@@ -139,7 +140,7 @@ impl Checker<'_> {
         text.to_owned()
     }
 
-    /// The health path must not be an operation's path, since it is compared first.
+    /// The health path must not be an operation's path, since it is compared first. `drain_delay` needs one.
     pub(super) fn health_path(&mut self, file: &ServerFile) {
         let (path, text) = ("server.health_path", file.health_path.as_str());
         if !text.is_empty() && !text.starts_with('/') {
@@ -149,6 +150,9 @@ impl Checker<'_> {
         let operation = text.strip_prefix(file.base_path.as_str()).and_then(|rest| rest.strip_prefix('/'));
         if operation.is_some_and(|name| Operation::ALL.iter().any(|o| o.name() == name)) {
             self.fault(path, "is the path of an operation");
+        }
+        if text.is_empty() && !file.drain_delay.0.is_zero() {
+            self.warning("server.drain_delay", "has no use without `server.health_path`, where it is seen");
         }
     }
 

@@ -191,6 +191,7 @@ fn values_out_of_bounds_are_faults() {
         "server.max_body = \"2MiB\"",
         "server.idle_timeout = \"366d\"",
         "server.drain_timeout = \"0s\"",
+        "server.drain_delay = \"366d\"",
         "server.handover = \"a\\u0000b\"",
         "server.handover = \"/0123456789/0123456789/0123456789/0123456789/0123456789/0123456789/0123456789/0123456789/\
          0123456789/0123\"",

@@ -99,11 +99,13 @@ impl Handover {
 impl HandoverTasks {
     /// Waits until another process serves the addresses.
     pub(super) async fn ended(&mut self) -> StopReason {
-        match (&mut self.ended).await {
-            Ok(reason) => reason,
-            // No successor can connect.
-            Err(_) => std::future::pending().await,
+        if !self.ended.is_terminated()
+            && let Ok(reason) = (&mut self.ended).await
+        {
+            return reason;
         }
+        // No successor can connect.
+        std::future::pending().await
     }
 
     /// Whether the predecessor has ended. Until then it reports writes, which this process passes on to its successor.

@@ -1,0 +1,105 @@
+//! Contract section 3, `server.drain_delay`: the health path fails before anything else does.
+
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use crate::support::*;
+
+/// What is said when the delay begins.
+const DELAYED: &str = "stopping after server.drain_delay";
+
+fn gate() -> Builder {
+    TestGateway::builder().key("bot").points("7", 3).set("server.drain_timeout", r#""60s""#)
+}
+
+fn health() -> Request {
+    Request::bare("GET", "/healthz")
+}
+
+#[tokio::test]
+async fn while_the_delay_passes_the_health_path_says_503_and_everything_else_goes_on() {
+    let mut gate = gate().tls().admin().set("server.drain_delay", r#""60s""#).start().await;
+    let ask = gate.request("getPoints", "bot", "memberID=7");
+    let admin = gate.admin().await.with_token("");
+    let (mut kept, mut http2) = (gate.connect().await, gate.http2().await);
+    kept.ask(&ask).await.is("3");
+    http2.ask(&ask).await.is("3");
+    gate.process().signal(Signal::SIGTERM);
+    gate.has_said(DELAYED).await;
+    for _ in 0..3 {
+        let answer = kept.ask(&health()).await;
+        assert!(answer.status == 503 && answer.body == "draining" && !answer.closes(), "{answer:#?}");
+        assert!(!kept.ask(&ask).await.is("3").closes());
+        assert_eq!(http2.ask(&health()).await.status, 503);
+        http2.ask(&ask).await.is("3");
+        let mut new = gate.connect().await;
+        assert_eq!(new.ask(&health()).await.status, 503);
+        assert!(!new.ask(&ask).await.is("3").closes());
+        gate.http2().await.ask(&ask).await.is("3");
+    }
+    let ready = admin.get("/readyz").await;
+    assert!(ready.status == 503 && ready.text.contains("draining"), "{ready:?}");
+    assert_eq!(admin.get("/healthz").await.text, "ok");
+    // Another signal ends the delay, long before 60 s.
+    gate.process().signal(Signal::SIGINT);
+    http2.is_ended().await.expect("a GOAWAY without fault");
+    kept.is_closed().await;
+    assert_eq!(gate.process().exit().await, Some(0), "{}", gate.stderr());
+    assert!(!gate.stderr().contains("are cut"), "{}", gate.stderr());
+}
+
+#[tokio::test]
+async fn after_the_delay_the_listeners_close_and_a_third_signal_cuts_what_is_left() {
+    for (first, delay) in [(Signal::SIGTERM, "300ms"), (Signal::SIGINT, "60s")] {
+        let mut gate = gate().set("server.body_timeout", r#""60s""#);
+        gate = gate.set("server.drain_delay", &format!("{delay:?}"));
+        let mut gate = gate.start().await;
+        let held = HeldBody::begin(&gate, Version::Http1, gate.request("getPoints", "bot", "memberID=7")).await;
+        let begin = Instant::now();
+        gate.process().signal(first);
+        gate.has_said(DELAYED).await;
+        assert_eq!(gate.send(&health()).await.status, 503, "the listener is open");
+        if delay == "60s" {
+            gate.process().signal(first);
+        }
+        let address = gate.address();
+        eventually(PATIENCE, "the listener closes", async || Connection::try_to(address).await.is_err()).await;
+        if delay == "300ms" {
+            assert!(begin.elapsed() >= Duration::from_millis(300), "{:?}", begin.elapsed());
+            assert!(held.release().await.is("3").closes());
+        } else {
+            gate.has_said("finishing the requests under way").await;
+            gate.process().signal(first);
+            gate.has_said("another stop signal; these connections are cut").await;
+        }
+        assert_eq!(gate.process().exit().await, Some(0), "{}", gate.stderr());
+    }
+}
+
+#[tokio::test]
+async fn a_reload_changes_the_delay_of_later_stops() {
+    let mut gate = gate().set("server.drain_delay", r#""60s""#).start().await;
+    gate.reload_with("drain_delay = \"60s\"", "drain_delay = \"1ms\"");
+    gate.has_said("configuration reloaded").await;
+    assert_eq!(gate.stop().await, Some(0)); // waits for 15 s, not for 60
+    assert!(gate.stderr().contains(DELAYED), "{}", gate.stderr());
+}
+
+#[tokio::test]
+async fn a_hand_over_does_not_wait_for_the_delay_and_may_come_while_it_passes() {
+    let gate = gate().set("server.handover", r#""handover.sock""#);
+    let mut gate = gate.set("server.drain_delay", r#""60s""#).start().await;
+    for is_delayed in [false, true] {
+        if is_delayed {
+            gate.process().signal(Signal::SIGTERM);
+            gate.has_said(DELAYED).await;
+            assert_eq!(gate.send(&health()).await.status, 503);
+        }
+        let mut before = gate.replace().await;
+        assert_eq!(before.exit().await, Some(0), "{}", before.stderr());
+        assert_eq!(before.stderr().contains(DELAYED), is_delayed);
+        gate.send(&health()).await.is("ok");
+        gate.get_points("bot", "7").await.is("3");
+    }
+}
