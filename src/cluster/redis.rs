@@ -2,6 +2,7 @@
 //! connect and each command. The bus sets the deadlines of its own commands. What is said of a failure never holds a
 //! password.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
@@ -158,6 +159,12 @@ impl RedisConnection {
         })?;
         Ok(result?)
     }
+}
+
+/// Says that something else stood in a key of Guildgate's, which was replaced, and counts it.
+pub(super) fn note_garbage(key: &str, count: &AtomicU64) {
+    count.fetch_add(1, Ordering::Relaxed);
+    tracing::warn!(key, "in Redis, something that is not Guildgate's stood in this key; it was replaced");
 }
 
 /// A connection to the primary that nothing else uses, and whose commands may take any time.

@@ -49,8 +49,8 @@ pub struct Counters {
     pub decided_away: AtomicU64,
     /// Turns of which Redis knew less than this node: it has lost data.
     pub lost: AtomicU64,
-    /// Keys in which something stood that is not ours, which was replaced.
-    pub garbage: AtomicU64,
+    /// Keys in which something stood that is not ours, which was replaced; the bus counts here, too.
+    pub garbage: Arc<AtomicU64>,
 }
 
 /// The escrow of one key, with its name in Redis.

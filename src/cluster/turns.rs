@@ -13,7 +13,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::bus::RedisStream;
 use super::escrow::{Answer, SCRIPT, Turn};
-use super::redis::{RedisConnection, RedisFault, ServerInfo};
+use super::redis::{RedisConnection, RedisFault, ServerInfo, note_garbage};
 use super::shared_limits::{KeyEscrow, Planned, SharedLimits};
 use crate::clock::Clock;
 use crate::config::{Cluster, WhenAway};
@@ -68,7 +68,7 @@ pub async fn check(config: &Cluster) -> Result<ServerInfo, RedisFault> {
     let scripts = Scripts::new();
     let probe = format!("{}:probe", config.prefix);
     let arguments = [format!("check {}", config.node), "1".to_owned()];
-    let _: u32 = connection.run_script(&scripts.beat, &probe, &arguments).await?;
+    let _: (u32, bool) = connection.run_script(&scripts.beat, &probe, &arguments).await?;
     let probe = format!("{}:l:probe", config.prefix);
     let mut arguments = vec!["0".to_owned(), "1".to_owned(), "1000".to_owned()];
     arguments.extend(std::iter::repeat_n("0".to_owned(), 50));
@@ -170,11 +170,7 @@ impl Turns {
             Ok(answer) => {
                 limits.counters.turns[0].fetch_add(1, Ordering::Relaxed);
                 if answer.had_garbage {
-                    limits.counters.garbage.fetch_add(1, Ordering::Relaxed);
-                    tracing::warn!(
-                        key = key.name,
-                        "in Redis, something that is not Guildgate's stood in this key; it was replaced"
-                    );
+                    note_garbage(&key.name, &limits.counters.garbage);
                 }
                 if answer.is_lost && turn.holds_any() {
                     limits.counters.lost.fetch_add(1, Ordering::Relaxed);
@@ -285,7 +281,10 @@ async fn beat(
     let name = format!("{}:nodes", limits.config.prefix);
     let node = format!("{} {}", limits.incarnation, limits.config.node);
     let arguments = [node, BEAT_COUNTS.as_micros().to_string()];
-    let nodes = connection.run_script(&script, &name, &arguments).await?;
+    let (nodes, had_garbage): (u32, bool) = connection.run_script(&script, &name, &arguments).await?;
+    if had_garbage {
+        note_garbage(&name, &limits.counters.garbage);
+    }
     Ok((connection, nodes))
 }
 

@@ -225,10 +225,13 @@ struct Joined {
 /// cluster. The two processes of a hand-over are two incarnations to the other nodes.
 async fn join_cluster(config: &Config, is_demo: bool, clock: &Clock) -> Result<Joined, ProcessError> {
     let Some(cluster) = config.cluster.clone().filter(|_| !is_demo) else { return Ok(Joined::default()) };
-    let stream = RedisStream::of(&cluster);
-    let bus = stream.map(|stream| (Bus::new(Incarnation::random(), clock.clone(), cluster.timeout), stream));
-    let limits = Turns::start(cluster, clock.clone()).await.map_err(ProcessError::Unusable)?;
-    Ok(Joined { limits: Some(limits), bus })
+    let (timeout, stream) = (cluster.timeout, RedisStream::of(&cluster));
+    let (limits, turns) = Turns::start(cluster, clock.clone()).await.map_err(ProcessError::Unusable)?;
+    let bus = stream.map(|stream| {
+        let bus = Bus::new(Incarnation::random(), clock.clone(), timeout);
+        (bus, stream.counting_garbage(limits.counters.garbage.clone()))
+    });
+    Ok(Joined { limits: Some((limits, turns)), bus })
 }
 
 /// Waits until the other nodes can be told of writes, if there are any.

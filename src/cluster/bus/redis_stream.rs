@@ -2,16 +2,18 @@
 //! reader asks after each read whether the entry that it read last is still there. So it sees a stream that was trimmed
 //! beyond it or removed, which `XREAD` alone skips or waits for without a word.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{Cmd, Value, cmd};
+use redis::{Cmd, Script, Value, cmd};
 use tokio::time::timeout;
 
 use super::driver::{Opened, StreamReader, StreamWriter, Transport, TransportError};
 use super::entry::StreamId;
 use super::node::Fetched;
-use crate::cluster::redis::{RedisFault, open_alone};
+use crate::cluster::redis::{RedisFault, note_garbage, open_alone};
 use crate::config::{Cluster, RedisAt};
 
 /// Entries that are older than this are removed from the stream. A node that stood still for longer drops everything
@@ -37,6 +39,11 @@ const CHECK_WITHIN: Duration = Duration::from_secs(1);
 /// The field of an entry that holds its text.
 const FIELD: &str = "e";
 
+/// Removes what is no stream, in one step: by the second of two, another node may have begun the stream.
+const REMOVE_GARBAGE: &str = "local kind = redis.call('TYPE', KEYS[1]).ok
+if kind == 'stream' or kind == 'none' then return 0 end
+return redis.call('DEL', KEYS[1])";
+
 /// A stream under one key, in the primary that is in charge now.
 #[derive(Debug)]
 pub struct RedisStream {
@@ -44,11 +51,18 @@ pub struct RedisStream {
     key: String,
     /// How many replicas must have an entry before it counts as confirmed.
     replicas: u32,
+    /// How often something else stood in the key.
+    garbage: Arc<AtomicU64>,
 }
 
 impl RedisStream {
     pub fn new(at: RedisAt, prefix: &str, replicas: u32) -> Self {
-        RedisStream { at, key: format!("{prefix}:bus"), replicas }
+        RedisStream { at, key: format!("{prefix}:bus"), replicas, garbage: Arc::default() }
+    }
+
+    /// The same stream, which counts there how often something else stood in its key.
+    pub fn counting_garbage(self, garbage: Arc<AtomicU64>) -> Self {
+        RedisStream { garbage, ..self }
     }
 
     /// The stream that the nodes of a cluster share, if they need one.
@@ -59,7 +73,7 @@ impl RedisStream {
     /// Tries what the bus does on a key beside the stream's: the rights, the version and the replicas.
     pub(in crate::cluster) async fn check(&self) -> Result<(), RedisFault> {
         let key = format!("{}:probe", self.key);
-        let probe = RedisStream { at: self.at.clone(), key, replicas: self.replicas };
+        let probe = RedisStream { at: self.at.clone(), key, replicas: self.replicas, garbage: Arc::default() };
         let check = async {
             let Opened { mut writer, mut reader, .. } = probe.connect().await?;
             writer.add(&["probe".to_owned()]).await?;
@@ -78,10 +92,9 @@ impl RedisStream {
         if server != self::server(&mut writer).await? {
             return Err(RedisFault::new("two connections led to two servers", true));
         }
-        let kind: String = cmd("TYPE").arg(&self.key).query_async(&mut writer).await?;
-        if kind != "stream" && kind != "none" {
-            tracing::error!(key = self.key, kind, "a key of Guildgate in Redis is no stream, and is replaced");
-            let () = cmd("DEL").arg(&self.key).query_async(&mut writer).await?;
+        let had_garbage: bool = Script::new(REMOVE_GARBAGE).key(&self.key).invoke_async(&mut writer).await?;
+        if had_garbage {
+            note_garbage(&self.key, &self.garbage);
         }
         let (key, replicas) = (self.key.clone(), self.replicas);
         let writer = RedisWriter { connection: writer, key: key.clone(), replicas, last: None };
