@@ -528,6 +528,10 @@ fn a_cluster_is_checked_and_shown_without_its_password() {
     assert_ne!(loaded.config.hash.to_string(), config(&text.replace("nodes = 3", "nodes = 4")).hash.to_string());
     for (bad, path) in [
         ("node = \"a b\"", "cluster.node"),
+        ("node = \"\"", "cluster.node"),
+        ("node = \"café\"", "cluster.node"),
+        ("node = \"a\\nb\"", "cluster.node"),
+        ("node = \"a:b\"", "cluster.node"),
         ("prefix = \"\"", "cluster.prefix"),
         ("timeout = \"2s\"", "cluster.timeout"),
         ("lease = \"1s\"", "cluster.lease"),
