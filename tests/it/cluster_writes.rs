@@ -174,6 +174,7 @@ async fn a_fail_over_by_sentinel_fails_no_read_and_the_nodes_hear_each_other_by_
     let is_done = AtomicBool::new(false);
     let script = async {
         primary.kill_hard();
+        assert_eq!(sentinel.ask("SENTINEL FAILOVER m").lines().next(), Some("+OK"));
         for gate in [&here, &there] {
             gate.has_said("the bus works again").await;
         }
@@ -319,14 +320,6 @@ async fn the_processes_of_a_hand_over_write_as_one_node_and_say_that_they_stop()
     assert!(!there.stderr().contains("may be lost"), "{}", there.stderr());
 }
 
-/// A Redis with a user who has these rights, and that user's URL.
-async fn redis_with_rights(rights: &str) -> (Redis, String) {
-    let words = format!("--user bus on >hunter2 {rights}");
-    let redis = Redis::start(&words.split(' ').collect::<Vec<_>>()).await;
-    let url = redis.url().replace("redis://", "redis://bus:hunter2@");
-    (redis, url)
-}
-
 /// A world whose configuration has this Redis.
 fn world(redis: &str, more: &str) -> World {
     World::new(&format!(
@@ -337,10 +330,8 @@ fn world(redis: &str, more: &str) -> World {
 
 #[tokio::test]
 async fn the_rights_that_the_page_names_are_enough_and_a_missing_one_ends_check_and_serve() {
-    let page = include_str!("../../docs/cluster.md");
-    let spans: Vec<&str> = page.split('`').filter(|span| span.starts_with('+') || span.starts_with('~')).collect();
-    let rights = spans.join(" ").replace('\n', " ");
-    let (_redis, url) = redis_with_rights(&rights).await;
+    let rights = Redis::documented_rights();
+    let (_redis, url) = Redis::with_rights(&rights).await;
     let allowed = world(&url, "nodes = 2\n");
     let checked = allowed.run(&["check"]).done();
     for words in ["answers (version", "every setPoints is refused with 21, and every read goes to the origin"] {
@@ -351,7 +342,7 @@ async fn the_rights_that_the_page_names_are_enough_and_a_missing_one_ends_check_
     process.signal(Signal::SIGTERM);
     assert_eq!(process.exit().await, Some(0), "{}", process.stderr());
 
-    let (_redis, url) = redis_with_rights(&rights.replace("+xadd", "")).await;
+    let (_redis, url) = Redis::with_rights(&rights.replace("+xadd", "")).await;
     let world = world(&url, "");
     let checked = world.run(&["check"]).failed(2).names(&["cluster.redis", "lacks rights", "xadd"]);
     let mut process = world.serve(&[]);
@@ -363,7 +354,8 @@ async fn the_rights_that_the_page_names_are_enough_and_a_missing_one_ends_check_
 }
 
 async fn replica_of(primary: &Redis) -> Redis {
-    Redis::start(&["--replicaof", "127.0.0.1", &primary.port().to_string()]).await
+    let port = primary.port().to_string();
+    Redis::start(&["--replicaof", "127.0.0.1", &port, "--repl-diskless-sync-delay", "0"]).await
 }
 
 #[tokio::test]

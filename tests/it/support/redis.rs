@@ -35,13 +35,29 @@ impl Redis {
         redis
     }
 
-    /// Starts a Sentinel that alone decides which server is the primary of the name `m`, which this one is now.
+    /// Starts a server with a user who has these rights, and gives that user's URL.
+    pub async fn with_rights(rights: &str) -> (Redis, String) {
+        let words = format!("--user bus on >hunter2 {rights}");
+        let redis = Redis::start(&words.split(' ').collect::<Vec<_>>()).await;
+        let url = redis.url().replace("redis://", "redis://bus:hunter2@");
+        (redis, url)
+    }
+
+    /// The rights that docs/cluster.md names.
+    pub fn documented_rights() -> String {
+        let page = include_str!("../../../docs/cluster.md");
+        let spans = page.split('`').filter(|span| span.starts_with('+') || span.starts_with('~'));
+        spans.collect::<Vec<_>>().join(" ").replace('\n', " ")
+    }
+
+    /// Starts a Sentinel that alone decides which server is the primary of the name `m`, which this one is now. It decides
+    /// anew only when it is told to: by itself it would do so whenever a server on a busy machine answers late.
     pub async fn sentinel(&self) -> Redis {
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
         let folder = tempfile::Builder::new().prefix("guildgate-redis-").tempdir().unwrap();
         let config = folder.path().join("sentinel.conf");
         let text = format!(
-            "port {port}\nbind 127.0.0.1\nsentinel monitor m 127.0.0.1 {} 1\nsentinel down-after-milliseconds m 500\n\
+            "port {port}\nbind 127.0.0.1\nsentinel monitor m 127.0.0.1 {} 1\nsentinel down-after-milliseconds m 60000\n\
              sentinel failover-timeout m 3000\n",
             self.port
         );
