@@ -103,6 +103,7 @@ mod store_restore;
 mod store_verify;
 mod trusted_proxies;
 
+mod cluster_bad_redis;
 mod cluster_haproxy;
 mod cluster_limits;
 mod cluster_writes;

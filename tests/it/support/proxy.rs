@@ -1,17 +1,20 @@
-//! A TCP proxy between a gateway and PostgreSQL that can hold back traffic, cut a connection at a certain statement, or
-//! lead to another server. It recognises statements by their text in the bytes, which works only without TLS.
+//! A TCP proxy between a gateway and PostgreSQL or Redis that can hold back traffic, slow it down, cut a connection at a
+//! certain statement, or lead to another server. It recognises statements by their text in the bytes, which works only
+//! without TLS.
 
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
+use tokio::time::sleep;
 
-/// Stands between a gateway and PostgreSQL, and lets nothing through while it is told so. Connections stay open then,
+/// Stands between a gateway and a server, and lets nothing through while it is told so. Connections stay open then,
 /// and are taken, as on a network that swallows everything.
 pub struct Proxy {
     port: u16,
@@ -33,7 +36,20 @@ pub enum Holds {
     Listeners,
     /// Whatever asks for a commit.
     Commits,
+    /// What is sent to the server.
+    ToServer,
+    /// What the server sends.
+    FromServer,
     Everything,
+    /// Each part for so long.
+    For(Duration),
+}
+
+/// Which way a pump's bytes go.
+#[derive(Clone, Copy, PartialEq)]
+enum Direction {
+    ToServer,
+    FromServer,
 }
 
 impl Proxy {
@@ -97,8 +113,8 @@ async fn connect(here: TcpStream, mut led: watch::Receiver<u16>, told: watch::Re
     let (listens, cut) = (AtomicBool::new(false), Notify::new());
     let both = async {
         tokio::join!(
-            pump(read, write_back, told.clone(), &listens, &cuts, &cut),
-            pump(read_back, write, told.clone(), &listens, &cuts, &cut)
+            pump(Direction::ToServer, read, write_back, told.clone(), &listens, &cuts, &cut),
+            pump(Direction::FromServer, read_back, write, told.clone(), &listens, &cuts, &cut)
         )
     };
     tokio::select! {
@@ -109,6 +125,7 @@ async fn connect(here: TcpStream, mut led: watch::Receiver<u16>, told: watch::Re
 }
 
 async fn pump(
+    direction: Direction,
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
     mut holds: watch::Receiver<Holds>,
@@ -127,12 +144,18 @@ async fn pump(
         }
         let commits = says("COMMIT");
         let passes = |holds: &Holds| match holds {
-            Holds::Nothing => true,
+            Holds::Nothing | Holds::For(_) => true,
+            Holds::ToServer => direction != Direction::ToServer,
+            Holds::FromServer => direction != Direction::FromServer,
             Holds::Commits => !commits,
             Holds::Listeners => !listens.load(Ordering::SeqCst),
             Holds::Everything => false,
         };
-        if holds.wait_for(passes).await.is_err() || to.write_all(&chunk[..read]).await.is_err() {
+        let Ok(held) = holds.wait_for(passes).await.map(|holds| *holds) else { return };
+        if let Holds::For(time) = held {
+            sleep(time).await; // the slowness itself
+        }
+        if to.write_all(&chunk[..read]).await.is_err() {
             return;
         }
     }

@@ -1,0 +1,276 @@
+//! A Redis that goes bad while nodes run, and well again (contract section 3, `[cluster]`): full, slow, read-only, without
+//! rights, emptied, or with something else in Guildgate's keys. Two real nodes before one HTTP origin share limits and
+//! tell each other of writes through it. No read fails or waits for long, it is said once, and it heals by itself.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::support::*;
+
+/// Far longer than `cluster.timeout` of these tests.
+const WAITS_FOR_EVER: Duration = Duration::from_millis(1500);
+
+/// What each node says once when Redis goes bad, and once when it is well again.
+const AWAY: [&str; 2] = ["is away; until it answers", "the bus is away"];
+const BACK: [&str; 2] = ["is back; limits are shared", "the bus works again"];
+
+/// Two nodes and the way to their Redis, whose user has the documented rights.
+struct TwoNodes {
+    redis: Redis,
+    proxy: Proxy,
+    gates: [TestGateway; 2],
+}
+
+impl TwoNodes {
+    async fn start() -> TwoNodes {
+        let (redis, url) = Redis::with_rights(&Redis::documented_rights()).await;
+        let proxy = Proxy::to(redis.port()).await;
+        let url = url.replace(&redis.port().to_string(), &proxy.port().to_string());
+        let here = TestGateway::before_http()
+            .admin()
+            .set("cache.points.ttl", r#""1h""#)
+            .set("limits.tiers.slow.rate", r#""20/s""#)
+            .set("limits.tiers.slow.burst", "10")
+            .set("cluster.redis", &format!("{url:?}"))
+            .set("cluster.nodes", "2")
+            .set("cluster.timeout", r#""500ms""#) // a busy machine answers late
+            .key("bot")
+            .key_of_tier("slow", "slow")
+            .points("7", 3)
+            .start()
+            .await;
+        let there = here.node("").await;
+        let nodes = TwoNodes { redis, proxy, gates: [here, there] };
+        nodes.hear_each_other(4).await;
+        nodes
+    }
+
+    /// A write at one node is seen at the other, and kept.
+    async fn hear_each_other(&self, points: i64) {
+        let [here, there] = &self.gates;
+        for (writer, reader, points) in [(here, there, points), (there, here, points + 1)] {
+            writer.set_points("bot", "7", points).await.is(&format!("Successfully set 'Ada' points to '{points}'"));
+            let seen = async || reader.get_points("bot", "7").await.body == points.to_string();
+            eventually(SECOND_AND_SLACK, "the write is seen", seen).await;
+            eventually(PATIENCE, "it is kept", async || reader.get_points("bot", "7").await.was_hit()).await;
+        }
+    }
+
+    /// Calls at both nodes until `script` is done; none of them may fail or wait for long.
+    async fn read_during(&self, script: impl Future<Output = ()>) {
+        let is_done = AtomicBool::new(false);
+        let script = async {
+            script.await;
+            is_done.store(true, Ordering::SeqCst);
+        };
+        let [here, there] = &self.gates;
+        tokio::join!(
+            script,
+            reads(here, "bot", &is_done),
+            reads(there, "bot", &is_done),
+            reads(there, "slow", &is_done)
+        );
+    }
+
+    fn times_said(&self, words: &str) -> usize {
+        self.gates.iter().map(|gate| gate.stderr().matches(words).count()).sum()
+    }
+
+    /// The sum of a metric over both nodes.
+    async fn metric(&self, name: &str) -> f64 {
+        let mut sum = 0.0;
+        for gate in &self.gates {
+            let text = gate.admin().await.with_token("").get("/metrics").await.text;
+            let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            sum += line.unwrap_or_else(|| panic!("{name} is not in\n{text}")).parse::<f64>().unwrap();
+        }
+        sum
+    }
+}
+
+/// Reads until it is done. A key may be over its limit.
+async fn reads(gate: &TestGateway, key: &str, is_done: &AtomicBool) {
+    let mut connection = gate.connect().await;
+    let request = gate.request("getPoints", key, "memberID=7");
+    let mut count = 0;
+    while !is_done.load(Ordering::SeqCst) {
+        let begin = Instant::now();
+        let answer = connection.ask(&request).await;
+        let may_be = answer.status == 200 || (key == "slow" && answer.status == 429);
+        assert!(may_be && begin.elapsed() < WAITS_FOR_EVER, "after {:?}: {answer:#?}", begin.elapsed());
+        count += 1;
+        tokio::time::sleep(Duration::from_millis(3)).await; // a caller of 300 a second
+    }
+    assert!(count > 50, "{count} reads");
+}
+
+async fn ready(gate: &TestGateway) -> String {
+    let ready = gate.admin().await.with_token("").get("/readyz").await;
+    assert_eq!(ready.status, 200, "{}", ready.text);
+    ready.text
+}
+
+/// Nodes live through what `go_bad` does to their Redis until `heal`. The log names it by `words`.
+async fn is_survived(go_bad: impl Fn(&TwoNodes), heal: impl Fn(&TwoNodes), words: &str) {
+    let nodes = TwoNodes::start().await;
+    let script = async {
+        go_bad(&nodes);
+        for gate in &nodes.gates {
+            for line in AWAY {
+                gate.has_said(line).await;
+            }
+            gate.set_points("bot", "7", 9).await.is_unavailable();
+            let is_named =
+                async || ready(gate).await.contains("Redis is away: each node limits by cluster.when_away, setPoints");
+            eventually(SECOND_AND_SLACK, "readyz names it", is_named).await;
+            assert!(!gate.get_points("bot", "7").await.was_hit(), "nothing is answered from memory");
+        }
+        assert_eq!(nodes.metric("guildgate_redis_up").await, 0.0);
+        heal(&nodes);
+        for gate in &nodes.gates {
+            for line in BACK {
+                gate.has_said(line).await;
+            }
+        }
+        nodes.hear_each_other(20).await;
+        for gate in &nodes.gates {
+            eventually(SECOND_AND_SLACK, "readyz says ok", async || ready(gate).await == "ok").await;
+        }
+    };
+    nodes.read_during(script).await;
+    for gate in &nodes.gates {
+        let said = gate.stderr();
+        for line in AWAY.into_iter().chain(BACK) {
+            assert_eq!(said.matches(line).count(), 1, "{line:?} is said once:\n{said}");
+        }
+        assert!(said.contains(words) && !said.contains("hunter2"), "{words:?} is named, and no password:\n{said}");
+    }
+    assert_eq!(nodes.gates[0].origin().asked("setPoints"), 4, "no write began meanwhile");
+}
+
+/// As [`is_survived`], by commands.
+async fn commands_are_survived(go_bad: &[&str], heal: &[&str], words: &str) {
+    let say = |nodes: &TwoNodes, commands: &[&str]| {
+        for command in commands {
+            let answer = nodes.redis.ask(command);
+            assert!(!answer.starts_with('-'), "{command}: {answer}");
+        }
+    };
+    is_survived(|nodes| say(nodes, go_bad), |nodes| say(nodes, heal), words).await;
+}
+
+#[tokio::test]
+async fn a_redis_whose_memory_is_full_is_away_until_there_is_room() {
+    commands_are_survived(&["CONFIG SET maxmemory 1"], &["CONFIG SET maxmemory 0"], "OOM").await;
+}
+
+#[tokio::test]
+async fn a_primary_that_becomes_a_replica_is_away_until_it_is_a_primary_again() {
+    commands_are_survived(&["REPLICAOF 127.0.0.1 1"], &["REPLICAOF NO ONE"], "it is a replica").await;
+}
+
+#[tokio::test]
+async fn rights_that_are_taken_away_while_nodes_run_and_given_back_heal_by_themselves() {
+    let given_back = format!("ACL SETUSER bus {}", Redis::documented_rights());
+    commands_are_survived(&["ACL SETUSER bus -@all"], &[&given_back], "lacks rights").await;
+}
+
+#[tokio::test]
+async fn a_password_that_is_changed_while_nodes_run_is_named_and_heals_once_it_is_right_again() {
+    let change = ["ACL SETUSER bus resetpass >other", "CLIENT KILL TYPE normal"];
+    commands_are_survived(&change, &["ACL SETUSER bus resetpass >hunter2"], "refuses the user or the password").await;
+}
+
+#[tokio::test]
+async fn a_redis_that_answers_after_most_of_a_second_is_away_until_it_is_quick_again() {
+    let slow = |nodes: &TwoNodes| nodes.proxy.hold(Holds::For(Duration::from_millis(400)));
+    is_survived(slow, |nodes| nodes.proxy.hold(Holds::Nothing), "took longer than").await;
+}
+
+#[tokio::test]
+async fn a_network_that_swallows_what_is_sent_to_redis_is_survived() {
+    let swallow = |nodes: &TwoNodes| nodes.proxy.hold(Holds::ToServer);
+    is_survived(swallow, |nodes| nodes.proxy.hold(Holds::Nothing), "took longer than").await;
+}
+
+#[tokio::test]
+async fn a_network_that_swallows_what_redis_answers_is_survived() {
+    let swallow = |nodes: &TwoNodes| nodes.proxy.hold(Holds::FromServer);
+    is_survived(swallow, |nodes| nodes.proxy.hold(Holds::Nothing), "took longer than").await;
+}
+
+#[tokio::test]
+async fn a_redis_that_is_slower_by_50_ms_delays_no_read_of_a_key_with_a_lease_and_no_write_by_much() {
+    let nodes = TwoNodes::start().await;
+    let is_done = AtomicBool::new(false);
+    let script = async {
+        // So that the nodes know how much the key needs.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        nodes.proxy.hold(Holds::For(Duration::from_millis(50)));
+        let before = nodes.metric("guildgate_redis_waits_total").await;
+        tokio::time::sleep(Duration::from_secs(2)).await; // leases are renewed eight times
+        assert_eq!(nodes.metric("guildgate_redis_waits_total").await, before, "no read waited for Redis");
+        nodes.hear_each_other(20).await;
+        is_done.store(true, Ordering::SeqCst);
+    };
+    let [here, there] = &nodes.gates;
+    tokio::join!(script, reads(here, "bot", &is_done), reads(there, "bot", &is_done));
+    for line in AWAY {
+        assert_eq!(nodes.times_said(line), 0, "{}", here.stderr());
+    }
+}
+
+#[tokio::test]
+async fn a_redis_that_is_emptied_while_nodes_run_costs_at_most_a_burst_and_is_counted() {
+    let nodes = TwoNodes::start().await;
+    let [here, there] = &nodes.gates;
+    let begin = Instant::now();
+    let mut admitted = 0.0;
+    for round in 0..3 {
+        for _ in 0..150 {
+            for gate in [here, there] {
+                admitted += f64::from(u8::from(gate.get_points("slow", "7").await.status == 200));
+            }
+        }
+        if round < 2 {
+            nodes.redis.ask("FLUSHALL");
+        }
+    }
+    let most = 30.0 + 20.0 * begin.elapsed().as_secs_f64();
+    assert!(admitted <= most, "{admitted} were let in, {most} at most");
+    let lost = async || nodes.metric(r#"guildgate_bus_losses_total{reason="removed"}"#).await >= 2.0;
+    eventually(PATIENCE, "each node notices that the notices are gone", lost).await;
+    nodes.read_during(nodes.hear_each_other(20)).await;
+    assert!(nodes.metric("guildgate_redis_lost_turns_total").await >= 1.0);
+    for line in AWAY {
+        assert_eq!(nodes.times_said(line), 0, "{}", here.stderr());
+    }
+}
+
+#[tokio::test]
+async fn something_else_in_the_keys_of_guildgate_is_named_replaced_and_counted() {
+    let nodes = TwoNodes::start().await;
+    let script = async {
+        for (key, kind) in [("guildgate:bus", "+stream"), ("guildgate:nodes", "+zset"), ("guildgate:l:bot", "+hash")] {
+            nodes.redis.ask(&format!("SET {key} x"));
+            let is_replaced = async || nodes.redis.ask(&format!("TYPE {key}")).starts_with(kind);
+            eventually(PATIENCE, "it is replaced", is_replaced).await;
+            let is_named = async || nodes.times_said(&format!("key=\"{key}\"")) > 0;
+            eventually(PATIENCE, &format!("{key} is named"), is_named).await;
+        }
+        let writes = async || nodes.gates[0].set_points("bot", "7", 9).await.status == 200;
+        eventually(PATIENCE, "a write begins", writes).await;
+        nodes.hear_each_other(20).await;
+    };
+    nodes.read_during(script).await;
+    let named = nodes.times_said("something that is not Guildgate's stood in this key; it was replaced");
+    assert_eq!(named, 3, "each is replaced by one node, which says so once:\n{}", nodes.gates[0].stderr());
+    assert_eq!(nodes.metric("guildgate_redis_garbage_total").await, 3.0);
+}
+
+#[tokio::test]
+async fn a_start_with_a_redis_that_evicts_keys_is_warned_of_once() {
+    let redis = Redis::start(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]).await;
+    let gate = TestGateway::before_http().set("cluster.redis", &format!("{:?}", redis.url())).key("bot").start().await;
+    assert_eq!(gate.stderr().matches("set it to `noeviction`").count(), 1, "{}", gate.stderr());
+}
