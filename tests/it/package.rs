@@ -254,3 +254,28 @@ fn the_images_configuration_is_valid_on_either_store() {
     let rust = env!("CARGO_PKG_RUST_VERSION");
     assert!(fs::read_to_string(project("packaging/Dockerfile")).unwrap().contains(&format!("FROM rust:{rust}-slim")));
 }
+
+/// The text of a file that packaging/compose-cluster.yaml makes in its containers.
+fn cluster_file(name: &str) -> String {
+    let compose = fs::read_to_string(project("packaging/compose-cluster.yaml")).unwrap();
+    let (_, rest) = compose.split_once(&format!("\n  {name}:\n    content: |\n")).unwrap();
+    let lines = rest.lines().take_while(|line| line.is_empty() || line.starts_with("      "));
+    lines.map(|line| format!("{}\n", line.trim_start_matches("      "))).collect()
+}
+
+#[tokio::test]
+async fn the_configurations_of_the_composed_cluster_are_valid() {
+    let redis = Redis::start(&["--requirepass", "letters", "--maxmemory-policy", "noeviction"]).await;
+    let world = World::new(&cluster_file("gateway"));
+    let mut command = world.command(&["check"]);
+    command.env("GUILDGATE_STORE", Postgres::shared().database().await);
+    command.env("GUILDGATE_REDIS", redis.url().replace("redis://", "redis://:letters@"));
+    let checked = Ran::of(&mut command, "").done();
+    assert!(checked.stdout.contains("drain_delay = \"5s\""), "{checked:?}");
+    for warning in ["cluster", "drain_delay"] {
+        assert!(!checked.stdout.contains(&format!("{warning} has no")), "{checked:?}");
+    }
+    let config = world.write("haproxy.cfg", cluster_file("haproxy").replace("edge-", "127.0.0."));
+    let checked = Command::new("/usr/sbin/haproxy").arg("-c").arg("-f").arg(config).output().unwrap();
+    assert!(checked.status.success() && checked.stderr.is_empty(), "{checked:?}");
+}
