@@ -206,6 +206,81 @@ async fn what_was_read_is_set_back_where_writes_fail() {
     // Points that are no number are not touched.
     origin.always(Act::say(200, "many"));
     let before = origin.asked("setPoints");
-    run(&origin.url(), KEY, &["--writes"]).failed(1).names(&["nothing was written"]);
+    run(&origin.url(), KEY, &["--writes"]).failed(1).names(&["status 200, \"many\"; nothing was written"]);
     assert_eq!(origin.asked("setPoints"), before);
+}
+
+/// A refusal for the moment only, with the seconds to wait.
+fn limited(retry_after: &'static str, line: &str) -> Act {
+    Act::Say(429, retry_after, line.as_bytes().to_vec())
+}
+
+#[tokio::test]
+async fn a_service_that_limits_for_a_while_is_waited_for_and_not_blamed() {
+    let gate = TestGateway::builder().key("bot").points("7", 3);
+    let gate =
+        gate.set("limits.tiers.standard.rate", "\"40/s\"").set("limits.tiers.standard.burst", "40").start().await;
+    let ran = run(&url(&gate), gate.secret("bot"), &["--writes"]).done();
+    assert!(ran.stderr.contains("refused for the moment (status 429, \"12 | Too many requests!"), "{ran:#?}");
+    assert!(ran.stderr.contains("member 7 has 3 points again"), "{ran:#?}");
+    assert!(ran.stdout.contains(" 0 answered differently, 0 not answered, 0 limited"), "{ran:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)] // the origin answers while the command is waited for
+async fn what_stays_limited_is_neither_alike_nor_different() {
+    let origin = ScriptedOrigin::start(0).await;
+    origin.put_points("7", 5);
+    let line = "12 | Too many requests! Try again in 120 s.";
+    origin.next("getWarns", limited("Retry-After: 120\r\n", line));
+    let ran = run(&origin.url(), KEY, &[]).failed(1);
+    let said = row(&ran, "getWarns");
+    let origins = format!("limited, not compared\nthe origin refused it for the moment: status 429, \"{line}\"");
+    assert!(said.ends_with(&origins) && ran.stdout.contains(" 1 limited and not compared"), "{ran:#?}");
+    let rows = run(&origin.url(), KEY, &["--json"]).list();
+    assert!(rows.iter().all(|row| row["verdict"] != "limited"), "{rows:#?}");
+    origin.always(limited("Retry-After: 120\r\n", line));
+    run(&origin.url(), KEY, &[]).failed(1).names(&["refuses the key for the moment (status 429", line]);
+}
+
+/// A comparison that is interrupted while the other amount is written, at an origin that limits from then on.
+async fn interrupted_and_limited(world: &World, origin: &ScriptedOrigin, refusal: Act) -> Process {
+    origin.put_points("7", 5);
+    let held = Gate::shut();
+    for act in [Act::Normal, Act::Normal, Act::HoldAnswer(held.clone())] {
+        origin.next("setPoints", act);
+    }
+    let process = Process::start(&mut conform(world, &origin.url(), KEY, &["--writes"]));
+    origin.has_been_asked("setPoints", 3).await;
+    eventually(PATIENCE, "the other amount", || async { origin.points("7") == 6 }).await;
+    origin.always(refusal);
+    process.signal(Signal::SIGINT);
+    eventually(PATIENCE, "the signal is handled before the answer", || async { process.has_handled_signals() }).await;
+    held.open();
+    process
+}
+
+#[tokio::test]
+async fn points_are_set_back_at_a_service_that_limits_for_a_while() {
+    let (world, origin) = (World::plain(), ScriptedOrigin::start(0).await);
+    let refusal = limited("Retry-After: 1\r\n", "12 | Too many requests! Try again in 1 s.");
+    let mut process = interrupted_and_limited(&world, &origin, refusal).await;
+    origin.has_been_asked("setPoints", 5).await; // refused, and refused again
+    assert_eq!(origin.points("7"), 6);
+    process.signal(Signal::SIGINT); // which ends no set-back
+    origin.always(Act::Normal);
+    assert_eq!(process.exit().await, Some(1));
+    let stderr = process.stderr();
+    assert!(stderr.contains("member 7 has 5 points again"), "{stderr}");
+    assert_eq!(origin.points("7"), 5);
+}
+
+#[tokio::test]
+async fn points_that_cannot_be_set_back_are_named_with_the_services_own_line() {
+    let (world, origin) = (World::plain(), ScriptedOrigin::start(0).await);
+    let line = "12 | Too many requests! Try again in 120 s.";
+    let mut process = interrupted_and_limited(&world, &origin, limited("Retry-After: 120\r\n", line)).await;
+    assert_eq!(process.exit().await, Some(1));
+    let (stderr, quoted) = (process.stderr(), format!("answered setPoints with status 429, \"{line}\""));
+    let left = "member 7 had 5 points and may have 6 now: they could not be set back";
+    assert!(stderr.contains(left) && stderr.contains(&quoted) && !stderr.contains("nothing was written"), "{stderr}");
 }

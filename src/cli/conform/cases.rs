@@ -143,13 +143,17 @@ impl Case {
     }
 }
 
+/// The amount that is written besides `points`.
+pub(super) fn another_amount(points: i64) -> i64 {
+    points.checked_add(1).unwrap_or_else(|| points - 1)
+}
+
 /// Requests that write, or that a lenient origin may take for a write. `points` is what the member has.
 pub(super) fn writes(member: MemberId, points: i64) -> Vec<Case> {
-    let other = points.checked_add(1).unwrap_or_else(|| points - 1);
     let set = |name, amount: &str| Case::new(name, "setPoints", format!("memberID={member}{amount}"));
     vec![
         Case::set_points("setPoints, the same amount", member, points),
-        Case::set_points("setPoints, another amount", member, other),
+        Case::set_points("setPoints, another amount", member, another_amount(points)),
         Case { name: "getPoints after it", ..Case::get_points(member) },
         set("no amount", ""),
         set("letters as amount", "&amount=abc"),

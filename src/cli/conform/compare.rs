@@ -18,6 +18,8 @@ pub(super) enum Verdict {
     /// They differ as the contract says: the gateway refuses the request itself.
     Expected,
     Differs,
+    /// One of the two refused it for the moment only (12, 21).
+    Limited,
     /// One of the two gave no answer.
     Unanswered,
 }
@@ -28,6 +30,7 @@ impl Verdict {
             Verdict::Same => "same",
             Verdict::Expected => "differs, as the contract says",
             Verdict::Differs => "DIFFERS",
+            Verdict::Limited => "limited, not compared",
             Verdict::Unanswered => "NO ANSWER",
         }
     }
@@ -65,6 +68,13 @@ impl Row {
                 return row(Verdict::Unanswered, differences);
             }
         };
+        let limited = |who, answer: &Answer| {
+            answer.limited_for().map(|_| format!("the {who} refused it for the moment: {}", quoted(answer, key)))
+        };
+        let limits: Vec<_> = [limited("origin", origin), limited("gateway", gateway)].into_iter().flatten().collect();
+        if !limits.is_empty() {
+            return row(Verdict::Limited, limits);
+        }
         let mut differences = differences(origin, gateway, key);
         let verdict = match case.expected {
             _ if origin == gateway => Verdict::Same,
@@ -100,6 +110,11 @@ fn differences(origin: &Answer, gateway: &Answer, key: &[u8]) -> Vec<String> {
         found.push(format!("body, from byte {}: origin {}, gateway {}", common + 1, part(&a), part(&b)));
     }
     found
+}
+
+/// An answer in a message, without the key.
+pub(super) fn quoted(answer: &Answer, key: &[u8]) -> String {
+    format!("status {}, {}", answer.status, shown(&answer.body, key))
 }
 
 /// Bytes in quotes, escaped and cut.
@@ -138,7 +153,7 @@ mod tests {
     use crate::model::MemberId;
 
     fn answer(status: u16, body: &str) -> Result<Answer, String> {
-        Ok(Answer { status, content_type: None, body: body.into() })
+        Ok(Answer { status, content_type: None, body: body.into(), retry_after: None })
     }
 
     #[test]
@@ -165,5 +180,21 @@ mod tests {
         assert_eq!(verdict("04 | Param 'memberID' is not provided!"), Verdict::Differs);
         assert_eq!(Row::new(&case, &answer(200, "3"), &answer(200, "3"), b"k").verdict, Verdict::Same);
         assert_eq!(Row::new(&case, &Err("late".into()), &answer(200, "3"), b"k").verdict, Verdict::Unanswered);
+    }
+
+    #[test]
+    fn a_refusal_for_the_moment_is_neither_alike_nor_different() {
+        let case = Case { expected: Expected::Refusal(8), ..Case::get_points(MemberId::new(7).unwrap()) };
+        let limit = "12 | Too many requests! Try again in 2 s.";
+        for (origin, gateway) in [
+            (answer(429, limit), answer(503, "21 | The service is not available. Try again later.")),
+            (answer(429, limit), answer(400, "08 | Param 'memberID' is provided more than once!")),
+            (answer(200, limit), answer(200, limit)),
+            (answer(429, "slow down"), answer(200, "3")),
+        ] {
+            let row = Row::new(&case, &origin, &gateway, b"k");
+            assert_eq!(row.verdict, Verdict::Limited);
+            assert!(row.differences[0].contains(&quoted(origin.as_ref().unwrap(), b"k")), "{:?}", row.differences);
+        }
     }
 }

@@ -28,7 +28,7 @@ use crate::origin::Tls;
 use crate::process::LoopbackGateway;
 use crate::telemetry::printable;
 use cases::Case;
-use compare::{Row, Verdict};
+use compare::{Row, Verdict, quoted};
 use exchange::{Answer, Target};
 
 /// Longest key that is read from stdin.
@@ -39,6 +39,12 @@ const GATEWAY_GRACE: Duration = Duration::from_secs(2);
 
 /// After this many requests in a row that the origin did not answer, the others are not sent.
 const MAX_UNANSWERED: usize = 3;
+
+/// How long, in all, requests wait that are refused for the moment only (12, 21); later ones are not compared.
+const MAX_WAIT: Duration = Duration::from_secs(30);
+
+/// As `MAX_WAIT`, for setting the points back. Many services count by the minute.
+const MAX_SET_BACK_WAIT: Duration = Duration::from_secs(60);
 
 /// How often the points are set back before it is given up.
 const MAX_SET_BACKS: usize = 3;
@@ -82,7 +88,10 @@ struct Comparison {
     origin: Target,
     gateway: Target,
     key: HeaderValue,
+    /// Empty once no signal ends the command any more.
     signals: Vec<Signal>,
+    /// How much longer requests may wait that are refused for the moment only.
+    wait_left: Duration,
     rows: Vec<Row>,
     /// A write was not answered, so that it may still arrive.
     is_unsettled: bool,
@@ -121,6 +130,7 @@ impl ConformArgs {
             gateway: Target::gateway(gateway.address(), timeout + GATEWAY_GRACE),
             key,
             signals: listen()?,
+            wait_left: MAX_WAIT,
             rows: Vec::new(),
             is_unsettled: false,
         };
@@ -207,17 +217,19 @@ impl ConformArgs {
         let count = |verdict| rows.iter().filter(|row| row.verdict == verdict).count();
         let (same, expected) = (count(Verdict::Same), count(Verdict::Expected));
         let (differ, unanswered) = (count(Verdict::Differs), count(Verdict::Unanswered));
+        let limited = count(Verdict::Limited);
+        let unknown = unanswered + limited;
         let mut text = self.table(rows)?;
         if !self.json {
             text += &format!(
                 "\n{} requests: {same} answered alike, {expected} refused by the gateway as the contract says, {differ} \
-                 answered differently, {unanswered} not answered\n",
+                 answered differently, {unanswered} not answered, {limited} limited and not compared\n",
                 rows.len()
             );
-            if differ + unanswered == 0 {
+            if differ + unknown == 0 {
                 text += "Callers will not notice the switch.\n";
             }
-            if differ + unanswered == 0 && expected > 0 {
+            if differ + unknown == 0 && expected > 0 {
                 text += "Only a caller that sends a request which the gateway refuses itself gets another answer.\n";
             }
         }
@@ -228,9 +240,12 @@ impl ConformArgs {
             }
             false => "",
         };
-        Err(CommandError::new(match (differ, unanswered) {
+        Err(CommandError::new(match (differ, unknown) {
             (0, 0) => return Ok(()),
-            (0, n) => format!("whether callers will notice the switch is not known: {n} requests got no answer"),
+            (0, _) => format!(
+                "whether callers will notice the switch is not known: {unanswered} requests got no answer, and {limited} \
+                 were limited"
+            ),
             _ => format!("callers will notice the switch: {differ} requests are answered differently{hint}"),
         })
         .into())
@@ -249,9 +264,12 @@ impl Comparison {
         if !writes {
             return Ok(());
         }
-        let points = self.points(member).await.map_err(Stopped::Failed)?;
+        let points = self.points(member).await?;
+        let points = points.map_err(|why| Stopped::Failed(format!("{why}; nothing was written")))?;
         let result = self.compare_all(cases::writes(member, points)).await;
         // No signal interrupts this: they are all received, and nobody looks at them any more.
+        self.signals.clear();
+        self.wait_left = MAX_SET_BACK_WAIT;
         self.set_back(member, points).await?;
         result
     }
@@ -265,6 +283,10 @@ impl Comparison {
             Ok(answer) if answer.code() == Some(2) || answer.status == 401 => Err(Stopped::Failed(format!(
                 "the origin refuses the key (status {}); name one that it accepts with --key",
                 answer.status
+            ))),
+            Ok(answer) if answer.limited_for().is_some() => Err(Stopped::Failed(format!(
+                "the origin refuses the key for the moment ({}); try again later",
+                quoted(&answer, self.key.as_bytes())
             ))),
             Ok(_) => Ok(()),
         }
@@ -297,15 +319,31 @@ impl Comparison {
         Ok(())
     }
 
-    /// Asks one of the two. A write that is under way is waited for at a signal, so that it does not arrive after the
-    /// points were set back.
+    /// Asks one of the two. A request that is refused for the moment is sent again after the time that the refusal
+    /// names, as long as `wait_left` allows it.
     async fn ask(&mut self, case: &Case, origin: bool) -> Result<Result<Answer, String>, Stopped> {
+        loop {
+            let answer = self.ask_once(case, origin).await?;
+            let Ok(refusal) = &answer else { return Ok(answer) };
+            let Some(wait) = refusal.limited_for() else { return Ok(answer) };
+            let Some(left) = self.wait_left.checked_sub(wait) else { return Ok(answer) };
+            self.wait_left = left;
+            let (refusal, seconds) = (quoted(refusal, self.key.as_bytes()), wait.as_secs());
+            print_message(&format!("{}: refused for the moment ({refusal}); sent again in {seconds} s", case.name));
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = interrupted(&mut self.signals) => return Err(Stopped::Interrupted),
+            }
+        }
+    }
+
+    /// A write that is under way is waited for at a signal, so that it does not arrive after the points were set back.
+    async fn ask_once(&mut self, case: &Case, origin: bool) -> Result<Result<Answer, String>, Stopped> {
         let target = if origin { &self.origin } else { &self.gateway };
         let mut asking = pin!(target.ask(case, &self.key));
-        let signals = select_all(self.signals.iter_mut().map(|signal| Box::pin(signal.recv())));
         tokio::select! {
             answer = asking.as_mut() => return Ok(answer),
-            _ = signals => {}
+            () = interrupted(&mut self.signals) => {}
         }
         if case.may_write {
             self.is_unsettled |= asking.await.is_err();
@@ -313,26 +351,24 @@ impl Comparison {
         Err(Stopped::Interrupted)
     }
 
-    /// The points that the origin has for the member.
-    async fn points(&self, member: MemberId) -> Result<i64, String> {
-        let answer = self.origin.ask(&Case::get_points(member), &self.key).await;
-        let answer = answer.map_err(|why| format!("the points could not be read: {}", printable(&why)))?;
-        let text = str::from_utf8(&answer.body).unwrap_or_default().trim_end_matches('\n');
-        match text.parse() {
-            Ok(points) if (200..300).contains(&answer.status) => Ok(points),
-            _ => {
-                Err("the points could not be read: the origin's getPoints is no number; nothing was written".to_owned())
-            }
-        }
+    /// The points that the origin has for the member, or why they are not known.
+    async fn points(&mut self, member: MemberId) -> Result<Result<i64, String>, Stopped> {
+        let answer = self.ask(&Case::get_points(member), true).await?;
+        let points = answer.and_then(|answer| {
+            let text = str::from_utf8(&answer.body).unwrap_or_default().trim_end_matches('\n');
+            let points = text.parse().ok().filter(|_| (200..300).contains(&answer.status));
+            points.ok_or_else(|| format!("the origin answered {}", quoted(&answer, self.key.as_bytes())))
+        });
+        Ok(points.map_err(|why| format!("the points could not be read: {}", printable(&why))))
     }
 
     /// Sets the points at the origin to what they were, and reads them to be sure.
-    async fn set_back(&self, member: MemberId, points: i64) -> Result<(), Stopped> {
+    async fn set_back(&mut self, member: MemberId, points: i64) -> Result<(), Stopped> {
         let case = Case::set_points("set back", member, points);
-        let mut why = String::new();
+        let (mut why, mut has) = (String::new(), String::new());
         for _ in 0..MAX_SET_BACKS {
-            let set = self.origin.ask(&case, &self.key).await;
-            match self.points(member).await {
+            let set = self.ask(&case, true).await?;
+            (why, has) = match self.points(member).await? {
                 Ok(now) if now == points => {
                     let unsettled = match self.is_unsettled {
                         true => "; a setPoints was not answered and may still arrive, so read them again later",
@@ -341,18 +377,33 @@ impl Comparison {
                     print_message(&format!("member {member} has {points} points again, as before{unsettled}"));
                     return Ok(());
                 }
-                Ok(now) => why = format!("the origin says {now}"),
-                Err(error) => why = error,
+                Ok(now) => (String::new(), format!("has {now}")),
+                Err(error) => (error, format!("may have {}", cases::another_amount(points))),
+            };
+            let is_limited = matches!(&set, Ok(answer) if answer.limited_for().is_some());
+            match set {
+                Ok(answer) if is_limited || why.is_empty() => {
+                    why = format!("the origin answered setPoints with {}", quoted(&answer, self.key.as_bytes()));
+                }
+                Ok(_) => {}
+                Err(error) => why = printable(&error),
             }
-            if let Err(error) = set {
-                why = error;
+            if is_limited {
+                break; // there is no time left to wait as it says
             }
         }
         Err(Stopped::Failed(format!(
-            "member {member} had {points} points, and they could not be set back ({}); set them by hand",
-            printable(&why)
+            "member {member} had {points} points and {has} now: they could not be set back ({why}); set them by hand"
         )))
     }
+}
+
+/// Ends with the first signal; never where none is listened for.
+async fn interrupted(signals: &mut [Signal]) {
+    if signals.is_empty() {
+        return std::future::pending().await;
+    }
+    select_all(signals.iter_mut().map(|signal| Box::pin(signal.recv()))).await;
 }
 
 /// The signals that end a command, from now on: Ctrl-C, SIGTERM, and a terminal that is closed.
