@@ -17,7 +17,7 @@ use super::problem::{Problem, ReloadFault};
 use super::sessions::Sessions;
 use super::tokens::Tokens;
 use super::traffic::Traffic;
-use crate::config::{Keys, Loaded, StoreAt};
+use crate::config::{Loaded, NO_STORE, StoreAt};
 use crate::gateway::Gateway;
 use crate::store::AnyStore;
 use crate::telemetry::metrics::Metrics;
@@ -267,29 +267,20 @@ impl Shared {
     /// The store, for guilds and the day's counts.
     pub(super) fn store(&self) -> Result<&AnyStore, Problem> {
         if self.gateway_store.is_none() {
-            return Err(Problem::conflict(
-                "this configuration has no store: the origin is an HTTP service and the keys are not in the store",
-            ));
+            return Err(Problem::conflict(NO_STORE));
         }
         self.store.get().ok_or_else(|| Problem::unavailable("the store is not open yet", 1))
     }
 
     /// The store, for keys.
     pub(super) fn key_store(&self) -> Result<&AnyStore, Problem> {
-        match self.gateway.state().config.keys {
-            Keys::Store => self.store(),
-            Keys::File(_) => Err(Problem::conflict("the keys are in the key file (keys.file); change them there")),
-            Keys::Origin { .. } => Err(Problem::conflict("only the origin knows the keys (keys.source = \"origin\")")),
-        }
+        self.gateway.state().config.must_store_keys().map_err(Problem::conflict)?;
+        self.store()
     }
 
     /// The store, for members, warns and reviews.
     pub(super) fn member_store(&self) -> Result<&AnyStore, Problem> {
-        if !self.gateway.state().origin.is_builtin() {
-            return Err(Problem::conflict(
-                "members, warns and reviews are the HTTP origin's (origin.kind = \"http\"); change them there",
-            ));
-        }
+        self.gateway.state().config.must_store_members().map_err(Problem::conflict)?;
         self.store()
     }
 

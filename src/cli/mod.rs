@@ -27,7 +27,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::config::{self, Limits, LoadError, Loaded};
+use crate::config::{self, Config, Limits, LoadError, Loaded};
 use crate::keys::hide_keys;
 use crate::process::{self, ProcessError};
 use crate::store::{AnyStore, IfMissing, StoreError};
@@ -217,6 +217,7 @@ impl Command {
             }
             Command::Record(command) => {
                 let loaded = load()?;
+                command.must_be_in_store(&loaded.config).map_err(CommandError::new)?;
                 Ok(runtime()?.block_on(async {
                     let store = open_store(&loaded, command.if_missing()).await?;
                     command.run(&store, &loaded.config.limits, &mut out).await
@@ -245,6 +246,16 @@ impl RecordCommand {
         match self {
             RecordCommand::Guild(guild::GuildCommand::Add { .. }) => IfMissing::Make,
             _ => IfMissing::Refuse,
+        }
+    }
+
+    /// Refuses a command about what the server does not have in its store, as the admin API does (409): nothing would
+    /// come of it.
+    fn must_be_in_store(&self, config: &Config) -> Result<(), &'static str> {
+        match self {
+            RecordCommand::Guild(_) => config.must_have_store(),
+            RecordCommand::Key(_) => config.must_store_keys(),
+            RecordCommand::Member(_) | RecordCommand::Warn(_) | RecordCommand::Review(_) => config.must_store_members(),
         }
     }
 

@@ -411,7 +411,43 @@ impl Config {
     pub fn needs_store(&self) -> bool {
         self.keys == Keys::Store || self.origin.kind == OriginKind::Builtin || self.limits.counts_days()
     }
+
+    /// Refuses commands about guilds where the server opens no store: it would see nothing of them.
+    ///
+    /// # Errors
+    /// Why it opens none.
+    pub fn must_have_store(&self) -> Result<(), &'static str> {
+        if self.needs_store() { Ok(()) } else { Err(NO_STORE) }
+    }
+
+    /// Refuses commands and requests about keys that are not in the store.
+    ///
+    /// # Errors
+    /// Where they are.
+    pub fn must_store_keys(&self) -> Result<(), &'static str> {
+        match self.keys {
+            Keys::Store => Ok(()),
+            Keys::File(_) => Err("the keys are in the key file (keys.file); change them there"),
+            Keys::Origin { .. } => Err("only the origin knows the keys (keys.source = \"origin\")"),
+        }
+    }
+
+    /// Refuses commands and requests about members, warns and reviews that are not in the store.
+    ///
+    /// # Errors
+    /// Where they are.
+    pub fn must_store_members(&self) -> Result<(), &'static str> {
+        match self.origin.kind {
+            OriginKind::Builtin => Ok(()),
+            OriginKind::Http(_) => Err("members, warns and reviews are the HTTP origin's (origin.kind = \"http\"); \
+                 change them there"),
+        }
+    }
 }
+
+/// Why a server has no store.
+pub const NO_STORE: &str =
+    "this configuration has no store: the origin is an HTTP service and the keys are not in the store";
 
 impl Upstream {
     /// Its address; `None` where its name has to be resolved.

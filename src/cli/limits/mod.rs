@@ -74,6 +74,7 @@ impl LimitsCommand {
             }
             LimitsCommand::Reset { id } => {
                 let loaded = config::load(config_path)?;
+                loaded.config.must_have_store().map_err(CommandError::new)?;
                 let is_listed = match &loaded.config.keys {
                     Keys::File(path) => read_key_file(path).is_ok_and(|keys| keys.iter().any(|key| *key.id == *id)),
                     Keys::Store | Keys::Origin { .. } => false,

@@ -48,9 +48,14 @@ impl ImportArgs {
         if !is_standard(&self.file) {
             fs::metadata(&self.file).map_err(|e| cannot_read(&self.file, &e))?;
         }
+        loaded.config.must_have_store().map_err(CommandError::new)?;
         let mut interrupt = Interrupt::listen("interrupted; nothing was imported")?;
         let store = interrupt.run(open_store(loaded, IfMissing::Make)).await?;
         let import = interrupt.run(self.import(&store)).await?;
+        if import.has_members() {
+            let refused = |why| CommandError::new(format!("{why}; nothing was imported"));
+            loaded.config.must_store_members().map_err(refused)?;
+        }
         self.commit(import, out).await
     }
 
@@ -74,7 +79,7 @@ impl ImportArgs {
     }
 
     async fn commit(&self, import: UncommittedImport<'_>, out: &mut dyn Write) -> Result<(), CommandError> {
-        let Imported { records, bad } = import.commit().await?;
+        let Imported { records, bad, .. } = import.commit().await?;
         if bad.total == 0 {
             return print_outcome(out, &format!("{records} records imported"));
         }

@@ -105,6 +105,8 @@ impl fmt::Display for BadLines {
 pub struct Imported {
     /// Lines imported.
     pub records: u64,
+    /// Those of them that are members, warns and reviews.
+    pub of_members: u64,
     /// Lines left out; none unless [`Mode::Partial`].
     pub bad: BadLines,
 }
@@ -187,6 +189,11 @@ pub(in crate::store) enum Transaction<'s> {
 }
 
 impl UncommittedImport<'_> {
+    /// Whether there is a line about a member.
+    pub fn has_members(&self) -> bool {
+        self.imported.of_members > 0
+    }
+
     /// Commits it.
     pub async fn commit(self) -> Result<Imported, ImportError> {
         match self.transaction {
@@ -210,11 +217,12 @@ pub(super) fn read_lines(
     let mut stage = Stage::open(staging)?;
     let mut lines = Lines::of(source);
     let mut bad = BadLines::default();
-    let mut so_far = Progress::default();
+    let (mut so_far, mut of_members) = (Progress::default(), 0);
     while let Some((number, line)) = lines.next()? {
         match parse(number, line) {
             Ok(None) => {}
             Ok(Some(record)) => {
+                of_members += u64::from(!matches!(record, Record::Guild { .. }));
                 stage.add(number, record, &stored)?;
                 so_far.records += 1;
             }
@@ -233,7 +241,7 @@ pub(super) fn read_lines(
     let records = so_far.records - without_guild;
     progress(Progress { bytes: lines.bytes(), records, ..so_far });
     let staged = if records > 0 { Some(stage.finish()?) } else { None };
-    Ok((Imported { records, bad }, staged))
+    Ok((Imported { records, of_members, bad }, staged))
 }
 
 /// A line's record; `None` for an empty line.

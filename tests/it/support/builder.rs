@@ -334,6 +334,9 @@ impl Builder {
         let guilds: std::collections::BTreeSet<&str> =
             self.keys.iter().map(|key| key.guild.as_str()).chain([GUILD]).collect();
         let guilds = guilds.iter().map(|guild| serde_json::json!({"guild": guild, "name": "Night Watch"}));
+        if self.kind == Kind::Http {
+            return guilds.map(|line| format!("{line}\n")).collect(); // the others are the origin's
+        }
         let points = self.points.iter().map(
             |(member, points)| serde_json::json!({"guild": GUILD, "member": member, "name": "Ada", "points": points}),
         );
