@@ -295,16 +295,16 @@ fn what_to_do(code: u8) -> Option<&'static str> {
             "The caller has to send its request faster; server.header_timeout and server.body_timeout are the limits."
         }
         20 => {
-            "The caller may try a read again at once, and the same setPoints too; the process log says on the line \
-             with this request id what was wrong with the origin's answer."
+            "The caller may try again after 1, 2, 4 … s, a few times, and a setPoints with the same amount; the process \
+             log says on the line with this request id what was wrong with the origin's answer."
         }
         21 => {
             "The caller has to try again after as many seconds as Retry-After said; the operator finds in the process \
              log, on the line with this request id, whether the origin, the store or a place at the origin was missing."
         }
         22 => {
-            "The caller may try again, and a setPoints with the same amount; the operator can look at why the origin is \
-             slow, or raise origin.timeout."
+            "The caller may try again after 1, 2, 4 … s, a few times, and a setPoints with the same amount; the operator \
+             can look at why the origin is slow, or raise origin.timeout."
         }
         _ => return None,
     })
@@ -348,6 +348,14 @@ mod tests {
             assert!(advice.ends_with('.') && !advice.contains(". "), "{advice}");
         }
         assert_eq!((answer(9, None, None), what_to_do(9)), (None, None));
+        // As docs/callers.md tells the caller.
+        let pause = "after 1, 2, 4 … s, a few times";
+        let rows = include_str!("../../docs/callers.md").lines().filter(|line| line.contains(pause));
+        let of_docs: Vec<u8> = rows.map(|row| row[2..4].parse().unwrap()).collect();
+        assert_eq!(
+            of_docs,
+            CODES.into_iter().filter(|code| what_to_do(*code).unwrap().contains(pause)).collect::<Vec<_>>()
+        );
     }
 
     #[test]
