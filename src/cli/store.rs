@@ -10,6 +10,7 @@ use super::interrupt::Interrupt;
 use super::output::{ignore_broken_pipe, print_outcome};
 use super::transfer::{byte_bar, cannot_write};
 use crate::config::{PostgresAt, StoreAt};
+use crate::files::FileId;
 use crate::store::{Copied, Restored, SqliteStore};
 
 /// `guildgate store …`
@@ -38,7 +39,8 @@ impl StoreCommand {
             if file.to_str().is_some_and(PostgresAt::is_meant) {
                 return Err(CommandError::new("`store verify` checks a file, and not a PostgreSQL server"));
             }
-            return verify(file, out);
+            let is_store = matches!(configured, StoreAt::Sqlite(path) if is_same_file(path, file));
+            return verify(file, is_store, out);
         }
         let path = match configured {
             StoreAt::Sqlite(path) => path,
@@ -52,7 +54,7 @@ impl StoreCommand {
         match self {
             StoreCommand::Backup { file } => backup(path, &file, out).await,
             StoreCommand::Restore { file } => restore(&file, path, out).await,
-            StoreCommand::Verify { .. } => verify(path, out),
+            StoreCommand::Verify { .. } => verify(path, true, out),
         }
     }
 
@@ -110,8 +112,13 @@ fn progress_bar() -> impl FnMut(Copied) + Send + 'static {
     move |copied| bar.get_or_insert_with(|| byte_bar(copied.total)).set_position(copied.done)
 }
 
-fn verify(path: &Path, out: &mut dyn Write) -> Result<(), CommandError> {
-    let report = SqliteStore::verify(path)?;
+fn is_same_file(a: &Path, b: &Path) -> bool {
+    FileId::of(a).is_ok_and(|a| FileId::of(b).is_ok_and(|b| a == b))
+}
+
+/// `is_store`: it is the store of the configuration, and not a backup.
+fn verify(path: &Path, is_store: bool, out: &mut dyn Write) -> Result<(), CommandError> {
+    let report = if is_store { SqliteStore::verify(path)? } else { SqliteStore::verify_backup(path)? };
     let (schema, newest) = report.schema;
     let note = match schema.cmp(&newest) {
         std::cmp::Ordering::Less => format!(", brought up to {newest} when it is next opened"),

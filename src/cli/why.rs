@@ -88,7 +88,7 @@ impl WhyArgs {
             Some(Access::File(path)) => with_rotated(path),
             _ => Vec::new(),
         };
-        let mut looked_in = Vec::new();
+        let (mut looked_in, mut skipped) = (Vec::new(), Vec::new());
         for path in &files {
             let name = printable(&path.display().to_string());
             match search_file(path, &self.id) {
@@ -100,7 +100,8 @@ impl WhyArgs {
                 }
                 Ok(None) => looked_in.push(name),
                 Err(error) => {
-                    print_message(&format!("{name} is skipped from here on: {}", printable(&error.to_string())))
+                    print_message(&format!("{name} is skipped from here on: {}", printable(&error.to_string())));
+                    skipped.push(name);
                 }
             }
         }
@@ -116,16 +117,20 @@ impl WhyArgs {
                 StdinSearch::Empty => {}
             }
         }
-        Err(self.not_found(&looked_in, access))
+        Err(self.not_found(&looked_in, &skipped, access))
     }
 
-    fn not_found(&self, looked_in: &[String], access: Option<&Access>) -> CommandError {
+    fn not_found(&self, looked_in: &[String], skipped: &[String], access: Option<&Access>) -> CommandError {
         let id = printable(&self.id);
         let searched = match looked_in {
+            [] if !skipped.is_empty() => format!("{} could not be read to the end", skipped.join(", ")),
             [] => "there is no access log to look in".to_owned(),
             all => format!("no access line has this id in {}", all.join(", ")),
         };
         let next = match access {
+            _ if !skipped.is_empty() && !self.files.is_empty() => {
+                "name a log that can be read whole, or pipe what is left of it in and give `-`"
+            }
             _ if !self.files.is_empty() => "name the log that has it, or pipe it in and give `-`",
             Some(Access::File(_)) => {
                 "check the id (X-Request-Id of the answer); name an older log after it, as in `guildgate why ID FILE`; or \

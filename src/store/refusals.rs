@@ -32,6 +32,11 @@ pub(super) fn unknown_guild(guild: &GuildId) -> StoreError {
     ))
 }
 
+/// As [`unknown_guild`], where it is the guild itself that was to be changed or removed.
+pub(super) fn absent_guild(guild: &GuildId) -> StoreError {
+    StoreError::NotFound(format!("guild {guild} is not in the store; `guildgate guild list` shows those there are"))
+}
+
 pub(super) fn removed_meanwhile(guild: &str) -> String {
     format!(
         "guild {guild} was removed while the lines about it were read; nothing was imported. Add it with \

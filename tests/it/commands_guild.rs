@@ -139,7 +139,10 @@ fn a_guild_is_removed_without_a_terminal_only_if_told_so() {
     world.run(&["guild", "remove", GUILD, "--yes"]).done();
     assert_eq!(there(), 0);
     for more in [&[][..], &["--yes"]] {
-        world.run(&[&["guild", "remove", GUILD], more].concat()).failed(1).names(&[GUILD, "not in the store"]);
+        world
+            .run(&[&["guild", "remove", GUILD], more].concat())
+            .failed(1)
+            .names(&["not in the store; `guildgate guild list`"]);
     }
 }
 

@@ -169,8 +169,18 @@ fn verify_finds_damage_and_refuses_what_is_no_store_by_name() {
     let verify = |file: &str| world.run(&["store", "verify", file]).failed(1);
     for file in ["damaged.db", "cut.db", "scribbled.db"] {
         let Ran { stdout, stderr, .. } = verify(file);
-        assert!(format!("{stdout}{stderr}").contains("a backup in its place"), "{file}: {stdout}{stderr}");
+        let said = format!("{stdout}{stderr}");
+        assert!(said.contains("take another one") && !said.contains("store restore"), "{file}: {said}");
+        let said = world.run(&["store", "restore", file]).failed(1).names(&["nothing was changed", "take another one"]);
+        assert!(!said.stderr.contains("store restore"), "{file}: {said:?}");
     }
+    // Of the store itself it says how to mend it, by whatever name it is named.
+    world.write("guildgate.db", world.read("cut.db"));
+    for file in [&["./guildgate.db"][..], &[]] {
+        let Ran { stdout, stderr, .. } = world.run(&[&["store", "verify"], file].concat()).failed(1);
+        assert!(format!("{stdout}{stderr}").contains("put a backup in its place"), "{stdout}{stderr}");
+    }
+    world.write("guildgate.db", &good);
     verify("foreign.txt").names(&["foreign.txt is not an SQLite file"]);
     verify("empty.db").names(&["empty.db is empty"]);
     verify("other.db").names(&["other.db is an SQLite database of another program"]);

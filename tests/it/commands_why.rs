@@ -166,6 +166,9 @@ async fn rotated_and_compressed_files_are_searched_and_a_damaged_one_is_skipped(
     // The line may have come out of what was left of it.
     let ran = gate.run(&["why", &"f".repeat(32)]).failed(1).names(&[cut, "access.log.2.gz is skipped"]);
     assert!(ran.stdout.is_empty(), "{ran:?}");
+    let one = world.path("access.log.1.gz");
+    let ran = gate.run(&["why", &"f".repeat(32), one.to_str().unwrap()]).failed(1);
+    ran.names(&["access.log.1.gz could not be read to the end; name a log that can be read whole"]);
 }
 
 #[tokio::test]

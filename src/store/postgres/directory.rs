@@ -87,7 +87,7 @@ impl Directory for PostgresStore {
 
     async fn rename_guild(&self, guild: &GuildId, name: &str) -> Result<(), StoreError> {
         let sql = "UPDATE guild SET name = $2 WHERE id = $1 RETURNING 1";
-        self.change_one(sql, &[&guild.as_str(), &one_line(name)], || refusals::unknown_guild(guild)).await
+        self.change_one(sql, &[&guild.as_str(), &one_line(name)], || refusals::absent_guild(guild)).await
     }
 
     async fn remove_guild(&self, guild: &GuildId) -> Result<RemovedGuild, StoreError> {
@@ -98,7 +98,7 @@ impl Directory for PostgresStore {
 
     async fn set_guild_departed(&self, guild: &GuildId, departed: bool) -> Result<(), StoreError> {
         let sql = "UPDATE guild SET gone = $2 WHERE id = $1 RETURNING 1";
-        self.change_one(sql, &[&guild.as_str(), &departed], || refusals::unknown_guild(guild)).await
+        self.change_one(sql, &[&guild.as_str(), &departed], || refusals::absent_guild(guild)).await
     }
 
     async fn create_key(&self, key: KeyRecord) -> Result<(), StoreError> {
@@ -179,7 +179,7 @@ impl PostgresStore {
 }
 
 async fn remove_guild(tx: &mut Transaction<'_>, guild: &GuildId) -> Result<RemovedGuild, StoreError> {
-    let no = guild_number(tx, guild).await?;
+    let no = find_guild(tx, guild).await?.ok_or_else(|| refusals::absent_guild(guild))?;
     tx.extend_deadline(REMOVAL).await?;
     let mut counts = [0; 4];
     for (count, sql) in counts.iter_mut().zip(EMPTY_GUILD) {
@@ -236,8 +236,12 @@ async fn rotate_key(
 
 /// The number of a guild in the tables, also of a departed one.
 pub(super) async fn guild_number(tx: &mut Transaction<'_>, guild: &GuildId) -> Result<i64, StoreError> {
+    find_guild(tx, guild).await?.ok_or_else(|| refusals::unknown_guild(guild))
+}
+
+async fn find_guild(tx: &mut Transaction<'_>, guild: &GuildId) -> Result<Option<i64>, StoreError> {
     let found = tx.rows("SELECT no FROM guild WHERE id = $1", &[&guild.as_str()]).await?;
-    found.first().map_or_else(|| Err(refusals::unknown_guild(guild)), |row| column(row, 0))
+    found.first().map(|row| column(row, 0)).transpose()
 }
 
 /// Refuses a digest that a key has already, of its secret or of the previous one.

@@ -58,7 +58,7 @@ impl Directory for SqliteStore {
         let rename = move |conn: &Connection| {
             let sql = "UPDATE guild SET name = ?2 WHERE id = ?1";
             changed(conn.prepare_cached(sql)?.execute(params![guild.as_str(), name])?, || {
-                refusals::unknown_guild(&guild)
+                refusals::absent_guild(&guild)
             })
         };
         self.write(Change::Directory, rename).await
@@ -67,7 +67,7 @@ impl Directory for SqliteStore {
     async fn remove_guild(&self, guild: &GuildId) -> Result<RemovedGuild, StoreError> {
         let guild = guild.clone();
         let remove = move |conn: &Connection| {
-            let no = guild_number(conn, &guild)?;
+            let no = find_guild(conn, &guild)?.ok_or_else(|| Failure::Store(refusals::absent_guild(&guild)))?;
             let delete = |sql| conn.execute(sql, [no]).map(|rows| rows as u64);
             let removed = RemovedGuild {
                 warns: delete("DELETE FROM warn WHERE guild = ?1")?,
@@ -86,7 +86,7 @@ impl Directory for SqliteStore {
         let set = move |conn: &Connection| {
             let sql = "UPDATE guild SET gone = ?2 WHERE id = ?1";
             changed(conn.prepare_cached(sql)?.execute(params![guild.as_str(), departed])?, || {
-                refusals::unknown_guild(&guild)
+                refusals::absent_guild(&guild)
             })
         };
         self.write(Change::Directory, set).await
@@ -189,11 +189,12 @@ impl Directory for SqliteStore {
 
 /// The number of a guild in its rows, also of a departed one.
 pub(super) fn guild_number(conn: &Connection, guild: &GuildId) -> Result<i64, Failure> {
-    let found = conn
-        .prepare_cached("SELECT no FROM guild WHERE id = ?1")?
-        .query_row([guild.as_str()], |row| row.get(0))
-        .optional()?;
-    found.ok_or_else(|| Failure::Store(refusals::unknown_guild(guild)))
+    find_guild(conn, guild)?.ok_or_else(|| Failure::Store(refusals::unknown_guild(guild)))
+}
+
+fn find_guild(conn: &Connection, guild: &GuildId) -> rusqlite::Result<Option<i64>> {
+    let mut find = conn.prepare_cached("SELECT no FROM guild WHERE id = ?1")?;
+    find.query_row([guild.as_str()], |row| row.get(0)).optional()
 }
 
 /// Refuses a digest that a key has, as its secret or as its previous one.

@@ -133,8 +133,14 @@ pub(super) fn read_only(path: &Path) -> String {
     })
 }
 
+/// What to do about a damaged store.
+pub(super) const RESTORE: &str = "put a backup in its place (`guildgate store restore FILE`)";
+
+/// What to do about a file that was to be put in a store's place.
+pub(super) const TAKE_ANOTHER: &str = "nothing was changed; it cannot be used as a backup, so take another one";
+
 fn cut_short(path: &dyn Display, why: &dyn Display) -> String {
-    format!("{path} is damaged or cut short ({why}); put a backup in its place (`guildgate store restore FILE`)")
+    format!("{path} is damaged or cut short ({why}); {RESTORE}")
 }
 
 pub(super) fn damaged(path: &Path, why: &str) -> StoreError {

@@ -141,7 +141,7 @@ fn refuse_in_use(target: &Path) -> Result<(), Failure> {
 }
 
 fn must_be_sound(from: &Path) -> Result<(), StoreError> {
-    let report = SqliteStore::verify(from)?;
+    let report = SqliteStore::verify_backup(from)?;
     let (schema, newest) = report.schema;
     if schema > newest {
         return Err(open::is_newer(from, schema));
@@ -149,8 +149,9 @@ fn must_be_sound(from: &Path) -> Result<(), StoreError> {
     match report.flaws.first() {
         None => Ok(()),
         Some(flaw) => Err(StoreError::Failed(format!(
-            "{} is not sound, and was not restored: {flaw}; `guildgate store verify {0}` names everything",
-            from.display()
+            "{} is not sound: {flaw}; {} (`guildgate store verify {0}` names all that is wrong)",
+            from.display(),
+            failure::TAKE_ANOTHER
         ))),
     }
 }

@@ -9,7 +9,7 @@ use rusqlite::functions::FunctionFlags;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ErrorCode};
 
-use super::failure::Failure;
+use super::failure::{Failure, RESTORE, TAKE_ANOTHER};
 use super::lineage::{self, ForeignWal};
 use super::{SqliteStore, inspect, open};
 use crate::model::one_line;
@@ -17,8 +17,6 @@ use crate::store::StoreError;
 
 /// How many flaws of one kind are reported.
 const MOST_FLAWS: usize = 100;
-
-const RESTORE: &str = "stop the server and put a backup in its place (`guildgate store restore FILE`)";
 
 /// The `CHECK` constraints of the migrations, negated: the first schema with the constraint, the table, and the condition
 /// of a row that breaks it. `integrity_check` skips them on a connection that cannot write. A NULL satisfies each of them.
@@ -68,10 +66,27 @@ impl SqliteStore {
     }
 }
 
+impl SqliteStore {
+    /// As [`SqliteStore::verify`], of a file that is not the store of the configuration: to restore a backup is no
+    /// advice about a damaged backup.
+    pub fn verify_backup(path: &Path) -> Result<Report, StoreError> {
+        let mut report = SqliteStore::verify(path).map_err(|error| match error {
+            StoreError::Failed(message) => StoreError::Failed(message.replace(RESTORE, TAKE_ANOTHER)),
+            other => other,
+        })?;
+        report.flaws.iter_mut().for_each(|flaw| *flaw = flaw.replace(&format!("; {RESTORE}"), ""));
+        if report.repair.ends_with(RESTORE) {
+            report.repair = TAKE_ANOTHER.to_owned();
+        }
+        Ok(report)
+    }
+}
+
 fn report(conn: &Connection, path: &Path) -> Result<Report, Failure> {
     inspect::must_be_store(conn, path)?;
     let (found, newest) = (open::schema_version(conn)?, open::newest_schema());
-    let mut report = Report { schema: (found, newest), repair: RESTORE.to_owned(), ..Report::default() };
+    let mut report =
+        Report { schema: (found, newest), repair: format!("stop the server and {RESTORE}"), ..Report::default() };
     if let Err(truncated) = open::refuse_truncated(conn, path, fs::metadata(path)?.len()) {
         report.flaws.push(truncated.at(path).to_string());
     }
