@@ -5,6 +5,7 @@
 use std::io::Write;
 
 use super::{Failure, runtime};
+use crate::admin::Tokens;
 use crate::cluster;
 use crate::config::{self, Keys, Loaded, SettingFault};
 use crate::gateway::KeySource;
@@ -52,6 +53,9 @@ pub(super) fn run(loaded: &Loaded, out: &mut dyn Write) -> Result<(), Failure> {
         writeln!(out, "{at} is of an older version; the next command that opens it brings it up to date")?;
     }
     if let Some(warning) = inputs.certificate.and_then(|certificate| certificate.warning) {
+        writeln!(out, "{warning}")?;
+    }
+    for warning in loaded.config.admin.listener.iter().flat_map(Tokens::warnings) {
         writeln!(out, "{warning}")?;
     }
     for key in keys {

@@ -26,6 +26,11 @@ async fn the_token_is_made_once_for_its_owner_only() {
     assert_eq!(again.token, admin.token);
     again.get("/api/status").await.is(200);
     assert!(gate.stderr().contains("every user of this machine may read"), "{}", gate.stderr());
+    let checked = gate.run(&["check"]).done().stdout;
+    assert!(checked.contains("admin.token: every user of this machine may read"), "{checked}");
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+    let checked = gate.run(&["check"]).done().stdout;
+    assert!(!checked.contains("every user of this machine"), "{checked}");
 }
 
 #[tokio::test]

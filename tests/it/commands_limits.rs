@@ -231,7 +231,7 @@ fn an_empty_record_is_said_and_is_no_success() {
     for content in ["", "guildgate decisions 1\n"] {
         let log = world.write("d.log", content);
         let (config, log) = (config.to_str().unwrap(), log.to_str().unwrap());
-        let ran = world.run(&["limits", "plan", config, "--log", log]).done();
+        let ran = world.run(&["limits", "plan", config, "--log", log]).failed(1).names(&["nothing to plan with"]);
         assert!(
             ran.stderr.contains("no decision is recorded in") && ran.stderr.contains("within a second"),
             "{ran:#?}"

@@ -34,7 +34,7 @@ pub(super) enum LimitsCommand {
     /// code under the tiers of NEW: each key under the tier that it had, or the default tier if NEW
     /// has no such tier. Budgets are full at the beginning of the record and of each run of the
     /// server; what was used of the day, and how many requests were in flight, are taken from the
-    /// record. Exit 3: a request that was accepted would now be refused.
+    /// record. Exit 3: a request that was accepted would now be refused. Exit 1: nothing is recorded.
     /// Requests of strangers are counted, but not replayed: the record holds no address.
     Plan(PlanArgs),
     /// Prints how many requests each key sent, and limits that would have refused none of them

@@ -55,6 +55,10 @@ impl PlanArgs {
         };
         ignore_broken_pipe(printed.and_then(|()| out.flush()))?;
 
+        if read.decisions == 0 {
+            let why = "there is nothing to plan with; let the server record for a while";
+            return Err(CommandError::new(why).into());
+        }
         if newly == 0 || limits.shadow {
             return Ok(());
         }

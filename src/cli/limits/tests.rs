@@ -390,11 +390,11 @@ fn a_suggestion_tells_how_often_each_key_asked_and_ends_in_a_section() {
 }
 
 #[test]
-fn an_empty_record_refuses_nothing_and_suggests_nothing() {
+fn an_empty_record_plans_nothing_and_suggests_nothing() {
     for bytes in [Vec::new(), MAGIC.to_vec()] {
         let recorded = Recorded { bytes, ..Recorded::new() };
         let (text, result) = recorded.plan("", false);
-        assert!(result.is_ok() && text.contains("There are no decisions"), "{text}");
+        assert!(result.is_err_and(|failure| failure.code() == 1) && text.contains("There are no decisions"), "{text}");
         assert_eq!(recorded.plan("", true).0, "[]\n");
         let (text, result) =
             recorded.command(|log| LimitsCommand::Suggest(SuggestArgs { log, json: false, toml: true }));
