@@ -17,6 +17,7 @@ use super::problem::{Problem, ReloadFault};
 use super::sessions::Sessions;
 use super::tokens::Tokens;
 use super::traffic::Traffic;
+use crate::cluster::ClusterStatus;
 use crate::config::{Loaded, NO_STORE, StoreAt};
 use crate::gateway::Gateway;
 use crate::store::AnyStore;
@@ -282,6 +283,13 @@ impl Shared {
     pub(super) fn member_store(&self) -> Result<&AnyStore, Problem> {
         self.gateway.state().config.must_store_members().map_err(Problem::conflict)?;
         self.store()
+    }
+
+    /// The nodes that share one Redis, if there is one, with what is wrong with Redis itself as the first warning.
+    pub(super) fn cluster_status(&self) -> Option<ClusterStatus> {
+        let mut status = self.gateway.shared_limits()?.status();
+        status.warnings.splice(..0, self.gateway.redis_fault().map(str::to_owned));
+        Some(status)
     }
 
     /// Why the gateway cannot answer as it should.

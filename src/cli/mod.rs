@@ -1,6 +1,7 @@
 //! The command: arguments to exit code (contract section 2).
 
 mod check; // check
+mod cluster; // cluster
 mod completions; // completions
 mod conform; // conform
 mod error; // a command that failed: exit code 1
@@ -13,6 +14,7 @@ mod limits; // limits
 mod member; // member
 mod output; // what commands print
 mod store; // store
+mod table; // aligned columns
 mod transfer; // import, export
 mod warn_review; // warn, review
 mod why; // why
@@ -78,6 +80,9 @@ enum Command {
     /// origin and through that gateway, and says whether callers will notice the switch. It takes
     /// the section answers and origin.tls from gateway.toml, and needs no store. Exit 1: callers will notice.
     Conform(conform::ConformArgs),
+    /// The nodes that share one Redis (`[cluster]`)
+    #[command(subcommand)]
+    Cluster(cluster::ClusterCommand),
     /// Prints the JSON Schema of gateway.toml, for editors
     Schema,
     /// Prints a completion script for a shell
@@ -232,6 +237,7 @@ impl Command {
             Command::Limits(command) => command.run(config_path.as_deref(), &mut out),
             Command::Why(args) => args.run(config_path.as_deref(), &mut out),
             Command::Conform(args) => args.run(config_path.as_deref(), &mut out),
+            Command::Cluster(command) => runtime()?.block_on(command.run(&load()?, &mut out)),
             Command::Schema => Ok(writeln!(out, "{:#}", config::schema())?),
             Command::Completions { shell } => Ok(out.write_all(completions::script(shell, Cli::command()).as_bytes())?),
             Command::Man { directory: None } => Ok(clap_mangen::Man::new(Cli::command()).render(&mut out)?),

@@ -6,13 +6,15 @@ use std::collections::BinaryHeap;
 use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::timeout_at;
 
 use super::escrow::{Bucket, Escrow, LocalCounts, NextTurn};
+use super::freshness::MAX_AGE;
+use super::nodes::{self, ClusterStatus, Node, NodeReport, NodeState, Nodes};
 use crate::clock::{Clock, Tick};
 use crate::config::{Cluster, Tier, WhenAway};
 
@@ -36,6 +38,12 @@ pub struct SharedLimits {
     /// Since when no command succeeded; 0: the last one did.
     failing_since: AtomicU64,
     nodes_seen: AtomicU32,
+    /// What all nodes told, and when it was read.
+    nodes: Mutex<(Tick, Nodes)>,
+    started: Tick,
+    /// What this node does, and since when; `None`: it has ended.
+    state: Mutex<(Option<NodeState>, Tick)>,
+    pub(super) state_changed: Notify,
 }
 
 /// What `/metrics` shows.
@@ -120,7 +128,8 @@ impl fmt::Debug for SharedLimits {
 }
 
 impl SharedLimits {
-    pub(super) fn new(config: Cluster, clock: Clock, nodes: u32) -> Self {
+    pub(super) fn new(config: Cluster, clock: Clock) -> Self {
+        let now = clock.now();
         SharedLimits {
             config,
             clock,
@@ -132,7 +141,11 @@ impl SharedLimits {
             keys: Mutex::default(),
             failures: AtomicU32::new(0),
             failing_since: AtomicU64::new(0),
-            nodes_seen: AtomicU32::new(nodes),
+            nodes_seen: AtomicU32::new(1),
+            nodes: Mutex::default(),
+            started: now,
+            state: Mutex::new((Some(NodeState::Starting), now)),
+            state_changed: Notify::new(),
         }
     }
 
@@ -220,8 +233,59 @@ impl SharedLimits {
         self.counters.decided_away.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn set_nodes_seen(&self, nodes: u32) {
-        self.nodes_seen.store(nodes, Ordering::Relaxed);
+    /// This node does something else from now on, which the others are told at once; `None`: it ends.
+    pub fn set_state(&self, state: Option<NodeState>) {
+        *self.state.lock() = (state, self.clock.now());
+        self.state_changed.notify_one();
+    }
+
+    /// What this node tells the others; empty: it ends.
+    pub(super) fn record(&self, NodeReport { config_hash, writes_age }: NodeReport) -> String {
+        let now = self.clock.now();
+        let (Some(state), since) = *self.state.lock() else { return String::new() };
+        let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        let keys = self.keys.lock();
+        let held = keys.iter().filter_map(Weak::upgrade).map(|key| key.escrow.lease(Bucket::Main).tokens(now));
+        let node = Node {
+            incarnation: self.incarnation.clone(),
+            age_ms: 0,
+            node: self.config.node.clone(),
+            pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            config_hash: config_hash.to_string(),
+            state,
+            state_ms: millis(now.since(since)),
+            uptime_ms: millis(now.since(self.started)),
+            held_tokens: held.map(u64::from).sum(),
+            writes_age_ms: writes_age.map(millis),
+            cut_off: writes_age >= Some(MAX_AGE),
+        };
+        serde_json::to_string(&node).unwrap_or_default() // it has no map
+    }
+
+    /// What all nodes told was read now.
+    pub(super) fn set_nodes(&self, nodes: Nodes) {
+        self.nodes_seen.store(nodes.count().max(1), Ordering::Relaxed);
+        let key = nodes::key(&self.config); // that one is named by its own line
+        let is_new = |name: &&String| **name != key && !self.nodes.lock().1.ignored.contains(*name);
+        for name in nodes.ignored.iter().filter(is_new) {
+            self.counters.garbage.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(name, "in Redis, something that is no record of a node stands among them, and is ignored");
+        }
+        *self.nodes.lock() = (self.clock.now(), nodes);
+    }
+
+    /// All nodes, as they were told within the last second, or before Redis was away.
+    pub fn status(&self) -> ClusterStatus {
+        let (read_at, nodes) = self.nodes.lock().clone();
+        let nodes = nodes.later(self.clock.now().since(read_at));
+        let warnings = if self.is_away() { Vec::new() } else { nodes.warnings() };
+        ClusterStatus { redis: self.config.redis.to_string(), nodes: nodes.into_list(), warnings }
+    }
+
+    /// How many configurations the nodes have that serve.
+    pub fn configurations(&self) -> usize {
+        self.nodes.lock().1.by_configuration().len()
     }
 
     /// A command succeeded. Whether Redis was away until now.

@@ -13,23 +13,21 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::bus::RedisStream;
 use super::escrow::{Answer, SCRIPT, Turn};
+use super::nodes::{self, NodeReport, Nodes, NodesScript};
 use super::redis::{RedisConnection, RedisFault, ServerInfo, note_garbage};
 use super::shared_limits::{KeyEscrow, Planned, SharedLimits};
 use crate::clock::Clock;
-use crate::config::{Cluster, WhenAway};
+use crate::config::{Cluster, ConfigHash, WhenAway};
 
 /// How long a start tries to reach Redis.
 pub const START_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a turn may take: longer than a request waits for it, so that a slow Redis still renews leases.
-const COMMAND_TIMEOUT: Duration = Duration::from_millis(250);
+pub(super) const COMMAND_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// How often a node says that it is alive, and tries whether Redis is back.
+/// How often a node tells of itself, and tries whether Redis is back.
 const BEAT_EVERY: Duration = Duration::from_secs(1);
 const PROBE_EVERY: Duration = Duration::from_millis(100);
-
-/// For how long a beat counts.
-const BEAT_COUNTS: Duration = Duration::from_secs(10);
 
 /// The difference of two clocks that are read one after the other by a machine that did not sleep.
 const AWAKE: Duration = Duration::from_millis(50);
@@ -48,12 +46,12 @@ pub struct Turns {
 #[derive(Clone, Debug)]
 struct Scripts {
     turn: Script,
-    beat: Script,
+    nodes: NodesScript,
 }
 
 impl Scripts {
     fn new() -> Self {
-        Scripts { turn: Script::new(SCRIPT), beat: Script::new(include_str!("beat.lua")) }
+        Scripts { turn: Script::new(SCRIPT), nodes: NodesScript::new() }
     }
 }
 
@@ -67,8 +65,9 @@ pub async fn check(config: &Cluster) -> Result<ServerInfo, RedisFault> {
     // The rights on the keys, by the commands that turns use.
     let scripts = Scripts::new();
     let probe = format!("{}:probe", config.prefix);
-    let arguments = [format!("check {}", config.node), "1".to_owned()];
-    let _: (u32, bool) = connection.run_script(&scripts.beat, &probe, &arguments).await?;
+    for record in ["{}", ""] {
+        scripts.nodes.run(&connection, &probe, "check", record).await?;
+    }
     let probe = format!("{}:l:probe", config.prefix);
     let mut arguments = vec!["0".to_owned(), "1".to_owned(), "1000".to_owned()];
     arguments.extend(std::iter::repeat_n("0".to_owned(), 50));
@@ -85,7 +84,11 @@ impl Turns {
     ///
     /// # Errors
     /// Why Redis cannot be used, as a text for people.
-    pub async fn start(config: Cluster, clock: Clock) -> Result<(Arc<SharedLimits>, Self), String> {
+    pub async fn start(
+        config: Cluster,
+        config_hash: ConfigHash,
+        clock: Clock,
+    ) -> Result<(Arc<SharedLimits>, Self), String> {
         let begin = Instant::now();
         loop {
             match check(&config).await {
@@ -99,20 +102,22 @@ impl Turns {
                 Err(fault) => return Err(format!("Redis at {} cannot be used: {fault}", config.redis)),
             }
         }
-        let limits = Arc::new(SharedLimits::new(config, clock, 1));
+        let limits = Arc::new(SharedLimits::new(config, clock));
         let scripts = Scripts::new();
         let mut turns = Turns { limits: limits.clone(), connection: None, scripts };
-        turns.beaten(beat(limits.clone(), None, turns.scripts.beat.clone()).await);
+        let record = limits.record(NodeReport { config_hash, writes_age: None });
+        turns.beaten(beat(limits.clone(), None, turns.scripts.nodes.clone(), record).await);
         Ok((limits, turns))
     }
 
-    /// Takes turns until the process ends.
-    pub async fn run(mut self) {
+    /// Takes turns, and tells the other nodes of this one, until [`SharedLimits::set_state`] says that it ends.
+    pub async fn run(mut self, report: impl Fn() -> NodeReport + Send) {
         let limits = self.limits.clone();
         let (mut turns, mut beats) = (FuturesUnordered::new(), FuturesUnordered::new());
         let mut probe = interval(PROBE_EVERY);
         probe.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut last_beat = Instant::now();
+        let (mut beat_is_due, mut is_last_beat) = (false, false);
         let mut asleep = TimeAsleep::new();
         loop {
             let next = limits.queue.lock().later.peek().map(|Reverse(planned)| planned.at);
@@ -121,17 +126,26 @@ impl Turns {
                 () = limits.wake.notified() => {}
                 () = sleep(until_next) => {}
                 Some(ended) = turns.next() => self.turn_ended(ended),
-                Some(beaten) = beats.next() => self.beaten(beaten),
+                () = limits.state_changed.notified() => beat_is_due = true,
+                Some(beaten) = beats.next() => {
+                    self.beaten(beaten);
+                    if is_last_beat {
+                        return;
+                    }
+                }
                 _ = probe.tick() => {
                     if asleep.grew() {
                         limits.end_leases();
                     }
                     let must_probe = self.connection.is_none() || limits.is_away();
-                    if beats.is_empty() && (must_probe || last_beat.elapsed() >= BEAT_EVERY) {
-                        last_beat = Instant::now();
-                        beats.push(beat(limits.clone(), self.connection.clone(), self.scripts.beat.clone()));
-                    }
+                    beat_is_due |= must_probe || last_beat.elapsed() >= BEAT_EVERY;
                 }
+            }
+            if beat_is_due && beats.is_empty() {
+                (beat_is_due, last_beat) = (false, Instant::now());
+                let record = limits.record(report());
+                is_last_beat = record.is_empty();
+                beats.push(beat(limits.clone(), self.connection.clone(), self.scripts.nodes.clone(), record));
             }
             for (key, turn) in self.due() {
                 match &self.connection {
@@ -198,10 +212,10 @@ impl Turns {
     }
 
     /// A beat has ended.
-    fn beaten(&mut self, result: Result<(RedisConnection, u32), RedisFault>) {
+    fn beaten(&mut self, result: Result<(RedisConnection, Nodes), RedisFault>) {
         match result {
             Ok((connection, nodes)) => {
-                self.limits.set_nodes_seen(nodes);
+                self.limits.set_nodes(nodes);
                 self.connection = Some(connection);
                 self.is_back();
             }
@@ -263,13 +277,14 @@ impl TimeAsleep {
     }
 }
 
-/// Says that this node is alive, over a new connection if there is none. Returns the connection, and how many nodes are
-/// alive.
+/// Tells the other nodes this record, over a new connection if there is none. Returns the connection, and what all nodes
+/// have told.
 async fn beat(
     limits: Arc<SharedLimits>,
     connection: Option<RedisConnection>,
-    script: Script,
-) -> Result<(RedisConnection, u32), RedisFault> {
+    script: NodesScript,
+    record: String,
+) -> Result<(RedisConnection, Nodes), RedisFault> {
     let connection = match connection {
         Some(connection) => connection,
         None => {
@@ -278,12 +293,10 @@ async fn beat(
             connection
         }
     };
-    let name = format!("{}:nodes", limits.config.prefix);
-    let node = format!("{} {}", limits.incarnation, limits.config.node);
-    let arguments = [node, BEAT_COUNTS.as_micros().to_string()];
-    let (nodes, had_garbage): (u32, bool) = connection.run_script(&script, &name, &arguments).await?;
-    if had_garbage {
-        note_garbage(&name, &limits.counters.garbage);
+    let key = nodes::key(&limits.config);
+    let nodes = script.run(&connection, &key, &limits.incarnation, &record).await?;
+    if nodes.ignored.contains(&key) {
+        note_garbage(&key, &limits.counters.garbage);
     }
     Ok((connection, nodes))
 }

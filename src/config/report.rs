@@ -16,7 +16,7 @@ const DAY_NS: u64 = 24 * 60 * MINUTE_NS;
 
 /// The values in force by their names in the file: with the defaults, the number of threads and whole paths
 /// (`resolved`), and without settings that have no effect. Their hash is that of the values before threads and paths
-/// are filled in, so that it is the same in every folder and on every machine.
+/// are filled in, so that it is the same in every folder and on every machine; with a cluster also on every node.
 pub(super) fn in_force(mut file: ConfigFile, config: &Config, resolved: Vec<(String, String)>) -> (Table, ConfigHash) {
     let is_written = |token: &Secret| matches!(token.source(), Source::Written(_));
     let tokens = [("token", Some(&file.admin.token)), ("read_token", file.admin.read_token.as_ref())];
@@ -33,10 +33,9 @@ pub(super) fn in_force(mut file: ConfigFile, config: &Config, resolved: Vec<(Str
         *hidden = store.into();
     }
     remove_ineffective(&mut values, config, &hidden);
-    // The nodes of a cluster differ in their names, and may reach Redis in different ways.
     let mut shared = values.clone();
-    if let Some(cluster) = shared.get_mut("cluster").and_then(Value::as_table_mut) {
-        cluster.retain(|name, _| !["redis", "node"].contains(&name));
+    if config.cluster.is_some() {
+        remove_of_node(&mut shared, config);
     }
     let hash = hash(&shared);
     let mut values = Value::Table(values);
@@ -94,6 +93,22 @@ fn remove_ineffective(values: &mut Table, config: &Config, hidden: &[&str]) {
         Keys::Store => keep(values, "keys", &["source"]),
         Keys::File(_) => keep(values, "keys", &["source", "file"]),
         Keys::Origin { .. } => keep(values, "keys", &["source", "accepted_for", "refused_for"]),
+    }
+}
+
+/// Removes what may differ between the nodes of a cluster: names, addresses, files, and what only operators see.
+fn remove_of_node(values: &mut Table, config: &Config) {
+    ["admin", "log"].into_iter().for_each(|section| drop(values.remove(section)));
+    let store = if matches!(config.origin.store, StoreAt::Sqlite(_)) { "store" } else { "" };
+    for (section, names) in [
+        ("server", &["listen", "threads", "handover", "tls"][..]),
+        ("origin", &["tls", store]),
+        ("keys", &["file"]),
+        ("cluster", &["redis", "node"]),
+    ] {
+        if let Some(section) = values.get_mut(section).and_then(Value::as_table_mut) {
+            section.retain(|name, _| !names.contains(&name));
+        }
     }
 }
 

@@ -523,7 +523,9 @@ fn a_cluster_is_checked_and_shown_without_its_password() {
     let shown = format!("{}\n{loaded:?}", report(&loaded));
     assert!(shown.contains("rediss://cache.example:6379/0") && !shown.contains("hunter2"), "{shown}");
     assert!(shown.contains("over all nodes") && shown.contains("burst 13 at 20/s / 3"), "{shown}");
-    let other = text.replace("edge-1", "edge-2").replace("cache.", "other.");
+    let own = "server.listen = [\"10.0.0.2:80\"]\nserver.tls = { certificate = \"c\", private_key = \"k\" }\n\
+               admin.listen = \"\"\nlog.access = \"a.log\"\norigin.store = \"b.db\"\n";
+    let other = own.to_owned() + &text.replace("edge-1", "edge-2").replace("cache.", "other.");
     assert_eq!(loaded.config.hash.to_string(), config(&other).hash.to_string(), "nodes differ in these");
     assert_ne!(loaded.config.hash.to_string(), config(&text.replace("nodes = 3", "nodes = 4")).hash.to_string());
     for (bad, path) in [

@@ -39,8 +39,8 @@ use read::{CacheLookup, ReadPurpose};
 use state::Core;
 
 use crate::clock::{Clock, Tick};
-use crate::cluster::SharedLimits;
 use crate::cluster::bus::Bus;
+use crate::cluster::{NodeReport, SharedLimits};
 use crate::keys::InFlightSlot;
 use crate::telemetry::{Observer, Outcome};
 use crate::wire::{Fault, Form, Operation, Request, RequestId, TraceContext, is_form_type};
@@ -125,6 +125,21 @@ impl Gateway {
     /// The same gateway, whose limits are shared with other nodes.
     pub fn sharing(self, limits: Option<Arc<SharedLimits>>) -> Self {
         Gateway { usage_flush: UsageFlush::new(self.core.clone(), limits.clone()), shared_limits: limits, ..self }
+    }
+
+    /// The limits that other nodes have a part in, and what is known of those nodes.
+    pub fn shared_limits(&self) -> Option<&Arc<SharedLimits>> {
+        self.shared_limits.as_ref()
+    }
+
+    /// What the other nodes are told of this one.
+    pub fn node_report(&self) -> NodeReport {
+        let (state, now) = (self.core.state(), self.core.now());
+        let writes_age = match self.core.peers(&state) {
+            Some(peers) => peers.bus.freshness().age(now),
+            None => self.follower.feed_age(&state, now),
+        };
+        NodeReport { config_hash: state.config.hash, writes_age }
     }
 
     /// What is to be said while the limits cannot be shared, or the other nodes are not heard. The node is ready all the

@@ -13,4 +13,4 @@ pub use guild::{BadGuildId, GuildId};
 pub use key::{Digest, KeyId, Scope};
 pub use limit::Limit;
 pub use member::{MAX_MEMBER_NAME, MemberId, RATINGS, Review, Warn, one_line};
-pub use words::{counted, was};
+pub use words::{counted, rough, was};

@@ -4,11 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use crate::cluster::Turns;
 use crate::cluster::bus::RedisStream;
 use crate::gateway::Gateway;
 use crate::store::AnyStore;
+
+/// How long a process that ends waits for Redis to know.
+const LEAVE_WITHIN: Duration = Duration::from_millis(500);
 
 /// The tasks that need the store, and those that share limits with other nodes and hear of their writes; without a store
 /// or a cluster there are none of them.
@@ -35,7 +39,10 @@ impl BackgroundTasks {
     ) -> Self {
         let reports = gateway.clone();
         tokio::spawn(async move { reports.limit_report.run().await });
-        let turns = turns.map(|turns| tokio::spawn(turns.run()));
+        let turns = turns.map(|turns| {
+            let gateway = gateway.clone();
+            tokio::spawn(async move { turns.run(|| gateway.node_report()).await })
+        });
         let peers = stream.map(|stream| {
             let gateway = gateway.clone();
             tokio::spawn(async move { gateway.follow_peers(&stream).await })
@@ -72,13 +79,19 @@ impl BackgroundTasks {
 
     /// Logs the last counts of requests over a limit, tells the other nodes that this process stops, and writes the last
     /// counts of keys to the store within `limit` (`None`: neither of these two).
-    pub(super) async fn finish(&self, gateway: &Gateway, limit: Option<Duration>) {
+    pub(super) async fn finish(&mut self, gateway: &Gateway, limit: Option<Duration>) {
         gateway.limit_report.report();
         if let (Some(peers), Some(_)) = (gateway.peers(), limit) {
             peers.bus.leave().await;
         }
         if let (Some(tasks), Some(limit)) = (&self.store, limit) {
             gateway.usage_flush.finish(&tasks.store, limit).await;
+        }
+        if let (Some(turns), Some(limits), Some(_)) = (&mut self.turns, gateway.shared_limits(), limit)
+            && !limits.is_away()
+        {
+            limits.set_state(None);
+            let _ = timeout(LEAVE_WITHIN, turns).await; // the others hear no more of it in any case
         }
     }
 }

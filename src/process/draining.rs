@@ -54,7 +54,7 @@ impl Draining {
         let deadline = Instant::now() + limit;
         self.process.server.begin_drain(self.reason.is_handed_over());
         let drained = self.wait(deadline).await;
-        let Serving { gateway, server, background, .. } = &self.process;
+        let Serving { gateway, server, background, .. } = &mut self.process;
         let connections = server.connections();
         match drained {
             Drained::AllClosed => {}

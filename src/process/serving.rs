@@ -12,6 +12,8 @@ use super::logs::Logs;
 use super::signals::StopSignals;
 use super::systemd;
 use crate::admin::{AdminThread, ProcessState};
+use crate::cluster::NodeState;
+
 use crate::edge::Server;
 use crate::gateway::Gateway;
 
@@ -76,6 +78,7 @@ impl Serving {
     pub(super) async fn run(mut self) -> Draining {
         let mut reason = self.stop_reason().await;
         self.admin.1.begin_drain();
+        self.gateway.shared_limits().inspect(|limits| limits.set_state(Some(NodeState::Draining)));
         if !reason.is_handed_over() {
             systemd::stopping();
         }

@@ -22,7 +22,7 @@ use super::watch::FileWatch;
 use super::{ProcessError, preflight, systemd};
 use crate::clock::{Clock, Tick};
 use crate::cluster::bus::{Bus, Incarnation, RedisStream};
-use crate::cluster::{START_TIMEOUT, SharedLimits, Turns};
+use crate::cluster::{NodeState, START_TIMEOUT, SharedLimits, Turns};
 use crate::config::{Config, Keys, Loaded, OriginKind};
 use crate::edge::{Edge, EdgeMetrics, Listener, ListeningSocket, Server, Tls};
 use crate::gateway::{Gateway, KeyFile, KeyList, KeySource, State};
@@ -123,6 +123,7 @@ impl Startup<'_> {
         if !server.accept().await {
             return Err(listeners_failed("opened"));
         }
+        gateway.shared_limits().inspect(|limits| limits.set_state(Some(NodeState::Serving)));
         let is_first = predecessor.is_none();
         let handover = handover.map(|handover| handover.start(predecessor, gateway.clone()));
         print_ready(&urls, &config, gateway.clock(), demo);
@@ -226,7 +227,7 @@ struct Joined {
 async fn join_cluster(config: &Config, is_demo: bool, clock: &Clock) -> Result<Joined, ProcessError> {
     let Some(cluster) = config.cluster.clone().filter(|_| !is_demo) else { return Ok(Joined::default()) };
     let (timeout, stream) = (cluster.timeout, RedisStream::of(&cluster));
-    let (limits, turns) = Turns::start(cluster, clock.clone()).await.map_err(ProcessError::Unusable)?;
+    let (limits, turns) = Turns::start(cluster, config.hash, clock.clone()).await.map_err(ProcessError::Unusable)?;
     let bus = stream.map(|stream| {
         let bus = Bus::new(Incarnation::random(), clock.clone(), timeout);
         (bus, stream.counting_garbage(limits.counters.garbage.clone()))

@@ -98,6 +98,9 @@ async fn alert_rules_and_the_board_name_metrics_that_exist_and_the_page_names_al
         let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
         families.extend(types.map(str::to_owned));
     }
+    let redis = Redis::start(&[]).await;
+    let gate = TestGateway::before_http().set("cluster.redis", &format!("{:?}", redis.url())).admin().start().await;
+    there.extend(metrics_in(&gate.admin().await.get("/metrics").await.text));
     let page = include_str!("../../docs/admin.md").lines().filter(|line| line.starts_with("| `"));
     assert_eq!(metrics_in(&page.collect::<String>()), families);
     for name in ["alerts.yml", "grafana.json"] {

@@ -251,7 +251,7 @@ async fn a_redis_that_is_emptied_while_nodes_run_costs_at_most_a_burst_and_is_co
 async fn something_else_in_the_keys_of_guildgate_is_named_replaced_and_counted() {
     let nodes = TwoNodes::start().await;
     let script = async {
-        for (key, kind) in [("guildgate:bus", "+stream"), ("guildgate:nodes", "+zset"), ("guildgate:l:bot", "+hash")] {
+        for (key, kind) in [("guildgate:bus", "+stream"), ("guildgate:nodes", "+hash"), ("guildgate:l:bot", "+hash")] {
             nodes.redis.ask(&format!("SET {key} x"));
             let is_replaced = async || nodes.redis.ask(&format!("TYPE {key}")).starts_with(kind);
             eventually(PATIENCE, "it is replaced", is_replaced).await;

@@ -339,6 +339,7 @@ async fn the_rights_that_the_page_names_are_enough_and_a_missing_one_ends_check_
     }
     let mut process = allowed.serve(&[]);
     process.ready().await;
+    assert!(allowed.run(&["cluster", "status"]).done().stdout.contains("; 1 node\n"));
     process.signal(Signal::SIGTERM);
     assert_eq!(process.exit().await, Some(0), "{}", process.stderr());
 

@@ -107,6 +107,7 @@ mod cluster_bad_redis;
 mod cluster_haproxy;
 mod cluster_hour;
 mod cluster_limits;
+mod cluster_status;
 mod cluster_writes;
 mod commands_check;
 mod commands_completions;

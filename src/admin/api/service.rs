@@ -14,6 +14,7 @@ use utoipa_axum::routes;
 use crate::admin::extract::{Member, OptionalBody};
 use crate::admin::problem::{Problem, ReloadFault};
 use crate::admin::shared::{Reload, ReloadOutcome, ReloadRequest, Shared};
+use crate::cluster::ClusterStatus;
 use crate::config::{Rate, Tier};
 use crate::gateway::PurgeError;
 use crate::model::GuildId;
@@ -22,6 +23,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Shared>> {
     OpenApiRouter::new()
         .routes(routes!(status))
         .routes(routes!(config))
+        .routes(routes!(cluster))
         .routes(routes!(limits))
         .routes(routes!(purge))
         .routes(routes!(reload))
@@ -171,6 +173,14 @@ async fn config(State(shared): State<Arc<Shared>>) -> Json<Config> {
     });
     let reloads = reloads.collect();
     Json(Config { toml, hash, path, warnings: text.warnings, after_restart: text.after_restart, reloads })
+}
+
+/// Shows the nodes that share one Redis, how far they hear each other, and whether their configurations differ.
+#[utoipa::path(get, path = "/api/cluster", operation_id = "getCluster",
+    responses((status = 200, body = ClusterStatus)))]
+async fn cluster(State(shared): State<Arc<Shared>>) -> Result<Json<ClusterStatus>, Problem> {
+    let status = shared.cluster_status();
+    status.map(Json).ok_or_else(|| Problem::conflict("this node shares nothing with others: cluster.redis is not set"))
 }
 
 /// Shows the limits in force.

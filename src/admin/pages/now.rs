@@ -14,7 +14,7 @@ use super::{Pages, Visit, layout, plot};
 use crate::admin::shared::Shared;
 use crate::admin::traffic::{Sample, quantile};
 use crate::clock::Tick;
-use crate::model::counted;
+use crate::model::{counted, rough};
 use crate::origin::UpstreamState;
 use crate::telemetry::CacheUse;
 use crate::telemetry::metrics::RequestTotals;
@@ -49,6 +49,7 @@ fn content(shared: &Shared) -> Markup {
         (requests(&samples, first, last))
         (latency(first, last))
         (upstreams(shared))
+        (nodes(shared))
     }
 }
 
@@ -74,8 +75,8 @@ fn wrong(shared: &Shared, recent: &Sample, last: &Sample) -> Markup {
              is on the page Configuration and in the process log"
         )
     });
-    let redis = shared.gateway.redis_fault().into_iter().map(str::to_owned);
-    let mut wrong: Vec<String> = faults.chain(redis).chain(upstreams).chain(rejected).collect();
+    let of_nodes = shared.cluster_status().map(|status| status.warnings).unwrap_or_default();
+    let mut wrong: Vec<String> = faults.chain(of_nodes).chain(upstreams).chain(rejected).collect();
     if wrong.is_empty() {
         wrong.extend(failing_requests(recent, last));
     }
@@ -246,5 +247,40 @@ fn upstreams(shared: &Shared) -> Markup {
             h2 { "Upstreams" }
             (layout::table("Addresses of the origin", &[Text("Upstream"), Text("State"), Number("In flight"), Number("Failures since the start")], rows))
         }
+    }
+}
+
+/// The nodes that share one Redis.
+fn nodes(shared: &Shared) -> Markup {
+    let Some(status) = shared.cluster_status() else { return html! {} };
+    let rows = html! {
+        @for node in &status.nodes {
+            tr {
+                th scope="row" { (node.node) }
+                td { (node.state_in_words()) }
+                td { (node.version) }
+                td { code { (node.config_hash) } }
+                td.number { (node.pid) }
+                td.number { (rough(Duration::from_millis(node.uptime_ms))) }
+                td.number { (rough(Duration::from_millis(node.age_ms))) " ago" }
+                td.number { (node.writes_in_words()) }
+                td.number { (node.held_tokens) }
+            }
+        }
+    };
+    let headings = [
+        Text("Node"),
+        Text("State"),
+        Text("Version"),
+        Text("Configuration"),
+        Number("Process"),
+        Number("Up for"),
+        Number("Heard"),
+        Number("Writes heard"),
+        Number("Tokens held"),
+    ];
+    html! {
+        h2 { "Nodes" }
+        (layout::table(&format!("Nodes that share {}", status.redis), &headings, rows))
     }
 }

@@ -4,7 +4,6 @@ mod input; // which decision record, and the names of its keys
 mod plan; // limits plan
 mod suggest; // limits suggest
 mod suggested_limits; // a [limits] section that would have refused nothing
-mod table; // aligned columns
 
 #[cfg(test)]
 mod tests;

@@ -10,10 +10,10 @@ use clap::Args;
 use super::LogArgs;
 use super::input::Input;
 use super::progress_bar;
-use super::table::{Column, table};
 use crate::cli::Failure;
 use crate::cli::error::CommandError;
 use crate::cli::output::{ignore_broken_pipe, print_to_stderr};
+use crate::cli::table::{Column, table};
 use crate::config;
 use crate::model::{counted, was};
 use crate::planning::{Plan, PlannedKey, RecordFiles};
@@ -86,5 +86,5 @@ fn rows_as_text(rows: &[PlannedKey]) -> String {
         }),
         ("OVER CANDIDATE", |row| row.over_candidate.to_string()),
     ];
-    table(rows, &columns)
+    table(rows, &columns, "more key")
 }

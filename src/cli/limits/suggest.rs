@@ -12,9 +12,9 @@ use super::LogArgs;
 use super::input::Input;
 use super::progress_bar;
 use super::suggested_limits::{Demand, SuggestedLimits};
-use super::table::{Column, table};
 use crate::cli::error::CommandError;
 use crate::cli::output::print_to_stderr;
+use crate::cli::table::{Column, table};
 use crate::model::date_of;
 use crate::planning::{BusiestInterval, Histogram, IntervalCounter, RecordFiles, RecordSummary, RecordedDecision};
 
@@ -138,5 +138,5 @@ fn rows_as_text(rows: &[Row<'_>]) -> String {
         ("PEAK", |row| row.peak.to_string()),
         ("WORST MINUTE", |row| format!("{} ({})", row.worst_minute, row.worst_minute_requests)),
     ];
-    table(rows, &columns)
+    table(rows, &columns, "more key")
 }

@@ -1,5 +1,5 @@
-//! Prints what `limits plan` and `limits suggest` found as aligned columns. Key ids and tier names come from a file that
-//! another process wrote, so control characters are replaced before anything is printed to a terminal.
+//! Prints rows as aligned columns. Some come from a file that another process wrote, or from Redis, so control characters
+//! are replaced before anything is printed to a terminal.
 
 use std::fmt::Write;
 
@@ -15,8 +15,8 @@ const NAME_COLUMNS: usize = 3;
 /// A column: its head, and the cell of a row.
 pub(super) type Column<R> = (&'static str, fn(&R) -> String);
 
-/// The first rows as aligned columns, and a line that says how many are left out.
-pub(super) fn table<R>(rows: &[R], columns: &[Column<R>]) -> String {
+/// The first rows as aligned columns, and a line that says how many are left out (`more`: what one of them is called).
+pub(super) fn table<R>(rows: &[R], columns: &[Column<R>], more: &str) -> String {
     let mut lines: Vec<Vec<String>> = vec![columns.iter().map(|(head, _)| (*head).to_owned()).collect()];
     let cells = |row| columns.iter().map(|(_, cell)| one_line(&cell(row)).into_owned()).collect();
     lines.extend(rows.iter().take(MAX_ROWS).map(cells));
@@ -37,7 +37,7 @@ pub(super) fn table<R>(rows: &[R], columns: &[Column<R>]) -> String {
         text.push('\n');
     }
     if rows.len() > MAX_ROWS {
-        let more = counted((rows.len() - MAX_ROWS) as u64, "more key");
+        let more = counted((rows.len() - MAX_ROWS) as u64, more);
         text += &format!("… and {more}: --json prints all of them\n");
     }
     text
@@ -56,7 +56,7 @@ mod tests {
             ("TIER", |row| row[2].to_owned()),
             ("N", |row| row[3].to_owned()),
         ];
-        let text = table(&rows, &columns);
+        let text = table(&rows, &columns, "more key");
         assert_eq!(
             text,
             "KEY          NAME  TIER      N\nk1           Ada   gold      7\na longer id              12345\n"
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn control_characters_are_not_printed() {
-        let text = table(&["\u{1b}[2J"], &[("KEY", |key| (*key).to_owned())]);
+        let text = table(&["\u{1b}[2J"], &[("KEY", |key| (*key).to_owned())], "more key");
         assert!(!text.contains('\u{1b}'), "{text:?}");
     }
 }

@@ -1,0 +1,228 @@
+//! Contract section 2, `cluster status`, and what the API and the dashboard show of the same: real nodes before one
+//! HTTP origin, which share a real Redis.
+
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::support::*;
+
+fn node(redis_url: &str) -> Builder {
+    TestGateway::before_http()
+        .set("cluster.redis", &format!("{redis_url:?}"))
+        .set("cluster.node", r#""edge-1""#)
+        .set("cluster.nodes", "2")
+        // The longest there is, because tests share a machine.
+        .set("cluster.timeout", r#""1s""#)
+        .admin()
+        .key("bot")
+        .points("7", 3)
+}
+
+/// Two nodes with names of their own.
+async fn two_nodes(redis: &Redis) -> (TestGateway, TestGateway) {
+    let here = node(&redis.url()).start().await;
+    let mut there = here.node("").await;
+    there.world().edit("gateway.toml", "edge-1", "edge-2");
+    there.restart().await;
+    (here, there)
+}
+
+fn status(gate: &TestGateway) -> Ran {
+    gate.run(&["cluster", "status"])
+}
+
+fn status_json(gate: &TestGateway) -> Value {
+    serde_json::from_str(&gate.run(&["cluster", "status", "--json"]).stdout).unwrap()
+}
+
+/// Waits until the command ends with this code and says these words.
+async fn says(gate: &TestGateway, code: i32, words: &[&str]) {
+    let is_said = async || {
+        let ran = status(gate);
+        let text = format!("{}{}", ran.stdout, ran.stderr);
+        ran.code == Some(code) && words.iter().all(|word| text.contains(word))
+    };
+    eventually(PATIENCE, &format!("exit {code} and {words:?}"), is_said).await;
+}
+
+#[tokio::test]
+async fn each_node_is_shown_with_its_name_configuration_and_how_far_it_hears_the_others() {
+    let redis = Redis::start(&[]).await;
+    let (here, there) = two_nodes(&redis).await;
+    for gate in [&here, &there] {
+        says(gate, 0, &["edge-1", "edge-2", "2 nodes", "serving", &format!("Redis at {}/0 (version", redis.url())])
+            .await;
+    }
+    let connected = |age: &Value| age.as_u64().is_some_and(|age| age < 950);
+    let is_whole = async || {
+        let nodes = status_json(&here)["nodes"].as_array().unwrap().clone();
+        let holds = |node: &Value| {
+            let hears = connected(&node["writes_age_ms"]) && node["cut_off"] == false;
+            hears && node["state"] == "serving" && node["age_ms"].as_u64().unwrap() < 3000
+        };
+        nodes.len() == 2 && nodes.iter().all(holds) && nodes[0]["config_hash"] == nodes[1]["config_hash"]
+    };
+    eventually(PATIENCE, "both nodes serve and hear each other", is_whole).await;
+    let told = status_json(&there);
+    let admin = here.admin().await;
+    let is_same = async || {
+        let of_api = admin.get("/api/cluster").await.is(200);
+        let paths =
+            ["/redis", "/warnings", "/nodes/0/incarnation", "/nodes/1/pid", "/nodes/1/node", "/nodes/1/version"];
+        paths.iter().all(|path| of_api.pointer(path).is_some() && of_api.pointer(path) == told.pointer(path))
+    };
+    eventually(PATIENCE, "the API has the same", is_same).await;
+    assert_eq!(told["nodes"][1]["pid"], there.process_id());
+}
+
+#[tokio::test]
+async fn tokens_that_a_node_holds_are_counted() {
+    let redis = Redis::start(&[]).await;
+    let here = node(&redis.url()).start().await;
+    let holds = async || {
+        for _ in 0..20 {
+            here.get_points("bot", "7").await.is("3");
+        }
+        status_json(&here)["nodes"][0]["held_tokens"].as_u64().unwrap() > 0
+    };
+    eventually(PATIENCE, "tokens are held", holds).await;
+}
+
+#[tokio::test]
+async fn configurations_that_differ_are_named_by_the_command_the_dashboard_and_a_metric_until_they_agree() {
+    let redis = Redis::start(&[]).await;
+    let (here, there) = two_nodes(&redis).await;
+    says(&here, 0, &["edge-2"]).await;
+    let configurations = async || {
+        let text = here.admin().await.with_token("").get("/metrics").await.text;
+        let value = text.lines().find_map(|line| line.strip_prefix("guildgate_cluster_configurations "));
+        value.unwrap().parse::<f64>().unwrap()
+    };
+    eventually(PATIENCE, "one configuration", async || configurations().await == 1.0).await;
+    there.reload_with("burst = 1000000", "burst = 999999");
+    says(&here, 1, &["the configurations of the nodes differ", "at edge-1; ", "at edge-2"]).await;
+    eventually(PATIENCE, "two configurations", async || configurations().await == 2.0).await;
+    let page = here.dashboard().await.get("/").await.text;
+    assert!(page.contains("role=\"alert\">the configurations of the nodes differ"), "{page}");
+    assert!(page.contains("<th scope=\"row\">edge-2</th><td>serving</td>"), "{page}");
+    there.reload_with("burst = 999999", "burst = 1000000");
+    says(&here, 0, &["edge-2"]).await;
+    // What may differ between nodes is no difference.
+    there.world().edit("gateway.toml", "[server]", "[log]\naccess = \"access.log\"\n[server]\nhandover = \"h.sock\"");
+    let mut there = there;
+    there.restart().await;
+    let same = async || {
+        let nodes = status_json(&here)["nodes"].as_array().unwrap().clone();
+        nodes.len() == 2 && nodes.iter().all(|node| node["state"] == "serving")
+    };
+    eventually(PATIENCE, "both serve", same).await;
+    status(&here).done();
+}
+
+#[tokio::test]
+async fn two_processes_of_one_name_are_told_apart_and_named() {
+    let redis = Redis::start(&[]).await;
+    let here = node(&redis.url()).start().await;
+    let mut there = here.node("").await;
+    let processes = [&here, &there].map(|gate| format!("process {} (incarnation ", gate.process_id()));
+    says(&here, 1, &[&processes[0], &processes[1], "all have the name edge-1", "cluster.node"]).await;
+    there.stop().await;
+    let ran = status(&here).done();
+    assert!(ran.stdout.contains("; 1 node\n"), "a process that stops says so: {}", ran.stdout);
+}
+
+#[tokio::test]
+async fn the_two_processes_of_a_hand_over_are_shown_without_a_warning() {
+    let redis = Redis::start(&[]).await;
+    let mut here = node(&redis.url()).set("server.handover", r#""handover.sock""#).start().await;
+    let mut kept = here.connect().await;
+    kept.ask(&here.request("getPoints", "bot", "memberID=7")).await.is("3");
+    let mut before = here.replace().await;
+    let (begin, mut seen) = (Instant::now(), 0);
+    // Longer than two processes of one name may both serve.
+    while begin.elapsed() < Duration::from_secs(4) {
+        let ran = status(&here).done();
+        seen += usize::from(ran.stdout.contains("draining") && ran.stdout.contains("serving"));
+    }
+    assert!(seen > 5, "both were shown {seen} times");
+    drop(kept);
+    before.signal(Signal::SIGTERM);
+    assert_eq!(before.exit().await, Some(0), "{}", before.stderr());
+    assert!(status(&here).done().stdout.contains("; 1 node\n"));
+}
+
+#[tokio::test]
+async fn a_node_that_is_killed_is_named_until_another_takes_its_place() {
+    let redis = Redis::start(&[]).await;
+    let (here, mut there) = two_nodes(&redis).await;
+    says(&here, 0, &["edge-2", "serving"]).await;
+    there.process().kill_hard();
+    let named = async || status(&here).stderr.contains("node edge-2 (process ");
+    eventually(Duration::from_secs(20), "it is named", named).await;
+    says(&here, 1, &["not heard", "was last heard", "it was killed"]).await;
+    there.restart_after_kill().await;
+    says(&here, 0, &["edge-2", "serving"]).await;
+}
+
+#[tokio::test]
+async fn a_node_that_hears_nothing_of_the_others_writes_is_named_as_cut_off() {
+    let redis = Redis::start(&["--user", "gate", "on", ">hunter2", "~*", "+@all"]).await;
+    let here = node(&redis.url().replace("redis://", "redis://gate:hunter2@")).start().await;
+    says(&here, 0, &["edge-1", "serving"]).await;
+    redis.ask("ACL SETUSER gate -xread");
+    says(&here, 1, &["cut off", "node edge-1", "answers nothing from memory"]).await;
+    let warned = here.admin().await.get("/api/cluster").await.is(200)["warnings"].to_string();
+    assert!(warned.contains("the other nodes are not heard over Redis"), "{warned}");
+    redis.ask("ACL SETUSER gate +xread");
+    says(&here, 0, &["edge-1", "serving"]).await;
+    let ran = status(&here);
+    assert!(!format!("{ran:?}").contains("hunter2"), "{ran:?}");
+}
+
+#[tokio::test]
+async fn what_another_program_writes_among_the_nodes_is_named_ignored_and_removed() {
+    let redis = Redis::start(&[]).await;
+    let world = World::new(&format!("[cluster]\nredis = {:?}\nnodes = 1\n", redis.url()));
+    world.run(&["cluster", "status"]).failed(1).names(&["no node was heard"]);
+    redis.ask("SET guildgate:nodes x");
+    world.run(&["cluster", "status"]).failed(1).names(&["`guildgate:nodes` is no record of a node"]);
+    let here = node(&redis.url()).start().await;
+    here.has_said("something that is no record of a node").await;
+    says(&here, 0, &["edge-1", "serving"]).await;
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_micros();
+    redis.ask(&format!(r#"HSET guildgate:nodes "\x1b[2J" "{now} {{}}" big "{now} {}""#, "x".repeat(5000)));
+    let ran = status(&here).failed(1).names(&["`\\u{1b}[2J` is no record of a node"]);
+    assert!(ran.stdout.contains("edge-1"), "{ran:?}");
+    assert!(!format!("{}{}", ran.stdout, ran.stderr).contains('\u{1b}'), "{ran:?}");
+    let page = here.dashboard().await.get("/").await.text;
+    assert!(!page.contains('\u{1b}'), "{page}");
+    // A record without a time, or of another length, goes away at once, and others when their time is over.
+    redis.ask(r#"HSET guildgate:nodes late "1 {}" word x"#);
+    let is_gone = async || {
+        let fields = redis.ask("HKEYS guildgate:nodes");
+        ["late", "word", "big"].iter().all(|field| !fields.contains(field))
+    };
+    eventually(PATIENCE, "they are removed", is_gone).await;
+}
+
+#[tokio::test]
+async fn where_redis_is_away_or_not_set_the_command_ends_with_2_and_says_so() {
+    let mut redis = Redis::start(&[]).await;
+    let here = node(&redis.url()).start().await;
+    redis.kill_hard();
+    let address = format!("Redis at {}/0 cannot be used", redis.url());
+    status(&here).failed(2).names(&["gateway.toml", "cluster.redis", &address]);
+    here.has_said("is away; until it answers").await;
+    let warnings = here.admin().await.get("/api/cluster").await.is(200)["warnings"].clone();
+    assert!(warnings[0].as_str().unwrap().starts_with("Redis is away"), "{warnings}");
+    let alone = TestGateway::builder().admin().start().await;
+    status(&alone).failed(2).names(&["cluster.redis", "is not set"]);
+    alone.admin().await.get("/api/cluster").await.is_problem(409, "cluster.redis is not set");
+    assert!(!alone.dashboard().await.get("/").await.text.contains("Nodes that share"));
+    World::new("[cluster]\nredis = \"redsi://h\"\n")
+        .run(&["cluster", "status"])
+        .failed(2)
+        .names(&["no usable Redis URL"]);
+}
