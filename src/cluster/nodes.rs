@@ -56,12 +56,13 @@ pub struct Node {
     /// Of the configuration in force, as in the access log.
     pub config_hash: String,
     pub state: NodeState,
-    /// For how long it has been in that state.
+    /// For how long it had been in that state when it was heard.
     pub state_ms: u64,
+    /// The same, since its start.
     pub uptime_ms: u64,
     /// Tokens of all keys that Redis has set aside for it and that it has not spent.
     pub held_tokens: u64,
-    /// Age of what it knows of other nodes' writes; null: it follows none.
+    /// Age of what it knew of other nodes' writes then; null: it follows none.
     pub writes_age_ms: Option<u64>,
     /// That is too old, so it answers nothing from memory.
     pub cut_off: bool,
@@ -160,9 +161,10 @@ impl Node {
         }
     }
 
-    /// When it last heard of other nodes' writes.
+    /// When it last heard of other nodes' writes, while it is heard itself.
     pub fn writes_in_words(&self) -> String {
-        self.writes_age_ms.map_or("–".to_owned(), |age| format!("{} ago", rough(Duration::from_millis(age))))
+        let age = self.writes_age_ms.filter(|_| self.is_heard());
+        age.map_or("–".to_owned(), |age| format!("{} ago", rough(Duration::from_millis(age))))
     }
 
     fn is_heard(&self) -> bool {

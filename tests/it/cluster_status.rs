@@ -102,7 +102,7 @@ async fn configurations_that_differ_are_named_by_the_command_the_dashboard_and_a
     };
     eventually(PATIENCE, "one configuration", async || configurations().await == 1.0).await;
     there.reload_with("burst = 1000000", "burst = 999999");
-    says(&here, 1, &["the configurations of the nodes differ", "at edge-1; ", "at edge-2"]).await;
+    says(&here, 1, &["the configurations of the nodes differ", " at edge-1", " at edge-2"]).await;
     eventually(PATIENCE, "two configurations", async || configurations().await == 2.0).await;
     let page = here.dashboard().await.get("/").await.text;
     assert!(page.contains("role=\"alert\">the configurations of the nodes differ"), "{page}");
