@@ -105,6 +105,7 @@ mod trusted_proxies;
 
 mod cluster_bad_redis;
 mod cluster_haproxy;
+mod cluster_histories;
 mod cluster_hour;
 mod cluster_limits;
 mod cluster_status;

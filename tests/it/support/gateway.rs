@@ -84,7 +84,16 @@ impl TestGateway {
             true => format!("store = {url:?}\n"),
             false => format!("{line}\n"),
         });
-        let world = World::new(&lines.collect::<String>());
+        self.node_of(&lines.collect::<String>()).await
+    }
+
+    /// As [`TestGateway::node`], before the same origin, with `from` replaced by `to` in its configuration.
+    pub async fn node_with(&self, from: &str, to: &str) -> TestGateway {
+        self.node_of(&self.world.edited("gateway.toml", from, to)).await
+    }
+
+    async fn node_of(&self, config: &str) -> TestGateway {
+        let world = World::new(config);
         if self.world.path("keys.toml").exists() {
             world.write("keys.toml", self.world.read("keys.toml"));
         }
