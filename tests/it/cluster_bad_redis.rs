@@ -101,7 +101,7 @@ async fn reads(gate: &TestGateway, key: &str, is_done: &AtomicBool) {
         count += 1;
         tokio::time::sleep(Duration::from_millis(3)).await; // a caller of 300 a second
     }
-    assert!(count > 50, "{count} reads");
+    assert!(count > 10, "{count} reads"); // each may wait until Redis counts as away
 }
 
 async fn ready(gate: &TestGateway) -> String {
