@@ -189,7 +189,7 @@ async fn what_another_program_writes_among_the_nodes_is_named_ignored_and_remove
     redis.ask("SET guildgate:nodes x");
     world.run(&["cluster", "status"]).failed(1).names(&["`guildgate:nodes` is no record of a node"]);
     let here = node(&redis.url()).start().await;
-    here.has_said("something that is no record of a node").await;
+    here.has_said("something that is not Guildgate's stood in this key").await;
     says(&here, 0, &["edge-1", "serving"]).await;
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_micros();
     redis.ask(&format!(r#"HSET guildgate:nodes "\x1b[2J" "{now} {{}}" big "{now} {}""#, "x".repeat(5000)));
