@@ -130,7 +130,8 @@ async fn guarantee_7_keys_in_a_file_stay_the_keys_whatever_the_store_is_told(kin
     let mut gate = TestGateway::on(kind).keys_in_file().key("bot").points("7", 3).start().await;
     gate.get_points("bot", "7").await.is("3");
     gate.run(&["guild", "add", "555", "--name", "Other"]).done();
-    let in_store = gate.run(&["key", "create", "--guild", "555"]).done().stdout.trim().to_owned();
+    let created = gate.run_with_keys_in_store(&["key", "create", "--guild", "555"]).done();
+    let in_store = created.stdout.trim().to_owned();
     gate.process().signal(Signal::SIGHUP);
     gate.has_said("key file reloaded").await;
     // What the store says of guilds is heard; of keys it is not.

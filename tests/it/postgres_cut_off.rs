@@ -360,12 +360,13 @@ async fn guarantee_7_a_key_taken_out_of_the_key_file_is_refused_while_the_list_o
     let gate = gate.key("first").key("second").key_of_guild("left", "555").key("stays").start().await;
     gate.run(&["guild", "leave", "555"]).done();
     eventually(PATIENCE, "03", async || gate.get_points("left", "7").await.code() == Some(3)).await;
-    gate.run(&["key", "create", "--guild", GUILD, "--name", "spare"]).done();
-    let spare = gate.key_id("spare");
+    gate.run_with_keys_in_store(&["key", "create", "--guild", GUILD, "--name", "spare"]).done();
+    let spare =
+        gate.run_with_keys_in_store(&["key", "list", "--json"]).done().list()[0]["id"].as_str().unwrap().to_owned();
     let holder = postgres::connect(&url).await;
     holder.batch_execute("BEGIN; LOCK TABLE guild IN ACCESS EXCLUSIVE MODE").await.unwrap();
     // The node learns of a change: the list that it reads then waits for the lock.
-    gate.run(&["key", "revoke", &spare]).done();
+    gate.run_with_keys_in_store(&["key", "revoke", &spare]).done();
     has_to_wait(&postgres::connect(&url).await, "guild").await;
     for key in ["first", "second"] {
         gate.world().remove_key(key);

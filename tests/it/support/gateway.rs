@@ -235,6 +235,13 @@ impl TestGateway {
         self.world.run(args)
     }
 
+    /// Runs a command where the keys are in the same store, and not in a file as for this gateway.
+    pub fn run_with_keys_in_store(&self, args: &[&str]) -> Ran {
+        let toml = self.world.edited("gateway.toml", "source = \"file\"", "source = \"store\"");
+        let config = self.world.write("keys_in_store.toml", toml);
+        Ran::of(self.world.command(args).arg("--config").arg(config), "")
+    }
+
     /// The public id of a key in the store, by its name.
     pub fn key_id(&self, name: &str) -> String {
         let keys = self.run(&["key", "list", "--json"]).done().list();
