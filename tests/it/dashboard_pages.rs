@@ -309,13 +309,47 @@ async fn other_limits_are_tried_on_the_recorded_decisions() {
     gate.admin().await.post("/api/reload", "").await.is(200);
     let page = dashboard.get("/tuning?tier=a.b&rate=1%2Fm&burst=5").await.text;
     assert!(page.contains("[limits.tiers.&quot;a.b&quot;]\nrate = &quot;1/m&quot;\nburst = 5\n"), "{page}");
-    for (bad, words) in
-        [("rate=0%2Fs&burst=5", "rate"), ("rate=1%2Fs&burst=0", "whole number"), ("rate=%3Cb%3E&burst=1", "rate")]
-    {
+    for (bad, words) in [
+        ("rate=0%2Fs&burst=5", "rate"),
+        ("rate=1%2Fs&burst=0", "standard.burst"),
+        ("rate=1%2Fs&burst=x", "standard.burst: must be a whole number"),
+        ("rate=%3Cb%3E&burst=1", "rate"),
+        ("rate=foo&burst=0", "is not a rate"),
+        ("rate=foo&burst=0", "standard.burst"),
+    ] {
         let answer = dashboard.get(&format!("/tuning?tier=standard&{bad}")).await;
         assert!([400, 422].contains(&answer.status) && answer.text.contains(words), "{bad}: {answer:?}");
         assert!(!answer.text.contains("<b>"), "{answer:?}");
     }
+}
+
+#[tokio::test]
+async fn the_lines_of_a_trial_have_all_limits_that_were_tried() {
+    let gate = TestGateway::builder().key("bot").points("7", 3).admin().set("log.decisions", r#""d.log""#);
+    let gate = gate.set("limits.tiers.standard.write_rate", r#""5/s""#).start().await;
+    for _ in 0..80 {
+        let _ = gate.set_points("bot", "7", 4).await;
+    }
+    let dashboard = gate.dashboard().await;
+    let path = "/tuning?tier=standard&rate=1000%2Fs&burst=1000";
+    let is_seen = || async { dashboard.get(path).await.text.contains("80 decisions") };
+    eventually(PATIENCE, "the decisions are on disk", is_seen).await;
+    let page = dashboard.get(path).await.text;
+    let summary = page.split(r#"<p role="status">"#).nth(1).unwrap().split('<').next().unwrap();
+    let lines = page.rsplit("<code>").next().unwrap().split("</code>").next().unwrap().replace("&quot;", "\"");
+    assert!(lines.contains("write_rate = \"5/s\"") && lines.contains("write_burst = 10"), "{lines}");
+    gate.world().write("new.toml", lines);
+    let planned = gate.run(&["limits", "plan", "new.toml"]).done();
+    assert!(planned.stdout.contains(summary) && summary.contains("would be refused"), "{summary}: {planned:?}");
+}
+
+#[tokio::test]
+async fn limits_in_force_are_shown_as_the_file_has_them() {
+    let gate = TestGateway::builder().admin().set("limits.tiers.standard.rate", r#""1000/d""#);
+    let gate = gate.set("limits.tiers.standard.burst", "40");
+    let gate = gate.set("limits.tiers.standard.candidate", r#"{ rate = "1/m", burst = 5 }"#).start().await;
+    let page = gate.dashboard().await.get("/tuning").await.text;
+    assert!(page.contains(">1000/d, 40 at once<") && page.contains(">1/m, 5 at once<"), "{page}");
 }
 
 #[tokio::test]

@@ -2,7 +2,6 @@
 //! `limits plan`; and the lines for `gateway.toml`.
 
 use std::collections::HashMap;
-use std::num::NonZeroU32;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
@@ -24,7 +23,7 @@ use super::{Pages, Visit, in_path, layout};
 use crate::admin::extract::Params;
 use crate::admin::problem::{Problem, ReloadFault};
 use crate::admin::shared::Shared;
-use crate::config::{Limits, Tier, load_str};
+use crate::config::{Limits, Rate, Tier, load_str};
 use crate::limits::OverLimitCounts;
 use crate::model::{KeyId, Limit};
 use crate::planning::{Plan, PlannedKey, ReadError, RecordFiles};
@@ -60,7 +59,8 @@ async fn show(Extension(visit): Extension<Visit>, Params(query): Params<Query>) 
     let state = visit.shared().gateway.state().clone();
     let limits = &state.config.limits;
     let tier = limits.tier(query.tier.as_deref()).clone();
-    let rate = query.rate.clone().unwrap_or_else(|| typed_rate(visit.shared(), &tier));
+    let rate = query.rate.clone();
+    let rate = rate.unwrap_or_else(|| typed_rate(tiers_in_force(visit.shared()).get(&tier.name), tier.main));
     let burst = query.burst.clone().unwrap_or_else(|| tier.main.burst.to_string());
     let outcome = match (&query.rate, &query.burst) {
         (None, None) => Ok(html! {}),
@@ -85,11 +85,21 @@ async fn show(Extension(visit): Extension<Visit>, Params(query): Params<Query>) 
     Ok((status, layout::page(&visit, "Tuning", "/tuning", content)).into_response())
 }
 
-/// The tier's rate as the configuration has it.
-fn typed_rate(shared: &Shared, tier: &Tier) -> String {
+/// `limits` as the configuration has it.
+fn limits_in_force(shared: &Shared) -> Table {
     let in_force: Table = shared.process.config.read().toml.parse().unwrap_or_default(); // it was written as TOML
-    let typed = in_force.get("limits").and_then(|limits| limits.get("tiers")?.get(&tier.name)?.get("rate")?.as_str());
-    typed.map_or_else(|| format!("{}/s", tier.main.per_second()), str::to_owned)
+    in_force.get("limits").and_then(Value::as_table).cloned().unwrap_or_default()
+}
+
+/// `limits.tiers` as the configuration has it.
+fn tiers_in_force(shared: &Shared) -> Table {
+    limits_in_force(shared).get("tiers").and_then(Value::as_table).cloned().unwrap_or_default()
+}
+
+/// The rate of a tier or a candidate as the configuration has it.
+fn typed_rate(limit: Option<&Value>, rate: Rate) -> String {
+    let typed = limit.and_then(|limit| limit.get("rate")?.as_str());
+    typed.map_or_else(|| format!("{}/s", rate.per_second()), str::to_owned)
 }
 
 fn tier_links(limits: &Limits, current: &str) -> Markup {
@@ -128,6 +138,7 @@ async fn tried(visit: &Visit, tier: &str, rate: &str, burst: &str) -> Result<Mar
                 Text("First"), Text("Worst minute")], rows))
         }
         h2 #lines { "Lines for gateway.toml" }
+        p.hint { "They are the whole tier, and replace its section if the file has one." }
         pre tabindex="0" role="region" aria-labelledby="lines" { code { (lines) } }
     })
 }
@@ -152,15 +163,15 @@ fn row(key: &PlannedKey) -> Markup {
 
 /// The limits in force with another rate and burst of `tier`, checked as those of a file.
 fn trial(shared: &Shared, tier: &str, rate: &str, burst: &str) -> Result<Trial, Problem> {
-    let burst = burst.parse::<NonZeroU32>();
-    let burst = burst.map_err(|_| Problem::bad_request("burst is a whole number of 1 or more"))?;
-    let in_force: Table = shared.process.config.read().toml.parse().unwrap_or_default(); // it was written as TOML
-    let mut limits = in_force.get("limits").cloned().unwrap_or_else(|| Value::Table(Table::new()));
+    let burst = burst.parse().map_or_else(|_| Value::from(burst), Value::Integer);
+    let mut limits = limits_in_force(shared);
     let changed = limits.get_mut("tiers").and_then(|tiers| tiers.get_mut(tier)?.as_table_mut());
     let changed = changed.ok_or_else(|| Problem::not_found(format!("there is no tier {tier}")))?;
     changed.insert("rate".to_owned(), rate.into());
-    changed.insert("burst".to_owned(), i64::from(burst.get()).into());
-    let text = toml::to_string(&Table::from_iter([("limits".to_owned(), limits)])).unwrap_or_default();
+    changed.insert("burst".to_owned(), burst);
+    // With `write_rate` and all else that the tier has: in a section without `write_rate`, writes have no limit.
+    let lines = section(["limits", "tiers", tier], changed.clone());
+    let text = section(["limits"], limits);
     let loaded = load_str(&text, Path::new(""), "limits").map_err(|problems| {
         let faults = problems
             .to_string()
@@ -169,11 +180,13 @@ fn trial(shared: &Shared, tier: &str, rate: &str, burst: &str) -> Result<Trial, 
             .collect();
         Problem::with_faults("These limits cannot be in force:", faults)
     })?;
-    let (rate, burst) = (Value::from(rate), Value::from(burst.get()));
-    let lines = Table::from_iter([("rate".to_owned(), rate), ("burst".to_owned(), burst)]);
-    let lines =
-        [tier, "tiers", "limits"].into_iter().fold(lines, |of, name| Table::from_iter([(name.to_owned(), of.into())]));
-    Ok(Trial { limits: loaded.config.limits, lines: toml::to_string(&lines).unwrap_or_default() })
+    Ok(Trial { limits: loaded.config.limits, lines })
+}
+
+/// A section of `gateway.toml`.
+fn section<const N: usize>(path: [&str; N], content: Table) -> String {
+    let whole = path.iter().rev().fold(content, |of, name| Table::from_iter([((*name).to_owned(), of.into())]));
+    toml::to_string(&whole).unwrap_or_default() // a table of TOML can be written as TOML
 }
 
 /// Decides the recorded requests again, on a thread of its own.
@@ -211,16 +224,20 @@ async fn replay(shared: &Shared, limits: Limits, names: HashMap<KeyId, String>) 
 /// The tiers in force, with how often each limit was exceeded.
 fn now(visit: &Visit, limits: &Limits) -> Markup {
     let counts: HashMap<String, OverLimitCounts> = visit.shared().gateway.over_limits().into_iter().collect();
+    let tiers = tiers_in_force(visit.shared());
     let over = |tier: &Tier, limit: Limit| counts.get(&tier.name).map_or(0, |counts| counts.over[limit.index()]);
     let rows = html! {
         @for tier in &limits.tiers {
             tr {
                 th scope="row" { (tier.name) }
-                td.nowrap { (tier.main.per_second()) "/s, " (tier.main.burst) " at once" }
+                td.nowrap { (typed_rate(tiers.get(&tier.name), tier.main)) ", " (tier.main.burst) " at once" }
                 @for limit in Limit::ALL { td.number { (over(tier, limit)) } }
                 td.nowrap {
                     @match tier.candidate {
-                        Some(rate) => { (rate.per_second()) "/s, " (rate.burst) " at once" },
+                        Some(rate) => {
+                            (typed_rate(tiers.get(&tier.name).and_then(|tier| tier.get("candidate")), rate))
+                            ", " (rate.burst) " at once"
+                        },
                         None => "–",
                     }
                 }
