@@ -46,7 +46,9 @@ pub struct ReloadOutcome {
     pub changed: Vec<String>,
     /// The settings that take effect after a restart.
     pub after_restart: Vec<String>,
-    /// The faults of the files that were rejected, each as a whole.
+    /// The files that were rejected, each as a whole: `gateway.toml`, or the setting that names the file.
+    pub rejected: Vec<&'static str>,
+    /// Their faults.
     pub faults: Vec<ReloadFault>,
     /// A file could not be read, which may pass by itself: it is to be read again soon.
     pub is_unread: bool,

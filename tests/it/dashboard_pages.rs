@@ -241,8 +241,13 @@ async fn the_configuration_is_shown_and_reloaded() {
     let refused = dashboard.post("/configuration/reload", &[]).await;
     assert!(refused.status == 422 && refused.text.contains("gateway.toml:"), "{refused:?}");
     assert!(refused.text.contains("service_name"), "{refused:?}");
+    assert!(refused.text.contains("gateway.toml was rejected as a whole; nothing was changed<"), "{refused:?}");
     let now = dashboard.get("/").await.text;
-    let told = ["role=\"alert\">the last reload of gateway.toml was rejected", "gateway.toml:", "service_name"];
+    let told = [
+        "role=\"alert\">the last reload of gateway.toml was rejected, and what was in force stays so; mend the file (",
+        "gateway.toml:",
+        "service_name",
+    ];
     assert!(told.iter().all(|told| now.contains(told)), "{now}");
     let page = dashboard.get("/configuration").await.text;
     let reloads = page.split("Reloads, the latest first").nth(2).unwrap().split("</table>").next().unwrap();

@@ -222,11 +222,13 @@ async fn reload(State(shared): State<Arc<Shared>>) -> Result<Json<Reloaded>, Pro
     let busy = "other reloads are under way";
     requests.try_send(ReloadRequest(answer)).map_err(|_| Problem::unavailable(busy, 1))?;
     let outcome = answered.await.map_err(|_| Problem::unavailable("the process is ending", 1))?;
-    let ReloadOutcome { changed, after_restart, faults, .. } = outcome;
+    let ReloadOutcome { changed, after_restart, rejected, faults, .. } = outcome;
     if faults.is_empty() {
         return Ok(Json(Reloaded { changed, after_restart }));
     }
-    let changed = if changed.is_empty() { "nothing".to_owned() } else { changed.join(", ") };
-    let detail = format!("files with faults were rejected, each as a whole; of the others changed: {changed}");
+    let changed =
+        if changed.is_empty() { "nothing was changed".to_owned() } else { format!("changed: {}", changed.join(", ")) };
+    let verb = if rejected.len() == 1 { "was" } else { "were" };
+    let detail = format!("{} {verb} rejected as a whole; {changed}", rejected.join(" and "));
     Err(Problem::with_faults(&detail, faults))
 }

@@ -71,7 +71,7 @@ fn wrong(shared: &Shared, recent: &Sample, last: &Sample) -> Markup {
     });
     let rejected = shared.process.reloads.rejected_files().into_iter().map(|(file, fault)| {
         format!(
-            "the last reload of {file} was rejected, and what was in force stays so: {fault}: mend the file; every fault \
+            "the last reload of {file} was rejected, and what was in force stays so; mend the file ({fault}); every fault \
              is on the page Configuration and in the process log"
         )
     });

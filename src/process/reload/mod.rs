@@ -133,9 +133,10 @@ impl Reloader {
         while let Some(ReloadRequest(answer)) = requests.recv().await {
             let mut outcome = ReloadOutcome::default();
             for part in [Part::Config, Part::Keys, Part::Certificate] {
-                let ReloadOutcome { changed, after_restart, faults, .. } = self.reload(part, true).await;
+                let ReloadOutcome { changed, after_restart, rejected, faults, .. } = self.reload(part, true).await;
                 outcome.changed.extend(changed);
                 outcome.after_restart.extend(after_restart);
+                outcome.rejected.extend(rejected);
                 outcome.faults.extend(faults);
             }
             let _ = answer.send(outcome); // it may not be waited for any more
@@ -151,7 +152,10 @@ impl Reloader {
             Part::Keys => (KEY_FILE, self.reload_keys(requested).await),
             Part::Certificate => (TLS_PAIR, self.reload_certificate(requested).await),
         };
-        outcome.map_or_else(ReloadOutcome::default, |outcome| {
+        outcome.map_or_else(ReloadOutcome::default, |mut outcome| {
+            if !outcome.faults.is_empty() {
+                outcome.rejected.push(name);
+            }
             self.admin.reloads.record(self.gateway.clock().unix(), name, &outcome);
             outcome
         })
