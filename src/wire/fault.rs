@@ -64,8 +64,10 @@ pub const fn code_meaning(code: u8) -> &'static str {
         1 => "no key",
         2 => "incorrect key",
         3 => "the bot left the guild",
-        4 | 5 => "memberID is missing or no integer",
-        6 | 7 => "amount is missing or no integer",
+        4 => "memberID is missing",
+        5 => "memberID is no integer",
+        6 => "amount is missing",
+        7 => "amount is no integer",
         8 => "a parameter is repeated",
         10 => "unknown operation",
         11 => "the method is not POST",
@@ -213,5 +215,18 @@ impl Fault {
         };
         line += fixed;
         line
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_code_has_a_meaning_of_its_own() {
+        let meanings: Vec<&str> =
+            (1..=MAX_CODE).map(code_meaning).filter(|meaning| *meaning != "another outcome").collect();
+        let distinct = std::collections::HashSet::<&str>::from_iter(meanings.iter().copied());
+        assert_eq!((meanings.len(), distinct.len()), (19, 19), "{meanings:?}");
     }
 }
