@@ -201,6 +201,8 @@ async fn lists_have_pages(kind: Kind) {
     let keys = pages(&admin, "/api/keys?guild=g1&").await;
     assert!(keys.0.len() == 3 && keys.1 == 2 && ids(&keys, "id").is_sorted(), "{keys:?}");
     assert_eq!(pages(&admin, "/api/keys?").await.0.len(), 4);
+    assert_eq!(pages(&admin, "/api/keys?guild=g3&").await.0.len(), 0);
+    admin.get("/api/keys?guild=nope").await.is_problem(404, "guild nope is not in the store");
     let warns = pages(&admin, "/api/guilds/g1/warns?").await;
     assert_eq!(ids(&warns, "id"), ["0", "1", "2", "3"]);
     let warns = pages(&admin, "/api/guilds/g1/warns?member=5&").await;

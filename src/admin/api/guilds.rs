@@ -22,7 +22,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Shared>> {
 
 /// A guild.
 #[derive(Debug, Serialize, ToSchema)]
-struct Guild {
+pub(super) struct Guild {
     #[schema(value_type = String)]
     id: GuildId,
     name: String,
@@ -129,7 +129,7 @@ async fn remove(State(shared): State<Arc<Shared>>, Ids(id): Ids<GuildId>) -> Res
     Ok(Json(Removed { members, warns, reviews, keys }))
 }
 
-async fn guild(store: &AnyStore, id: &GuildId) -> Result<Guild, Problem> {
+pub(super) async fn guild(store: &AnyStore, id: &GuildId) -> Result<Guild, Problem> {
     let found = store.guilds().await?.into_iter().find(|guild| guild.id == *id);
     found.map(Guild::from).ok_or_else(|| Problem::not_found(format!("guild {id} is not in the store")))
 }

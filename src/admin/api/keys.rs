@@ -14,6 +14,7 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use super::guilds::guild;
 use crate::admin::authorize::CreatedId;
 use crate::admin::extract::{EndInput, Ids, JsonBody, OptionalBody, Page, Params, given, page_limit};
 use crate::admin::problem::Problem;
@@ -188,6 +189,9 @@ async fn list(
     let limit = page_limit(params.limit)?;
     let (store, now) = (shared.key_store()?, shared.gateway.clock().unix());
     let found = store.keys_page(params.guild.as_ref(), params.after.as_deref(), limit + 1).await?;
+    if let (Some(id), true) = (&params.guild, found.is_empty()) {
+        guild(store, id).await?;
+    }
     let state = shared.gateway.state();
     let rows = found.iter().map(|key| KeyRow::new(key, &state.config.limits, now)).collect();
     Ok(Json(Page::new(rows, limit, |row| row.id.clone())))
