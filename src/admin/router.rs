@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::middleware::from_fn_with_state;
-use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use serde_json::{Value, json};
 use utoipa::OpenApi;
@@ -50,12 +49,7 @@ pub(super) fn router(shared: Arc<Shared>, hosts: Hosts, is_tls: bool) -> Router 
     let api_of_pages = api.clone().layer(from_fn_with_state(shared.clone(), authorize::authorize));
     api.merge(pages::routes(shared.clone(), api_of_pages, hosts, is_tls))
         .merge(api::health::routes().with_state(shared.clone()))
-        .fallback(not_found)
         .layer(from_fn_with_state(shared, authorize::authorize))
-}
-
-async fn not_found() -> Response {
-    Problem::not_found("there is no such path; see /api/openapi.json").into_response()
 }
 
 /// The description with what all operations have in common: the ids in the path, the token and the refusals.

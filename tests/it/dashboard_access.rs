@@ -204,6 +204,26 @@ async fn no_page_has_foreign_or_inline_code() {
 }
 
 #[tokio::test]
+async fn a_browser_gets_a_page_that_says_that_there_is_none() {
+    let gate = with_roles().start().await;
+    let (dashboard, nobody) = (gate.dashboard().await, gate.admin().await.with_token(""));
+    let accept = ("accept", "text/html,application/xhtml+xml,*/*;q=0.8");
+    let page = dashboard.client.send("GET", "/nosuch", &[accept, ("cookie", &dashboard.cookie)], "").await;
+    assert!(
+        page.status == 404 && page.text.contains("There is no such page.") && page.text.contains("Log out"),
+        "{page:?}"
+    );
+    assert!(page.header("content-security-policy").starts_with("default-src 'self';"), "{page:?}");
+    let page = nobody.send("GET", "/nosuch", &[accept], "").await;
+    assert!(
+        page.status == 404 && page.text.contains("<h1>Not Found</h1>") && !page.text.contains("Log out"),
+        "{page:?}"
+    );
+    nobody.send("GET", "/nosuch", &[], "").await.is_problem(404, "no such path");
+    gate.admin().await.send("GET", "/api/nosuch", &[accept], "").await.is_problem(404, "no such path");
+}
+
+#[tokio::test]
 async fn under_tls_the_cookie_is_secure() {
     let gate = TestGateway::builder()
         .tls()

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::header::{CONTENT_SECURITY_POLICY, COOKIE, HOST, REFERRER_POLICY};
+use axum::http::header::{ACCEPT, CONTENT_SECURITY_POLICY, COOKIE, HOST, REFERRER_POLICY};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
@@ -15,7 +15,6 @@ use super::{Fields, Pages, Visit, layout};
 use crate::admin::authorize::read_body;
 use crate::admin::problem::Problem;
 use crate::admin::server::Peer;
-use crate::admin::sessions::Session;
 use crate::admin::tokens::Role;
 
 /// The name of the cookie that has a session's id.
@@ -52,17 +51,27 @@ impl Hosts {
 
 /// Checks a request of a browser, has its page made, and sets the header fields that every page has.
 pub(super) async fn guard(State(pages): State<Arc<Pages>>, request: Request, next: Next) -> Response {
-    let session = session(&pages, &request);
-    let visit = session.map(|session| Visit {
-        pages: pages.clone(),
-        session,
-        peer: request.extensions().get::<Peer>().copied(),
-    });
+    let visit = visit(&pages, &request);
     let back = visit.as_ref().and_then(|_| page_of_form(request.method(), request.uri().path())).map(str::to_owned);
     let answer = check_and_run(&pages, visit.clone(), request, next).await;
-    let mut answer = answer.unwrap_or_else(IntoResponse::into_response);
+    as_page(visit.as_ref(), back.as_deref(), answer.unwrap_or_else(IntoResponse::into_response))
+}
+
+/// Answers a path that is neither a page's nor the API's: a browser gets a page.
+pub(super) async fn not_found(State(pages): State<Arc<Pages>>, request: Request) -> Response {
+    let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    let path = request.uri().path();
+    if !accept.contains("text/html") || path == "/api" || path.starts_with("/api/") {
+        return Problem::not_found("there is no such path; see /api/openapi.json").into_response();
+    }
+    let found = check_host(&pages, &request).and_then(|()| Err(Problem::not_found("There is no such page.")));
+    as_page(visit(&pages, &request).as_ref(), None, found.unwrap_or_else(Problem::into_response))
+}
+
+/// The answer with a refusal as a page, and with the header fields that every page has.
+fn as_page(visit: Option<&Visit>, back: Option<&str>, mut answer: Response) -> Response {
     if let Some(problem) = answer.extensions().get::<Problem>().cloned() {
-        answer = (problem.status(), layout::problem(visit.as_ref(), &problem, back.as_deref())).into_response();
+        answer = (problem.status(), layout::problem(visit, &problem, back)).into_response();
         answer.headers_mut().extend(problem.headers);
     }
     let headers = answer.headers_mut();
@@ -87,10 +96,7 @@ async fn check_and_run(
     mut request: Request,
     next: Next,
 ) -> Result<Response, Problem> {
-    if !pages.hosts.allow(request.headers()) {
-        let detail = "this is not the name of the dashboard; add the host name to admin.hosts if it is";
-        return Err(Problem::new(StatusCode::MISDIRECTED_REQUEST, detail));
-    }
+    check_host(pages, &request)?;
     let path = request.uri().path();
     let (is_open, is_login, is_logout) = (path.starts_with("/assets/"), path == "/login", path == "/logout");
     if request.method() == Method::POST {
@@ -114,6 +120,14 @@ async fn check_and_run(
     Ok(next.run(request).await)
 }
 
+fn check_host(pages: &Pages, request: &Request) -> Result<(), Problem> {
+    let detail = "this is not the name of the dashboard; add the host name to admin.hosts if it is";
+    match pages.hosts.allow(request.headers()) {
+        true => Ok(()),
+        false => Err(Problem::new(StatusCode::MISDIRECTED_REQUEST, detail)),
+    }
+}
+
 /// Whether this form may change anything.
 fn may_send(visit: &Visit, fields: &Fields, is_logout: bool) -> Result<(), Problem> {
     let refused = |detail| Err(Problem::new(StatusCode::FORBIDDEN, detail));
@@ -127,10 +141,12 @@ fn may_send(visit: &Visit, fields: &Fields, is_logout: bool) -> Result<(), Probl
     }
 }
 
-fn session(pages: &Pages, request: &Request) -> Option<Session> {
+/// Who is logged in.
+fn visit(pages: &Arc<Pages>, request: &Request) -> Option<Visit> {
     let is_use = request.uri().query() != Some(REFRESH);
     let now = pages.shared.gateway.clock().now();
-    session_id(request.headers()).and_then(|id| pages.shared.sessions.get(id, now, is_use))
+    let session = session_id(request.headers()).and_then(|id| pages.shared.sessions.get(id, now, is_use))?;
+    Some(Visit { pages: pages.clone(), session, peer: request.extensions().get::<Peer>().copied() })
 }
 
 /// The id of the session that a request names.

@@ -79,6 +79,7 @@ pub(super) fn routes(shared: Arc<Shared>, api: Router, hosts: Hosts, is_tls: boo
         .route("/assets/refresh.js", file("text/javascript; charset=utf-8", include_str!("assets/refresh.js")))
         .route("/assets/icon.svg", file("image/svg+xml", include_str!("assets/icon.svg")))
         .layer(from_fn_with_state(pages.clone(), guard::guard))
+        .fallback(guard::not_found)
         .with_state(pages)
 }
 
