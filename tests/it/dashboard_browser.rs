@@ -129,6 +129,8 @@ async fn every_page_is_whole_in_light_dark_and_on_a_phone() {
             let widths = browser.evaluate("[document.documentElement.scrollWidth, innerWidth]").await;
             assert!(widths[0].as_u64() <= widths[1].as_u64(), "{path} in {kind} is wider than its window: {widths}");
             assert_eq!(browser.evaluate(UNLABELLED).await, 0, "{path} has a control without a label");
+            let hidden = browser.evaluate(HIDDEN_TEXT).await;
+            assert_eq!(hidden, serde_json::json!([]), "{path} in {kind}: outside the window, or too small");
             assert_eq!(browser.nameless_controls().await, Vec::<String>::new(), "{path}");
             let low = browser.evaluate(LOW_CONTRAST).await;
             assert_eq!(low, serde_json::json!([]), "{path} in {kind}: contrast below 4.5");
@@ -150,6 +152,22 @@ async fn traffic(gate: &TestGateway) {
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     }
 }
+
+/// Texts of a plot, and cells of tables that are read as a whole, that are not seen: outside the window or below 10 px.
+const HIDDEN_TEXT: &str = r#"(() => {
+    const hidden = [];
+    if (document.querySelector('figure') && ![...document.querySelectorAll('figure text')].some(e => e.checkVisibility())) {
+        hidden.push('the whole plot');
+    }
+    for (const element of document.querySelectorAll('figure text, .stacked td')) {
+        const box = element.getBoundingClientRect();
+        if (!element.checkVisibility() || box.width === 0 || !element.textContent.trim()) continue;
+        const scale = element.ownerSVGElement?.getScreenCTM().a;
+        const height = scale ? scale * parseFloat(getComputedStyle(element).fontSize) : box.height;
+        if (box.left < 0 || box.right > innerWidth || height < 10) hidden.push(element.outerHTML.slice(0, 80));
+    }
+    return hidden;
+})()"#;
 
 const UNLABELLED: &str = "[...document.querySelectorAll('input:not([type=hidden]), select')]\
     .filter(control => control.labels.length === 0).length";

@@ -33,6 +33,32 @@ async fn now_shows_requests_by_outcome_and_latency() {
 }
 
 #[tokio::test]
+async fn a_code_keeps_its_color_whichever_is_the_most_frequent() {
+    let gate = TestGateway::builder().key("bot").points("7", 3).admin();
+    let gate = gate.set("limits.tiers.standard.rate", r#""1/m""#).set("limits.tiers.standard.burst", "1").start().await;
+    let dashboard = gate.dashboard().await;
+    let rows = || async {
+        let page = dashboard.get("/").await.text;
+        let rows = page.split(r#"<span class="swatch line-"#).skip(1);
+        rows.map(|row| (row[..1].to_owned(), row.split("</span>").nth(1).unwrap()[..2].to_owned())).collect::<Vec<_>>()
+    };
+    let row = |color: &str, code: &str| (color.to_owned(), code.to_owned());
+    gate.get_points("bot", "7").await.is("3");
+    points(&gate, "wrong").await;
+    assert_eq!(rows().await, [row("0", "ok"), row("1", "02")]);
+    for _ in 0..2 {
+        assert_eq!(gate.get_points("bot", "7").await.code(), Some(12));
+    }
+    assert_eq!(rows().await, [row("0", "ok"), row("2", "12"), row("1", "02")]);
+    assert!(!dashboard.get("/").await.text.contains("grey mark"));
+    for _ in 0..3 {
+        assert_eq!(gate.send(&Request::post("/getPoint", "").key("bot")).await.code(), Some(10));
+    }
+    assert_eq!(rows().await, [row("0", "ok"), row("7", "10"), row("2", "12"), row("1", "02")]);
+    assert!(dashboard.get("/").await.text.contains("those with a grey mark are one line"));
+}
+
+#[tokio::test]
 async fn now_says_what_is_wrong_and_what_to_do() {
     let gate = TestGateway::builder().key("bot").admin().start().await;
     let dashboard = gate.dashboard().await;

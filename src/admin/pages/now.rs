@@ -155,19 +155,38 @@ pub(super) fn share(part: u64, all: u64) -> String {
     if all == 0 { "–".to_owned() } else { format!("{:.1} %", 100.0 * part as f64 / all as f64) }
 }
 
-/// Requests by outcome: a line for each of the most frequent ones, and a row for each.
+/// The color of a code's line, which is the same whatever else happens. All others share the last
+/// one.
+const fn color_of(code: usize) -> usize {
+    match code {
+        0 => 0,
+        2 => 1,
+        12 => 2,
+        3 => 3,
+        20 => 4,
+        21 => 5,
+        22 => 6,
+        _ => SHARED_COLOR,
+    }
+}
+
+const SHARED_COLOR: usize = plot::MAX_LINES - 1;
+
+/// Requests by outcome: a row for each, and a line for each color.
 fn requests(samples: &[Sample], first: &Sample, last: &Sample) -> Markup {
     let mut codes: Vec<(usize, u64)> =
         (0..last.totals.by_code.len()).map(|code| (code, grown(first, last, |totals| totals.by_code[code]))).collect();
     codes.retain(|(code, n)| *code == 0 || *n > 0);
     codes[1..].sort_by_key(|(_, n)| std::cmp::Reverse(*n));
-    let lines: Vec<_> = codes.iter().take(plot::MAX_LINES).map(|(code, _)| line(samples, last.at, *code)).collect();
+    let has = |color: usize| codes.iter().any(|(code, _)| color_of(*code) == color);
+    let lines = (0..plot::MAX_LINES).filter(|color| has(*color));
+    let lines: Vec<_> = lines.map(|color| (color, line(samples, last.at, color))).collect();
     let recent = before(samples, last, NOW).unwrap_or(first);
     let rows = html! {
-        @for (i, (code, n)) in codes.iter().enumerate() {
+        @for (code, n) in &codes {
             tr {
                 th scope="row" {
-                    @if i < plot::MAX_LINES { span.swatch.(format!("line-{i}")) {} }
+                    span.swatch.(format!("line-{}", color_of(*code))) {}
                     @if *code == 0 { "ok" } @else { (format!("{code:02}")) }
                 }
                 td { (if *code == 0 { "answered" } else { code_meaning(*code as u8) }) }
@@ -179,19 +198,26 @@ fn requests(samples: &[Sample], first: &Sample, last: &Sample) -> Markup {
     html! {
         h2 { "Requests by outcome" }
         figure {
-            div.scroll { (plot::draw(&lines, "requests/s")) }
-            figcaption { "Requests per second over the last 15 minutes. The table has the same outcomes." }
+            (plot::draw(&lines, "requests/s"))
+            figcaption {
+                "Requests per second over the last 15 minutes. The table has the same outcomes"
+                @if has(SHARED_COLOR) { "; those with a grey mark are one line, their sum" }
+                "."
+            }
         }
         (layout::table("Requests of the last 15 minutes", &[Text("Code"), Text("Meaning"), Number("Now"), Number("Requests")], rows))
     }
 }
 
-/// The requests per second with this code: a point for each interval.
-fn line(samples: &[Sample], now: Tick, code: usize) -> Vec<(f64, f64)> {
+/// The requests per second with the codes of this color: a point for each interval.
+fn line(samples: &[Sample], now: Tick, color: usize) -> Vec<(f64, f64)> {
     let pairs = samples.windows(2).filter(|pair| pair[1].at.since(pair[0].at) >= MIN_INTERVAL);
     let point = |pair: &[Sample]| {
         let minutes = -now.since(pair[1].at).as_secs_f64() / 60.0;
-        (minutes, rate(&pair[0], &pair[1], |totals| totals.by_code[code]))
+        let of_color = |totals: &RequestTotals| {
+            totals.by_code.iter().enumerate().filter(|(code, _)| color_of(*code) == color).map(|(_, n)| n).sum()
+        };
+        (minutes, rate(&pair[0], &pair[1], of_color))
     };
     pairs.map(point).collect()
 }

@@ -3,17 +3,19 @@
 use maud::{Markup, PreEscaped, html};
 use plotters::prelude::*;
 
-/// Width and height, in pixels of the drawing; the page scales it.
-const SIZE: (u32, u32) = (760, 240);
+/// The class, width and height of each drawing, in pixels; the page shows the one that fits and scales it.
+const SIZES: [(&str, (u32, u32)); 2] = [("wide", (760, 240)), ("narrow", (360, 240))];
 
 /// The colors of the lines, each with a contrast of 3:1 or more to white and to the dark page. The style sheet has them
 /// too.
-const COLORS: [RGBColor; 6] = [
+const COLORS: [RGBColor; 8] = [
     RGBColor(0x2f, 0x7e, 0xd8),
     RGBColor(0xd6, 0x45, 0x45),
     RGBColor(0xc8, 0x63, 0x0a),
     RGBColor(0x2a, 0x8c, 0x4a),
     RGBColor(0xa0, 0x5c, 0xd0),
+    RGBColor(0x12, 0x86, 0x8c),
+    RGBColor(0xd0, 0x43, 0x9b),
     RGBColor(0x7a, 0x7a, 0x7a),
 ];
 
@@ -22,24 +24,32 @@ pub(super) const MAX_LINES: usize = COLORS.len();
 
 const GREY: RGBColor = RGBColor(0x80, 0x80, 0x80);
 
-/// Draws `lines` over the last 15 minutes. A point is minutes before now (negative) and a value.
-pub(super) fn draw(lines: &[Vec<(f64, f64)>], unit: &str) -> Markup {
-    let mut svg = String::new();
-    if let Err(error) = draw_into(&mut svg, lines, unit) {
-        tracing::error!(%error, "a plot cannot be drawn");
-        return html! {};
+/// A line: its color's number below [`MAX_LINES`], and its points, each minutes before now (negative) and a value.
+pub(super) type Line = (usize, Vec<(f64, f64)>);
+
+/// Draws `lines` over the last 15 minutes, for a wide page and for a phone.
+pub(super) fn draw(lines: &[Line], unit: &str) -> Markup {
+    let mut drawn = String::new();
+    for (class, size) in SIZES {
+        let mut svg = String::new();
+        if let Err(error) = draw_into(&mut svg, size, lines, unit) {
+            tracing::error!(%error, "a plot cannot be drawn");
+            return html! {};
+        }
+        // The table beside it says the same to those who cannot see it.
+        drawn += &svg.replacen("<svg ", &format!("<svg aria-hidden=\"true\" class=\"{class}\" "), 1);
     }
-    // The table beside it says the same to those who cannot see it.
-    PreEscaped(svg.replacen("<svg ", "<svg aria-hidden=\"true\" ", 1))
+    PreEscaped(drawn)
 }
 
 fn draw_into(
     svg: &mut String,
-    lines: &[Vec<(f64, f64)>],
+    size: (u32, u32),
+    lines: &[Line],
     unit: &str,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    let max = lines.iter().flatten().map(|(_, value)| *value).fold(0.0, f64::max);
-    let area = SVGBackend::with_string(svg, SIZE).into_drawing_area();
+    let max = lines.iter().flat_map(|(_, points)| points).map(|(_, value)| *value).fold(0.0, f64::max);
+    let area = SVGBackend::with_string(svg, size).into_drawing_area();
     let mut chart = ChartBuilder::on(&area)
         .margin(6)
         .margin_right(18)
@@ -61,8 +71,8 @@ fn draw_into(
         .y_desc(unit)
         .draw()
         .map_err(|e| e.to_string())?;
-    for (line, color) in lines.iter().zip(COLORS) {
-        let line = LineSeries::new(line.iter().copied(), color.stroke_width(2));
+    for (color, points) in lines {
+        let line = LineSeries::new(points.iter().copied(), COLORS[*color].stroke_width(2));
         chart.draw_series(line).map_err(|e| e.to_string())?;
     }
     area.present().map_err(|e| e.to_string().into())
@@ -74,8 +84,18 @@ mod tests {
 
     #[test]
     fn a_plot_has_no_style_attribute_which_the_pages_policy_would_refuse() {
-        let svg = draw(&[vec![(-15.0, 0.0), (-5.0, 3.0)], vec![]], "requests/s").0;
+        let svg = draw(&[(0, vec![(-15.0, 0.0), (-5.0, 3.0)]), (1, vec![])], "requests/s").0;
         assert!(svg.starts_with("<svg ") && svg.contains("<polyline") && svg.contains("requests/s"), "{svg}");
+        assert!(svg.contains("class=\"wide\"") && svg.contains("class=\"narrow\""), "{svg}");
         assert!(!svg.contains("style=") && !svg.contains("<style") && !svg.contains("<script"), "{svg}");
+    }
+
+    #[test]
+    fn the_style_sheet_has_the_colors_of_the_lines() {
+        let style = include_str!("assets/style.css");
+        for (line, RGBColor(r, g, b)) in COLORS.iter().enumerate() {
+            let rule = format!(".line-{line} {{ background: #{r:02x}{g:02x}{b:02x}; }}");
+            assert!(style.contains(&rule), "{rule}");
+        }
     }
 }
