@@ -153,13 +153,14 @@ async fn traffic(gate: &TestGateway) {
     }
 }
 
-/// Texts of a plot, and cells of tables that are read as a whole, that are not seen: outside the window or below 10 px.
+/// Texts of a plot, and on a phone cells of a table whose rows are blocks, that are outside the window or below 10 px.
 const HIDDEN_TEXT: &str = r#"(() => {
     const hidden = [];
     if (document.querySelector('figure') && ![...document.querySelectorAll('figure text')].some(e => e.checkVisibility())) {
         hidden.push('the whole plot');
     }
-    for (const element of document.querySelectorAll('figure text, .stacked td')) {
+    const seen = innerWidth < 600 ? 'figure text, .stacked td' : 'figure text';
+    for (const element of document.querySelectorAll(seen)) {
         const box = element.getBoundingClientRect();
         if (!element.checkVisibility() || box.width === 0 || !element.textContent.trim()) continue;
         const scale = element.ownerSVGElement?.getScreenCTM().a;

@@ -152,9 +152,11 @@ async fn show(Extension(visit): Extension<Visit>, Params(search): Params<Search>
             (layout::text_field("q", "Id, name or guild", q, ""))
             button { "Search" }
         }
-        (layout::table(&format!("Keys: {count}, those with the most requests first"),
-            &HEADINGS,
-            html! { @for row in &rows { (key_row(visit.shared(), row)) } }))
+        div.stacked {
+            (layout::table(&format!("Keys: {count}, those with the most requests first"),
+                &HEADINGS,
+                html! { @for row in &rows { (key_row(visit.shared(), row)) } }))
+        }
         @if pages > 1 {
             nav aria-label="Pages of keys" {
                 ul {
@@ -182,18 +184,17 @@ fn key_row(shared: &Shared, row: &Row) -> Markup {
         tr {
             th scope="row" { a href=(format!("/keys/{}", in_path(&row.id))) { (row.id) } }
             td.name { (row.name) }
-            td.name { (row.guild_name) @if !row.guild_name.is_empty() { br; } span.hint { (row.guild) } }
-            td { (row.tier.as_ref().unwrap_or(default_tier)) }
-            td.number { (row.requests()) }
-            @match &usage {
-                Some(usage) => {
-                    td.nowrap { (meter("rate", burst_used(usage))) }
-                    td.nowrap { (other_levels(usage)) }
-                    td { (refusals(&usage.recent.day)) }
-                }
-                None => { td { "–" } td { "–" } td { "–" } }
+            td.name data-label="Guild" { (row.guild_name) @if !row.guild_name.is_empty() { br; } span.hint { (row.guild) } }
+            td data-label="Tier" { (row.tier.as_ref().unwrap_or(default_tier)) }
+            td.number data-label="Requests, day" { (row.requests()) }
+            @if let Some(usage) = &usage {
+                td.nowrap data-label="Rate" { (meter("rate", burst_used(usage))) }
+                td.nowrap data-label="Other limits" { (other_levels(usage)) }
+                td data-label="Refused, day" { (refusals(&usage.recent.day)) }
+            } @else {
+                @for label in ["Rate", "Other limits", "Refused, day"] { td data-label=(label) { "–" } }
             }
-            td.nowrap { (last_use(usage.as_ref(), row.last_used)) }
+            td.nowrap data-label="Last use" { (last_use(usage.as_ref(), row.last_used)) }
         }
     }
 }

@@ -65,8 +65,10 @@ async fn show(Extension(visit): Extension<Visit>, Params(query): Params<Query>) 
         }
         @if refusals.is_empty() { p { "There are none." } }
         @else {
-            (layout::table(&format!("Refusals: {}, the latest first", refusals.len()),
-                &["Time", "Code", "Why", "Key", "Request id"].map(Heading::Text), rows))
+            div.stacked.log {
+                (layout::table(&format!("Refusals: {}, the latest first", refusals.len()),
+                    &["Time", "Code", "Why", "Key", "Request id"].map(Heading::Text), rows))
+            }
         }
     };
     Ok(layout::page(&visit, "Log", "/log", content))
@@ -75,13 +77,15 @@ async fn show(Extension(visit): Extension<Visit>, Params(query): Params<Query>) 
 fn row(outcome: &Outcome, key: &KeyLookup, loaded: &Loaded) -> Markup {
     let code = outcome.code.unwrap_or_default();
     let explanation = Explanation::new(outcome.into(), key, Some(loaded));
+    let time = outcome.time();
+    let (day, hour) = time.split_at(time.find('T').map_or(0, |at| at + 1));
     html! {
         tr {
-            th.nowrap scope="row" { (outcome.time()) }
-            td { (format!("{code:02}")) " " (code_meaning(code)) }
+            th scope="row" { (day) wbr; (hour) }
+            td.code { (format!("{code:02}")) " " (code_meaning(code)) }
             td.why { @for sentence in explanation.sentences() { (sentence) " " } }
             td { @match &outcome.key { Some(key) => { a href=(format!("/keys/{}", in_path(key))) { (key) } }, None => "–" } }
-            td { code { (outcome.id) } }
+            td.id { code { (outcome.id) } }
         }
     }
 }
