@@ -16,12 +16,13 @@ async fn pages_need_a_session_and_a_session_a_token() {
     let (admin, dashboard) = (gate.admin().await, gate.dashboard().await);
     let (nobody, pages) = (admin.with_token(""), dashboard.pages().await);
     for path in &pages {
+        let login = if path == "/" { "/login".to_owned() } else { format!("/login?from=%2F{}", &path[1..]) };
         for client in [&nobody, &admin] {
             let answer = client.get(path).await;
-            assert_eq!((answer.status, answer.header("location")), (303, "/login"), "{path}: {answer:?}");
+            assert_eq!((answer.status, answer.header("location")), (303, &*login), "{path}: {answer:?}");
         }
         let answer = nobody.send("GET", path, &[("cookie", "guildgate_session=x")], "").await;
-        assert_eq!((answer.status, answer.header("location")), (303, "/login"), "{path}: {answer:?}");
+        assert_eq!((answer.status, answer.header("location")), (303, &*login), "{path}: {answer:?}");
     }
     let page = nobody.get("/login").await;
     assert!(page.status == 200 && page.text.contains("<h1>Log in</h1>"), "{page:?}");
@@ -54,6 +55,35 @@ async fn a_session_ends_at_log_out() {
     // A session is a cookie, and no token of the API.
     let of_cookie = dashboard.client.with_token(dashboard.cookie.split('=').nth(1).unwrap());
     of_cookie.get("/api/status").await.is(401);
+}
+
+#[tokio::test]
+async fn after_the_end_of_a_session_a_log_in_leads_back_to_the_page() {
+    let gate = with_roles().start().await;
+    let (admin, dashboard) = (gate.admin().await, gate.dashboard().await);
+    let key = format!("/keys/{}", gate.key_id("bot"));
+    assert_eq!(dashboard.post("/logout", &[]).await.status, 303);
+    // The page stands open still, with the cookie and the form of the session that has ended.
+    let shown = dashboard.get(&format!("{key}?done=changed")).await;
+    let shown = dashboard.get(shown.header("location")).await.text;
+    assert!(shown.contains("Your session has ended. Log in again."), "{shown}");
+    assert!(shown.contains(&format!(r#"name="from" value="{key}?done=changed""#)), "{shown}");
+    let sent = dashboard.post(&format!("{key}/change"), &[("name", "other")]).await;
+    let sent = dashboard.get(sent.header("location")).await.text;
+    assert!(sent.contains("nothing was changed") && sent.contains(&format!(r#"name="from" value="{key}""#)), "{sent}");
+    let client = admin.with_token("");
+    assert!(!client.get("/login").await.text.contains("session has ended"));
+    for (from, page) in [(&*key, &*key), ("//evil.example", "/"), ("https://evil.example/", "/"), ("", "/")] {
+        let form = form_urlencoded::Serializer::new(String::new())
+            .extend_pairs([("token", admin.token.as_str()), ("from", from)])
+            .finish();
+        let answer =
+            client.send("POST", "/login", &[("content-type", "application/x-www-form-urlencoded")], &form).await;
+        assert_eq!((answer.status, answer.header("location")), (303, page), "{from}");
+        let wrong = format!("token=wrong&{form}");
+        let answer = client.send("POST", "/login", &[], &wrong).await;
+        assert!(answer.status == 401 && answer.text.contains(&format!(r#"name="from" value="{from}""#)), "{answer:?}");
+    }
 }
 
 #[tokio::test]
@@ -130,7 +160,7 @@ async fn a_form_of_another_site_changes_nothing() {
         }
     }
     let nobody = Dashboard { cookie: String::new(), ..dashboard.clone() };
-    assert_eq!(nobody.post("/cache/purge", &[]).await.header("location"), "/login");
+    assert_eq!(nobody.post("/cache/purge", &[]).await.header("location"), "/login?unsent&from=%2Fcache");
     assert_eq!(gate.admin().await.get("/api/keys").await.is(200)["items"].as_array().unwrap().len(), 1);
     assert_eq!(dashboard.get("/").await.status, 200);
 }

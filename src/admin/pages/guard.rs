@@ -7,11 +7,12 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::header::{ACCEPT, CONTENT_SECURITY_POLICY, COOKIE, HOST, REFERRER_POLICY};
+use axum::http::uri::PathAndQuery;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
 
-use super::{Fields, Pages, Visit, layout};
+use super::{Fields, Pages, Visit, in_path, layout};
 use crate::admin::authorize::read_body;
 use crate::admin::problem::Problem;
 use crate::admin::server::Peer;
@@ -86,7 +87,7 @@ fn page_of_form<'p>(method: &Method, path: &'p str) -> Option<&'p str> {
         ("", _) => path,
         (page, _) => page,
     };
-    let is_page = page == "/keys" || page == "/cache" || page.starts_with("/keys/");
+    let is_page = ["/keys", "/cache", "/configuration"].contains(&page) || page.starts_with("/keys/");
     (method == Method::POST && is_page).then_some(page)
 }
 
@@ -115,7 +116,7 @@ async fn check_and_run(
         }
         None if is_open || is_login => {}
         None if request.uri().query() == Some(REFRESH) => return Err(Problem::unauthorized()),
-        None => return Ok(Redirect::to("/login").into_response()),
+        None => return Ok(Redirect::to(&login_path(&request)).into_response()),
     }
     Ok(next.run(request).await)
 }
@@ -125,6 +126,18 @@ fn check_host(pages: &Pages, request: &Request) -> Result<(), Problem> {
     match pages.hosts.allow(request.headers()) {
         true => Ok(()),
         false => Err(Problem::new(StatusCode::MISDIRECTED_REQUEST, detail)),
+    }
+}
+
+/// Where to log in for this request, and to come back from there to its page, or to that of its form.
+fn login_path(request: &Request) -> String {
+    let path = request.uri().path();
+    if request.method() == Method::POST {
+        return format!("/login?unsent&from={}", in_path(page_of_form(request.method(), path).unwrap_or("/")));
+    }
+    match request.uri().path_and_query().map_or("/", PathAndQuery::as_str) {
+        "/" => "/login".to_owned(),
+        page => format!("/login?from={}", in_path(page)),
     }
 }
 
@@ -165,6 +178,7 @@ mod tests {
             ("/keys/k_1/change", Some("/keys/k_1")),
             ("/keys", Some("/keys")),
             ("/cache/purge", Some("/cache")),
+            ("/configuration/reload", Some("/configuration")),
             ("/logout", None),
             ("//elsewhere.example/change", None),
         ] {

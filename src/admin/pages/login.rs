@@ -9,12 +9,14 @@ use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
 use maud::{Markup, html};
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::guard::{COOKIE_NAME, session_id};
 use super::{Fields, Pages, Visit, layout};
 use crate::admin::audit::Change;
 use crate::admin::authorize::role_of;
+use crate::admin::extract::Params;
 use crate::admin::problem::Problem;
 use crate::admin::server::Peer;
 use crate::admin::shared::Shared;
@@ -25,17 +27,33 @@ pub(super) fn routes() -> Router<Arc<Pages>> {
     Router::new().route("/login", get(show).post(log_in)).route("/logout", post(log_out))
 }
 
-async fn show(visit: Option<Extension<Visit>>) -> Response {
+#[derive(Debug, Deserialize)]
+struct Query {
+    /// The page to go to after the log-in.
+    #[serde(default)]
+    from: String,
+    /// A form was sent without a session, so nothing became of it.
+    unsent: Option<String>,
+}
+
+async fn show(visit: Option<Extension<Visit>>, headers: HeaderMap, Params(query): Params<Query>) -> Response {
+    let said = match (query.unsent, session_id(&headers)) {
+        (Some(_), _) => Some("Your session has ended, and nothing was changed. Log in, and send the form again."),
+        (None, Some(_)) => Some("Your session has ended. Log in again."),
+        (None, None) => None,
+    };
     match visit {
         Some(_) => Redirect::to("/").into_response(),
-        None => form(None).into_response(),
+        None => form(said, &query.from).into_response(),
     }
 }
 
-fn form(error: Option<&str>) -> Markup {
+/// `from`: the page to go to after the log-in.
+fn form(said: Option<&str>, from: &str) -> Markup {
     let content = html! {
-        @if let Some(error) = error { p.alert role="alert" #error { (error) } }
+        @if let Some(said) = said { p.alert role="alert" #error { (said) } }
         form.card method="post" action="/login" {
+            input type="hidden" name="from" value=(from);
             div.field {
                 label for="token" { "Token" }
                 input #token type="password" name="token" required autocomplete="current-password" autofocus
@@ -59,7 +77,7 @@ async fn log_in(
 ) -> Response {
     let role = role_of(&pages.shared, fields.get("token").as_bytes());
     let name = role.as_ref().map_or("none", |role| role.name());
-    let answer = session_of(&pages, role, &headers);
+    let answer = session_of(&pages, role, &headers, fields.get("from"));
     // The throttle bounds the others, so that a flood of wrong tokens does not fill the disk.
     if answer.status() != StatusCode::TOO_MANY_REQUESTS {
         record(&pages.shared, peer.map(|Extension(peer)| peer), name, "/login", answer.status());
@@ -68,9 +86,9 @@ async fn log_in(
 }
 
 /// Begins a session, or says why not.
-fn session_of(pages: &Pages, role: Result<Role, Problem>, headers: &HeaderMap) -> Response {
+fn session_of(pages: &Pages, role: Result<Role, Problem>, headers: &HeaderMap, from: &str) -> Response {
     let refused = |problem: Problem, error: &str| {
-        (problem.status(), problem.headers.into_iter().collect::<HeaderMap>(), form(Some(error))).into_response()
+        (problem.status(), problem.headers.into_iter().collect::<HeaderMap>(), form(Some(error), from)).into_response()
     };
     let shared = &pages.shared;
     let role = match role {
@@ -89,9 +107,18 @@ fn session_of(pages: &Pages, role: Result<Role, Problem>, headers: &HeaderMap) -
         shared.sessions.end(id);
     }
     match shared.sessions.begin(role, shared.gateway.clock().now()) {
-        Ok(id) => ([(SET_COOKIE, cookie(pages, &id, ""))], Redirect::to("/")).into_response(),
+        Ok(id) => {
+            let page = if is_own_page(from) { from } else { "/" };
+            ([(SET_COOKIE, cookie(pages, &id, ""))], Redirect::to(page)).into_response()
+        }
         Err(why) => Problem::unavailable(why, 1).into_response(),
     }
+}
+
+/// Whether this is a path here, and no other site's name as browsers read it: `//site`, `/\site`, and a slash and a tab
+/// before another slash.
+fn is_own_page(from: &str) -> bool {
+    from.starts_with('/') && !from.starts_with("//") && from.bytes().all(|b| b.is_ascii_graphic() && b != b'\\')
 }
 
 async fn log_out(Extension(visit): Extension<Visit>, headers: HeaderMap) -> Response {
@@ -121,4 +148,21 @@ fn record(shared: &Shared, peer: Option<Peer>, role: &'static str, path: &str, s
 fn cookie(pages: &Pages, id: &str, more: &str) -> String {
     let secure = if pages.is_tls { "; Secure" } else { "" };
     format!("{COOKIE_NAME}={id}; HttpOnly; SameSite=Strict; Path=/{secure}{more}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_in_leads_to_no_other_site() {
+        for page in ["/", "/keys", "/keys/k_1?done=changed", "/keys?q=//x&page=2"] {
+            assert!(is_own_page(page), "{page}");
+        }
+        for other in
+            ["", "keys", "//evil.example", "/\\evil.example", "/\t/evil.example", "https://evil.example", "/\n"]
+        {
+            assert!(!is_own_page(other), "{other:?}");
+        }
+    }
 }

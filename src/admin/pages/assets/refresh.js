@@ -11,7 +11,7 @@ async function refresh() {
     try {
         const answer = await fetch(part.dataset.refresh, { credentials: "same-origin" });
         if (answer.status === 401) {
-            location.assign("/login");
+            location.reload(); // the session has ended, which the page for logging in says
         } else if (answer.ok) {
             part.innerHTML = await answer.text();
         }
