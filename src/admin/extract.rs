@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::authorize::InSession;
 use super::problem::Problem;
 use crate::config::expires::{Expires, ExpiresOrNever};
 use crate::model::MemberId;
@@ -64,8 +65,15 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
             let detail = "the body must be JSON: Content-Type: application/json";
             return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail));
         }
+        let is_of_form = request.extensions().get::<InSession>().is_some();
         let bytes = Bytes::from_request(request, state).await.map_err(|e| Problem::bad_request(e.body_text()))?;
-        serde_json::from_slice(&bytes).map(JsonBody).map_err(|e| Problem::bad_request(format!("the body: {e}")))
+        serde_json::from_slice(&bytes).map(JsonBody).map_err(|error| {
+            let detail = format!("the body: {error}");
+            // Who filled in a form has seen no body, and no line or column of it.
+            let location = format!(" at line {} column {}", error.line(), error.column());
+            let fault = detail.strip_prefix("the body: ").and_then(|fault| fault.strip_suffix(&*location));
+            Problem::bad_request(fault.filter(|_| is_of_form).unwrap_or(&detail))
+        })
     }
 }
 

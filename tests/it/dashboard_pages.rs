@@ -144,7 +144,7 @@ async fn a_key_is_made_changed_rotated_and_revoked_and_each_is_in_the_audit_log(
     assert!(late.text.contains(&format!("<a href=\"{page}\">Back to the page</a>")), "{late:?}");
     let unknown =
         dashboard.post(&format!("{page}/change"), &[("tier", "x"), ("scope", "read"), ("expires", "x")]).await;
-    assert_eq!(unknown.status, 400, "{unknown:?}");
+    assert!(unknown.status == 400 && unknown.text.contains("<h2>Change</h2>"), "{unknown:?}");
 
     let etag = dashboard.hidden(&page, "etag").await;
     let rotated = dashboard.post(&format!("{page}/rotate"), &[("etag", &etag), ("overlap", "1h")]).await;
@@ -208,6 +208,37 @@ async fn a_key_that_is_sent_as_it_was_shown_stays_as_it_is() {
     assert_eq!(dashboard.post(&format!("{page}/change"), &fields).await.status, 303);
     let after = admin.get(&format!("/api/keys/{id}")).await;
     assert_eq!((after.header("etag"), after.is(200)), (made.header("etag"), made.is(200)));
+}
+
+#[tokio::test]
+async fn a_refused_form_is_shown_again_with_what_was_typed() {
+    let gate = TestGateway::builder().key("bot").admin().start().await;
+    let dashboard = gate.dashboard().await;
+    let typed = [("guild", "nope"), ("name", "A long name"), ("scope", "read"), ("tier", ""), ("expires", "90d")];
+    let again = dashboard.post("/keys", &typed).await;
+    let form = again.text.split("<h2>Make a key</h2>").nth(1).unwrap_or_else(|| panic!("{again:?}"));
+    assert!(again.status == 404 && form.contains(r#"<p class="alert" role="alert">"#), "{form}");
+    for part in [r#"value="nope""#, r#"value="A long name""#, r#"<option value="read" selected>"#, r#"value="90d""#] {
+        assert!(form.contains(part), "{part} is not in {form}");
+    }
+    assert!(form.contains(&format!(r#"<option value="{GUILD}">"#)), "guilds are not listed: {form}");
+
+    let page = format!("/keys/{}", gate.key_id("bot"));
+    let etag = dashboard.hidden(&page, "etag").await;
+    let typed =
+        [("etag", &*etag), ("name", "other"), ("name-before", "bot"), ("expires", "x"), ("expires-before", "y")];
+    let again = dashboard.post(&format!("{page}/change"), &typed).await;
+    assert_eq!(again.status, 400, "{again:?}");
+    let (change, rotate) = again.text.split_once("<h2>Rotate</h2>").unwrap();
+    let escaped = etag.replace('"', "&quot;");
+    for part in [r#"role="alert""#, r#"value="other""#, r#"name="name-before" value="bot""#, r#"value="x""#, &escaped] {
+        assert!(change.contains(part), "{part} is not in {change}");
+    }
+    assert!(!rotate.contains(r#"role="alert""#) && rotate.contains(r#"value="24h""#), "{rotate}");
+    let again = dashboard.post(&format!("{page}/rotate"), &[("etag", &etag), ("overlap", "soon")]).await;
+    let rotate = again.text.split("<h2>Rotate</h2>").nth(1).unwrap_or_else(|| panic!("{again:?}"));
+    assert!(rotate.contains(r#"value="soon""#) && rotate.contains("is not a duration"), "{rotate}");
+    assert!(!again.text.contains("at line"), "{again:?}");
 }
 
 #[tokio::test]

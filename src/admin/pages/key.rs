@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use axum::http::Method;
-use axum::response::Redirect;
+use axum::http::{Method, StatusCode};
+use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
 use maud::{Markup, html};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::keys::{burst_used, levels, meter, refusals, revoked, scope_choice, secret_page, tier_choice};
 use super::layout::Heading::{Number, Text};
-use super::{Fields, Pages, Visit, in_path, layout};
+use super::{Fields, Pages, Refused, Visit, in_path, layout};
 use crate::admin::api::keys::etag;
 use crate::admin::extract::{Ids, Params};
 use crate::admin::problem::Problem;
@@ -40,9 +40,28 @@ async fn show(
     Ids(id): Ids<String>,
     Params(query): Params<Query>,
 ) -> Result<Markup, Problem> {
+    page(&visit, &id, query.done.as_deref(), &Refused::default()).await
+}
+
+/// The page again with the form that was refused. What concerns the key, and not what was typed, is a page of its own.
+async fn refuse(
+    visit: &Visit,
+    id: &str,
+    form: &'static str,
+    fields: Fields,
+    problem: Problem,
+) -> Result<Response, Problem> {
+    if [StatusCode::PRECONDITION_FAILED, StatusCode::NOT_FOUND].contains(&problem.status()) {
+        return Err(problem);
+    }
+    let refused = Refused::new(form, fields, problem);
+    Ok((refused.status(), page(visit, id, None, &refused).await?).into_response())
+}
+
+async fn page(visit: &Visit, id: &str, done: Option<&str>, refused: &Refused) -> Result<Markup, Problem> {
     let shared = visit.shared();
     let record = match shared.key_store() {
-        Ok(store) => store.key(&id).await?,
+        Ok(store) => store.key(id).await?,
         Err(_) => None,
     };
     let usage = shared.gateway.usage_of(|of| **of == *id).into_iter().next();
@@ -50,7 +69,7 @@ async fn show(
         return Err(Problem::not_found(format!("there is no key {id}")));
     }
     let content = html! {
-        @match query.done.as_deref() {
+        @match done {
             Some("changed") => { p.good role="status" { "The key was changed." } },
             Some("reset") => { p.good role="status" { "The key has its whole day back." } },
             _ => {}
@@ -59,11 +78,11 @@ async fn show(
         @if let Some(usage) = &usage { (use_of(usage)) }
         @else { p { "The key is not in force here yet, or has ended." } }
         @if visit.may_change() {
-            @if usage.as_ref().is_some_and(|usage| usage.levels.daily.is_some()) { (reset_form(&visit, &id)) }
-            @if let Some(record) = &record { (change_forms(&visit, record)) }
+            @if usage.as_ref().is_some_and(|usage| usage.levels.daily.is_some()) { (reset_form(visit, id)) }
+            @if let Some(record) = &record { (change_forms(visit, record, refused)) }
         }
     };
-    Ok(layout::page(&visit, &format!("Key {id}"), "/keys", content))
+    Ok(layout::page(visit, &format!("Key {id}"), "/keys", content))
 }
 
 fn facts(record: &KeyRecord) -> Markup {
@@ -104,39 +123,57 @@ fn use_of(usage: &KeyUsage) -> Markup {
 }
 
 /// The beginning of a form that changes a key as it was when the page was made.
-fn form_start(visit: &Visit, record: &KeyRecord) -> Markup {
-    html! { (layout::csrf(visit)) input type="hidden" name="etag" value=(etag(record)); }
+fn form_start(visit: &Visit, record: &KeyRecord, refused: &Refused) -> Markup {
+    html! {
+        (layout::csrf(visit))
+        input type="hidden" name="etag" value=(refused.value("etag", &etag(record)));
+        (layout::refusal(refused))
+    }
 }
 
-fn change_forms(visit: &Visit, record: &KeyRecord) -> Markup {
+fn change_forms(visit: &Visit, record: &KeyRecord, refused: &Refused) -> Markup {
     let action = |what: &str| format!("/keys/{}/{what}", in_path(&record.id));
-    let tier = record.tier.as_deref().unwrap_or_default();
+    let [rotate, revoke] = ["rotate", "revoke"].map(|form| refused.of(form));
     html! {
-        h2 { "Change" }
-        form.card method="post" action=(action("change")) {
-            (form_start(visit, record))
-            (layout::text_field("name", "Name", &record.name, ""))
-            (tier_choice(visit, tier))
-            (scope_choice(record.scope.name()))
-            (layout::text_field("expires", "Ends", &ends(record), "Such as never, 90d or 2030-12-24."))
-            @for (name, value) in
-                [("name", &*record.name), ("tier", tier), ("scope", record.scope.name()), ("expires", &ends(record))]
-            {
-                input type="hidden" name=(format!("{name}-before")) value=(value);
-            }
-            button.primary { "Change the key" }
-        }
+        (change_form(visit, record, &refused.of("change")))
         h2 { "Rotate" }
         form.card method="post" action=(action("rotate")) {
-            (form_start(visit, record))
-            (layout::text_field("overlap", "Overlap", "24h", "How long the present secret still works: 24h, 30d, or 0s."))
+            (form_start(visit, record, &rotate))
+            (layout::text_field("overlap", "Overlap", rotate.value("overlap", "24h"),
+                "How long the present secret still works: 24h, 30d, or 0s."))
             button.primary { "Make another secret" }
         }
         h2 { "Revoke" }
         form.card method="post" action=(action("revoke")) {
-            (form_start(visit, record))
+            (form_start(visit, record, &revoke))
             p { "Requests with this key are refused within a second. It cannot be undone." }
             button.danger { "Revoke the key" }
+        }
+    }
+}
+
+fn change_form(visit: &Visit, record: &KeyRecord, refused: &Refused) -> Markup {
+    let ends = ends(record);
+    let shown = [
+        ("name", &*record.name),
+        ("tier", record.tier.as_deref().unwrap_or_default()),
+        ("scope", record.scope.name()),
+        ("expires", &ends),
+    ];
+    let [name, tier, scope, expires] = shown.map(|(name, shown)| refused.value(name, shown));
+    html! {
+        h2 { "Change" }
+        form.card method="post" action=(format!("/keys/{}/change", in_path(&record.id))) {
+            (form_start(visit, record, refused))
+            (layout::text_field("name", "Name", name, ""))
+            (tier_choice(visit, tier))
+            (scope_choice(scope))
+            (layout::text_field("expires", "Ends", expires, "Such as never, 90d or 2030-12-24."))
+            @for (name, shown) in shown {
+                @let before = format!("{name}-before");
+                input type="hidden" name=(before) value=(refused.value(&before, shown));
+            }
+            button.primary { "Change the key" }
         }
     }
 }
@@ -162,7 +199,7 @@ async fn change(
     Extension(visit): Extension<Visit>,
     Ids(id): Ids<String>,
     Extension(fields): Extension<Fields>,
-) -> Result<Redirect, Problem> {
+) -> Result<Response, Problem> {
     // What is sent as it was shown is not changed.
     let mut body = json!({});
     for name in ["name", "tier", "scope", "expires"] {
@@ -174,29 +211,33 @@ async fn change(
         }
     }
     let path = format!("/api/keys/{}", in_path(&id));
-    visit.api(Method::PATCH, &path, Some(fields.get("etag")), body).await?;
-    Ok(to_key(&id, "changed"))
+    match visit.api(Method::PATCH, &path, Some(fields.get("etag")), body).await {
+        Ok(_) => Ok(to_key(&id, "changed").into_response()),
+        Err(problem) => refuse(&visit, &id, "change", fields, problem).await,
+    }
 }
 
 async fn rotate(
     Extension(visit): Extension<Visit>,
     Ids(id): Ids<String>,
     Extension(fields): Extension<Fields>,
-) -> Result<Markup, Problem> {
+) -> Result<Response, Problem> {
     let path = format!("/api/keys/{}/rotate", in_path(&id));
     let body = fields.given("overlap").map_or(Value::Null, |overlap| json!({ "overlap": overlap }));
-    let issued = visit.api(Method::POST, &path, Some(fields.get("etag")), body).await?;
-    Ok(secret_page(&visit, "The key has another secret", &issued))
+    match visit.api(Method::POST, &path, Some(fields.get("etag")), body).await {
+        Ok(issued) => Ok(secret_page(&visit, "The key has another secret", &issued).into_response()),
+        Err(problem) => refuse(&visit, &id, "rotate", fields, problem).await,
+    }
 }
 
 async fn revoke(
     Extension(visit): Extension<Visit>,
     Ids(id): Ids<String>,
     Extension(fields): Extension<Fields>,
-) -> Result<Redirect, Problem> {
+) -> Result<Response, Problem> {
     let path = format!("/api/keys/{}", in_path(&id));
     visit.api(Method::DELETE, &path, Some(fields.get("etag")), Value::Null).await?;
-    Ok(revoked())
+    Ok(revoked().into_response())
 }
 
 async fn reset_day(Extension(visit): Extension<Visit>, Ids(id): Ids<String>) -> Result<Redirect, Problem> {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::http::Method;
-use axum::response::Redirect;
+use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::get;
 use axum::{Extension, Router};
 use maud::{Markup, html};
@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::layout::Heading;
-use super::{Fields, Pages, Visit, in_path, layout};
+use super::{Fields, Pages, Refused, Visit, in_path, layout};
 use crate::admin::extract::{Params, part_of};
 use crate::admin::problem::Problem;
 use crate::admin::shared::Shared;
@@ -141,6 +141,10 @@ async fn find(shared: &Shared, q: &str, page: usize) -> Result<Found, Problem> {
 }
 
 async fn show(Extension(visit): Extension<Visit>, Params(search): Params<Search>) -> Result<Markup, Problem> {
+    page(&visit, &search, &Refused::default()).await
+}
+
+async fn page(visit: &Visit, search: &Search, refused: &Refused) -> Result<Markup, Problem> {
     let (text, page) = (search.q.trim().to_owned(), search.page.unwrap_or(1));
     let found = visit.pages.shared.over_all_keys(async move |shared: Arc<Shared>| find(&shared, &text, page).await);
     let Found { count, page, pages, rows, guilds } = found.await?;
@@ -168,12 +172,12 @@ async fn show(Extension(visit): Extension<Visit>, Params(search): Params<Search>
         }
         @if visit.may_change() {
             @match visit.shared().key_store() {
-                Ok(_) => (create_form(&visit, &guilds)),
+                Ok(_) => (create_form(visit, &guilds, refused)),
                 Err(problem) => p { (problem.detail) "." },
             }
         }
     };
-    Ok(layout::page(&visit, "Keys", "/keys", content))
+    Ok(layout::page(visit, "Keys", "/keys", content))
 }
 
 fn key_row(shared: &Shared, row: &Row) -> Markup {
@@ -273,37 +277,50 @@ pub(super) fn scope_choice(chosen: &str) -> Markup {
     layout::choice("scope", "Scope", chosen, &[("write", "write: reads and setPoints"), ("read", "read: reads only")])
 }
 
-fn create_form(visit: &Visit, guilds: &[GuildRecord]) -> Markup {
+/// A field for a guild's id, with those that there are to choose from.
+pub(super) fn guild_field(guilds: &[GuildRecord], value: &str, required: bool, hint: &str) -> Markup {
+    html! {
+        div.field {
+            label for="field-guild" { "Guild" }
+            input #field-guild name="guild" list="guilds" required[required] autocomplete="off" spellcheck="false"
+                value=(value) aria-describedby="field-guild-hint";
+            span.hint #field-guild-hint { (hint) }
+            datalist #guilds { @for guild in guilds { option value=(guild.id) { (guild.name) } } }
+        }
+    }
+}
+
+fn create_form(visit: &Visit, guilds: &[GuildRecord], refused: &Refused) -> Markup {
+    let only = guilds.first().filter(|_| guilds.len() == 1).map_or("", |guild| guild.id.as_str());
     html! {
         h2 { "Make a key" }
         form.card method="post" action="/keys" {
             (layout::csrf(visit))
-            div.field {
-                label for="field-guild" { "Guild" }
-                input #field-guild name="guild" list="guilds" required autocomplete="off"
-                    value=(guilds.first().filter(|_| guilds.len() == 1).map_or("", |guild| guild.id.as_str()));
-                datalist #guilds {
-                    @for guild in guilds { option value=(guild.id) { (guild.name) } }
-                }
-            }
-            (layout::text_field("name", "Name", "", "For people; it may be empty."))
-            (tier_choice(visit, ""))
-            (scope_choice("write"))
-            (layout::text_field("expires", "Ends", "", "Such as 90d or 2030-12-24; empty for never."))
+            (layout::refusal(refused))
+            (guild_field(guilds, refused.value("guild", only), true, "The id of one that was added."))
+            (layout::text_field("name", "Name", refused.value("name", ""), "For people; it may be empty."))
+            (tier_choice(visit, refused.value("tier", "")))
+            (scope_choice(refused.value("scope", "write")))
+            (layout::text_field("expires", "Ends", refused.value("expires", ""), "Such as 90d or 2030-12-24; empty for never."))
             button.primary { "Make the key" }
         }
     }
 }
 
-async fn create(Extension(visit): Extension<Visit>, Extension(fields): Extension<Fields>) -> Result<Markup, Problem> {
+async fn create(Extension(visit): Extension<Visit>, Extension(fields): Extension<Fields>) -> Result<Response, Problem> {
     let mut body = json!({ "guild": fields.get("guild"), "name": fields.get("name"), "scope": fields.get("scope") });
     for name in ["tier", "expires"] {
         if let Some(value) = fields.given(name) {
             body[name] = value.into();
         }
     }
-    let issued = visit.api(Method::POST, "/api/keys", None, body).await?;
-    Ok(secret_page(&visit, "The key was made", &issued))
+    match visit.api(Method::POST, "/api/keys", None, body).await {
+        Ok(issued) => Ok(secret_page(&visit, "The key was made", &issued).into_response()),
+        Err(problem) => {
+            let refused = Refused::new("create", fields, problem);
+            Ok((refused.status(), page(&visit, &Search::default(), &refused).await?).into_response())
+        }
+    }
 }
 
 /// Shows a secret, this once.

@@ -2,7 +2,7 @@
 
 use maud::{DOCTYPE, Markup, html};
 
-use super::Visit;
+use super::{Refused, Visit};
 use crate::admin::problem::{Problem, ReloadFault};
 
 /// The pages, by path and name.
@@ -89,6 +89,13 @@ pub(super) fn faults(faults: &[ReloadFault]) -> Markup {
 /// The field that shows that a form is our own.
 pub(super) fn csrf(visit: &Visit) -> Markup {
     html! { input type="hidden" name="csrf" value=(visit.session.csrf); }
+}
+
+/// Why a form was refused, within the form.
+pub(super) fn refusal(refused: &Refused) -> Markup {
+    html! {
+        @if let Some(problem) = &refused.problem { p.alert role="alert" { (problem.detail) } }
+    }
 }
 
 /// A field of a form with its label.

@@ -19,7 +19,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header::{CONTENT_TYPE, IF_MATCH};
-use axum::http::{HeaderValue, Method};
+use axum::http::{HeaderValue, Method, StatusCode};
 use axum::middleware::from_fn_with_state;
 use axum::response::IntoResponse;
 use axum::routing::get;
@@ -59,6 +59,16 @@ struct Visit {
 /// The fields of a form that was sent.
 #[derive(Clone, Debug, Default)]
 struct Fields(Vec<(String, String)>);
+
+/// A form that was refused, for its page to show again; or nothing.
+#[derive(Clone, Debug, Default)]
+struct Refused {
+    /// Which form of the page.
+    form: &'static str,
+    /// What was typed.
+    fields: Fields,
+    problem: Option<Problem>,
+}
 
 /// All pages and their files. `api`: the API's own paths.
 pub(super) fn routes(shared: Arc<Shared>, api: Router, hosts: Hosts, is_tls: bool) -> Router {
@@ -112,6 +122,26 @@ impl Visit {
         }
         let body = body.collect().await.map_err(|error| failed(error.to_string()))?.to_bytes();
         Ok(serde_json::from_slice(&body).unwrap_or_default())
+    }
+}
+
+impl Refused {
+    fn new(form: &'static str, fields: Fields, problem: Problem) -> Self {
+        Refused { form, fields, problem: Some(problem) }
+    }
+
+    fn status(&self) -> StatusCode {
+        self.problem.as_ref().map_or(StatusCode::OK, Problem::status)
+    }
+
+    /// What this form is to show.
+    fn of(&self, form: &str) -> Refused {
+        if self.form == form { self.clone() } else { Refused::default() }
+    }
+
+    /// What was typed into a field, or `shown` where nothing was refused.
+    fn value<'v>(&'v self, name: &str, shown: &'v str) -> &'v str {
+        if self.problem.is_some() { self.fields.get(name) } else { shown }
     }
 }
 
