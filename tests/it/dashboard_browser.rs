@@ -46,6 +46,8 @@ async fn by_keyboard_an_admin_sees_traffic_makes_a_key_and_revokes_it() {
     eventually(PATIENCE, "the key works", || async { points(&gate, &secret).await.status == 200 }).await;
 
     browser.enter("main a[href^='/keys/']", &key_title(&browser).await).await;
+    browser.tab_to("input[name=confirmed]").await;
+    browser.press(Key::Space).await;
     browser.enter("form[action$='/revoke'] button", "Keys").await;
     assert_eq!(browser.text("[role=status]").await, "The key was revoked.");
     eventually(PATIENCE, "the key is refused", || async { points(&gate, &secret).await.status == 401 }).await;

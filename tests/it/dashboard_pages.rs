@@ -153,7 +153,14 @@ async fn a_key_is_made_changed_rotated_and_revoked_and_each_is_in_the_audit_log(
     points(&gate, &first).await.is("3");
 
     let etag = dashboard.hidden(&page, "etag").await;
-    assert_eq!(dashboard.post(&format!("{page}/revoke"), &[("etag", &etag)]).await.status, 303);
+    let revoke = format!("{page}/revoke");
+    let unconfirmed = dashboard.post(&revoke, &[("etag", &etag)]).await;
+    assert!(
+        unconfirmed.status == 400 && unconfirmed.text.contains("Tick the box to revoke the key"),
+        "{unconfirmed:?}"
+    );
+    points(&gate, &second).await.is("3");
+    assert_eq!(dashboard.post(&revoke, &[("etag", &etag), ("confirmed", "yes")]).await.status, 303);
     for secret in [&first, &second] {
         eventually(PATIENCE, "it is refused", || async { points(&gate, secret).await.status == 401 }).await;
     }

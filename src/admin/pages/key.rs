@@ -147,6 +147,7 @@ fn change_forms(visit: &Visit, record: &KeyRecord, refused: &Refused) -> Markup 
         form.card method="post" action=(action("revoke")) {
             (form_start(visit, record, &revoke))
             p { "Requests with this key are refused within a second. It cannot be undone." }
+            (layout::tick("confirmed", &format!("Yes, revoke {}", record.id), true))
             button.danger { "Revoke the key" }
         }
     }
@@ -235,6 +236,10 @@ async fn revoke(
     Ids(id): Ids<String>,
     Extension(fields): Extension<Fields>,
 ) -> Result<Response, Problem> {
+    if fields.get("confirmed").is_empty() {
+        let problem = Problem::bad_request("Nothing was changed. Tick the box to revoke the key.");
+        return refuse(&visit, &id, "revoke", fields, problem).await;
+    }
     let path = format!("/api/keys/{}", in_path(&id));
     visit.api(Method::DELETE, &path, Some(fields.get("etag")), Value::Null).await?;
     Ok(revoked().into_response())

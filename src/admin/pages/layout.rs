@@ -98,6 +98,11 @@ pub(super) fn refusal(refused: &Refused) -> Markup {
     }
 }
 
+/// A box of a form to tick. `required`: browsers send the form only with it.
+pub(super) fn tick(name: &str, label: &str, required: bool) -> Markup {
+    html! { label { input type="checkbox" name=(name) value="yes" required[required]; " " (label) } }
+}
+
 /// A field of a form with its label.
 pub(super) fn text_field(name: &str, label: &str, value: &str, hint: &str) -> Markup {
     let id = format!("field-{name}");
