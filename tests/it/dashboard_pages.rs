@@ -333,13 +333,27 @@ async fn the_cache_is_shown_and_purged() {
     let page = dashboard.get("/cache").await.text;
     assert!(page.contains("75.0 %"), "{page}");
     let asked = gate.origin().asked("getPoints");
-    let bad = dashboard.post("/cache/purge", &[("member", "x")]).await;
-    assert_eq!(bad.status, 400, "{bad:?}");
+    for (typed, told) in [
+        (&[("member", "x")][..], "<p class=\"alert\" role=\"alert\">a member id is digits, at most"),
+        (&[], "Name a guild or a member, or tick the box for everything."),
+        (&[("member", "7"), ("everything", "yes")], "and not both"),
+    ] {
+        let again = dashboard.post("/cache/purge", typed).await;
+        assert!(again.status == 400 && again.text.contains(told) && !again.text.contains("at line"), "{again:?}");
+        let member = typed.first().map_or("", |(_, member)| member);
+        assert!(again.text.contains(&format!("name=\"member\" value=\"{member}\"")), "{again:?}");
+    }
+    gate.get_points("bot", "7").await.is("3");
+    assert_eq!(gate.origin().asked("getPoints"), asked, "nothing was purged");
     let done = dashboard.post("/cache/purge", &[("guild", ""), ("member", "7")]).await;
     assert_eq!((done.status, done.header("location")), (303, "/cache?done"), "{done:?}");
-    assert!(dashboard.get("/cache?done").await.text.contains("were purged"));
+    let page = dashboard.get("/cache?done").await.text;
+    assert!(page.contains("were purged: none of them is used") && page.contains("stays in memory until"), "{page}");
     gate.get_points("bot", "7").await.is("3");
     assert_eq!(gate.origin().asked("getPoints"), asked + 1);
+    assert_eq!(dashboard.post("/cache/purge", &[("everything", "yes")]).await.status, 303);
+    gate.get_points("bot", "7").await.is("3");
+    assert_eq!(gate.origin().asked("getPoints"), asked + 2);
 }
 
 #[tokio::test]
