@@ -266,7 +266,7 @@ fn cluster_file(name: &str) -> String {
 #[tokio::test]
 async fn the_configurations_of_the_composed_cluster_are_valid() {
     let redis = Redis::start(&["--requirepass", "letters", "--maxmemory-policy", "noeviction"]).await;
-    let world = World::new(&cluster_file("gateway"));
+    let world = World::new(&cluster_file("gateway").replace("/var/lib/guildgate/", ""));
     let mut command = world.command(&["check"]);
     command.env("GUILDGATE_STORE", Postgres::shared().database().await);
     command.env("GUILDGATE_REDIS", redis.url().replace("redis://", "redis://:letters@"));
