@@ -219,7 +219,7 @@ fn limited(retry_after: &'static str, line: &str) -> Act {
 async fn a_service_that_limits_for_a_while_is_waited_for_and_not_blamed() {
     let gate = TestGateway::builder().key("bot").points("7", 3);
     let gate =
-        gate.set("limits.tiers.standard.rate", "\"40/s\"").set("limits.tiers.standard.burst", "40").start().await;
+        gate.set("limits.tiers.standard.rate", "\"10/s\"").set("limits.tiers.standard.burst", "20").start().await;
     let ran = run(&url(&gate), gate.secret("bot"), &["--writes"]).done();
     assert!(ran.stderr.contains("refused for the moment (status 429, \"12 | Too many requests!"), "{ran:#?}");
     assert!(ran.stderr.contains("member 7 has 3 points again"), "{ran:#?}");
