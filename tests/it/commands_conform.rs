@@ -192,6 +192,16 @@ async fn an_interruption_amid_a_write_that_is_never_answered_says_that_it_may_st
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)] // the origin answers while the command is waited for
+async fn a_write_through_the_gateway_that_the_service_never_answers_may_still_arrive_too() {
+    let origin = ScriptedOrigin::start(0).await;
+    origin.put_points("7", 5);
+    let writes = [Act::Normal, Act::Normal, Act::Normal, Act::Stall];
+    writes.into_iter().for_each(|act| origin.next("setPoints", act));
+    let ran = run(&origin.url(), KEY, &["--writes", "--timeout", "1s"]).failed(1);
+    assert!(ran.stderr.contains("has 5 points again") && ran.stderr.contains("may still arrive"), "{ran:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)] // the origin answers while the command is waited for
 async fn what_was_read_is_set_back_where_writes_fail() {
     let origin = ScriptedOrigin::start(0).await;
     origin.put_points("7", 5);

@@ -58,6 +58,15 @@ impl Answer {
     }
 }
 
+/// Whether a write of this answer may still happen: there is none, or it says that the outcome is unknown (20, 22, or
+/// another server's error but 21).
+pub(super) fn is_unsettled(answer: &Result<Answer, String>) -> bool {
+    answer.as_ref().map_or(true, |answer| match answer.code() {
+        Some(code) => matches!(code, 20 | 22),
+        None => answer.status >= 500,
+    })
+}
+
 impl Target {
     /// The gateway at this address.
     pub(super) fn gateway(address: SocketAddr, timeout: Duration) -> Self {

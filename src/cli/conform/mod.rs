@@ -29,7 +29,7 @@ use crate::process::LoopbackGateway;
 use crate::telemetry::printable;
 use cases::Case;
 use compare::{Row, Verdict, quoted};
-use exchange::{Answer, Target};
+use exchange::{Answer, Target, is_unsettled};
 
 /// Longest key that is read from stdin.
 const MAX_KEY: u64 = 4096;
@@ -93,7 +93,7 @@ struct Comparison {
     /// How much longer requests may wait that are refused for the moment only.
     wait_left: Duration,
     rows: Vec<Row>,
-    /// A write was not answered, so that it may still arrive.
+    /// The outcome of a write is unknown, so that it may still arrive.
     is_unsettled: bool,
 }
 
@@ -305,7 +305,7 @@ impl Comparison {
                     row = Row::new(&case, &again, &gateway, self.key.as_bytes());
                 }
             }
-            self.is_unsettled |= case.may_write && row.verdict == Verdict::Unanswered;
+            self.is_unsettled |= case.may_write && [&origin, &gateway].into_iter().any(is_unsettled);
             self.rows.push(row);
             unanswered = if origin.is_err() { unanswered + 1 } else { 0 };
             if unanswered == MAX_UNANSWERED {
@@ -346,7 +346,7 @@ impl Comparison {
             () = interrupted(&mut self.signals) => {}
         }
         if case.may_write {
-            self.is_unsettled |= asking.await.is_err();
+            self.is_unsettled |= is_unsettled(&asking.await);
         }
         Err(Stopped::Interrupted)
     }
