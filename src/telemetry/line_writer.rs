@@ -14,8 +14,8 @@ use rustix::io::Errno;
 
 use super::background_writer::BackgroundWriter;
 
-/// The most bytes in one write to a stream: so many the kernel takes as one, so that lines of two processes with the same
-/// pipe do not mix (`PIPE_BUF`). A longer line may.
+/// The most bytes in one write to what is no regular file: so many the kernel takes as one, so that lines of two processes
+/// with the same pipe do not mix (`PIPE_BUF`). A longer line may.
 const MAX_PIECE: usize = 4096;
 
 /// Pause before a stream that is full, and that somebody made non-blocking, is tried again.
@@ -27,6 +27,8 @@ pub struct LineOutput {
     output: Box<dyn Write + Send>,
     /// Of a file, to open it again.
     path: Option<PathBuf>,
+    /// The most bytes in one write.
+    max_piece: usize,
     /// The last line has no end.
     is_in_line: bool,
 }
@@ -43,11 +45,13 @@ impl LineOutput {
             io::Error::new(error.kind(), format!("{}: {why}", path.display()))
         })?;
         fcntl_setfl(&file, OFlags::APPEND)?;
-        Ok(LineOutput { output: Box::new(file), path: Some(path.to_owned()), is_in_line: ends_in_line(path) })
+        let max_piece = if file.metadata()?.is_file() { usize::MAX } else { MAX_PIECE };
+        let is_in_line = ends_in_line(path);
+        Ok(LineOutput { output: Box::new(file), path: Some(path.to_owned()), max_piece, is_in_line })
     }
 
     pub fn stream(stream: impl Write + Send + 'static) -> Self {
-        LineOutput { output: Box::new(stream), path: None, is_in_line: false }
+        LineOutput { output: Box::new(stream), path: None, max_piece: MAX_PIECE, is_in_line: false }
     }
 
     fn reopen(&mut self, name: &str) {
@@ -66,8 +70,7 @@ impl LineOutput {
         }
         let mut rest = lines;
         while !rest.is_empty() {
-            let piece = if self.path.is_none() { whole_lines(rest, MAX_PIECE) } else { rest };
-            match self.output.write(piece) {
+            match self.output.write(whole_lines(rest, self.max_piece)) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(count) => {
                     self.is_in_line = rest[count - 1] != b'\n';
@@ -215,10 +218,11 @@ mod tests {
         let refused = LineOutput::file(&path).err().unwrap().to_string();
         assert!(refused.ends_with("a.log: it is a pipe that nobody reads"), "{refused}");
         let mut reader = OpenOptions::new().read(true).custom_flags(0x800).open(&path).unwrap(); // O_NONBLOCK
-        LineOutput::file(&path).unwrap().write(b"new\n").unwrap();
+        let mut log = LineOutput::file(&path).unwrap();
+        log.write(b"new\n").unwrap();
         let mut text = String::new();
-        reader.read_to_string(&mut text).unwrap();
-        assert_eq!(text, "new\n");
+        reader.read_to_string(&mut text).unwrap_err(); // there is no more yet
+        assert_eq!((text.as_str(), log.max_piece), ("new\n", MAX_PIECE));
     }
 
     #[test]
