@@ -281,12 +281,15 @@ fn status_line(status: u16) -> &'static [u8] {
     }
 }
 
+/// The last second that a date can tell: the end of the year 9999.
+const LAST_DATE: u64 = 253_402_300_799;
+
 /// Appends the date, which is formatted once a second on each thread.
 fn write_date(unix_ms: i64, out: &mut Vec<u8>) {
     thread_local! {
         static FORMATTED: RefCell<(u64, String)> = const { RefCell::new((u64::MAX, String::new())) };
     }
-    let now_second = u64::try_from(unix_ms / 1000).unwrap_or(0);
+    let now_second = u64::try_from(unix_ms / 1000).unwrap_or(0).min(LAST_DATE);
     FORMATTED.with_borrow_mut(|(second, text)| {
         if *second != now_second {
             (*second, *text) =
@@ -294,4 +297,18 @@ fn write_date(unix_ms: i64, out: &mut Vec<u8>) {
         }
         out.extend_from_slice(text.as_bytes());
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_past_the_year_9999_or_before_1970_gives_the_nearest_date_that_there_is() {
+        for (unix_ms, date) in [(i64::MAX, "Fri, 31 Dec 9999 23:59:59 GMT"), (-1, "Thu, 01 Jan 1970 00:00:00 GMT")] {
+            let mut out = Vec::new();
+            write_date(unix_ms, &mut out);
+            assert_eq!(out, date.as_bytes());
+        }
+    }
 }
