@@ -154,28 +154,29 @@ async fn run(method: Method, nodes: usize, url: &str, redis: &Redis, loads: &[Lo
 async fn start(method: Method, count: usize, url: &str) -> (Vec<Node>, Vec<TestGateway>) {
     let (mut nodes, mut running) = (Vec::new(), Vec::new());
     for _ in 0..count {
-        nodes.push(match method {
-            Method::Escrow => {
-                let gate = match running.first() {
-                    None => gateway(url, count).start().await,
-                    Some(first) => TestGateway::node(first, "").await,
-                };
-                let mut connections = Vec::new();
-                for _ in 0..WORKERS {
-                    connections.push(Mutex::new(gate.connect().await));
-                }
-                let request = Arc::new(gate.request("getPoints", "key", "memberID=7"));
-                running.push(gate);
-                Node::Gateway(connections.into(), request)
-            }
-            Method::Script => Node::Script(connect(url).await, Arc::new(Script::new(CHARGE))),
+        match method {
+            Method::Escrow => running.push(match running.first() {
+                None => gateway(url, count).start().await,
+                Some(first) => TestGateway::node(first, "").await,
+            }),
+            Method::Script => nodes.push(Node::Script(connect(url).await, Arc::new(Script::new(CHARGE)))),
             Method::Synchronised => {
                 let bucket = Bucket { level: 0.0, as_of: Instant::now(), untold: 0 };
                 let bucket = Arc::new(Mutex::new(bucket));
                 tokio::spawn(synchronise(Arc::downgrade(&bucket), connect(url).await));
-                Node::Synchronised(bucket)
+                nodes.push(Node::Synchronised(bucket));
             }
-        });
+        }
+    }
+    // Only now: a connection without a request is closed after a while.
+    for gate in &running {
+        let mut connections = Vec::new();
+        for _ in 0..WORKERS {
+            connections.push(Mutex::new(gate.connect().await));
+        }
+        // The first node has the keys.
+        let request = Arc::new(running[0].request("getPoints", "key", "memberID=7"));
+        nodes.push(Node::Gateway(connections.into(), request));
     }
     (nodes, running)
 }
