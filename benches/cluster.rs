@@ -101,6 +101,8 @@ struct Load {
     /// Requests a second at all nodes together.
     rate: f64,
     lasts: Duration,
+    /// The key has been asked like this for a second before. Otherwise it has not been asked for a while.
+    goes_on: bool,
 }
 
 fn main() {
@@ -118,14 +120,13 @@ async fn measure(method: Method, nodes: usize) {
     let slow = slow_redis(redis.port()).await;
     let lasts = if shared::is_measured() { Duration::from_secs(10) } else { Duration::from_millis(500) };
     let loads = [
-        Load { name: "burst in 30 ms", rate: BURST / 0.03, lasts: Duration::from_millis(30) },
-        Load { name: "3 times the rate", rate: 3.0 * RATE, lasts },
-        Load { name: "0.9 of the rate", rate: 0.9 * RATE, lasts },
+        Load { name: "burst in 30 ms", rate: BURST / 0.03, lasts: Duration::from_millis(30), goes_on: false },
+        Load { name: "3 times the rate", rate: 3.0 * RATE, lasts, goes_on: false },
+        Load { name: "0.9 of the rate", rate: 0.9 * RATE, lasts, goes_on: false },
     ];
     let ran = run(method, nodes, &redis.url(), &redis, &loads).await;
-    let calm = Load { name: "half the rate", rate: 0.5 * RATE, lasts };
+    let calm = Load { name: "half the rate", rate: 0.5 * RATE, lasts, goes_on: true };
     let quick = run(method, nodes, &redis.url(), &redis, &[calm]).await;
-    redis.ask("FLUSHALL");
     let slowed = run(method, nodes, &format!("redis://127.0.0.1:{slow}"), &redis, &[calm]).await;
     eprintln!("{nodes} nodes, {method:?}:");
     for (load, asked, commands) in ran.iter().chain(&quick) {
@@ -136,6 +137,7 @@ async fn measure(method: Method, nodes: usize) {
 
 /// Puts each load on the nodes, after a pause; what was asked, and how many scripts Redis ran.
 async fn run(method: Method, nodes: usize, url: &str, redis: &Redis, loads: &[Load]) -> Vec<(Load, Vec<Asked>, u64)> {
+    redis.ask("FLUSHALL"); // what nodes of another run still hold
     let (nodes, _running) = start(method, nodes, url).await;
     let mut ran = Vec::new();
     for load in loads {
@@ -143,7 +145,10 @@ async fn run(method: Method, nodes: usize, url: &str, redis: &Redis, loads: &[Lo
         for node in &nodes {
             node.ask(0).await;
         }
-        sleep(PAUSE).await;
+        match load.goes_on {
+            true => drop(put(Load { lasts: Duration::from_secs(1), ..*load }, &nodes).await),
+            false => sleep(PAUSE).await,
+        }
         let before = scripts_run(redis);
         let asked = put(*load, &nodes).await;
         ran.push((*load, asked, scripts_run(redis) - before));
