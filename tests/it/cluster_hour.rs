@@ -330,5 +330,5 @@ async fn three_nodes_behind_haproxy_survive_an_hour_of_faults() {
         &violations[..violations.len().min(20)]
     );
     assert!(excess <= 0.0, "{excess}");
-    assert!(counts["reads from memory"] > 10 * counts["reads from the origin"] && counts["writes"] > 100, "{counts:?}");
+    assert!(counts["reads from memory"] > counts["reads from the origin"] && counts["writes"] > 100, "{counts:?}");
 }
