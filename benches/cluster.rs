@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use redis::Script;
 use redis::aio::MultiplexedConnection;
-use support::{Connection, Redis, Request, TestGateway};
+use support::{Connection, Redis, Request, TestGateway, excess};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -278,7 +278,9 @@ async fn put(load: Load, nodes: &[Node]) -> Vec<Asked> {
 }
 
 fn report(load: &str, asked: &[Asked], scripts: u64) {
-    let admitted = asked.iter().filter(|asked| asked.admitted).count();
+    let let_through = asked.iter().filter(|asked| asked.admitted);
+    let admitted = let_through.clone().count();
+    let spans = let_through.map(|asked| (asked.begin.as_secs_f64(), asked.end.as_secs_f64()));
     let took = asked.iter().map(|asked| asked.end - asked.begin).collect();
     let [p50, p99] = shared::p50_and_p99(took);
     let early = 100.0 * one_bucket(asked).saturating_sub(admitted) as f64 / one_bucket(asked) as f64;
@@ -286,27 +288,9 @@ fn report(load: &str, asked: &[Asked], scripts: u64) {
         "  {load:<17} of {:>5} let through {admitted:>5}, excess {:>4.0}, refused early {early:>4.1} %, scripts per 1,000 \
          requests {:>5.0}, answer p50 {p50:.2} ms, p99 {p99:.2} ms",
         asked.len(),
-        excess(asked),
+        excess(RATE, BURST, spans).max(0.0),
         1000.0 * scripts as f64 / asked.len() as f64
     );
-}
-
-/// How many more than burst + rate * T were certainly let through, in whichever time T shows most of it: from the moment
-/// at which a request was sent to one at which a request was answered.
-fn excess(asked: &[Asked]) -> f64 {
-    let admitted = asked.iter().filter(|asked| asked.admitted);
-    let (mut begins, mut ends): (Vec<_>, Vec<_>) = admitted.map(|asked| (asked.begin, asked.end)).unzip();
-    begins.sort_unstable();
-    ends.sort_unstable();
-    let (mut excess, mut most, mut begun) = (0.0_f64, f64::NEG_INFINITY, 0);
-    for (n, end) in ends.iter().enumerate() {
-        while begins.get(begun).is_some_and(|begin| begin <= end) {
-            most = most.max(RATE * begins[begun].as_secs_f64() - begun as f64);
-            begun += 1;
-        }
-        excess = excess.max((n + 1) as f64 - RATE * end.as_secs_f64() + most - BURST);
-    }
-    excess
 }
 
 /// How many of these requests a single bucket would have let through.

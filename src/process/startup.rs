@@ -66,10 +66,7 @@ impl Startup<'_> {
         let mut stop_signals = StopSignals::register()?;
         let tls = inputs.certificate.map(|c| start_tls(c, loaded.config.server.threads)).transpose()?;
         let handover = loaded.config.server.handover.clone();
-        let mut predecessor = match &handover {
-            Some(path) => Predecessor::connect(path).await?,
-            None => None,
-        };
+        let mut predecessor = Predecessor::connect(handover.as_deref()).await?;
         let listeners = bind_all(&loaded.config, demo.is_some(), handover.as_deref(), predecessor.as_mut()).await?;
         let handover = handover.map(|path| Handover::prepare(&path, &listeners)).transpose()?;
         let started_as = StartedAs { demo: demo.is_some(), successor: predecessor.is_some() };

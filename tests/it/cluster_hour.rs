@@ -166,22 +166,6 @@ impl Hour {
         }
     }
 
-    /// How many more than burst + rate * T were certainly let in, in whichever time T shows most of it.
-    fn excess(&self) -> f64 {
-        let (mut begins, mut ends): (Vec<_>, Vec<_>) = self.let_in.lock().iter().copied().unzip();
-        begins.sort_unstable_by(f64::total_cmp);
-        ends.sort_unstable_by(f64::total_cmp);
-        let (mut excess, mut most, mut begun) = (f64::NEG_INFINITY, f64::NEG_INFINITY, 0);
-        for (n, end) in ends.iter().enumerate() {
-            while begins.get(begun).is_some_and(|begin| begin <= end) {
-                most = most.max(RATE * begins[begun] - begun as f64);
-                begun += 1;
-            }
-            excess = excess.max((n + 1) as f64 - RATE * end + most - BURST);
-        }
-        excess
-    }
-
     /// From now until a while after the fault requests may be cut off, or refused.
     async fn during(&self, until: &AtomicU64, fault: impl Future<Output = ()>) {
         until.store(u64::MAX, Ordering::SeqCst);
@@ -320,7 +304,7 @@ async fn three_nodes_behind_haproxy_survive_an_hour_of_faults() {
     for task in tasks {
         task.await.unwrap();
     }
-    let (counts, excess) = (hour.counts.lock().clone(), hour.excess());
+    let (counts, excess) = (hour.counts.lock().clone(), excess(RATE, BURST, hour.let_in.lock().iter().copied()));
     eprintln!("after {:?}: excess {excess:.1}, {counts:#?}", hour.clock.elapsed());
     let violations = hour.violations.lock().clone();
     assert!(

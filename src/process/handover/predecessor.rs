@@ -35,9 +35,10 @@ type Commit = oneshot::Sender<Result<(), String>>;
 type Acknowledge = mpsc::Sender<(u64, bool)>;
 
 impl Predecessor {
-    /// Asks the process that serves for its listening sockets; `None`: no process listens at `path`, or it has ended
-    /// before it had sent them.
-    pub(in crate::process) async fn connect(path: &Path) -> Result<Option<Predecessor>, ProcessError> {
+    /// Asks the process that serves for its listening sockets; `None`: there is no `path`, no process listens at it, or
+    /// that process has ended before it had sent them.
+    pub(in crate::process) async fn connect(path: Option<&Path>) -> Result<Option<Predecessor>, ProcessError> {
+        let Some(path) = path else { return Ok(None) };
         let result = async {
             let Some(peer) = PeerConnection::connect(path).await? else { return Ok(None) };
             let mut predecessor = Predecessor { peer, sockets: Vec::new() };
