@@ -210,15 +210,15 @@ impl SharedLimits {
     }
 
     /// Asks for a turn and does not wait for it.
-    pub fn ask(&self, key: &Arc<KeyEscrow>, needs: Needs, tier: &Arc<Tier>) {
-        self.follow(key, key.escrow.need(needs.buckets(), tier));
+    pub fn ask(&self, key: &Arc<KeyEscrow>, needs: Needs) {
+        self.follow(key, key.escrow.need(needs.buckets()));
     }
 
     /// Asks for a turn, and waits until one of this key has ended, at most until then.
-    pub async fn wait(&self, key: &Arc<KeyEscrow>, needs: Needs, tier: &Arc<Tier>, until: Instant) {
+    pub async fn wait(&self, key: &Arc<KeyEscrow>, needs: Needs, until: Instant) {
         let mut ended = std::pin::pin!(key.ended.notified());
         ended.as_mut().enable();
-        self.ask(key, needs, tier);
+        self.ask(key, needs);
         let _ = timeout_at(until.into(), ended).await; // the caller looks at the time
     }
 

@@ -316,7 +316,7 @@ impl Gateway {
                 }
                 SharedDecision::Waits(needs) => {
                     let escrow = escrow_of(limits, &key.id, &key.policy, &key.usage, &self.core.clock);
-                    limits.wait(escrow, needs, key.policy.tier(), until).await;
+                    limits.wait(escrow, needs, until).await;
                 }
                 SharedDecision::Unavailable => return Err(Fault::Unavailable { retry_after: 1 }),
             }

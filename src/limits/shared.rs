@@ -163,6 +163,7 @@ impl Asking<'_> {
         unix: impl Fn() -> i64 + Copy,
     ) -> Result<SharedDecision, NotDecided> {
         let LimitQuery { operation, in_flight, now } = query;
+        self.key.escrow.use_tier(self.policy.tier());
         let tier = &**self.policy.tier();
         let write = tier.write.filter(|_| operation.is_write());
         let day = tier.daily.map(|max| (max, unix()));
@@ -225,7 +226,7 @@ impl Asking<'_> {
     /// Spends a token: the wait if there is none.
     fn spend(&self, bucket: escrow::Bucket, local: &Bucket, rate: Rate) -> Result<Option<Duration>, NotDecided> {
         let lease = self.lease(bucket);
-        if let Some(next) = self.key.escrow.spend(bucket, self.policy.tier(), self.now) {
+        if let Some(next) = self.key.escrow.spend(bucket, self.now) {
             self.shared.follow(self.key, next);
             return Ok(None);
         }
@@ -290,7 +291,7 @@ impl Asking<'_> {
     /// store, as without a cluster.
     fn count_day(&self, usage: &Usage, max: u64, unix: i64) -> Result<bool, NotDecided> {
         let daily = escrow::Bucket::Daily;
-        if let Some(next) = self.key.escrow.spend(daily, self.policy.tier(), self.now) {
+        if let Some(next) = self.key.escrow.spend(daily, self.now) {
             self.shared.follow(self.key, next);
             usage.day.admit(u64::MAX, unix);
             return Ok(true);
@@ -312,7 +313,7 @@ impl Asking<'_> {
     /// The candidate refuses nothing, so no request waits for it: without a lease, the next one is counted by it.
     fn is_over_candidate(&self, local: &Bucket, rate: Rate) -> bool {
         let bucket = escrow::Bucket::Candidate;
-        if let Some(next) = self.key.escrow.spend(bucket, self.policy.tier(), self.now) {
+        if let Some(next) = self.key.escrow.spend(bucket, self.now) {
             self.shared.follow(self.key, next);
             return false;
         }
@@ -322,7 +323,7 @@ impl Asking<'_> {
         if self.may_wait {
             let mut needs = Needs::default();
             needs.add(bucket);
-            self.shared.ask(self.key, needs, self.policy.tier());
+            self.shared.ask(self.key, needs);
             return false;
         }
         matches!(local.decide(rate, self.now), Verdict::Refused { .. })

@@ -328,6 +328,7 @@ impl World {
         }
         let others = here.in_flight.load(Ordering::SeqCst) - 1;
         let tier = here.tier.clone();
+        here.escrow.use_tier(&tier);
         let buckets = [
             tier.in_flight.map(|_| Bucket::InFlight),
             tier.daily.map(|_| Bucket::Daily),
@@ -350,7 +351,7 @@ impl World {
             }
         }
         if !missing.is_empty() {
-            let next = here.escrow.need(missing.into_iter(), &tier);
+            let next = here.escrow.need(missing.into_iter());
             let (request, until) = waited.unwrap_or_else(|| {
                 let id = self.next.replace(self.next.get() + 1);
                 (id, at + TIMEOUT)
@@ -363,7 +364,7 @@ impl World {
         }
         let mut plans = Vec::new();
         for bucket in buckets.into_iter().filter(|bucket| *bucket != Bucket::InFlight) {
-            plans.extend(self.nodes[node].escrow.spend(bucket, &tier, now));
+            plans.extend(self.nodes[node].escrow.spend(bucket, now));
         }
         self.admitted[0].push(at);
         if write && tier.write.is_some() {

@@ -6,8 +6,9 @@
 mod lease;
 mod turn;
 
+use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -78,6 +79,8 @@ pub enum NextTurn {
 /// The shared limits of one key on this node.
 pub struct Escrow {
     leases: [Lease; BUCKETS],
+    /// Where the node's tier is, to see without a lock whether a request has another one.
+    tier: AtomicPtr<Tier>,
     /// Tokens left below which a request plans a turn (`u32::MAX`: every request does).
     low: AtomicU32,
     /// What this node admitted while Redis was away, for the next turn.
@@ -139,6 +142,7 @@ impl Escrow {
     pub fn new(tier: Arc<Tier>, counts: Box<dyn LocalCounts>, now: Tick) -> Self {
         Escrow {
             leases: Default::default(),
+            tier: AtomicPtr::new(Arc::as_ptr(&tier).cast_mut()),
             low: AtomicU32::new(u32::MAX),
             owed: Default::default(),
             counts,
@@ -163,12 +167,26 @@ impl Escrow {
         &self.leases[bucket as usize]
     }
 
+    /// The tier of the request that is decided next. If it is another one and lowers a limit, no token that was granted
+    /// before is spent any more. No lock is taken if it is the same.
+    pub fn use_tier(&self, tier: &Arc<Tier>) {
+        if ptr::eq(self.tier.load(Ordering::Acquire), Arc::as_ptr(tier)) {
+            return;
+        }
+        let mut node = self.node.lock();
+        if Bucket::ALL.iter().any(|bucket| capacity(tier, *bucket).0 < capacity(&node.tier, *bucket).0) {
+            self.leases.iter().for_each(Lease::end);
+        }
+        node.tier = tier.clone();
+        self.tier.store(Arc::as_ptr(tier).cast_mut(), Ordering::Release);
+    }
+
     /// Spends a token of a bucket. No lock is taken unless a turn is to be planned.
-    pub fn spend(&self, bucket: Bucket, tier: &Arc<Tier>, now: Tick) -> Option<NextTurn> {
+    pub fn spend(&self, bucket: Bucket, now: Tick) -> Option<NextTurn> {
         let left = self.lease(bucket).spend(now)?;
         // Every request spends of the main bucket, so the others need not be watched: their tokens come with its turns.
         let left = if bucket == Bucket::Main { left } else { u32::MAX - 1 };
-        Some(if left < self.low.load(Ordering::Acquire) { self.plan(left, tier, now) } else { NextTurn::AsBefore })
+        Some(if left < self.low.load(Ordering::Acquire) { self.plan(left, now) } else { NextTurn::AsBefore })
     }
 
     /// Spends no token that it has now: the leases may have ended without this node's clock showing it.
@@ -195,19 +213,17 @@ impl Escrow {
         self.owed[Bucket::Daily as usize].requests.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// A request waits for a token of these buckets, under this tier: a turn is to be taken. Once a turn has ended, a
-    /// request that still has none says so again.
-    pub fn need(&self, buckets: impl Iterator<Item = Bucket>, tier: &Arc<Tier>) -> NextTurn {
+    /// A request waits for a token of these buckets: a turn is to be taken. Once a turn has ended, a request that still
+    /// has none says so again.
+    pub fn need(&self, buckets: impl Iterator<Item = Bucket>) -> NextTurn {
         let mut node = self.node.lock();
-        node.set_tier(tier);
         buckets.for_each(|bucket| node.need[bucket as usize] = node.need[bucket as usize].saturating_add(1));
         node.queue()
     }
 
     /// Plans the turn that reports what is spent, and the one that fetches more before all is spent.
-    fn plan(&self, left: u32, tier: &Arc<Tier>, now: Tick) -> NextTurn {
+    fn plan(&self, left: u32, now: Tick) -> NextTurn {
         let mut node = self.node.lock();
-        node.set_tier(tier);
         let low = node.wanted(Bucket::Main).div_ceil(2);
         self.low.store(low, Ordering::Release);
         if left < low && !self.lease(Bucket::Main).is_denied(now) && node.queue() == NextTurn::Now {
@@ -293,10 +309,14 @@ impl Escrow {
         node.need = [0; BUCKETS];
         let mut dues = [None, None];
         let in_flight = self.counts.in_flight();
+        // A limit was lowered during this turn: nothing that it grants is spent.
+        let is_lower = |bucket: &Bucket| capacity(&node.tier, *bucket).0 < turn.asks[*bucket as usize].capacity;
+        let is_lowered = Bucket::ALL.iter().any(is_lower);
         for (bucket, grant) in Bucket::ALL.into_iter().zip(&answer.buckets) {
             let (at, lease, ask) = (bucket as usize, self.lease(bucket), &turn.asks[bucket as usize]);
             // 5 % off, since the two clocks need not run at the same speed.
-            let deadline = turn.sent.plus(Duration::from_micros(grant.left_us) * 19 / 20);
+            let left = Duration::from_micros(grant.left_us) * 19 / 20;
+            let deadline = if is_lowered { Tick(0) } else { turn.sent.plus(left) };
             let held_by_others = grant.held_by_all.saturating_sub(u64::from(grant.held));
             if bucket == Bucket::InFlight {
                 lease.set_slots(grant.held, Some(deadline));
@@ -329,8 +349,8 @@ impl Escrow {
         let is_spent = |bucket: &Bucket| *bucket != Bucket::InFlight && self.lease(*bucket).spent() > 0;
         let report = Bucket::ALL.iter().any(is_spent).then(|| now.plus(REPORT_AFTER));
         node.due = dues.into_iter().chain([report]).flatten().min();
-        if self.owed.iter().any(Owed::is_any) {
-            return node.queue(); // this turn was begun before Redis was away
+        if is_lowered || self.owed.iter().any(Owed::is_any) {
+            return node.queue(); // this turn was begun before that, or before Redis was away
         }
         node.due.map_or(NextTurn::AsBefore, NextTurn::At)
     }
@@ -371,12 +391,6 @@ impl NodeSide {
         }
     }
 
-    fn set_tier(&mut self, tier: &Arc<Tier>) {
-        if !Arc::ptr_eq(&self.tier, tier) {
-            self.tier = tier.clone();
-        }
-    }
-
     /// The tokens that the key needed in the last half second; none for a key with a request now and then, which would
     /// only keep them from other nodes.
     fn wanted(&self, bucket: Bucket) -> u32 {
@@ -405,3 +419,6 @@ fn exhausted_for(bucket: Bucket, ask: &Ask, grant: &Grant, held_by_others: u64) 
     let most = if held_by_others > 0 { DENIED_WHILE_HELD } else { DENIED_AT_MOST };
     Some(wait.clamp(DENIED_AT_LEAST, most))
 }
+
+#[cfg(test)]
+mod tests;

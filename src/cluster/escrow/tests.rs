@@ -1,0 +1,80 @@
+//! What a lowered limit makes of tokens that were granted under the one before.
+
+use std::num::NonZeroU32;
+
+use super::*;
+use crate::config::Rate;
+
+/// Nothing in flight, no day.
+struct NoCounts;
+
+impl LocalCounts for NoCounts {
+    fn in_flight(&self) -> u32 {
+        0
+    }
+
+    fn day(&self) -> (i64, u64) {
+        (0, 0)
+    }
+}
+
+fn tier(burst: u32) -> Arc<Tier> {
+    let main = Rate { period_ns: 1_000_000_000, burst: NonZeroU32::new(burst).unwrap() };
+    Arc::new(Tier { name: "standard".to_owned(), main, write: None, daily: None, in_flight: None, candidate: None })
+}
+
+/// An answer that grants so many tokens of the main bucket for ten seconds.
+fn grant(held: u32) -> Answer {
+    let mut buckets = [Grant::default(); BUCKETS];
+    buckets[Bucket::Main as usize] = Grant { held, left_us: 10_000_000, level: 0, held_by_all: u64::from(held) };
+    Answer { is_repeated: false, is_lost: false, had_garbage: false, now_us: 1, buckets }
+}
+
+/// Whether a request under this tier gets a token.
+fn is_admitted(escrow: &Escrow, tier: &Arc<Tier>) -> bool {
+    escrow.use_tier(tier);
+    escrow.spend(Bucket::Main, NOW).is_some()
+}
+
+/// A turn of a request that waits for a token.
+fn begin(escrow: &Escrow) -> Arc<Turn> {
+    assert_eq!(escrow.need([Bucket::Main].into_iter()), NextTurn::Now);
+    escrow.begin_turn(None, NOW).unwrap()
+}
+
+const NOW: Tick = Tick(1 << 40);
+
+#[test]
+fn tokens_that_were_granted_under_a_higher_limit_are_not_spent_under_a_lower_one() {
+    let (high, low) = (tier(40), tier(1));
+    let escrow = Escrow::new(high.clone(), Box::new(NoCounts), NOW);
+    let turn = begin(&escrow);
+    escrow.finish_turn(&turn, &grant(30), NOW);
+    assert!(is_admitted(&escrow, &high));
+    assert!(!is_admitted(&escrow, &low));
+    // What was spent is reported, and what the next turn grants is spent.
+    let turn = begin(&escrow);
+    assert_eq!((turn.asks[0].spent, turn.asks[0].keep, turn.asks[0].capacity), (1, 0, 1));
+    escrow.finish_turn(&turn, &grant(1), NOW);
+    assert!(is_admitted(&escrow, &low));
+    assert!(!is_admitted(&escrow, &low));
+}
+
+#[test]
+fn a_turn_that_began_under_a_higher_limit_grants_nothing_under_a_lower_one() {
+    let (high, low) = (tier(40), tier(1));
+    let escrow = Escrow::new(high.clone(), Box::new(NoCounts), NOW);
+    let turn = begin(&escrow);
+    assert!(!is_admitted(&escrow, &low));
+    assert_eq!(escrow.finish_turn(&turn, &grant(30), NOW), NextTurn::Now);
+    assert!(!is_admitted(&escrow, &low));
+}
+
+#[test]
+fn tokens_stay_where_a_reload_lowers_no_limit() {
+    let (before, after) = (tier(40), tier(40));
+    let escrow = Escrow::new(before.clone(), Box::new(NoCounts), NOW);
+    let turn = begin(&escrow);
+    escrow.finish_turn(&turn, &grant(30), NOW);
+    assert!(is_admitted(&escrow, &after));
+}
