@@ -45,12 +45,19 @@ impl<'b> Form<'b> {
     /// Reads a body. The WHATWG parser accepts every sequence of bytes.
     pub fn read(body: &'b [u8]) -> Self {
         let mut form = Form::default();
-        for (name, value) in form_urlencoded::parse(body) {
-            match &*name {
-                "memberID" => form.member.add(value),
-                "amount" => form.amount.add(value),
-                _ => {}
+        let mut add = |name: &str, value| match name {
+            "memberID" => form.member.add(value),
+            "amount" => form.amount.add(value),
+            _ => {}
+        };
+        match std::str::from_utf8(body) {
+            // Nothing to decode: two fifths of the instructions.
+            Ok(text) if !text.contains(['%', '+']) => {
+                for (name, value) in text.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, ""))) {
+                    add(name, value.into());
+                }
             }
+            _ => form_urlencoded::parse(body).for_each(|(name, value)| add(&name, value)),
         }
         form
     }
