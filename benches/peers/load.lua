@@ -1,8 +1,10 @@
--- The requests that wrk sends. LOAD_KEYS: the keys. LOAD_WRITES: the percentage of setPoints. LOAD_FIRST: if it is not
--- 0, each request is for another member, from this one on. LOAD_CLOSE=1: each request asks to close its connection.
+-- The requests that wrk sends. LOAD_KEYS: the keys. LOAD_WRITES: the percentage of setPoints. LOAD_CLOSE=1: each
+-- request asks to close its connection. LOAD_COUNT: if it is not 0, each request is a getPoints of the next one of so
+-- many members after LOAD_FIRST, and of the last one in the end; with LOAD_RANDOM=1 each is for any of them.
 local keys = {}
 for key in os.getenv("LOAD_KEYS"):gmatch("%S+") do keys[#keys + 1] = key end
 local writes, first = tonumber(os.getenv("LOAD_WRITES")), tonumber(os.getenv("LOAD_FIRST"))
+local count, is_random = tonumber(os.getenv("LOAD_COUNT")), os.getenv("LOAD_RANDOM") == "1"
 local MEMBERS, REQUESTS = 2000, 20000
 
 local function header(operation, key, length)
@@ -28,15 +30,16 @@ function init()
       requests[n] = with_body(of_100 > 90 and "getReviews" or of_100 > 75 and "getWarns" or "getPoints", key, body)
     end
   end
-  if first ~= 0 then
+  if count ~= 0 then
     for n, key in ipairs(keys) do requests[n] = header("getPoints", key, 9 + 18) end
   end
 end
 
 function request()
   next = next + 1
-  if first == 0 then return requests[next % REQUESTS + 1] end
-  return requests[next % #keys + 1] .. string.format("memberID=19%016.0f", first + next)
+  if count == 0 then return requests[next % REQUESTS + 1] end
+  local member = first + (is_random and math.random(count) or math.min(next, count))
+  return requests[member % #keys + 1] .. string.format("memberID=19%016.0f", member)
 end
 
 function done(summary, latency)
