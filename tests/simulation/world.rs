@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -168,7 +169,8 @@ fn tiers(run: &Run, random: &mut fastrand::Rng) -> Vec<Arc<Tier>> {
     let other = |random: &mut fastrand::Rng| {
         let mut tier = run.tier.clone();
         tier.main.period_ns = tier.main.period_ns * random.u64(1..4) / 2 + 1;
-        tier.main.burst = tier.main.burst.saturating_add(random.u32(..3));
+        let burst = tier.main.burst.get();
+        tier.main.burst = NonZeroU32::new(random.u32(1..2 * burst + 3)).unwrap();
         tier
     };
     let changed = (0..run.faults.reloads).map(|_| other(random)).collect::<Vec<_>>();

@@ -90,15 +90,12 @@ for i, name in ipairs(NAMES) do
     if capacity == 0 and stored then capacity, period = stored[3], stored[4] end
   end
 
-  -- The level now. A clock that was set back drains nothing.
+  -- The level now. A clock that was set back drains nothing. What was spent under another rate is charged under that.
   local level = is_rate and FULL or 0
+  local new_capacity, new_period = capacity, period
   if stored and is_rate then
     level = stored[1] - math.max(0, now - stored[2]) * 1000
-    if stored[3] ~= capacity or stored[4] ~= period then
-      -- Under another rate, what was available stays available, up to the new burst.
-      local available = stored[3] - math.max(0, level) / math.max(1, stored[4])
-      level = math.max(0, math.ceil((capacity - available) * period))
-    end
+    capacity, period = stored[3], math.max(1, stored[4])
   elseif stored and i == DAILY and stored[2] >= today then
     level = stored[1]
   end
@@ -147,6 +144,16 @@ for i, name in ipairs(NAMES) do
       level = level + charged + owed
     end
     held = math.max(0, math.min(keep, held - charged))
+  end
+
+  if capacity ~= new_capacity or period ~= new_period then
+    -- Under another rate, what was available stays available, up to the new burst.
+    local available = math.max(0, capacity - math.max(0, level) / period)
+    capacity, period = new_capacity, new_period
+    level = math.max(0, math.ceil((capacity - available) * period))
+  end
+
+  if not is_repeated then
     local free = capacity - held_by_others - held
     if is_rate then
       free = math.floor((capacity * period - math.max(0, level)) / period) - held_by_others - held
