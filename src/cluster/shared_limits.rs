@@ -15,6 +15,7 @@ use tokio::time::timeout_at;
 use super::escrow::{Bucket, Escrow, LocalCounts, NextTurn};
 use super::freshness::MAX_AGE;
 use super::nodes::{self, ClusterStatus, Node, NodeReport, NodeState, Nodes};
+use super::redis_clock::RedisClock;
 use crate::clock::{Clock, Tick};
 use crate::config::{Cluster, Tier, WhenAway};
 
@@ -25,6 +26,7 @@ const FAILURES: u32 = 3;
 pub struct SharedLimits {
     pub(super) config: Cluster,
     pub(super) clock: Clock,
+    pub redis_clock: Arc<RedisClock>,
     /// Names this process among all that ever had this node's name: 16 hexadecimal digits.
     pub(super) incarnation: String,
     pub(super) queue: Mutex<Queue>,
@@ -130,9 +132,11 @@ impl fmt::Debug for SharedLimits {
 impl SharedLimits {
     pub(super) fn new(config: Cluster, clock: Clock) -> Self {
         let now = clock.now();
+        let redis_clock = Arc::new(RedisClock::new(clock.unix_ms().saturating_mul(1000), now));
         SharedLimits {
             config,
             clock,
+            redis_clock,
             incarnation: format!("{:016x}", fastrand::u64(..)),
             queue: Mutex::default(),
             wake: Notify::new(),
@@ -150,15 +154,10 @@ impl SharedLimits {
     }
 
     /// The escrow of a key.
-    pub fn key(
-        &self,
-        id: impl fmt::Display,
-        tier: &Arc<Tier>,
-        counts: Box<dyn LocalCounts>,
-        now: Tick,
-    ) -> Arc<KeyEscrow> {
+    pub fn key(&self, id: impl fmt::Display, tier: &Arc<Tier>, counts: Box<dyn LocalCounts>) -> Arc<KeyEscrow> {
         let name = format!("{}:l:{id}", self.config.prefix);
-        let key = Arc::new(KeyEscrow { name, escrow: Escrow::new(tier.clone(), counts, now), ended: Notify::new() });
+        let escrow = Escrow::new(tier.clone(), counts, self.clock.now());
+        let key = Arc::new(KeyEscrow { name, escrow, ended: Notify::new() });
         let mut keys = self.keys.lock();
         if keys.len() == keys.capacity() {
             keys.retain(|key| key.strong_count() > 0); // keys that were removed

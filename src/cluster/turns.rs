@@ -189,7 +189,9 @@ impl Turns {
                 if answer.is_lost && turn.holds_any() {
                     limits.counters.lost.fetch_add(1, Ordering::Relaxed);
                 }
-                let next = key.escrow.finish_turn(&turn, &answer, limits.clock.now());
+                let now = limits.clock.now();
+                limits.redis_clock.set(answer.now_us, now);
+                let next = key.escrow.finish_turn(&turn, &answer, now);
                 key.ended.notify_waiters();
                 limits.follow(&key, next);
                 self.is_back();

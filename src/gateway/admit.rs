@@ -270,10 +270,9 @@ impl Gateway {
         let request = in_flight.take(key);
         key.usage.touch(now);
         let query = LimitQuery { operation, in_flight: request.others(), now };
-        let unix = || self.core.clock.unix();
         let outcome = match &self.shared_limits {
-            None => key.policy.decide(&key.buckets, &key.usage, query, unix),
-            Some(limits) => match self.decide_shared(limits, key, query, true) {
+            None => key.policy.decide(&key.buckets, &key.usage, query, || self.core.clock.unix()),
+            Some(limits) => match decide_shared(limits, key, query, true) {
                 SharedDecision::Decided(outcome) => outcome,
                 SharedDecision::Waits(_) => {
                     details.awaits_limits = true;
@@ -284,13 +283,6 @@ impl Gateway {
         };
         self.take_outcome(state, key, query, outcome, details)?;
         Ok(request)
-    }
-
-    fn decide_shared(&self, limits: &SharedLimits, key: &Key, query: LimitQuery, may_wait: bool) -> SharedDecision {
-        let clock = &self.core.clock;
-        let escrow = escrow_of(limits, &key.id, &key.policy, &key.usage, clock);
-        let counts = (&*key.buckets, &*key.usage);
-        key.policy.decide_shared((limits, escrow), counts, query, || clock.unix(), may_wait)
     }
 
     /// Charges a request for which this node held no token of its key's limits: it waits until Redis has answered, and
@@ -310,12 +302,12 @@ impl Gateway {
             // Those that were in flight before it may have ended.
             let in_flight = request.others().min(key.usage.in_flight().saturating_sub(1));
             let query = LimitQuery { operation, in_flight, now: self.core.now() };
-            match self.decide_shared(limits, key, query, Instant::now() < until) {
+            match decide_shared(limits, key, query, Instant::now() < until) {
                 SharedDecision::Decided(outcome) => {
                     return self.take_outcome(&self.core.state_full(), key, query, outcome, details);
                 }
                 SharedDecision::Waits(needs) => {
-                    let escrow = escrow_of(limits, &key.id, &key.policy, &key.usage, &self.core.clock);
+                    let escrow = escrow_of(limits, &key.id, &key.policy, &key.usage);
                     limits.wait(escrow, needs, until).await;
                 }
                 SharedDecision::Unavailable => return Err(Fault::Unavailable { retry_after: 1 }),
@@ -377,4 +369,9 @@ impl Gateway {
             }
         }
     }
+}
+
+fn decide_shared(limits: &SharedLimits, key: &Key, query: LimitQuery, may_wait: bool) -> SharedDecision {
+    let escrow = escrow_of(limits, &key.id, &key.policy, &key.usage);
+    key.policy.decide_shared((limits, escrow), (&key.buckets, &key.usage), query, may_wait)
 }

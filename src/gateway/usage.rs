@@ -60,10 +60,11 @@ impl Gateway {
     pub fn usage(&self, key: Arc<Key>) -> KeyUsage {
         let now = self.core.now();
         let recent = key.usage.activity.recent(now);
-        let (counts, unix) = ((&*key.buckets, &*key.usage), self.core.clock.unix());
         let levels = match (&self.shared_limits, key.usage.escrow()) {
-            (Some(limits), Some(escrow)) => key.policy.levels_shared((limits, escrow), counts, now, unix),
-            _ => key.policy.levels(&key.buckets, &key.usage, now, unix),
+            (Some(limits), Some(escrow)) => {
+                key.policy.levels_shared((limits, escrow), (&key.buckets, &key.usage), now)
+            }
+            _ => key.policy.levels(&key.buckets, &key.usage, now, self.core.clock.unix()),
         };
         KeyUsage { key, recent, levels }
     }

@@ -11,9 +11,9 @@ use super::bucket::Level;
 use super::day::{day_of, until_midnight};
 use super::policy::{BucketLevels, IN_FLIGHT_WAIT};
 use super::{Bucket, Buckets, KeyLevels, LimitOutcome, LimitQuery, Policy, Usage, Verdict};
-use crate::clock::{Clock, Tick};
+use crate::clock::Tick;
 use crate::cluster::escrow::{self, LocalCounts};
-use crate::cluster::{KeyEscrow, Needs, SharedLimits};
+use crate::cluster::{KeyEscrow, Needs, RedisClock, SharedLimits};
 use crate::config::{Rate, WhenAway};
 use crate::model::{KeyId, Limit};
 
@@ -41,7 +41,7 @@ enum NotDecided {
 /// What a node counts by itself of a key.
 struct CountsOfUsage {
     usage: Weak<Usage>,
-    clock: Clock,
+    redis_clock: Arc<RedisClock>,
 }
 
 impl LocalCounts for CountsOfUsage {
@@ -49,8 +49,8 @@ impl LocalCounts for CountsOfUsage {
         self.usage.upgrade().map_or(0, |usage| usage.in_flight())
     }
 
-    fn day(&self) -> (i64, u64) {
-        let unix = self.clock.unix();
+    fn day(&self, now: Tick) -> (i64, u64) {
+        let unix = self.redis_clock.unix(now);
         (day_of(unix), self.usage.upgrade().map_or(0, |usage| usage.day.used(unix)))
     }
 }
@@ -70,11 +70,10 @@ pub fn escrow_of<'u>(
     id: &KeyId,
     policy: &Policy,
     usage: &'u Arc<Usage>,
-    clock: &Clock,
 ) -> &'u Arc<KeyEscrow> {
     usage.escrow.get_or_init(|| {
-        let counts = CountsOfUsage { usage: Arc::downgrade(usage), clock: clock.clone() };
-        shared.key(id, policy.tier(), Box::new(counts), clock.now())
+        let counts = CountsOfUsage { usage: Arc::downgrade(usage), redis_clock: shared.redis_clock.clone() };
+        shared.key(id, policy.tier(), Box::new(counts))
     })
 }
 
@@ -86,12 +85,11 @@ impl Policy {
         (shared, key): (&SharedLimits, &Arc<KeyEscrow>),
         (buckets, usage): (&Buckets, &Usage),
         query: LimitQuery,
-        unix: impl Fn() -> i64 + Copy,
         may_wait: bool,
     ) -> SharedDecision {
         let may_wait = may_wait && !shared.is_away();
         let asking = Asking { shared, key, policy: self, now: query.now, may_wait };
-        let mut decided = asking.decide(buckets, usage, query, unix);
+        let mut decided = asking.decide(buckets, usage, query);
         loop {
             match decided {
                 Ok(decided) => return decided,
@@ -100,7 +98,7 @@ impl Policy {
                 Err(NotDecided::Waits) => return SharedDecision::Waits(asking.missing(query)),
                 Err(NotDecided::Replaced) => {
                     if let Some((policy, buckets)) = buckets.successor() {
-                        decided = Asking { policy: &policy, ..asking }.decide(&buckets, usage, query, unix);
+                        decided = Asking { policy: &policy, ..asking }.decide(&buckets, usage, query);
                     }
                 }
             }
@@ -115,14 +113,13 @@ impl Policy {
         (shared, key): (&SharedLimits, &Arc<KeyEscrow>),
         (buckets, usage): (&Buckets, &Usage),
         now: Tick,
-        unix: i64,
     ) -> KeyLevels {
         let asking = Asking { shared, key, policy: self, now, may_wait: false };
         let tier = self.tier();
         KeyLevels {
             main: asking.level(escrow::Bucket::Main, &buckets.main, tier.main),
             write: tier.write.map(|rate| asking.level(escrow::Bucket::Write, &buckets.write, rate)),
-            ..self.levels(buckets, usage, now, unix)
+            ..self.levels(buckets, usage, now, shared.redis_clock.unix(now))
         }
     }
 }
@@ -160,13 +157,12 @@ impl Asking<'_> {
         buckets: &Buckets,
         usage: &Usage,
         query: LimitQuery,
-        unix: impl Fn() -> i64 + Copy,
     ) -> Result<SharedDecision, NotDecided> {
         let LimitQuery { operation, in_flight, now } = query;
         self.key.escrow.use_tier(self.policy.tier());
         let tier = &**self.policy.tier();
         let write = tier.write.filter(|_| operation.is_write());
-        let day = tier.daily.map(|max| (max, unix()));
+        let day = tier.daily.map(|max| (max, self.shared.redis_clock.unix(now)));
         let used_today = day.map_or(0, |(_, unix)| usage.day.used(unix));
         if tier.in_flight.is_some() {
             fence(Ordering::SeqCst); // with `Escrow::begin_turn`: one of the two sees the other

@@ -1,6 +1,6 @@
 //! The shared limits on virtual time: the very code of the nodes (`cluster::escrow`) and the very script (`turn.lua`, in
-//! the Lua that Redis has), with delays, lost and repeated messages, crashes, pauses, reloads, a clock that jumps and a
-//! fail-over that loses the last moments. Each run is made by its seed.
+//! the Lua that Redis has), with delays, lost and repeated messages, crashes, pauses, reloads, clocks that are ten
+//! minutes apart or jump, and a fail-over that loses the last moments. Each run is made by its seed.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -89,6 +89,16 @@ fn a_clock_that_jumps_ahead_lets_in_at_most_what_would_come_back_meanwhile() {
     for (seed, outcome) in seeds(300, |random| Faults { clock_ahead: Some(random.u64(..5 * SECOND)), ..lossy(random) })
     {
         assert!(outcome.excess <= outcome.granted_in_lost_time, "seed {seed}: {outcome:?}");
+    }
+}
+
+#[test]
+fn a_day_begins_by_redis_clock_whatever_the_clocks_of_the_nodes_say() {
+    for seed in 0..50 {
+        let faults = Faults { steady: Some(2.0), ..Faults::default() };
+        let tier = Tier { daily: Some(100), ..tier(50, 40) };
+        let outcome = run(Run { seed, tier, faults, script: SCRIPT.to_owned() });
+        assert!(outcome.over_day <= 0 && outcome.least_day >= 90, "seed {seed}: {outcome:?}");
     }
 }
 

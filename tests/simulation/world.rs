@@ -8,8 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use guildgate::clock::Tick;
+use guildgate::cluster::RedisClock;
 use guildgate::cluster::escrow::{Answer, Bucket, Escrow, LocalCounts, NextTurn, Turn};
 use guildgate::config::Tier;
+use guildgate::limits::{DayCounter, day_of};
 
 use crate::redis::{Fields, Redis};
 
@@ -67,6 +69,8 @@ pub struct Outcome {
     /// Requests over burst + rate * T, in the worst window of any bucket; negative or zero if none.
     pub excess: f64,
     pub over_day: i64,
+    /// The fewest that were admitted on a day.
+    pub least_day: i64,
     pub over_in_flight: i64,
     /// The count of the day in Redis, less what was admitted on it; of runs in which nothing was held too long.
     pub miscounted: i64,
@@ -91,7 +95,8 @@ enum Event {
 
 struct Counts {
     in_flight: Arc<AtomicU32>,
-    day: Arc<AtomicU32>,
+    redis_clock: Arc<RedisClock>,
+    day: Arc<DayCounter>,
 }
 
 impl LocalCounts for Counts {
@@ -99,8 +104,9 @@ impl LocalCounts for Counts {
         self.in_flight.load(Ordering::SeqCst)
     }
 
-    fn day(&self) -> (i64, u64) {
-        (i64::from(self.day.load(Ordering::SeqCst)), 0)
+    fn day(&self, now: Tick) -> (i64, u64) {
+        let unix = self.redis_clock.unix(now);
+        (day_of(unix), self.day.used(unix))
     }
 }
 
@@ -109,7 +115,8 @@ struct Node {
     escrow: Escrow,
     tier: Arc<Tier>,
     in_flight: Arc<AtomicU32>,
-    day: Arc<AtomicU32>,
+    redis_clock: Arc<RedisClock>,
+    day: Arc<DayCounter>,
     paused_until: u64,
     waiting: Vec<(u64, bool, u64)>,
     /// The turn that is out, by sequence.
@@ -142,7 +149,7 @@ pub fn run(run: Run) -> Outcome {
     let mut world = World {
         redis: Redis::new(&run.script),
         clock_offset_us: 0,
-        nodes: (0..count).map(|i| Node::new(i as u64 + 1, &tiers[0], 0)).collect(),
+        nodes: Vec::new(),
         tiers,
         events: BinaryHeap::new(),
         event_data: HashMap::new(),
@@ -156,6 +163,7 @@ pub fn run(run: Run) -> Outcome {
         faults: run.faults,
         random,
     };
+    world.nodes = (0..count).map(|i| world.node(i as u64 + 1, &world.tiers[0], 0)).collect();
     world.plan();
     while let Some(Reverse((at, id, node))) = world.events.pop() {
         let event = world.event_data.remove(&id).unwrap();
@@ -178,16 +186,23 @@ fn tiers(run: &Run, random: &mut fastrand::Rng) -> Vec<Arc<Tier>> {
 }
 
 impl Node {
-    fn new(incarnation: u64, tier: &Arc<Tier>, now: u64) -> Self {
-        let (in_flight, day) = (Arc::<AtomicU32>::default(), Arc::<AtomicU32>::default());
-        let counts = Counts { in_flight: in_flight.clone(), day: day.clone() };
+    fn new(incarnation: u64, tier: &Arc<Tier>, now: u64, own_clock_us: i64) -> Self {
+        let (in_flight, day) = (Arc::<AtomicU32>::default(), Arc::<DayCounter>::default());
+        let redis_clock = Arc::new(RedisClock::new(own_clock_us, Tick(now)));
+        let counts = Counts { in_flight: in_flight.clone(), redis_clock: redis_clock.clone(), day: day.clone() };
         let escrow = Escrow::new(tier.clone(), Box::new(counts), Tick(now));
         let (tier, waiting) = (tier.clone(), Vec::new());
-        Node { incarnation, escrow, tier, in_flight, day, paused_until: 0, waiting, out: None }
+        Node { incarnation, escrow, tier, in_flight, redis_clock, day, paused_until: 0, waiting, out: None }
     }
 }
 
 impl World {
+    /// A node whose own clock is ten minutes ahead of Redis's, or behind, or neither.
+    fn node(&self, incarnation: u64, tier: &Arc<Tier>, at: u64) -> Node {
+        let ahead = (incarnation.cast_signed() % 3 - 1) * 600_000_000;
+        Node::new(incarnation, tier, at, self.now_us(at).cast_signed() + ahead)
+    }
+
     fn at(&mut self, at: u64, node: usize, event: Event) {
         let id = self.next.replace(self.next.get() + 1);
         self.events.push(Reverse((at, id, node)));
@@ -278,7 +293,7 @@ impl World {
                 let incarnation = self.next.replace(self.next.get() + 1);
                 let tier = self.nodes[node].tier.clone();
                 self.in_flight -= i64::from(self.nodes[node].in_flight.load(Ordering::SeqCst));
-                self.nodes[node] = Node::new(incarnation, &tier, at);
+                self.nodes[node] = self.node(incarnation, &tier, at);
             }
             Event::Pause(length) => self.nodes[node].paused_until = at + length,
             Event::Reload(number) => self.nodes[node].tier = self.tiers[number].clone(),
@@ -324,7 +339,6 @@ impl World {
         let now = Tick(at);
         let day = self.now_us(at) / 86_400_000_000;
         let here = &mut self.nodes[node];
-        here.day.store(day as u32, Ordering::SeqCst);
         if waited.is_none() {
             here.in_flight.fetch_add(1, Ordering::SeqCst);
         }
@@ -373,6 +387,8 @@ impl World {
             self.admitted[1].push(at);
         }
         *self.by_day.entry(day).or_default() += 1;
+        let here = &self.nodes[node];
+        here.day.admit(u64::MAX, here.redis_clock.unix(now));
         self.outcome.admitted += 1;
         self.in_flight += 1;
         let over = self.in_flight - tier.in_flight.map_or(i64::MAX / 2, i64::from);
@@ -438,6 +454,7 @@ impl World {
         if self.nodes[node].incarnation != incarnation {
             return;
         }
+        self.nodes[node].redis_clock.set(answer.now_us, Tick(at));
         let next = self.nodes[node].escrow.finish_turn(turn, answer, Tick(at));
         if self.nodes[node].out == Some(turn.sequence) {
             self.nodes[node].out = None;
@@ -471,6 +488,7 @@ impl World {
         let daily = self.tiers[0].daily;
         let most = |day: &i64| daily.map_or(i64::MIN, |daily| *day - daily as i64);
         self.outcome.over_day = self.by_day.values().map(most).max().unwrap_or(i64::MIN);
+        self.outcome.least_day = self.by_day.values().copied().min().unwrap_or_default();
         if daily.is_some()
             && let Some((last, admitted)) = self.by_day.iter().max()
             && let Some(stored) = self.redis.fields().get("b:daily")

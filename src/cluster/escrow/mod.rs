@@ -63,8 +63,8 @@ pub trait LocalCounts: Send + Sync {
     /// Requests in flight.
     fn in_flight(&self) -> u32;
 
-    /// The UTC day, and the requests that are known to have been counted on it, by whatever node.
-    fn day(&self) -> (i64, u64);
+    /// The UTC day by Redis's clock, and the requests that are known to have been counted on it, by whatever node.
+    fn day(&self, now: Tick) -> (i64, u64);
 }
 
 /// When the next turn is to be taken.
@@ -253,7 +253,7 @@ impl Escrow {
             return Some(unanswered.clone());
         }
         let in_flight = self.counts.in_flight();
-        let (day, used) = self.counts.day();
+        let (day, used) = self.counts.day(now);
         node.sequence += 1;
         let faded = (-(now.since(node.demand_at).as_secs_f64()) / DEMAND_SECONDS).exp();
         node.demand_at = now;
