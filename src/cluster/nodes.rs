@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::redis::{RedisConnection, RedisFault, ServerInfo};
-use super::turns::COMMAND_TIMEOUT;
+use super::turns::{COMMAND_TIMEOUT, evicts_text};
 use crate::config::{Cluster, ConfigHash};
 use crate::model::rough;
 
@@ -108,7 +108,8 @@ pub async fn status(config: &Cluster) -> Result<(ServerInfo, ClusterStatus), Red
     let connection = RedisConnection::open(&config.redis, COMMAND_TIMEOUT).await?;
     let info = connection.info().await?;
     let nodes = NodesScript::new().run(&connection, &key(config), "", "").await?;
-    let warnings = nodes.warnings();
+    let mut warnings = nodes.warnings();
+    warnings.extend(info.evicts.then(|| evicts_text(config)));
     Ok((info, ClusterStatus { redis: config.redis.to_string(), nodes: nodes.list, warnings }))
 }
 

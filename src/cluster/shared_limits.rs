@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::fmt;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,7 @@ use super::escrow::{Bucket, Escrow, LocalCounts, NextTurn};
 use super::freshness::MAX_AGE;
 use super::nodes::{self, ClusterStatus, Node, NodeReport, NodeState, Nodes};
 use super::redis_clock::RedisClock;
+use super::turns::evicts_text;
 use crate::clock::{Clock, Tick};
 use crate::config::{Cluster, Tier, WhenAway};
 
@@ -40,6 +41,8 @@ pub struct SharedLimits {
     /// Since when no command succeeded; 0: the last one did.
     failing_since: AtomicU64,
     nodes_seen: AtomicU32,
+    /// Redis may remove keys, as it last said.
+    evicts: AtomicBool,
     /// What all nodes told, and when it was read.
     nodes: Mutex<(Tick, Nodes)>,
     started: Tick,
@@ -146,6 +149,7 @@ impl SharedLimits {
             failures: AtomicU32::new(0),
             failing_since: AtomicU64::new(0),
             nodes_seen: AtomicU32::new(1),
+            evicts: AtomicBool::new(false),
             nodes: Mutex::default(),
             started: now,
             state: Mutex::new((Some(NodeState::Starting), now)),
@@ -274,11 +278,19 @@ impl SharedLimits {
         *self.nodes.lock() = (self.clock.now(), nodes);
     }
 
+    /// Notes whether Redis may remove keys, and warns when it begins to.
+    pub(super) fn set_evicts(&self, evicts: bool) {
+        if !self.evicts.swap(evicts, Ordering::Relaxed) && evicts {
+            tracing::warn!("{}", evicts_text(&self.config));
+        }
+    }
+
     /// All nodes, as they were told within the last second, or before Redis was away.
     pub fn status(&self) -> ClusterStatus {
         let (read_at, nodes) = self.nodes.lock().clone();
         let nodes = nodes.later(self.clock.now().since(read_at));
-        let warnings = if self.is_away() { Vec::new() } else { nodes.warnings() };
+        let mut warnings = if self.is_away() { Vec::new() } else { nodes.warnings() };
+        warnings.extend(self.evicts.load(Ordering::Relaxed).then(|| evicts_text(&self.config)));
         ClusterStatus { redis: self.config.redis.to_string(), nodes: nodes.into_list(), warnings }
     }
 

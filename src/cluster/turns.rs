@@ -29,6 +29,9 @@ pub(super) const COMMAND_TIMEOUT: Duration = Duration::from_millis(250);
 const BEAT_EVERY: Duration = Duration::from_secs(1);
 const PROBE_EVERY: Duration = Duration::from_millis(100);
 
+/// How often a connection in use is asked what the server says of itself: an operator may change its settings.
+const INFO_EVERY: Duration = Duration::from_secs(10);
+
 /// The difference of two clocks that are read one after the other by a machine that did not sleep.
 const AWAKE: Duration = Duration::from_millis(50);
 
@@ -92,12 +95,7 @@ impl Turns {
         let begin = Instant::now();
         loop {
             match check(&config).await {
-                Ok(info) => {
-                    if info.evicts {
-                        tracing::warn!("{}", evicts_text(&config));
-                    }
-                    break;
-                }
+                Ok(_) => break,
                 Err(fault) if fault.may_pass && begin.elapsed() < START_TIMEOUT => sleep(PROBE_EVERY).await,
                 Err(fault) => return Err(format!("Redis at {} cannot be used: {fault}", config.redis)),
             }
@@ -106,7 +104,7 @@ impl Turns {
         let scripts = Scripts::new();
         let mut turns = Turns { limits: limits.clone(), connection: None, scripts };
         let record = limits.record(NodeReport { config_hash, writes_age: None });
-        turns.beaten(beat(limits.clone(), None, turns.scripts.nodes.clone(), record).await);
+        turns.beaten(beat(limits.clone(), None, turns.scripts.nodes.clone(), record, true).await);
         Ok((limits, turns))
     }
 
@@ -116,7 +114,7 @@ impl Turns {
         let (mut turns, mut beats) = (FuturesUnordered::new(), FuturesUnordered::new());
         let mut probe = interval(PROBE_EVERY);
         probe.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut last_beat = Instant::now();
+        let (mut last_beat, mut last_info) = (Instant::now(), Instant::now());
         let (mut beat_is_due, mut is_last_beat) = (false, false);
         let mut asleep = TimeAsleep::new();
         loop {
@@ -145,7 +143,12 @@ impl Turns {
                 (beat_is_due, last_beat) = (false, Instant::now());
                 let record = limits.record(report());
                 is_last_beat = record.is_empty();
-                beats.push(beat(limits.clone(), self.connection.clone(), self.scripts.nodes.clone(), record));
+                let info_is_due = self.connection.is_none() || last_info.elapsed() >= INFO_EVERY;
+                if info_is_due {
+                    last_info = Instant::now();
+                }
+                let (connection, script) = (self.connection.clone(), self.scripts.nodes.clone());
+                beats.push(beat(limits.clone(), connection, script, record, info_is_due));
             }
             for (key, turn) in self.due() {
                 match &self.connection {
@@ -286,15 +289,15 @@ async fn beat(
     connection: Option<RedisConnection>,
     script: NodesScript,
     record: String,
+    info_is_due: bool,
 ) -> Result<(RedisConnection, Nodes), RedisFault> {
     let connection = match connection {
         Some(connection) => connection,
-        None => {
-            let connection = RedisConnection::open(&limits.config.redis, COMMAND_TIMEOUT).await?;
-            connection.info().await?;
-            connection
-        }
+        None => RedisConnection::open(&limits.config.redis, COMMAND_TIMEOUT).await?,
     };
+    if info_is_due {
+        limits.set_evicts(connection.info().await?.evicts);
+    }
     let key = nodes::key(&limits.config);
     let nodes = script.run(&connection, &key, &limits.incarnation, &record).await?;
     if nodes.ignored.contains(&key) {
@@ -317,7 +320,7 @@ async fn take(
     (key, turn, answer)
 }
 
-/// What `check` and the start say of a server that evicts keys.
+/// What is said of a server that evicts keys.
 pub fn evicts_text(config: &Cluster) -> String {
     format!(
         "Redis at {} evicts keys when its memory is full (maxmemory-policy), and with a key its limits; set it to \

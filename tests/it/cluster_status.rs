@@ -208,6 +208,24 @@ async fn what_another_program_writes_among_the_nodes_is_named_ignored_and_remove
 }
 
 #[tokio::test]
+async fn a_redis_that_begins_to_evict_keys_while_nodes_run_is_named_until_it_does_so_no_more() {
+    let redis = Redis::start(&["--maxmemory", "100mb"]).await;
+    let here = node(&redis.url()).start().await;
+    says(&here, 0, &["edge-1", "serving"]).await;
+    let admin = here.admin().await;
+    for (policy, code, times) in [("allkeys-lru", 1, 1), ("noeviction", 0, 0), ("volatile-ttl", 1, 1)] {
+        redis.ask(&format!("CONFIG SET maxmemory-policy {policy}"));
+        assert_eq!(status(&here).code, Some(code), "{policy}");
+        let is_known = async || {
+            let warnings = admin.get("/api/cluster").await.is(200)["warnings"].to_string();
+            warnings.matches("evicts keys").count() == times
+        };
+        eventually(2 * PATIENCE, "the node has looked again", is_known).await;
+    }
+    assert_eq!(here.stderr().matches("evicts keys").count(), 2, "each time is said once:\n{}", here.stderr());
+}
+
+#[tokio::test]
 async fn where_redis_is_away_or_not_set_the_command_ends_with_2_and_says_so() {
     let mut redis = Redis::start(&[]).await;
     let here = node(&redis.url()).start().await;
