@@ -65,12 +65,7 @@ struct Asking<'a> {
 }
 
 /// The escrow of the key of this usage.
-pub fn escrow_of<'u>(
-    shared: &SharedLimits,
-    id: &KeyId,
-    policy: &Policy,
-    usage: &'u Arc<Usage>,
-) -> &'u Arc<KeyEscrow> {
+pub fn escrow_of<'u>(shared: &SharedLimits, id: &KeyId, policy: &Policy, usage: &'u Arc<Usage>) -> &'u Arc<KeyEscrow> {
     usage.escrow.get_or_init(|| {
         let counts = CountsOfUsage { usage: Arc::downgrade(usage), redis_clock: shared.redis_clock.clone() };
         shared.key(id, policy.tier(), Box::new(counts))
@@ -152,12 +147,7 @@ impl Asking<'_> {
         needs
     }
 
-    fn decide(
-        &self,
-        buckets: &Buckets,
-        usage: &Usage,
-        query: LimitQuery,
-    ) -> Result<SharedDecision, NotDecided> {
+    fn decide(&self, buckets: &Buckets, usage: &Usage, query: LimitQuery) -> Result<SharedDecision, NotDecided> {
         let LimitQuery { operation, in_flight, now } = query;
         self.key.escrow.use_tier(self.policy.tier());
         let tier = &**self.policy.tier();

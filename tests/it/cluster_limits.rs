@@ -9,13 +9,13 @@ use nix::sys::signal::Signal;
 use crate::support::*;
 
 /// The tier of the tests: 20 a second, and ten at once.
-const RATE: f64 = 20.0;
-const BURST: f64 = 10.0;
+pub const RATE: f64 = 20.0;
+pub const BURST: f64 = 10.0;
 
 /// Far longer than `cluster.timeout`, and shorter than a wait until Redis is back.
 const WAITS_FOR_EVER: Duration = Duration::from_millis(1500);
 
-fn limited(redis: &Redis, url: &str) -> Builder {
+pub fn limited(redis: &Redis, url: &str) -> Builder {
     TestGateway::on(Kind::Postgres)
         .store(url)
         .set("limits.tiers.slow.rate", r#""20/s""#)
@@ -38,11 +38,11 @@ async fn two_nodes(redis: &Redis) -> (TestGateway, TestGateway) {
 
 /// What came of requests that were sent one after the other.
 #[derive(Debug, Default)]
-struct Seen {
-    admitted: f64,
+pub struct Seen {
+    pub admitted: f64,
     refused: u32,
     /// Answers that are neither.
-    failed: u32,
+    pub failed: u32,
     slowest: Duration,
 }
 
@@ -75,7 +75,7 @@ async fn flood(gate: &TestGateway, key: &str, until: Instant) -> Seen {
     seen
 }
 
-async fn flood_both(here: &TestGateway, there: &TestGateway, lasts: Duration) -> Seen {
+pub async fn flood_both(here: &TestGateway, there: &TestGateway, lasts: Duration) -> Seen {
     let until = Instant::now() + lasts;
     let (a, b) = (flood(here, "slow", until), flood(there, "slow", until));
     let (c, d) = (flood(here, "slow", until), flood(there, "slow", until));

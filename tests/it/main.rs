@@ -104,6 +104,7 @@ mod store_verify;
 mod trusted_proxies;
 
 mod cluster_bad_redis;
+mod cluster_clocks;
 mod cluster_haproxy;
 mod cluster_histories;
 mod cluster_hour;

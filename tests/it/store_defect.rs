@@ -1,8 +1,6 @@
 //! A defect in what writes to the store (contract section 5, guarantee 1): nothing can be written any more, so the
 //! process says so and exits with 1 within a second, and a service manager starts another.
 
-use std::process::Command;
-
 use crate::support::*;
 
 /// Has a thread of the server, which it knows by its name, fail to read the clock once there is a file: the standard
@@ -42,18 +40,13 @@ struct FaultyServer {
 impl FaultyServer {
     async fn start(kind: Kind) -> FaultyServer {
         let tools = tempfile::tempdir().unwrap();
-        let path = |name: &str| tools.path().join(name).to_str().unwrap().to_owned();
-        std::fs::write(path("clock.c"), FAULTY_CLOCK).unwrap();
-        let built = Command::new("cc").args(["-shared", "-fPIC", "-o", &path("clock.so"), &path("clock.c")]).status();
-        assert!(built.unwrap().success());
         let thread = match kind {
             Kind::Builtin | Kind::Http => "store-writer",
             Kind::Postgres => "store-postgres",
         };
-        let preload = format!("LD_PRELOAD={}", path("clock.so")).leak();
         let thread = format!("FAULTY_THREAD={thread}").leak();
-        let file = format!("FAULTY_FILE={}", path("now")).leak();
-        let launcher = Vec::from(["env", preload, thread, file]).leak();
+        let file = format!("FAULTY_FILE={}", tools.path().join("now").display()).leak();
+        let launcher = Vec::from(["env", preload(tools.path(), FAULTY_CLOCK), thread, file]).leak();
         let gate = TestGateway::on(kind).key("bot").points("7", 3).launched_by(launcher).start().await;
         FaultyServer { gate, tools }
     }

@@ -19,6 +19,8 @@ const WATCH: &str = r#""$@" >/dev/null 2>&1 & read -r _; kill -9 $!"#;
 pub struct Redis {
     folder: TempDir,
     port: u16,
+    /// What starts it, with the arguments besides the usual ones.
+    launcher: Vec<String>,
     settings: Vec<String>,
     watch: Child,
 }
@@ -26,11 +28,17 @@ pub struct Redis {
 impl Redis {
     /// Starts a server with these arguments besides the usual ones.
     pub async fn start(settings: &[&str]) -> Redis {
+        Redis::start_through(&[], settings).await
+    }
+
+    /// As [`Redis::start`], through this command.
+    pub async fn start_through(launcher: &[&str], settings: &[&str]) -> Redis {
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
-        let settings: Vec<String> = settings.iter().map(|word| (*word).to_owned()).collect();
+        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        let (launcher, settings) = (words(launcher), words(settings));
         let folder = tempfile::Builder::new().prefix("guildgate-redis-").tempdir().unwrap();
-        let watch = run(&folder, port, &settings);
-        let redis = Redis { folder, port, settings, watch };
+        let watch = run(&folder, port, &launcher, &settings);
+        let redis = Redis { folder, port, launcher, settings, watch };
         redis.answers().await;
         redis
     }
@@ -62,8 +70,8 @@ impl Redis {
             self.port
         );
         std::fs::write(&config, text).unwrap();
-        let watch = watched(&[config.to_str().unwrap(), "--sentinel"]);
-        let sentinel = Redis { folder, port, settings: Vec::new(), watch };
+        let watch = watched(&[], &[config.to_str().unwrap(), "--sentinel"]);
+        let sentinel = Redis { folder, port, launcher: Vec::new(), settings: Vec::new(), watch };
         sentinel.answers().await;
         sentinel
     }
@@ -107,7 +115,7 @@ impl Redis {
 
     /// Another server, which knows nothing, on the same port.
     pub async fn start_again(&mut self) {
-        self.watch = run(&self.folder, self.port, &self.settings);
+        self.watch = run(&self.folder, self.port, &self.launcher, &self.settings);
         self.answers().await;
     }
 
@@ -119,17 +127,17 @@ impl Redis {
     }
 }
 
-fn run(folder: &TempDir, port: u16, settings: &[String]) -> Child {
+fn run(folder: &TempDir, port: u16, launcher: &[String], settings: &[String]) -> Child {
     let (port, folder) = (port.to_string(), folder.path().to_str().unwrap());
     let mut arguments =
         vec!["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", folder];
     arguments.extend(settings.iter().map(String::as_str));
-    watched(&arguments)
+    watched(launcher, &arguments)
 }
 
-fn watched(arguments: &[&str]) -> Child {
+fn watched(launcher: &[String], arguments: &[&str]) -> Child {
     let mut watch = Command::new("/bin/sh");
-    watch.args(["-c", WATCH, "watch", "redis-server"]).args(arguments);
+    watch.args(["-c", WATCH, "watch"]).args(launcher).arg("redis-server").args(arguments);
     watch.process_group(0).stdin(Stdio::piped()).spawn().unwrap()
 }
 

@@ -1,0 +1,133 @@
+//! Clocks that do not agree (contract section 3, `[cluster]`): one of two real nodes is ten minutes ahead of Redis, the other
+//! ten minutes behind. All three read their clocks through a library that shifts them.
+
+use std::time::{Duration, Instant};
+
+use crate::cluster_limits::{BURST, RATE, flood_both, limited};
+use crate::support::*;
+
+/// Shifts the wall clock by as many seconds as a file says.
+const SHIFTED_CLOCK: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+int clock_gettime(clockid_t clock, struct timespec *time) {
+    int result = syscall(SYS_clock_gettime, clock, time);
+    if (clock == CLOCK_REALTIME) {
+        char seconds[24] = "";
+        int file = open(getenv("CLOCK_AHEAD"), O_RDONLY | O_CLOEXEC);
+        if (file < 0 || read(file, seconds, sizeof seconds - 1) <= 0) abort();
+        close(file);
+        time->tv_sec += atol(seconds);
+    }
+    return result;
+}
+int gettimeofday(struct timeval *restrict time, void *restrict zone) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    time->tv_sec = now.tv_sec;
+    time->tv_usec = now.tv_nsec / 1000;
+    return 0;
+}
+"#;
+
+const MINUTE: i64 = 60;
+const DAY: i64 = 24 * 60 * MINUTE;
+
+struct Clocks {
+    folder: tempfile::TempDir,
+    preload: &'static str,
+}
+
+impl Clocks {
+    fn new() -> Clocks {
+        let folder = tempfile::tempdir().unwrap();
+        let preload = preload(folder.path(), SHIFTED_CLOCK);
+        Clocks { folder, preload }
+    }
+
+    /// The command that starts a server with this clock, so many seconds ahead of this machine's.
+    fn ahead_by(&self, name: &str, seconds: i64) -> [&'static str; 3] {
+        let file = self.folder.path().join(name);
+        let new = self.folder.path().join("new");
+        std::fs::write(&new, seconds.to_string()).unwrap();
+        std::fs::rename(&new, &file).unwrap(); // a server that reads meanwhile has either
+        ["env", self.preload, format!("CLOCK_AHEAD={}", file.display()).leak()]
+    }
+
+    /// Another node beside this one, with clocks ten minutes ahead of Redis's and behind.
+    async fn apart(&self, mut here: TestGateway, url: &str, redis: i64) -> [TestGateway; 2] {
+        here.world().edit("gateway.toml", "[cluster]", "[cluster]\nnode = \"ahead\"");
+        let mut there = here.node(url).await;
+        there.world().edit("gateway.toml", "\"ahead\"", "\"behind\"");
+        here.restart_through(&self.ahead_by("ahead", redis + 10 * MINUTE)).await;
+        there.restart_through(&self.ahead_by("behind", redis - 10 * MINUTE)).await;
+        [here, there]
+    }
+}
+
+#[tokio::test]
+async fn guarantee_6_a_day_begins_at_all_nodes_when_it_does_by_redis_clock() {
+    let clocks = Clocks::new();
+    // Five minutes before a midnight, which has come by the first node's clock.
+    let ahead = DAY - unix_now().rem_euclid(DAY) - 5 * MINUTE;
+    let redis = Redis::start_through(&clocks.ahead_by("redis", ahead), &[]).await;
+    let url = Postgres::shared().database().await;
+    let gate = limited(&redis, &url).set("limits.tiers.standard.daily", "30").start().await;
+    let gates = clocks.apart(gate, &url, ahead).await;
+    for minutes in [0, 6] {
+        clocks.ahead_by("redis", ahead + minutes * MINUTE);
+        let is_admitted = async || gates[0].get_points("bot", "7").await.status == 200;
+        eventually(PATIENCE, "the key has its day", is_admitted).await;
+        let mut admitted = 1;
+        for gate in [0, 1].repeat(40) {
+            let answer = gates[gate].get_points("bot", "7").await;
+            admitted += u32::from(answer.status == 200);
+            assert!([200, 429].contains(&answer.status), "{answer:?}");
+        }
+        assert!((29..=30).contains(&admitted), "{admitted} of 30 were let in, {minutes} minutes later");
+    }
+}
+
+#[tokio::test]
+async fn nodes_whose_clocks_are_ten_minutes_ahead_and_behind_keep_one_limit_and_hear_each_other() {
+    let clocks = Clocks::new();
+    let redis = Redis::start(&[]).await;
+    let gate = TestGateway::before_http()
+        .set("cluster.redis", &format!("{:?}", redis.url()))
+        .set("cluster.nodes", "2")
+        .set("cluster.timeout", r#""1s""#)
+        .set("cache.points.ttl", r#""1h""#)
+        .set("limits.tiers.slow.rate", r#""20/s""#)
+        .set("limits.tiers.slow.burst", "10")
+        .key_of_tier("slow", "slow")
+        .key("bot")
+        .points("7", 3)
+        .start()
+        .await;
+    let gates = clocks.apart(gate, "", 0).await;
+    for points in 4..8 {
+        let [writer, reader] = [points % 2, (points + 1) % 2].map(|gate| &gates[gate as usize]);
+        eventually(PATIENCE, "it is kept", async || reader.get_points("bot", "7").await.was_hit()).await;
+        writer.set_points("bot", "7", points).await.is(&format!("Successfully set 'Ada' points to '{points}'"));
+        let seen = async || reader.get_points("bot", "7").await.body == points.to_string();
+        eventually(SECOND_AND_SLACK, "the write is seen", seen).await;
+    }
+    let begin = Instant::now();
+    let seen = flood_both(&gates[0], &gates[1], Duration::from_secs(2)).await;
+    let most = BURST + RATE * begin.elapsed().as_secs_f64();
+    assert!(seen.admitted <= most && seen.admitted > BURST && seen.failed == 0, "{seen:?}, {most} at most");
+    let shown = async || {
+        let status = gates[0].run(&["cluster", "status", "--json"]);
+        let nodes = serde_json::from_str::<serde_json::Value>(&status.stdout).unwrap()["nodes"].clone();
+        let below = |value: &serde_json::Value, most| value.as_u64().is_some_and(|value| value < most);
+        let is_young = |n: &serde_json::Value| below(&n["age_ms"], 3000) && below(&n["writes_age_ms"], 950);
+        let nodes = nodes.as_array().unwrap();
+        status.code == Some(0) && nodes.len() == 2 && nodes.iter().all(is_young)
+    };
+    eventually(PATIENCE, "both nodes are shown as of now", shown).await;
+}
