@@ -72,7 +72,7 @@ fn handle(c: &mut Criterion) {
     let clock = Clock::system();
     let origin = Arc::new(Origin::Builtin(Builtin::new(store, clock.clone())));
     let keys: Vec<ListedKey> = (0..1000).map(listed).collect();
-    let source = KeySource::File(KeyFile { keys: keys.into(), guilds: None });
+    let source = KeySource::File(KeyFile::new(keys, None));
     let state = State::new(config, origin, source, KeyList::default(), Vec::new(), &clock);
     let gateway = Arc::new(Gateway::new(clock, state, Observer::default()));
     let slot = InFlightSlot::default();

@@ -29,6 +29,15 @@ const MAX_WORD: usize = 64;
 /// Names in one message.
 const MAX_NAMES: usize = 10;
 
+/// What is the same at all nodes that serve: its name, what to give them, and its hash.
+pub(super) const COMPARED: [Compared; 2] = [
+    ("configurations", "settings", |node| Some(&node.config_hash)),
+    ("key files", "keys", |node| node.keys_hash.as_deref()),
+];
+
+/// See [`COMPARED`].
+pub(super) type Compared = (&'static str, &'static str, fn(&Node) -> Option<&str>);
+
 /// What a node does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
@@ -55,6 +64,8 @@ pub struct Node {
     pub version: String,
     /// Of the configuration in force, as in the access log.
     pub config_hash: String,
+    /// Of the keys of its key file; null: it has none, or is of an older version.
+    pub keys_hash: Option<String>,
     pub state: NodeState,
     /// For how long it had been in that state when it was heard.
     pub state_ms: u64,
@@ -73,6 +84,8 @@ pub struct Node {
 pub struct NodeReport {
     /// Of the configuration in force.
     pub config_hash: ConfigHash,
+    /// Of the keys of the key file in force.
+    pub keys_hash: Option<ConfigHash>,
     /// Age of what is known of other nodes' writes.
     pub writes_age: Option<Duration>,
 }
@@ -147,7 +160,7 @@ impl Node {
         };
         let node: Node = serde_json::from_slice(record).ok()?;
         let words = [incarnation, &node.node, &node.version, &node.config_hash];
-        let is_record = words.into_iter().all(is_word);
+        let is_record = words.into_iter().chain(node.keys_hash.as_deref()).all(is_word);
         is_record.then(|| Node { incarnation: incarnation.to_owned(), age_ms: age_us / 1000, ..node })
     }
 
@@ -223,11 +236,13 @@ impl Nodes {
         u32::try_from(self.list.iter().filter(|node| node.is_heard()).count()).unwrap_or(u32::MAX)
     }
 
-    /// The nodes that serve, by the configuration that they have.
-    pub(super) fn by_configuration(&self) -> BTreeMap<&str, Vec<&Node>> {
+    /// The nodes that serve and have this, by its hash.
+    pub(super) fn by_hash(&self, (_, _, hash): &Compared) -> BTreeMap<&str, Vec<&Node>> {
         let mut nodes = BTreeMap::<_, Vec<_>>::new();
         for node in self.list.iter().filter(|node| node.serves()) {
-            nodes.entry(node.config_hash.as_str()).or_default().push(node);
+            if let Some(hash) = hash(node) {
+                nodes.entry(hash).or_default().push(node);
+            }
         }
         nodes
     }
@@ -240,13 +255,16 @@ impl Nodes {
                         and this cluster.prefix";
             warnings.push(text.to_owned());
         }
-        let configurations = self.by_configuration();
-        if configurations.len() > 1 {
-            let at = configurations
-                .iter()
-                .map(|(hash, nodes)| format!("{hash} at {}", some(nodes.iter().map(|n| n.node.clone()))));
-            let at = at.take(MAX_NAMES).collect::<Vec<_>>().join("; ");
-            warnings.push(format!("the configurations of the nodes differ ({at}): give all of them the same settings"));
+        for compared in &COMPARED {
+            let nodes = self.by_hash(compared);
+            if nodes.len() > 1 {
+                let at = nodes
+                    .iter()
+                    .map(|(hash, nodes)| format!("{hash} at {}", some(nodes.iter().map(|n| n.node.clone()))));
+                let at = at.take(MAX_NAMES).collect::<Vec<_>>().join("; ");
+                let (what, same, _) = compared;
+                warnings.push(format!("the {what} of the nodes differ ({at}): give all of them the same {same}"));
+            }
         }
         let mut clashes = BTreeMap::<&str, Vec<String>>::new();
         let serving: Vec<&Node> = self.list.iter().filter(|node| node.serves()).collect();
@@ -301,6 +319,7 @@ mod tests {
             pid: 7,
             version: "0.1.0".to_owned(),
             config_hash: "0123456789ab".to_owned(),
+            keys_hash: None,
             state: NodeState::Serving,
             state_ms: 60_000,
             uptime_ms: 61_000,
@@ -336,6 +355,15 @@ mod tests {
             &["0123456789ab at a, c; ba9876543210 at b"],
         );
         assert_eq!(warnings([node("a", |_| {}), other(NodeState::Draining)]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn key_files_that_differ_are_named_and_a_node_of_a_version_that_does_not_tell_is_left_out() {
+        let with = |name, hash: &str| node(name, |n| n.keys_hash = Some(hash.to_owned()));
+        says([with("a", "1111"), with("b", "2222")], &["key files of the nodes differ (1111 at a; 2222 at b)"]);
+        assert_eq!(warnings([with("a", "1111"), with("b", "1111"), node("c", |_| {})]), Vec::<String>::new());
+        let before = serde_json::to_string(&node("a", |_| {})).unwrap().replace("\"keys_hash\":null,", "");
+        assert_eq!(Node::read("i1", 0, before.as_bytes()).unwrap().keys_hash, None);
     }
 
     #[test]
@@ -387,7 +415,7 @@ mod tests {
     fn a_record_stays_below_what_redis_is_asked_to_keep() {
         let long = "a".repeat(MAX_WORD);
         let longest = node(&long, |n| {
-            (n.version, n.config_hash) = (long.clone(), long.clone());
+            (n.version, n.config_hash, n.keys_hash) = (long.clone(), long.clone(), Some(long.clone()));
             (n.age_ms, n.state_ms, n.uptime_ms, n.held_tokens) = (u64::MAX, u64::MAX, u64::MAX, u64::MAX);
             n.writes_age_ms = Some(u64::MAX);
         });

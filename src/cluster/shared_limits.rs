@@ -14,7 +14,7 @@ use tokio::time::timeout_at;
 
 use super::escrow::{Bucket, Escrow, LocalCounts, NextTurn};
 use super::freshness::MAX_AGE;
-use super::nodes::{self, ClusterStatus, Node, NodeReport, NodeState, Nodes};
+use super::nodes::{self, COMPARED, ClusterStatus, Node, NodeReport, NodeState, Nodes};
 use super::redis_clock::RedisClock;
 use super::turns::evicts_text;
 use crate::clock::{Clock, Tick};
@@ -243,7 +243,7 @@ impl SharedLimits {
     }
 
     /// What this node tells the others; empty: it ends.
-    pub(super) fn record(&self, NodeReport { config_hash, writes_age }: NodeReport) -> String {
+    pub(super) fn record(&self, NodeReport { config_hash, keys_hash, writes_age }: NodeReport) -> String {
         let now = self.clock.now();
         let (Some(state), since) = *self.state.lock() else { return String::new() };
         let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
@@ -256,6 +256,7 @@ impl SharedLimits {
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             config_hash: config_hash.to_string(),
+            keys_hash: keys_hash.map(|hash| hash.to_string()),
             state,
             state_ms: millis(now.since(since)),
             uptime_ms: millis(now.since(self.started)),
@@ -294,9 +295,10 @@ impl SharedLimits {
         ClusterStatus { redis: self.config.redis.to_string(), nodes: nodes.into_list(), warnings }
     }
 
-    /// How many configurations the nodes have that serve.
-    pub fn configurations(&self) -> usize {
-        self.nodes.lock().1.by_configuration().len()
+    /// How many configurations the nodes have that serve, and how many key files.
+    pub fn configurations(&self) -> [usize; 2] {
+        let nodes = &self.nodes.lock().1;
+        COMPARED.map(|compared| nodes.by_hash(&compared).len())
     }
 
     /// A command succeeded. Whether Redis was away until now.

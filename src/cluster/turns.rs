@@ -103,7 +103,7 @@ impl Turns {
         let limits = Arc::new(SharedLimits::new(config, clock));
         let scripts = Scripts::new();
         let mut turns = Turns { limits: limits.clone(), connection: None, scripts };
-        let record = limits.record(NodeReport { config_hash, writes_age: None });
+        let record = limits.record(NodeReport { config_hash, keys_hash: None, writes_age: None });
         turns.beaten(beat(limits.clone(), None, turns.scripts.nodes.clone(), record, true).await);
         Ok((limits, turns))
     }

@@ -3,7 +3,6 @@
 
 use std::fmt::Write;
 
-use sha2::{Digest, Sha256};
 use toml::{Table, Value};
 
 use super::file::{ConfigFile, TierFile};
@@ -56,12 +55,9 @@ pub(super) fn in_force(mut file: ConfigFile, config: &Config, resolved: Vec<(Str
     }
 }
 
-/// The first 12 hexadecimal digits of the SHA-256 of these values as TOML.
+/// The hash of these values as TOML.
 pub(super) fn hash(values: &Table) -> ConfigHash {
-    let text = toml::to_string(values).unwrap_or_default(); // a table of TOML can be written as TOML
-    let digest = Sha256::digest(text);
-    let digit = |at: usize| b"0123456789abcdef"[usize::from(digest[at / 2] >> (4 * (1 - at % 2)) & 15)];
-    ConfigHash(std::array::from_fn(digit))
+    ConfigHash::of(&toml::to_string(values).unwrap_or_default()) // a table of TOML can be written as TOML
 }
 
 /// Removes the settings that have no effect, and these secrets.

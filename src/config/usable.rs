@@ -10,6 +10,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 
 use super::redis::RedisAt;
 use super::store::StoreAt;
@@ -32,9 +33,18 @@ pub struct Config {
 }
 
 /// Identifies a configuration: 12 hexadecimal digits of a hash of its values, without secrets. The access log and `why`
-/// compare it.
+/// compare it. The nodes of a cluster compare that of their key file, too.
 #[derive(Clone, Copy)]
-pub struct ConfigHash(pub(super) [u8; 12]);
+pub struct ConfigHash([u8; 12]);
+
+impl ConfigHash {
+    /// The first digits of the SHA-256 of this text.
+    pub fn of(text: &str) -> Self {
+        let digest = Sha256::digest(text);
+        let digit = |at: usize| b"0123456789abcdef"[usize::from(digest[at / 2] >> (4 * (1 - at % 2)) & 15)];
+        ConfigHash(std::array::from_fn(digit))
+    }
+}
 
 impl Default for ConfigHash {
     fn default() -> Self {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::State;
 use crate::clock::Tick;
-use crate::config::Keys;
+use crate::config::{ConfigHash, Keys};
 use crate::keys::{LearnedKeyRules, LearnedKeys, ListedKey};
 use crate::model::GuildId;
 use crate::store::{AnyStore, Directory, KeyRecord};
@@ -24,8 +24,22 @@ pub enum KeySource {
 #[derive(Clone, Debug)]
 pub struct KeyFile {
     pub keys: Arc<[ListedKey]>,
+    /// The same for the same keys in any order.
+    pub(super) hash: ConfigHash,
     /// The store of the built-in backend, which knows the guilds that the bot has left.
     pub guilds: Option<Arc<AnyStore>>,
+}
+
+impl KeyFile {
+    pub fn new(keys: Vec<ListedKey>, guilds: Option<Arc<AnyStore>>) -> Self {
+        let text = |key: &ListedKey| {
+            let ListedKey { id, digest, guild, guild_departed: _, tier, scope, expires } = key;
+            format!("{id} {digest} {guild} {scope} {expires:?} {tier:?}\n")
+        };
+        let mut texts: Vec<String> = keys.iter().map(text).collect();
+        texts.sort_unstable();
+        KeyFile { keys: keys.into(), hash: ConfigHash::of(&texts.concat()), guilds }
+    }
 }
 
 /// What the store lists for a source: the guilds that the bot has left, and the keys if they are in the store.

@@ -61,9 +61,11 @@ fn encode_shared(limits: &SharedLimits, encoder: &mut DescriptorEncoder<'_>) -> 
     gauge(encoder, "guildgate_redis_up", "1: Redis answers; 0: limits are each node's own, by when_away", up)?;
     let nodes = f64::from(limits.nodes());
     gauge(encoder, "guildgate_cluster_nodes", "Nodes that share the limits, as last seen", nodes)?;
-    let configurations = limits.configurations() as f64;
+    let [configurations, key_files] = limits.configurations().map(|n| n as f64);
     let help = "Different configurations of the nodes that serve, as last seen";
     gauge(encoder, "guildgate_cluster_configurations", help, configurations)?;
+    let help = "Different key files of the nodes that serve, as last seen";
+    gauge(encoder, "guildgate_cluster_key_files", help, key_files)?;
     let [answered, failed] = counters_of.turns.each_ref().map(|n| n.load(Ordering::Relaxed));
     let turns = [([("result", "answered")], answered), ([("result", "failed")], failed)];
     counters(encoder, "guildgate_redis_turns", "Turns on a key's shared limits", turns)?;

@@ -139,7 +139,11 @@ impl Gateway {
             Some(peers) => peers.bus.freshness().age(now),
             None => self.follower.feed_age(&state, now),
         };
-        NodeReport { config_hash: state.config.hash, writes_age }
+        let keys_hash = match &state.keys {
+            KeySource::File(file) => Some(file.hash),
+            KeySource::Store(_) | KeySource::Origin(_) => None,
+        };
+        NodeReport { config_hash: state.config.hash, keys_hash, writes_age }
     }
 
     /// What is to be said while the limits cannot be shared, or the other nodes are not heard. The node is ready all the

@@ -270,9 +270,7 @@ pub(super) async fn load_keys(
             let rules = LearnedKeyRules { policy, accepted_for, refused_for, since: Tick(0) };
             KeySource::Origin(Arc::new(LearnedKeys::new(rules, day_counts.clone())))
         }
-        (Keys::File(_), _) => {
-            KeySource::File(KeyFile { keys: listed.unwrap_or_default().into(), guilds: store.cloned() })
-        }
+        (Keys::File(_), _) => KeySource::File(KeyFile::new(listed.unwrap_or_default(), store.cloned())),
         (Keys::Store, Some(store)) => KeySource::Store(store.clone()),
         (Keys::Store, None) => return Err(no_store()),
     };

@@ -110,7 +110,7 @@ impl Paths {
         });
         let clock = Clock::system();
         let origin = Arc::new(Origin::Builtin(Builtin::new(store, clock.clone())));
-        let source = KeySource::File(KeyFile { keys: keys.collect(), guilds: None });
+        let source = KeySource::File(KeyFile::new(keys.collect(), None));
         let state = State::new(config, origin, source, KeyList::default(), Vec::new(), &clock);
         let decisions = (path == Path::RecordedHit)
             .then(|| Arc::new(DecisionLog::open(&folder.path().join("decisions"), 1 << 20, clock.clone()).unwrap()));

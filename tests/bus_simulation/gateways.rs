@@ -139,7 +139,7 @@ impl TestGateway {
             scope: Scope::Write,
             expires: None,
         };
-        let keys = KeySource::File(KeyFile { keys: [key].into(), guilds: None });
+        let keys = KeySource::File(KeyFile::new(vec![key], None));
         let state = State::new(config, Arc::new(Origin::Http(http)), keys, KeyList::default(), Vec::new(), &clock);
         let bus = Bus::new(Incarnation::random(), clock.clone(), timeout);
         let gateway = Arc::new(Gateway::with_bus(clock, state, Observer::new(None, None), Some(bus)));

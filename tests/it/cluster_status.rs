@@ -122,6 +122,24 @@ async fn configurations_that_differ_are_named_by_the_command_the_dashboard_and_a
 }
 
 #[tokio::test]
+async fn key_files_that_differ_are_named_until_each_node_has_read_the_same_keys() {
+    let redis = Redis::start(&[]).await;
+    let (here, there) = two_nodes(&redis).await;
+    says(&here, 0, &["edge-1", "edge-2"]).await;
+    let file = here.world().text("keys.toml");
+    let more = format!("[[key]]\nid = \"more\"\ndigest = {:?}\nguild = {GUILD:?}\n", digest("more"));
+    there.world().write("keys.toml", format!("{file}{more}"));
+    says(&here, 1, &["the key files of the nodes differ", " at edge-1", " at edge-2"]).await;
+    let counted = async || here.admin().await.with_token("").get("/metrics").await.text;
+    let two = async || counted().await.contains("\nguildgate_cluster_key_files 2");
+    eventually(PATIENCE, "two key files", two).await;
+    let page = here.dashboard().await.get("/").await.text;
+    assert!(page.contains("role=\"alert\">the key files of the nodes differ"), "{page}");
+    here.world().write("keys.toml", format!("# in another order\n{more}{file}"));
+    says(&here, 0, &["edge-1", "edge-2"]).await;
+}
+
+#[tokio::test]
 async fn two_processes_of_one_name_are_told_apart_and_named() {
     let redis = Redis::start(&[]).await;
     let here = node(&redis.url()).start().await;

@@ -61,7 +61,7 @@ fn key_file(w: &TestGateway, ids: &[&str]) -> KeyFile {
         scope: Scope::Write,
         expires: None,
     };
-    KeyFile { keys: ids.iter().map(listed).collect(), guilds: Some(w.store.clone()) }
+    KeyFile::new(ids.iter().map(listed).collect(), Some(w.store.clone()))
 }
 
 #[tokio::test]

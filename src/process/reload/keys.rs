@@ -59,6 +59,6 @@ impl Reloader {
     }
 
     pub(super) fn keys_of_file(&self, keys: Vec<ListedKey>) -> KeyFile {
-        KeyFile { keys: keys.into(), guilds: self.store.clone() }
+        KeyFile::new(keys, self.store.clone())
     }
 }
