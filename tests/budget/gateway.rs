@@ -1,12 +1,14 @@
 //! A gateway over a store of its own, and one request of each path through the rules: what `Gateway::handle` does and
-//! what is reported of the request. Nothing here waits: a request that would is a failure.
+//! what is reported of the request. No request that is counted waits: one that would is a failure.
 
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use guildgate::clock::Clock;
+use guildgate::cluster::Turns;
 use guildgate::config;
 use guildgate::gateway::{Body, CacheStatus, Gateway, KeyFile, KeyList, KeySource, Reply, RequestHeader, State};
 use guildgate::keys::{InFlightSlot, ListedKey};
@@ -17,10 +19,15 @@ use guildgate::telemetry::{DecisionLog, Observer, Outcome};
 use guildgate::wire::{Fault, RequestId, TraceContext};
 use tempfile::TempDir;
 
+use crate::redis_server::RedisServer;
+
 const GUILD: &str = "81384788765712384";
 const KEY: &str = "gg_vmdEUsM0rJngX08Jl4CcfYutJQSEZrqX5Anhtpkdnjs0r0nUY";
 /// How many keys are listed.
 const KEYS: u64 = 1000;
+/// How many requests wait at once for the tokens of a key: it gets as many again for those that come after them, which
+/// are far more than those that are counted.
+const WAITING: usize = 500;
 
 /// Limits that no request here reaches, but for a tier that is reached by its second request.
 const CONFIG: &str = r#"
@@ -47,9 +54,12 @@ pub enum Path {
     Miss,
     UnknownKey,
     OverLimit,
+    /// With `[cluster]`, of a key whose tokens this node holds. Nobody talks to Redis meanwhile.
+    ClusterHit,
 }
 
 impl Path {
+    /// Those that have a budget. The clocks that the task of `[cluster]` reads do not work under valgrind.
     pub const ALL: [Path; 5] = [Path::Hit, Path::RecordedHit, Path::Miss, Path::UnknownKey, Path::OverLimit];
 
     /// Its name in `budget.toml`.
@@ -60,13 +70,16 @@ impl Path {
             Path::Miss => "miss_on_built_in_store",
             Path::UnknownKey => "refusal_of_unknown_key",
             Path::OverLimit => "refusal_over_limit",
+            Path::ClusterHit => "hit_with_cluster",
         }
     }
 
     fn is_taken_by(self, reply: &Reply) -> bool {
         let (answer, cache) = (&reply.answer, reply.details.cache);
         match self {
-            Path::Hit | Path::RecordedHit => answer.is_ok() && matches!(cache, Some(CacheStatus::Hit { .. })),
+            Path::Hit | Path::RecordedHit | Path::ClusterHit => {
+                answer.is_ok() && matches!(cache, Some(CacheStatus::Hit { .. }))
+            }
             Path::Miss => answer.is_ok() && cache == Some(CacheStatus::Forwarded { stale: false, stored: true }),
             Path::UnknownKey => *answer == Err(Fault::IncorrectKey),
             Path::OverLimit => reply.details.over_limit.is_some() && answer.is_err(),
@@ -94,9 +107,14 @@ pub struct Paths {
 impl Paths {
     pub fn new(path: Path) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let config = config::load_str(CONFIG, folder.path(), "budget").unwrap().config;
         let store = Arc::new(AnyStore::from(SqliteStore::open(folder.path().join("budget.db")).unwrap()));
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let redis = (path == Path::ClusterHit).then(|| runtime.block_on(RedisServer::start(&[])));
+        let cluster = |redis: &RedisServer| {
+            format!("{CONFIG}[cluster]\nredis = {:?}\nnodes = 1\ntimeout = \"1s\"\nlease = \"60s\"\n", redis.url())
+        };
+        let toml = redis.as_ref().map_or(CONFIG.to_owned(), cluster);
+        let config = config::load_str(&toml, folder.path(), "budget").unwrap().config;
         runtime.block_on(store.add_guild(&GUILD.parse().unwrap(), "Night Watch")).unwrap();
         let tier = if path == Path::OverLimit { "tight" } else { "standard" };
         let keys = (0..KEYS).map(|n| ListedKey {
@@ -109,15 +127,22 @@ impl Paths {
             expires: None,
         });
         let clock = Clock::system();
+        let start = |cluster| runtime.block_on(Turns::start(cluster, config.hash, clock.clone())).unwrap();
+        let (limits, turns) = config.cluster.clone().map(start).unzip();
+        let waiting = if turns.is_some() { WAITING } else { 1 };
         let origin = Arc::new(Origin::Builtin(Builtin::new(store, clock.clone())));
         let source = KeySource::File(KeyFile::new(keys.collect(), None));
         let state = State::new(config, origin, source, KeyList::default(), Vec::new(), &clock);
         let decisions = (path == Path::RecordedHit)
             .then(|| Arc::new(DecisionLog::open(&folder.path().join("decisions"), 1 << 20, clock.clone()).unwrap()));
-        let gateway = Arc::new(Gateway::new(clock, state, Observer::new(None, decisions)));
+        let gateway = Arc::new(Gateway::new(clock, state, Observer::new(None, decisions)).sharing(limits));
+        if let Some(turns) = turns {
+            let gateway = gateway.clone();
+            runtime.spawn(turns.run(move || gateway.node_report()));
+        }
         let paths = Paths { gateway, path, _folder: folder };
-        // Fills the entry, and uses up the burst of the tight tier.
-        paths.send(0, answer);
+        // Fills the entry, uses up the burst of the tight tier, and gets tokens.
+        runtime.block_on(join_all((0..waiting).map(|_| paths.send(0, answer))));
         paths
     }
 
@@ -126,20 +151,24 @@ impl Paths {
     #[inline(never)] // callgrind finds it by its name
     pub fn request(&self, n: u64) -> u64 {
         let mut allocations = 0;
-        let counted = |gateway: &Arc<Gateway>, header: &RequestHeader<'_>, body: &mut Form| {
+        let counted = async |gateway: &Arc<Gateway>, header: &RequestHeader<'_>, body: &mut Form| {
             let mut reply = None;
             let counts = allocation_counter::measure(|| reply = Some(counted_request(gateway, header, body)));
             allocations = counts.count_total;
             reply.unwrap()
         };
         let member = |n| if self.path == Path::Miss { n + 1 } else { 0 };
-        for reply in [self.send(member(2 * n), answer), self.send(member(2 * n + 1), counted)] {
+        for reply in [now(self.send(member(2 * n), answer)), now(self.send(member(2 * n + 1), counted))] {
             assert!(self.path.is_taken_by(&reply), "{:?}: {reply:?}", self.path);
         }
         allocations
     }
 
-    fn send(&self, member: u64, send: impl FnOnce(&Arc<Gateway>, &RequestHeader<'_>, &mut Form) -> Reply) -> Reply {
+    async fn send(
+        &self,
+        member: u64,
+        send: impl AsyncFnOnce(&Arc<Gateway>, &RequestHeader<'_>, &mut Form) -> Reply,
+    ) -> Reply {
         let mut body = Form(format!("memberID={}", 190_551_803_669_118_976 + member));
         let slot = InFlightSlot::default();
         let header = RequestHeader {
@@ -155,19 +184,19 @@ impl Paths {
             id: RequestId::random(),
             in_flight: &slot,
         };
-        send(&self.gateway, &header, &mut body)
+        send(&self.gateway, &header, &mut body).await
     }
 }
 
 #[inline(never)] // callgrind finds it by its name
 fn counted_request(gateway: &Arc<Gateway>, header: &RequestHeader<'_>, body: &mut Form) -> Reply {
-    answer(gateway, header, body)
+    now(answer(gateway, header, body))
 }
 
 /// Answers and reports one request as `edge` does, without reading it from a socket and without writing its answer.
-fn answer(gateway: &Arc<Gateway>, header: &RequestHeader<'_>, body: &mut Form) -> Reply {
+async fn answer(gateway: &Arc<Gateway>, header: &RequestHeader<'_>, body: &mut Form) -> Reply {
     let state = gateway.state();
-    let reply = now(gateway.handle(&state, header, body));
+    let reply = gateway.handle(&state, header, body).await;
     let details = &reply.details;
     let outcome = Outcome {
         unix_ms: gateway.clock().unix_ms(),
