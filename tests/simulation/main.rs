@@ -8,10 +8,13 @@ mod redis;
 mod world;
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
-use guildgate::cluster::escrow::SCRIPT;
+use guildgate::clock::Tick;
+use guildgate::cluster::escrow::{Answer, Bucket, Escrow, LocalCounts, SCRIPT};
 use guildgate::config::{Rate, Tier};
 
+use self::redis::Redis;
 use self::world::{Faults, Outcome, Run, run};
 
 const SECOND: u64 = 1_000_000_000;
@@ -22,6 +25,35 @@ fn rate(per_second: u64, burst: u32) -> Rate {
 
 fn tier(per_second: u64, burst: u32) -> Tier {
     Tier { name: "t".into(), main: rate(per_second, burst), write: None, daily: None, in_flight: None, candidate: None }
+}
+
+/// A node without faults, and nothing in flight.
+struct NoCounts;
+
+impl LocalCounts for NoCounts {
+    fn in_flight(&self) -> u32 {
+        0
+    }
+
+    fn day(&self, _: Tick) -> (i64, u64) {
+        (0, 0)
+    }
+}
+
+/// How many of so many requests at once are admitted under this tier.
+fn admitted(escrow: &Escrow, redis: &Redis, tier: &Arc<Tier>, now: Tick, requests: usize) -> usize {
+    escrow.use_tier(tier);
+    let is_admitted = |_: &usize| {
+        if escrow.spend(Bucket::Main, now).is_none() {
+            escrow.need([Bucket::Main].into_iter());
+            let turn = escrow.begin_turn(None, now).unwrap();
+            let numbers = redis.eval(now.0 / 1000, &turn.arguments("0", 10_000_000));
+            escrow.finish_turn(&turn, &Answer::read(&numbers).unwrap(), now);
+            return escrow.spend(Bucket::Main, now).is_some();
+        }
+        true
+    };
+    (0..requests).filter(is_admitted).count()
 }
 
 /// A tier of a seed's own, with every kind of limit.
@@ -64,6 +96,16 @@ fn no_window_admits_more_than_burst_and_rate_allow_whatever_fails() {
         admitted += outcome.admitted;
     }
     assert!(admitted > 50_000, "{admitted} requests were admitted: this tests nothing");
+}
+
+#[test]
+fn of_a_key_that_has_asked_a_lower_burst_is_there_at_once() {
+    let (escrow, redis) = (Escrow::new(Arc::new(tier(1, 40)), Box::new(NoCounts), Tick(0)), Redis::new(SCRIPT));
+    let now = Tick(1000 * SECOND);
+    assert_eq!(admitted(&escrow, &redis, &Arc::new(tier(1, 40)), now, 5), 5);
+    assert_eq!(admitted(&escrow, &redis, &Arc::new(tier(1, 3)), now, 10), 3);
+    // What a node has spent before it hears of a higher burst stays spent.
+    assert_eq!(admitted(&escrow, &redis, &Arc::new(tier(1, 40)), now, 10), 0);
 }
 
 #[test]

@@ -13,7 +13,7 @@ impl LocalCounts for NoCounts {
         0
     }
 
-    fn day(&self) -> (i64, u64) {
+    fn day(&self, _: Tick) -> (i64, u64) {
         (0, 0)
     }
 }
