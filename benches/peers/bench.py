@@ -136,6 +136,8 @@ class Bench:
             return ["haproxy", "-db", "-f", self.config("haproxy.cfg", TLS=bind)]
         if peer == "nginx-lua":
             self.config("gateway.lua", KEYS="\n".join(f'  ["{key}"] = "k{n}",' for n, key in enumerate(KEYS)))
+        # What an earlier measurement left would fill its cache.
+        shutil.rmtree(self.folder / "nginx-cache", ignore_errors=True)
         keys = "\n".join(f'        "{key}" k{n};' for n, key in enumerate(KEYS))
         config = self.config(peer + ".conf", KEYS=keys, TLS="ssl http2" if tls else "")
         return ["nginx", "-e", "stderr", "-p", str(self.folder), "-c", config]
