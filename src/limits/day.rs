@@ -47,7 +47,12 @@ impl DayCounter {
 
     /// The count on the day of `unix`.
     pub fn used(&self, unix: i64) -> u64 {
-        on(self.word.load(Ordering::Acquire), day_of(unix)).count
+        self.count(unix).count
+    }
+
+    /// The count at `unix`, and its day: the one after that of `unix` if the clock was set back over midnight.
+    pub fn count(&self, unix: i64) -> DayCount {
+        on(self.word.load(Ordering::Acquire), day_of(unix))
     }
 
     /// Counts one more on the day of `unix`, unless `max` are counted already.

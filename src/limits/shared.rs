@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::bucket::Level;
-use super::day::{day_of, until_midnight};
+use super::day::{DayCount, day_of, until_midnight};
 use super::policy::{BucketLevels, IN_FLIGHT_WAIT};
 use super::{Bucket, Buckets, KeyLevels, LimitOutcome, LimitQuery, Policy, Usage, Verdict};
 use crate::clock::Tick;
@@ -51,7 +51,9 @@ impl LocalCounts for CountsOfUsage {
 
     fn day(&self, now: Tick) -> (i64, u64) {
         let unix = self.redis_clock.unix(now);
-        (day_of(unix), self.usage.upgrade().map_or(0, |usage| usage.day.used(unix)))
+        let none = DayCount { day: day_of(unix), count: 0 };
+        let DayCount { day, count } = self.usage.upgrade().map_or(none, |usage| usage.day.count(unix));
+        (day, count)
     }
 }
 
@@ -201,9 +203,11 @@ impl Asking<'_> {
         let levels = BucketLevels {
             main: self.level(escrow::Bucket::Main, &buckets.main, tier.main),
             write: write.map(|rate| self.level(escrow::Bucket::Write, &buckets.write, rate)),
-            daily: day.map(|(max, unix)| Level {
-                remaining: max.saturating_sub(usage.day.used(unix)),
-                next: until_midnight(unix),
+            daily: day.map(|(max, unix)| {
+                // This node's own count may lack what others counted, and what was held by a node that died.
+                let is_over = self.lease(escrow::Bucket::Daily).full_at(0) > now;
+                let remaining = if is_over { 0 } else { max.saturating_sub(usage.day.used(unix)) };
+                Level { remaining, next: until_midnight(unix) }
             }),
         };
         Ok(SharedDecision::Decided(self.policy.outcome(over, over_candidate, used_today, levels)))

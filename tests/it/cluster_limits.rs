@@ -214,6 +214,19 @@ async fn a_redis_that_stands_still_delays_no_request_of_a_key_with_a_lease() {
 }
 
 #[tokio::test]
+async fn a_place_in_flight_that_one_node_needs_no_more_is_another_nodes_within_seconds_however_long_a_lease_is() {
+    let redis = Redis::start(&[]).await;
+    let url = Postgres::shared().database().await;
+    let gate = limited(&redis, &url).set("limits.tiers.slow.in_flight", "1").set("cluster.lease", r#""60s""#);
+    let here = gate.start().await;
+    let there = here.node(&url).await;
+    here.get_points("slow", "7").await.is("3");
+    there.get_points("slow", "7").await.is_too_many();
+    let is_free = async || there.get_points("slow", "7").await.status == 200;
+    eventually(Duration::from_secs(10), "the place is free", is_free).await;
+}
+
+#[tokio::test]
 async fn where_redis_is_away_and_that_means_refuse_every_request_is_21() {
     let mut redis = Redis::start(&[]).await;
     let url = Postgres::shared().database().await;

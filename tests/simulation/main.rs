@@ -144,6 +144,16 @@ fn a_day_begins_by_redis_clock_whatever_the_clocks_of_the_nodes_say() {
     }
 }
 
+#[test]
+fn a_clock_that_is_set_back_over_a_midnight_gives_nobody_a_second_day() {
+    for seed in 0..500 {
+        let faults = Faults { steady: Some(2.0), clock_back: true, crashes: 1, ..Faults::default() };
+        let tier = Tier { daily: Some(30), ..tier(20, 40) };
+        let outcome = run(Run { seed, tier, faults, script: SCRIPT.to_owned() });
+        assert!(outcome.over_day <= 0, "seed {seed}: {outcome:?}");
+    }
+}
+
 /// Whether any seed shows that something is wrong.
 fn is_caught(faults: Faults, script: &str) -> bool {
     (0..200).any(|seed| {

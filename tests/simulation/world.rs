@@ -11,7 +11,7 @@ use guildgate::clock::Tick;
 use guildgate::cluster::RedisClock;
 use guildgate::cluster::escrow::{Answer, Bucket, Escrow, LocalCounts, NextTurn, Turn};
 use guildgate::config::Tier;
-use guildgate::limits::{DayCounter, day_of};
+use guildgate::limits::{DayCount, DayCounter};
 
 use crate::redis::{Fields, Redis};
 
@@ -106,7 +106,8 @@ impl LocalCounts for Counts {
 
     fn day(&self, now: Tick) -> (i64, u64) {
         let unix = self.redis_clock.unix(now);
-        (day_of(unix), self.day.used(unix))
+        let DayCount { day, count } = self.day.count(unix);
+        (day, count)
     }
 }
 
@@ -136,6 +137,8 @@ struct World {
     /// The times of what was admitted: by main and by the write bucket.
     admitted: [Vec<u64>; 2],
     by_day: HashMap<u64, i64>,
+    /// The latest day that has begun for the key: that of a turn. A clock that is set back does not end it.
+    last_day: u64,
     in_flight: i64,
     history: Vec<(u64, Fields)>,
     granted: Vec<(u64, u64)>,
@@ -156,6 +159,7 @@ pub fn run(run: Run) -> Outcome {
         next: Cell::new(1000),
         admitted: Default::default(),
         by_day: HashMap::new(),
+        last_day: 0,
         in_flight: 0,
         history: Vec::new(),
         granted: Vec::new(),
@@ -324,6 +328,11 @@ impl World {
         (if self.faults.is_noon { NOON_US } else { BEGIN_US } + at / 1000).saturating_add_signed(self.clock_offset_us)
     }
 
+    /// The UTC day by Redis's clock.
+    fn day(&self, at: u64) -> u64 {
+        self.now_us(at) / 86_400_000_000
+    }
+
     fn refuse(&mut self, node: usize) {
         self.outcome.refused += 1;
         self.nodes[node].in_flight.fetch_sub(1, Ordering::SeqCst);
@@ -337,7 +346,7 @@ impl World {
     /// One request, which came now or has waited for a turn until now.
     fn request(&mut self, at: u64, node: usize, write: bool, waited: Option<(u64, u64)>) {
         let now = Tick(at);
-        let day = self.now_us(at) / 86_400_000_000;
+        let day = self.last_day.max(self.day(at));
         let here = &mut self.nodes[node];
         if waited.is_none() {
             here.in_flight.fetch_add(1, Ordering::SeqCst);
@@ -438,6 +447,7 @@ impl World {
 
     fn turn_at_redis(&mut self, at: u64, node: usize, incarnation: u64, turn: Arc<Turn>) {
         let name = format!("{incarnation:016x}");
+        self.last_day = self.last_day.max(self.day(at));
         let numbers = self.redis.eval(self.now_us(at), &turn.arguments(&name, self.lease_us()));
         let answer = Answer::read(&numbers).unwrap();
         self.granted.push((at, answer.buckets.iter().take(2).map(|grant| u64::from(grant.held)).sum::<u64>() + 1));

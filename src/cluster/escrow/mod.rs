@@ -40,6 +40,9 @@ const DENIED_WHILE_HELD: Duration = Duration::from_millis(100);
 /// For how long at most in any case: a limit may be raised, or a day given back.
 const DENIED_AT_MOST: Duration = Duration::from_secs(1);
 
+/// Microseconds of a UTC day.
+const DAY_US: i64 = 86_400_000_000;
+
 /// What a node that gives the day back tells as the known level.
 const RESET: i64 = -1;
 
@@ -63,7 +66,8 @@ pub trait LocalCounts: Send + Sync {
     /// Requests in flight.
     fn in_flight(&self) -> u32;
 
-    /// The UTC day by Redis's clock, and the requests that are known to have been counted on it, by whatever node.
+    /// The UTC day by Redis's clock (the later one if that was set back over a midnight), and the requests that are known
+    /// to have been counted on it, by whatever node.
     fn day(&self, now: Tick) -> (i64, u64);
 }
 
@@ -320,8 +324,9 @@ impl Escrow {
             let held_by_others = grant.held_by_all.saturating_sub(u64::from(grant.held));
             if bucket == Bucket::InFlight {
                 lease.set_slots(grant.held, Some(deadline));
-                if ask.capacity > 0 && in_flight > 0 {
-                    dues[0] = Some(turn.sent.plus(deadline.since(turn.sent) / 3));
+                // The lease is to be renewed, and requests may have ended.
+                if ask.capacity > 0 && in_flight > 0 || grant.held > 0 {
+                    dues[0] = Some(turn.sent.plus(IDLE_AFTER.min(deadline.since(turn.sent) / 3)));
                 }
                 if in_flight > grant.held {
                     lease.deny_until(now.plus(DENIED_AT_LEAST));
@@ -331,7 +336,12 @@ impl Escrow {
             if lease.set(grant.held, deadline) > 0 {
                 dues[1] = Some(now.plus(IDLE_AFTER));
             }
-            if bucket != Bucket::Daily {
+            if bucket == Bucket::Daily {
+                // Nothing of a day comes back before its end.
+                let is_over = ask.capacity > 0 && u64::try_from(grant.level).is_ok_and(|count| count >= ask.capacity);
+                let to_midnight = Duration::from_micros((DAY_US - answer.now_us.rem_euclid(DAY_US)).unsigned_abs());
+                lease.set_full_at(if is_over { now.plus(to_midnight) } else { Tick(0) });
+            } else {
                 node.known[at] = (grant.level, answer.now_us);
                 let level = u64::try_from(grant.level).unwrap_or(0);
                 let owed = level.saturating_add(held_by_others.saturating_mul(ask.period_ns));

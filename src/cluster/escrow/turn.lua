@@ -34,8 +34,6 @@ end
 
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
-local today = math.floor(now / DAY_US)
-local midnight = (today + 1) * DAY_US
 local incarnation, sequence, life = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local flags, changed = 0, {}
 
@@ -63,6 +61,13 @@ for i = 1, #fields, 2 do
     replace_garbage(field)
   end
 end
+
+-- A clock that was set back over a midnight gives no second day: the day that was begun goes on. A day that is further
+-- ahead comes from a clock that was wrong.
+local today = math.floor(now / DAY_US)
+local last_day = buckets.daily and buckets.daily[2]
+if last_day == today + 1 then today = last_day end
+local midnight = (today + 1) * DAY_US
 
 local own = holds[incarnation]
 local is_repeated = own ~= nil and own[1] >= sequence
@@ -96,7 +101,7 @@ for i, name in ipairs(NAMES) do
   if stored and is_rate then
     level = stored[1] - math.max(0, now - stored[2]) * 1000
     capacity, period = stored[3], math.max(1, stored[4])
-  elseif stored and i == DAILY and stored[2] >= today then
+  elseif i == DAILY and last_day == today then
     level = stored[1]
   end
 
@@ -108,7 +113,7 @@ for i, name in ipairs(NAMES) do
     if held > 0 and ends <= now then
       if is_rate then
         level = math.max(level, (ends - now) * 1000) + held * period
-      elseif i == DAILY and ends > today * DAY_US then
+      elseif i == DAILY and last_day == today then
         level = level + held
       end
       held = 0
@@ -129,7 +134,7 @@ for i, name in ipairs(NAMES) do
         level = math.max(level, math.min(drained, capacity * period))
       end
     end
-    if i == DAILY and known_at == today and (is_lost or not stored or stored[2] < today) then
+    if i == DAILY and known_at == today and (is_lost or last_day ~= today) then
       level = math.max(level, known - held_by_others)
     end
     local charged = math.min(spent, held)
