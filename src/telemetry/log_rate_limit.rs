@@ -20,6 +20,12 @@ use crate::clock::{Clock, Tick};
 /// Lines of one kind that may come at once, enough for a start or a reload.
 const BURST: u32 = 20;
 
+/// The same for lines that a request causes, which anybody may send.
+const REQUEST_BURST: u32 = 1;
+
+/// The field of all lines that a request causes.
+const REQUEST_FIELD: &str = "request_id";
+
 /// The time after which one more may come.
 const PERIOD: Duration = Duration::from_secs(10);
 
@@ -35,7 +41,8 @@ const LIMIT_REPORTS: &str = "guildgate::gateway::limit_report";
 /// The longest example, in bytes.
 const MAX_EXAMPLE: usize = 500;
 
-/// Passes the first [`BURST`] lines of each kind and then one each [`PERIOD`], and counts the others.
+/// Passes the first [`BURST`] lines of each kind ([`REQUEST_BURST`] if a request causes them) and then one each
+/// [`PERIOD`], and counts the others.
 #[derive(Clone, Debug)]
 pub(super) struct LogRateLimit {
     clock: Clock,
@@ -82,7 +89,8 @@ impl LogRateLimit {
             let kind =
                 kinds.entry(callsite.clone()).or_insert(Kind { level, full_at: now, suppressed: 0, example: None });
             let full_at = kind.full_at.max(now).plus(PERIOD);
-            if full_at.since(now) <= PERIOD * BURST {
+            let is_of_request = metadata.fields().field(REQUEST_FIELD).is_some();
+            if full_at.since(now) <= PERIOD * (if is_of_request { REQUEST_BURST } else { BURST }) {
                 kind.full_at = full_at;
                 return true;
             }
@@ -176,7 +184,7 @@ mod tests {
     }
 
     fn log_one(n: u32) {
-        tracing::warn!(request_id = n, why = %"it is so", "a kind of line");
+        tracing::warn!(n, why = %"it is so", "a kind of line");
     }
 
     #[test]
@@ -186,7 +194,7 @@ mod tests {
             assert_eq!(logged(), BURST as usize);
             tracing::error!("another kind");
             assert_eq!(logged(), 1, "kinds are limited apart");
-            let example = format!("a kind of line request_id={BURST} why=it is so");
+            let example = format!("a kind of line n={BURST} why=it is so");
             assert_eq!(limit.take(), [Suppressed { level: Level::WARN, count: 1000 - u64::from(BURST), example }]);
             assert_eq!(limit.take(), []);
             limit.clock.advance(PERIOD * 3);
@@ -195,6 +203,18 @@ mod tests {
             limit.clock.advance(PERIOD * 1000);
             (0..100).for_each(log_one);
             assert_eq!(logged(), BURST as usize);
+        });
+    }
+
+    #[test]
+    fn of_lines_that_requests_cause_the_first_is_logged_and_one_each_period() {
+        limited(|limit, logged| {
+            let log_ten = || (0..10).for_each(|n| tracing::warn!(request_id = n, "a kind of line"));
+            log_ten();
+            assert_eq!((logged(), limit.take()[0].count), (1, 9));
+            limit.clock.advance(PERIOD * 3);
+            log_ten();
+            assert_eq!((logged(), limit.take()[0].count), (1, 9));
         });
     }
 
