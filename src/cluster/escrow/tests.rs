@@ -30,6 +30,14 @@ fn grant(held: u32) -> Answer {
     Answer { is_repeated: false, is_lost: false, had_garbage: false, now_us: 1, buckets }
 }
 
+/// What holds tokens that were granted under this tier.
+fn escrow_with_tokens(tier: &Arc<Tier>) -> Escrow {
+    let escrow = Escrow::new(tier.clone(), Box::new(NoCounts), NOW);
+    let turn = begin(&escrow);
+    escrow.finish_turn(&turn, &grant(30), NOW);
+    escrow
+}
+
 /// Whether a request under this tier gets a token.
 fn is_admitted(escrow: &Escrow, tier: &Arc<Tier>) -> bool {
     escrow.use_tier(tier);
@@ -47,9 +55,7 @@ const NOW: Tick = Tick(1 << 40);
 #[test]
 fn tokens_that_were_granted_under_a_higher_limit_are_not_spent_under_a_lower_one() {
     let (high, low) = (tier(40), tier(1));
-    let escrow = Escrow::new(high.clone(), Box::new(NoCounts), NOW);
-    let turn = begin(&escrow);
-    escrow.finish_turn(&turn, &grant(30), NOW);
+    let escrow = escrow_with_tokens(&high);
     assert!(is_admitted(&escrow, &high));
     assert!(!is_admitted(&escrow, &low));
     // What was spent is reported, and what the next turn grants is spent.
@@ -73,8 +79,5 @@ fn a_turn_that_began_under_a_higher_limit_grants_nothing_under_a_lower_one() {
 #[test]
 fn tokens_stay_where_a_reload_lowers_no_limit() {
     let (before, after) = (tier(40), tier(40));
-    let escrow = Escrow::new(before.clone(), Box::new(NoCounts), NOW);
-    let turn = begin(&escrow);
-    escrow.finish_turn(&turn, &grant(30), NOW);
-    assert!(is_admitted(&escrow, &after));
+    assert!(is_admitted(&escrow_with_tokens(&before), &after));
 }

@@ -1,18 +1,21 @@
 //! A few nodes, one Redis, and what happens to them in one run, as events on virtual time.
 
+mod node;
+mod outcome;
+
 use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
 use guildgate::clock::Tick;
-use guildgate::cluster::RedisClock;
-use guildgate::cluster::escrow::{Answer, Bucket, Escrow, LocalCounts, NextTurn, Turn};
+use guildgate::cluster::escrow::{Answer, Bucket, NextTurn, Turn};
 use guildgate::config::Tier;
-use guildgate::limits::{DayCount, DayCounter};
 
+use self::node::Node;
+pub use self::outcome::Outcome;
 use crate::redis::{Fields, Redis};
 
 const MS: u64 = 1_000_000;
@@ -60,23 +63,6 @@ pub struct Run {
     pub script: String,
 }
 
-/// What came of a run.
-#[derive(Debug, Default)]
-pub struct Outcome {
-    pub admitted: u64,
-    pub refused: u64,
-    pub turns: u64,
-    /// Requests over burst + rate * T, in the worst window of any bucket; negative or zero if none.
-    pub excess: f64,
-    pub over_day: i64,
-    /// The fewest that were admitted on a day.
-    pub least_day: i64,
-    pub over_in_flight: i64,
-    /// The count of the day in Redis, less what was admitted on it; of runs in which nothing was held too long.
-    pub miscounted: i64,
-    pub granted_in_lost_time: f64,
-}
-
 #[derive(Clone, Debug)]
 enum Event {
     Request { write: bool },
@@ -91,37 +77,6 @@ enum Event {
     Reload(usize),
     FailOver(u64),
     Clock(i64),
-}
-
-struct Counts {
-    in_flight: Arc<AtomicU32>,
-    redis_clock: Arc<RedisClock>,
-    day: Arc<DayCounter>,
-}
-
-impl LocalCounts for Counts {
-    fn in_flight(&self) -> u32 {
-        self.in_flight.load(Ordering::SeqCst)
-    }
-
-    fn day(&self, now: Tick) -> (i64, u64) {
-        let unix = self.redis_clock.unix(now);
-        let DayCount { day, count } = self.day.count(unix);
-        (day, count)
-    }
-}
-
-struct Node {
-    incarnation: u64,
-    escrow: Escrow,
-    tier: Arc<Tier>,
-    in_flight: Arc<AtomicU32>,
-    redis_clock: Arc<RedisClock>,
-    day: Arc<DayCounter>,
-    paused_until: u64,
-    waiting: Vec<(u64, bool, u64)>,
-    /// The turn that is out, by sequence.
-    out: Option<u64>,
 }
 
 struct World {
@@ -187,17 +142,6 @@ fn tiers(run: &Run, random: &mut fastrand::Rng) -> Vec<Arc<Tier>> {
     };
     let changed = (0..run.faults.reloads).map(|_| other(random)).collect::<Vec<_>>();
     std::iter::once(run.tier.clone()).chain(changed).map(Arc::new).collect()
-}
-
-impl Node {
-    fn new(incarnation: u64, tier: &Arc<Tier>, now: u64, own_clock_us: i64) -> Self {
-        let (in_flight, day) = (Arc::<AtomicU32>::default(), Arc::<DayCounter>::default());
-        let redis_clock = Arc::new(RedisClock::new(own_clock_us, Tick(now)));
-        let counts = Counts { in_flight: in_flight.clone(), redis_clock: redis_clock.clone(), day: day.clone() };
-        let escrow = Escrow::new(tier.clone(), Box::new(counts), Tick(now));
-        let (tier, waiting) = (tier.clone(), Vec::new());
-        Node { incarnation, escrow, tier, in_flight, redis_clock, day, paused_until: 0, waiting, out: None }
-    }
 }
 
 impl World {
@@ -486,42 +430,4 @@ impl World {
         self.nodes[node].escrow.fail_turn();
         self.at(at + 100 * MS, node, Event::TurnUnanswered { incarnation, sequence, try_again: true });
     }
-
-    fn judge(mut self) -> Outcome {
-        let main = self.tiers.iter().map(|tier| (u64::from(tier.main.burst.get()), tier.main.period_ns));
-        let most = main.reduce(|(burst, period), (b, p)| (burst.max(b), period.min(p))).unwrap();
-        let mut excess = excess(&self.admitted[0], most);
-        if let Some(write) = self.tiers[0].write {
-            excess = excess.max(self::excess(&self.admitted[1], (u64::from(write.burst.get()), write.period_ns)));
-        }
-        self.outcome.excess = excess;
-        let daily = self.tiers[0].daily;
-        let most = |day: &i64| daily.map_or(i64::MIN, |daily| *day - daily as i64);
-        self.outcome.over_day = self.by_day.values().map(most).max().unwrap_or(i64::MIN);
-        self.outcome.least_day = self.by_day.values().copied().min().unwrap_or_default();
-        if daily.is_some()
-            && let Some((last, admitted)) = self.by_day.iter().max()
-            && let Some(stored) = self.redis.fields().get("b:daily")
-        {
-            let mut words = stored.split(' ');
-            let (count, day) = (words.next().unwrap(), words.next().unwrap());
-            if *day == *last.to_string() {
-                self.outcome.miscounted = count.parse::<i64>().unwrap() - admitted;
-            }
-        }
-        self.outcome
-    }
-}
-
-/// The most by which the requests of any window exceed burst + rate * T.
-fn excess(times: &[u64], (burst, period): (u64, u64)) -> f64 {
-    let mut times = times.to_vec();
-    times.sort_unstable();
-    let (mut least, mut worst) = (i128::MAX, i128::MIN);
-    for (number, at) in times.iter().enumerate() {
-        let level = number as i128 * i128::from(period) - i128::from(*at);
-        least = least.min(level);
-        worst = worst.max(level - least + i128::from(period) - i128::from(burst) * i128::from(period));
-    }
-    if worst == i128::MIN { f64::NEG_INFINITY } else { worst as f64 / period as f64 }
 }
