@@ -20,14 +20,12 @@ use crate::clock::{Clock, Tick};
 /// Lines of one kind that may come at once, enough for a start or a reload.
 const BURST: u32 = 20;
 
-/// The same for lines that a request causes, which anybody may send.
-const REQUEST_BURST: u32 = 1;
-
-/// The field of all lines that a request causes.
-const REQUEST_FIELD: &str = "request_id";
-
 /// The time after which one more may come.
 const PERIOD: Duration = Duration::from_secs(10);
+
+/// The field of all lines that a request causes. Anybody may send requests, so one of each kind may come in this time.
+const REQUEST_FIELD: &str = "request_id";
+const REQUEST_PERIOD: Duration = Duration::from_secs(1);
 
 /// How often suppressed lines are reported.
 pub(super) const REPORT_INTERVAL: Duration = Duration::from_secs(1);
@@ -41,8 +39,8 @@ const LIMIT_REPORTS: &str = "guildgate::gateway::limit_report";
 /// The longest example, in bytes.
 const MAX_EXAMPLE: usize = 500;
 
-/// Passes the first [`BURST`] lines of each kind ([`REQUEST_BURST`] if a request causes them) and then one each
-/// [`PERIOD`], and counts the others.
+/// Passes the first [`BURST`] lines of each kind and then one each [`PERIOD`], or one each [`REQUEST_PERIOD`] if a request
+/// causes them, and counts the others.
 #[derive(Clone, Debug)]
 pub(super) struct LogRateLimit {
     clock: Clock,
@@ -88,9 +86,10 @@ impl LogRateLimit {
             let level = *metadata.level();
             let kind =
                 kinds.entry(callsite.clone()).or_insert(Kind { level, full_at: now, suppressed: 0, example: None });
-            let full_at = kind.full_at.max(now).plus(PERIOD);
             let is_of_request = metadata.fields().field(REQUEST_FIELD).is_some();
-            if full_at.since(now) <= PERIOD * (if is_of_request { REQUEST_BURST } else { BURST }) {
+            let (burst, period) = if is_of_request { (1, REQUEST_PERIOD) } else { (BURST, PERIOD) };
+            let full_at = kind.full_at.max(now).plus(period);
+            if full_at.since(now) <= period * burst {
                 kind.full_at = full_at;
                 return true;
             }
@@ -207,12 +206,12 @@ mod tests {
     }
 
     #[test]
-    fn of_lines_that_requests_cause_the_first_is_logged_and_one_each_period() {
+    fn of_lines_that_requests_cause_one_is_logged_in_a_second() {
         limited(|limit, logged| {
             let log_ten = || (0..10).for_each(|n| tracing::warn!(request_id = n, "a kind of line"));
             log_ten();
             assert_eq!((logged(), limit.take()[0].count), (1, 9));
-            limit.clock.advance(PERIOD * 3);
+            limit.clock.advance(REQUEST_PERIOD * 3);
             log_ten();
             assert_eq!((logged(), limit.take()[0].count), (1, 9));
         });

@@ -135,6 +135,7 @@ async fn until_let_in(gate: &TestGateway, connection: &mut Connection, deadline:
 async fn holder(gate: &TestGateway, way: Way, stays: &mut Connection, (body, sent): (&str, usize)) -> Caller {
     for _ in 0..20 {
         let caller = Caller::ask(gate, way, "setPoints", body, sent).await;
+        gate.has_read_requests().await;
         for _ in 0..20 {
             if !is_let_in(gate, stays).await {
                 return caller;
