@@ -2,7 +2,7 @@
 //! Redis is away. Turns are taken by `turns`.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashMap};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -35,8 +35,8 @@ pub struct SharedLimits {
     /// Keys that have something to say to Redis once it answers again.
     pub(super) stalled: Mutex<Vec<Arc<KeyEscrow>>>,
     pub counters: Counters,
-    /// All keys that a request came for.
-    keys: Mutex<Vec<Weak<KeyEscrow>>>,
+    /// All keys that a request came for, by their names in Redis.
+    keys: Mutex<HashMap<Arc<str>, Weak<KeyEscrow>>>,
     failures: AtomicU32,
     /// Since when no command succeeded; 0: the last one did.
     failing_since: AtomicU64,
@@ -69,7 +69,7 @@ pub struct Counters {
 /// The escrow of one key, with its name in Redis.
 #[derive(Debug)]
 pub struct KeyEscrow {
-    pub(super) name: String,
+    pub(super) name: Arc<str>,
     pub escrow: Escrow,
     /// A turn has ended.
     pub(super) ended: Notify,
@@ -157,22 +157,27 @@ impl SharedLimits {
         }
     }
 
-    /// The escrow of a key.
+    /// The escrow of a key. A key that is made again, as one is that the origin has not proven yet, goes on with what it
+    /// holds: to Redis, this process is one holder.
     pub fn key(&self, id: impl fmt::Display, tier: &Arc<Tier>, counts: Box<dyn LocalCounts>) -> Arc<KeyEscrow> {
-        let name = format!("{}:l:{id}", self.config.prefix);
-        let escrow = Escrow::new(tier.clone(), counts, self.clock.now());
-        let key = Arc::new(KeyEscrow { name, escrow, ended: Notify::new() });
+        let name: Arc<str> = format!("{}:l:{id}", self.config.prefix).into();
         let mut keys = self.keys.lock();
-        if keys.len() == keys.capacity() {
-            keys.retain(|key| key.strong_count() > 0); // keys that were removed
+        if let Some(key) = keys.get(&name).and_then(Weak::upgrade) {
+            key.escrow.use_counts(counts);
+            return key;
         }
-        keys.push(Arc::downgrade(&key));
+        if keys.len() == keys.capacity() {
+            keys.retain(|_, key| key.strong_count() > 0); // keys that were removed
+        }
+        let escrow = Escrow::new(tier.clone(), counts, self.clock.now());
+        let key = Arc::new(KeyEscrow { name: name.clone(), escrow, ended: Notify::new() });
+        keys.insert(name, Arc::downgrade(&key));
         key
     }
 
     /// Ends all leases: this machine slept, and its monotonic clock with it, so they may have ended.
     pub(super) fn end_leases(&self) {
-        self.keys.lock().iter().filter_map(Weak::upgrade).for_each(|key| key.escrow.end_leases());
+        self.keys.lock().values().filter_map(Weak::upgrade).for_each(|key| key.escrow.end_leases());
     }
 
     /// Until when a request that begins to wait now may wait.
@@ -248,7 +253,7 @@ impl SharedLimits {
         let (Some(state), since) = *self.state.lock() else { return String::new() };
         let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         let keys = self.keys.lock();
-        let held = keys.iter().filter_map(Weak::upgrade).map(|key| key.escrow.lease(Bucket::Main).tokens(now));
+        let held = keys.values().filter_map(Weak::upgrade).map(|key| key.escrow.lease(Bucket::Main).tokens(now));
         let node = Node {
             incarnation: self.incarnation.clone(),
             age_ms: 0,

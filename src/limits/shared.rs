@@ -39,6 +39,7 @@ enum NotDecided {
 }
 
 /// What a node counts by itself of a key.
+#[derive(Debug)]
 struct CountsOfUsage {
     usage: Weak<Usage>,
     redis_clock: Arc<RedisClock>,

@@ -227,6 +227,33 @@ async fn a_place_in_flight_that_one_node_needs_no_more_is_another_nodes_within_s
 }
 
 #[tokio::test]
+async fn guarantee_6_a_key_that_was_tried_often_before_the_origin_proved_it_has_no_more_than_its_limit() {
+    let redis = Redis::start(&[]).await;
+    let here = TestGateway::before_http()
+        .keys_at_the_origin()
+        .set("limits.tiers.standard.rate", r#""20/s""#)
+        .set("limits.tiers.standard.burst", "10")
+        .set("limits.strangers.rate", r#""10000/s""#)
+        .set("limits.strangers.burst", "10000")
+        .set("cluster.redis", &format!("{:?}", redis.url()))
+        .set("cluster.nodes", "2")
+        .set("cluster.timeout", r#""500ms""#)
+        .key("slow")
+        .points("7", 3)
+        .start()
+        .await;
+    let there = here.node("").await;
+    here.origin().always(Act::say(500, "<html>"));
+    let failed = flood_both(&here, &there, Duration::from_secs(1)).await;
+    assert!(failed.admitted == 0.0 && failed.failed > 0, "{failed:?}");
+    here.origin().always(Act::Normal);
+    let begin = Instant::now();
+    let seen = flood_both(&here, &there, Duration::from_secs(2)).await;
+    let most = BURST + RATE * begin.elapsed().as_secs_f64();
+    assert!(seen.admitted <= most && seen.admitted >= RATE, "{seen:?}, {most} at most");
+}
+
+#[tokio::test]
 async fn where_redis_is_away_and_that_means_refuse_every_request_is_21() {
     let mut redis = Redis::start(&[]).await;
     let url = Postgres::shared().database().await;

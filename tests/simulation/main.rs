@@ -28,6 +28,7 @@ fn tier(per_second: u64, burst: u32) -> Tier {
 }
 
 /// A node without faults, and nothing in flight.
+#[derive(Debug)]
 struct NoCounts;
 
 impl LocalCounts for NoCounts {

@@ -6,6 +6,7 @@
 mod lease;
 mod turn;
 
+use std::fmt;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
@@ -62,7 +63,7 @@ impl Bucket {
 }
 
 /// What a key's node counts by itself.
-pub trait LocalCounts: Send + Sync {
+pub trait LocalCounts: fmt::Debug + Send + Sync {
     /// Requests in flight.
     fn in_flight(&self) -> u32;
 
@@ -81,6 +82,7 @@ pub enum NextTurn {
 }
 
 /// The shared limits of one key on this node.
+#[derive(Debug)]
 pub struct Escrow {
     leases: [Lease; BUCKETS],
     /// Where the node's tier is, to see without a lock whether a request has another one.
@@ -89,7 +91,6 @@ pub struct Escrow {
     low: AtomicU32,
     /// What this node admitted while Redis was away, for the next turn.
     owed: [Owed; BUCKETS],
-    counts: Box<dyn LocalCounts>,
     node: Mutex<NodeSide>,
 }
 
@@ -97,6 +98,7 @@ pub struct Escrow {
 #[derive(Debug)]
 struct NodeSide {
     tier: Arc<Tier>,
+    counts: Box<dyn LocalCounts>,
     sequence: u64,
     /// The turn that is not answered yet.
     unanswered: Option<Arc<Turn>>,
@@ -136,12 +138,6 @@ impl Owed {
     }
 }
 
-impl std::fmt::Debug for Escrow {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Escrow").field("leases", &self.leases).field("node", &self.node).finish_non_exhaustive()
-    }
-}
-
 impl Escrow {
     pub fn new(tier: Arc<Tier>, counts: Box<dyn LocalCounts>, now: Tick) -> Self {
         Escrow {
@@ -149,10 +145,11 @@ impl Escrow {
             tier: AtomicPtr::new(Arc::as_ptr(&tier).cast_mut()),
             low: AtomicU32::new(u32::MAX),
             owed: Default::default(),
-            counts,
             node: Mutex::new(NodeSide {
                 tier,
-                sequence: 0,
+                counts,
+                // Higher than any of an escrow that this process had for the key before: a turn takes longer than this.
+                sequence: now.0 / 1000,
                 unanswered: None,
                 is_queued: false,
                 is_stalled: false,
@@ -183,6 +180,11 @@ impl Escrow {
         }
         node.tier = tier.clone();
         self.tier.store(Arc::as_ptr(tier).cast_mut(), Ordering::Release);
+    }
+
+    /// What the key's node counts from now on.
+    pub(super) fn use_counts(&self, counts: Box<dyn LocalCounts>) {
+        self.node.lock().counts = counts;
     }
 
     /// Spends a token of a bucket. No lock is taken unless a turn is to be planned.
@@ -256,8 +258,8 @@ impl Escrow {
         if let Some(unanswered) = &node.unanswered {
             return Some(unanswered.clone());
         }
-        let in_flight = self.counts.in_flight();
-        let (day, used) = self.counts.day(now);
+        let in_flight = node.counts.in_flight();
+        let (day, used) = node.counts.day(now);
         node.sequence += 1;
         let faded = (-(now.since(node.demand_at).as_secs_f64()) / DEMAND_SECONDS).exp();
         node.demand_at = now;
@@ -275,7 +277,7 @@ impl Escrow {
                 lease.set_slots(lease.tokens(now).min(wanted), None);
                 // A request that begins during this call either sees the lower number, or it is seen here.
                 fence(Ordering::SeqCst);
-                let keep = lease.held().max(self.counts.in_flight().min(held_before));
+                let keep = lease.held().max(node.counts.in_flight().min(held_before));
                 lease.set_slots(keep, None);
                 let need = in_flight.min(most).saturating_sub(keep);
                 Ask { keep, need, want: wanted.saturating_sub(keep + need), ..Ask::default() }
@@ -312,7 +314,7 @@ impl Escrow {
         node.is_queued = false;
         node.need = [0; BUCKETS];
         let mut dues = [None, None];
-        let in_flight = self.counts.in_flight();
+        let in_flight = node.counts.in_flight();
         // A limit was lowered during this turn: nothing that it grants is spent.
         let is_lower = |bucket: &Bucket| capacity(&node.tier, *bucket).0 < turn.asks[*bucket as usize].capacity;
         let is_lowered = Bucket::ALL.iter().any(is_lower);

@@ -6,6 +6,7 @@ use super::*;
 use crate::config::Rate;
 
 /// Nothing in flight, no day.
+#[derive(Debug)]
 struct NoCounts;
 
 impl LocalCounts for NoCounts {

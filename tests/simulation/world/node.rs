@@ -9,6 +9,7 @@ use guildgate::cluster::escrow::{Escrow, LocalCounts};
 use guildgate::config::Tier;
 use guildgate::limits::{DayCount, DayCounter};
 
+#[derive(Debug)]
 struct Counts {
     in_flight: Arc<AtomicU32>,
     redis_clock: Arc<RedisClock>,
