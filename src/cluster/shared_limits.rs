@@ -163,7 +163,7 @@ impl SharedLimits {
         let name: Arc<str> = format!("{}:l:{id}", self.config.prefix).into();
         let mut keys = self.keys.lock();
         if let Some(key) = keys.get(&name).and_then(Weak::upgrade) {
-            key.escrow.use_counts(counts);
+            key.escrow.add_counts(counts);
             return key;
         }
         if keys.len() == keys.capacity() {

@@ -56,6 +56,10 @@ impl LocalCounts for CountsOfUsage {
         let DayCount { day, count } = self.usage.upgrade().map_or(none, |usage| usage.day.count(unix));
         (day, count)
     }
+
+    fn is_alive(&self) -> bool {
+        self.usage.strong_count() > 0
+    }
 }
 
 /// One request, while it is decided.

@@ -39,6 +39,10 @@ impl LocalCounts for NoCounts {
     fn day(&self, _: Tick) -> (i64, u64) {
         (0, 0)
     }
+
+    fn is_alive(&self) -> bool {
+        true
+    }
 }
 
 /// How many of so many requests at once are admitted under this tier.

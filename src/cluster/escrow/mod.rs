@@ -62,7 +62,7 @@ impl Bucket {
         [Bucket::Main, Bucket::Write, Bucket::Candidate, Bucket::Daily, Bucket::InFlight];
 }
 
-/// What a key's node counts by itself.
+/// What a key's node counts by itself, while the key is known as the same one.
 pub trait LocalCounts: fmt::Debug + Send + Sync {
     /// Requests in flight.
     fn in_flight(&self) -> u32;
@@ -70,6 +70,9 @@ pub trait LocalCounts: fmt::Debug + Send + Sync {
     /// The UTC day by Redis's clock (the later one if that was set back over a midnight), and the requests that are known
     /// to have been counted on it, by whatever node.
     fn day(&self, now: Tick) -> (i64, u64);
+
+    /// Whether it still counts.
+    fn is_alive(&self) -> bool;
 }
 
 /// When the next turn is to be taken.
@@ -98,7 +101,8 @@ pub struct Escrow {
 #[derive(Debug)]
 struct NodeSide {
     tier: Arc<Tier>,
-    counts: Box<dyn LocalCounts>,
+    /// Of a key that is made again while requests of before are in flight, each counts its own.
+    counts: Vec<Box<dyn LocalCounts>>,
     sequence: u64,
     /// The turn that is not answered yet.
     unanswered: Option<Arc<Turn>>,
@@ -147,7 +151,7 @@ impl Escrow {
             owed: Default::default(),
             node: Mutex::new(NodeSide {
                 tier,
-                counts,
+                counts: vec![counts],
                 // Higher than any of an escrow that this process had for the key before: a turn takes longer than this.
                 sequence: now.0 / 1000,
                 unanswered: None,
@@ -182,9 +186,11 @@ impl Escrow {
         self.tier.store(Arc::as_ptr(tier).cast_mut(), Ordering::Release);
     }
 
-    /// What the key's node counts from now on.
-    pub(super) fn use_counts(&self, counts: Box<dyn LocalCounts>) {
-        self.node.lock().counts = counts;
+    /// The key is made again: what is counted from now on, besides what still is.
+    pub(super) fn add_counts(&self, counts: Box<dyn LocalCounts>) {
+        let mut node = self.node.lock();
+        node.counts.retain(|counts| counts.is_alive());
+        node.counts.push(counts);
     }
 
     /// Spends a token of a bucket. No lock is taken unless a turn is to be planned.
@@ -258,8 +264,8 @@ impl Escrow {
         if let Some(unanswered) = &node.unanswered {
             return Some(unanswered.clone());
         }
-        let in_flight = node.counts.in_flight();
-        let (day, used) = node.counts.day(now);
+        let in_flight = node.in_flight();
+        let (day, used) = node.day(now);
         node.sequence += 1;
         let faded = (-(now.since(node.demand_at).as_secs_f64()) / DEMAND_SECONDS).exp();
         node.demand_at = now;
@@ -277,7 +283,7 @@ impl Escrow {
                 lease.set_slots(lease.tokens(now).min(wanted), None);
                 // A request that begins during this call either sees the lower number, or it is seen here.
                 fence(Ordering::SeqCst);
-                let keep = lease.held().max(node.counts.in_flight().min(held_before));
+                let keep = lease.held().max(node.in_flight().min(held_before));
                 lease.set_slots(keep, None);
                 let need = in_flight.min(most).saturating_sub(keep);
                 Ask { keep, need, want: wanted.saturating_sub(keep + need), ..Ask::default() }
@@ -314,7 +320,7 @@ impl Escrow {
         node.is_queued = false;
         node.need = [0; BUCKETS];
         let mut dues = [None, None];
-        let in_flight = node.counts.in_flight();
+        let in_flight = node.in_flight();
         // A limit was lowered during this turn: nothing that it grants is spent.
         let is_lower = |bucket: &Bucket| capacity(&node.tier, *bucket).0 < turn.asks[*bucket as usize].capacity;
         let is_lowered = Bucket::ALL.iter().any(is_lower);
@@ -395,6 +401,14 @@ impl Escrow {
 }
 
 impl NodeSide {
+    fn in_flight(&self) -> u32 {
+        self.counts.iter().map(|counts| counts.in_flight()).sum()
+    }
+
+    fn day(&self, now: Tick) -> (i64, u64) {
+        self.counts.iter().map(|counts| counts.day(now)).max().unwrap_or_default()
+    }
+
     /// Asks for a turn, unless one is asked for already.
     fn queue(&mut self) -> NextTurn {
         match std::mem::replace(&mut self.is_queued, true) {

@@ -1,21 +1,25 @@
-//! What a lowered limit makes of tokens that were granted under the one before.
+//! What a lowered limit makes of tokens that were granted under the one before, and a key that is made again.
 
 use std::num::NonZeroU32;
 
 use super::*;
 use crate::config::Rate;
 
-/// Nothing in flight, no day.
+/// So many requests in flight, no day.
 #[derive(Debug)]
-struct NoCounts;
+struct InFlight(u32);
 
-impl LocalCounts for NoCounts {
+impl LocalCounts for InFlight {
     fn in_flight(&self) -> u32 {
-        0
+        self.0
     }
 
     fn day(&self, _: Tick) -> (i64, u64) {
         (0, 0)
+    }
+
+    fn is_alive(&self) -> bool {
+        true
     }
 }
 
@@ -33,7 +37,7 @@ fn grant(held: u32) -> Answer {
 
 /// What holds tokens that were granted under this tier.
 fn escrow_with_tokens(tier: &Arc<Tier>) -> Escrow {
-    let escrow = Escrow::new(tier.clone(), Box::new(NoCounts), NOW);
+    let escrow = Escrow::new(tier.clone(), Box::new(InFlight(0)), NOW);
     let turn = begin(&escrow);
     escrow.finish_turn(&turn, &grant(30), NOW);
     escrow
@@ -70,7 +74,7 @@ fn tokens_that_were_granted_under_a_higher_limit_are_not_spent_under_a_lower_one
 #[test]
 fn a_turn_that_began_under_a_higher_limit_grants_nothing_under_a_lower_one() {
     let (high, low) = (tier(40), tier(1));
-    let escrow = Escrow::new(high.clone(), Box::new(NoCounts), NOW);
+    let escrow = Escrow::new(high.clone(), Box::new(InFlight(0)), NOW);
     let turn = begin(&escrow);
     assert!(!is_admitted(&escrow, &low));
     assert_eq!(escrow.finish_turn(&turn, &grant(30), NOW), NextTurn::Now);
@@ -81,4 +85,12 @@ fn a_turn_that_began_under_a_higher_limit_grants_nothing_under_a_lower_one() {
 fn tokens_stay_where_a_reload_lowers_no_limit() {
     let (before, after) = (tier(40), tier(40));
     assert!(is_admitted(&escrow_with_tokens(&before), &after));
+}
+
+#[test]
+fn requests_of_a_key_that_is_made_again_count_beside_those_of_before() {
+    let tier = Arc::new(Tier { in_flight: Some(5), ..(*tier(40)).clone() });
+    let escrow = Escrow::new(tier, Box::new(InFlight(2)), NOW);
+    escrow.add_counts(Box::new(InFlight(1)));
+    assert_eq!(begin(&escrow).asks[Bucket::InFlight as usize].need, 3);
 }

@@ -26,6 +26,10 @@ impl LocalCounts for Counts {
         let DayCount { day, count } = self.day.count(unix);
         (day, count)
     }
+
+    fn is_alive(&self) -> bool {
+        true
+    }
 }
 
 pub(super) struct Node {
