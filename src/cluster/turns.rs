@@ -12,7 +12,7 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::bus::RedisStream;
-use super::escrow::{Answer, SCRIPT, Turn};
+use super::escrow::{Answer, NextTurn, SCRIPT, Turn};
 use super::nodes::{self, NodeReport, Nodes, NodesScript};
 use super::redis::{RedisConnection, RedisFault, ServerInfo, note_garbage};
 use super::shared_limits::{KeyEscrow, Planned, SharedLimits};
@@ -24,6 +24,10 @@ pub const START_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a turn may take: longer than a request waits for it, so that a slow Redis still renews leases.
 pub(super) const COMMAND_TIMEOUT: Duration = Duration::from_millis(250);
+
+/// Turns under way at once. More would only wait at Redis, where they would be late if thousands of keys have something
+/// to say, as when it is back.
+const MAX_TURNS: usize = 256;
 
 /// How often a node tells of itself, and tries whether Redis is back.
 const BEAT_EVERY: Duration = Duration::from_secs(1);
@@ -44,6 +48,8 @@ pub struct Turns {
     limits: Arc<SharedLimits>,
     connection: Option<RedisConnection>,
     scripts: Scripts,
+    /// Keys that had no turn while Redis was away. They have theirs after those for which requests wait now.
+    backlog: Vec<Arc<KeyEscrow>>,
 }
 
 #[derive(Clone, Debug)]
@@ -102,7 +108,7 @@ impl Turns {
         }
         let limits = Arc::new(SharedLimits::new(config, clock));
         let scripts = Scripts::new();
-        let mut turns = Turns { limits: limits.clone(), connection: None, scripts };
+        let mut turns = Turns { limits: limits.clone(), connection: None, scripts, backlog: Vec::new() };
         let record = limits.record(NodeReport { config_hash, keys_hash: None, writes_age: None });
         turns.beaten(beat(limits.clone(), None, turns.scripts.nodes.clone(), record, true).await);
         Ok((limits, turns))
@@ -122,7 +128,7 @@ impl Turns {
             let until_next = next.map_or(BEAT_EVERY, |at| at.since(limits.clock.now()));
             tokio::select! {
                 () = limits.wake.notified() => {}
-                () = sleep(until_next) => {}
+                () = sleep(until_next), if turns.len() < MAX_TURNS => {}
                 Some(ended) = turns.next() => self.turn_ended(ended),
                 () = limits.state_changed.notified() => beat_is_due = true,
                 Some(beaten) = beats.next() => {
@@ -150,34 +156,33 @@ impl Turns {
                 let (connection, script) = (self.connection.clone(), self.scripts.nodes.clone());
                 beats.push(beat(limits.clone(), connection, script, record, info_is_due));
             }
-            for (key, turn) in self.due() {
-                match &self.connection {
-                    Some(connection) if !limits.is_away() => {
-                        turns.push(take(limits.clone(), connection.clone(), self.scripts.turn.clone(), key, turn));
-                    }
-                    Some(_) | None => self.stall(&key),
+            if let Some(connection) = self.connection.clone().filter(|_| !limits.is_away()) {
+                for (key, turn) in self.due(MAX_TURNS - turns.len(), true) {
+                    turns.push(take(limits.clone(), connection.clone(), self.scripts.turn.clone(), key, turn));
                 }
+            } else {
+                self.due(usize::MAX, false).iter().for_each(|(key, _)| self.stall(key));
             }
         }
     }
 
-    /// The turns to take now.
-    fn due(&self) -> Vec<(Arc<KeyEscrow>, Arc<Turn>)> {
+    /// The turns to take now, at most so many, with those of the backlog or without.
+    fn due(&mut self, most: usize, with_backlog: bool) -> Vec<(Arc<KeyEscrow>, Arc<Turn>)> {
         let limits = &self.limits;
         let now = limits.clock.now();
         let mut queue = limits.queue.lock();
-        if queue.now.is_empty() && queue.later.peek().is_none_or(|Reverse(planned)| planned.at > now) {
-            return Vec::new();
-        }
-        let mut due: Vec<_> = queue.now.drain(..).map(|key| (None, key)).collect();
-        while let Some(Reverse(Planned { at, key })) = queue.later.pop() {
-            if at > now {
-                queue.later.push(Reverse(Planned { at, key }));
-                break;
-            }
-            due.push((Some(at), key));
+        let waiting = queue.now.len().min(most);
+        let mut due: Vec<_> = queue.now.drain(..waiting).map(|key| (None, key)).collect();
+        while due.len() < most && queue.later.peek().is_some_and(|Reverse(planned)| planned.at <= now) {
+            due.extend(queue.later.pop().map(|Reverse(Planned { at, key })| (Some(at), key)));
         }
         drop(queue);
+        while with_backlog
+            && due.len() < most
+            && let Some(key) = self.backlog.pop()
+        {
+            due.extend((key.escrow.unstall() == NextTurn::Now).then_some((None, key)));
+        }
         due.into_iter().filter_map(|(at, key)| key.escrow.begin_turn(at, now).map(|turn| (key, turn))).collect()
     }
 
@@ -246,15 +251,12 @@ impl Turns {
     }
 
     /// A command succeeded: what is untold is told.
-    fn is_back(&self) {
+    fn is_back(&mut self) {
         let limits = &self.limits;
         if limits.succeeded() {
             tracing::info!("Redis at {} is back; limits are shared by all nodes again", limits.config.redis);
         }
-        let stalled = std::mem::take(&mut *limits.stalled.lock());
-        for key in stalled {
-            limits.follow(&key, key.escrow.unstall());
-        }
+        self.backlog.append(&mut limits.stalled.lock());
     }
 }
 

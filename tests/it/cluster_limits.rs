@@ -254,6 +254,44 @@ async fn guarantee_6_a_key_that_was_tried_often_before_the_origin_proved_it_has_
 }
 
 #[tokio::test]
+async fn thousands_of_keys_that_came_while_redis_was_away_do_not_send_it_away_again() {
+    const KEYS: u32 = 10_000;
+    const CONNECTIONS: u32 = 8;
+    let redis = Redis::start(&[]).await;
+    let gate = TestGateway::before_http()
+        .keys_at_the_origin()
+        .set("limits.tiers.standard.rate", r#""100000/s""#)
+        .set("limits.tiers.standard.burst", "100000")
+        .set("limits.strangers.rate", r#""100000/s""#)
+        .set("limits.strangers.burst", "100000")
+        .set("cluster.redis", &format!("{:?}", redis.url()))
+        .set("cluster.nodes", "1")
+        .key("bot")
+        .points("7", 3)
+        .start()
+        .await;
+    gate.get_points("bot", "7").await.is("3");
+    redis.signal(Signal::SIGSTOP);
+    let tries = async |first: u32| {
+        let (mut connection, mut let_in) = (gate.connect().await, 0);
+        for number in (first..KEYS).step_by(CONNECTIONS as usize) {
+            let request = Request::post("/getPoints", "memberID=7").key(&format!("unknown-{number}"));
+            let_in += u32::from(connection.ask(&request).await.code() == Some(2));
+        }
+        let_in
+    };
+    let let_in: u32 = futures_util::future::join_all((0..CONNECTIONS).map(tries)).await.into_iter().sum();
+    assert!(let_in > KEYS / 2, "{let_in} were let in");
+    redis.signal(Signal::SIGCONT);
+    gate.has_said("is back; limits are shared").await;
+    let size = || redis.ask("DBSIZE").trim_start_matches(':').lines().next().unwrap().parse::<u32>().unwrap();
+    eventually(PATIENCE, "Redis hears of all", async || size() >= let_in).await;
+    gate.get_points("bot", "7").await.is("3");
+    let times_away = gate.stderr().matches("is away; until it answers").count();
+    assert!(times_away <= 2, "{}", gate.stderr()); // a busy machine may pause once
+}
+
+#[tokio::test]
 async fn where_redis_is_away_and_that_means_refuse_every_request_is_21() {
     let mut redis = Redis::start(&[]).await;
     let url = Postgres::shared().database().await;
