@@ -152,7 +152,8 @@ impl Escrow {
             node: Mutex::new(NodeSide {
                 tier,
                 counts: vec![counts],
-                // Higher than any of an escrow that this process had for the key before: a turn takes longer than this.
+                // In microseconds, which is higher than the last number of an escrow that this process had for the key
+                // before: each turn takes longer than one.
                 sequence: now.0 / 1000,
                 unanswered: None,
                 is_queued: false,
