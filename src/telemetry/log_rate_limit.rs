@@ -23,9 +23,12 @@ const BURST: u32 = 20;
 /// The time after which one more may come.
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// The field of all lines that a request causes. Anybody may send requests, so one of each kind may come in this time.
+/// Anybody may connect and send requests, so of each kind that callers cause one line may come in this time.
+const CALLER_PERIOD: Duration = Duration::from_secs(1);
+
+/// The field of all lines that a request causes, and the target of those that a connection causes.
 const REQUEST_FIELD: &str = "request_id";
-const REQUEST_PERIOD: Duration = Duration::from_secs(1);
+const CONNECTION_TARGET: &str = "guildgate::edge::";
 
 /// How often suppressed lines are reported.
 pub(super) const REPORT_INTERVAL: Duration = Duration::from_secs(1);
@@ -39,8 +42,8 @@ const LIMIT_REPORTS: &str = "guildgate::gateway::limit_report";
 /// The longest example, in bytes.
 const MAX_EXAMPLE: usize = 500;
 
-/// Passes the first [`BURST`] lines of each kind and then one each [`PERIOD`], or one each [`REQUEST_PERIOD`] if a request
-/// causes them, and counts the others.
+/// Passes the first [`BURST`] lines of each kind and then one each [`PERIOD`], or one each [`CALLER_PERIOD`] if callers
+/// cause them, and counts the others.
 #[derive(Clone, Debug)]
 pub(super) struct LogRateLimit {
     clock: Clock,
@@ -86,8 +89,9 @@ impl LogRateLimit {
             let level = *metadata.level();
             let kind =
                 kinds.entry(callsite.clone()).or_insert(Kind { level, full_at: now, suppressed: 0, example: None });
-            let is_of_request = metadata.fields().field(REQUEST_FIELD).is_some();
-            let (burst, period) = if is_of_request { (1, REQUEST_PERIOD) } else { (BURST, PERIOD) };
+            let is_of_caller =
+                metadata.fields().field(REQUEST_FIELD).is_some() || metadata.target().starts_with(CONNECTION_TARGET);
+            let (burst, period) = if is_of_caller { (1, CALLER_PERIOD) } else { (BURST, PERIOD) };
             let full_at = kind.full_at.max(now).plus(period);
             if full_at.since(now) <= period * burst {
                 kind.full_at = full_at;
@@ -206,14 +210,18 @@ mod tests {
     }
 
     #[test]
-    fn of_lines_that_requests_cause_one_is_logged_in_a_second() {
+    fn of_lines_that_callers_cause_one_of_each_kind_is_logged_in_a_second() {
         limited(|limit, logged| {
-            let log_ten = || (0..10).for_each(|n| tracing::warn!(request_id = n, "a kind of line"));
-            log_ten();
-            assert_eq!((logged(), limit.take()[0].count), (1, 9));
-            limit.clock.advance(REQUEST_PERIOD * 3);
-            log_ten();
-            assert_eq!((logged(), limit.take()[0].count), (1, 9));
+            let of_request = |n: u32| tracing::warn!(request_id = n, "a kind of line");
+            let of_connection = |n: u32| tracing::warn!(target: "guildgate::edge::accept", n, "a kind of line");
+            let kinds: [&dyn Fn(u32); 2] = [&of_request, &of_connection];
+            for log in kinds {
+                for _ in 0..2 {
+                    (0..10).for_each(log);
+                    assert_eq!((logged(), limit.take()[0].count), (1, 9));
+                    limit.clock.advance(CALLER_PERIOD * 3);
+                }
+            }
         });
     }
 

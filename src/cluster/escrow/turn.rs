@@ -50,7 +50,8 @@ pub(super) struct Ask {
 pub struct Answer {
     /// The turn had been taken already.
     pub is_repeated: bool,
-    /// The server did not know this node's turn before: it has lost its data, or forgotten them after a long time.
+    /// The server did not know this node's turn before: there was none, it has lost its data, or it has forgotten the turn
+    /// after a long time.
     pub is_lost: bool,
     /// Something that was not ours stood in the key and was replaced.
     pub had_garbage: bool,
