@@ -29,6 +29,16 @@ pub fn limited(redis: &Redis, url: &str) -> Builder {
         .points("7", 3)
 }
 
+/// Nodes before an origin that judges keys, whose strangers are not limited.
+fn judged_by_the_origin(redis: &Redis) -> Builder {
+    TestGateway::before_http()
+        .keys_at_the_origin()
+        .set("limits.strangers.rate", r#""100000/s""#)
+        .set("limits.strangers.burst", "100000")
+        .set("cluster.redis", &format!("{:?}", redis.url()))
+        .points("7", 3)
+}
+
 async fn two_nodes(redis: &Redis) -> (TestGateway, TestGateway) {
     let url = Postgres::shared().database().await;
     let here = limited(redis, &url).admin().start().await;
@@ -229,17 +239,12 @@ async fn a_place_in_flight_that_one_node_needs_no_more_is_another_nodes_within_s
 #[tokio::test]
 async fn guarantee_6_a_key_that_was_tried_often_before_the_origin_proved_it_has_no_more_than_its_limit() {
     let redis = Redis::start(&[]).await;
-    let here = TestGateway::before_http()
-        .keys_at_the_origin()
+    let here = judged_by_the_origin(&redis)
         .set("limits.tiers.standard.rate", r#""20/s""#)
         .set("limits.tiers.standard.burst", "10")
-        .set("limits.strangers.rate", r#""10000/s""#)
-        .set("limits.strangers.burst", "10000")
-        .set("cluster.redis", &format!("{:?}", redis.url()))
         .set("cluster.nodes", "2")
         .set("cluster.timeout", r#""500ms""#)
         .key("slow")
-        .points("7", 3)
         .start()
         .await;
     let there = here.node("").await;
@@ -258,16 +263,11 @@ async fn thousands_of_keys_that_came_while_redis_was_away_do_not_send_it_away_ag
     const KEYS: u32 = 10_000;
     const CONNECTIONS: u32 = 8;
     let redis = Redis::start(&[]).await;
-    let gate = TestGateway::before_http()
-        .keys_at_the_origin()
+    let gate = judged_by_the_origin(&redis)
         .set("limits.tiers.standard.rate", r#""100000/s""#)
         .set("limits.tiers.standard.burst", "100000")
-        .set("limits.strangers.rate", r#""100000/s""#)
-        .set("limits.strangers.burst", "100000")
-        .set("cluster.redis", &format!("{:?}", redis.url()))
         .set("cluster.nodes", "1")
         .key("bot")
-        .points("7", 3)
         .start()
         .await;
     gate.get_points("bot", "7").await.is("3");
