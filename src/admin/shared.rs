@@ -50,7 +50,7 @@ pub struct ReloadOutcome {
     pub rejected: Vec<&'static str>,
     /// Their faults.
     pub faults: Vec<ReloadFault>,
-    /// A file could not be read, which may pass by itself: it is to be read again soon.
+    /// A file or the store could not be read, which may pass by itself: the file is to be read again soon.
     pub is_unread: bool,
 }
 
@@ -145,6 +145,10 @@ impl Reloads {
     /// Remembers what became of the reload of `file` at `unix`.
     pub fn record(&self, unix: i64, file: &'static str, outcome: &ReloadOutcome) {
         let mut last = self.last.lock();
+        // Tries that fail alike are one reload, so that they do not displace the others.
+        if outcome.is_unread && last.front().is_some_and(|it| it.file == file && it.outcome.faults == outcome.faults) {
+            last.pop_front();
+        }
         last.truncate(MAX_RELOADS - 1);
         last.push_front(Reload { at: unix, file, outcome: outcome.clone() });
         match outcome.faults.first() {

@@ -2,7 +2,6 @@
 
 use std::slice;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::{KEY_FILE, Rejection, Reloader, TLS_PAIR, log_warning, missing, read_files};
 use crate::admin::{ConfigText, ReloadOutcome};
@@ -11,10 +10,8 @@ use crate::files::is_temporary;
 use crate::gateway::{KeySource, LoadedKeys, NewKeys};
 use crate::origin::{self, HttpOrigin, Origin};
 use crate::process::preflight::Inputs;
+use crate::store::AnyStore;
 use crate::tls::Certificate;
-
-/// How long to wait after the store's keys could not be read.
-const LIST_RETRY: Duration = Duration::from_millis(500);
 
 /// What is known of the configuration in force.
 #[derive(Debug)]
@@ -90,7 +87,7 @@ impl Reloader {
             (Keys::File(_), Some(keys)) => NewKeys::File(self.keys_of_file(keys)),
             (Keys::Store, _) if config.keys != running.config.keys => match &self.store {
                 // Waited for last of all: no other keys are loaded until these are in force.
-                Some(store) => NewKeys::Store(self.load_keys(KeySource::Store(store.clone())).await),
+                Some(store) => NewKeys::Store(self.keys_of_store(store).await?),
                 None => NewKeys::Unchanged, // `reloaded` allows the store as the source only where one is open
             },
             (Keys::Origin { .. } | Keys::File(_) | Keys::Store, _) => NewKeys::Unchanged,
@@ -126,20 +123,13 @@ impl Reloader {
         (changed, after_restart)
     }
 
-    /// The keys of `source`, once the store can be read.
-    async fn load_keys(&self, source: KeySource) -> LoadedKeys<'_> {
-        let mut has_failed = false;
-        loop {
-            match self.gateway.follower.load_keys(Some(source.clone())).await {
-                Ok(keys) => return keys,
-                Err(error) if !has_failed => {
-                    has_failed = true;
-                    tracing::warn!(error, "reload waits: the store's keys cannot be read");
-                }
-                Err(_) => {}
-            }
-            tokio::time::sleep(LIST_RETRY).await;
-        }
+    /// The keys of the store, which becomes their source.
+    async fn keys_of_store(&self, store: &Arc<AnyStore>) -> Result<LoadedKeys<'_>, Rejection> {
+        let keys = self.gateway.follower.load_keys(Some(KeySource::Store(store.clone()))).await;
+        keys.map_err(|error| Rejection {
+            is_unread: true,
+            reason: format!("keys.source: the store's keys cannot be read, and are read again: {error}\n"),
+        })
     }
 
     /// The origin of the new configuration. Where nothing about it changed it is the running one, whose connections

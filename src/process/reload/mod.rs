@@ -230,7 +230,7 @@ impl Reloader {
 struct Rejection {
     /// A line for each fault.
     reason: String,
-    /// A file could not be read, which may pass by itself, as where no more files can be opened.
+    /// A file or the store could not be read, which may pass by itself. The file is read again soon.
     is_unread: bool,
 }
 
