@@ -100,7 +100,9 @@ impl AnswerCache {
             self.invalidate_if_unsettled(&key, realms, now);
             return false;
         }
-        let is_stored = entry.is_storable() && self.epochs.may_store(&key, now);
+        // With `cache.max_size = "0B"` moka takes no entry.
+        let may_take = || self.entries.policy().max_capacity() != Some(0);
+        let is_stored = entry.is_storable() && may_take() && self.epochs.may_store(&key, now);
         if is_stored {
             self.index.insert(entry, &self.entries);
         }

@@ -126,6 +126,16 @@ async fn guarantee_8_a_small_cache_lets_go_and_stays_right() {
 }
 
 #[tokio::test]
+async fn guarantee_8_a_cache_of_no_size_keeps_nothing() {
+    let gate = TestGateway::before_http().key("bot").points("7", 3).set("cache.max_size", r#""0B""#).start().await;
+    for _ in 0..3 {
+        let answer = gate.get_points("bot", "7").await;
+        answer.is("3").is_miss();
+        assert!(!answer.cache_status().contains("stored"), "{}", answer.cache_status());
+    }
+}
+
+#[tokio::test]
 async fn guarantee_8_many_unknown_keys_leave_memory_where_it_was() {
     let gate = gate().start().await;
     let mut connection = gate.connect().await;
