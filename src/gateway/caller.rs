@@ -44,18 +44,19 @@ impl Caller<'_> {
 }
 
 impl Gateway {
-    /// Looks the caller's key up again, after a wait and before the origin is asked (contract section 1, "Order"): 21,
-    /// 02, 15 or 03. Nothing is charged. Returns the state to go on under.
+    /// Looks the caller's key up again, after a wait and before the origin is asked or memory is read (contract section 1,
+    /// "Order"): 21, 02, 15 or 03. Nothing is charged. Returns the state to go on under.
     pub(super) fn recheck(&self, caller: &mut Caller<'_>, operation: Operation) -> Result<Arc<State>, Fault> {
-        let state = self.core.state_full();
+        let (state, now) = (self.core.state_full(), self.core.now());
+        self.invalidate_if_cut_off(&state, now);
         if let KeySource::Origin(learned_keys) = &state.keys {
             // If the proof of the key has lapsed, this request asks the origin itself.
-            return match learned_keys.find(&caller.digest, self.core.now()) {
+            return match learned_keys.find(&caller.digest, now) {
                 KeyStatus::Refused => Err(Fault::IncorrectKey),
                 KeyStatus::Proven(_) | KeyStatus::Lapsed(_) | KeyStatus::Unknown(_) => Ok(state),
             };
         }
-        let key = self.find_listed(&state, &caller.digest, self.core.now())?;
+        let key = self.find_listed(&state, &caller.digest, now)?;
         key.may_use(operation)?;
         if key.guild.departed {
             return Err(Fault::GuildDeparted);

@@ -224,21 +224,26 @@ impl Gateway {
             return Err(Fault::BodyTooLarge);
         }
         let admission = self.admit(state, operation, header, details)?;
-        if details.awaits_limits {
+        let mut has_waited = details.awaits_limits;
+        if has_waited {
             Box::pin(self.charge_after_wait(admission.in_flight(), operation, details)).await?;
         }
         if header.content_encoded || header.content_type.is_some_and(|t| !t.is_empty() && !is_form_type(t)) {
             return Err(Fault::NotAForm);
         }
-        let (request, has_waited) = {
+        let request = {
             let mut whole = std::pin::pin!(body.whole());
-            let (bytes, has_waited) = match poll!(whole.as_mut()) {
-                Poll::Ready(bytes) => (bytes?, false),
-                Poll::Pending => (whole.await?, true),
+            let bytes = match poll!(whole.as_mut()) {
+                Poll::Ready(bytes) => bytes?,
+                Poll::Pending => {
+                    has_waited = true;
+                    whole.await?
+                }
             };
-            (Form::read(bytes).request(operation), has_waited)
+            Form::read(bytes).request(operation)
         };
-        // The body may take up to `body_timeout`, so the key and the configuration are looked up again after it.
+        // The limits may take up to `cluster.timeout` and the body up to `body_timeout`, so the key and the configuration
+        // are looked up again after them.
         let later = has_waited.then(|| self.core.state_full());
         let (state, admission) = match &later {
             None => (state, admission),

@@ -205,25 +205,24 @@ impl Gateway {
         body: &mut B,
         details: &mut RequestDetails,
     ) -> Result<Arc<str>, Fault> {
-        let state = &self.core.state_full();
-        self.refund(state, &unproven);
+        let state = self.core.state_full();
+        self.refund(&state, &unproven);
         let Unproven { forwarded, payer, in_flight, .. } = unproven;
-        let admitted = match payer {
-            Payer::Key(mut admitted) => {
-                admitted.checked_at = self.core.now();
-                admitted
-            }
+        let mut admitted = match payer {
+            Payer::Key(admitted) => admitted,
             Payer::Address(_) => {
                 let (operation, now) = (request.operation(), self.core.now());
                 let admitted =
-                    self.admit_proven(state, learned_key, forwarded, operation, (in_flight, now), details)?;
+                    self.admit_proven(&state, learned_key, forwarded, operation, (in_flight, now), details)?;
                 self.charge_if_waiting(&admitted, operation, details).await?;
                 admitted
             }
         };
+        // It may have waited for its limits.
+        admitted.checked_at = self.core.now();
         let caller = admitted.caller();
         if self.may_use_cache(&caller) {
-            return self.perform(state, admitted, request, body, details).await;
+            return self.perform(&self.core.state_full(), admitted, request, body, details).await;
         }
         // The proof took longer than it is valid, so this request, too, asks the origin.
         body.flush_answers().await;

@@ -12,6 +12,7 @@ use super::{CacheStatus, Gateway, RequestDetails, State};
 use crate::cache::{
     Entry, EntryKey, EntryState, Epoch, FetchError, FetchResult, FlightKey, Joined, Leader, Realms, Role,
 };
+use crate::clock::Tick;
 use crate::config::Freshness;
 use crate::model::MemberId;
 use crate::origin::{Authorization, ForwardedFields, Permit};
@@ -65,8 +66,7 @@ impl Gateway {
     ) -> CacheLookup {
         let entry_key = EntryKey { realm: admitted.key().guild.realm, member, read };
         let now = admitted.checked_at;
-        self.follower.invalidate_if_feed_is_stale(state, now);
-        self.core.invalidate_if_peers_are_unheard(state, now);
+        self.invalidate_if_cut_off(state, now);
         let entry = self.core.cache.get(&entry_key);
         match entry.as_ref().map(|entry| (entry, entry.state_at(now, || self.core.clock.unix_ms()))) {
             Some((entry, EntryState::Fresh { ttl })) => {
@@ -80,6 +80,12 @@ impl Gateway {
             }
             Some((_, EntryState::StaleIfError | EntryState::Expired)) | None => CacheLookup::Miss(entry),
         }
+    }
+
+    /// Invalidates the cache if this node did not hear of others' writes for too long.
+    pub(super) fn invalidate_if_cut_off(&self, state: &State, now: Tick) {
+        self.follower.invalidate_if_feed_is_stale(state, now);
+        self.core.invalidate_if_peers_are_unheard(state, now);
     }
 
     /// A read that the cache does not answer. If the origin fails, a stale answer may stand in.

@@ -21,8 +21,8 @@ pub struct InFlightSlot {
 impl InFlightSlot {
     /// Takes the slot for a request of this key. It counts until it is released; if it was released before, not at all.
     pub fn take(&self, key: &Arc<Key>) -> InFlightGuard<'_> {
-        let others = key.usage.begin();
         let key = self.key.get_or_init(|| key.clone());
+        let others = key.usage.begin();
         if self.state.compare_exchange(FREE, TAKEN, Ordering::AcqRel, Ordering::Acquire).is_err() {
             key.usage.end();
         }

@@ -218,6 +218,39 @@ async fn guarantee_2_a_node_that_stood_still_gives_nothing_that_is_older_than_a_
 }
 
 #[tokio::test]
+async fn guarantee_2_a_node_that_was_cut_off_while_it_asked_the_origin_gives_no_stale_answer() {
+    let mut redis = Redis::start(&[]).await;
+    let gate = node(&redis)
+        .admin()
+        .set("cache.points.ttl", r#""100ms""#)
+        .set("cache.points.stale_if_error", r#""1h""#)
+        .set("origin.timeout", r#""60s""#)
+        .set("origin.retries", "0")
+        .start()
+        .await;
+    for is_cut_off in [false, true] {
+        has_in_memory(&gate).await;
+        tokio::time::sleep(Duration::from_millis(100)).await; // the answer is stale now
+        let (hold, asked) = (Gate::shut(), gate.origin().asked("getPoints"));
+        gate.origin().next("getPoints", Act::HoldThen(hold.clone(), 500, String::new()));
+        let mut read = gate.connect_and_send(gate.request("getPoints", "bot", "memberID=7")).await;
+        gate.origin().has_been_asked("getPoints", asked + 1).await;
+        if is_cut_off {
+            redis.kill_hard();
+            let hears_nothing = async || metric(&gate, "guildgate_bus_cut_off").await == 1.0;
+            eventually(PATIENCE, "it is cut off", hears_nothing).await;
+        }
+        hold.open();
+        let answer = read.answer().await;
+        if is_cut_off {
+            answer.is_refused(502, NO_ANSWER)
+        } else {
+            answer.is("3")
+        };
+    }
+}
+
+#[tokio::test]
 async fn guarantee_2_a_writer_that_stands_still_leaves_its_member_out_of_the_others_memory() {
     let redis = Redis::start(&[]).await;
     let (here, mut there) = two_nodes(node(&redis)).await;
