@@ -87,6 +87,8 @@ pub enum Address {
 #[derive(Debug)]
 pub struct AdminThread {
     stop: CancellationToken,
+    /// Cancelled when what writes to the admin listener's own store has ended.
+    writer_ended: CancellationToken,
     thread: JoinHandle<()>,
 }
 
@@ -120,6 +122,8 @@ impl Admin {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(4).build()?;
         let stop = CancellationToken::new();
         let stopped = stop.clone();
+        let writer_ended = CancellationToken::new();
+        let tell = writer_ended.clone();
         let run = move || {
             runtime.block_on(async {
                 let (opening, sampled) = (shared.clone(), shared.clone());
@@ -128,6 +132,10 @@ impl Admin {
                     // Only then: the thread that writes to the store keeps its priority, since callers' writes may wait
                     // for it. Threads that are started later have the lower one too. Without the permission, none has.
                     let _ = rustix::process::setpriority_process(None, NICE);
+                    if let Some(store) = opening.store.get() {
+                        store.writer_ended().await;
+                        tell.cancel();
+                    }
                 });
                 tokio::spawn(async move { sampled.traffic.sample(&sampled.gateway).await });
                 tokio::select! {
@@ -139,7 +147,7 @@ impl Admin {
             runtime.shutdown_background();
         };
         let thread = std::thread::Builder::new().name("admin".into()).spawn(run)?;
-        Ok(AdminThread { stop, thread })
+        Ok(AdminThread { stop, writer_ended, thread })
     }
 }
 
@@ -190,6 +198,11 @@ impl AdminThread {
     /// Closes the listener at once. The requests under way end within a second.
     pub fn close(&self) {
         self.stop.cancel();
+    }
+
+    /// Waits until what writes to the listener's own store has ended, which only a defect causes.
+    pub async fn writer_ended(&self) {
+        self.writer_ended.cancelled().await;
     }
 
     /// Closes the listener and waits for the requests under way.

@@ -66,7 +66,8 @@ impl Draining {
         let left = deadline.saturating_duration_since(Instant::now());
         let limit = (!self.reason.is_defect()).then(|| left.clamp(LAST_COUNTS_AT_LEAST, LAST_COUNTS));
         background.finish(gateway, limit).await;
-        if let Some(admin) = self.process.admin.0.take() {
+        // After a defect an admin's request is not waited for: the process ends within a second.
+        if let Some(admin) = self.process.admin.0.take().filter(|_| !self.reason.is_defect()) {
             admin.stop().await;
         }
         self.process.logs.close();

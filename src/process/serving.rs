@@ -101,7 +101,13 @@ impl Serving {
 
     /// Waits for a reason to end.
     async fn stop_reason(&mut self) -> StopReason {
-        let handover = &mut self.handover;
+        let (handover, admin) = (&mut self.handover, &self.admin.0);
+        let admins_writer_ended = async {
+            match admin {
+                Some(admin) => admin.writer_ended().await,
+                None => pending().await,
+            }
+        };
         let handed_over = async {
             match handover {
                 Some(handover) => handover.ended().await,
@@ -113,6 +119,9 @@ impl Serving {
             biased;
             reason = handed_over => reason,
             task = self.background.ended() => StopReason::TaskEnded { task },
+            () = admins_writer_ended => {
+                StopReason::TaskEnded { task: "the admin listener's task that writes to the store has ended" }
+            }
             () = self.stop_signals.recv() => StopReason::Signal,
         }
     }

@@ -29,6 +29,7 @@ int clock_gettime(clockid_t clock, struct timespec *time) {
 on_both_stores!(
     a_server_whose_writer_has_ended_exits_with_1_within_a_second_and_says_why,
     a_server_whose_writer_ends_while_it_drains_exits_with_1_within_a_second,
+    a_server_whose_writer_for_admins_has_ended_exits_with_1_within_a_second,
 );
 
 /// A server whose writer fails when it next runs after `fail_next`.
@@ -47,7 +48,7 @@ impl FaultyServer {
         let thread = format!("FAULTY_THREAD={thread}").leak();
         let file = format!("FAULTY_FILE={}", tools.path().join("now").display()).leak();
         let launcher = Vec::from(["env", preload(tools.path(), FAULTY_CLOCK), thread, file]).leak();
-        let gate = TestGateway::on(kind).key("bot").points("7", 3).launched_by(launcher).start().await;
+        let gate = TestGateway::on(kind).key("bot").points("7", 3).admin().launched_by(launcher).start().await;
         FaultyServer { gate, tools }
     }
 
@@ -64,7 +65,7 @@ impl FaultyServer {
         assert!(failed.elapsed() < SECOND_AND_SLACK, "{:?}", failed.elapsed());
         let log = self.gate.stderr();
         assert!(log.contains("a defect at "), "{log}");
-        assert!(log.contains("the task that writes to the store has ended by a defect"), "{log}");
+        assert!(log.contains("task that writes to the store has ended by a defect"), "{log}");
         assert!(log.lines().last().unwrap().contains("Start the server again"), "{log}");
     }
 }
@@ -100,4 +101,19 @@ async fn a_server_whose_writer_ends_while_it_drains_exits_with_1_within_a_second
     server.fail_next();
     writes.send(request.body_bytes()).await;
     server.fails().await;
+}
+
+async fn a_server_whose_writer_for_admins_has_ended_exits_with_1_within_a_second(kind: Kind) {
+    let mut server = FaultyServer::start(kind).await;
+    let admin = server.gate.admin().await;
+    let change = |points: i64| {
+        let (admin, change) = (admin.clone(), format!(r#"{{"points":{points}}}"#));
+        async move { admin.json("PUT", &format!("/api/guilds/{GUILD}/members/7"), &change).await }
+    };
+    change(4).await.is(200);
+    server.fail_next();
+    // It gets an answer or none.
+    tokio::spawn(change(5));
+    server.fails().await;
+    assert!(server.gate.stderr().contains("the admin listener's task"), "{}", server.gate.stderr());
 }
