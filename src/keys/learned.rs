@@ -20,11 +20,11 @@ use crate::limits::{Buckets, DayCount, Policy, Usage};
 use crate::model::{Digest, GuildId, KeyId, Scope};
 use crate::wire::Fault;
 
-/// Known keys, about 50 MB. Beyond that the key that was used longest ago is forgotten, with what it had used up, so a
+/// Known keys, about 240 MB. Beyond that the key that was used longest ago is forgotten, with what it had used up, so a
 /// caller with that many valid keys can have one of them refilled.
 const MAX_KNOWN: u64 = 100_000;
 
-/// Refused keys, about 10 MB; beyond that the one that was refused or used longest ago is forgotten. Each request with a
+/// Refused keys, about 18 MB; beyond that the one that was refused or used longest ago is forgotten. Each request with a
 /// refused key is charged to its address.
 const MAX_REFUSED: u64 = 65_536;
 

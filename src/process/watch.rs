@@ -21,7 +21,7 @@ const MAX_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 const EVENTS_TAKE: Duration = Duration::from_millis(20);
 
 /// How long a changed file must have stayed the same before its change counts (contract section 3).
-const SETTLE_TIME: Duration = Duration::from_millis(250);
+pub(super) const SETTLE_TIME: Duration = Duration::from_millis(250);
 
 /// How long a file may be empty before the log says that its reload waits.
 const EMPTY_REPORT: Duration = Duration::from_secs(2);

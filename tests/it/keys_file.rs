@@ -103,7 +103,7 @@ async fn a_key_file_that_has_lost_all_its_keys_is_told_with_their_number() {
     gate.world().write("keys.toml", "# none for now\n");
     let refused = || async { gate.get_points("bot", "7").await.body == INCORRECT_KEY };
     eventually(SECOND_AND_SLACK, "the key stops", refused).await;
-    let told = || async { gate.stderr().contains("it holds no key") && gate.stderr().contains("removed=2") };
+    let told = || async { gate.stderr().contains("the key file holds no key") && gate.stderr().contains("removed=2") };
     eventually(PATIENCE, "it is told", told).await;
     // So is one of no bytes, which is taken up when it is asked for.
     gate.world().write("keys.toml", entry("b", "b-secret", ""));
@@ -162,7 +162,7 @@ async fn a_key_file_that_was_emptied_is_read_at_sighup_while_the_server_stops() 
     gate.has_said("stopping: ").await;
     gate.world().write("keys.toml", "");
     gate.process().signal(Signal::SIGHUP);
-    gate.has_said("it holds no key").await;
+    gate.has_said("the key file holds no key").await;
     write.release().await.is_refused(401, INCORRECT_KEY);
     assert_eq!(gate.origin().points("7"), 3);
     assert_eq!(gate.process().exit().await, Some(0), "{}", gate.stderr());

@@ -233,3 +233,57 @@ async fn a_pipe_in_the_place_of_gateway_toml_is_told_and_keeps_no_later_reload_f
     let is_new = || async { gate.send(&no_key()).await.body.ends_with("/new") };
     eventually(PATIENCE, "the good file is in force", is_new).await;
 }
+
+#[tokio::test]
+async fn a_key_file_that_gateway_toml_newly_names_is_taken_up_once_it_is_written() {
+    let gate = two_keys().start().await;
+    let keys = gate.world().read("keys.toml");
+    gate.world().write("other.toml", "");
+    gate.world().edit("gateway.toml", "keys.toml", "other.toml");
+    gate.has_said("other.toml is empty; write it, or send SIGHUP to read it").await;
+    gate.get_points("stays", "7").await.is("3");
+    gate.world().write("other.toml", &keys);
+    reloaded(&gate, 1).await;
+    gate.get_points("stays", "7").await.is("3");
+    let grows = async {
+        for lines in 1.. {
+            gate.world().write("third.toml", "# a line\n".repeat(lines));
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    let is_told = async {
+        gate.has_said("third.toml is still being written").await;
+        gate.get_points("stays", "7").await.is("3");
+    };
+    gate.world().edit("gateway.toml", "other.toml", "third.toml");
+    tokio::select! {
+        () = grows => {}
+        () = is_told => {}
+    }
+    gate.world().write("third.toml", &keys);
+    reloaded(&gate, 2).await;
+    gate.get_points("stays", "7").await.is("3");
+}
+
+#[tokio::test]
+async fn a_new_key_file_that_is_empty_is_read_at_sighup_and_the_log_says_so() {
+    let gate = two_keys().start().await;
+    gate.world().write("other.toml", "");
+    gate.reload_with("keys.toml", "other.toml");
+    gate.has_said("the key file holds no key").await;
+    gate.get_points("stays", "7").await.is_refused(401, INCORRECT_KEY);
+}
+
+#[tokio::test]
+async fn a_rejected_gateway_toml_is_taken_up_once_a_file_in_force_fits_it() {
+    let gate = two_keys().tls().start().await;
+    let mut kept = Connection::over(gate.tls(&["http/1.1"]).await);
+    let next = Identity::new();
+    gate.world().write("other.pem", next.certificate);
+    gate.world()
+        .write("gateway.toml", gate.world().edited("gateway.toml", "cert.pem", "other.pem").replace("/old", "/new"));
+    gate.has_said("reload rejected; still running the previous configuration").await;
+    gate.world().write("key.pem", next.private_key);
+    gate.has_said("configuration reloaded").await;
+    kept.ask(&no_key()).await.is_refused(401, "01 | No api key provided! Create it using: /new");
+}

@@ -1,15 +1,19 @@
 //! The reload of `gateway.toml`, together with the TLS files of upstreams, which is put in force as a whole or not at all.
 
+use std::path::PathBuf;
 use std::slice;
 use std::sync::Arc;
 
+use super::keys::log_if_empty;
+use super::watches::key_file;
 use super::{KEY_FILE, Rejection, Reloader, TLS_PAIR, log_warning, missing, read_files};
 use crate::admin::{ConfigText, ReloadOutcome};
 use crate::config::{self, Config, Keys, LoadError, Loaded, OriginKind, Reloaded, Warning};
-use crate::files::is_temporary;
+use crate::files::{FileState, is_temporary};
 use crate::gateway::{KeySource, LoadedKeys, NewKeys};
 use crate::origin::{self, HttpOrigin, Origin};
 use crate::process::preflight::Inputs;
+use crate::process::watch::SETTLE_TIME;
 use crate::store::AnyStore;
 use crate::tls::Certificate;
 
@@ -39,7 +43,7 @@ impl Reloader {
             return Some(ReloadOutcome::rejected(&missing(&path)));
         }
         let file = path.display();
-        let (sections, settings) = match self.prepare_config().await {
+        let (sections, settings) = match self.prepare_config(requested).await {
             Ok(prepared) => self.apply_config(prepared, &mut in_force),
             Err(rejection) => {
                 let reason = &rejection.reason;
@@ -65,7 +69,7 @@ impl Reloader {
     }
 
     /// Loads the configuration and does everything that may fail or wait, or returns why it is rejected.
-    async fn prepare_config(&self) -> Result<Prepared<'_>, Rejection> {
+    async fn prepare_config(&self, requested: bool) -> Result<Prepared<'_>, Rejection> {
         let path = self.watches.config_path.clone();
         let rejection = |e: LoadError| Rejection {
             is_unread: matches!(&e, LoadError::Unreadable { cause, .. } if is_temporary(cause)),
@@ -76,7 +80,10 @@ impl Reloader {
         let running = self.gateway.state().clone();
         let mut reloaded = running.config.reloaded(loaded.config.clone(), self.store.is_some());
         let config = &reloaded.config;
-        self.watches.add_new(&running.config, config);
+        let new = self.watches.add_new(&running.config, config);
+        if !requested && !new.is_empty() {
+            are_settled(&new).await?;
+        }
         let inputs = {
             let (loaded, config, running) = (loaded.clone(), config.clone(), running.config.clone());
             read_files(move || Inputs::read(&loaded, &config, Some(&running), Vec::new())).await??
@@ -106,6 +113,9 @@ impl Reloader {
         self.watches.set_in_force(&config);
         if !matches!(keys, NewKeys::Unchanged) {
             self.admin.reloads.replaced(KEY_FILE);
+        }
+        if let (NewKeys::File(file), Some(path)) = (&keys, key_file(&config)) {
+            log_if_empty(&path, file.keys.len(), &self.gateway.state().keys);
         }
         self.gateway.reload(config, origin, keys);
         if let (Some(tls), Some(certificate)) = (&self.tls, certificate) {
@@ -149,4 +159,24 @@ impl Reloader {
         let clock = self.gateway.clock().clone();
         Ok(Arc::new(Origin::Http(HttpOrigin::start((**upstreams).clone(), tls, clock, Some(http)).await?)))
     }
+}
+
+/// Refuses files that a configuration names and the one in force does not, while they are empty or being written. The
+/// change of one causes another reload.
+async fn are_settled(files: &[PathBuf]) -> Result<(), Rejection> {
+    let state = |path: &PathBuf| FileState::of(path).ok();
+    let before: Vec<Option<FileState>> = files.iter().map(state).collect();
+    tokio::time::sleep(SETTLE_TIME).await;
+    for (path, before) in files.iter().zip(before) {
+        let (now, file) = (state(path), path.display());
+        if now != before {
+            return Err(
+                format!("{file} is still being written; the reload is tried again when it stays the same").into()
+            );
+        }
+        if now.is_some_and(|now| now.is_empty()) {
+            return Err(format!("{file} is empty; write it, or send SIGHUP to read it").into());
+        }
+    }
+    Ok(())
 }

@@ -1,5 +1,6 @@
 //! The reload of the key file.
 
+use std::path::Path;
 use std::slice;
 use std::time::Duration;
 
@@ -43,22 +44,26 @@ impl Reloader {
             }
         };
         let state = self.gateway.state().clone();
-        let removed = if let KeySource::File(file) = &state.keys { file.keys.len() } else { 0 };
-        let is_empty = keys.is_empty();
+        let count = keys.len();
         let is_changed = !matches!(&state.keys, KeySource::File(file) if *file.keys == *keys);
         // The configuration may name another key file by now.
         if key_file(&state.config).as_ref() == Some(&path) {
             self.gateway.reload((*state.config).clone(), state.origin.clone(), NewKeys::File(self.keys_of_file(keys)));
         }
-        if is_empty && removed > 0 {
-            tracing::warn!(%file, removed, "key file reloaded; it holds no key, so every request is refused");
-        } else {
-            tracing::info!(%file, "key file reloaded");
-        }
+        tracing::info!(%file, "key file reloaded");
+        log_if_empty(&path, count, &state.keys);
         Some(ReloadOutcome::changed(is_changed.then_some("keys.file")))
     }
 
     pub(super) fn keys_of_file(&self, keys: Vec<ListedKey>) -> KeyFile {
         KeyFile::new(keys, self.store.clone())
+    }
+}
+
+/// Warns of a key file with `keys` keys that replace those of `before`, if it holds none.
+pub(super) fn log_if_empty(path: &Path, keys: usize, before: &KeySource) {
+    if keys == 0 {
+        let removed = if let KeySource::File(file) = before { file.keys.len() } else { 0 };
+        tracing::warn!(file = %path.display(), removed, "the key file holds no key, so every request is refused");
     }
 }
