@@ -15,9 +15,6 @@ use crate::model::Digest;
 use crate::origin::Permit;
 use crate::wire::{Fault, Operation, Read, Request};
 
-/// How often a caller joins a flight whose leader panics before it gives up.
-const MAX_JOINS: usize = 4;
-
 /// How long a key that was proven before waits for another request to prove it, before its own request is sent to the
 /// origin: an operation that hangs there delays the others no longer.
 const FOLLOW_WITHIN: Duration = Duration::from_millis(250);
@@ -36,7 +33,8 @@ impl Unproven<'_> {
 
 impl Gateway {
     /// Proves the key by the request itself, or waits for the result of another request with the same key (contract
-    /// section 3, `keys.source = "origin"`).
+    /// section 3, `keys.source = "origin"`). A caller whose leader ended without a result joins again, however often: each
+    /// time, another leader was over its limits or panicked.
     pub(super) async fn prove<B: Body>(
         self: &Arc<Self>,
         learned_keys: &LearnedKeys,
@@ -47,7 +45,7 @@ impl Gateway {
     ) -> Result<Arc<str>, Fault> {
         let digest = unproven.learned_key.digest();
         let find = || learned_keys.find(&digest, self.core.now());
-        for _ in 0..MAX_JOINS {
+        loop {
             let caller = unproven.caller();
             let was_proven = caller.stranger.is_none();
             let permit = self.acquire_permit(&caller, None, details.id);
@@ -93,7 +91,6 @@ impl Gateway {
                 None => {}
             }
         }
-        Err(Fault::NoUsableAnswer)
     }
 
     /// Asks the origin for all that wait. The key's own limits are charged first: a restart must not give it more
@@ -107,14 +104,13 @@ impl Gateway {
         details: &mut RequestDetails,
     ) -> Result<Arc<str>, Fault> {
         let Unproven { learned_key, forwarded, payer, in_flight, .. } = unproven;
-        let state = self.core.state_full();
         let is_strangers = matches!(payer, Payer::Address(_));
         let mut own = RequestDetails { operation: details.operation, ..RequestDetails::new(details.id) };
         let (key, operation) = (learned_key.clone(), request.operation());
         let _charged = match payer {
             Payer::Key(_) => None,
             Payer::Address(_) => {
-                let now = self.core.now();
+                let (state, now) = (self.core.state_full(), self.core.now());
                 let charged = match self.admit_proven(&state, key, *forwarded, operation, (in_flight, now), &mut own) {
                     Ok(admitted) => match self.charge_if_waiting(&admitted, operation, &mut own).await {
                         Ok(()) => Ok(admitted),
@@ -134,6 +130,8 @@ impl Gateway {
                 }
             }
         };
+        // It may have waited for its limits.
+        let state = self.core.state_full();
         // A write invalidates the member's answers of every key, so a key that was never proven is not proven by one:
         // the origin is asked for the member's points first.
         let probe = (is_strangers && operation.is_write())

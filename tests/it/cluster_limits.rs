@@ -259,6 +259,29 @@ async fn guarantee_6_a_key_that_was_tried_often_before_the_origin_proved_it_has_
 }
 
 #[tokio::test]
+async fn a_key_over_its_limit_is_12_at_a_node_that_does_not_know_it_yet_however_many_come_at_once() {
+    let redis = Redis::start(&[]).await;
+    let here = judged_by_the_origin(&redis)
+        .set("limits.tiers.standard.rate", r#""1/h""#)
+        .set("limits.tiers.standard.burst", "5")
+        .set("cluster.nodes", "2")
+        .set("cluster.timeout", r#""500ms""#)
+        .key("bot")
+        .start()
+        .await;
+    let there = here.node("").await;
+    for _ in 0..5 {
+        here.get_points("bot", "7").await.is("3");
+    }
+    here.get_points("bot", "7").await.is_too_many();
+    let asked = here.origin().asked("getPoints");
+    for answer in futures_util::future::join_all((0..24).map(|_| there.get_points("bot", "7"))).await {
+        answer.is_too_many();
+    }
+    assert_eq!(here.origin().asked("getPoints"), asked);
+}
+
+#[tokio::test]
 async fn thousands_of_keys_that_came_while_redis_was_away_do_not_send_it_away_again() {
     const KEYS: u32 = 10_000;
     const CONNECTIONS: u32 = 8;
