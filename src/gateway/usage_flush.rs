@@ -11,7 +11,7 @@ use crate::clock::AlignedTimer;
 use crate::cluster::SharedLimits;
 use crate::limits::{DayCount, Usage};
 use crate::model::KeyId;
-use crate::store::{AnyStore, Daily, Directory};
+use crate::store::{AnyStore, Daily, Directory, StoreError};
 
 /// Interval at which the day's counts are written. A kill loses at most one second of them, with the time of writing
 /// (contract section 3, `daily`).
@@ -153,9 +153,14 @@ impl UsageFlush {
 async fn write_counts_of_a_day(store: &AnyStore, counts: &[(KeyId, Arc<Usage>, DayCount)]) -> Result<(), String> {
     let Some((_, _, DayCount { day, .. })) = counts.first() else { return Ok(()) };
     let added = counts.iter().map(|(id, _, count)| (id.clone(), count.count)).collect();
-    let totals = store.add_daily(*day, added).await.map_err(|e| e.to_string())?;
-    for ((_, usage, saved), (_, total)) in counts.iter().zip(totals) {
+    let (totals, result) = match store.add_daily(*day, added).await {
+        Ok(totals) => (totals.into_iter().map(|(_, total)| total).collect(), Ok(())),
+        // They may have been added. If they were added again, keys would have used up what they did not ask for.
+        Err(error @ StoreError::Unknown(_)) => (vec![0; counts.len()], Err(error.to_string())),
+        Err(error) => return Err(error.to_string()),
+    };
+    for ((_, usage, saved), total) in counts.iter().zip(totals) {
         usage.day.saved(*saved, total);
     }
-    Ok(())
+    result
 }

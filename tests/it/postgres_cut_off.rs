@@ -405,3 +405,25 @@ async fn a_configuration_that_needs_the_keys_of_a_silent_server_is_rejected_and_
     let unknown = async || gate.get_points("bot", "7").await.code() == Some(2);
     eventually(PATIENCE, "only keys of the store are known", unknown).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn what_a_key_has_used_of_its_day_is_counted_once_though_the_servers_word_of_it_is_lost() {
+    let server = Postgres::shared();
+    let (url, proxy) = (server.database().await, Proxy::to(server.port()).await);
+    let gate = TestGateway::on(Kind::Postgres).store(&proxy.of(&url, server.port()));
+    let gate = gate.key("bot").points("7", 3).set("limits.tiers.standard.daily", "1000").start().await;
+    let database = postgres::connect(&url).await;
+    let counted = async || -> i64 {
+        let row = database.query_one("SELECT coalesce(sum(count), 0)::bigint FROM daily", &[]).await;
+        row.unwrap().get(0)
+    };
+    gate.get_points("bot", "7").await.is("3");
+    eventually(PATIENCE, "the first is counted", async || counted().await == 1).await;
+    proxy.cut_at("INSERT 0");
+    for _ in 0..3 {
+        gate.get_points("bot", "7").await.is("3");
+    }
+    eventually(PATIENCE, "the server's word is lost", async || proxy.has_cut()).await;
+    gate.has_said("the day's counts are written to the store again").await;
+    assert_eq!(counted().await, 4);
+}

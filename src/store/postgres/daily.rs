@@ -42,7 +42,8 @@ impl Daily for PostgresStore {
                 }
             }
         }
-        self.pool.write_once(FORGET, &[&day]).await?;
+        // What was added would be added again if this were an error. Old rows are forgotten the next time.
+        let _ = self.pool.write_once(FORGET, &[&day]).await;
         Ok(counts.into_iter().zip(totals).map(|((key, _), total)| (key, total)).collect())
     }
 

@@ -85,7 +85,13 @@ impl Pool {
     pub(super) async fn write_once(&self, sql: &str, params: Params<'_>) -> Result<Vec<Row>, StoreError> {
         let failed = |error: CallError| error.into_store_error(self.location());
         let mut connection = self.get(Instant::now() + LIST).await.map_err(failed)?;
-        connection.rows(sql, params).await.map_err(failed)
+        connection.rows(sql, params).await.map_err(|error| match error {
+            // The statement was sent, and commits by itself.
+            error if error.is_disconnect() || matches!(error, CallError::Timeout) => {
+                error.into_unknown_outcome(self.location())
+            }
+            error => failed(error),
+        })
     }
 
     async fn read_by(&self, until: Instant, sql: &str, params: Params<'_>) -> Result<Vec<Row>, StoreError> {
