@@ -48,6 +48,7 @@ impl Builtin {
             Request::SetPoints { member, amount } => {
                 let written = tokio::time::timeout(WRITE_TIMEOUT, store.set_points(guild, member, amount)).await;
                 let written = written.map_err(|_| {
+                    store.hear_late_write();
                     tracing::error!(request_id = %origin_request.id, "the store took longer than 5 s to write; check its disk");
                     Fault::OriginTimeout
                 })?;

@@ -86,6 +86,14 @@ impl AnyStore {
         }
     }
 
+    /// The caller of a write has stopped waiting, and it may still be committed: the change feed tells this process of it
+    /// as well. PostgreSQL's writer has deadlines of its own, and does so after them.
+    pub fn hear_late_write(&self) {
+        if let AnyStore::Sqlite(store) = self {
+            store.hear_late_write();
+        }
+    }
+
     /// Imports JSON Lines, all but the commit: see [`SqliteStore::import`]. If this is dropped before it is done,
     /// nothing is imported.
     pub async fn import(

@@ -2,6 +2,8 @@
 //! change and its row are there together or not at all. Followers read the rows.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use rusqlite::{Connection, params};
@@ -35,7 +37,7 @@ pub(super) struct Feed {
     conn: Connection,
     path: PathBuf,
     file: OpenFile,
-    node: i64,
+    node: Arc<AtomicI64>,
     /// SQLite's own count of commits by others: if it has not changed, there is nothing to read.
     version: i64,
     /// The newest change read.
@@ -44,7 +46,7 @@ pub(super) struct Feed {
 
 impl Feed {
     /// Starts after the newest change there is.
-    pub(super) fn open(path: &Path, file: OpenFile, node: i64) -> Result<Self, StoreError> {
+    pub(super) fn open(path: &Path, file: OpenFile, node: Arc<AtomicI64>) -> Result<Self, StoreError> {
         let start = || -> rusqlite::Result<(Connection, i64, i64)> {
             let conn = open::readable(path, BUSY)?;
             // In this order: a commit between the two changes the version, and is read later.
@@ -92,7 +94,7 @@ impl Feed {
                 continue;
             }
             last = seq;
-            if row.get::<_, i64>(1)? == self.node {
+            if row.get::<_, i64>(1)? == self.node.load(Ordering::SeqCst) {
                 continue;
             }
             found.add_row(row.get(2)?, row.get_ref(3)?.as_blob_or_null()?.unwrap_or_default());

@@ -21,6 +21,8 @@ mod verify; // store verify
 mod writer;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -78,7 +80,7 @@ pub struct SqliteStore {
     writer: Writer,
     path: PathBuf,
     file: OpenFile,
-    node: i64,
+    node: Arc<AtomicI64>,
     busy_wait: Duration,
     feed_kept: i64,
     /// What a crash left in the WAL was in the file when the store was opened.
@@ -128,11 +130,12 @@ impl SqliteStore {
     ) -> Result<Self, StoreError> {
         let node =
             getrandom::u64().map_err(|e| StoreError::Failed(format!("the system gives no random number: {e}")))?;
-        let node = node.cast_signed();
-        let settings = WriterSettings { path: path.clone(), file: file.clone(), node, busy_wait, feed_kept };
+        let node = Arc::new(AtomicI64::new(node.cast_signed()));
+        let settings =
+            WriterSettings { path: path.clone(), file: file.clone(), node: node.clone(), busy_wait, feed_kept };
         let writer = Writer::start(settings, is_checkpointed)?;
         let readers = Readers::open(&path)?;
-        let feed = Mutex::new(Feed::open(&path, file.clone(), node)?);
+        let feed = Mutex::new(Feed::open(&path, file.clone(), node.clone())?);
         Ok(SqliteStore {
             feed,
             commits: CommitEvents::of(file.wal()),
@@ -184,7 +187,13 @@ impl SqliteStore {
 
     /// Who made a change, in the change feed: drawn at each opening of the store.
     pub(super) fn node(&self) -> i64 {
-        self.node
+        self.node.load(Ordering::SeqCst)
+    }
+
+    /// The caller of a write has stopped waiting, and it may still be committed: under another number the feed tells this
+    /// store of it as well.
+    pub fn hear_late_write(&self) {
+        self.node.fetch_add(1, Ordering::SeqCst);
     }
 
     pub(super) fn feed_kept(&self) -> i64 {

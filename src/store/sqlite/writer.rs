@@ -2,6 +2,8 @@
 //! all of them in one transaction with one fsync, and answers each caller after the commit.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -129,7 +131,7 @@ pub(super) struct Writer {
 pub(super) struct WriterSettings {
     pub path: PathBuf,
     pub file: OpenFile,
-    pub node: i64,
+    pub node: Arc<AtomicI64>,
     /// How long a job waits for another process's lock, from its queueing on.
     pub busy_wait: Duration,
     /// Changes kept in the feed.
@@ -344,11 +346,13 @@ fn transact(conn: &mut Connection, group: &mut Group, settings: &WriterSettings)
     let tx = begun.map_err(|e| CommitError::of(&settings.path, &e))?;
     let mut changes = ChangeSet::default();
     let rows_before = tx.total_changes();
+    // Before the jobs run: a caller that stops waiting meanwhile wants to hear of them.
+    let node = settings.node.load(Ordering::SeqCst);
     for job in group {
         // The others' work is rolled back with it.
         job.run(&tx, &settings.path, &mut changes).map_err(|e| CommitError::Failed(e.to_string()))?;
     }
-    let done = feed::write(&changes, &tx, settings.node, settings.feed_kept)
+    let done = feed::write(&changes, &tx, node, settings.feed_kept)
         // A row of the feed alone is a change, too.
         .and_then(|()| if tx.total_changes() != rows_before { lineage::advance(&tx) } else { Ok(()) })
         .and_then(|()| tx.commit());
