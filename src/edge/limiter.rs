@@ -1,5 +1,5 @@
-//! The connection limiter: counts open connections in all and per client address, and refuses those beyond
-//! `max_connections` or `max_connections_per_address` at accept. Dropping a permit releases it. Requests that go on
+//! The connection limiter: counts open connections in all and per client address (an IPv6 /64 is one), and refuses those
+//! beyond `max_connections` or `max_connections_per_address` at accept. Dropping a permit releases it. Requests that go on
 //! after their caller has hung up are counted too, and bounded by a number of their own. The map by address never holds
 //! more entries than there are connections.
 
@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::limits::network;
 
 /// The most requests that go on without a connection's permit because their caller has hung up. Each holds some 16 KiB.
 /// A request beyond that number keeps its connection's permit until it ends.
@@ -24,24 +26,24 @@ pub(super) struct ConnectionLimiter {
     free: Arc<Semaphore>,
     /// One permit for each request that may still go on without a connection's permit.
     free_detached: Arc<Semaphore>,
-    by_address: Arc<Mutex<HashMap<IpAddr, usize>>>,
+    by_network: Arc<Mutex<HashMap<u64, usize>>>,
     refused: AtomicU64,
 }
 
 /// The right to keep one connection open, until it is dropped.
 #[derive(Debug)]
 pub(super) struct ConnectionPermit {
-    connection: Option<(OwnedSemaphorePermit, Option<AddressCount>)>,
+    connection: Option<(OwnedSemaphorePermit, Option<NetworkCount>)>,
     free_detached: Arc<Semaphore>,
     /// For the requests that go on after the connection's permit was released.
     detached: Option<OwnedSemaphorePermit>,
 }
 
-/// One connection in the count of its address, until it is dropped.
+/// One connection in the count of its network, until it is dropped.
 #[derive(Debug)]
-struct AddressCount {
-    by_address: Arc<Mutex<HashMap<IpAddr, usize>>>,
-    address: IpAddr,
+struct NetworkCount {
+    by_network: Arc<Mutex<HashMap<u64, usize>>>,
+    network: u64,
 }
 
 impl ConnectionLimiter {
@@ -52,7 +54,7 @@ impl ConnectionLimiter {
             max_per_address,
             free: Arc::new(Semaphore::new(max)),
             free_detached: Arc::new(Semaphore::new(MAX_DETACHED)),
-            by_address: Arc::default(),
+            by_network: Arc::default(),
             refused: AtomicU64::new(0),
         }
     }
@@ -62,13 +64,14 @@ impl ConnectionLimiter {
         let Ok(permit) = self.free.clone().try_acquire_owned() else { return self.refuse("server.max_connections") };
         let count = match (address, self.max_per_address) {
             (Some(address), Some(max)) => {
-                let mut by_address = self.by_address.lock();
-                let count = by_address.entry(address).or_insert(0);
+                let network = network(address);
+                let mut by_network = self.by_network.lock();
+                let count = by_network.entry(network).or_insert(0);
                 if *count >= max {
                     return self.refuse("server.max_connections_per_address");
                 }
                 *count += 1;
-                Some(AddressCount { by_address: self.by_address.clone(), address })
+                Some(NetworkCount { by_network: self.by_network.clone(), network })
             }
             _ => None,
         };
@@ -87,11 +90,8 @@ impl ConnectionLimiter {
     }
 
     fn refuse(&self, setting: &'static str) -> Option<ConnectionPermit> {
-        let refused = self.refused.fetch_add(1, Ordering::Relaxed) + 1;
-        // Logged at 1, 2, 4, 8, …, so that a flood of connections is no flood of log lines.
-        if refused.is_power_of_two() {
-            tracing::warn!(setting, refused, "too many connections; closed a new one");
-        }
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        tracing::warn!(setting, "too many connections; closed a new one");
         None
     }
 }
@@ -108,13 +108,13 @@ impl ConnectionPermit {
     }
 }
 
-impl Drop for AddressCount {
+impl Drop for NetworkCount {
     fn drop(&mut self) {
-        let mut by_address = self.by_address.lock();
-        if let Some(count) = by_address.get_mut(&self.address) {
+        let mut by_network = self.by_network.lock();
+        if let Some(count) = by_network.get_mut(&self.network) {
             *count -= 1;
             if *count == 0 {
-                by_address.remove(&self.address);
+                by_network.remove(&self.network);
             }
         }
     }
@@ -123,6 +123,19 @@ impl Drop for AddressCount {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_customers_ipv6_addresses_count_as_one() {
+        let limiter = ConnectionLimiter::new(10, Some(1));
+        let acquire = |address: &str| limiter.acquire(Some(address.parse().unwrap()));
+        let first = acquire("2001:db8::1");
+        assert!(first.is_some() && acquire("2001:db8::2").is_none(), "a /64 is one");
+        let (another, v4) = (acquire("2001:db8:0:1::1"), acquire("192.0.2.1"));
+        assert!(
+            another.is_some() && v4.is_some() && acquire("::ffff:192.0.2.1").is_none(),
+            "a mapped IPv4 address is one"
+        );
+    }
 
     #[test]
     fn a_permit_that_is_dropped_frees_its_place() {
@@ -134,7 +147,7 @@ mod tests {
         assert!(limiter.acquire(None).is_none(), "there are two connections in all");
         drop((first, second));
         assert_eq!(limiter.open(), 0);
-        assert!(limiter.by_address.lock().is_empty());
+        assert!(limiter.by_network.lock().is_empty());
         assert!(limiter.acquire(a).is_some());
     }
 
@@ -155,6 +168,6 @@ mod tests {
         let third = limiter.acquire(a).unwrap();
         drop((second, third));
         assert_eq!(limiter.open(), 0);
-        assert!(limiter.by_address.lock().is_empty());
+        assert!(limiter.by_network.lock().is_empty());
     }
 }
