@@ -39,13 +39,14 @@ pub(super) enum Parsed<'b> {
     Malformed,
 }
 
-/// Parses one header.
-pub(super) fn parse(bytes: &[u8], max_header: usize, from_trusted_proxy: bool) -> Parsed<'_> {
-    let Some(length) = end_of_header(bytes) else {
-        let is_bad = bytes.len() >= max_header || has_bare_lf(bytes) || !can_begin(bytes);
+/// Parses one header. The first `searched` bytes were [`Parsed::Partial`] before, so that a header that comes byte by byte
+/// is searched once.
+pub(super) fn parse(bytes: &[u8], searched: usize, max_header: usize, from_trusted_proxy: bool) -> Parsed<'_> {
+    let Some(length) = end_of_header(bytes, searched) else {
+        let is_bad = bytes.len() >= max_header || has_bare_lf(bytes, searched) || !can_begin(bytes);
         return if is_bad { Parsed::Malformed } else { Parsed::Partial };
     };
-    if length > max_header || has_bare_lf(&bytes[..length]) {
+    if length > max_header || has_bare_lf(&bytes[..length], searched) {
         return Parsed::Malformed;
     }
     let mut fields = [const { MaybeUninit::uninit() }; MAX_FIELDS];
@@ -106,12 +107,13 @@ fn split_target(target: &[u8]) -> Option<(&[u8], Option<&[u8]>)> {
     (target == b"*").then_some((target, None))
 }
 
-fn end_of_header(bytes: &[u8]) -> Option<usize> {
+fn end_of_header(bytes: &[u8], searched: usize) -> Option<usize> {
     // Building the searcher has a cost, so each thread builds one.
     thread_local! {
         static EMPTY_LINE: Finder<'static> = Finder::new(b"\r\n\r\n");
     }
-    EMPTY_LINE.with(|finder| finder.find(bytes)).map(|at| at + 4)
+    let from = searched.saturating_sub(3);
+    EMPTY_LINE.with(|finder| finder.find(&bytes[from..])).map(|at| from + at + 4)
 }
 
 /// Whether the first of these bytes may begin a request, so that a TLS hello, for example, is refused at once and not
@@ -122,8 +124,8 @@ fn can_begin(bytes: &[u8]) -> bool {
     httparse::Request::new(&mut []).parse_with_uninit_headers(first, &mut fields).is_ok()
 }
 
-fn has_bare_lf(bytes: &[u8]) -> bool {
-    memchr_iter(b'\n', bytes).any(|at| at == 0 || bytes[at - 1] != b'\r')
+fn has_bare_lf(bytes: &[u8], searched: usize) -> bool {
+    memchr_iter(b'\n', &bytes[searched..]).any(|at| bytes[..searched + at].last() != Some(&b'\r'))
 }
 
 #[cfg(test)]
@@ -137,7 +139,7 @@ mod tests {
     const MAX: usize = 16 * 1024;
 
     fn framing_of(text: &str) -> Option<Option<Framing>> {
-        match parse(text.as_bytes(), MAX, false) {
+        match parse(text.as_bytes(), 0, MAX, false) {
             Parsed::Whole(head) => Some(head.framing),
             Parsed::Malformed => None,
             Parsed::Partial => panic!("partial: {text:?}"),
@@ -150,7 +152,7 @@ mod tests {
 
     fn path_of(target: &str, host: &str) -> Option<String> {
         let text = format!("POST {target} HTTP/1.1\r\nHost: {host}\r\n\r\n");
-        match parse(text.as_bytes(), MAX, false) {
+        match parse(text.as_bytes(), 0, MAX, false) {
             Parsed::Whole(head) if head.framing.is_some() => Some(String::from_utf8(head.path.to_vec()).unwrap()),
             _ => None,
         }
@@ -223,10 +225,10 @@ mod tests {
     #[test]
     fn a_header_over_its_bound_is_refused_before_it_ends() {
         let long = format!("POST / HTTP/1.1\r\nX: {}", "y".repeat(2000));
-        assert!(matches!(parse(long.as_bytes(), 1024, false), Parsed::Malformed));
-        assert!(matches!(parse(long.as_bytes(), MAX, false), Parsed::Partial));
-        assert!(matches!(parse(b"POST / HTTP/1.1\nHost", MAX, false), Parsed::Malformed));
-        assert!(matches!(parse(b"POST / HTTP/1.1\r\nHost", MAX, false), Parsed::Partial));
+        assert!(matches!(parse(long.as_bytes(), 0, 1024, false), Parsed::Malformed));
+        assert!(matches!(parse(long.as_bytes(), 0, MAX, false), Parsed::Partial));
+        assert!(matches!(parse(b"POST / HTTP/1.1\nHost", 0, MAX, false), Parsed::Malformed));
+        assert!(matches!(parse(b"POST / HTTP/1.1\r\nHost", 0, MAX, false), Parsed::Partial));
     }
 
     #[test]
@@ -245,7 +247,7 @@ mod tests {
 
     #[test]
     fn a_connection_is_kept_as_the_version_and_the_caller_say() {
-        let keep = |text: &str| match parse(text.as_bytes(), MAX, false) {
+        let keep = |text: &str| match parse(text.as_bytes(), 0, MAX, false) {
             Parsed::Whole(head) => head.keep_alive,
             _ => panic!("{text}"),
         };
@@ -258,7 +260,28 @@ mod tests {
     proptest! {
         #[test]
         fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            let _ = parse(&bytes, 256, true);
+            let _ = parse(&bytes, 0, 256, true);
+        }
+
+        #[test]
+        fn a_header_that_comes_in_parts_is_what_it_is_in_one(text in "([aP /:]|\r\n|\r|\n){0,20}", parts in proptest::collection::vec(0usize..40, 0..4)) {
+            let kind = |parsed| match parsed {
+                Parsed::Partial => None,
+                Parsed::Malformed => Some(None),
+                Parsed::Whole(header) => Some(Some(header.length)),
+            };
+            let bytes = [b"POST / HTTP/1.1\r\nHost: a\r\n", text.as_bytes()].concat();
+            let mut searched = 0;
+            let mut ends: Vec<usize> = parts.into_iter().map(|end| end.min(bytes.len())).collect();
+            ends.sort_unstable();
+            for end in ends.into_iter().chain([bytes.len()]) {
+                let parsed = kind(parse(&bytes[..end], searched, MAX, false));
+                prop_assert_eq!(parsed, kind(parse(&bytes[..end], 0, MAX, false)));
+                if parsed.is_some() {
+                    break;
+                }
+                searched = end;
+            }
         }
 
         #[test]
@@ -266,7 +289,7 @@ mod tests {
             let mut text = b"POST http://a/x?y HTTP/1.1\r\nHost: a\r\nContent-Length: 7\r\nConnection: close\r\n\r\n".to_vec();
             let at = at % text.len();
             text[at] = byte;
-            let _ = parse(&text, MAX, true);
+            let _ = parse(&text, 0, MAX, true);
         }
     }
 }

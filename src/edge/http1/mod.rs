@@ -50,6 +50,8 @@ pub(super) struct Connection<'e> {
     /// Bytes read; those before `start` are processed.
     buffer: Vec<u8>,
     start: usize,
+    /// Bytes behind `start` that are the beginning of a header.
+    searched: usize,
     /// Empty lines skipped since the last request.
     empty_lines: usize,
     /// Answers that are not sent yet.
@@ -94,6 +96,7 @@ impl<'e> Connection<'e> {
             peer,
             buffer: Vec::new(),
             start: 0,
+            searched: 0,
             empty_lines: 0,
             out: WriteBuffer::default(),
             body: Vec::new(),
@@ -140,6 +143,7 @@ impl Connection<'_> {
             // Some clients send an empty line after a POST (RFC 9112, 2.2).
             while self.buffer[self.start..].starts_with(b"\r\n") {
                 self.start += 2;
+                self.searched = 0;
                 self.empty_lines += 1;
             }
             if self.empty_lines > MAX_EMPTY_LINES {
@@ -149,8 +153,10 @@ impl Connection<'_> {
             let from_trusted_proxy = proxies::is_trusted(self.peer.address, &server.trusted_proxies);
             // Taken out of `self`, so that the header can borrow from it while the rest of `self` is used.
             let buffer = std::mem::take(&mut self.buffer);
-            let next = match parse(&buffer[self.start..], server.max_header, from_trusted_proxy) {
+            let searched = std::mem::take(&mut self.searched);
+            let next = match parse(&buffer[self.start..], searched, server.max_header, from_trusted_proxy) {
                 Parsed::Partial => {
+                    self.searched = buffer.len() - self.start;
                     self.buffer = buffer;
                     return true;
                 }

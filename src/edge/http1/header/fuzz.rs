@@ -61,7 +61,7 @@ struct Read {
 }
 
 fn verdict(bytes: &[u8]) -> Verdict {
-    match parse(bytes, MAX, true) {
+    match parse(bytes, 0, MAX, true) {
         Parsed::Partial => Verdict::Partial,
         Parsed::Malformed => Verdict::Refused,
         Parsed::Whole(header) => header.framing.map_or(Verdict::Refused, |framing| {
