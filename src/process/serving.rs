@@ -92,7 +92,7 @@ impl Serving {
         if reason.is_handed_over() {
             // The other process needs the address.
             self.admin.0.iter().for_each(AdminThread::close);
-        } else if let Some(handover) = &mut self.handover {
+        } else if let (Some(handover), false) = (&mut self.handover, reason.is_defect()) {
             handover.close().await;
         }
         reason.log(self.server.connections());
@@ -101,13 +101,7 @@ impl Serving {
 
     /// Waits for a reason to end.
     async fn stop_reason(&mut self) -> StopReason {
-        let (handover, admin) = (&mut self.handover, &self.admin.0);
-        let admins_writer_ended = async {
-            match admin {
-                Some(admin) => admin.writer_ended().await,
-                None => pending().await,
-            }
-        };
+        let handover = &mut self.handover;
         let handed_over = async {
             match handover {
                 Some(handover) => handover.ended().await,
@@ -118,11 +112,22 @@ impl Serving {
             // A process that has handed over is not taken for one that was stopped.
             biased;
             reason = handed_over => reason,
-            task = self.background.ended() => StopReason::TaskEnded { task },
-            () = admins_writer_ended => {
-                StopReason::TaskEnded { task: "the admin listener's task that writes to the store has ended" }
-            }
+            task = task_ended(&mut self.background, self.admin.0.as_ref()) => StopReason::TaskEnded { task },
             () = self.stop_signals.recv() => StopReason::Signal,
         }
+    }
+}
+
+/// Waits until a task has ended without which the process cannot go on; returns which one.
+pub(super) async fn task_ended(background: &mut BackgroundTasks, admin: Option<&AdminThread>) -> &'static str {
+    let admins_writer_ended = async {
+        match admin {
+            Some(admin) => admin.writer_ended().await,
+            None => pending().await,
+        }
+    };
+    tokio::select! {
+        task = background.ended() => task,
+        () = admins_writer_ended => "the admin listener's task that writes to the store has ended",
     }
 }
