@@ -288,8 +288,8 @@ fn what_to_do(code: u8) -> Option<&'static str> {
         14 => "The caller has to send a smaller body; server.max_body is the limit.",
         15 => "The operator can let the key write with `guildgate key set ID --scope write`.",
         16 => {
-            "The caller's HTTP library, or a proxy before the gateway, sent a header that RFC 9112 forbids; \
-             docs/framing.md lists what is refused."
+            "The caller's HTTP library, or a proxy before the gateway, sent a request that RFC 9112 forbids, or hung up \
+             before all of it had come; docs/framing.md lists what is refused."
         }
         17 => {
             "The caller has to send its request faster; server.header_timeout and server.body_timeout are the limits."

@@ -87,7 +87,7 @@ impl HttpOrigin {
     pub(super) async fn permit(&self, owner: Owner, id: RequestId) -> Result<Permit, Fault> {
         let permit = self.permits.acquire(owner, self.settings.queue_timeout).await;
         permit.ok_or_else(|| {
-            tracing::warn!(request_id = %id, "no place at the origin became free within origin.queue_timeout");
+            tracing::warn!(request_id = %id, "no place at the origin became free within origin.queue_timeout, or too many requests wait");
             Fault::Unavailable { retry_after: RETRY_AFTER }
         })
     }
@@ -112,9 +112,12 @@ impl HttpOrigin {
         let attempts = self.attempts(request, may_send, &list, &mut current);
         let answered = tokio::time::timeout(self.settings.timeout, attempts).await;
         let answer = answered.unwrap_or_else(|_| {
-            if let Some((backend, _)) = current {
+            if let Some((backend, since)) = current {
                 tracing::warn!(request_id = %request.id, upstream = %backend, "the origin took longer than origin.timeout");
-                self.failed(backend, "it took longer than origin.timeout");
+                // If another backend took most of the time, that one has failed.
+                if self.clock.now().since(since) >= self.settings.timeout / 2 {
+                    self.failed(backend, "it took longer than origin.timeout");
+                }
             }
             Err(Fault::OriginTimeout)
         });

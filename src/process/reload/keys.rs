@@ -46,10 +46,10 @@ impl Reloader {
         let state = self.gateway.state().clone();
         let count = keys.len();
         let is_changed = !matches!(&state.keys, KeySource::File(file) if *file.keys == *keys);
-        // The configuration may name another key file by now.
-        if key_file(&state.config).as_ref() == Some(&path) {
-            self.gateway.reload((*state.config).clone(), state.origin.clone(), NewKeys::File(self.keys_of_file(keys)));
+        if key_file(&state.config).as_ref() != Some(&path) {
+            return None; // the configuration names another key file by now
         }
+        self.gateway.reload((*state.config).clone(), state.origin.clone(), NewKeys::File(self.keys_of_file(keys)));
         tracing::info!(%file, "key file reloaded");
         log_if_empty(&path, count, &state.keys);
         Some(ReloadOutcome::changed(is_changed.then_some("keys.file")))
