@@ -4,6 +4,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use super::{Gateway, KeySource, RequestDetails, State};
 use crate::cache::{EntryKey, FetchError, Realm, Realms};
@@ -88,18 +89,20 @@ impl Gateway {
         Arc::ptr_eq(&self.core.state().origin, &state.origin)
     }
 
-    /// Waits for a permit of the origin, unless the caller has one. The key must be looked up again afterwards.
+    /// Waits for a permit of the origin, unless the caller has one: at most `origin.queue_timeout`, of which it has `waited`
+    /// already. The key must be looked up again afterwards.
     pub(super) async fn acquire_permit(
         &self,
         caller: &Caller<'_>,
         permit: Option<Permit>,
+        waited: Duration,
         id: RequestId,
     ) -> Result<Permit, Fault> {
         if let Some(permit) = permit {
             return Ok(permit);
         }
         let origin = self.core.state().origin.clone();
-        origin.permit(caller.owner(), id).await
+        origin.permit(caller.owner(), waited, id).await
     }
 
     /// Asks the origin, and learns from its answer what it says about the key. A write that other nodes were told of is

@@ -45,14 +45,18 @@ impl Gateway {
     ) -> Result<Arc<str>, Fault> {
         let digest = unproven.learned_key.digest();
         let find = || learned_keys.find(&digest, self.core.now());
+        let mut waited = Duration::ZERO;
         loop {
             let caller = unproven.caller();
             let was_proven = caller.stranger.is_none();
-            let permit = self.acquire_permit(&caller, None, details.id);
+            let queued = self.core.now();
+            let permit = self.acquire_permit(&caller, None, waited, details.id);
             // A request that was sent under an earlier configuration proves nothing any more, and may hang.
             let since = || learned_keys.since();
             let is_stored = || matches!(find(), KeyStatus::Proven(_) | KeyStatus::Refused);
-            let result = match learned_keys.flights().join_when_ready(digest, since, permit, is_stored).await? {
+            let joined = learned_keys.flights().join_when_ready(digest, since, permit, is_stored).await?;
+            waited += self.core.now().since(queued);
+            let result = match joined {
                 Joined::Stored => ProofResult::of(find()),
                 Joined::Follower(follower) if was_proven => {
                     match tokio::time::timeout(FOLLOW_WITHIN, follower.wait()).await {

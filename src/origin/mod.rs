@@ -7,6 +7,7 @@ mod http;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::model::GuildId;
 use crate::telemetry::UpstreamUse;
@@ -85,10 +86,10 @@ impl Origin {
     }
 
     /// Waits for a permit for a request of `owner`, for at most `origin.queue_timeout`; then 21.
-    pub async fn permit(&self, owner: Owner, id: RequestId) -> Result<Permit, Fault> {
+    pub async fn permit(&self, owner: Owner, waited: Duration, id: RequestId) -> Result<Permit, Fault> {
         match self {
             Origin::Builtin(_) => Ok(Permit(None)),
-            Origin::Http(http) => http.permit(owner, id).await.map(|permit| Permit(Some(permit))),
+            Origin::Http(http) => http.permit(owner, waited, id).await.map(|permit| Permit(Some(permit))),
         }
     }
 

@@ -17,6 +17,7 @@ mod tls;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use attempt::{Attempt, AttemptLimits, NoAnswer, attempt};
 use backend::{Backend, PreparedUpstream};
@@ -84,8 +85,8 @@ impl HttpOrigin {
         self.settings == *settings && self.tls == *tls
     }
 
-    pub(super) async fn permit(&self, owner: Owner, id: RequestId) -> Result<Permit, Fault> {
-        let permit = self.permits.acquire(owner, self.settings.queue_timeout).await;
+    pub(super) async fn permit(&self, owner: Owner, waited: Duration, id: RequestId) -> Result<Permit, Fault> {
+        let permit = self.permits.acquire(owner, self.settings.queue_timeout.saturating_sub(waited)).await;
         permit.ok_or_else(|| {
             tracing::warn!(request_id = %id, "no place at the origin became free within origin.queue_timeout, or too many requests wait");
             Fault::Unavailable { retry_after: RETRY_AFTER }
