@@ -4,7 +4,6 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use super::{Gateway, KeySource, RequestDetails, State};
 use crate::cache::{EntryKey, FetchError, Realm, Realms};
@@ -12,7 +11,7 @@ use crate::cluster::bus::BusWrite;
 use crate::keys::{Key, KeyStatus, LearnedKey};
 use crate::model::{Digest, MemberId};
 use crate::origin::{ForwardedFields, OriginRequest, Owner, Permit};
-use crate::wire::{Fault, Operation, Read, Request, RequestId};
+use crate::wire::{Fault, Operation, Read, Request};
 
 /// On whose behalf the origin is asked.
 #[derive(Clone, Debug)]
@@ -89,20 +88,19 @@ impl Gateway {
         Arc::ptr_eq(&self.core.state().origin, &state.origin)
     }
 
-    /// Waits for a permit of the origin, unless the caller has one: at most `origin.queue_timeout`, of which it has `waited`
-    /// already. The key must be looked up again afterwards.
+    /// Waits for a permit of the origin, unless the caller has one: at most `origin.queue_timeout`, of which it has
+    /// `details.queued` behind it. The key must be looked up again afterwards.
     pub(super) async fn acquire_permit(
         &self,
         caller: &Caller<'_>,
         permit: Option<Permit>,
-        waited: Duration,
-        id: RequestId,
+        details: &RequestDetails,
     ) -> Result<Permit, Fault> {
         if let Some(permit) = permit {
             return Ok(permit);
         }
         let origin = self.core.state().origin.clone();
-        origin.permit(caller.owner(), waited, id).await
+        origin.permit(caller.owner(), details.queued, details.id).await
     }
 
     /// Asks the origin, and learns from its answer what it says about the key. A write that other nodes were told of is

@@ -45,17 +45,16 @@ impl Gateway {
     ) -> Result<Arc<str>, Fault> {
         let digest = unproven.learned_key.digest();
         let find = || learned_keys.find(&digest, self.core.now());
-        let mut waited = Duration::ZERO;
         loop {
             let caller = unproven.caller();
             let was_proven = caller.stranger.is_none();
             let queued = self.core.now();
-            let permit = self.acquire_permit(&caller, None, waited, details.id);
+            let permit = self.acquire_permit(&caller, None, details);
             // A request that was sent under an earlier configuration proves nothing any more, and may hang.
             let since = || learned_keys.since();
             let is_stored = || matches!(find(), KeyStatus::Proven(_) | KeyStatus::Refused);
             let joined = learned_keys.flights().join_when_ready(digest, since, permit, is_stored).await?;
-            waited += self.core.now().since(queued);
+            details.queued += self.core.now().since(queued);
             let result = match joined {
                 Joined::Stored => ProofResult::of(find()),
                 Joined::Follower(follower) if was_proven => {
@@ -109,7 +108,8 @@ impl Gateway {
     ) -> Result<Arc<str>, Fault> {
         let Unproven { learned_key, forwarded, payer, in_flight, .. } = unproven;
         let is_strangers = matches!(payer, Payer::Address(_));
-        let mut own = RequestDetails { operation: details.operation, ..RequestDetails::new(details.id) };
+        let (operation, queued) = (details.operation, details.queued);
+        let mut own = RequestDetails { operation, queued, ..RequestDetails::new(details.id) };
         let (key, operation) = (learned_key.clone(), request.operation());
         let _charged = match payer {
             Payer::Key(_) => None,

@@ -134,7 +134,7 @@ impl Gateway {
         details: &mut RequestDetails,
     ) -> Result<Option<Arc<Entry>>, Fault> {
         let operation = Operation::Read(read);
-        let (mut own_key_only, mut waited) = (false, Duration::ZERO);
+        let mut own_key_only = false;
         loop {
             let entry_key = caller.entry_key(read, member);
             if self.handover.must_fetch_alone(&entry_key) {
@@ -145,11 +145,11 @@ impl Gateway {
             let accepts_cached = || purpose.accepts_cached() && self.may_use_cache(caller);
             let is_stored = || accepts_cached() && self.fresh(&entry_key).is_some();
             let queued = self.core.now();
-            let ready = self.acquire_permit(caller, permit.take(), waited, details.id);
+            let ready = self.acquire_permit(caller, permit.take(), details);
             let joined = self.core.cache.join_when_ready(flight_key, ready, is_stored).await.inspect_err(|_| {
                 details.cache = Some(CacheStatus::Forwarded { stale: purpose.is_stale(), stored: false });
             })?;
-            waited += self.core.now().since(queued);
+            details.queued += self.core.now().since(queued);
             let state = self.recheck(caller, operation)?;
             match joined {
                 // The key belongs to another guild now; dropping a leader lets others lead.
@@ -269,7 +269,7 @@ impl Gateway {
         permit: Option<Permit>,
         details: &mut RequestDetails,
     ) -> Result<Arc<Entry>, Fault> {
-        let permit = self.acquire_permit(caller, permit, Duration::ZERO, details.id).await?;
+        let permit = self.acquire_permit(caller, permit, details).await?;
         let state = self.recheck(caller, Operation::Read(read))?;
         let entry_key = caller.entry_key(read, member);
         let epoch = self.core.cache.epoch(&entry_key);

@@ -2,7 +2,6 @@
 //! origin is asked once (guarantees 2 and 5). Other nodes are told before the origin is asked, and before the caller is.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::caller::Caller;
 use super::{Gateway, RequestDetails};
@@ -27,7 +26,7 @@ impl Gateway {
         }
         // The write begins only once it has its permit: before that, no epoch advances and no other process is told of
         // it.
-        let permit = self.acquire_permit(&caller, permit, Duration::ZERO, details.id).await?;
+        let permit = self.acquire_permit(&caller, permit, details).await?;
         let begun_under = self.recheck(&mut caller, operation)?;
         let (realms, no_store_for) = (caller.realms(caller.key.guild.realm), begun_under.config.cache.points.ttl);
         let write = self.handover.begin_write(realms, &request, no_store_for).await.map_err(|_| unavailable)?;
