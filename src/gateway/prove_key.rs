@@ -116,10 +116,7 @@ impl Gateway {
             Payer::Address(_) => {
                 let (state, now) = (self.core.state_full(), self.core.now());
                 let charged = match self.admit_proven(&state, key, *forwarded, operation, (in_flight, now), &mut own) {
-                    Ok(admitted) => match self.charge_if_waiting(&admitted, operation, &mut own).await {
-                        Ok(()) => Ok(admitted),
-                        Err(fault) => Err(fault),
-                    },
+                    Ok(admitted) => self.charge_if_waiting(&admitted, operation, &mut own).await.map(|()| admitted),
                     Err(fault) => Err(fault),
                 };
                 match charged {

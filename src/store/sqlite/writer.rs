@@ -346,7 +346,7 @@ fn transact(conn: &mut Connection, group: &mut Group, settings: &WriterSettings)
     let tx = begun.map_err(|e| CommitError::of(&settings.path, &e))?;
     let mut changes = ChangeSet::default();
     let rows_before = tx.total_changes();
-    // Before the jobs run: a caller that stops waiting meanwhile wants to hear of them.
+    // Read before the jobs run, so that `hear_late_write` counts for all of them whose callers stop waiting meanwhile.
     let node = settings.node.load(Ordering::SeqCst);
     for job in group {
         // The others' work is rolled back with it.
