@@ -140,6 +140,25 @@ async fn guarantee_8_a_cache_of_no_size_keeps_nothing() {
 }
 
 #[tokio::test]
+async fn guarantee_8_a_connection_whose_bodies_each_bring_the_next_header_needs_no_more_memory_for_it() {
+    let gate = gate().start().await;
+    let request = gate.request("getPoints", "bot", "memberID=7").header("x-more", &"x".repeat(1500)).chunked(4).bytes();
+    let (begin, end) = request.split_at(request.len() - 6);
+    let next = [end, begin].concat();
+    let mut connection = gate.connect_and_send(begin).await;
+    let mut after = Vec::new();
+    for _ in 0..4 {
+        for _ in 0..4000 {
+            connection.send(&next).await;
+            connection.answer().await.is("3");
+        }
+        after.push(gate.resident_kib());
+    }
+    // 12,000 headers of 1,600 bytes would be 19 MB.
+    assert!(after[3] < after[0] + 6 * 1024, "resident KiB after every 4,000 requests: {after:?}");
+}
+
+#[tokio::test]
 async fn guarantee_8_many_unknown_keys_leave_memory_where_it_was() {
     let gate = gate().start().await;
     let mut connection = gate.connect().await;

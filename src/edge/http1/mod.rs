@@ -175,7 +175,12 @@ impl Connection<'_> {
             match next {
                 Next::Request { skip, surplus } => {
                     self.start += skip;
-                    self.buffer.extend_from_slice(&surplus);
+                    if !surplus.is_empty() {
+                        // Each body may bring the next header, and the buffer would grow for as long as they do.
+                        self.buffer.drain(..self.start);
+                        self.start = 0;
+                        self.buffer.extend_from_slice(&surplus);
+                    }
                 }
                 Next::Drain(bytes) => {
                     self.start = self.buffer.len();
