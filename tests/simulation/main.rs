@@ -114,6 +114,17 @@ fn of_a_key_that_has_asked_a_lower_burst_is_there_at_once() {
 }
 
 #[test]
+fn a_burst_that_is_lowered_and_raised_again_is_not_full_however_long_redis_hears_nothing_meanwhile() {
+    let (large, small) = (Arc::new(tier(1, 600)), Arc::new(tier(1, 1)));
+    let (escrow, redis) = (Escrow::new(large.clone(), Box::new(NoCounts), Tick(0)), Redis::new(SCRIPT));
+    let begin = 1000 * SECOND;
+    assert_eq!(admitted(&escrow, &redis, &large, Tick(begin), 700), 600);
+    assert_eq!(admitted(&escrow, &redis, &small, Tick(begin + SECOND), 2), 1);
+    assert_eq!(admitted(&escrow, &redis, &large, Tick(begin + 200 * SECOND), 700), 1, "as many as the small one had");
+    assert_eq!(admitted(&escrow, &redis, &large, Tick(begin + 2000 * SECOND), 700), 600);
+}
+
+#[test]
 fn what_is_counted_is_what_was_admitted_where_messages_are_lost() {
     for (seed, outcome) in seeds(500, |random| Faults { lease: 60, is_noon: true, ..lossy(random) }) {
         assert!(outcome.excess <= 0.0 && outcome.over_in_flight <= 0, "seed {seed}: {outcome:?}");

@@ -3,7 +3,7 @@
 -- KEYS[1] is a hash. `b:NAME` is a bucket: "LEVEL AT CAPACITY PERIOD". `h:INCARNATION` is what one process holds:
 -- "SEQUENCE", and then "HELD UNTIL LIFE" for each bucket. The level of a rate is in nanoseconds: how long ago (negative)
 -- or how far ahead its theoretical arrival time is; AT, UNTIL and LIFE are in microseconds. The level of a day is its
--- count, and AT is the day.
+-- count, and AT is the day. `b:kept` is no bucket: its LEVEL is for how many microseconds the key is kept from AT on.
 --
 -- ARGV: incarnation, sequence, life, and ten numbers for each bucket: capacity (0: not limited by this node), period,
 -- spent, owed, age, keep, need, want, known level, known at.
@@ -82,6 +82,7 @@ end
 
 local answer = { 0, now }
 local ttl = life + REMEMBERED_US
+local kept = buckets.kept and buckets.kept[1] - math.max(0, now - buckets.kept[2]) or 0
 
 for i, name in ipairs(NAMES) do
   local arg = {}
@@ -152,6 +153,9 @@ for i, name in ipairs(NAMES) do
   end
 
   if capacity ~= new_capacity or period ~= new_period then
+    -- What was spent under the old rate is known until it has come back at that rate: a burst that is lowered and raised
+    -- again must not be full.
+    kept = math.max(kept, level / 1000 + life + REMEMBERED_US)
     -- Under another rate, what was available stays available, up to the new burst.
     local available = math.max(0, capacity - math.max(0, level) / period)
     capacity, period = new_capacity, new_period
@@ -203,6 +207,7 @@ for holder, hold in pairs(holds) do
     redis.call('HDEL', KEY, 'h:' .. holder)
   end
 end
-redis.call('PEXPIRE', KEY, text(math.ceil(ttl / 1000)))
+if kept > 0 then redis.call('HSET', KEY, 'b:kept', text(kept) .. ' ' .. text(now) .. ' 0 0') end
+redis.call('PEXPIRE', KEY, text(math.ceil(math.max(ttl, kept) / 1000)))
 answer[1] = flags
 return answer
