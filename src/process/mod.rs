@@ -20,6 +20,7 @@ mod systemd; // sd_notify
 mod watch; // changes of files
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::config::{self, LoadError};
 use crate::keys::hide_keys;
@@ -75,11 +76,14 @@ impl From<StoreError> for ProcessError {
 /// # Errors
 /// Why it could not start, or had to end.
 pub fn run(config_path: Option<PathBuf>, demo: bool) -> Result<(), ProcessError> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().thread_keep_alive(Duration::MAX).build();
     let runtime = runtime.map_err(|e| ProcessError::Failed(format!("cannot start a runtime: {e}")))?;
-    // First, so that a SIGHUP or SIGUSR1 during the start does not end the process.
-    let (sighup, sigusr1) =
-        runtime.block_on(async { Ok::<_, ProcessError>((signals::sighup()?, signals::sigusr1()?)) })?;
+    // A thread that reads files and resolves names, and is kept: without one, tokio panics where the system has no
+    // thread to give.
+    runtime.spawn_blocking(|| {});
+    // First, so that a signal during the start does not end the process.
+    let (sighup, sigusr1, _file_too_long) = runtime
+        .block_on(async { Ok::<_, ProcessError>((signals::sighup()?, signals::sigusr1()?, signals::sigxfsz()?)) })?;
     // Watched before it is read, so that no later change is missed.
     let config_watch = FileWatch::new([reload::config_file(config_path.as_deref())]);
     let mut loaded = config::load(config_path.as_deref())?;

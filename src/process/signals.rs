@@ -1,5 +1,5 @@
-//! The signals of a running server: SIGTERM and SIGINT end it, SIGHUP asks for a reload, SIGUSR1 reopens the logs. Once a signal is registered,
-//! it no longer ends the process by itself.
+//! The signals of a running server: SIGTERM and SIGINT end it, SIGHUP asks for a reload, SIGUSR1 reopens the logs. Once a
+//! signal is registered, it no longer ends the process by itself.
 
 use std::io;
 
@@ -19,6 +19,11 @@ pub(super) fn sighup() -> Result<Signal, ProcessError> {
 /// SIGUSR1, from now on.
 pub(super) fn sigusr1() -> Result<Signal, ProcessError> {
     signal(SignalKind::user_defined1()).map_err(failed)
+}
+
+/// SIGXFSZ, from now on: a write beyond `ulimit -f` fails, as on a full disk, and does not end the process.
+pub(super) fn sigxfsz() -> Result<Signal, ProcessError> {
+    signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw())).map_err(failed)
 }
 
 /// SIGTERM and SIGINT.

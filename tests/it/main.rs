@@ -90,6 +90,7 @@ mod serving_log;
 mod serving_log_bound;
 mod serving_refusals;
 mod serving_reload;
+mod serving_reload_disk;
 mod serving_reload_parts;
 mod slow_clients;
 mod store_access;

@@ -114,6 +114,19 @@ async fn an_empty_access_setting_is_no_access_log() {
 }
 
 #[tokio::test]
+async fn an_access_log_that_may_grow_no_longer_stops_no_answer() {
+    let gate = TestGateway::before_http().key("bot").points("7", 3).set("log.access", r#""access.log""#);
+    let gate = gate.launched_by(&["prlimit", "--fsize=65536"]).start().await;
+    let mut connection = gate.connect().await;
+    for _ in 0..1000 {
+        connection.ask(&gate.request("getPoints", "bot", "memberID=7")).await.is("3");
+    }
+    gate.has_said("the access log cannot be written; its lines are lost").await;
+    connection.ask(&gate.request("getPoints", "bot", "memberID=7")).await.is("3");
+    assert_eq!(gate.world().read("access.log").len(), 65536);
+}
+
+#[tokio::test]
 async fn a_stderr_that_nobody_reads_stops_neither_the_answers_nor_the_end() {
     use std::io::{BufRead, BufReader};
     use std::process::Stdio;

@@ -10,16 +10,16 @@ async fn reloaded(gate: &TestGateway, times: usize) {
     eventually(PATIENCE, "configuration reloaded", count).await;
 }
 
-fn no_key() -> Request {
+pub fn no_key() -> Request {
     Request::bare("POST", "/getPoints")
 }
 
-async fn is_refused_soon(gate: &TestGateway, key: &str) {
+pub async fn is_refused_soon(gate: &TestGateway, key: &str) {
     let what = "the key that was taken out is refused";
     eventually(SECOND_AND_SLACK, what, || async { gate.get_points(key, "7").await.code() == Some(2) }).await;
 }
 
-fn two_keys() -> Builder {
+pub fn two_keys() -> Builder {
     TestGateway::before_http().key("stays").key("goes").points("7", 3).set("answers.key_command", r#""/old""#)
 }
 
@@ -193,18 +193,6 @@ async fn a_file_that_is_removed_is_told_once_and_taken_up_when_it_is_back() {
 }
 
 #[tokio::test]
-async fn a_default_file_that_is_removed_is_no_reason_for_the_defaults() {
-    let world = World::plain();
-    let mut process = Process::start(&mut world.command(&["serve"]));
-    process.ready().await;
-    std::fs::remove_file(world.path("gateway.toml")).unwrap();
-    process.signal(Signal::SIGHUP);
-    let what = "what was read from it stays in force until it is back file=gateway.toml";
-    process.has_said(what).await;
-    assert!(!process.stderr().contains("configuration reloaded"), "{}", process.stderr());
-}
-
-#[tokio::test]
 async fn a_key_file_changed_in_place_is_noticed_though_its_length_and_time_are_those_of_before() {
     let gate = two_keys().start().await;
     gate.get_points("goes", "7").await.is("3");
@@ -217,21 +205,6 @@ async fn a_key_file_changed_in_place_is_noticed_though_its_length_and_time_are_t
     std::fs::File::options().write(true).open(&path).unwrap().set_modified(before).unwrap();
     is_refused_soon(&gate, "goes").await;
     gate.get_points("stays", "7").await.is("3");
-}
-
-#[tokio::test]
-async fn a_pipe_in_the_place_of_gateway_toml_is_told_and_keeps_no_later_reload_from_being_made() {
-    let mut gate = two_keys().start().await;
-    let good = gate.world().edited("gateway.toml", "/old", "/new");
-    let path = gate.world().path("gateway.toml");
-    std::fs::remove_file(&path).unwrap();
-    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
-    gate.process().signal(Signal::SIGHUP);
-    gate.has_said("takes too long").await;
-    std::fs::remove_file(&path).unwrap();
-    gate.world().write("gateway.toml", good);
-    let is_new = || async { gate.send(&no_key()).await.body.ends_with("/new") };
-    eventually(PATIENCE, "the good file is in force", is_new).await;
 }
 
 #[tokio::test]

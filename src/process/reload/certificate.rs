@@ -1,7 +1,7 @@
 //! The reload of the TLS pair of `server.tls`.
 
 use super::watches::certificate_files;
-use super::{Rejection, Reloader, log_warning, missing, read_files};
+use super::{Rejection, Reloader, log_warning, missing};
 use crate::admin::ReloadOutcome;
 use crate::tls::Certificate;
 
@@ -18,11 +18,8 @@ impl Reloader {
         }
         let (certificate, private_key) = (pair.certificate.display(), pair.private_key.display());
         let files = pair.clone();
-        let read = read_files(move || {
-            Certificate::load("server.tls", &files).map_err(|fault| Rejection::from(fault.to_string()))
-        })
-        .await
-        .flatten();
+        let load = move || Certificate::load("server.tls", &files).map_err(|fault| Rejection::from(fault.to_string()));
+        let read = self.read_files(load).await.flatten();
         match read {
             Ok(loaded) => {
                 log_warning(Some(&loaded));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::keys::log_if_empty;
 use super::watches::key_file;
-use super::{KEY_FILE, Rejection, Reloader, TLS_PAIR, log_warning, missing, read_files};
+use super::{KEY_FILE, Rejection, Reloader, TLS_PAIR, log_warning, missing};
 use crate::admin::{ConfigText, ReloadOutcome};
 use crate::config::{self, Config, Keys, LoadError, Loaded, OriginKind, Reloaded, Warning};
 use crate::files::{FileState, is_temporary};
@@ -43,7 +43,7 @@ impl Reloader {
             return Some(ReloadOutcome::rejected(&missing(&path)));
         }
         let file = path.display();
-        let (sections, settings) = match self.prepare_config(requested).await {
+        let (sections, settings) = match self.prepare_config(requested, in_force.has_file).await {
             Ok(prepared) => self.apply_config(prepared, &mut in_force),
             Err(rejection) => {
                 let reason = &rejection.reason;
@@ -69,13 +69,17 @@ impl Reloader {
     }
 
     /// Loads the configuration and does everything that may fail or wait, or returns why it is rejected.
-    async fn prepare_config(&self, requested: bool) -> Result<Prepared<'_>, Rejection> {
+    async fn prepare_config(&self, requested: bool, has_file: bool) -> Result<Prepared<'_>, Rejection> {
         let path = self.watches.config_path.clone();
         let rejection = |e: LoadError| Rejection {
             is_unread: matches!(&e, LoadError::Unreadable { cause, .. } if is_temporary(cause)),
             reason: e.to_string(),
         };
-        let loaded = read_files(move || config::load(path.as_deref())).await?.map_err(rejection)?;
+        let loaded = self.read_files(move || config::load(path.as_deref())).await?.map_err(rejection)?;
+        if has_file && loaded.path.is_none() {
+            // It was there a moment ago: the defaults must not replace it.
+            return Err(Rejection { reason: missing(&self.watches.config_file()), is_unread: true });
+        }
         let loaded = Arc::new(loaded);
         let running = self.gateway.state().clone();
         let mut reloaded = running.config.reloaded(loaded.config.clone(), self.store.is_some());
@@ -86,7 +90,7 @@ impl Reloader {
         }
         let inputs = {
             let (loaded, config, running) = (loaded.clone(), config.clone(), running.config.clone());
-            read_files(move || Inputs::read(&loaded, &config, Some(&running), Vec::new())).await??
+            self.read_files(move || Inputs::read(&loaded, &config, Some(&running), Vec::new())).await??
         };
         log_warning(inputs.certificate.as_ref());
         let origin = self.origin(config, inputs.upstream_tls, &running.origin).await?;

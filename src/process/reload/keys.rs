@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::watches::key_file;
-use super::{Rejection, Reloader, missing, read_files};
+use super::{Rejection, Reloader, missing};
 use crate::admin::ReloadOutcome;
 use crate::gateway::{KeyFile, KeySource, NewKeys};
 use crate::keys::{KeyFileError, ListedKey, read_key_file};
@@ -32,7 +32,7 @@ impl Reloader {
                 is_unread: matches!(e, KeyFileError::Unreadable { is_temporary: true, .. }),
                 reason: e.to_string(),
             };
-            read_files(move || read_key_file(&path).map_err(rejection)).await.flatten()
+            self.read_files(move || read_key_file(&path).map_err(rejection)).await.flatten()
         };
         let _ = timeout(CONFIG_FIRST, self.in_force.lock()).await;
         let keys = match read {

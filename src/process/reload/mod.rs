@@ -54,6 +54,8 @@ pub(super) struct Reloader {
     requests: watch::Sender<()>,
     /// Files may have changed.
     checks: watch::Sender<()>,
+    /// A read of files that had taken too long has ended.
+    late_reads: watch::Sender<()>,
     /// Locked while `gateway.toml` is reloaded.
     in_force: tokio::sync::Mutex<InForce>,
     /// Missing files, each of which was logged.
@@ -95,6 +97,7 @@ impl Reloader {
             watches,
             requests: watch::Sender::new(()),
             checks: watch::Sender::new(()),
+            late_reads: watch::Sender::new(()),
             in_force: tokio::sync::Mutex::new(in_force),
             missing: Mutex::default(),
             keys_lock: tokio::sync::Mutex::default(),
@@ -168,13 +171,14 @@ impl Reloader {
         mut requests: watch::Receiver<()>,
         part: Part,
     ) -> Infallible {
-        let mut checks = self.checks.subscribe();
+        let (mut checks, mut late_reads) = (self.checks.subscribe(), self.late_reads.subscribe());
         checks.mark_changed();
         loop {
             let has_unsettled = watch.lock().has_unsettled();
             let next_check = async {
                 tokio::select! {
                     _ = checks.changed() => {} // its sender is in `self`
+                    _ = late_reads.changed() => watch.lock().forget_read(),
                     () = sleep(CHECK_INTERVAL), if has_unsettled => {}
                 }
             };
@@ -200,6 +204,24 @@ impl Reloader {
             if self.reload(part, requested).await.is_unread {
                 sleep(READ_AGAIN).await;
                 watch.lock().forget_read();
+            }
+        }
+    }
+
+    /// Reads files on another thread, so that a disk that does not respond delays nothing else. If that takes too long,
+    /// they are read again as soon as it has ended, since a key may have been revoked in them.
+    async fn read_files<T: Send + 'static>(&self, read: impl FnOnce() -> T + Send + 'static) -> Result<T, Rejection> {
+        let mut reading = spawn_blocking(read);
+        match timeout(READ_TIMEOUT, &mut reading).await {
+            Ok(read) => read.map_err(|e| format!("reading the files failed: {e}").into()),
+            Err(_) => {
+                let late_reads = self.late_reads.clone();
+                tokio::spawn(async move {
+                    let _ = reading.await; // what it read may be old by now
+                    late_reads.send_replace(());
+                });
+                let reason = "reading the files takes too long; is one of them a pipe, or on a file system that hangs?";
+                Err(reason.to_owned().into())
             }
         }
     }
@@ -248,17 +270,6 @@ impl Rejection {
 
 fn missing(path: &Path) -> String {
     format!("{} is missing; what was read from it stays in force\n", path.display())
-}
-
-/// Reads files on another thread, so that a disk that does not respond delays nothing else.
-async fn read_files<T: Send + 'static>(read: impl FnOnce() -> T + Send + 'static) -> Result<T, Rejection> {
-    match timeout(READ_TIMEOUT, spawn_blocking(read)).await {
-        Ok(read) => read.map_err(|e| format!("reading the files failed: {e}").into()),
-        Err(_) => {
-            let reason = "reading the files takes too long; is one of them a pipe, or on a file system that hangs?";
-            Err(reason.to_owned().into())
-        }
-    }
 }
 
 fn log_warning(certificate: Option<&Certificate>) {

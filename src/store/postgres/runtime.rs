@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::mpsc;
@@ -20,7 +21,10 @@ pub(super) struct StoreRuntime {
 impl StoreRuntime {
     pub(super) fn start() -> Result<Self, StoreError> {
         let failed = |e| StoreError::Failed(format!("cannot start a thread for the store: {e}"));
-        let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let runtime = Builder::new_current_thread().enable_all().thread_keep_alive(Duration::MAX).build();
+        let runtime = runtime.map_err(failed)?;
+        // A thread that resolves names, and is kept: without one, tokio panics where the system has no thread to give.
+        runtime.spawn_blocking(|| {});
         let handle = runtime.handle().clone();
         let (running, mut stopped) = mpsc::channel(1);
         let run = move || {

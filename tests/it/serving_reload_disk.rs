@@ -1,0 +1,119 @@
+//! Contract section 3, the last paragraph, and guarantee 7: a disk that does not respond, files that are away for a
+//! moment, and a system that gives no thread, put nothing wrong in force and delay no later reload.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use crate::serving_reload_parts::{is_refused_soon, no_key, two_keys};
+use crate::support::*;
+
+/// Has the opening of a certain file fail or wait while there is a certain other one.
+const FAULTY_FILE: &str = r#"
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int open64(const char *path, int flags, ...) {
+    va_list more;
+    va_start(more, flags);
+    int mode = va_arg(more, int);
+    va_end(more);
+    if (strstr(path, getenv("FAULTY"))) {
+        while (!access("stalled", F_OK)) usleep(10000);
+        if (!access("absent", F_OK)) return errno = ENOENT, -1;
+    }
+    return syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+}
+"#;
+
+/// A command through which this file of a server is stalled or absent, while a file of that name is beside it.
+fn with_faulty(file: &str, tools: &tempfile::TempDir) -> &'static [&'static str] {
+    Vec::from(["env", preload(tools.path(), FAULTY_FILE), format!("FAULTY={file}").leak()]).leak()
+}
+
+#[tokio::test]
+async fn guarantee_7_a_key_file_whose_reading_takes_too_long_is_read_again_once_the_disk_responds() {
+    let tools = tempfile::tempdir().unwrap();
+    let gate = two_keys().launched_by(with_faulty("keys.toml", &tools)).start().await;
+    let stalled = gate.world().write("stalled", "");
+    gate.world().remove_key("goes");
+    gate.has_said("reading the files takes too long").await;
+    gate.get_points("goes", "7").await.is("3");
+    std::fs::remove_file(stalled).unwrap();
+    is_refused_soon(&gate, "goes").await;
+    gate.get_points("stays", "7").await.is("3");
+}
+
+#[tokio::test]
+async fn a_default_file_that_is_removed_is_no_reason_for_the_defaults() {
+    let world = World::plain();
+    let mut process = Process::start(&mut world.command(&["serve"]));
+    process.ready().await;
+    std::fs::remove_file(world.path("gateway.toml")).unwrap();
+    process.signal(Signal::SIGHUP);
+    let what = "what was read from it stays in force until it is back file=gateway.toml";
+    process.has_said(what).await;
+    assert!(!process.stderr().contains("configuration reloaded"), "{}", process.stderr());
+}
+
+#[tokio::test]
+async fn a_default_file_that_is_away_when_it_is_read_is_no_reason_for_the_defaults() {
+    let (world, tools) = (World::plain(), tempfile::tempdir().unwrap());
+    let mut process = Process::start(&mut world.command_by(with_faulty("gateway.toml", &tools), &["serve"]));
+    process.ready().await;
+    let absent = world.write("absent", "");
+    process.signal(Signal::SIGHUP);
+    process.has_said("reload rejected; still running the previous configuration").await;
+    process.has_said("gateway.toml is missing; what was read from it stays in force").await;
+    std::fs::remove_file(absent).unwrap();
+    // It is read again without another signal.
+    process.has_said("configuration reloaded file=gateway.toml changed=\"nothing\"").await;
+}
+
+#[tokio::test]
+async fn a_pipe_in_the_place_of_gateway_toml_is_told_and_keeps_no_later_reload_from_being_made() {
+    let mut gate = two_keys().start().await;
+    let good = gate.world().edited("gateway.toml", "/old", "/new");
+    let path = gate.world().path("gateway.toml");
+    std::fs::remove_file(&path).unwrap();
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
+    gate.process().signal(Signal::SIGHUP);
+    gate.has_said("takes too long").await;
+    std::fs::remove_file(&path).unwrap();
+    gate.world().write("gateway.toml", good);
+    let is_new = || async { gate.send(&no_key()).await.body.ends_with("/new") };
+    eventually(PATIENCE, "the good file is in force", is_new).await;
+}
+
+/// Has no thread be made while there is a certain file.
+const NO_THREADS: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <unistd.h>
+int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *of) {
+    if (!access("no-threads", F_OK)) return EAGAIN;
+    int (*create)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *) = dlsym(RTLD_NEXT, "pthread_create");
+    return create(thread, attributes, run, of);
+}
+"#;
+
+/// After which tokio ends a thread that waits for work.
+const IDLE_THREAD: Duration = Duration::from_secs(10);
+
+#[tokio::test]
+async fn guarantee_7_a_key_taken_out_is_refused_though_the_system_gives_no_thread() {
+    let tools = tempfile::tempdir().unwrap();
+    let gate = two_keys().launched_by(&["env", preload(tools.path(), NO_THREADS)]).start().await;
+    gate.world().write("no-threads", "");
+    tokio::time::sleep(IDLE_THREAD + Duration::from_secs(1)).await;
+    gate.world().remove_key("goes");
+    is_refused_soon(&gate, "goes").await;
+    gate.get_points("stays", "7").await.is("3");
+}
