@@ -63,7 +63,7 @@ impl LineOutput {
     }
 
     /// Writes lines, with a newline at the end of each.
-    fn write(&mut self, lines: &[u8]) -> io::Result<()> {
+    pub(super) fn write(&mut self, lines: &[u8]) -> io::Result<()> {
         if self.is_in_line {
             self.output.write_all(b"\n")?;
             self.is_in_line = false;

@@ -2,7 +2,9 @@
 //! writes, and lines are dropped and counted if stderr is not read, so that no request waits for stderr. The rate of
 //! each kind of line is bounded in `log_rate_limit`. Called once, by `serve`.
 
-use std::io;
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Receiver;
 
 use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
@@ -10,6 +12,7 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
+use super::line_writer::LineOutput;
 use super::log_rate_limit::{LOG_TARGET, LogRateLimit, REPORT_INTERVAL};
 use crate::clock::Clock;
 use crate::config::{Log, LogLevel};
@@ -68,7 +71,9 @@ pub fn init(log: &Log) -> ProcessLog {
     };
     let quiet = DEPENDENCIES.map(|(target, minimum)| (target, minimum.min(level)));
     let filter = Targets::new().with_default(level).with_targets(quiet);
-    let (writer, guard) = NonBlockingBuilder::default().buffered_lines_limit(LINES).lossy(true).finish(io::stderr());
+    let lost = Arc::default();
+    let stderr = Stderr { output: LineOutput::stream(io::stderr()), lost: Arc::clone(&lost), failed: 0 };
+    let (writer, guard) = NonBlockingBuilder::default().buffered_lines_limit(LINES).lossy(true).finish(stderr);
     let ((rate_limit, lines), dropped) = (LogRateLimit::new(Clock::system()), writer.error_counter());
     let registry = tracing_subscriber::registry().with(filter).with(rate_limit.clone());
     let layer = tracing_subscriber::fmt::layer().with_writer(writer);
@@ -80,7 +85,7 @@ pub fn init(log: &Log) -> ProcessLog {
     // A second start in one process keeps the log of the first.
     if set.is_ok() {
         let reported = rate_limit.clone();
-        let report = move || report_missing_lines(&reported, &dropped, &lines);
+        let report = move || report_missing_lines(&reported, &dropped, &lost, &lines);
         if let Err(error) = std::thread::Builder::new().name("log-rate-limit".into()).spawn(report) {
             tracing::error!(%error, "the thread that counts suppressed log lines could not be started");
         }
@@ -88,21 +93,81 @@ pub fn init(log: &Log) -> ProcessLog {
     ProcessLog { rate_limit, _writer: guard }
 }
 
+/// Stderr, which counts the lines that could not be written (its disk is full), once others can.
+struct Stderr {
+    output: LineOutput,
+    lost: Arc<AtomicUsize>,
+    /// Those since the last line that could be written.
+    failed: usize,
+}
+
+impl Write for Stderr {
+    /// Writes one line.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.failed += 1;
+        self.output.write(line)?;
+        self.lost.fetch_add(self.failed - 1, Ordering::Relaxed);
+        self.failed = 0;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(()) // each line is flushed
+    }
+}
+
 /// Logs, at most once a second and only after lines have come, which of them are missing from the log: those of a kind
 /// that came too often, and those that stderr did not take. Ends with the process.
-fn report_missing_lines(rate_limit: &LogRateLimit, dropped: &ErrorCounter, lines: &Receiver<()>) {
+fn report_missing_lines(rate_limit: &LogRateLimit, dropped: &ErrorCounter, lost: &AtomicUsize, lines: &Receiver<()>) {
+    let missing = || dropped.dropped_lines() + lost.load(Ordering::Relaxed);
     let mut reported = 0;
     while lines.recv().is_ok() {
         std::thread::sleep(REPORT_INTERVAL);
         rate_limit.report();
-        let total = dropped.dropped_lines();
+        let total = missing();
         if total > reported {
             let lines = total - reported;
-            tracing::warn!(target: LOG_TARGET, lines, "stderr was not read fast enough; lines of this log were dropped");
+            tracing::warn!(target: LOG_TARGET, lines, "stderr was not read fast enough, or its disk was full; lines of this log were dropped");
             // If this line was dropped too, the next one counts it.
-            if dropped.dropped_lines() == total {
+            if missing() == total {
                 reported = total;
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+
+    #[test]
+    fn lines_that_a_full_disk_does_not_take_are_counted_when_it_has_room_again() {
+        struct Disk(Arc<AtomicBool>);
+
+        impl Write for Disk {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                if self.0.load(Ordering::Relaxed) { Err(io::ErrorKind::StorageFull.into()) } else { Ok(bytes.len()) }
+            }
+
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+
+        let (is_full, lost) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let output = LineOutput::stream(Disk(is_full.clone()));
+        let mut stderr = Stderr { output, lost: lost.clone(), failed: 0 };
+        for full in [false, true, true, true] {
+            is_full.store(full, Ordering::Relaxed);
+            assert_eq!(stderr.write_all(b"a line\n").is_err(), full);
+        }
+        assert_eq!(lost.load(Ordering::Relaxed), 0);
+        is_full.store(false, Ordering::Relaxed);
+        for _ in 0..2 {
+            stderr.write_all(b"a line\n").unwrap();
+            assert_eq!(lost.load(Ordering::Relaxed), 3);
         }
     }
 }
