@@ -115,3 +115,10 @@ pub enum StoreError {
     #[error("{0}")]
     Unknown(String),
 }
+
+impl StoreError {
+    /// The writer took a write and ended by a defect before it answered.
+    pub(super) fn of_lost_writer() -> Self {
+        StoreError::Unknown("the store's writer has stopped; what it was writing may be stored".to_owned())
+    }
+}

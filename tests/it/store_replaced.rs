@@ -72,6 +72,9 @@ async fn a_store_cut_to_nothing_under_a_running_server_is_not_filled_from_its_lo
     let mut gate = with_backup().await;
     gate.set_points("bot", "7", 5).await.is("Successfully set 'Ada' points to '5'");
     fs::write(gate.world().path("guildgate.db"), "").unwrap();
+    // More reads at once than connections are open: SQLite removes the log of an empty file that it opens.
+    let members: Vec<String> = (100..200).map(|member| member.to_string()).collect();
+    futures_util::future::join_all(members.iter().map(|member| gate.get_points("bot", member))).await;
     refuses_all_keys(&gate).await;
     assert_eq!(gate.stop().await, Some(0));
     assert!(gate.world().read("guildgate.db").is_empty());

@@ -84,10 +84,10 @@ impl Writer {
             TrySendError::Closed(_) => stopped(),
         })?;
         match timeout(LOCK, &mut answered).await {
-            Ok(answer) => answer.unwrap_or_else(|_| Err(stopped())),
+            Ok(answer) => answer.unwrap_or_else(|_| Err(StoreError::of_lost_writer())),
             Err(_) if !claimed.swap(true, Ordering::SeqCst) => Err(not_in_time(&self.location)),
             // It is being written, which has deadlines of its own.
-            Err(_) => answered.await.unwrap_or_else(|_| Err(stopped())),
+            Err(_) => answered.await.unwrap_or_else(|_| Err(StoreError::of_lost_writer())),
         }
     }
 }

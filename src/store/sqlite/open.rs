@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use refinery::Runner;
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, OpenFlags, ffi};
 
 use super::failure::{self, Failure};
 use super::open_file::OpenFile;
@@ -185,8 +185,11 @@ pub(in crate::store) fn writable(path: &Path) -> rusqlite::Result<Connection> {
     Ok(conn)
 }
 
-/// A connection that cannot write.
+/// A connection that cannot write. A file that was emptied is refused: SQLite would remove the WAL beside it.
 pub(in crate::store) fn readable(path: &Path, busy: Duration) -> rusqlite::Result<Connection> {
+    if path.metadata().is_ok_and(|file| file.len() == 0) {
+        return Err(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_CORRUPT), None));
+    }
     let conn = Connection::open_with_flags(path, flags(true))?;
     conn.busy_timeout(busy)?;
     keep_statements(&conn)?;

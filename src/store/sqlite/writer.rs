@@ -194,7 +194,7 @@ impl Writer {
             TrySendError::Full(_) => StoreError::Busy(format!("{QUEUE} writes wait already")),
             TrySendError::Disconnected(_) => stopped(),
         })?;
-        answered.await.unwrap_or_else(|_| Err(stopped()))
+        answered.await.unwrap_or_else(|_| Err(StoreError::of_lost_writer()))
     }
 }
 
