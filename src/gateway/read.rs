@@ -145,8 +145,15 @@ impl Gateway {
             let accepts_cached = || purpose.accepts_cached() && self.may_use_cache(caller);
             let is_stored = || accepts_cached() && self.fresh(&entry_key).is_some();
             let queued = self.core.now();
-            let ready = self.acquire_permit(caller, permit.take(), details);
-            let joined = self.core.cache.join_when_ready(flight_key, ready, is_stored).await.inspect_err(|_| {
+            let joined = async {
+                if !purpose.accepts_cached() {
+                    // Another's flight will not do, so none ends the wait, and a permit is kept for asking alone.
+                    *permit = Some(self.acquire_permit(caller, permit.take(), details).await?);
+                }
+                let ready = async { self.acquire_permit(caller, permit.take(), details).await };
+                self.core.cache.join_when_ready(flight_key, ready, is_stored).await
+            };
+            let joined = joined.await.inspect_err(|_| {
                 details.cache = Some(CacheStatus::Forwarded { stale: purpose.is_stale(), stored: false });
             })?;
             details.queued += self.core.now().since(queued);

@@ -109,7 +109,7 @@ fn read_fields(
 
 /// `Retry-After` in seconds, from either of its two forms (RFC 9110, 10.2.3).
 fn retry_after(value: &[u8]) -> Option<u64> {
-    let value = std::str::from_utf8(value).ok()?.trim();
+    let value = std::str::from_utf8(value.trim_ascii()).ok()?;
     let seconds = if !value.is_empty() && value.bytes().all(|b| b.is_ascii_digit()) {
         // Only a number that exceeds a `u64` cannot be parsed.
         value.parse().unwrap_or(u64::MAX)
