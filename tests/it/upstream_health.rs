@@ -2,6 +2,7 @@
 
 use crate::serving_log_bound::count_lines;
 use crate::support::*;
+use crate::upstreams::TOOK_TOO_LONG;
 
 async fn pair() -> [ScriptedOrigin; 2] {
     [ScriptedOrigin::start(0).await, ScriptedOrigin::start(0).await]
@@ -66,6 +67,22 @@ async fn an_upstream_that_answers_nothing_in_time_is_put_out() {
     }
     assert_eq!((late, stalled.asked("getPoints"), good.asked("getPoints")), (3, 3, 27));
     tells(&gate, &stalled, (1, 0)).await;
+}
+
+#[tokio::test]
+async fn one_that_had_little_of_the_time_is_not_blamed_when_origin_timeout_ends() {
+    let [first, second] = pair().await;
+    let gate = before([&first, &second]).admin();
+    let gate = gate.set("origin.first_byte_timeout", r#""1900ms""#).set("origin.timeout", r#""2s""#).start().await;
+    for origin in [&first, &second] {
+        origin.always(Act::Stall);
+    }
+    gate.get_points("bot", "7").await.is_refused(504, TOOK_TOO_LONG);
+    assert_eq!((first.asked("getPoints"), second.asked("getPoints")), (1, 1));
+    let metrics = gate.admin().await.get("/metrics").await.text;
+    let failures = metrics.lines().filter_map(|line| line.strip_prefix("guildgate_upstream_failures_total{"));
+    let failures: usize = failures.map(|line| line.rsplit(' ').next().unwrap().parse::<usize>().unwrap()).sum();
+    assert_eq!(failures, 1, "{metrics}");
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use tokio::net::TcpListener;
 
 use crate::support::*;
 
-const TOOK_TOO_LONG: &str = "22 | The service took too long to answer. Try again later.";
+pub const TOOK_TOO_LONG: &str = "22 | The service took too long to answer. Try again later.";
 
 async fn origins<const N: usize>() -> [ScriptedOrigin; N] {
     let mut started = Vec::new();
