@@ -333,6 +333,32 @@ async fn a_write_begun_before_the_handover_is_known_to_the_one_that_took_over() 
 }
 
 #[tokio::test]
+async fn more_writes_than_its_socket_has_room_for_do_not_stop_a_handover() {
+    const WRITES: usize = 1500;
+    let gate = before_http().set("origin.max_in_flight", "10000").set("origin.timeout", r#""1m""#);
+    let mut gate = gate.set("server.max_connections_per_address", "0").start().await;
+    let begun = Gate::shut();
+    gate.origin().always(Act::HoldAll(begun.clone()));
+    let mut writes = Vec::new();
+    while writes.len() < WRITES {
+        // As many as may connect to the origin at once.
+        for _ in 0..100 {
+            let request = gate.request("setPoints", "bot", "memberID=7&amount=200");
+            writes.push(gate.connect_and_send(request.bytes()).await);
+        }
+        gate.origin().has_been_asked("setPoints", writes.len()).await;
+    }
+    let mut old = gate.replace().await;
+    begun.open();
+    for write in &mut writes {
+        write.answer().await.is("Successfully set 'Ada' points to '200'");
+    }
+    drop(writes);
+    assert_eq!(old.exit().await, Some(0));
+    gate.get_points("bot", "7").await.is("200");
+}
+
+#[tokio::test]
 async fn during_a_write_at_the_new_one_it_keeps_nothing_that_the_old_one_may_already_contradict() {
     let mut gate = before_http().start().await;
     let mut at_the_old_one = gate.connect().await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
-use super::PeerConnection;
+use super::{PeerConnection, PeerSender};
 
 /// The version of these messages. Both processes must have the same one; a change of the messages increases it.
 pub(super) const VERSION: u32 = 1;
@@ -66,15 +66,18 @@ pub(super) enum Message {
     },
 }
 
+impl PeerSender {
+    /// Sends a message within [`MESSAGE_TIMEOUT`], and a socket with it.
+    pub(super) async fn send_message(&self, message: &Message, socket: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        let payload = serde_json::to_vec(message).map_err(io::Error::other)?;
+        timeout(MESSAGE_TIMEOUT, self.send(&payload, socket)).await.map_err(|_| no_message(MESSAGE_TIMEOUT))?
+    }
+}
+
 impl PeerConnection {
     /// Sends a message within [`MESSAGE_TIMEOUT`].
     pub(super) async fn send_message(&self, message: &Message) -> io::Result<()> {
-        self.send_with_socket(message, None).await
-    }
-
-    pub(super) async fn send_with_socket(&self, message: &Message, socket: Option<BorrowedFd<'_>>) -> io::Result<()> {
-        let payload = serde_json::to_vec(message).map_err(io::Error::other)?;
-        timeout(MESSAGE_TIMEOUT, self.send(&payload, socket)).await.map_err(|_| no_message(MESSAGE_TIMEOUT))?
+        self.sender().send_message(message, None).await
     }
 
     /// Receives the next message within this time. The end of the connection is an error, and so is a refusal.

@@ -38,7 +38,7 @@ use tokio::time::timeout;
 use message::MESSAGE_TIMEOUT;
 
 pub(super) use predecessor::Predecessor;
-pub use socket::{Frame, HandoverListener, PeerConnection};
+pub use socket::{Frame, HandoverListener, PeerConnection, PeerSender};
 
 use super::{ProcessError, StopReason, systemd};
 use crate::edge::{Listener, ListeningSocket};

@@ -11,6 +11,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
@@ -83,10 +84,14 @@ impl HandoverListener {
     }
 }
 
+/// The sending half of a connection.
+#[derive(Clone, Debug)]
+pub struct PeerSender(Arc<UnixStream>);
+
 /// A connection to another process of the same user.
 #[derive(Debug)]
 pub struct PeerConnection {
-    stream: UnixStream,
+    stream: Arc<UnixStream>,
     pid: i32,
     /// Received bytes that are not a complete frame yet.
     bytes: Vec<u8>,
@@ -118,7 +123,7 @@ impl PeerConnection {
                 "process {pid} at the other end belongs to another user (uid {uid})"
             )));
         }
-        Ok(PeerConnection { stream, pid, bytes: Vec::new(), sockets: VecDeque::new() })
+        Ok(PeerConnection { stream: Arc::new(stream), pid, bytes: Vec::new(), sockets: VecDeque::new() })
     }
 
     /// The other process.
@@ -126,30 +131,14 @@ impl PeerConnection {
         self.pid
     }
 
+    /// Sends while this one receives.
+    pub fn sender(&self) -> PeerSender {
+        PeerSender(self.stream.clone())
+    }
+
     /// Sends a frame, and a socket with it.
     pub async fn send(&self, payload: &[u8], socket: Option<BorrowedFd<'_>>) -> io::Result<()> {
-        let length = u16::try_from(payload.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
-        let mut frame = length.to_be_bytes().to_vec();
-        frame.push(u8::from(socket.is_some()));
-        frame.extend_from_slice(payload);
-        let mut rest = frame.as_slice();
-        // Sent with the first bytes only.
-        let mut socket = socket.as_slice();
-        while !rest.is_empty() {
-            let send = || {
-                let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-                let mut control = SendAncillaryBuffer::new(&mut space);
-                if !socket.is_empty() {
-                    control.push(SendAncillaryMessage::ScmRights(socket));
-                }
-                let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-                Ok(sendmsg(&self.stream, &[IoSlice::new(rest)], &mut control, flags)?)
-            };
-            let sent = self.stream.async_io(Interest::WRITABLE, send).await?;
-            socket = &[];
-            rest = &rest[sent..];
-        }
-        Ok(())
+        self.sender().send(payload, socket).await
     }
 
     /// Receives the next frame; `None`: the other process has closed the connection. Cancel safe.
@@ -190,7 +179,7 @@ impl PeerConnection {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
             let mut control = RecvAncillaryBuffer::new(&mut space);
             let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-            let received = recvmsg(&*stream, &mut [IoSliceMut::new(&mut buffer)], &mut control, flags)?;
+            let received = recvmsg(&**stream, &mut [IoSliceMut::new(&mut buffer)], &mut control, flags)?;
             for message in control.drain() {
                 if let RecvAncillaryMessage::ScmRights(received) = message {
                     sockets.extend(received);
@@ -203,6 +192,34 @@ impl PeerConnection {
             Ok(received.bytes)
         };
         stream.async_io(Interest::READABLE, receive).await
+    }
+}
+
+impl PeerSender {
+    /// Sends a frame, and a socket with it.
+    pub async fn send(&self, payload: &[u8], socket: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        let length = u16::try_from(payload.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let mut frame = length.to_be_bytes().to_vec();
+        frame.push(u8::from(socket.is_some()));
+        frame.extend_from_slice(payload);
+        let mut rest = frame.as_slice();
+        // Sent with the first bytes only.
+        let mut socket = socket.as_slice();
+        while !rest.is_empty() {
+            let send = || {
+                let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+                let mut control = SendAncillaryBuffer::new(&mut space);
+                if !socket.is_empty() {
+                    control.push(SendAncillaryMessage::ScmRights(socket));
+                }
+                let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+                Ok(sendmsg(&*self.0, &[IoSlice::new(rest)], &mut control, flags)?)
+            };
+            let sent = self.0.async_io(Interest::WRITABLE, send).await?;
+            socket = &[];
+            rest = &rest[sent..];
+        }
+        Ok(())
     }
 }
 

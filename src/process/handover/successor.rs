@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -33,6 +34,8 @@ struct Successor {
     notices: mpsc::Receiver<WriteNotice>,
     /// The notices that the successor has not acknowledged yet: of a write's begin, or (`true`) of its end.
     unacknowledged: HashMap<(u64, bool), oneshot::Sender<()>>,
+    /// It accepts connections.
+    accepts: bool,
 }
 
 /// Publishes this process's socket, hands over to the next process that connects, and reports writes to it. Ends with
@@ -56,7 +59,7 @@ pub(super) async fn run(
         let to = peer.pid();
         tracing::info!(to, "a process asks to take over");
         let (send_notice, notices) = mpsc::channel(MAX_WRITE_NOTICES);
-        let mut successor = Successor { peer, notices, unacknowledged: HashMap::new() };
+        let mut successor = Successor { peer, notices, unacknowledged: HashMap::new(), accepts: false };
         let result = tokio::select! {
             result = successor.hand_over(&sockets, &gateway, send_notice) => result,
             never = refuse_others(&listener, BUSY) => match never {},
@@ -146,7 +149,7 @@ impl Successor {
         }
         for socket in sockets {
             let message = Message::Socket { asked: socket.name().to_owned() };
-            peer.send_with_socket(&message, Some(socket.socket())).await?;
+            peer.sender().send_message(&message, Some(socket.socket())).await?;
         }
         peer.send_message(&Message::SocketsSent { sockets: sockets.len() }).await?;
         match peer.message_within(READY_TIMEOUT).await?.0 {
@@ -158,7 +161,7 @@ impl Successor {
     /// Reports writes until the successor accepts connections.
     async fn wait_until_it_accepts(&mut self) -> io::Result<()> {
         let deadline = Instant::now() + MESSAGE_TIMEOUT;
-        loop {
+        while !self.accepts {
             let left = deadline.saturating_duration_since(Instant::now());
             tokio::select! {
                 biased;
@@ -170,21 +173,19 @@ impl Successor {
                         }
                         received => received?,
                     };
-                    match message {
-                        Message::Accepting => return Ok(()),
-                        other => self.acknowledged(other)?,
-                    }
+                    self.take(message)?;
                 }
                 Some(notice) = self.notices.recv() => self.send_notice(notice).await?,
             }
         }
+        Ok(())
     }
 
     /// Reports writes until the connection ends.
     async fn report_writes(&mut self) -> io::Result<Infallible> {
         loop {
             tokio::select! {
-                received = self.peer.message() => self.acknowledged(received?.0)?,
+                received = self.peer.message() => self.take(received?.0)?,
                 Some(notice) = self.notices.recv() => self.send_notice(notice).await?,
             }
         }
@@ -198,13 +199,28 @@ impl Successor {
             WriteEvent::Ended { settled } => (Message::WriteEnded { write, member, settled }, true),
         };
         self.unacknowledged.insert((write, ended), acknowledged);
-        self.peer.send_message(&message).await
+        let sender = self.peer.sender();
+        let mut sending = pin!(sender.send_message(&message, None));
+        loop {
+            // It acknowledges meanwhile: if neither read while it sends, both would wait for each other.
+            tokio::select! {
+                biased;
+                sent = &mut sending => return sent,
+                received = self.peer.message() => self.take(received?.0)?,
+            }
+        }
     }
 
-    fn acknowledged(&mut self, message: Message) -> io::Result<()> {
-        let Message::Acknowledged { write, over } = message else { return Err(unexpected(&message)) };
-        if let Some(acknowledged) = self.unacknowledged.remove(&(write, over)) {
-            let _ = acknowledged.send(()); // the write may have given up waiting
+    /// Takes a message of the successor that is not its first.
+    fn take(&mut self, message: Message) -> io::Result<()> {
+        match message {
+            Message::Accepting if !self.accepts => self.accepts = true,
+            Message::Acknowledged { write, over } => {
+                if let Some(acknowledged) = self.unacknowledged.remove(&(write, over)) {
+                    let _ = acknowledged.send(()); // the write may have given up waiting
+                }
+            }
+            other => return Err(unexpected(&other)),
         }
         Ok(())
     }
