@@ -56,11 +56,13 @@ pub struct SettingFault {
     /// Such as `server.tls.certificate`.
     pub setting: String,
     pub message: String,
+    /// It may pass by itself: no descriptor was free, or the disk failed.
+    pub is_temporary: bool,
 }
 
 impl SettingFault {
     pub fn new(setting: impl Into<String>, message: impl Into<String>) -> Self {
-        SettingFault { setting: setting.into(), message: message.into() }
+        SettingFault { setting: setting.into(), message: message.into(), is_temporary: false }
     }
 }
 

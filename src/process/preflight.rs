@@ -38,6 +38,15 @@ pub struct Inputs {
     pub keys: Option<Vec<ListedKey>>,
 }
 
+/// Why the files cannot be used.
+#[derive(Debug)]
+pub struct UnusableInputs {
+    /// A line for each fault.
+    pub reason: String,
+    /// A fault among them may pass by itself.
+    pub is_temporary: bool,
+}
+
 impl Inputs {
     /// Reads the files of `config`, which was loaded from `loaded`. `running` is the configuration in force, if there
     /// is one: the certificate and the key file are read only where their settings differ from it, because a change of
@@ -50,7 +59,7 @@ impl Inputs {
         config: &Config,
         running: Option<&Config>,
         mut faults: Vec<SettingFault>,
-    ) -> Result<Inputs, String> {
+    ) -> Result<Inputs, UnusableInputs> {
         let (mut inputs, mut key_faults) = (Inputs::default(), None);
         if let Some(files) = &config.server.tls
             && running.is_none_or(|running| running.server.tls.as_ref() != Some(files))
@@ -71,13 +80,16 @@ impl Inputs {
         {
             match read_key_file(path) {
                 Ok(keys) => inputs.keys = Some(keys),
-                Err(KeyFileError::Unreadable { text, .. }) => faults.push(SettingFault::new("keys.file", text)),
+                Err(KeyFileError::Unreadable { text, is_temporary }) => {
+                    faults.push(SettingFault { is_temporary, ..SettingFault::new("keys.file", text) });
+                }
                 Err(KeyFileError::Faults(found)) => key_faults = Some(found.to_string()),
             }
         }
+        let is_temporary = faults.iter().any(|fault| fault.is_temporary);
         let faults = (!faults.is_empty()).then(|| loaded.faults(&faults).to_string());
         let lines: Vec<String> = faults.into_iter().chain(key_faults).collect();
-        if lines.is_empty() { Ok(inputs) } else { Err(lines.join("\n")) }
+        if lines.is_empty() { Ok(inputs) } else { Err(UnusableInputs { reason: lines.join("\n"), is_temporary }) }
     }
 }
 
@@ -108,7 +120,7 @@ pub fn check(loaded: &Loaded) -> Result<Inputs, ProcessError> {
         faults.push(SettingFault::new("origin.store", why));
     }
     add_shared_files(loaded, &outputs, &mut faults);
-    Inputs::read(loaded, config, None, faults).map_err(ProcessError::Unusable)
+    Inputs::read(loaded, config, None, faults).map_err(|unusable| ProcessError::Unusable(unusable.reason))
 }
 
 /// Checks that this user may listen on the ports. `check` alone does so: `serve` may receive the sockets from its

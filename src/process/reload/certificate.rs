@@ -3,6 +3,7 @@
 use super::watches::certificate_files;
 use super::{Rejection, Reloader, log_warning, missing};
 use crate::admin::ReloadOutcome;
+use crate::config::SettingFault;
 use crate::tls::Certificate;
 
 impl Reloader {
@@ -18,7 +19,8 @@ impl Reloader {
         }
         let (certificate, private_key) = (pair.certificate.display(), pair.private_key.display());
         let files = pair.clone();
-        let load = move || Certificate::load("server.tls", &files).map_err(|fault| Rejection::from(fault.to_string()));
+        let rejection = |fault: SettingFault| Rejection { is_unread: fault.is_temporary, reason: fault.to_string() };
+        let load = move || Certificate::load("server.tls", &files).map_err(rejection);
         let read = self.read_files(load).await.flatten();
         match read {
             Ok(loaded) => {

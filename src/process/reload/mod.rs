@@ -21,6 +21,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 
 use super::logs::Logs;
+use super::preflight::UnusableInputs;
 use super::watch::{CHECK_INTERVAL, CheckTimes, FileWatch};
 use crate::admin::{ProcessState, ReloadOutcome, ReloadRequest};
 use crate::edge::Tls;
@@ -254,6 +255,12 @@ struct Rejection {
     reason: String,
     /// A file or the store could not be read, which may pass by itself. The file is read again soon.
     is_unread: bool,
+}
+
+impl From<UnusableInputs> for Rejection {
+    fn from(UnusableInputs { reason, is_temporary }: UnusableInputs) -> Self {
+        Rejection { reason, is_unread: is_temporary }
+    }
 }
 
 impl From<String> for Rejection {
