@@ -32,8 +32,9 @@ pub struct SharedLimits {
     pub(super) incarnation: String,
     pub(super) queue: Mutex<Queue>,
     pub(super) wake: Notify,
-    /// Keys that have something to say to Redis once it answers again.
-    pub(super) stalled: Mutex<Vec<Arc<KeyEscrow>>>,
+    /// Keys that have something to say to Redis once it answers again. One that is forgotten meanwhile, as one is that the
+    /// origin refuses, has not: strangers may try any number of keys.
+    pub(super) stalled: Mutex<Vec<Weak<KeyEscrow>>>,
     pub counters: Counters,
     /// All keys that a request came for, by their names in Redis.
     keys: Mutex<HashMap<Arc<str>, Weak<KeyEscrow>>>,
@@ -168,6 +169,10 @@ impl SharedLimits {
         }
         if keys.len() == keys.capacity() {
             keys.retain(|_, key| key.strong_count() > 0); // keys that were removed
+            // At least as many may come before the next time.
+            let live = keys.len();
+            keys.shrink_to(2 * live);
+            keys.reserve(live);
         }
         let escrow = Escrow::new(tier.clone(), counts, self.clock.now());
         let key = Arc::new(KeyEscrow { name: name.clone(), escrow, ended: Notify::new() });
@@ -233,7 +238,14 @@ impl SharedLimits {
     /// A request was admitted without a lease, which [`Escrow`] has noted: Redis is told of it once it answers.
     pub fn stall(&self, key: &Arc<KeyEscrow>) {
         if key.escrow.stall() {
-            self.stalled.lock().push(key.clone());
+            let mut stalled = self.stalled.lock();
+            if stalled.len() == stalled.capacity() {
+                stalled.retain(|key| key.strong_count() > 0);
+                // At least as many may come before the next time.
+                let live = stalled.len();
+                stalled.reserve(live);
+            }
+            stalled.push(Arc::downgrade(key));
         }
     }
 

@@ -2,8 +2,8 @@
 //! that Redis is away and once that it is back.
 
 use std::cmp::Reverse;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -49,7 +49,7 @@ pub struct Turns {
     connection: Option<RedisConnection>,
     scripts: Scripts,
     /// Keys that had no turn while Redis was away. They have theirs after those for which requests wait now.
-    backlog: Vec<Arc<KeyEscrow>>,
+    backlog: Vec<Weak<KeyEscrow>>,
 }
 
 #[derive(Clone, Debug)]
@@ -79,7 +79,7 @@ pub async fn check(config: &Cluster) -> Result<ServerInfo, RedisFault> {
     }
     let probe = format!("{}:l:probe", config.prefix);
     let mut arguments = vec!["0".to_owned(), "1".to_owned(), "1000".to_owned()];
-    arguments.extend(std::iter::repeat_n("0".to_owned(), 50));
+    arguments.extend(std::iter::repeat_n("0".to_owned(), 51));
     let numbers: Vec<i64> = connection.run_script(&scripts.turn, &probe, &arguments).await?;
     Answer::read(&numbers).ok_or_else(RedisFault::no_answer)?;
     if let Some(stream) = RedisStream::of(config) {
@@ -181,7 +181,7 @@ impl Turns {
             && due.len() < most
             && let Some(key) = self.backlog.pop()
         {
-            due.extend((key.escrow.unstall() == NextTurn::Now).then_some((None, key)));
+            due.extend(key.upgrade().filter(|key| key.escrow.unstall() == NextTurn::Now).map(|key| (None, key)));
         }
         due.into_iter().filter_map(|(at, key)| key.escrow.begin_turn(at, now).map(|turn| (key, turn))).collect()
     }
@@ -216,9 +216,7 @@ impl Turns {
     /// The turn of a key got no answer: it is taken again once Redis answers.
     fn stall(&self, key: &Arc<KeyEscrow>) {
         key.escrow.fail_turn();
-        if key.escrow.stall() {
-            self.limits.stalled.lock().push(key.clone());
-        }
+        self.limits.stall(key);
     }
 
     /// A beat has ended.

@@ -170,6 +170,7 @@ impl LearnedKeys {
     /// An origin accepted the key, perhaps one that is no longer in force: what the key has used up is kept, proven or
     /// not. Returns the key as it is known from now on.
     pub fn remember(&self, key: &Arc<LearnedKey>) -> Arc<LearnedKey> {
+        key.key.usage.prove();
         let known = self.known.get(&key.digest);
         known.unwrap_or_else(|| self.known.entry(key.digest).or_insert_with(|| key.clone()).into_value())
     }
@@ -225,7 +226,7 @@ impl LearnedKeys {
     pub fn unproven_key(&self, digest: Digest) -> Arc<LearnedKey> {
         let policy = self.rules.load().policy.clone();
         let id = id_of(&digest);
-        let usage = self.day_counts.lock().get(&id).copied().map(Usage::with_count).unwrap_or_default();
+        let usage = Usage::unproven(self.day_counts.lock().get(&id).copied());
         let realm = Realm(self.next_realm.fetch_add(1, Ordering::Relaxed));
         let guild = Guild { id: GuildId::of_key(&id), realm, departed: false };
         let state = LimitState { policy, buckets: Arc::default(), usage: Arc::new(usage) };

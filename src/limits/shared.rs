@@ -60,6 +60,10 @@ impl LocalCounts for CountsOfUsage {
     fn is_alive(&self) -> bool {
         self.usage.strong_count() > 0
     }
+
+    fn is_proven(&self) -> bool {
+        self.usage.upgrade().is_some_and(|usage| usage.is_proven())
+    }
 }
 
 /// One request, while it is decided.

@@ -3,7 +3,7 @@
 //! All secrets of a key share it, and it outlives every reload, so that a change of tier or of secret loses no count.
 //! All counters are atomic; a request takes no lock.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::{Activity, DayCount, DayCounter};
@@ -32,9 +32,26 @@ pub struct Usage {
     pub(super) escrow: OnceLock<Arc<KeyEscrow>>,
     in_flight: AtomicU32,
     last: AtomicU64,
+    /// Nobody has said yet that the key is valid.
+    is_unproven: AtomicBool,
 }
 
 impl Usage {
+    /// The usage of a key of which nobody has said yet that it is valid; its count of the day may be in the store.
+    pub fn unproven(count: Option<DayCount>) -> Self {
+        let day = count.map_or_else(DayCounter::default, DayCounter::from_store);
+        Usage { day, is_unproven: AtomicBool::new(true), ..Usage::default() }
+    }
+
+    /// The key is valid.
+    pub fn prove(&self) {
+        self.is_unproven.store(false, Ordering::Relaxed);
+    }
+
+    pub fn is_proven(&self) -> bool {
+        !self.is_unproven.load(Ordering::Relaxed)
+    }
+
     /// The usage of a key whose count of the day is in the store.
     pub fn with_count(count: DayCount) -> Self {
         Usage { day: DayCounter::from_store(count), ..Usage::default() }

@@ -29,7 +29,9 @@ fn tier(per_second: u64, burst: u32) -> Tier {
 
 /// A node without faults, and nothing in flight.
 #[derive(Debug)]
-struct NoCounts;
+struct NoCounts {
+    is_proven: bool,
+}
 
 impl LocalCounts for NoCounts {
     fn in_flight(&self) -> u32 {
@@ -42,6 +44,10 @@ impl LocalCounts for NoCounts {
 
     fn is_alive(&self) -> bool {
         true
+    }
+
+    fn is_proven(&self) -> bool {
+        self.is_proven
     }
 }
 
@@ -105,7 +111,8 @@ fn no_window_admits_more_than_burst_and_rate_allow_whatever_fails() {
 
 #[test]
 fn of_a_key_that_has_asked_a_lower_burst_is_there_at_once() {
-    let (escrow, redis) = (Escrow::new(Arc::new(tier(1, 40)), Box::new(NoCounts), Tick(0)), Redis::new(SCRIPT));
+    let (escrow, redis) =
+        (Escrow::new(Arc::new(tier(1, 40)), Box::new(NoCounts { is_proven: true }), Tick(0)), Redis::new(SCRIPT));
     let now = Tick(1000 * SECOND);
     assert_eq!(admitted(&escrow, &redis, &Arc::new(tier(1, 40)), now, 5), 5);
     assert_eq!(admitted(&escrow, &redis, &Arc::new(tier(1, 3)), now, 10), 3);
@@ -116,12 +123,29 @@ fn of_a_key_that_has_asked_a_lower_burst_is_there_at_once() {
 #[test]
 fn a_burst_that_is_lowered_and_raised_again_is_not_full_however_long_redis_hears_nothing_meanwhile() {
     let (large, small) = (Arc::new(tier(1, 600)), Arc::new(tier(1, 1)));
-    let (escrow, redis) = (Escrow::new(large.clone(), Box::new(NoCounts), Tick(0)), Redis::new(SCRIPT));
-    let begin = 1000 * SECOND;
-    assert_eq!(admitted(&escrow, &redis, &large, Tick(begin), 700), 600);
-    assert_eq!(admitted(&escrow, &redis, &small, Tick(begin + SECOND), 2), 1);
-    assert_eq!(admitted(&escrow, &redis, &large, Tick(begin + 200 * SECOND), 700), 1, "as many as the small one had");
-    assert_eq!(admitted(&escrow, &redis, &large, Tick(begin + 2000 * SECOND), 700), 600);
+    let (escrow, redis) =
+        (Escrow::new(large.clone(), Box::new(NoCounts { is_proven: true }), Tick(0)), Redis::new(SCRIPT));
+    for (begin, requests) in [(1000, 5), (5000, 600)] {
+        let at = |seconds: u64| Tick((begin + seconds) * SECOND);
+        assert_eq!(admitted(&escrow, &redis, &large, at(0), requests), requests);
+        assert_eq!(admitted(&escrow, &redis, &small, at(1), 2), 1);
+        // The small burst has come back, and the time for which a key is kept after that has passed.
+        assert_eq!(admitted(&escrow, &redis, &large, at(200), 700), 1, "as many as the small one had");
+        assert_eq!(admitted(&escrow, &redis, &large, at(2000), 700), 600);
+    }
+}
+
+#[test]
+fn what_is_counted_of_a_day_is_kept_for_a_day_only_of_a_key_that_was_proven() {
+    let (redis, midnight) = (Redis::new(SCRIPT), 24 * 3600 * SECOND);
+    let tier = Arc::new(Tier { daily: Some(100), ..tier(1, 1) });
+    for (seconds, is_proven, is_kept) in [(1000, false, false), (1001, true, true), (1002, false, true)] {
+        let now = Tick(seconds * SECOND);
+        let escrow = Escrow::new(tier.clone(), Box::new(NoCounts { is_proven }), now);
+        assert_eq!(admitted(&escrow, &redis, &tier, now, 1), 1, "{seconds}");
+        let until = redis.expires_us() * 1000;
+        assert!(if is_kept { until == midnight } else { until < now.0 + 120 * SECOND }, "{seconds}: {until}");
+    }
 }
 
 #[test]

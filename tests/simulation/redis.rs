@@ -53,6 +53,11 @@ impl Redis {
         numbers.into_iter().map(|number| number as i64).collect()
     }
 
+    /// When the key is removed.
+    pub fn expires_us(&self) -> u64 {
+        self.data.borrow().expires_us
+    }
+
     pub fn fields(&self) -> Fields {
         self.data.borrow().fields.clone()
     }

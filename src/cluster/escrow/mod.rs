@@ -73,6 +73,9 @@ pub trait LocalCounts: fmt::Debug + Send + Sync {
 
     /// Whether it still counts.
     fn is_alive(&self) -> bool;
+
+    /// Whether the key is known to be valid. Redis keeps nothing for long of one that is not.
+    fn is_proven(&self) -> bool;
 }
 
 /// When the next turn is to be taken.
@@ -306,7 +309,8 @@ impl Escrow {
             let age_ns = if owed > 0 { 0 } else { lease.newest_age_ns(now) };
             asks[at] = Ask { capacity, period_ns, owed, age_ns, known, ..ask };
         }
-        let turn = Arc::new(Turn { sequence: node.sequence, sent: now, asks });
+        let is_proven = node.counts.iter().any(|counts| counts.is_proven());
+        let turn = Arc::new(Turn { sequence: node.sequence, sent: now, asks, is_proven });
         node.unanswered = Some(turn.clone());
         Some(turn)
     }

@@ -21,6 +21,10 @@ impl LocalCounts for InFlight {
     fn is_alive(&self) -> bool {
         true
     }
+
+    fn is_proven(&self) -> bool {
+        true
+    }
 }
 
 fn tier(burst: u32) -> Arc<Tier> {

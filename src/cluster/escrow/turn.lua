@@ -6,7 +6,7 @@
 -- count, and AT is the day. `b:kept` is no bucket: its LEVEL is for how many microseconds the key is kept from AT on.
 --
 -- ARGV: incarnation, sequence, life, and ten numbers for each bucket: capacity (0: not limited by this node), period,
--- spent, owed, age, keep, need, want, known level, known at.
+-- spent, owed, age, keep, need, want, known level, known at. Then 1 if the key is known to be valid, or 0.
 -- Answer: flags, time, and four numbers for each bucket: held, left, level, held by all.
 
 local NAMES = { 'main', 'write', 'candidate', 'daily', 'in_flight' }
@@ -35,6 +35,7 @@ end
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
 local incarnation, sequence, life = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local is_proven = ARGV[4 + 10 * #NAMES] == '1'
 local flags, changed = 0, {}
 
 local function replace_garbage(field)
@@ -153,9 +154,9 @@ for i, name in ipairs(NAMES) do
   end
 
   if capacity ~= new_capacity or period ~= new_period then
-    -- What was spent under the old rate is known until it has come back at that rate: a burst that is lowered and raised
-    -- again must not be full.
-    kept = math.max(kept, level / 1000 + life + REMEMBERED_US)
+    -- The key is known for as long as the old burst would take to come back: a burst that is lowered and raised again
+    -- must not be full.
+    kept = math.max(kept, math.max(level, capacity * period) / 1000 + life + REMEMBERED_US)
     -- Under another rate, what was available stays available, up to the new burst.
     local available = math.max(0, capacity - math.max(0, level) / period)
     capacity, period = new_capacity, new_period
@@ -183,7 +184,8 @@ for i, name in ipairs(NAMES) do
     redis.call('HSET', KEY, 'b:' .. name,
       text(level) .. ' ' .. text(level_at) .. ' ' .. text(capacity) .. ' ' .. text(period))
     if is_rate then ttl = math.max(ttl, math.max(0, level) / 1000 + life + REMEMBERED_US) end
-    if i == DAILY then ttl = math.max(ttl, midnight - now) end
+    -- Strangers may try any number of keys, which are not to be kept for a day.
+    if i == DAILY and is_proven then kept = math.max(kept, midnight - now) end
   end
   answer[#answer + 1] = own[at]
   answer[#answer + 1] = math.max(0, own[at + 1] - now)

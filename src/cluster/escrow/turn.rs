@@ -23,6 +23,7 @@ pub struct Turn {
     /// When it was sent first: a lease counts from then.
     pub sent: Tick,
     pub(super) asks: [Ask; BUCKETS],
+    pub(super) is_proven: bool,
 }
 
 /// What a turn says and asks of one bucket.
@@ -86,7 +87,8 @@ impl Turn {
             let counts = [capacity, period_ns, spent, owed, age_ns / 1000, keep, need, want];
             counts.map(|n| n.to_string()).into_iter().chain([known.0.to_string(), known.1.to_string()])
         };
-        head.into_iter().chain(self.asks.iter().flat_map(of_bucket)).collect()
+        let is_proven = u8::from(self.is_proven).to_string();
+        head.into_iter().chain(self.asks.iter().flat_map(of_bucket)).chain([is_proven]).collect()
     }
 }
 

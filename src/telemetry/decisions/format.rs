@@ -73,6 +73,10 @@ mod bits {
 
 const _: () = assert!(Operation::ALL.len() <= bits::OPERATION as usize + 1, "an operation does not fit into its bits");
 
+/// Keys of which an encoder remembers the number, each with some 370 bytes. There may be more before an origin that judges
+/// keys, where strangers' keys have decisions as well: the next block starts over then.
+const MAX_KEYS: usize = 1 << 18;
+
 /// Encodes decisions into blocks.
 #[derive(Debug)]
 pub struct Encoder {
@@ -112,6 +116,9 @@ impl Encoder {
 
     /// Appends a block to a file's bytes. It sorts the decisions by their ticks.
     pub fn block(&mut self, written_at: ClockReading, counts: Counts, decisions: &mut [Decision], out: &mut Vec<u8>) {
+        if self.keys.len() > MAX_KEYS {
+            self.start_over();
+        }
         let mut content = std::mem::take(&mut self.content);
         content.clear();
         self.encode(written_at, counts, decisions, &mut content);

@@ -30,6 +30,10 @@ impl LocalCounts for Counts {
     fn is_alive(&self) -> bool {
         true
     }
+
+    fn is_proven(&self) -> bool {
+        true
+    }
 }
 
 pub(super) struct Node {
