@@ -47,6 +47,11 @@ impl Config {
         kept.keep("log.level", &self.log.level, &mut log.level);
         kept.keep("log.format", &self.log.json, &mut log.json);
         kept.keep("log.access", &self.log.access, &mut log.access);
+        if let (Some(running), Some(next)) = (&self.log.decisions, &mut log.decisions)
+            && running.path == next.path
+        {
+            kept.keep("log.decisions_max_size", &running.max_size, &mut next.max_size);
+        }
         kept.keep("log.decisions", &self.log.decisions, &mut log.decisions);
         kept.keep("log.audit", &self.log.audit, &mut log.audit);
         kept.keep("log.otlp", &self.log.otlp, &mut log.otlp);

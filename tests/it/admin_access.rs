@@ -142,6 +142,20 @@ async fn what_is_purged_is_asked_for_again() {
 }
 
 #[tokio::test]
+async fn a_change_that_an_admin_has_reloaded_is_not_reloaded_again() {
+    /// Longer than a changed file must have stayed the same.
+    const NOTICED: std::time::Duration = std::time::Duration::from_secs(1);
+    let gate = TestGateway::before_http().key("bot").admin().start().await;
+    let (admin, config) = (gate.admin().await, gate.world().text("gateway.toml"));
+    for (path, reloads) in [("/one", 1), ("/two", 2)] {
+        gate.world().write("gateway.toml", format!("answers.key_command = \"{path}\"\n{config}"));
+        admin.post("/api/reload", "").await.is(200);
+        tokio::time::sleep(NOTICED).await;
+        assert_eq!(gate.stderr().matches("configuration reloaded").count(), reloads, "{}", gate.stderr());
+    }
+}
+
+#[tokio::test]
 async fn a_reload_tells_what_changed_and_every_fault_with_its_place() {
     let gate = TestGateway::before_http().key("bot").admin().start().await;
     let admin = gate.admin().await;

@@ -17,6 +17,9 @@ fn what_needs_a_restart_is_said_by_name() {
     assert_eq!(unchanged(next), "server.threads server.max_connections origin.store");
     assert_eq!(unchanged("server.listen = [\"[::1]:1\"]"), "server.listen");
     assert_eq!(unchanged("log = { decisions = \"d.log\", level = \"warn\" }"), "log.level log.decisions");
+    let (before, next) =
+        ("log.decisions = \"d.log\"", "log = { decisions = \"d.log\", decisions_max_size = \"1MiB\" }");
+    assert_eq!(reloaded(before, next, true), (config(before), String::new(), "log.decisions_max_size".to_owned()));
     assert_eq!(unchanged("origin = { kind = \"http\", upstreams = [\"http://a\"] }"), "origin.kind");
     let next =
         "limits.shadow = true\nserver.listen = [\"[::1]:1\"]\n[server.tls]\ncertificate = \"a\"\nprivate_key = \"b\"";

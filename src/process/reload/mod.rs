@@ -136,8 +136,17 @@ impl Reloader {
         let mut requests = self.admin_requests.lock().await;
         while let Some(ReloadRequest(answer)) = requests.recv().await {
             let mut outcome = ReloadOutcome::default();
-            for part in [Part::Config, Part::Keys, Part::Certificate] {
-                let ReloadOutcome { changed, after_restart, rejected, faults, .. } = self.reload(part, true).await;
+            for (watch, part) in [
+                (&self.watches.config, Part::Config),
+                (&self.watches.keys, Part::Keys),
+                (&self.watches.certificate, Part::Certificate),
+            ] {
+                watch.lock().reset();
+                let ReloadOutcome { changed, after_restart, rejected, faults, is_unread, .. } =
+                    self.reload(part, true).await;
+                if is_unread {
+                    watch.lock().forget_read();
+                }
                 outcome.changed.extend(changed);
                 outcome.after_restart.extend(after_restart);
                 outcome.rejected.extend(rejected);
