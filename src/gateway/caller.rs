@@ -65,6 +65,14 @@ impl Gateway {
         Ok(state)
     }
 
+    /// As [`Gateway::recheck`]. The built-in backend is told the guild, so a key that has moved to another is refused: 21.
+    fn recheck_guild(&self, state: &State, caller: &Caller<'_>, operation: Operation) -> Result<(), Fault> {
+        let mut now = caller.clone();
+        self.recheck(&mut now, operation)?;
+        let is_same = !state.origin.is_builtin() || now.key.guild.id == caller.key.guild.id;
+        if is_same { Ok(()) } else { Err(Fault::Unavailable { retry_after: 1 }) }
+    }
+
     /// Whether the caller's key still belongs to the guild under which the answer would be stored.
     pub(super) fn is_of_realm(&self, caller: &Caller<'_>, realm: Realm) -> bool {
         let state = self.core.state();
@@ -123,7 +131,7 @@ impl Gateway {
             let may_send = match learned_key {
                 _ if !announced.is_none_or(BusWrite::is_announced) => Err(Fault::Unavailable { retry_after: 1 }),
                 Some(_) => Ok(()),
-                None => self.recheck(&mut caller.clone(), request.operation()).map(drop),
+                None => self.recheck_guild(state, caller, request.operation()),
             };
             may_send.inspect_err(|_| not_sent.store(true, Ordering::Relaxed))
         };

@@ -1,21 +1,29 @@
 //! The built-in backend: answers each operation from the store, in the contract's words. It keeps nothing in memory;
 //! the gateway caches. An answer over 1 MiB is refused, as one of an HTTP origin would be. A write that takes longer
-//! than 5 s is answered 22. Errors of the store become faults here; the cause goes to the process log and never to the
-//! caller.
+//! than 5 s is answered 22, or 21 if it has not begun. Errors of the store become faults here; the cause goes to the
+//! process log and never to the caller.
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::OriginRequest;
+use tokio::time::timeout;
+
+use super::{MaySend, OriginRequest};
 use crate::clock::Clock;
-use crate::store::{AnyStore, Store, StoreError};
+use crate::model::MemberId;
+use crate::store::{AnyStore, Cancellation, Store, StoreError};
 use crate::telemetry::metrics::{DescriptorEncoder, Histogram, histograms, latency};
 use crate::wire::{self, Fault, MAX_ORIGIN_ANSWER, Read, Request};
 
 /// How long a caller waits for a write to the store, so that a disk that stalls does not hold callers for ever. Longer
 /// than the 2 s that a write waits for another process's lock.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a request may wait for the store before its key is looked up again, and how often: a key that is removed
+/// must stop within a second (guarantee 7), most of which the removal may take to be known.
+const RECHECK: Duration = Duration::from_millis(100);
 
 /// The whole service, over a store.
 #[derive(Debug)]
@@ -31,7 +39,11 @@ impl Builtin {
         Builtin { store, clock, reads: latency(), writes: latency() }
     }
 
-    pub(super) async fn answer(&self, origin_request: &OriginRequest<'_>) -> Result<Arc<str>, Fault> {
+    pub(super) async fn answer(
+        &self,
+        origin_request: &OriginRequest<'_>,
+        may_send: MaySend<'_>,
+    ) -> Result<Arc<str>, Fault> {
         let (store, guild) = (&self.store, origin_request.guild);
         let began = self.clock.now();
         let answer = match origin_request.request {
@@ -46,18 +58,16 @@ impl Builtin {
                 store.reviews(guild, member).await.map(|reviews| wire::reviews(member, &reviews))
             }
             Request::SetPoints { member, amount } => {
-                let written = tokio::time::timeout(WRITE_TIMEOUT, store.set_points(guild, member, amount)).await;
-                let written = written.map_err(|_| {
-                    store.hear_late_write();
-                    tracing::error!(request_id = %origin_request.id, "the store took longer than 5 s to write; check its disk");
-                    Fault::OriginTimeout
-                })?;
+                let written = self.set_points(origin_request, (member, amount), may_send).await?;
                 written.map(|name| wire::set_points_line(&name, amount))
             }
         };
         let took = if origin_request.request.operation().is_write() { &self.writes } else { &self.reads };
         took.observe(self.clock.now().since(began).as_secs_f64());
         let answer = answer.map_err(|error| fault(&error, origin_request))?;
+        if !origin_request.request.operation().is_write() && self.clock.now().since(began) >= RECHECK {
+            may_send()?; // PostgreSQL may have had no free connection
+        }
         if let Request::Read { member, .. } = origin_request.request
             && answer.len() > MAX_ORIGIN_ANSWER
         {
@@ -69,6 +79,30 @@ impl Builtin {
             return Err(Fault::NoUsableAnswer);
         }
         Ok(answer.into())
+    }
+
+    /// Sets the points, unless `may_send` refuses it while it waits for its turn among all writers.
+    async fn set_points(
+        &self,
+        origin_request: &OriginRequest<'_>,
+        (member, amount): (MemberId, i64),
+        may_send: MaySend<'_>,
+    ) -> Result<Result<String, StoreError>, Fault> {
+        let (store, guild, began) = (&self.store, origin_request.guild, self.clock.now());
+        let cancellation = Cancellation::default();
+        let mut write = pin!(store.set_points_unless_cancelled(guild, member, amount, &cancellation));
+        loop {
+            if let Ok(written) = timeout(RECHECK, &mut write).await {
+                return Ok(written);
+            }
+            cancellation.cancel_unless(may_send)?;
+            if self.clock.now().since(began) >= WRITE_TIMEOUT {
+                tracing::error!(request_id = %origin_request.id, "the store took longer than 5 s to write; check its disk");
+                cancellation.cancel_unless(|| Err(Fault::Unavailable { retry_after: 1 }))?;
+                store.hear_late_write();
+                return Err(Fault::OriginTimeout);
+            }
+        }
     }
 
     pub(super) fn encode_metrics(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {

@@ -128,7 +128,8 @@ impl Origin {
 
     /// Sends the request once (an HTTP origin sends a read that was not answered up to `origin.retries` times more).
     /// The answer is whole and usable, or the fault says what it was instead. `may_send` is evaluated again after each
-    /// wait for a connection and before each retry; a request that it refuses is not sent. Of an HTTP origin, the
+    /// wait for a connection and before each retry, and again while a request waits for the
+    /// store; a request that it refuses is not sent. Of an HTTP origin, the
     /// upstream that was asked last is returned too.
     pub async fn send(
         &self,
@@ -137,7 +138,7 @@ impl Origin {
         may_send: MaySend<'_>,
     ) -> (Result<Arc<str>, Fault>, Option<UpstreamUse>) {
         match self {
-            Origin::Builtin(builtin) => (builtin.answer(request).await, None),
+            Origin::Builtin(builtin) => (builtin.answer(request, may_send).await, None),
             Origin::Http(http) => http.send(request, may_send).await,
         }
     }

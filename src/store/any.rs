@@ -167,7 +167,7 @@ impl Store for AnyStore {
         fn points(&self, guild: &GuildId, member: MemberId) -> Result<i64, StoreError>;
         fn warns(&self, guild: &GuildId, member: MemberId, now: i64) -> Result<Vec<Warn>, StoreError>;
         fn reviews(&self, guild: &GuildId, member: MemberId) -> Result<Vec<Review>, StoreError>;
-        fn set_points(&self, guild: &GuildId, member: MemberId, amount: i64) -> Result<String, StoreError>;
+        fn set_points_unless_cancelled(&self, guild: &GuildId, member: MemberId, amount: i64, cancellation: &Cancellation) -> Result<String, StoreError>;
         fn changes(&self) -> Result<Vec<Change>, StoreError>;
         fn wait_for_changes(&self) -> ();
     }

@@ -3,6 +3,7 @@
 
 mod answers; // how long an answer may be
 mod any;
+mod cancellation; // of writes that wait for their turn
 mod change_set;
 mod note; // warns and reviews
 mod postgres;
@@ -20,6 +21,7 @@ use std::future::Future;
 use crate::model::{Digest, GuildId, KeyId, MemberId, Review, Scope, Warn};
 
 pub use any::{AnyStore, IfMissing, StoreState};
+pub use cancellation::Cancellation;
 pub use note::{Note, NoteRow};
 pub use postgres::PostgresStore;
 pub use records::*;
@@ -59,6 +61,17 @@ pub trait Store: Directory + Members + Daily + Send + Sync + 'static {
         guild: &GuildId,
         member: MemberId,
         amount: i64,
+    ) -> impl Future<Output = Result<String, StoreError>> + Send {
+        async move { self.set_points_unless_cancelled(guild, member, amount, &Cancellation::default()).await }
+    }
+
+    /// As [`Store::set_points`]. Cancelled before its turn among all writers, it writes nothing.
+    fn set_points_unless_cancelled(
+        &self,
+        guild: &GuildId,
+        member: MemberId,
+        amount: i64,
+        cancellation: &Cancellation,
     ) -> impl Future<Output = Result<String, StoreError>> + Send;
 
     /// Returns what others changed since the last call, or since the store was opened: everything committed

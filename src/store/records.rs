@@ -121,4 +121,9 @@ impl StoreError {
     pub(super) fn of_lost_writer() -> Self {
         StoreError::Unknown("the store's writer has stopped; what it was writing may be stored".to_owned())
     }
+
+    /// A write that was cancelled before it began.
+    pub(super) fn of_cancelled_write() -> Self {
+        StoreError::Busy("the write was cancelled; nothing was written".to_owned())
+    }
 }

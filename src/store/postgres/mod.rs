@@ -26,7 +26,7 @@ use tokio::sync::Mutex;
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
 
-use super::{Change, IfMissing, Store, StoreError, StoreState, change_set};
+use super::{Cancellation, Change, IfMissing, Store, StoreError, StoreState, change_set};
 use crate::config::PostgresAt;
 use crate::model::{GuildId, MemberId, Review, Warn};
 pub(super) use bulk::BulkSession;
@@ -202,8 +202,14 @@ impl Store for PostgresStore {
         })
     }
 
-    async fn set_points(&self, guild: &GuildId, member: MemberId, amount: i64) -> Result<String, StoreError> {
-        self.writer.set_points(guild.clone(), member, amount).await
+    async fn set_points_unless_cancelled(
+        &self,
+        guild: &GuildId,
+        member: MemberId,
+        amount: i64,
+        cancellation: &Cancellation,
+    ) -> Result<String, StoreError> {
+        self.writer.set_points(guild.clone(), member, amount, cancellation.clone()).await
     }
 
     async fn changes(&self) -> Result<Vec<Change>, StoreError> {

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use deadpool_postgres::ClientWrapper as Client;
 use futures_util::future;
@@ -19,7 +19,7 @@ use super::transaction::{COMMIT, NUMBER, begin, change_rows};
 use super::{LOCK, column, draw_node};
 use crate::model::{GuildId, MemberId};
 use crate::store::change_set::{ChangeSet, PRUNE_EVERY};
-use crate::store::{Change, StoreError};
+use crate::store::{Cancellation, Change, StoreError};
 
 /// Jobs that may wait. A longer queue would only answer later, and hold more memory.
 const QUEUE: usize = 16_384;
@@ -47,8 +47,7 @@ struct Job {
     member: MemberId,
     amount: i64,
     queued: Instant,
-    /// Set by the first of the two: the writer, which will answer, or the caller, which stops waiting.
-    claimed: Arc<AtomicBool>,
+    cancellation: Cancellation,
     answer: oneshot::Sender<Answer>,
 }
 
@@ -73,22 +72,29 @@ impl Writer {
     }
 
     /// Queues a write and waits until it is committed, or until [`LOCK`] has passed before it was begun. A write
-    /// that was begun is finished also when its caller stops waiting.
-    pub(super) async fn set_points(&self, guild: GuildId, member: MemberId, amount: i64) -> Answer {
+    /// that was not cancelled is finished also when its caller stops waiting.
+    pub(super) async fn set_points(
+        &self,
+        guild: GuildId,
+        member: MemberId,
+        amount: i64,
+        cancellation: Cancellation,
+    ) -> Answer {
         let (answer, mut answered) = oneshot::channel();
-        let claimed = Arc::new(AtomicBool::new(false));
-        let job = Job { guild, member, amount, queued: Instant::now(), claimed: claimed.clone(), answer };
+        let job = Job { guild, member, amount, queued: Instant::now(), cancellation: cancellation.clone(), answer };
         let stopped = || StoreError::Failed("the store's writer has stopped; start the server again".to_owned());
         self.queue.try_send(job).map_err(|e| match e {
             TrySendError::Full(_) => StoreError::Busy(format!("{QUEUE} writes wait already")),
             TrySendError::Closed(_) => stopped(),
         })?;
-        match timeout(LOCK, &mut answered).await {
-            Ok(answer) => answer.unwrap_or_else(|_| Err(StoreError::of_lost_writer())),
-            Err(_) if !claimed.swap(true, Ordering::SeqCst) => Err(not_in_time(&self.location)),
-            // It is being written, which has deadlines of its own.
-            Err(_) => answered.await.unwrap_or_else(|_| Err(StoreError::of_lost_writer())),
-        }
+        let answer = match timeout(LOCK, &mut answered).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                cancellation.cancel_unless(|| Err(not_in_time(&self.location)))?;
+                answered.await // it is being committed, which has a deadline of its own
+            }
+        };
+        answer.unwrap_or_else(|_| Err(StoreError::of_lost_writer()))
     }
 }
 
@@ -110,17 +116,17 @@ impl WriterTask {
     pub(super) async fn run(mut self) {
         let mut group = Vec::with_capacity(GROUP);
         while let Some(first) = self.jobs.recv().await {
-            claim(&mut group, first);
-            self.claim_queued(&mut group);
+            group.push(first);
+            self.take_queued(&mut group);
             self.write_group(&mut group).await;
         }
     }
 
-    fn claim_queued(&mut self, group: &mut Vec<Job>) {
+    fn take_queued(&mut self, group: &mut Vec<Job>) {
         while group.len() < GROUP
             && let Ok(job) = self.jobs.try_recv()
         {
-            claim(group, job);
+            group.push(job);
         }
     }
 
@@ -142,8 +148,9 @@ impl WriterTask {
                 Err(WriteError::NotWritten(error))
                     if error.is_lock_timeout() || matches!(error, CallError::Timeout) =>
                 {
-                    self.claim_queued(group);
+                    self.take_queued(group);
                 }
+                Err(WriteError::Cancelled) => {}
                 // An idle connection is dead after the server restarted or another took its place: once more.
                 Err(WriteError::NotWritten(error)) if error.is_disconnect() && !reconnected => reconnected = true,
                 Err(WriteError::NotWritten(error)) => return refuse(group, &error.into_store_error(&self.location)),
@@ -165,23 +172,24 @@ impl WriterTask {
         }
     }
 
-    /// One transaction: everything but the commit by `until`, and then the commit. A server that was never told
-    /// to commit writes nothing.
-    async fn write(&mut self, group: &[Job], until: Instant) -> Result<Names, WriteError> {
+    /// One transaction: everything but the commit by `until`, and then the commit, at which the writes begin. A server
+    /// that was never told to commit writes nothing.
+    async fn write(&mut self, group: &mut Vec<Job>, until: Instant) -> Result<Names, WriteError> {
         let client = self.connection.take(until).await.map_err(WriteError::NotWritten)?;
         let set = timeout_at(until, self.set(&client, group, until)).await;
-        let rows = match set.map_or(Err(CallError::Timeout), |set| set.map_err(CallError::Server)) {
-            Ok(rows) => rows,
-            Err(error) => {
-                let is_answer = !error.is_disconnect() && !matches!(error, CallError::Timeout);
-                if is_answer && batch(&client, Instant::now() + COMMIT, "ROLLBACK").await.is_ok() {
+        let set = set.map_or(Err(CallError::Timeout), |set| set.map_err(CallError::Server));
+        let names = set.and_then(|rows| Ok(rows.iter().map(name_of_member).collect::<Result<Names, _>>()?));
+        let names = match names.map_err(WriteError::NotWritten) {
+            Ok(names) if begin_all(group) => names,
+            refused => {
+                let error = refused.err().unwrap_or(WriteError::Cancelled);
+                if error.leaves_usable_connection() && batch(&client, Instant::now() + COMMIT, "ROLLBACK").await.is_ok()
+                {
                     self.connection.put_back(client);
                 }
-                return Err(WriteError::NotWritten(error));
+                return Err(error);
             }
         };
-        let names = rows.iter().map(name_of_member).collect::<Result<Names, _>>();
-        let names = names.map_err(|e| WriteError::NotWritten(e.into()))?;
         let done = timeout(COMMIT, self.commit(&client, &names)).await;
         let done = done.map_or(Err(CallError::Timeout), |done| done.map_err(CallError::Server));
         done.map_err(WriteError::Unknown)?;
@@ -224,10 +232,17 @@ impl WriterTask {
     }
 }
 
-fn claim(group: &mut Vec<Job>, job: Job) {
-    if !job.claimed.swap(true, Ordering::SeqCst) {
-        group.push(job);
+/// Begins all writes of the group. If some were cancelled, it answers and removes these, and begins none.
+fn begin_all(group: &mut Vec<Job>) -> bool {
+    let before = group.len();
+    for job in group.extract_if(.., |job| !job.cancellation.begin()) {
+        let _ = job.answer.send(Err(StoreError::of_cancelled_write()));
     }
+    let is_whole = group.len() == before;
+    if !is_whole {
+        group.iter().for_each(|job| job.cancellation.requeue());
+    }
+    is_whole
 }
 
 /// Answers each job of the group with the same error.
@@ -242,6 +257,18 @@ fn name_of_member(row: &Row) -> Result<((GuildId, MemberId), String), StoreError
 enum WriteError {
     /// It came before the commit was sent: nothing was written, nor will be.
     NotWritten(CallError),
+    /// Writes of the group were cancelled: nothing was written, and the others are written without them.
+    Cancelled,
     /// The commit was sent, and may have happened.
     Unknown(CallError),
+}
+
+impl WriteError {
+    fn leaves_usable_connection(&self) -> bool {
+        match self {
+            WriteError::Cancelled => true,
+            WriteError::NotWritten(error) => !error.is_disconnect() && !matches!(error, CallError::Timeout),
+            WriteError::Unknown(_) => false,
+        }
+    }
 }

@@ -28,7 +28,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::{Change, IfMissing, Store, StoreError, StoreState, change_set, refusals, temp_file};
+use super::{Cancellation, Change, IfMissing, Store, StoreError, StoreState, change_set, refusals, temp_file};
 use crate::model::{GuildId, MemberId, Review, Warn};
 pub use backup::Copied;
 use commit_events::CommitEvents;
@@ -231,9 +231,18 @@ impl Store for SqliteStore {
         self.readers.reviews(guild, member)
     }
 
-    async fn set_points(&self, guild: &GuildId, member: MemberId, amount: i64) -> Result<String, StoreError> {
-        let guild = guild.clone();
+    async fn set_points_unless_cancelled(
+        &self,
+        guild: &GuildId,
+        member: MemberId,
+        amount: i64,
+        cancellation: &Cancellation,
+    ) -> Result<String, StoreError> {
+        let (guild, cancellation) = (guild.clone(), cancellation.clone());
         let set = move |conn: &Connection| {
+            if !cancellation.begin() {
+                return Err(Failure::Store(StoreError::of_cancelled_write()));
+            }
             let name = member.to_string();
             conn.prepare_cached(SET_POINTS)?
                 .query_row(params![guild.as_str(), member.as_i64(), name, amount], |row| row.get(0))

@@ -11,6 +11,11 @@ async fn hold(test: &TestStore) -> tokio_postgres::Client {
     other
 }
 
+async fn until_one_waits(client: &tokio_postgres::Client) {
+    let waiting = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    while client.query(waiting, &[]).await.unwrap().is_empty() {}
+}
+
 #[tokio::test]
 async fn writes_that_wait_together_are_committed_together_and_the_later_one_to_a_member_counts() {
     let test = TestStore::new().await;
@@ -54,6 +59,36 @@ async fn a_store_held_by_another_is_busy_after_the_wait_and_nothing_is_written()
     other.batch_execute("COMMIT").await.unwrap();
     test.store.set_points(&here, member(8), 6).await.unwrap();
     assert_eq!(test.store.members(&here, None, usize::MAX).await.unwrap().len(), 1, "a busy write came later");
+}
+
+#[tokio::test]
+async fn of_writes_that_wait_together_those_that_are_cancelled_are_left_out_and_the_others_done() {
+    let test = TestStore::new().await;
+    test.add_guild(&guild("g")).await;
+    let (store, here) = (&test.store, guild("g"));
+    let other = hold(&test).await;
+    let (before, behind) = (Cancellation::default(), Cancellation::default());
+    let (one, two, three, ()) = tokio::join!(
+        store.set_points_unless_cancelled(&here, member(1), 1, &before),
+        store.set_points(&here, member(2), 2),
+        store.set_points_unless_cancelled(&here, member(3), 3, &behind),
+        async {
+            tokio::time::timeout(LOCK, until_one_waits(&other)).await.expect("the writer waits for the lock");
+            assert_eq!(before.cancel_unless(|| Err("02")), Err("02"));
+            assert_eq!(behind.cancel_unless(|| Err("15")), Err("15"));
+            other.batch_execute("COMMIT").await.unwrap();
+        },
+    );
+    assert!(
+        matches!(&one, Err(StoreError::Busy(_))) && matches!(&three, Err(StoreError::Busy(_))),
+        "{one:?} {three:?}"
+    );
+    assert_eq!(two.unwrap(), "2");
+    assert_eq!(store.members(&here, None, usize::MAX).await.unwrap().len(), 1, "a cancelled write was done");
+    // What was done cannot be cancelled any more.
+    let done = Cancellation::default();
+    store.set_points_unless_cancelled(&here, member(4), 4, &done).await.unwrap();
+    assert_eq!(done.cancel_unless(|| Err("02")), Ok(()));
 }
 
 #[tokio::test]

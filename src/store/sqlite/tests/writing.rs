@@ -125,6 +125,29 @@ async fn a_store_held_by_another_is_busy_after_the_wait_and_nothing_is_written()
 }
 
 #[tokio::test]
+async fn of_writes_that_wait_together_those_that_are_cancelled_are_left_out_and_the_others_done() {
+    let test = TestStore::with(PATIENT);
+    test.add_guild(&guild("g")).await;
+    let (store, here) = (&test.store, guild("g"));
+    let (cancelled, done) = (Cancellation::default(), Cancellation::default());
+    let (one, two, ()) = grouped(store, async |open| {
+        tokio::join!(
+            store.set_points_unless_cancelled(&here, member(1), 1, &cancelled),
+            store.set_points_unless_cancelled(&here, member(2), 2, &done),
+            async {
+                assert_eq!(cancelled.cancel_unless(|| Err("02")), Err("02"));
+                open.send(()).unwrap();
+            },
+        )
+    })
+    .await;
+    assert!(matches!(one, Err(StoreError::Busy(_))), "{one:?}");
+    assert_eq!(two.unwrap(), "2");
+    assert_eq!(store.members(&here, None, usize::MAX).await.unwrap().len(), 1, "a cancelled write was done");
+    assert_eq!(done.cancel_unless(|| Err("02")), Ok(()), "what was done was cancelled");
+}
+
+#[tokio::test]
 async fn where_the_queue_is_full_a_write_is_busy_at_once_and_those_queued_are_done() {
     let test = TestStore::with(PATIENT);
     test.add_guild(&guild("g")).await;
