@@ -9,7 +9,8 @@ use super::key_source::KeySource;
 use super::state::Core;
 use crate::clock::AlignedTimer;
 use crate::cluster::SharedLimits;
-use crate::limits::{DayCount, Usage};
+use crate::keys::Key;
+use crate::limits::{DayCount, Usage, escrow_of};
 use crate::model::KeyId;
 use crate::store::{AnyStore, Daily, Directory, StoreError};
 
@@ -98,20 +99,27 @@ impl UsageFlush {
         }
         let state = self.core.state();
         match &state.keys {
-            KeySource::Origin(learned_keys) => learned_keys.reset_days(&keys),
+            KeySource::Origin(learned_keys) => {
+                learned_keys.forget_day_counts(&keys);
+                let reset = learned_keys.keys().into_iter().filter(|key| keys.contains(&key.id));
+                reset.for_each(|key| self.reset_day(&key.usage, Some(&key)));
+            }
             KeySource::Store(_) | KeySource::File(_) => {
-                let reset = state.key_table.usages().filter(|(id, _)| keys.contains(*id));
-                reset.for_each(|(_, usage)| self.reset_day(usage));
+                let table = &state.key_table;
+                table.keys().filter(|key| keys.contains(&key.id)).for_each(|key| self.reset_day(&key.usage, Some(key)));
+                let removed = table.removed_usages().filter(|(id, _)| keys.contains(*id));
+                removed.for_each(|(_, usage)| self.reset_day(usage, None));
             }
         }
         Ok(())
     }
 
-    fn reset_day(&self, usage: &Usage) {
+    /// Of a key that was removed, Redis is told only if a request came with it.
+    fn reset_day(&self, usage: &Arc<Usage>, key: Option<&Key>) {
         usage.day.reset();
-        if let (Some(limits), Some(escrow)) = (&self.shared_limits, usage.escrow()) {
-            limits.follow(escrow, escrow.escrow.reset_day());
-        }
+        let Some(limits) = &self.shared_limits else { return };
+        let escrow = key.map(|key| escrow_of(limits, &key.id, &key.policy, usage)).or_else(|| usage.escrow());
+        escrow.inspect(|escrow| limits.follow(escrow, escrow.escrow.reset_day()));
     }
 
     /// Writes what was counted of the day since the last time, and adds what other processes counted.

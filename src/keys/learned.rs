@@ -198,11 +198,9 @@ impl LearnedKeys {
         self.known.iter().map(|(_, known)| known.key.clone()).collect()
     }
 
-    /// Gives these keys their whole day back.
-    pub fn reset_days(&self, keys: &[KeyId]) {
+    /// Forgets the stored counts of these keys, which get their whole day back.
+    pub fn forget_day_counts(&self, keys: &[KeyId]) {
         self.day_counts.lock().retain(|id, _| !keys.contains(id));
-        let reset = self.known.iter().filter(|(_, known)| keys.contains(&known.key.id));
-        reset.for_each(|(_, known)| known.key.usage.day.reset());
     }
 
     /// The same key under the policy in force.

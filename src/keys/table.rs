@@ -167,8 +167,12 @@ impl KeyTable {
 
     /// The usage of every key, of removed ones too: once for each secret.
     pub fn usages(&self) -> impl Iterator<Item = (&KeyId, &Arc<Usage>)> {
-        let removed = self.removed.states.iter().map(|(id, state)| (id, &state.usage));
-        self.by_digest.values().map(|key| (&key.id, &key.usage)).chain(removed)
+        self.by_digest.values().map(|key| (&key.id, &key.usage)).chain(self.removed_usages())
+    }
+
+    /// The usage of removed keys.
+    pub fn removed_usages(&self) -> impl Iterator<Item = (&KeyId, &Arc<Usage>)> {
+        self.removed.states.iter().map(|(id, state)| (id, &state.usage))
     }
 
     /// A guild's realm. It stays the same from when the guild was first seen, and is never another guild's.
