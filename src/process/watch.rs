@@ -26,6 +26,18 @@ pub(super) const SETTLE_TIME: Duration = Duration::from_millis(250);
 /// How long a file may be empty before the log says that its reload waits.
 const EMPTY_REPORT: Duration = Duration::from_secs(2);
 
+/// The states of some files at one moment; `None`: a file was missing.
+pub(super) type FileStates = Vec<(PathBuf, Option<FileState>)>;
+
+/// Looks at files.
+pub(super) fn look_at(paths: impl IntoIterator<Item = PathBuf>) -> FileStates {
+    let state = |path: PathBuf| {
+        let state = FileState::of(&path).ok();
+        (path, state)
+    };
+    paths.into_iter().map(state).collect()
+}
+
 /// Watches files for changes, removals included.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FileWatch {
@@ -37,6 +49,8 @@ struct WatchedFile {
     path: PathBuf,
     /// The state that was read last; `None`: the file was missing.
     read: Option<FileState>,
+    /// What was read counts for nothing.
+    is_unread: bool,
     changed: Option<Change>,
     /// Whether a reload waits until this file has stayed the same.
     delays: bool,
@@ -80,24 +94,30 @@ impl FileWatch {
         self.files.iter_mut().for_each(|file| file.delays = paths.contains(&file.path));
     }
 
-    /// Forgets earlier changes, because all files are about to be read.
-    pub(super) fn reset(&mut self) {
-        *self = FileWatch::new(std::mem::take(&mut self.files).into_iter().map(|file| file.path));
+    /// Forgets earlier changes, because these files are about to be read.
+    pub(super) fn reset(&mut self, now: FileStates) {
+        for (path, state) in now {
+            if let Some(file) = self.files.iter_mut().find(|file| file.path == path) {
+                *file = WatchedFile::of(path, state);
+            }
+        }
     }
 
     /// What was read of the files counts for nothing: they are read again.
     pub(super) fn forget_read(&mut self) {
-        for file in &mut self.files {
-            file.read = None;
-        }
+        self.files.iter_mut().for_each(|file| file.is_unread = true);
     }
 
     /// Whether a file has changed or was removed, and all files that a reload waits for have stayed the same for a while:
-    /// none of them is read while another is being written. Each change is reported once.
-    pub(super) fn has_changed(&mut self, now: Instant) -> bool {
+    /// none of them is read while another is being written. Each change is reported once. `states`: those of all files
+    /// at `now`; if others are watched by now, nothing has changed.
+    pub(super) fn has_changed(&mut self, states: &FileStates, now: Instant) -> bool {
         let (mut may_read, mut has_changed) = (true, false);
-        for file in &mut self.files {
-            file.is_settled = file.has_settled(FileState::of(&file.path).ok(), now);
+        if !self.paths().eq(states.iter().map(|(path, _)| path.clone())) {
+            return false;
+        }
+        for (file, (_, state)) in self.files.iter_mut().zip(states) {
+            file.is_settled = file.has_settled(*state, now);
             may_read &= file.is_settled || !file.delays;
         }
         if may_read {
@@ -141,6 +161,11 @@ impl CheckTimes {
         CheckTimes { events, timer: AlignedTimer::new() }
     }
 
+    /// Whether files are on a disk that another machine may have, so that a look at them may take for ever.
+    pub(super) fn may_hang(&self) -> bool {
+        self.events.is_none()
+    }
+
     /// Waits until these files are to be checked.
     pub(super) async fn next(&mut self, paths: &[PathBuf]) {
         if let Some(Err(error)) = self.events.as_mut().map(|events| events.watch_paths(paths)) {
@@ -169,12 +194,17 @@ impl Change {
 
 impl WatchedFile {
     fn new(path: PathBuf) -> Self {
-        WatchedFile { read: FileState::of(&path).ok(), changed: None, delays: true, is_settled: true, path }
+        let state = FileState::of(&path).ok();
+        WatchedFile::of(path, state)
+    }
+
+    fn of(path: PathBuf, read: Option<FileState>) -> Self {
+        WatchedFile { path, read, is_unread: false, changed: None, delays: true, is_settled: true }
     }
 
     /// Whether the file is unchanged, or has changed to `state` and has stayed so for long enough.
     fn has_settled(&mut self, state: Option<FileState>, now: Instant) -> bool {
-        if state == self.read {
+        if state == self.read && !self.is_unread {
             self.changed = None;
             return true;
         }
@@ -191,7 +221,11 @@ impl WatchedFile {
 
     /// Takes the changed state for the one that is read now. Whether there was a change.
     fn accept(&mut self) -> bool {
-        self.changed.take().inspect(|change| self.read = change.state).is_some()
+        let changed = self.changed.take();
+        if let Some(change) = changed {
+            (self.read, self.is_unread) = (change.state, false);
+        }
+        changed.is_some()
     }
 }
 
@@ -203,6 +237,11 @@ mod tests {
 
     fn state(length: u64) -> Option<FileState> {
         Some(FileState::of_length(length))
+    }
+
+    fn has_changed(watch: &mut FileWatch, now: Instant) -> bool {
+        let states = look_at(watch.paths());
+        watch.has_changed(&states, now)
     }
 
     fn file_of(length: u64) -> WatchedFile {
@@ -250,6 +289,18 @@ mod tests {
     }
 
     #[test]
+    fn a_file_whose_reading_failed_is_reported_again_as_it_is_or_as_removed() {
+        for then in [state(1), None] {
+            let mut file = file_of(1);
+            let start = Instant::now();
+            file.is_unread = true;
+            assert!(!file.has_settled(then, start));
+            assert!(file.has_settled(then, start + SETTLE_TIME) && file.accept());
+            assert!(!(file.has_settled(then, start + 2 * SETTLE_TIME) && file.accept()), "it was reported");
+        }
+    }
+
+    #[test]
     fn a_file_that_is_replaced_by_a_rename_has_changed() {
         let folder = tempfile::tempdir().unwrap();
         let (path, other) = (folder.path().join("a"), folder.path().join("b"));
@@ -258,9 +309,9 @@ mod tests {
         let start = Instant::now();
         fs::write(&other, "2").unwrap();
         fs::rename(&other, &path).unwrap();
-        assert!(!watch.has_changed(start));
-        assert!(watch.has_changed(start + SETTLE_TIME));
-        assert!(!watch.has_changed(start + SETTLE_TIME));
+        assert!(!has_changed(&mut watch, start));
+        assert!(has_changed(&mut watch, start + SETTLE_TIME));
+        assert!(!has_changed(&mut watch, start + SETTLE_TIME));
     }
 
     #[test]
@@ -273,15 +324,15 @@ mod tests {
         let start = Instant::now();
         fs::write(&main, "").unwrap();
         fs::write(&other, "22").unwrap();
-        assert!(!watch.has_changed(start));
-        assert!(!watch.has_changed(start + 10 * SETTLE_TIME), "the first file is empty");
+        assert!(!has_changed(&mut watch, start));
+        assert!(!has_changed(&mut watch, start + 10 * SETTLE_TIME), "the first file is empty");
         assert_eq!(watch.take_empty(start), None, "it may be being written");
         assert_eq!(watch.take_empty(start + EMPTY_REPORT), Some(&*main));
         assert_eq!(watch.take_empty(start + EMPTY_REPORT), None, "it was reported");
         fs::write(&main, "22").unwrap();
-        assert!(!watch.has_changed(start + 11 * SETTLE_TIME), "it is being written");
-        assert!(watch.has_changed(start + 12 * SETTLE_TIME));
-        assert!(!watch.has_changed(start + 13 * SETTLE_TIME), "the two are one change");
+        assert!(!has_changed(&mut watch, start + 11 * SETTLE_TIME), "it is being written");
+        assert!(has_changed(&mut watch, start + 12 * SETTLE_TIME));
+        assert!(!has_changed(&mut watch, start + 13 * SETTLE_TIME), "the two are one change");
     }
 
     #[test]
@@ -294,15 +345,15 @@ mod tests {
         let start = Instant::now();
         fs::write(&main, "22").unwrap();
         fs::write(&other, "").unwrap();
-        assert!(!watch.has_changed(start));
-        assert!(watch.has_changed(start + SETTLE_TIME));
+        assert!(!has_changed(&mut watch, start));
+        assert!(has_changed(&mut watch, start + SETTLE_TIME));
         fs::write(&other, "22").unwrap();
-        assert!(!watch.has_changed(start + 2 * SETTLE_TIME));
-        assert!(watch.has_changed(start + 3 * SETTLE_TIME), "its own change causes a reload");
+        assert!(!has_changed(&mut watch, start + 2 * SETTLE_TIME));
+        assert!(has_changed(&mut watch, start + 3 * SETTLE_TIME), "its own change causes a reload");
         fs::write(&other, "333").unwrap();
         fs::write(&main, "").unwrap();
-        assert!(!watch.has_changed(start + 4 * SETTLE_TIME));
-        assert!(!watch.has_changed(start + 9 * SETTLE_TIME), "the file that is waited for is empty");
+        assert!(!has_changed(&mut watch, start + 4 * SETTLE_TIME));
+        assert!(!has_changed(&mut watch, start + 9 * SETTLE_TIME), "the file that is waited for is empty");
     }
 
     #[test]
@@ -315,7 +366,7 @@ mod tests {
         fs::write(&other, "3").unwrap();
         watch.set_files([other, path], None);
         let start = Instant::now();
-        assert!(!watch.has_changed(start));
-        assert!(watch.has_changed(start + SETTLE_TIME), "its change is not lost");
+        assert!(!has_changed(&mut watch, start));
+        assert!(has_changed(&mut watch, start + SETTLE_TIME), "its change is not lost");
     }
 }

@@ -102,6 +102,55 @@ async fn a_pipe_in_the_place_of_gateway_toml_is_told_and_keeps_no_later_reload_f
     eventually(PATIENCE, "the good file is in force", is_new).await;
 }
 
+/// Has looks at a certain file wait while there is a certain other one, as on a disk of another machine, whose changes the
+/// system does not tell: it has no inotify here.
+const AWAY_FILE: &str = r#"
+#define _GNU_SOURCE
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+__attribute__((constructor)) static void no_inotify(void) {
+    struct sock_filter rules[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_inotify_init1, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog filter = { sizeof rules / sizeof *rules, rules };
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter)) abort();
+}
+int statx(int folder, const char *path, int flags, unsigned mask, struct statx *into) {
+    if (path && strstr(path, getenv("FAULTY"))) while (!access("stalled", F_OK)) usleep(10000);
+    return syscall(SYS_statx, folder, path, flags, mask, into);
+}
+"#;
+
+#[tokio::test]
+async fn guarantee_7_a_key_taken_out_is_refused_though_the_disk_of_the_certificate_does_not_respond() {
+    let tools = tempfile::tempdir().unwrap();
+    let launcher = ["env", preload(tools.path(), AWAY_FILE), "FAULTY=cert.pem"];
+    let mut gate = two_keys().tls().launched_by(&launcher).start().await;
+    gate.has_said("changes of files cannot be watched (inotify)").await;
+    let stalled = gate.world().write("stalled", "");
+    gate.process().signal(Signal::SIGHUP);
+    gate.has_said("reload rejected: reading the files takes too long").await;
+    gate.world().remove_key("goes");
+    is_refused_soon(&gate, "goes").await;
+    gate.get_points("stays", "7").await.is("3");
+    gate.world().put_identity(&Identity::new());
+    std::fs::remove_file(stalled).unwrap();
+    gate.has_said("TLS certificate reloaded").await;
+    gate.world().write("stalled", "");
+    gate.stop().await; // within the patience of a test
+}
+
 /// Has no thread be made while there is a certain file.
 const NO_THREADS: &str = r#"
 #define _GNU_SOURCE

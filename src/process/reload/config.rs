@@ -13,7 +13,7 @@ use crate::files::{FileState, is_temporary};
 use crate::gateway::{KeySource, LoadedKeys, NewKeys};
 use crate::origin::{self, HttpOrigin, Origin};
 use crate::process::preflight::Inputs;
-use crate::process::watch::SETTLE_TIME;
+use crate::process::watch::{SETTLE_TIME, look_at};
 use crate::store::AnyStore;
 use crate::tls::Certificate;
 
@@ -84,7 +84,10 @@ impl Reloader {
         let running = self.gateway.state().clone();
         let mut reloaded = running.config.reloaded(loaded.config.clone(), self.store.is_some());
         let config = &reloaded.config;
-        let new = self.watches.add_new(&running.config, config);
+        let new = self.watches.new_files(&running.config, config);
+        let files = new.clone();
+        self.read_files(move || drop(look_at(files))).await?; // may take for ever, unlike a second look
+        self.watches.add(&new, &running.config);
         if !requested && !new.is_empty() {
             are_settled(&new).await?;
         }

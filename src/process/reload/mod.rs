@@ -12,6 +12,7 @@ use std::convert::Infallible;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -22,7 +23,7 @@ use tokio::time::{sleep, timeout};
 
 use super::logs::Logs;
 use super::preflight::UnusableInputs;
-use super::watch::{CHECK_INTERVAL, CheckTimes, FileWatch};
+use super::watch::{CHECK_INTERVAL, CheckTimes, FileStates, FileWatch, look_at};
 use crate::admin::{ProcessState, ReloadOutcome, ReloadRequest};
 use crate::edge::Tls;
 use crate::gateway::Gateway;
@@ -35,6 +36,8 @@ pub(super) use watches::{Watches, config_file};
 /// How long reading files may take. A pipe without a writer, or a file system whose server is away, must not prevent
 /// later reloads. The largest key file takes a second or two.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
+
+const TAKES_TOO_LONG: &str = "reading the files takes too long; is one of them a pipe, or on a file system that hangs?";
 
 /// Pause before files are read again that could not be read. A key that was revoked in one of them counts on it.
 const READ_AGAIN: Duration = Duration::from_millis(500);
@@ -55,6 +58,8 @@ pub(super) struct Reloader {
     requests: watch::Sender<()>,
     /// Files may have changed.
     checks: watch::Sender<()>,
+    /// A look at a file may take for ever.
+    looks_may_hang: AtomicBool,
     /// A read of files that had taken too long has ended.
     late_reads: watch::Sender<()>,
     /// Locked while `gateway.toml` is reloaded.
@@ -98,6 +103,7 @@ impl Reloader {
             watches,
             requests: watch::Sender::new(()),
             checks: watch::Sender::new(()),
+            looks_may_hang: AtomicBool::new(true),
             late_reads: watch::Sender::new(()),
             in_force: tokio::sync::Mutex::new(in_force),
             missing: Mutex::default(),
@@ -125,6 +131,7 @@ impl Reloader {
             let mut times = CheckTimes::new();
             loop {
                 times.next(&self.watches.paths()).await;
+                self.looks_may_hang.store(times.may_hang(), Ordering::Relaxed);
                 self.checks.send_replace(());
             }
         };
@@ -141,9 +148,8 @@ impl Reloader {
                 (&self.watches.keys, Part::Keys),
                 (&self.watches.certificate, Part::Certificate),
             ] {
-                watch.lock().reset();
                 let ReloadOutcome { changed, after_restart, rejected, faults, is_unread, .. } =
-                    self.reload(part, true).await;
+                    self.reload(watch, part, true).await;
                 if is_unread {
                     watch.lock().forget_read();
                 }
@@ -159,11 +165,24 @@ impl Reloader {
 
     /// Reloads a part, if there is one, and remembers for admins what became of it. `requested`: its files may be the
     /// same.
-    async fn reload(&self, part: Part, requested: bool) -> ReloadOutcome {
-        let (name, outcome) = match part {
-            Part::Config => ("gateway.toml", self.reload_config(requested).await),
-            Part::Keys => (KEY_FILE, self.reload_keys(requested).await),
-            Part::Certificate => (TLS_PAIR, self.reload_certificate(requested).await),
+    async fn reload(&self, watch: &Mutex<FileWatch>, part: Part, requested: bool) -> ReloadOutcome {
+        let name = match part {
+            Part::Config => "gateway.toml",
+            Part::Keys => KEY_FILE,
+            Part::Certificate => TLS_PAIR,
+        };
+        let looked = match requested {
+            true => timeout(READ_TIMEOUT, self.look(watch)).await.map(|states| watch.lock().reset(states)),
+            false => Ok(()), // it was just done
+        };
+        let outcome = match part {
+            _ if looked.is_err() => {
+                tracing::error!(name, "reload rejected: {TAKES_TOO_LONG}");
+                Some(ReloadOutcome { is_unread: true, ..ReloadOutcome::rejected(TAKES_TOO_LONG) })
+            }
+            Part::Config => self.reload_config(requested).await,
+            Part::Keys => self.reload_keys(requested).await,
+            Part::Certificate => self.reload_certificate(requested).await,
         };
         outcome.map_or_else(ReloadOutcome::default, |mut outcome| {
             if !outcome.faults.is_empty() {
@@ -192,16 +211,14 @@ impl Reloader {
                     () = sleep(CHECK_INTERVAL), if has_unsettled => {}
                 }
             };
-            // Files are read after this check, so a change during the read is found by the next check.
+            // Files are read after a look at them, so a change during the read is found by the next check.
             let requested = tokio::select! {
                 biased;
-                Ok(()) = requests.changed() => {
-                    watch.lock().reset();
-                    true
-                }
+                Ok(()) = requests.changed() => true,
                 () = next_check => {
+                    let states = self.look(watch).await;
                     let mut watch = watch.lock();
-                    if !watch.has_changed(Instant::now()) {
+                    if !watch.has_changed(&states, Instant::now()) {
                         if let Some(file) = watch.take_empty(Instant::now()) {
                             let file = file.display();
                             tracing::warn!(%file, "reload waits: the file is empty; write it, or send SIGHUP to read it");
@@ -211,11 +228,20 @@ impl Reloader {
                     false
                 }
             };
-            if self.reload(part, requested).await.is_unread {
+            if self.reload(watch, part, requested).await.is_unread {
                 sleep(READ_AGAIN).await;
                 watch.lock().forget_read();
             }
         }
+    }
+
+    /// Looks at the files of a part; on another thread where this may take for ever, which delays this part alone.
+    async fn look(&self, watch: &Mutex<FileWatch>) -> FileStates {
+        let paths: Vec<_> = watch.lock().paths().collect();
+        if paths.is_empty() || !self.looks_may_hang.load(Ordering::Relaxed) {
+            return look_at(paths);
+        }
+        spawn_blocking(move || look_at(paths)).await.unwrap_or_default()
     }
 
     /// Reads files on another thread, so that a disk that does not respond delays nothing else. If that takes too long,
@@ -230,8 +256,7 @@ impl Reloader {
                     let _ = reading.await; // what it read may be old by now
                     late_reads.send_replace(());
                 });
-                let reason = "reading the files takes too long; is one of them a pipe, or on a file system that hangs?";
-                Err(reason.to_owned().into())
+                Err(TAKES_TOO_LONG.to_owned().into())
             }
         }
     }

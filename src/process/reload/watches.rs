@@ -53,19 +53,20 @@ impl Watches {
         files
     }
 
-    /// Watches the files of each part for which `next` names others than `running`, from before they are read, and returns
-    /// them. Until `next` is in force their change causes another reload of `gateway.toml`, which may be rejected because
-    /// of them; none waits for them.
-    pub(super) fn add_new(&self, running: &Config, next: &Config) -> Vec<PathBuf> {
+    /// The files of each part for which `next` names others than `running`.
+    pub(super) fn new_files(&self, running: &Config, next: &Config) -> Vec<PathBuf> {
         let parts = |config| [self.config_files(config), Vec::from_iter(key_file(config)), certificate_files(config)];
         let differ = |(next, running): &(Vec<PathBuf>, Vec<PathBuf>)| next != running;
-        let new: Vec<PathBuf> =
-            parts(next).into_iter().zip(parts(running)).filter(differ).flat_map(|(next, _)| next).collect();
+        parts(next).into_iter().zip(parts(running)).filter(differ).flat_map(|(next, _)| next).collect()
+    }
+
+    /// Watches the new files of a configuration, from before they are read. Until it is in force their change causes
+    /// another reload of `gateway.toml`, which may be rejected because of them; none waits for them.
+    pub(super) fn add(&self, new: &[PathBuf], running: &Config) {
         let in_force = self.config_files(running);
         let mut watch = self.config.lock();
-        watch.set_files(in_force.iter().chain(&new).cloned(), None);
+        watch.set_files(in_force.iter().chain(new).cloned(), None);
         watch.wait_only_for(&in_force);
-        new
     }
 
     /// Watches the files of a configuration that is being put in force. Those that were watched as new files keep their
