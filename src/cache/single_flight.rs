@@ -119,7 +119,10 @@ impl<K: Copy + Eq + Hash, E: Copy + Eq, T: Clone> SingleFlight<K, E, T> {
         }
         let ready = tokio::select! {
             biased;
-            ready = ready => ready?,
+            ready = ready => match ready {
+                Err(_) if is_stored() => return Ok(Joined::Stored), // by a flight for another key
+                ready => ready?,
+            },
             follower = self.follow_next(&key, &epoch) => return Ok(Joined::Follower(follower)),
             // Polled after `follow_next`, from whose first poll on no flight is missed.
             () = async { if !is_stored() { std::future::pending().await } } => return Ok(Joined::Stored),

@@ -197,7 +197,7 @@ impl Asking<'_> {
                 over_candidate = self.is_over_candidate(&buckets.candidate, rate);
             }
             let main = self.spend(escrow::Bucket::Main, &buckets.main, tier.main);
-            if matches!(main, Err(NotDecided::Waits)) {
+            if matches!(main, Err(NotDecided::Waits | NotDecided::Unavailable)) {
                 self.give_back(write.is_some(), tier.candidate.is_some() && !over_candidate);
             }
             if let Some(wait) = main? {
