@@ -78,6 +78,7 @@ impl FileEvents {
         let (mut watched, mut links) = (HashSet::new(), HashSet::new());
         for path in paths {
             refuse_shared(&folder_of(path))?;
+            refuse_shared(path)?; // a link, or mounted by itself
             self.watch(path, OF_FILE, &mut watched)?;
             self.watch_way(path, &mut links, &mut watched)?;
         }
@@ -134,9 +135,9 @@ impl FileEvents {
     }
 }
 
-/// Refuses a folder on a file system to which other machines may write.
-fn refuse_shared(folder: &Path) -> io::Result<()> {
-    let kind = statfs(folder).map(|system| system.f_type as u32); // the kernel's numbers have 32 bits
+/// Refuses a folder or file on a file system to which other machines may write.
+fn refuse_shared(path: &Path) -> io::Result<()> {
+    let kind = statfs(path).map(|system| system.f_type as u32); // the kernel's numbers have 32 bits
     match kind {
         Ok(kind) if SHARED.contains(&kind) => Err(io::Error::other("it is on a network file system, or on FUSE")),
         Ok(_) | Err(_) => Ok(()),

@@ -26,7 +26,7 @@ pub(super) const SETTLE_TIME: Duration = Duration::from_millis(250);
 /// How long a file may be empty before the log says that its reload waits.
 const EMPTY_REPORT: Duration = Duration::from_secs(2);
 
-/// The states of some files at one moment; `None`: a file was missing.
+/// The states of some files; `None`: a file was missing.
 pub(super) type FileStates = Vec<(PathBuf, Option<FileState>)>;
 
 /// Looks at files.
@@ -97,8 +97,8 @@ impl FileWatch {
     /// Forgets earlier changes, because these files are about to be read.
     pub(super) fn reset(&mut self, now: FileStates) {
         for (path, state) in now {
-            if let Some(file) = self.files.iter_mut().find(|file| file.path == path) {
-                *file = WatchedFile::of(path, state);
+            for file in self.files.iter_mut().filter(|file| file.path == path) {
+                *file = WatchedFile::of(path.clone(), state);
             }
         }
     }

@@ -5,7 +5,7 @@ use std::slice;
 use std::sync::Arc;
 
 use super::keys::log_if_empty;
-use super::watches::key_file;
+use super::watches::{certificate_files, key_file};
 use super::{KEY_FILE, Rejection, Reloader, TLS_PAIR, log_warning, missing};
 use crate::admin::{ConfigText, ReloadOutcome};
 use crate::config::{self, Config, Keys, LoadError, Loaded, OriginKind, Reloaded, Warning};
@@ -118,6 +118,11 @@ impl Reloader {
         let Prepared { loaded, reloaded, origin, keys, certificate } = prepared;
         let Reloaded { config, changed, after_restart } = reloaded;
         self.watches.set_in_force(&config);
+        // A later removal of a file that was read now is logged again.
+        let mut read = vec![self.watches.config_file()];
+        read.extend(key_file(&config).filter(|_| matches!(keys, NewKeys::File(_))));
+        read.extend(certificate.iter().flat_map(|_| certificate_files(&config)));
+        self.missing.lock().retain(|path| !read.contains(path));
         if !matches!(keys, NewKeys::Unchanged) {
             self.admin.reloads.replaced(KEY_FILE);
         }
@@ -132,8 +137,6 @@ impl Reloader {
         for warning in loaded.warnings.iter().filter(|warning| !in_force.warnings.contains(warning)) {
             tracing::warn!("{warning}");
         }
-        // A later removal of a file that was read now is logged again.
-        self.missing.lock().retain(|path| !path.exists());
         *self.admin.config.write() = ConfigText::new(loaded.clone(), &after_restart);
         self.admin.reloads.accept(self.gateway.clock().unix());
         *in_force = InForce { has_file: loaded.path.is_some(), warnings: loaded.warnings.clone() };

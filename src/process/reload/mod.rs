@@ -211,12 +211,15 @@ impl Reloader {
                     () = sleep(CHECK_INTERVAL), if has_unsettled => {}
                 }
             };
+            let looked = async {
+                next_check.await;
+                self.look(watch).await
+            };
             // Files are read after a look at them, so a change during the read is found by the next check.
             let requested = tokio::select! {
                 biased;
                 Ok(()) = requests.changed() => true,
-                () = next_check => {
-                    let states = self.look(watch).await;
+                states = looked => {
                     let mut watch = watch.lock();
                     if !watch.has_changed(&states, Instant::now()) {
                         if let Some(file) = watch.take_empty(Instant::now()) {
@@ -235,13 +238,22 @@ impl Reloader {
         }
     }
 
-    /// Looks at the files of a part; on another thread where this may take for ever, which delays this part alone.
+    /// Looks at the files of a part; on another thread where this may take for ever, which delays this part alone. If
+    /// the part has other files meanwhile, it looks at those.
     async fn look(&self, watch: &Mutex<FileWatch>) -> FileStates {
-        let paths: Vec<_> = watch.lock().paths().collect();
-        if paths.is_empty() || !self.looks_may_hang.load(Ordering::Relaxed) {
-            return look_at(paths);
+        loop {
+            let paths: Vec<_> = watch.lock().paths().collect();
+            if paths.is_empty() || !self.looks_may_hang.load(Ordering::Relaxed) {
+                return look_at(paths);
+            }
+            let these = paths.clone();
+            let mut looking = spawn_blocking(move || look_at(these));
+            while watch.lock().paths().eq(paths.iter().cloned()) {
+                if let Ok(states) = timeout(READ_TIMEOUT, &mut looking).await {
+                    return states.unwrap_or_default();
+                }
+            }
         }
-        spawn_blocking(move || look_at(paths)).await.unwrap_or_default()
     }
 
     /// Reads files on another thread, so that a disk that does not respond delays nothing else. If that takes too long,
