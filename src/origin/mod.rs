@@ -128,9 +128,9 @@ impl Origin {
 
     /// Sends the request once (an HTTP origin sends a read that was not answered up to `origin.retries` times more).
     /// The answer is whole and usable, or the fault says what it was instead. `may_send` is evaluated again after each
-    /// wait for a connection and before each retry, and again while a request waits for the
-    /// store; a request that it refuses is not sent. Of an HTTP origin, the
-    /// upstream that was asked last is returned too.
+    /// wait for a connection and before each retry; a request that it refuses is not sent. The built-in backend evaluates
+    /// it while a write waits for its turn, and after a read that took long, whose answer is withheld. Of an HTTP origin,
+    /// the upstream that was asked last is returned too.
     pub async fn send(
         &self,
         _permit: &Permit,

@@ -26,6 +26,10 @@ impl Cancellation {
         }
     }
 
+    pub(super) fn is_cancelled(&self) -> bool {
+        *self.0.lock() == Stage::Cancelled
+    }
+
     /// Begins the write, whose turn has come; false if it was cancelled.
     pub(super) fn begin(&self) -> bool {
         let mut stage = self.0.lock();
@@ -35,8 +39,11 @@ impl Cancellation {
         *stage == Stage::Begun
     }
 
-    /// The write, which had begun and was undone, waits for another turn.
+    /// The write, which was undone if it had begun, waits for another turn, unless it was cancelled.
     pub(super) fn requeue(&self) {
-        *self.0.lock() = Stage::Queued;
+        let mut stage = self.0.lock();
+        if *stage == Stage::Begun {
+            *stage = Stage::Queued;
+        }
     }
 }

@@ -134,6 +134,7 @@ impl WriterTask {
     async fn write_group(&mut self, group: &mut Vec<Job>) {
         let mut reconnected = false;
         loop {
+            refuse_cancelled(group);
             self.refuse_expired(group);
             let Some(until) = group.iter().map(|job| job.queued + LOCK).min() else { return };
             match self.write(group, until).await {
@@ -174,7 +175,7 @@ impl WriterTask {
 
     /// One transaction: everything but the commit by `until`, and then the commit, at which the writes begin. A server
     /// that was never told to commit writes nothing.
-    async fn write(&mut self, group: &mut Vec<Job>, until: Instant) -> Result<Names, WriteError> {
+    async fn write(&mut self, group: &[Job], until: Instant) -> Result<Names, WriteError> {
         let client = self.connection.take(until).await.map_err(WriteError::NotWritten)?;
         let set = timeout_at(until, self.set(&client, group, until)).await;
         let set = set.map_or(Err(CallError::Timeout), |set| set.map_err(CallError::Server));
@@ -232,13 +233,16 @@ impl WriterTask {
     }
 }
 
-/// Begins all writes of the group. If some were cancelled, it answers and removes these, and begins none.
-fn begin_all(group: &mut Vec<Job>) -> bool {
-    let before = group.len();
-    for job in group.extract_if(.., |job| !job.cancellation.begin()) {
+/// Answers and removes the writes that were cancelled.
+fn refuse_cancelled(group: &mut Vec<Job>) {
+    for job in group.extract_if(.., |job| job.cancellation.is_cancelled()) {
         let _ = job.answer.send(Err(StoreError::of_cancelled_write()));
     }
-    let is_whole = group.len() == before;
+}
+
+/// Begins all writes of the group, or none if one was cancelled.
+fn begin_all(group: &[Job]) -> bool {
+    let is_whole = group.iter().all(|job| job.cancellation.begin());
     if !is_whole {
         group.iter().for_each(|job| job.cancellation.requeue());
     }

@@ -13,7 +13,9 @@ async fn hold(test: &TestStore) -> tokio_postgres::Client {
 
 async fn until_one_waits(client: &tokio_postgres::Client) {
     let waiting = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
-    while client.query(waiting, &[]).await.unwrap().is_empty() {}
+    while client.query(waiting, &[]).await.unwrap().is_empty() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }
 
 #[tokio::test]
@@ -67,13 +69,14 @@ async fn of_writes_that_wait_together_those_that_are_cancelled_are_left_out_and_
     test.add_guild(&guild("g")).await;
     let (store, here) = (&test.store, guild("g"));
     let other = hold(&test).await;
+    let watcher = connect(&test.url).await; // within a transaction, the list of connections stays the same
     let (before, behind) = (Cancellation::default(), Cancellation::default());
     let (one, two, three, ()) = tokio::join!(
         store.set_points_unless_cancelled(&here, member(1), 1, &before),
         store.set_points(&here, member(2), 2),
         store.set_points_unless_cancelled(&here, member(3), 3, &behind),
         async {
-            tokio::time::timeout(LOCK, until_one_waits(&other)).await.expect("the writer waits for the lock");
+            tokio::time::timeout(LOCK, until_one_waits(&watcher)).await.expect("the writer waits for the lock");
             assert_eq!(before.cancel_unless(|| Err("02")), Err("02"));
             assert_eq!(behind.cancel_unless(|| Err("15")), Err("15"));
             other.batch_execute("COMMIT").await.unwrap();
