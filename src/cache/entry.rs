@@ -73,7 +73,8 @@ pub enum FetchError {
     Fault(Fault),
     /// The origin refused the key with this digest (02) or limited it (429): callers with that key.
     KeyRefused(Digest, Fault),
-    /// The gateway did not send the request, because the leader's key is not valid any more: the leader alone.
+    /// The gateway did not send the request, or withholds the store's answer, because the leader's key is not valid any
+    /// more: the leader alone.
     NotSent(Fault),
 }
 

@@ -203,10 +203,12 @@ impl Asking<'_> {
             if let Some(wait) = main? {
                 break 'over Some((Limit::Rate, wait));
             }
-            let is_full = match day {
-                Some((max, unix)) => !self.count_day(usage, max, unix)?,
-                None => false,
-            };
+            let counted = day.map_or(Ok(true), |(max, unix)| self.count_day(usage, max, unix));
+            if counted.is_err() {
+                self.give_back(write.is_some(), tier.candidate.is_some() && !over_candidate);
+                self.key.escrow.unspend(escrow::Bucket::Main);
+            }
+            let is_full = !counted?;
             is_full.then_some((Limit::Daily, Duration::ZERO))
         };
         let levels = BucketLevels {

@@ -28,7 +28,7 @@ pub struct Usage {
     pub id: UsageId,
     pub day: DayCounter,
     pub activity: Activity,
-    /// Its share of the limits that several nodes have together; made at the first request.
+    /// Its share of the limits that several nodes have together; made when it is first needed.
     pub(super) escrow: OnceLock<Arc<KeyEscrow>>,
     in_flight: AtomicU32,
     last: AtomicU64,
@@ -57,7 +57,7 @@ impl Usage {
         Usage { day: DayCounter::from_store(count), ..Usage::default() }
     }
 
-    /// The key's share of the shared limits, if a request came.
+    /// The key's share of the shared limits, if it was needed already.
     pub fn escrow(&self) -> Option<&Arc<KeyEscrow>> {
         self.escrow.get()
     }

@@ -107,3 +107,16 @@ async fn a_fault_reaches_every_follower() {
     leader.complete(Err(FetchError::Fault(Fault::OriginTimeout)));
     assert_eq!(follower.wait().await.unwrap().unwrap_err(), FetchError::Fault(Fault::OriginTimeout));
 }
+
+#[tokio::test]
+async fn a_caller_that_waited_in_vain_takes_a_result_that_was_stored_meanwhile() {
+    let (flights, epochs) = (SingleFlight::default(), Epochs::default());
+    for is_stored in [true, false] {
+        let joined =
+            flights.join_when_ready(key(), || epoch(&epochs), async { Err::<(), _>("21") }, || is_stored).await;
+        match joined {
+            Ok(single_flight::Joined::Stored) => assert!(is_stored),
+            joined => assert_eq!((joined.err(), is_stored), (Some("21"), false)),
+        }
+    }
+}
