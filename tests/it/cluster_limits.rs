@@ -136,6 +136,15 @@ async fn guarantee_6_a_day_is_counted_over_all_nodes() {
     assert!((29..=30).contains(&admitted), "{admitted} of 30 were let in");
 }
 
+/// Asks now and then, so that what the node holds of other limits goes back to Redis in between.
+async fn has_its_day_back(gate: &TestGateway) {
+    let asks = async || {
+        tokio::time::sleep(Duration::from_millis(1500)).await; // a node that is idle keeps tokens for a second
+        gate.get_points("bot", "7").await.status == 200
+    };
+    eventually(PATIENCE, "the day is given back", asks).await;
+}
+
 #[tokio::test]
 async fn a_day_is_given_back_to_a_key_that_has_not_come_since_the_start() {
     let redis = Redis::start(&[]).await;
@@ -145,7 +154,7 @@ async fn a_day_is_given_back_to_a_key_that_has_not_come_since_the_start() {
     eventually(PATIENCE, "the day is used up", async || is_used_up(&gate).await).await;
     gate.restart().await;
     gate.run(&["limits", "reset", &gate.key_id("bot")]).done();
-    eventually(PATIENCE, "the day is given back", async || !is_used_up(&gate).await).await;
+    has_its_day_back(&gate).await;
 }
 
 #[tokio::test]
@@ -158,7 +167,7 @@ async fn a_day_is_given_back_to_a_key_that_only_the_origin_knows() {
     let id = format!("o_{}", &digest["sha256:".len()..][..16]);
     // There is such a key once its first count is stored.
     eventually(PATIENCE, "the reset", async || gate.run(&["limits", "reset", &id]).code == Some(0)).await;
-    eventually(PATIENCE, "the day is given back", async || !is_used_up().await).await;
+    has_its_day_back(&gate).await;
 }
 
 #[tokio::test]
