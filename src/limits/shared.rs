@@ -135,7 +135,8 @@ impl Asking<'_> {
         self.key.escrow.lease(bucket)
     }
 
-    /// The buckets of which this node holds nothing and does not know that nothing is free.
+    /// The buckets of which this node holds nothing, in the order of the decision, up to the first one of which it knows
+    /// that nothing is free: that one refuses the request.
     fn missing(&self, query: LimitQuery) -> Needs {
         use escrow::Bucket::{Candidate, Daily, InFlight, Main, Write};
         let tier = self.policy.tier();
@@ -147,11 +148,13 @@ impl Asking<'_> {
             (Main, true, 0),
             (Candidate, tier.candidate.is_some(), 0),
         ];
-        for (bucket, is_limited, others) in limited {
-            let lease = self.lease(bucket);
-            let is_missing = is_limited && lease.tokens(self.now) <= others && !lease.is_denied(self.now);
+        let lacks = |&(bucket, is_limited, others): &(_, bool, u32)| {
+            is_limited && self.lease(bucket).tokens(self.now) <= others
+        };
+        let is_free = |&(bucket, ..): &(_, _, _)| !self.lease(bucket).is_denied(self.now);
+        for (bucket, ..) in limited.into_iter().filter(lacks).take_while(is_free) {
             // No request waits for the candidate, which refuses nothing.
-            if is_missing && (bucket != Candidate || !needs.is_empty()) {
+            if bucket != Candidate || !needs.is_empty() {
                 needs.add(bucket);
             }
         }

@@ -30,7 +30,7 @@ pub fn limited(redis: &Redis, url: &str) -> Builder {
 }
 
 /// Nodes before an origin that judges keys, whose strangers are not limited.
-fn judged_by_the_origin(redis: &Redis) -> Builder {
+pub fn judged_by_the_origin(redis: &Redis) -> Builder {
     TestGateway::before_http()
         .keys_at_the_origin()
         .set("limits.strangers.rate", r#""100000/s""#)
@@ -119,55 +119,6 @@ async fn guarantee_6_two_nodes_together_let_a_key_through_at_most_burst_plus_rat
     assert_eq!(names(page, is_end), names(&served, is_end), "docs/cluster.md names all metrics");
     let turns = value(r#"guildgate_redis_turns_total{result="answered"}"#);
     assert!(turns > 5.0 && turns * 2.0 < f64::from(seen.refused) + seen.admitted, "{turns} turns for {seen:?}");
-}
-
-#[tokio::test]
-async fn guarantee_6_a_day_is_counted_over_all_nodes() {
-    let redis = Redis::start(&[]).await;
-    let url = Postgres::shared().database().await;
-    let here = limited(&redis, &url).set("limits.tiers.standard.daily", "30").start().await;
-    let there = here.node(&url).await;
-    let mut admitted = 0;
-    for _ in 0..40 {
-        for gate in [&here, &there] {
-            admitted += u32::from(gate.get_points("bot", "7").await.status == 200);
-        }
-    }
-    assert!((29..=30).contains(&admitted), "{admitted} of 30 were let in");
-}
-
-/// Asks now and then, so that what the node holds of other limits goes back to Redis in between.
-async fn has_its_day_back(gate: &TestGateway) {
-    let asks = async || {
-        tokio::time::sleep(Duration::from_millis(1500)).await; // a node that is idle keeps tokens for a second
-        gate.get_points("bot", "7").await.status == 200
-    };
-    eventually(PATIENCE, "the day is given back", asks).await;
-}
-
-#[tokio::test]
-async fn a_day_is_given_back_to_a_key_that_has_not_come_since_the_start() {
-    let redis = Redis::start(&[]).await;
-    let url = Postgres::shared().database().await;
-    let mut gate = limited(&redis, &url).set("limits.tiers.standard.daily", "3").start().await;
-    let is_used_up = async |gate: &TestGateway| gate.get_points("bot", "7").await.code() == Some(12);
-    eventually(PATIENCE, "the day is used up", async || is_used_up(&gate).await).await;
-    gate.restart().await;
-    gate.run(&["limits", "reset", &gate.key_id("bot")]).done();
-    has_its_day_back(&gate).await;
-}
-
-#[tokio::test]
-async fn a_day_is_given_back_to_a_key_that_only_the_origin_knows() {
-    let redis = Redis::start(&[]).await;
-    let gate = judged_by_the_origin(&redis).set("limits.tiers.standard.daily", "3").key("bot").start().await;
-    let is_used_up = async || gate.get_points("bot", "7").await.code() == Some(12);
-    eventually(PATIENCE, "the day is used up", is_used_up).await;
-    let digest = digest(gate.secret("bot"));
-    let id = format!("o_{}", &digest["sha256:".len()..][..16]);
-    // There is such a key once its first count is stored.
-    eventually(PATIENCE, "the reset", async || gate.run(&["limits", "reset", &id]).code == Some(0)).await;
-    has_its_day_back(&gate).await;
 }
 
 #[tokio::test]

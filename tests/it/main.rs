@@ -106,6 +106,7 @@ mod trusted_proxies;
 
 mod cluster_bad_redis;
 mod cluster_clocks;
+mod cluster_days;
 mod cluster_haproxy;
 mod cluster_histories;
 mod cluster_hour;

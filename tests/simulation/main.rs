@@ -136,6 +136,43 @@ fn a_burst_that_is_lowered_and_raised_again_is_not_full_however_long_redis_hears
 }
 
 #[test]
+fn two_nodes_that_each_hold_the_token_which_the_other_one_lacks_do_not_refuse_for_ever() {
+    let tier = Arc::new(Tier { daily: Some(1), ..tier(1, 1) });
+    let begin = Tick(1000 * SECOND);
+    let redis = Redis::new(SCRIPT);
+    let take_turn = |escrow: &Escrow, name: &str, needed: &[Bucket], now: Tick| {
+        escrow.need(needed.iter().copied());
+        let turn = escrow.begin_turn(None, now).unwrap();
+        let numbers = redis.eval(now.0 / 1000, &turn.arguments(name, 60_000_000));
+        escrow.finish_turn(&turn, &Answer::read(&numbers).unwrap(), now);
+    };
+    let nodes = [("1", Bucket::Main), ("2", Bucket::Daily)].map(|(name, held)| {
+        let escrow = Escrow::new(tier.clone(), Box::new(NoCounts { is_proven: true }), begin);
+        take_turn(&escrow, name, &[held], begin);
+        assert_eq!(escrow.lease(held).tokens(begin), 1);
+        (name, escrow)
+    });
+    // A request every 60 ms at each node, which is longer than "nothing is free" is remembered.
+    let is_admitted = (0..20).any(|round| {
+        let now = Tick(begin.0 + round * 60_000_000);
+        nodes.iter().any(|(name, escrow)| {
+            // In the order of the decision, up to the first one of which nothing is free.
+            let lacks = |bucket: &Bucket| escrow.lease(*bucket).tokens(now) == 0;
+            let missing = || [Bucket::Daily, Bucket::Main].into_iter().filter(lacks);
+            for _ in 0..2 {
+                let needed: Vec<Bucket> =
+                    missing().take_while(|bucket| !escrow.lease(*bucket).is_denied(now)).collect();
+                if !needed.is_empty() {
+                    take_turn(escrow, name, &needed, now);
+                }
+            }
+            missing().next().is_none()
+        })
+    });
+    assert!(is_admitted, "{nodes:?}");
+}
+
+#[test]
 fn what_is_counted_of_a_day_is_kept_for_a_day_only_of_a_key_that_was_proven() {
     let (redis, midnight) = (Redis::new(SCRIPT), 24 * 3600 * SECOND);
     let tier = Arc::new(Tier { daily: Some(100), ..tier(1, 1) });

@@ -274,6 +274,7 @@ impl Escrow {
         let faded = (-(now.since(node.demand_at).as_secs_f64()) / DEMAND_SECONDS).exp();
         node.demand_at = now;
         let is_idle = self.lease(Bucket::Main).newest_age_ns(now) >= nanos(IDLE_AFTER);
+        let waiting = self.waiting(&node);
         let mut asks = [Ask::default(); BUCKETS];
         for bucket in Bucket::ALL {
             let (at, lease) = (bucket as usize, self.lease(bucket));
@@ -296,7 +297,7 @@ impl Escrow {
                 node.counted[at] = need;
                 node.demand[at] = node.demand[at] * faded + f64::from(arrived);
                 let wanted = if is_idle { 0 } else { node.wanted(bucket) }.min(most);
-                let (spent, keep) = lease.cut(wanted, now);
+                let (spent, keep) = lease.cut(wanted.max(waiting).min(most), now);
                 let need = need.saturating_sub(keep).min(most);
                 Ask { spent: u64::from(spent), keep, need, want: wanted.saturating_sub(keep), ..Ask::default() }
             };
@@ -313,6 +314,15 @@ impl Escrow {
         let turn = Arc::new(Turn { sequence: node.sequence, sent: now, asks, is_proven });
         node.unanswered = Some(turn.clone());
         Some(turn)
+    }
+
+    /// The requests for which a turn keeps what is held of other buckets than they wait for: they need a token of each.
+    /// None if the last turn found nothing free of a bucket that they wait for, since two nodes might each keep for ever
+    /// what the other one waits for.
+    fn waiting(&self, node: &NodeSide) -> u32 {
+        let needs = || Bucket::ALL.into_iter().zip(node.need).filter(|(_, need)| *need > 0);
+        let was_denied = needs().any(|(bucket, _)| self.lease(bucket).denied_until() > Tick(0));
+        if was_denied { 0 } else { needs().map(|(_, need)| need).max().unwrap_or(0) }
     }
 
     /// Takes the answer to a turn.
@@ -341,9 +351,8 @@ impl Escrow {
                 if ask.capacity > 0 && in_flight > 0 || grant.held > 0 {
                     dues[0] = Some(turn.sent.plus(IDLE_AFTER.min(deadline.since(turn.sent) / 3)));
                 }
-                if in_flight > grant.held {
-                    lease.deny_until(now.plus(DENIED_AT_LEAST));
-                }
+                let is_denied = in_flight > grant.held;
+                lease.deny_until(if is_denied { now.plus(DENIED_AT_LEAST) } else { Tick(0) });
                 continue;
             }
             if lease.set(grant.held, deadline) > 0 {
@@ -360,11 +369,8 @@ impl Escrow {
                 let owed = level.saturating_add(held_by_others.saturating_mul(ask.period_ns));
                 lease.set_full_at(now.plus(Duration::from_nanos(owed)));
             }
-            if ask.capacity > 0
-                && let Some(wait) = exhausted_for(bucket, ask, grant, held_by_others)
-            {
-                lease.deny_until(now.plus(wait));
-            }
+            let wait = exhausted_for(bucket, ask, grant, held_by_others).filter(|_| ask.capacity > 0);
+            lease.deny_until(wait.map_or(Tick(0), |wait| now.plus(wait)));
         }
         // From now on a spend plans the turn that reports it; those during this turn are to be reported as well.
         self.low.store(u32::MAX, Ordering::SeqCst);
@@ -372,7 +378,7 @@ impl Escrow {
         let is_spent = |bucket: &Bucket| *bucket != Bucket::InFlight && self.lease(*bucket).spent() > 0;
         let report = Bucket::ALL.iter().any(is_spent).then(|| now.plus(REPORT_AFTER));
         node.due = dues.into_iter().chain([report]).flatten().min();
-        if is_lowered || self.owed.iter().any(Owed::is_any) {
+        if is_lowered || node.resets_day || self.owed.iter().any(Owed::is_any) {
             return node.queue(); // this turn was begun before that, or before Redis was away
         }
         node.due.map_or(NextTurn::AsBefore, NextTurn::At)

@@ -1,4 +1,5 @@
-//! What a lowered limit makes of tokens that were granted under the one before, and a key that is made again.
+//! What a lowered limit makes of tokens that were granted under the one before, a key that is made again, tokens held for
+//! a request that waits for those of another bucket, and a day that is given back.
 
 use std::num::NonZeroU32;
 
@@ -97,4 +98,53 @@ fn requests_of_a_key_that_is_made_again_count_beside_those_of_before() {
     let escrow = Escrow::new(tier, Box::new(InFlight(2)), NOW);
     escrow.add_counts(Box::new(InFlight(1)));
     assert_eq!(begin(&escrow).asks[Bucket::InFlight as usize].need, 3);
+}
+
+/// A key with a daily limit of three, whose request waited for a token of the day and one of the main bucket, and found
+/// one of the main bucket free. `is_over`: none of the day is free.
+fn holds_one_of_two(is_over: bool) -> Escrow {
+    let escrow = Escrow::new(Arc::new(Tier { daily: Some(3), ..(*tier(40)).clone() }), Box::new(InFlight(0)), NOW);
+    escrow.need([Bucket::Daily, Bucket::Main].into_iter());
+    let turn = escrow.begin_turn(None, NOW).unwrap();
+    let mut answer = grant(1);
+    answer.buckets[Bucket::Daily as usize].level = if is_over { 3 } else { 0 };
+    escrow.finish_turn(&turn, &answer, NOW);
+    escrow
+}
+
+/// The main tokens kept by the turn of a request that waits for a token of the day.
+fn kept_for_the_day(escrow: &Escrow) -> u32 {
+    let later = NOW.plus(2 * IDLE_AFTER);
+    escrow.need([Bucket::Daily].into_iter());
+    escrow.begin_turn(None, later).unwrap().asks[Bucket::Main as usize].keep
+}
+
+#[test]
+fn a_turn_that_fetches_a_token_of_one_bucket_keeps_that_of_another_for_the_same_request() {
+    assert_eq!(kept_for_the_day(&holds_one_of_two(false)), 1);
+}
+
+#[test]
+fn a_node_that_found_nothing_free_of_one_bucket_keeps_nothing_of_another_that_another_node_may_need() {
+    assert_eq!(kept_for_the_day(&holds_one_of_two(true)), 0);
+}
+
+#[test]
+fn a_bucket_of_which_something_is_free_again_is_not_refused_any_longer() {
+    let escrow = holds_one_of_two(true);
+    assert!(escrow.lease(Bucket::Daily).is_denied(NOW));
+    escrow.reset_day();
+    let turn = escrow.begin_turn(None, NOW).unwrap();
+    assert_eq!(turn.asks[Bucket::Daily as usize].known.0, RESET);
+    escrow.finish_turn(&turn, &grant(1), NOW);
+    assert!(!escrow.lease(Bucket::Daily).is_denied(NOW));
+}
+
+#[test]
+fn a_day_that_is_given_back_during_a_turn_is_given_back_by_the_next_one_at_once() {
+    let escrow = Escrow::new(tier(40), Box::new(InFlight(0)), NOW);
+    let turn = begin(&escrow);
+    assert_eq!(escrow.reset_day(), NextTurn::AsBefore);
+    assert_eq!(escrow.finish_turn(&turn, &grant(1), NOW), NextTurn::Now);
+    assert_eq!(escrow.begin_turn(None, NOW).unwrap().asks[Bucket::Daily as usize].known.0, RESET);
 }

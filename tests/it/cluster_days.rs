@@ -1,0 +1,65 @@
+//! The daily limit over several nodes (contract section 3, `[cluster]`), and a day that is given back.
+
+use crate::cluster_limits::{judged_by_the_origin, limited};
+use crate::support::*;
+
+async fn is_used_up(gate: &TestGateway) {
+    eventually(PATIENCE, "the day is used up", async || gate.get_points("bot", "7").await.code() == Some(12)).await;
+}
+
+async fn has_its_day_back(gate: &TestGateway) {
+    let is_answered = async || gate.get_points("bot", "7").await.status == 200;
+    eventually(PATIENCE, "the day is given back", is_answered).await;
+}
+
+#[tokio::test]
+async fn guarantee_6_a_day_is_counted_over_all_nodes() {
+    let redis = Redis::start(&[]).await;
+    let url = Postgres::shared().database().await;
+    let here = limited(&redis, &url).set("limits.tiers.standard.daily", "30").start().await;
+    let there = here.node(&url).await;
+    let mut admitted = 0;
+    for _ in 0..40 {
+        for gate in [&here, &there] {
+            admitted += u32::from(gate.get_points("bot", "7").await.status == 200);
+        }
+    }
+    assert!((29..=30).contains(&admitted), "{admitted} of 30 were let in");
+}
+
+#[tokio::test]
+async fn a_day_is_given_back_to_a_key_that_has_not_come_since_the_start() {
+    let redis = Redis::start(&[]).await;
+    let url = Postgres::shared().database().await;
+    let mut gate = limited(&redis, &url).set("limits.tiers.standard.daily", "3").start().await;
+    is_used_up(&gate).await;
+    gate.restart().await;
+    gate.run(&["limits", "reset", &gate.key_id("bot")]).done();
+    has_its_day_back(&gate).await;
+}
+
+#[tokio::test]
+async fn a_day_is_given_back_at_every_node_though_one_was_started_since_its_last_request() {
+    let redis = Redis::start(&[]).await;
+    let url = Postgres::shared().database().await;
+    let mut here = limited(&redis, &url).set("limits.tiers.standard.daily", "3").start().await;
+    let there = here.node(&url).await;
+    is_used_up(&here).await;
+    is_used_up(&there).await;
+    here.restart().await;
+    here.run(&["limits", "reset", &here.key_id("bot")]).done();
+    has_its_day_back(&here).await;
+    has_its_day_back(&there).await;
+}
+
+#[tokio::test]
+async fn a_day_is_given_back_to_a_key_that_only_the_origin_knows() {
+    let redis = Redis::start(&[]).await;
+    let gate = judged_by_the_origin(&redis).set("limits.tiers.standard.daily", "3").key("bot").start().await;
+    is_used_up(&gate).await;
+    let digest = digest(gate.secret("bot"));
+    let id = format!("o_{}", &digest["sha256:".len()..][..16]);
+    // There is such a key once its first count is stored.
+    eventually(PATIENCE, "the reset", async || gate.run(&["limits", "reset", &id]).code == Some(0)).await;
+    has_its_day_back(&gate).await;
+}
