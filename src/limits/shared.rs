@@ -303,7 +303,10 @@ impl Asking<'_> {
         if self.lease(daily).is_denied(self.now) {
             return Ok(false);
         }
-        if self.shared.when_away() == WhenAway::Refuse && !self.may_wait {
+        if self.may_wait {
+            return Err(NotDecided::Waits);
+        }
+        if self.shared.when_away() == WhenAway::Refuse {
             return Err(NotDecided::Unavailable);
         }
         let is_counted = usage.day.admit(max, unix);

@@ -11,13 +11,14 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use guildgate::clock::Tick;
-use guildgate::cluster::escrow::{Answer, Bucket, Escrow, LocalCounts, SCRIPT};
+use guildgate::cluster::escrow::{Answer, Bucket, Escrow, LocalCounts, NextTurn, SCRIPT, Turn};
 use guildgate::config::{Rate, Tier};
 
 use self::redis::Redis;
 use self::world::{Faults, Outcome, Run, run};
 
 const SECOND: u64 = 1_000_000_000;
+const DAY: u64 = 24 * 3600 * SECOND;
 
 fn rate(per_second: u64, burst: u32) -> Rate {
     Rate { period_ns: SECOND / per_second, burst: NonZeroU32::new(burst).unwrap() }
@@ -38,8 +39,8 @@ impl LocalCounts for NoCounts {
         0
     }
 
-    fn day(&self, _: Tick) -> (i64, u64) {
-        (0, 0)
+    fn day(&self, now: Tick) -> (i64, u64) {
+        ((now.0 / DAY).cast_signed(), 0)
     }
 
     fn is_alive(&self) -> bool {
@@ -140,15 +141,13 @@ fn two_nodes_that_each_hold_the_token_which_the_other_one_lacks_do_not_refuse_fo
     let tier = Arc::new(Tier { daily: Some(1), ..tier(1, 1) });
     let begin = Tick(1000 * SECOND);
     let redis = Redis::new(SCRIPT);
-    let take_turn = |escrow: &Escrow, name: &str, needed: &[Bucket], now: Tick| {
+    let fetch = |escrow: &Escrow, name: &str, needed: &[Bucket], now: Tick| {
         escrow.need(needed.iter().copied());
-        let turn = escrow.begin_turn(None, now).unwrap();
-        let numbers = redis.eval(now.0 / 1000, &turn.arguments(name, 60_000_000));
-        escrow.finish_turn(&turn, &Answer::read(&numbers).unwrap(), now);
+        take_turn(escrow, &redis, name, &escrow.begin_turn(None, now).unwrap(), now);
     };
     let nodes = [("1", Bucket::Main), ("2", Bucket::Daily)].map(|(name, held)| {
         let escrow = Escrow::new(tier.clone(), Box::new(NoCounts { is_proven: true }), begin);
-        take_turn(&escrow, name, &[held], begin);
+        fetch(&escrow, name, &[held], begin);
         assert_eq!(escrow.lease(held).tokens(begin), 1);
         (name, escrow)
     });
@@ -163,7 +162,7 @@ fn two_nodes_that_each_hold_the_token_which_the_other_one_lacks_do_not_refuse_fo
                 let needed: Vec<Bucket> =
                     missing().take_while(|bucket| !escrow.lease(*bucket).is_denied(now)).collect();
                 if !needed.is_empty() {
-                    take_turn(escrow, name, &needed, now);
+                    fetch(escrow, name, &needed, now);
                 }
             }
             missing().next().is_none()
@@ -172,9 +171,48 @@ fn two_nodes_that_each_hold_the_token_which_the_other_one_lacks_do_not_refuse_fo
     assert!(is_admitted, "{nodes:?}");
 }
 
+/// Takes a turn that was begun before.
+fn take_turn(escrow: &Escrow, redis: &Redis, name: &str, turn: &Turn, now: Tick) {
+    let numbers = redis.eval(now.0 / 1000, &turn.arguments(name, 60_000_000));
+    escrow.finish_turn(turn, &Answer::read(&numbers).unwrap(), now);
+}
+
+/// How many requests of a day of three a node admits, after another one used up the day and a third one gave back that
+/// of `given_back_at`.
+fn admitted_after_a_day_is_given_back(given_back_at: Tick, now: Tick) -> u32 {
+    let redis = Redis::new(SCRIPT);
+    let tier = Arc::new(Tier { daily: Some(3), ..tier(1, 40) });
+    let node = |at| Escrow::new(tier.clone(), Box::new(NoCounts { is_proven: true }), at);
+    let requests = |escrow: &Escrow, name: &str| {
+        let is_admitted = |_: &u32| {
+            escrow.need([Bucket::Daily].into_iter());
+            take_turn(escrow, &redis, name, &escrow.begin_turn(None, now).unwrap(), now);
+            escrow.spend(Bucket::Daily, now).is_some()
+        };
+        let admitted = (0..5).filter(is_admitted).count() as u32;
+        escrow.need([Bucket::Daily].into_iter());
+        take_turn(escrow, &redis, name, &escrow.begin_turn(None, now).unwrap(), now);
+        admitted
+    };
+    let gives_back = node(given_back_at);
+    assert_eq!(gives_back.reset_day(given_back_at), NextTurn::Now);
+    let late = gives_back.begin_turn(None, given_back_at).unwrap();
+    assert_eq!(requests(&node(now), "1"), 3);
+    take_turn(&gives_back, &redis, "2", &late, now);
+    requests(&node(now), "3")
+}
+
+#[test]
+fn a_day_that_is_given_back_while_redis_is_away_is_that_day_only() {
+    let midnight = 20 * DAY;
+    let (before, after) = (Tick(midnight - 10 * SECOND), Tick(midnight + 10 * SECOND));
+    assert_eq!(admitted_after_a_day_is_given_back(after, Tick(after.0 + 60 * SECOND)), 3);
+    assert_eq!(admitted_after_a_day_is_given_back(before, after), 0);
+}
+
 #[test]
 fn what_is_counted_of_a_day_is_kept_for_a_day_only_of_a_key_that_was_proven() {
-    let (redis, midnight) = (Redis::new(SCRIPT), 24 * 3600 * SECOND);
+    let (redis, midnight) = (Redis::new(SCRIPT), DAY);
     let tier = Arc::new(Tier { daily: Some(100), ..tier(1, 1) });
     for (seconds, is_proven, is_kept) in [(1000, false, false), (1001, true, true), (1002, false, true)] {
         let now = Tick(seconds * SECOND);

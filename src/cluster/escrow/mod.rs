@@ -44,7 +44,7 @@ const DENIED_AT_MOST: Duration = Duration::from_secs(1);
 /// Microseconds of a UTC day.
 const DAY_US: i64 = 86_400_000_000;
 
-/// What a node that gives the day back tells as the known level.
+/// What a node that gives a day back tells as the known level of that day.
 const RESET: i64 = -1;
 
 /// The buckets of a key.
@@ -113,7 +113,8 @@ struct NodeSide {
     is_queued: bool,
     /// Something is to be said once Redis answers.
     is_stalled: bool,
-    resets_day: bool,
+    /// The day to give back.
+    resets_day: Option<i64>,
     /// When one is to be taken in any case.
     due: Option<Tick>,
     demand: [f64; BUCKETS],
@@ -161,7 +162,7 @@ impl Escrow {
                 unanswered: None,
                 is_queued: false,
                 is_stalled: false,
-                resets_day: false,
+                resets_day: None,
                 due: None,
                 demand: [0.0; BUCKETS],
                 counted: [0; BUCKETS],
@@ -302,14 +303,15 @@ impl Escrow {
                 Ask { spent: u64::from(spent), keep, need, want: wanted.saturating_sub(keep), ..Ask::default() }
             };
             let owed = self.owed[at].take(now);
-            let known = match bucket {
-                Bucket::Daily if std::mem::take(&mut node.resets_day) => (RESET, day),
-                Bucket::Daily => (used.saturating_sub(ask.spent).saturating_sub(owed).cast_signed(), day),
+            let known = match (bucket, node.resets_day) {
+                (Bucket::Daily, Some(reset)) => (RESET, reset),
+                (Bucket::Daily, None) => (used.saturating_sub(ask.spent).saturating_sub(owed).cast_signed(), day),
                 _ => node.known[at],
             };
             let age_ns = if owed > 0 { 0 } else { lease.newest_age_ns(now) };
             asks[at] = Ask { capacity, period_ns, owed, age_ns, known, ..ask };
         }
+        node.resets_day = None;
         let is_proven = node.counts.iter().any(|counts| counts.is_proven());
         let turn = Arc::new(Turn { sequence: node.sequence, sent: now, asks, is_proven });
         node.unanswered = Some(turn.clone());
@@ -321,7 +323,9 @@ impl Escrow {
     /// what the other one waits for.
     fn waiting(&self, node: &NodeSide) -> u32 {
         let needs = || Bucket::ALL.into_iter().zip(node.need).filter(|(_, need)| *need > 0);
-        let was_denied = needs().any(|(bucket, _)| self.lease(bucket).denied_until() > Tick(0));
+        // The candidate refuses nothing.
+        let was_denied = |bucket| bucket != Bucket::Candidate && self.lease(bucket).denied_until() > Tick(0);
+        let was_denied = needs().any(|(bucket, _)| was_denied(bucket));
         if was_denied { 0 } else { needs().map(|(_, need)| need).max().unwrap_or(0) }
     }
 
@@ -351,7 +355,8 @@ impl Escrow {
                 if ask.capacity > 0 && in_flight > 0 || grant.held > 0 {
                     dues[0] = Some(turn.sent.plus(IDLE_AFTER.min(deadline.since(turn.sent) / 3)));
                 }
-                let is_denied = in_flight > grant.held;
+                // What lacks a slot while some are free came during this turn, and asks again.
+                let is_denied = in_flight > grant.held && (1..=grant.held_by_all).contains(&ask.capacity);
                 lease.deny_until(if is_denied { now.plus(DENIED_AT_LEAST) } else { Tick(0) });
                 continue;
             }
@@ -378,7 +383,7 @@ impl Escrow {
         let is_spent = |bucket: &Bucket| *bucket != Bucket::InFlight && self.lease(*bucket).spent() > 0;
         let report = Bucket::ALL.iter().any(is_spent).then(|| now.plus(REPORT_AFTER));
         node.due = dues.into_iter().chain([report]).flatten().min();
-        if is_lowered || node.resets_day || self.owed.iter().any(Owed::is_any) {
+        if is_lowered || node.resets_day.is_some() || self.owed.iter().any(Owed::is_any) {
             return node.queue(); // this turn was begun before that, or before Redis was away
         }
         node.due.map_or(NextTurn::AsBefore, NextTurn::At)
@@ -403,10 +408,10 @@ impl Escrow {
         node.queue()
     }
 
-    /// Gives the whole day back, for all nodes, with the next turn.
-    pub fn reset_day(&self) -> NextTurn {
+    /// Gives the whole day of `now` back, for all nodes, with the next turn.
+    pub fn reset_day(&self, now: Tick) -> NextTurn {
         let mut node = self.node.lock();
-        node.resets_day = true;
+        node.resets_day = Some(node.day(now).0);
         node.queue()
     }
 }

@@ -1,5 +1,5 @@
-//! What a lowered limit makes of tokens that were granted under the one before, a key that is made again, tokens held for
-//! a request that waits for those of another bucket, and a day that is given back.
+//! What a lowered limit makes of tokens that were granted under the one before, a key that is made again, requests that
+//! begin during a turn, tokens held for a request that waits for those of another bucket, and a day that is given back.
 
 use std::num::NonZeroU32;
 
@@ -100,6 +100,24 @@ fn requests_of_a_key_that_is_made_again_count_beside_those_of_before() {
     assert_eq!(begin(&escrow).asks[Bucket::InFlight as usize].need, 3);
 }
 
+/// Whether what began during a turn is refused, where the nodes hold so many of a hundred slots after it.
+fn is_refused_after_a_turn(held_by_all: u64) -> bool {
+    let tier = Arc::new(Tier { in_flight: Some(100), ..(*tier(40)).clone() });
+    let escrow = Escrow::new(tier, Box::new(InFlight(1)), NOW);
+    let turn = begin(&escrow);
+    escrow.add_counts(Box::new(InFlight(5)));
+    let mut answer = grant(1);
+    answer.buckets[Bucket::InFlight as usize] = Grant { held: 2, left_us: 10_000_000, level: 0, held_by_all };
+    escrow.finish_turn(&turn, &answer, NOW);
+    escrow.lease(Bucket::InFlight).is_denied(NOW)
+}
+
+#[test]
+fn requests_that_began_during_a_turn_are_refused_only_if_no_slot_is_free() {
+    assert!(!is_refused_after_a_turn(2) && !is_refused_after_a_turn(99));
+    assert!(is_refused_after_a_turn(100));
+}
+
 /// A key with a daily limit of three, whose request waited for a token of the day and one of the main bucket, and found
 /// one of the main bucket free. `is_over`: none of the day is free.
 fn holds_one_of_two(is_over: bool) -> Escrow {
@@ -133,7 +151,7 @@ fn a_node_that_found_nothing_free_of_one_bucket_keeps_nothing_of_another_that_an
 fn a_bucket_of_which_something_is_free_again_is_not_refused_any_longer() {
     let escrow = holds_one_of_two(true);
     assert!(escrow.lease(Bucket::Daily).is_denied(NOW));
-    escrow.reset_day();
+    escrow.reset_day(NOW);
     let turn = escrow.begin_turn(None, NOW).unwrap();
     assert_eq!(turn.asks[Bucket::Daily as usize].known.0, RESET);
     escrow.finish_turn(&turn, &grant(1), NOW);
@@ -144,7 +162,7 @@ fn a_bucket_of_which_something_is_free_again_is_not_refused_any_longer() {
 fn a_day_that_is_given_back_during_a_turn_is_given_back_by_the_next_one_at_once() {
     let escrow = Escrow::new(tier(40), Box::new(InFlight(0)), NOW);
     let turn = begin(&escrow);
-    assert_eq!(escrow.reset_day(), NextTurn::AsBefore);
+    assert_eq!(escrow.reset_day(NOW), NextTurn::AsBefore);
     assert_eq!(escrow.finish_turn(&turn, &grant(1), NOW), NextTurn::Now);
     assert_eq!(escrow.begin_turn(None, NOW).unwrap().asks[Bucket::Daily as usize].known.0, RESET);
 }

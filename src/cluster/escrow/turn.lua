@@ -140,7 +140,7 @@ for i, name in ipairs(NAMES) do
       level = math.max(level, known - held_by_others)
     end
     local charged = math.min(spent, held)
-    if i == DAILY and known == RESET then level, charged = 0, 0 end
+    if i == DAILY and known == RESET and known_at == today then level, charged = 0, 0 end
     if is_rate then
       if charged > 0 then level = math.max(level, -age * 1000) + charged * period end
       -- What was admitted without this server leaves at most an empty bucket.
