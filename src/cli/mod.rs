@@ -155,7 +155,7 @@ impl From<ProcessError> for Failure {
         match error {
             ProcessError::Failed(message) => CommandError::new(message).into(),
             ProcessError::Unusable(message) => Failure::Unusable(message),
-            ProcessError::Logged { exit_code } => Failure::Logged { code: exit_code },
+            error @ (ProcessError::Logged { .. } | ProcessError::Defect) => Failure::Logged { code: error.exit_code() },
         }
     }
 }

@@ -2,7 +2,7 @@
 
 mod loaded_keys;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
@@ -12,8 +12,8 @@ use crate::config;
 use crate::model::{Digest, GuildId, Limit, MemberId, Scope};
 use crate::origin::{Builtin, Origin};
 use crate::store::{AnyStore, Directory, KeyChange, KeyRecord, Members, SqliteStore};
-use crate::telemetry::DecisionLog;
 use crate::telemetry::decisions::{Decision, RecordReader};
+use crate::telemetry::{CLOSE_TIMEOUT, DecisionLog};
 use crate::wire::{Param, RequestId, TraceContext};
 
 /// A gateway over a store of its own, at Unix second 1000.
@@ -141,7 +141,7 @@ impl TestGateway {
 
     /// What was recorded until now. Nothing is recorded after it.
     fn decisions(&self) -> Vec<Decision> {
-        self.decisions.close();
+        self.decisions.close(Instant::now() + CLOSE_TIMEOUT);
         let path = self._folder.path().join("d.log");
         let file = std::fs::File::open(&path).unwrap();
         let length = file.metadata().unwrap().len();

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use super::ProcessError;
 use super::handover::HandoverTasks;
 use super::serving::{Serving, StopReason, task_ended};
+use crate::telemetry::CLOSE_TIMEOUT;
 
 /// How often a drain checks whether it has ended.
 const CHECK_INTERVAL: Duration = Duration::from_millis(5);
@@ -24,6 +25,9 @@ const RECORD_AFTER_HANDOVER: Duration = Duration::from_millis(500);
 
 /// How long requests under way may take after a background task has ended: the process ends within a second.
 const AFTER_DEFECT: Duration = Duration::from_millis(300);
+
+/// How long the logs may take then, all together. The process log is given as long after them.
+const LOGS_AFTER_DEFECT: Duration = Duration::from_millis(250);
 
 /// How long the last counts of keys may take to be written, within `server.drain_timeout`: longer than the 2 s for
 /// which a write waits for another process's lock.
@@ -70,14 +74,11 @@ impl Draining {
         if let Some(admin) = self.process.admin.0.take().filter(|_| !self.reason.is_defect()) {
             admin.stop().await;
         }
-        self.process.logs.close();
+        self.process.logs.close(if self.reason.is_defect() { LOGS_AFTER_DEFECT } else { CLOSE_TIMEOUT });
         match self.reason {
             StopReason::Signal | StopReason::HandedOver { .. } => Ok(()),
-            StopReason::TakeOverFailed { reason } => Err(ProcessError::Failed(reason)),
-            StopReason::TaskEnded { task } => Err(ProcessError::Failed(format!(
-                "{task} by a defect, which the log names; please report it. Start the server again, as a service manager \
-                 does by itself"
-            ))),
+            StopReason::TakeOverFailed { .. } => Err(ProcessError::Logged { exit_code: 1 }),
+            StopReason::TaskEnded { .. } => Err(ProcessError::Defect),
         }
     }
 
@@ -112,7 +113,7 @@ impl Draining {
             }
             if let Some(record) = open_record.take_if(|_| begin.elapsed() >= RECORD_AFTER_HANDOVER) {
                 // Later decisions of this process are not recorded.
-                tokio::task::spawn_blocking(move || record.close());
+                record.begin_close();
             }
             // This process alone knows of the writes that its predecessor still finishes, and the next one may start as
             // soon as this one has ended. The predecessor's own `server.drain_timeout` bounds the wait.

@@ -3,6 +3,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use tokio::signal::unix::Signal;
 
@@ -72,12 +73,18 @@ impl Logs {
         }
     }
 
-    /// Writes what is left.
-    pub(super) fn close(&self) {
-        self.decisions.iter().for_each(|decisions| decisions.close());
-        self.access.iter().for_each(|access| access.close());
+    /// Writes what is left, within this time. One that hangs takes none of it from the others.
+    pub(super) fn close(&self, within: Duration) {
+        let deadline = Instant::now() + within;
+        self.decisions.iter().for_each(|decisions| decisions.begin_close());
+        self.access.iter().for_each(|access| access.begin_close());
+        self.audit.iter().for_each(|audit| audit.begin_close());
         #[cfg(feature = "otlp")]
-        self.traces.iter().for_each(|traces| traces.close());
-        self.audit.iter().for_each(|audit| audit.close());
+        self.traces.iter().for_each(|traces| traces.begin_close());
+        self.decisions.iter().for_each(|decisions| decisions.close(deadline));
+        self.access.iter().for_each(|access| access.close(deadline));
+        self.audit.iter().for_each(|audit| audit.close(deadline));
+        #[cfg(feature = "otlp")]
+        self.traces.iter().for_each(|traces| traces.close(deadline));
     }
 }

@@ -25,7 +25,7 @@ use std::time::Duration;
 use crate::config::{self, LoadError};
 use crate::keys::hide_keys;
 use crate::store::StoreError;
-use crate::telemetry;
+use crate::telemetry::{self, CLOSE_TIMEOUT};
 
 pub use loopback::LoopbackGateway;
 
@@ -33,6 +33,9 @@ use demo::Demo;
 use serving::StopReason;
 use startup::Startup;
 use watch::FileWatch;
+
+/// How long the process log may take to be written after a defect.
+const LOG_AFTER_DEFECT: Duration = Duration::from_millis(250);
 
 /// Why the process ends with another exit code than 0.
 #[derive(Debug, thiserror::Error)]
@@ -46,12 +49,15 @@ pub enum ProcessError {
     /// The process log names the reason already.
     #[error("the log names the reason")]
     Logged { exit_code: u8 },
+    /// So it does, and the process ends within a second. Exit code 1.
+    #[error("the log names a defect")]
+    Defect,
 }
 
 impl ProcessError {
     pub fn exit_code(&self) -> u8 {
         match self {
-            ProcessError::Failed(_) => 1,
+            ProcessError::Failed(_) | ProcessError::Defect => 1,
             ProcessError::Unusable(_) => 2,
             ProcessError::Logged { exit_code } => *exit_code,
         }
@@ -114,12 +120,12 @@ pub fn run(config_path: Option<PathBuf>, demo: bool) -> Result<(), ProcessError>
         result
     });
     let result = result.map_err(|error| {
-        if !json {
+        if !json || matches!(error, ProcessError::Logged { .. } | ProcessError::Defect) {
             return error;
         }
         tracing::error!("{}", hide_keys(&error.to_string()));
         ProcessError::Logged { exit_code: error.exit_code() }
     });
-    drop(log_writer); // writes what is left
+    log_writer.close(if let Err(ProcessError::Defect) = result { LOG_AFTER_DEFECT } else { CLOSE_TIMEOUT });
     result
 }

@@ -55,7 +55,11 @@ impl StopReason {
                 tracing::error!(connections, "{reason}; finishing the requests under way");
             }
             StopReason::TaskEnded { task } => {
-                tracing::error!(connections, "{task} by a defect; the process ends now, with exit code 1");
+                tracing::error!(
+                    connections,
+                    "{task} by a defect; the process ends now, with exit code 1. Please report it, and start the server \
+                     again, as a service manager does by itself"
+                );
             }
         }
     }

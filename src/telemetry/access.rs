@@ -44,7 +44,7 @@ mod tests {
         let path = folder.path().join("access.log");
         let log = AccessLog::open(&Access::File(path.clone()), false).unwrap().unwrap();
         (0..100).for_each(|n| log.record(outcome(n)));
-        log.close();
+        drop(log);
         let text = std::fs::read_to_string(path).unwrap();
         assert_eq!(text.lines().count(), 100);
         assert!(text.lines().nth(99).unwrap().contains(" - 99 - "), "{text}");

@@ -1,7 +1,6 @@
 //! Carries records from requests to a file: a bounded ring, and a thread that empties it at most every 20 ms. Pushing
 //! never waits or locks; the first record after a batch wakes the thread, and a record that does not fit is dropped and
-//! counted. Generic over the record: the access log, the audit log and the decision record use it. Closing waits one
-//! second at most.
+//! counted. Generic over the record: the access log, the audit log and the decision record use it.
 
 use std::io;
 use std::sync::Arc;
@@ -12,14 +11,15 @@ use std::time::{Duration, Instant};
 use crossbeam_queue::ArrayQueue;
 use parking_lot::Mutex;
 
+use super::log_rate_limit::{LOG_TARGET, REPORT_INTERVAL};
 use super::wakeup::Wakeup;
 
 /// How long the thread lets records gather before it empties the ring. Waking it for each would cost several
 /// microseconds.
 pub(super) const INTERVAL: Duration = Duration::from_millis(20);
 
-/// How long closing waits for the last records to be written.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long the end of a process waits for the last records to be written.
+pub const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A ring of records and the thread that writes them.
 #[derive(Debug)]
@@ -76,20 +76,24 @@ impl<T: Send + 'static> BackgroundWriter<T> {
         });
         let theirs = shared.clone();
         let run = move || {
+            let (mut untold, mut so_far, mut tell_at) = (0, 0, Instant::now());
             loop {
                 theirs.wakeup.clear();
                 // Read before the ring is emptied, so that everything recorded before the stop is written.
                 let last = theirs.stop.load(Ordering::SeqCst);
                 let dropped = theirs.dropped.swap(0, Ordering::SeqCst);
-                if dropped > 0 {
-                    tracing::warn!(dropped, "{name} could not keep up; records were dropped");
+                (untold, so_far) = (untold + dropped, so_far + dropped);
+                if untold > 0 && (last || Instant::now() >= tell_at) {
+                    tracing::warn!(target: LOG_TARGET, dropped = untold, so_far, "{name} could not keep up; records were dropped");
+                    (untold, tell_at) = (0, Instant::now() + REPORT_INTERVAL);
                 }
                 let reopen = theirs.reopen.swap(false, Ordering::SeqCst);
                 let again_after = write(Batch { ring: &theirs.ring, dropped, reopen, last });
                 if last {
                     return;
                 }
-                theirs.wakeup.wait(again_after);
+                let tell_after = (untold > 0).then_some(REPORT_INTERVAL);
+                theirs.wakeup.wait(again_after.into_iter().chain(tell_after).min());
                 std::thread::sleep(INTERVAL);
             }
         };
@@ -119,13 +123,17 @@ impl<T> BackgroundWriter<T> {
         self.wake();
     }
 
-    /// Writes what is queued and ends the thread. A thread that cannot write (to a pipe that is not read) is left
-    /// running.
-    pub fn close(&self) {
+    /// Has the thread write what is queued and end, and does not wait for it.
+    pub fn begin_close(&self) {
         self.shared.stop.store(true, Ordering::SeqCst);
         self.wake();
+    }
+
+    /// Writes what is queued and ends the thread. One that cannot write by then (to a pipe that is not read) is left
+    /// running.
+    pub fn close(&self, deadline: Instant) {
+        self.begin_close();
         let Some(thread) = self.thread.lock().take() else { return };
-        let deadline = Instant::now() + CLOSE_TIMEOUT;
         while !thread.is_finished() {
             if Instant::now() >= deadline {
                 tracing::error!("{} could not be written to its end", self.name);
@@ -141,7 +149,7 @@ impl<T> BackgroundWriter<T> {
 
 impl<T> Drop for BackgroundWriter<T> {
     fn drop(&mut self) {
-        self.close();
+        self.close(Instant::now() + CLOSE_TIMEOUT);
     }
 }
 
@@ -164,7 +172,7 @@ mod tests {
         .unwrap();
         (0..10).for_each(|n| writer.record(n));
         drop(hold);
-        writer.close();
+        writer.close(Instant::now() + CLOSE_TIMEOUT);
         let batches: Vec<_> = receiver.iter().collect();
         assert_eq!(batches.iter().map(|t| t.0).sum::<u64>(), 6, "{batches:?}");
         assert_eq!(batches.iter().flat_map(|t| t.1.clone()).collect::<Vec<_>>(), [0, 1, 2, 3], "{batches:?}");

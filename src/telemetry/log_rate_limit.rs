@@ -33,7 +33,7 @@ const CONNECTION_TARGET: &str = "guildgate::edge::";
 /// How often suppressed lines are reported.
 pub(super) const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The target of reports about the log itself, which are not limited.
+/// The target of reports about the logs themselves, each of which comes once in [`REPORT_INTERVAL`] and is not limited here.
 pub(super) const LOG_TARGET: &str = "guildgate::log";
 
 /// This module counts what callers cause and logs one line per tier and minute, so it is not limited either.
@@ -57,7 +57,9 @@ struct Kind {
     level: Level,
     /// When the whole burst is available again.
     full_at: Tick,
+    /// Since the last report, and since the start.
     suppressed: u64,
+    so_far: u64,
     /// The first line suppressed since the last report.
     example: Option<String>,
 }
@@ -67,6 +69,7 @@ struct Kind {
 struct Suppressed {
     level: Level,
     count: u64,
+    so_far: u64,
     example: String,
 }
 
@@ -87,8 +90,13 @@ impl LogRateLimit {
         {
             let mut kinds = self.kinds.lock();
             let level = *metadata.level();
-            let kind =
-                kinds.entry(callsite.clone()).or_insert(Kind { level, full_at: now, suppressed: 0, example: None });
+            let kind = kinds.entry(callsite.clone()).or_insert(Kind {
+                level,
+                full_at: now,
+                suppressed: 0,
+                so_far: 0,
+                example: None,
+            });
             let is_of_caller =
                 metadata.fields().field(REQUEST_FIELD).is_some() || metadata.target().starts_with(CONNECTION_TARGET);
             let (burst, period) = if is_of_caller { (1, CALLER_PERIOD) } else { (BURST, PERIOD) };
@@ -98,6 +106,7 @@ impl LogRateLimit {
                 return true;
             }
             kind.suppressed += 1;
+            kind.so_far += 1;
             if kind.example.is_some() {
                 return false;
             }
@@ -118,6 +127,7 @@ impl LogRateLimit {
         let suppressed = kinds.values_mut().filter(|kind| kind.suppressed > 0).map(|kind| Suppressed {
             level: kind.level,
             count: std::mem::take(&mut kind.suppressed),
+            so_far: kind.so_far,
             example: kind.example.take().unwrap_or_default(),
         });
         suppressed.collect()
@@ -125,10 +135,10 @@ impl LogRateLimit {
 
     /// Logs what was suppressed since the last report, one line a kind and at its level.
     pub(super) fn report(&self) {
-        for Suppressed { level, count, example } in self.take() {
+        for Suppressed { level, count, so_far, example } in self.take() {
             macro_rules! report {
                 ($log:ident) => {
-                    tracing::$log!(target: LOG_TARGET, left_out = count, "… and {count} more like it in the last second: {example}")
+                    tracing::$log!(target: LOG_TARGET, left_out = count, so_far, "… and {count} more like it in the last second: {example}")
                 };
             }
             match level {
@@ -198,11 +208,13 @@ mod tests {
             tracing::error!("another kind");
             assert_eq!(logged(), 1, "kinds are limited apart");
             let example = format!("a kind of line n={BURST} why=it is so");
-            assert_eq!(limit.take(), [Suppressed { level: Level::WARN, count: 1000 - u64::from(BURST), example }]);
+            let count = 1000 - u64::from(BURST);
+            assert_eq!(limit.take(), [Suppressed { level: Level::WARN, count, so_far: count, example }]);
             assert_eq!(limit.take(), []);
             limit.clock.advance(PERIOD * 3);
             (0..10).for_each(log_one);
-            assert_eq!((logged(), limit.take()[0].count), (3, 7));
+            let suppressed = limit.take().remove(0);
+            assert_eq!((logged(), suppressed.count, suppressed.so_far), (3, 7, count + 7));
             limit.clock.advance(PERIOD * 1000);
             (0..100).for_each(log_one);
             assert_eq!(logged(), BURST as usize);

@@ -20,7 +20,7 @@ mod wakeup;
 
 pub use access::AccessLog;
 pub use access_line::{AccessLine, printable};
-pub use background_writer::BackgroundWriter;
+pub use background_writer::{BackgroundWriter, CLOSE_TIMEOUT};
 pub use decisions::{Decision, DecisionLog};
 pub use explanation::{Explanation, KeyLookup};
 pub use line_writer::LineOutput;

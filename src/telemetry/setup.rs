@@ -5,7 +5,8 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::Duration;
 
 use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -46,17 +47,26 @@ const DEPENDENCIES: [(&str, LevelFilter); 13] = [
     ("redis", LevelFilter::ERROR),
 ];
 
-/// The process log, for as long as this value lives. Dropping it logs which lines were suppressed last and writes
-/// what is queued, within one second.
+/// The process log, for as long as this value lives.
 #[derive(Debug)]
 pub struct ProcessLog {
     rate_limit: LogRateLimit,
-    _writer: WorkerGuard,
+    writer: WorkerGuard,
 }
 
-impl Drop for ProcessLog {
-    fn drop(&mut self) {
-        self.rate_limit.report();
+impl ProcessLog {
+    /// Logs which lines were suppressed last and writes what is queued, within this time. On a thread of its own, since
+    /// a writer that could not do so says it on stdout, which may have no reader either.
+    pub fn close(self, within: Duration) {
+        let (ended, end) = sync_channel::<()>(0);
+        let close = move || {
+            self.rate_limit.report();
+            drop(self.writer);
+            drop(ended);
+        };
+        if std::thread::Builder::new().spawn(close).is_ok() {
+            let _ = end.recv_timeout(within); // it gets no message: the sender is dropped
+        }
     }
 }
 
@@ -90,7 +100,7 @@ pub fn init(log: &Log) -> ProcessLog {
             tracing::error!(%error, "the thread that counts suppressed log lines could not be started");
         }
     }
-    ProcessLog { rate_limit, _writer: guard }
+    ProcessLog { rate_limit, writer: guard }
 }
 
 /// Stderr, which counts the lines that could not be written (its disk is full), once others can.
@@ -119,19 +129,15 @@ impl Write for Stderr {
 /// Logs, at most once a second and only after lines have come, which of them are missing from the log: those of a kind
 /// that came too often, and those that stderr did not take. Ends with the process.
 fn report_missing_lines(rate_limit: &LogRateLimit, dropped: &ErrorCounter, lost: &AtomicUsize, lines: &Receiver<()>) {
-    let missing = || dropped.dropped_lines() + lost.load(Ordering::Relaxed);
     let mut reported = 0;
     while lines.recv().is_ok() {
         std::thread::sleep(REPORT_INTERVAL);
         rate_limit.report();
-        let total = missing();
-        if total > reported {
-            let lines = total - reported;
-            tracing::warn!(target: LOG_TARGET, lines, "stderr was not read fast enough, or its disk was full; lines of this log were dropped");
-            // If this line was dropped too, the next one counts it.
-            if missing() == total {
-                reported = total;
-            }
+        let so_far = dropped.dropped_lines() + lost.load(Ordering::Relaxed);
+        if so_far > reported {
+            let lines = so_far - reported;
+            tracing::warn!(target: LOG_TARGET, lines, so_far, "stderr was not read fast enough, or its disk was full; lines of this log were dropped");
+            reported = so_far; // if this line was dropped too, it counts in the next one
         }
     }
 }

@@ -89,9 +89,14 @@ impl TraceExport {
         self.writer.record(outcome);
     }
 
-    /// Sends what is queued, for one second at most.
-    pub fn close(&self) {
-        self.writer.close();
+    /// Sends what is queued, and does not wait for it.
+    pub fn begin_close(&self) {
+        self.writer.begin_close();
+    }
+
+    /// Sends what is queued, until then at most.
+    pub fn close(&self, deadline: Instant) {
+        self.writer.close(deadline);
     }
 }
 

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::Decision;
 use super::file::{OpenError, RecordFile, rotate};
@@ -96,9 +96,14 @@ impl DecisionLog {
         self.decisions.reopen();
     }
 
-    /// Writes what is queued and ends the writer. Waits for it one second at most.
-    pub fn close(&self) {
-        self.decisions.close();
+    /// Has the writer write what is queued and end, and does not wait for it.
+    pub fn begin_close(&self) {
+        self.decisions.begin_close();
+    }
+
+    /// Writes what is queued and ends the writer, by then at most.
+    pub fn close(&self, deadline: Instant) {
+        self.decisions.close(deadline);
     }
 }
 

@@ -3,9 +3,10 @@
 //! no test leaves a process behind.
 
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::path::PathBuf;
+use std::process::{Child, ChildStderr, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -100,6 +101,18 @@ impl Process {
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(its).spawn().unwrap();
         let stdout = catch(child.stdout.take().unwrap());
         Process { child, stdout, stderr: catch(std::io::empty()) }
+    }
+
+    /// As [`Process::start`], where nobody reads its stderr after the address in its first `ready:` line. The pipe
+    /// stays open for as long as what is returned besides.
+    pub fn unread(command: &mut Command) -> (Process, SocketAddr, BufReader<ChildStderr>) {
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let stdout = catch(child.stdout.take().unwrap());
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let process = Process { child, stdout, stderr: catch(std::io::empty()) };
+        let url =
+            stderr.by_ref().lines().find_map(|line| ready_url(&line.unwrap())).expect("it ended before it was ready");
+        (process, url.strip_prefix("http://").unwrap().parse().unwrap(), stderr)
     }
 
     /// Waits until it has said this on stderr.
@@ -214,10 +227,14 @@ impl Process {
 
     /// Sockets that it has open.
     pub fn open_sockets(&self) -> usize {
+        self.open_files().filter(|name| name.to_string_lossy().starts_with("socket:")).count()
+    }
+
+    /// The names of what it has open.
+    pub fn open_files(&self) -> impl Iterator<Item = PathBuf> {
         let files = std::fs::read_dir(format!("/proc/{}/fd", self.id())).unwrap();
         // One that was closed since has no name any more.
-        let names = files.filter_map(|file| std::fs::read_link(file.unwrap().path()).ok());
-        names.filter(|name| name.to_string_lossy().starts_with("socket:")).count()
+        files.filter_map(|file| std::fs::read_link(file.unwrap().path()).ok())
     }
 
     /// kill -9, and wait until the process is gone.

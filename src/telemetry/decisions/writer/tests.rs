@@ -5,7 +5,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::model::Limit;
-use crate::telemetry::background_writer::INTERVAL;
+use crate::telemetry::background_writer::{CLOSE_TIMEOUT, INTERVAL};
 use crate::telemetry::decisions::format::tests::any_blocks;
 use crate::telemetry::decisions::{Block, RecordReader, older};
 use crate::wire::Operation;
@@ -68,7 +68,7 @@ fn every_decision_recorded_before_the_close_is_in_the_file_and_runs_follow_each_
     for run in 0..3 {
         let log = record.log();
         (0..100).for_each(|n| log.record(decision(run * 100 + n)));
-        log.close();
+        log.close(Instant::now() + CLOSE_TIMEOUT);
     }
     assert_eq!(decisions(&record.path()), (0..300).map(decision).collect::<Vec<_>>());
     let mut runs: Vec<u64> = blocks(&record.path()).iter().map(|block| block.run).collect();
@@ -100,10 +100,10 @@ fn strangers_over_their_limit_are_counted_without_a_decision_and_take_no_decisio
     let log = record.log();
     (0..100_000).for_each(|_| log.count_stranger());
     log.record(decision(1));
-    log.close();
+    log.close(Instant::now() + CLOSE_TIMEOUT);
     let log = record.log();
     log.count_stranger();
-    log.close();
+    log.close(Instant::now() + CLOSE_TIMEOUT);
     let blocks = blocks(&record.path());
     assert_eq!(blocks.iter().map(|block| block.counts.strangers).sum::<u64>(), 100_001);
     assert_eq!(blocks.iter().map(|block| (block.counts.lost, block.decisions.len())).max(), Some((0, 1)));
@@ -120,7 +120,7 @@ fn decisions_are_held_for_a_file_that_another_process_is_about_to_close() {
         second.add(decision(n));
         second.write_if_due(false);
     }
-    first.close();
+    first.close(Instant::now() + CLOSE_TIMEOUT);
     drop(first);
     assert_eq!(decisions(&record.path()), [decision(0)]);
     record.clock.advance(MIN_HOLD);
@@ -138,12 +138,12 @@ fn of_three_that_follow_each_other_at_once_each_has_its_turn() {
     let (second, mut third) = (after(), Writer::holding(&record.path(), 1 << 20, record.clock.clone()));
     first.record(decision(0));
     second.record(decision(1));
-    first.close();
+    first.close(Instant::now() + CLOSE_TIMEOUT);
     drop(first);
     third.add(decision(2));
     third.write_if_due(false);
     assert!(third.holds, "it opened the file that the second one waits for");
-    second.close();
+    second.close(Instant::now() + CLOSE_TIMEOUT);
     drop(second);
     record.clock.advance(MIN_HOLD);
     third.write_if_due(false);
@@ -162,7 +162,7 @@ fn a_file_that_is_never_closed_is_given_up_after_a_while_and_what_was_lost_is_co
     record.clock.advance(MAX_HOLD);
     writer.write_if_due(false);
     assert_eq!((writer.holds, writer.counts.lost), (false, 1));
-    first.close();
+    first.close(Instant::now() + CLOSE_TIMEOUT);
     drop(first);
     writer.add(decision(2));
     writer.write_if_due(true);
@@ -253,7 +253,7 @@ fn a_moved_file_is_closed_at_the_next_check() {
     fs::rename(record.path(), record.folder.path().join("moved")).unwrap();
     log.reopen();
     log.record(decision(1));
-    log.close();
+    log.close(Instant::now() + CLOSE_TIMEOUT);
     assert_eq!(decisions(&record.path()), [decision(1)]);
 }
 
