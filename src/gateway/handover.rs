@@ -31,6 +31,11 @@ const ALLOWED_WITHIN: Duration = Duration::from_secs(1);
 /// to spare.
 const STORE_WRITES_WITHIN: Duration = Duration::from_secs(5);
 
+/// Members of which a successor is told that a write ended with an unknown outcome; while it is told, no write begins. More
+/// come within one `points.ttl` only where the origin fails them all; of the others the successor may keep what a late
+/// write changes.
+const MAX_UNSETTLED: usize = 4096;
+
 /// Notices that wait to be sent, one or two for each write in flight; beyond that, writes wait.
 pub const MAX_WRITE_NOTICES: usize = 1024;
 
@@ -70,8 +75,8 @@ pub struct Handover {
     /// Whether writes may begin here. Not before the predecessor has committed: it may still cancel the hand-over, and
     /// would not know of them (guarantee 2).
     may_write: watch::Sender<bool>,
-    /// The writes in flight, by number. A successor is told of them first, so that it misses none (guarantee 2).
-    writes: Mutex<WritesInFlight>,
+    /// The writes that a successor is told of first, so that it misses none (guarantee 2).
+    writes: Mutex<Writes>,
 }
 
 #[derive(Debug)]
@@ -80,9 +85,46 @@ struct Successor {
 }
 
 #[derive(Debug, Default)]
-struct WritesInFlight {
+struct Writes {
     last: u64,
-    members: HashMap<u64, MemberId>,
+    /// By number.
+    in_flight: HashMap<u64, MemberId>,
+    /// Until when nothing is kept about a member, because a write of unknown outcome has ended.
+    unsettled: HashMap<MemberId, Tick>,
+}
+
+impl Writes {
+    fn begin(&mut self, member: MemberId) -> u64 {
+        self.last += 1;
+        self.in_flight.insert(self.last, member);
+        self.last
+    }
+
+    /// `unsettled_until`: where the outcome is unknown.
+    fn end(&mut self, write: u64, unsettled_until: Option<Tick>, now: Tick) {
+        let Some((member, until)) = self.in_flight.remove(&write).zip(unsettled_until) else { return };
+        if let Some(latest) = self.unsettled.get_mut(&member) {
+            *latest = until.max(*latest);
+            return;
+        }
+        if self.unsettled.len() >= MAX_UNSETTLED {
+            self.unsettled.retain(|_, until| *until > now);
+        }
+        if self.unsettled.len() < MAX_UNSETTLED {
+            self.unsettled.insert(member, until);
+        }
+    }
+
+    /// What a successor is told of them.
+    fn list(&mut self, now: Tick) -> Vec<(u64, MemberId, WriteEvent)> {
+        let mut list: Vec<_> =
+            self.in_flight.iter().map(|(write, member)| (*write, *member, WriteEvent::Begun)).collect();
+        for (member, _) in self.unsettled.iter().filter(|(_, until)| **until > now) {
+            self.last += 1;
+            list.push((self.last, *member, WriteEvent::Ended { settled: false }));
+        }
+        list
+    }
 }
 
 /// The successor did not acknowledge a notice in time.
@@ -102,12 +144,13 @@ impl Handover {
     }
 
     /// A successor is about to serve: from now on nothing is answered from memory, and each write is announced. Returns
-    /// the writes in flight, of which the successor is to be told first.
-    pub fn begin(&self, notices: mpsc::Sender<WriteNotice>) -> Vec<(u64, MemberId)> {
+    /// the writes of which the successor is to be told first: those in flight, and those that ended with an unknown
+    /// outcome and may still take effect.
+    pub fn begin(&self, notices: mpsc::Sender<WriteNotice>) -> Vec<(u64, MemberId, WriteEvent)> {
         self.successor.store(Some(Arc::new(Successor { notices })));
         self.core.cache.epochs().invalidate_all();
         // A write that begins meanwhile may be announced twice.
-        self.writes.lock().members.iter().map(|(write, member)| (*write, *member)).collect()
+        self.writes.lock().list(self.core.now())
     }
 
     /// The successor is gone: this process serves alone, and nothing that it knew before is usable.
@@ -210,14 +253,8 @@ impl Handover {
 
     async fn announce(&self, member: MemberId) -> Result<Announcement<'_>, NotAcknowledged> {
         // Entered before the successor is looked for: a hand-over that begins in between finds the write here.
-        let write = {
-            let mut writes = self.writes.lock();
-            writes.last += 1;
-            let write = writes.last;
-            writes.members.insert(write, member);
-            write
-        };
-        let announcement = Announcement { handover: self, write, member, is_ended: false };
+        let write = self.writes.lock().begin(member);
+        let announcement = Announcement { handover: self, write, member, settled: None };
         match self.successor.load_full() {
             Some(successor) => successor.send(write, member, WriteEvent::Begun).await.map(|()| announcement),
             None => Ok(announcement),
@@ -301,7 +338,8 @@ struct Announcement<'h> {
     handover: &'h Handover,
     write: u64,
     member: MemberId,
-    is_ended: bool,
+    /// Whether its outcome is known; `None`: it has not ended.
+    settled: Option<bool>,
 }
 
 impl Announcement<'_> {
@@ -310,14 +348,17 @@ impl Announcement<'_> {
             // The write is done: a successor that does not acknowledge its end treats it as still in flight.
             let _ = successor.send(self.write, self.member, WriteEvent::Ended { settled }).await;
         }
-        self.is_ended = true;
+        self.settled = Some(settled);
     }
 }
 
 impl Drop for Announcement<'_> {
     fn drop(&mut self) {
-        self.handover.writes.lock().members.remove(&self.write);
-        if let (false, Some(successor)) = (self.is_ended, self.handover.successor.load_full()) {
+        let core = &self.handover.core;
+        let now = core.now();
+        let until = (self.settled != Some(true)).then(|| now.plus(core.state().config.cache.points.ttl));
+        self.handover.writes.lock().end(self.write, until, now);
+        if let (None, Some(successor)) = (self.settled, self.handover.successor.load_full()) {
             let (acknowledged, _) = oneshot::channel();
             let event = WriteEvent::Ended { settled: false };
             let notice = WriteNotice { write: self.write, member: self.member, event, acknowledged };

@@ -333,6 +333,24 @@ async fn a_write_begun_before_the_handover_is_known_to_the_one_that_took_over() 
 }
 
 #[tokio::test]
+async fn a_write_whose_outcome_nobody_knows_is_known_to_those_that_take_over_after_its_end() {
+    let gate = before_http().set("cache.points.ttl", r#""1h""#).set("origin.timeout", r#""2s""#);
+    let mut gate = gate.start().await;
+    let begun = Gate::shut();
+    gate.origin().next("setPoints", Act::HoldAll(begun.clone()));
+    assert_eq!(gate.set_points("bot", "7", 200).await.code(), Some(22));
+    for _ in 0..2 {
+        assert_eq!(gate.replace().await.exit().await, Some(0));
+        // It may take effect yet.
+        for _ in 0..2 {
+            gate.get_points("bot", "7").await.is("100").is_miss();
+        }
+    }
+    begun.open();
+    eventually(PATIENCE, "it takes effect", async || gate.get_points("bot", "7").await.body == "200").await;
+}
+
+#[tokio::test]
 async fn more_writes_than_its_socket_has_room_for_do_not_stop_a_handover() {
     const WRITES: usize = 1500;
     let gate = before_http().set("origin.max_in_flight", "10000").set("origin.timeout", r#""1m""#);

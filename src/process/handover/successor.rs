@@ -116,9 +116,9 @@ impl Successor {
             self.give_sockets(sockets).await?;
             let writes = gateway.handover.begin(send_notice);
             self.peer.send_message(&Message::Accept).await?;
-            for (write, member) in writes {
+            for (write, member, event) in writes {
                 let (acknowledged, _) = oneshot::channel(); // nobody waits: the write began before the hand-over
-                self.send_notice(WriteNotice { write, member, event: WriteEvent::Begun, acknowledged }).await?;
+                self.send_notice(WriteNotice { write, member, event, acknowledged }).await?;
             }
             self.wait_until_it_accepts().await?;
             self.peer.send_message(&Message::Committed).await
