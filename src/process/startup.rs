@@ -25,7 +25,7 @@ use crate::cluster::bus::{Bus, Incarnation, RedisStream};
 use crate::cluster::{NodeState, START_TIMEOUT, SharedLimits, Turns};
 use crate::config::{Config, Keys, Loaded, OriginKind};
 use crate::edge::{Edge, EdgeMetrics, Listener, ListeningSocket, Server, Tls};
-use crate::gateway::{Gateway, KeyFile, KeyList, KeySource, State};
+use crate::gateway::{Gateway, KeyFile, KeyList, KeySource, NewKeys, State};
 use crate::keys::{LearnedKeyRules, LearnedKeys, ListedKey};
 use crate::limits::{DayCount, Policy, day_of};
 use crate::model::KeyId;
@@ -77,11 +77,12 @@ impl Startup<'_> {
         // Opening the store may wait a minute for other processes.
         let Some(store) = stop_signals.unless_stopped(open_store(&config)).await.transpose()? else { return Ok(None) };
         fill_store(demo, store.as_deref()).await?;
-        let (keys, key_list, day_counts) = load_keys(&config, inputs.keys, store.as_ref(), &clock).await?;
         let joined = join_cluster(&config, demo.is_some(), &clock);
         let Some(joined) = stop_signals.unless_stopped(joined).await.transpose()? else { return Ok(None) };
         let origin = start_origin(&config, inputs.upstream_tls, store.as_ref(), &clock).await?;
         let logs = Logs::open(&config.log, predecessor.is_some(), &clock)?;
+        // After most of what may take seconds, since the age of a list of keys counts from here (guarantee 7).
+        let (keys, key_list, day_counts) = load_keys(&config, inputs.keys, store.as_ref(), &clock).await?;
         let state = State::new(config, origin, keys, key_list, day_counts, &clock);
         let ((limits, turns), (bus, stream)) = (joined.limits.unzip(), joined.bus.unzip());
         let gateway = Arc::new(Gateway::with_bus(clock, state, logs.observer(), bus).sharing(limits));
@@ -117,6 +118,10 @@ impl Startup<'_> {
         let admin_state = admin.state.clone();
         let (admin, reload_requests) =
             admin.start(&gateway, store.as_ref(), logs.audit.clone(), metrics, demo.is_some())?;
+        if let Some(keys) = watches.read_changed_keys() {
+            let (state, keys) = (gateway.state().clone(), KeyFile::new(keys, store.clone()));
+            gateway.reload((*state.config).clone(), state.origin.clone(), NewKeys::File(keys));
+        }
         if !server.accept().await {
             return Err(listeners_failed("opened"));
         }

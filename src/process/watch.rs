@@ -98,7 +98,7 @@ impl FileWatch {
     pub(super) fn reset(&mut self, now: FileStates) {
         for (path, state) in now {
             for file in self.files.iter_mut().filter(|file| file.path == path) {
-                *file = WatchedFile::of(path.clone(), state);
+                *file = WatchedFile { delays: file.delays, ..WatchedFile::of(path.clone(), state) };
             }
         }
     }
@@ -106,6 +106,12 @@ impl FileWatch {
     /// What was read of the files counts for nothing: they are read again.
     pub(super) fn forget_read(&mut self) {
         self.files.iter_mut().for_each(|file| file.is_unread = true);
+    }
+
+    /// Whether a file is another one than was read, and is neither missing nor empty. `states`: those of all files now.
+    pub(super) fn is_to_be_read_again(&self, states: &FileStates) -> bool {
+        let differs = |(file, state): (&WatchedFile, &FileState)| file.read != Some(*state) && !state.is_empty();
+        self.files.iter().zip(states).filter_map(|(file, (_, state))| Some((file, state.as_ref()?))).any(differs)
     }
 
     /// Whether a file has changed or was removed, and all files that a reload waits for have stayed the same for a while:

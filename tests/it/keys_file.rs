@@ -98,6 +98,25 @@ async fn files_that_cannot_be_opened_for_a_while_are_read_once_they_can_be() {
 }
 
 #[tokio::test]
+async fn a_key_that_is_removed_from_the_file_while_a_start_waits_for_the_store_is_refused_from_its_first_request_on() {
+    let gate = TestGateway::builder().keys_in_file().key("bot").key("other").points("7", 3);
+    let (world, _, secrets) = gate.prepare().await;
+    let store = world.path("guildgate.db").canonicalize().unwrap();
+    let holder = rusqlite::Connection::open(&store).unwrap();
+    holder.execute_batch("PRAGMA locking_mode = EXCLUSIVE; BEGIN IMMEDIATE; DELETE FROM member").unwrap();
+    let mut process = world.serve(&[]);
+    // By then it has read the key file.
+    eventually(PATIENCE, "it waits for the store", async || process.open_files().any(|name| name == store)).await;
+    world.remove_key("bot");
+    holder.execute_batch("ROLLBACK").unwrap();
+    drop(holder);
+    let mut connection = Connection::to(process.ready().await).await;
+    let request = |key: &str| Request::post("/getPoints", "memberID=7").key(&secrets[key]);
+    connection.ask(&request("bot")).await.is_refused(401, "02 | Incorrect API key!");
+    connection.ask(&request("other")).await.is("3");
+}
+
+#[tokio::test]
 async fn a_key_file_that_has_lost_all_its_keys_is_told_with_their_number() {
     let mut gate = TestGateway::before_http().key("bot").key("other").points("7", 3).start().await;
     gate.world().write("keys.toml", "# none for now\n");

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::slice;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::timeout;
@@ -26,15 +27,22 @@ impl Reloader {
             return Some(ReloadOutcome::rejected(&missing(&path)));
         }
         let file = path.display();
-        let read = {
+        let mut state = self.gateway.state().clone();
+        let read = loop {
             let path = path.clone();
             let rejection = |e: KeyFileError| Rejection {
                 is_unread: matches!(e, KeyFileError::Unreadable { is_temporary: true, .. }),
                 reason: e.to_string(),
             };
-            self.read_files(move || read_key_file(&path).map_err(rejection)).await.flatten()
+            let read = self.read_files(move || read_key_file(&path).map_err(rejection)).await.flatten();
+            let _ = timeout(CONFIG_FIRST, self.in_force.lock()).await;
+            let before = std::mem::replace(&mut state, self.gateway.state().clone());
+            match (&before.keys, &state.keys) {
+                // The reload of gateway.toml has put a content of a key file in force that may be newer.
+                (KeySource::File(before), KeySource::File(now)) if !Arc::ptr_eq(&before.keys, &now.keys) => {}
+                _ => break read,
+            }
         };
-        let _ = timeout(CONFIG_FIRST, self.in_force.lock()).await;
         let keys = match read {
             Ok(keys) => keys,
             Err(rejection) => {
@@ -43,7 +51,6 @@ impl Reloader {
                 return Some(rejection.outcome());
             }
         };
-        let state = self.gateway.state().clone();
         let count = keys.len();
         let is_changed = !matches!(&state.keys, KeySource::File(file) if *file.keys == *keys);
         if key_file(&state.config).as_ref() != Some(&path) {

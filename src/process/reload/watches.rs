@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use parking_lot::Mutex;
 
 use crate::config::{self, Config, Keys, OriginKind};
-use crate::process::watch::FileWatch;
+use crate::keys::{ListedKey, read_key_file};
+use crate::process::watch::{FileWatch, look_at};
 
 /// The files whose changes cause a reload.
 #[derive(Debug)]
@@ -30,6 +31,17 @@ impl Watches {
         };
         watches.config.lock().set_files(watches.config_files(config), None);
         watches
+    }
+
+    /// The keys of the key file, if it has changed since the start began and read it: a key that was removed from it
+    /// meanwhile is not to be accepted again (guarantee 7). A file that cannot be read now is left to the reloader, which
+    /// says why.
+    pub(in crate::process) fn read_changed_keys(&self) -> Option<Vec<ListedKey>> {
+        let mut watch = self.keys.lock();
+        let states = look_at(watch.paths());
+        let keys = watch.is_to_be_read_again(&states).then(|| read_key_file(&states[0].0).ok()).flatten()?;
+        watch.reset(states);
+        Some(keys)
     }
 
     pub(super) fn config_file(&self) -> PathBuf {
