@@ -52,7 +52,7 @@ fn listed(n: usize) -> ListedKey {
 const GUILD: &str = "81384788765712384";
 
 fn book(keys: usize, limits: &Limits) -> KeyTable {
-    KeyTable::new((0..keys).map(listed).collect(), limits, &KeyTable::default(), Tick(0), 0)
+    KeyTable::new((0..keys).map(listed).collect(), limits, &KeyTable::default(), || Tick(0), 0)
 }
 
 /// Runs a future that must be ready at once: a hit never waits.

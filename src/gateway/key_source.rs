@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::State;
-use crate::clock::Tick;
+use crate::clock::Clock;
 use crate::config::{ConfigHash, Keys};
 use crate::keys::{LearnedKeyRules, LearnedKeys, ListedKey};
 use crate::model::GuildId;
@@ -50,14 +50,14 @@ pub struct KeyList {
 }
 
 impl KeySource {
-    /// Puts what the configuration says of learned keys in force from `now` on.
-    pub(super) fn set_rules(&self, state: &State, is_other_origin: bool, now: Tick) {
+    /// Puts what the configuration says of learned keys in force from now on.
+    pub(super) fn set_rules(&self, state: &State, is_other_origin: bool, clock: &Clock) {
         let config = &state.config;
         if let (KeySource::Origin(learned_keys), Keys::Origin { accepted_for, refused_for }) = (self, &config.keys) {
             let policy = state.key_table.default_policy(&config.limits);
-            let since = if is_other_origin { now } else { learned_keys.since() };
+            let since = if is_other_origin { clock.now() } else { learned_keys.since() };
             let (accepted_for, refused_for) = (*accepted_for, *refused_for);
-            learned_keys.set_rules(LearnedKeyRules { policy, accepted_for, refused_for, since }, now);
+            learned_keys.set_rules(LearnedKeyRules { policy, accepted_for, refused_for, since }, || clock.now());
         }
     }
 

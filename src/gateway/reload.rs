@@ -41,7 +41,7 @@ impl Gateway {
             |before, state, loaded| {
                 let is_other_origin = !Arc::ptr_eq(&before.origin, &state.origin);
                 // After the swap: an answer of the old origin that is still accepted was asked for before this moment.
-                state.keys.set_rules(state, is_other_origin, self.core.now());
+                state.keys.set_rules(state, is_other_origin, &self.core.clock);
                 state.origin.activate();
                 if is_other_origin || before.config.cache != state.config.cache {
                     self.core.cache.epochs().invalidate_all();

@@ -45,7 +45,7 @@ impl State {
         let used = KeyTable::with_day_counts(counts, &config.limits);
         let strangers = Arc::new(Strangers::new(config.limits.strangers));
         let state = State::build(Arc::new(config), origin, keys, list, (&used, strangers), clock);
-        state.keys.set_rules(&state, false, clock.now());
+        state.keys.set_rules(&state, false, clock);
         state
     }
 
@@ -75,7 +75,7 @@ impl State {
         clock: &Clock,
     ) -> Self {
         let (listed, departed_guilds) = keys.listed(list);
-        let key_table = Arc::new(KeyTable::new(listed, &config.limits, used, clock.now(), clock.unix()));
+        let key_table = Arc::new(KeyTable::new(listed, &config.limits, used, || clock.now(), clock.unix()));
         State { config, origin, keys, key_table, strangers, departed_guilds }
     }
 

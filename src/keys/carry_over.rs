@@ -50,6 +50,9 @@ impl LimitState {
     }
 }
 
+/// Removed secrets that are remembered, about 100 bytes each; a key that is rotated for ever has no end of them.
+const MAX_REMOVED_SECRETS: usize = 65_536;
+
 /// What is remembered of removed keys and secrets, so that they are not refilled when they are added again.
 #[derive(Debug, Default)]
 pub(super) struct RemovedKeys {
@@ -147,7 +150,7 @@ impl<'t> CarryOver<'t> {
         // has used up.
         let secrets = keys.iter().map(|(secret, key)| (*secret, key.limit_state()));
         let secrets = secrets.chain(removed.secrets.iter().map(|(secret, state)| (*secret, state.clone())));
-        let secrets = secrets.filter(|(secret, state)| !is_listed(secret) && is_worth_remembering(state)).collect();
-        RemovedKeys { states, secrets }
+        let secrets = secrets.filter(|(secret, state)| !is_listed(secret) && is_worth_remembering(state));
+        RemovedKeys { states, secrets: secrets.take(MAX_REMOVED_SECRETS).collect() }
     }
 }

@@ -116,8 +116,8 @@ impl LearnedKeys {
         }
     }
 
-    /// Puts other rules in force for every key, from `now` on.
-    pub fn set_rules(&self, rules: LearnedKeyRules, now: Tick) {
+    /// Puts other rules in force for every key. `now` reads the clock, for each key anew: requests are charged meanwhile.
+    pub fn set_rules(&self, rules: LearnedKeyRules, now: impl Fn() -> Tick) {
         let policy = rules.policy.clone();
         let before = self.rules.swap(Arc::new(rules));
         if Arc::ptr_eq(&before.policy, &policy) {
@@ -126,7 +126,7 @@ impl LearnedKeys {
         let _lock = self.policy_lock.lock();
         for (_, known) in &self.known {
             // The key is replaced at its next request; what is left of its limits is fixed now.
-            Buckets::with_policy(&known.key.policy, &known.key.buckets, &policy, now);
+            Buckets::with_policy(&known.key.policy, &known.key.buckets, &policy, now());
         }
     }
 
@@ -179,8 +179,12 @@ impl LearnedKeys {
     pub fn refute(&self, key: &LearnedKey, asked: Tick, now: Tick) {
         // The known key may be another value than this caller's, if several came with it at the same time.
         let known = self.known.get(&key.digest);
-        if known.as_deref().unwrap_or(key).proof.refute(asked) && asked >= self.since() {
+        let proof = &known.as_deref().unwrap_or(key).proof;
+        if proof.refute(asked) && asked >= self.since() {
             self.refused.insert(key.digest, now);
+            if proof.was_accepted() {
+                self.refused.invalidate(&key.digest); // by an answer to a later question, that came meanwhile
+            }
         }
     }
 
@@ -329,7 +333,7 @@ mod tests {
         let learned_key = learned_keys.accept(&learned_keys.unproven_key(digest()), at(1));
         assert!(spend(&learned_key) && spend(&learned_key));
         let realm = learned_key.key.guild.realm;
-        learned_keys.set_rules(rules(policy(1000)), at(1));
+        learned_keys.set_rules(rules(policy(1000)), || at(1));
         let learned_key = proven(&learned_keys, 1);
         assert_eq!(learned_key.key.policy.tier().main.burst.get(), 1000);
         assert!(!spend(&learned_key), "all of it was used up");
@@ -348,8 +352,8 @@ mod tests {
         };
         assert!(spend(&learned_key));
         // Nobody asks between the two: the key had one left then all the same.
-        learned_keys.set_rules(rules(policy(1)), at(2));
-        learned_keys.set_rules(rules(policy(40)), at(3));
+        learned_keys.set_rules(rules(policy(1)), || at(2));
+        learned_keys.set_rules(rules(policy(40)), || at(3));
         assert_eq!((let_in(3), let_in(5), let_in(45)), (1, 2, 40));
         assert!(!spend(&learned_key), "by whichever record of it");
         assert!(!proven(&learned_keys, 46).key.buckets.are_replaced());
@@ -361,7 +365,7 @@ mod tests {
         let (good, bad) = (learned_keys.unproven_key(digest()), learned_keys.unproven_key(Digest::of(b"bad")));
         learned_keys.accept(&good, at(1));
         learned_keys.refute(&bad, at(1), at(1));
-        learned_keys.set_rules(LearnedKeyRules { since: at(2), ..rules(policy(2)) }, at(2));
+        learned_keys.set_rules(LearnedKeyRules { since: at(2), ..rules(policy(2)) }, || at(2));
         assert!(matches!(learned_keys.find(&digest(), at(3)), KeyStatus::Lapsed(_)));
         assert!(matches!(learned_keys.find(&Digest::of(b"bad"), at(3)), KeyStatus::Unknown(None)));
         learned_keys.refute(&bad, at(1), at(3)); // on its way from the old one

@@ -40,15 +40,15 @@ impl KeyTable {
         KeyTable { removed: RemovedKeys::with_day_counts(counts, limits), ..KeyTable::default() }
     }
 
-    /// A table of the keys listed, with what was used up under `before` carried over. `now` and `unix` are the same
-    /// moment.
-    pub fn new(listed: Vec<ListedKey>, limits: &Limits, before: &KeyTable, now: Tick, unix: i64) -> Self {
+    /// A table of the keys listed, with what was used up under `before` carried over. `now` reads the clock, for each key
+    /// anew: requests are charged meanwhile. `unix` is the same moment.
+    pub fn new(listed: Vec<ListedKey>, limits: &Limits, before: &KeyTable, now: impl Fn() -> Tick, unix: i64) -> Self {
         let policies = limits.tiers.iter().map(|tier| before.policy_for(tier)).collect();
         let mut table = KeyTable { realms: before.realms.clone(), policies, ..KeyTable::default() };
         table.set_confirmed_at(before.confirmed_at());
         let mut carry_over = CarryOver::new(&before.by_digest, &before.removed, &listed);
         for key in listed {
-            let state = carry_over.state_of(&key, &table.policy_of(&key, limits), now);
+            let state = carry_over.state_of(&key, &table.policy_of(&key, limits), now());
             let guild = Guild { realm: table.realm(&key.guild), id: key.guild, departed: key.guild_departed };
             let entry = Key::new(key.id, guild, key.scope, key.expires, key.tier, state);
             table.by_digest.insert(key.digest, Arc::new(entry));
@@ -57,7 +57,7 @@ impl KeyTable {
         let former = former.chain(before.by_digest.iter().map(|(secret, key)| (*secret, key.guild.realm)));
         let former = former.filter(|(secret, _)| !table.by_digest.contains_key(secret));
         table.former_realms = former.take(MAX_FORMER_REALMS).collect();
-        table.removed = carry_over.into_removed(|secret| table.by_digest.contains_key(secret), now, unix);
+        table.removed = carry_over.into_removed(|secret| table.by_digest.contains_key(secret), now(), unix);
         table
     }
 

@@ -159,12 +159,13 @@ impl RateChange {
         if tat == 0 && !was_used {
             return 0;
         }
-        let whole = |rate: Rate| i128::from(rate.period_ns) * i128::from(rate.burst.get());
-        // Negative if something was charged between the change and now.
-        let available = whole(from) - i128::from(tat.saturating_sub(at.0));
-        let available = (available * i128::from(to.period_ns)).div_euclid(i128::from(from.period_ns.max(1)));
-        let owed = u64::try_from((whole(to) - available).max(0)).unwrap_or(REPLACED);
-        at.0.saturating_add(owed).clamp(1, REPLACED - 1)
+        let whole = |rate: Rate| rate.period_ns.saturating_mul(rate.burst.get().into());
+        // A bucket that is owed more was charged later than at `at`, when nothing less than nothing was available.
+        let at = at.0.max(tat.saturating_sub(whole(from)));
+        let available = u128::from(whole(from) - tat.saturating_sub(at));
+        let available = available * u128::from(to.period_ns) / u128::from(from.period_ns.max(1));
+        let owed = whole(to).saturating_sub(u64::try_from(available).unwrap_or(u64::MAX));
+        at.saturating_add(owed).clamp(1, REPLACED - 1)
     }
 }
 
@@ -237,6 +238,17 @@ mod tests {
         after.replace(before, change(from, to, at));
         let remaining = after.level(to, Tick(at)).remaining;
         (after, remaining)
+    }
+
+    #[test]
+    fn a_full_bucket_that_is_charged_between_the_moment_of_a_change_and_its_replacement_owes_no_more_than_its_burst() {
+        let (fast, slow, asked) = (rate(SECOND / 10_000, 40), rate(SECOND / 10, 40), SECOND / 100);
+        let bucket = Bucket::default();
+        assert_eq!(bucket.decide(fast, Tick(asked)), Verdict::Admitted);
+        let (bucket, _) = changed(&bucket, fast, slow, 0);
+        let wait = Level::of(slow, bucket.full_at().since(Tick(asked))).next;
+        assert!(wait <= Duration::from_millis(100), "{wait:?}");
+        assert_eq!(bucket.decide(slow, Tick(asked + SECOND / 10)), Verdict::Admitted);
     }
 
     #[test]

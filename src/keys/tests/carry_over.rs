@@ -1,3 +1,5 @@
+use std::cell::Cell;
+
 use super::*;
 use crate::keys::{InFlightSlot, Key};
 
@@ -104,13 +106,27 @@ fn the_largest_burst_of_a_secret_counts_also_under_the_id_of_another_key() {
     };
     let ([a, b], limits) = tiers("large", "small");
     let at = |second: u64| Tick(second * SECOND);
-    let first = KeyTable::new(vec![a.clone(), b.clone()], &limits, &KeyTable::default(), at(0), 0);
+    let first = KeyTable::new(vec![a.clone(), b.clone()], &limits, &KeyTable::default(), || at(0), 0);
     assert_eq!(let_in(&first, "A", 0), 40);
-    let moved = KeyTable::new(vec![ListedKey { digest: a.digest, ..b }], &limits, &first, at(0), 0);
+    let moved = KeyTable::new(vec![ListedKey { digest: a.digest, ..b }], &limits, &first, || at(0), 0);
     // The bucket of one is full after a second, and one of forty would not be.
-    let removed = KeyTable::new(vec![], &limits, &moved, at(1), 0);
-    let back = KeyTable::new(vec![ListedKey { id: "c".into(), ..a }], &limits, &removed, at(1), 0);
+    let removed = KeyTable::new(vec![], &limits, &moved, || at(1), 0);
+    let back = KeyTable::new(vec![ListedKey { id: "c".into(), ..a }], &limits, &removed, || at(1), 0);
     assert_eq!(let_in(&back, "A", 1), 1);
+}
+
+#[test]
+fn what_a_key_has_left_is_measured_when_its_own_limits_change() {
+    let before = first_table(vec![listed("a", "A"), listed("b", "B")], 3);
+    // It is asked with while the limits of the key before it are changed, after five idle seconds.
+    assert_eq!(let_in_of(&before, "B", 5, 1), 1);
+    let slow = Rate { period_ns: 10 * SECOND, ..limits(3).strangers };
+    let tier = Arc::new(Tier { main: slow, ..(*limits(3).default_tier).clone() });
+    let limits = Limits { default_tier: tier.clone(), tiers: vec![tier], ..limits(3) };
+    let second = Cell::new(0);
+    let now = || Tick(second.replace(5) * SECOND);
+    let after = KeyTable::new(vec![listed("a", "A"), listed("b", "B")], &limits, &before, now, 0);
+    assert_eq!(let_in(&after, "B", 5), 2);
 }
 
 #[test]
@@ -125,10 +141,10 @@ fn a_used_up_write_limit_counts_also_under_the_id_of_a_key_that_never_had_one() 
         (0..10).filter(|_| key.policy.decide(&key.buckets, &key.usage, ask, || 0).over.is_none()).count()
     };
     let first = vec![in_tier("with", listed("a", "A")), in_tier("without", listed("b", "B"))];
-    let first = KeyTable::new(first, &limits, &KeyTable::default(), Tick(0), 0);
+    let first = KeyTable::new(first, &limits, &KeyTable::default(), || Tick(0), 0);
     assert_eq!(writes_let_in(&first), 2);
-    let moved = KeyTable::new(vec![in_tier("without", listed("b", "A"))], &limits, &first, Tick(0), 0);
-    let back = KeyTable::new(vec![in_tier("with", listed("b", "A"))], &limits, &moved, Tick(0), 0);
+    let moved = KeyTable::new(vec![in_tier("without", listed("b", "A"))], &limits, &first, || Tick(0), 0);
+    let back = KeyTable::new(vec![in_tier("with", listed("b", "A"))], &limits, &moved, || Tick(0), 0);
     assert_eq!(writes_let_in(&back), 0);
 }
 

@@ -221,7 +221,7 @@ impl World {
         let of_secrets =
             array::from_fn::<_, { SECRETS.len() }, _>(|secret| find(before, secret).as_ref().map(available));
         let of_ids = IDS.map(|id| before.keys().find(|key| &*key.id == id).map(available));
-        let after = KeyTable::new(keys, &tiers(self.config), before, Tick(self.now), 0);
+        let after = KeyTable::new(keys, &tiers(self.config), before, || Tick(self.now), 0);
         let before = std::mem::replace(&mut self.key_table, after);
         self.end_renamed();
         for (secret, available) in of_secrets.into_iter().enumerate() {
