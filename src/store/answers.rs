@@ -41,36 +41,46 @@ macro_rules! review_bytes {
     };
 }
 
-/// Selects the applied lines of an import that make an answer too long: a member's last ones, until the others fit.
-/// Returns line, guild and member. `$main` and `$stage` are put before the names of tables; `$alive` is put after a
-/// row's name, and is true if the row is in the answer.
+/// Two statements that select the applied lines of an import that make an answer too long, and return line, guild and
+/// member: a member's last ones, as many as have the bytes that are too many; and, for a member whose answer is too long
+/// even without those, because they had replaced longer records, all of its lines. So an import is repeated a few times
+/// at most, unless its lines move records from one member with a full answer to the next. `$main` and `$stage` are put before the names of tables; `$alive` is put after a row's name, and is true if
+/// the row is in the answer.
 macro_rules! too_long {
     ($table:literal, $bytes:ident, $main:literal, $stage:literal, $alive:literal) => {
+        [
+            too_long!($table, $bytes, $main, $stage, $alive, "later < excess"),
+            too_long!($table, $bytes, $main, $stage, $alive, "TRUE"),
+        ]
+    };
+    ($table:literal, $bytes:ident, $main:literal, $stage:literal, $alive:literal, $which:literal) => {
         concat!(
-            "WITH touched AS (SELECT DISTINCT s.no AS staged, s.id, g.no, t.member FROM ",
+            "WITH touched AS MATERIALIZED (SELECT DISTINCT s.no AS staged, s.id, g.no, t.member FROM ",
             $stage,
             "guild s JOIN ",
             $main,
             "guild g ON g.id = s.id JOIN ",
             $stage,
             $table,
-            " t ON t.guild = s.no), long AS (SELECT staged, id, member, (SELECT sum(",
+            " t ON t.guild = s.no), sums AS MATERIALIZED (SELECT staged, id, member, (SELECT sum(",
             $bytes!("w."),
             ") FROM ",
             $main,
             $table,
             " w WHERE w.guild = touched.no AND w.member = touched.member AND w.",
             $alive,
-            ") - 1048576 AS excess FROM touched) SELECT line, id, member FROM (SELECT t.line, l.id, t.member, l.excess, sum(",
+            ") - 1048576 AS excess FROM touched), long AS MATERIALIZED (SELECT * FROM sums WHERE excess > 0) SELECT line, id, member FROM (SELECT t.line, l.id, t.member, l.excess, sum(",
             $bytes!("t."),
             ") OVER (PARTITION BY t.guild, t.member ORDER BY t.line DESC) - ",
             $bytes!("t."),
             " AS later FROM long l JOIN ",
             $stage,
             $table,
-            " t ON t.guild = l.staged AND t.member = l.member WHERE l.excess > 0 AND t.",
+            " t ON t.guild = l.staged AND t.member = l.member WHERE t.",
             $alive,
-            ") AS lines WHERE later < excess ORDER BY line"
+            ") AS lines WHERE ",
+            $which,
+            " ORDER BY line"
         )
     };
 }

@@ -53,6 +53,7 @@ async fn ask(gate: &TestGateway, kind: &str, member: u64) -> Answer {
 
 on_both_stores!(
     what_would_make_an_answer_longer_than_a_mebibyte_is_refused_by_name,
+    an_import_of_longer_records_than_there_is_room_for_ends_soon,
     of_two_that_fit_alone_and_not_together_one_is_refused,
     an_answer_that_is_longer_already_is_20_and_named_in_the_log,
 );
@@ -94,6 +95,27 @@ async fn what_would_make_an_answer_longer_than_a_mebibyte_is_refused_by_name(kin
     add(&gate, "warn", 9, 100_000).done();
     let answer = ask(&gate, "warn", 9).await;
     assert_eq!((answer.status, answer.body.len()), (200, 100_000 + around("warn", 9, 45) + 2));
+}
+
+/// Leaving out lines one after the other would take minutes: each stands for a stored record, which comes back.
+async fn an_import_of_longer_records_than_there_is_room_for_ends_soon(kind: Kind) {
+    const WARNS: u64 = 10_000;
+    const BYTES: usize = 30;
+    let gate = TestGateway::on(kind).key("bot").points("7", 3).start().await;
+    let begun: usize = (1..=WARNS).map(|id| BYTES + around("warn", 7, id) + 2).sum();
+    let last = line("warn", 7, WARNS + 1, MIB - begun - around("warn", 7, WARNS + 1) - 2, LATER);
+    let lines = |first| -> String {
+        let length = |id| if id == 1 { first } else { BYTES };
+        (1..=WARNS).map(|id| line("warn", 7, id, length(id), LATER)).chain([last.clone()]).collect()
+    };
+    gate.world().import(&lines(BYTES)).done();
+    let file = gate.world().write("longer.jsonl", lines(BYTES + 1) + &line("warn", 8, WARNS + 2, 5, LATER));
+    let file = file.to_str().unwrap();
+    gate.run(&["import", file]).failed(1).names(&["with it the answer of warns of member 7", "nothing was imported"]);
+    gate.run(&["import", "--partial", file]).done().names(&["line 1: with it"]);
+    assert_eq!(count(&gate, "warn", 8), 1);
+    let answer = ask(&gate, "warn", 7).await;
+    assert_eq!((answer.status, answer.body.len()), (200, MIB));
 }
 
 async fn of_two_that_fit_alone_and_not_together_one_is_refused(kind: Kind) {

@@ -77,16 +77,17 @@ const STEPS: [&str; 6] = [
 const REMOVED: &str = "SELECT id FROM stage.guild WHERE stored AND name IS NULL \
     AND id NOT IN (SELECT id FROM main.guild) LIMIT 1";
 
-/// For each kind of record: the statement that removes a line, and the applied lines that make an answer too long.
-const TOO_LONG: [(&str, &str, &str); 2] = [
+/// For each kind of record: the statement that removes lines, given as a JSON array, and those for lines that make an
+/// answer too long.
+const TOO_LONG: [(&str, &str, [&str; 2]); 2] = [
     (
         "warns",
-        "DELETE FROM stage.warn WHERE line = ?1",
+        "DELETE FROM stage.warn WHERE line IN (SELECT value FROM json_each(?1))",
         too_long!("warn", warn_bytes, "main.", "stage.", "expires > unixepoch()"),
     ),
     (
         "reviews",
-        "DELETE FROM stage.review WHERE line = ?1",
+        "DELETE FROM stage.review WHERE line IN (SELECT value FROM json_each(?1))",
         too_long!("review", review_bytes, "main.", "stage.", "id >= 0"),
     ),
 ];
@@ -146,15 +147,16 @@ fn run(store: &SqliteStore, stage: &Staged, mode: Mode, passed: Arc<AtomicU64>) 
                 return Ok(Err(removed));
             }
             STEPS.iter().try_for_each(|step| tx.execute(step, []).map(drop))?;
-            let bad = bad_lines(&tx)?;
-            if bad.is_empty() {
+            let bad = bad_lines(&tx, left_out.is_empty())?;
+            if bad.iter().all(Vec::is_empty) {
                 break tx;
             }
             tx.rollback()?;
-            for ((delete, line), _) in bad.iter().filter(|_| mode == Mode::Partial) {
-                conn.execute(delete, [line])?;
+            for ((_, delete, _), bad) in TOO_LONG.iter().zip(&bad).filter(|_| mode == Mode::Partial) {
+                let lines: Vec<u64> = bad.iter().map(|bad| bad.line).collect();
+                conn.execute(delete, [format!("{lines:?}")])?;
             }
-            left_out.extend(bad.into_iter().map(|(_, bad)| bad));
+            left_out.extend(bad.into_iter().flatten());
             if mode == Mode::AllOrNothing {
                 return Ok(Ok((left_out, None)));
             }
@@ -170,21 +172,18 @@ fn run(store: &SqliteStore, stage: &Staged, mode: Mode, passed: Arc<AtomicU64>) 
     steps().map_err(failed)?.map_err(|guild| refused(refusals::removed_meanwhile(&guild)))
 }
 
-/// The lines that make an answer too long, each with the statement that removes it.
-fn bad_lines(conn: &Connection) -> rusqlite::Result<Vec<((&'static str, i64), BadLine)>> {
-    let mut bad = Vec::new();
-    for (what, delete, lines) in TOO_LONG {
-        let mut statement = conn.prepare(lines)?;
+/// The lines that make an answer too long, of each kind.
+fn bad_lines(conn: &Connection, is_first: bool) -> rusqlite::Result<Vec<Vec<BadLine>>> {
+    let of_kind = |(what, _, [last_lines, all_lines]): (_, _, [&str; 2])| {
+        let mut statement = conn.prepare(if is_first { last_lines } else { all_lines })?;
         let found = statement.query_map([], |row| {
             let (line, guild, member): (i64, String, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
             let reason = answer_too_long(&guild, &member.to_string(), what);
-            Ok(((delete, line), BadLine { line: line.cast_unsigned(), reason }))
+            Ok(BadLine { line: line.cast_unsigned(), reason })
         })?;
-        for line in found {
-            bad.push(line?);
-        }
-    }
-    Ok(bad)
+        found.collect()
+    };
+    TOO_LONG.into_iter().map(of_kind).collect()
 }
 
 fn wait_for_lock(conn: &mut Connection) -> rusqlite::Result<()> {

@@ -97,8 +97,8 @@ const STEPS: [&str; 6] = [
         rating = excluded.rating, text = excluded.text",
 ];
 
-/// For each kind of record: the applied lines that make an answer too long, and the statement that removes them.
-const TOO_LONG: [(&str, &str, &str); 2] = [
+/// For each kind of record: the statements for lines that make an answer too long, and the one that removes them.
+const TOO_LONG: [(&str, [&str; 2], &str); 2] = [
     (
         "warns",
         too_long!("warn", warn_bytes, "", "staged_", "expires > extract(epoch FROM now())::bigint"),
@@ -141,9 +141,13 @@ impl PostgresStore {
         let mut done = |step| progress(rows.applied(of_steps.iter().take(step + 1).sum()));
         let obstacle: (&str, fn(&str) -> String) = (REMOVED, refusals::removed_meanwhile);
         let mut left_out = Vec::new();
-        while let Some(found) =
-            session.apply(LOCK_WAIT, obstacle, &STEPS, &TOO_LONG.map(|(_, sql, _)| sql), &mut done).await?
-        {
+        loop {
+            let too_long = TOO_LONG.map(
+                |(_, [last_lines, all_lines], _)| {
+                    if left_out.is_empty() { last_lines } else { all_lines }
+                },
+            );
+            let Some(found) = session.apply(LOCK_WAIT, obstacle, &STEPS, &too_long, &mut done).await? else { break };
             let bad = bad_lines(&found)?;
             if mode == Mode::Partial {
                 for ((_, _, delete), bad) in TOO_LONG.iter().zip(&bad) {
