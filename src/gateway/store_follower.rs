@@ -143,9 +143,7 @@ impl StoreFollower {
                         self.core.state().key_table.set_confirmed_at(asked);
                     }
                     // Changed keys that are not loaded within their time are as good as a feed that cannot be read.
-                    if matches!(self.core.state().keys, KeySource::Store(_)) {
-                        self.expire_keys();
-                    }
+                    self.expire_keys();
                 }
                 Err(error) => {
                     if !std::mem::replace(&mut is_failing, true) {
@@ -178,10 +176,8 @@ impl StoreFollower {
         if state.depends_on_store() {
             self.core.cache.epochs().invalidate_all();
         }
-        if matches!(state.keys, KeySource::Store(_)) {
-            self.load_keys_if_old();
-            self.expire_keys();
-        }
+        self.load_keys_if_old();
+        self.expire_keys();
     }
 
     /// Asks for the keys to be loaded if they are to stay usable without the feed.
@@ -194,7 +190,7 @@ impl StoreFollower {
     }
 
     fn expire_keys(&self) {
-        if self.freshness.expire_keys(self.core.now()) {
+        if matches!(self.core.state().keys, KeySource::Store(_)) && self.freshness.expire_keys(self.core.now()) {
             tracing::error!("keys cannot be refreshed from the store; refusing them");
         }
     }
