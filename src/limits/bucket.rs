@@ -74,10 +74,11 @@ impl Bucket {
         Tick(self.0.load(Ordering::Acquire))
     }
 
-    /// Refunds so much of what was charged; `false` if another bucket has replaced this one.
+    /// Refunds so much of what was charged; `false` if another bucket has replaced this one. However much that is, the
+    /// bucket counts as used: only one that never was begins full under a larger burst.
     pub fn refund(&self, amount: Duration) -> bool {
         let amount = nanos(amount);
-        let less = |tat| (tat != REPLACED).then(|| u64::saturating_sub(tat, amount));
+        let less = |tat| (tat != REPLACED).then(|| u64::saturating_sub(tat, amount).max(tat.min(1)));
         self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, less).is_ok()
     }
 

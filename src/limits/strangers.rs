@@ -183,13 +183,26 @@ mod tests {
     }
 
     #[test]
+    fn what_is_paid_back_between_a_lowered_and_a_raised_burst_fills_no_budget() {
+        let (hour, address) = (3600 * RATE.period_ns, "10.0.0.1".parse().unwrap());
+        let an_hour = |most| Rate { period_ns: hour, ..burst(most) };
+        let second = |n: u64| Tick(n * 1_000_000_000);
+        let strangers = Strangers::new(an_hour(30));
+        let charge = strangers.charge(address, second(1)).unwrap();
+        let lowered = Strangers::after(&strangers, an_hour(5), second(2));
+        strangers.refund(address, charge, second(3));
+        let raised = Strangers::after(&lowered, an_hour(30), second(4));
+        assert_eq!((0..60).filter(|_| raised.charge(address, second(4)).is_ok()).count(), 5);
+    }
+
+    #[test]
     fn what_was_paid_is_paid_back_once_be_it_by_time_or_by_hand() {
         let (strangers, address) = (Strangers::new(RATE), "10.0.0.1".parse().unwrap());
         let second = |n: u64| Tick(n * 1_000_000_000);
-        let charge = strangers.charge(address, second(0)).unwrap();
-        strangers.refund(address, charge, second(0));
-        let charge = [strangers.charge(address, second(0)).unwrap(), strangers.charge(address, second(0)).unwrap()];
-        assert!(strangers.charge(address, second(0)).is_err());
+        let charge = strangers.charge(address, second(1)).unwrap();
+        strangers.refund(address, charge, second(1));
+        let charge = [strangers.charge(address, second(1)).unwrap(), strangers.charge(address, second(1)).unwrap()];
+        assert!(strangers.charge(address, second(1)).is_err());
         // Ten seconds later all of it is back; others spend it.
         assert!(strangers.charge(address, second(10)).is_ok() && strangers.charge(address, second(10)).is_ok());
         charge.into_iter().for_each(|charge| strangers.refund(address, charge, second(10)));
