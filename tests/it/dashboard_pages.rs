@@ -110,10 +110,11 @@ async fn the_only_upstream_is_named_while_it_does_not_answer() {
 #[tokio::test]
 async fn requests_that_fail_at_an_upstream_that_answers_are_told() {
     let gate = TestGateway::before_http().key("bot").admin().start().await;
+    // Once it answers, it has read the counts for the first time.
+    let dashboard = gate.dashboard().await;
     gate.origin().always(Act::say(500, "<html>"));
     assert_eq!(gate.get_points("bot", "7").await.code(), Some(20));
-    let (dashboard, told) =
-        (gate.dashboard().await, "role=\"alert\">of the last 1 request, 1 got 20, 21 or 22: see the origin");
+    let told = "role=\"alert\">of the last 1 request, 1 got 20, 21 or 22: see the origin";
     // A request is counted after its answer.
     eventually(PATIENCE, told, async || dashboard.get("/").await.text.contains(told)).await;
 }

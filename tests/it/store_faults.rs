@@ -239,3 +239,33 @@ async fn guarantee_1_a_start_that_cannot_settle_what_a_crash_left_is_refused() {
     gate.restart_after_kill().await;
     gate.get_points("bot", "7").await.is("5");
 }
+
+/// Has a commit to the store not end for as long as there is a file of this name.
+const HANGING_DISK: &str = r#"
+#define _GNU_SOURCE
+#include <sys/syscall.h>
+#include <unistd.h>
+static void hang(void) {
+    while (!access("disk-hangs", F_OK)) usleep(1000);
+}
+int fsync(int file) {
+    hang();
+    return syscall(SYS_fsync, file);
+}
+int fdatasync(int file) {
+    hang();
+    return syscall(SYS_fdatasync, file);
+}
+"#;
+
+#[tokio::test]
+async fn a_server_whose_disk_does_not_respond_ends_at_sigterm() {
+    let tools = tempfile::tempdir().unwrap();
+    let gate = TestGateway::builder().key("bot").points("7", 3);
+    let mut gate = gate.launched_by(&["env", preload(tools.path(), HANGING_DISK)]).start().await;
+    gate.set_points("bot", "7", 5).await.is("Successfully set 'Ada' points to '5'");
+    gate.world().write("disk-hangs", "");
+    assert_eq!(gate.set_points("bot", "7", 6).await.code(), Some(22));
+    gate.process().signal(nix::sys::signal::Signal::SIGTERM);
+    assert_eq!(gate.process().exit().await, Some(0), "{}", gate.stderr());
+}

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
-use std::thread::JoinHandle;
-use std::time::Duration;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, TransactionBehavior};
@@ -33,6 +33,12 @@ const LOCK_SLICE: Duration = Duration::from_millis(20);
 
 /// How long closing waits for the lock that emptying the WAL needs; another process can do it later.
 const CLOSING_BUSY: Duration = Duration::from_millis(200);
+
+/// How long closing waits for the writes that are queued, which takes them two seconds for their lock and their commit.
+const ENDS_WITHIN: Duration = Duration::from_secs(5);
+
+/// How often it looks whether they have ended.
+const END_CHECK: Duration = Duration::from_millis(1);
 
 /// How many statements of a job write: with several it needs a savepoint, so that it can be undone alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -202,8 +208,13 @@ impl Drop for Writer {
     fn drop(&mut self) {
         // Without its sender the queue ends: the thread empties it, then stops.
         self.queue = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        let (thread, deadline) = (self.thread.take(), Instant::now() + ENDS_WITHIN);
+        while thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
+            if Instant::now() >= deadline {
+                tracing::error!("a write to the store does not end, so its disk may not respond; it is not waited for");
+                return;
+            }
+            thread::sleep(END_CHECK);
         }
     }
 }
