@@ -161,7 +161,7 @@ impl RateChange {
             return 0;
         }
         let whole = |rate: Rate| rate.period_ns.saturating_mul(rate.burst.get().into());
-        // A bucket that is owed more was charged later than at `at`, when nothing less than nothing was available.
+        // A bucket that owes more than its burst was charged after `at`: the change counts as made once it owed just that.
         let at = at.0.max(tat.saturating_sub(whole(from)));
         let available = u128::from(whole(from) - tat.saturating_sub(at));
         let available = available * u128::from(to.period_ns) / u128::from(from.period_ns.max(1));

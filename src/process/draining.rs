@@ -26,7 +26,8 @@ const RECORD_AFTER_HANDOVER: Duration = Duration::from_millis(500);
 /// How long requests under way may take after a background task has ended: the process ends within a second.
 const AFTER_DEFECT: Duration = Duration::from_millis(300);
 
-/// How long the logs may take then, all together. The process log is given as long after them.
+/// How long the access log, the audit log and the decision record may take after it, all together; `LOG_AFTER_DEFECT`
+/// comes after that.
 const LOGS_AFTER_DEFECT: Duration = Duration::from_millis(250);
 
 /// How long the last counts of keys may take to be written, within `server.drain_timeout`: longer than the 2 s for

@@ -49,7 +49,7 @@ pub enum ProcessError {
     /// The process log names the reason already.
     #[error("the log names the reason")]
     Logged { exit_code: u8 },
-    /// So it does, and the process ends within a second. Exit code 1.
+    /// The process log names a defect, because of which the process ends within a second. Exit code 1.
     #[error("the log names a defect")]
     Defect,
 }
