@@ -9,6 +9,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, SamplingMode, Throughput, criterion_group, criterion_main};
+use futures_util::future::join_all;
 use guildgate::model::{GuildId, MemberId};
 use guildgate::store::transfer::{Mode, Phase};
 use guildgate::store::{SqliteStore, Store};
@@ -39,26 +40,25 @@ fn random() -> MemberId {
     MemberId::new(fastrand::u64(0..MEMBERS)).unwrap()
 }
 
-fn reads(c: &mut Criterion) {
-    let bench = Bench::new();
-    let mut group = c.benchmark_group("store/read");
-    group.throughput(Throughput::Elements(1));
-    group.bench_function("points of a member", |b| {
-        b.iter(|| pollster(bench.store.points(&bench.guild, random())));
-    });
-    group.bench_function("warns, none", |b| {
-        b.iter(|| pollster(bench.store.warns(&bench.guild, random(), 0)));
-    });
-    group.finish();
-}
+/// Reads that are asked for at once: one alone mostly waits for its thread to wake up.
+const AT_ONCE: [usize; 2] = [1, 64];
 
-/// Reads are answered by their first poll: no runtime is needed, so none is measured.
-fn pollster<T>(future: impl Future<Output = T>) -> T {
-    let mut future = std::pin::pin!(future);
-    match future.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop())) {
-        std::task::Poll::Ready(answer) => answer,
-        std::task::Poll::Pending => panic!("a read waited"),
+fn reads(c: &mut Criterion) {
+    let (bench, runtime) = (Bench::new(), tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap());
+    let (store, guild) = (&bench.store, &bench.guild);
+    let mut group = c.benchmark_group("store/read");
+    for at_once in AT_ONCE {
+        group.throughput(Throughput::Elements(at_once as u64));
+        group.bench_function(format!("points of a member, {at_once} at once"), |b| {
+            let read = || async { store.points(guild, random()).await.unwrap() };
+            b.iter(|| runtime.block_on(join_all((0..at_once).map(|_| read()))));
+        });
+        group.bench_function(format!("warns, none, {at_once} at once"), |b| {
+            let read = || async { store.warns(guild, random(), 0).await.unwrap() };
+            b.iter(|| runtime.block_on(join_all((0..at_once).map(|_| read()))));
+        });
     }
+    group.finish();
 }
 
 /// A million members of a thousand guilds, into a new store each time.

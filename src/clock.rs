@@ -5,6 +5,7 @@ mod timer;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub use timer::AlignedTimer;
@@ -33,6 +34,23 @@ pub fn nanos(d: Duration) -> u64 {
 /// Whole seconds, rounded up: a caller that waits so long never comes too soon.
 pub fn seconds_up(wait: Duration) -> u64 {
     wait.as_secs() + u64::from(wait.subsec_nanos() > 0)
+}
+
+/// Interval at which [`becomes_true`] looks.
+const CHECK_INTERVAL: Duration = Duration::from_millis(1);
+
+/// Waits until this is true, or until `deadline`; returns whether it is true. Blocks: for the end of a process, which
+/// waits so for threads that may never end.
+pub fn becomes_true(deadline: Instant, is_true: impl Fn() -> bool) -> bool {
+    loop {
+        if is_true() {
+            return true;
+        }
+        if Instant::now() >= deadline {
+            return false;
+        }
+        thread::sleep(CHECK_INTERVAL);
+    }
 }
 
 /// A monotonic clock for limits and freshness, and a wall clock for expiries.

@@ -1,9 +1,13 @@
 //! Follows the store's change feed for as long as the server runs, so that what another process changed takes effect
 //! here within one second. A changed member is invalidated in the cache; a changed key or guild makes the key table be
 //! loaded again. While the feed cannot be read, no answer that depends on the store is given from memory. Reading the
-//! feed and loading the keys run side by side, so that a list of keys that hangs does not stop the feed.
+//! feed and loading the keys run side by side, so that a list of keys that hangs does not stop the feed. All of this is on
+//! a thread of its own, since a read of a file does not return while its disk does not respond; [`StoreFollower::watch`]
+//! notices that from another one.
 
+use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{Mutex, MutexGuard, Notify};
@@ -11,13 +15,19 @@ use tokio::sync::{Mutex, MutexGuard, Notify};
 use super::key_source::{KeyList, KeySource};
 use super::state::{Core, State};
 use super::store_freshness::StoreFreshness;
-use crate::clock::Tick;
+use crate::clock::{AlignedTimer, Tick};
 use crate::cluster::Freshness;
 use crate::store::{AnyStore, Change, Store, StoreError};
 
 /// Interval at which cached answers are invalidated while the feed cannot be read, and at which a failed read is
 /// repeated.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
+
+/// How long a read of the feed may block its thread before the feed counts as lost.
+const BLOCKED_READ: Duration = Duration::from_millis(400);
+
+/// How often that is looked at. Both together end before the keys would be too old.
+const WATCH_INTERVAL: Duration = Duration::from_millis(250);
 
 /// A read of the feed that takes longer may fail. The keys are loaded meanwhile, so that they are recent when it does.
 const SLOW_READ: Duration = Duration::from_millis(250);
@@ -31,6 +41,10 @@ pub struct StoreFollower {
     reload_keys: Notify,
     /// Held from the begin of a list of keys until that list is in force: an older list must never replace a newer one.
     load_lock: Mutex<()>,
+    /// The tick at which the read of the feed that is under way last let its thread go on; 0: there is none.
+    read_went_on: AtomicU64,
+    /// The feed could not be read, and was not since.
+    is_failing: AtomicBool,
 }
 
 /// A list of keys that is to be put in force or dropped; nobody else loads keys meanwhile. A key file may be put in
@@ -56,7 +70,14 @@ pub(super) struct Loaded<'f> {
 impl StoreFollower {
     pub(super) fn new(core: Arc<Core>) -> Self {
         let freshness = StoreFreshness::new(core.now());
-        StoreFollower { core, freshness, reload_keys: Notify::new(), load_lock: Mutex::new(()) }
+        StoreFollower {
+            core,
+            freshness,
+            reload_keys: Notify::new(),
+            load_lock: Mutex::new(()),
+            read_went_on: AtomicU64::new(0),
+            is_failing: AtomicBool::new(false),
+        }
     }
 
     /// Whether the keys of `state` are too old to accept or refuse a request by them.
@@ -116,25 +137,38 @@ impl StoreFollower {
         }
     }
 
-    /// Follows the change feed until the process ends.
+    /// Follows the change feed until the process ends. Blocks its thread while a file's disk does not respond.
     pub async fn follow(&self, store: &AnyStore) {
         // The feed begins before the first keys were loaded.
         self.core.state().key_table.set_confirmed_at(self.freshness.start_following());
         tokio::join!(self.follow_feed(store), self.keep_keys_loaded());
     }
 
-    async fn follow_feed(&self, store: &AnyStore) {
-        let mut is_failing = false;
+    /// Notices that a read of the feed blocks its thread, until the process ends.
+    pub async fn watch(&self) {
+        let timer = AlignedTimer::new();
         loop {
-            if is_failing {
+            timer.next_multiple_of(WATCH_INTERVAL).await;
+            let went_on = Tick(self.read_went_on.load(Ordering::SeqCst));
+            if went_on != Tick(0) && self.core.now().since(went_on) >= BLOCKED_READ {
+                self.feed_failed(&"its disk does not respond");
+            }
+        }
+    }
+
+    async fn follow_feed(&self, store: &AnyStore) {
+        loop {
+            if self.is_failing.load(Ordering::SeqCst) {
                 tokio::time::sleep(RETRY_AFTER).await;
             } else {
                 store.wait_for_changes().await;
             }
             let asked = self.core.now();
-            match self.read_changes(store, is_failing).await {
+            let read = self.read_changes(store).await;
+            self.read_went_on.store(0, Ordering::SeqCst);
+            match read {
                 Ok(changes) => {
-                    if std::mem::take(&mut is_failing) {
+                    if self.is_failing.swap(false, Ordering::SeqCst) {
                         tracing::info!("the store's change feed works again");
                         self.apply_change(Change::Everything);
                     }
@@ -145,20 +179,24 @@ impl StoreFollower {
                     // Changed keys that are not loaded within their time are as good as a feed that cannot be read.
                     self.expire_keys();
                 }
-                Err(error) => {
-                    if !std::mem::replace(&mut is_failing, true) {
-                        tracing::error!(%error, "the store's change feed cannot be read; nothing is answered from memory");
-                    }
-                    self.feed_is_silent();
-                }
+                Err(error) => self.feed_failed(&error),
             }
         }
     }
 
+    fn feed_failed(&self, error: &dyn fmt::Display) {
+        if !self.is_failing.swap(true, Ordering::SeqCst) {
+            tracing::error!(%error, "the store's change feed cannot be read; nothing is answered from memory");
+        }
+        self.feed_is_silent();
+    }
+
     /// Reads the feed. Cached answers stay invalid meanwhile if the last read failed.
-    async fn read_changes(&self, store: &AnyStore, is_failing: bool) -> Result<Vec<Change>, StoreError> {
+    async fn read_changes(&self, store: &AnyStore) -> Result<Vec<Change>, StoreError> {
+        let is_failing = self.is_failing.load(Ordering::SeqCst);
         let mut changes = std::pin::pin!(store.changes());
         loop {
+            self.read_went_on.store(self.core.now().0.max(1), Ordering::SeqCst);
             tokio::select! {
                 biased;
                 read = &mut changes => return read,

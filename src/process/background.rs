@@ -1,10 +1,15 @@
 //! The gateway's background tasks. A process in which one of them has ended cannot go on.
 
+use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::becomes_true;
 
 use crate::cluster::Turns;
 use crate::cluster::bus::RedisStream;
@@ -13,6 +18,9 @@ use crate::store::AnyStore;
 
 /// How long a process that ends waits for Redis to know.
 const LEAVE_WITHIN: Duration = Duration::from_millis(500);
+
+/// How long it waits for the thread that follows the store, which ends at once unless the store's disk does not respond.
+const FOLLOWER_ENDS_WITHIN: Duration = Duration::from_millis(250);
 
 /// The tasks that need the store, and those that share limits with other nodes and hear of their writes; without a store
 /// or a cluster there are none of them.
@@ -26,8 +34,47 @@ pub(super) struct BackgroundTasks {
 #[derive(Debug)]
 struct StoreTasks {
     store: Arc<AnyStore>,
-    follow: JoinHandle<()>,
+    follower: FollowerThread,
+    watch: JoinHandle<()>,
     usage_flush: JoinHandle<()>,
+}
+
+/// The thread that follows the store. Dropping it ends the thread.
+#[derive(Debug)]
+struct FollowerThread {
+    stop: CancellationToken,
+    /// Cancelled when the thread has ended, in whatever way.
+    ended: CancellationToken,
+    thread: thread::JoinHandle<()>,
+}
+
+impl FollowerThread {
+    fn start(gateway: &Arc<Gateway>, store: &Arc<AnyStore>) -> io::Result<Self> {
+        let runtime = super::runtime()?;
+        let (stop, ended) = (CancellationToken::new(), CancellationToken::new());
+        let (stopped, ends) = (stop.clone(), ended.clone().drop_guard());
+        let (gateway, store) = (gateway.clone(), store.clone());
+        let run = move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    () = gateway.follower.follow(&store) => {}
+                    () = stopped.cancelled() => {}
+                }
+            });
+            runtime.shutdown_background();
+            drop(ends);
+        };
+        let thread = thread::Builder::new().name("store-follower".to_owned()).spawn(run)?;
+        Ok(FollowerThread { stop, ended, thread })
+    }
+}
+
+impl Drop for FollowerThread {
+    fn drop(&mut self) {
+        // The thread has let go of the store then, so that the store is closed by those that wait for it.
+        self.stop.cancel();
+        becomes_true(Instant::now() + FOLLOWER_ENDS_WITHIN, || self.thread.is_finished());
+    }
 }
 
 impl BackgroundTasks {
@@ -36,7 +83,7 @@ impl BackgroundTasks {
         store: Option<&Arc<AnyStore>>,
         turns: Option<Turns>,
         stream: Option<RedisStream>,
-    ) -> Self {
+    ) -> io::Result<Self> {
         let reports = gateway.clone();
         tokio::spawn(async move { reports.limit_report.run().await });
         let turns = turns.map(|turns| {
@@ -48,25 +95,29 @@ impl BackgroundTasks {
             tokio::spawn(async move { gateway.follow_peers(&stream).await })
         });
         let store = store.map(|store| {
-            let (follows, followed) = (gateway.clone(), store.clone());
+            let watches = gateway.clone();
             let (flushes, flushed) = (gateway.clone(), store.clone());
-            StoreTasks {
+            Ok::<_, io::Error>(StoreTasks {
                 store: store.clone(),
-                follow: tokio::spawn(async move { follows.follower.follow(&followed).await }),
+                follower: FollowerThread::start(gateway, store)?,
+                watch: tokio::spawn(async move { watches.follower.watch().await }),
                 usage_flush: tokio::spawn(async move { flushes.usage_flush.run(&flushed).await }),
-            }
+            })
         });
-        BackgroundTasks { store, turns, peers }
+        Ok(BackgroundTasks { store: store.transpose()?, turns, peers })
     }
 
     /// Waits until one of them has ended, which is a defect; returns which one.
     pub(super) async fn ended(&mut self) -> &'static str {
         let BackgroundTasks { store, turns, peers } = self;
         let of_store = async {
-            let Some(StoreTasks { store, follow, usage_flush }) = store else { return std::future::pending().await };
+            let Some(StoreTasks { store, follower, watch, usage_flush }) = store else {
+                return std::future::pending().await;
+            };
             tokio::select! {
                 () = store.writer_ended() => "the task that writes to the store has ended",
-                _ = follow => "the task that follows the store's changes has ended",
+                () = follower.ended.cancelled() => "the thread that follows the store's changes has ended",
+                _ = watch => "the task that watches over that thread has ended",
                 _ = usage_flush => "the task that keeps the counts of keys has ended",
             }
         };

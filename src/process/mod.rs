@@ -19,8 +19,11 @@ mod startup; // from the arguments to the ready lines
 mod systemd; // sd_notify
 mod watch; // changes of files
 
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
+
+use tokio::runtime::Runtime;
 
 use crate::config::{self, LoadError};
 use crate::keys::hide_keys;
@@ -82,11 +85,7 @@ impl From<StoreError> for ProcessError {
 /// # Errors
 /// Why it could not start, or had to end.
 pub fn run(config_path: Option<PathBuf>, demo: bool) -> Result<(), ProcessError> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().thread_keep_alive(Duration::MAX).build();
-    let runtime = runtime.map_err(|e| ProcessError::Failed(format!("cannot start a runtime: {e}")))?;
-    // A thread that reads files and resolves names, and is kept: without one, tokio panics where the system has no
-    // thread to give.
-    runtime.spawn_blocking(|| {});
+    let runtime = runtime().map_err(|e| ProcessError::Failed(format!("cannot start a runtime: {e}")))?;
     // First, so that a signal during the start does not end the process.
     let (sighup, sigusr1, _file_too_long) = runtime
         .block_on(async { Ok::<_, ProcessError>((signals::sighup()?, signals::sigusr1()?, signals::sigxfsz()?)) })?;
@@ -128,4 +127,13 @@ pub fn run(config_path: Option<PathBuf>, demo: bool) -> Result<(), ProcessError>
     });
     log_writer.close(if let Err(ProcessError::Defect) = result { LOG_AFTER_DEFECT } else { CLOSE_TIMEOUT });
     result
+}
+
+/// A runtime for one thread, which keeps another one that reads files and resolves names: without one, tokio panics where
+/// the system has no thread to give.
+fn runtime() -> io::Result<Runtime> {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().thread_keep_alive(Duration::MAX).build()?;
+    runtime.spawn_blocking(|| {});
+    Ok(runtime)
 }

@@ -82,11 +82,14 @@ impl Startup<'_> {
         let origin = start_origin(&config, inputs.upstream_tls, store.as_ref(), &clock).await?;
         let logs = Logs::open(&config.log, predecessor.is_some(), &clock)?;
         // After most of what may take seconds, since the age of a list of keys counts from here (guarantee 7).
-        let (keys, key_list, day_counts) = load_keys(&config, inputs.keys, store.as_ref(), &clock).await?;
+        let loaded = load_keys(&config, inputs.keys, store.as_ref(), &clock);
+        let Some((keys, key_list, day_counts)) = stop_signals.unless_stopped(loaded).await.transpose()? else {
+            return Ok(None);
+        };
         let state = State::new(config, origin, keys, key_list, day_counts, &clock);
         let ((limits, turns), (bus, stream)) = (joined.limits.unzip(), joined.bus.unzip());
         let gateway = Arc::new(Gateway::with_bus(clock, state, logs.observer(), bus).sharing(limits));
-        let background = BackgroundTasks::start(&gateway, store.as_ref(), turns, stream);
+        let background = BackgroundTasks::start(&gateway, store.as_ref(), turns, stream).map_err(no_thread)?;
         let Some(()) = stop_signals.unless_stopped(begin_bus(&gateway)).await.transpose()? else { return Ok(None) };
         let config = gateway.state().config.clone();
         let urls: Vec<String> = listeners.iter().map(|listener| listener.url().to_owned()).collect();
@@ -96,8 +99,7 @@ impl Startup<'_> {
             Box::new(EdgeMetrics::new(&edge)),
             Box::new(ProcessMetrics::new(gateway.clock().unix(), admin.state.clone())),
         ]);
-        let mut server = Server::start(edge, listeners, config.server.threads)
-            .map_err(|e| ProcessError::Failed(format!("cannot start a thread: {e}")))?;
+        let mut server = Server::start(edge, listeners, config.server.threads).map_err(no_thread)?;
         if !server.is_prepared().await {
             return Err(listeners_failed("started"));
         }
@@ -118,10 +120,7 @@ impl Startup<'_> {
         let admin_state = admin.state.clone();
         let (admin, reload_requests) =
             admin.start(&gateway, store.as_ref(), logs.audit.clone(), metrics, demo.is_some())?;
-        if let Some(keys) = watches.read_changed_keys() {
-            let (state, keys) = (gateway.state().clone(), KeyFile::new(keys, store.clone()));
-            gateway.reload((*state.config).clone(), state.origin.clone(), NewKeys::File(keys));
-        }
+        apply_changed_keys(&watches, &gateway, store.as_ref());
         if !server.accept().await {
             return Err(listeners_failed("opened"));
         }
@@ -141,6 +140,10 @@ impl Startup<'_> {
         let admin = (admin, admin_state);
         Ok(Some((Serving { gateway, server, logs, background, handover, stop_signals, admin }, reloader)))
     }
+}
+
+fn no_thread(error: io::Error) -> ProcessError {
+    ProcessError::Failed(format!("cannot start a thread: {error}"))
 }
 
 fn listeners_failed(what: &str) -> ProcessError {
@@ -281,6 +284,14 @@ pub(super) async fn load_keys(
     };
     let key_list = keys.list().await.map_err(ProcessError::Failed)?;
     Ok((keys, key_list, day_counts))
+}
+
+/// Puts in force what the key file holds now, if it has changed since it was read.
+fn apply_changed_keys(watches: &Watches, gateway: &Gateway, store: Option<&Arc<AnyStore>>) {
+    if let Some(keys) = watches.read_changed_keys() {
+        let (state, keys) = (gateway.state().clone(), KeyFile::new(keys, store.cloned()));
+        gateway.reload((*state.config).clone(), state.origin.clone(), NewKeys::File(keys));
+    }
 }
 
 pub(super) async fn start_origin(

@@ -1,5 +1,5 @@
-//! The store that the configuration names, of either kind. It is an enum and no trait object: a read of an SQLite file
-//! never waits, and must not cost more than a call.
+//! The store that the configuration names, of either kind. It is an enum and no trait object, whose every call would
+//! allocate its future.
 
 use std::io::{BufRead, Write};
 use std::sync::Arc;

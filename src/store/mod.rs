@@ -76,7 +76,8 @@ pub trait Store: Directory + Members + Daily + Send + Sync + 'static {
 
     /// Returns what others changed since the last call, or since the store was opened: everything committed
     /// before the call, except changes made through this object. An error means that the feed
-    /// is lost for now. It returns within a fraction of a second in any case.
+    /// is lost for now. It returns within a fraction of a second, but for a file whose disk does not respond: that blocks
+    /// its thread.
     fn changes(&self) -> impl Future<Output = Result<Vec<Change>, StoreError>> + Send;
 
     /// Waits until there may be changes: a fraction of a second at most.

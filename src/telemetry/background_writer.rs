@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 
 use super::log_rate_limit::{LOG_TARGET, REPORT_INTERVAL};
 use super::wakeup::Wakeup;
+use crate::clock::becomes_true;
 
 /// How long the thread lets records gather before it empties the ring. Waking it for each would cost several
 /// microseconds.
@@ -134,14 +135,9 @@ impl<T> BackgroundWriter<T> {
     pub fn close(&self, deadline: Instant) {
         self.begin_close();
         let Some(thread) = self.thread.lock().take() else { return };
-        while !thread.is_finished() {
-            if Instant::now() >= deadline {
-                tracing::error!("{} could not be written to its end", self.name);
-                return;
-            }
-            std::thread::sleep(INTERVAL);
-        }
-        if thread.join().is_err() {
+        if !becomes_true(deadline, || thread.is_finished()) {
+            tracing::error!("{} could not be written to its end", self.name);
+        } else if thread.join().is_err() {
             tracing::error!("the thread that writes {} has panicked", self.name);
         }
     }

@@ -5,8 +5,8 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, sync_channel};
-use std::time::Duration;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
 
 use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -15,7 +15,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use super::line_writer::LineOutput;
 use super::log_rate_limit::{LOG_TARGET, LogRateLimit, REPORT_INTERVAL};
-use crate::clock::Clock;
+use crate::clock::{Clock, becomes_true};
 use crate::config::{Log, LogLevel};
 
 /// Lines that wait for stderr; what does not fit is dropped. A stderr that is not read must not stop the gateway.
@@ -58,14 +58,12 @@ impl ProcessLog {
     /// Logs which lines were suppressed last and writes what is queued, within this time. On a thread of its own, since
     /// a writer that could not do so says it on stdout, which may have no reader either.
     pub fn close(self, within: Duration) {
-        let (ended, end) = sync_channel::<()>(0);
         let close = move || {
             self.rate_limit.report();
             drop(self.writer);
-            drop(ended);
         };
-        if std::thread::Builder::new().spawn(close).is_ok() {
-            let _ = end.recv_timeout(within); // it gets no message: the sender is dropped
+        if let Ok(thread) = std::thread::Builder::new().spawn(close) {
+            becomes_true(Instant::now() + within, || thread.is_finished());
         }
     }
 }

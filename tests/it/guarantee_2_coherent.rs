@@ -258,38 +258,16 @@ async fn guarantee_2_what_followers_of_a_leader_whose_key_is_gone_are_told_is_no
     gate.get_points("bot", "7").await.is("10");
 }
 
-/// Has no file be synchronised while there is a certain other one.
-const STALLING_DISK: &str = r#"
-#define _GNU_SOURCE
-#include <stdlib.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-static void stall(void) {
-    while (!access(getenv("STALLED_BY"), F_OK)) usleep(10000);
-}
-int fsync(int file) {
-    stall();
-    return syscall(SYS_fsync, file);
-}
-int fdatasync(int file) {
-    stall();
-    return syscall(SYS_fdatasync, file);
-}
-"#;
-
 #[tokio::test]
 async fn guarantee_2_a_write_that_is_done_long_after_its_caller_was_told_22_ends_what_is_in_memory() {
-    let tools = tempfile::tempdir().unwrap();
-    let stalled_by = tools.path().join("now");
-    let setting = format!("STALLED_BY={}", stalled_by.display()).leak();
-    let launcher = Vec::from(["env", preload(tools.path(), STALLING_DISK), setting]).leak();
+    let disk = HangingDisk::new();
     let builder = TestGateway::builder().key("bot").points("7", 3).set("cache.points.ttl", r#""4s""#);
-    let gate = builder.launched_by(launcher).start().await;
-    std::fs::write(&stalled_by, "").unwrap();
+    let gate = builder.launched_by(disk.launcher()).start().await;
+    disk.stop_responding(Hangs::Commits);
     gate.set_points("bot", "7", 4).await.is_refused(504, "22 | The service took too long to answer. Try again later.");
     eventually(PATIENCE, "memory has an answer", async || gate.get_points("bot", "7").await.was_hit()).await;
     gate.get_points("bot", "7").await.is("3");
-    std::fs::remove_file(&stalled_by).unwrap();
+    disk.respond(Hangs::Commits);
     // Less than the answer's `ttl`.
     eventually(SECOND_AND_SLACK, "the write is seen", async || gate.get_points("bot", "7").await.body == "4").await;
 }

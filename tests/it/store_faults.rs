@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use futures_util::future::join_all;
 use rusqlite::Connection as Sqlite;
 
 use crate::support::*;
@@ -240,32 +241,50 @@ async fn guarantee_1_a_start_that_cannot_settle_what_a_crash_left_is_refused() {
     gate.get_points("bot", "7").await.is("5");
 }
 
-/// Has a commit to the store not end for as long as there is a file of this name.
-const HANGING_DISK: &str = r#"
-#define _GNU_SOURCE
-#include <sys/syscall.h>
-#include <unistd.h>
-static void hang(void) {
-    while (!access("disk-hangs", F_OK)) usleep(1000);
-}
-int fsync(int file) {
-    hang();
-    return syscall(SYS_fsync, file);
-}
-int fdatasync(int file) {
-    hang();
-    return syscall(SYS_fdatasync, file);
-}
-"#;
-
 #[tokio::test]
 async fn a_server_whose_disk_does_not_respond_ends_at_sigterm() {
-    let tools = tempfile::tempdir().unwrap();
-    let gate = TestGateway::builder().key("bot").points("7", 3);
-    let mut gate = gate.launched_by(&["env", preload(tools.path(), HANGING_DISK)]).start().await;
-    gate.set_points("bot", "7", 5).await.is("Successfully set 'Ada' points to '5'");
-    gate.world().write("disk-hangs", "");
-    assert_eq!(gate.set_points("bot", "7", 6).await.code(), Some(22));
-    gate.process().signal(nix::sys::signal::Signal::SIGTERM);
-    assert_eq!(gate.process().exit().await, Some(0), "{}", gate.stderr());
+    for hangs in [Hangs::Commits, Hangs::Reads, Hangs::Looks] {
+        let disk = HangingDisk::new();
+        let gate = TestGateway::builder().key("bot").points("7", 3).launched_by(disk.launcher());
+        let mut gate = gate.set("server.drain_timeout", r#""1s""#).start().await;
+        gate.set_points("bot", "7", 5).await.is("Successfully set 'Ada' points to '5'");
+        disk.stop_responding(hangs);
+        let code = gate.set_points("bot", "7", 6).await.code();
+        assert_eq!(code, Some(if let Hangs::Commits = hangs { 22 } else { 21 }), "{hangs:?}");
+        gate.process().signal(nix::sys::signal::Signal::SIGTERM);
+        assert_eq!(gate.process().exit().await, Some(0), "{hangs:?}: {}", gate.stderr());
+    }
+}
+
+/// Members whose points are on many pages of the file, so that some were not read before.
+const MANY: u64 = 5000;
+
+#[tokio::test]
+async fn while_the_disk_does_not_respond_to_reads_all_are_answered_and_files_reload_and_afterwards_all_goes_on() {
+    let disk = HangingDisk::new();
+    let many = (1..=MANY).fold(TestGateway::builder(), |builder, id| builder.points(&id.to_string(), id as i64));
+    let many = many.keys_in_file().key("bot").key("gone").launched_by(disk.launcher());
+    let gate = many.set("cache.points.ttl", r#""20s""#).start().await;
+    gate.get_points("bot", "1").await.is("1");
+    disk.stop_responding(Hangs::Reads);
+    // More than the server has threads of any kind for.
+    let members: Vec<String> = (1..=16).map(|n| (n * MANY / 16).to_string()).collect();
+    let answers = join_all(members.iter().map(|member| gate.get_points("bot", member)));
+    let health = async {
+        gate.has_said("the store's change feed cannot be read").await;
+        gate.send(&Request::bare("GET", "/healthz")).await.is("ok");
+        gate.send(&Request::post("/getPoints", "memberID=1").key("unknown")).await.is_refused(401, INCORRECT_KEY);
+        gate.edit_key_file("id = \"gone\"", "expires = 1\nid = \"gone\"").await;
+        gate.get_points("gone", "1").await.is_refused(401, INCORRECT_KEY);
+        gate.reload_with("ttl = \"20s\"", "ttl = \"25s\"");
+        gate.has_said("configuration reloaded").await;
+    };
+    for answer in tokio::join!(answers, health).0 {
+        answer.is_unavailable();
+    }
+    disk.respond(Hangs::Reads);
+    gate.has_said("the store's change feed works again").await;
+    for member in &members {
+        gate.get_points("bot", member).await.is(member);
+    }
 }

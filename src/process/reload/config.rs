@@ -4,9 +4,11 @@ use std::path::PathBuf;
 use std::slice;
 use std::sync::Arc;
 
+use tokio::time::timeout;
+
 use super::keys::log_if_empty;
 use super::watches::{certificate_files, key_file};
-use super::{KEY_FILE, Rejection, Reloader, TLS_PAIR, log_warning, missing};
+use super::{KEY_FILE, READ_TIMEOUT, Rejection, Reloader, TLS_PAIR, log_warning, missing};
 use crate::admin::{ConfigText, ReloadOutcome};
 use crate::config::{self, Config, Keys, LoadError, Loaded, OriginKind, Reloaded, Warning};
 use crate::files::{FileState, is_temporary};
@@ -145,7 +147,8 @@ impl Reloader {
 
     /// The keys of the store, which becomes their source.
     async fn keys_of_store(&self, store: &Arc<AnyStore>) -> Result<LoadedKeys<'_>, Rejection> {
-        let keys = self.gateway.follower.load_keys(Some(KeySource::Store(store.clone()))).await;
+        let keys = self.gateway.follower.load_keys(Some(KeySource::Store(store.clone())));
+        let keys = timeout(READ_TIMEOUT, keys).await.unwrap_or_else(|_| Err("the store takes too long".to_owned()));
         keys.map_err(|error| Rejection {
             is_unread: true,
             reason: format!("keys.source: the store's keys cannot be read, and are read again: {error}\n"),

@@ -40,11 +40,12 @@ impl Daily for SqliteStore {
     }
 
     async fn daily(&self, day: i64) -> Result<Vec<(KeyId, u64)>, StoreError> {
-        self.readers.with(|conn| {
+        let counts = move |conn: &Connection| {
             let sql = "SELECT key, count FROM daily WHERE day IN (?1, ?1 + 1) ORDER BY key";
             let mut statement = conn.prepare_cached(sql)?;
             statement.query_map([day], |row| Ok((row.get(0)?, count(row, 1)?)))?.collect()
-        })
+        };
+        self.reads.run(counts).await
     }
 
     async fn reset_day(&self, key: &str, is_known: bool) -> Result<(), StoreError> {

@@ -14,19 +14,19 @@ use crate::store::{
 impl SqliteStore {
     /// Whether the guild is in the store, the bot being there or not.
     pub(in crate::store) fn has_guild(&self, guild: &GuildId) -> Result<bool, StoreError> {
-        self.readers.with(|conn| conn.prepare_cached("SELECT 1 FROM guild WHERE id = ?1")?.exists([guild.as_str()]))
+        self.reads
+            .readers()
+            .with(|conn| conn.prepare_cached("SELECT 1 FROM guild WHERE id = ?1")?.exists([guild.as_str()]))
     }
 }
 
 impl Directory for SqliteStore {
     async fn guilds(&self) -> Result<Vec<GuildRecord>, StoreError> {
-        self.feed.lock().still_there()?;
-        self.readers.with(guilds)
+        self.reads.run_checked(guilds).await
     }
 
     async fn keys(&self) -> Result<Vec<KeyRecord>, StoreError> {
-        self.feed.lock().still_there()?;
-        self.readers.with(|conn| keys(conn, (None, None), None, usize::MAX))
+        self.reads.run_checked(|conn| keys(conn, (None, None), None, usize::MAX)).await
     }
 
     async fn keys_page(
@@ -35,11 +35,13 @@ impl Directory for SqliteStore {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<KeyRecord>, StoreError> {
-        self.readers.with(|conn| keys(conn, (None, guild), after, limit))
+        let (guild, after) = (guild.cloned(), after.map(str::to_owned));
+        self.reads.run(move |conn| keys(conn, (None, guild.as_ref()), after.as_deref(), limit)).await
     }
 
     async fn key(&self, id: &str) -> Result<Option<KeyRecord>, StoreError> {
-        self.readers.with(|conn| keys(conn, (Some(id), None), None, 1).map(|mut found| found.pop()))
+        let id = id.to_owned();
+        self.reads.run(move |conn| keys(conn, (Some(&id), None), None, 1).map(|mut found| found.pop())).await
     }
 
     async fn add_guild(&self, guild: &GuildId, name: &str) -> Result<(), StoreError> {

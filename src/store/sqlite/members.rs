@@ -1,6 +1,7 @@
 //! Members, their warns and reviews, one record at a time. Writes go through the writing thread.
 
-use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
+use rusqlite::types::Value;
+use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
 
 use super::directory::{changed, guild_number};
 use super::{Failure, SqliteStore, Writes};
@@ -8,8 +9,6 @@ use crate::model::{GuildId, MemberId, one_line};
 use crate::store::answers::must_fit;
 use crate::store::refusals;
 use crate::store::{Change, MemberRecord, Members, Note, NoteRow, StoreError, sql_limit};
-
-type Params<'p> = &'p [&'p dyn ToSql];
 
 /// Makes a member that does not exist yet: named by its id, without points.
 const MAKE_MEMBER: &str = "INSERT INTO member (guild, member, name, points) VALUES (?1, ?2, ?3, 0) \
@@ -45,12 +44,13 @@ impl Members for SqliteStore {
     ) -> Result<Vec<MemberRecord>, StoreError> {
         let sql = "SELECT member, name, points FROM member WHERE guild = ?1 AND member > ?2 ORDER BY member LIMIT ?3";
         let after = after.map_or(-1, MemberId::as_i64);
-        self.rows_of(guild, sql, &[&after, &sql_limit(limit)], member_record)
+        self.rows_of(guild, sql.to_owned(), vec![after.into(), sql_limit(limit).into()], member_record).await
     }
 
     async fn member(&self, guild: &GuildId, member: MemberId) -> Result<Option<MemberRecord>, StoreError> {
         let sql = "SELECT member, name, points FROM member WHERE guild = ?1 AND member = ?2";
-        self.rows_of(guild, sql, &[&member.as_i64()], member_record).map(|mut found| found.pop())
+        let mut found = self.rows_of(guild, sql.to_owned(), vec![member.as_i64().into()], member_record).await?;
+        Ok(found.pop())
     }
 
     async fn remove_member(&self, guild: &GuildId, member: MemberId) -> Result<(), StoreError> {
@@ -76,8 +76,8 @@ impl Members for SqliteStore {
             "SELECT member, id, author, {text}, {number} FROM {table} \
              WHERE guild = ?1 AND (?2 IS NULL OR member = ?2) AND id > ?3 ORDER BY id LIMIT ?4"
         );
-        let params: Params<'_> = &[&of.map(MemberId::as_i64), &after.unwrap_or(-1), &sql_limit(limit)];
-        let found = self.rows_of(guild, &sql, params, note_row)?;
+        let params = vec![of.map(MemberId::as_i64).into(), after.unwrap_or(-1).into(), sql_limit(limit).into()];
+        let found = self.rows_of(guild, sql, params, note_row).await?;
         found.into_iter().map(|(member, row)| Ok((member, N::from_row(row)?))).collect()
     }
 
@@ -139,25 +139,25 @@ impl SqliteStore {
     }
 
     /// The rows of `sql`, whose first parameter is the guild's number.
-    fn rows_of<T>(
+    async fn rows_of<T: Send + 'static>(
         &self,
         guild: &GuildId,
-        sql: &str,
-        params: Params<'_>,
-        each: impl Fn(&Row<'_>) -> rusqlite::Result<T>,
+        sql: String,
+        params: Vec<Value>,
+        each: fn(&Row<'_>) -> rusqlite::Result<T>,
     ) -> Result<Vec<T>, StoreError> {
-        self.readers.with(|conn| {
-            let no = match guild_number(conn, guild) {
+        let guild = guild.clone();
+        let rows = move |conn: &Connection| {
+            let no = match guild_number(conn, &guild) {
                 Ok(no) => no,
                 Err(Failure::Sqlite(error)) => return Err(error),
-                Err(refused) => return Ok(Err(refused.at(self.path()))),
+                Err(refused) => return Ok(Err(refused)),
             };
-            let mut statement = conn.prepare_cached(sql)?;
-            let no: &dyn ToSql = &no;
-            let params: Vec<&dyn ToSql> = std::iter::once(no).chain(params.iter().copied()).collect();
-            let rows = statement.query_map(&*params, &each)?;
+            let mut statement = conn.prepare_cached(&sql)?;
+            let rows = statement.query_map(params_from_iter(std::iter::once(no.into()).chain(params)), each)?;
             rows.collect::<rusqlite::Result<Vec<T>>>().map(Ok)
-        })?
+        };
+        self.reads.run(rows).await?.map_err(|refused| refused.at(self.path()))
     }
 }
 

@@ -13,7 +13,8 @@ pub(super) mod lineage; // which WAL belongs to which file
 mod members; // members, their warns and reviews
 pub(super) mod open;
 mod open_file; // whether the open files are still the store's
-mod readers;
+mod readers; // reads of requests, and the connections that read
+mod reads; // which threads read
 mod restore; // store restore
 #[cfg(test)]
 pub(in crate::store) mod tests;
@@ -25,7 +26,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::{Cancellation, Change, IfMissing, Store, StoreError, StoreState, change_set, refusals, temp_file};
@@ -37,6 +37,7 @@ use feed::Feed;
 use open::Prepared;
 use open_file::OpenFile;
 use readers::Readers;
+use reads::Reads;
 use writer::{Writer, WriterSettings, Writes};
 
 pub use restore::{PendingRestore, Restored};
@@ -74,9 +75,8 @@ impl Default for Settings {
 #[derive(Debug)]
 pub struct SqliteStore {
     // Dropped in this order: the writer's connection closes last, and removes the WAL.
-    feed: Mutex<Feed>,
+    reads: Reads,
     commits: CommitEvents,
-    readers: Readers,
     writer: Writer,
     path: PathBuf,
     file: OpenFile,
@@ -135,11 +135,10 @@ impl SqliteStore {
             WriterSettings { path: path.clone(), file: file.clone(), node: node.clone(), busy_wait, feed_kept };
         let writer = Writer::start(settings, is_checkpointed)?;
         let readers = Readers::open(&path)?;
-        let feed = Mutex::new(Feed::open(&path, file.clone(), node.clone())?);
+        let feed = Feed::open(&path, file.clone(), node.clone())?;
         Ok(SqliteStore {
-            feed,
+            reads: Reads::start(readers, feed, &path)?,
             commits: CommitEvents::of(file.wal()),
-            readers,
             writer,
             path,
             file,
@@ -220,15 +219,18 @@ impl SqliteStore {
 
 impl Store for SqliteStore {
     async fn points(&self, guild: &GuildId, member: MemberId) -> Result<i64, StoreError> {
-        self.readers.points(guild, member)
+        let guild = guild.clone();
+        self.reads.for_request(move |readers| readers.points(&guild, member)).await
     }
 
     async fn warns(&self, guild: &GuildId, member: MemberId, now: i64) -> Result<Vec<Warn>, StoreError> {
-        self.readers.warns(guild, member, now)
+        let guild = guild.clone();
+        self.reads.for_request(move |readers| readers.warns(&guild, member, now)).await
     }
 
     async fn reviews(&self, guild: &GuildId, member: MemberId) -> Result<Vec<Review>, StoreError> {
-        self.readers.reviews(guild, member)
+        let guild = guild.clone();
+        self.reads.for_request(move |readers| readers.reviews(&guild, member)).await
     }
 
     async fn set_points_unless_cancelled(
@@ -254,7 +256,7 @@ impl Store for SqliteStore {
     }
 
     async fn changes(&self) -> Result<Vec<Change>, StoreError> {
-        self.feed.lock().changes()
+        self.reads.changes()
     }
 
     async fn wait_for_changes(&self) {

@@ -1,5 +1,4 @@
-//! Reads: they never wait for the writer, and run on the caller's thread. A cached statement takes
-//! microseconds; passing it to another thread would cost several times that.
+//! Requests' reads, and the connections that all reads but the change feed's run on. They never wait for the writer.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,8 +10,8 @@ use super::{failure, open};
 use crate::model::{GuildId, MemberId, Review, Warn};
 use crate::store::StoreError;
 
-/// Connections kept open for reads. A read does not yield, so at most as many are in use at once as there
-/// are worker threads; any more than this are opened for one read and closed.
+/// Connections kept open for reads. Requests' reads use as many as they have threads; if lists that are read at once take
+/// more than this, those are opened for one read and closed.
 const KEPT: usize = 64;
 
 /// How long a read waits while SQLite locks the file for itself (recovery after a crash). In WAL mode

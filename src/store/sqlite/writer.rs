@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rusqlite::config::DbConfig;
@@ -15,7 +15,7 @@ use tokio::sync::{oneshot, watch};
 use super::failure::{self, Failure};
 use super::open_file::OpenFile;
 use super::{feed, lineage, open};
-use crate::clock::{Clock, Tick};
+use crate::clock::{Clock, Tick, becomes_true};
 use crate::files::{follow_links, sync_folder_of};
 use crate::store::change_set::ChangeSet;
 use crate::store::{Change, StoreError};
@@ -36,9 +36,6 @@ const CLOSING_BUSY: Duration = Duration::from_millis(200);
 
 /// How long closing waits for the writes that are queued, which takes them two seconds for their lock and their commit.
 const ENDS_WITHIN: Duration = Duration::from_secs(5);
-
-/// How often it looks whether they have ended.
-const END_CHECK: Duration = Duration::from_millis(1);
 
 /// How many statements of a job write: with several it needs a savepoint, so that it can be undone alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -208,13 +205,9 @@ impl Drop for Writer {
     fn drop(&mut self) {
         // Without its sender the queue ends: the thread empties it, then stops.
         self.queue = None;
-        let (thread, deadline) = (self.thread.take(), Instant::now() + ENDS_WITHIN);
-        while thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
-            if Instant::now() >= deadline {
-                tracing::error!("a write to the store does not end, so its disk may not respond; it is not waited for");
-                return;
-            }
-            thread::sleep(END_CHECK);
+        let thread = self.thread.take();
+        if !becomes_true(Instant::now() + ENDS_WITHIN, || thread.as_ref().is_none_or(JoinHandle::is_finished)) {
+            tracing::error!("a write to the store does not end, so its disk may not respond; it is not waited for");
         }
     }
 }

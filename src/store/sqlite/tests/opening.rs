@@ -219,7 +219,7 @@ async fn statements_are_prepared_once_whatever_is_asked() {
         let statement = conn.prepare_cached(sql)?;
         Ok((statement.get_status(StatementStatus::Run), statement.get_status(StatementStatus::RePrepare)))
     };
-    assert_eq!(test.store.readers.with(|conn| prepared(conn, readers::POINTS)).unwrap(), (20, 0));
+    assert_eq!(test.store.reads.readers().with(|conn| prepared(conn, readers::POINTS)).unwrap(), (20, 0));
     let written = move |conn: &Connection| Ok((prepared(conn, SET_POINTS)?, Some(Change::Directory)));
     assert_eq!(test.store.writer.run(Writes::Once, written).await.unwrap(), (20, 0));
 }
