@@ -5,7 +5,7 @@
 use super::Fault;
 
 /// Decodes a chunked body byte by byte and strictly: CRLF line ends, hexadecimal sizes. Extensions and trailers are
-/// checked and ignored.
+/// checked by their grammar (RFC 9112, 7.1.1 and 5) and ignored.
 #[derive(Debug)]
 pub struct Chunked {
     state: State,
@@ -19,9 +19,9 @@ enum State {
     #[default]
     SizeStart,
     Size(u64),
-    /// Blanks after a size, which an extension must follow (RFC 9112, 7.1.1).
+    /// Blanks after a size or an extension, which an extension must follow.
     SizeSpace(u64),
-    Extension(u64),
+    Extension(u64, Extension),
     SizeLf(u64),
     Data(u64),
     DataCr,
@@ -32,6 +32,22 @@ enum State {
     TrailerLf,
     EndLf,
     Done,
+}
+
+/// Where in an extension of a chunk: `name`, `name=value` or `name="value"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Extension {
+    /// Before the first character of its name, or of its value.
+    NameStart,
+    Name,
+    /// Blanks after its name, before `=` or the next extension.
+    NameSpace,
+    ValueStart,
+    Value,
+    Quoted,
+    /// After a backslash between quotes.
+    Escaped,
+    QuoteEnd,
 }
 
 impl Chunked {
@@ -85,29 +101,57 @@ fn step(state: State, byte: u8) -> Option<State> {
     match (state, byte) {
         (State::SizeStart, _) => digit.map(State::Size),
         (State::Size(size), b'\r') => Some(State::SizeLf(size)),
-        (State::Size(size) | State::SizeSpace(size), b';') => Some(State::Extension(size)),
+        (State::Size(size) | State::SizeSpace(size), b';') => Some(State::Extension(size, Extension::NameStart)),
         (State::Size(size) | State::SizeSpace(size), b' ' | b'\t') => Some(State::SizeSpace(size)),
         (State::SizeSpace(_), _) => None,
         (State::Size(size), _) => Some(State::Size(size.checked_mul(16)?.checked_add(digit?)?)),
-        (State::Extension(size), b'\r') => Some(State::SizeLf(size)),
-        (State::Extension(_), b'\n' | b'\0') => None,
-        (State::Extension(size), _) => Some(State::Extension(size)),
+        (State::Extension(size, extension), _) => step_in_extension(size, extension, byte),
         (State::SizeLf(0), b'\n') => Some(State::TrailerStart),
         (State::SizeLf(size), b'\n') => Some(State::Data(size)),
         (State::DataCr, b'\r') => Some(State::DataLf),
         (State::DataLf, b'\n') => Some(State::SizeStart),
         (State::TrailerStart, b'\r') => Some(State::EndLf),
-        (State::TrailerStart, b':') => None,
         (State::TrailerName, b':') => Some(State::TrailerValue),
-        (State::TrailerStart | State::TrailerName, _) => byte.is_ascii_graphic().then_some(State::TrailerName),
+        (State::TrailerStart | State::TrailerName, _) => is_token_char(byte).then_some(State::TrailerName),
         (State::TrailerValue, b'\r') => Some(State::TrailerLf),
-        (State::TrailerValue, b'\n' | b'\0') => None,
-        (State::TrailerValue, _) => Some(State::TrailerValue),
+        (State::TrailerValue, _) => is_text(byte).then_some(State::TrailerValue),
         (State::TrailerLf, b'\n') => Some(State::TrailerStart),
         (State::EndLf, b'\n') => Some(State::Done),
         (State::SizeLf(_) | State::DataCr | State::DataLf | State::TrailerLf | State::EndLf, _) => None,
         (State::Data(_) | State::Done, _) => None,
     }
+}
+
+/// The next state in the extension of a chunk of this size.
+fn step_in_extension(size: u64, extension: Extension, byte: u8) -> Option<State> {
+    use Extension::{Escaped, Name, NameSpace, NameStart, QuoteEnd, Quoted, Value, ValueStart};
+
+    let next = |extension| Some(State::Extension(size, extension));
+    match (extension, byte) {
+        (Name | Value | QuoteEnd, b'\r') => Some(State::SizeLf(size)),
+        (Name | NameSpace | Value | QuoteEnd, b';') => next(NameStart),
+        (Name | NameSpace, b'=') => next(ValueStart),
+        (Name | NameSpace, b' ' | b'\t') => next(NameSpace),
+        (NameStart | ValueStart, b' ' | b'\t') => next(extension),
+        (Value | QuoteEnd, b' ' | b'\t') => Some(State::SizeSpace(size)),
+        (NameStart | Name, _) if is_token_char(byte) => next(Name),
+        (ValueStart | Value, _) if is_token_char(byte) => next(Value),
+        (ValueStart, b'"') => next(Quoted),
+        (Quoted, b'"') => next(QuoteEnd),
+        (Quoted, b'\\') => next(Escaped),
+        (Quoted | Escaped, _) if is_text(byte) => next(Quoted),
+        _ => None,
+    }
+}
+
+/// `tchar` (RFC 9110, 5.6.2).
+fn is_token_char(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
+/// What a field's value consists of, and a quoted string (RFC 9110, 5.5 and 5.6.4): anything but control characters.
+fn is_text(byte: u8) -> bool {
+    byte == b'\t' || !byte.is_ascii_control()
 }
 
 #[cfg(test)]
@@ -128,8 +172,10 @@ mod tests {
 
     #[test]
     fn a_chunked_body_ends_where_it_says() {
-        let text = b"5\r\nhello\r\n1;a=b\r\n!\r\n0\r\nX-Trailer: y\r\n\r\nPOST";
-        assert_eq!(decode(text, 100), (Ok(Some(text.len() - 4)), b"hello!".to_vec()));
+        for extensions in ["", ";a", ";a=b", " ; a\t=\tb ;c=\"d;\\\"\u{e9}\" ;e", ";a ;b;c = \"\";d"] {
+            let text = format!("5\r\nhello\r\n1{extensions}\r\n!\r\n0\r\nX-Trailer: y\u{e9}\tz\r\n\r\nPOST");
+            assert_eq!(decode(text.as_bytes(), 100), (Ok(Some(text.len() - 4)), b"hello!".to_vec()), "{extensions}");
+        }
     }
 
     #[test]
@@ -156,6 +202,20 @@ mod tests {
             "5 \r\nhello",
             "5\t\r\nhello",
             "5 5\r\nhello",
+            "5;\r\nhello",
+            "5;a;\r\nhello",
+            "5;a \r\nhello",
+            "5;a=\r\nhello",
+            "5;a=b \r\nhello",
+            "5;a b\r\nhello",
+            "5;=b\r\nhello",
+            "5;a=\"b\r\nhello",
+            "5;a=\"b\"c\r\nhello",
+            "5;a=\"b\\\r\nhello",
+            "5;a=\u{e9}\r\nhello",
+            "5;a=\"\u{7f}\"\r\nhello",
+            "0\r\nX(Y): z\r\n",
+            "0\r\nX: \u{1}\r\n",
         ] {
             assert_eq!(decode(text.as_bytes(), 100).0, Err(Fault::Malformed), "{text:?}");
         }
