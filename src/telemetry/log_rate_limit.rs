@@ -39,6 +39,9 @@ pub(super) const LOG_TARGET: &str = "guildgate::log";
 /// This module counts what callers cause and logs one line per tier and minute, so it is not limited either.
 const LIMIT_REPORTS: &str = "guildgate::gateway::limit_report";
 
+/// Nor is what a reload has to say, each of which an operator or an admin has caused.
+const RELOADS: &str = "guildgate::process::reload";
+
 /// The longest example, in bytes.
 const MAX_EXAMPLE: usize = 500;
 
@@ -83,7 +86,7 @@ impl LogRateLimit {
     /// Whether this line is logged. If not, it is counted.
     fn allows(&self, event: &Event<'_>) -> bool {
         let metadata = event.metadata();
-        if [LOG_TARGET, LIMIT_REPORTS].contains(&metadata.target()) {
+        if [LOG_TARGET, LIMIT_REPORTS, RELOADS].iter().any(|unlimited| metadata.target().starts_with(unlimited)) {
             return true;
         }
         let (callsite, now) = (metadata.callsite(), self.clock.now());
@@ -234,6 +237,16 @@ mod tests {
                     limit.clock.advance(CALLER_PERIOD * 3);
                 }
             }
+        });
+    }
+
+    #[test]
+    fn what_a_reload_says_is_always_logged() {
+        limited(|limit, logged| {
+            let of_reload =
+                |n: u32| tracing::warn!(target: "guildgate::process::reload::config", n, "what needs a restart");
+            (0..100).for_each(of_reload);
+            assert_eq!((logged(), limit.take()), (100, Vec::new()));
         });
     }
 
