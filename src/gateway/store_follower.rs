@@ -151,7 +151,7 @@ impl StoreFollower {
             timer.next_multiple_of(WATCH_INTERVAL).await;
             let went_on = Tick(self.read_went_on.load(Ordering::SeqCst));
             if went_on != Tick(0) && self.core.now().since(went_on) >= BLOCKED_READ {
-                self.feed_failed(&"its disk does not respond");
+                self.feed_failed(&"the read does not end; its disk may not respond");
             }
         }
     }
