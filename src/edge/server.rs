@@ -2,6 +2,7 @@
 //! `Server::accept`. Pingora handles neither signals nor the end of the process here: each listener and each connection
 //! holds a receiver of one channel, and the server has ended when no receiver is left.
 
+use std::cell::OnceCell;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -23,6 +24,7 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
 
 use super::Edge;
 use super::drain::Drain;
@@ -55,6 +57,8 @@ pub struct Server {
     paths: Vec<PathBuf>,
     /// Each listener, and each connection from its accept on, holds a receiver.
     stop: watch::Sender<bool>,
+    /// Cancelled when a listener, or a thread that serves connections, has ended before `stop`.
+    failed: CancellationToken,
     drain: Arc<Drain>,
     connections: Arc<ConnectionLimiter>,
 }
@@ -71,6 +75,7 @@ impl Server {
         let (send_prepared, prepared) = oneshot::channel();
         let (accept, may_accept) = oneshot::channel();
         let (stop, stopped) = watch::channel(false);
+        let failed = CancellationToken::new();
         let conf = ServerConf {
             threads,
             // Each connection stays on its thread, which saves synchronisation.
@@ -83,14 +88,15 @@ impl Server {
             ..ServerConf::default()
         };
         let channels = Some((send_prepared, may_accept, stopped));
-        let service = EdgeService { edge: Arc::new(edge), listeners, channels };
+        let service = EdgeService { edge: Arc::new(edge), listeners, channels, failed: failed.clone() };
         std::thread::Builder::new().name("edge".into()).spawn(move || {
             let mut server = PingoraServer::new_with_opt_and_conf(None, conf);
             server.bootstrap();
             server.add_service(service);
             server.run(RunArgs { shutdown_signal: Box::new(NoSignal) });
         })?;
-        Ok(Server { prepared: Some(prepared), accept: Some(accept), listeners: count, paths, stop, drain, connections })
+        let (prepared, accept) = (Some(prepared), Some(accept));
+        Ok(Server { prepared, accept, listeners: count, paths, stop, failed, drain, connections })
     }
 
     /// Waits until [`Server::accept`] is the only step left. `false`: the server has failed.
@@ -124,6 +130,11 @@ impl Server {
             }
         };
         timeout(ACCEPT_TIMEOUT, accepts).await.unwrap_or(false)
+    }
+
+    /// Waits until a listener, or a thread that serves connections, has ended, which only a defect causes before a stop.
+    pub async fn failed(&self) {
+        self.failed.cancelled().await;
     }
 
     /// Makes the health path answer 503 from now on, so that balancers send no more requests. Everything else goes on.
@@ -162,6 +173,27 @@ struct EdgeService {
     edge: Arc<Edge>,
     listeners: Vec<Listener>,
     channels: Option<Channels>,
+    failed: CancellationToken,
+}
+
+/// Reports a failure if it is dropped before the drain. A listener holds one, and so does each thread that serves
+/// connections.
+struct FailsIfDropped {
+    drain: Arc<Drain>,
+    failed: CancellationToken,
+}
+
+impl Drop for FailsIfDropped {
+    fn drop(&mut self) {
+        if !self.drain.has_begun() {
+            self.failed.cancel();
+        }
+    }
+}
+
+thread_local! {
+    /// Dropped when the thread ends.
+    static THREAD: OnceCell<FailsIfDropped> = const { OnceCell::new() };
 }
 
 #[async_trait]
@@ -179,9 +211,10 @@ impl Service for EdgeService {
         }
         let accepting = self.listeners.drain(..).map(|listener| {
             let (edge, stop) = (self.edge.clone(), stop.clone());
+            let failed = self.failed.clone();
             current_handle().spawn(async move {
-                let url = listener.url().to_owned();
-                if let Err(error) = accept_until(edge, listener, stop).await {
+                let (url, _listens) = (listener.url().to_owned(), fails_if_dropped(&edge, &failed));
+                if let Err(error) = accept_until(edge, listener, stop, &failed).await {
                     tracing::error!(url, %error, "cannot wait for connections");
                 }
             })
@@ -194,11 +227,20 @@ impl Service for EdgeService {
     }
 }
 
+fn fails_if_dropped(edge: &Edge, failed: &CancellationToken) -> FailsIfDropped {
+    FailsIfDropped { drain: edge.drain.clone(), failed: failed.clone() }
+}
+
 /// Accepts connections until `stop`.
 ///
 /// # Errors
 /// Where this thread's runtime cannot watch the socket.
-async fn accept_until(edge: Arc<Edge>, listener: Listener, stop: ShutdownWatch) -> io::Result<()> {
+async fn accept_until(
+    edge: Arc<Edge>,
+    listener: Listener,
+    stop: ShutdownWatch,
+    failed: &CancellationToken,
+) -> io::Result<()> {
     let is_unix = listener.is_unix;
     // Tokio's own listeners would register each connection that they accept; its streams wait for any socket.
     let listening = TcpStream::from_std(listener.socket.into())?;
@@ -214,8 +256,11 @@ async fn accept_until(edge: Arc<Edge>, listener: Listener, stop: ShutdownWatch) 
         match accepted {
             // A TCP connection without an address is not served: it would be taken for one over a Unix socket.
             Ok((connection, address)) if is_unix || address.is_some() => {
-                let (edge, stop) = (edge.clone(), stop.clone());
+                let (edge, stop, failed) = (edge.clone(), stop.clone(), failed.clone());
                 current_handle().spawn(async move {
+                    THREAD.with(|thread| {
+                        thread.get_or_init(|| fails_if_dropped(&edge, &failed));
+                    });
                     match Socket::new(connection, is_unix) {
                         Ok(socket) => edge.serve(socket, address, &stop).await,
                         Err(error) => tracing::warn!(%error, "cannot serve a connection"),

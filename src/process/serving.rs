@@ -117,6 +117,7 @@ impl Serving {
             biased;
             reason = handed_over => reason,
             task = task_ended(&mut self.background, self.admin.0.as_ref()) => StopReason::TaskEnded { task },
+            () = self.server.failed() => StopReason::TaskEnded { task: "a thread that serves callers has ended" },
             () = self.stop_signals.recv() => StopReason::Signal,
         }
     }

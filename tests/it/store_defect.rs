@@ -1,5 +1,6 @@
-//! A defect in what writes to the store (contract section 5, guarantee 1): nothing can be written any more, so the
-//! process says so and exits with 1 within a second, and a service manager starts another.
+//! A defect in what writes to the store (contract section 5, guarantee 1), or in a thread that serves callers: nothing can
+//! be written or answered any more, so the process says so and exits with 1 within a second, and a service manager starts
+//! another.
 
 use crate::serving_log::fill_stderr;
 use crate::support::*;
@@ -36,7 +37,7 @@ on_both_stores!(
 /// How many writes are tried until one meets the fault.
 const WRITES: i64 = 5;
 
-/// Makes the writer of a server fail.
+/// Makes a thread of a server fail.
 struct Fault {
     tools: tempfile::TempDir,
     /// Starts a server that can fail so.
@@ -45,11 +46,14 @@ struct Fault {
 
 impl Fault {
     fn of(kind: Kind) -> Fault {
-        let tools = tempfile::tempdir().unwrap();
-        let thread = match kind {
+        Fault::in_thread(match kind {
             Kind::Builtin | Kind::Http => "store-writer",
             Kind::Postgres => "store-postgres",
-        };
+        })
+    }
+
+    fn in_thread(thread: &str) -> Fault {
+        let tools = tempfile::tempdir().unwrap();
         let thread = format!("FAULTY_THREAD={thread}").leak();
         let file = format!("FAULTY_FILE={}", tools.path().join("now").display()).leak();
         let launcher = Vec::from(["env", preload(tools.path(), FAULTY_CLOCK), thread, file]).leak();
@@ -158,4 +162,20 @@ async fn a_server_whose_writer_for_admins_has_ended_exits_with_1_within_a_second
     fault.ends(gate.process(), async |_| drop(tokio::spawn(change(5)))).await;
     says_why(&gate.stderr());
     assert!(gate.stderr().contains("the admin listener's task"), "{}", gate.stderr());
+}
+
+#[tokio::test]
+async fn a_server_of_which_a_thread_that_serves_callers_has_ended_exits_with_1_within_a_second() {
+    let fault = Fault::in_thread("edge");
+    let mut gate = TestGateway::builder().key("bot").points("7", 3).launched_by(fault.launcher).start().await;
+    gate.get_points("bot", "7").await.is("3");
+    let (address, request) = (gate.address(), gate.request("getPoints", "bot", "memberID=7"));
+    let mut connections = Vec::new();
+    let read = async |_| {
+        let mut connection = Connection::to(address).await;
+        let _ = connection.try_send(request.bytes()).await;
+        connections.push(connection);
+    };
+    fault.ends(gate.process(), read).await;
+    assert!(gate.stderr().contains("a thread that serves callers has ended by a defect"), "{}", gate.stderr());
 }

@@ -17,7 +17,7 @@ use super::frames::MonitoredTransport;
 use super::header;
 use crate::edge::accept::Peer;
 use crate::edge::exchange::ReceivedRequest;
-use crate::edge::timed_stream::WRITE_PART;
+use crate::edge::timed_stream::{DRAIN_TIME, MAX_DRAIN, WRITE_PART};
 use crate::edge::{Edge, proxies};
 
 /// What the connection needs to know of a request that has ended.
@@ -67,11 +67,31 @@ pub(super) async fn answer(
     let (header, text) = answer.http2(config);
     let text = if parts.method == Method::HEAD { Bytes::new() } else { text };
     let write_timeout = server.write_timeout;
-    // Freed before the peer is waited for, which may take the answer slowly.
-    drop((body, fields));
+    // All else is freed before the peer is waited for, which may take the answer slowly.
+    let Http2Body { stream, malformed, .. } = body;
+    drop(fields);
     drop((parts, state));
     send(respond.into_inner(), header, text, write_timeout).await;
+    if !malformed {
+        drain(stream).await;
+    }
     finished
+}
+
+/// Reads what is left of a body that was answered early, within the bounds of HTTP/1.1: curl loses the answer if the
+/// stream is reset before it has sent the body. What is left then stops with the stream's reset (`NO_ERROR`).
+async fn drain(mut stream: RecvStream) {
+    let read = async {
+        let mut left = MAX_DRAIN;
+        while let Some(Ok(data)) = stream.data().await {
+            let Some(after) = left.checked_sub(data.len() as u64) else { return };
+            left = after;
+            if stream.flow_control().release_capacity(data.len()).is_err() {
+                return;
+            }
+        }
+    };
+    let _ = timeout(DRAIN_TIME, read).await;
 }
 
 /// Sends an answer as the peer takes it, each part of it within `write_timeout`.
