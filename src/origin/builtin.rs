@@ -52,7 +52,11 @@ impl Builtin {
             }
             Request::Read { read: Read::Warns, member } => {
                 let warns = store.warns(guild, member, self.clock.unix()).await;
-                warns.map(|warns| wire::warns(member, &warns))
+                warns.map(|mut warns| {
+                    let now = self.clock.unix(); // the read may have waited
+                    warns.retain(|warn| warn.expires > now);
+                    wire::warns(member, &warns)
+                })
             }
             Request::Read { read: Read::Reviews, member } => {
                 store.reviews(guild, member).await.map(|reviews| wire::reviews(member, &reviews))

@@ -29,6 +29,9 @@ const QUEUE: usize = 4096;
 /// waking several.
 const SLOW: Duration = Duration::from_millis(1);
 
+/// How many reads a thread may have to do before others get the next ones, however quickly it goes on.
+const BACKLOG: usize = 64;
+
 /// How long a request waits for its read, as long as for PostgreSQL.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 
@@ -70,9 +73,9 @@ struct Progress {
 }
 
 impl Progress {
-    fn is_slow(&self, now: Tick) -> bool {
-        let last = Tick(self.last.load(Ordering::Relaxed));
-        self.unfinished.load(Ordering::Relaxed) > 0 && now.since(last) > SLOW
+    fn is_behind(&self, now: Tick) -> bool {
+        let (unfinished, last) = (self.unfinished.load(Ordering::Relaxed), self.last.load(Ordering::Relaxed));
+        unfinished >= BACKLOG || unfinished > 0 && now.since(Tick(last)) > SLOW
     }
 }
 
@@ -112,9 +115,9 @@ impl Reads {
         }
     }
 
-    /// The first thread that does not wait for the disk, or the one with the least to do.
+    /// The first thread that is not behind, or the one with the least to do.
     fn thread(&self, now: Tick) -> Option<&ReadThread> {
-        let quick = self.threads.iter().find(|thread| !thread.progress.is_slow(now));
+        let quick = self.threads.iter().find(|thread| !thread.progress.is_behind(now));
         quick.or_else(|| self.threads.iter().min_by_key(|thread| thread.progress.unfinished.load(Ordering::Relaxed)))
     }
 
