@@ -26,7 +26,8 @@ const RETRY_AFTER: Duration = Duration::from_millis(100);
 /// How long a read of the feed may block its thread before the feed counts as lost.
 const BLOCKED_READ: Duration = Duration::from_millis(400);
 
-/// How often that is looked at. Both together end before the keys would be too old.
+/// How often that is looked at. A read begins 250 ms after the last one at most, so it is noticed before a request finds
+/// the keys too old by itself.
 const WATCH_INTERVAL: Duration = Duration::from_millis(250);
 
 /// A read of the feed that takes longer may fail. The keys are loaded meanwhile, so that they are recent when it does.

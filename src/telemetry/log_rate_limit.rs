@@ -39,7 +39,8 @@ pub(super) const LOG_TARGET: &str = "guildgate::log";
 /// This module counts what callers cause and logs one line per tier and minute, so it is not limited either.
 const LIMIT_REPORTS: &str = "guildgate::gateway::limit_report";
 
-/// Nor is what a reload has to say, each of which an operator or an admin has caused.
+/// Nor is what a reload took up, and what it leaves to a restart. Its errors are limited, since files that cannot be read
+/// are read again and again.
 const RELOADS: &str = "guildgate::process::reload";
 
 /// The longest example, in bytes.
@@ -86,7 +87,8 @@ impl LogRateLimit {
     /// Whether this line is logged. If not, it is counted.
     fn allows(&self, event: &Event<'_>) -> bool {
         let metadata = event.metadata();
-        if [LOG_TARGET, LIMIT_REPORTS, RELOADS].iter().any(|unlimited| metadata.target().starts_with(unlimited)) {
+        let is_of_reload = metadata.target().starts_with(RELOADS) && *metadata.level() != Level::ERROR;
+        if is_of_reload || [LOG_TARGET, LIMIT_REPORTS].contains(&metadata.target()) {
             return true;
         }
         let (callsite, now) = (metadata.callsite(), self.clock.now());
@@ -241,12 +243,15 @@ mod tests {
     }
 
     #[test]
-    fn what_a_reload_says_is_always_logged() {
+    fn what_a_reload_took_up_is_always_logged_and_its_errors_are_limited() {
         limited(|limit, logged| {
             let of_reload =
                 |n: u32| tracing::warn!(target: "guildgate::process::reload::config", n, "what needs a restart");
             (0..100).for_each(of_reload);
             assert_eq!((logged(), limit.take()), (100, Vec::new()));
+            let failed = |n: u32| tracing::error!(target: "guildgate::process::reload::keys", n, "it cannot be read");
+            (0..100).for_each(failed);
+            assert_eq!(logged(), BURST as usize);
         });
     }
 
