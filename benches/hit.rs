@@ -67,7 +67,7 @@ fn handle(c: &mut Criterion) {
     let folder = tempfile::tempdir().expect("a folder");
     let config = config::load_str(PLENTY, folder.path(), "bench").expect("a good config").config;
     let store = Arc::new(AnyStore::from(SqliteStore::open(folder.path().join("bench.db")).expect("a store")));
-    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(store.add_guild(&GUILD.parse().expect("a guild id"), "Bench")).expect("a guild");
     let clock = Clock::system();
     let origin = Arc::new(Origin::Builtin(Builtin::new(store, clock.clone())));
@@ -97,7 +97,9 @@ fn handle(c: &mut Criterion) {
             &mut Bytes(BODY),
         ))
     };
-    assert!(ask().answer.is_ok(), "the entry is filled");
+    let first = RequestHeader { began: gateway.clock().now(), ..header };
+    let filled = runtime.block_on(gateway.handle(&gateway.state(), &first, &mut Bytes(BODY)));
+    assert!(filled.answer.is_ok(), "the entry is filled");
     c.bench_function("handle, a hit", |b| b.iter(|| black_box(ask())));
     let reply = ask();
     c.bench_function("finished, a hit", |b| {
