@@ -10,7 +10,6 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::becomes_true;
-
 use crate::cluster::Turns;
 use crate::cluster::bus::RedisStream;
 use crate::gateway::Gateway;
