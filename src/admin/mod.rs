@@ -23,6 +23,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Mutex, Semaphore, mpsc};
+use tokio::task::spawn_blocking;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
@@ -39,6 +40,7 @@ use traffic::Traffic;
 
 use crate::config::StoreAt;
 use crate::gateway::Gateway;
+use crate::runtime::start_thread;
 use crate::store::AnyStore;
 use crate::telemetry::metrics::Metrics;
 use crate::tls::Certificate;
@@ -53,6 +55,9 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The `nice` value of the thread: callers' requests get a core at once although admins keep one busy.
 const NICE: i32 = 10;
+
+/// Threads for what blocks: of the store's lists two, of work over all keys one, which may wait for a list, and one more.
+const BLOCKING_THREADS: usize = 4;
 
 /// Changes at once, those among them whose callers have hung up: as many as connections.
 const MAX_CHANGES: usize = server::MAX_CONNECTIONS;
@@ -119,36 +124,39 @@ impl Admin {
             changes: Arc::new(Semaphore::new(MAX_CHANGES)),
             key_lock: Mutex::default(),
         });
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(4).build()?;
         let stop = CancellationToken::new();
         let stopped = stop.clone();
         let writer_ended = CancellationToken::new();
         let tell = writer_ended.clone();
-        let run = move || {
-            runtime.block_on(async {
-                let (opening, sampled) = (shared.clone(), shared.clone());
-                tokio::spawn(async move {
-                    opening.open_store().await;
-                    // Only then: the thread that writes to the store keeps its priority, since callers' writes may wait
-                    // for it. Threads that are started later have the lower one too. Without the permission, none has.
-                    let _ = rustix::process::setpriority_process(None, NICE);
-                    if let Some(store) = opening.store.get() {
-                        store.writer_ended().await;
-                        tell.cancel();
-                    }
-                });
-                tokio::spawn(async move { sampled.traffic.sample(&sampled.gateway).await });
-                tokio::select! {
-                    () = serve(shared, address, hosts, tls, stopped.clone()) => {}
-                    // The requests under way have had their time.
-                    () = async { stopped.cancelled().await; tokio::time::sleep(STOP_TIMEOUT).await } => {}
+        let run = || async move {
+            let (opening, sampled) = (shared.clone(), shared.clone());
+            tokio::spawn(async move {
+                opening.open_store().await;
+                // Only then: the thread that writes to the store keeps its priority, since callers' writes may wait
+                // for it. Threads that are started later have the lower one too. Without the permission, none has.
+                lower_priority();
+                // The thread that opened the store, which is kept.
+                let _ = spawn_blocking(lower_priority).await;
+                if let Some(store) = opening.store.get() {
+                    store.writer_ended().await;
+                    tell.cancel();
                 }
             });
-            runtime.shutdown_background();
+            tokio::spawn(async move { sampled.traffic.sample(&sampled.gateway).await });
+            tokio::select! {
+                () = serve(shared, address, hosts, tls, stopped.clone()) => {}
+                // The requests under way have had their time.
+                () = async { stopped.cancelled().await; tokio::time::sleep(STOP_TIMEOUT).await } => {}
+            }
         };
-        let thread = std::thread::Builder::new().name("admin".into()).spawn(run)?;
+        let (_, thread) = start_thread("admin", Some(BLOCKING_THREADS), run)?;
         Ok(AdminThread { stop, writer_ended, thread })
     }
+}
+
+/// Of this thread.
+fn lower_priority() {
+    let _ = rustix::process::setpriority_process(None, NICE);
 }
 
 async fn serve(

@@ -32,6 +32,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use crate::config::{self, Config, Limits, LoadError, Loaded};
 use crate::keys::hide_keys;
 use crate::process::{self, ProcessError};
+use crate::runtime;
 use crate::store::{AnyStore, IfMissing, StoreError};
 use error::CommandError;
 use output::print_to_stderr;
@@ -293,6 +294,5 @@ async fn open_store(loaded: &Loaded, if_missing: IfMissing) -> Result<AnyStore, 
 
 /// A runtime on the command's own thread.
 fn runtime() -> Result<tokio::runtime::Runtime, CommandError> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(|e| CommandError::new(format!("no runtime could be started: {e}")))
+    runtime::single_threaded().map_err(|e| CommandError::new(format!("no runtime could be started: {e}")))
 }

@@ -13,6 +13,7 @@ use crate::clock::becomes_true;
 use crate::cluster::Turns;
 use crate::cluster::bus::RedisStream;
 use crate::gateway::Gateway;
+use crate::runtime;
 use crate::store::AnyStore;
 
 /// How long a process that ends waits for Redis to know.
@@ -49,21 +50,17 @@ struct FollowerThread {
 
 impl FollowerThread {
     fn start(gateway: &Arc<Gateway>, store: &Arc<AnyStore>) -> io::Result<Self> {
-        let runtime = super::runtime()?;
         let (stop, ended) = (CancellationToken::new(), CancellationToken::new());
         let (stopped, ends) = (stop.clone(), ended.clone().drop_guard());
         let (gateway, store) = (gateway.clone(), store.clone());
-        let run = move || {
-            runtime.block_on(async {
-                tokio::select! {
-                    () = gateway.follower.follow(&store) => {}
-                    () = stopped.cancelled() => {}
-                }
-            });
-            runtime.shutdown_background();
-            drop(ends);
+        let run = || async move {
+            let _ends = ends;
+            tokio::select! {
+                () = gateway.follower.follow(&store) => {}
+                () = stopped.cancelled() => {}
+            }
         };
-        let thread = thread::Builder::new().name("store-follower".to_owned()).spawn(run)?;
+        let (_, thread) = runtime::start_thread("store-follower", None, run)?;
         Ok(FollowerThread { stop, ended, thread })
     }
 }

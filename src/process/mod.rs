@@ -19,14 +19,12 @@ mod startup; // from the arguments to the ready lines
 mod systemd; // sd_notify
 mod watch; // changes of files
 
-use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tokio::runtime::Runtime;
-
 use crate::config::{self, LoadError};
 use crate::keys::hide_keys;
+use crate::runtime;
 use crate::store::StoreError;
 use crate::telemetry::{self, CLOSE_TIMEOUT};
 
@@ -36,6 +34,10 @@ use demo::Demo;
 use serving::StopReason;
 use startup::Startup;
 use watch::FileWatch;
+
+/// Threads besides those of `server.threads`, which are as many for requests and for handshakes: of the logs, the store and
+/// its copy for admins, the follower, the admin listener and the runtimes 30 at most.
+const OTHER_THREADS: usize = 32;
 
 /// How long the process log may take to be written after a defect.
 const LOG_AFTER_DEFECT: Duration = Duration::from_millis(250);
@@ -85,13 +87,17 @@ impl From<StoreError> for ProcessError {
 /// # Errors
 /// Why it could not start, or had to end.
 pub fn run(config_path: Option<PathBuf>, demo: bool) -> Result<(), ProcessError> {
-    let runtime = runtime().map_err(|e| ProcessError::Failed(format!("cannot start a runtime: {e}")))?;
+    let runtime =
+        runtime::single_threaded().map_err(|e| ProcessError::Failed(format!("cannot start a runtime: {e}")))?;
     // First, so that a signal during the start does not end the process.
     let (sighup, sigusr1, _file_too_long) = runtime
         .block_on(async { Ok::<_, ProcessError>((signals::sighup()?, signals::sigusr1()?, signals::sigxfsz()?)) })?;
     // Watched before it is read, so that no later change is missed.
     let config_watch = FileWatch::new([reload::config_file(config_path.as_deref())]);
     let mut loaded = config::load(config_path.as_deref())?;
+    // Parts of the process panic where they find none.
+    runtime::can_start_threads(2 * loaded.config.server.threads + OTHER_THREADS)
+        .map_err(|e| ProcessError::Failed(e.to_string()))?;
     let (json, log_writer) = (loaded.config.log.json, telemetry::init(&loaded.config.log));
     telemetry::log_panics();
     let demo = if demo { Demo::prepare(&mut loaded).map(Some) } else { Ok(None) };
@@ -127,13 +133,4 @@ pub fn run(config_path: Option<PathBuf>, demo: bool) -> Result<(), ProcessError>
     });
     log_writer.close(if let Err(ProcessError::Defect) = result { LOG_AFTER_DEFECT } else { CLOSE_TIMEOUT });
     result
-}
-
-/// A runtime for one thread, which keeps another one that reads files and resolves names: without one, tokio panics where
-/// the system has no thread to give.
-fn runtime() -> io::Result<Runtime> {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().thread_keep_alive(Duration::MAX).build()?;
-    runtime.spawn_blocking(|| {});
-    Ok(runtime)
 }

@@ -1,5 +1,7 @@
 //! `serve` that cannot: one clear line, no panic, the right exit code.
 
+use nix::sys::signal::Signal;
+
 use crate::support::*;
 
 /// Runs `serve` to its end, which must come by itself.
@@ -13,6 +15,35 @@ async fn ends(world: &World) -> (Option<i32>, String) {
     assert!(!stderr.contains("ready: "), "{stderr}");
     (code, stderr)
 }
+
+/// So many threads may run besides the first one.
+const FEW_THREADS: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+static int running;
+struct start { void *(*run)(void *); void *with; };
+static void *counted(void *given) {
+    struct start start = *(struct start *)given;
+    free(given);
+    void *made = start.run(start.with);
+    __atomic_sub_fetch(&running, 1, __ATOMIC_SEQ_CST);
+    return made;
+}
+int pthread_create(pthread_t *thread, const pthread_attr_t *how, void *(*run)(void *), void *with) {
+    int (*create)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *) = dlsym(RTLD_NEXT, "pthread_create");
+    if (__atomic_add_fetch(&running, 1, __ATOMIC_SEQ_CST) > atoi(getenv("THREADS"))) {
+        __atomic_sub_fetch(&running, 1, __ATOMIC_SEQ_CST);
+        return EAGAIN;
+    }
+    struct start *start = malloc(sizeof *start);
+    start->run = run;
+    start->with = with;
+    return create(thread, how, counted, start);
+}
+"#;
 
 fn config(more: &str) -> World {
     World::new(&format!("{more}\n[admin]\nlisten = \"\"\n"))
@@ -115,4 +146,36 @@ async fn bad_usage_is_exit_2_and_says_what_is_known() {
         let ran = Ran::of(&mut world.command(args), "").done();
         assert!(ran.stdout.contains("--config") || args == ["--help"], "{ran:#?}");
     }
+}
+
+#[tokio::test]
+async fn where_the_system_has_too_few_threads_to_give_it_says_so_in_one_line() {
+    let tools = tempfile::tempdir().unwrap();
+    let preload = preload(tools.path(), FEW_THREADS);
+    let mut gate =
+        TestGateway::builder().tls().admin().key("bot").points("7", 3).set("server.threads", "2").start().await;
+    gate.stop().await;
+    let config = gate.world().path("gateway.toml");
+    for threads in 0..60 {
+        let launcher = ["env", preload, &format!("THREADS={threads}")];
+        let command = &mut gate.world().command_by(&launcher, &["serve", "--config", config.to_str().unwrap()]);
+        let mut process = Process::start(command);
+        eventually(PATIENCE, "its end, or that it is ready", async || {
+            process.has_ended() || process.stderr().contains("ready: https")
+        })
+        .await;
+        if !process.has_ended() {
+            let admin =
+                eventually(PATIENCE, "the admin listener", async || process.stderr().contains("admin listener ready"));
+            admin.await;
+            process.signal(Signal::SIGTERM);
+            assert_eq!(process.exit().await, Some(0));
+            assert!(!process.stderr().contains("thread"), "{}", process.stderr());
+            return;
+        }
+        let (code, said) = (process.exit().await, process.stderr());
+        assert_eq!(code, Some(1), "with {threads}: {said}");
+        assert!(said.contains("thread") && !said.contains("panicked"), "with {threads}: {said}");
+    }
+    panic!("it needs more than 60 threads");
 }

@@ -2,12 +2,12 @@
 //! runtime that it was made on, and a listener's runtime ends before the last counts are written.
 
 use std::fmt;
-use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::thread::JoinHandle;
 
-use tokio::runtime::{Builder, Handle};
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
+use crate::runtime;
 use crate::store::StoreError;
 
 /// Dropping it waits for the tasks of [`StoreRuntime::spawn_to_its_end`].
@@ -20,19 +20,13 @@ pub(super) struct StoreRuntime {
 
 impl StoreRuntime {
     pub(super) fn start() -> Result<Self, StoreError> {
-        let failed = |e| StoreError::Failed(format!("cannot start a thread for the store: {e}"));
-        let runtime = Builder::new_current_thread().enable_all().thread_keep_alive(Duration::MAX).build();
-        let runtime = runtime.map_err(failed)?;
-        // A thread that resolves names, and is kept: without one, tokio panics where the system has no thread to give.
-        runtime.spawn_blocking(|| {});
-        let handle = runtime.handle().clone();
         let (running, mut stopped) = mpsc::channel(1);
-        let run = move || {
-            runtime.block_on(stopped.recv());
-            // A DNS lookup that hangs is not waited for.
-            runtime.shutdown_background();
+        let run = || async move {
+            let _: Option<()> = stopped.recv().await;
         };
-        let thread = thread::Builder::new().name("store-postgres".to_owned()).spawn(run).map_err(failed)?;
+        let started = runtime::start_thread("store-postgres", None, run);
+        let (handle, thread) =
+            started.map_err(|e| StoreError::Failed(format!("cannot start a thread for the store: {e}")))?;
         Ok(StoreRuntime { handle, running: Some(running), thread: Some(thread) })
     }
 
