@@ -4,12 +4,13 @@ mod loaded_keys;
 
 use std::time::{Duration, Instant};
 
+use futures_util::poll;
 use tempfile::TempDir;
 
 use super::*;
 use crate::clock::Tick;
 use crate::config;
-use crate::model::{Digest, GuildId, Limit, MemberId, Scope};
+use crate::model::{Digest, GuildId, Limit, MemberId, Scope, Warn};
 use crate::origin::{Builtin, Origin};
 use crate::store::{AnyStore, Directory, KeyChange, KeyRecord, Members, SqliteStore};
 use crate::telemetry::decisions::{Decision, RecordReader};
@@ -245,6 +246,25 @@ async fn an_answer_is_given_from_memory_until_its_ttl_is_over() {
     w.advance(18);
     let late = w.ask("getPoints", "k1", "memberID=7").await;
     assert_eq!((text(&late), late.details.cache), ("4", Some(CacheStatus::Forwarded { stale: true, stored: true })));
+}
+
+#[tokio::test]
+async fn a_warn_that_expires_while_its_read_waits_is_not_given() {
+    let w = TestGateway::new(PLENTY).await;
+    // A read may also end at once.
+    for member in 1..=100 {
+        let (now, id) = (w.gateway.clock().unix(), MemberId::new(member).unwrap());
+        let warn = Warn { id: 0, author: "Ada".into(), reason: "spam".into(), expires: now + 5 };
+        w.store.add_note(&w.guild(), id, warn).await.unwrap();
+        let body = format!("memberID={member}");
+        let mut ask = std::pin::pin!(w.ask("getWarns", "k1", &body));
+        if poll!(&mut ask).is_pending() {
+            w.advance(5);
+            assert_eq!(text(&ask.await), "{}");
+            return;
+        }
+    }
+    panic!("no read had to wait");
 }
 
 #[tokio::test]

@@ -288,3 +288,25 @@ async fn while_the_disk_does_not_respond_to_reads_all_are_answered_and_files_rel
         gate.get_points("bot", member).await.is(member);
     }
 }
+
+#[tokio::test]
+async fn while_the_disk_does_not_respond_to_reads_lists_for_admins_end_and_delay_no_page_that_needs_no_store() {
+    let disk = HangingDisk::new();
+    let many = (1..=MANY).fold(TestGateway::builder(), |builder, id| builder.points(&id.to_string(), id as i64));
+    let gate = many.admin().keys_in_file().key("bot").launched_by(disk.launcher()).start().await;
+    let admin = gate.admin().await;
+    let list = format!("/api/guilds/{GUILD}/members?limit=1000");
+    disk.stop_responding(Hangs::Reads);
+    let lists = join_all((0..8).map(|_| admin.get(&list)));
+    let pages = async {
+        gate.has_said("the store's change feed cannot be read").await;
+        // Takes a thread for what blocks, as the lists do.
+        admin.get("/api/usage").await.is(200);
+        admin.get("/api/status").await.is(200);
+    };
+    for answer in tokio::join!(lists, pages).0 {
+        answer.is_problem(503, "check its disk");
+    }
+    disk.respond(Hangs::Reads);
+    admin.get(&list).await.is(200);
+}

@@ -29,6 +29,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::{Cancellation, Change, IfMissing, Store, StoreError, StoreState, change_set, refusals, temp_file};
+use crate::clock::Clock;
 use crate::model::{GuildId, MemberId, Review, Warn};
 pub use backup::Copied;
 use commit_events::CommitEvents;
@@ -137,7 +138,7 @@ impl SqliteStore {
         let readers = Readers::open(&path)?;
         let feed = Feed::open(&path, file.clone(), node.clone())?;
         Ok(SqliteStore {
-            reads: Reads::start(readers, feed, &path)?,
+            reads: Reads::start(readers, feed, &path, Clock::system())?,
             commits: CommitEvents::of(file.wal()),
             writer,
             path,

@@ -20,7 +20,7 @@ const CALLS: &str = r#"
 static void hang(const char *kind) {
     char name[512];
     snprintf(name, sizeof name, "%s/%s", getenv("HANGING_DISK"), kind);
-    while (!syscall(SYS_access, name, F_OK)) usleep(1000);
+    while (!syscall(SYS_faccessat, AT_FDCWD, name, F_OK)) usleep(1000);
 }
 static int is_store(const char *path) {
     return path && strstr(path, "guildgate.db");
