@@ -9,6 +9,8 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::Router;
+use axum::http::StatusCode;
+use axum::http::header::CONNECTION;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
@@ -19,7 +21,7 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, BufReader, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
@@ -43,6 +45,9 @@ const MAX_BUFFER: usize = 32 * 1024;
 
 /// Fields of a header: as many as callers may send.
 const MAX_FIELDS: usize = 100;
+
+/// What plain HTTP is answered on a port that speaks TLS.
+const PLAIN_HTTP: &str = "This port speaks TLS: use https instead of http.\n";
 
 /// How long to wait after a connection could not be accepted, for example at the limit of open files.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
@@ -97,8 +102,17 @@ async fn handshake_and_serve(
     match tls {
         None => serve_connection(stream, peer, router, stop).await,
         Some(tls) => {
-            let stream = timeout(HEADER_TIMEOUT, tls.accept(stream)).await??;
-            serve_connection(stream, peer, router, stop).await
+            let deadline = Instant::now() + HEADER_TIMEOUT;
+            let mut first = [0];
+            let read = timeout_at(deadline, stream.peek(&mut first)).await??;
+            // No TLS record begins with a letter (RFC 8446, 5.1), and each HTTP method does.
+            if read > 0 && first[0].is_ascii_alphabetic() {
+                let refuse = async || (StatusCode::BAD_REQUEST, [(CONNECTION, "close")], PLAIN_HTTP);
+                serve_connection(stream, peer, Router::new().fallback(refuse), stop).await;
+            } else {
+                let stream = timeout_at(deadline, tls.accept(stream)).await??;
+                serve_connection(stream, peer, router, stop).await;
+            }
         }
     }
     Ok(())

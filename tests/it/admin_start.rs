@@ -107,6 +107,20 @@ async fn beyond_loopback_it_speaks_tls() {
 }
 
 #[tokio::test]
+async fn plain_http_where_it_speaks_tls_is_told_to_speak_tls() {
+    let tls = r#"{ certificate = "cert.pem", private_key = "key.pem" }"#;
+    let gate = TestGateway::builder().tls().admin().set("admin.tls", tls).start().await;
+    let admin = gate.admin().await;
+    for (method, body) in [("GET", ""), ("POST", "{}")] {
+        let answer = admin.json(method, "/api/reload", body).await;
+        assert_eq!((answer.status, answer.header("connection")), (400, "close"), "{answer:?}");
+        assert!(answer.header("content-type").starts_with("text/plain"), "{answer:?}");
+        assert_eq!(answer.text, "This port speaks TLS: use https instead of http.\n");
+    }
+    assert!(!gate.stderr().contains("reload"), "{}", gate.stderr());
+}
+
+#[tokio::test]
 async fn a_demo_has_one_too() {
     let world = World::plain();
     world.write(
