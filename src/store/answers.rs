@@ -41,19 +41,11 @@ macro_rules! review_bytes {
     };
 }
 
-/// Two statements that select the applied lines of an import that make an answer too long, and return line, guild and
-/// member: a member's last ones, as many as have the bytes that are too many; and, for a member whose answer is too long
-/// even without those, because they had replaced longer records, all of its lines. So an import is repeated a few times
-/// at most, unless its lines move records from one member with a full answer to the next. `$main` and `$stage` are put before the names of tables; `$alive` is put after a row's name, and is true if
-/// the row is in the answer.
+/// The statement that selects the applied lines of an import about members whose answer is too long with them, in order of
+/// guild, member and line: line, guild, member, the line's bytes, and those of the whole answer. `$main` and `$stage` are
+/// put before the names of tables; `$alive` is put after a row's name, and is true if the row is in the answer.
 macro_rules! too_long {
     ($table:literal, $bytes:ident, $main:literal, $stage:literal, $alive:literal) => {
-        [
-            too_long!($table, $bytes, $main, $stage, $alive, "later < excess"),
-            too_long!($table, $bytes, $main, $stage, $alive, "TRUE"),
-        ]
-    };
-    ($table:literal, $bytes:ident, $main:literal, $stage:literal, $alive:literal, $which:literal) => {
         concat!(
             "WITH touched AS MATERIALIZED (SELECT DISTINCT s.no AS staged, s.id, g.no, t.member FROM ",
             $stage,
@@ -69,20 +61,48 @@ macro_rules! too_long {
             $table,
             " w WHERE w.guild = touched.no AND w.member = touched.member AND w.",
             $alive,
-            ") - 1048576 AS excess FROM touched), long AS MATERIALIZED (SELECT * FROM sums WHERE excess > 0) SELECT line, id, member FROM (SELECT t.line, l.id, t.member, l.excess, sum(",
+            ") AS bytes FROM touched), long AS MATERIALIZED (SELECT * FROM sums WHERE bytes > 1048576) \
+            SELECT t.line, l.id, t.member, CAST(",
             $bytes!("t."),
-            ") OVER (PARTITION BY t.guild, t.member ORDER BY t.line DESC) - ",
-            $bytes!("t."),
-            " AS later FROM long l JOIN ",
+            " AS bigint), l.bytes FROM long l JOIN ",
             $stage,
             $table,
             " t ON t.guild = l.staged AND t.member = l.member WHERE t.",
             $alive,
-            ") AS lines WHERE ",
-            $which,
-            " ORDER BY line"
+            " ORDER BY l.staged, t.member, t.line"
         )
     };
+}
+
+/// A line that `too_long` selects.
+#[derive(Clone, Debug)]
+pub(super) struct LongLine {
+    pub(super) line: i64,
+    pub(super) guild: String,
+    pub(super) member: i64,
+    pub(super) bytes: i64,
+    pub(super) of_answer: i64,
+}
+
+/// How often the lines that fit are chosen one by one. A line that is left out may have replaced a longer record, so that
+/// others do not fit any more; after these rounds all lines about such a member are left out, since each round repeats the
+/// import.
+const ROUNDS: usize = 4;
+
+/// Of these lines those that are left out: in their order, each that does not fit beside the lines before it and what else
+/// the store has of its member. `round`: how often lines were left out before.
+pub(super) fn left_out(lines: &[LongLine], round: usize) -> impl Iterator<Item = &LongLine> {
+    let members = lines.chunk_by(|a, b| (&a.guild, a.member) == (&b.guild, b.member));
+    members.flat_map(move |lines| {
+        let of_lines: i64 = lines.iter().map(|line| line.bytes).sum();
+        let in_store = lines[0].of_answer - of_lines;
+        let mut left = if round < ROUNDS { MAX_ORIGIN_ANSWER as i64 - in_store } else { i64::MIN };
+        lines.iter().filter(move |line| {
+            let fits = line.bytes <= left;
+            left -= if fits { line.bytes } else { 0 };
+            !fits
+        })
+    })
 }
 
 pub(super) use {review_bytes, too_long, warn_bytes};
@@ -106,6 +126,28 @@ pub(super) fn answer_too_long(guild: &str, member: &str, what: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn lines(bytes: &[i64], member: i64, in_store: i64) -> Vec<LongLine> {
+        let of_answer = in_store + bytes.iter().sum::<i64>();
+        let line = |(line, bytes): (usize, &i64)| LongLine {
+            line: line as i64,
+            guild: "81".to_owned(),
+            member,
+            bytes: *bytes,
+            of_answer,
+        };
+        bytes.iter().enumerate().map(line).collect()
+    }
+
+    #[test]
+    fn only_the_lines_that_do_not_fit_are_left_out_and_at_last_all() {
+        let mut both = lines(&[1_000_000, 200_000, 10, 10], 7, 48_556);
+        both.extend(lines(&[1, 2, 3], 8, 1_048_574));
+        let chosen = |round| left_out(&both, round).map(|line| (line.member, line.line)).collect::<Vec<_>>();
+        assert_eq!(chosen(0), [(7, 1), (8, 1), (8, 2)]);
+        assert_eq!(chosen(ROUNDS - 1), chosen(0));
+        assert_eq!(chosen(ROUNDS).len(), both.len());
+    }
 
     #[test]
     fn the_bound_in_the_statements_is_that_of_every_origin() {

@@ -87,6 +87,12 @@ async fn what_would_make_an_answer_longer_than_a_mebibyte_is_refused_by_name(kin
         assert_eq!(count(&gate, what, 8), 2);
         let answer = ask(&gate, what, 8).await;
         assert_eq!(answer.status, 200);
+        // One that does not fit keeps none out that does.
+        let file = [1_000_000, 200_000, 10, 10].iter().zip(40..).map(|(bytes, id)| line(what, 10, id, *bytes, LATER));
+        gate.world().write("more.jsonl", file.collect::<String>());
+        let ran = gate.run(&["import", "--partial", lines]).done().names(&["line 2: with it"]);
+        assert!(ran.stdout.contains("bad lines left out: 1"), "{ran:?}");
+        assert_eq!(count(&gate, what, 10), 3);
         gate.run(&["member", "set", "--guild", GUILD, "--member", "7", "--name", &"n".repeat(65_000)]).done();
     }
     // A warn that has expired is in no answer.

@@ -10,7 +10,7 @@ use rusqlite::{Connection, DropBehavior, OptionalExtension, TransactionBehavior}
 
 use super::import::{BadLine, Mode, Progress};
 use super::stage::Staged;
-use crate::store::answers::{answer_too_long, review_bytes, too_long, warn_bytes};
+use crate::store::answers::{LongLine, left_out, review_bytes, too_long, warn_bytes};
 use crate::store::change_set::ChangeSet;
 use crate::store::refusals::{self, refused};
 use crate::store::sqlite::{feed, file_failure, lineage, open};
@@ -77,9 +77,9 @@ const STEPS: [&str; 6] = [
 const REMOVED: &str = "SELECT id FROM stage.guild WHERE stored AND name IS NULL \
     AND id NOT IN (SELECT id FROM main.guild) LIMIT 1";
 
-/// For each kind of record: the statement that removes lines, given as a JSON array, and those for lines that make an
-/// answer too long.
-const TOO_LONG: [(&str, &str, [&str; 2]); 2] = [
+/// For each kind of record: the statement that removes lines, given as a JSON array, and that for lines of answers that
+/// are too long.
+const TOO_LONG: [(&str, &str, &str); 2] = [
     (
         "warns",
         "DELETE FROM stage.warn WHERE line IN (SELECT value FROM json_each(?1))",
@@ -140,14 +140,15 @@ fn run(store: &SqliteStore, stage: &Staged, mode: Mode, passed: Arc<AtomicU64>) 
             passed.fetch_add(1, Ordering::Relaxed);
             Ok(true)
         })?;
-        let mut left_out = Vec::new();
+        let (mut left_out, mut round) = (Vec::new(), 0);
         let mut tx = loop {
             let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
             if let Some(removed) = tx.query_row(REMOVED, [], |row| row.get(0)).optional()? {
                 return Ok(Err(removed));
             }
             STEPS.iter().try_for_each(|step| tx.execute(step, []).map(drop))?;
-            let bad = bad_lines(&tx, left_out.is_empty())?;
+            let bad = bad_lines(&tx, round)?;
+            round += 1;
             if bad.iter().all(Vec::is_empty) {
                 break tx;
             }
@@ -173,15 +174,15 @@ fn run(store: &SqliteStore, stage: &Staged, mode: Mode, passed: Arc<AtomicU64>) 
 }
 
 /// The lines that make an answer too long, of each kind.
-fn bad_lines(conn: &Connection, is_first: bool) -> rusqlite::Result<Vec<Vec<BadLine>>> {
-    let of_kind = |(what, _, [last_lines, all_lines]): (_, _, [&str; 2])| {
-        let mut statement = conn.prepare(if is_first { last_lines } else { all_lines })?;
+fn bad_lines(conn: &Connection, round: usize) -> rusqlite::Result<Vec<Vec<BadLine>>> {
+    let of_kind = |(what, _, too_long): (_, _, &str)| {
+        let mut statement = conn.prepare(too_long)?;
         let found = statement.query_map([], |row| {
-            let (line, guild, member): (i64, String, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
-            let reason = answer_too_long(&guild, &member.to_string(), what);
-            Ok(BadLine { line: line.cast_unsigned(), reason })
+            let (line, guild, member) = (row.get(0)?, row.get(1)?, row.get(2)?);
+            Ok(LongLine { line, guild, member, bytes: row.get(3)?, of_answer: row.get(4)? })
         })?;
-        found.collect()
+        let lines = found.collect::<rusqlite::Result<Vec<_>>>()?;
+        Ok(left_out(&lines, round).map(|line| BadLine::of_long_answer(line, what)).collect())
     };
     TOO_LONG.into_iter().map(of_kind).collect()
 }

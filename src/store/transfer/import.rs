@@ -11,6 +11,7 @@ use super::lines::{Line, Lines, MAX_LINE};
 use super::record::Record;
 use super::stage::{Stage, Staged, staging_file};
 use crate::model::GuildId;
+use crate::store::answers::{LongLine, answer_too_long};
 use crate::store::postgres::BulkSession;
 use crate::store::sqlite::file_failure;
 use crate::store::temp_file::TempFile;
@@ -63,6 +64,14 @@ pub struct BadLine {
     /// From 1.
     pub line: u64,
     pub reason: String,
+}
+
+impl BadLine {
+    /// A line that makes the answer of `what` about its member longer than 1 MiB.
+    pub(in crate::store) fn of_long_answer(long: &LongLine, what: &str) -> Self {
+        let reason = answer_too_long(&long.guild, &long.member.to_string(), what);
+        BadLine { line: long.line.cast_unsigned(), reason }
+    }
 }
 
 /// The bad lines of a file: the first [`SHOWN`], and how many there are in all.

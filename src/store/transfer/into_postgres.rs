@@ -16,7 +16,7 @@ use super::import::{
     BadLine, ImportError, Mode, PROGRESS_EVERY, Phase, Progress, Transaction, UncommittedImport, read_lines,
 };
 use super::stage::{Rows, Staged, staging_file};
-use crate::store::answers::{answer_too_long, review_bytes, too_long, warn_bytes};
+use crate::store::answers::{LongLine, left_out, review_bytes, too_long, warn_bytes};
 use crate::store::postgres::column;
 use crate::store::sqlite::{file_failure, open};
 use crate::store::{Directory, PostgresStore, StoreError, blocking, refusals};
@@ -97,8 +97,8 @@ const STEPS: [&str; 6] = [
         rating = excluded.rating, text = excluded.text",
 ];
 
-/// For each kind of record: the statements for lines that make an answer too long, and the one that removes them.
-const TOO_LONG: [(&str, [&str; 2], &str); 2] = [
+/// For each kind of record: the statement for lines of answers that are too long, and the one that removes lines.
+const TOO_LONG: [(&str, &str, &str); 2] = [
     (
         "warns",
         too_long!("warn", warn_bytes, "", "staged_", "expires > extract(epoch FROM now())::bigint"),
@@ -140,15 +140,12 @@ impl PostgresStore {
         let of_steps = [guilds, members, warns, reviews, warns, reviews];
         let mut done = |step| progress(rows.applied(of_steps.iter().take(step + 1).sum()));
         let obstacle: (&str, fn(&str) -> String) = (REMOVED, refusals::removed_meanwhile);
-        let mut left_out = Vec::new();
+        let (mut left_out, mut round) = (Vec::new(), 0);
         loop {
-            let too_long = TOO_LONG.map(
-                |(_, [last_lines, all_lines], _)| {
-                    if left_out.is_empty() { last_lines } else { all_lines }
-                },
-            );
+            let too_long = TOO_LONG.map(|(_, too_long, _)| too_long);
             let Some(found) = session.apply(LOCK_WAIT, obstacle, &STEPS, &too_long, &mut done).await? else { break };
-            let bad = bad_lines(&found)?;
+            let bad = bad_lines(&found, round)?;
+            round += 1;
             if mode == Mode::Partial {
                 for ((_, _, delete), bad) in TOO_LONG.iter().zip(&bad) {
                     let lines: Vec<i64> = bad.iter().map(|bad| bad.line.cast_signed()).collect();
@@ -165,13 +162,17 @@ impl PostgresStore {
     }
 }
 
-/// The lines that the statements of [`TOO_LONG`] found.
-fn bad_lines(found: &[Vec<tokio_postgres::Row>]) -> Result<Vec<Vec<BadLine>>, StoreError> {
-    let line = |row: &tokio_postgres::Row, what| {
-        let (line, guild, member): (i64, String, i64) = (column(row, 0)?, column(row, 1)?, column(row, 2)?);
-        Ok(BadLine { line: line.cast_unsigned(), reason: answer_too_long(&guild, &member.to_string(), what) })
+/// Those to leave out of the lines that the statements of [`TOO_LONG`] found.
+fn bad_lines(found: &[Vec<tokio_postgres::Row>], round: usize) -> Result<Vec<Vec<BadLine>>, StoreError> {
+    let line = |row: &tokio_postgres::Row| {
+        let (line, guild, member) = (column(row, 0)?, column(row, 1)?, column(row, 2)?);
+        Ok(LongLine { line, guild, member, bytes: column(row, 3)?, of_answer: column(row, 4)? })
     };
-    found.iter().zip(TOO_LONG).map(|(rows, (what, _, _))| rows.iter().map(|row| line(row, what)).collect()).collect()
+    let of_kind = |(rows, (what, _, _)): (&Vec<_>, (&str, _, _))| {
+        let lines = rows.iter().map(line).collect::<Result<Vec<_>, StoreError>>()?;
+        Ok(left_out(&lines, round).map(|line| BadLine::of_long_answer(line, what)).collect())
+    };
+    found.iter().zip(TOO_LONG).map(of_kind).collect()
 }
 
 /// A server has no local folder, so the staging file is in the folder for temporary files.
