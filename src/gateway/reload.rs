@@ -42,12 +42,15 @@ impl Gateway {
                 let is_other_origin = !Arc::ptr_eq(&before.origin, &state.origin);
                 // After the swap: an answer of the old origin that is still accepted was asked for before this moment.
                 state.keys.set_rules(state, is_other_origin, &self.core.clock);
-                state.origin.activate();
                 if is_other_origin || before.config.cache != state.config.cache {
                     self.core.cache.epochs().invalidate_all();
                 }
-                if let Some(loaded) = loaded {
-                    self.follower.keys_in_force(state, &loaded);
+                // After the epochs: those that wait for a permit, and get one by this, ask in the new epoch at once.
+                state.origin.activate();
+                match loaded {
+                    Some(loaded) => self.follower.keys_in_force(state, &loaded),
+                    // The same keys, which the follower may have confirmed again while the table was built.
+                    None => state.key_table.set_confirmed_at(before.key_table.confirmed_at()),
                 }
             },
         );

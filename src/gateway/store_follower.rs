@@ -6,6 +6,7 @@
 //! notices that from another one.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -42,8 +43,8 @@ pub struct StoreFollower {
     reload_keys: Notify,
     /// Held from the begin of a list of keys until that list is in force: an older list must never replace a newer one.
     load_lock: Mutex<()>,
-    /// The tick at which the read of the feed that is under way last let its thread go on; 0: there is none.
-    read_went_on: AtomicU64,
+    /// The tick since which a read of the feed has kept its thread; 0: none does.
+    reading_since: AtomicU64,
     /// The feed could not be read, and was not since.
     is_failing: AtomicBool,
 }
@@ -76,7 +77,7 @@ impl StoreFollower {
             freshness,
             reload_keys: Notify::new(),
             load_lock: Mutex::new(()),
-            read_went_on: AtomicU64::new(0),
+            reading_since: AtomicU64::new(0),
             is_failing: AtomicBool::new(false),
         }
     }
@@ -150,8 +151,8 @@ impl StoreFollower {
         let timer = AlignedTimer::new();
         loop {
             timer.next_multiple_of(WATCH_INTERVAL).await;
-            let went_on = Tick(self.read_went_on.load(Ordering::SeqCst));
-            if went_on != Tick(0) && self.core.now().since(went_on) >= BLOCKED_READ {
+            let since = Tick(self.reading_since.load(Ordering::SeqCst));
+            if since != Tick(0) && self.core.now().since(since) >= BLOCKED_READ {
                 self.feed_failed(&"the read does not end; its disk may not respond");
             }
         }
@@ -165,9 +166,7 @@ impl StoreFollower {
                 store.wait_for_changes().await;
             }
             let asked = self.core.now();
-            let read = self.read_changes(store).await;
-            self.read_went_on.store(0, Ordering::SeqCst);
-            match read {
+            match self.read_changes(store).await {
                 Ok(changes) => {
                     if self.is_failing.swap(false, Ordering::SeqCst) {
                         tracing::info!("the store's change feed works again");
@@ -196,11 +195,16 @@ impl StoreFollower {
     async fn read_changes(&self, store: &AnyStore) -> Result<Vec<Change>, StoreError> {
         let is_failing = self.is_failing.load(Ordering::SeqCst);
         let mut changes = std::pin::pin!(store.changes());
+        let mut read = poll_fn(|cx| {
+            self.reading_since.store(self.core.now().0.max(1), Ordering::SeqCst);
+            let read = changes.as_mut().poll(cx);
+            self.reading_since.store(0, Ordering::SeqCst);
+            read
+        });
         loop {
-            self.read_went_on.store(self.core.now().0.max(1), Ordering::SeqCst);
             tokio::select! {
                 biased;
-                read = &mut changes => return read,
+                read = &mut read => return read,
                 () = tokio::time::sleep(if is_failing { RETRY_AFTER } else { SLOW_READ }) => match is_failing {
                     true => self.feed_is_silent(),
                     false => self.load_keys_if_old(),
