@@ -110,8 +110,8 @@ impl FileEvents {
                 watched.insert(watch);
                 Ok(())
             }
-            // Its folder is watched, or found by the next look.
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
+            // Its folder is watched, or the next look finds it, also when it may be read again.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
