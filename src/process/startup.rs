@@ -104,18 +104,8 @@ impl Startup<'_> {
             return Err(listeners_failed("started"));
         }
         if let Some(predecessor) = &mut predecessor {
-            let Some(may_accept) = stop_signals.unless_stopped(predecessor.ready()).await else { return Ok(None) };
-            if may_accept? {
-                gateway.handover.follow_predecessor();
-            } else {
-                gateway.handover.expect_unreported_writes();
-                tracing::warn!("the predecessor has ended before it handed over; this process has its listeners");
-            }
-        }
-        // After this, connections are accepted and must be answered; a stop signal until now leaves them to the
-        // predecessor.
-        if predecessor.is_some() && stop_signals.unless_stopped(std::future::ready(())).await.is_none() {
-            return Ok(None);
+            let is_ready = await_predecessor(predecessor, &gateway, &mut stop_signals).await.transpose()?;
+            let Some(()) = is_ready else { return Ok(None) };
         }
         let admin_state = admin.state.clone();
         let (admin, reload_requests) =
@@ -238,6 +228,24 @@ async fn join_cluster(config: &Config, is_demo: bool, clock: &Clock) -> Result<J
         (bus, stream.counting_garbage(limits.counters.garbage.clone()))
     });
     Ok(Joined { limits: Some((limits, turns)), bus })
+}
+
+/// Waits until the predecessor has handed over, or has ended. `None`: a stop signal came first. After this, connections
+/// are accepted and must be answered; a stop signal until now leaves them to the predecessor.
+async fn await_predecessor(
+    predecessor: &mut Predecessor,
+    gateway: &Gateway,
+    stop_signals: &mut StopSignals,
+) -> Option<Result<(), ProcessError>> {
+    match stop_signals.unless_stopped(predecessor.ready()).await? {
+        Ok(true) => gateway.handover.follow_predecessor(),
+        Ok(false) => {
+            gateway.handover.expect_unreported_writes();
+            tracing::warn!("the predecessor has ended before it handed over; this process has its listeners");
+        }
+        Err(error) => return Some(Err(error)),
+    }
+    stop_signals.unless_stopped(std::future::ready(Ok(()))).await
 }
 
 /// Waits until the other nodes can be told of writes, if there are any.
