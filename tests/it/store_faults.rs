@@ -296,6 +296,7 @@ async fn while_the_disk_does_not_respond_to_reads_lists_for_admins_end_and_delay
     let gate = many.admin().keys_in_file().key("bot").launched_by(disk.launcher()).start().await;
     let admin = gate.admin().await;
     let list = format!("/api/guilds/{GUILD}/members?limit=1000");
+    admin.get("/api/guilds").await.is(200); // its own connections to the store are open
     disk.stop_responding(Hangs::Reads);
     let lists = join_all((0..8).map(|_| admin.get(&list)));
     let pages = async {
