@@ -1,6 +1,6 @@
 //! `server.handover`: one server takes another's place, and callers do not notice.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::sys::signal::Signal;
 
@@ -161,6 +161,12 @@ async fn where_the_old_one_dies_amid_it_the_new_one_serves() {
     let mut next = gate.world().serve(&[]);
     gate.has_said("asks to take over").await;
     let address = gate.address();
+    let sockets = |process: &Process| -> Vec<PathBuf> {
+        process.open_files().filter(|file| file.to_string_lossy().starts_with("socket:")).collect()
+    };
+    let before = sockets(gate.process());
+    eventually(PATIENCE, "it has the listener", async || sockets(&next).iter().any(|socket| before.contains(socket)))
+        .await;
     gate.process().kill_hard();
     // The queue is there, though nobody accepts.
     let mut early = Connection::to(address).await;
