@@ -41,7 +41,7 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 /// Lists that are read at once, so that a disk that does not respond leaves threads for other work that blocks.
 const LISTS: usize = 2;
 
-/// How long a list may take, and wait for others: of the largest ones, all keys, a million are read in a second or two.
+/// How long an admin's list may take, and wait for others: a page of it takes milliseconds.
 const LIST_WITHIN: Duration = Duration::from_secs(10);
 
 /// How long closing waits for reads that have begun, of which only a large list takes more than milliseconds.
@@ -123,24 +123,30 @@ impl Reads {
         let now = self.clock.now();
         next_thread(&self.threads, now).ok_or_else(ended)?.queue(job, now)?;
         let answer = timeout(ANSWERS_WITHIN, answered).await;
-        answer.map_err(|_| self.too_slow(ANSWERS_WITHIN))?.unwrap_or_else(|_| Err(ended()))
+        let too_slow = |_| {
+            let (path, within) = (self.shared.path.display(), ANSWERS_WITHIN.as_secs());
+            StoreError::Failed(format!("{path} could not be read within {within} s; check its disk"))
+        };
+        answer.map_err(too_slow)?.unwrap_or_else(|_| Err(ended()))
     }
 
-    fn too_slow(&self, within: Duration) -> StoreError {
-        let (path, within) = (self.shared.path.display(), within.as_secs());
-        StoreError::Failed(format!("{path} could not be read within {within} s; check its disk"))
-    }
-
-    /// Reads a list where it may take long.
-    pub(super) async fn run<T: Send + 'static>(
+    /// Reads a list for an admin.
+    pub(super) async fn list<T: Send + 'static>(
         &self,
         read: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.list(|shared| shared.readers.with(read)).await
+        let listed = timeout(LIST_WITHIN, self.run(|shared| shared.readers.with(read))).await;
+        listed.unwrap_or_else(|_| {
+            let (path, within) = (self.shared.path.display(), LIST_WITHIN.as_secs());
+            Err(StoreError::Failed(format!(
+                "{path}: a list could not be read within {within} s; check its disk, or ask for fewer lists at once"
+            )))
+        })
     }
 
-    /// As [`Reads::run`], for guilds and keys: refuses if the file that was opened is no longer the store.
-    pub(super) async fn run_checked<T: Send + 'static>(
+    /// Reads all guilds, keys or counts, however long that takes: refuses if the file that was opened is no longer the
+    /// store.
+    pub(super) async fn load<T: Send + 'static>(
         &self,
         read: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {
@@ -148,22 +154,19 @@ impl Reads {
             shared.feed.lock().still_there()?;
             shared.readers.with(read)
         };
-        self.list(checked).await
+        self.run(checked).await
     }
 
-    async fn list<T: Send + 'static>(
+    async fn run<T: Send + 'static>(
         &self,
         read: impl FnOnce(&Shared) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let read = async {
-            let (permit, shared) = (self.lists.clone().acquire_owned().await, self.shared.clone());
-            let read = move || {
-                let _until_it_ends = permit;
-                read(&shared)
-            };
-            blocking(read).await
+        let (permit, shared) = (self.lists.clone().acquire_owned().await, self.shared.clone());
+        let read = move || {
+            let _until_it_ends = permit;
+            read(&shared)
         };
-        timeout(LIST_WITHIN, read).await.unwrap_or_else(|_| Err(self.too_slow(LIST_WITHIN)))
+        blocking(read).await
     }
 
     /// What others changed since the last call. Blocks.
@@ -246,13 +249,31 @@ mod tests {
 
     /// A read that hangs until the sender is dropped, and what tells that it has begun.
     fn hanging() -> (Sender<()>, Receiver<()>, impl FnOnce(&Readers) -> Result<(), StoreError> + Send) {
-        let ((until, hangs), (begun, begins)) = (channel(), channel());
+        let (until, begins, hang) = hang();
         let read = move |_: &Readers| {
-            begun.send(()).unwrap();
-            let _: Result<(), _> = hangs.recv();
+            hang();
             Ok(())
         };
         (until, begins, read)
+    }
+
+    /// As [`hanging`], for a list.
+    fn hanging_list() -> (Sender<()>, Receiver<()>, impl FnOnce(&Connection) -> rusqlite::Result<()> + Send) {
+        let (until, begins, hang) = hang();
+        let read = move |_: &Connection| {
+            hang();
+            Ok(())
+        };
+        (until, begins, read)
+    }
+
+    fn hang() -> (Sender<()>, Receiver<()>, impl FnOnce() + Send) {
+        let ((until, hangs), (begun, begins)) = (channel(), channel());
+        let hang = move || {
+            begun.send(()).unwrap();
+            let _: Result<(), _> = hangs.recv();
+        };
+        (until, begins, hang)
     }
 
     fn thread(unfinished: usize, ended_ms: u64) -> ReadThread {
@@ -292,7 +313,7 @@ mod tests {
             assert!(poll!(&mut read).is_pending());
             begins.recv().unwrap();
             held.push((until, read));
-            reads.clock.advance(2 * SLOW);
+            reads.clock.advance(2 * HANGS);
         }
         for n in 0..100 {
             assert_eq!(reads.for_request(move |_| Ok(n)).await.unwrap(), n);
@@ -360,8 +381,8 @@ mod tests {
         let (_test, reads) = reads();
         let (mut held, mut untils) = (Vec::new(), Vec::new());
         for _ in 0..LISTS {
-            let (until, begins, read) = hanging();
-            let mut list = Box::pin(reads.list(|shared| read(&shared.readers)));
+            let (until, begins, read) = hanging_list();
+            let mut list = Box::pin(reads.list(read));
             assert!(poll!(&mut list).is_pending());
             begins.recv().unwrap();
             held.push(list);
@@ -373,6 +394,8 @@ mod tests {
             Ok(())
         }));
         assert!(poll!(&mut list).is_pending());
+        let mut load = pin!(reads.load(|_| Ok(())));
+        assert!(poll!(&mut load).is_pending());
         tokio::time::advance(LIST_WITHIN).await;
         assert!(matches!(list.await, Err(StoreError::Failed(why)) if why.contains("10 s")));
         assert!(told.recv().is_err(), "it had no thread");
@@ -381,5 +404,19 @@ mod tests {
         }
         drop(untils);
         reads.list(|_| Ok(())).await.unwrap();
+        load.await.unwrap(); // it waited for as long as it took
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_load_of_all_keys_may_take_longer_than_a_list() {
+        let (_test, reads) = reads();
+        let (until, begins, read) = hanging_list();
+        let mut load = pin!(reads.load(read));
+        assert!(poll!(&mut load).is_pending());
+        begins.recv().unwrap();
+        tokio::time::advance(2 * LIST_WITHIN).await;
+        assert!(poll!(&mut load).is_pending());
+        drop(until);
+        load.await.unwrap();
     }
 }
