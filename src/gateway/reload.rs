@@ -36,7 +36,13 @@ impl Gateway {
                     NewKeys::File(file) => (KeySource::File(file), KeyList { keys: Vec::new(), departed_guilds }, None),
                     NewKeys::Store(LoadedKeys { source, list, loaded }) => (source, list, Some(loaded)),
                 };
-                (before.next(config, origin, source, list, &self.core.clock), loaded)
+                let state = before.next(config, origin, source, list, &self.core.clock);
+                match &loaded {
+                    Some(loaded) => self.follower.date_keys(&state, loaded),
+                    // The same keys, which the follower may have confirmed again while the table was built.
+                    None => state.key_table.set_confirmed_at(before.key_table.confirmed_at()),
+                }
+                (state, loaded)
             },
             |before, state, loaded| {
                 let is_other_origin = !Arc::ptr_eq(&before.origin, &state.origin);
@@ -47,11 +53,7 @@ impl Gateway {
                 }
                 // After the epochs: those that wait for a permit, and get one by this, ask in the new epoch at once.
                 state.origin.activate();
-                match loaded {
-                    Some(loaded) => self.follower.keys_in_force(state, &loaded),
-                    // The same keys, which the follower may have confirmed again while the table was built.
-                    None => state.key_table.set_confirmed_at(before.key_table.confirmed_at()),
-                }
+                loaded.inspect(|loaded| self.follower.keys_in_force(loaded));
             },
         );
     }

@@ -126,17 +126,24 @@ impl StoreFollower {
         self.core.replace_state(
             |before| {
                 let (config, origin, keys) = (before.config.clone(), before.origin.clone(), before.keys.clone());
-                (before.next(config, origin, keys, list, &self.core.clock), ())
+                let state = before.next(config, origin, keys, list, &self.core.clock);
+                self.date_keys(&state, &loaded);
+                (state, ())
             },
-            |_, state, ()| self.keys_in_force(state, &loaded),
+            |_, _, ()| self.keys_in_force(&loaded),
         );
     }
 
-    /// Loaded keys are in force in `state` from now on.
-    pub(super) fn keys_in_force(&self, state: &State, loaded: &Loaded<'_>) {
-        if self.freshness.keys_loaded(loaded.changes, loaded.at, self.core.now()) {
+    /// Sets the age of loaded keys, before `state` is in force. They age while the feed is followed.
+    pub(super) fn date_keys(&self, state: &State, loaded: &Loaded<'_>) {
+        if self.freshness.is_followed() {
             state.key_table.set_confirmed_at(loaded.at);
         }
+    }
+
+    /// Loaded keys are in force from now on.
+    pub(super) fn keys_in_force(&self, loaded: &Loaded<'_>) {
+        self.freshness.keys_loaded(loaded.changes, loaded.at, self.core.now());
     }
 
     /// Follows the change feed until the process ends. Blocks its thread while a file's disk does not respond.

@@ -89,13 +89,15 @@ impl StoreFreshness {
         self.changes_seen.load(Ordering::SeqCst)
     }
 
-    /// Keys that were loaded from `at` to `now` are in force; `changes` had been seen when loading began. Returns
-    /// whether the keys age, which they do while the feed is followed.
-    pub(super) fn keys_loaded(&self, changes: u64, at: Tick, now: Tick) -> bool {
+    pub(super) fn is_followed(&self) -> bool {
+        self.feed.is_followed()
+    }
+
+    /// Keys that were loaded from `at` to `now` are in force; `changes` had been seen when loading began.
+    pub(super) fn keys_loaded(&self, changes: u64, at: Tick, now: Tick) {
         self.changes_loaded.store(changes, Ordering::SeqCst);
         self.load_ms.store(u64::try_from(now.since(at).as_millis()).unwrap_or(u64::MAX), Ordering::SeqCst);
         self.confirm_keys(at, now);
-        self.feed.is_followed()
     }
 
     /// Whether to load the keys again at `now`, given that the feed is silent. If loading takes longer than keys may be
