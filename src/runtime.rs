@@ -40,15 +40,23 @@ pub fn can_start_threads(count: usize) -> io::Result<()> {
         let start = |_| thread::Builder::new().spawn_scoped(scope, || drop(together.lock()));
         let started = (0..count).map(start).collect::<io::Result<Vec<_>>>();
         drop(until_all_run);
-        // The scope itself does not wait until the system has them back.
+        // The scope itself may end before the system has them back.
         started.map(|threads| threads.into_iter().for_each(|thread| drop(thread.join())))
     });
     started.map_err(|e| {
-        io::Error::new(
-            e.kind(),
-            format!("the system does not start {count} threads; raise its limit (ulimit -u, TasksMax): {e}"),
-        )
+        let threads = if count == 1 { "another thread" } else { &format!("{count} threads") };
+        let text = format!("the system does not start {threads}; raise its limit (ulimit -u, TasksMax): {e}");
+        io::Error::new(e.kind(), text)
     })
+}
+
+/// What a thread may have. Those that it starts, as for what blocks, have the same priority.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ThreadBounds {
+    /// Threads for what blocks; `None`: as many as any runtime.
+    pub blocking_threads: Option<usize>,
+    /// The `nice` value, where the system permits it; `None`: that of the thread that starts it.
+    pub nice: Option<i32>,
 }
 
 /// Starts a thread that runs `main` to its end on a runtime of its own, which then waits for nothing that still blocks.
@@ -57,12 +65,15 @@ pub fn can_start_threads(count: usize) -> io::Result<()> {
 /// Where the system has no thread or no file to give.
 pub fn start_thread<F: Future<Output = ()>>(
     name: &str,
-    blocking_threads: Option<usize>,
+    bounds: ThreadBounds,
     main: impl FnOnce() -> F + Send + 'static,
 ) -> io::Result<(Handle, JoinHandle<()>)> {
     let (tell, told) = sync_channel(1);
     let run = move || {
-        let runtime = match with_blocking_threads(blocking_threads.unwrap_or(BLOCKING_THREADS)) {
+        if let Some(nice) = bounds.nice {
+            let _ = rustix::process::setpriority_process(None, nice); // on Linux, of this thread
+        }
+        let runtime = match with_blocking_threads(bounds.blocking_threads.unwrap_or(BLOCKING_THREADS)) {
             Ok(runtime) => runtime,
             Err(error) => return drop(tell.send(Err(error))),
         };

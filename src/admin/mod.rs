@@ -16,6 +16,7 @@ mod shared; // what requests share
 mod tokens; // admin.token, read_token, bot_token
 mod traffic; // the requests of the last 15 minutes
 
+use std::future::pending;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, OnceLock};
@@ -23,7 +24,6 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Mutex, Semaphore, mpsc};
-use tokio::task::spawn_blocking;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
@@ -40,7 +40,7 @@ use traffic::Traffic;
 
 use crate::config::StoreAt;
 use crate::gateway::Gateway;
-use crate::runtime::start_thread;
+use crate::runtime::{ThreadBounds, start_thread};
 use crate::store::AnyStore;
 use crate::telemetry::metrics::Metrics;
 use crate::tls::Certificate;
@@ -98,7 +98,7 @@ pub struct AdminThread {
 }
 
 impl Admin {
-    /// Starts the thread.
+    /// Starts the thread, and opens the store on the runtime that calls this.
     ///
     /// # Errors
     /// Where the thread or its runtime cannot be started, or TLS cannot be set up.
@@ -128,20 +128,24 @@ impl Admin {
         let stopped = stop.clone();
         let writer_ended = CancellationToken::new();
         let tell = writer_ended.clone();
-        let run = || async move {
-            let (opening, sampled) = (shared.clone(), shared.clone());
-            tokio::spawn(async move {
+        // On the runtime that calls this: the thread that writes to the store keeps the priority of callers' threads, since
+        // callers' writes may wait for it.
+        let (opening, stops) = (shared.clone(), stop.clone());
+        tokio::spawn(async move {
+            let until_writer_ends = async {
                 opening.open_store().await;
-                // Only then: the thread that writes to the store keeps its priority, since callers' writes may wait
-                // for it. Threads that are started later have the lower one too. Without the permission, none has.
-                lower_priority();
-                // The thread that opened the store, which is kept.
-                let _ = spawn_blocking(lower_priority).await;
-                if let Some(store) = opening.store.get() {
-                    store.writer_ended().await;
-                    tell.cancel();
+                match opening.store.get() {
+                    Some(store) => store.writer_ended().await,
+                    None => pending().await,
                 }
-            });
+            };
+            tokio::select! {
+                () = until_writer_ends => tell.cancel(),
+                () = stops.cancelled() => {}
+            }
+        });
+        let run = || async move {
+            let sampled = shared.clone();
             tokio::spawn(async move { sampled.traffic.sample(&sampled.gateway).await });
             tokio::select! {
                 () = serve(shared, address, hosts, tls, stopped.clone()) => {}
@@ -149,14 +153,10 @@ impl Admin {
                 () = async { stopped.cancelled().await; tokio::time::sleep(STOP_TIMEOUT).await } => {}
             }
         };
-        let (_, thread) = start_thread("admin", Some(BLOCKING_THREADS), run)?;
+        let bounds = ThreadBounds { blocking_threads: Some(BLOCKING_THREADS), nice: Some(NICE) };
+        let (_, thread) = start_thread("admin", bounds, run)?;
         Ok(AdminThread { stop, writer_ended, thread })
     }
-}
-
-/// Of this thread.
-fn lower_priority() {
-    let _ = rustix::process::setpriority_process(None, NICE);
 }
 
 async fn serve(

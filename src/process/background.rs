@@ -13,7 +13,7 @@ use crate::clock::becomes_true;
 use crate::cluster::Turns;
 use crate::cluster::bus::RedisStream;
 use crate::gateway::Gateway;
-use crate::runtime;
+use crate::runtime::{self, ThreadBounds};
 use crate::store::AnyStore;
 
 /// How long a process that ends waits for Redis to know.
@@ -60,7 +60,7 @@ impl FollowerThread {
                 () = stopped.cancelled() => {}
             }
         };
-        let (_, thread) = runtime::start_thread("store-follower", None, run)?;
+        let (_, thread) = runtime::start_thread("store-follower", ThreadBounds::default(), run)?;
         Ok(FollowerThread { stop, ended, thread })
     }
 }
