@@ -39,6 +39,9 @@ use watch::FileWatch;
 /// its copy for admins, the follower, the admin listener and the runtimes 30 at most.
 const OTHER_THREADS: usize = 32;
 
+/// Those of them that write the process log and close it.
+const LOG_THREADS: usize = 3;
+
 /// How long the process log may take to be written after a defect.
 const LOG_AFTER_DEFECT: Duration = Duration::from_millis(250);
 
@@ -95,12 +98,13 @@ pub fn run(config_path: Option<PathBuf>, demo: bool) -> Result<(), ProcessError>
     // Watched before it is read, so that no later change is missed.
     let config_watch = FileWatch::new([reload::config_file(config_path.as_deref())]);
     let mut loaded = config::load(config_path.as_deref())?;
-    // Parts of the process panic where they find none.
-    runtime::can_start_threads(2 * loaded.config.server.threads + OTHER_THREADS)
-        .map_err(|e| ProcessError::Failed(e.to_string()))?;
+    let can_start = |threads| runtime::can_start_threads(threads).map_err(|e| ProcessError::Failed(e.to_string()));
+    // Parts of the process panic where they find none. Without those of the log, its format is that of no error.
+    let has_threads = can_start(2 * loaded.config.server.threads + OTHER_THREADS);
+    can_start(LOG_THREADS)?;
     let (json, log_writer) = (loaded.config.log.json, telemetry::init(&loaded.config.log));
     telemetry::log_panics();
-    let demo = if demo { Demo::prepare(&mut loaded).map(Some) } else { Ok(None) };
+    let demo = has_threads.and_then(|()| if demo { Demo::prepare(&mut loaded).map(Some) } else { Ok(None) });
     let result = demo.and_then(|demo| {
         let result = runtime.block_on(async {
             let startup = Startup { config_path, loaded, config_watch, demo: demo.as_ref() };

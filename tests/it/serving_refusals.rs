@@ -179,3 +179,17 @@ async fn where_the_system_has_too_few_threads_to_give_it_says_so_in_one_line() {
     }
     panic!("it needs more than 60 threads");
 }
+
+#[tokio::test]
+async fn too_few_threads_are_told_in_the_format_of_the_log() {
+    let tools = tempfile::tempdir().unwrap();
+    let preload = preload(tools.path(), FEW_THREADS);
+    let (world, ..) = TestGateway::builder().key("bot").set("log.format", r#""json""#).prepare().await;
+    let (config, launcher) = (world.path("gateway.toml"), ["env", preload, "THREADS=20"]);
+    let mut process =
+        Process::start(&mut world.command_by(&launcher, &["serve", "--config", config.to_str().unwrap()]));
+    assert_eq!(process.exit().await, Some(1));
+    let said = process.stderr();
+    let line: serde_json::Value = serde_json::from_str(said.trim()).unwrap_or_else(|e| panic!("{e}: {said}"));
+    assert!(line["fields"]["message"].as_str().unwrap().contains("ulimit -u"), "{said}");
+}
