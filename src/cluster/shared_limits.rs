@@ -1,8 +1,7 @@
 //! The limits that all nodes keep together, as requests see them: the escrow of each key, the wait for a turn, and whether
 //! Redis is away. Turns are taken by `turns`.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -10,18 +9,23 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use tokio::time::timeout_at;
+use tokio::time::{sleep, timeout, timeout_at};
 
-use super::escrow::{Bucket, Escrow, LocalCounts, NextTurn};
+use super::escrow::{Bucket, Escrow, LocalCounts};
 use super::freshness::MAX_AGE;
 use super::nodes::{self, COMPARED, ClusterStatus, Node, NodeReport, NodeState, Nodes};
 use super::redis_clock::RedisClock;
+use super::turn_queue::{KeyEscrow, TurnQueue};
 use super::turns::evicts_text;
 use crate::clock::{Clock, Tick};
 use crate::config::{Cluster, Tier, WhenAway};
 
 /// Failures in a row after which Redis is away, and no request waits for it.
 const FAILURES: u32 = 3;
+
+/// For how long a hand-over waits until this node has given back what it holds, and how often it looks.
+const GIVE_BACK_WITHIN: Duration = Duration::from_millis(250);
+const GIVEN_BACK_CHECK: Duration = Duration::from_millis(2);
 
 /// The limits of all keys, shared with other nodes.
 pub struct SharedLimits {
@@ -30,8 +34,7 @@ pub struct SharedLimits {
     pub redis_clock: Arc<RedisClock>,
     /// Names this process among all that ever had this node's name: 16 hexadecimal digits.
     pub(super) incarnation: String,
-    pub(super) queue: Mutex<Queue>,
-    pub(super) wake: Notify,
+    pub(super) queue: Arc<TurnQueue>,
     /// Keys that have something to say to Redis once it answers again. One that is forgotten meanwhile, as one is that the
     /// origin refuses, has not: strangers may try any number of keys.
     pub(super) stalled: Mutex<Vec<Weak<KeyEscrow>>>,
@@ -47,6 +50,8 @@ pub struct SharedLimits {
     /// What all nodes told, and when it was read.
     nodes: Mutex<(Tick, Nodes)>,
     started: Tick,
+    /// Whether this node gives back what no request needs, since it is about to end.
+    is_leaving: AtomicBool,
     /// What this node does, and since when; `None`: it has ended.
     state: Mutex<(Option<NodeState>, Tick)>,
     pub(super) state_changed: Notify,
@@ -65,48 +70,6 @@ pub struct Counters {
     pub lost: AtomicU64,
     /// Keys in which something stood that is not ours, which was replaced; the bus counts here, too.
     pub garbage: Arc<AtomicU64>,
-}
-
-/// The escrow of one key, with its name in Redis.
-#[derive(Debug)]
-pub struct KeyEscrow {
-    pub(super) name: Arc<str>,
-    pub escrow: Escrow,
-    /// A turn has ended.
-    pub(super) ended: Notify,
-}
-
-/// The keys whose turn it is, and when others come.
-#[derive(Debug, Default)]
-pub(super) struct Queue {
-    pub(super) now: Vec<Arc<KeyEscrow>>,
-    pub(super) later: BinaryHeap<Reverse<Planned>>,
-}
-
-#[derive(Debug)]
-pub(super) struct Planned {
-    pub(super) at: Tick,
-    pub(super) key: Arc<KeyEscrow>,
-}
-
-impl PartialEq for Planned {
-    fn eq(&self, other: &Self) -> bool {
-        self.at == other.at
-    }
-}
-
-impl Eq for Planned {}
-
-impl PartialOrd for Planned {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Planned {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.at.cmp(&other.at)
-    }
 }
 
 /// The buckets of which a request has no token.
@@ -142,8 +105,7 @@ impl SharedLimits {
             clock,
             redis_clock,
             incarnation: format!("{:016x}", fastrand::u64(..)),
-            queue: Mutex::default(),
-            wake: Notify::new(),
+            queue: Arc::default(),
             stalled: Mutex::default(),
             counters: Counters::default(),
             keys: Mutex::default(),
@@ -153,6 +115,7 @@ impl SharedLimits {
             evicts: AtomicBool::new(false),
             nodes: Mutex::default(),
             started: now,
+            is_leaving: AtomicBool::new(false),
             state: Mutex::new((Some(NodeState::Starting), now)),
             state_changed: Notify::new(),
         }
@@ -174,15 +137,55 @@ impl SharedLimits {
             keys.shrink_to(2 * live);
             keys.reserve(live);
         }
-        let escrow = Escrow::new(tier.clone(), counts, self.clock.now());
-        let key = Arc::new(KeyEscrow { name: name.clone(), escrow, ended: Notify::new() });
+        let now = self.clock.now();
+        let escrow = Escrow::new(tier.clone(), counts, now);
+        escrow.set_leaving(self.is_leaving.load(Ordering::SeqCst), now);
+        let key = KeyEscrow::new(name.clone(), escrow, self.queue.clone(), self.clock.clone());
         keys.insert(name, Arc::downgrade(&key));
         key
     }
 
     /// Ends all leases: this machine slept, and its monotonic clock with it, so they may have ended.
     pub(super) fn end_leases(&self) {
-        self.keys.lock().values().filter_map(Weak::upgrade).for_each(|key| key.escrow.end_leases());
+        self.each_key(|key| key.escrow.end_leases());
+    }
+
+    /// Whether this node is about to end. If it is, it gives back at once what no request needs, and from then on fetches
+    /// for each request what that one needs: a caller that comes to another node is refused for nothing that this one holds.
+    pub fn set_leaving(&self, is_leaving: bool) {
+        self.is_leaving.store(is_leaving, Ordering::SeqCst); // a key that is made meanwhile is told by `key`
+        let now = self.clock.now();
+        self.each_key(|key| key.follow(key.escrow.set_leaving(is_leaving, now)));
+    }
+
+    /// As [`SharedLimits::set_leaving`], and waits until all is given back that no request needs, for a moment at most.
+    pub async fn leave(&self) {
+        self.set_leaving(true);
+        let given_back = async {
+            while self.has_to_give_back() && !self.is_away() {
+                sleep(GIVEN_BACK_CHECK).await;
+            }
+        };
+        let _ = timeout(GIVE_BACK_WITHIN, given_back).await; // what is left is held until its lease ends
+    }
+
+    fn has_to_give_back(&self) -> bool {
+        let now = self.clock.now();
+        let mut holds = false;
+        self.each_key(|key| holds |= key.escrow.holds_unneeded(now));
+        holds
+    }
+
+    /// Asks for a turn of each key of which something is to be given back or told.
+    pub(super) fn give_back(&self) {
+        let now = self.clock.now();
+        self.each_key(|key| key.follow(key.escrow.give_back(now)));
+    }
+
+    fn each_key(&self, to_do: impl FnMut(Arc<KeyEscrow>)) {
+        // The lock is let go of first: a key may be made meanwhile.
+        let keys: Vec<_> = self.keys.lock().values().filter_map(Weak::upgrade).collect();
+        keys.into_iter().for_each(to_do);
     }
 
     /// Until when a request that begins to wait now may wait.
@@ -212,19 +215,9 @@ impl SharedLimits {
         }
     }
 
-    /// Does what [`Escrow`] asks for.
-    pub fn follow(&self, key: &Arc<KeyEscrow>, next: NextTurn) {
-        match next {
-            NextTurn::AsBefore => return,
-            NextTurn::Now => self.queue.lock().now.push(key.clone()),
-            NextTurn::At(at) => self.queue.lock().later.push(Reverse(Planned { at, key: key.clone() })),
-        }
-        self.wake.notify_one();
-    }
-
     /// Asks for a turn and does not wait for it.
     pub fn ask(&self, key: &Arc<KeyEscrow>, needs: Needs) {
-        self.follow(key, key.escrow.need(needs.buckets()));
+        key.follow(key.escrow.need(needs.buckets()));
     }
 
     /// Asks for a turn, and waits until one of this key has ended, at most until then.

@@ -15,7 +15,8 @@ use super::bus::RedisStream;
 use super::escrow::{Answer, NextTurn, SCRIPT, Turn};
 use super::nodes::{self, NodeReport, Nodes, NodesScript};
 use super::redis::{RedisConnection, RedisFault, ServerInfo, note_garbage};
-use super::shared_limits::{KeyEscrow, Planned, SharedLimits};
+use super::shared_limits::SharedLimits;
+use super::turn_queue::{KeyEscrow, Planned};
 use crate::clock::Clock;
 use crate::config::{Cluster, ConfigHash, WhenAway};
 
@@ -114,7 +115,8 @@ impl Turns {
         Ok((limits, turns))
     }
 
-    /// Takes turns, and tells the other nodes of this one, until [`SharedLimits::set_state`] says that it ends.
+    /// Takes turns, and tells the other nodes of this one, until [`SharedLimits::set_state`] says that it ends. Then what
+    /// it holds is given back, and what it has spent is told.
     pub async fn run(mut self, report: impl Fn() -> NodeReport + Send) {
         let limits = self.limits.clone();
         let (mut turns, mut beats) = (FuturesUnordered::new(), FuturesUnordered::new());
@@ -124,19 +126,14 @@ impl Turns {
         let (mut beat_is_due, mut is_last_beat) = (false, false);
         let mut asleep = TimeAsleep::new();
         loop {
-            let next = limits.queue.lock().later.peek().map(|Reverse(planned)| planned.at);
+            let next = limits.queue.keys.lock().later.peek().map(|Reverse(planned)| planned.at);
             let until_next = next.map_or(BEAT_EVERY, |at| at.since(limits.clock.now()));
             tokio::select! {
-                () = limits.wake.notified() => {}
+                () = limits.queue.wake.notified() => {}
                 () = sleep(until_next), if turns.len() < MAX_TURNS => {}
                 Some(ended) = turns.next() => self.turn_ended(ended),
                 () = limits.state_changed.notified() => beat_is_due = true,
-                Some(beaten) = beats.next() => {
-                    self.beaten(beaten);
-                    if is_last_beat {
-                        return;
-                    }
-                }
+                Some(beaten) = beats.next() => self.beaten(beaten),
                 _ = probe.tick() => {
                     if asleep.grew() {
                         limits.end_leases();
@@ -156,12 +153,18 @@ impl Turns {
                 let (connection, script) = (self.connection.clone(), self.scripts.nodes.clone());
                 beats.push(beat(limits.clone(), connection, script, record, info_is_due));
             }
+            if is_last_beat && turns.is_empty() {
+                limits.give_back();
+            }
             if let Some(connection) = self.connection.clone().filter(|_| !limits.is_away()) {
                 for (key, turn) in self.due(MAX_TURNS - turns.len(), true) {
                     turns.push(take(limits.clone(), connection.clone(), self.scripts.turn.clone(), key, turn));
                 }
             } else {
                 self.due(usize::MAX, false).iter().for_each(|(key, _)| self.stall(key));
+            }
+            if is_last_beat && beats.is_empty() && turns.is_empty() {
+                return;
             }
         }
     }
@@ -170,7 +173,7 @@ impl Turns {
     fn due(&mut self, most: usize, with_backlog: bool) -> Vec<(Arc<KeyEscrow>, Arc<Turn>)> {
         let limits = &self.limits;
         let now = limits.clock.now();
-        let mut queue = limits.queue.lock();
+        let mut queue = limits.queue.keys.lock();
         let waiting = queue.now.len().min(most);
         let mut due: Vec<_> = queue.now.drain(..waiting).map(|key| (None, key)).collect();
         while due.len() < most && queue.later.peek().is_some_and(|Reverse(planned)| planned.at <= now) {
@@ -201,7 +204,7 @@ impl Turns {
                 limits.redis_clock.set(answer.now_us, now);
                 let next = key.escrow.finish_turn(&turn, &answer, now);
                 key.ended.notify_waiters();
-                limits.follow(&key, next);
+                key.follow(next);
                 self.is_back();
             }
             Err(fault) => {

@@ -231,7 +231,7 @@ impl Asking<'_> {
     fn spend(&self, bucket: escrow::Bucket, local: &Bucket, rate: Rate) -> Result<Option<Duration>, NotDecided> {
         let lease = self.lease(bucket);
         if let Some(next) = self.key.escrow.spend(bucket, self.now) {
-            self.shared.follow(self.key, next);
+            self.key.follow(next);
             return Ok(None);
         }
         if lease.is_denied(self.now) {
@@ -296,7 +296,7 @@ impl Asking<'_> {
     fn count_day(&self, usage: &Usage, max: u64, unix: i64) -> Result<bool, NotDecided> {
         let daily = escrow::Bucket::Daily;
         if let Some(next) = self.key.escrow.spend(daily, self.now) {
-            self.shared.follow(self.key, next);
+            self.key.follow(next);
             usage.day.admit(u64::MAX, unix);
             return Ok(true);
         }
@@ -321,7 +321,7 @@ impl Asking<'_> {
     fn is_over_candidate(&self, local: &Bucket, rate: Rate) -> bool {
         let bucket = escrow::Bucket::Candidate;
         if let Some(next) = self.key.escrow.spend(bucket, self.now) {
-            self.shared.follow(self.key, next);
+            self.key.follow(next);
             return false;
         }
         if self.lease(bucket).is_denied(self.now) {

@@ -75,6 +75,9 @@ impl Usage {
     /// Ends a request in flight.
     pub fn end(&self) {
         self.in_flight.fetch_sub(1, Ordering::AcqRel);
+        if let Some(escrow) = self.escrow.get() {
+            escrow.request_ended();
+        }
     }
 
     /// Whether no request is in flight, no permit of the origin is held, and no request was counted on the day of

@@ -110,6 +110,7 @@ mod cluster_days;
 mod cluster_haproxy;
 mod cluster_histories;
 mod cluster_hour;
+mod cluster_leave;
 mod cluster_limits;
 mod cluster_status;
 mod cluster_writes;

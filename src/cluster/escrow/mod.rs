@@ -9,7 +9,7 @@ mod turn;
 use std::fmt;
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -28,6 +28,9 @@ const REPORT_AFTER: Duration = Duration::from_millis(250);
 
 /// After how long without a request a node gives back its tokens.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
+
+/// After how long a node that is about to end does: a request that waited for one spends it within microseconds.
+const LEAVING_AFTER: Duration = Duration::from_millis(20);
 
 /// For how long what a key needed counts, in seconds.
 const DEMAND_SECONDS: f64 = 0.5;
@@ -97,6 +100,8 @@ pub struct Escrow {
     low: AtomicU32,
     /// What this node admitted while Redis was away, for the next turn.
     owed: [Owed; BUCKETS],
+    /// The node is about to end.
+    is_leaving: AtomicBool,
     node: Mutex<NodeSide>,
 }
 
@@ -153,6 +158,7 @@ impl Escrow {
             tier: AtomicPtr::new(Arc::as_ptr(&tier).cast_mut()),
             low: AtomicU32::new(u32::MAX),
             owed: Default::default(),
+            is_leaving: AtomicBool::new(false),
             node: Mutex::new(NodeSide {
                 tier,
                 counts: vec![counts],
@@ -238,10 +244,45 @@ impl Escrow {
         node.queue()
     }
 
+    /// The node is about to end, or goes on after all. If it is to end, it keeps from its next turn on only what requests
+    /// need.
+    pub fn set_leaving(&self, is_leaving: bool, now: Tick) -> NextTurn {
+        self.is_leaving.store(is_leaving, Ordering::SeqCst);
+        if is_leaving { self.give_back(now) } else { NextTurn::AsBefore }
+    }
+
+    pub fn is_leaving(&self) -> bool {
+        self.is_leaving.load(Ordering::Relaxed)
+    }
+
+    /// Whether this holds a token, or a place for a request in flight, that no request needs.
+    pub fn holds_unneeded(&self, now: Tick) -> bool {
+        self.holds_more(self.node.lock().in_flight(), now)
+    }
+
+    fn holds_more(&self, in_flight: u32, now: Tick) -> bool {
+        let needed = |bucket| if bucket == Bucket::InFlight { in_flight } else { 0 };
+        Bucket::ALL.into_iter().any(|bucket| self.lease(bucket).tokens(now) > needed(bucket))
+    }
+
+    /// Asks for a turn if there is something that no request needs, or that Redis does not know.
+    pub fn give_back(&self, now: Tick) -> NextTurn {
+        let mut node = self.node.lock();
+        let in_flight = node.in_flight();
+        if self.holds_more(in_flight, now) || self.has_spent() || self.owed.iter().any(Owed::is_any) {
+            return node.queue();
+        }
+        NextTurn::AsBefore
+    }
+
+    fn has_spent(&self) -> bool {
+        Bucket::ALL.into_iter().any(|bucket| bucket != Bucket::InFlight && self.lease(bucket).spent() > 0)
+    }
+
     /// Plans the turn that reports what is spent, and the one that fetches more before all is spent.
     fn plan(&self, left: u32, now: Tick) -> NextTurn {
         let mut node = self.node.lock();
-        let low = node.wanted(Bucket::Main).div_ceil(2);
+        let low = if self.is_leaving() { 0 } else { node.wanted(Bucket::Main).div_ceil(2) };
         self.low.store(low, Ordering::Release);
         if left < low && !self.lease(Bucket::Main).is_denied(now) && node.queue() == NextTurn::Now {
             return NextTurn::Now;
@@ -274,7 +315,7 @@ impl Escrow {
         node.sequence += 1;
         let faded = (-(now.since(node.demand_at).as_secs_f64()) / DEMAND_SECONDS).exp();
         node.demand_at = now;
-        let is_idle = self.lease(Bucket::Main).newest_age_ns(now) >= nanos(IDLE_AFTER);
+        let is_idle = self.is_leaving() || self.lease(Bucket::Main).newest_age_ns(now) >= nanos(IDLE_AFTER);
         let waiting = self.waiting(&node);
         let mut asks = [Ask::default(); BUCKETS];
         for bucket in Bucket::ALL {
@@ -361,7 +402,7 @@ impl Escrow {
                 continue;
             }
             if lease.set(grant.held, deadline) > 0 {
-                dues[1] = Some(now.plus(IDLE_AFTER));
+                dues[1] = Some(now.plus(if self.is_leaving() { LEAVING_AFTER } else { IDLE_AFTER }));
             }
             if bucket == Bucket::Daily {
                 // Nothing of a day comes back before its end.
@@ -380,10 +421,11 @@ impl Escrow {
         // From now on a spend plans the turn that reports it; those during this turn are to be reported as well.
         self.low.store(u32::MAX, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        let is_spent = |bucket: &Bucket| *bucket != Bucket::InFlight && self.lease(*bucket).spent() > 0;
-        let report = Bucket::ALL.iter().any(is_spent).then(|| now.plus(REPORT_AFTER));
+        let report = self.has_spent().then(|| now.plus(REPORT_AFTER));
         node.due = dues.into_iter().chain([report]).flatten().min();
-        if is_lowered || node.resets_day.is_some() || self.owed.iter().any(Owed::is_any) {
+        // Requests may have ended during this turn.
+        let has_free_slot = self.is_leaving() && self.lease(Bucket::InFlight).tokens(now) > node.in_flight();
+        if is_lowered || has_free_slot || node.resets_day.is_some() || self.owed.iter().any(Owed::is_any) {
             return node.queue(); // this turn was begun before that, or before Redis was away
         }
         node.due.map_or(NextTurn::AsBefore, NextTurn::At)

@@ -1,5 +1,6 @@
 //! What a lowered limit makes of tokens that were granted under the one before, a key that is made again, requests that
-//! begin during a turn, tokens held for a request that waits for those of another bucket, and a day that is given back.
+//! begin during a turn, tokens held for a request that waits for those of another bucket, a day that is given back, and a
+//! node that is about to end.
 
 use std::num::NonZeroU32;
 
@@ -165,4 +166,93 @@ fn a_day_that_is_given_back_during_a_turn_is_given_back_by_the_next_one_at_once(
     assert_eq!(escrow.reset_day(NOW), NextTurn::AsBefore);
     assert_eq!(escrow.finish_turn(&turn, &grant(1), NOW), NextTurn::Now);
     assert_eq!(escrow.begin_turn(None, NOW).unwrap().asks[Bucket::Daily as usize].known.0, RESET);
+}
+
+/// So many requests in flight, which a test changes.
+#[derive(Clone, Debug, Default)]
+struct Changing(Arc<AtomicU32>);
+
+impl LocalCounts for Changing {
+    fn in_flight(&self) -> u32 {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    fn day(&self, _: Tick) -> (i64, u64) {
+        (0, 0)
+    }
+
+    fn is_alive(&self) -> bool {
+        true
+    }
+
+    fn is_proven(&self) -> bool {
+        true
+    }
+}
+
+/// An answer that grants so many tokens of the main bucket and so many places in flight.
+fn grant_with_places(tokens: u32, places: u32) -> Answer {
+    let mut answer = grant(tokens);
+    answer.buckets[Bucket::InFlight as usize] =
+        Grant { held: places, left_us: 10_000_000, level: 0, held_by_all: u64::from(places) };
+    answer
+}
+
+/// What a turn keeps: tokens of the main bucket, and places in flight.
+fn kept(turn: &Turn) -> (u32, u32) {
+    (turn.asks[Bucket::Main as usize].keep, turn.asks[Bucket::InFlight as usize].keep)
+}
+
+/// A busy key that holds 30 tokens and four places, two of which are in use.
+fn busy() -> (Changing, Escrow) {
+    let (in_flight, tier) = (Changing::default(), Arc::new(Tier { in_flight: Some(9), ..(*tier(40)).clone() }));
+    let escrow = Escrow::new(tier, Box::new(in_flight.clone()), NOW);
+    in_flight.0.store(2, Ordering::SeqCst);
+    let turn = begin(&escrow);
+    escrow.finish_turn(&turn, &grant_with_places(31, 4), NOW);
+    escrow.spend(Bucket::Main, NOW);
+    (in_flight, escrow)
+}
+
+#[test]
+fn a_node_that_is_about_to_end_keeps_only_places_that_are_in_use_and_tells_what_it_spent() {
+    let (in_flight, escrow) = busy();
+    assert!(escrow.holds_unneeded(NOW));
+    assert_eq!(escrow.set_leaving(true, NOW), NextTurn::Now);
+    let turn = escrow.begin_turn(None, NOW).unwrap();
+    assert_eq!((kept(&turn), turn.asks[Bucket::Main as usize].spent), ((0, 2), 1));
+    assert_eq!(turn.asks.map(|ask| ask.want), [0; BUCKETS]);
+    escrow.finish_turn(&turn, &grant_with_places(0, 2), NOW);
+    assert!(!escrow.holds_unneeded(NOW));
+    assert_eq!(escrow.give_back(NOW), NextTurn::AsBefore, "it has nothing more to say");
+    // A request ends.
+    in_flight.0.store(1, Ordering::SeqCst);
+    assert_eq!(escrow.give_back(NOW), NextTurn::Now);
+    assert_eq!(kept(&escrow.begin_turn(None, NOW).unwrap()), (0, 1));
+}
+
+#[test]
+fn what_a_turn_grants_while_its_node_begins_to_end_is_given_back_by_the_next_one() {
+    let (in_flight, escrow) = busy();
+    let turn = begin(&escrow);
+    assert_eq!(escrow.set_leaving(true, NOW), NextTurn::AsBefore, "a turn is under way");
+    // The places are in use: what waited for the tokens has time to spend them.
+    let next = escrow.finish_turn(&turn, &grant_with_places(30, 2), NOW);
+    let soon = NOW.plus(LEAVING_AFTER);
+    assert_eq!(next, NextTurn::At(soon));
+    let turn = escrow.begin_turn(Some(soon), soon).unwrap();
+    assert_eq!(kept(&turn), (0, 2));
+    // A request ends during that turn: nobody but the end of the turn can tell.
+    in_flight.0.store(1, Ordering::SeqCst);
+    assert_eq!(escrow.give_back(soon), NextTurn::AsBefore);
+    assert_eq!(escrow.finish_turn(&turn, &grant_with_places(0, 2), soon), NextTurn::Now);
+}
+
+#[test]
+fn a_node_that_goes_on_after_all_keeps_what_it_may_need_soon() {
+    let (_, escrow) = busy();
+    escrow.set_leaving(true, NOW);
+    assert_eq!(escrow.set_leaving(false, NOW), NextTurn::AsBefore);
+    let turn = escrow.begin_turn(None, NOW).unwrap();
+    assert_eq!(kept(&turn).1, 4);
 }

@@ -66,6 +66,7 @@ pub(super) async fn run(
         };
         let Err(error) = result else { break successor };
         gateway.handover.cancel();
+        gateway.shared_limits().inspect(|limits| limits.set_leaving(false));
         tracing::warn!(to, %error, "the other process did not take over; this one goes on as before");
     };
     // Open copies would keep the addresses in use as long as this process drains.
@@ -114,6 +115,9 @@ impl Successor {
     ) -> io::Result<()> {
         let result = async {
             self.give_sockets(sockets).await?;
+            if let Some(limits) = gateway.shared_limits() {
+                limits.leave().await; // the successor's callers need what this process holds for them
+            }
             let writes = gateway.handover.begin(send_notice);
             self.peer.send_message(&Message::Accept).await?;
             for (write, member, event) in writes {

@@ -1,0 +1,86 @@
+//! Which keys have a turn now, and which later: keys are queued by requests and by the ends of turns, and taken by `turns`.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::escrow::{Escrow, NextTurn};
+use crate::clock::{Clock, Tick};
+
+/// The escrow of one key, with its name in Redis.
+#[derive(Debug)]
+pub struct KeyEscrow {
+    pub(super) name: Arc<str>,
+    pub escrow: Escrow,
+    /// A turn has ended.
+    pub(super) ended: Notify,
+    queue: Arc<TurnQueue>,
+    clock: Clock,
+}
+
+/// The keys that are to have a turn.
+#[derive(Debug, Default)]
+pub(super) struct TurnQueue {
+    pub(super) keys: Mutex<QueuedKeys>,
+    /// A key was queued.
+    pub(super) wake: Notify,
+}
+
+/// The keys whose turn it is, and when others come.
+#[derive(Debug, Default)]
+pub(super) struct QueuedKeys {
+    pub(super) now: Vec<Arc<KeyEscrow>>,
+    pub(super) later: BinaryHeap<Reverse<Planned>>,
+}
+
+#[derive(Debug)]
+pub(super) struct Planned {
+    pub(super) at: Tick,
+    pub(super) key: Arc<KeyEscrow>,
+}
+
+impl PartialEq for Planned {
+    fn eq(&self, other: &Self) -> bool {
+        self.at == other.at
+    }
+}
+
+impl Eq for Planned {}
+
+impl PartialOrd for Planned {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Planned {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.at.cmp(&other.at)
+    }
+}
+
+impl KeyEscrow {
+    pub(super) fn new(name: Arc<str>, escrow: Escrow, queue: Arc<TurnQueue>, clock: Clock) -> Arc<Self> {
+        Arc::new(KeyEscrow { name, escrow, ended: Notify::new(), queue, clock })
+    }
+
+    /// Does what [`Escrow`] asks for.
+    pub fn follow(self: &Arc<Self>, next: NextTurn) {
+        match next {
+            NextTurn::AsBefore => return,
+            NextTurn::Now => self.queue.keys.lock().now.push(self.clone()),
+            NextTurn::At(at) => self.queue.keys.lock().later.push(Reverse(Planned { at, key: self.clone() })),
+        }
+        self.queue.wake.notify_one();
+    }
+
+    /// A request of this key has ended: if this node is about to end, its place is given back at once.
+    pub fn request_ended(self: &Arc<Self>) {
+        if self.escrow.is_leaving() {
+            self.follow(self.escrow.give_back(self.clock.now()));
+        }
+    }
+}
