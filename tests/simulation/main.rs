@@ -101,6 +101,7 @@ fn no_window_admits_more_than_burst_and_rate_allow_whatever_fails() {
         pauses: random.usize(..4),
         clock_back: random.bool(),
         reloads: random.usize(..3),
+        leaves: random.usize(..4),
         ..lossy(random)
     }) {
         assert!(outcome.excess <= 0.0, "seed {seed}: {outcome:?}");
@@ -225,7 +226,9 @@ fn what_is_counted_of_a_day_is_kept_for_a_day_only_of_a_key_that_was_proven() {
 
 #[test]
 fn what_is_counted_is_what_was_admitted_where_messages_are_lost() {
-    for (seed, outcome) in seeds(500, |random| Faults { lease: 60, is_noon: true, ..lossy(random) }) {
+    let faults =
+        |random: &mut fastrand::Rng| Faults { lease: 60, is_noon: true, leaves: random.usize(..4), ..lossy(random) };
+    for (seed, outcome) in seeds(500, faults) {
         assert!(outcome.excess <= 0.0 && outcome.over_in_flight <= 0, "seed {seed}: {outcome:?}");
         assert_eq!(outcome.miscounted, 0, "seed {seed}: {outcome:?}");
     }
@@ -318,6 +321,15 @@ fn below_the_rate_nobody_is_refused() {
         let outcome = run(Run { seed, tier: tier(20, 40), faults, script: SCRIPT.to_owned() });
         assert_eq!(outcome.refused, 0, "seed {seed}: {outcome:?}");
         assert!(outcome.turns < outcome.admitted, "seed {seed}: {outcome:?}");
+    }
+}
+
+#[test]
+fn below_the_rate_a_node_that_is_about_to_end_refuses_nobody_either() {
+    for seed in 0..50 {
+        let faults = Faults { steady: Some(0.85), leaves: 10, ..Faults::default() };
+        let outcome = run(Run { seed, tier: tier(20, 40), faults, script: SCRIPT.to_owned() });
+        assert_eq!(outcome.refused, 0, "seed {seed}: {outcome:?}");
     }
 }
 

@@ -48,6 +48,8 @@ pub struct Faults {
     pub crashes: usize,
     pub pauses: usize,
     pub reloads: usize,
+    /// How often a node is about to end, and goes on after all.
+    pub leaves: usize,
     /// Redis is replaced by a replica that lacks the last so many nanoseconds.
     pub fail_over: Option<u64>,
     pub clock_ahead: Option<u64>,
@@ -75,6 +77,7 @@ enum Event {
     Crash,
     Pause(u64),
     Reload(usize),
+    Leave(bool),
     FailOver(u64),
     Clock(i64),
 }
@@ -195,6 +198,12 @@ impl World {
                 self.at(at, node, Event::Reload(number));
             }
         }
+        for _ in 0..self.faults.leaves {
+            let (at, node) = any(self);
+            let goes_on = at + self.random.u64(..3 * SECOND);
+            self.at(at, node, Event::Leave(true));
+            self.at(goes_on, node, Event::Leave(false));
+        }
         if let Some(lost) = self.faults.fail_over {
             let (at, node) = any(self);
             self.at(at, node, Event::FailOver(lost));
@@ -218,7 +227,7 @@ impl World {
         }
         match event {
             Event::Request { write } => self.request(at, node, write, None),
-            Event::EndOfRequest { incarnation } if self.nodes[node].incarnation == incarnation => self.end(node),
+            Event::EndOfRequest { incarnation } if self.nodes[node].incarnation == incarnation => self.end(at, node),
             Event::EndOfRequest { .. } => {}
             Event::Waited { request } => {
                 let before = self.nodes[node].waiting.len();
@@ -244,6 +253,10 @@ impl World {
                 self.nodes[node] = self.node(incarnation, &tier, at);
             }
             Event::Pause(length) => self.nodes[node].paused_until = at + length,
+            Event::Leave(is_leaving) => {
+                let next = self.nodes[node].escrow.set_leaving(is_leaving, Tick(at));
+                self.follow(at, node, next);
+            }
             Event::Reload(number) => self.nodes[node].tier = self.tiers[number].clone(),
             Event::FailOver(lost) => {
                 let kept = self.history.iter().rev().find(|(then, _)| then + lost <= at);
@@ -282,9 +295,14 @@ impl World {
         self.nodes[node].in_flight.fetch_sub(1, Ordering::SeqCst);
     }
 
-    fn end(&mut self, node: usize) {
+    fn end(&mut self, at: u64, node: usize) {
         self.in_flight -= 1;
-        self.nodes[node].in_flight.fetch_sub(1, Ordering::SeqCst);
+        let here = &self.nodes[node];
+        here.in_flight.fetch_sub(1, Ordering::SeqCst);
+        if here.escrow.is_leaving() {
+            let next = here.escrow.give_back(Tick(at));
+            self.follow(at, node, next);
+        }
     }
 
     /// One request, which came now or has waited for a turn until now.
