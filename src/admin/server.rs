@@ -9,6 +9,8 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
 use axum::http::StatusCode;
 use axum::http::header::CONNECTION;
 use hyper::body::Incoming;
@@ -105,9 +107,12 @@ async fn handshake_and_serve(
             let deadline = Instant::now() + HEADER_TIMEOUT;
             let mut first = [0];
             let read = timeout_at(deadline, stream.peek(&mut first)).await??;
-            // No TLS record begins with a letter (RFC 8446, 5.1), and each HTTP method does.
+            // No TLS record begins with a letter (RFC 8446, 5.1), and each method in use does.
             if read > 0 && first[0].is_ascii_alphabetic() {
-                let refuse = async || (StatusCode::BAD_REQUEST, [(CONNECTION, "close")], PLAIN_HTTP);
+                // The body is read, since a connection that is closed with unread data may lose its answer.
+                let refuse = async |_: Result<Bytes, BytesRejection>| {
+                    (StatusCode::BAD_REQUEST, [(CONNECTION, "close")], PLAIN_HTTP)
+                };
                 serve_connection(stream, peer, Router::new().fallback(refuse), stop).await;
             } else {
                 let stream = timeout_at(deadline, tls.accept(stream)).await??;

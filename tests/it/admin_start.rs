@@ -111,13 +111,33 @@ async fn plain_http_where_it_speaks_tls_is_told_to_speak_tls() {
     let tls = r#"{ certificate = "cert.pem", private_key = "key.pem" }"#;
     let gate = TestGateway::builder().tls().admin().set("admin.tls", tls).start().await;
     let admin = gate.admin().await;
-    for (method, body) in [("GET", ""), ("POST", "{}")] {
+    let long = "a".repeat(1 << 20);
+    for (method, body) in [("GET", ""), ("POST", "{}"), ("POST", &long)] {
         let answer = admin.json(method, "/api/reload", body).await;
         assert_eq!((answer.status, answer.header("connection")), (400, "close"), "{answer:?}");
         assert!(answer.header("content-type").starts_with("text/plain"), "{answer:?}");
         assert_eq!(answer.text, "This port speaks TLS: use https instead of http.\n");
     }
     assert!(!gate.stderr().contains("reload"), "{}", gate.stderr());
+}
+
+#[tokio::test]
+async fn its_threads_have_a_lower_priority_and_what_writes_to_the_store_has_not() {
+    let mut gate = TestGateway::builder().admin().key("bot").start().await;
+    let admin = gate.admin().await;
+    let at_once = futures_util::future::join_all((0..8).map(|_| admin.get("/api/guilds")));
+    at_once.await.iter().for_each(|answer| drop(answer.is(200)));
+    let threads = gate.process().nice();
+    let nice_of = |name: &str| {
+        let of_name = threads.iter().filter(|(of, _)| of == name);
+        of_name.map(|(_, nice)| *nice).collect::<Vec<_>>()
+    };
+    assert_eq!(nice_of("admin"), [10]);
+    let of_process = nice_of("guildgate")[0];
+    assert_eq!(nice_of("store-writer"), [of_process; 2], "the server's and the listener's own");
+    // Those for what blocks: the listener's, and those of the main and the follower's runtime.
+    let for_blocking = nice_of("tokio-rt-worker");
+    assert!((1..=4).contains(&for_blocking.iter().filter(|nice| **nice == 10).count()), "{threads:?}");
 }
 
 #[tokio::test]

@@ -225,6 +225,17 @@ impl Process {
         counted.collect()
     }
 
+    /// The `nice` value of each of its threads, by the thread's name.
+    pub fn nice(&self) -> Vec<(String, i32)> {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.id())).unwrap();
+        let nice = threads.filter_map(|thread| {
+            let stat = std::fs::read_to_string(thread.unwrap().path().join("stat")).ok()?; // it may have ended
+            let (name, fields) = (stat.split_once('(')?.1).rsplit_once(") ")?;
+            Some((name.to_owned(), fields.split(' ').nth(16)?.parse().unwrap()))
+        });
+        nice.collect()
+    }
+
     /// Sockets that it has open.
     pub fn open_sockets(&self) -> usize {
         self.open_files().filter(|name| name.to_string_lossy().starts_with("socket:")).count()
