@@ -11,10 +11,12 @@ use opentelemetry::{InstrumentationScope, KeyValue};
 use opentelemetry_otlp::{Protocol, WithExportConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{SpanData, SpanExporter};
+use tokio::runtime::Runtime;
 
 use super::background_writer::{BackgroundWriter, Batch};
 use super::{CacheUse, Outcome};
 use crate::config::Otlp;
+use crate::runtime;
 use crate::wire::{Operation, OriginSpan, RequestSpan, TraceContext, TraceParent};
 
 /// Sampled requests that wait for the thread: 2 s of 2,000 a second, 1 MB.
@@ -104,7 +106,7 @@ impl TraceExport {
 struct Exporter {
     endpoint: String,
     otlp: opentelemetry_otlp::SpanExporter,
-    runtime: tokio::runtime::Runtime,
+    runtime: Runtime,
     scope: InstrumentationScope,
     last_export: Instant,
     /// Requests whose spans were lost since the last report.
@@ -126,7 +128,7 @@ impl Exporter {
         Ok(Exporter {
             endpoint: endpoint.clone(),
             otlp,
-            runtime: tokio::runtime::Builder::new_current_thread().enable_all().build()?,
+            runtime: runtime::single_threaded()?,
             scope: InstrumentationScope::builder("guildgate").build(),
             last_export: Instant::now(),
             lost: 0,
