@@ -1,10 +1,14 @@
 //! Notices changes of files while serving: they are checked when the system tells that one may have changed, and four
 //! times a second in any case. A change counts once the file has stayed the same for a while (contract section 3).
 
+use std::cell::Cell;
+use std::convert::Infallible;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 use crate::clock::AlignedTimer;
@@ -29,7 +33,7 @@ const EMPTY_REPORT: Duration = Duration::from_secs(2);
 /// The states of some files; `None`: a file was missing.
 pub(super) type FileStates = Vec<(PathBuf, Option<FileState>)>;
 
-/// Looks at files.
+/// Looks at files, which may take for ever.
 pub(super) fn look_at(paths: impl IntoIterator<Item = PathBuf>) -> FileStates {
     let state = |path: PathBuf| {
         let state = FileState::of(&path).ok();
@@ -71,7 +75,12 @@ struct Change {
 impl FileWatch {
     /// Watches these files for changes from now on.
     pub(super) fn new(paths: impl IntoIterator<Item = PathBuf>) -> Self {
-        FileWatch { files: paths.into_iter().map(WatchedFile::new).collect() }
+        FileWatch::of(look_at(paths))
+    }
+
+    /// Watches these files for changes since they were in these states.
+    pub(super) fn of(states: FileStates) -> Self {
+        FileWatch { files: states.into_iter().map(|(path, state)| WatchedFile::of(path, state)).collect() }
     }
 
     /// Watches these files and no others. Files that this or `other` watches already keep their state.
@@ -153,42 +162,49 @@ impl FileWatch {
     }
 }
 
-/// Tells when files are to be checked.
-#[derive(Debug)]
-pub(super) struct CheckTimes {
-    /// `None`: the system does not tell of changes.
-    events: Option<FileEvents>,
-    timer: AlignedTimer,
+/// Tells `checks` whenever files are to be checked, for ever. `paths` are those that are watched; `reloads` has a new value
+/// when they may be others, or may lead elsewhere.
+pub(super) async fn tell_when_to_check(
+    checks: &watch::Sender<()>,
+    paths: impl Fn() -> Vec<PathBuf>,
+    reloads: watch::Receiver<()>,
+) -> Infallible {
+    let interval = Cell::new(MAX_CHECK_INTERVAL);
+    let by_the_clock = async {
+        let timer = AlignedTimer::new();
+        loop {
+            timer.next_multiple_of(interval.get()).await;
+            checks.send_replace(());
+        }
+    };
+    let by_events = async {
+        let Err(error) = check_at_events(checks, paths, reloads).await;
+        tracing::warn!(%error, "changes of files cannot be watched (inotify); they are checked ten times a second instead");
+        interval.set(CHECK_INTERVAL);
+    };
+    tokio::join!(by_the_clock, by_events).0
 }
 
-impl CheckTimes {
-    pub(super) fn new() -> Self {
-        let events = FileEvents::new().inspect_err(log_no_events).ok();
-        CheckTimes { events, timer: AlignedTimer::new() }
-    }
-
-    /// Whether files are on a disk that another machine may have, so that a look at them may take for ever.
-    pub(super) fn may_hang(&self) -> bool {
-        self.events.is_none()
-    }
-
-    /// Waits until these files are to be checked.
-    pub(super) async fn next(&mut self, paths: &[PathBuf]) {
-        if let Some(Err(error)) = self.events.as_mut().map(|events| events.watch_paths(paths)) {
-            log_no_events(&error);
-            self.events = None;
-        }
-        let Some(events) = &self.events else { return self.timer.next_multiple_of(CHECK_INTERVAL).await };
+/// Tells `checks` when the system tells that a file may have changed.
+async fn check_at_events(
+    checks: &watch::Sender<()>,
+    paths: impl Fn() -> Vec<PathBuf>,
+    mut reloads: watch::Receiver<()>,
+) -> io::Result<Infallible> {
+    let mut events = FileEvents::new()?;
+    loop {
+        let paths = paths();
+        // May take for ever, as a look may.
+        let watching = spawn_blocking(move || events.watch_paths(&paths).map(|()| events));
+        events = watching.await.map_err(io::Error::other)??;
         tokio::select! {
-            () = self.timer.next_multiple_of(MAX_CHECK_INTERVAL) => {}
-            // What comes in quick succession is one event.
-            () = events.next() => sleep(EVENTS_TAKE).await,
+            () = events.next() => {
+                sleep(EVENTS_TAKE).await;
+                checks.send_replace(());
+            }
+            _ = reloads.changed() => {}
         }
     }
-}
-
-fn log_no_events(error: &io::Error) {
-    tracing::warn!(%error, "changes of files cannot be watched (inotify); they are checked ten times a second instead");
 }
 
 impl Change {

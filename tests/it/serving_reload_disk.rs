@@ -102,20 +102,35 @@ async fn a_pipe_in_the_place_of_gateway_toml_is_told_and_keeps_no_later_reload_f
     eventually(PATIENCE, "the good file is in force", is_new).await;
 }
 
-/// Has looks at a certain file wait while there is a certain other one, as on a disk of another machine, whose changes the
-/// system does not tell: it has no inotify here.
+/// Has looks at a certain file, and at where it leads, wait while there is a certain other one.
 const AWAY_FILE: &str = r#"
 #define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+static void look_at(const char *path) {
+    if (path && strstr(path, getenv("FAULTY"))) while (!access("stalled", F_OK)) usleep(10000);
+}
+int statx(int folder, const char *path, int flags, unsigned mask, struct statx *into) {
+    look_at(path);
+    return syscall(SYS_statx, folder, path, flags, mask, into);
+}
+ssize_t readlink(const char *path, char *into, size_t size) {
+    look_at(path);
+    return syscall(SYS_readlinkat, AT_FDCWD, path, into, size);
+}
+"#;
+
+/// Has the system tell of no changes, as it tells of none on a disk of another machine: it has no inotify.
+const NO_INOTIFY: &str = r#"
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 __attribute__((constructor)) static void no_inotify(void) {
     struct sock_filter rules[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
@@ -126,17 +141,35 @@ __attribute__((constructor)) static void no_inotify(void) {
     struct sock_fprog filter = { sizeof rules / sizeof *rules, rules };
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter)) abort();
 }
-int statx(int folder, const char *path, int flags, unsigned mask, struct statx *into) {
-    if (path && strstr(path, getenv("FAULTY"))) while (!access("stalled", F_OK)) usleep(10000);
-    return syscall(SYS_statx, folder, path, flags, mask, into);
-}
 "#;
 
 #[tokio::test]
-async fn guarantee_7_a_key_taken_out_is_refused_though_the_disk_of_the_certificate_does_not_respond() {
+async fn guarantee_7_a_key_taken_out_is_refused_though_a_look_at_another_file_never_ends() {
+    for file in ["gateway.toml", "cert.pem"] {
+        let tools = tempfile::tempdir().unwrap();
+        let launcher = ["env", preload(tools.path(), AWAY_FILE), format!("FAULTY={file}").leak()];
+        let mut gate = two_keys().tls().launched_by(&launcher).start().await;
+        let stalled = gate.world().write("stalled", "");
+        gate.world().remove_key("goes");
+        is_refused_soon(&gate, "goes").await;
+        gate.get_points("stays", "7").await.is("3");
+        gate.world().edit("gateway.toml", "/old", "/new");
+        gate.world().put_identity(&Identity::new());
+        gate.process().signal(Signal::SIGHUP);
+        gate.has_said("reload rejected: reading the files takes too long").await;
+        std::fs::remove_file(stalled).unwrap();
+        gate.has_said("configuration reloaded").await;
+        gate.has_said("TLS certificate reloaded").await;
+        gate.world().write("stalled", "");
+        gate.stop().await; // within the patience of a test
+    }
+}
+
+#[tokio::test]
+async fn guarantee_7_a_key_taken_out_is_refused_though_the_network_disk_of_the_certificate_does_not_respond() {
     let tools = tempfile::tempdir().unwrap();
-    let launcher = ["env", preload(tools.path(), AWAY_FILE), "FAULTY=cert.pem"];
-    let mut gate = two_keys().tls().launched_by(&launcher).start().await;
+    let library = preload(tools.path(), &format!("{AWAY_FILE}{NO_INOTIFY}"));
+    let mut gate = two_keys().tls().launched_by(&["env", library, "FAULTY=cert.pem"]).start().await;
     gate.has_said("changes of files cannot be watched (inotify)").await;
     let stalled = gate.world().write("stalled", "");
     gate.process().signal(Signal::SIGHUP);

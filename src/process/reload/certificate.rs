@@ -1,7 +1,7 @@
 //! The reload of the TLS pair of `server.tls`.
 
 use super::watches::certificate_files;
-use super::{Rejection, Reloader, log_warning, missing};
+use super::{Rejection, Reloader, log_warning};
 use crate::admin::ReloadOutcome;
 use crate::config::SettingFault;
 use crate::tls::Certificate;
@@ -12,10 +12,9 @@ impl Reloader {
         let _lock = self.certificate_lock.lock().await;
         let state = self.gateway.state().clone();
         let (tls, pair) = (self.tls.as_ref()?, state.config.server.tls.as_ref()?);
-        let files = certificate_files(&state.config);
-        if self.is_missing(&files, requested) {
-            let reason: String = files.iter().filter(|path| !path.exists()).map(|path| missing(path)).collect();
-            return Some(ReloadOutcome::rejected(&reason));
+        let missing = self.missing_lines(certificate_files(&state.config), requested).await;
+        if !missing.is_empty() {
+            return Some(ReloadOutcome::rejected(&missing));
         }
         let (certificate, private_key) = (pair.certificate.display(), pair.private_key.display());
         let files = pair.clone();

@@ -1,21 +1,20 @@
 //! The reload of `gateway.toml`, together with the TLS files of upstreams, which is put in force as a whole or not at all.
 
 use std::path::PathBuf;
-use std::slice;
 use std::sync::Arc;
 
 use tokio::time::timeout;
 
 use super::keys::log_if_empty;
 use super::watches::{certificate_files, key_file};
-use super::{KEY_FILE, READ_TIMEOUT, Rejection, Reloader, TLS_PAIR, log_warning, missing};
+use super::{KEY_FILE, READ_TIMEOUT, Rejection, Reloader, TLS_PAIR, log_warning, missing_line};
 use crate::admin::{ConfigText, ReloadOutcome};
 use crate::config::{self, Config, Keys, LoadError, Loaded, OriginKind, Reloaded, Warning};
-use crate::files::{FileState, is_temporary};
+use crate::files::is_temporary;
 use crate::gateway::{KeySource, LoadedKeys, NewKeys};
 use crate::origin::{self, HttpOrigin, Origin};
 use crate::process::preflight::Inputs;
-use crate::process::watch::{SETTLE_TIME, look_at};
+use crate::process::watch::{FileStates, SETTLE_TIME, look_at};
 use crate::store::AnyStore;
 use crate::tls::Certificate;
 
@@ -41,8 +40,10 @@ impl Reloader {
     pub(super) async fn reload_config(&self, requested: bool) -> Option<ReloadOutcome> {
         let mut in_force = self.in_force.lock().await;
         let path = self.watches.config_file();
-        if in_force.has_file && self.is_missing(slice::from_ref(&path), requested) {
-            return Some(ReloadOutcome::rejected(&missing(&path)));
+        let missing =
+            if in_force.has_file { self.missing_lines(vec![path.clone()], requested).await } else { String::new() };
+        if !missing.is_empty() {
+            return Some(ReloadOutcome::rejected(&missing));
         }
         let file = path.display();
         let (sections, settings) = match self.prepare_config(requested, in_force.has_file).await {
@@ -80,18 +81,17 @@ impl Reloader {
         let loaded = self.read_files(move || config::load(path.as_deref())).await?.map_err(rejection)?;
         if has_file && loaded.path.is_none() {
             // It was there a moment ago: the defaults must not replace it.
-            return Err(Rejection { reason: missing(&self.watches.config_file()), is_unread: true });
+            return Err(Rejection { reason: missing_line(&self.watches.config_file()), is_unread: true });
         }
         let loaded = Arc::new(loaded);
         let running = self.gateway.state().clone();
         let mut reloaded = running.config.reloaded(loaded.config.clone(), self.store.is_some());
         let config = &reloaded.config;
         let new = self.watches.new_files(&running.config, config);
-        let files = new.clone();
-        self.read_files(move || drop(look_at(files))).await?; // may take for ever, unlike a second look
-        self.watches.add(&new, &running.config);
+        let states = self.look_at_new(&new).await?;
+        self.watches.add(states.clone(), &running.config);
         if !requested && !new.is_empty() {
-            are_settled(&new).await?;
+            self.are_settled(&new, states).await?;
         }
         let inputs = {
             let (loaded, config, running) = (loaded.clone(), config.clone(), running.config.clone());
@@ -172,24 +172,28 @@ impl Reloader {
         let clock = self.gateway.clock().clone();
         Ok(Arc::new(Origin::Http(HttpOrigin::start((**upstreams).clone(), tls, clock, Some(http)).await?)))
     }
-}
 
-/// Refuses files that a configuration names and the one in force does not, while they are empty or being written. The
-/// change of one causes another reload.
-async fn are_settled(files: &[PathBuf]) -> Result<(), Rejection> {
-    let state = |path: &PathBuf| FileState::of(path).ok();
-    let before: Vec<Option<FileState>> = files.iter().map(state).collect();
-    tokio::time::sleep(SETTLE_TIME).await;
-    for (path, before) in files.iter().zip(before) {
-        let (now, file) = (state(path), path.display());
-        if now != before {
-            return Err(
-                format!("{file} is still being written; the reload is tried again when it stays the same").into()
-            );
-        }
-        if now.is_some_and(|now| now.is_empty()) {
-            return Err(format!("{file} is empty; write it, or send SIGHUP to read it").into());
-        }
+    /// Looks at files that a configuration names and the one in force does not.
+    async fn look_at_new(&self, files: &[PathBuf]) -> Result<FileStates, Rejection> {
+        let files = files.to_vec();
+        self.read_files(move || look_at(files)).await
     }
-    Ok(())
+
+    /// Refuses such files while they are empty or being written. The change of one causes another reload. `before`: their
+    /// states a moment ago.
+    async fn are_settled(&self, files: &[PathBuf], before: FileStates) -> Result<(), Rejection> {
+        tokio::time::sleep(SETTLE_TIME).await;
+        for ((path, now), (_, before)) in self.look_at_new(files).await?.into_iter().zip(before) {
+            let file = path.display();
+            if now != before {
+                return Err(
+                    format!("{file} is still being written; the reload is tried again when it stays the same").into()
+                );
+            }
+            if now.is_some_and(|now| now.is_empty()) {
+                return Err(format!("{file} is empty; write it, or send SIGHUP to read it").into());
+            }
+        }
+        Ok(())
+    }
 }

@@ -1,14 +1,13 @@
 //! The reload of the key file.
 
 use std::path::Path;
-use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::timeout;
 
 use super::watches::key_file;
-use super::{Rejection, Reloader, missing};
+use super::{Rejection, Reloader};
 use crate::admin::ReloadOutcome;
 use crate::gateway::{KeyFile, KeySource, NewKeys};
 use crate::keys::{KeyFileError, ListedKey, read_key_file};
@@ -23,8 +22,9 @@ impl Reloader {
     pub(super) async fn reload_keys(&self, requested: bool) -> Option<ReloadOutcome> {
         let _lock = self.keys_lock.lock().await;
         let path = key_file(&self.gateway.state().config)?;
-        if self.is_missing(slice::from_ref(&path), requested) {
-            return Some(ReloadOutcome::rejected(&missing(&path)));
+        let missing = self.missing_lines(vec![path.clone()], requested).await;
+        if !missing.is_empty() {
+            return Some(ReloadOutcome::rejected(&missing));
         }
         let file = path.display();
         let mut state = self.gateway.state().clone();

@@ -12,7 +12,6 @@ use std::convert::Infallible;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -23,7 +22,7 @@ use tokio::time::{sleep, timeout};
 
 use super::logs::Logs;
 use super::preflight::UnusableInputs;
-use super::watch::{CHECK_INTERVAL, CheckTimes, FileStates, FileWatch, look_at};
+use super::watch::{CHECK_INTERVAL, FileStates, FileWatch, look_at, tell_when_to_check};
 use crate::admin::{ProcessState, ReloadOutcome, ReloadRequest};
 use crate::edge::Tls;
 use crate::gateway::Gateway;
@@ -58,8 +57,8 @@ pub(super) struct Reloader {
     requests: watch::Sender<()>,
     /// Files may have changed.
     checks: watch::Sender<()>,
-    /// A look at a file may take for ever.
-    looks_may_hang: AtomicBool,
+    /// A part was reloaded, or its reload was rejected.
+    reloads: watch::Sender<()>,
     /// A read of files that had taken too long has ended.
     late_reads: watch::Sender<()>,
     /// Locked while `gateway.toml` is reloaded.
@@ -103,7 +102,7 @@ impl Reloader {
             watches,
             requests: watch::Sender::new(()),
             checks: watch::Sender::new(()),
-            looks_may_hang: AtomicBool::new(true),
+            reloads: watch::Sender::new(()),
             late_reads: watch::Sender::new(()),
             in_force: tokio::sync::Mutex::new(in_force),
             missing: Mutex::default(),
@@ -127,14 +126,7 @@ impl Reloader {
                 self.requests.send_replace(());
             }
         };
-        let checks = async {
-            let mut times = CheckTimes::new();
-            loop {
-                times.next(&self.watches.paths()).await;
-                self.looks_may_hang.store(times.may_hang(), Ordering::Relaxed);
-                self.checks.send_replace(());
-            }
-        };
+        let checks = tell_when_to_check(&self.checks, || self.watches.paths(), self.reloads.subscribe());
         tokio::join!(config, keys, certificate, signals, checks, self.answer_admins()).0
     }
 
@@ -184,6 +176,7 @@ impl Reloader {
             Part::Keys => self.reload_keys(requested).await,
             Part::Certificate => self.reload_certificate(requested).await,
         };
+        self.reloads.send_replace(());
         outcome.map_or_else(ReloadOutcome::default, |mut outcome| {
             if !outcome.faults.is_empty() {
                 outcome.rejected.push(name);
@@ -238,13 +231,13 @@ impl Reloader {
         }
     }
 
-    /// Looks at the files of a part; on another thread where this may take for ever, which delays this part alone. If
+    /// Looks at the files of a part on another thread, because this may take for ever; that delays this part alone. If
     /// the part has other files meanwhile, it looks at those.
     async fn look(&self, watch: &Mutex<FileWatch>) -> FileStates {
         loop {
             let paths: Vec<_> = watch.lock().paths().collect();
-            if paths.is_empty() || !self.looks_may_hang.load(Ordering::Relaxed) {
-                return look_at(paths);
+            if paths.is_empty() {
+                return Vec::new(); // no thread is woken for them
             }
             let these = paths.clone();
             let mut looking = spawn_blocking(move || look_at(these));
@@ -273,16 +266,19 @@ impl Reloader {
         }
     }
 
-    /// Whether one of these files is missing. Its removal is logged once, until the file is back.
-    fn is_missing(&self, files: &[PathBuf], requested: bool) -> bool {
-        let mut missing = self.missing.lock();
-        let mut any = false;
-        for path in files {
-            if !path.metadata().is_err_and(|e| e.kind() == io::ErrorKind::NotFound) {
-                missing.remove(path);
+    /// A line for each of these files that is missing. Its removal is logged once, until the file is back. Where looking
+    /// takes too long none is missing; the read that follows then tells.
+    async fn missing_lines(&self, files: Vec<PathBuf>, requested: bool) -> String {
+        let is_missing = |path: &PathBuf| path.metadata().is_err_and(|e| e.kind() == io::ErrorKind::NotFound);
+        let look = move || files.into_iter().map(|path| (is_missing(&path), path)).collect::<Vec<_>>();
+        let looked = self.read_files(look).await.unwrap_or_default();
+        let (mut missing, mut lines) = (self.missing.lock(), String::new());
+        for (is_missing, path) in looked {
+            if !is_missing {
+                missing.remove(&path);
                 continue;
             }
-            any = true;
+            lines += &missing_line(&path);
             let file = path.display();
             if missing.insert(path.clone()) {
                 tracing::error!(%file, "a file was removed; what was read from it stays in force until it is back");
@@ -290,7 +286,7 @@ impl Reloader {
                 tracing::info!(%file, "not reloaded: the file is still missing");
             }
         }
-        any
+        lines
     }
 }
 
@@ -321,7 +317,7 @@ impl Rejection {
     }
 }
 
-fn missing(path: &Path) -> String {
+fn missing_line(path: &Path) -> String {
     format!("{} is missing; what was read from it stays in force\n", path.display())
 }
 

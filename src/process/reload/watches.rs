@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use crate::config::{self, Config, Keys, OriginKind};
 use crate::keys::{ListedKey, read_key_file};
-use crate::process::watch::{FileWatch, look_at};
+use crate::process::watch::{FileStates, FileWatch, look_at};
 
 /// The files whose changes cause a reload.
 #[derive(Debug)]
@@ -74,10 +74,10 @@ impl Watches {
 
     /// Watches the new files of a configuration, from before they are read. Until it is in force their change causes
     /// another reload of `gateway.toml`, which may be rejected because of them; none waits for them.
-    pub(super) fn add(&self, new: &[PathBuf], running: &Config) {
-        let in_force = self.config_files(running);
+    pub(super) fn add(&self, new: FileStates, running: &Config) {
+        let (in_force, new) = (self.config_files(running), FileWatch::of(new));
         let mut watch = self.config.lock();
-        watch.set_files(in_force.iter().chain(new).cloned(), None);
+        watch.set_files(in_force.iter().cloned().chain(new.paths()), Some(&new));
         watch.wait_only_for(&in_force);
     }
 
