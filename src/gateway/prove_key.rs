@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::admit::{Admitted, Payer, Unproven};
 use super::caller::Caller;
 use super::read::ReadPurpose;
-use super::{Body, Gateway, RequestDetails, State};
+use super::{Body, CacheStatus, Gateway, RequestDetails, State};
 use crate::cache::{FetchError, Joined, Leader};
 use crate::clock::Tick;
 use crate::keys::{KeyStatus, LearnedKey, LearnedKeys, ProofResult};
@@ -53,7 +53,12 @@ impl Gateway {
             // A request that was sent under an earlier configuration proves nothing any more, and may hang.
             let since = || learned_keys.since();
             let is_stored = || matches!(find(), KeyStatus::Proven(_) | KeyStatus::Refused);
-            let joined = learned_keys.flights().join_when_ready(digest, since, permit, is_stored).await?;
+            let joined = learned_keys.flights().join_when_ready(digest, since, permit, is_stored).await;
+            let joined = joined.inspect_err(|_| {
+                if !request.operation().is_write() {
+                    details.cache = Some(CacheStatus::Forwarded { stale: false, stored: false });
+                }
+            })?;
             details.queued += self.core.now().since(queued);
             let result = match joined {
                 Joined::Stored => ProofResult::of(find()),

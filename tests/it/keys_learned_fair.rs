@@ -225,3 +225,25 @@ async fn a_key_whose_first_answer_comes_from_an_origin_that_was_replaced_keeps_w
     gate.get_points("bot", "7").await.is_too_many();
     assert_eq!(gate.origin().asked("getPoints"), 1);
 }
+
+#[tokio::test]
+async fn a_key_that_waited_for_a_place_in_vain_is_told_the_same_of_the_cache_whether_it_is_proven_or_not() {
+    let gate = gate().set("origin.max_in_flight", "1").set("origin.queue_timeout", r#""0s""#).start().await;
+    gate.get_points("bot", "7").await.is("3");
+    let hold = Gate::shut();
+    gate.origin().next("getPoints", Act::HoldAnswer(hold.clone()));
+    let mut held = gate.connect_and_send(gate.request("getPoints", "bot", "memberID=5")).await;
+    gate.origin().has_been_asked("getPoints", 2).await;
+    for secret in [gate.secret("bot"), "new"] {
+        for (path, body, told) in [
+            ("/getPoints", "memberID=8", "guildgate; fwd=miss"),
+            ("/setPoints", "memberID=8&amount=1", "guildgate; fwd=method"),
+        ] {
+            let answer = gate.send(&Request::post(path, body).key(secret)).await;
+            answer.is_unavailable();
+            assert_eq!(answer.cache_status(), told, "{path} with {secret}");
+        }
+    }
+    hold.open();
+    held.answer().await.is("0");
+}
