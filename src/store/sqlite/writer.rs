@@ -276,7 +276,10 @@ impl WriterThread {
         let now = self.clock.now();
         for job in group.extract_if(.., |job| self.deadline(job.as_ref()) <= now) {
             let (path, wait) = (self.settings.path.display(), self.settings.busy_wait);
-            let line = format!("{path} was locked by another process for {wait:?}; nothing was written, try again");
+            let line = format!(
+                "{path} was locked for {wait:?}, by another process or by a write that does not end; nothing was written, \
+                 try again"
+            );
             job.answer(Some(StoreError::Busy(line)));
         }
     }
