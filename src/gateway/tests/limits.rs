@@ -1,0 +1,86 @@
+//! Who is over a limit, what is told and recorded of it, and what a reload leaves of it.
+
+use super::*;
+
+#[tokio::test]
+async fn retry_after_names_a_second_at_which_the_key_is_let_in() {
+    let w = TestGateway::new("limits.tiers.standard = { rate = \"1/m\", burst = 1 }").await;
+    assert!(w.ask("getPoints", "k1", "memberID=7").await.answer.is_ok());
+    w.advance(1);
+    let refused = w.ask("getPoints", "k1", "memberID=7").await.answer.unwrap_err();
+    assert_eq!(refused, Fault::TooManyRequests { retry_after: 59 });
+    w.advance(58);
+    assert!(w.ask("getPoints", "k1", "memberID=7").await.answer.is_err());
+    assert!(w.ask("getPoints", "k2", "memberID=7").await.answer.is_ok(), "another key pays nothing");
+    w.advance(1);
+    assert!(w.ask("getPoints", "k1", "memberID=7").await.answer.is_ok());
+}
+
+#[tokio::test]
+async fn in_shadow_limits_are_counted_and_nobody_is_refused() {
+    let w = TestGateway::new("[limits]\nshadow = true\ntiers.standard = { rate = \"1/m\", burst = 1 }\nstrangers = { rate = \"1/m\", burst = 1 }").await;
+    let over = [w.ask("getPoints", "k1", "memberID=7").await, w.ask("getPoints", "k1", "memberID=7").await];
+    assert!(over.iter().all(|reply| reply.answer.is_ok()));
+    assert_eq!(over.map(|reply| reply.details.over_limit), [None, Some(Limit::Rate)]);
+    for _ in 0..3 {
+        assert_eq!(w.ask("getPoints", "k9", "").await.answer.unwrap_err(), Fault::IncorrectKey);
+    }
+}
+
+#[tokio::test]
+async fn each_decision_on_a_known_key_is_recorded_with_what_it_went_by() {
+    let limits = "standard = { rate = \"1/m\", burst = 2, daily = 9, candidate = { rate = \"1/m\", burst = 1 } }";
+    for shadow in [false, true] {
+        let w = TestGateway::new(&format!("[limits]\nshadow = {shadow}\ntiers.{limits}")).await;
+        for (operation, body) in [("getPoints", "memberID=7"), ("getWarns", "nonsense"), ("setPoints", "")] {
+            let _ = w.ask(operation, "k1", body).await;
+            w.advance(1);
+        }
+        for no_key in ["", "k9"] {
+            let _ = w.ask("getPoints", no_key, "memberID=7").await;
+        }
+        let decision = |second: u64, operation, over: Option<Limit>| Decision {
+            at: Tick(0).plus(Duration::from_secs(second)),
+            key: "k1".into(),
+            tier: None,
+            operation,
+            over,
+            refused: over.is_some() && !shadow,
+            over_candidate: second > 0,
+            in_flight: 0,
+            used_today: second,
+        };
+        let [get, set, warns, _] = Operation::ALL;
+        let expected = [decision(0, get, None), decision(1, warns, None), decision(2, set, Some(Limit::Rate))];
+        assert_eq!(w.decisions(), expected, "strangers have no decision");
+    }
+}
+
+#[tokio::test]
+async fn strangers_are_held_to_their_budget_and_a_known_key_is_not() {
+    let w = TestGateway::new("limits.strangers = { rate = \"1/s\", burst = 2 }").await;
+    for key in ["k8", "k9"] {
+        assert_eq!(w.ask("getPoints", key, "").await.answer.unwrap_err(), Fault::IncorrectKey);
+    }
+    let refused = w.ask("getPoints", "", "").await;
+    assert_eq!(refused.answer.unwrap_err(), Fault::TooManyRequests { retry_after: 1 });
+    assert!(refused.details.levels.is_none(), "no key, no RateLimit");
+    assert!(w.ask("getPoints", "k1", "memberID=7").await.answer.is_ok());
+}
+
+#[tokio::test]
+async fn a_reload_is_in_force_with_the_next_request_and_refills_no_one() {
+    let w = TestGateway::new("limits.tiers.standard = { rate = \"1/m\", burst = 2 }").await;
+    for _ in 0..2 {
+        assert!(w.ask("getPoints", "k1", "memberID=7").await.answer.is_ok());
+    }
+    let toml = "answers.service_name = \"Watch\"\nlimits.tiers.standard = { rate = \"1/s\", burst = 20 }";
+    let config = config::load_str(toml, w._folder.path(), "test").unwrap().config;
+    let origin = w.gateway.state().origin.clone();
+    w.gateway.reload(config, origin, NewKeys::Store(w.gateway.follower.load_keys(None).await.unwrap()));
+    let refused = w.ask("getPoints", "k1", "memberID=7").await.answer.unwrap_err();
+    assert_eq!(refused, Fault::TooManyRequests { retry_after: 1 });
+    w.advance(1);
+    assert!(w.ask("getPoints", "k1", "memberID=7").await.answer.is_ok());
+    assert_eq!(w.gateway.state().config.answers.wording.service_name, "Watch");
+}
