@@ -146,11 +146,13 @@ fn refuse_shared(path: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::fs::{self, Permissions};
     use std::io::Write;
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::thread;
     use std::time::Duration;
 
+    use nix::unistd::{Uid, setfsuid};
     use tokio::time::timeout;
 
     use super::*;
@@ -234,6 +236,38 @@ mod tests {
         assert!(watched.noticed().await, "the first folder leads elsewhere");
         symlink("ring", at("ring")).unwrap();
         Watched::new(&at("ring")).noticed().await;
+    }
+
+    /// Does this as a user whom permissions bind, as they do not bind root.
+    fn unprivileged<T: Send>(act: impl FnOnce() -> T + Send) -> T {
+        let as_nobody = || {
+            setfsuid(Uid::from_raw(65534)); // of this thread alone; another user than root stays itself
+            act()
+        };
+        thread::scope(|scope| scope.spawn(as_nobody).join().unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_file_or_folder_that_cannot_be_read_for_a_moment_ends_no_watch_and_is_watched_again() {
+        let outer = tempfile::tempdir().unwrap();
+        let folder = outer.path().join("folder");
+        let path = folder.join("a");
+        fs::create_dir(&folder).unwrap();
+        fs::write(&path, "1").unwrap();
+        let set_mode = |of: &Path, mode| fs::set_permissions(of, Permissions::from_mode(mode)).unwrap();
+        set_mode(outer.path(), 0o755);
+        for unreadable in [&path, &folder] {
+            let mut watched = Watched::new(&path);
+            set_mode(unreadable, 0);
+            let refused = unprivileged(|| fs::File::open(&path).is_err());
+            assert!(refused, "{unreadable:?} can be read");
+            unprivileged(|| watched.events.watch_paths(&watched.paths)).unwrap();
+            set_mode(unreadable, 0o755);
+            watched.again();
+            watched.noticed().await;
+            fs::write(&path, "22").unwrap();
+            assert!(watched.noticed().await, "{unreadable:?} can be read again");
+        }
     }
 
     #[tokio::test]
