@@ -41,71 +41,98 @@ macro_rules! review_bytes {
     };
 }
 
-/// The statement that selects the applied lines of an import about members whose answer is too long with them, in order of
-/// guild, member and line: line, guild, member, the line's bytes, and those of the whole answer. `$main` and `$stage` are
-/// put before the names of tables; `$alive` is put after a row's name, and is true if the row is in the answer.
+/// The statement that selects a row if an import, once applied, has a line about a member whose answer is too long. `$main`
+/// and `$stage` are put before the names of tables; `$alive` is put after a row's name, and is true if the row is in the
+/// answer.
 macro_rules! too_long {
     ($table:literal, $bytes:ident, $main:literal, $stage:literal, $alive:literal) => {
         concat!(
-            "WITH touched AS MATERIALIZED (SELECT DISTINCT s.no AS staged, s.id, g.no, t.member FROM ",
+            "WITH touched AS MATERIALIZED (SELECT DISTINCT g.no, t.member FROM ",
             $stage,
             "guild s JOIN ",
             $main,
             "guild g ON g.id = s.id JOIN ",
             $stage,
             $table,
-            " t ON t.guild = s.no), sums AS MATERIALIZED (SELECT staged, id, member, (SELECT sum(",
+            " t ON t.guild = s.no WHERE t.",
+            $alive,
+            ") SELECT 1 FROM touched WHERE (SELECT sum(",
             $bytes!("w."),
             ") FROM ",
             $main,
             $table,
             " w WHERE w.guild = touched.no AND w.member = touched.member AND w.",
             $alive,
-            ") AS bytes FROM touched), long AS MATERIALIZED (SELECT * FROM sums WHERE bytes > 1048576) \
-            SELECT t.line, l.id, t.member, CAST(",
-            $bytes!("t."),
-            " AS bigint), l.bytes FROM long l JOIN ",
-            $stage,
-            $table,
-            " t ON t.guild = l.staged AND t.member = l.member WHERE t.",
-            $alive,
-            " ORDER BY l.staged, t.member, t.line"
+            ") > 1048576 LIMIT 1"
         )
     };
 }
 
-/// A line that `too_long` selects.
-#[derive(Clone, Debug)]
-pub(super) struct LongLine {
-    pub(super) line: i64,
-    pub(super) guild: String,
-    pub(super) member: i64,
-    pub(super) bytes: i64,
-    pub(super) of_answer: i64,
+/// The statement that selects, before an import is applied, all versions of the records that it may have to leave out, as
+/// `transfer::fitting` needs them: guild, record, line, member, bytes in the answer, and bytes of the member's records about
+/// which there is no line, or NULL. Records are left out only of members whose answer would be too long with all lines
+/// about them and all that the store has; only such records are selected. For the parameters see `too_long`.
+macro_rules! versions {
+    ($table:literal, $bytes:ident, $main:literal, $stage:literal, $alive:literal) => {
+        concat!(
+            // Earlier lines and those that replaced them.
+            "WITH lines AS MATERIALIZED (SELECT t.guild, t.id, t.member, t.line, CASE WHEN t.",
+            $alive,
+            " THEN ",
+            $bytes!("t."),
+            " ELSE 0 END AS bytes FROM (SELECT * FROM ",
+            $stage,
+            $table,
+            " UNION ALL SELECT * FROM ",
+            $stage,
+            "earlier_",
+            $table,
+            // What the store has of the same records.
+            ") t), stored AS MATERIALIZED (SELECT t.guild, t.id, w.member, CASE WHEN w.",
+            $alive,
+            " THEN ",
+            $bytes!("w."),
+            " ELSE 0 END AS bytes FROM ",
+            $stage,
+            "guild s JOIN ",
+            $main,
+            "guild g ON g.id = s.id JOIN ",
+            $stage,
+            $table,
+            " t ON t.guild = s.no JOIN ",
+            $main,
+            $table,
+            // The members, and what the store has of them. Lines of a guild that does not exist are not applied.
+            " w ON w.guild = g.no AND w.id = t.id), touched AS MATERIALIZED \
+            (SELECT s.no AS guild, g.no AS stored, l.member, sum(l.bytes) AS bytes FROM ",
+            $stage,
+            "guild s JOIN lines l ON l.guild = s.no LEFT JOIN ",
+            $main,
+            "guild g ON g.id = s.id WHERE s.name IS NOT NULL OR g.no IS NOT NULL GROUP BY s.no, g.no, l.member), \
+            sums AS MATERIALIZED (SELECT guild, member, bytes, COALESCE((SELECT sum(",
+            $bytes!("w."),
+            ") FROM ",
+            $main,
+            $table,
+            " w WHERE w.guild = touched.stored AND w.member = touched.member AND w.",
+            $alive,
+            "), 0) AS stored FROM touched), replaced AS MATERIALIZED \
+            (SELECT guild, member, sum(bytes) AS bytes FROM stored GROUP BY guild, member), \
+            full_ones AS MATERIALIZED (SELECT s.guild, s.member, s.stored - COALESCE(r.bytes, 0) AS others FROM sums s \
+            LEFT JOIN replaced r ON r.guild = s.guild AND r.member = s.member WHERE s.bytes + s.stored > 1048576), \
+            records AS MATERIALIZED (SELECT DISTINCT l.guild, l.id FROM lines l \
+            JOIN full_ones f ON f.guild = l.guild AND f.member = l.member), \
+            versions AS MATERIALIZED (SELECT guild, id, line, member, bytes FROM lines \
+            UNION ALL SELECT guild, id, 0, member, bytes FROM stored) \
+            SELECT s.id, v.id, v.line, v.member, CAST(v.bytes AS bigint), CAST(f.others AS bigint) FROM records r JOIN ",
+            $stage,
+            "guild s ON s.no = r.guild JOIN versions v ON v.guild = r.guild AND v.id = r.id \
+            LEFT JOIN full_ones f ON f.guild = v.guild AND f.member = v.member ORDER BY r.guild, r.id, v.line"
+        )
+    };
 }
 
-/// How often the lines that fit are chosen one by one. A line that is left out may have replaced a longer record, so that
-/// others do not fit any more; after these rounds all lines about such a member are left out, since each round repeats the
-/// import.
-const ROUNDS: usize = 4;
-
-/// Of these lines those that are left out: in their order, each that does not fit beside the lines before it and what else
-/// the store has of its member. `round`: how often lines were left out before.
-pub(super) fn left_out(lines: &[LongLine], round: usize) -> impl Iterator<Item = &LongLine> {
-    let members = lines.chunk_by(|a, b| (&a.guild, a.member) == (&b.guild, b.member));
-    members.flat_map(move |lines| {
-        let of_lines: i64 = lines.iter().map(|line| line.bytes).sum();
-        let in_store = lines[0].of_answer - of_lines;
-        let mut left = if round < ROUNDS { MAX_ORIGIN_ANSWER as i64 - in_store } else { i64::MIN };
-        lines.iter().filter(move |line| {
-            let fits = line.bytes <= left;
-            left -= if fits { line.bytes } else { 0 };
-            !fits
-        })
-    })
-}
-
-pub(super) use {review_bytes, too_long, warn_bytes};
+pub(super) use {review_bytes, too_long, versions, warn_bytes};
 
 /// Refuses a record after which the answer has `bytes` bytes and is too long. `what` is its kind: warn or review.
 pub(super) fn must_fit(bytes: i64, guild: &GuildId, member: MemberId, what: &str) -> Result<(), StoreError> {
@@ -126,28 +153,6 @@ pub(super) fn answer_too_long(guild: &str, member: &str, what: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn lines(bytes: &[i64], member: i64, in_store: i64) -> Vec<LongLine> {
-        let of_answer = in_store + bytes.iter().sum::<i64>();
-        let line = |(line, bytes): (usize, &i64)| LongLine {
-            line: line as i64,
-            guild: "81".to_owned(),
-            member,
-            bytes: *bytes,
-            of_answer,
-        };
-        bytes.iter().enumerate().map(line).collect()
-    }
-
-    #[test]
-    fn only_the_lines_that_do_not_fit_are_left_out_and_at_last_all() {
-        let mut both = lines(&[1_000_000, 200_000, 10, 10], 7, 48_556);
-        both.extend(lines(&[1, 2, 3], 8, 1_048_574));
-        let chosen = |round| left_out(&both, round).map(|line| (line.member, line.line)).collect::<Vec<_>>();
-        assert_eq!(chosen(0), [(7, 1), (8, 1), (8, 2)]);
-        assert_eq!(chosen(ROUNDS - 1), chosen(0));
-        assert_eq!(chosen(ROUNDS).len(), both.len());
-    }
 
     #[test]
     fn the_bound_in_the_statements_is_that_of_every_origin() {

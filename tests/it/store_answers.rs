@@ -2,6 +2,7 @@
 //! longer is refused by name, and one that is longer already, as another program may have made it, is 20.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use rusqlite::Connection as Sqlite;
 
@@ -54,6 +55,8 @@ async fn ask(gate: &TestGateway, kind: &str, member: u64) -> Answer {
 on_both_stores!(
     what_would_make_an_answer_longer_than_a_mebibyte_is_refused_by_name,
     an_import_of_longer_records_than_there_is_room_for_ends_soon,
+    where_the_later_line_of_a_record_does_not_fit_partial_takes_the_earlier_one,
+    partial_takes_each_line_that_fits_however_long_a_chain_of_moves_is_left_out,
     of_two_that_fit_alone_and_not_together_one_is_refused,
     an_answer_that_is_longer_already_is_20_and_named_in_the_log,
 );
@@ -122,6 +125,51 @@ async fn an_import_of_longer_records_than_there_is_room_for_ends_soon(kind: Kind
     assert_eq!(count(&gate, "warn", 8), 1);
     let answer = ask(&gate, "warn", 7).await;
     assert_eq!((answer.status, answer.body.len()), (200, MIB));
+}
+
+async fn where_the_later_line_of_a_record_does_not_fit_partial_takes_the_earlier_one(kind: Kind) {
+    let gate = TestGateway::on(kind).key("bot").points("7", 3).start().await;
+    for what in ["warn", "review"] {
+        let begun: String = (1..=2).map(|id| line(what, 7, id, MIB / 2 - around(what, 7, id) - 2, LATER)).collect();
+        gate.world().import(&begun).done();
+        // The stored record, then one that fits, then those that do not, one of them of a member who has nothing else.
+        gate.world().import(&line(what, 8, 20, 5, LATER)).done();
+        let fits = line(what, 9, 20, 6, LATER);
+        let file = gate.world().write("twice.jsonl", fits.clone() + &line(what, 7, 20, 5, LATER));
+        let file = file.to_str().unwrap();
+        gate.run(&["import", file]).failed(1).names(&["line 2: with it", "nothing was imported"]);
+        let ran = gate.run(&["import", "--partial", file]).done().names(&["line 2: with it"]);
+        assert!(ran.stdout.contains("1 records imported, bad lines left out: 1\n"), "{ran:?}");
+        assert_eq!([7, 8, 9].map(|member| count(&gate, what, member)), [2, 0, 1]);
+        // As many lines of one record as one likes take no more time than lines of so many records.
+        let many = line(what, 8, 20, 7, LATER) + &line(what, 7, 20, 5, LATER).repeat(20_000);
+        gate.world().write("twice.jsonl", many);
+        let begin = Instant::now();
+        let ran = gate.run(&["import", "--partial", file]).done().names(&["line 2: with it"]);
+        assert!(begin.elapsed() < PATIENCE, "{:?}", begin.elapsed());
+        assert!(ran.stdout.contains("1 records imported, bad lines left out: 20000\n"), "{ran:?}");
+        assert_eq!([7, 8, 9].map(|member| count(&gate, what, member)), [2, 1, 0]);
+    }
+}
+
+/// Each line that is left out brings its record back to a member who then has no room for the record of the line before.
+async fn partial_takes_each_line_that_fits_however_long_a_chain_of_moves_is_left_out(kind: Kind) {
+    const MEMBERS: u64 = 8;
+    let gate = TestGateway::on(kind).key("bot").points("7", 3).start().await;
+    for what in ["warn", "review"] {
+        let full = |member| (1..=10).map(move |id| line(what, member, member * 10 + id, 100_000, LATER));
+        gate.world().import(&(1..=MEMBERS).flat_map(full).collect::<String>()).done();
+        let moves = (1..MEMBERS).map(|member| line(what, member + 1, member * 10 + 1, 100_000, LATER));
+        let small = (1..=MEMBERS).map(|member| line(what, member, 1000 + member, 5, LATER));
+        let file = gate.world().write("chain.jsonl", moves.chain(small).collect::<String>());
+        let ran = gate.run(&["import", "--partial", file.to_str().unwrap()]).done();
+        let left_out = MEMBERS - 1;
+        assert!(
+            ran.stdout.contains(&format!("{MEMBERS} records imported, bad lines left out: {left_out}\n")),
+            "{ran:?}"
+        );
+        assert!((1..=MEMBERS).all(|member| count(&gate, what, member) == 11));
+    }
 }
 
 async fn of_two_that_fit_alone_and_not_together_one_is_refused(kind: Kind) {

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use deadpool_postgres::ClientWrapper as Client;
 use tokio::time::Instant;
-use tokio_postgres::Row;
 
 use super::connector::Session;
 use super::error::CallError;
@@ -64,8 +63,8 @@ impl BulkSession<'_> {
 
     /// Executes the steps in a transaction, which waits for its turn for `wait`, and numbers it as a change of
     /// everything; [`BulkSession::commit`] commits it. `done` is called after each step. Where the query `obstacle`
-    /// finds a text, nothing is done, and the error is the refusal made of that text. Where queries of `faults` find
-    /// rows after the steps, all is undone, and the rows of each are the answer.
+    /// finds a text, nothing is done, and the error is the refusal made of that text. Where a query of `faults` finds a
+    /// row after the steps, all is undone, and the answer is false.
     pub(in crate::store) async fn apply(
         &self,
         wait: Duration,
@@ -73,7 +72,7 @@ impl BulkSession<'_> {
         steps: &[&str],
         faults: &[&str],
         done: &mut dyn FnMut(usize),
-    ) -> Result<Option<Vec<Vec<Row>>>, StoreError> {
+    ) -> Result<bool, StoreError> {
         let (client, store) = (&self.client, self.store);
         let failed = |e: CallError| e.into_store_error(store.pool.location());
         self.is_changing.store(true, Ordering::Relaxed);
@@ -87,14 +86,12 @@ impl BulkSession<'_> {
             batch(client, Instant::now() + STATEMENT, step).await.map_err(failed)?;
             done(at);
         }
-        let mut found = Vec::new();
         for fault in faults {
-            found.push(rows(client, Instant::now() + STATEMENT, fault, &[]).await.map_err(failed)?);
-        }
-        if found.iter().any(|rows| !rows.is_empty()) {
-            batch(client, Instant::now() + READ, "ROLLBACK").await.map_err(failed)?;
-            self.is_changing.store(false, Ordering::Relaxed);
-            return Ok(Some(found));
+            if !rows(client, Instant::now() + STATEMENT, fault, &[]).await.map_err(failed)?.is_empty() {
+                batch(client, Instant::now() + READ, "ROLLBACK").await.map_err(failed)?;
+                self.is_changing.store(false, Ordering::Relaxed);
+                return Ok(false);
+            }
         }
         let mut changes = ChangeSet::default();
         changes.add(&Change::Everything);
@@ -103,7 +100,7 @@ impl BulkSession<'_> {
             let values: Params<'_> = &[&node, &kind, &members, &store.feed_kept, &PRUNE_EVERY];
             rows(client, Instant::now() + READ, NUMBER, values).await.map_err(failed)?;
         }
-        Ok(None)
+        Ok(true)
     }
 
     /// Commits what was applied.

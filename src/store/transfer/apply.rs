@@ -8,9 +8,10 @@ use std::time::Duration;
 use rusqlite::functions::FunctionFlags;
 use rusqlite::{Connection, DropBehavior, OptionalExtension, TransactionBehavior};
 
+use super::fitting::{Version, choose};
 use super::import::{BadLine, Mode, Progress};
 use super::stage::Staged;
-use crate::store::answers::{LongLine, left_out, review_bytes, too_long, warn_bytes};
+use crate::store::answers::{review_bytes, too_long, versions, warn_bytes};
 use crate::store::change_set::ChangeSet;
 use crate::store::refusals::{self, refused};
 use crate::store::sqlite::{feed, file_failure, lineage, open};
@@ -77,18 +78,18 @@ const STEPS: [&str; 6] = [
 const REMOVED: &str = "SELECT id FROM stage.guild WHERE stored AND name IS NULL \
     AND id NOT IN (SELECT id FROM main.guild) LIMIT 1";
 
-/// For each kind of record: the statement that removes lines, given as a JSON array, and that for lines of answers that
-/// are too long.
+/// For each kind of record: the statement that finds out whether an answer is too long, and that for the versions of the
+/// records to choose among.
 const TOO_LONG: [(&str, &str, &str); 2] = [
     (
-        "warns",
-        "DELETE FROM stage.warn WHERE line IN (SELECT value FROM json_each(?1))",
+        "warn",
         too_long!("warn", warn_bytes, "main.", "stage.", "expires > unixepoch()"),
+        versions!("warn", warn_bytes, "main.", "stage.", "expires > unixepoch()"),
     ),
     (
-        "reviews",
-        "DELETE FROM stage.review WHERE line IN (SELECT value FROM json_each(?1))",
+        "review",
         too_long!("review", review_bytes, "main.", "stage.", "id >= 0"),
+        versions!("review", review_bytes, "main.", "stage.", "id >= 0"),
     ),
 ];
 
@@ -140,25 +141,24 @@ fn run(store: &SqliteStore, stage: &Staged, mode: Mode, passed: Arc<AtomicU64>) 
             passed.fetch_add(1, Ordering::Relaxed);
             Ok(true)
         })?;
-        let (mut left_out, mut round) = (Vec::new(), 0);
+        let mut left_out = Vec::new();
+        // Again without the lines that are left out; once, unless the store is changed in between.
         let mut tx = loop {
             let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
             if let Some(removed) = tx.query_row(REMOVED, [], |row| row.get(0)).optional()? {
                 return Ok(Err(removed));
             }
             STEPS.iter().try_for_each(|step| tx.execute(step, []).map(drop))?;
-            let bad = bad_lines(&tx, round)?;
-            round += 1;
-            if bad.iter().all(Vec::is_empty) {
+            let found = |(_, too_long, _): &(_, &str, _)| tx.prepare(too_long)?.exists([]);
+            let is_too_long = TOO_LONG.iter().map(found).collect::<rusqlite::Result<Vec<_>>>()?;
+            if !is_too_long.contains(&true) {
                 break tx;
             }
             tx.rollback()?;
-            for ((_, delete, _), bad) in TOO_LONG.iter().zip(&bad).filter(|_| mode == Mode::Partial) {
-                let lines: Vec<u64> = bad.iter().map(|bad| bad.line).collect();
-                conn.execute(delete, [format!("{lines:?}")])?;
+            for (kind, _, versions) in TOO_LONG {
+                left_out.extend(leave_out(&conn, kind, versions)?);
             }
-            left_out.extend(bad.into_iter().flatten());
-            if mode == Mode::AllOrNothing {
+            if mode == Mode::AllOrNothing && !left_out.is_empty() {
                 return Ok(Ok((left_out, None)));
             }
         };
@@ -173,18 +173,19 @@ fn run(store: &SqliteStore, stage: &Staged, mode: Mode, passed: Arc<AtomicU64>) 
     steps().map_err(failed)?.map_err(|guild| refused(refusals::removed_meanwhile(&guild)))
 }
 
-/// The lines that make an answer too long, of each kind.
-fn bad_lines(conn: &Connection, round: usize) -> rusqlite::Result<Vec<Vec<BadLine>>> {
-    let of_kind = |(what, _, too_long): (_, _, &str)| {
-        let mut statement = conn.prepare(too_long)?;
-        let found = statement.query_map([], |row| {
-            let (line, guild, member) = (row.get(0)?, row.get(1)?, row.get(2)?);
-            Ok(LongLine { line, guild, member, bytes: row.get(3)?, of_answer: row.get(4)? })
-        })?;
-        let lines = found.collect::<rusqlite::Result<Vec<_>>>()?;
-        Ok(left_out(&lines, round).map(|line| BadLine::of_long_answer(line, what)).collect())
-    };
-    TOO_LONG.into_iter().map(of_kind).collect()
+/// Leaves out the lines that make an answer too long.
+fn leave_out(conn: &Connection, kind: &str, versions: &str) -> rusqlite::Result<Vec<BadLine>> {
+    let mut statement = conn.prepare(versions)?;
+    let found = statement.query_map([], |row| {
+        let (guild, id, line, member) = (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?);
+        Ok(Version { guild, id, line, member, bytes: row.get(4)?, others: row.get(5)? })
+    })?;
+    let versions = found.collect::<rusqlite::Result<Vec<_>>>()?;
+    let choice = choose(&versions);
+    for (change, lines) in choice.statements("stage.", kind, "IN (SELECT value FROM json_each(?1))") {
+        conn.execute(&change, [format!("{lines:?}")])?;
+    }
+    Ok(choice.bad_lines(kind))
 }
 
 fn wait_for_lock(conn: &mut Connection) -> rusqlite::Result<()> {

@@ -11,7 +11,6 @@ use super::lines::{Line, Lines, MAX_LINE};
 use super::record::Record;
 use super::stage::{Stage, Staged, staging_file};
 use crate::model::GuildId;
-use crate::store::answers::{LongLine, answer_too_long};
 use crate::store::postgres::BulkSession;
 use crate::store::sqlite::file_failure;
 use crate::store::temp_file::TempFile;
@@ -66,14 +65,6 @@ pub struct BadLine {
     pub reason: String,
 }
 
-impl BadLine {
-    /// A line that makes the answer of `what` about its member longer than 1 MiB.
-    pub(in crate::store) fn of_long_answer(long: &LongLine, what: &str) -> Self {
-        let reason = answer_too_long(&long.guild, &long.member.to_string(), what);
-        BadLine { line: long.line.cast_unsigned(), reason }
-    }
-}
-
 /// The bad lines of a file: the first [`SHOWN`], and how many there are in all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BadLines {
@@ -112,7 +103,7 @@ impl fmt::Display for BadLines {
 /// What an import did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Imported {
-    /// Lines imported.
+    /// Lines imported, those included that later ones replaced.
     pub records: u64,
     /// Those of them that are members, warns and reviews.
     pub of_members: u64,

@@ -12,12 +12,13 @@ use rusqlite::{Connection, Row};
 use tokio_postgres::binary_copy::BinaryCopyInWriter;
 use tokio_postgres::types::{ToSql, Type};
 
+use super::fitting::{Version, choose};
 use super::import::{
     BadLine, ImportError, Mode, PROGRESS_EVERY, Phase, Progress, Transaction, UncommittedImport, read_lines,
 };
 use super::stage::{Rows, Staged, staging_file};
-use crate::store::answers::{LongLine, left_out, review_bytes, too_long, warn_bytes};
-use crate::store::postgres::column;
+use crate::store::answers::{review_bytes, too_long, versions, warn_bytes};
+use crate::store::postgres::{BulkSession, column};
 use crate::store::sqlite::{file_failure, open};
 use crate::store::{Directory, PostgresStore, StoreError, blocking, refusals};
 
@@ -35,6 +36,8 @@ const STAGED: &str = "
         (guild bigint, id bigint, member bigint, author text, reason text, expires bigint, line bigint);
     CREATE TEMPORARY TABLE staged_review
         (guild bigint, id bigint, member bigint, author text, rating bigint, text text, line bigint);
+    CREATE TEMPORARY TABLE staged_earlier_warn (LIKE staged_warn);
+    CREATE TEMPORARY TABLE staged_earlier_review (LIKE staged_review);
 ";
 
 /// A staged table: the rows of the staging file, and their columns.
@@ -44,7 +47,11 @@ struct Table {
     columns: &'static [Type],
 }
 
-const TABLES: [Table; 4] = [
+/// The columns of staged warns and reviews.
+const WARN: &[Type] = &[Type::INT8, Type::INT8, Type::INT8, Type::TEXT, Type::TEXT, Type::INT8, Type::INT8];
+const REVIEW: &[Type] = &[Type::INT8, Type::INT8, Type::INT8, Type::TEXT, Type::INT8, Type::TEXT, Type::INT8];
+
+const TABLES: [Table; 6] = [
     Table {
         name: "staged_guild",
         rows: "SELECT no, id, name, stored FROM guild",
@@ -58,12 +65,22 @@ const TABLES: [Table; 4] = [
     Table {
         name: "staged_warn",
         rows: "SELECT guild, id, member, author, reason, expires, line FROM warn",
-        columns: &[Type::INT8, Type::INT8, Type::INT8, Type::TEXT, Type::TEXT, Type::INT8, Type::INT8],
+        columns: WARN,
+    },
+    Table {
+        name: "staged_earlier_warn",
+        rows: "SELECT guild, id, member, author, reason, expires, line FROM earlier_warn",
+        columns: WARN,
     },
     Table {
         name: "staged_review",
         rows: "SELECT guild, id, member, author, rating, text, line FROM review",
-        columns: &[Type::INT8, Type::INT8, Type::INT8, Type::TEXT, Type::INT8, Type::TEXT, Type::INT8],
+        columns: REVIEW,
+    },
+    Table {
+        name: "staged_earlier_review",
+        rows: "SELECT guild, id, member, author, rating, text, line FROM earlier_review",
+        columns: REVIEW,
     },
 ];
 
@@ -97,17 +114,18 @@ const STEPS: [&str; 6] = [
         rating = excluded.rating, text = excluded.text",
 ];
 
-/// For each kind of record: the statement for lines of answers that are too long, and the one that removes lines.
+/// For each kind of record: the statement that finds out whether an answer is too long, and that for the versions of the
+/// records to choose among.
 const TOO_LONG: [(&str, &str, &str); 2] = [
     (
-        "warns",
+        "warn",
         too_long!("warn", warn_bytes, "", "staged_", "expires > extract(epoch FROM now())::bigint"),
-        "DELETE FROM staged_warn WHERE line = ANY($1)",
+        versions!("warn", warn_bytes, "", "staged_", "expires > extract(epoch FROM now())::bigint"),
     ),
     (
-        "reviews",
+        "review",
         too_long!("review", review_bytes, "", "staged_", "id >= 0"),
-        "DELETE FROM staged_review WHERE line = ANY($1)",
+        versions!("review", review_bytes, "", "staged_", "id >= 0"),
     ),
 ];
 
@@ -140,20 +158,14 @@ impl PostgresStore {
         let of_steps = [guilds, members, warns, reviews, warns, reviews];
         let mut done = |step| progress(rows.applied(of_steps.iter().take(step + 1).sum()));
         let obstacle: (&str, fn(&str) -> String) = (REMOVED, refusals::removed_meanwhile);
-        let (mut left_out, mut round) = (Vec::new(), 0);
-        loop {
-            let too_long = TOO_LONG.map(|(_, too_long, _)| too_long);
-            let Some(found) = session.apply(LOCK_WAIT, obstacle, &STEPS, &too_long, &mut done).await? else { break };
-            let bad = bad_lines(&found, round)?;
-            round += 1;
-            if mode == Mode::Partial {
-                for ((_, _, delete), bad) in TOO_LONG.iter().zip(&bad) {
-                    let lines: Vec<i64> = bad.iter().map(|bad| bad.line.cast_signed()).collect();
-                    session.check(session.execute(*delete, &[&lines]).await)?;
-                }
+        let mut left_out = Vec::new();
+        let too_long = TOO_LONG.map(|(_, too_long, _)| too_long);
+        // Again without the lines that are left out; once, unless the store is changed in between.
+        while !session.apply(LOCK_WAIT, obstacle, &STEPS, &too_long, &mut done).await? {
+            for (kind, _, versions) in TOO_LONG {
+                left_out.extend(leave_out(&session, kind, versions).await?);
             }
-            left_out.extend(bad.into_iter().flatten());
-            if mode == Mode::AllOrNothing {
+            if mode == Mode::AllOrNothing && !left_out.is_empty() {
                 break;
             }
         }
@@ -162,17 +174,19 @@ impl PostgresStore {
     }
 }
 
-/// Those to leave out of the lines that the statements of [`TOO_LONG`] found.
-fn bad_lines(found: &[Vec<tokio_postgres::Row>], round: usize) -> Result<Vec<Vec<BadLine>>, StoreError> {
-    let line = |row: &tokio_postgres::Row| {
-        let (line, guild, member) = (column(row, 0)?, column(row, 1)?, column(row, 2)?);
-        Ok(LongLine { line, guild, member, bytes: column(row, 3)?, of_answer: column(row, 4)? })
+/// Leaves out the lines that make an answer too long.
+async fn leave_out(session: &BulkSession<'_>, kind: &str, versions: &str) -> Result<Vec<BadLine>, StoreError> {
+    let version = |row: &tokio_postgres::Row| {
+        let (guild, id, line, member) = (column(row, 0)?, column(row, 1)?, column(row, 2)?, column(row, 3)?);
+        Ok(Version { guild, id, line, member, bytes: column(row, 4)?, others: column(row, 5)? })
     };
-    let of_kind = |(rows, (what, _, _)): (&Vec<_>, (&str, _, _))| {
-        let lines = rows.iter().map(line).collect::<Result<Vec<_>, StoreError>>()?;
-        Ok(left_out(&lines, round).map(|line| BadLine::of_long_answer(line, what)).collect())
-    };
-    found.iter().zip(TOO_LONG).map(of_kind).collect()
+    let found = session.check(session.query(versions, &[]).await)?;
+    let versions = found.iter().map(version).collect::<Result<Vec<_>, StoreError>>()?;
+    let choice = choose(&versions);
+    for (change, lines) in choice.statements("staged_", kind, "= ANY($1)") {
+        session.check(session.execute(&change, &[&lines]).await)?;
+    }
+    Ok(choice.bad_lines(kind))
 }
 
 /// A server has no local folder, so the staging file is in the folder for temporary files.

@@ -2,6 +2,7 @@
 
 mod apply; // from the staging file into the store, in one transaction
 mod export;
+mod fitting; // which lines are left out, so that no answer is too long
 mod import;
 mod into_postgres; // the same for PostgreSQL
 mod lines; // a file as lines of bounded length

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, ToSql, params};
 
 use super::import::{BadLine, Phase, Progress};
 use super::record::Record;
@@ -18,7 +18,9 @@ use crate::store::temp_file::{STAGED, TempFile};
 const CACHE_KIB: i64 = 65_536;
 
 /// Every table refers to a guild by the number `no`. `name` is NULL for a guild that has no line of its own; `stored` is
-/// true if the store has it. `unresolved` has the lines whose guild was not known to exist when they were read.
+/// true if the store has it. `warn` and `review` have the last line of each record, since that one counts, and
+/// `earlier_warn` and `earlier_review` those before it, which count if it does not fit. `unresolved` has the lines whose
+/// guild was not known to exist when they were read.
 const SCHEMA: &str = "
     CREATE TABLE guild (no INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, name TEXT, stored INTEGER NOT NULL) STRICT;
     CREATE TABLE member (guild INTEGER, member INTEGER, name TEXT, points INTEGER,
@@ -27,6 +29,10 @@ const SCHEMA: &str = "
         PRIMARY KEY (guild, id)) STRICT, WITHOUT ROWID;
     CREATE TABLE review (guild INTEGER, id INTEGER, member INTEGER, author TEXT, rating INTEGER, text TEXT, line INTEGER,
         PRIMARY KEY (guild, id)) STRICT, WITHOUT ROWID;
+    CREATE TABLE earlier_warn (guild INTEGER, id INTEGER, member INTEGER, author TEXT, reason TEXT, expires INTEGER,
+        line INTEGER PRIMARY KEY) STRICT;
+    CREATE TABLE earlier_review (guild INTEGER, id INTEGER, member INTEGER, author TEXT, rating INTEGER, text TEXT,
+        line INTEGER PRIMARY KEY) STRICT;
     CREATE TABLE unresolved (line INTEGER PRIMARY KEY, guild INTEGER NOT NULL) STRICT;
 ";
 
@@ -108,7 +114,7 @@ impl Stage {
         Ok(Stage { conn, file, latest: None })
     }
 
-    /// Adds the record of line `line`. It replaces an earlier record of the same id.
+    /// Adds the record of line `line`. It counts instead of an earlier one of the same id.
     /// `stored` tells whether the store has a guild.
     pub(super) fn add(
         &mut self,
@@ -157,18 +163,32 @@ impl Stage {
             Record::Member { member, name, points, .. } => conn
                 .prepare_cached("INSERT OR REPLACE INTO member VALUES (?1, ?2, ?3, ?4)")?
                 .execute(params![no, member.as_i64(), name, points])?,
-            Record::Warn { member, warn, author, reason, expires, .. } => conn
-                .prepare_cached("INSERT OR REPLACE INTO warn VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)")?
-                .execute(params![no, warn, member.as_i64(), author, reason, expires, line.cast_signed()])?,
-            Record::Review { member, review, author, rating, text, .. } => conn
-                .prepare_cached("INSERT OR REPLACE INTO review VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)")?
-                .execute(params![no, review, member.as_i64(), author, rating, text, line.cast_signed()])?,
+            Record::Warn { member, warn, author, reason, expires, .. } => self
+                .insert_note("warn", params![no, warn, member.as_i64(), author, reason, expires, line.cast_signed()])?,
+            Record::Review { member, review, author, rating, text, .. } => self.insert_note(
+                "review",
+                params![no, review, member.as_i64(), author, rating, text, line.cast_signed()],
+            )?,
         };
         if !known {
             let sql = "INSERT INTO unresolved (line, guild) VALUES (?1, ?2)";
             conn.prepare_cached(sql)?.execute(params![line.cast_signed(), no])?;
         }
         Ok(())
+    }
+
+    /// Adds a warn or review. An earlier line about the same record is kept apart.
+    fn insert_note(&self, kind: &str, values: &[&dyn ToSql]) -> rusqlite::Result<usize> {
+        let insert = |how: &str| {
+            let sql = format!("INSERT OR {how} INTO {kind} VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)");
+            self.conn.prepare_cached(&sql)?.execute(values)
+        };
+        if insert("IGNORE")? == 1 {
+            return Ok(1);
+        }
+        let keep = format!("INSERT INTO earlier_{kind} SELECT * FROM {kind} WHERE guild = ?1 AND id = ?2");
+        self.conn.prepare_cached(&keep)?.execute(&values[..2])?;
+        insert("REPLACE")
     }
 
     /// The number of lines whose guild is neither in the file nor in the store, and the first `shown` of them.
