@@ -45,7 +45,7 @@ impl Daily for SqliteStore {
             let mut statement = conn.prepare_cached(sql)?;
             statement.query_map([day], |row| Ok((row.get(0)?, count(row, 1)?)))?.collect()
         };
-        self.reads.load(counts).await
+        self.reads.run(counts).await
     }
 
     async fn reset_day(&self, key: &str, is_known: bool) -> Result<(), StoreError> {

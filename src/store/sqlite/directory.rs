@@ -22,11 +22,11 @@ impl SqliteStore {
 
 impl Directory for SqliteStore {
     async fn guilds(&self) -> Result<Vec<GuildRecord>, StoreError> {
-        self.reads.load(guilds).await
+        self.reads.run_checked(guilds).await
     }
 
     async fn keys(&self) -> Result<Vec<KeyRecord>, StoreError> {
-        self.reads.load(|conn| keys(conn, (None, None), None, usize::MAX)).await
+        self.reads.run_checked(|conn| keys(conn, (None, None), None, usize::MAX)).await
     }
 
     async fn keys_page(
@@ -36,12 +36,12 @@ impl Directory for SqliteStore {
         limit: usize,
     ) -> Result<Vec<KeyRecord>, StoreError> {
         let (guild, after) = (guild.cloned(), after.map(str::to_owned));
-        self.reads.list(move |conn| keys(conn, (None, guild.as_ref()), after.as_deref(), limit)).await
+        self.reads.run(move |conn| keys(conn, (None, guild.as_ref()), after.as_deref(), limit)).await
     }
 
     async fn key(&self, id: &str) -> Result<Option<KeyRecord>, StoreError> {
         let id = id.to_owned();
-        self.reads.list(move |conn| keys(conn, (Some(&id), None), None, 1).map(|mut found| found.pop())).await
+        self.reads.run(move |conn| keys(conn, (Some(&id), None), None, 1).map(|mut found| found.pop())).await
     }
 
     async fn add_guild(&self, guild: &GuildId, name: &str) -> Result<(), StoreError> {

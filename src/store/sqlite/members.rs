@@ -157,7 +157,7 @@ impl SqliteStore {
             let rows = statement.query_map(params_from_iter(std::iter::once(no.into()).chain(params)), each)?;
             rows.collect::<rusqlite::Result<Vec<T>>>().map(Ok)
         };
-        self.reads.list(rows).await?.map_err(|refused| refused.at(self.path()))
+        self.reads.run(rows).await?.map_err(|refused| refused.at(self.path()))
     }
 }
 

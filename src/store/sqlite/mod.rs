@@ -120,7 +120,10 @@ impl SqliteStore {
 
     /// Connections of their own to the store that this one has open, and a place of their own in the change feed. Blocks.
     pub(super) fn open_again(&self) -> Result<Self, StoreError> {
-        Self::connect(self.path.clone(), self.file.clone(), (self.busy_wait, self.feed_kept), self.is_checkpointed)
+        let waits = (self.busy_wait, self.feed_kept);
+        let mut store = Self::connect(self.path.clone(), self.file.clone(), waits, self.is_checkpointed)?;
+        store.reads.lists_within = Some(reads::LIST_WITHIN);
+        Ok(store)
     }
 
     fn connect(
