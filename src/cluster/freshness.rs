@@ -31,20 +31,15 @@ impl Freshness {
         self.0.store(as_of.0, Ordering::Release);
     }
 
-    /// Whether anybody follows the source.
-    pub fn is_followed(&self) -> bool {
-        self.as_of() != u64::MAX
-    }
-
     /// Whether too much may have changed by `now` to use any answer in memory, whether or not the follower runs: a
     /// process that stood still goes on with requests before it reads its sources.
     pub fn is_stale(&self, now: Tick) -> bool {
-        Freshness::is_too_old(Tick(self.as_of()), now)
+        self.as_of().is_some_and(|as_of| Freshness::is_too_old(as_of, now))
     }
 
     /// How long ago everything was last known; `None` while nobody follows the source.
     pub fn age(&self, now: Tick) -> Option<Duration> {
-        self.is_followed().then(|| now.since(Tick(self.as_of())))
+        self.as_of().map(|as_of| now.since(as_of))
     }
 
     /// Whether what was current as of `as_of` is too old at `now`.
@@ -52,8 +47,9 @@ impl Freshness {
         now.since(as_of) >= MAX_AGE
     }
 
-    fn as_of(&self) -> u64 {
-        self.0.load(Ordering::Acquire)
+    /// The tick up to which everything is known; `None` while nobody follows the source.
+    pub fn as_of(&self) -> Option<Tick> {
+        Some(self.0.load(Ordering::Acquire)).filter(|as_of| *as_of != u64::MAX).map(Tick)
     }
 }
 
@@ -79,6 +75,6 @@ mod tests {
         let freshness = Freshness::not_followed();
         assert!(!freshness.is_stale(after(100_000)) && freshness.age(after(100_000)).is_none());
         freshness.confirm(after(0));
-        assert!(freshness.is_followed() && freshness.is_stale(after(950)));
+        assert!(freshness.as_of().is_some() && freshness.is_stale(after(950)));
     }
 }

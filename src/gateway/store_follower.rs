@@ -136,8 +136,8 @@ impl StoreFollower {
 
     /// Sets the age of loaded keys, before `state` is in force. They age while the feed is followed.
     pub(super) fn date_keys(&self, state: &State, loaded: &Loaded<'_>) {
-        if self.freshness.is_followed() {
-            state.key_table.set_confirmed_at(loaded.at);
+        if let Some(as_of) = self.freshness.keys_as_of(loaded.changes, loaded.at) {
+            state.key_table.set_confirmed_at(as_of);
         }
     }
 

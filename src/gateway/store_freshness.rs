@@ -89,15 +89,18 @@ impl StoreFreshness {
         self.changes_seen.load(Ordering::SeqCst)
     }
 
-    pub(super) fn is_followed(&self) -> bool {
-        self.feed.is_followed()
+    /// As of when keys are current that were read from `at` on and contain so many changes: of when the feed was last read,
+    /// if it told of no other change. `None` while nobody follows the feed.
+    pub(super) fn keys_as_of(&self, changes: u64, at: Tick) -> Option<Tick> {
+        let as_of = self.feed.as_of()?; // first: what it told is counted before
+        Some(if self.changes_seen() == changes { at.max(as_of) } else { at })
     }
 
     /// Keys that were loaded from `at` to `now` are in force; `changes` had been seen when loading began.
     pub(super) fn keys_loaded(&self, changes: u64, at: Tick, now: Tick) {
         self.changes_loaded.store(changes, Ordering::SeqCst);
         self.load_ms.store(u64::try_from(now.since(at).as_millis()).unwrap_or(u64::MAX), Ordering::SeqCst);
-        self.confirm_keys(at, now);
+        self.confirm_keys(self.keys_as_of(changes, at).unwrap_or(at), now);
     }
 
     /// Whether to load the keys again at `now`, given that the feed is silent. If loading takes longer than keys may be
@@ -186,5 +189,21 @@ mod tests {
         assert!(freshness.keys_are_stale());
         freshness.feed_was_read(after(1900), after(1900));
         assert!(!freshness.keys_are_stale());
+    }
+
+    #[test]
+    fn keys_that_took_long_to_load_are_as_recent_as_the_feed_if_it_told_of_no_other_change_meanwhile() {
+        let freshness = StoreFreshness::new(after(0));
+        assert_eq!(freshness.keys_as_of(0, after(100)), None, "nobody follows the feed");
+        freshness.start_following();
+        let changes = freshness.changes_seen();
+        freshness.feed_was_read(after(1800), after(1800));
+        assert_eq!(freshness.keys_as_of(changes, after(100)), Some(after(1800)));
+        assert!(freshness.expire_keys(after(3000)));
+        freshness.feed_was_read(after(2900), after(2900));
+        freshness.keys_loaded(changes, after(100), after(3000));
+        assert!(!freshness.keys_are_stale());
+        freshness.keys_changed();
+        assert_eq!(freshness.keys_as_of(changes, after(100)), Some(after(100)));
     }
 }

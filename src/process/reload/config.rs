@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::timeout;
 
 use super::keys::log_if_empty;
 use super::watches::{certificate_files, key_file};
-use super::{KEY_FILE, READ_TIMEOUT, Rejection, Reloader, TLS_PAIR, log_warning, missing_line};
+use super::{KEY_FILE, Rejection, Reloader, TLS_PAIR, log_warning, missing_line};
 use crate::admin::{ConfigText, ReloadOutcome};
 use crate::config::{self, Config, Keys, LoadError, Loaded, OriginKind, Reloaded, Warning};
 use crate::files::is_temporary;
@@ -35,6 +36,10 @@ struct Prepared<'g> {
     keys: NewKeys<'g>,
     certificate: Option<Certificate>,
 }
+
+/// How long a reload waits for all keys of a store that `gateway.toml` newly names: a slow disk reads hundreds of thousands
+/// meanwhile. No other change of `gateway.toml` takes effect before.
+const KEYS_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Reloader {
     pub(super) async fn reload_config(&self, requested: bool) -> Option<ReloadOutcome> {
@@ -148,7 +153,7 @@ impl Reloader {
     /// The keys of the store, which becomes their source.
     async fn keys_of_store(&self, store: &Arc<AnyStore>) -> Result<LoadedKeys<'_>, Rejection> {
         let keys = self.gateway.follower.load_keys(Some(KeySource::Store(store.clone())));
-        let keys = timeout(READ_TIMEOUT, keys).await.unwrap_or_else(|_| Err("the store takes too long".to_owned()));
+        let keys = timeout(KEYS_TIMEOUT, keys).await.unwrap_or_else(|_| Err("the store takes too long".to_owned()));
         keys.map_err(|error| Rejection {
             is_unread: true,
             reason: format!("keys.source: the store's keys cannot be read, and are read again: {error}\n"),
