@@ -50,9 +50,9 @@ pub fn can_start_threads(count: usize) -> io::Result<()> {
     })
 }
 
-/// What a thread may have. Those that it starts, as for what blocks, have the same priority.
+/// What a thread has. Those that it starts, as for what blocks, have the same priority.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct ThreadBounds {
+pub struct ThreadSettings {
     /// Threads for what blocks; `None`: as many as any runtime.
     pub blocking_threads: Option<usize>,
     /// The `nice` value, where the system permits it; `None`: that of the thread that starts it.
@@ -65,15 +65,15 @@ pub struct ThreadBounds {
 /// Where the system has no thread or no file to give.
 pub fn start_thread<F: Future<Output = ()>>(
     name: &str,
-    bounds: ThreadBounds,
+    settings: ThreadSettings,
     main: impl FnOnce() -> F + Send + 'static,
 ) -> io::Result<(Handle, JoinHandle<()>)> {
     let (tell, told) = sync_channel(1);
     let run = move || {
-        if let Some(nice) = bounds.nice {
+        if let Some(nice) = settings.nice {
             let _ = rustix::process::setpriority_process(None, nice); // on Linux, of this thread
         }
-        let runtime = match with_blocking_threads(bounds.blocking_threads.unwrap_or(BLOCKING_THREADS)) {
+        let runtime = match with_blocking_threads(settings.blocking_threads.unwrap_or(BLOCKING_THREADS)) {
             Ok(runtime) => runtime,
             Err(error) => return drop(tell.send(Err(error))),
         };

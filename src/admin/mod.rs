@@ -16,7 +16,6 @@ mod shared; // what requests share
 mod tokens; // admin.token, read_token, bot_token
 mod traffic; // the requests of the last 15 minutes
 
-use std::future::pending;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, OnceLock};
@@ -40,7 +39,7 @@ use traffic::Traffic;
 
 use crate::config::StoreAt;
 use crate::gateway::Gateway;
-use crate::runtime::{ThreadBounds, start_thread};
+use crate::runtime::{ThreadSettings, start_thread};
 use crate::store::AnyStore;
 use crate::telemetry::metrics::Metrics;
 use crate::tls::Certificate;
@@ -131,21 +130,16 @@ impl Admin {
         // On the runtime that calls this: the thread that writes to the store keeps the priority of callers' threads, since
         // callers' writes may wait for it.
         let (opening, stops) = (shared.clone(), stop.clone());
-        tokio::spawn(async move {
-            let until_writer_ends = async {
-                opening.open_store().await;
-                match opening.store.get() {
-                    Some(store) => store.writer_ended().await,
-                    None => pending().await,
-                }
-            };
-            tokio::select! {
-                () = until_writer_ends => tell.cancel(),
-                () = stops.cancelled() => {}
-            }
-        });
+        tokio::spawn(async move { stops.run_until_cancelled(opening.open_store()).await });
         let run = || async move {
-            let sampled = shared.clone();
+            let (watched, sampled) = (shared.clone(), shared.clone());
+            tokio::spawn(async move {
+                let _ = watched.store_is_open.acquire().await; // it is closed then
+                if let Some(store) = watched.store.get() {
+                    store.writer_ended().await;
+                    tell.cancel();
+                }
+            });
             tokio::spawn(async move { sampled.traffic.sample(&sampled.gateway).await });
             tokio::select! {
                 () = serve(shared, address, hosts, tls, stopped.clone()) => {}
@@ -153,8 +147,8 @@ impl Admin {
                 () = async { stopped.cancelled().await; tokio::time::sleep(STOP_TIMEOUT).await } => {}
             }
         };
-        let bounds = ThreadBounds { blocking_threads: Some(BLOCKING_THREADS), nice: Some(NICE) };
-        let (_, thread) = start_thread("admin", bounds, run)?;
+        let settings = ThreadSettings { blocking_threads: Some(BLOCKING_THREADS), nice: Some(NICE) };
+        let (_, thread) = start_thread("admin", settings, run)?;
         Ok(AdminThread { stop, writer_ended, thread })
     }
 }

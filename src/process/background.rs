@@ -13,11 +13,12 @@ use crate::clock::becomes_true;
 use crate::cluster::Turns;
 use crate::cluster::bus::RedisStream;
 use crate::gateway::Gateway;
-use crate::runtime::{self, ThreadBounds};
+use crate::runtime::{self, ThreadSettings};
 use crate::store::AnyStore;
 
-/// How long a process that ends waits for Redis to know.
-const LEAVE_WITHIN: Duration = Duration::from_millis(500);
+/// How long a process that ends waits for Redis to know, and to have back what this process holds: as long as thousands of
+/// keys take at a Redis that is far away. A Redis that does not answer is away after a fraction of it.
+const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 
 /// How long it waits for the thread that follows the store, which ends at once unless the store's disk does not respond.
 const FOLLOWER_ENDS_WITHIN: Duration = Duration::from_millis(250);
@@ -60,7 +61,7 @@ impl FollowerThread {
                 () = stopped.cancelled() => {}
             }
         };
-        let (_, thread) = runtime::start_thread("store-follower", ThreadBounds::default(), run)?;
+        let (_, thread) = runtime::start_thread("store-follower", ThreadSettings::default(), run)?;
         Ok(FollowerThread { stop, ended, thread })
     }
 }

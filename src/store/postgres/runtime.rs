@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
-use crate::runtime::{self, ThreadBounds};
+use crate::runtime::{self, ThreadSettings};
 use crate::store::StoreError;
 
 /// Dropping it waits for the tasks of [`StoreRuntime::spawn_to_its_end`].
@@ -24,7 +24,7 @@ impl StoreRuntime {
         let run = || async move {
             let _: Option<()> = stopped.recv().await;
         };
-        let started = runtime::start_thread("store-postgres", ThreadBounds::default(), run);
+        let started = runtime::start_thread("store-postgres", ThreadSettings::default(), run);
         let (handle, thread) =
             started.map_err(|e| StoreError::Failed(format!("cannot start a thread for the store: {e}")))?;
         Ok(StoreRuntime { handle, running: Some(running), thread: Some(thread) })
