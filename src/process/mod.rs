@@ -42,6 +42,9 @@ const OTHER_THREADS: usize = 32;
 /// Those of them that write the process log and close it.
 const LOG_THREADS: usize = 3;
 
+/// Open files without which no server starts: those of the runtimes, listeners, store and logs, before any connection.
+const LEAST_FILES: u64 = 256;
+
 /// How long the process log may take to be written after a defect.
 const LOG_AFTER_DEFECT: Duration = Duration::from_millis(250);
 
@@ -90,6 +93,7 @@ impl From<StoreError> for ProcessError {
 /// # Errors
 /// Why it could not start, or had to end.
 pub fn run(config_path: Option<PathBuf>, demo: bool) -> Result<(), ProcessError> {
+    can_open_files()?;
     let runtime =
         runtime::single_threaded().map_err(|e| ProcessError::Failed(format!("cannot start a runtime: {e}")))?;
     // First, so that a signal during the start does not end the process.
@@ -137,4 +141,14 @@ pub fn run(config_path: Option<PathBuf>, demo: bool) -> Result<(), ProcessError>
     });
     log_writer.close(if let Err(ProcessError::Defect) = result { LOG_AFTER_DEFECT } else { CLOSE_TIMEOUT });
     result
+}
+
+/// Reports an error where the system lets this process open too few files, of which its parts report many others.
+fn can_open_files() -> Result<(), ProcessError> {
+    match rlimit::increase_nofile_limit(LEAST_FILES) {
+        Ok(limit) if limit < LEAST_FILES => Err(ProcessError::Failed(format!(
+            "the limit of open files is {limit}; raise it (ulimit -n, LimitNOFILE) to {LEAST_FILES} at least"
+        ))),
+        _ => Ok(()), // whether it is enough for the connections is told later
+    }
 }

@@ -193,3 +193,17 @@ async fn too_few_threads_are_told_in_the_format_of_the_log() {
     let line: serde_json::Value = serde_json::from_str(said.trim()).unwrap_or_else(|e| panic!("{e}: {said}"));
     assert!(line["fields"]["message"].as_str().unwrap().contains("ulimit -u"), "{said}");
 }
+
+#[tokio::test]
+async fn where_the_system_lets_it_open_too_few_files_it_says_so_in_one_line() {
+    let (world, ..) = TestGateway::builder().key("bot").prepare().await;
+    let config = world.path("gateway.toml");
+    for files in ["6", "40", "255"] {
+        let launcher = ["prlimit", &format!("--nofile={files}")];
+        let mut process =
+            Process::start(&mut world.command_by(&launcher, &["serve", "--config", config.to_str().unwrap()]));
+        assert_eq!(process.exit().await, Some(1));
+        let said = process.stderr();
+        assert!(said.contains("ulimit -n") && said.contains(files) && said.lines().count() == 1, "{said}");
+    }
+}
