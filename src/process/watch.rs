@@ -1,5 +1,5 @@
-//! Notices changes of files while serving: they are checked when the system tells that one may have changed, and four
-//! times a second in any case. A change counts once the file has stayed the same for a while (contract section 3).
+//! Notices changes of files while serving: they are checked when the system tells that one may have changed, and twice a
+//! second in any case. A change counts once the file has stayed the same for a while (contract section 3).
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -18,8 +18,9 @@ use crate::files::{FileEvents, FileState};
 /// two microseconds a file.
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How often files are checked in any case: not everything that changes one is told.
-const MAX_CHECK_INTERVAL: Duration = Duration::from_millis(250);
+/// How often files are checked in any case: not everything that changes one is told. With [`SETTLE_TIME`] a key that is
+/// taken out of its file is refused within a second nevertheless (guarantee 7). Each check of a part wakes two threads.
+const MAX_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// How long to wait after an event, so that many in quick succession cause few checks.
 const EVENTS_TAKE: Duration = Duration::from_millis(20);
