@@ -140,14 +140,14 @@ impl SharedLimits {
         let now = self.clock.now();
         let escrow = Escrow::new(tier.clone(), counts, now);
         escrow.set_leaving(self.is_leaving.load(Ordering::SeqCst), now);
-        let key = KeyEscrow::new(name.clone(), escrow, self.queue.clone(), self.clock.clone());
+        let key = KeyEscrow::new(name.clone(), escrow, &self.queue, self.clock.clone());
         keys.insert(name, Arc::downgrade(&key));
         key
     }
 
     /// Ends all leases: this machine slept, and its monotonic clock with it, so they may have ended.
     pub(super) fn end_leases(&self) {
-        self.each_key(|key| key.escrow.end_leases());
+        self.live_keys().iter().for_each(|key| key.escrow.end_leases());
     }
 
     /// Whether this node is about to end. If it is, it gives back at once what no request needs, and from then on fetches
@@ -155,37 +155,53 @@ impl SharedLimits {
     pub fn set_leaving(&self, is_leaving: bool) {
         self.is_leaving.store(is_leaving, Ordering::SeqCst); // a key that is made meanwhile is told by `key`
         let now = self.clock.now();
-        self.each_key(|key| key.follow(key.escrow.set_leaving(is_leaving, now)));
+        self.live_keys().iter().for_each(|key| key.follow(key.escrow.set_leaving(is_leaving, now)));
     }
 
     /// As [`SharedLimits::set_leaving`], and waits until all is given back that no request needs, for a moment at most.
     pub async fn leave(&self) {
         self.set_leaving(true);
         let given_back = async {
-            while self.has_to_give_back() && !self.is_away() {
+            let mut keys = self.live_keys();
+            while !self.is_away() {
+                keys.retain(|key| key.escrow.holds_unneeded(self.clock.now()));
+                if keys.is_empty() {
+                    return;
+                }
                 sleep(GIVEN_BACK_CHECK).await;
             }
         };
         let _ = timeout(GIVE_BACK_WITHIN, given_back).await; // what is left is held until its lease ends
     }
 
-    fn has_to_give_back(&self) -> bool {
-        let now = self.clock.now();
-        let mut holds = false;
-        self.each_key(|key| holds |= key.escrow.holds_unneeded(now));
-        holds
+    /// The hand-over did not take place: this node goes on, unless it is to stop by now.
+    pub fn stay(&self) {
+        if self.state.lock().0 == Some(NodeState::Serving) {
+            self.set_leaving(false);
+        }
     }
 
-    /// Asks for a turn of each key of which something is to be given back or told.
-    pub(super) fn give_back(&self) {
+    /// This node ends: asks for a turn of each key of which something is to be given back or told.
+    pub(super) fn end(&self) {
         let now = self.clock.now();
-        self.each_key(|key| key.follow(key.escrow.give_back(now)));
+        self.live_keys().iter().for_each(|key| key.follow(key.escrow.end(now)));
     }
 
-    fn each_key(&self, to_do: impl FnMut(Arc<KeyEscrow>)) {
-        // The lock is let go of first: a key may be made meanwhile.
-        let keys: Vec<_> = self.keys.lock().values().filter_map(Weak::upgrade).collect();
-        keys.into_iter().for_each(to_do);
+    pub fn is_leaving(&self) -> bool {
+        self.is_leaving.load(Ordering::Relaxed)
+    }
+
+    /// Waits until Redis has back the place of a request of this key that has ended, at most `cluster.timeout`: its caller
+    /// may ask another node in the next moment.
+    pub async fn place_given_back(&self, key: &Arc<KeyEscrow>) {
+        let until = self.wait_until();
+        while key.escrow.holds_free_place(self.clock.now()) && Instant::now() < until && !self.is_away() {
+            self.wait(key, Needs::default(), until).await;
+        }
+    }
+
+    fn live_keys(&self) -> Vec<Arc<KeyEscrow>> {
+        self.keys.lock().values().filter_map(Weak::upgrade).collect()
     }
 
     /// Until when a request that begins to wait now may wait.

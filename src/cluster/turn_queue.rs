@@ -2,7 +2,7 @@
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -17,7 +17,8 @@ pub struct KeyEscrow {
     pub escrow: Escrow,
     /// A turn has ended.
     pub(super) ended: Notify,
-    queue: Arc<TurnQueue>,
+    /// It has this key while the key is queued.
+    queue: Weak<TurnQueue>,
     clock: Clock,
 }
 
@@ -63,24 +64,30 @@ impl Ord for Planned {
 }
 
 impl KeyEscrow {
-    pub(super) fn new(name: Arc<str>, escrow: Escrow, queue: Arc<TurnQueue>, clock: Clock) -> Arc<Self> {
-        Arc::new(KeyEscrow { name, escrow, ended: Notify::new(), queue, clock })
+    pub(super) fn new(name: Arc<str>, escrow: Escrow, queue: &Arc<TurnQueue>, clock: Clock) -> Arc<Self> {
+        Arc::new(KeyEscrow { name, escrow, ended: Notify::new(), queue: Arc::downgrade(queue), clock })
     }
 
     /// Does what [`Escrow`] asks for.
     pub fn follow(self: &Arc<Self>, next: NextTurn) {
-        match next {
-            NextTurn::AsBefore => return,
-            NextTurn::Now => self.queue.keys.lock().now.push(self.clone()),
-            NextTurn::At(at) => self.queue.keys.lock().later.push(Reverse(Planned { at, key: self.clone() })),
+        if next == NextTurn::AsBefore {
+            return;
         }
-        self.queue.wake.notify_one();
+        let Some(queue) = self.queue.upgrade() else { return }; // nobody takes turns any more
+        let mut keys = queue.keys.lock();
+        match next {
+            NextTurn::AsBefore => {}
+            NextTurn::Now => keys.now.push(self.clone()),
+            NextTurn::At(at) => keys.later.push(Reverse(Planned { at, key: self.clone() })),
+        }
+        drop(keys);
+        queue.wake.notify_one();
     }
 
     /// A request of this key has ended: if this node is about to end, its place is given back at once.
     pub fn request_ended(self: &Arc<Self>) {
         if self.escrow.is_leaving() {
-            self.follow(self.escrow.give_back(self.clock.now()));
+            self.follow(self.escrow.ask_to_give_place_back(self.clock.now()));
         }
     }
 }

@@ -153,8 +153,8 @@ impl Turns {
                 let (connection, script) = (self.connection.clone(), self.scripts.nodes.clone());
                 beats.push(beat(limits.clone(), connection, script, record, info_is_due));
             }
-            if is_last_beat && turns.is_empty() {
-                limits.give_back();
+            if is_last_beat && turns.is_empty() && self.connection.is_some() {
+                limits.end();
             }
             if let Some(connection) = self.connection.clone().filter(|_| !limits.is_away()) {
                 for (key, turn) in self.due(MAX_TURNS - turns.len(), true) {
@@ -163,7 +163,8 @@ impl Turns {
             } else {
                 self.due(usize::MAX, false).iter().for_each(|(key, _)| self.stall(key));
             }
-            if is_last_beat && beats.is_empty() && turns.is_empty() {
+            let connects_again = self.connection.is_none() && !limits.is_away();
+            if is_last_beat && beats.is_empty() && turns.is_empty() && !connects_again {
                 return;
             }
         }

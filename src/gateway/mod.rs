@@ -174,7 +174,8 @@ impl Gateway {
         &self.core.clock
     }
 
-    /// Answers one request. Up to a fresh hit this never waits and allocates nothing. A panic is answered with 20 and
+    /// Answers one request. Up to a fresh hit this never waits and allocates nothing, but for a place of `in_flight` to be
+    /// given back by a cluster node that is about to end. A panic is answered with 20 and
     /// concerns this caller only: guards release what the request held.
     pub async fn handle<B: Body>(
         self: &Arc<Self>,
@@ -185,6 +186,12 @@ impl Gateway {
         let mut details = RequestDetails::new(header.id);
         let answer = AssertUnwindSafe(self.answer(state, header, body, &mut details)).catch_unwind().await;
         details.panicked = answer.is_err();
+        if let Some(limits) = self.shared_limits.as_ref().filter(|limits| limits.is_leaving())
+            && let Some(key) = details.key.as_ref().filter(|key| key.policy.tier().in_flight.is_some())
+            && let Some(escrow) = key.usage.escrow()
+        {
+            Box::pin(limits.place_given_back(escrow)).await;
+        }
         #[cfg(feature = "otlp")]
         {
             details.span = header.trace.span.cloned();

@@ -1,7 +1,8 @@
 //! What is counted for one key whatever its limits are: the day's requests, the requests in flight, the last use, and
 //! what became of its recent requests.
 //! All secrets of a key share it, and it outlives every reload, so that a change of tier or of secret loses no count.
-//! All counters are atomic; a request takes no lock.
+//! All counters are atomic; a request takes no lock, unless its cluster
+//! node is about to end.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -74,7 +75,7 @@ impl Usage {
 
     /// Ends a request in flight.
     pub fn end(&self) {
-        self.in_flight.fetch_sub(1, Ordering::AcqRel);
+        self.in_flight.fetch_sub(1, Ordering::SeqCst); // before it is looked whether the node is about to end
         if let Some(escrow) = self.escrow.get() {
             escrow.request_ended();
         }

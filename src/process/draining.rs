@@ -58,7 +58,6 @@ impl Draining {
         let limit = if self.reason.is_defect() { drain_timeout.min(AFTER_DEFECT) } else { drain_timeout };
         let deadline = Instant::now() + limit;
         self.process.server.begin_drain(self.reason.is_handed_over());
-        self.process.gateway.shared_limits().inspect(|limits| limits.set_leaving(true));
         let drained = self.wait(deadline).await;
         let Serving { gateway, server, background, .. } = &mut self.process;
         let connections = server.connections();

@@ -82,7 +82,11 @@ impl Serving {
     pub(super) async fn run(mut self) -> Draining {
         let mut reason = self.stop_reason().await;
         self.admin.1.begin_drain();
-        self.gateway.shared_limits().inspect(|limits| limits.set_state(Some(NodeState::Draining)));
+        self.gateway.shared_limits().inspect(|limits| {
+            limits.set_state(Some(NodeState::Draining));
+            // Callers go to other nodes from now on, and need there what this one holds for them.
+            limits.set_leaving(true);
+        });
         if !reason.is_handed_over() {
             systemd::stopping();
         }

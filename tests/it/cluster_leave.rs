@@ -1,6 +1,10 @@
 //! A node that stops in order gives back what it holds of the shared limits (contract section 3, `[cluster]`): no caller
 //! is refused because of it, and nothing of a day is lost. With leases that outlive each test.
 
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
 use crate::cluster_limits::limited;
 use crate::support::*;
 
@@ -95,4 +99,81 @@ async fn guarantee_6_nothing_of_a_day_is_lost_or_given_twice_over_stops_and_hand
     let mut before = gate.replace().await;
     assert_eq!(before.exit().await, Some(0), "{}", before.stderr());
     assert_eq!(answered(&gate, 3 * REQUESTS).await, 100 - 2 * REQUESTS);
+}
+
+/// Two nodes before an origin, the first of which reaches Redis through the proxy.
+async fn before_http(redis: &Redis, limit: &str, most: &str) -> (Proxy, TestGateway, TestGateway) {
+    let proxy = Proxy::to(redis.port()).await;
+    let (direct, through) = (redis.url(), format!("redis://127.0.0.1:{}", proxy.port()));
+    let here = TestGateway::before_http()
+        .key("bot")
+        .points("7", 3)
+        .points("8", 4)
+        .set("cluster.redis", &format!("{through:?}"))
+        .set("cluster.timeout", r#""500ms""#) // a busy machine answers late
+        .set("cluster.lease", r#""60s""#)
+        .set("server.drain_timeout", r#""1s""#)
+        .set(&format!("limits.tiers.standard.{limit}"), most)
+        .start()
+        .await;
+    let there = here.node_with(&through, &direct).await;
+    (proxy, here, there)
+}
+
+/// A request that the origin holds back until the gate opens.
+async fn held(here: &TestGateway) -> (Connection, Gate) {
+    let hold = Gate::shut();
+    here.origin().next("getPoints", Act::HoldAll(hold.clone()));
+    let caller = here.connect_and_send(here.request("getPoints", "bot", "memberID=7").bytes()).await;
+    here.origin().has_been_asked("getPoints", 1).await;
+    (caller, hold)
+}
+
+#[tokio::test]
+async fn a_place_in_flight_is_given_back_before_its_caller_has_the_answer_however_far_away_redis_is() {
+    let redis = Redis::start(&[]).await;
+    let (proxy, mut here, there) = before_http(&redis, "in_flight", "1").await;
+    let (mut caller, hold) = held(&here).await;
+    proxy.hold(Holds::For(Duration::from_millis(30)));
+    here.process().signal(Signal::SIGTERM);
+    here.has_said("stopping").await;
+    hold.open();
+    caller.answer().await.is("3");
+    there.get_points("bot", "8").await.is("4");
+    assert_eq!(here.process().exit().await, Some(0));
+}
+
+#[tokio::test]
+async fn a_caller_that_goes_to_another_node_during_the_drain_delay_is_not_refused() {
+    let redis = Redis::start(&[]).await;
+    let (url, gate) = gate(&redis, "in_flight", "1").await;
+    let mut here = gate.set("server.drain_delay", r#""60s""#).start().await;
+    let there = here.node(&url).await;
+    all_are_answered(&here, REQUESTS).await;
+    here.process().signal(Signal::SIGTERM);
+    here.has_said("drain_delay").await;
+    all_are_answered(&here, REQUESTS).await; // its load balancer has not noticed yet
+    all_are_answered(&there, REQUESTS).await;
+    here.process().signal(Signal::SIGTERM);
+    assert_eq!(here.process().exit().await, Some(0));
+}
+
+#[tokio::test]
+async fn places_of_requests_that_a_stop_cuts_are_given_back() {
+    let redis = Redis::start(&[]).await;
+    let (_proxy, mut here, there) = before_http(&redis, "in_flight", "1").await;
+    let _held = held(&here).await;
+    assert_eq!(here.stop().await, Some(0));
+    there.get_points("bot", "8").await.is("4");
+}
+
+#[tokio::test]
+async fn a_connection_to_redis_that_is_cut_at_the_stop_is_made_again() {
+    let redis = Redis::start(&[]).await;
+    let (proxy, mut here, there) = before_http(&redis, "daily", "100").await;
+    assert_eq!(answered(&here, REQUESTS).await, REQUESTS);
+    proxy.cut_at("EVALSHA");
+    assert_eq!(here.stop().await, Some(0));
+    assert!(proxy.has_cut());
+    assert_eq!(answered(&there, 100).await, 100 - REQUESTS);
 }

@@ -328,7 +328,8 @@ fn below_the_rate_nobody_is_refused() {
 fn below_the_rate_a_node_that_is_about_to_end_refuses_nobody_either() {
     for seed in 0..50 {
         let faults = Faults { steady: Some(0.85), leaves: 10, ..Faults::default() };
-        let outcome = run(Run { seed, tier: tier(20, 40), faults, script: SCRIPT.to_owned() });
+        let tier = Tier { in_flight: Some(100), daily: Some(100_000), ..tier(50, 40) };
+        let outcome = run(Run { seed, tier, faults, script: SCRIPT.to_owned() });
         assert_eq!(outcome.refused, 0, "seed {seed}: {outcome:?}");
     }
 }

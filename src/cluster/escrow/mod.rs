@@ -29,7 +29,8 @@ const REPORT_AFTER: Duration = Duration::from_millis(250);
 /// After how long without a request a node gives back its tokens.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
 
-/// After how long a node that is about to end does: a request that waited for one spends it within microseconds.
+/// For how long a node that is about to end keeps the tokens that a turn has granted: the requests that waited for them
+/// spend them within microseconds, if they have a core.
 const LEAVING_AFTER: Duration = Duration::from_millis(20);
 
 /// For how long what a key needed counts, in seconds.
@@ -123,6 +124,10 @@ struct NodeSide {
     /// When one is to be taken in any case.
     due: Option<Tick>,
     demand: [f64; BUCKETS],
+    /// Until when a node that is about to end keeps granted tokens for the requests that waited for them.
+    fresh_until: Tick,
+    /// Requests that are still in flight have been given up: no place is kept for them.
+    has_ended: bool,
     /// What the last turn counted as demand before it was spent.
     counted: [u32; BUCKETS],
     demand_at: Tick,
@@ -170,6 +175,8 @@ impl Escrow {
                 is_stalled: false,
                 resets_day: None,
                 due: None,
+                fresh_until: Tick(0),
+                has_ended: false,
                 demand: [0.0; BUCKETS],
                 counted: [0; BUCKETS],
                 demand_at: now,
@@ -248,31 +255,61 @@ impl Escrow {
     /// need.
     pub fn set_leaving(&self, is_leaving: bool, now: Tick) -> NextTurn {
         self.is_leaving.store(is_leaving, Ordering::SeqCst);
-        if is_leaving { self.give_back(now) } else { NextTurn::AsBefore }
+        // A request that ends now either sees that, or it is seen to have ended.
+        fence(Ordering::SeqCst);
+        if is_leaving { self.ask_to_give_back(now) } else { NextTurn::AsBefore }
     }
 
     pub fn is_leaving(&self) -> bool {
-        self.is_leaving.load(Ordering::Relaxed)
+        self.is_leaving.load(Ordering::SeqCst)
     }
 
-    /// Whether this holds a token, or a place for a request in flight, that no request needs.
+    /// Whether Redis has not confirmed yet that this holds nothing which no request needs.
     pub fn holds_unneeded(&self, now: Tick) -> bool {
-        self.holds_more(self.node.lock().in_flight(), now)
+        let node = self.node.lock();
+        node.unanswered.is_some() || self.has_free_place(&node, now) || self.has_free_token(&node, now)
     }
 
-    fn holds_more(&self, in_flight: u32, now: Tick) -> bool {
-        let needed = |bucket| if bucket == Bucket::InFlight { in_flight } else { 0 };
-        Bucket::ALL.into_iter().any(|bucket| self.lease(bucket).tokens(now) > needed(bucket))
+    /// Whether Redis has not confirmed yet that it has back the places of requests that have ended.
+    pub fn holds_free_place(&self, now: Tick) -> bool {
+        let node = self.node.lock();
+        node.unanswered.is_some() || self.has_free_place(&node, now)
     }
 
-    /// Asks for a turn if there is something that no request needs, or that Redis does not know.
-    pub fn give_back(&self, now: Tick) -> NextTurn {
-        let mut node = self.node.lock();
-        let in_flight = node.in_flight();
-        if self.holds_more(in_flight, now) || self.has_spent() || self.owed.iter().any(Owed::is_any) {
-            return node.queue();
+    fn has_free_place(&self, node: &NodeSide, now: Tick) -> bool {
+        self.lease(Bucket::InFlight).tokens(now) > node.in_flight()
+    }
+
+    fn has_free_token(&self, node: &NodeSide, now: Tick) -> bool {
+        let has_token = |bucket| bucket != Bucket::InFlight && self.lease(bucket).tokens(now) > 0;
+        now >= node.fresh_until && Bucket::ALL.into_iter().any(has_token)
+    }
+
+    /// The node ends: asks for a turn that gives back all that is held, places of requests that it has given up as well,
+    /// if there is anything to give back or to tell.
+    pub fn end(&self, now: Tick) -> NextTurn {
+        {
+            let mut node = self.node.lock();
+            (node.has_ended, node.fresh_until) = (true, Tick(0));
         }
-        NextTurn::AsBefore
+        self.ask_to_give_back(now)
+    }
+
+    /// Asks for a turn if this holds what no request needs, or if there is something that Redis does not know.
+    fn ask_to_give_back(&self, now: Tick) -> NextTurn {
+        let mut node = self.node.lock();
+        let has_unneeded = self.has_free_place(&node, now) || self.has_free_token(&node, now);
+        let is_untold = node.unanswered.is_some() || self.has_spent() || self.owed.iter().any(Owed::is_any);
+        if has_unneeded || is_untold { node.queue() } else { NextTurn::AsBefore }
+    }
+
+    /// A request has ended. Asks for a turn if this node is about to end, and holds a place that no request needs.
+    pub fn ask_to_give_place_back(&self, now: Tick) -> NextTurn {
+        if !self.is_leaving() {
+            return NextTurn::AsBefore;
+        }
+        let mut node = self.node.lock();
+        if self.has_free_place(&node, now) { node.queue() } else { NextTurn::AsBefore }
     }
 
     fn has_spent(&self) -> bool {
@@ -317,6 +354,7 @@ impl Escrow {
         node.demand_at = now;
         let is_idle = self.is_leaving() || self.lease(Bucket::Main).newest_age_ns(now) >= nanos(IDLE_AFTER);
         let waiting = self.waiting(&node);
+        let is_fresh = now < node.fresh_until;
         let mut asks = [Ask::default(); BUCKETS];
         for bucket in Bucket::ALL {
             let (at, lease) = (bucket as usize, self.lease(bucket));
@@ -339,7 +377,8 @@ impl Escrow {
                 node.counted[at] = need;
                 node.demand[at] = node.demand[at] * faded + f64::from(arrived);
                 let wanted = if is_idle { 0 } else { node.wanted(bucket) }.min(most);
-                let (spent, keep) = lease.cut(wanted.max(waiting).min(most), now);
+                let most_kept = if is_fresh { MAX_TOKENS } else { wanted.max(waiting) };
+                let (spent, keep) = lease.cut(most_kept.min(most), now);
                 let need = need.saturating_sub(keep).min(most);
                 Ask { spent: u64::from(spent), keep, need, want: wanted.saturating_sub(keep), ..Ask::default() }
             };
@@ -380,6 +419,9 @@ impl Escrow {
         node.is_queued = false;
         node.need = [0; BUCKETS];
         let mut dues = [None, None];
+        if self.is_leaving() {
+            node.fresh_until = now.plus(LEAVING_AFTER);
+        }
         let in_flight = node.in_flight();
         // A limit was lowered during this turn: nothing that it grants is spent.
         let is_lower = |bucket: &Bucket| capacity(&node.tier, *bucket).0 < turn.asks[*bucket as usize].capacity;
@@ -424,8 +466,8 @@ impl Escrow {
         let report = self.has_spent().then(|| now.plus(REPORT_AFTER));
         node.due = dues.into_iter().chain([report]).flatten().min();
         // Requests may have ended during this turn.
-        let has_free_slot = self.is_leaving() && self.lease(Bucket::InFlight).tokens(now) > node.in_flight();
-        if is_lowered || has_free_slot || node.resets_day.is_some() || self.owed.iter().any(Owed::is_any) {
+        let gives_place_back = self.is_leaving() && self.has_free_place(&node, now);
+        if is_lowered || gives_place_back || node.resets_day.is_some() || self.owed.iter().any(Owed::is_any) {
             return node.queue(); // this turn was begun before that, or before Redis was away
         }
         node.due.map_or(NextTurn::AsBefore, NextTurn::At)
@@ -460,7 +502,7 @@ impl Escrow {
 
 impl NodeSide {
     fn in_flight(&self) -> u32 {
-        self.counts.iter().map(|counts| counts.in_flight()).sum()
+        if self.has_ended { 0 } else { self.counts.iter().map(|counts| counts.in_flight()).sum() }
     }
 
     fn day(&self, now: Tick) -> (i64, u64) {

@@ -224,10 +224,10 @@ fn a_node_that_is_about_to_end_keeps_only_places_that_are_in_use_and_tells_what_
     assert_eq!(turn.asks.map(|ask| ask.want), [0; BUCKETS]);
     escrow.finish_turn(&turn, &grant_with_places(0, 2), NOW);
     assert!(!escrow.holds_unneeded(NOW));
-    assert_eq!(escrow.give_back(NOW), NextTurn::AsBefore, "it has nothing more to say");
+    assert_eq!(escrow.ask_to_give_back(NOW), NextTurn::AsBefore, "it has nothing more to say");
     // A request ends.
     in_flight.0.store(1, Ordering::SeqCst);
-    assert_eq!(escrow.give_back(NOW), NextTurn::Now);
+    assert_eq!(escrow.ask_to_give_place_back(NOW), NextTurn::Now);
     assert_eq!(kept(&escrow.begin_turn(None, NOW).unwrap()), (0, 1));
 }
 
@@ -244,7 +244,7 @@ fn what_a_turn_grants_while_its_node_begins_to_end_is_given_back_by_the_next_one
     assert_eq!(kept(&turn), (0, 2));
     // A request ends during that turn: nobody but the end of the turn can tell.
     in_flight.0.store(1, Ordering::SeqCst);
-    assert_eq!(escrow.give_back(soon), NextTurn::AsBefore);
+    assert_eq!(escrow.ask_to_give_place_back(soon), NextTurn::AsBefore);
     assert_eq!(escrow.finish_turn(&turn, &grant_with_places(0, 2), soon), NextTurn::Now);
 }
 
@@ -255,4 +255,31 @@ fn a_node_that_goes_on_after_all_keeps_what_it_may_need_soon() {
     assert_eq!(escrow.set_leaving(false, NOW), NextTurn::AsBefore);
     let turn = escrow.begin_turn(None, NOW).unwrap();
     assert_eq!(kept(&turn).1, 4);
+}
+
+#[test]
+fn a_node_that_is_about_to_end_takes_no_token_from_the_requests_that_waited_for_it() {
+    let (in_flight, escrow) = busy();
+    escrow.set_leaving(true, NOW);
+    let turn = escrow.begin_turn(None, NOW).unwrap();
+    escrow.finish_turn(&turn, &grant_with_places(0, 2), NOW);
+    let turn = begin(&escrow);
+    in_flight.0.store(1, Ordering::SeqCst);
+    assert_eq!(escrow.ask_to_give_place_back(NOW), NextTurn::AsBefore, "a turn is under way");
+    assert_eq!(escrow.finish_turn(&turn, &grant_with_places(3, 2), NOW), NextTurn::Now, "a place is free");
+    let turn = escrow.begin_turn(None, NOW).unwrap();
+    assert_eq!(kept(&turn), (3, 1));
+}
+
+#[test]
+fn a_turn_that_got_no_answer_is_taken_again_before_a_node_ends_and_no_place_is_kept_for_a_request_that_is_cut() {
+    let (_, escrow) = busy();
+    escrow.set_leaving(true, NOW);
+    let turn = escrow.begin_turn(None, NOW).unwrap();
+    escrow.fail_turn();
+    assert!(escrow.holds_unneeded(NOW));
+    assert_eq!(escrow.end(NOW), NextTurn::Now);
+    assert_eq!(escrow.begin_turn(None, NOW).unwrap().sequence, turn.sequence);
+    assert_eq!(escrow.finish_turn(&turn, &grant_with_places(0, 2), NOW), NextTurn::Now);
+    assert_eq!(kept(&escrow.begin_turn(None, NOW).unwrap()), (0, 0));
 }

@@ -66,7 +66,7 @@ pub(super) async fn run(
         };
         let Err(error) = result else { break successor };
         gateway.handover.cancel();
-        gateway.shared_limits().inspect(|limits| limits.set_leaving(false));
+        gateway.shared_limits().inspect(|limits| limits.stay());
         tracing::warn!(to, %error, "the other process did not take over; this one goes on as before");
     };
     // Open copies would keep the addresses in use as long as this process drains.

@@ -299,10 +299,8 @@ impl World {
         self.in_flight -= 1;
         let here = &self.nodes[node];
         here.in_flight.fetch_sub(1, Ordering::SeqCst);
-        if here.escrow.is_leaving() {
-            let next = here.escrow.give_back(Tick(at));
-            self.follow(at, node, next);
-        }
+        let next = here.escrow.ask_to_give_place_back(Tick(at));
+        self.follow(at, node, next);
     }
 
     /// One request, which came now or has waited for a turn until now.
