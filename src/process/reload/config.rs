@@ -78,7 +78,8 @@ impl Reloader {
 
     /// Loads the configuration and does everything that may fail or wait, or returns why it is rejected.
     async fn prepare_config(&self, requested: bool, has_file: bool) -> Result<Prepared<'_>, Rejection> {
-        let path = self.watches.config_path.clone();
+        let (path, config_file) = (self.watches.config_path.clone(), self.watches.config_file());
+        let mut read = self.look_at_files(vec![config_file]).await?;
         let rejection = |e: LoadError| Rejection {
             is_unread: matches!(&e, LoadError::Unreadable { cause, .. } if is_temporary(cause)),
             reason: e.to_string(),
@@ -93,11 +94,12 @@ impl Reloader {
         let mut reloaded = running.config.reloaded(loaded.config.clone(), self.store.is_some());
         let config = &reloaded.config;
         let new = self.watches.new_files(&running.config, config);
-        let states = self.look_at_new(&new).await?;
+        let states = self.look_at_files(new.clone()).await?;
         self.watches.add(states.clone(), &running.config);
         if !requested && !new.is_empty() {
             self.are_settled(&new, states).await?;
         }
+        read.extend(self.look_at_files(key_file(config).into_iter().chain(certificate_files(config)).collect()).await?);
         let inputs = {
             let (loaded, config, running) = (loaded.clone(), config.clone(), running.config.clone());
             self.read_files(move || Inputs::read(&loaded, &config, Some(&running), Vec::new())).await??
@@ -115,6 +117,12 @@ impl Reloader {
         };
         if !Arc::ptr_eq(&origin, &running.origin) && !reloaded.changed.contains(&"origin") {
             reloaded.changed.push("origin.tls");
+        }
+        // The upstreams' names, or the store, may have taken seconds, and a key may have been revoked meanwhile.
+        let now = self.look_at_files(read.iter().map(|(path, _)| path.clone()).collect()).await?;
+        if let Some(((path, _), _)) = read.iter().zip(&now).find(|(before, now)| before != now) {
+            let reason = format!("{} was changed meanwhile; the files are read again\n", path.display());
+            return Err(Rejection { is_unread: true, reason });
         }
         Ok(Prepared { loaded, reloaded, origin, keys, certificate: inputs.certificate })
     }
@@ -178,17 +186,16 @@ impl Reloader {
         Ok(Arc::new(Origin::Http(HttpOrigin::start((**upstreams).clone(), tls, clock, Some(http)).await?)))
     }
 
-    /// Looks at files that a configuration names and the one in force does not.
-    async fn look_at_new(&self, files: &[PathBuf]) -> Result<FileStates, Rejection> {
-        let files = files.to_vec();
+    async fn look_at_files(&self, files: Vec<PathBuf>) -> Result<FileStates, Rejection> {
         self.read_files(move || look_at(files)).await
     }
 
-    /// Refuses such files while they are empty or being written. The change of one causes another reload. `before`: their
+    /// Refuses files that a configuration newly names while they are empty or being written. The change of one causes another
+    /// reload. `before`: their
     /// states a moment ago.
     async fn are_settled(&self, files: &[PathBuf], before: FileStates) -> Result<(), Rejection> {
         tokio::time::sleep(SETTLE_TIME).await;
-        for ((path, now), (_, before)) in self.look_at_new(files).await?.into_iter().zip(before) {
+        for ((path, now), (_, before)) in self.look_at_files(files.to_vec()).await?.into_iter().zip(before) {
             let file = path.display();
             if now != before {
                 return Err(
