@@ -47,10 +47,12 @@ pub struct Edge {
 }
 
 impl Edge {
-    pub fn new(gateway: Arc<Gateway>, tls: Option<Arc<Tls>>) -> Self {
+    /// `most_connections`: how many connections the process may open files for.
+    pub fn new(gateway: Arc<Gateway>, tls: Option<Arc<Tls>>, most_connections: usize) -> Self {
         let state = gateway.state();
         let server = &state.config.server;
-        let connections = ConnectionLimiter::new(server.max_connections, server.max_connections_per_address);
+        let most = server.max_connections.min(most_connections);
+        let connections = ConnectionLimiter::new(most, server.max_connections_per_address);
         Edge { gateway, connections: Arc::new(connections), drain: Arc::default(), tls }
     }
 }

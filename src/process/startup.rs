@@ -72,7 +72,7 @@ impl Startup<'_> {
         let started_as = StartedAs { demo: demo.is_some(), successor: predecessor.is_some() };
         let admin = AdminStartup::prepare(&loaded, inputs.admin_certificate, started_as)?;
         let Loaded { config, warnings, path, .. } = loaded;
-        raise_file_limit(&config);
+        let most_connections = raise_file_limit(&config);
         let clock = Clock::system();
         // Opening the store may wait a minute for other processes.
         let Some(store) = stop_signals.unless_stopped(open_store(&config)).await.transpose()? else { return Ok(None) };
@@ -93,7 +93,7 @@ impl Startup<'_> {
         let Some(()) = stop_signals.unless_stopped(begin_bus(&gateway)).await.transpose()? else { return Ok(None) };
         let config = gateway.state().config.clone();
         let urls: Vec<String> = listeners.iter().map(|listener| listener.url().to_owned()).collect();
-        let edge = Edge::new(gateway.clone(), tls.clone());
+        let edge = Edge::new(gateway.clone(), tls.clone(), most_connections);
         let metrics = Metrics::new(vec![
             Box::new(gateway.clone()),
             Box::new(EdgeMetrics::new(&edge)),
@@ -182,17 +182,26 @@ async fn bind_all(
     Ok(listeners)
 }
 
-/// Lets the process open a file for each connection, or warns about what prevents it.
-fn raise_file_limit(config: &Config) {
+/// Lets the process open a file for each connection, or warns about what prevents it. Returns how many connections may be
+/// open: callers must not keep the process from opening other files, as that of its keys.
+fn raise_file_limit(config: &Config) -> usize {
     let needed = config.server.max_connections as u64 + OTHER_FILES;
     match rlimit::increase_nofile_limit(needed) {
-        Ok(limit) if limit < needed => tracing::warn!(
-            limit,
-            needed,
-            "server.max_connections is more than the limit of open files (ulimit -n) allows; raise that or lower it"
-        ),
-        Ok(_) => {}
-        Err(error) => tracing::warn!(%error, "cannot raise the limit of open files to server.max_connections"),
+        Ok(limit) if limit < needed => {
+            let connections = limit.saturating_sub(OTHER_FILES).max(limit / 2);
+            tracing::warn!(
+                limit,
+                needed,
+                connections,
+                "server.max_connections is more than the limit of open files (ulimit -n) allows; raise that or lower it"
+            );
+            usize::try_from(connections).unwrap_or(usize::MAX)
+        }
+        Ok(_) => usize::MAX,
+        Err(error) => {
+            tracing::warn!(%error, "cannot raise the limit of open files to server.max_connections");
+            usize::MAX
+        }
     }
 }
 
