@@ -9,8 +9,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
+use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::http::header::CONNECTION;
 use hyper::body::Incoming;
@@ -26,6 +25,8 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
+
+use super::authorize::read_body;
 
 /// Connections at once: a few admins, a bot and a collector of metrics need a tenth. One more is closed when it comes.
 pub(super) const MAX_CONNECTIONS: usize = 64;
@@ -109,8 +110,9 @@ async fn handshake_and_serve(
             let read = timeout_at(deadline, stream.peek(&mut first)).await??;
             // No TLS record begins with a letter (RFC 8446, 5.1), and each method in use does.
             if read > 0 && first[0].is_ascii_alphabetic() {
-                // The body is read, since a connection that is closed with unread data may lose its answer.
-                let refuse = async |_: Result<Bytes, BytesRejection>| {
+                let refuse = async |request: Request| {
+                    // A connection that is closed with unread data may lose its answer.
+                    let _ = read_body(request.into_body()).await;
                     (StatusCode::BAD_REQUEST, [(CONNECTION, "close")], PLAIN_HTTP)
                 };
                 serve_connection(stream, peer, Router::new().fallback(refuse), stop).await;
