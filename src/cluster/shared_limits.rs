@@ -16,15 +16,19 @@ use super::freshness::MAX_AGE;
 use super::nodes::{self, COMPARED, ClusterStatus, Node, NodeReport, NodeState, Nodes};
 use super::redis_clock::RedisClock;
 use super::turn_queue::{KeyEscrow, TurnQueue};
-use super::turns::evicts_text;
+use super::turns::{COMMAND_TIMEOUT, evicts_text};
 use crate::clock::{Clock, Tick};
 use crate::config::{Cluster, Tier, WhenAway};
 
 /// Failures in a row after which Redis is away, and no request waits for it.
 const FAILURES: u32 = 3;
 
+/// How long an answer waits at a node that is about to end until its place is given back. What was checked before is no
+/// older than that.
+const PLACE_BACK_WITHIN: Duration = Duration::from_millis(100);
+
 /// For how long a hand-over waits until this node has given back what it holds, and how often it looks.
-const GIVE_BACK_WITHIN: Duration = Duration::from_millis(250);
+const GIVE_BACK_WITHIN: Duration = Duration::from_millis(100);
 const GIVEN_BACK_CHECK: Duration = Duration::from_millis(2);
 
 /// The limits of all keys, shared with other nodes.
@@ -150,21 +154,22 @@ impl SharedLimits {
         self.live_keys().iter().for_each(|key| key.escrow.end_leases());
     }
 
-    /// Whether this node is about to end. If it is, it gives back at once what no request needs, and from then on fetches
-    /// for each request what that one needs: a caller that comes to another node is refused for nothing that this one holds.
+    /// Whether this node is about to end. If it is, it gives back at once what no request needs: a caller that comes to
+    /// another node is to be refused for nothing that this one holds.
     pub fn set_leaving(&self, is_leaving: bool) {
         self.is_leaving.store(is_leaving, Ordering::SeqCst); // a key that is made meanwhile is told by `key`
         let now = self.clock.now();
         self.live_keys().iter().for_each(|key| key.follow(key.escrow.set_leaving(is_leaving, now)));
     }
 
-    /// As [`SharedLimits::set_leaving`], and waits until all is given back that no request needs, for a moment at most.
+    /// As [`SharedLimits::set_leaving`], and waits until all places are given back that no request needs, for a moment at
+    /// most.
     pub async fn leave(&self) {
         self.set_leaving(true);
         let given_back = async {
             let mut keys = self.live_keys();
             while !self.is_away() {
-                keys.retain(|key| key.escrow.holds_unneeded(self.clock.now()));
+                keys.retain(|key| key.escrow.holds_free_place(self.clock.now()));
                 if keys.is_empty() {
                     return;
                 }
@@ -191,11 +196,15 @@ impl SharedLimits {
         self.is_leaving.load(Ordering::Relaxed)
     }
 
-    /// Waits until Redis has back the place of a request of this key that has ended, at most `cluster.timeout`: its caller
-    /// may ask another node in the next moment.
+    /// Waits until Redis has back the place of a request of this key that has ended, for a moment at most: its caller may ask
+    /// another node in the next one.
     pub async fn place_given_back(&self, key: &Arc<KeyEscrow>) {
-        let until = self.wait_until();
-        while key.escrow.holds_free_place(self.clock.now()) && Instant::now() < until && !self.is_away() {
+        let until = Instant::now() + PLACE_BACK_WITHIN;
+        // A turn that was under way when the request ended, and the one after it.
+        for _ in 0..2 {
+            if !self.is_leaving() || self.is_away() || !key.escrow.holds_free_place(self.clock.now()) {
+                return;
+            }
             self.wait(key, Needs::default(), until).await;
         }
     }
@@ -206,7 +215,9 @@ impl SharedLimits {
 
     /// Until when a request that begins to wait now may wait.
     pub fn wait_until(&self) -> Instant {
-        Instant::now() + self.config.timeout
+        // A node that is about to end has no place in store: each request waits for one turn, and for the one before that.
+        let least = if self.is_leaving() { COMMAND_TIMEOUT } else { Duration::ZERO };
+        Instant::now() + self.config.timeout.max(least)
     }
 
     pub fn when_away(&self) -> WhenAway {

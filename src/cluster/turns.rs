@@ -163,7 +163,7 @@ impl Turns {
             } else {
                 self.due(usize::MAX, false).iter().for_each(|(key, _)| self.stall(key));
             }
-            let connects_again = self.connection.is_none() && !limits.is_away();
+            let connects_again = self.connection.is_none() || limits.is_away();
             if is_last_beat && beats.is_empty() && turns.is_empty() && !connects_again {
                 return;
             }

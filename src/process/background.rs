@@ -17,8 +17,11 @@ use crate::runtime::{self, ThreadSettings};
 use crate::store::AnyStore;
 
 /// How long a process that ends waits for Redis to know, and to have back what this process holds: as long as thousands of
-/// keys take at a Redis that is far away. A Redis that does not answer is away after a fraction of it.
+/// keys take at a Redis that is far away.
 const LEAVE_WITHIN: Duration = Duration::from_secs(2);
+
+/// The same where Redis is away: as long as connecting again takes a few times.
+const LEAVE_AWAY_WITHIN: Duration = Duration::from_millis(500);
 
 /// How long it waits for the thread that follows the store, which ends at once unless the store's disk does not respond.
 const FOLLOWER_ENDS_WITHIN: Duration = Duration::from_millis(250);
@@ -135,11 +138,10 @@ impl BackgroundTasks {
         if let (Some(tasks), Some(limit)) = (&self.store, limit) {
             gateway.usage_flush.finish(&tasks.store, limit).await;
         }
-        if let (Some(turns), Some(limits), Some(_)) = (&mut self.turns, gateway.shared_limits(), limit)
-            && !limits.is_away()
-        {
+        if let (Some(turns), Some(limits), Some(_)) = (&mut self.turns, gateway.shared_limits(), limit) {
             limits.set_state(None);
-            let _ = timeout(LEAVE_WITHIN, turns).await; // the others hear no more of it in any case
+            let within = if limits.is_away() { LEAVE_AWAY_WITHIN } else { LEAVE_WITHIN };
+            let _ = timeout(within, turns).await; // the others hear no more of it in any case
         }
     }
 }

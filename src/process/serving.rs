@@ -82,11 +82,7 @@ impl Serving {
     pub(super) async fn run(mut self) -> Draining {
         let mut reason = self.stop_reason().await;
         self.admin.1.begin_drain();
-        self.gateway.shared_limits().inspect(|limits| {
-            limits.set_state(Some(NodeState::Draining));
-            // Callers go to other nodes from now on, and need there what this one holds for them.
-            limits.set_leaving(true);
-        });
+        self.gateway.shared_limits().inspect(|limits| limits.set_state(Some(NodeState::Draining)));
         if !reason.is_handed_over() {
             systemd::stopping();
         }
@@ -103,6 +99,8 @@ impl Serving {
         } else if let (Some(handover), false) = (&mut self.handover, reason.is_defect()) {
             handover.close().await;
         }
+        // Not during the delay, when all callers may still come: without a place in store each waits for Redis.
+        self.gateway.shared_limits().inspect(|limits| limits.set_leaving(true));
         reason.log(self.server.connections());
         Draining { reason, process: self }
     }

@@ -144,21 +144,6 @@ async fn a_place_in_flight_is_given_back_before_its_caller_has_the_answer_howeve
 }
 
 #[tokio::test]
-async fn a_caller_that_goes_to_another_node_during_the_drain_delay_is_not_refused() {
-    let redis = Redis::start(&[]).await;
-    let (url, gate) = gate(&redis, "in_flight", "1").await;
-    let mut here = gate.set("server.drain_delay", r#""60s""#).start().await;
-    let there = here.node(&url).await;
-    all_are_answered(&here, REQUESTS).await;
-    here.process().signal(Signal::SIGTERM);
-    here.has_said("drain_delay").await;
-    all_are_answered(&here, REQUESTS).await; // its load balancer has not noticed yet
-    all_are_answered(&there, REQUESTS).await;
-    here.process().signal(Signal::SIGTERM);
-    assert_eq!(here.process().exit().await, Some(0));
-}
-
-#[tokio::test]
 async fn places_of_requests_that_a_stop_cuts_are_given_back() {
     let redis = Redis::start(&[]).await;
     let (_proxy, mut here, there) = before_http(&redis, "in_flight", "1").await;

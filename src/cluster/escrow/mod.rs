@@ -29,9 +29,9 @@ const REPORT_AFTER: Duration = Duration::from_millis(250);
 /// After how long without a request a node gives back its tokens.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
 
-/// For how long a node that is about to end keeps the tokens that a turn has granted: the requests that waited for them
-/// spend them within microseconds, if they have a core.
-const LEAVING_AFTER: Duration = Duration::from_millis(20);
+/// The same for a node that is about to end, which also keeps the tokens that a turn has granted for so long: the requests
+/// that waited for them spend them within microseconds, if they have a core.
+const LEAVING_AFTER: Duration = Duration::from_millis(50);
 
 /// For how long what a key needed counts, in seconds.
 const DEMAND_SECONDS: f64 = 0.5;
@@ -251,8 +251,8 @@ impl Escrow {
         node.queue()
     }
 
-    /// The node is about to end, or goes on after all. If it is to end, it keeps from its next turn on only what requests
-    /// need.
+    /// The node is about to end, or goes on after all. If it is to end, it keeps from its next turn on no place that no
+    /// request needs, and tokens only while requests come.
     pub fn set_leaving(&self, is_leaving: bool, now: Tick) -> NextTurn {
         self.is_leaving.store(is_leaving, Ordering::SeqCst);
         // A request that ends now either sees that, or it is seen to have ended.
@@ -260,14 +260,13 @@ impl Escrow {
         if is_leaving { self.ask_to_give_back(now) } else { NextTurn::AsBefore }
     }
 
-    pub fn is_leaving(&self) -> bool {
-        self.is_leaving.load(Ordering::SeqCst)
+    /// After how long without a request tokens are given back.
+    fn idle_after(&self) -> Duration {
+        if self.is_leaving() { LEAVING_AFTER } else { IDLE_AFTER }
     }
 
-    /// Whether Redis has not confirmed yet that this holds nothing which no request needs.
-    pub fn holds_unneeded(&self, now: Tick) -> bool {
-        let node = self.node.lock();
-        node.unanswered.is_some() || self.has_free_place(&node, now) || self.has_free_token(&node, now)
+    pub fn is_leaving(&self) -> bool {
+        self.is_leaving.load(Ordering::SeqCst)
     }
 
     /// Whether Redis has not confirmed yet that it has back the places of requests that have ended.
@@ -280,7 +279,7 @@ impl Escrow {
         self.lease(Bucket::InFlight).tokens(now) > node.in_flight()
     }
 
-    fn has_free_token(&self, node: &NodeSide, now: Tick) -> bool {
+    fn has_token(&self, node: &NodeSide, now: Tick) -> bool {
         let has_token = |bucket| bucket != Bucket::InFlight && self.lease(bucket).tokens(now) > 0;
         now >= node.fresh_until && Bucket::ALL.into_iter().any(has_token)
     }
@@ -295,12 +294,12 @@ impl Escrow {
         self.ask_to_give_back(now)
     }
 
-    /// Asks for a turn if this holds what no request needs, or if there is something that Redis does not know.
+    /// Asks for a turn if there is something to give back, or that Redis does not know.
     fn ask_to_give_back(&self, now: Tick) -> NextTurn {
         let mut node = self.node.lock();
-        let has_unneeded = self.has_free_place(&node, now) || self.has_free_token(&node, now);
+        let holds_any = self.has_free_place(&node, now) || self.has_token(&node, now);
         let is_untold = node.unanswered.is_some() || self.has_spent() || self.owed.iter().any(Owed::is_any);
-        if has_unneeded || is_untold { node.queue() } else { NextTurn::AsBefore }
+        if holds_any || is_untold { node.queue() } else { NextTurn::AsBefore }
     }
 
     /// A request has ended. Asks for a turn if this node is about to end, and holds a place that no request needs.
@@ -319,7 +318,7 @@ impl Escrow {
     /// Plans the turn that reports what is spent, and the one that fetches more before all is spent.
     fn plan(&self, left: u32, now: Tick) -> NextTurn {
         let mut node = self.node.lock();
-        let low = if self.is_leaving() { 0 } else { node.wanted(Bucket::Main).div_ceil(2) };
+        let low = node.wanted(Bucket::Main).div_ceil(2);
         self.low.store(low, Ordering::Release);
         if left < low && !self.lease(Bucket::Main).is_denied(now) && node.queue() == NextTurn::Now {
             return NextTurn::Now;
@@ -352,7 +351,9 @@ impl Escrow {
         node.sequence += 1;
         let faded = (-(now.since(node.demand_at).as_secs_f64()) / DEMAND_SECONDS).exp();
         node.demand_at = now;
-        let is_idle = self.is_leaving() || self.lease(Bucket::Main).newest_age_ns(now) >= nanos(IDLE_AFTER);
+        let is_idle = node.has_ended || self.lease(Bucket::Main).newest_age_ns(now) >= nanos(self.idle_after());
+        // Others may need each place, which is worth a turn for each request of the last ones.
+        let keeps_no_place = is_idle || self.is_leaving();
         let waiting = self.waiting(&node);
         let is_fresh = now < node.fresh_until;
         let mut asks = [Ask::default(); BUCKETS];
@@ -364,7 +365,7 @@ impl Escrow {
             let most = u32::try_from(capacity).unwrap_or(MAX_TOKENS).min(MAX_TOKENS);
             let ask = if bucket == Bucket::InFlight {
                 let most = if capacity > 0 { most } else { 0 };
-                let wanted = in_flight.saturating_add(if is_idle { 0 } else { in_flight.max(1) }).min(most);
+                let wanted = in_flight.saturating_add(if keeps_no_place { 0 } else { in_flight.max(1) }).min(most);
                 lease.set_slots(lease.tokens(now).min(wanted), None);
                 // A request that begins during this call either sees the lower number, or it is seen here.
                 fence(Ordering::SeqCst);
@@ -444,7 +445,7 @@ impl Escrow {
                 continue;
             }
             if lease.set(grant.held, deadline) > 0 {
-                dues[1] = Some(now.plus(if self.is_leaving() { LEAVING_AFTER } else { IDLE_AFTER }));
+                dues[1] = Some(now.plus(self.idle_after()));
             }
             if bucket == Bucket::Daily {
                 // Nothing of a day comes back before its end.

@@ -215,15 +215,15 @@ fn busy() -> (Changing, Escrow) {
 }
 
 #[test]
-fn a_node_that_is_about_to_end_keeps_only_places_that_are_in_use_and_tells_what_it_spent() {
+fn a_node_that_is_about_to_end_keeps_no_place_that_is_not_in_use_and_tells_what_it_spent() {
     let (in_flight, escrow) = busy();
-    assert!(escrow.holds_unneeded(NOW));
+    assert!(escrow.holds_free_place(NOW));
     assert_eq!(escrow.set_leaving(true, NOW), NextTurn::Now);
     let turn = escrow.begin_turn(None, NOW).unwrap();
     assert_eq!((kept(&turn), turn.asks[Bucket::Main as usize].spent), ((0, 2), 1));
     assert_eq!(turn.asks.map(|ask| ask.want), [0; BUCKETS]);
     escrow.finish_turn(&turn, &grant_with_places(0, 2), NOW);
-    assert!(!escrow.holds_unneeded(NOW));
+    assert!(!escrow.holds_free_place(NOW));
     assert_eq!(escrow.ask_to_give_back(NOW), NextTurn::AsBefore, "it has nothing more to say");
     // A request ends.
     in_flight.0.store(1, Ordering::SeqCst);
@@ -238,14 +238,14 @@ fn what_a_turn_grants_while_its_node_begins_to_end_is_given_back_by_the_next_one
     assert_eq!(escrow.set_leaving(true, NOW), NextTurn::AsBefore, "a turn is under way");
     // The places are in use: what waited for the tokens has time to spend them.
     let next = escrow.finish_turn(&turn, &grant_with_places(30, 2), NOW);
-    let soon = NOW.plus(LEAVING_AFTER);
+    let (soon, later) = (NOW.plus(LEAVING_AFTER), NOW.plus(2 * LEAVING_AFTER));
     assert_eq!(next, NextTurn::At(soon));
-    let turn = escrow.begin_turn(Some(soon), soon).unwrap();
+    let turn = escrow.begin_turn(Some(soon), later).unwrap();
     assert_eq!(kept(&turn), (0, 2));
     // A request ends during that turn: nobody but the end of the turn can tell.
     in_flight.0.store(1, Ordering::SeqCst);
-    assert_eq!(escrow.ask_to_give_place_back(soon), NextTurn::AsBefore);
-    assert_eq!(escrow.finish_turn(&turn, &grant_with_places(0, 2), soon), NextTurn::Now);
+    assert_eq!(escrow.ask_to_give_place_back(later), NextTurn::AsBefore);
+    assert_eq!(escrow.finish_turn(&turn, &grant_with_places(0, 2), later), NextTurn::Now);
 }
 
 #[test]
@@ -277,9 +277,25 @@ fn a_turn_that_got_no_answer_is_taken_again_before_a_node_ends_and_no_place_is_k
     escrow.set_leaving(true, NOW);
     let turn = escrow.begin_turn(None, NOW).unwrap();
     escrow.fail_turn();
-    assert!(escrow.holds_unneeded(NOW));
+    assert!(escrow.holds_free_place(NOW));
     assert_eq!(escrow.end(NOW), NextTurn::Now);
     assert_eq!(escrow.begin_turn(None, NOW).unwrap().sequence, turn.sequence);
     assert_eq!(escrow.finish_turn(&turn, &grant_with_places(0, 2), NOW), NextTurn::Now);
     assert_eq!(kept(&escrow.begin_turn(None, NOW).unwrap()), (0, 0));
+}
+
+#[test]
+fn a_busy_key_keeps_its_tokens_at_a_node_that_is_about_to_end() {
+    let (_, escrow) = busy();
+    escrow.need([Bucket::Main; 20].into_iter());
+    let turn = escrow.begin_turn(None, NOW).unwrap();
+    escrow.finish_turn(&turn, &grant_with_places(30, 2), NOW);
+    escrow.spend(Bucket::Main, NOW);
+    escrow.set_leaving(true, NOW);
+    let turn = escrow.begin_turn(None, NOW).unwrap();
+    assert!(kept(&turn).0 >= 20, "{turn:?}");
+    let idle = NOW.plus(2 * LEAVING_AFTER);
+    escrow.finish_turn(&turn, &grant_with_places(20, 2), NOW);
+    escrow.ask_to_give_back(idle);
+    assert_eq!(kept(&escrow.begin_turn(None, idle).unwrap()), (0, 2));
 }
