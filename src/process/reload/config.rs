@@ -76,10 +76,56 @@ impl Reloader {
         Some(ReloadOutcome { changed, after_restart: settings, ..ReloadOutcome::default() })
     }
 
-    /// Loads the configuration and does everything that may fail or wait, or returns why it is rejected.
+    /// Does everything that may fail or wait, or returns why the configuration is rejected. What may take seconds (names of
+    /// upstreams, all keys of a store) is done first and kept; then all files are read again, until nothing is left to
+    /// wait for: a key that was revoked meanwhile does not come back, and no older file is put in force.
     async fn prepare_config(&self, requested: bool, has_file: bool) -> Result<Prepared<'_>, Rejection> {
+        let (mut made_origin, mut store_keys, mut settled) = (None, None, Vec::new());
+        loop {
+            let loaded = self.load_config(has_file).await?;
+            let running = self.gateway.state().clone();
+            let mut reloaded = running.config.reloaded(loaded.config.clone(), self.store.is_some());
+            let config = &reloaded.config;
+            let new = self.watches.new_files(&running.config, config);
+            let states = self.look_at_files(new.clone()).await?;
+            self.watches.add(states.clone(), &running.config);
+            if !requested && settled != new {
+                self.are_settled(&new, states).await?;
+                settled = new;
+            }
+            let inputs = {
+                let (loaded, config, running) = (loaded.clone(), config.clone(), running.config.clone());
+                self.read_files(move || Inputs::read(&loaded, &config, Some(&running), Vec::new())).await??
+            };
+            let Some(origin) = self.origin(config, inputs.upstream_tls, &running.origin, &mut made_origin).await?
+            else {
+                store_keys = None;
+                continue;
+            };
+            let keys = match (&config.keys, inputs.keys, &self.store) {
+                (Keys::File(_), Some(keys), _) => NewKeys::File(self.keys_of_file(keys)),
+                // Without a store `reloaded` does not allow it as the source.
+                (Keys::Store, _, Some(store)) if config.keys != running.config.keys => match store_keys.take() {
+                    Some(keys) => NewKeys::Store(keys),
+                    None => {
+                        store_keys = Some(self.keys_of_store(store).await?);
+                        continue;
+                    }
+                },
+                (Keys::Origin { .. } | Keys::File(_) | Keys::Store, ..) => NewKeys::Unchanged,
+            };
+            if !Arc::ptr_eq(&origin, &running.origin) && !reloaded.changed.contains(&"origin") {
+                reloaded.changed.push("origin.tls");
+            }
+            log_warning(inputs.certificate.as_ref());
+            return Ok(Prepared { loaded, reloaded, origin, keys, certificate: inputs.certificate });
+        }
+    }
+
+    async fn load_config(&self, has_file: bool) -> Result<Arc<Loaded>, Rejection> {
         let (path, config_file) = (self.watches.config_path.clone(), self.watches.config_file());
-        let mut read = self.look_at_files(vec![config_file]).await?;
+        let state = self.look_at_files(vec![config_file]).await?;
+        self.watches.config.lock().reset(state);
         let rejection = |e: LoadError| Rejection {
             is_unread: matches!(&e, LoadError::Unreadable { cause, .. } if is_temporary(cause)),
             reason: e.to_string(),
@@ -89,42 +135,7 @@ impl Reloader {
             // It was there a moment ago: the defaults must not replace it.
             return Err(Rejection { reason: missing_line(&self.watches.config_file()), is_unread: true });
         }
-        let loaded = Arc::new(loaded);
-        let running = self.gateway.state().clone();
-        let mut reloaded = running.config.reloaded(loaded.config.clone(), self.store.is_some());
-        let config = &reloaded.config;
-        let new = self.watches.new_files(&running.config, config);
-        let states = self.look_at_files(new.clone()).await?;
-        self.watches.add(states.clone(), &running.config);
-        if !requested && !new.is_empty() {
-            self.are_settled(&new, states).await?;
-        }
-        read.extend(self.look_at_files(key_file(config).into_iter().chain(certificate_files(config)).collect()).await?);
-        let inputs = {
-            let (loaded, config, running) = (loaded.clone(), config.clone(), running.config.clone());
-            self.read_files(move || Inputs::read(&loaded, &config, Some(&running), Vec::new())).await??
-        };
-        log_warning(inputs.certificate.as_ref());
-        let origin = self.origin(config, inputs.upstream_tls, &running.origin).await?;
-        let keys = match (&config.keys, inputs.keys) {
-            (Keys::File(_), Some(keys)) => NewKeys::File(self.keys_of_file(keys)),
-            (Keys::Store, _) if config.keys != running.config.keys => match &self.store {
-                // Waited for last of all: no other keys are loaded until these are in force.
-                Some(store) => NewKeys::Store(self.keys_of_store(store).await?),
-                None => NewKeys::Unchanged, // `reloaded` allows the store as the source only where one is open
-            },
-            (Keys::Origin { .. } | Keys::File(_) | Keys::Store, _) => NewKeys::Unchanged,
-        };
-        if !Arc::ptr_eq(&origin, &running.origin) && !reloaded.changed.contains(&"origin") {
-            reloaded.changed.push("origin.tls");
-        }
-        // The upstreams' names, or the store, may have taken seconds, and a key may have been revoked meanwhile.
-        let now = self.look_at_files(read.iter().map(|(path, _)| path.clone()).collect()).await?;
-        if let Some(((path, _), _)) = read.iter().zip(&now).find(|(before, now)| before != now) {
-            let reason = format!("{} was changed meanwhile; the files are read again\n", path.display());
-            return Err(Rejection { is_unread: true, reason });
-        }
-        Ok(Prepared { loaded, reloaded, origin, keys, certificate: inputs.certificate })
+        Ok(Arc::new(loaded))
     }
 
     /// Puts a configuration in force as a whole, without waiting. Returns the sections that changed, and the names that
@@ -168,22 +179,27 @@ impl Reloader {
         })
     }
 
-    /// The origin of the new configuration. Where nothing about it changed it is the running one, whose connections
-    /// stay open; otherwise the upstreams that stay keep theirs.
+    /// The origin of the new configuration: the running one where nothing about it changed, so that its connections stay
+    /// open, or the one that was `made` before. `None`: it was made now, and upstreams that stay keep their connections.
     async fn origin(
         &self,
         config: &Config,
         tls: Option<origin::Tls>,
         running: &Arc<Origin>,
-    ) -> Result<Arc<Origin>, String> {
+        made: &mut Option<Arc<HttpOrigin>>,
+    ) -> Result<Option<Arc<Origin>>, String> {
         let (OriginKind::Http(upstreams), Origin::Http(http)) = (&config.origin.kind, &**running) else {
-            return Ok(running.clone()); // another kind takes effect after a restart
+            return Ok(Some(running.clone())); // another kind takes effect after a restart
         };
         if http.has_settings(upstreams, &tls) {
-            return Ok(running.clone());
+            return Ok(Some(running.clone()));
+        }
+        if let Some(made) = made.as_ref().filter(|made| made.has_settings(upstreams, &tls)) {
+            return Ok(Some(Arc::new(Origin::Http(made.clone()))));
         }
         let clock = self.gateway.clock().clone();
-        Ok(Arc::new(Origin::Http(HttpOrigin::start((**upstreams).clone(), tls, clock, Some(http)).await?)))
+        *made = Some(HttpOrigin::start((**upstreams).clone(), tls, clock, Some(http)).await?);
+        Ok(None)
     }
 
     async fn look_at_files(&self, files: Vec<PathBuf>) -> Result<FileStates, Rejection> {
