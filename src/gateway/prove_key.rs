@@ -95,7 +95,12 @@ impl Gateway {
                     return self.perform_proven(unproven, known, request, body, details).await;
                 }
                 Some(ProofResult::Refused) => return Err(Fault::IncorrectKey),
-                Some(ProofResult::Failed(fault)) => return Err(fault),
+                Some(ProofResult::Failed(fault)) => {
+                    if !request.operation().is_write() {
+                        details.cache = Some(CacheStatus::Collapsed);
+                    }
+                    return Err(fault);
+                }
                 None => {}
             }
         }

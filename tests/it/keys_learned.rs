@@ -101,9 +101,15 @@ async fn a_question_that_fails_is_answered_to_all_and_proves_and_refuses_nothing
     gate.origin().has_been_asked("getPoints", 1).await;
     gate.has_read_requests().await;
     hold.open();
+    let mut told = Vec::new();
     for connection in &mut asking {
-        connection.answer().await.is_refused(502, NO_ANSWER);
+        let answer = connection.answer().await;
+        answer.is_refused(502, NO_ANSWER);
+        told.push(answer.cache_status().to_owned());
     }
+    told.sort_unstable();
+    assert_eq!(told[0], "guildgate; fwd=miss");
+    assert_eq!(told[1..], vec!["guildgate; fwd=miss; collapsed"; 9]);
     assert_eq!(gate.origin().asked("getPoints"), 1);
     gate.get_points("bot", "7").await.is("3");
 }

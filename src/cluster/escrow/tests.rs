@@ -7,13 +7,19 @@ use std::num::NonZeroU32;
 use super::*;
 use crate::config::Rate;
 
-/// So many requests in flight, no day.
-#[derive(Debug)]
-struct InFlight(u32);
+/// So many requests in flight, which a test may change; no day.
+#[derive(Clone, Debug)]
+struct InFlight(Arc<AtomicU32>);
+
+impl InFlight {
+    fn of(requests: u32) -> Self {
+        InFlight(Arc::new(AtomicU32::new(requests)))
+    }
+}
 
 impl LocalCounts for InFlight {
     fn in_flight(&self) -> u32 {
-        self.0
+        self.0.load(Ordering::SeqCst)
     }
 
     fn day(&self, _: Tick) -> (i64, u64) {
@@ -43,7 +49,7 @@ fn grant(held: u32) -> Answer {
 
 /// What holds tokens that were granted under this tier.
 fn escrow_with_tokens(tier: &Arc<Tier>) -> Escrow {
-    let escrow = Escrow::new(tier.clone(), Box::new(InFlight(0)), NOW);
+    let escrow = Escrow::new(tier.clone(), Box::new(InFlight::of(0)), NOW);
     let turn = begin(&escrow);
     escrow.finish_turn(&turn, &grant(30), NOW);
     escrow
@@ -80,7 +86,7 @@ fn tokens_that_were_granted_under_a_higher_limit_are_not_spent_under_a_lower_one
 #[test]
 fn a_turn_that_began_under_a_higher_limit_grants_nothing_under_a_lower_one() {
     let (high, low) = (tier(40), tier(1));
-    let escrow = Escrow::new(high.clone(), Box::new(InFlight(0)), NOW);
+    let escrow = Escrow::new(high.clone(), Box::new(InFlight::of(0)), NOW);
     let turn = begin(&escrow);
     assert!(!is_admitted(&escrow, &low));
     assert_eq!(escrow.finish_turn(&turn, &grant(30), NOW), NextTurn::Now);
@@ -96,17 +102,17 @@ fn tokens_stay_where_a_reload_lowers_no_limit() {
 #[test]
 fn requests_of_a_key_that_is_made_again_count_beside_those_of_before() {
     let tier = Arc::new(Tier { in_flight: Some(5), ..(*tier(40)).clone() });
-    let escrow = Escrow::new(tier, Box::new(InFlight(2)), NOW);
-    escrow.add_counts(Box::new(InFlight(1)));
+    let escrow = Escrow::new(tier, Box::new(InFlight::of(2)), NOW);
+    escrow.add_counts(Box::new(InFlight::of(1)));
     assert_eq!(begin(&escrow).asks[Bucket::InFlight as usize].need, 3);
 }
 
 /// Whether what began during a turn is refused, where the nodes hold so many of a hundred slots after it.
 fn is_refused_after_a_turn(held_by_all: u64) -> bool {
     let tier = Arc::new(Tier { in_flight: Some(100), ..(*tier(40)).clone() });
-    let escrow = Escrow::new(tier, Box::new(InFlight(1)), NOW);
+    let escrow = Escrow::new(tier, Box::new(InFlight::of(1)), NOW);
     let turn = begin(&escrow);
-    escrow.add_counts(Box::new(InFlight(5)));
+    escrow.add_counts(Box::new(InFlight::of(5)));
     let mut answer = grant(1);
     answer.buckets[Bucket::InFlight as usize] = Grant { held: 2, left_us: 10_000_000, level: 0, held_by_all };
     escrow.finish_turn(&turn, &answer, NOW);
@@ -122,7 +128,7 @@ fn requests_that_began_during_a_turn_are_refused_only_if_no_slot_is_free() {
 /// A key with a daily limit of three, whose request waited for a token of the day and one of the main bucket, and found
 /// one of the main bucket free. `is_over`: none of the day is free.
 fn holds_one_of_two(is_over: bool) -> Escrow {
-    let escrow = Escrow::new(Arc::new(Tier { daily: Some(3), ..(*tier(40)).clone() }), Box::new(InFlight(0)), NOW);
+    let escrow = Escrow::new(Arc::new(Tier { daily: Some(3), ..(*tier(40)).clone() }), Box::new(InFlight::of(0)), NOW);
     escrow.need([Bucket::Daily, Bucket::Main].into_iter());
     let turn = escrow.begin_turn(None, NOW).unwrap();
     let mut answer = grant(1);
@@ -161,33 +167,11 @@ fn a_bucket_of_which_something_is_free_again_is_not_refused_any_longer() {
 
 #[test]
 fn a_day_that_is_given_back_during_a_turn_is_given_back_by_the_next_one_at_once() {
-    let escrow = Escrow::new(tier(40), Box::new(InFlight(0)), NOW);
+    let escrow = Escrow::new(tier(40), Box::new(InFlight::of(0)), NOW);
     let turn = begin(&escrow);
     assert_eq!(escrow.reset_day(NOW), NextTurn::AsBefore);
     assert_eq!(escrow.finish_turn(&turn, &grant(1), NOW), NextTurn::Now);
     assert_eq!(escrow.begin_turn(None, NOW).unwrap().asks[Bucket::Daily as usize].known.0, RESET);
-}
-
-/// So many requests in flight, which a test changes.
-#[derive(Clone, Debug, Default)]
-struct Changing(Arc<AtomicU32>);
-
-impl LocalCounts for Changing {
-    fn in_flight(&self) -> u32 {
-        self.0.load(Ordering::SeqCst)
-    }
-
-    fn day(&self, _: Tick) -> (i64, u64) {
-        (0, 0)
-    }
-
-    fn is_alive(&self) -> bool {
-        true
-    }
-
-    fn is_proven(&self) -> bool {
-        true
-    }
 }
 
 /// An answer that grants so many tokens of the main bucket and so many places in flight.
@@ -204,8 +188,8 @@ fn kept(turn: &Turn) -> (u32, u32) {
 }
 
 /// A busy key that holds 30 tokens and four places, two of which are in use.
-fn busy() -> (Changing, Escrow) {
-    let (in_flight, tier) = (Changing::default(), Arc::new(Tier { in_flight: Some(9), ..(*tier(40)).clone() }));
+fn busy() -> (InFlight, Escrow) {
+    let (in_flight, tier) = (InFlight::of(0), Arc::new(Tier { in_flight: Some(9), ..(*tier(40)).clone() }));
     let escrow = Escrow::new(tier, Box::new(in_flight.clone()), NOW);
     in_flight.0.store(2, Ordering::SeqCst);
     let turn = begin(&escrow);
