@@ -1,8 +1,9 @@
 //! Contract section 3, the last paragraph, and guarantee 7: a reload of `gateway.toml` that waits for the name of an
-//! upstream puts in force what the files hold after that, however often they change meanwhile.
+//! upstream, or for all keys of a store, puts in force what the files hold after that, however often they change meanwhile.
 
 use tempfile::TempDir;
 
+use crate::postgres_nodes::has_to_wait;
 use crate::serving_reload_parts::{no_key, two_keys};
 use crate::support::*;
 
@@ -112,4 +113,23 @@ async fn a_fault_that_comes_while_the_reload_waits_is_told_and_nothing_of_it_is_
     gate.world().write("other.pem", gate.world().read("cert.pem"));
     gate.has_said("configuration reloaded").await;
     kept.ask(&no_key()).await.is_refused(401, "01 | No api key provided! Create it using: /first");
+}
+
+#[tokio::test]
+async fn a_gateway_toml_that_was_replaced_while_the_stores_keys_are_read_is_not_put_in_force() {
+    let url = Postgres::shared().database().await;
+    let gate = TestGateway::on(Kind::Postgres).store(&url).keys_in_file().key("bot").points("7", 3);
+    let gate = gate.set("answers.key_command", r#""/old""#).start().await;
+    gate.get_points("bot", "7").await.is("3");
+    let (holder, watcher) = (postgres::connect(&url).await, postgres::connect(&url).await);
+    holder.batch_execute("BEGIN; LOCK TABLE key IN ACCESS EXCLUSIVE MODE").await.unwrap();
+    let next = gate.world().edited("gateway.toml", "source = \"file\"", "source = \"store\"");
+    gate.world().write("gateway.toml", next.replace("/old", "/first"));
+    has_to_wait(&watcher, "FROM key").await;
+    gate.world().write("gateway.toml", next.replace("/old", "/second"));
+    holder.batch_execute("ROLLBACK").await.unwrap();
+    let is_store = async || gate.get_points("bot", "7").await.code() == Some(2);
+    eventually(PATIENCE, "the keys are the store's", is_store).await;
+    gate.send(&no_key()).await.is_refused(401, "01 | No api key provided! Create it using: /second");
+    assert!(!gate.stderr().contains("rejected"), "{}", gate.stderr());
 }
