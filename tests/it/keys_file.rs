@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 use nix::sys::signal::Signal;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use sha2::{Digest as _, Sha256};
+use tokio::io::AsyncReadExt as _;
+use tokio::time::timeout;
 
 use crate::support::*;
 
@@ -95,6 +97,26 @@ async fn files_that_cannot_be_opened_for_a_while_are_read_once_they_can_be() {
     eventually(SECOND_AND_SLACK, "the removed key is refused", refused).await;
     gate.has_said("configuration reloaded").await;
     gate.get_points("bot", "7").await.is("3");
+}
+
+#[tokio::test]
+async fn guarantee_7_callers_with_more_connections_than_files_may_be_open_keep_no_key_file_from_being_read() {
+    let gate = TestGateway::before_http().key("bot").key("gone").points("7", 3);
+    let gate = gate.launched_by(&["prlimit", "--nofile=300:300"]).start().await;
+    let mut kept = gate.connect().await;
+    kept.ask(&gate.request("getPoints", "gone", "memberID=7")).await.is("3");
+    let mut callers = Vec::new();
+    for _ in 0..400 {
+        callers.push(tokio::net::TcpStream::connect(gate.address()).await.unwrap());
+    }
+    // The last one is closed, once those before it have their connections.
+    let closed = timeout(PATIENCE, callers.last_mut().unwrap().read(&mut [0])).await;
+    assert!(matches!(closed, Ok(Ok(0) | Err(_))), "{closed:?}");
+    gate.world().remove_key("gone");
+    let request = gate.request("getPoints", "gone", "memberID=7");
+    let is_refused = async || kept.ask(&request).await.code() == Some(2);
+    eventually(SECOND_AND_SLACK, "the removed key is refused", is_refused).await;
+    assert!(!gate.stderr().contains("Too many open files"), "{}", gate.stderr());
 }
 
 #[tokio::test]
