@@ -116,6 +116,24 @@ async fn a_fault_that_comes_while_the_reload_waits_is_told_and_nothing_of_it_is_
 }
 
 #[tokio::test]
+async fn a_file_that_is_emptied_while_the_reload_waits_is_not_put_in_force_before_it_is_written() {
+    for emptied in ["gateway.toml", "other.toml"] {
+        let tools = tempfile::tempdir().unwrap();
+        let (gate, mut kept) = waiting_for_a_name(&tools).await;
+        let before = gate.world().read(emptied);
+        gate.world().write(emptied, "");
+        end_wait(&gate);
+        gate.has_said(&format!("{emptied} is empty; write it, or send SIGHUP to read it")).await;
+        kept.ask(&no_key()).await.is_refused(401, "01 | No api key provided! Create it using: /old");
+        kept.ask(&gate.request("getPoints", "stays", "memberID=7")).await.is("3");
+        gate.world().write(emptied, before);
+        gate.has_said("configuration reloaded").await;
+        kept.ask(&no_key()).await.is_refused(401, "01 | No api key provided! Create it using: /first");
+        kept.ask(&gate.request("getPoints", "stays", "memberID=7")).await.is("3");
+    }
+}
+
+#[tokio::test]
 async fn a_gateway_toml_that_was_replaced_while_the_stores_keys_are_read_is_not_put_in_force() {
     let url = Postgres::shared().database().await;
     let gate = TestGateway::on(Kind::Postgres).store(&url).keys_in_file().key("bot").points("7", 3);

@@ -80,18 +80,25 @@ impl Reloader {
     /// upstreams, all keys of a store) is done first and kept; then all files are read again, until nothing is left to
     /// wait for: a key that was revoked meanwhile does not come back, and no older file is put in force.
     async fn prepare_config(&self, requested: bool, has_file: bool) -> Result<Prepared<'_>, Rejection> {
-        let (mut made_origin, mut store_keys, mut settled) = (None, None, Vec::new());
+        let config_file = vec![self.watches.config_file()];
+        let (mut made_origin, mut store_keys) = (None, None);
+        // It has stayed the same already, or is to be read at once, as new files are then.
+        let mut seen = self.look_at_files(config_file.clone()).await?;
+        let mut reads_at_once = requested;
         loop {
+            let state = self.look_at_files(config_file.clone()).await?;
+            self.are_settled(&state, &mut seen).await?;
+            self.watches.config.lock().reset(state);
             let loaded = self.load_config(has_file).await?;
             let running = self.gateway.state().clone();
             let mut reloaded = running.config.reloaded(loaded.config.clone(), self.store.is_some());
             let config = &reloaded.config;
-            let new = self.watches.new_files(&running.config, config);
-            let states = self.look_at_files(new.clone()).await?;
-            self.watches.add(states.clone(), &running.config);
-            if !requested && settled != new {
-                self.are_settled(&new, states).await?;
-                settled = new;
+            let new = self.look_at_files(self.watches.new_files(&running.config, config)).await?;
+            self.watches.add(new.clone(), &running.config);
+            if std::mem::take(&mut reads_at_once) {
+                seen.extend(new);
+            } else {
+                self.are_settled(&new, &mut seen).await?;
             }
             let inputs = {
                 let (loaded, config, running) = (loaded.clone(), config.clone(), running.config.clone());
@@ -123,9 +130,7 @@ impl Reloader {
     }
 
     async fn load_config(&self, has_file: bool) -> Result<Arc<Loaded>, Rejection> {
-        let (path, config_file) = (self.watches.config_path.clone(), self.watches.config_file());
-        let state = self.look_at_files(vec![config_file]).await?;
-        self.watches.config.lock().reset(state);
+        let path = self.watches.config_path.clone();
         let rejection = |e: LoadError| Rejection {
             is_unread: matches!(&e, LoadError::Unreadable { cause, .. } if is_temporary(cause)),
             reason: e.to_string(),
@@ -206,12 +211,16 @@ impl Reloader {
         self.read_files(move || look_at(files)).await
     }
 
-    /// Refuses files that a configuration newly names while they are empty or being written. The change of one causes another
-    /// reload. `before`: their
-    /// states a moment ago.
-    async fn are_settled(&self, files: &[PathBuf], before: FileStates) -> Result<(), Rejection> {
+    /// Refuses files, unless they were `seen` in these states, while they are empty or being written. Their next change
+    /// causes another reload.
+    async fn are_settled(&self, states: &FileStates, seen: &mut FileStates) -> Result<(), Rejection> {
+        let unseen: FileStates = states.iter().filter(|state| !seen.contains(state)).cloned().collect();
+        if unseen.is_empty() {
+            return Ok(());
+        }
         tokio::time::sleep(SETTLE_TIME).await;
-        for ((path, now), (_, before)) in self.look_at_files(files.to_vec()).await?.into_iter().zip(before) {
+        let now = self.look_at_files(unseen.iter().map(|(path, _)| path.clone()).collect()).await?;
+        for ((path, now), (_, before)) in now.iter().zip(&unseen) {
             let file = path.display();
             if now != before {
                 return Err(
@@ -222,6 +231,7 @@ impl Reloader {
                 return Err(format!("{file} is empty; write it, or send SIGHUP to read it").into());
             }
         }
+        seen.extend(unseen);
         Ok(())
     }
 }
