@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use crate::serving_reload_parts::{is_refused_soon, no_key, two_keys};
 use crate::support::*;
 
-/// Has the opening of a certain file fail or wait while there is a certain other one.
+/// Has the opening of a certain file fail or wait while there is a certain other one; that it waits is told by a file.
 const FAULTY_FILE: &str = r#"
 #define _GNU_SOURCE
 #include <errno.h>
@@ -24,7 +24,7 @@ int open64(const char *path, int flags, ...) {
     int mode = va_arg(more, int);
     va_end(more);
     if (strstr(path, getenv("FAULTY"))) {
-        while (!access("stalled", F_OK)) usleep(10000);
+        for (; !access("stalled", F_OK); usleep(10000)) close(creat("waits", 0600));
         if (!access("absent", F_OK)) return errno = ENOENT, -1;
         if (!access("refused", F_OK)) return errno = EMFILE, -1;
     }
@@ -48,6 +48,27 @@ async fn guarantee_7_a_key_file_whose_reading_takes_too_long_is_read_again_once_
     std::fs::remove_file(stalled).unwrap();
     is_refused_soon(&gate, "goes").await;
     gate.get_points("stays", "7").await.is("3");
+}
+
+#[tokio::test]
+async fn what_is_read_of_a_file_while_it_is_written_in_place_is_not_put_in_force() {
+    for name in ["keys.toml", "gateway.toml"] {
+        let tools = tempfile::tempdir().unwrap();
+        let mut gate = two_keys().launched_by(with_faulty(name, &tools)).start().await;
+        let before = gate.world().read(name);
+        let stalled = gate.world().write("stalled", "");
+        gate.process().signal(Signal::SIGHUP);
+        eventually(PATIENCE, "the file is read", async || gate.world().path("waits").exists()).await;
+        gate.world().write(name, "");
+        std::fs::remove_file(stalled).unwrap();
+        gate.has_said(&format!("{name} was changed while it was read; it is read again")).await;
+        gate.get_points("goes", "7").await.is("3");
+        gate.send(&no_key()).await.is_refused(401, "01 | No api key provided! Create it using: /old");
+        let told = gate.stderr().matches("reloaded").count();
+        gate.world().write(name, before);
+        eventually(PATIENCE, "it is read again", async || gate.stderr().matches("reloaded").count() > told).await;
+        gate.get_points("goes", "7").await.is("3");
+    }
 }
 
 #[tokio::test]

@@ -20,7 +20,7 @@ impl Reloader {
         let files = pair.clone();
         let rejection = |fault: SettingFault| Rejection { is_unread: fault.is_temporary, reason: fault.to_string() };
         let load = move || Certificate::load("server.tls", &files).map_err(rejection);
-        let read = self.read_files(load).await.flatten();
+        let read = self.read_whole(certificate_files(&state.config), load).await;
         match read {
             Ok(loaded) => {
                 log_warning(Some(&loaded));

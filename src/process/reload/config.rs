@@ -135,7 +135,8 @@ impl Reloader {
             is_unread: matches!(&e, LoadError::Unreadable { cause, .. } if is_temporary(cause)),
             reason: e.to_string(),
         };
-        let loaded = self.read_files(move || config::load(path.as_deref())).await?.map_err(rejection)?;
+        let load = move || config::load(path.as_deref()).map_err(rejection);
+        let loaded = self.read_whole(vec![self.watches.config_file()], load).await?;
         if has_file && loaded.path.is_none() {
             // It was there a moment ago: the defaults must not replace it.
             return Err(Rejection { reason: missing_line(&self.watches.config_file()), is_unread: true });

@@ -34,7 +34,7 @@ impl Reloader {
                 is_unread: matches!(e, KeyFileError::Unreadable { is_temporary: true, .. }),
                 reason: e.to_string(),
             };
-            let read = self.read_files(move || read_key_file(&path).map_err(rejection)).await.flatten();
+            let read = self.read_whole(vec![path.clone()], move || read_key_file(&path).map_err(rejection)).await;
             let _ = timeout(CONFIG_FIRST, self.in_force.lock()).await;
             let before = std::mem::replace(&mut state, self.gateway.state().clone());
             match (&before.keys, &state.keys) {

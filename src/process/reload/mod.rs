@@ -266,6 +266,28 @@ impl Reloader {
         }
     }
 
+    /// Reads these files as a whole: refuses what was read of them if one changed meanwhile, since what is written in place
+    /// may lack its end, and all of it for a moment.
+    async fn read_whole<T: Send + 'static>(
+        &self,
+        files: Vec<PathBuf>,
+        read: impl FnOnce() -> Result<T, Rejection> + Send + 'static,
+    ) -> Result<T, Rejection> {
+        let read = move || {
+            let before = look_at(files.clone());
+            let read = read();
+            let after = look_at(files);
+            match before.iter().zip(&after).find(|(before, after)| before != after) {
+                None => read,
+                Some(((path, _), _)) => Err(Rejection {
+                    reason: format!("{} was changed while it was read; it is read again\n", path.display()),
+                    is_unread: true,
+                }),
+            }
+        };
+        self.read_files(read).await.flatten()
+    }
+
     /// A line for each of these files that is missing. Its removal is logged once, until the file is back. Where looking
     /// takes too long none is missing; the read that follows then tells.
     async fn missing_lines(&self, files: Vec<PathBuf>, requested: bool) -> String {
