@@ -1,11 +1,11 @@
 //! Contract section 3, the last paragraph, and guarantee 7: a disk that does not respond, files that are away for a
 //! moment, and a system that gives no thread, put nothing wrong in force and delay no later reload.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::serving_reload_parts::{is_refused_soon, no_key, two_keys};
+use crate::serving_reload_parts::{is_refused_soon, no_key, reloaded, two_keys};
 use crate::support::*;
 
 /// Has the opening of a certain file fail or wait while there is a certain other one; that it waits is told by a file.
@@ -68,6 +68,36 @@ async fn what_is_read_of_a_file_while_it_is_written_in_place_is_not_put_in_force
         gate.world().write(name, before);
         eventually(PATIENCE, "it is read again", async || gate.stderr().matches("reloaded").count() > told).await;
         gate.get_points("goes", "7").await.is("3");
+    }
+}
+
+#[tokio::test]
+async fn a_key_file_that_is_empty_at_sighup_and_written_at_once_refuses_nobody() {
+    let mut gate = two_keys().start().await;
+    let mut kept = gate.connect().await;
+    let request = gate.request("getPoints", "goes", "memberID=7");
+    let keys = gate.world().read("keys.toml");
+    let mut rounds = 0;
+    for n in 1.. {
+        let told = gate.stderr().matches("key file reloaded").count();
+        let emptied = Instant::now();
+        gate.world().write("keys.toml", "");
+        gate.process().signal(Signal::SIGHUP);
+        // The key file is read beside it.
+        reloaded(&gate, n).await;
+        gate.world().write("keys.toml", &keys);
+        // On a busy machine it may have been empty for so long that this counts.
+        let is_brief = emptied.elapsed() < Duration::from_millis(250);
+        let is_taken = async || {
+            let answer = kept.ask(&request).await;
+            assert!(!is_brief || answer.body == "3", "{answer:?}");
+            gate.stderr().matches("key file reloaded").count() > told && answer.body == "3"
+        };
+        eventually(PATIENCE, "the key is taken", is_taken).await;
+        rounds += u32::from(is_brief);
+        if rounds == 3 {
+            break;
+        }
     }
 }
 

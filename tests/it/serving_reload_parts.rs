@@ -5,7 +5,7 @@ use nix::sys::signal::Signal;
 
 use crate::support::*;
 
-async fn reloaded(gate: &TestGateway, times: usize) {
+pub async fn reloaded(gate: &TestGateway, times: usize) {
     let count = async || gate.stderr().matches("configuration reloaded").count() == times;
     eventually(PATIENCE, "configuration reloaded", count).await;
 }

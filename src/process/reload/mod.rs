@@ -22,7 +22,7 @@ use tokio::time::{sleep, timeout};
 
 use super::logs::Logs;
 use super::preflight::UnusableInputs;
-use super::watch::{CHECK_INTERVAL, FileStates, FileWatch, look_at, tell_when_to_check};
+use super::watch::{CHECK_INTERVAL, FileStates, FileWatch, SETTLE_TIME, look_at, tell_when_to_check};
 use crate::admin::{ProcessState, ReloadOutcome, ReloadRequest};
 use crate::edge::Tls;
 use crate::gateway::Gateway;
@@ -276,7 +276,11 @@ impl Reloader {
         let read = move || {
             let before = look_at(files.clone());
             let read = read();
-            let after = look_at(files);
+            let mut after = look_at(files.clone());
+            if after.iter().any(|(_, state)| state.is_some_and(|state| state.is_empty())) {
+                std::thread::sleep(SETTLE_TIME); // it is more likely being written than empty on purpose
+                after = look_at(files);
+            }
             match before.iter().zip(&after).find(|(before, after)| before != after) {
                 None => read,
                 Some(((path, _), _)) => Err(Rejection {
