@@ -2,6 +2,8 @@
 //! be written or answered any more, so the process says so and exits with 1 within a second, and a service manager starts
 //! another.
 
+use std::net::SocketAddr;
+
 use crate::serving_log::fill_stderr;
 use crate::support::*;
 
@@ -84,6 +86,13 @@ impl Fault {
     }
 }
 
+/// Sends a request to a server that may have ended already.
+async fn sent_if_possible(address: SocketAddr, request: &Request) -> Option<Connection> {
+    let mut connection = Connection::try_to(address).await.ok()?;
+    let _ = connection.try_send(request.bytes()).await;
+    Some(connection)
+}
+
 fn says_why(log: &str) {
     assert!(log.contains("a defect at "), "{log}");
     let why = log.lines().find(|line| line.contains("task that writes to the store has ended by a defect"));
@@ -98,9 +107,8 @@ async fn a_server_whose_writer_has_ended_exits_with_1_within_a_second_and_says_w
     let (address, request) = (gate.address(), gate.request("setPoints", "bot", "memberID=7&amount="));
     let mut connections = Vec::new();
     let write = async |n: i64| {
-        let mut connection = Connection::to(address).await;
-        connection.send(request.clone().body(format!("memberID=7&amount={}", 6 + n)).bytes()).await;
-        connections.push(connection);
+        let body = format!("memberID=7&amount={}", 6 + n);
+        connections.extend(sent_if_possible(address, &request.clone().body(body)).await);
     };
     let n = fault.ends(gate.process(), write).await;
     says_why(&gate.stderr());
@@ -140,9 +148,7 @@ async fn a_server_whose_writer_has_ended_exits_with_1_within_a_second_where_nobo
     let request = Request::post("/setPoints", "memberID=7&amount=6").key(&secrets["bot"]);
     let mut connections = Vec::new();
     let write = async |_| {
-        let mut connection = Connection::to(address).await;
-        connection.send(request.bytes()).await;
-        connections.push(connection);
+        connections.extend(sent_if_possible(address, &request).await);
     };
     fault.ends(&mut process, write).await;
 }
@@ -173,11 +179,7 @@ async fn a_server_of_which_a_thread_that_serves_callers_has_ended_exits_with_1_w
     let (address, request) = (gate.address(), gate.request("getPoints", "bot", "memberID=7"));
     let mut connections = Vec::new();
     let read = async |_| {
-        // It may have ended already.
-        if let Ok(mut connection) = Connection::try_to(address).await {
-            let _ = connection.try_send(request.bytes()).await;
-            connections.push(connection);
-        }
+        connections.extend(sent_if_possible(address, &request).await);
     };
     fault.ends(gate.process(), read).await;
     assert!(gate.stderr().contains("a thread that serves callers has ended by a defect"), "{}", gate.stderr());
