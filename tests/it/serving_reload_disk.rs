@@ -72,6 +72,25 @@ async fn what_is_read_of_a_file_while_it_is_written_in_place_is_not_put_in_force
 }
 
 #[tokio::test]
+async fn a_key_file_that_gateway_toml_newly_names_is_not_put_in_force_as_it_was_read_while_written_in_place() {
+    let tools = tempfile::tempdir().unwrap();
+    let mut gate = two_keys().launched_by(with_faulty("other.toml", &tools)).start().await;
+    let keys = gate.world().read("keys.toml");
+    gate.world().write("other.toml", &keys);
+    let stalled = gate.world().write("stalled", "");
+    gate.world().edit("gateway.toml", "keys.toml", "other.toml");
+    gate.process().signal(Signal::SIGHUP);
+    eventually(PATIENCE, "the file is read", async || gate.world().path("waits").exists()).await;
+    gate.world().write("other.toml", "");
+    std::fs::remove_file(stalled).unwrap();
+    gate.has_said("other.toml was changed while it was read; it is read again").await;
+    gate.get_points("goes", "7").await.is("3");
+    gate.world().write("other.toml", keys);
+    gate.has_said("configuration reloaded").await;
+    gate.get_points("goes", "7").await.is("3");
+}
+
+#[tokio::test]
 async fn a_key_file_that_is_empty_at_sighup_and_written_at_once_refuses_nobody() {
     let mut gate = two_keys().start().await;
     let mut kept = gate.connect().await;

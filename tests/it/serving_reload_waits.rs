@@ -7,7 +7,7 @@ use crate::postgres_nodes::has_to_wait;
 use crate::serving_reload_parts::{no_key, two_keys};
 use crate::support::*;
 
-/// Has a look-up of `localhost` wait while there is a file `stalled`, which it tells by a file `asked`.
+/// Has a look-up of `localhost` wait while there is a file `stalled`; then there is a file `asked`.
 const SLOW_NAMES: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -39,15 +39,9 @@ async fn waiting_for_a_name(tools: &TempDir) -> (TestGateway, Connection) {
     let slow = world.edited("gateway.toml", "http://127.0.0.1", "http://localhost");
     let slow = slow.replace("keys.toml", "other.toml").replace("cert.pem", "other.pem").replace("/old", "/first");
     world.write("gateway.toml", slow);
-    is_looked_up(&gate).await;
+    eventually(PATIENCE, "the name is looked up", async || world.path("asked").exists()).await;
     kept.ask(&no_key()).await.is_refused(401, "01 | No api key provided! Create it using: /old");
     (gate, kept)
-}
-
-async fn is_looked_up(gate: &TestGateway) {
-    let asked = gate.world().path("asked");
-    eventually(PATIENCE, "the name is looked up", async || asked.exists()).await;
-    std::fs::remove_file(asked).unwrap();
 }
 
 fn end_wait(gate: &TestGateway) {
@@ -64,9 +58,11 @@ async fn guarantee_7_a_key_that_was_taken_out_while_the_reload_waits_does_not_co
     let is_refused = async || kept.ask(&request).await.code() == Some(2);
     eventually(SECOND_AND_SLACK, "the key that was taken out is refused", is_refused).await;
     end_wait(&gate);
-    while !gate.stderr().contains("configuration reloaded") {
+    let is_reloaded = async || {
         kept.ask(&request).await.is_refused(401, INCORRECT_KEY);
-    }
+        gate.stderr().contains("configuration reloaded")
+    };
+    eventually(PATIENCE, "it is reloaded", is_reloaded).await;
     kept.ask(&request).await.is_refused(401, INCORRECT_KEY);
     kept.ask(&no_key()).await.is_refused(401, "01 | No api key provided! Create it using: /first");
     kept.ask(&gate.request("getPoints", "stays", "memberID=7")).await.is("3");
@@ -78,13 +74,13 @@ async fn a_gateway_toml_that_was_replaced_while_its_reload_waits_is_not_put_in_f
     let (gate, mut kept) = waiting_for_a_name(&tools).await;
     gate.world().edit("gateway.toml", "/first", "/second");
     end_wait(&gate);
-    loop {
+    let is_second = async || {
         let answer = kept.ask(&no_key()).await;
-        if answer.body.ends_with("/second") {
-            break;
-        }
-        answer.is_refused(401, "01 | No api key provided! Create it using: /old");
-    }
+        let is_second = answer.body.ends_with("/second");
+        assert!(is_second || answer.body.ends_with("/old"), "{answer:?}");
+        is_second
+    };
+    eventually(PATIENCE, "the last gateway.toml is in force", is_second).await;
     assert!(!gate.stderr().contains("rejected"), "{}", gate.stderr());
 }
 

@@ -93,7 +93,8 @@ impl Reloader {
             let running = self.gateway.state().clone();
             let mut reloaded = running.config.reloaded(loaded.config.clone(), self.store.is_some());
             let config = &reloaded.config;
-            let new = self.look_at_files(self.watches.new_files(&running.config, config)).await?;
+            let new_files = self.watches.new_files(&running.config, config);
+            let new = self.look_at_files(new_files.clone()).await?;
             self.watches.add(new.clone(), &running.config);
             if std::mem::take(&mut reads_at_once) {
                 seen.extend(new);
@@ -101,8 +102,10 @@ impl Reloader {
                 self.are_settled(&new, &mut seen).await?;
             }
             let inputs = {
+                let files = [self.watches.config_files(config), new_files].concat();
                 let (loaded, config, running) = (loaded.clone(), config.clone(), running.config.clone());
-                self.read_files(move || Inputs::read(&loaded, &config, Some(&running), Vec::new())).await??
+                let read = move || Ok(Inputs::read(&loaded, &config, Some(&running), Vec::new())?);
+                self.read_whole(files, read).await?
             };
             let Some(origin) = self.origin(config, inputs.upstream_tls, &running.origin, &mut made_origin).await?
             else {

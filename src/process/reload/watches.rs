@@ -57,7 +57,7 @@ impl Watches {
     }
 
     /// `gateway.toml` and the files that are reloaded with it.
-    fn config_files(&self, config: &Config) -> Vec<PathBuf> {
+    pub(super) fn config_files(&self, config: &Config) -> Vec<PathBuf> {
         let mut files = vec![self.config_file()];
         if let OriginKind::Http(upstreams) = &config.origin.kind {
             files.extend(upstreams.tls.files().cloned());
