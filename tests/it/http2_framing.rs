@@ -1,6 +1,8 @@
 //! Contract section 1, "Framing", as far as HTTP/2 has it: what contradicts itself is 16, and what
 //! RFC 9113 calls malformed has its stream reset. Neither performs anything or harms its neighbours.
 
+use std::collections::HashSet;
+
 use crate::support::frames::*;
 use crate::support::*;
 
@@ -250,6 +252,35 @@ async fn what_trailers_must_not_have_is_malformed_and_performs_nothing() {
             goes_on(&gate, &mut frames, stream + 2, &what).await;
         }
     }
+}
+
+#[tokio::test]
+async fn trailers_of_streams_that_are_refused_harm_none_of_those_that_are_answered() {
+    const STREAMS: u32 = 300;
+    let gate = gate().start().await;
+    let mut good = fields(gate.secret("bot"), &[]);
+    good[3] = (":path", "/getPoints");
+    let (header, trailers) = (block(&good), block(&[("x", "y")]));
+    let with_trailers = |stream| {
+        let begin = frame(HEADERS, END_HEADERS, stream, &header);
+        let end = frame(HEADERS, END_HEADERS | END_STREAM, stream, &trailers);
+        [begin, frame(DATA, 0, stream, b"memberID=7"), end].concat()
+    };
+    let mut frames = gate.frames().await;
+    frames.send((0..STREAMS).map(|n| with_trailers(1 + 2 * n)).collect::<Vec<_>>().concat()).await;
+    let (mut answered, mut refused) = (HashSet::new(), HashSet::new());
+    while answered.len() + refused.len() < STREAMS as usize {
+        let next = frames.next().await.expect("the connection ended");
+        match next.kind {
+            DATA if next.flags & END_STREAM != 0 => drop(answered.insert(next.stream)),
+            RST_STREAM => {
+                assert_ne!(next.payload, PROTOCOL_ERROR.to_be_bytes(), "stream {}", next.stream);
+                refused.insert(next.stream);
+            }
+            kind => assert_ne!(kind, GOAWAY, "{next:?}"),
+        }
+    }
+    assert!(answered.len() >= 100 && !refused.is_empty(), "{answered:?} answered, {refused:?} refused");
 }
 
 /// A request without its body that is refused by its header.

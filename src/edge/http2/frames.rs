@@ -21,7 +21,7 @@ use crate::edge::transport::Transport;
 
 /// The allowance of frames with which a connection begins, and its upper bound. A client begins with a handful
 /// (SETTINGS, WINDOW_UPDATE, a PING), a browser with about twenty.
-const MAX_FRAMES: u32 = 1000;
+pub(super) const MAX_FRAMES: u32 = 1000;
 
 /// Frames that each answered request adds, unless it was malformed. A request takes two (HEADERS, DATA), and some
 /// clients send a WINDOW_UPDATE or two.

@@ -4,9 +4,11 @@
 
 use std::collections::VecDeque;
 
-/// Counts that are kept until they are taken. A request that reads its body takes its count at once; for other requests
-/// the oldest counts are dropped.
-const MAX_COUNTS: usize = 128;
+use super::frames::MAX_FRAMES;
+
+/// Counts that are kept until they are taken. A request that reads its body takes its count at once; those of streams that
+/// were refused are dropped, the oldest first. As many frames may come before any is answered.
+const MAX_COUNTS: usize = MAX_FRAMES as usize;
 
 const PADDED: u8 = 8;
 const PRIORITY: u8 = 0x20;
@@ -241,12 +243,12 @@ mod tests {
     #[test]
     fn trailers_that_nobody_reads_are_forgotten() {
         let mut trailers = Trailers::default();
-        trailers.begin_headers(1000, 0, 1);
-        for stream in 1..=1000 {
+        trailers.begin_headers(2000, 0, 1);
+        for stream in 1..=2000 {
             trailers.begin_headers(stream, 0, 1);
             trailers.end();
         }
-        assert_eq!((trailers.take_count(1), trailers.take_count(1000)), (None, Some(0)));
+        assert_eq!((trailers.take_count(1), trailers.take_count(2000)), (None, Some(0)));
         assert_eq!(trailers.counts.len(), MAX_COUNTS - 1);
     }
 
