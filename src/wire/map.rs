@@ -41,18 +41,24 @@ pub fn set_points_line(member_name: &str, new_value: i64) -> String {
     format!("Successfully set '{member_name}' points to '{new_value}'")
 }
 
-/// The first expiry in a getWarns answer, past or future, in Unix seconds. A reason may contain what looks like an entry;
-/// it is taken for one.
+/// The first expiry in a getWarns answer, past or future, in Unix seconds. An entry tells its expiry in its key and again
+/// at its end, which counts where an id hides that of the key. A reason may contain what looks like a key or the end of an
+/// entry; it is taken for one.
 pub fn first_expiry(answer: &str, member: MemberId) -> Option<i64> {
     let key = format!("warns_{member}_id_");
     // Each byte is read a few times at most, however many keys begin in the answer: keys that end with the same `=` have
     // the same expiry.
-    let (before, _) = answer.rsplit_once('=')?;
-    let expiries = before.split('=').filter_map(|piece| {
+    let (before, _) = answer.rsplit_once('=').unwrap_or_default();
+    let in_keys = before.split('=').filter_map(|piece| {
         let entry = &piece[piece.find(&key)? + key.len()..];
         entry[entry.rfind('_')? + 1..].parse::<i64>().ok()
     });
-    expiries.min()
+    let at_ends = answer.split("(Expires ").skip(1).filter_map(|piece| {
+        let (expiry, after) = piece.split_once(')')?;
+        let is_end = after.starts_with('}') || after.starts_with(", warns_");
+        expiry.parse().ok().filter(|_| is_end)
+    });
+    in_keys.chain(at_ends).min()
 }
 
 #[cfg(test)]
@@ -87,12 +93,18 @@ mod tests {
         assert_eq!(first_expiry(&warns(seven(), &[warn(1, 0)]), seven()), Some(0));
         assert_eq!(first_expiry("{}", seven()), None);
         assert_eq!(first_expiry("{warns_7_id_", seven()), None);
+        assert_eq!(
+            first_expiry("{warns_7_id_1_300=Mod: spam, warns_7_id_a=b_200=Mod: spam (Expires 200)}", seven()),
+            Some(200)
+        );
+        let quoting = warns(seven(), &[Warn { reason: "again: spam (Expires 100)".into(), ..warn(1, 300) }]);
+        assert_eq!(first_expiry(&quoting, seven()), Some(300));
     }
 
     #[test]
     fn an_answer_that_begins_keys_without_end_takes_no_longer_than_another() {
-        // There are 95,000 of them in a megabyte. Reading from each to the end would be 50 GB.
-        let answer = "{".to_owned() + &"warns_7_id_".repeat(95_000) + "1_200=x}";
+        // There are 50,000 of them in a megabyte. Reading from each to the end would be 25 GB.
+        let answer = "{".to_owned() + &"warns_7_id_(Expires ".repeat(50_000) + "1_200=x}";
         assert_eq!(first_expiry(&answer, seven()), Some(200));
         assert_eq!(first_expiry(&answer.replace('=', "-"), seven()), None);
     }

@@ -64,6 +64,16 @@ async fn guarantee_4_an_origins_map_is_passed_on_as_it_came() {
     gate.get_warns("bot", "7").await.is(past);
 }
 
+#[tokio::test]
+async fn guarantee_4_an_expiry_behind_an_id_that_hides_it_is_read_in_the_entrys_value() {
+    let past = "{warns_7_id_a=b_1000=Mod: long over (Expires 1000)}";
+    let gate = gate().start().await;
+    gate.origin().put_map("getWarns", "7", past);
+    for _ in 0..2 {
+        assert_eq!(gate.get_warns("bot", "7").await.is(past).cache_status(), "guildgate; fwd=miss");
+    }
+}
+
 /// A gate before an HTTP origin, with each way there is to know its keys.
 fn gates() -> [Builder; 3] {
     [gate().keys_in_file(), gate().keys_in_store(), gate().keys_at_the_origin()]

@@ -65,13 +65,17 @@ fn model(operation: Operation, status: u16, body: &[u8]) -> Option<Result<String
     (status / 100 == 2 && fits).then(|| Ok(chars.into_iter().collect()))
 }
 
-/// The text between the last `_` and the `=` of each warn's key.
+/// The text between the last `_` and the `=` of each warn's key, and that in each entry's end.
 fn expiry_model(text: &str, member: MemberId) -> Option<i64> {
     let begin = format!("warns_{member}_id_");
     let places = (0..text.len()).filter(|at| text.get(*at..).is_some_and(|rest| rest.starts_with(&begin)));
-    let expiries = places.filter_map(|at| {
+    let in_keys = places.filter_map(|at| {
         let (key, _) = text[at + begin.len()..].split_once('=')?;
         key.rsplit_once('_')?.1.parse().ok()
     });
-    expiries.min()
+    let at_ends = [")}", "), warns_"].into_iter().flat_map(|end| {
+        let places = text.match_indices(end);
+        places.filter_map(|(at, _)| text[..at].rsplit_once("(Expires ")?.1.parse::<i64>().ok())
+    });
+    in_keys.chain(at_ends).min()
 }
