@@ -271,6 +271,9 @@ async fn what_cannot_begin_a_request_is_16_at_once() {
         b"{\"memberID\":7}",
         b" POST / HTTP/1.1\r\n",
         b"POST / HTTP/1.1\r\nX Y",
+        b"POST getPoints HTTP/1.1\r\n",
+        b"POST ftp://a/ HTTP/1.1\r\n",
+        b"CONNECT a:1 HTTP/1.1\r\n",
     ] {
         for (nth, mut connection) in connections(&gate).await {
             connection.send(bytes).await;

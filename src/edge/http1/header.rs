@@ -121,7 +121,9 @@ fn end_of_header(bytes: &[u8], searched: usize) -> Option<usize> {
 fn can_begin(bytes: &[u8]) -> bool {
     let mut fields = [const { MaybeUninit::uninit() }; MAX_FIELDS];
     let first = &bytes[..bytes.len().min(CHECKED_PREFIX)];
-    httparse::Request::new(&mut []).parse_with_uninit_headers(first, &mut fields).is_ok()
+    let mut request = httparse::Request::new(&mut []);
+    let may_begin = request.parse_with_uninit_headers(first, &mut fields).is_ok();
+    may_begin && request.path.is_none_or(|target| split_target(target.as_bytes()).is_some())
 }
 
 fn has_bare_lf(bytes: &[u8], searched: usize) -> bool {
