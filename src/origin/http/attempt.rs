@@ -1,5 +1,5 @@
-//! One request on one connection to an upstream, up to its whole answer. The result says whether it may be sent again:
-//! nothing came back, or an answer began. `setPoints` is never sent again, since the upstream may have it from here on
+//! One request on one connection to an upstream, up to its whole answer. The result says whether it may be sent again: no
+//! whole header of an answer came, or one did. `setPoints` is never sent again, since the upstream may have it from here on
 //! (guarantee 5). A connection is kept only after an answer that came whole. This module chooses no upstream and does
 //! not retry; `HttpOrigin` does.
 
@@ -16,9 +16,9 @@ use crate::wire::{Fault, Operation, UnusableAnswer, parse_origin_answer};
 pub(super) enum Attempt {
     /// A whole answer came, usable or not.
     Answered(Result<Arc<str>, Fault>),
-    /// An answer began, and was malformed or broke off. A retry does not help.
+    /// An answer's header came, and the answer was malformed or broke off. A retry does not help.
     Broken(Result<Arc<str>, Fault>),
-    /// Nothing of an answer came. A read may be sent again.
+    /// No whole header of an answer came: it says nothing yet. A read may be sent again.
     NoAnswer(NoAnswer),
 }
 

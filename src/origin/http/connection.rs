@@ -35,6 +35,9 @@ const READ_BUFFER: usize = 4096;
 /// one byte. They are not kept.
 const MAX_FRAMING: usize = 6 * MAX_ORIGIN_ANSWER;
 
+/// Characters shown of an error, which may repeat the names of a certificate: thousands, as the upstream likes.
+const MAX_ERROR: usize = 300;
+
 /// One HTTP/1.1 connection to an upstream.
 pub(super) struct Connection {
     /// Plain on the left, TLS on the right.
@@ -247,7 +250,7 @@ impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ConnectError::TimedOut => f.write_str("connecting took longer than origin.connect_timeout"),
-            ConnectError::Failed(error) => write!(f, "it cannot be reached: {error}"),
+            ConnectError::Failed(error) => write!(f, "it cannot be reached: {:.MAX_ERROR$}", error.to_string()),
             ConnectError::Closed => f.write_str("it closes connections at once"),
         }
     }

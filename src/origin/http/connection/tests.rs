@@ -122,3 +122,10 @@ async fn no_more_connections_are_kept_than_may_be_and_none_whose_answer_was_not_
     assert!(tokio::time::timeout(Duration::from_secs(5), closes).await.is_ok());
     assert!(idle.take().is_none());
 }
+
+#[test]
+fn a_long_error_of_a_connection_is_shown_in_part() {
+    let error = |text: &str| ConnectError::Failed(io::Error::other(text)).to_string();
+    assert_eq!(error("short"), "it cannot be reached: short");
+    assert!(error(&"long".repeat(10_000)).len() < 2 * MAX_ERROR);
+}
