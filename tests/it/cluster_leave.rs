@@ -103,10 +103,19 @@ async fn guarantee_6_nothing_of_a_day_is_lost_or_given_twice_over_stops_and_hand
 
 /// Two nodes before an origin, the first of which reaches Redis through the proxy.
 async fn before_http(redis: &Redis, limit: &str, most: &str) -> (Proxy, TestGateway, TestGateway) {
+    before_http_with(&["bot".to_owned()], redis, limit, most).await
+}
+
+async fn before_http_with(
+    keys: &[String],
+    redis: &Redis,
+    limit: &str,
+    most: &str,
+) -> (Proxy, TestGateway, TestGateway) {
     let proxy = Proxy::to(redis.port()).await;
     let (direct, through) = (redis.url(), format!("redis://127.0.0.1:{}", proxy.port()));
-    let here = TestGateway::before_http()
-        .key("bot")
+    let here = keys.iter().fold(TestGateway::before_http(), |gate, key| gate.key(key));
+    let here = here
         .points("7", 3)
         .points("8", 4)
         .set("cluster.redis", &format!("{through:?}"))
@@ -161,4 +170,25 @@ async fn a_connection_to_redis_that_is_cut_at_the_stop_is_made_again() {
     assert_eq!(here.stop().await, Some(0));
     assert!(proxy.has_cut());
     assert_eq!(answered(&there, 100).await, 100 - REQUESTS);
+}
+
+#[tokio::test]
+async fn what_a_thousand_keys_have_left_of_a_day_is_given_back_however_far_away_redis_is() {
+    let redis = Redis::start(&[]).await;
+    let keys: Vec<String> = (0..1000).map(|n| format!("bot{n}")).collect();
+    let (proxy, mut here, there) = before_http_with(&keys, &redis, "daily", "3").await;
+    all_get(&here, &keys).await;
+    proxy.hold(Holds::For(Duration::from_millis(50)));
+    assert_eq!(here.stop().await, Some(0));
+    for _ in 0..2 {
+        all_get(&there, &keys).await;
+    }
+}
+
+/// Asks once with each key, all of which are answered.
+async fn all_get(gate: &TestGateway, keys: &[String]) {
+    let mut connection = gate.connect().await;
+    for key in keys {
+        connection.ask(&gate.request("getPoints", key, "memberID=7")).await.is("3");
+    }
 }
