@@ -9,19 +9,12 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 pub use events::FileEvents;
-use rustix::io::Errno;
 
-/// Errors that may pass by themselves, so that a file is to be read again: no file can be opened at the moment, there is no
-/// memory, or the disk failed.
-const TEMPORARY: [Errno; 4] = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::IO];
+/// How far the clock of a file system may be behind, in milliseconds: it goes by the system's ticks.
+const CLOCK_LAG: i64 = 100;
 
 /// Links followed before they are taken for a ring; Linux itself follows as many.
 const MAX_LINKS: usize = 40;
-
-/// Whether reading a file again may succeed.
-pub fn is_temporary(error: &io::Error) -> bool {
-    Errno::from_io_error(error).is_some_and(|error| TEMPORARY.contains(&error))
-}
 
 /// Which file it is, whatever its name. A file that replaces another one has another id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,12 +43,16 @@ pub struct FileState {
     length: u64,
     /// Seconds and nanoseconds of the last change (ctime). Unlike the time of the content, no program can set it back.
     changed: (i64, i64),
+    /// The file system counts whole seconds only, and the second of the last change has not ended: another write may give
+    /// the file the same time. What is seen after that second is another state.
+    may_change_unseen: bool,
 }
 
 impl FileState {
-    /// The state of the file that `path` leads to.
-    pub fn of(path: &Path) -> io::Result<Self> {
-        fs::metadata(path).map(|meta| FileState::from(&meta))
+    /// The state of the file that `path` leads to. `now` is a moment before, in Unix milliseconds.
+    pub fn of(path: &Path, now: i64) -> io::Result<Self> {
+        let state = FileState::from(&fs::metadata(path)?);
+        Ok(FileState { may_change_unseen: may_change_unseen(state.changed, now), ..state })
     }
 
     pub fn is_empty(&self) -> bool {
@@ -65,14 +62,21 @@ impl FileState {
     /// Of some file of this length.
     #[cfg(test)]
     pub(crate) fn of_length(length: u64) -> Self {
-        FileState { id: FileId { device: 1, inode: 1 }, length, changed: (0, 0) }
+        FileState { id: FileId { device: 1, inode: 1 }, length, changed: (0, 0), may_change_unseen: false }
     }
 }
 
 impl From<&Metadata> for FileState {
     fn from(meta: &Metadata) -> Self {
-        FileState { id: meta.into(), length: meta.len(), changed: (meta.ctime(), meta.ctime_nsec()) }
+        let changed = (meta.ctime(), meta.ctime_nsec());
+        FileState { id: meta.into(), length: meta.len(), changed, may_change_unseen: false }
     }
+}
+
+/// Whether another write at `now` (Unix milliseconds) may leave a file with this time of the last change. File systems that
+/// count nanoseconds give none without them, but for one in a billion.
+fn may_change_unseen((seconds, nanoseconds): (i64, i64), now: i64) -> bool {
+    nanoseconds == 0 && now < (seconds + 1) * 1000 + CLOCK_LAG
 }
 
 /// Everything in `source`, or `None` where that is more than `max` bytes.
@@ -135,12 +139,21 @@ mod tests {
         let (path, other) = (folder.path().join("a"), folder.path().join("b"));
         fs::write(&path, "1").unwrap();
         fs::write(&other, "1").unwrap();
-        let (id, state) = (FileId::of(&path).unwrap(), FileState::of(&path).unwrap());
+        let (id, state) = (FileId::of(&path).unwrap(), FileState::of(&path, 0).unwrap());
         fs::write(&path, "12").unwrap();
         assert_eq!(FileId::of(&path).unwrap(), id);
-        assert_ne!(FileState::of(&path).unwrap(), state);
+        assert_ne!(FileState::of(&path, 0).unwrap(), state);
         fs::rename(&other, &path).unwrap();
         assert_ne!(FileId::of(&path).unwrap(), id);
+    }
+
+    #[test]
+    fn a_file_may_change_unseen_in_the_second_of_its_last_change_where_only_seconds_are_counted() {
+        for (changed, now, may) in
+            [((5, 0), 5_000, true), ((5, 0), 5_999, true), ((5, 0), 6_000 + CLOCK_LAG, false), ((5, 1), 5_000, false)]
+        {
+            assert_eq!(may_change_unseen(changed, now), may, "{changed:?} at {now}");
+        }
     }
 
     #[test]

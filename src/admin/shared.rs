@@ -157,6 +157,11 @@ impl Reloads {
         }
     }
 
+    /// Whether `file`, which is read again and again, was rejected for the same reason just before.
+    pub fn is_known(&self, file: &str, outcome: &ReloadOutcome) -> bool {
+        outcome.is_unread && self.rejected_files.lock().get(file) == outcome.faults.first()
+    }
+
     /// What is in force of `file` was read from it, or from another file instead.
     pub fn replaced(&self, file: &str) {
         self.rejected_files.lock().remove(file);

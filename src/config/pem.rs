@@ -8,7 +8,7 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::SettingFault;
-use crate::files::{is_temporary, read_at_most};
+use crate::files::read_at_most;
 
 /// Largest PEM file that is read. A long chain is 20 KiB, and a system's whole bundle of roots is a quarter of this.
 const MAX_FILE: u64 = 1 << 20;
@@ -28,10 +28,8 @@ impl<'a> PemFile<'a> {
     /// Where it cannot be read or is too large.
     pub fn read(setting: &'a str, path: &'a Path) -> Result<Self, SettingFault> {
         let content = File::open(path).and_then(|file| read_at_most(file, MAX_FILE));
-        let content = content.map_err(|e| SettingFault {
-            is_temporary: is_temporary(&e),
-            ..fault(setting, path, format!("cannot be read: {e}"))
-        })?;
+        let content = content
+            .map_err(|e| SettingFault { is_unread: true, ..fault(setting, path, format!("cannot be read: {e}")) })?;
         let content = content.ok_or_else(|| fault(setting, path, "is larger than 1 MiB; is it a PEM file?"))?;
         Ok(PemFile { setting, path, content })
     }

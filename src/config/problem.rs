@@ -56,13 +56,13 @@ pub struct SettingFault {
     /// Such as `server.tls.certificate`.
     pub setting: String,
     pub message: String,
-    /// It may pass by itself: no descriptor was free, or the disk failed.
-    pub is_temporary: bool,
+    /// A file could not be read, which may pass by itself.
+    pub is_unread: bool,
 }
 
 impl SettingFault {
     pub fn new(setting: impl Into<String>, message: impl Into<String>) -> Self {
-        SettingFault { setting: setting.into(), message: message.into(), is_temporary: false }
+        SettingFault { setting: setting.into(), message: message.into(), is_unread: false }
     }
 }
 

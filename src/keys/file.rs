@@ -9,7 +9,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::{ListedKey, hide_keys};
 use crate::config::{Problem, Problems, instead, shown};
-use crate::files::{is_temporary, read_at_most};
+use crate::files::read_at_most;
 use crate::model::{Digest, GuildId, KeyId, Scope, unix_of};
 
 /// The most keys that a file may list: each takes about 1 KB while the file is read, 200 MB in all.
@@ -34,8 +34,11 @@ const WANTED_EXPIRY: &str = "wants Unix seconds, a date such as 2027-01-31 (its 
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFileError {
     /// It could not be read; why, with its path.
-    #[error("{text}")]
-    Unreadable { text: String, is_temporary: bool },
+    #[error("{0}")]
+    Unreadable(String),
+    /// It is no text that could hold keys; why, with its path.
+    #[error("{0}")]
+    Unusable(String),
     /// The faults in it, a line each.
     #[error(transparent)]
     Faults(#[from] Problems),
@@ -49,12 +52,8 @@ pub fn read_key_file(path: &Path) -> Result<Vec<ListedKey>, KeyFileError> {
 }
 
 fn read_text(path: &Path) -> Result<String, KeyFileError> {
-    let refused =
-        |why: &str| KeyFileError::Unreadable { text: format!("{} {why}", path.display()), is_temporary: false };
-    let unreadable = |e: std::io::Error| KeyFileError::Unreadable {
-        text: format!("{} cannot be read: {e}", path.display()),
-        is_temporary: is_temporary(&e),
-    };
+    let refused = |why: &str| KeyFileError::Unusable(format!("{} {why}", path.display()));
+    let unreadable = |e: std::io::Error| KeyFileError::Unreadable(format!("{} cannot be read: {e}", path.display()));
     // Checked before it is opened: opening a pipe would wait for a writer.
     if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
         return Err(refused("is not a file"));

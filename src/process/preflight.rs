@@ -43,8 +43,8 @@ pub struct Inputs {
 pub struct UnusableInputs {
     /// A line for each fault.
     pub reason: String,
-    /// A fault among them may pass by itself.
-    pub is_temporary: bool,
+    /// A file could not be read, which may pass by itself.
+    pub is_unread: bool,
 }
 
 impl Inputs {
@@ -80,16 +80,17 @@ impl Inputs {
         {
             match read_key_file(path) {
                 Ok(keys) => inputs.keys = Some(keys),
-                Err(KeyFileError::Unreadable { text, is_temporary }) => {
-                    faults.push(SettingFault { is_temporary, ..SettingFault::new("keys.file", text) });
+                Err(KeyFileError::Unreadable(why)) => {
+                    faults.push(SettingFault { is_unread: true, ..SettingFault::new("keys.file", why) });
                 }
+                Err(KeyFileError::Unusable(why)) => faults.push(SettingFault::new("keys.file", why)),
                 Err(KeyFileError::Faults(found)) => key_faults = Some(found.to_string()),
             }
         }
-        let is_temporary = faults.iter().any(|fault| fault.is_temporary);
+        let is_unread = faults.iter().any(|fault| fault.is_unread);
         let faults = (!faults.is_empty()).then(|| loaded.faults(&faults).to_string());
         let lines: Vec<String> = faults.into_iter().chain(key_faults).collect();
-        if lines.is_empty() { Ok(inputs) } else { Err(UnusableInputs { reason: lines.join("\n"), is_temporary }) }
+        if lines.is_empty() { Ok(inputs) } else { Err(UnusableInputs { reason: lines.join("\n"), is_unread }) }
     }
 }
 

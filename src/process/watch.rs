@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
-use crate::clock::AlignedTimer;
+use crate::clock::{AlignedTimer, Clock};
 use crate::files::{FileEvents, FileState};
 
 /// How often files are checked while one of them has changed, or where the system does not tell of changes. A check costs
@@ -36,8 +36,9 @@ pub(super) type FileStates = Vec<(PathBuf, Option<FileState>)>;
 
 /// Looks at files, which may take for ever.
 pub(super) fn look_at(paths: impl IntoIterator<Item = PathBuf>) -> FileStates {
+    let clock = Clock::system();
     let state = |path: PathBuf| {
-        let state = FileState::of(&path).ok();
+        let state = FileState::of(&path, clock.unix_ms()).ok();
         (path, state)
     };
     paths.into_iter().map(state).collect()
@@ -94,7 +95,7 @@ impl FileWatch {
             }
             match before.iter().chain(other.into_iter().flat_map(|other| &other.files)).find(is_same) {
                 Some(file) => self.files.push(WatchedFile { delays: true, ..file.clone() }),
-                None => self.files.push(WatchedFile::new(path)),
+                None => self.files.extend(FileWatch::new([path]).files),
             }
         }
     }
@@ -216,11 +217,6 @@ impl Change {
 }
 
 impl WatchedFile {
-    fn new(path: PathBuf) -> Self {
-        let state = FileState::of(&path).ok();
-        WatchedFile::of(path, state)
-    }
-
     fn of(path: PathBuf, read: Option<FileState>) -> Self {
         WatchedFile { path, read, is_unread: false, changed: None, delays: true, is_settled: true }
     }
@@ -268,7 +264,7 @@ mod tests {
     }
 
     fn file_of(length: u64) -> WatchedFile {
-        WatchedFile { read: state(length), ..WatchedFile::new(PathBuf::new()) }
+        WatchedFile::of(PathBuf::new(), state(length))
     }
 
     #[test]

@@ -92,6 +92,7 @@ mod serving_refusals;
 mod serving_reload;
 mod serving_reload_disk;
 mod serving_reload_parts;
+mod serving_reload_unread;
 mod serving_reload_waits;
 mod slow_clients;
 mod store_access;

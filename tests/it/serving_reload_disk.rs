@@ -26,13 +26,12 @@ int open64(const char *path, int flags, ...) {
     if (strstr(path, getenv("FAULTY"))) {
         for (; !access("stalled", F_OK); usleep(10000)) close(creat("waits", 0600));
         if (!access("absent", F_OK)) return errno = ENOENT, -1;
-        if (!access("refused", F_OK)) return errno = EMFILE, -1;
     }
     return syscall(SYS_openat, AT_FDCWD, path, flags, mode);
 }
 "#;
 
-/// A command through which this file of a server is stalled, absent or refused, while a file of that name is beside it.
+/// A command through which this file of a server is stalled or absent, while a file of that name is beside it.
 fn with_faulty(file: &str, tools: &tempfile::TempDir) -> &'static [&'static str] {
     Vec::from(["env", preload(tools.path(), FAULTY_FILE), format!("FAULTY={file}").leak()]).leak()
 }
@@ -118,17 +117,6 @@ async fn a_key_file_that_is_empty_at_sighup_and_written_at_once_refuses_nobody()
             break;
         }
     }
-}
-
-#[tokio::test]
-async fn a_certificate_for_which_no_descriptor_is_free_is_read_again() {
-    let tools = tempfile::tempdir().unwrap();
-    let gate = two_keys().tls().launched_by(with_faulty("cert.pem", &tools)).start().await;
-    let refused = gate.world().write("refused", "");
-    gate.world().put_identity(&Identity::new());
-    gate.has_said("TLS certificate rejected; new connections still get the previous one").await;
-    std::fs::remove_file(refused).unwrap();
-    gate.has_said("TLS certificate reloaded").await;
 }
 
 #[tokio::test]

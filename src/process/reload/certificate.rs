@@ -1,7 +1,7 @@
 //! The reload of the TLS pair of `server.tls`.
 
 use super::watches::certificate_files;
-use super::{Rejection, Reloader, log_warning};
+use super::{Rejection, Reloader, TLS_PAIR, log_warning};
 use crate::admin::ReloadOutcome;
 use crate::config::SettingFault;
 use crate::tls::Certificate;
@@ -12,16 +12,15 @@ impl Reloader {
         let _lock = self.certificate_lock.lock().await;
         let state = self.gateway.state().clone();
         let (tls, pair) = (self.tls.as_ref()?, state.config.server.tls.as_ref()?);
-        let missing = self.missing_lines(certificate_files(&state.config), requested).await;
+        let missing = self.missing_lines(&self.watches.certificate, certificate_files(&state.config), requested).await;
         if !missing.is_empty() {
             return Some(ReloadOutcome::rejected(&missing));
         }
         let (certificate, private_key) = (pair.certificate.display(), pair.private_key.display());
         let files = pair.clone();
-        let rejection = |fault: SettingFault| Rejection { is_unread: fault.is_temporary, reason: fault.to_string() };
+        let rejection = |fault: SettingFault| Rejection { is_unread: fault.is_unread, reason: fault.to_string() };
         let load = move || Certificate::load("server.tls", &files).map_err(rejection);
-        let read = self.read_whole(certificate_files(&state.config), load).await;
-        match read {
+        match self.read_whole(&self.watches.certificate, certificate_files(&state.config), load).await {
             Ok(loaded) => {
                 log_warning(Some(&loaded));
                 // The configuration may name another pair by now.
@@ -33,13 +32,16 @@ impl Reloader {
                 Some(ReloadOutcome::changed(is_changed.then_some("server.tls")))
             }
             Err(rejection) => {
-                let reason = &rejection.reason;
-                tracing::error!(
-                    %certificate,
-                    %private_key,
-                    "TLS certificate rejected; new connections still get the previous one\n{reason}"
-                );
-                Some(rejection.outcome())
+                let outcome = rejection.outcome();
+                if requested || !self.admin.reloads.is_known(TLS_PAIR, &outcome) {
+                    let reason = &rejection.reason;
+                    tracing::error!(
+                        %certificate,
+                        %private_key,
+                        "TLS certificate rejected; new connections still get the previous one\n{reason}"
+                    );
+                }
+                Some(outcome)
             }
         }
     }

@@ -8,10 +8,9 @@ use tokio::time::timeout;
 
 use super::keys::log_if_empty;
 use super::watches::{certificate_files, key_file};
-use super::{KEY_FILE, Rejection, Reloader, TLS_PAIR, log_warning, missing_line};
+use super::{CONFIG_FILE, KEY_FILE, Rejection, Reloader, TLS_PAIR, log_warning, missing_line};
 use crate::admin::{ConfigText, ReloadOutcome};
 use crate::config::{self, Config, Keys, LoadError, Loaded, OriginKind, Reloaded, Warning};
-use crate::files::is_temporary;
 use crate::gateway::{KeySource, LoadedKeys, NewKeys};
 use crate::origin::{self, HttpOrigin, Origin};
 use crate::process::preflight::Inputs;
@@ -45,8 +44,11 @@ impl Reloader {
     pub(super) async fn reload_config(&self, requested: bool) -> Option<ReloadOutcome> {
         let mut in_force = self.in_force.lock().await;
         let path = self.watches.config_file();
-        let missing =
-            if in_force.has_file { self.missing_lines(vec![path.clone()], requested).await } else { String::new() };
+        let missing = if in_force.has_file {
+            self.missing_lines(&self.watches.config, vec![path.clone()], requested).await
+        } else {
+            String::new()
+        };
         if !missing.is_empty() {
             return Some(ReloadOutcome::rejected(&missing));
         }
@@ -54,10 +56,13 @@ impl Reloader {
         let (sections, settings) = match self.prepare_config(requested, in_force.has_file).await {
             Ok(prepared) => self.apply_config(prepared, &mut in_force),
             Err(rejection) => {
-                let reason = &rejection.reason;
-                self.admin.reloads.reject();
-                tracing::error!(%file, "reload rejected; still running the previous configuration\n{reason}");
-                return Some(rejection.outcome());
+                let outcome = rejection.outcome();
+                if requested || !self.admin.reloads.is_known(CONFIG_FILE, &outcome) {
+                    let reason = &rejection.reason;
+                    self.admin.reloads.reject();
+                    tracing::error!(%file, "reload rejected; still running the previous configuration\n{reason}");
+                }
+                return Some(outcome);
             }
         };
         let changed = if sections.is_empty() { "nothing".to_owned() } else { sections.join(", ") };
@@ -105,7 +110,7 @@ impl Reloader {
                 let files = [self.watches.config_files(config), new_files].concat();
                 let (loaded, config, running) = (loaded.clone(), config.clone(), running.config.clone());
                 let read = move || Ok(Inputs::read(&loaded, &config, Some(&running), Vec::new())?);
-                self.read_whole(files, read).await?
+                self.read_whole(&self.watches.config, files, read).await?
             };
             let Some(origin) = self.origin(config, inputs.upstream_tls, &running.origin, &mut made_origin).await?
             else {
@@ -135,11 +140,11 @@ impl Reloader {
     async fn load_config(&self, has_file: bool) -> Result<Arc<Loaded>, Rejection> {
         let path = self.watches.config_path.clone();
         let rejection = |e: LoadError| Rejection {
-            is_unread: matches!(&e, LoadError::Unreadable { cause, .. } if is_temporary(cause)),
+            is_unread: matches!(e, LoadError::Missing(_) | LoadError::Unreadable { .. }),
             reason: e.to_string(),
         };
         let load = move || config::load(path.as_deref()).map_err(rejection);
-        let loaded = self.read_whole(vec![self.watches.config_file()], load).await?;
+        let loaded = self.read_whole(&self.watches.config, vec![self.watches.config_file()], load).await?;
         if has_file && loaded.path.is_none() {
             // It was there a moment ago: the defaults must not replace it.
             return Err(Rejection { reason: missing_line(&self.watches.config_file()), is_unread: true });

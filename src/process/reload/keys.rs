@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::watches::key_file;
-use super::{Rejection, Reloader};
+use super::{KEY_FILE, Rejection, Reloader};
 use crate::admin::ReloadOutcome;
 use crate::gateway::{KeyFile, KeySource, NewKeys};
 use crate::keys::{KeyFileError, ListedKey, read_key_file};
@@ -22,7 +22,7 @@ impl Reloader {
     pub(super) async fn reload_keys(&self, requested: bool) -> Option<ReloadOutcome> {
         let _lock = self.keys_lock.lock().await;
         let path = key_file(&self.gateway.state().config)?;
-        let missing = self.missing_lines(vec![path.clone()], requested).await;
+        let missing = self.missing_lines(&self.watches.keys, vec![path.clone()], requested).await;
         if !missing.is_empty() {
             return Some(ReloadOutcome::rejected(&missing));
         }
@@ -31,10 +31,12 @@ impl Reloader {
         let read = loop {
             let path = path.clone();
             let rejection = |e: KeyFileError| Rejection {
-                is_unread: matches!(e, KeyFileError::Unreadable { is_temporary: true, .. }),
+                is_unread: matches!(e, KeyFileError::Unreadable(_)),
                 reason: e.to_string(),
             };
-            let read = self.read_whole(vec![path.clone()], move || read_key_file(&path).map_err(rejection)).await;
+            let files = vec![path.clone()];
+            let load = move || read_key_file(&path).map_err(rejection);
+            let read = self.read_whole(&self.watches.keys, files, load).await;
             let _ = timeout(CONFIG_FIRST, self.in_force.lock()).await;
             let before = std::mem::replace(&mut state, self.gateway.state().clone());
             match (&before.keys, &state.keys) {
@@ -46,9 +48,12 @@ impl Reloader {
         let keys = match read {
             Ok(keys) => keys,
             Err(rejection) => {
-                let reason = &rejection.reason;
-                tracing::error!(%file, "key file rejected; the keys read before stay in force\n{reason}");
-                return Some(rejection.outcome());
+                let outcome = rejection.outcome();
+                if requested || !self.admin.reloads.is_known(KEY_FILE, &outcome) {
+                    let reason = &rejection.reason;
+                    tracing::error!(%file, "key file rejected; the keys read before stay in force\n{reason}");
+                }
+                return Some(outcome);
             }
         };
         let count = keys.len();

@@ -41,7 +41,8 @@ const TAKES_TOO_LONG: &str = "reading the files takes too long; is one of them a
 /// Pause before files are read again that could not be read. A key that was revoked in one of them counts on it.
 const READ_AGAIN: Duration = Duration::from_millis(500);
 
-/// The settings that name files which are reloaded by themselves, for admins.
+/// What is reloaded by itself, for admins: the file, or the setting that names it.
+const CONFIG_FILE: &str = "gateway.toml";
 const KEY_FILE: &str = "keys.file";
 const TLS_PAIR: &str = "server.tls";
 
@@ -159,7 +160,7 @@ impl Reloader {
     /// same.
     async fn reload(&self, watch: &Mutex<FileWatch>, part: Part, requested: bool) -> ReloadOutcome {
         let name = match part {
-            Part::Config => "gateway.toml",
+            Part::Config => CONFIG_FILE,
             Part::Keys => KEY_FILE,
             Part::Certificate => TLS_PAIR,
         };
@@ -267,9 +268,10 @@ impl Reloader {
     }
 
     /// Reads these files as a whole: refuses what was read of them if one changed meanwhile, since what is written in place
-    /// may lack its end, and all of it for a moment.
+    /// may lack its end, and all of it for a moment. A file that is missing is read once it is back, as `watch` notices.
     async fn read_whole<T: Send + 'static>(
         &self,
+        watch: &Mutex<FileWatch>,
         files: Vec<PathBuf>,
         read: impl FnOnce() -> Result<T, Rejection> + Send + 'static,
     ) -> Result<T, Rejection> {
@@ -282,19 +284,25 @@ impl Reloader {
                 after = look_at(files);
             }
             match before.iter().zip(&after).find(|(before, after)| before != after) {
-                None => read,
-                Some(((path, _), _)) => Err(Rejection {
-                    reason: format!("{} was changed while it was read; it is read again\n", path.display()),
-                    is_unread: true,
-                }),
+                None => (read, after),
+                Some(((path, _), _)) => {
+                    let reason = format!("{} was changed while it was read; it is read again\n", path.display());
+                    (Err(Rejection { reason, is_unread: true }), Vec::new())
+                }
             }
         };
-        self.read_files(read).await.flatten()
+        let (mut read, states) = self.read_files(read).await?;
+        let missing: FileStates = states.into_iter().filter(|(_, state)| state.is_none()).collect();
+        if let (Err(rejection), false) = (&mut read, missing.is_empty()) {
+            rejection.is_unread = false;
+            watch.lock().reset(missing);
+        }
+        read
     }
 
-    /// A line for each of these files that is missing. Its removal is logged once, until the file is back. Where looking
-    /// takes too long none is missing; the read that follows then tells.
-    async fn missing_lines(&self, files: Vec<PathBuf>, requested: bool) -> String {
+    /// A line for each of these files, which `watch` watches, that is missing. Its removal is logged once, until the file is
+    /// back. Where looking takes too long none is missing; the read that follows then tells.
+    async fn missing_lines(&self, watch: &Mutex<FileWatch>, files: Vec<PathBuf>, requested: bool) -> String {
         let is_missing = |path: &PathBuf| path.metadata().is_err_and(|e| e.kind() == io::ErrorKind::NotFound);
         let look = move || files.into_iter().map(|path| (is_missing(&path), path)).collect::<Vec<_>>();
         let looked = self.read_files(look).await.unwrap_or_default();
@@ -305,6 +313,8 @@ impl Reloader {
                 continue;
             }
             lines += &missing_line(&path);
+            // It may be back at once, the same as before.
+            watch.lock().reset(vec![(path.clone(), None)]);
             let file = path.display();
             if missing.insert(path.clone()) {
                 tracing::error!(%file, "a file was removed; what was read from it stays in force until it is back");
@@ -326,8 +336,8 @@ struct Rejection {
 }
 
 impl From<UnusableInputs> for Rejection {
-    fn from(UnusableInputs { reason, is_temporary }: UnusableInputs) -> Self {
-        Rejection { reason, is_unread: is_temporary }
+    fn from(UnusableInputs { reason, is_unread }: UnusableInputs) -> Self {
+        Rejection { reason, is_unread }
     }
 }
 
