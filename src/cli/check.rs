@@ -9,6 +9,7 @@ use crate::admin::Tokens;
 use crate::cluster;
 use crate::config::{self, Keys, Loaded, SettingFault};
 use crate::gateway::KeySource;
+use crate::keys::hide_keys;
 use crate::process::preflight;
 use crate::store::{AnyStore, IfMissing, StoreState};
 
@@ -61,6 +62,7 @@ pub(super) fn run(loaded: &Loaded, out: &mut dyn Write) -> Result<(), Failure> {
     for key in keys {
         if let Some(tier) = key.tier.filter(|tier| !limits.tiers.iter().any(|t| *t.name == **tier)) {
             let default = &limits.default_tier.name;
+            let tier = hide_keys(&tier);
             writeln!(out, "key {}: its tier '{tier}' is not in [limits.tiers]; it gets '{default}'", key.id)?;
         }
     }

@@ -10,6 +10,11 @@ use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 const PARAMETERS: &str = "sslmode, sslrootcert, connect_timeout, application_name, options, keepalives, \
     keepalives_idle, tcp_user_timeout, channel_binding, load_balance_hosts, hostaddr";
 
+const SCHEMES: [&str; 2] = ["postgres://", "postgresql://"];
+
+/// How the words of libpq's other form of a connection string begin, by which it is recognised.
+const CONNECTION_STRING: [&str; 6] = ["host=", "hostaddr=", "user=", "password=", "dbname=", "service="];
+
 /// The store's location, resolved.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StoreAt {
@@ -52,9 +57,13 @@ impl fmt::Display for StoreAt {
 }
 
 impl PostgresAt {
-    /// Whether a text is a `postgres://` URL, usable or not.
+    /// Whether a text is a `postgres://` URL, usable or not, or a connection string of another form (`host=… password=…`). It
+    /// may hold a password, so it is never shown as a path.
     pub fn is_meant(text: &str) -> bool {
-        ["postgres://", "postgresql://"].iter().any(|scheme| text.starts_with(scheme))
+        let begins = |begin: &str| text.starts_with(begin);
+        let is_setting = |word: &str| CONNECTION_STRING.iter().any(|name| word.starts_with(name));
+        ["postgres:", "postgresql:", "postgres//", "postgresql//"].into_iter().any(begins)
+            || text.split_whitespace().any(is_setting)
     }
 
     /// Reads a URL; relative paths in it start at `folder`. The message of a URL that cannot be used
@@ -77,6 +86,9 @@ impl PostgresAt {
                  password, a character such as @ : / ? # % is written %40 and so on; names are {PARAMETERS}"
             )
         };
+        if !SCHEMES.iter().any(|scheme| url.starts_with(scheme)) {
+            return Err(unusable());
+        }
         let url = format!("{user}{place}?{}", others.join("&"));
         let mut server: tokio_postgres::Config = url.parse().map_err(|_| unusable())?;
         // The rest of a password with an @ in it.

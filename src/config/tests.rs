@@ -117,6 +117,17 @@ fn a_store_in_postgresql_is_named_by_a_url_whose_password_is_not_shown() {
         assert!(shown.contains("postgres://me@host:5432/db") && !shown.contains("hunter2"), "{shown}");
         assert_eq!(warnings(text), ["origin.store"], "its certificate is not verified");
     }
+    for store in [
+        "host=127.0.0.1 user=me password=hunter2 dbname=db",
+        "password=hunter2",
+        "postgres:/me:hunter2@host/db",
+        "postgresql//me:hunter2@host/db",
+    ] {
+        let messages = faults(&format!("origin.store = \"{store}\""));
+        assert!(messages[0].contains("is no usable postgres:// URL"), "{messages:?}");
+        assert!(!messages[0].contains("hunter2"), "{messages:?}");
+    }
+    assert_eq!(config("origin.store = \"postgres/g.db\"").origin.store, StoreAt::Sqlite("postgres/g.db".into()));
     let messages = faults("origin.store = \"postgres://me:hun@ter2@host:x/db\"");
     assert!(messages.len() == 1 && messages[0].contains("%40") && !messages[0].contains("ter2"), "{messages:?}");
 }

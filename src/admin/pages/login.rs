@@ -21,6 +21,7 @@ use crate::admin::problem::Problem;
 use crate::admin::server::Peer;
 use crate::admin::shared::Shared;
 use crate::admin::tokens::Role;
+use crate::keys::hide_keys;
 use crate::model::date_of;
 
 pub(super) fn routes() -> Router<Arc<Pages>> {
@@ -53,7 +54,7 @@ fn form(said: Option<&str>, from: &str) -> Markup {
     let content = html! {
         @if let Some(said) = said { p.alert role="alert" #error { (said) } }
         form.card method="post" action="/login" {
-            input type="hidden" name="from" value=(from);
+            input type="hidden" name="from" value=(hide_keys(from));
             div.field {
                 label for="token" { "Token" }
                 input #token type="password" name="token" required autocomplete="current-password" autofocus
