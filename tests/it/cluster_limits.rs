@@ -383,9 +383,33 @@ async fn what_redis_holds_of_a_key_goes_away_by_itself() {
     let url = Postgres::shared().database().await;
     let gate = limited(&redis, &url).start().await;
     gate.get_points("slow", "7").await.is("3");
-    let ttl = redis.ask(&format!("TTL guildgate:l:{}", gate.key_id("slow")));
-    let seconds: u32 = ttl.trim_start_matches(':').lines().next().unwrap().parse().unwrap();
-    assert!((30..200).contains(&seconds), "{ttl}");
+    let seconds = seconds_left(&redis, &format!("guildgate:l:{}", gate.key_id("slow")));
+    assert!((30..200).contains(&seconds), "{seconds}");
+}
+
+fn seconds_left(redis: &Redis, name: &str) -> i64 {
+    redis.ask(&format!("TTL {name}")).trim_start_matches(':').lines().next().unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn what_redis_holds_of_a_key_that_the_origin_refuses_goes_away_a_second_after_its_lease() {
+    let redis = Redis::start(&[]).await;
+    let gate = TestGateway::before_http().keys_at_the_origin().key("bot").points("7", 3);
+    let gate = gate.set("cluster.redis", &format!("{:?}", redis.url())).set("cluster.lease", r#""10s""#).start().await;
+    let longest_ttl = || {
+        let names = redis.ask("KEYS guildgate:l:*");
+        let names = names.lines().map(str::trim).filter(|name| name.starts_with("guildgate"));
+        names.map(|name| seconds_left(&redis, name)).max()
+    };
+    for n in 0..3 {
+        let unknown = Request::post("/getPoints", "memberID=7").key(&format!("unknown-{n}"));
+        gate.send(&unknown).await.is_refused(401, INCORRECT_KEY);
+    }
+    let ttl = longest_ttl();
+    assert!(ttl.is_some_and(|ttl| ttl <= 12), "{ttl:?}");
+    gate.get_points("bot", "7").await.is("3");
+    // It holds tokens for the next requests, and gives them back or renews them as a proven key.
+    eventually(PATIENCE, "a proven key is kept for longer", async || longest_ttl() > Some(30)).await;
 }
 
 /// `check` and `serve` end with 2 and say this.

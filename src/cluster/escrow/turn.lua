@@ -18,6 +18,8 @@ local FULL = -1000000000000
 local DAY_US = 86400000000
 -- How long a process is remembered that holds nothing. Where it is not, this server has lost it.
 local REMEMBERED_US = 60000000
+-- The same for a key that no process is known to have proven: strangers may try any number of keys.
+local UNPROVEN_US = 1000000
 local KEY = KEYS[1]
 
 local function text(number) return string.format('%.0f', number) end
@@ -81,8 +83,13 @@ if not own then
   holds[incarnation] = own
 end
 
+local remembered = is_proven and REMEMBERED_US or UNPROVEN_US
+for holder in pairs(holds) do
+  if holder ~= incarnation then remembered = REMEMBERED_US end
+end
+
 local answer = { 0, now }
-local ttl = life + REMEMBERED_US
+local ttl = life + remembered
 local kept = buckets.kept and buckets.kept[1] - math.max(0, now - buckets.kept[2]) or 0
 
 for i, name in ipairs(NAMES) do
@@ -183,7 +190,7 @@ for i, name in ipairs(NAMES) do
     local level_at = i == DAILY and today or now
     redis.call('HSET', KEY, 'b:' .. name,
       text(level) .. ' ' .. text(level_at) .. ' ' .. text(capacity) .. ' ' .. text(period))
-    if is_rate then ttl = math.max(ttl, math.max(0, level) / 1000 + life + REMEMBERED_US) end
+    if is_rate then ttl = math.max(ttl, math.max(0, level) / 1000 + life + remembered) end
     -- Strangers may try any number of keys, which are not to be kept for a day.
     if i == DAILY and is_proven then kept = math.max(kept, midnight - now) end
   end
