@@ -13,6 +13,9 @@ pub use events::FileEvents;
 /// How far the clock of a file system may be behind, in milliseconds: it goes by the system's ticks.
 const CLOCK_LAG: i64 = 100;
 
+/// The most seconds that a file system counts as one (FAT).
+const COARSEST: i64 = 2;
+
 /// Links followed before they are taken for a ring; Linux itself follows as many.
 const MAX_LINKS: usize = 40;
 
@@ -43,40 +46,45 @@ pub struct FileState {
     length: u64,
     /// Seconds and nanoseconds of the last change (ctime). Unlike the time of the content, no program can set it back.
     changed: (i64, i64),
-    /// The file system counts whole seconds only, and the second of the last change has not ended: another write may give
-    /// the file the same time. What is seen after that second is another state.
-    may_change_unseen: bool,
+    /// How many seconds ago that was, up to [`COARSEST`], where a file system seems to count whole seconds: until then another
+    /// write may have given the file the same time, so what is seen later is another state.
+    age: i64,
 }
 
 impl FileState {
     /// The state of the file that `path` leads to. `now` is a moment before, in Unix milliseconds.
     pub fn of(path: &Path, now: i64) -> io::Result<Self> {
         let state = FileState::from(&fs::metadata(path)?);
-        Ok(FileState { may_change_unseen: may_change_unseen(state.changed, now), ..state })
+        Ok(FileState { age: age(state.changed, now), ..state })
     }
 
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
+    /// Whether it is the same state, as far as can be told: only its age may be another.
+    pub fn is_as_before(&self, before: &FileState) -> bool {
+        FileState { age: before.age, ..*self } == *before
+    }
+
     /// Of some file of this length.
     #[cfg(test)]
     pub(crate) fn of_length(length: u64) -> Self {
-        FileState { id: FileId { device: 1, inode: 1 }, length, changed: (0, 0), may_change_unseen: false }
+        FileState { id: FileId { device: 1, inode: 1 }, length, changed: (0, 0), age: COARSEST }
     }
 }
 
 impl From<&Metadata> for FileState {
     fn from(meta: &Metadata) -> Self {
         let changed = (meta.ctime(), meta.ctime_nsec());
-        FileState { id: meta.into(), length: meta.len(), changed, may_change_unseen: false }
+        FileState { id: meta.into(), length: meta.len(), changed, age: COARSEST }
     }
 }
 
-/// Whether another write at `now` (Unix milliseconds) may leave a file with this time of the last change. File systems that
-/// count nanoseconds give none without them, but for one in a billion.
-fn may_change_unseen((seconds, nanoseconds): (i64, i64), now: i64) -> bool {
-    nanoseconds == 0 && now < (seconds + 1) * 1000 + CLOCK_LAG
+/// The age of a file that was changed then, at `now` (Unix milliseconds). File systems that count nanoseconds give no time
+/// without them, but for one in a billion.
+fn age((seconds, nanoseconds): (i64, i64), now: i64) -> i64 {
+    if nanoseconds == 0 { ((now - CLOCK_LAG).div_euclid(1000) - seconds).clamp(0, COARSEST) } else { COARSEST }
 }
 
 /// Everything in `source`, or `None` where that is more than `max` bytes.
@@ -148,11 +156,10 @@ mod tests {
     }
 
     #[test]
-    fn a_file_may_change_unseen_in_the_second_of_its_last_change_where_only_seconds_are_counted() {
-        for (changed, now, may) in
-            [((5, 0), 5_000, true), ((5, 0), 5_999, true), ((5, 0), 6_000 + CLOCK_LAG, false), ((5, 1), 5_000, false)]
-        {
-            assert_eq!(may_change_unseen(changed, now), may, "{changed:?} at {now}");
+    fn a_file_that_may_change_unseen_in_the_seconds_after_a_change_is_in_another_state_after_each() {
+        let cases = [((5, 0), 4_000, 0), ((5, 0), 6_000, 0), ((5, 0), 6_000 + CLOCK_LAG, 1), ((5, 0), 9_000, 2)];
+        for (changed, now, expected) in cases.into_iter().chain([((5, 1), 5_000, 2)]) {
+            assert_eq!(age(changed, now), expected, "{changed:?} at {now}");
         }
     }
 

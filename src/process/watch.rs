@@ -105,6 +105,11 @@ impl FileWatch {
         self.files.iter_mut().for_each(|file| file.delays = paths.contains(&file.path));
     }
 
+    /// The states in which the files were read last, or are being read.
+    pub(super) fn read(&self) -> FileStates {
+        self.files.iter().map(|file| (file.path.clone(), file.read)).collect()
+    }
+
     /// Forgets earlier changes, because these files are about to be read.
     pub(super) fn reset(&mut self, now: FileStates) {
         for (path, state) in now {

@@ -7,8 +7,10 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::keys::log_if_empty;
-use super::watches::{certificate_files, key_file};
-use super::{CONFIG_FILE, KEY_FILE, Rejection, Reloader, TLS_PAIR, log_warning, missing_line};
+use super::watches::{Watches, certificate_files, key_file};
+use super::{
+    CONFIG_FILE, KEY_FILE, Rejection, Reloader, TLS_PAIR, changed_file, is_being_written, log_warning, missing_line,
+};
 use crate::admin::{ConfigText, ReloadOutcome};
 use crate::config::{self, Config, Keys, LoadError, Loaded, OriginKind, Reloaded, Warning};
 use crate::gateway::{KeySource, LoadedKeys, NewKeys};
@@ -87,27 +89,23 @@ impl Reloader {
     async fn prepare_config(&self, requested: bool, has_file: bool) -> Result<Prepared<'_>, Rejection> {
         let config_file = vec![self.watches.config_file()];
         let (mut made_origin, mut store_keys) = (None, None);
-        // It has stayed the same already, or is to be read at once, as new files are then.
-        let mut seen = self.look_at_files(config_file.clone()).await?;
-        let mut reads_at_once = requested;
+        let mut seen = self.watches.config.lock().read(); // it has stayed the same
+        let mut may_be_empty = requested;
         loop {
             let state = self.look_at_files(config_file.clone()).await?;
-            self.are_settled(&state, &mut seen).await?;
+            self.are_settled(&state, &mut seen, may_be_empty).await?;
             self.watches.config.lock().reset(state);
             let loaded = self.load_config(has_file).await?;
             let running = self.gateway.state().clone();
             let mut reloaded = running.config.reloaded(loaded.config.clone(), self.store.is_some());
             let config = &reloaded.config;
-            let new_files = self.watches.new_files(&running.config, config);
-            let new = self.look_at_files(new_files.clone()).await?;
-            self.watches.add(new.clone(), &running.config);
-            if std::mem::take(&mut reads_at_once) {
-                seen.extend(new);
-            } else {
-                self.are_settled(&new, &mut seen).await?;
-            }
+            let mut files = Watches::files_of(config, &running.config);
+            let states = self.look_at_files(files.clone()).await?;
+            self.watches.add(states.clone(), &running.config);
+            self.are_settled(&states, &mut seen, may_be_empty).await?;
+            may_be_empty = false;
             let inputs = {
-                let files = [self.watches.config_files(config), new_files].concat();
+                files.extend(config_file.clone());
                 let (loaded, config, running) = (loaded.clone(), config.clone(), running.config.clone());
                 let read = move || Ok(Inputs::read(&loaded, &config, Some(&running), Vec::new())?);
                 self.read_whole(&self.watches.config, files, read).await?
@@ -220,25 +218,26 @@ impl Reloader {
         self.read_files(move || look_at(files)).await
     }
 
-    /// Refuses files, unless they were `seen` in these states, while they are empty or being written. Their next change
-    /// causes another reload.
-    async fn are_settled(&self, states: &FileStates, seen: &mut FileStates) -> Result<(), Rejection> {
+    /// Refuses files, unless they were `seen` in these states, while they are being written, or are empty if they must not be.
+    /// Their next change causes another reload.
+    async fn are_settled(
+        &self,
+        states: &FileStates,
+        seen: &mut FileStates,
+        may_be_empty: bool,
+    ) -> Result<(), Rejection> {
         let unseen: FileStates = states.iter().filter(|state| !seen.contains(state)).cloned().collect();
         if unseen.is_empty() {
             return Ok(());
         }
         tokio::time::sleep(SETTLE_TIME).await;
         let now = self.look_at_files(unseen.iter().map(|(path, _)| path.clone()).collect()).await?;
-        for ((path, now), (_, before)) in now.iter().zip(&unseen) {
-            let file = path.display();
-            if now != before {
-                return Err(
-                    format!("{file} is still being written; the reload is tried again when it stays the same").into()
-                );
-            }
-            if now.is_some_and(|now| now.is_empty()) {
-                return Err(format!("{file} is empty; write it, or send SIGHUP to read it").into());
-            }
+        if let Some(file) = changed_file(&unseen, &now) {
+            return Err(is_being_written(file));
+        }
+        let empty = now.iter().find(|(_, state)| state.is_some_and(|state| state.is_empty()));
+        if let (Some((file, _)), false) = (empty, may_be_empty) {
+            return Err(format!("{} is empty; write it, or send SIGHUP to read it", file.display()).into());
         }
         seen.extend(unseen);
         Ok(())

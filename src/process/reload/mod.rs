@@ -25,6 +25,7 @@ use super::preflight::UnusableInputs;
 use super::watch::{CHECK_INTERVAL, FileStates, FileWatch, SETTLE_TIME, look_at, tell_when_to_check};
 use crate::admin::{ProcessState, ReloadOutcome, ReloadRequest};
 use crate::edge::Tls;
+use crate::files::FileState;
 use crate::gateway::Gateway;
 use crate::store::AnyStore;
 use crate::tls::Certificate;
@@ -165,13 +166,13 @@ impl Reloader {
             Part::Certificate => TLS_PAIR,
         };
         let looked = match requested {
-            true => timeout(READ_TIMEOUT, self.look(watch)).await.map(|states| watch.lock().reset(states)),
+            true => self.look_when_settled(watch).await,
             false => Ok(()), // it was just done
         };
         let outcome = match part {
-            _ if looked.is_err() => {
-                tracing::error!(name, "reload rejected: {TAKES_TOO_LONG}");
-                Some(ReloadOutcome { is_unread: true, ..ReloadOutcome::rejected(TAKES_TOO_LONG) })
+            _ if let Err(rejection) = &looked => {
+                tracing::error!(name, "reload rejected: {}", rejection.reason);
+                Some(rejection.outcome())
             }
             Part::Config => self.reload_config(requested).await,
             Part::Keys => self.reload_keys(requested).await,
@@ -232,6 +233,25 @@ impl Reloader {
         }
     }
 
+    /// Looks at the files of a part that are to be read, though they may be the same or empty. Those that have changed must
+    /// have stayed the same for a while.
+    async fn look_when_settled(&self, watch: &Mutex<FileWatch>) -> Result<(), Rejection> {
+        let look = async || {
+            let looked = timeout(READ_TIMEOUT, self.look(watch)).await;
+            looked.map_err(|_| Rejection { reason: TAKES_TOO_LONG.to_owned(), is_unread: true })
+        };
+        let mut states = look().await?;
+        if changed_file(&watch.lock().read(), &states).is_some() {
+            sleep(SETTLE_TIME).await;
+            let before = std::mem::replace(&mut states, look().await?);
+            if let Some(file) = changed_file(&before, &states) {
+                return Err(is_being_written(file));
+            }
+        }
+        watch.lock().reset(states);
+        Ok(())
+    }
+
     /// Looks at the files of a part on another thread, because this may take for ever; that delays this part alone. If
     /// the part has other files meanwhile, it looks at those.
     async fn look(&self, watch: &Mutex<FileWatch>) -> FileStates {
@@ -267,28 +287,25 @@ impl Reloader {
         }
     }
 
-    /// Reads these files as a whole: refuses what was read of them if one changed meanwhile, since what is written in place
-    /// may lack its end, and all of it for a moment. A file that is missing is read once it is back, as `watch` notices.
+    /// Reads these files as a whole: refuses what was read of them if one changed meanwhile, or since it stayed the same, since
+    /// what is written in place may lack its end. A file that is missing is read once it is back, as `watch` notices.
     async fn read_whole<T: Send + 'static>(
         &self,
         watch: &Mutex<FileWatch>,
         files: Vec<PathBuf>,
         read: impl FnOnce() -> Result<T, Rejection> + Send + 'static,
     ) -> Result<T, Rejection> {
+        let settled = watch.lock().read();
         let read = move || {
             let before = look_at(files.clone());
-            let read = read();
-            let mut after = look_at(files.clone());
-            if after.iter().any(|(_, state)| state.is_some_and(|state| state.is_empty())) {
-                std::thread::sleep(SETTLE_TIME); // it is more likely being written than empty on purpose
-                after = look_at(files);
+            if let Some(file) = changed_file(&settled, &before) {
+                return (Err(is_being_written(file)), Vec::new());
             }
-            match before.iter().zip(&after).find(|(before, after)| before != after) {
+            let read = read();
+            let after = look_at(files);
+            match changed_file(&before, &after) {
                 None => (read, after),
-                Some(((path, _), _)) => {
-                    let reason = format!("{} was changed while it was read; it is read again\n", path.display());
-                    (Err(Rejection { reason, is_unread: true }), Vec::new())
-                }
+                Some(file) => (Err(is_being_written(file)), Vec::new()),
             }
         };
         let (mut read, states) = self.read_files(read).await?;
@@ -351,6 +368,22 @@ impl Rejection {
     fn outcome(&self) -> ReloadOutcome {
         ReloadOutcome { is_unread: self.is_unread, ..ReloadOutcome::rejected(&self.reason) }
     }
+}
+
+/// The first file that is in another state in `after` than in `before`, of those that are in both.
+fn changed_file<'s>(before: &FileStates, after: &'s FileStates) -> Option<&'s Path> {
+    let is_same = |before: &Option<FileState>, after: &Option<FileState>| match (before, after) {
+        (Some(before), Some(after)) => after.is_as_before(before),
+        (before, after) => before.is_none() && after.is_none(),
+    };
+    let state_before = |path: &Path| before.iter().find(|(of, _)| of == path);
+    let changed = |(path, after): &&(PathBuf, _)| state_before(path).is_some_and(|(_, before)| !is_same(before, after));
+    after.iter().find(changed).map(|(path, _)| &**path)
+}
+
+fn is_being_written(file: &Path) -> Rejection {
+    let reason = format!("{} is still being written; it is read when it stays the same", file.display());
+    Rejection { reason, is_unread: true } // it may soon be in the state that was read last
 }
 
 fn missing_line(path: &Path) -> String {

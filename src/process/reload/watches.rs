@@ -57,27 +57,26 @@ impl Watches {
     }
 
     /// `gateway.toml` and the files that are reloaded with it.
-    pub(super) fn config_files(&self, config: &Config) -> Vec<PathBuf> {
-        let mut files = vec![self.config_file()];
-        if let OriginKind::Http(upstreams) = &config.origin.kind {
-            files.extend(upstreams.tls.files().cloned());
-        }
-        files
+    fn config_files(&self, config: &Config) -> Vec<PathBuf> {
+        [vec![self.config_file()], upstream_tls_files(config)].concat()
     }
 
-    /// The files of each part for which `next` names others than `running`.
-    pub(super) fn new_files(&self, running: &Config, next: &Config) -> Vec<PathBuf> {
-        let parts = |config| [self.config_files(config), Vec::from_iter(key_file(config)), certificate_files(config)];
+    /// The files that are read for `next`: the TLS files of upstreams, and those of each other part for which it names others
+    /// than `running`.
+    pub(super) fn files_of(next: &Config, running: &Config) -> Vec<PathBuf> {
+        let parts = |config| [Vec::from_iter(key_file(config)), certificate_files(config)];
         let differ = |(next, running): &(Vec<PathBuf>, Vec<PathBuf>)| next != running;
-        parts(next).into_iter().zip(parts(running)).filter(differ).flat_map(|(next, _)| next).collect()
+        let others = parts(next).into_iter().zip(parts(running)).filter(differ).flat_map(|(next, _)| next);
+        upstream_tls_files(next).into_iter().chain(others).collect()
     }
 
-    /// Watches the new files of a configuration, from before they are read. Until it is in force their change causes
-    /// another reload of `gateway.toml`, which may be rejected because of them; none waits for them.
-    pub(super) fn add(&self, new: FileStates, running: &Config) {
-        let (in_force, new) = (self.config_files(running), FileWatch::of(new));
+    /// Watches the files of a configuration, which are about to be read in these states. Until it is in force their change
+    /// causes another reload of `gateway.toml`, which may be rejected because of them; none waits for those that are new.
+    pub(super) fn add(&self, states: FileStates, running: &Config) {
+        let in_force = self.config_files(running);
         let mut watch = self.config.lock();
-        watch.set_files(in_force.iter().cloned().chain(new.paths()), Some(&new));
+        watch.set_files(in_force.iter().cloned().chain(states.iter().map(|(path, _)| path.clone())), None);
+        watch.reset(states);
         watch.wait_only_for(&in_force);
     }
 
@@ -100,6 +99,13 @@ pub(super) fn key_file(config: &Config) -> Option<PathBuf> {
     match &config.keys {
         Keys::File(path) => Some(path.clone()),
         Keys::Store | Keys::Origin { .. } => None,
+    }
+}
+
+fn upstream_tls_files(config: &Config) -> Vec<PathBuf> {
+    match &config.origin.kind {
+        OriginKind::Http(upstreams) => upstreams.tls.files().cloned().collect(),
+        OriginKind::Builtin => Vec::new(),
     }
 }
 
