@@ -84,6 +84,11 @@ impl KeyEscrow {
         queue.wake.notify_one();
     }
 
+    /// The key is known to be valid from now on.
+    pub fn proven(self: &Arc<Self>) {
+        self.follow(self.escrow.proven());
+    }
+
     /// A request of this key has ended: if this node is about to end, its place is given back at once.
     pub fn request_ended(self: &Arc<Self>) {
         if self.escrow.is_leaving() {

@@ -127,7 +127,10 @@ fn a_store_in_postgresql_is_named_by_a_url_whose_password_is_not_shown() {
         assert!(messages[0].contains("is no usable postgres:// URL"), "{messages:?}");
         assert!(!messages[0].contains("hunter2"), "{messages:?}");
     }
-    assert_eq!(config("origin.store = \"postgres/g.db\"").origin.store, StoreAt::Sqlite("postgres/g.db".into()));
+    assert_eq!(
+        config("origin.store = \"postgres/g.db\"").origin.store,
+        StoreAt::Sqlite("/etc/gg/postgres/g.db".into())
+    );
     let messages = faults("origin.store = \"postgres://me:hun@ter2@host:x/db\"");
     assert!(messages.len() == 1 && messages[0].contains("%40") && !messages[0].contains("ter2"), "{messages:?}");
 }

@@ -44,9 +44,13 @@ impl Usage {
         Usage { day, is_unproven: AtomicBool::new(true), ..Usage::default() }
     }
 
-    /// The key is valid.
+    /// The key is valid, of which the shared limits are told.
     pub fn prove(&self) {
-        self.is_unproven.store(false, Ordering::Relaxed);
+        if self.is_unproven.swap(false, Ordering::SeqCst)
+            && let Some(escrow) = self.escrow.get()
+        {
+            escrow.proven();
+        }
     }
 
     pub fn is_proven(&self) -> bool {

@@ -387,6 +387,42 @@ async fn what_redis_holds_of_a_key_goes_away_by_itself() {
     assert!((30..200).contains(&seconds), "{seconds}");
 }
 
+#[tokio::test]
+async fn guarantee_6_redis_keeps_a_key_until_what_a_node_that_dies_had_spent_has_come_back() {
+    let redis = Redis::start(&[]).await;
+    let url = Postgres::shared().database().await;
+    let gate = limited(&redis, &url).set("limits.tiers.slow.rate", r#""6/m""#).start().await;
+    for _ in 0..6 {
+        gate.get_points("slow", "7").await.is("3");
+    }
+    // Six tokens take a minute; the lease and the minute for which a node is remembered come on top.
+    let seconds = seconds_left(&redis, &format!("guildgate:l:{}", gate.key_id("slow")));
+    assert!((115..200).contains(&seconds), "{seconds}");
+}
+
+#[tokio::test]
+async fn guarantee_6_the_day_of_a_key_is_kept_however_long_its_proof_takes() {
+    let redis = Redis::start(&[]).await;
+    let gate = TestGateway::before_http().keys_at_the_origin().key("bot").points("7", 3);
+    let gate = gate.set("cluster.redis", &format!("{:?}", redis.url())).set("limits.tiers.standard.daily", "2");
+    let gate = gate.start().await;
+    let hold = Gate::shut();
+    gate.origin().next("getPoints", Act::HoldAll(hold.clone()));
+    let mut caller = gate.connect_and_send(gate.request("getPoints", "bot", "memberID=7").bytes()).await;
+    gate.origin().has_been_asked("getPoints", 1).await;
+    let held = || {
+        let names = redis.ask("KEYS guildgate:l:*");
+        redis
+            .ask(&format!("HGETALL {}", names.lines().find(|name| name.starts_with("guildgate")).unwrap_or("-").trim()))
+    };
+    // The day's count, which is told before the key is proven.
+    eventually(PATIENCE, "the request is told", async || held().contains("\r\n1 ")).await;
+    assert!(!held().contains("b:kept"), "{}", held());
+    hold.open();
+    caller.answer().await.is("3");
+    eventually(PATIENCE, "its day is kept", async || held().contains("b:kept")).await;
+}
+
 fn seconds_left(redis: &Redis, name: &str) -> i64 {
     redis.ask(&format!("TTL {name}")).trim_start_matches(':').lines().next().unwrap().parse().unwrap()
 }

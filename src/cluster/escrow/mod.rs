@@ -331,8 +331,7 @@ impl Escrow {
             asks[at] = Ask { capacity, period_ns, owed, age_ns, known, ..ask };
         }
         node.resets_day = None;
-        let is_proven = node.counts.iter().any(|counts| counts.is_proven());
-        let turn = Arc::new(Turn { sequence: node.sequence, sent: now, asks, is_proven });
+        let turn = Arc::new(Turn { sequence: node.sequence, sent: now, asks, is_proven: node.is_proven() });
         node.unanswered = Some(turn.clone());
         Some(turn)
     }
@@ -406,10 +405,18 @@ impl Escrow {
         node.due = dues.into_iter().chain([report]).flatten().min();
         // Requests may have ended during this turn.
         let gives_place_back = self.is_leaving() && self.has_free_place(&node, now);
-        if is_lowered || gives_place_back || node.resets_day.is_some() || self.owed.iter().any(Owed::is_any) {
+        let is_told = turn.is_proven || !node.is_proven();
+        if is_lowered || gives_place_back || !is_told || node.resets_day.is_some() || self.owed.iter().any(Owed::is_any)
+        {
             return node.queue(); // this turn was begun before that, or before Redis was away
         }
         node.due.map_or(NextTurn::AsBefore, NextTurn::At)
+    }
+
+    /// The key is known to be valid from now on. Asks for a turn that tells it, if there was one before: Redis keeps its day.
+    pub fn proven(&self) -> NextTurn {
+        let mut node = self.node.lock();
+        if node.sequence > 0 { node.queue() } else { NextTurn::AsBefore }
     }
 
     /// The turn got no answer. The same turn is to be taken again.
@@ -446,6 +453,10 @@ impl NodeSide {
 
     fn day(&self, now: Tick) -> (i64, u64) {
         self.counts.iter().map(|counts| counts.day(now)).max().unwrap_or_default()
+    }
+
+    fn is_proven(&self) -> bool {
+        self.counts.iter().any(|counts| counts.is_proven())
     }
 
     /// Asks for a turn, unless one is asked for already.

@@ -190,7 +190,9 @@ for i, name in ipairs(NAMES) do
     local level_at = i == DAILY and today or now
     redis.call('HSET', KEY, 'b:' .. name,
       text(level) .. ' ' .. text(level_at) .. ' ' .. text(capacity) .. ' ' .. text(period))
-    if is_rate then ttl = math.max(ttl, math.max(0, level) / 1000 + life + remembered) end
+    -- What is held counts as spent when its lease ends, also that of a process that has died.
+    local to_come_back = math.max(0, level) + (own[at] + held_by_others) * period
+    if is_rate then ttl = math.max(ttl, to_come_back / 1000 + life + remembered) end
     -- Strangers may try any number of keys, which are not to be kept for a day.
     if i == DAILY and is_proven then kept = math.max(kept, midnight - now) end
   end
