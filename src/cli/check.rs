@@ -42,10 +42,13 @@ pub(super) fn run(loaded: &Loaded, out: &mut dyn Write) -> Result<(), Failure> {
         Failure::Unusable(loaded.faults(&[SettingFault::new("cluster.redis", why)]).to_string())
     })?;
     write!(out, "{}", config::report(loaded))?;
-    if let (Some(config), Some(info)) = (&loaded.config.cluster, redis) {
+    if let (Some(config), Some((info, took))) = (&loaded.config.cluster, redis) {
         let version = &info.version; // empty if its user may not ask, and of a Redis Cluster
         let version = if version.is_empty() { String::new() } else { format!(" (version {version})") };
         writeln!(out, "Redis at {} answers{version}", config.redis)?;
+        if took > config.timeout {
+            writeln!(out, "Redis at {} is as good as away: {}", config.redis, cluster::late_text(config, took))?;
+        }
         if info.evicts {
             writeln!(out, "{}", cluster::evicts_text(config))?;
         }

@@ -20,4 +20,4 @@ pub use self::redis::{RedisConnection, RedisFault, ServerInfo};
 pub use self::redis_clock::RedisClock;
 pub use self::shared_limits::{Counters, Needs, SharedLimits};
 pub use self::turn_queue::KeyEscrow;
-pub use self::turns::{START_TIMEOUT, Turns, check, evicts_text};
+pub use self::turns::{START_TIMEOUT, Turns, check, evicts_text, late_text};

@@ -46,7 +46,7 @@ pub struct SharedLimits {
     /// All keys that a request came for, by their names in Redis.
     keys: Mutex<HashMap<Arc<str>, Weak<KeyEscrow>>>,
     failures: AtomicU32,
-    /// Since when no command succeeded; 0: the last one did.
+    /// Since when no command succeeded in time; 0: the last one did.
     failing_since: AtomicU64,
     nodes_seen: AtomicU32,
     /// Redis may remove keys, as it last said.
@@ -234,7 +234,7 @@ impl SharedLimits {
         self.failures.load(Ordering::Relaxed) >= FAILURES
     }
 
-    /// Since when no command succeeded; `now` if the last one did.
+    /// Since when no command succeeded in time; `now` if the last one did.
     pub fn failing_since(&self, now: Tick) -> Tick {
         match self.failing_since.load(Ordering::Relaxed) {
             0 => now,
@@ -338,7 +338,7 @@ impl SharedLimits {
         COMPARED.map(|compared| nodes.by_hash(&compared).len())
     }
 
-    /// A command succeeded. Whether Redis was away until now.
+    /// A command succeeded in time. Whether Redis was away until now.
     pub(super) fn succeeded(&self) -> bool {
         self.failing_since.store(0, Ordering::Relaxed);
         self.failures.swap(0, Ordering::Relaxed) >= FAILURES
@@ -346,8 +346,18 @@ impl SharedLimits {
 
     /// A command failed. Whether Redis is away from now on.
     pub(super) fn failed(&self) -> bool {
+        self.note_failing();
+        self.failures.fetch_add(1, Ordering::Relaxed) + 1 == FAILURES
+    }
+
+    /// Redis is away from now on. Whether it was not before.
+    pub(super) fn set_away(&self) -> bool {
+        self.note_failing();
+        self.failures.swap(FAILURES, Ordering::Relaxed) < FAILURES
+    }
+
+    fn note_failing(&self) {
         let now = self.clock.now().0.max(1);
         let _ = self.failing_since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed); // failing since then
-        self.failures.fetch_add(1, Ordering::Relaxed) + 1 == FAILURES
     }
 }

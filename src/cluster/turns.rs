@@ -2,6 +2,7 @@
 //! that Redis is away and once that it is back.
 
 use std::cmp::Reverse;
+use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -40,8 +41,19 @@ const INFO_EVERY: Duration = Duration::from_secs(10);
 /// The difference of two clocks that are read one after the other by a machine that did not sleep.
 const AWAKE: Duration = Duration::from_millis(50);
 
+/// Beats in a row that Redis answers later than a request waits for it, after which it is away. It is no use to a request
+/// then, and a key would get nothing but the tokens that came too late.
+const LATE_BEATS: u32 = 3;
+
 /// A turn that has ended.
 type Ended = (Arc<KeyEscrow>, Arc<Turn>, Result<Answer, RedisFault>);
+
+/// A beat that was answered.
+struct Beaten {
+    connection: RedisConnection,
+    nodes: Nodes,
+    took: Duration,
+}
 
 /// The task that takes turns.
 #[derive(Debug)]
@@ -51,6 +63,8 @@ pub struct Turns {
     scripts: Scripts,
     /// Keys that had no turn while Redis was away. They have theirs after those for which requests wait now.
     backlog: Vec<Weak<KeyEscrow>>,
+    /// In a row.
+    late_beats: u32,
 }
 
 #[derive(Clone, Debug)]
@@ -65,19 +79,20 @@ impl Scripts {
     }
 }
 
-/// Connects once, as a check does: whether the server can be used, and what it says of itself.
+/// Connects once, as a check does: whether the server can be used, what it says of itself, and how long it took to answer.
 ///
 /// # Errors
 /// Why it cannot be used.
-pub async fn check(config: &Cluster) -> Result<ServerInfo, RedisFault> {
+pub async fn check(config: &Cluster) -> Result<(ServerInfo, Duration), RedisFault> {
     let connection = RedisConnection::open(&config.redis, COMMAND_TIMEOUT).await?;
     let info = connection.info().await?;
     // The rights on the keys, by the commands that turns use.
     let scripts = Scripts::new();
     let probe = format!("{}:probe", config.prefix);
-    for record in ["{}", ""] {
-        scripts.nodes.run(&connection, &probe, "check", record).await?;
-    }
+    scripts.nodes.run(&connection, &probe, "check", "{}").await?; // it loads the script, too
+    let begin = Instant::now();
+    scripts.nodes.run(&connection, &probe, "check", "").await?;
+    let took = begin.elapsed();
     let probe = format!("{}:l:probe", config.prefix);
     let mut arguments = vec!["0".to_owned(), "1".to_owned(), "1000".to_owned()];
     arguments.extend(std::iter::repeat_n("0".to_owned(), 51));
@@ -86,7 +101,7 @@ pub async fn check(config: &Cluster) -> Result<ServerInfo, RedisFault> {
     if let Some(stream) = RedisStream::of(config) {
         stream.check().await?;
     }
-    Ok(info)
+    Ok((info, took))
 }
 
 impl Turns {
@@ -109,7 +124,7 @@ impl Turns {
         }
         let limits = Arc::new(SharedLimits::new(config, clock));
         let scripts = Scripts::new();
-        let mut turns = Turns { limits: limits.clone(), connection: None, scripts, backlog: Vec::new() };
+        let mut turns = Turns { limits: limits.clone(), connection: None, scripts, backlog: Vec::new(), late_beats: 0 };
         let record = limits.record(NodeReport { config_hash, keys_hash: None, writes_age: None });
         turns.beaten(beat(limits.clone(), None, turns.scripts.nodes.clone(), record, true).await);
         Ok((limits, turns))
@@ -203,10 +218,14 @@ impl Turns {
                 }
                 let now = limits.clock.now();
                 limits.redis_clock.set(answer.now_us, now);
+                let is_late = now.since(turn.sent) > limits.config.timeout;
                 let next = key.escrow.finish_turn(&turn, &answer, now);
                 key.ended.notify_waiters();
                 key.follow(next);
-                self.is_back();
+                // What comes too late for the requests that wait for it says neither that Redis is back nor that it is away.
+                if !is_late {
+                    self.is_back();
+                }
             }
             Err(fault) => {
                 limits.counters.turns[1].fetch_add(1, Ordering::Relaxed);
@@ -224,12 +243,18 @@ impl Turns {
     }
 
     /// A beat has ended.
-    fn beaten(&mut self, result: Result<(RedisConnection, Nodes), RedisFault>) {
+    fn beaten(&mut self, result: Result<Beaten, RedisFault>) {
         match result {
-            Ok((connection, nodes)) => {
+            Ok(Beaten { connection, nodes, took }) => {
                 self.limits.set_nodes(nodes);
                 self.connection = Some(connection);
-                self.is_back();
+                if took <= self.limits.config.timeout {
+                    return self.is_back();
+                }
+                self.late_beats += 1;
+                if self.late_beats >= LATE_BEATS && self.limits.set_away() {
+                    self.say_away(&late_text(&self.limits.config, took));
+                }
             }
             Err(fault) => self.is_failing(&fault),
         }
@@ -242,18 +267,23 @@ impl Turns {
             self.connection = None;
         }
         if goes_away {
-            let at = &self.limits.config.redis;
-            let meanwhile = match self.limits.config.when_away {
-                WhenAway::Share => "each node gives a key its part of the limits",
-                WhenAway::Local => "each node limits on its own",
-                WhenAway::Refuse => "requests are refused with 21",
-            };
-            tracing::error!(%fault, "Redis at {at} is away; until it answers, {meanwhile} (cluster.when_away)");
+            self.say_away(fault);
         }
     }
 
-    /// A command succeeded: what is untold is told.
+    fn say_away(&self, fault: &dyn fmt::Display) {
+        let at = &self.limits.config.redis;
+        let meanwhile = match self.limits.config.when_away {
+            WhenAway::Share => "each node gives a key its part of the limits",
+            WhenAway::Local => "each node limits on its own",
+            WhenAway::Refuse => "requests are refused with 21",
+        };
+        tracing::error!(%fault, "Redis at {at} is away; until it answers, {meanwhile} (cluster.when_away)");
+    }
+
+    /// A command succeeded in time: what is untold is told.
     fn is_back(&mut self) {
+        self.late_beats = 0;
         let limits = &self.limits;
         if limits.succeeded() {
             tracing::info!("Redis at {} is back; limits are shared by all nodes again", limits.config.redis);
@@ -294,7 +324,7 @@ async fn beat(
     script: NodesScript,
     record: String,
     info_is_due: bool,
-) -> Result<(RedisConnection, Nodes), RedisFault> {
+) -> Result<Beaten, RedisFault> {
     let connection = match connection {
         Some(connection) => connection,
         None => RedisConnection::open(&limits.config.redis, COMMAND_TIMEOUT).await?,
@@ -303,11 +333,13 @@ async fn beat(
         limits.set_evicts(connection.info().await?.evicts);
     }
     let key = nodes::key(&limits.config);
+    let begin = Instant::now();
     let nodes = script.run(&connection, &key, &limits.incarnation, &record).await?;
+    let took = begin.elapsed();
     if nodes.ignored.contains(&key) {
         note_garbage(&key, &limits.counters.garbage);
     }
-    Ok((connection, nodes))
+    Ok(Beaten { connection, nodes, took })
 }
 
 async fn take(
@@ -322,6 +354,12 @@ async fn take(
     let numbers: Result<Vec<i64>, RedisFault> = connection.run_script(&script, &key.name, &arguments).await;
     let answer = numbers.and_then(|numbers| Answer::read(&numbers).ok_or_else(RedisFault::no_answer));
     (key, turn, answer)
+}
+
+/// What is said of a server that answers later than a request waits for it.
+pub fn late_text(config: &Cluster, took: Duration) -> String {
+    let (took, waits) = (took.as_millis(), config.timeout.as_millis());
+    format!("it answers after {took} ms, and a request waits {waits} ms for it (cluster.timeout)")
 }
 
 /// What is said of a server that evicts keys.

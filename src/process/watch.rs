@@ -5,9 +5,10 @@ use std::cell::Cell;
 use std::convert::Infallible;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
@@ -31,6 +32,10 @@ pub(super) const SETTLE_TIME: Duration = Duration::from_millis(250);
 /// How long a file may be empty before the log says that its reload waits.
 const EMPTY_REPORT: Duration = Duration::from_secs(2);
 
+/// How many threads may look at the files of a part, or read them, at a time. One that hangs keeps its thread, and another
+/// may not hang any more, as after a file system was mounted anew.
+const MAX_READERS: usize = 8;
+
 /// The states of some files; `None`: a file was missing.
 pub(super) type FileStates = Vec<(PathBuf, Option<FileState>)>;
 
@@ -48,6 +53,16 @@ pub(super) fn look_at(paths: impl IntoIterator<Item = PathBuf>) -> FileStates {
 #[derive(Clone, Debug, Default)]
 pub(super) struct FileWatch {
     files: Vec<WatchedFile>,
+    readers: Readers,
+}
+
+#[derive(Clone, Debug)]
+struct Readers(Arc<Semaphore>);
+
+impl Default for Readers {
+    fn default() -> Self {
+        Readers(Arc::new(Semaphore::new(MAX_READERS)))
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -82,7 +97,14 @@ impl FileWatch {
 
     /// Watches these files for changes since they were in these states.
     pub(super) fn of(states: FileStates) -> Self {
-        FileWatch { files: states.into_iter().map(|(path, state)| WatchedFile::of(path, state)).collect() }
+        let files = states.into_iter().map(|(path, state)| WatchedFile::of(path, state)).collect();
+        FileWatch { files, readers: Readers::default() }
+    }
+
+    /// Waits until a thread may look at the files or read them. The thread keeps what this returns until it has ended.
+    pub(super) fn reader(&self) -> impl Future<Output = Option<OwnedSemaphorePermit>> + Send + use<> {
+        let readers = self.readers.0.clone();
+        async { readers.acquire_owned().await.ok() } // it is never closed
     }
 
     /// Watches these files and no others. Files that this or `other` watches already keep their state.
@@ -257,6 +279,8 @@ impl WatchedFile {
 mod tests {
     use std::fs;
 
+    use futures_util::FutureExt;
+
     use super::*;
 
     fn state(length: u64) -> Option<FileState> {
@@ -322,6 +346,15 @@ mod tests {
             assert!(file.has_settled(then, start + SETTLE_TIME) && file.accept());
             assert!(!(file.has_settled(then, start + 2 * SETTLE_TIME) && file.accept()), "it was reported");
         }
+    }
+
+    #[test]
+    fn as_many_threads_read_the_files_of_a_part_as_may_however_many_hang() {
+        let watch = FileWatch::new([]);
+        let hang: Vec<_> = (0..MAX_READERS).map(|_| watch.reader().now_or_never().unwrap()).collect();
+        assert!(watch.reader().now_or_never().is_none());
+        drop(hang);
+        assert!(watch.reader().now_or_never().is_some());
     }
 
     #[test]

@@ -278,3 +278,34 @@ async fn a_start_with_a_redis_that_evicts_keys_is_warned_of_once() {
     let gate = TestGateway::before_http().set("cluster.redis", &format!("{:?}", redis.url())).key("bot").start().await;
     assert_eq!(gate.stderr().matches("set it to `noeviction`").count(), 1, "{}", gate.stderr());
 }
+
+#[tokio::test]
+async fn a_redis_that_answers_later_than_a_request_waits_is_away_and_keys_get_their_part() {
+    let redis = Redis::start(&[]).await;
+    let proxy = Proxy::to(redis.port()).await;
+    let url = redis.url().replace(&redis.port().to_string(), &proxy.port().to_string());
+    let gate = TestGateway::before_http().set("cluster.redis", &format!("{url:?}")).key("bot").points("7", 3);
+    let gate = gate.set("cluster.timeout", r#""50ms""#).start().await;
+    // Less than a turn may take, so that none fails.
+    proxy.hold(Holds::For(Duration::from_millis(40)));
+    gate.has_said("is away; until it answers").await;
+    gate.has_said("a request waits 50 ms for it (cluster.timeout)").await;
+    gate.get_points("bot", "7").await.is("3");
+    proxy.hold(Holds::Nothing);
+    gate.has_said("is back; limits are shared").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn check_says_that_redis_answers_later_than_a_request_waits() {
+    let redis = Redis::start(&[]).await;
+    let proxy = Proxy::to(redis.port()).await;
+    let port = proxy.port();
+    let says = |timeout: &str| {
+        let world = World::new(&format!("[cluster]\nredis = \"redis://127.0.0.1:{port}\"\ntimeout = {timeout:?}\n"));
+        world.run(&["check"]).done().stdout.contains("is as good as away: it answers after")
+    };
+    proxy.hold(Holds::For(Duration::from_millis(20)));
+    assert!(says("30ms"));
+    proxy.hold(Holds::Nothing);
+    assert!(!says("1s"));
+}

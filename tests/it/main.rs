@@ -114,6 +114,7 @@ mod cluster_histories;
 mod cluster_hour;
 mod cluster_leave;
 mod cluster_limits;
+mod cluster_limits_kept;
 mod cluster_status;
 mod cluster_writes;
 mod commands_check;

@@ -215,7 +215,7 @@ impl Reloader {
     }
 
     async fn look_at_files(&self, files: Vec<PathBuf>) -> Result<FileStates, Rejection> {
-        self.read_files(move || look_at(files)).await
+        self.read_files(&self.watches.config, move || look_at(files)).await
     }
 
     /// Refuses files, unless they were `seen` in these states, while they are being written, or are empty if they must not be.

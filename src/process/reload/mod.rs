@@ -261,7 +261,12 @@ impl Reloader {
                 return Vec::new(); // no thread is woken for them
             }
             let these = paths.clone();
-            let mut looking = spawn_blocking(move || look_at(these));
+            let reader = watch.lock().reader();
+            let reader = reader.await;
+            let mut looking = spawn_blocking(move || {
+                let _reader = reader;
+                look_at(these)
+            });
             while watch.lock().paths().eq(paths.iter().cloned()) {
                 if let Ok(states) = timeout(READ_TIMEOUT, &mut looking).await {
                     return states.unwrap_or_default();
@@ -270,10 +275,20 @@ impl Reloader {
         }
     }
 
-    /// Reads files on another thread, so that a disk that does not respond delays nothing else. If that takes too long,
-    /// they are read again as soon as it has ended, since a key may have been revoked in them.
-    async fn read_files<T: Send + 'static>(&self, read: impl FnOnce() -> T + Send + 'static) -> Result<T, Rejection> {
-        let mut reading = spawn_blocking(read);
+    /// Reads files of a part on another thread, so that a disk that does not respond delays nothing else. If that takes too
+    /// long, they are read again as soon as it has ended, since a key may have been revoked in them.
+    async fn read_files<T: Send + 'static>(
+        &self,
+        watch: &Mutex<FileWatch>,
+        read: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Rejection> {
+        let reader = watch.lock().reader();
+        let reader = timeout(READ_TIMEOUT, reader).await;
+        let reader = reader.map_err(|_| Rejection { reason: TAKES_TOO_LONG.to_owned(), is_unread: true })?;
+        let mut reading = spawn_blocking(move || {
+            let _reader = reader;
+            read()
+        });
         match timeout(READ_TIMEOUT, &mut reading).await {
             Ok(read) => read.map_err(|e| format!("reading the files failed: {e}").into()),
             Err(_) => {
@@ -308,7 +323,7 @@ impl Reloader {
                 Some(file) => (Err(is_being_written(file)), Vec::new()),
             }
         };
-        let (mut read, states) = self.read_files(read).await?;
+        let (mut read, states) = self.read_files(watch, read).await?;
         let missing: FileStates = states.into_iter().filter(|(_, state)| state.is_none()).collect();
         if let (Err(rejection), false) = (&mut read, missing.is_empty()) {
             rejection.is_unread = false;
@@ -322,7 +337,7 @@ impl Reloader {
     async fn missing_lines(&self, watch: &Mutex<FileWatch>, files: Vec<PathBuf>, requested: bool) -> String {
         let is_missing = |path: &PathBuf| path.metadata().is_err_and(|e| e.kind() == io::ErrorKind::NotFound);
         let look = move || files.into_iter().map(|path| (is_missing(&path), path)).collect::<Vec<_>>();
-        let looked = self.read_files(look).await.unwrap_or_default();
+        let looked = self.read_files(watch, look).await.unwrap_or_default();
         let (mut missing, mut lines) = (self.missing.lock(), String::new());
         for (is_missing, path) in looked {
             if !is_missing {

@@ -1,0 +1,113 @@
+//! What Redis keeps of a key, and for how long (contract section 3, `[cluster]`; guarantees 6 and 8).
+
+use super::cluster_limits::{judged_by_the_origin, limited};
+use crate::support::*;
+
+#[tokio::test]
+async fn what_redis_holds_of_a_key_goes_away_by_itself() {
+    let redis = Redis::start(&[]).await;
+    let url = Postgres::shared().database().await;
+    let gate = limited(&redis, &url).start().await;
+    gate.get_points("slow", "7").await.is("3");
+    let seconds = seconds_left(&redis, &format!("guildgate:l:{}", gate.key_id("slow")));
+    assert!((30..200).contains(&seconds), "{seconds}");
+}
+
+#[tokio::test]
+async fn guarantee_6_redis_keeps_a_key_until_what_a_node_that_dies_had_spent_has_come_back() {
+    /// By the rate.
+    const TOKEN_TAKES: f64 = 10.0;
+    /// The lease, and for how long a node is remembered.
+    const ON_TOP: f64 = 62.0;
+    const SLACK: f64 = 5.0;
+    let redis = Redis::start(&[]).await;
+    let url = Postgres::shared().database().await;
+    let gate = limited(&redis, &url).set("limits.tiers.slow.rate", r#""6/m""#).set("limits.tiers.slow.burst", "100");
+    let gate = gate.start().await;
+    let name = format!("guildgate:l:{}", gate.key_id("slow"));
+    // Whatever the node holds it may have spent when it dies.
+    let holds_tokens = async || {
+        for answer in futures_util::future::join_all((0..6).map(|_| gate.get_points("slow", "7"))).await {
+            answer.is("3");
+        }
+        let said = redis.ask(&format!("PTTL {name}\r\nHGETALL {name}"));
+        let lines: Vec<_> = said.lines().collect();
+        let after = |is_field: &dyn Fn(&str) -> bool, at: usize| -> f64 {
+            let field = lines.iter().position(|line| is_field(line)).unwrap();
+            lines[field + 2].split(' ').nth(at).unwrap().parse().unwrap()
+        };
+        let left = lines[0].trim_start_matches(':').parse::<f64>().unwrap() / 1e3;
+        let level = after(&|line| line == "b:main", 0).max(0.0) / 1e9;
+        let held = after(&|line| line.starts_with("h:"), 1);
+        assert!(left + SLACK >= level + held * TOKEN_TAKES + ON_TOP, "{left} s are left: {said}");
+        held > 0.0
+    };
+    eventually(PATIENCE, "the node holds tokens", holds_tokens).await;
+}
+
+#[tokio::test]
+async fn guarantee_6_the_day_of_a_key_is_kept_however_long_its_proof_takes() {
+    let redis = Redis::start(&[]).await;
+    let gate = TestGateway::before_http().keys_at_the_origin().key("bot").points("7", 3);
+    let gate = gate.set("cluster.redis", &format!("{:?}", redis.url())).set("limits.tiers.standard.daily", "2");
+    let gate = gate.start().await;
+    let hold = Gate::shut();
+    gate.origin().next("getPoints", Act::HoldAll(hold.clone()));
+    let mut caller = gate.connect_and_send(gate.request("getPoints", "bot", "memberID=7").bytes()).await;
+    gate.origin().has_been_asked("getPoints", 1).await;
+    let held = || {
+        let names = redis.ask("KEYS guildgate:l:*");
+        redis
+            .ask(&format!("HGETALL {}", names.lines().find(|name| name.starts_with("guildgate")).unwrap_or("-").trim()))
+    };
+    // The day's count, which is told before the key is proven.
+    eventually(PATIENCE, "the request is told", async || held().contains("\r\n1 ")).await;
+    assert!(!held().contains("b:kept"), "{}", held());
+    hold.open();
+    caller.answer().await.is("3");
+    eventually(PATIENCE, "its day is kept", async || held().contains("b:kept")).await;
+}
+
+#[tokio::test]
+async fn what_redis_holds_of_a_key_that_the_origin_refuses_goes_away_a_second_after_its_lease() {
+    let redis = Redis::start(&[]).await;
+    let gate = TestGateway::before_http().keys_at_the_origin().key("bot").points("7", 3);
+    let gate = gate.set("cluster.redis", &format!("{:?}", redis.url())).set("cluster.lease", r#""10s""#).start().await;
+    let longest_ttl = || {
+        let names = redis.ask("KEYS guildgate:l:*");
+        let names = names.lines().map(str::trim).filter(|name| name.starts_with("guildgate"));
+        names.map(|name| seconds_left(&redis, name)).max()
+    };
+    for n in 0..3 {
+        let unknown = Request::post("/getPoints", "memberID=7").key(&format!("unknown-{n}"));
+        gate.send(&unknown).await.is_refused(401, INCORRECT_KEY);
+    }
+    let ttl = longest_ttl();
+    assert!(ttl.is_some_and(|ttl| ttl <= 12), "{ttl:?}");
+    gate.get_points("bot", "7").await.is("3");
+    // It holds tokens for the next requests, and gives them back or renews them as a proven key.
+    eventually(PATIENCE, "a proven key is kept for longer", async || longest_ttl() > Some(30)).await;
+}
+
+#[tokio::test]
+async fn guarantee_8_unknown_keys_that_come_while_redis_is_away_leave_nothing_to_tell_it() {
+    let mut redis = Redis::start(&[]).await;
+    let gate = judged_by_the_origin(&redis).key("bot").start().await;
+    let keys = |redis: &Redis| redis.ask("KEYS *:l:*").lines().filter(|line| line.contains(":l:")).count();
+    redis.kill_hard();
+    gate.has_said("is away").await;
+    gate.get_points("bot", "7").await.is("3");
+    let mut connection = gate.connect().await;
+    for key in 0..300 {
+        let request = Request::post("/getPoints", "memberID=7").key(&format!("unknown-{key}"));
+        connection.ask(&request).await.is_refused(401, INCORRECT_KEY);
+    }
+    redis.start_again().await;
+    // The first of them is told last.
+    eventually(PATIENCE, "the proven key is told", async || keys(&redis) > 0).await;
+    assert_eq!(keys(&redis), 1);
+}
+
+fn seconds_left(redis: &Redis, name: &str) -> i64 {
+    redis.ask(&format!("TTL {name}")).trim_start_matches(':').lines().next().unwrap().parse().unwrap()
+}
