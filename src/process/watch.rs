@@ -120,6 +120,9 @@ impl FileWatch {
                 None => self.files.extend(FileWatch::new([path]).files),
             }
         }
+        if !before.iter().map(|file| &file.path).eq(self.files.iter().map(|file| &file.path)) {
+            self.readers = Readers::default(); // those that hang may do so at a file that is not watched any more
+        }
     }
 
     /// From now on a reload waits for no other files than these; a change of the others causes one all the same.
@@ -354,6 +357,16 @@ mod tests {
         let hang: Vec<_> = (0..MAX_READERS).map(|_| watch.reader().now_or_never().unwrap()).collect();
         assert!(watch.reader().now_or_never().is_none());
         drop(hang);
+        assert!(watch.reader().now_or_never().is_some());
+    }
+
+    #[test]
+    fn threads_that_hang_at_another_file_keep_no_file_from_being_read() {
+        let mut watch = FileWatch::new(["a".into()]);
+        let _hang: Vec<_> = (0..MAX_READERS).map(|_| watch.reader().now_or_never().unwrap()).collect();
+        watch.set_files(["a".into()], None);
+        assert!(watch.reader().now_or_never().is_none());
+        watch.set_files(["b".into()], None);
         assert!(watch.reader().now_or_never().is_some());
     }
 

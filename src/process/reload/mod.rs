@@ -11,6 +11,7 @@ use std::collections::HashSet;
 use std::convert::Infallible;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -256,16 +257,21 @@ impl Reloader {
     /// the part has other files meanwhile, it looks at those.
     async fn look(&self, watch: &Mutex<FileWatch>) -> FileStates {
         loop {
-            let paths: Vec<_> = watch.lock().paths().collect();
+            let (paths, reader) = {
+                let watch = watch.lock();
+                (Vec::from_iter(watch.paths()), watch.reader())
+            };
             if paths.is_empty() {
                 return Vec::new(); // no thread is woken for them
             }
             let these = paths.clone();
-            let reader = watch.lock().reader();
-            let reader = reader.await;
-            let mut looking = spawn_blocking(move || {
-                let _reader = reader;
-                look_at(these)
+            let mut looking = pin!(async {
+                let reader = reader.await;
+                let look = move || {
+                    let _reader = reader;
+                    look_at(these)
+                };
+                spawn_blocking(look).await
             });
             while watch.lock().paths().eq(paths.iter().cloned()) {
                 if let Ok(states) = timeout(READ_TIMEOUT, &mut looking).await {
