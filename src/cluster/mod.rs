@@ -18,6 +18,6 @@ pub use self::freshness::{Freshness, MAX_AGE};
 pub use self::nodes::{ClusterStatus, Node, NodeReport, NodeState, status};
 pub use self::redis::{RedisConnection, RedisFault, ServerInfo};
 pub use self::redis_clock::RedisClock;
-pub use self::shared_limits::{Counters, Needs, SharedLimits};
+pub use self::shared_limits::{Counters, Needs, SharedLimits, Wait};
 pub use self::turn_queue::KeyEscrow;
 pub use self::turns::{START_TIMEOUT, Turns, check, evicts_text, late_text};

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout, timeout_at};
 
-use super::escrow::{Bucket, Escrow, LocalCounts};
+use super::escrow::{Bucket, Escrow, LocalCounts, TurnState};
 use super::freshness::MAX_AGE;
 use super::nodes::{self, COMPARED, ClusterStatus, Node, NodeReport, NodeState, Nodes};
 use super::redis_clock::RedisClock;
@@ -22,6 +22,9 @@ use crate::config::{Cluster, Tier, WhenAway};
 
 /// Failures in a row after which Redis is away, and no request waits for it.
 const FAILURES: u32 = 3;
+
+/// How long a request waits for a turn at most, with those of other keys before it.
+const MAX_WAIT: Duration = Duration::from_secs(1);
 
 /// How long an answer waits at a node that is about to end until its place is given back. What was checked before is no
 /// older than that.
@@ -45,8 +48,11 @@ pub struct SharedLimits {
     pub counters: Counters,
     /// All keys that a request came for, by their names in Redis.
     keys: Mutex<HashMap<Arc<str>, Weak<KeyEscrow>>>,
+    /// In a row.
     failures: AtomicU32,
-    /// Since when no command succeeded in time; 0: the last one did.
+    /// Answers come later than requests wait for them.
+    is_late: AtomicBool,
+    /// Since when Redis has failed or was late; 0: it is well.
     failing_since: AtomicU64,
     nodes_seen: AtomicU32,
     /// Redis may remove keys, as it last said.
@@ -74,6 +80,21 @@ pub struct Counters {
     pub lost: AtomicU64,
     /// Keys in which something stood that is not ours, which was replaced; the bus counts here, too.
     pub garbage: Arc<AtomicU64>,
+}
+
+/// How long a request waits for turns.
+#[derive(Clone, Copy, Debug)]
+pub struct Wait {
+    until: Instant,
+    /// Whatever the turns of other keys take before its own.
+    latest: Instant,
+}
+
+impl Wait {
+    /// Whether the request may wait on.
+    pub fn goes_on(&self) -> bool {
+        Instant::now() < self.until
+    }
 }
 
 /// The buckets of which a request has no token.
@@ -114,6 +135,7 @@ impl SharedLimits {
             counters: Counters::default(),
             keys: Mutex::default(),
             failures: AtomicU32::new(0),
+            is_late: AtomicBool::new(false),
             failing_since: AtomicU64::new(0),
             nodes_seen: AtomicU32::new(1),
             evicts: AtomicBool::new(false),
@@ -200,12 +222,13 @@ impl SharedLimits {
     /// another node in the next one.
     pub async fn place_given_back(&self, key: &Arc<KeyEscrow>) {
         let until = Instant::now() + PLACE_BACK_WITHIN;
+        let mut wait = Wait { until, latest: until };
         // A turn that was under way when the request ended, and the one after it.
         for _ in 0..2 {
             if !self.is_leaving() || self.is_away() || !key.escrow.holds_free_place(self.clock.now()) {
                 return;
             }
-            self.wait(key, Needs::default(), until).await;
+            self.wait_for_turn(key, Needs::default(), &mut wait).await;
         }
     }
 
@@ -213,11 +236,13 @@ impl SharedLimits {
         self.keys.lock().values().filter_map(Weak::upgrade).collect()
     }
 
-    /// Until when a request that begins to wait now may wait.
-    pub fn wait_until(&self) -> Instant {
+    /// How long a request that begins to wait now may wait.
+    pub fn wait(&self) -> Wait {
         // A node that is about to end has no place in store: each request waits for one turn, and for the one before that.
         let least = if self.is_leaving() { COMMAND_TIMEOUT } else { Duration::ZERO };
-        Instant::now() + self.config.timeout.max(least)
+        let now = Instant::now();
+        let until = now + self.config.timeout.max(least);
+        Wait { until, latest: until.max(now + MAX_WAIT) }
     }
 
     pub fn when_away(&self) -> WhenAway {
@@ -231,10 +256,10 @@ impl SharedLimits {
 
     /// Whether nobody waits for Redis.
     pub fn is_away(&self) -> bool {
-        self.failures.load(Ordering::Relaxed) >= FAILURES
+        self.failures.load(Ordering::Relaxed) >= FAILURES || self.is_late.load(Ordering::Relaxed)
     }
 
-    /// Since when no command succeeded in time; `now` if the last one did.
+    /// Since when Redis has failed or was late; `now` if it is well.
     pub fn failing_since(&self, now: Tick) -> Tick {
         match self.failing_since.load(Ordering::Relaxed) {
             0 => now,
@@ -247,12 +272,25 @@ impl SharedLimits {
         key.follow(key.escrow.need(needs.buckets()));
     }
 
-    /// Asks for a turn, and waits until one of this key has ended, at most until then.
-    pub async fn wait(&self, key: &Arc<KeyEscrow>, needs: Needs, until: Instant) {
+    /// Asks for a turn, and waits until one of this key has ended. What the turns of other keys take before it does not count
+    /// as a wait for Redis.
+    pub async fn wait_for_turn(&self, key: &Arc<KeyEscrow>, needs: Needs, wait: &mut Wait) {
         let mut ended = std::pin::pin!(key.ended.notified());
         ended.as_mut().enable();
         self.ask(key, needs);
-        let _ = timeout_at(until.into(), ended).await; // the caller looks at the time
+        while timeout_at(wait.until.into(), ended.as_mut()).await.is_err() {
+            let now = Instant::now();
+            let until = match key.escrow.turn_state() {
+                _ if self.is_away() => return,
+                TurnState::None => return,
+                TurnState::Queued => now + self.config.timeout,
+                TurnState::Begun(at) => (now + self.config.timeout) - self.clock.now().since(at),
+            };
+            wait.until = until.min(wait.latest);
+            if wait.until <= now {
+                return;
+            }
+        }
     }
 
     /// A request was admitted without a lease, which [`Escrow`] has noted: Redis is told of it once it answers.
@@ -338,26 +376,125 @@ impl SharedLimits {
         COMPARED.map(|compared| nodes.by_hash(&compared).len())
     }
 
-    /// A command succeeded in time. Whether Redis was away until now.
-    pub(super) fn succeeded(&self) -> bool {
-        self.failing_since.store(0, Ordering::Relaxed);
-        self.failures.swap(0, Ordering::Relaxed) >= FAILURES
+    /// A command succeeded.
+    pub(super) fn succeeded(&self) {
+        self.failures.store(0, Ordering::Relaxed);
+        if !self.is_away() {
+            self.failing_since.store(0, Ordering::Relaxed);
+        }
     }
 
-    /// A command failed. Whether Redis is away from now on.
-    pub(super) fn failed(&self) -> bool {
+    /// A command failed.
+    pub(super) fn failed(&self) {
+        self.failures.fetch_add(1, Ordering::Relaxed);
         self.note_failing();
-        self.failures.fetch_add(1, Ordering::Relaxed) + 1 == FAILURES
     }
 
-    /// Redis is away from now on. Whether it was not before.
-    pub(super) fn set_away(&self) -> bool {
-        self.note_failing();
-        self.failures.swap(FAILURES, Ordering::Relaxed) < FAILURES
+    pub(super) fn is_late(&self) -> bool {
+        self.is_late.load(Ordering::Relaxed)
+    }
+
+    /// Commands succeed too late for requests to wait for them, or in time again.
+    pub(super) fn set_late(&self, is_late: bool) {
+        self.is_late.store(is_late, Ordering::Relaxed);
+        if is_late {
+            self.note_failing();
+        }
     }
 
     fn note_failing(&self) {
         let now = self.clock.now().0.max(1);
         let _ = self.failing_since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed); // failing since then
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use super::super::escrow::{Answer, BUCKETS, Grant};
+    use super::*;
+    use crate::config::{Rate, RedisAt};
+
+    const TIMEOUT: Duration = Duration::from_millis(20);
+
+    #[derive(Debug)]
+    struct NoCounts;
+
+    impl LocalCounts for NoCounts {
+        fn in_flight(&self) -> u32 {
+            0
+        }
+
+        fn day(&self, _: Tick) -> (i64, u64) {
+            (0, 0)
+        }
+
+        fn is_alive(&self) -> bool {
+            true
+        }
+
+        fn is_proven(&self) -> bool {
+            true
+        }
+    }
+
+    fn limits() -> SharedLimits {
+        let config = Cluster {
+            redis: RedisAt::parse("redis://127.0.0.1:1").unwrap(),
+            node: "node".to_owned(),
+            prefix: "test".to_owned(),
+            timeout: TIMEOUT,
+            when_away: WhenAway::Share,
+            nodes: 1,
+            lease: Duration::from_secs(10),
+            replicas: None,
+        };
+        SharedLimits::new(config, Clock::system())
+    }
+
+    fn key(limits: &SharedLimits) -> Arc<KeyEscrow> {
+        let main = Rate { period_ns: 1_000_000_000, burst: NonZeroU32::new(40).unwrap() };
+        let (write, daily, in_flight, candidate) = (None, None, None, None);
+        let tier = Tier { name: "standard".to_owned(), main, write, daily, in_flight, candidate };
+        limits.key("k", &Arc::new(tier), Box::new(NoCounts))
+    }
+
+    fn needs() -> Needs {
+        let mut needs = Needs::default();
+        needs.add(Bucket::Main);
+        needs
+    }
+
+    #[tokio::test]
+    async fn what_the_turns_of_other_keys_take_first_does_not_count_as_a_wait_for_redis() {
+        let limits = limits();
+        let key = key(&limits);
+        let turn = tokio::spawn({
+            let (key, clock) = (key.clone(), limits.clock.clone());
+            async move {
+                sleep(5 * TIMEOUT).await;
+                let turn = key.escrow.begin_turn(None, clock.now()).unwrap();
+                let mut buckets = [Grant::default(); BUCKETS];
+                buckets[Bucket::Main as usize] = Grant { held: 1, left_us: 10_000_000, level: 0, held_by_all: 1 };
+                let answer = Answer { is_repeated: false, is_lost: false, had_garbage: false, now_us: 1, buckets };
+                key.escrow.finish_turn(&turn, &answer, clock.now());
+                key.ended.notify_waiters();
+            }
+        });
+        limits.wait_for_turn(&key, needs(), &mut limits.wait()).await;
+        assert!(key.escrow.spend(Bucket::Main, limits.clock.now()).is_some());
+        turn.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_turn_that_has_begun_is_waited_for_no_longer_than_the_timeout() {
+        let limits = limits();
+        let key = key(&limits);
+        let (begun, mut wait) = (limits.clock.now(), limits.wait());
+        key.escrow.need([Bucket::Main].into_iter());
+        key.escrow.begin_turn(None, begun).unwrap();
+        limits.wait_for_turn(&key, needs(), &mut wait).await;
+        assert!(!wait.goes_on() && limits.clock.now().since(begun) < MAX_WAIT);
     }
 }

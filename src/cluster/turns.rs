@@ -41,10 +41,6 @@ const INFO_EVERY: Duration = Duration::from_secs(10);
 /// The difference of two clocks that are read one after the other by a machine that did not sleep.
 const AWAKE: Duration = Duration::from_millis(50);
 
-/// Beats in a row that Redis answers later than a request waits for it, after which it is away. It is no use to a request
-/// then, and a key would get nothing but the tokens that came too late.
-const LATE_BEATS: u32 = 3;
-
 /// A turn that has ended.
 type Ended = (Arc<KeyEscrow>, Arc<Turn>, Result<Answer, RedisFault>);
 
@@ -63,8 +59,9 @@ pub struct Turns {
     scripts: Scripts,
     /// Keys that had no turn while Redis was away. They have theirs after those for which requests wait now.
     backlog: Vec<Weak<KeyEscrow>>,
-    /// In a row.
-    late_beats: u32,
+    /// How long beats take, smoothed. If that is longer than a request waits, Redis is away: a key would get nothing but tokens
+    /// that come too late.
+    beats_take: Duration,
 }
 
 #[derive(Clone, Debug)]
@@ -124,7 +121,13 @@ impl Turns {
         }
         let limits = Arc::new(SharedLimits::new(config, clock));
         let scripts = Scripts::new();
-        let mut turns = Turns { limits: limits.clone(), connection: None, scripts, backlog: Vec::new(), late_beats: 0 };
+        let mut turns = Turns {
+            limits: limits.clone(),
+            connection: None,
+            scripts,
+            backlog: Vec::new(),
+            beats_take: Duration::ZERO,
+        };
         let record = limits.record(NodeReport { config_hash, keys_hash: None, writes_age: None });
         turns.beaten(beat(limits.clone(), None, turns.scripts.nodes.clone(), record, true).await);
         Ok((limits, turns))
@@ -218,14 +221,10 @@ impl Turns {
                 }
                 let now = limits.clock.now();
                 limits.redis_clock.set(answer.now_us, now);
-                let is_late = now.since(turn.sent) > limits.config.timeout;
                 let next = key.escrow.finish_turn(&turn, &answer, now);
                 key.ended.notify_waiters();
                 key.follow(next);
-                // What comes too late for the requests that wait for it says neither that Redis is back nor that it is away.
-                if !is_late {
-                    self.is_back();
-                }
+                self.succeeded(self.limits.is_away());
             }
             Err(fault) => {
                 limits.counters.turns[1].fetch_add(1, Ordering::Relaxed);
@@ -248,30 +247,35 @@ impl Turns {
             Ok(Beaten { connection, nodes, took }) => {
                 self.limits.set_nodes(nodes);
                 self.connection = Some(connection);
-                if took <= self.limits.config.timeout {
-                    return self.is_back();
-                }
-                self.late_beats += 1;
-                if self.late_beats >= LATE_BEATS && self.limits.set_away() {
-                    self.say_away(&late_text(&self.limits.config, took));
-                }
+                let waits = self.limits.config.timeout;
+                // One that took very long counts as one that was late.
+                self.beats_take = (self.beats_take + took.min(2 * waits)) / 2;
+                // It has to be quicker than that to be back, so that one about as long as requests wait is away.
+                let most = if self.limits.is_late() { waits * 3 / 4 } else { waits };
+                let was_away = self.limits.is_away();
+                self.limits.set_late(self.beats_take > most);
+                self.succeeded(was_away);
+                self.say_if_away(was_away, &late_text(&self.limits.config, took));
             }
             Err(fault) => self.is_failing(&fault),
         }
     }
 
     fn is_failing(&mut self, fault: &RedisFault) {
-        let goes_away = self.limits.failed();
+        let was_away = self.limits.is_away();
+        self.limits.failed();
         // A connection over which nothing comes back is no better than none.
         if fault.needs_connection || self.limits.is_away() {
             self.connection = None;
         }
-        if goes_away {
-            self.say_away(fault);
-        }
+        self.say_if_away(was_away, fault);
     }
 
-    fn say_away(&self, fault: &dyn fmt::Display) {
+    /// Says that Redis is away, and why, if it was not before.
+    fn say_if_away(&self, was_away: bool, fault: &dyn fmt::Display) {
+        if was_away || !self.limits.is_away() {
+            return;
+        }
         let at = &self.limits.config.redis;
         let meanwhile = match self.limits.config.when_away {
             WhenAway::Share => "each node gives a key its part of the limits",
@@ -281,11 +285,11 @@ impl Turns {
         tracing::error!(%fault, "Redis at {at} is away; until it answers, {meanwhile} (cluster.when_away)");
     }
 
-    /// A command succeeded in time: what is untold is told.
-    fn is_back(&mut self) {
-        self.late_beats = 0;
+    /// A command succeeded: what is untold is told.
+    fn succeeded(&mut self, was_away: bool) {
         let limits = &self.limits;
-        if limits.succeeded() {
+        limits.succeeded();
+        if was_away && !limits.is_away() {
             tracing::info!("Redis at {} is back; limits are shared by all nodes again", limits.config.redis);
         }
         self.backlog.append(&mut limits.stalled.lock());

@@ -6,7 +6,6 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use super::caller::Caller;
 use super::{CacheStatus, Gateway, KeySource, RequestDetails, RequestHeader, State};
@@ -297,18 +296,18 @@ impl Gateway {
         let key = request.key();
         details.awaits_limits = false;
         limits.counters.waited.fetch_add(1, Ordering::Relaxed);
-        let until = limits.wait_until();
+        let mut wait = limits.wait();
         loop {
             // Those that were in flight before it may have ended.
             let in_flight = request.others().min(key.usage.in_flight().saturating_sub(1));
             let query = LimitQuery { operation, in_flight, now: self.core.now() };
-            match decide_shared(limits, key, query, Instant::now() < until) {
+            match decide_shared(limits, key, query, wait.goes_on()) {
                 SharedDecision::Decided(outcome) => {
                     return self.take_outcome(&self.core.state_full(), key, query, outcome, details);
                 }
                 SharedDecision::Waits(needs) => {
                     let escrow = escrow_of(limits, &key.id, &key.policy, &key.usage);
-                    limits.wait(escrow, needs, until).await;
+                    limits.wait_for_turn(escrow, needs, &mut wait).await;
                 }
                 SharedDecision::Unavailable => return Err(Fault::Unavailable { retry_after: 1 }),
             }

@@ -240,10 +240,7 @@ impl Asking<'_> {
         if self.may_wait {
             return Err(NotDecided::Waits);
         }
-        let Some(rate) = self.rate_while_away(rate)? else { return Ok(Some(UNDIVIDED_WAIT)) };
-        if self.shared.when_away() == WhenAway::Share {
-            local.empty_at(rate, self.shared.failing_since(self.now));
-        }
+        let Some(rate) = self.local_while_away(local, rate)? else { return Ok(Some(UNDIVIDED_WAIT)) };
         match local.decide(rate, self.now) {
             Verdict::Admitted => {
                 self.shared.count_decided_away();
@@ -259,15 +256,20 @@ impl Asking<'_> {
         }
     }
 
-    /// The rate of this node's own bucket while Redis is away; `None`: the burst cannot be divided.
-    fn rate_while_away(&self, rate: Rate) -> Result<Option<Rate>, NotDecided> {
+    /// The rate of this node's own bucket while Redis is away, in which a share is empty at first; `None`: the burst cannot be
+    /// divided.
+    fn local_while_away(&self, local: &Bucket, rate: Rate) -> Result<Option<Rate>, NotDecided> {
         match self.shared.when_away() {
             WhenAway::Refuse => Err(NotDecided::Unavailable),
             WhenAway::Local => Ok(Some(rate)),
             WhenAway::Share => {
                 let nodes = self.shared.nodes();
-                let burst = NonZeroU32::new(rate.burst.get() / nodes);
-                Ok(burst.map(|burst| Rate { period_ns: rate.period_ns.saturating_mul(u64::from(nodes)), burst }))
+                let share = NonZeroU32::new(rate.burst.get() / nodes)
+                    .map(|burst| Rate { period_ns: rate.period_ns.saturating_mul(u64::from(nodes)), burst });
+                if let Some(share) = share {
+                    local.empty_at(share, self.shared.failing_since(self.now));
+                }
+                Ok(share)
             }
         }
     }
@@ -348,7 +350,11 @@ impl Asking<'_> {
     /// What is left of a bucket, as far as this node knows.
     fn level(&self, bucket: escrow::Bucket, local: &Bucket, rate: Rate) -> Level {
         if self.shared.is_away() {
-            return local.level(rate, self.now);
+            return match self.local_while_away(local, rate) {
+                Ok(Some(rate)) => local.level(rate, self.now),
+                Ok(None) => Level { remaining: 0, next: UNDIVIDED_WAIT },
+                Err(_) => local.level(rate, self.now),
+            };
         }
         let lease = self.lease(bucket);
         let owed = lease.full_at(rate.period_ns).since(self.now);

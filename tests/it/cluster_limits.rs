@@ -342,6 +342,29 @@ async fn guarantee_7_a_key_that_is_removed_while_its_request_waits_for_redis_rea
 }
 
 #[tokio::test]
+async fn a_key_that_asks_little_while_redis_is_away_has_its_burst_when_it_is_back_and_is_told_what_is_left() {
+    const BURST: usize = 60;
+    let redis = Redis::start(&[]).await;
+    let url = Postgres::shared().database().await;
+    let gate = limited(&redis, &url).set("limits.tiers.slow.rate", r#""60/m""#).set("limits.tiers.slow.burst", "60");
+    let gate = gate.start().await;
+    redis.signal(Signal::SIGSTOP);
+    gate.has_said("is away").await;
+    let asks = async || gate.get_points("slow", "7").await;
+    eventually(PATIENCE, "its part of the limit lets it in", async || asks().await.status == 200).await;
+    let left = asks().await;
+    left.is_too_many();
+    assert!(left.header("ratelimit").is_some_and(|left| left.contains("r=0;")), "{left:?}");
+    redis.signal(Signal::SIGCONT);
+    gate.has_said("is back; limits are shared").await;
+    let mut let_in = 0;
+    for _ in 0..BURST {
+        let_in += usize::from(asks().await.status == 200);
+    }
+    assert!(let_in > BURST / 2, "{let_in} were let in");
+}
+
+#[tokio::test]
 async fn where_redis_is_away_and_that_means_refuse_every_request_is_21() {
     let mut redis = Redis::start(&[]).await;
     let url = Postgres::shared().database().await;

@@ -89,6 +89,16 @@ pub enum NextTurn {
     Now,
 }
 
+/// How far the turn is that a request waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TurnState {
+    None,
+    /// It waits for turns of other keys.
+    Queued,
+    /// When it was sent first.
+    Begun(Tick),
+}
+
 /// The shared limits of one key on this node.
 #[derive(Debug)]
 pub struct Escrow {
@@ -136,7 +146,7 @@ struct NodeSide {
 /// What this node admitted from its own bucket.
 #[derive(Debug, Default)]
 struct Owed {
-    /// 0: nothing.
+    /// When that bucket is full again; 0: of a day, or nothing.
     full_at: AtomicU64,
     period_ns: AtomicU64,
     requests: AtomicU64,
@@ -147,10 +157,17 @@ impl Owed {
         self.full_at.load(Ordering::Acquire) > 0 || self.requests.load(Ordering::Acquire) > 0
     }
 
-    /// The requests that have not come back at `now`; those of a day never do.
+    /// The requests that have not come back at `now`; those of a day never do. The bucket that admitted them began empty, and
+    /// that emptiness is none of them.
     fn take(&self, now: Tick) -> u64 {
-        let left = self.full_at.swap(0, Ordering::AcqRel).saturating_sub(now.0);
-        left.div_ceil(self.period_ns.load(Ordering::Acquire).max(1)) + self.requests.swap(0, Ordering::AcqRel)
+        let requests = self.requests.swap(0, Ordering::AcqRel);
+        match self.full_at.swap(0, Ordering::AcqRel) {
+            0 => requests,
+            full_at => {
+                let left = full_at.saturating_sub(now.0).div_ceil(self.period_ns.load(Ordering::Acquire).max(1));
+                requests.min(left)
+            }
+        }
     }
 }
 
@@ -229,11 +246,12 @@ impl Escrow {
         self.lease(bucket).unspend();
     }
 
-    /// Notes when this node's own bucket is full again, from which it admitted a request while Redis was away.
+    /// Notes a request that this node's own bucket admitted while Redis was away, and when that bucket is full again.
     pub fn owe(&self, bucket: Bucket, full_at: Tick, period_ns: u64) {
         let owed = &self.owed[bucket as usize];
         owed.period_ns.store(period_ns, Ordering::Release);
         owed.full_at.fetch_max(full_at.0, Ordering::AcqRel);
+        owed.requests.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Counts a request of the day that was admitted while Redis was away.
@@ -417,6 +435,16 @@ impl Escrow {
     pub fn proven(&self) -> NextTurn {
         let mut node = self.node.lock();
         if node.sequence > 0 { node.queue() } else { NextTurn::AsBefore }
+    }
+
+    /// Whether a turn is queued, or since when it has been under way.
+    pub fn turn_state(&self) -> TurnState {
+        let node = self.node.lock();
+        match &node.unanswered {
+            _ if !node.is_queued => TurnState::None,
+            None => TurnState::Queued,
+            Some(turn) => TurnState::Begun(turn.sent),
+        }
     }
 
     /// The turn got no answer. The same turn is to be taken again.
