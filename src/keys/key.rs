@@ -55,6 +55,15 @@ impl Key {
         Key::new(self.id.clone(), self.guild.clone(), self.scope, self.expires, self.tier.clone(), state)
     }
 
+    /// Whether `other` is this key with nothing changed, down to what it has used up.
+    pub(super) fn is_same(&self, other: &Key) -> bool {
+        let listed = |key: &Key| (key.id.clone(), key.guild.clone(), key.scope, key.expires, key.tier.clone());
+        Arc::ptr_eq(&self.policy, &other.policy)
+            && Arc::ptr_eq(&self.buckets, &other.buckets)
+            && Arc::ptr_eq(&self.usage, &other.usage)
+            && listed(self) == listed(other)
+    }
+
     pub(super) fn limit_state(&self) -> LimitState {
         LimitState { policy: self.policy.clone(), buckets: self.buckets.clone(), usage: self.usage.clone() }
     }

@@ -19,7 +19,7 @@ use crate::model::{Digest, GuildId, KeyId};
 #[derive(Debug, Default)]
 pub struct KeyTable {
     by_digest: KeysByDigest,
-    realms: HashMap<GuildId, Realm>,
+    realms: Arc<HashMap<GuildId, Realm>>,
     /// In the order of the configuration's tiers.
     policies: Vec<Arc<Policy>>,
     pub(super) removed: RemovedKeys,
@@ -51,7 +51,9 @@ impl KeyTable {
             let state = carry_over.state_of(&key, &table.policy_of(&key, limits), now());
             let guild = Guild { realm: table.realm(&key.guild), id: key.guild, departed: key.guild_departed };
             let entry = Key::new(key.id, guild, key.scope, key.expires, key.tier, state);
-            table.by_digest.insert(key.digest, Arc::new(entry));
+            // Requests under way keep the table before, and with it the keys that the two do not share.
+            let same = before.by_digest.get(&key.digest).filter(|before| before.is_same(&entry)).cloned();
+            table.by_digest.insert(key.digest, same.unwrap_or_else(|| Arc::new(entry)));
         }
         let former = before.former_realms.iter().map(|(secret, realm)| (*secret, *realm));
         let former = former.chain(before.by_digest.iter().map(|(secret, key)| (*secret, key.guild.realm)));
@@ -178,7 +180,10 @@ impl KeyTable {
     /// A guild's realm. It stays the same from when the guild was first seen, and is never another guild's.
     fn realm(&mut self, guild: &GuildId) -> Realm {
         let next = Realm(self.realms.len() as u64);
-        *self.realms.entry(guild.clone()).or_insert(next)
+        match self.realms.get(guild) {
+            Some(realm) => *realm,
+            None => *Arc::make_mut(&mut self.realms).entry(guild.clone()).or_insert(next),
+        }
     }
 }
 

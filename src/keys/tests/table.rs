@@ -44,3 +44,17 @@ fn a_slot_in_flight_is_released_once_and_not_taken_again() {
     drop(request);
     assert_eq!(others(), 1);
 }
+
+#[test]
+fn a_key_with_nothing_changed_is_shared_with_the_table_before() {
+    let first = first_table(vec![listed("same", "a"), listed("narrowed", "b")], 10);
+    let narrowed = ListedKey { scope: Scope::Read, ..listed("narrowed", "b") };
+    let next = table_at(vec![listed("same", "a"), narrowed.clone(), listed("new", "c")], 10, &first, 1);
+    let is_shared = |earlier: &KeyTable, later: &KeyTable, secret: &str| {
+        let find = |table: &KeyTable| table.find(&Digest::of(secret.as_bytes()), never).unwrap().clone();
+        Arc::ptr_eq(&find(earlier), &find(later))
+    };
+    assert!(is_shared(&first, &next, "a") && !is_shared(&first, &next, "b"));
+    let under_other_limits = table_at(vec![listed("same", "a"), narrowed], 11, &next, 2);
+    assert!(!is_shared(&next, &under_other_limits, "a"));
+}
