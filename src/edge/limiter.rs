@@ -17,10 +17,26 @@ use crate::limits::network;
 /// A request beyond that number keeps its connection's permit until it ends.
 const MAX_DETACHED: usize = 1024;
 
+/// How many files callers may keep open.
+#[derive(Clone, Copy, Debug)]
+pub struct CallerFiles {
+    /// For connections.
+    pub connections: usize,
+    /// For requests that go on after their connection was closed, each with its socket.
+    pub detached: usize,
+}
+
+impl CallerFiles {
+    /// So many connections, where files may be opened without a bound.
+    pub fn of(connections: usize) -> Self {
+        CallerFiles { connections, detached: MAX_DETACHED }
+    }
+}
+
 /// Counts the open connections and refuses those beyond the limits.
 #[derive(Debug)]
 pub(super) struct ConnectionLimiter {
-    max: usize,
+    most: CallerFiles,
     max_per_address: Option<usize>,
     /// One permit for each connection that may still be opened.
     free: Arc<Semaphore>,
@@ -47,13 +63,13 @@ struct NetworkCount {
 }
 
 impl ConnectionLimiter {
-    pub(super) fn new(max: usize, max_per_address: Option<usize>) -> Self {
-        let max = max.min(Semaphore::MAX_PERMITS);
+    pub(super) fn new(most: CallerFiles, max_per_address: Option<usize>) -> Self {
+        let most = CallerFiles { connections: most.connections.min(Semaphore::MAX_PERMITS), ..most };
         ConnectionLimiter {
-            max,
+            most,
             max_per_address,
-            free: Arc::new(Semaphore::new(max)),
-            free_detached: Arc::new(Semaphore::new(MAX_DETACHED)),
+            free: Arc::new(Semaphore::new(most.connections)),
+            free_detached: Arc::new(Semaphore::new(most.detached)),
             by_network: Arc::default(),
             refused: AtomicU64::new(0),
         }
@@ -81,7 +97,8 @@ impl ConnectionLimiter {
 
     /// The number of open connections, and of requests that go on after their connection was closed.
     pub(super) fn open(&self) -> usize {
-        self.max - self.free.available_permits() + MAX_DETACHED - self.free_detached.available_permits()
+        let CallerFiles { connections, detached } = self.most;
+        connections - self.free.available_permits() + detached - self.free_detached.available_permits()
     }
 
     /// How many connections were closed at accept.
@@ -124,9 +141,14 @@ impl Drop for NetworkCount {
 mod tests {
     use super::*;
 
+    /// One that takes a connection of each address.
+    fn limiter(connections: usize) -> ConnectionLimiter {
+        ConnectionLimiter::new(CallerFiles::of(connections), Some(1))
+    }
+
     #[test]
     fn one_customers_ipv6_addresses_count_as_one() {
-        let limiter = ConnectionLimiter::new(10, Some(1));
+        let limiter = limiter(10);
         let acquire = |address: &str| limiter.acquire(Some(address.parse().unwrap()));
         let first = acquire("2001:db8::1");
         assert!(first.is_some() && acquire("2001:db8::2").is_none(), "a /64 is one");
@@ -139,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_permit_that_is_dropped_frees_its_place() {
-        let limiter = Arc::new(ConnectionLimiter::new(2, Some(1)));
+        let limiter = Arc::new(limiter(2));
         let (a, b) = (Some([127, 0, 0, 1].into()), Some([127, 0, 0, 2].into()));
         let first = limiter.acquire(a).unwrap();
         assert!(limiter.acquire(a).is_none(), "an address has one connection");
@@ -153,7 +175,7 @@ mod tests {
 
     #[test]
     fn a_caller_that_hung_up_frees_its_place_at_once_unless_too_many_requests_go_on() {
-        let limiter = Arc::new(ConnectionLimiter::new(2, Some(1)));
+        let limiter = Arc::new(limiter(2));
         let a = Some([127, 0, 0, 1].into());
         let mut first = limiter.acquire(a).unwrap();
         first.detach(MAX_DETACHED);

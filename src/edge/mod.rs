@@ -28,6 +28,7 @@ use std::sync::Arc;
 
 use crate::gateway::Gateway;
 
+pub use limiter::CallerFiles;
 pub use listener::{BindError, Listener, ListeningSocket, NOT_PERMITTED};
 pub use metrics::EdgeMetrics;
 pub use server::Server;
@@ -47,11 +48,11 @@ pub struct Edge {
 }
 
 impl Edge {
-    /// `most_connections`: how many connections the process may open files for.
-    pub fn new(gateway: Arc<Gateway>, tls: Option<Arc<Tls>>, most_connections: usize) -> Self {
+    /// `most`: the files that the process may open for callers.
+    pub fn new(gateway: Arc<Gateway>, tls: Option<Arc<Tls>>, most: CallerFiles) -> Self {
         let state = gateway.state();
         let server = &state.config.server;
-        let most = server.max_connections.min(most_connections);
+        let most = CallerFiles { connections: most.connections.min(server.max_connections), ..most };
         let connections = ConnectionLimiter::new(most, server.max_connections_per_address);
         Edge { gateway, connections: Arc::new(connections), drain: Arc::default(), tls }
     }

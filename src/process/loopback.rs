@@ -8,7 +8,7 @@ use super::ProcessError;
 use super::startup::{load_keys, start_origin};
 use crate::clock::Clock;
 use crate::config::{Config, Listen, OriginKind};
-use crate::edge::{Edge, Listener, Server};
+use crate::edge::{CallerFiles, Edge, Listener, Server};
 use crate::gateway::{Gateway, State};
 use crate::origin;
 use crate::telemetry::Observer;
@@ -42,7 +42,7 @@ impl LoopbackGateway {
         let threads = config.server.threads;
         let state = State::new(config, origin, keys, key_list, day_counts, &clock);
         let gateway = Arc::new(Gateway::new(clock, state, Observer::default()));
-        let server = Server::start(Edge::new(gateway, None, usize::MAX), vec![listener], threads);
+        let server = Server::start(Edge::new(gateway, None, CallerFiles::of(usize::MAX)), vec![listener], threads);
         let mut server = server.map_err(|e| failed(&e.to_string()))?;
         if !server.is_prepared().await || !server.accept().await {
             return Err(failed("its listener has failed"));

@@ -24,7 +24,7 @@ use crate::clock::{Clock, Tick};
 use crate::cluster::bus::{Bus, Incarnation, RedisStream};
 use crate::cluster::{NodeState, START_TIMEOUT, SharedLimits, Turns};
 use crate::config::{Config, Keys, Loaded, OriginKind};
-use crate::edge::{Edge, EdgeMetrics, Listener, ListeningSocket, Server, Tls};
+use crate::edge::{CallerFiles, Edge, EdgeMetrics, Listener, ListeningSocket, Server, Tls};
 use crate::gateway::{Gateway, KeyFile, KeyList, KeySource, NewKeys, State};
 use crate::keys::{LearnedKeyRules, LearnedKeys, ListedKey};
 use crate::limits::{DayCount, Policy, day_of};
@@ -35,9 +35,8 @@ use crate::telemetry;
 use crate::telemetry::metrics::Metrics;
 use crate::tls::Certificate;
 
-/// Open files other than connections: store, logs, upstream connections of 256 requests, runtimes (512), and
-/// connections that were reset while a request of theirs goes on (1,024).
-const OTHER_FILES: u64 = 512 + 1024;
+/// Open files other than those of callers: store, logs, upstream connections of 256 requests, and runtimes.
+const OTHER_FILES: u64 = 512;
 
 /// How long the ports of a predecessor may stay in use after it was found dead: the kernel closes its files one after the
 /// other.
@@ -72,7 +71,7 @@ impl Startup<'_> {
         let started_as = StartedAs { demo: demo.is_some(), successor: predecessor.is_some() };
         let admin = AdminStartup::prepare(&loaded, inputs.admin_certificate, started_as)?;
         let Loaded { config, warnings, path, .. } = loaded;
-        let most_connections = raise_file_limit(&config);
+        let caller_files = raise_file_limit(&config);
         let clock = Clock::system();
         // Opening the store may wait a minute for other processes.
         let Some(store) = stop_signals.unless_stopped(open_store(&config)).await.transpose()? else { return Ok(None) };
@@ -93,7 +92,7 @@ impl Startup<'_> {
         let Some(()) = stop_signals.unless_stopped(begin_bus(&gateway)).await.transpose()? else { return Ok(None) };
         let config = gateway.state().config.clone();
         let urls: Vec<String> = listeners.iter().map(|listener| listener.url().to_owned()).collect();
-        let edge = Edge::new(gateway.clone(), tls.clone(), most_connections);
+        let edge = Edge::new(gateway.clone(), tls.clone(), caller_files);
         let metrics = Metrics::new(vec![
             Box::new(gateway.clone()),
             Box::new(EdgeMetrics::new(&edge)),
@@ -104,13 +103,15 @@ impl Startup<'_> {
             return Err(listeners_failed("started"));
         }
         if let Some(predecessor) = &mut predecessor {
+            // It has in force what has been changed meanwhile, and goes on if this process ends.
+            apply_changed_keys(&watches, &gateway, store.as_ref())?;
             let is_ready = await_predecessor(predecessor, &gateway, &mut stop_signals).await.transpose()?;
             let Some(()) = is_ready else { return Ok(None) };
         }
         let admin_state = admin.state.clone();
         let (admin, reload_requests) =
             admin.start(&gateway, store.as_ref(), logs.audit.clone(), metrics, demo.is_some())?;
-        apply_changed_keys(&watches, &gateway, store.as_ref());
+        let _ = apply_changed_keys(&watches, &gateway, store.as_ref()); // the reloader says why
         if !server.accept().await {
             return Err(listeners_failed("opened"));
         }
@@ -182,25 +183,28 @@ async fn bind_all(
     Ok(listeners)
 }
 
-/// Lets the process open a file for each connection, or warns about what prevents it. Returns how many connections may be
-/// open: callers must not keep the process from opening other files, as that of its keys.
-fn raise_file_limit(config: &Config) -> usize {
-    let needed = config.server.max_connections as u64 + OTHER_FILES;
+/// Lets the process open a file for each connection, or warns about what prevents it. Returns the files that are for
+/// callers: they must not keep the process from opening others, as that of its keys.
+fn raise_file_limit(config: &Config) -> CallerFiles {
+    let all = CallerFiles::of(config.server.max_connections);
+    let needed = OTHER_FILES + (all.connections as u64).saturating_add(all.detached as u64);
     match rlimit::increase_nofile_limit(needed) {
         Ok(limit) if limit < needed => {
-            let connections = limit.saturating_sub(OTHER_FILES).max(limit / 2);
+            let for_callers = usize::try_from(limit - OTHER_FILES.min(limit / 2)).unwrap_or(usize::MAX);
+            let connections = all.connections.min(for_callers - all.detached.min(for_callers / 4));
+            let detached = all.detached.min(for_callers - connections);
             tracing::warn!(
                 limit,
                 needed,
                 connections,
                 "server.max_connections is more than the limit of open files (ulimit -n) allows; raise that or lower it"
             );
-            usize::try_from(connections).unwrap_or(usize::MAX)
+            CallerFiles { connections, detached }
         }
-        Ok(_) => usize::MAX,
+        Ok(_) => all,
         Err(error) => {
             tracing::warn!(%error, "cannot raise the limit of open files to server.max_connections");
-            usize::MAX
+            all
         }
     }
 }
@@ -303,12 +307,14 @@ pub(super) async fn load_keys(
     Ok((keys, key_list, day_counts))
 }
 
-/// Puts in force what the key file holds now, if it has changed since it was read.
-fn apply_changed_keys(watches: &Watches, gateway: &Gateway, store: Option<&Arc<AnyStore>>) {
-    if let Some(keys) = watches.read_changed_keys() {
+/// Puts in force what the key file holds now, if it has changed since it was read. Fails if it cannot be used.
+fn apply_changed_keys(watches: &Watches, gateway: &Gateway, store: Option<&Arc<AnyStore>>) -> Result<(), ProcessError> {
+    let unusable = |why| ProcessError::Unusable(format!("the key file has changed since this start began: {why}"));
+    if let Some(keys) = watches.read_changed_keys().map_err(unusable)? {
         let (state, keys) = (gateway.state().clone(), KeyFile::new(keys, store.cloned()));
         gateway.reload((*state.config).clone(), state.origin.clone(), NewKeys::File(keys));
     }
+    Ok(())
 }
 
 pub(super) async fn start_origin(

@@ -32,9 +32,9 @@ pub(super) const SETTLE_TIME: Duration = Duration::from_millis(250);
 /// How long a file may be empty before the log says that its reload waits.
 const EMPTY_REPORT: Duration = Duration::from_secs(2);
 
-/// How many threads may look at the files of a part, or read them, at a time. One that hangs keeps its thread, and another
-/// may not hang any more, as after a file system was mounted anew.
-const MAX_READERS: usize = 8;
+/// How many threads may look at the files of a part, or read them, at a time. One that hangs keeps its thread; another one
+/// may not hang, as after a file system was mounted anew. The runtime has 512 for everything.
+const MAX_READERS: usize = 64;
 
 /// The states of some files; `None`: a file was missing.
 pub(super) type FileStates = Vec<(PathBuf, Option<FileState>)>;
@@ -130,6 +130,17 @@ impl FileWatch {
         self.files.iter_mut().for_each(|file| file.delays = paths.contains(&file.path));
     }
 
+    /// Watches no file any more for which no reload waits, since a look at one does not end. The next reload, which is caused
+    /// by this, finds out whether it needs that file.
+    pub(super) fn drop_others(&mut self) {
+        let count = self.files.len();
+        self.files.retain(|file| file.delays);
+        if self.files.len() < count {
+            self.readers = Readers::default();
+            self.forget_read();
+        }
+    }
+
     /// The states in which the files were read last, or are being read.
     pub(super) fn read(&self) -> FileStates {
         self.files.iter().map(|file| (file.path.clone(), file.read)).collect()
@@ -147,12 +158,6 @@ impl FileWatch {
     /// What was read of the files counts for nothing: they are read again.
     pub(super) fn forget_read(&mut self) {
         self.files.iter_mut().for_each(|file| file.is_unread = true);
-    }
-
-    /// Whether a file is another one than was read, and is neither missing nor empty. `states`: those of all files now.
-    pub(super) fn is_to_be_read_again(&self, states: &FileStates) -> bool {
-        let differs = |(file, state): (&WatchedFile, &FileState)| file.read != Some(*state) && !state.is_empty();
-        self.files.iter().zip(states).filter_map(|(file, (_, state))| Some((file, state.as_ref()?))).any(differs)
     }
 
     /// Whether a file has changed or was removed, and all files that a reload waits for have stayed the same for a while:

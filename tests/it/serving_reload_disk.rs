@@ -8,7 +8,8 @@ use nix::sys::signal::Signal;
 use crate::serving_reload_parts::{is_refused_soon, no_key, reloaded, two_keys};
 use crate::support::*;
 
-/// Has the opening of a certain file fail or wait while there is a certain other one; that it waits is told by a file.
+/// Has the opening of a certain file fail or wait, or a look at it, while there is a certain other one; that it waits is told
+/// by a file.
 const FAULTY_FILE: &str = r#"
 #define _GNU_SOURCE
 #include <errno.h>
@@ -16,8 +17,14 @@ const FAULTY_FILE: &str = r#"
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+int statx(int folder, const char *path, int flags, unsigned mask, struct statx *to) {
+    if (path && strstr(path, getenv("FAULTY")))
+        for (; !access("looks-stall", F_OK); usleep(10000)) close(creat("waits", 0600));
+    return syscall(SYS_statx, folder, path, flags, mask, to);
+}
 int open64(const char *path, int flags, ...) {
     va_list more;
     va_start(more, flags);
@@ -269,4 +276,48 @@ async fn guarantee_7_a_key_taken_out_is_refused_though_the_system_gives_no_threa
     gate.world().remove_key("goes");
     is_refused_soon(&gate, "goes").await;
     gate.get_points("stays", "7").await.is("3");
+}
+
+#[tokio::test]
+async fn a_file_that_hangs_and_that_only_a_rejected_configuration_names_delays_the_next_one_by_seconds() {
+    let tools = tempfile::tempdir().unwrap();
+    let gate = two_keys().launched_by(with_faulty("other.toml", &tools)).start().await;
+    gate.world().write("other.toml", "[[key]]\nfault = 1\n");
+    gate.world().edit("gateway.toml", "\"keys.toml\"", "\"other.toml\"");
+    gate.has_said("reload rejected").await;
+    let stall = gate.world().write("looks-stall", "");
+    eventually(PATIENCE, "a look at it hangs", async || gate.world().path("waits").exists()).await;
+    gate.world().edit("gateway.toml", "\"other.toml\"", "\"keys.toml\"");
+    gate.has_said("configuration reloaded").await;
+    gate.world().remove_key("goes");
+    is_refused_soon(&gate, "goes").await;
+    std::fs::remove_file(stall).unwrap();
+}
+
+#[tokio::test]
+async fn guarantee_7_a_key_that_is_taken_out_while_a_successor_starts_does_not_come_back_if_the_key_file_then_breaks() {
+    for broken in [Some("[[key]]\nfault = 1\n"), Some(""), None] {
+        let tools = tempfile::tempdir().unwrap();
+        let gate = two_keys().set("server.handover", r#""handover.sock""#).set("log.access", r#""access.log""#);
+        let gate = gate.launched_by(with_faulty("access.log", &tools)).start().await;
+        let stalled = gate.world().write("stalled", "");
+        let mut successor = gate.world().serve(&[]);
+        // It has read the key file by then.
+        eventually(PATIENCE, "it opens its access log", async || gate.world().path("waits").exists()).await;
+        gate.world().remove_key("goes");
+        is_refused_soon(&gate, "goes").await;
+        match broken {
+            Some(text) => drop(gate.world().write("keys.toml", text)),
+            None => std::fs::remove_file(gate.world().path("keys.toml")).unwrap(),
+        }
+        std::fs::remove_file(stalled).unwrap();
+        assert_eq!(successor.exit().await, Some(2), "{}", successor.stderr());
+        assert!(
+            successor.stderr().contains("the key file has changed since this start began"),
+            "{}",
+            successor.stderr()
+        );
+        gate.get_points("goes", "7").await.is_refused(401, "02 | Incorrect API key!");
+        gate.get_points("stays", "7").await.is("3");
+    }
 }

@@ -29,8 +29,9 @@ use crate::wire::{Fault, Framing};
 use body::{BodyState, Http1Body};
 use header::{Header, Parsed, parse};
 
-/// Bytes of answers to pipelined requests that are gathered before they are sent.
-const MAX_GATHERED: usize = 64 * 1024;
+/// Bytes of answers to pipelined requests that are gathered before they are sent: a caller who takes none keeps so many in
+/// memory, and a little more.
+const MAX_GATHERED: usize = 16 * 1024;
 
 /// Answers after which a connection with more pipelined requests yields to the other connections of its thread, if they
 /// are not [`MAX_GATHERED`] bytes before. Without this bound the others would wait for milliseconds.

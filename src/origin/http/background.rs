@@ -4,7 +4,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 
 use super::HttpOrigin;
 use super::backend::{Backend, PreparedUpstream};
@@ -19,6 +19,10 @@ const FIRST_RESOLVE: Duration = Duration::from_secs(2);
 
 /// How often backends are tested for a due probe, where there are no health checks.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Look-ups of names under way at once, of all origins: one that hangs keeps a thread, of which the runtime has 512 for
+/// everything, reloads of files among it.
+static LOOK_UPS: Semaphore = Semaphore::const_new(128);
 
 /// Starts the tasks of an origin. Waits until each name was resolved once, or for [`FIRST_RESOLVE`].
 pub(super) async fn start(origin: &Arc<HttpOrigin>) {
@@ -46,7 +50,9 @@ async fn resolve_repeatedly(origin: Weak<HttpOrigin>, upstream: Arc<PreparedUpst
     let (mut is_failing, timer) = (false, AlignedTimer::new());
     while origin.strong_count() > 0 {
         // Without a time limit: a look-up that hangs takes a thread, and so there is never a second one.
+        let permit = LOOK_UPS.acquire().await;
         let found = tokio::net::lookup_host((upstream.settings.name.as_str(), upstream.settings.port)).await;
+        drop(permit);
         let Some(origin) = origin.upgrade() else { return };
         match found.map(Vec::from_iter) {
             Ok(found) if !found.is_empty() => {

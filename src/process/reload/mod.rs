@@ -38,6 +38,9 @@ pub(super) use watches::{Watches, config_file};
 /// later reloads. The largest key file takes a second or two.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// How long a look at files that were named by a configuration which is not in force may delay the others.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
+
 const TAKES_TOO_LONG: &str = "reading the files takes too long; is one of them a pipe, or on a file system that hangs?";
 
 /// Pause before files are read again that could not be read. A key that was revoked in one of them counts on it.
@@ -273,9 +276,13 @@ impl Reloader {
                 };
                 spawn_blocking(look).await
             });
+            let begin = Instant::now();
             while watch.lock().paths().eq(paths.iter().cloned()) {
-                if let Ok(states) = timeout(READ_TIMEOUT, &mut looking).await {
+                if let Ok(states) = timeout(SETTLE_TIME, &mut looking).await {
                     return states.unwrap_or_default();
+                }
+                if begin.elapsed() >= LOOK_TIMEOUT {
+                    watch.lock().drop_others();
                 }
             }
         }

@@ -34,14 +34,22 @@ impl Watches {
     }
 
     /// The keys of the key file, if it has changed since the start began and read it: a key that was removed from it
-    /// meanwhile is not to be accepted again (guarantee 7). A file that cannot be read now is left to the reloader, which
-    /// says why.
-    pub(in crate::process) fn read_changed_keys(&self) -> Option<Vec<ListedKey>> {
+    /// meanwhile is not to be accepted again (guarantee 7).
+    ///
+    /// # Errors
+    /// Why it cannot be read now, with its path.
+    pub(in crate::process) fn read_changed_keys(&self) -> Result<Option<Vec<ListedKey>>, String> {
         let mut watch = self.keys.lock();
         let states = look_at(watch.paths());
-        let keys = watch.is_to_be_read_again(&states).then(|| read_key_file(&states[0].0).ok()).flatten()?;
+        let keys = match states.first() {
+            Some((path, now)) if states != watch.read() => match now {
+                Some(state) if state.is_empty() => return Err(format!("{} is empty", path.display())),
+                _ => read_key_file(path).map_err(|e| e.to_string())?,
+            },
+            _ => return Ok(None),
+        };
         watch.reset(states);
-        Some(keys)
+        Ok(Some(keys))
     }
 
     pub(super) fn config_file(&self) -> PathBuf {
