@@ -240,11 +240,11 @@ impl Asking<'_> {
         if self.may_wait {
             return Err(NotDecided::Waits);
         }
-        let Some(rate) = self.local_while_away(local, rate)? else { return Ok(Some(UNDIVIDED_WAIT)) };
-        match local.decide(rate, self.now) {
+        let Some(share) = self.local_while_away(local, rate)? else { return Ok(Some(UNDIVIDED_WAIT)) };
+        match local.decide(share, self.now) {
             Verdict::Admitted => {
                 self.shared.count_decided_away();
-                self.key.escrow.owe(bucket, local.full_at(), rate.period_ns);
+                self.key.escrow.owe(bucket, local.full_at(), share, rate);
                 self.shared.stall(self.key);
                 Ok(None)
             }

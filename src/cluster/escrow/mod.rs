@@ -20,7 +20,7 @@ use self::leaving::LEAVING_AFTER;
 pub use self::turn::{Answer, Grant, SCRIPT, Turn};
 use self::turn::{Ask, capacity};
 use crate::clock::{Tick, nanos};
-use crate::config::Tier;
+use crate::config::{Rate, Tier};
 
 /// How many buckets a key has.
 pub const BUCKETS: usize = 5;
@@ -246,11 +246,15 @@ impl Escrow {
         self.lease(bucket).unspend();
     }
 
-    /// Notes a request that this node's own bucket admitted while Redis was away, and when that bucket is full again.
-    pub fn owe(&self, bucket: Bucket, full_at: Tick, period_ns: u64) {
+    /// Notes a request that this node's own bucket admitted under `rate` while Redis was away, and when that bucket is full
+    /// again. `whole`: the rate of all nodes together.
+    pub fn owe(&self, bucket: Bucket, full_at: Tick, rate: Rate, whole: Rate) {
         let owed = &self.owed[bucket as usize];
-        owed.period_ns.store(period_ns, Ordering::Release);
-        owed.full_at.fetch_max(full_at.0, Ordering::AcqRel);
+        let burst_of_all = u64::from(rate.burst.get()) * (rate.period_ns / whole.period_ns.max(1));
+        // What cannot be divided of the burst was used up before, too.
+        let rest = if burst_of_all < u64::from(whole.burst.get()) { rate.period_ns } else { 0 };
+        owed.period_ns.store(rate.period_ns, Ordering::Release);
+        owed.full_at.fetch_max(full_at.0.saturating_add(rest), Ordering::AcqRel);
         owed.requests.fetch_add(1, Ordering::AcqRel);
     }
 

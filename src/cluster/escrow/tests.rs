@@ -5,7 +5,6 @@
 use std::num::NonZeroU32;
 
 use super::*;
-use crate::config::Rate;
 
 /// So many requests in flight, which a test may change; no day.
 #[derive(Clone, Debug)]
@@ -286,12 +285,12 @@ fn a_busy_key_keeps_its_tokens_at_a_node_that_is_about_to_end() {
 
 #[test]
 fn redis_is_told_what_was_admitted_without_it_and_has_not_come_back_and_not_that_the_bucket_began_empty() {
-    const PERIOD: u64 = 1_000_000_000;
+    let rate = tier(40).main;
     // After so many requests, the bucket is full again in so many seconds.
     for (requests, full_in, told) in [(2, 60, 2), (5, 3, 3), (1, 0, 0)] {
         let escrow = Escrow::new(tier(40), Box::new(InFlight::of(0)), NOW);
         let full_at = NOW.plus(Duration::from_secs(full_in));
-        (0..requests).for_each(|_| escrow.owe(Bucket::Main, full_at, PERIOD));
+        (0..requests).for_each(|_| escrow.owe(Bucket::Main, full_at, rate, rate));
         assert_eq!(begin(&escrow).asks[Bucket::Main as usize].owed, told);
     }
 }

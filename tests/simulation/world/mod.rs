@@ -15,7 +15,7 @@ use guildgate::cluster::escrow::{Answer, Bucket, NextTurn, Turn};
 use guildgate::config::Tier;
 
 use self::node::Node;
-pub use self::outcome::Outcome;
+pub use self::outcome::{Outcome, excess};
 use crate::redis::{Fields, Redis};
 
 const MS: u64 = 1_000_000;

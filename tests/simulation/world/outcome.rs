@@ -47,7 +47,7 @@ impl World {
 }
 
 /// The most by which the requests of any window exceed burst + rate * T.
-fn excess(times: &[u64], (burst, period): (u64, u64)) -> f64 {
+pub fn excess(times: &[u64], (burst, period): (u64, u64)) -> f64 {
     let mut times = times.to_vec();
     times.sort_unstable();
     let (mut least, mut worst) = (i128::MAX, i128::MIN);
