@@ -15,7 +15,7 @@ use crate::config::{Cluster, ConfigHash};
 use crate::model::rough;
 
 /// For how long a node counts after it was heard.
-const COUNTS_FOR: Duration = Duration::from_secs(10);
+pub(super) const COUNTS_FOR: Duration = Duration::from_secs(10);
 
 /// For how long the record of a node is kept that ended without saying so.
 const KEEP: Duration = Duration::from_secs(300);

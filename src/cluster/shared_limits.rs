@@ -13,7 +13,7 @@ use tokio::time::{sleep, timeout, timeout_at};
 
 use super::escrow::{Bucket, Escrow, LocalCounts, TurnState};
 use super::freshness::MAX_AGE;
-use super::nodes::{self, COMPARED, ClusterStatus, Node, NodeReport, NodeState, Nodes};
+use super::nodes::{self, COMPARED, COUNTS_FOR, ClusterStatus, Node, NodeReport, NodeState, Nodes};
 use super::redis_clock::RedisClock;
 use super::turn_queue::{KeyEscrow, TurnQueue};
 use super::turns::{COMMAND_TIMEOUT, evicts_text};
@@ -54,6 +54,8 @@ pub struct SharedLimits {
     is_late: AtomicBool,
     /// Since when Redis has failed or was late; 0: it is well.
     failing_since: AtomicU64,
+    /// Since when it is well again; 0: since the start.
+    well_since: AtomicU64,
     nodes_seen: AtomicU32,
     /// Redis may remove keys, as it last said.
     evicts: AtomicBool,
@@ -137,6 +139,7 @@ impl SharedLimits {
             failures: AtomicU32::new(0),
             is_late: AtomicBool::new(false),
             failing_since: AtomicU64::new(0),
+            well_since: AtomicU64::new(0),
             nodes_seen: AtomicU32::new(1),
             evicts: AtomicBool::new(false),
             nodes: Mutex::default(),
@@ -344,14 +347,21 @@ impl SharedLimits {
 
     /// What all nodes told was read now.
     pub(super) fn set_nodes(&self, nodes: Nodes) {
-        self.nodes_seen.store(nodes.count().max(1), Ordering::Relaxed);
+        let (count, now) = (nodes.count().max(1), self.clock.now());
+        // After an outage the other nodes tell of themselves one after the other, and one that is alone is no proof of it.
+        let well_for = now.since(Tick(self.well_since.load(Ordering::Relaxed)));
+        if self.failing_since.load(Ordering::Relaxed) == 0 && well_for >= COUNTS_FOR {
+            self.nodes_seen.store(count, Ordering::Relaxed);
+        } else {
+            self.nodes_seen.fetch_max(count, Ordering::Relaxed);
+        }
         let key = nodes::key(&self.config); // that one is named by its own line
         let is_new = |name: &&String| **name != key && !self.nodes.lock().1.ignored.contains(*name);
         for name in nodes.ignored.iter().filter(is_new) {
             self.counters.garbage.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(name, "in Redis, something that is no record of a node stands among them, and is ignored");
         }
-        *self.nodes.lock() = (self.clock.now(), nodes);
+        *self.nodes.lock() = (now, nodes);
     }
 
     /// Notes whether Redis may remove keys, and warns when it begins to.
@@ -379,8 +389,8 @@ impl SharedLimits {
     /// A command succeeded.
     pub(super) fn succeeded(&self) {
         self.failures.store(0, Ordering::Relaxed);
-        if !self.is_away() {
-            self.failing_since.store(0, Ordering::Relaxed);
+        if !self.is_away() && self.failing_since.swap(0, Ordering::Relaxed) != 0 {
+            self.well_since.store(self.clock.now().0, Ordering::Relaxed);
         }
     }
 
@@ -439,7 +449,7 @@ mod tests {
         }
     }
 
-    fn limits() -> SharedLimits {
+    fn limits(clock: Clock) -> SharedLimits {
         let config = Cluster {
             redis: RedisAt::parse("redis://127.0.0.1:1").unwrap(),
             node: "node".to_owned(),
@@ -450,7 +460,7 @@ mod tests {
             lease: Duration::from_secs(10),
             replicas: None,
         };
-        SharedLimits::new(config, Clock::system())
+        SharedLimits::new(config, clock)
     }
 
     fn key(limits: &SharedLimits) -> Arc<KeyEscrow> {
@@ -468,7 +478,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_the_turns_of_other_keys_take_first_does_not_count_as_a_wait_for_redis() {
-        let limits = limits();
+        let limits = limits(Clock::system());
         let key = key(&limits);
         let turn = tokio::spawn({
             let (key, clock) = (key.clone(), limits.clock.clone());
@@ -489,12 +499,28 @@ mod tests {
 
     #[tokio::test]
     async fn a_turn_that_has_begun_is_waited_for_no_longer_than_the_timeout() {
-        let limits = limits();
+        let limits = limits(Clock::system());
         let key = key(&limits);
         let (begun, mut wait) = (limits.clock.now(), limits.wait());
         key.escrow.need([Bucket::Main].into_iter());
         key.escrow.begin_turn(None, begun).unwrap();
         limits.wait_for_turn(&key, needs(), &mut wait).await;
         assert!(!wait.goes_on() && limits.clock.now().since(begun) < MAX_WAIT);
+    }
+
+    #[test]
+    fn the_nodes_of_before_an_outage_count_until_all_had_time_to_tell_of_themselves() {
+        let clock = Clock::manual(0);
+        let limits = limits(clock.clone());
+        limits.nodes_seen.store(3, Ordering::Relaxed);
+        limits.failed();
+        // The first one that is back sees no other.
+        limits.set_nodes(Nodes::default());
+        limits.succeeded();
+        limits.set_nodes(Nodes::default());
+        assert_eq!(limits.nodes(), 3);
+        clock.advance(COUNTS_FOR);
+        limits.set_nodes(Nodes::default());
+        assert_eq!(limits.nodes(), 1);
     }
 }

@@ -19,7 +19,7 @@ use super::reload::{InForce, Reloader, Watches};
 use super::serving::Serving;
 use super::signals::StopSignals;
 use super::watch::FileWatch;
-use super::{ProcessError, preflight, systemd};
+use super::{LEAST_FILES, ProcessError, preflight, systemd};
 use crate::clock::{Clock, Tick};
 use crate::cluster::bus::{Bus, Incarnation, RedisStream};
 use crate::cluster::{NodeState, START_TIMEOUT, SharedLimits, Turns};
@@ -37,6 +37,9 @@ use crate::tls::Certificate;
 
 /// Open files other than those of callers: store, logs, upstream connections of 256 requests, and runtimes.
 const OTHER_FILES: u64 = 512;
+
+/// Open files of each thread for requests, and of the one for handshakes beside it.
+const FILES_OF_A_THREAD: u64 = 4;
 
 /// How long the ports of a predecessor may stay in use after it was found dead: the kernel closes its files one after the
 /// other.
@@ -71,7 +74,7 @@ impl Startup<'_> {
         let started_as = StartedAs { demo: demo.is_some(), successor: predecessor.is_some() };
         let admin = AdminStartup::prepare(&loaded, inputs.admin_certificate, started_as)?;
         let Loaded { config, warnings, path, .. } = loaded;
-        let caller_files = raise_file_limit(&config);
+        let caller_files = raise_file_limit(&config)?;
         let clock = Clock::system();
         // Opening the store may wait a minute for other processes.
         let Some(store) = stop_signals.unless_stopped(open_store(&config)).await.transpose()? else { return Ok(None) };
@@ -184,13 +187,23 @@ async fn bind_all(
 }
 
 /// Lets the process open a file for each connection, or warns about what prevents it. Returns the files that are for
-/// callers: they must not keep the process from opening others, as that of its keys.
-fn raise_file_limit(config: &Config) -> CallerFiles {
+/// callers: they must not keep the process from opening others, as that of its keys. Fails if those of the threads leave too
+/// few.
+fn raise_file_limit(config: &Config) -> Result<CallerFiles, ProcessError> {
     let all = CallerFiles::of(config.server.max_connections);
-    let needed = OTHER_FILES + (all.connections as u64).saturating_add(all.detached as u64);
+    let of_threads = FILES_OF_A_THREAD * config.server.threads as u64;
+    let needed = of_threads + OTHER_FILES + (all.connections as u64).saturating_add(all.detached as u64);
     match rlimit::increase_nofile_limit(needed) {
+        Ok(limit) if limit < LEAST_FILES + of_threads => {
+            let least = LEAST_FILES + of_threads;
+            Err(ProcessError::Failed(format!(
+                "the limit of open files is {limit}; raise it (ulimit -n, LimitNOFILE) to {least} at least, or lower \
+                 server.threads"
+            )))
+        }
         Ok(limit) if limit < needed => {
-            let for_callers = usize::try_from(limit - OTHER_FILES.min(limit / 2)).unwrap_or(usize::MAX);
+            let left = limit - of_threads;
+            let for_callers = usize::try_from(left - OTHER_FILES.min(left / 2)).unwrap_or(usize::MAX);
             let connections = all.connections.min(for_callers - all.detached.min(for_callers / 4));
             let detached = all.detached.min(for_callers - connections);
             tracing::warn!(
@@ -199,12 +212,12 @@ fn raise_file_limit(config: &Config) -> CallerFiles {
                 connections,
                 "server.max_connections is more than the limit of open files (ulimit -n) allows; raise that or lower it"
             );
-            CallerFiles { connections, detached }
+            Ok(CallerFiles { connections, detached })
         }
-        Ok(_) => all,
+        Ok(_) => Ok(all),
         Err(error) => {
             tracing::warn!(%error, "cannot raise the limit of open files to server.max_connections");
-            all
+            Ok(all)
         }
     }
 }

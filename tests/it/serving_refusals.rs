@@ -207,3 +207,15 @@ async fn where_the_system_lets_it_open_too_few_files_it_says_so_in_one_line() {
         assert!(said.contains("ulimit -n") && said.contains(files) && said.lines().count() == 1, "{said}");
     }
 }
+
+#[tokio::test]
+async fn where_the_threads_leave_too_few_files_it_says_so_in_one_line() {
+    let (world, ..) = TestGateway::builder().key("bot").set("server.threads", "64").prepare().await;
+    let config = world.path("gateway.toml");
+    let mut process = Process::start(
+        &mut world.command_by(&["prlimit", "--nofile=511:511"], &["serve", "--config", config.to_str().unwrap()]),
+    );
+    assert_eq!(process.exit().await, Some(1));
+    let said = process.stderr();
+    assert!(said.contains("to 512 at least, or lower server.threads") && said.lines().count() == 1, "{said}");
+}
