@@ -498,6 +498,22 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn the_same_holds_for_a_turn_that_is_taken_again_after_it_got_no_answer() {
+        let limits = limits(Clock::system());
+        let key = key(&limits);
+        key.escrow.need([Bucket::Main].into_iter());
+        key.escrow.begin_turn(None, limits.clock.now()).unwrap();
+        key.escrow.fail_turn();
+        sleep(2 * TIMEOUT).await;
+        assert_eq!(key.escrow.turn_state(), TurnState::None);
+        limits.ask(&key, needs());
+        assert_eq!(key.escrow.turn_state(), TurnState::Queued);
+        let begun = limits.clock.now();
+        key.escrow.begin_turn(None, begun).unwrap();
+        assert_eq!(key.escrow.turn_state(), TurnState::Begun(begun));
+    }
+
+    #[tokio::test]
     async fn a_turn_that_has_begun_is_waited_for_no_longer_than_the_timeout() {
         let limits = limits(Clock::system());
         let key = key(&limits);

@@ -248,8 +248,7 @@ impl Turns {
                 self.limits.set_nodes(nodes);
                 self.connection = Some(connection);
                 let waits = self.limits.config.timeout;
-                // One that took very long counts as one that was late.
-                self.beats_take = (self.beats_take + took.min(2 * waits)) / 2;
+                self.beats_take = smoothed(self.beats_take, took, waits);
                 // It has to be quicker than that to be back, so that one about as long as requests wait is away.
                 let most = if self.limits.is_late() { waits * 3 / 4 } else { waits };
                 let was_away = self.limits.is_away();
@@ -320,6 +319,12 @@ impl TimeAsleep {
     }
 }
 
+/// How long beats take where one took so long after others took `before`. Requests wait for `waits`; one that took longer than
+/// half as long again counts as that, so that one alone never makes Redis late.
+fn smoothed(before: Duration, took: Duration, waits: Duration) -> Duration {
+    (before + took.min(waits * 3 / 2)) / 2
+}
+
 /// Tells the other nodes this record, over a new connection if there is none. Returns the connection, and what all nodes
 /// have told.
 async fn beat(
@@ -373,4 +378,18 @@ pub fn evicts_text(config: &Cluster) -> String {
          `noeviction`",
         config.redis
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_beat_that_takes_very_long_makes_redis_not_late_and_some_that_take_a_little_too_long_do() {
+        let (millis, waits) = (Duration::from_millis, Duration::from_millis(50));
+        let after = |beats: &[Duration]| beats.iter().fold(millis(1), |before, took| smoothed(before, *took, waits));
+        assert!(after(&[millis(250)]) <= waits);
+        assert!(after(&[millis(60); 3]) > waits || after(&[millis(60); 4]) > waits);
+        assert!(after(&[millis(40); 20]) <= waits);
+    }
 }

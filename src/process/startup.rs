@@ -66,6 +66,7 @@ impl Startup<'_> {
         let inputs = preflight::check(&loaded)?;
         loaded.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
         let mut stop_signals = StopSignals::register()?;
+        let caller_files = raise_file_limit(&loaded.config)?;
         let tls = inputs.certificate.map(|c| start_tls(c, loaded.config.server.threads)).transpose()?;
         let handover = loaded.config.server.handover.clone();
         let mut predecessor = Predecessor::connect(handover.as_deref()).await?;
@@ -74,7 +75,6 @@ impl Startup<'_> {
         let started_as = StartedAs { demo: demo.is_some(), successor: predecessor.is_some() };
         let admin = AdminStartup::prepare(&loaded, inputs.admin_certificate, started_as)?;
         let Loaded { config, warnings, path, .. } = loaded;
-        let caller_files = raise_file_limit(&config)?;
         let clock = Clock::system();
         // Opening the store may wait a minute for other processes.
         let Some(store) = stop_signals.unless_stopped(open_store(&config)).await.transpose()? else { return Ok(None) };
@@ -107,6 +107,12 @@ impl Startup<'_> {
         }
         if let Some(predecessor) = &mut predecessor {
             // It has in force what has been changed meanwhile, and goes on if this process ends.
+            if watches.config_has_changed() {
+                let file = watches.config_file().display().to_string();
+                return Err(ProcessError::Unusable(format!(
+                    "{file} has changed since this start began; start it again"
+                )));
+            }
             apply_changed_keys(&watches, &gateway, store.as_ref())?;
             let is_ready = await_predecessor(predecessor, &gateway, &mut stop_signals).await.transpose()?;
             let Some(()) = is_ready else { return Ok(None) };

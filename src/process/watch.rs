@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
@@ -36,6 +36,10 @@ const EMPTY_REPORT: Duration = Duration::from_secs(2);
 /// may not hang, as after a file system was mounted anew. The runtime has 512 for everything.
 const MAX_READERS: usize = 64;
 
+/// After how many seconds another thread tries where one hangs; each that hangs doubles it, this often.
+const FIRST_RETRY: u64 = 1;
+const MOST_DOUBLINGS: u32 = 6;
+
 /// The states of some files; `None`: a file was missing.
 pub(super) type FileStates = Vec<(PathBuf, Option<FileState>)>;
 
@@ -57,11 +61,15 @@ pub(super) struct FileWatch {
 }
 
 #[derive(Clone, Debug)]
-struct Readers(Arc<Semaphore>);
+struct Readers {
+    free: Arc<Semaphore>,
+    /// A read took too long, and is to be done again.
+    reads_again: Arc<Notify>,
+}
 
 impl Default for Readers {
     fn default() -> Self {
-        Readers(Arc::new(Semaphore::new(MAX_READERS)))
+        Readers { free: Arc::new(Semaphore::new(MAX_READERS)), reads_again: Arc::default() }
     }
 }
 
@@ -103,8 +111,20 @@ impl FileWatch {
 
     /// Waits until a thread may look at the files or read them. The thread keeps what this returns until it has ended.
     pub(super) fn reader(&self) -> impl Future<Output = Option<OwnedSemaphorePermit>> + Send + use<> {
-        let readers = self.readers.0.clone();
+        let readers = self.readers.free.clone();
         async { readers.acquire_owned().await.ok() } // it is never closed
+    }
+
+    /// How long a look or a read may take until another one begins: what hangs may be another file by then.
+    pub(super) fn retry_after(&self) -> Duration {
+        let hanging = MAX_READERS - self.readers.free.available_permits();
+        let doublings = u32::try_from(hanging).unwrap_or(u32::MAX).min(MOST_DOUBLINGS);
+        Duration::from_secs(FIRST_RETRY << doublings)
+    }
+
+    /// Notified where the files are to be read again because that took too long.
+    pub(super) fn reads_again(&self) -> Arc<Notify> {
+        self.readers.reads_again.clone()
     }
 
     /// Watches these files and no others. Files that this or `other` watches already keep their state.

@@ -8,8 +8,8 @@ use nix::sys::signal::Signal;
 use crate::serving_reload_parts::{is_refused_soon, no_key, reloaded, two_keys};
 use crate::support::*;
 
-/// Has the opening of a certain file fail or wait, or a look at it, while there is a certain other one; that it waits is told
-/// by a file.
+/// Has the opening of a certain file fail or wait, or a look at it, while there is a certain other one, or hang for ever where
+/// that was there; that it waits is told by a file.
 const FAULTY_FILE: &str = r#"
 #define _GNU_SOURCE
 #include <errno.h>
@@ -20,9 +20,15 @@ const FAULTY_FILE: &str = r#"
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+static void hang_for_ever(const char *while_there) {
+    if (access(while_there, F_OK)) return;
+    for (close(creat("waits", 0600));; usleep(10000));
+}
 int statx(int folder, const char *path, int flags, unsigned mask, struct statx *to) {
-    if (path && strstr(path, getenv("FAULTY")))
+    if (path && strstr(path, getenv("FAULTY"))) {
+        hang_for_ever("looks-hang");
         for (; !access("looks-stall", F_OK); usleep(10000)) close(creat("waits", 0600));
+    }
     return syscall(SYS_statx, folder, path, flags, mask, to);
 }
 int open64(const char *path, int flags, ...) {
@@ -31,6 +37,7 @@ int open64(const char *path, int flags, ...) {
     int mode = va_arg(more, int);
     va_end(more);
     if (strstr(path, getenv("FAULTY"))) {
+        hang_for_ever("reads-hang");
         for (; !access("stalled", F_OK); usleep(10000)) close(creat("waits", 0600));
         if (!access("absent", F_OK)) return errno = ENOENT, -1;
     }
@@ -318,6 +325,41 @@ async fn guarantee_7_a_key_that_is_taken_out_while_a_successor_starts_does_not_c
             successor.stderr()
         );
         gate.get_points("goes", "7").await.is_refused(401, "02 | Incorrect API key!");
+        gate.get_points("stays", "7").await.is("3");
+    }
+}
+
+#[tokio::test]
+async fn a_successor_whose_gateway_toml_has_changed_since_its_start_began_leaves_the_place_to_its_predecessor() {
+    let tools = tempfile::tempdir().unwrap();
+    let gate = two_keys().set("server.handover", r#""handover.sock""#).set("log.access", r#""access.log""#);
+    let gate = gate.launched_by(with_faulty("access.log", &tools)).start().await;
+    let stalled = gate.world().write("stalled", "");
+    let mut successor = gate.world().serve(&[]);
+    eventually(PATIENCE, "it opens its access log", async || gate.world().path("waits").exists()).await;
+    gate.world().write("other.toml", gate.world().read("keys.toml"));
+    gate.world().edit("gateway.toml", "\"keys.toml\"", "\"other.toml\"");
+    gate.has_said("configuration reloaded").await;
+    std::fs::remove_file(stalled).unwrap();
+    assert_eq!(successor.exit().await, Some(2), "{}", successor.stderr());
+    assert!(successor.stderr().contains("gateway.toml has changed since this start began"), "{}", successor.stderr());
+    gate.get_points("stays", "7").await.is("3");
+}
+
+#[tokio::test]
+async fn guarantee_7_a_key_file_in_place_of_one_that_hangs_for_ever_is_read_without_a_signal() {
+    for hangs in ["looks-hang", "reads-hang"] {
+        let tools = tempfile::tempdir().unwrap();
+        let gate = two_keys().launched_by(with_faulty("keys.toml", &tools)).start().await;
+        let hangs = gate.world().write(hangs, "");
+        let keys = gate.world().read("keys.toml");
+        gate.world().write("keys.toml", keys);
+        eventually(PATIENCE, "it hangs", async || gate.world().path("waits").exists()).await;
+        // As where a file system that hangs is unmounted.
+        std::fs::remove_file(hangs).unwrap();
+        gate.world().remove_key("goes");
+        let is_refused = async || gate.get_points("goes", "7").await.code() == Some(2);
+        eventually(PATIENCE, "the removed key is refused", is_refused).await;
         gate.get_points("stays", "7").await.is("3");
     }
 }

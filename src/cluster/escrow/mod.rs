@@ -95,7 +95,6 @@ pub enum TurnState {
     None,
     /// It waits for turns of other keys.
     Queued,
-    /// When it was sent first.
     Begun(Tick),
 }
 
@@ -123,6 +122,8 @@ struct NodeSide {
     sequence: u64,
     /// The turn that is not answered yet.
     unanswered: Option<Arc<Turn>>,
+    /// When the turn was begun that is under way.
+    begun: Option<Tick>,
     /// A turn is to be taken now, or is being taken.
     is_queued: bool,
     /// Something is to be said once Redis answers.
@@ -186,6 +187,7 @@ impl Escrow {
                 // before: each turn takes longer than one.
                 sequence: now.0 / 1000,
                 unanswered: None,
+                begun: None,
                 is_queued: false,
                 is_stalled: false,
                 resets_day: None,
@@ -303,6 +305,7 @@ impl Escrow {
             node.is_queued = true;
         }
         node.due = None;
+        node.begun = Some(now);
         if let Some(unanswered) = &node.unanswered {
             return Some(unanswered.clone());
         }
@@ -376,6 +379,7 @@ impl Escrow {
             return NextTurn::AsBefore; // an answer that came twice
         }
         node.unanswered = None;
+        node.begun = None;
         node.is_queued = false;
         node.need = [0; BUCKETS];
         let mut dues = [None, None];
@@ -444,16 +448,17 @@ impl Escrow {
     /// Whether a turn is queued, or since when it has been under way.
     pub fn turn_state(&self) -> TurnState {
         let node = self.node.lock();
-        match &node.unanswered {
+        match node.begun {
             _ if !node.is_queued => TurnState::None,
             None => TurnState::Queued,
-            Some(turn) => TurnState::Begun(turn.sent),
+            Some(at) => TurnState::Begun(at),
         }
     }
 
     /// The turn got no answer. The same turn is to be taken again.
     pub fn fail_turn(&self) {
         let mut node = self.node.lock();
+        node.begun = None;
         node.is_queued = false;
         node.need = [0; BUCKETS];
     }

@@ -65,8 +65,6 @@ pub(super) struct Reloader {
     checks: watch::Sender<()>,
     /// A part was reloaded, or its reload was rejected.
     reloads: watch::Sender<()>,
-    /// A read of files that had taken too long has ended.
-    late_reads: watch::Sender<()>,
     /// Locked while `gateway.toml` is reloaded.
     in_force: tokio::sync::Mutex<InForce>,
     /// Missing files, each of which was logged.
@@ -109,7 +107,6 @@ impl Reloader {
             requests: watch::Sender::new(()),
             checks: watch::Sender::new(()),
             reloads: watch::Sender::new(()),
-            late_reads: watch::Sender::new(()),
             in_force: tokio::sync::Mutex::new(in_force),
             missing: Mutex::default(),
             keys_lock: tokio::sync::Mutex::default(),
@@ -199,14 +196,17 @@ impl Reloader {
         mut requests: watch::Receiver<()>,
         part: Part,
     ) -> Infallible {
-        let (mut checks, mut late_reads) = (self.checks.subscribe(), self.late_reads.subscribe());
+        let mut checks = self.checks.subscribe();
         checks.mark_changed();
         loop {
-            let has_unsettled = watch.lock().has_unsettled();
+            let (has_unsettled, reads_again) = {
+                let watch = watch.lock();
+                (watch.has_unsettled(), watch.reads_again())
+            };
             let next_check = async {
                 tokio::select! {
                     _ = checks.changed() => {} // its sender is in `self`
-                    _ = late_reads.changed() => watch.lock().forget_read(),
+                    () = reads_again.notified() => watch.lock().forget_read(),
                     () = sleep(CHECK_INTERVAL), if has_unsettled => {}
                 }
             };
@@ -257,12 +257,13 @@ impl Reloader {
     }
 
     /// Looks at the files of a part on another thread, because this may take for ever; that delays this part alone. If
-    /// the part has other files meanwhile, it looks at those.
+    /// the part has other files meanwhile, it looks at those; and it looks again after a while, since the file that hangs may
+    /// have been replaced.
     async fn look(&self, watch: &Mutex<FileWatch>) -> FileStates {
         loop {
-            let (paths, reader) = {
+            let (paths, retry_after, reader) = {
                 let watch = watch.lock();
-                (Vec::from_iter(watch.paths()), watch.reader())
+                (Vec::from_iter(watch.paths()), watch.retry_after(), watch.reader())
             };
             if paths.is_empty() {
                 return Vec::new(); // no thread is woken for them
@@ -284,12 +285,15 @@ impl Reloader {
                 if begin.elapsed() >= LOOK_TIMEOUT {
                     watch.lock().drop_others();
                 }
+                if begin.elapsed() >= retry_after {
+                    break;
+                }
             }
         }
     }
 
     /// Reads files of a part on another thread, so that a disk that does not respond delays nothing else. If that takes too
-    /// long, they are read again as soon as it has ended, since a key may have been revoked in them.
+    /// long, they are read again as soon as it has ended, or after a while, since a key may have been revoked in them.
     async fn read_files<T: Send + 'static>(
         &self,
         watch: &Mutex<FileWatch>,
@@ -305,10 +309,13 @@ impl Reloader {
         match timeout(READ_TIMEOUT, &mut reading).await {
             Ok(read) => read.map_err(|e| format!("reading the files failed: {e}").into()),
             Err(_) => {
-                let late_reads = self.late_reads.clone();
+                let (retry_after, reads_again) = {
+                    let watch = watch.lock();
+                    (watch.retry_after(), watch.reads_again())
+                };
                 tokio::spawn(async move {
-                    let _ = reading.await; // what it read may be old by now
-                    late_reads.send_replace(());
+                    let _ = timeout(retry_after, reading).await; // what it read may be old by now
+                    reads_again.notify_one();
                 });
                 Err(TAKES_TOO_LONG.to_owned().into())
             }

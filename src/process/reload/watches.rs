@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
 
+use super::changed_file;
 use crate::config::{self, Config, Keys, OriginKind};
 use crate::keys::{ListedKey, read_key_file};
 use crate::process::watch::{FileStates, FileWatch, look_at};
@@ -52,7 +53,13 @@ impl Watches {
         Ok(Some(keys))
     }
 
-    pub(super) fn config_file(&self) -> PathBuf {
+    /// Whether `gateway.toml` is another file than the one that the start has read.
+    pub(in crate::process) fn config_has_changed(&self) -> bool {
+        let now = look_at([self.config_file()]);
+        changed_file(&self.config.lock().read(), &now).is_some()
+    }
+
+    pub(in crate::process) fn config_file(&self) -> PathBuf {
         config_file(self.config_path.as_deref())
     }
 
