@@ -385,11 +385,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_beat_that_takes_very_long_makes_redis_not_late_and_some_that_take_a_little_too_long_do() {
+    fn one_beat_that_takes_very_long_does_not_make_redis_late_and_three_that_take_a_little_too_long_do() {
         let (millis, waits) = (Duration::from_millis, Duration::from_millis(50));
         let after = |beats: &[Duration]| beats.iter().fold(millis(1), |before, took| smoothed(before, *took, waits));
         assert!(after(&[millis(250)]) <= waits);
-        assert!(after(&[millis(60); 3]) > waits || after(&[millis(60); 4]) > waits);
+        assert!(after(&[millis(60); 3]) > waits);
         assert!(after(&[millis(40); 20]) <= waits);
     }
 }

@@ -57,11 +57,14 @@ impl Key {
 
     /// Whether `other` is this key with nothing changed, down to what it has used up.
     pub(super) fn is_same(&self, other: &Key) -> bool {
-        let listed = |key: &Key| (key.id.clone(), key.guild.clone(), key.scope, key.expires, key.tier.clone());
-        Arc::ptr_eq(&self.policy, &other.policy)
+        self.id == other.id
+            && self.guild == other.guild
+            && self.scope == other.scope
+            && self.expires == other.expires
+            && self.tier == other.tier
+            && Arc::ptr_eq(&self.policy, &other.policy)
             && Arc::ptr_eq(&self.buckets, &other.buckets)
             && Arc::ptr_eq(&self.usage, &other.usage)
-            && listed(self) == listed(other)
     }
 
     pub(super) fn limit_state(&self) -> LimitState {

@@ -301,16 +301,21 @@ async fn a_file_that_hangs_and_that_only_a_rejected_configuration_names_delays_t
     std::fs::remove_file(stall).unwrap();
 }
 
+/// A server, and a successor that has read its files and goes on with its start once the file is removed that comes with them.
+async fn amid_a_handover(tools: &tempfile::TempDir) -> (TestGateway, Process, std::path::PathBuf) {
+    let gate = two_keys().set("server.handover", r#""handover.sock""#).set("log.access", r#""access.log""#);
+    let gate = gate.launched_by(with_faulty("access.log", tools)).start().await;
+    let stalled = gate.world().write("stalled", "");
+    let successor = gate.world().serve(&[]);
+    eventually(PATIENCE, "it opens its access log", async || gate.world().path("waits").exists()).await;
+    (gate, successor, stalled)
+}
+
 #[tokio::test]
 async fn guarantee_7_a_key_that_is_taken_out_while_a_successor_starts_does_not_come_back_if_the_key_file_then_breaks() {
     for broken in [Some("[[key]]\nfault = 1\n"), Some(""), None] {
         let tools = tempfile::tempdir().unwrap();
-        let gate = two_keys().set("server.handover", r#""handover.sock""#).set("log.access", r#""access.log""#);
-        let gate = gate.launched_by(with_faulty("access.log", &tools)).start().await;
-        let stalled = gate.world().write("stalled", "");
-        let mut successor = gate.world().serve(&[]);
-        // It has read the key file by then.
-        eventually(PATIENCE, "it opens its access log", async || gate.world().path("waits").exists()).await;
+        let (gate, mut successor, stalled) = amid_a_handover(&tools).await;
         gate.world().remove_key("goes");
         is_refused_soon(&gate, "goes").await;
         match broken {
@@ -332,11 +337,7 @@ async fn guarantee_7_a_key_that_is_taken_out_while_a_successor_starts_does_not_c
 #[tokio::test]
 async fn a_successor_whose_gateway_toml_has_changed_since_its_start_began_leaves_the_place_to_its_predecessor() {
     let tools = tempfile::tempdir().unwrap();
-    let gate = two_keys().set("server.handover", r#""handover.sock""#).set("log.access", r#""access.log""#);
-    let gate = gate.launched_by(with_faulty("access.log", &tools)).start().await;
-    let stalled = gate.world().write("stalled", "");
-    let mut successor = gate.world().serve(&[]);
-    eventually(PATIENCE, "it opens its access log", async || gate.world().path("waits").exists()).await;
+    let (gate, mut successor, stalled) = amid_a_handover(&tools).await;
     gate.world().write("other.toml", gate.world().read("keys.toml"));
     gate.world().edit("gateway.toml", "\"keys.toml\"", "\"other.toml\"");
     gate.has_said("configuration reloaded").await;

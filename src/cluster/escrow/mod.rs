@@ -5,18 +5,20 @@
 
 mod lease;
 mod leaving; // what a node does that is about to end
+mod owed;
 mod turn;
 
 use std::fmt;
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering, fence};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
 pub use self::lease::{Lease, MAX_TOKENS};
 use self::leaving::LEAVING_AFTER;
+use self::owed::Owed;
 pub use self::turn::{Answer, Grant, SCRIPT, Turn};
 use self::turn::{Ask, capacity};
 use crate::clock::{Tick, nanos};
@@ -144,34 +146,6 @@ struct NodeSide {
     known: [(i64, i64); BUCKETS],
 }
 
-/// What this node admitted from its own bucket.
-#[derive(Debug, Default)]
-struct Owed {
-    /// When that bucket is full again; 0: of a day, or nothing.
-    full_at: AtomicU64,
-    period_ns: AtomicU64,
-    requests: AtomicU64,
-}
-
-impl Owed {
-    fn is_any(&self) -> bool {
-        self.full_at.load(Ordering::Acquire) > 0 || self.requests.load(Ordering::Acquire) > 0
-    }
-
-    /// The requests that have not come back at `now`; those of a day never do. The bucket that admitted them began empty, and
-    /// that emptiness is none of them.
-    fn take(&self, now: Tick) -> u64 {
-        let requests = self.requests.swap(0, Ordering::AcqRel);
-        match self.full_at.swap(0, Ordering::AcqRel) {
-            0 => requests,
-            full_at => {
-                let left = full_at.saturating_sub(now.0).div_ceil(self.period_ns.load(Ordering::Acquire).max(1));
-                requests.min(left)
-            }
-        }
-    }
-}
-
 impl Escrow {
     pub fn new(tier: Arc<Tier>, counts: Box<dyn LocalCounts>, now: Tick) -> Self {
         Escrow {
@@ -251,18 +225,12 @@ impl Escrow {
     /// Notes a request that this node's own bucket admitted under `rate` while Redis was away, and when that bucket is full
     /// again. `whole`: the rate of all nodes together.
     pub fn owe(&self, bucket: Bucket, full_at: Tick, rate: Rate, whole: Rate) {
-        let owed = &self.owed[bucket as usize];
-        let burst_of_all = u64::from(rate.burst.get()) * (rate.period_ns / whole.period_ns.max(1));
-        // What cannot be divided of the burst was used up before, too.
-        let rest = if burst_of_all < u64::from(whole.burst.get()) { rate.period_ns } else { 0 };
-        owed.period_ns.store(rate.period_ns, Ordering::Release);
-        owed.full_at.fetch_max(full_at.0.saturating_add(rest), Ordering::AcqRel);
-        owed.requests.fetch_add(1, Ordering::AcqRel);
+        self.owed[bucket as usize].add(full_at, rate, whole);
     }
 
     /// Counts a request of the day that was admitted while Redis was away.
     pub fn owe_day(&self) {
-        self.owed[Bucket::Daily as usize].requests.fetch_add(1, Ordering::AcqRel);
+        self.owed[Bucket::Daily as usize].add_of_day();
     }
 
     /// A request waits for a token of these buckets: a turn is to be taken. Once a turn has ended, a request that still
@@ -534,4 +502,4 @@ fn exhausted_for(bucket: Bucket, ask: &Ask, grant: &Grant, held_by_others: u64) 
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -8,10 +8,10 @@ use super::*;
 
 /// So many requests in flight, which a test may change; no day.
 #[derive(Clone, Debug)]
-struct InFlight(Arc<AtomicU32>);
+pub(in crate::cluster) struct InFlight(Arc<AtomicU32>);
 
 impl InFlight {
-    fn of(requests: u32) -> Self {
+    pub(in crate::cluster) fn of(requests: u32) -> Self {
         InFlight(Arc::new(AtomicU32::new(requests)))
     }
 }
@@ -34,13 +34,13 @@ impl LocalCounts for InFlight {
     }
 }
 
-fn tier(burst: u32) -> Arc<Tier> {
+pub(in crate::cluster) fn tier(burst: u32) -> Arc<Tier> {
     let main = Rate { period_ns: 1_000_000_000, burst: NonZeroU32::new(burst).unwrap() };
     Arc::new(Tier { name: "standard".to_owned(), main, write: None, daily: None, in_flight: None, candidate: None })
 }
 
 /// An answer that grants so many tokens of the main bucket for ten seconds.
-fn grant(held: u32) -> Answer {
+pub(in crate::cluster) fn grant(held: u32) -> Answer {
     let mut buckets = [Grant::default(); BUCKETS];
     buckets[Bucket::Main as usize] = Grant { held, left_us: 10_000_000, level: 0, held_by_all: u64::from(held) };
     Answer { is_repeated: false, is_lost: false, had_garbage: false, now_us: 1, buckets }
@@ -293,4 +293,17 @@ fn redis_is_told_what_was_admitted_without_it_and_has_not_come_back_and_not_that
         (0..requests).for_each(|_| escrow.owe(Bucket::Main, full_at, rate, rate));
         assert_eq!(begin(&escrow).asks[Bucket::Main as usize].owed, told);
     }
+}
+
+#[test]
+fn a_turn_that_is_taken_again_after_it_got_no_answer_is_queued_until_it_is_begun_again() {
+    let escrow = Escrow::new(tier(40), Box::new(InFlight::of(0)), NOW);
+    begin(&escrow);
+    escrow.fail_turn();
+    assert_eq!(escrow.turn_state(), TurnState::None);
+    escrow.need([Bucket::Main].into_iter());
+    assert_eq!(escrow.turn_state(), TurnState::Queued);
+    let later = NOW.plus(Duration::from_secs(1));
+    escrow.begin_turn(None, later).unwrap();
+    assert_eq!(escrow.turn_state(), TurnState::Begun(later));
 }

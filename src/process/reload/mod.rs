@@ -38,9 +38,6 @@ pub(super) use watches::{Watches, config_file};
 /// later reloads. The largest key file takes a second or two.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a look at files that were named by a configuration which is not in force may delay the others.
-const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
-
 const TAKES_TOO_LONG: &str = "reading the files takes too long; is one of them a pipe, or on a file system that hangs?";
 
 /// Pause before files are read again that could not be read. A key that was revoked in one of them counts on it.
@@ -282,10 +279,8 @@ impl Reloader {
                 if let Ok(states) = timeout(SETTLE_TIME, &mut looking).await {
                     return states.unwrap_or_default();
                 }
-                if begin.elapsed() >= LOOK_TIMEOUT {
-                    watch.lock().drop_others();
-                }
                 if begin.elapsed() >= retry_after {
+                    watch.lock().drop_others();
                     break;
                 }
             }
