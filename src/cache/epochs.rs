@@ -144,6 +144,15 @@ impl Epochs {
         self.all.fetch_add(1, Ordering::SeqCst);
     }
 
+    /// From `now` on, answers are kept for longer by so much: those about members with a write of unknown outcome are
+    /// stored later by as much.
+    pub fn store_later(&self, by: Duration, now: Tick) {
+        for writes in &self.unsettled {
+            let later = |until| (until > now.0).then(|| Tick(until).plus(by).0);
+            let _ = writes.no_store_until.fetch_update(Ordering::SeqCst, Ordering::SeqCst, later); // no write, or long ago
+        }
+    }
+
     /// Whether answers about this member may be stored at `now`: not while a write of unknown outcome may still take
     /// effect, and not during a write of another process.
     pub fn may_store(&self, entry_key: &EntryKey, now: Tick) -> bool {

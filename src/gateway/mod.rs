@@ -233,6 +233,7 @@ impl Gateway {
         let admission = self.admit(state, operation, header, details)?;
         let mut has_waited = details.awaits_limits;
         if has_waited {
+            body.flush_answers().await;
             Box::pin(self.charge_after_wait(admission.in_flight(), operation, details)).await?;
         }
         if header.content_encoded || header.content_type.is_some_and(|t| !t.is_empty() && !is_form_type(t)) {

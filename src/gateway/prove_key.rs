@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::admit::{Admitted, Payer, Unproven};
 use super::caller::Caller;
 use super::read::ReadPurpose;
-use super::{Body, CacheStatus, Gateway, RequestDetails, State};
+use super::{Body, CacheStatus, Gateway, RequestDetails};
 use crate::cache::{FetchError, Joined, Leader};
 use crate::clock::Tick;
 use crate::keys::{KeyStatus, LearnedKey, LearnedKeys, ProofResult};
@@ -133,7 +133,7 @@ impl Gateway {
                     Ok(admitted) => Some(admitted),
                     Err(fault) => {
                         // The key is known by what it has used up, and refused for that; its address gets a refund.
-                        self.refund(&state, unproven);
+                        self.refund(unproven);
                         own.over_strangers = details.over_strangers;
                         *details = own;
                         return Err(fault);
@@ -164,7 +164,7 @@ impl Gateway {
             // Unless a question under another configuration came first: the key is charged for that one, not for this.
             let usage = &learned_key.key.usage;
             if matches!(&result, ProofResult::Proven(known) if known.key.usage.id == usage.id) {
-                self.refund(&state, unproven);
+                self.refund(unproven);
             }
             own.over_strangers = details.over_strangers;
             own.cache = details.cache;
@@ -215,7 +215,7 @@ impl Gateway {
         details: &mut RequestDetails,
     ) -> Result<Arc<str>, Fault> {
         let state = self.core.state_full();
-        self.refund(&state, &unproven);
+        self.refund(&unproven);
         let Unproven { forwarded, payer, in_flight, .. } = unproven;
         let mut admitted = match payer {
             Payer::Key(admitted) => admitted,
@@ -256,9 +256,9 @@ impl Gateway {
         }
     }
 
-    fn refund(&self, state: &State, unproven: &Unproven<'_>) {
+    fn refund(&self, unproven: &Unproven<'_>) {
         if let Payer::Address(Some(charge)) = &unproven.payer {
-            state.strangers.refund(unproven.client, *charge, self.core.now());
+            charge.refund(self.core.now());
         }
     }
 }

@@ -48,8 +48,11 @@ impl Gateway {
                 let is_other_origin = !Arc::ptr_eq(&before.origin, &state.origin);
                 // After the swap: an answer of the old origin that is still accepted was asked for before this moment.
                 state.keys.set_rules(state, is_other_origin, &self.core.clock);
+                let epochs = self.core.cache.epochs();
+                let [ttl_before, ttl] = [before, state].map(|state| state.config.cache.points.ttl);
+                epochs.store_later(ttl.saturating_sub(ttl_before), self.core.now());
                 if is_other_origin || before.config.cache != state.config.cache {
-                    self.core.cache.epochs().invalidate_all();
+                    epochs.invalidate_all();
                 }
                 // After the epochs: those that wait for a permit, and get one by this, ask in the new epoch at once.
                 state.origin.activate();

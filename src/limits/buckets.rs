@@ -19,6 +19,8 @@ pub struct Buckets {
     pub(super) main: Bucket,
     pub(super) write: Bucket,
     pub(super) candidate: Bucket,
+    /// When they replaced others, or began as a copy of them.
+    pub(super) since: Tick,
     earlier: Mutex<EarlierRates>,
     /// Set before the first of the buckets answers that it was replaced.
     successor: Mutex<Option<Successor>>,
@@ -73,7 +75,7 @@ impl Buckets {
         if policy_before.tier() == policy.tier() {
             return buckets.clone();
         }
-        let after = Arc::new(Buckets::after(buckets, policy_before.tier()));
+        let after = Arc::new(Buckets::after(buckets, policy_before.tier(), at));
         *successor = Some((policy.clone(), after.clone()));
         // The main bucket is replaced first: a request that sees the write bucket replaced must see the new main bucket
         // with its state.
@@ -90,8 +92,8 @@ impl Buckets {
         changed: RangeInclusive<Tick>,
     ) -> Buckets {
         let (policy_before, buckets) = buckets.current(policy_before);
-        let after = Buckets::after(&buckets, policy_before.tier());
         let (first, last) = changed.into_inner();
+        let after = Buckets::after(&buckets, policy_before.tier(), last);
         after.take_over(&buckets, policy_before.tier(), policy.tier(), first, |after, before, change| {
             after.copy(before, change, last);
         });
@@ -138,9 +140,9 @@ impl Buckets {
             && write_rate.is_none_or(|rate| buckets.write.full_at_with_burst(rate, write) <= now)
     }
 
-    /// Unused buckets of a key that had `before` under `tier`.
-    fn after(before: &Buckets, tier: &Tier) -> Buckets {
-        Buckets { earlier: Mutex::new(before.earlier.lock().and(tier)), ..Buckets::default() }
+    /// Unused buckets, from `since` on, of a key that had `before` under `tier`.
+    fn after(before: &Buckets, tier: &Tier, since: Tick) -> Buckets {
+        Buckets { since, earlier: Mutex::new(before.earlier.lock().and(tier)), ..Buckets::default() }
     }
 
     /// Calls `take(new, old, change)` for each pair of buckets whose rates are known.

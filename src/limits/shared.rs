@@ -71,6 +71,8 @@ struct Asking<'a> {
     shared: &'a SharedLimits,
     key: &'a Arc<KeyEscrow>,
     policy: &'a Policy,
+    /// Since when the key has these limits.
+    since: Tick,
     now: Tick,
     may_wait: bool,
 }
@@ -94,7 +96,7 @@ impl Policy {
         may_wait: bool,
     ) -> SharedDecision {
         let may_wait = may_wait && !shared.is_away();
-        let asking = Asking { shared, key, policy: self, now: query.now, may_wait };
+        let asking = Asking { shared, key, policy: self, since: buckets.since, now: query.now, may_wait };
         let mut decided = asking.decide(buckets, usage, query);
         loop {
             match decided {
@@ -104,7 +106,8 @@ impl Policy {
                 Err(NotDecided::Waits) => return SharedDecision::Waits(asking.missing(query)),
                 Err(NotDecided::Replaced) => {
                     if let Some((policy, buckets)) = buckets.successor() {
-                        decided = Asking { policy: &policy, ..asking }.decide(&buckets, usage, query);
+                        decided =
+                            Asking { policy: &policy, since: buckets.since, ..asking }.decide(&buckets, usage, query);
                     }
                 }
             }
@@ -120,7 +123,7 @@ impl Policy {
         (buckets, usage): (&Buckets, &Usage),
         now: Tick,
     ) -> KeyLevels {
-        let asking = Asking { shared, key, policy: self, now, may_wait: false };
+        let asking = Asking { shared, key, policy: self, since: buckets.since, now, may_wait: false };
         let tier = self.tier();
         KeyLevels {
             main: asking.level(escrow::Bucket::Main, &buckets.main, tier.main),
@@ -256,8 +259,8 @@ impl Asking<'_> {
         }
     }
 
-    /// The rate of this node's own bucket while Redis is away, in which a share is empty at first; `None`: the burst cannot be
-    /// divided.
+    /// The rate of this node's own bucket while Redis is away, in which a share is empty at first, and when a reload changed
+    /// the rate before any request; `None`: the burst cannot be divided.
     fn local_while_away(&self, local: &Bucket, rate: Rate) -> Result<Option<Rate>, NotDecided> {
         match self.shared.when_away() {
             WhenAway::Refuse => Err(NotDecided::Unavailable),
@@ -267,7 +270,7 @@ impl Asking<'_> {
                 let share = NonZeroU32::new(rate.burst.get() / nodes)
                     .map(|burst| Rate { period_ns: rate.period_ns.saturating_mul(u64::from(nodes)), burst });
                 if let Some(share) = share {
-                    local.empty_at(share, self.shared.failing_since(self.now));
+                    local.empty_at(share, self.since.max(self.shared.failing_since(self.now)));
                 }
                 Ok(share)
             }

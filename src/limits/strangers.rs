@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::bucket::RateChange;
 use super::{Bucket, Verdict};
-use crate::clock::Tick;
+use crate::clock::{Tick, nanos};
 use crate::config::Rate;
 
 /// Buckets for all addresses: 512 KiB. Two addresses with the same hash share a bucket.
@@ -27,23 +27,32 @@ pub struct Strangers {
     hasher: RandomState,
     /// Requests over the limit.
     over: Arc<AtomicU64>,
+    /// When this rate came into force.
+    since: Tick,
     /// The same addresses under another rate; set before the first bucket answers that it was replaced.
     successor: OnceLock<Arc<Strangers>>,
 }
 
 /// The charge to an address for one request.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct AddressCharge {
+    strangers: Arc<Strangers>,
+    /// The bucket of the address.
+    bucket: usize,
     /// When the address has recovered it.
     back_at: Tick,
-    /// The time in which one request is recovered.
-    period_ns: u64,
 }
 
 impl Strangers {
     pub fn new(rate: Rate) -> Self {
-        let buckets = (0..BUCKETS).map(|_| Bucket::default()).collect();
-        Strangers { rate, buckets, hasher: RandomState::new(), over: Arc::default(), successor: OnceLock::new() }
+        Strangers {
+            rate,
+            buckets: (0..BUCKETS).map(|_| Bucket::default()).collect(),
+            hasher: RandomState::new(),
+            over: Arc::default(),
+            since: Tick(0),
+            successor: OnceLock::new(),
+        }
     }
 
     /// The same addresses under another rate from now on; none of them gets a request more by the change. A charge or
@@ -53,7 +62,8 @@ impl Strangers {
             return Strangers::after(before, rate, now);
         }
         let (hasher, over) = (before.hasher.clone(), before.over.clone());
-        let after = before.successor.get_or_init(|| Arc::new(Strangers { hasher, over, ..Strangers::new(rate) }));
+        let after = || Arc::new(Strangers { hasher, over, since: now, ..Strangers::new(rate) });
+        let after = before.successor.get_or_init(after);
         let change = RateChange { from: before.rate, to: rate, at: now, was_used: false };
         for (bucket, old) in after.buckets.iter().zip(&before.buckets) {
             bucket.replace(old, change);
@@ -66,17 +76,20 @@ impl Strangers {
     }
 
     /// Charges one request to an address; the error is the time until the charge would be possible.
-    pub fn charge(&self, address: IpAddr, now: Tick) -> Result<AddressCharge, Duration> {
-        let (bucket, period_ns) = (self.bucket(address), self.rate.period_ns);
+    pub fn charge(self: &Arc<Self>, address: IpAddr, now: Tick) -> Result<AddressCharge, Duration> {
+        let at = self.hasher.hash_one(network(address)) as usize % BUCKETS;
+        let bucket = &self.buckets[at];
         match (bucket.decide(self.rate, now), self.successor.get()) {
-            (Verdict::Admitted, _) => Ok(AddressCharge { back_at: bucket.full_at(), period_ns }),
+            (Verdict::Admitted, _) => {
+                Ok(AddressCharge { strangers: self.clone(), bucket: at, back_at: bucket.full_at() })
+            }
             (Verdict::Replaced, Some(after)) => after.charge(address, now),
             (Verdict::Refused { wait }, _) => {
                 self.over.fetch_add(1, Ordering::Relaxed);
                 Err(wait)
             }
             // The successor is set before a bucket is replaced.
-            (Verdict::Replaced, None) => Err(Duration::from_nanos(period_ns)),
+            (Verdict::Replaced, None) => Err(Duration::from_nanos(self.rate.period_ns)),
         }
     }
 
@@ -85,23 +98,31 @@ impl Strangers {
         self.over.load(Ordering::Relaxed)
     }
 
-    /// Refunds a charge, since the key of the request has been proven. What the address has recovered meanwhile is not
-    /// refunded again. The refund goes to the limit in force, whatever the rate was then.
-    pub fn refund(&self, address: IpAddr, charge: AddressCharge, now: Tick) {
-        let AddressCharge { back_at, period_ns } = charge;
-        let left = u128::from(back_at.0.saturating_sub(now.0).min(period_ns));
-        let amount = left * u128::from(self.rate.period_ns) / u128::from(period_ns.max(1));
-        let amount = Duration::from_nanos(u64::try_from(amount).unwrap_or(u64::MAX));
-        if !self.bucket(address).refund(amount)
-            && let Some(after) = self.successor.get()
-        {
-            after.refund(address, charge, now);
-        }
+    /// When a charge is recovered that would be at `back_at` under the rate `before` this one. As many requests are to come
+    /// back, at another pace; a lower burst drops those that come back last.
+    fn back_at(&self, back_at: Tick, before: Rate) -> Tick {
+        let left = u128::from(nanos(back_at.since(self.since))) * u128::from(self.rate.period_ns);
+        let left = u64::try_from(left / u128::from(before.period_ns.max(1))).unwrap_or(u64::MAX);
+        let dropped = before.burst.get().saturating_sub(self.rate.burst.get());
+        let left = left.saturating_sub(self.rate.period_ns.saturating_mul(dropped.into()));
+        self.since.plus(Duration::from_nanos(left))
     }
+}
 
-    fn bucket(&self, address: IpAddr) -> &Bucket {
-        let hash = self.hasher.hash_one(network(address));
-        &self.buckets[hash as usize % BUCKETS]
+impl AddressCharge {
+    /// Refunds the charge, since the key of the request has been proven. What the address has recovered meanwhile is not
+    /// refunded again. The refund goes to the limit in force, whatever the rate was then.
+    pub fn refund(&self, now: Tick) {
+        let (mut strangers, mut back_at) = (&self.strangers, self.back_at);
+        loop {
+            let left = back_at.since(now).min(Duration::from_nanos(strangers.rate.period_ns));
+            if strangers.buckets[self.bucket].refund(left) {
+                return;
+            }
+            let Some(after) = strangers.successor.get() else { return };
+            back_at = after.back_at(back_at, strangers.rate);
+            strangers = after;
+        }
     }
 }
 
@@ -129,7 +150,7 @@ mod tests {
 
     #[test]
     fn addresses_of_one_ipv6_network_share_a_budget_and_others_do_not() {
-        let strangers = Strangers::new(RATE);
+        let strangers = Arc::new(Strangers::new(RATE));
         let pays = |a: &str| strangers.charge(a.parse().unwrap(), Tick(0)).is_ok();
         assert!(pays("2001:db8::1") && pays("2001:db8::2") && !pays("2001:db8::3"));
         // One of these may meet that bucket by chance; not all of them can.
@@ -142,7 +163,7 @@ mod tests {
 
     #[test]
     fn another_rate_refills_no_address_and_one_that_never_asked_begins_full() {
-        let (strangers, address) = (Strangers::new(RATE), "10.0.0.1".parse().unwrap());
+        let (strangers, address) = (Arc::new(Strangers::new(RATE)), "10.0.0.1".parse().unwrap());
         while strangers.charge(address, Tick(0)).is_ok() {}
         let after = Strangers::after(&strangers, burst(50), Tick(0));
         assert!(after.charge(address, Tick(0)).is_err());
@@ -157,9 +178,10 @@ mod tests {
 
     #[test]
     fn a_burst_that_is_lowered_and_raised_again_gives_no_address_a_second_one() {
-        let (strangers, address) = (Strangers::new(burst(40)), "10.0.0.1".parse().unwrap());
+        let (strangers, address) = (Arc::new(Strangers::new(burst(40))), "10.0.0.1".parse().unwrap());
         let second = |n: u64| Tick(n * 1_000_000_000);
-        let let_in = |strangers: &Strangers, now| (0..100).filter(|_| strangers.charge(address, now).is_ok()).count();
+        let let_in =
+            |strangers: &Arc<Strangers>, now| (0..100).filter(|_| strangers.charge(address, now).is_ok()).count();
         assert_eq!(let_in(&strangers, second(0)), 40);
         let lowered = Strangers::after(&strangers, burst(1), second(0));
         assert_eq!(let_in(&lowered, second(60)), 1);
@@ -173,12 +195,12 @@ mod tests {
 
     #[test]
     fn what_was_paid_before_a_reload_is_paid_back_to_the_budget_in_force() {
-        let (strangers, address) = (Strangers::new(burst(4)), "10.0.0.1".parse().unwrap());
+        let (strangers, address) = (Arc::new(Strangers::new(burst(4))), "10.0.0.1".parse().unwrap());
         let charge: Vec<AddressCharge> = (0..4).map(|_| strangers.charge(address, Tick(0)).unwrap()).collect();
         let faster = Rate { period_ns: RATE.period_ns / 4, ..burst(4) };
         let after = Strangers::after(&strangers, faster, Tick(0));
         assert!(after.charge(address, Tick(0)).is_err());
-        charge.iter().take(2).for_each(|charge| strangers.refund(address, *charge, Tick(0)));
+        charge.iter().take(2).for_each(|charge| charge.refund(Tick(0)));
         assert_eq!((0..9).filter(|_| after.charge(address, Tick(0)).is_ok()).count(), 2);
     }
 
@@ -187,26 +209,49 @@ mod tests {
         let (hour, address) = (3600 * RATE.period_ns, "10.0.0.1".parse().unwrap());
         let an_hour = |most| Rate { period_ns: hour, ..burst(most) };
         let second = |n: u64| Tick(n * 1_000_000_000);
-        let strangers = Strangers::new(an_hour(30));
+        let strangers = Arc::new(Strangers::new(an_hour(30)));
         let charge = strangers.charge(address, second(1)).unwrap();
         let lowered = Strangers::after(&strangers, an_hour(5), second(2));
-        strangers.refund(address, charge, second(3));
+        charge.refund(second(3));
         let raised = Strangers::after(&lowered, an_hour(30), second(4));
         assert_eq!((0..60).filter(|_| raised.charge(address, second(4)).is_ok()).count(), 5);
     }
 
     #[test]
     fn what_was_paid_is_paid_back_once_be_it_by_time_or_by_hand() {
-        let (strangers, address) = (Strangers::new(RATE), "10.0.0.1".parse().unwrap());
+        let (strangers, address) = (Arc::new(Strangers::new(RATE)), "10.0.0.1".parse().unwrap());
         let second = |n: u64| Tick(n * 1_000_000_000);
         let charge = strangers.charge(address, second(1)).unwrap();
-        strangers.refund(address, charge, second(1));
+        charge.refund(second(1));
         let charge = [strangers.charge(address, second(1)).unwrap(), strangers.charge(address, second(1)).unwrap()];
         assert!(strangers.charge(address, second(1)).is_err());
         // Ten seconds later all of it is back; others spend it.
         assert!(strangers.charge(address, second(10)).is_ok() && strangers.charge(address, second(10)).is_ok());
-        charge.into_iter().for_each(|charge| strangers.refund(address, charge, second(10)));
+        charge.iter().for_each(|charge| charge.refund(second(10)));
         assert!(strangers.charge(address, second(10)).is_err());
+    }
+
+    #[test]
+    fn what_an_address_has_recovered_at_a_faster_rate_is_not_paid_back_too() {
+        let (strangers, address) = (Arc::new(Strangers::new(burst(30))), "10.0.0.1".parse().unwrap());
+        let second = |n: u64| Tick(n * 1_000_000_000);
+        let let_in =
+            |strangers: &Arc<Strangers>, now| (0..90).filter(|_| strangers.charge(address, now).is_ok()).count();
+        let charges: Vec<AddressCharge> = (0..30).map(|_| strangers.charge(address, second(0)).unwrap()).collect();
+        let faster = Strangers::after(&strangers, Rate { period_ns: RATE.period_ns / 20, ..burst(30) }, second(0));
+        assert_eq!(let_in(&faster, second(3)), 30, "all has come back");
+        charges.iter().for_each(|charge| charge.refund(second(3)));
+        assert_eq!(let_in(&faster, second(3)), 0);
+    }
+
+    #[test]
+    fn what_a_lower_burst_cannot_hold_is_not_paid_back() {
+        let (strangers, address) = (Arc::new(Strangers::new(burst(30))), "10.0.0.1".parse().unwrap());
+        let charges: Vec<AddressCharge> = (0..30).map(|_| strangers.charge(address, Tick(0)).unwrap()).collect();
+        let lowered = Strangers::after(&strangers, burst(2), Tick(0));
+        let let_in = || (0..9).filter(|_| lowered.charge(address, Tick(0)).is_ok()).count();
+        let let_in: usize = charges.iter().rev().map(|charge| (charge.refund(Tick(0)), let_in()).1).sum();
+        assert_eq!(let_in, 2);
     }
 
     #[test]

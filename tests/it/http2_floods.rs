@@ -28,6 +28,77 @@ async fn is_ended(gate: &TestGateway, what: &str, mut make: impl FnMut(u32) -> V
 }
 
 #[tokio::test]
+async fn a_hundred_requests_at_once_are_answered_however_small_the_frames_of_their_bodies_are() {
+    const AT_ONCE: u32 = 100;
+    let gate = gate().start().await;
+    let header = header(&gate, "/getPoints");
+    for pieces in [2, 5] {
+        let mut frames = gate.frames().await;
+        let request = |n: u32| {
+            let stream = 2 * n + 1;
+            let body = b"memberID=7".chunks(10 / pieces);
+            let body = body.map(|piece| frame(DATA, 0, stream, piece)).chain([frame(DATA, END_STREAM, stream, &[])]);
+            [frame(HEADERS, END_HEADERS, stream, &header), body.collect::<Vec<_>>().concat()].concat()
+        };
+        frames.send((0..AT_ONCE).flat_map(request).collect::<Vec<u8>>()).await;
+        let mut answered = 0;
+        while answered < AT_ONCE {
+            let frame = frames.next().await.expect("the connection ended");
+            assert_ne!(frame.kind, GOAWAY, "in {pieces} pieces, after {answered}: {frame:?}");
+            if frame.kind == DATA {
+                assert_eq!(frame.payload, b"3");
+                answered += 1;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_caller_whose_bodies_begin_with_empty_frames_is_asked_for_another_connection_and_loses_no_request() {
+    let gate = gate().start().await;
+    let header = header(&gate, "/getPoints");
+    let mut frames = gate.frames().await;
+    let (mut asked, mut is_asked_to_go) = (0, false);
+    while !is_asked_to_go {
+        assert!(asked < 100, "the connection is not drained");
+        let stream = 2 * asked + 1;
+        let body = [frame(DATA, 0, stream, &[]), frame(DATA, END_STREAM, stream, b"memberID=7")].concat();
+        frames.send([frame(HEADERS, END_HEADERS, stream, &header), body].concat()).await;
+        asked += 1;
+        loop {
+            let next = frames.next().await.expect("the connection ended");
+            match next.kind {
+                GOAWAY => {
+                    assert_eq!(next.payload[4..], [0; 4], "after {asked}: {next:?}");
+                    is_asked_to_go = true;
+                }
+                PING => frames.send(frame(PING, ACK, 0, &next.payload)).await,
+                DATA => {
+                    assert_eq!(next.payload, b"3");
+                    break;
+                }
+                _ => {}
+            }
+        }
+    }
+    assert!(matches!(frames.ends().await, None | Some(0)), "after {asked}");
+}
+
+#[tokio::test]
+async fn requests_that_are_cancelled_with_their_own_write_cost_the_others_nothing() {
+    let gate = gate().start().await;
+    let header = header(&gate, "/getPoints");
+    let mut frames = gate.frames().await;
+    let begin = |n: u32| frame(HEADERS, END_HEADERS, 2 * n + 1, &header);
+    let good = (0..60).flat_map(|n| [begin(n), frame(DATA, END_STREAM, 2 * n + 1, b"memberID=7")]);
+    let cancelled = (60..100).flat_map(|n| [begin(n), frame(RST_STREAM, 0, 2 * n + 1, &[0, 0, 0, 8])]);
+    frames.send(good.chain(cancelled).flatten().collect::<Vec<u8>>()).await;
+    for n in 0..60 {
+        assert_eq!(frames.outcome(2 * n + 1).await.as_deref(), Ok("3"));
+    }
+}
+
+#[tokio::test]
 async fn pings_settings_and_priorities_without_end_are_ended() {
     let gate = gate().start().await;
     is_ended(&gate, "PING", |_| frame(PING, 0, 0, &[7; 8])).await;

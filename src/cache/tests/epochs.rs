@@ -53,6 +53,18 @@ fn a_write_is_unsettled_until_the_origin_has_said() {
 }
 
 #[test]
+fn a_write_is_unsettled_for_the_longer_time_for_which_answers_are_kept_since() {
+    let epochs = Epochs::default();
+    let end = Tick(0).plus(TTL);
+    epochs.begin_write(member(7), &[Read::Points], GUILD, TTL, Tick(0)).end_unsettled(Tick(0), TTL);
+    epochs.store_later(TTL, Tick(1));
+    assert!(!epochs.may_store(&points(7), end) && epochs.may_store(&points(8), end));
+    assert!(epochs.may_store(&points(7), end.plus(TTL)));
+    epochs.store_later(TTL, end.plus(TTL));
+    assert!(epochs.may_store(&points(7), end.plus(TTL)), "it was over");
+}
+
+#[test]
 fn a_write_of_points_leaves_warns_and_other_members_alone() {
     let epochs = Epochs::default();
     let warns = epochs.epoch(&at(1, 7, Read::Warns));

@@ -123,7 +123,17 @@ fn can_begin(bytes: &[u8]) -> bool {
     let first = &bytes[..bytes.len().min(CHECKED_PREFIX)];
     let mut request = httparse::Request::new(&mut []);
     let may_begin = request.parse_with_uninit_headers(first, &mut fields).is_ok();
-    may_begin && request.path.is_none_or(|target| split_target(target.as_bytes()).is_some())
+    may_begin
+        && match (request.path, first.iter().position(|b| *b == b' ')) {
+            (Some(target), _) => split_target(target.as_bytes()).is_some(),
+            (None, Some(blank)) => can_begin_target(&first[blank + 1..]),
+            (None, None) => true, // the method has not ended
+        }
+}
+
+fn can_begin_target(begin: &[u8]) -> bool {
+    let begins = |scheme: &[u8]| scheme.get(..begin.len()).is_some_and(|s| s.eq_ignore_ascii_case(begin));
+    begins(b"http://") || begins(b"https://") || split_target(begin).is_some()
 }
 
 fn has_bare_lf(bytes: &[u8], searched: usize) -> bool {
@@ -245,6 +255,19 @@ mod tests {
         assert_eq!(path_of("getPoints", "a"), None);
         assert_eq!(path_of("http:///getPoints", ""), None);
         assert_eq!(path_of("http://:80/getPoints", ":80"), None);
+    }
+
+    #[test]
+    fn an_unfinished_target_is_refused_as_soon_as_it_cannot_become_one() {
+        let is_partial = |text: &str| matches!(parse(text.as_bytes(), 0, MAX, false), Parsed::Partial);
+        for text in
+            ["POST", "POST ", "\r\nPOST ", "POST /", "POST *", "POST h", "POST HTTPS:", "POST http://", "POST http://a"]
+        {
+            assert!(is_partial(text), "{text:?}");
+        }
+        for text in ["POST x", "\r\nPOST x", "POST *x", "POST ht/", "POST ftp", "POST http:///", "POST http://:"] {
+            assert!(!is_partial(text), "{text:?}");
+        }
     }
 
     #[test]

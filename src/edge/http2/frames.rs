@@ -34,6 +34,10 @@ const FRAMES_PER_SECOND: u64 = 100;
 /// each time it takes some bytes, but not for each byte.
 const BYTES_PER_FRAME: usize = 1024;
 
+/// Empty DATA frames, but those that end a body, after which the peer is asked to open another connection. The crate ends a
+/// connection with the 101st, and 100 requests may be under way.
+const MAX_EMPTY_DATA: u32 = 10;
+
 /// Length of the connection preface, which comes before the first frame.
 const PREFACE: usize = 24;
 
@@ -41,6 +45,7 @@ const FRAME_HEADER: usize = 9;
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
+const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 
 /// The highest id of a stream; the bit above it is reserved (RFC 9113, 4.1).
@@ -76,6 +81,11 @@ impl MonitoredTransport {
     /// Whether more frames came than were allowed. Nothing is read any more then.
     pub(super) fn is_flooded(&self) -> bool {
         self.0.lock().frames.flooded
+    }
+
+    /// Whether the connection should take no more requests than are under way.
+    pub(super) fn is_used_up(&self) -> bool {
+        self.0.lock().frames.empty_data >= MAX_EMPTY_DATA
     }
 
     /// The next deadline of an unfinished frame or write.
@@ -172,6 +182,8 @@ struct Frames {
     /// A header block has begun and its last frame has not come.
     in_block: bool,
     trailers: Trailers,
+    /// Empty DATA frames that ended no body.
+    empty_data: u32,
     /// Since when a frame or header block is unfinished.
     open_since: Option<Instant>,
     allowed: u32,
@@ -191,6 +203,7 @@ impl Frames {
             is_header: false,
             in_block: false,
             trailers: Trailers::default(),
+            empty_data: 0,
             open_since: None,
             allowed: MAX_FRAMES,
             allowed_at: now,
@@ -255,6 +268,7 @@ impl Frames {
         match kind {
             HEADERS => self.trailers.begin_headers(u32::from_be_bytes(stream) & MAX_STREAM, flags, self.payload_left),
             CONTINUATION => self.trailers.begin_continuation(self.payload_left),
+            DATA if self.payload_left == 0 && flags & END_STREAM == 0 => self.empty_data += 1,
             _ => {}
         }
         self.charge();

@@ -26,16 +26,18 @@ use super::request::MAX_FIELDS;
 use super::timed_stream::{DRAIN_TIME, TimedStream};
 use super::transport::Transport;
 use crate::config::Server;
-use frames::MonitoredTransport;
+use frames::{MAX_FRAMES, MonitoredTransport};
 use stream::Finished;
 
 /// Requests at once on one connection, the least that RFC 9113 recommends. Each may hold a body of `max_body` and one
 /// answer.
 const MAX_STREAMS: usize = 100;
 
-/// Streams reset by the peer before they were accepted, and streams reset by us and still remembered; more ends the
-/// connection (CVE-2023-44487). These are the crate's defaults.
-const MAX_RESETS_PENDING: usize = 20;
+/// Streams reset by the peer before they were accepted; more ends the connection (CVE-2023-44487). A caller may cancel all
+/// that it has under way.
+const MAX_RESETS_PENDING: usize = MAX_STREAMS;
+
+/// Streams reset by us and still remembered, which is the crate's default.
 const MAX_RESETS_REMEMBERED: usize = 50;
 
 /// Streams that the crate had to reset because of what the peer sent on them, over the life of a connection; more ends
@@ -53,6 +55,11 @@ const MAX_SEND_BUFFER: usize = 64 * 1024;
 /// one, and ends the connection at four times that. So a header that is a little too long is refused by us with 16, and
 /// one that is far too long is never held.
 const HEADER_SLACK: usize = 4;
+
+/// What the crate charges for a DATA frame of one byte that no request has read yet, if another one follows. It ends the
+/// connection when all of them cost more than its budget. So that honest callers never see that, the budget allows
+/// [`MAX_FRAMES`], which bounds them here.
+const SMALL_FRAME_COST: usize = 255;
 
 /// `:method`, `:scheme`, `:authority` and `:path`.
 const PSEUDO_FIELDS: usize = 4;
@@ -122,7 +129,8 @@ fn builder(server: &Server) -> Builder {
         .max_send_buffer_size(MAX_SEND_BUFFER)
         .max_pending_accept_reset_streams(MAX_RESETS_PENDING)
         .max_concurrent_reset_streams(MAX_RESETS_REMEMBERED)
-        .max_local_error_reset_streams(Some(MAX_ERRORS));
+        .max_local_error_reset_streams(Some(MAX_ERRORS))
+        .data_frame_budget(MAX_FRAMES as usize * SMALL_FRAME_COST);
     builder
 }
 
@@ -174,6 +182,10 @@ impl Http2Connection<'_> {
                 return Poll::Ready(());
             }
             if self.answer(cx) {
+                continue;
+            }
+            if !self.draining && self.transport.is_used_up() {
+                self.drain();
                 continue;
             }
             if self.transport.is_flooded() && self.ends_by.is_none() {
