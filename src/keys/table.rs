@@ -43,7 +43,7 @@ impl KeyTable {
     /// A table of the keys listed, with what was used up under `before` carried over. `now` reads the clock, for each key
     /// anew: requests are charged meanwhile. `unix` is the same moment.
     pub fn new(listed: Vec<ListedKey>, limits: &Limits, before: &KeyTable, now: impl Fn() -> Tick, unix: i64) -> Self {
-        let policies = limits.tiers.iter().map(|tier| before.policy_for(tier)).collect();
+        let policies = limits.tiers.iter().map(|tier| before.policy_for(tier, now())).collect();
         let mut table = KeyTable { realms: before.realms.clone(), policies, ..KeyTable::default() };
         table.set_confirmed_at(before.confirmed_at());
         let mut carry_over = CarryOver::new(&before.by_digest, &before.removed, &listed);
@@ -106,18 +106,18 @@ impl KeyTable {
         self.confirmed_at.store(at.0.max(1), Ordering::Release);
     }
 
-    /// The policy of a tier: the existing one, or a new one that continues the counts of the tier of that name.
-    fn policy_for(&self, tier: &Arc<Tier>) -> Arc<Policy> {
+    /// The policy of a tier at `now`: the existing one, or a new one that continues the counts of the tier of that name.
+    fn policy_for(&self, tier: &Arc<Tier>, now: Tick) -> Arc<Policy> {
         match self.policies.iter().find(|p| p.tier().name == tier.name) {
             Some(same) if same.tier() == tier => same.clone(),
-            Some(other) => Arc::new(Policy::with_counters(tier.clone(), other.over_limit().clone())),
-            None => Arc::new(Policy::new(tier.clone())),
+            Some(other) => Arc::new(Policy::since(now, tier.clone(), other.over_limit().clone())),
+            None => Arc::new(Policy::since(now, tier.clone(), Arc::default())),
         }
     }
 
-    /// The policy of keys without a tier.
-    pub fn default_policy(&self, limits: &Limits) -> Arc<Policy> {
-        self.policy_for(&limits.default_tier)
+    /// The policy at `now` of keys without a tier.
+    pub fn default_policy(&self, limits: &Limits, now: Tick) -> Arc<Policy> {
+        self.policy_for(&limits.default_tier, now)
     }
 
     /// The policies in force, in the order of the configuration's tiers.

@@ -23,6 +23,8 @@ pub struct Policy {
     tier: Arc<Tier>,
     header: String,
     over_limit: Arc<OverLimitCounters>,
+    /// When it came into force; 0: with the start.
+    pub(super) since: Tick,
 }
 
 /// What the limits need to know of one request.
@@ -73,11 +75,11 @@ struct Replaced;
 
 impl Policy {
     pub fn new(tier: Arc<Tier>) -> Self {
-        Self::with_counters(tier, Arc::default())
+        Self::since(Tick(0), tier, Arc::default())
     }
 
-    /// As [`Policy::new`], with the counters that the tier of that name had before.
-    pub fn with_counters(tier: Arc<Tier>, over_limit: Arc<OverLimitCounters>) -> Self {
+    /// A tier that comes into force while serving, with the counters that the tier of that name had before.
+    pub fn since(since: Tick, tier: Arc<Tier>, over_limit: Arc<OverLimitCounters>) -> Self {
         let mut header = item(&tier.name, "", tier.main);
         if let Some(write) = tier.write {
             header += ", ";
@@ -86,7 +88,7 @@ impl Policy {
         if let Some(daily) = tier.daily {
             let _ = write!(header, ", \"{}-daily\";q={daily};w=86400", tier.name); // a String takes everything
         }
-        Policy { tier, header, over_limit }
+        Policy { tier, header, over_limit, since }
     }
 
     pub fn tier(&self) -> &Arc<Tier> {

@@ -96,7 +96,8 @@ impl Policy {
         may_wait: bool,
     ) -> SharedDecision {
         let may_wait = may_wait && !shared.is_away();
-        let asking = Asking { shared, key, policy: self, since: buckets.since, now: query.now, may_wait };
+        let asking =
+            Asking { shared, key, policy: self, since: buckets.since.max(self.since), now: query.now, may_wait };
         let mut decided = asking.decide(buckets, usage, query);
         loop {
             match decided {
@@ -106,8 +107,8 @@ impl Policy {
                 Err(NotDecided::Waits) => return SharedDecision::Waits(asking.missing(query)),
                 Err(NotDecided::Replaced) => {
                     if let Some((policy, buckets)) = buckets.successor() {
-                        decided =
-                            Asking { policy: &policy, since: buckets.since, ..asking }.decide(&buckets, usage, query);
+                        decided = Asking { policy: &policy, since: buckets.since.max(policy.since), ..asking }
+                            .decide(&buckets, usage, query);
                     }
                 }
             }
@@ -123,7 +124,7 @@ impl Policy {
         (buckets, usage): (&Buckets, &Usage),
         now: Tick,
     ) -> KeyLevels {
-        let asking = Asking { shared, key, policy: self, since: buckets.since, now, may_wait: false };
+        let asking = Asking { shared, key, policy: self, since: buckets.since.max(self.since), now, may_wait: false };
         let tier = self.tier();
         KeyLevels {
             main: asking.level(escrow::Bucket::Main, &buckets.main, tier.main),
