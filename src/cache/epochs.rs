@@ -144,12 +144,12 @@ impl Epochs {
         self.all.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// From `now` on, answers are kept for longer by so much: those about members with a write of unknown outcome are
-    /// stored later by as much.
-    pub fn store_later(&self, by: Duration, now: Tick) {
+    /// From `now` on, answers are kept for `ttl`, which is longer by so much: those about members with a write of unknown
+    /// outcome are stored later by as much.
+    pub fn store_later(&self, by: Duration, ttl: Duration, now: Tick) {
         for writes in &self.unsettled {
-            let later = |until| (until > now.0).then(|| Tick(until).plus(by).0);
-            let _ = writes.no_store_until.fetch_update(Ordering::SeqCst, Ordering::SeqCst, later); // no write, or long ago
+            let later = |until| (until > 0).then(|| Tick(until).plus(by).min(now.plus(ttl)).0.max(until));
+            let _ = writes.no_store_until.fetch_update(Ordering::SeqCst, Ordering::SeqCst, later); // there was no write
         }
     }
 

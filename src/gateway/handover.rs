@@ -115,6 +115,13 @@ impl Writes {
         }
     }
 
+    /// As [`Epochs::store_later`](crate::cache::Epochs::store_later).
+    fn store_later(&mut self, by: Duration, ttl: Duration, now: Tick) {
+        for until in self.unsettled.values_mut() {
+            *until = until.plus(by).min(now.plus(ttl)).max(*until);
+        }
+    }
+
     /// What a successor is told of them.
     fn list(&mut self, now: Tick) -> Vec<(u64, MemberId, WriteEvent)> {
         let mut list: Vec<_> =
@@ -140,6 +147,18 @@ impl Handover {
             unreported_writes_until: AtomicU64::new(0),
             may_write: watch::Sender::new(true),
             writes: Mutex::default(),
+        }
+    }
+
+    /// Answers are kept for longer from now on: after a write of unknown outcome none is stored for as much longer, here and
+    /// by a successor.
+    pub(super) fn store_later(&self, by: Duration, ttl: Duration) {
+        let now = self.core.now();
+        self.core.cache.epochs().store_later(by, ttl, now);
+        self.writes.lock().store_later(by, ttl, now);
+        for until in [&self.predecessor_until, &self.unreported_writes_until] {
+            let later = |until| (now.0 < until && until < u64::MAX).then(|| Tick(until).plus(by).0);
+            let _ = until.fetch_update(Ordering::SeqCst, Ordering::SeqCst, later); // nothing is waited for
         }
     }
 

@@ -48,9 +48,10 @@ impl Gateway {
                 let is_other_origin = !Arc::ptr_eq(&before.origin, &state.origin);
                 // After the swap: an answer of the old origin that is still accepted was asked for before this moment.
                 state.keys.set_rules(state, is_other_origin, &self.core.clock);
+                state.strangers.set_rate(state.config.limits.strangers, self.core.now());
                 let epochs = self.core.cache.epochs();
                 let [ttl_before, ttl] = [before, state].map(|state| state.config.cache.points.ttl);
-                epochs.store_later(ttl.saturating_sub(ttl_before), self.core.now());
+                self.handover.store_later(ttl.saturating_sub(ttl_before), ttl);
                 if is_other_origin || before.config.cache != state.config.cache {
                     epochs.invalidate_all();
                 }

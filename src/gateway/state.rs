@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use super::key_source::{KeyList, KeySource};
 use super::origin_refusals::OriginRefusals;
 use super::peers::Peers;
-use crate::cache::AnswerCache;
+use crate::cache::{AnswerCache, Realm};
 use crate::clock::{Clock, Tick};
 use crate::config::Config;
 use crate::keys::KeyTable;
@@ -58,12 +58,7 @@ impl State {
         list: KeyList,
         clock: &Clock,
     ) -> Self {
-        let rate = config.limits.strangers;
-        let strangers = match self.strangers.rate() == rate {
-            true => self.strangers.clone(),
-            false => Strangers::after(&self.strangers, rate, clock.now()),
-        };
-        State::build(config, origin, keys, list, (&self.key_table, strangers), clock)
+        State::build(config, origin, keys, list, (&self.key_table, self.strangers.clone()), clock)
     }
 
     fn build(
@@ -77,6 +72,20 @@ impl State {
         let (listed, departed_guilds) = keys.listed(list);
         let key_table = Arc::new(KeyTable::new(listed, &config.limits, used, || clock.now(), clock.unix()));
         State { config, origin, keys, key_table, strangers, departed_guilds }
+    }
+
+    /// The realms whose cached answers are about other guilds than under the state before.
+    fn realms_left(&self, before: &State) -> HashSet<Realm> {
+        // What the built-in backend answers is about the guild, whatever key it is asked with.
+        if self.origin.is_builtin() {
+            return HashSet::new();
+        }
+        // What an HTTP origin answered to a key is not about the guild that it was listed under before.
+        let mut realms = self.key_table.realms_left(&before.key_table);
+        if matches!(self.keys, KeySource::Store(_)) {
+            realms.extend(self.key_table.realms_of_new_keys(&before.key_table));
+        }
+        realms
     }
 
     /// Whether changes in the store can outdate cached answers. The store holds nothing about the answers of an HTTP
@@ -140,12 +149,11 @@ impl Core {
         let before = self.state_full();
         let (state, made) = next(&before);
         let state = Arc::new(state);
+        let realms = state.realms_left(&before);
+        let invalidate = || realms.iter().for_each(|realm| self.cache.epochs().invalidate_realm(*realm));
+        invalidate(); // a key of the new state must be told nothing of what was kept
         self.state.store(state.clone());
-        // What an HTTP origin answered to a key is not about the guild that it was listed under before.
-        if !state.origin.is_builtin() {
-            let realms = state.key_table.realms_left(&before.key_table);
-            realms.into_iter().for_each(|realm| self.cache.epochs().invalidate_realm(realm));
-        }
+        invalidate(); // what was asked for meanwhile
         if let Some(peers) = self.peers(&state) {
             let changed = state.departed_guilds.symmetric_difference(&before.departed_guilds);
             changed.for_each(|guild| peers.bus.purge(Some(guild.clone()), None));

@@ -43,9 +43,6 @@ pub struct StoreFollower {
     reload_keys: Notify,
     /// Held from the begin of a list of keys until that list is in force: an older list must never replace a newer one.
     load_lock: Mutex<()>,
-    /// The changes of keys that were seen when everything had changed, until keys that contain them are in force; 0: they
-    /// are.
-    everything_changed: AtomicU64,
     /// The tick since which a read of the feed has kept its thread; 0: none does.
     reading_since: AtomicU64,
     /// The feed could not be read, and was not since.
@@ -80,7 +77,6 @@ impl StoreFollower {
             freshness,
             reload_keys: Notify::new(),
             load_lock: Mutex::new(()),
-            everything_changed: AtomicU64::new(0),
             reading_since: AtomicU64::new(0),
             is_failing: AtomicBool::new(false),
         }
@@ -147,11 +143,6 @@ impl StoreFollower {
 
     /// Loaded keys are in force from now on.
     pub(super) fn keys_in_force(&self, loaded: &Loaded<'_>) {
-        let is_loaded = |changes| (1..=loaded.changes).contains(&changes).then_some(0);
-        if self.everything_changed.fetch_update(Ordering::SeqCst, Ordering::SeqCst, is_loaded).is_ok() {
-            // What was asked for by keys of a guild that was removed is not for the guild that was added under its id.
-            self.core.cache.epochs().invalidate_all();
-        }
         self.freshness.keys_loaded(loaded.changes, loaded.at, self.core.now());
     }
 
@@ -276,14 +267,13 @@ impl StoreFollower {
         }
     }
 
-    pub(super) fn apply_change(&self, change: Change) {
+    fn apply_change(&self, change: Change) {
         match change {
             Change::Member(member) => self.core.cache.epochs().invalidate_member(member),
             Change::DayReset(key) => self.core.day_resets.lock().push(key),
             Change::Directory => self.keys_changed(),
             Change::Everything => {
                 self.core.cache.epochs().invalidate_all();
-                self.everything_changed.store(self.freshness.changes_seen() + 1, Ordering::SeqCst);
                 self.keys_changed();
             }
         }

@@ -46,7 +46,7 @@ impl LimitState {
 
     /// Whether the key's largest burst is refilled at `now`, so that nothing need be remembered.
     fn may_be_forgotten(&self, now: Tick) -> bool {
-        self.buckets.may_be_forgotten(&self.policy, now)
+        self.buckets.may_be_forgotten(&self.policy, &self.usage, now)
     }
 }
 
@@ -130,7 +130,8 @@ impl<'t> CarryOver<'t> {
         let of_secret = self.state_of_secret(&key.digest);
         let state = self.states_made.entry(key.id.clone()).or_insert_with(|| {
             let own = self.continued.get(&key.id);
-            own.map_or_else(|| LimitState::new(policy.clone()), |own| own.with_policy(policy, now))
+            let begins = || LimitState { buckets: Arc::new(Buckets::since(now)), ..LimitState::new(policy.clone()) };
+            own.map_or_else(begins, |own| own.with_policy(policy, now))
         });
         for used_up in of_secret.iter().chain(self.states_before.get(&key.id)) {
             state.charge_as(used_up, now);

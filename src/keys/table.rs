@@ -80,6 +80,15 @@ impl KeyTable {
         earlier.filter(|(secret, realm)| now(secret) != Some(*realm)).map(|(_, realm)| realm).collect()
     }
 
+    /// The realms of which no key was listed before. Such a guild may be one that was removed and added again under its id.
+    pub fn realms_of_new_keys(&self, before: &KeyTable) -> HashSet<Realm> {
+        let listed = || self.by_digest.iter().map(|(secret, key)| (secret, key.guild.realm));
+        let was_listed = |secret, realm| before.by_digest.get(secret).is_some_and(|key| key.guild.realm == realm);
+        let kept: HashSet<Realm> =
+            listed().filter(|(secret, realm)| was_listed(secret, *realm)).map(|(_, r)| r).collect();
+        listed().map(|(_, realm)| realm).filter(|realm| !kept.contains(realm)).collect()
+    }
+
     /// The keys as they were listed.
     pub fn listed_keys(&self) -> Vec<ListedKey> {
         let listed = |(digest, key): (&Digest, &Arc<Key>)| ListedKey {

@@ -69,17 +69,14 @@ impl Bucket {
         }
     }
 
+    /// One that is full at `at` if no other request comes; tick 0: it was never used.
+    pub fn that_is_full_at(at: Tick) -> Self {
+        Bucket(AtomicU64::new(at.0))
+    }
+
     /// When the bucket is full if no other request comes.
     pub fn full_at(&self) -> Tick {
         Tick(self.0.load(Ordering::Acquire))
-    }
-
-    /// Refunds so much of what was charged; `false` if another bucket has replaced this one. However much that is, the
-    /// bucket counts as used: only one that never was begins full under a larger burst.
-    pub fn refund(&self, amount: Duration) -> bool {
-        let amount = nanos(amount);
-        let less = |tat| (tat != REPLACED).then(|| u64::saturating_sub(tat, amount).max(tat.min(1)));
-        self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, less).is_ok()
     }
 
     /// The level at `now`.
@@ -282,12 +279,11 @@ mod tests {
     }
 
     #[test]
-    fn a_replaced_bucket_decides_nothing_and_refunds_nothing() {
+    fn a_replaced_bucket_decides_nothing() {
         let (bucket, rate) = (Bucket::default(), rate(SECOND, 2));
         let (_, remaining) = changed(&bucket, rate, rate, 0);
         assert_eq!(remaining, 2);
         assert_eq!(bucket.decide(rate, Tick(0)), Verdict::Replaced);
-        assert!(!bucket.refund(Duration::from_secs(9)));
         assert_eq!(bucket.decide(rate, Tick(1 << 60)), Verdict::Replaced);
     }
 

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::bucket::RateChange;
-use super::{Bucket, Policy};
+use super::{Bucket, Policy, Usage};
 use crate::clock::Tick;
+use crate::cluster::escrow;
 use crate::config::{Rate, Tier};
 
 /// The buckets of one key under one policy.
@@ -19,7 +20,7 @@ pub struct Buckets {
     pub(super) main: Bucket,
     pub(super) write: Bucket,
     pub(super) candidate: Bucket,
-    /// When they replaced others, or began as a copy of them.
+    /// When they began; 0: with the start, or with the key's first request.
     pub(super) since: Tick,
     earlier: Mutex<EarlierRates>,
     /// Set before the first of the buckets answers that it was replaced.
@@ -57,6 +58,11 @@ impl EarlierRates {
 type Successor = (Arc<Policy>, Arc<Buckets>);
 
 impl Buckets {
+    /// The full buckets of a key that is listed from `since` on.
+    pub fn since(since: Tick) -> Self {
+        Buckets { since, ..Buckets::default() }
+    }
+
     /// The buckets of a key that is under `policy` from `at` on: the same ones if the limits are the same, else others
     /// that replace them.
     pub fn with_policy(
@@ -132,12 +138,18 @@ impl Buckets {
 
     /// Whether a removed key may be forgotten: since its last request, the largest burst that it ever had would have
     /// come back, so it may begin full when it is added again.
-    pub fn may_be_forgotten(self: &Arc<Self>, policy: &Arc<Policy>, now: Tick) -> bool {
+    pub fn may_be_forgotten(self: &Arc<Self>, policy: &Arc<Policy>, usage: &Usage, now: Tick) -> bool {
         let (policy, buckets) = self.current(policy);
         let EarlierRates { last_write, largest_bursts: (main, write) } = *buckets.earlier.lock();
+        let is_full = |bucket: &Bucket, shared, rate: Rate, most| {
+            // As far as this node knows what all nodes have used up.
+            let all_at = usage.escrow().map_or(Tick(0), |key| key.escrow.lease(shared).full_at(rate.period_ns));
+            let of_all = Bucket::that_is_full_at(all_at);
+            [bucket, &of_all].iter().all(|bucket| bucket.full_at_with_burst(rate, most) <= now)
+        };
         let write_rate = policy.tier().write.or(last_write);
-        buckets.main.full_at_with_burst(policy.tier().main, main) <= now
-            && write_rate.is_none_or(|rate| buckets.write.full_at_with_burst(rate, write) <= now)
+        is_full(&buckets.main, escrow::Bucket::Main, policy.tier().main, main)
+            && write_rate.is_none_or(|rate| is_full(&buckets.write, escrow::Bucket::Write, rate, write))
     }
 
     /// Unused buckets, from `since` on, of a key that had `before` under `tier`.

@@ -1,95 +1,130 @@
 //! The rate limit per client address for requests without a valid key (`[limits.strangers]`). The table has a fixed
 //! size whatever comes, so that a million addresses cost no memory; addresses whose hashes are equal share a bucket,
-//! and the hash is keyed at random. A key that is proven later gets its address's charge refunded. A known key never
-//! pays here. Time is an argument.
+//! and the hash is keyed at random. While it is not known whether a request's key is valid, its token is held, and does
+//! not come back: so a key that is proven gets its address exactly that token back, however late and over any reload. A
+//! known key never pays here. Time is an argument.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::bucket::RateChange;
-use super::{Bucket, Verdict};
-use crate::clock::{Tick, nanos};
+use parking_lot::Mutex;
+
+use crate::clock::Tick;
 use crate::config::Rate;
 
-/// Buckets for all addresses: 512 KiB. Two addresses with the same hash share a bucket.
+/// Buckets for all addresses: 1 MiB. Two addresses with the same hash share a bucket.
 const BUCKETS: usize = 1 << 16;
 
 /// The limit for each client address on requests without a valid key: those that end in 01 or 02, and with keys that only
 /// the origin knows, those that it did not answer (`[limits.strangers]`).
 pub struct Strangers {
-    rate: Rate,
-    buckets: Box<[Bucket]>,
+    table: Mutex<Table>,
     // Keyed at random, so that nobody can choose an address with the same hash as a certain other one.
     hasher: RandomState,
     /// Requests over the limit.
-    over: Arc<AtomicU64>,
-    /// When this rate came into force.
-    since: Tick,
-    /// The same addresses under another rate; set before the first bucket answers that it was replaced.
-    successor: OnceLock<Arc<Strangers>>,
+    over: AtomicU64,
 }
 
-/// The charge to an address for one request.
-#[derive(Clone, Debug)]
+struct Table {
+    rate: Rate,
+    buckets: Box<[Bucket]>,
+}
+
+/// The GCRA bucket of an address.
+#[derive(Clone, Copy, Debug, Default)]
+struct Bucket {
+    /// When it is full if no token is held.
+    full_at: u64,
+    /// Tokens of requests whose keys may be proven yet.
+    held: u32,
+    was_used: bool,
+}
+
+/// The charge to an address for one request: the token is held while this lives, and then spent as of the request.
+#[derive(Debug)]
 pub struct AddressCharge {
     strangers: Arc<Strangers>,
-    /// The bucket of the address.
     bucket: usize,
-    /// When the address has recovered it.
-    back_at: Tick,
+    began: Tick,
+    is_refunded: AtomicBool,
+}
+
+impl Bucket {
+    /// Nanoseconds until it is full at `now` if what is held is spent.
+    fn owed(&self, rate: Rate, now: Tick) -> u64 {
+        self.full_at.saturating_sub(now.0).saturating_add(rate.period_ns.saturating_mul(self.held.into()))
+    }
+
+    /// Holds a token; the error is the time until the address has one, if what is held is spent.
+    fn hold(&mut self, rate: Rate, now: Tick) -> Result<(), Duration> {
+        let most = whole(rate).saturating_sub(rate.period_ns);
+        match self.owed(rate, now).checked_sub(most) {
+            None | Some(0) => {
+                self.held += 1;
+                self.was_used = true;
+                Ok(())
+            }
+            Some(wait) => Err(Duration::from_nanos(wait)),
+        }
+    }
+
+    /// Spends a token that was held since `began`.
+    fn spend(&mut self, rate: Rate, began: Tick) {
+        self.held -= 1;
+        self.full_at = self.full_at.max(began.0).saturating_add(rate.period_ns);
+    }
+
+    /// Another rate is in force from `now` on. What is available stays available, up to the new burst (guarantee 6); an
+    /// address that never asked begins full.
+    fn change_rate(&mut self, before: Rate, rate: Rate, now: Tick) {
+        if !self.was_used {
+            return;
+        }
+        let available = u128::from(whole(before).saturating_sub(self.owed(before, now)));
+        let available = available * u128::from(rate.period_ns) / u128::from(before.period_ns.max(1));
+        let owed = whole(rate).saturating_sub(u64::try_from(available).unwrap_or(u64::MAX));
+        let spent = owed.saturating_sub(rate.period_ns.saturating_mul(self.held.into()));
+        self.full_at = now.0.saturating_add(spent);
+    }
+}
+
+/// Nanoseconds in which a whole burst comes back.
+fn whole(rate: Rate) -> u64 {
+    rate.period_ns.saturating_mul(rate.burst.get().into())
 }
 
 impl Strangers {
     pub fn new(rate: Rate) -> Self {
-        Strangers {
-            rate,
-            buckets: (0..BUCKETS).map(|_| Bucket::default()).collect(),
-            hasher: RandomState::new(),
-            over: Arc::default(),
-            since: Tick(0),
-            successor: OnceLock::new(),
-        }
+        let table = Mutex::new(Table { rate, buckets: vec![Bucket::default(); BUCKETS].into() });
+        Strangers { table, hasher: RandomState::new(), over: AtomicU64::new(0) }
     }
 
-    /// The same addresses under another rate from now on; none of them gets a request more by the change. A charge or
-    /// refund on `before` is made on the new one.
-    pub fn after(before: &Self, rate: Rate, now: Tick) -> Arc<Self> {
-        if let Some(before) = before.successor.get() {
-            return Strangers::after(before, rate, now);
+    /// Puts another rate in force; no address gets a request more by that.
+    pub fn set_rate(&self, rate: Rate, now: Tick) {
+        let Table { rate: before, buckets } = &mut *self.table.lock();
+        if *before != rate {
+            buckets.iter_mut().for_each(|bucket| bucket.change_rate(*before, rate, now));
+            *before = rate;
         }
-        let (hasher, over) = (before.hasher.clone(), before.over.clone());
-        let after = || Arc::new(Strangers { hasher, over, since: now, ..Strangers::new(rate) });
-        let after = before.successor.get_or_init(after);
-        let change = RateChange { from: before.rate, to: rate, at: now, was_used: false };
-        for (bucket, old) in after.buckets.iter().zip(&before.buckets) {
-            bucket.replace(old, change);
-        }
-        after.clone()
-    }
-
-    pub fn rate(&self) -> Rate {
-        self.rate
     }
 
     /// Charges one request to an address; the error is the time until the charge would be possible.
     pub fn charge(self: &Arc<Self>, address: IpAddr, now: Tick) -> Result<AddressCharge, Duration> {
-        let at = self.hasher.hash_one(network(address)) as usize % BUCKETS;
-        let bucket = &self.buckets[at];
-        match (bucket.decide(self.rate, now), self.successor.get()) {
-            (Verdict::Admitted, _) => {
-                Ok(AddressCharge { strangers: self.clone(), bucket: at, back_at: bucket.full_at() })
+        let bucket = self.hasher.hash_one(network(address)) as usize % BUCKETS;
+        let Table { rate, buckets } = &mut *self.table.lock();
+        match buckets[bucket].hold(*rate, now) {
+            Ok(()) => {
+                let strangers = self.clone();
+                Ok(AddressCharge { strangers, bucket, began: now, is_refunded: AtomicBool::new(false) })
             }
-            (Verdict::Replaced, Some(after)) => after.charge(address, now),
-            (Verdict::Refused { wait }, _) => {
+            Err(wait) => {
                 self.over.fetch_add(1, Ordering::Relaxed);
                 Err(wait)
             }
-            // The successor is set before a bucket is replaced.
-            (Verdict::Replaced, None) => Err(Duration::from_nanos(self.rate.period_ns)),
         }
     }
 
@@ -97,31 +132,22 @@ impl Strangers {
     pub fn over(&self) -> u64 {
         self.over.load(Ordering::Relaxed)
     }
-
-    /// When a charge is recovered that would be at `back_at` under the rate `before` this one. As many requests are to come
-    /// back, at another pace; a lower burst drops those that come back last.
-    fn back_at(&self, back_at: Tick, before: Rate) -> Tick {
-        let left = u128::from(nanos(back_at.since(self.since))) * u128::from(self.rate.period_ns);
-        let left = u64::try_from(left / u128::from(before.period_ns.max(1))).unwrap_or(u64::MAX);
-        let dropped = before.burst.get().saturating_sub(self.rate.burst.get());
-        let left = left.saturating_sub(self.rate.period_ns.saturating_mul(dropped.into()));
-        self.since.plus(Duration::from_nanos(left))
-    }
 }
 
 impl AddressCharge {
-    /// Refunds the charge, since the key of the request has been proven. What the address has recovered meanwhile is not
-    /// refunded again. The refund goes to the limit in force, whatever the rate was then.
-    pub fn refund(&self, now: Tick) {
-        let (mut strangers, mut back_at) = (&self.strangers, self.back_at);
-        loop {
-            let left = back_at.since(now).min(Duration::from_nanos(strangers.rate.period_ns));
-            if strangers.buckets[self.bucket].refund(left) {
-                return;
-            }
-            let Some(after) = strangers.successor.get() else { return };
-            back_at = after.back_at(back_at, strangers.rate);
-            strangers = after;
+    /// Refunds the charge, since the key of the request has been proven.
+    pub fn refund(&self) {
+        if !self.is_refunded.swap(true, Ordering::Relaxed) {
+            self.strangers.table.lock().buckets[self.bucket].held -= 1;
+        }
+    }
+}
+
+impl Drop for AddressCharge {
+    fn drop(&mut self) {
+        if !*self.is_refunded.get_mut() {
+            let Table { rate, buckets } = &mut *self.strangers.table.lock();
+            buckets[self.bucket].spend(*rate, self.began);
         }
     }
 }
@@ -136,7 +162,7 @@ pub fn network(address: IpAddr) -> u64 {
 
 impl fmt::Debug for Strangers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Strangers").field("buckets", &self.buckets.len()).finish()
+        f.debug_struct("Strangers").field("buckets", &BUCKETS).finish()
     }
 }
 
@@ -144,114 +170,194 @@ impl fmt::Debug for Strangers {
 mod tests {
     use std::num::NonZeroU32;
 
+    use proptest::prelude::*;
+
     use super::*;
 
-    const RATE: Rate = Rate { period_ns: 1_000_000_000, burst: NonZeroU32::new(2).unwrap() };
+    const SECOND: u64 = 1_000_000_000;
+
+    fn rate(period_ns: u64, burst: u32) -> Rate {
+        Rate { period_ns, burst: NonZeroU32::new(burst).unwrap() }
+    }
+
+    fn with(rate: Rate) -> Arc<Strangers> {
+        Arc::new(Strangers::new(rate))
+    }
+
+    fn at(second: u64) -> Tick {
+        Tick(second * SECOND)
+    }
+
+    fn address() -> IpAddr {
+        "10.0.0.1".parse().unwrap()
+    }
+
+    /// How many of many requests with wrong keys are let in.
+    fn let_in(strangers: &Arc<Strangers>, now: Tick) -> usize {
+        (0..200).filter(|_| strangers.charge(address(), now).is_ok()).count()
+    }
+
+    fn hold(strangers: &Arc<Strangers>, tokens: usize, now: Tick) -> Vec<AddressCharge> {
+        (0..tokens).map(|_| strangers.charge(address(), now).unwrap()).collect()
+    }
+
+    fn refund(charges: Vec<AddressCharge>) {
+        charges.iter().for_each(AddressCharge::refund);
+    }
 
     #[test]
     fn addresses_of_one_ipv6_network_share_a_budget_and_others_do_not() {
-        let strangers = Arc::new(Strangers::new(RATE));
+        let strangers = with(rate(SECOND, 2));
         let pays = |a: &str| strangers.charge(a.parse().unwrap(), Tick(0)).is_ok();
         assert!(pays("2001:db8::1") && pays("2001:db8::2") && !pays("2001:db8::3"));
         // One of these may meet that bucket by chance; not all of them can.
         assert!((1..9).any(|n| pays(&format!("2001:db8:{n}::1"))));
     }
 
-    fn burst(burst: u32) -> Rate {
-        Rate { burst: NonZeroU32::new(burst).unwrap(), ..RATE }
+    #[test]
+    fn an_address_is_let_in_as_often_as_its_rate_allows_and_is_told_when() {
+        let strangers = with(rate(SECOND, 2));
+        assert_eq!(let_in(&strangers, at(1)), 2);
+        assert_eq!(strangers.charge(address(), at(1)).unwrap_err(), Duration::from_secs(1));
+        assert_eq!((let_in(&strangers, at(2)), let_in(&strangers, at(9))), (1, 2));
     }
 
     #[test]
     fn another_rate_refills_no_address_and_one_that_never_asked_begins_full() {
-        let (strangers, address) = (Arc::new(Strangers::new(RATE)), "10.0.0.1".parse().unwrap());
-        while strangers.charge(address, Tick(0)).is_ok() {}
-        let after = Strangers::after(&strangers, burst(50), Tick(0));
-        assert!(after.charge(address, Tick(0)).is_err());
-        assert_eq!(after.over(), 2, "the one that ended the loop, and this one");
+        let strangers = with(rate(SECOND, 2));
+        assert_eq!(let_in(&strangers, at(0)), 2);
+        strangers.set_rate(rate(SECOND, 50), at(0));
+        assert_eq!((let_in(&strangers, at(0)), strangers.over()), (0, 398));
         // Of ten others some meet no bucket that was asked.
         let most = (2..12).map(|n| {
             let other = format!("10.0.0.{n}").parse().unwrap();
-            (0..60).filter(|_| after.charge(other, Tick(0)).is_ok()).count()
+            (0..60).filter(|_| strangers.charge(other, at(0)).is_ok()).count()
         });
         assert_eq!(most.max(), Some(50));
     }
 
     #[test]
     fn a_burst_that_is_lowered_and_raised_again_gives_no_address_a_second_one() {
-        let (strangers, address) = (Arc::new(Strangers::new(burst(40))), "10.0.0.1".parse().unwrap());
-        let second = |n: u64| Tick(n * 1_000_000_000);
-        let let_in =
-            |strangers: &Arc<Strangers>, now| (0..100).filter(|_| strangers.charge(address, now).is_ok()).count();
-        assert_eq!(let_in(&strangers, second(0)), 40);
-        let lowered = Strangers::after(&strangers, burst(1), second(0));
-        assert_eq!(let_in(&lowered, second(60)), 1);
-        let raised = Strangers::after(&lowered, burst(40), second(120));
-        assert_eq!(let_in(&raised, second(120)), 1);
-        // A request that still uses an older one is charged to the same budget.
-        assert_eq!(let_in(&strangers, second(120)), 0);
-        assert_eq!(let_in(&lowered, second(125)), 5);
-        assert_eq!(let_in(&raised, second(125)), 0);
+        let strangers = with(rate(SECOND, 40));
+        assert_eq!(let_in(&strangers, at(0)), 40);
+        strangers.set_rate(rate(SECOND, 1), at(0));
+        assert_eq!(let_in(&strangers, at(60)), 1);
+        strangers.set_rate(rate(SECOND, 40), at(120));
+        assert_eq!((let_in(&strangers, at(120)), let_in(&strangers, at(125))), (1, 5));
     }
 
     #[test]
-    fn what_was_paid_before_a_reload_is_paid_back_to_the_budget_in_force() {
-        let (strangers, address) = (Arc::new(Strangers::new(burst(4))), "10.0.0.1".parse().unwrap());
-        let charge: Vec<AddressCharge> = (0..4).map(|_| strangers.charge(address, Tick(0)).unwrap()).collect();
-        let faster = Rate { period_ns: RATE.period_ns / 4, ..burst(4) };
-        let after = Strangers::after(&strangers, faster, Tick(0));
-        assert!(after.charge(address, Tick(0)).is_err());
-        charge.iter().take(2).for_each(|charge| charge.refund(Tick(0)));
-        assert_eq!((0..9).filter(|_| after.charge(address, Tick(0)).is_ok()).count(), 2);
+    fn what_is_paid_for_a_key_that_is_proven_comes_back_whole_over_any_reload() {
+        let hour = 3600 * SECOND;
+        for (reloads, then) in [
+            (&[][..], 30),
+            (&[rate(SECOND, 30)], 30),
+            (&[rate(2 * hour, 30)], 30),
+            (&[rate(hour, 60), rate(hour, 30)], 30),
+            (&[rate(hour, 60), rate(hour, 45)], 30),
+            (&[rate(hour, 60)], 30),
+            (&[rate(hour, 5)], 5),
+        ] {
+            let strangers = with(rate(hour, 30));
+            let charges = hold(&strangers, 30, at(0));
+            reloads.iter().for_each(|rate| strangers.set_rate(*rate, at(1)));
+            refund(charges);
+            assert_eq!(let_in(&strangers, at(1)), then, "{reloads:?}");
+        }
     }
 
     #[test]
     fn what_is_paid_back_between_a_lowered_and_a_raised_burst_fills_no_budget() {
-        let (hour, address) = (3600 * RATE.period_ns, "10.0.0.1".parse().unwrap());
-        let an_hour = |most| Rate { period_ns: hour, ..burst(most) };
-        let second = |n: u64| Tick(n * 1_000_000_000);
-        let strangers = Arc::new(Strangers::new(an_hour(30)));
-        let charge = strangers.charge(address, second(1)).unwrap();
-        let lowered = Strangers::after(&strangers, an_hour(5), second(2));
-        charge.refund(second(3));
-        let raised = Strangers::after(&lowered, an_hour(30), second(4));
-        assert_eq!((0..60).filter(|_| raised.charge(address, second(4)).is_ok()).count(), 5);
+        let hour = 3600 * SECOND;
+        let strangers = with(rate(hour, 30));
+        let charges = hold(&strangers, 1, at(1));
+        strangers.set_rate(rate(hour, 5), at(2));
+        refund(charges);
+        strangers.set_rate(rate(hour, 30), at(4));
+        assert_eq!(let_in(&strangers, at(4)), 5);
     }
 
     #[test]
-    fn what_was_paid_is_paid_back_once_be_it_by_time_or_by_hand() {
-        let (strangers, address) = (Arc::new(Strangers::new(RATE)), "10.0.0.1".parse().unwrap());
-        let second = |n: u64| Tick(n * 1_000_000_000);
-        let charge = strangers.charge(address, second(1)).unwrap();
-        charge.refund(second(1));
-        let charge = [strangers.charge(address, second(1)).unwrap(), strangers.charge(address, second(1)).unwrap()];
-        assert!(strangers.charge(address, second(1)).is_err());
-        // Ten seconds later all of it is back; others spend it.
-        assert!(strangers.charge(address, second(10)).is_ok() && strangers.charge(address, second(10)).is_ok());
-        charge.iter().for_each(|charge| charge.refund(second(10)));
-        assert!(strangers.charge(address, second(10)).is_err());
+    fn a_token_is_held_until_it_is_known_whose_it_is_and_then_counts_from_the_request_on() {
+        let strangers = with(rate(SECOND, 2));
+        let charges = hold(&strangers, 2, at(1));
+        assert_eq!(let_in(&strangers, at(9)), 0, "both may be proven yet");
+        drop(charges);
+        assert_eq!(let_in(&strangers, at(9)), 2, "both have come back");
+        let mut charges = hold(&strangers, 2, at(20));
+        refund(charges.split_off(1));
+        assert_eq!(let_in(&strangers, at(20)), 1);
+        drop(charges);
+        assert_eq!(let_in(&strangers, at(20)), 0);
     }
 
     #[test]
-    fn what_an_address_has_recovered_at_a_faster_rate_is_not_paid_back_too() {
-        let (strangers, address) = (Arc::new(Strangers::new(burst(30))), "10.0.0.1".parse().unwrap());
-        let second = |n: u64| Tick(n * 1_000_000_000);
-        let let_in =
-            |strangers: &Arc<Strangers>, now| (0..90).filter(|_| strangers.charge(address, now).is_ok()).count();
-        let charges: Vec<AddressCharge> = (0..30).map(|_| strangers.charge(address, second(0)).unwrap()).collect();
-        let faster = Strangers::after(&strangers, Rate { period_ns: RATE.period_ns / 20, ..burst(30) }, second(0));
-        assert_eq!(let_in(&faster, second(3)), 30, "all has come back");
-        charges.iter().for_each(|charge| charge.refund(second(3)));
-        assert_eq!(let_in(&faster, second(3)), 0);
+    fn a_charge_is_refunded_once() {
+        let strangers = with(rate(SECOND, 2));
+        let charge = strangers.charge(address(), at(0)).unwrap();
+        charge.refund();
+        charge.refund();
+        drop(charge);
+        assert_eq!(let_in(&strangers, at(0)), 2);
     }
 
-    #[test]
-    fn what_a_lower_burst_cannot_hold_is_not_paid_back() {
-        let (strangers, address) = (Arc::new(Strangers::new(burst(30))), "10.0.0.1".parse().unwrap());
-        let charges: Vec<AddressCharge> = (0..30).map(|_| strangers.charge(address, Tick(0)).unwrap()).collect();
-        let lowered = Strangers::after(&strangers, burst(2), Tick(0));
-        let let_in = || (0..9).filter(|_| lowered.charge(address, Tick(0)).is_ok()).count();
-        let let_in: usize = charges.iter().rev().map(|charge| (charge.refund(Tick(0)), let_in()).1).sum();
-        assert_eq!(let_in, 2);
+    #[derive(Clone, Debug)]
+    enum Step {
+        /// Requests whose keys the origin refuses at once.
+        Wrong(usize),
+        /// Requests whose keys it judges later.
+        Unknown(usize),
+        Proven(usize),
+        Refused(usize),
+        Reload(Rate),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let rates = (1..=4_u64, 1..=6_u32).prop_map(|(tenths, burst)| Step::Reload(rate(tenths * SECOND / 10, burst)));
+        prop_oneof![
+            3 => (1..8_usize).prop_map(Step::Wrong),
+            3 => (1..8_usize).prop_map(Step::Unknown),
+            2 => (1..8_usize).prop_map(Step::Proven),
+            2 => (1..8_usize).prop_map(Step::Refused),
+            1 => rates,
+        ]
+    }
+
+    proptest! {
+        /// Guarantee 6, of the requests whose keys are not proven, each as of the moment at which it was let in.
+        #[test]
+        fn in_any_time_an_address_tries_at_most_the_largest_burst_and_rate_of_wrong_keys(
+            steps in prop::collection::vec((0..400_u64, step()), 1..60),
+        ) {
+            let first = rate(SECOND / 5, 4);
+            let (strangers, mut now) = (with(first), 0);
+            let (mut held, mut wrong, mut rates) = (Vec::new(), Vec::new(), vec![first]);
+            for (ms, step) in steps {
+                now += ms * SECOND / 1000;
+                match step {
+                    Step::Wrong(n) => (0..n).for_each(|_| wrong.extend(strangers.charge(address(), Tick(now)).map(|_| now))),
+                    Step::Unknown(n) => (0..n).for_each(|_| held.extend(strangers.charge(address(), Tick(now)))),
+                    Step::Proven(n) => refund(held.drain(..n.min(held.len())).collect()),
+                    Step::Refused(n) => {
+                        let refused = held.drain(held.len() - n.min(held.len())..);
+                        wrong.extend(refused.map(|charge| charge.began.0));
+                    }
+                    Step::Reload(rate) => {
+                        strangers.set_rate(rate, Tick(now));
+                        rates.push(rate);
+                    }
+                }
+            }
+            wrong.extend(held.drain(..).map(|charge| charge.began.0));
+            wrong.sort_unstable();
+            let burst = rates.iter().map(|rate| u64::from(rate.burst.get())).max().unwrap();
+            let period_ns = rates.iter().map(|rate| rate.period_ns).min().unwrap();
+            for (n, from) in wrong.iter().enumerate() {
+                for (count, to) in (1..).zip(&wrong[n..]) {
+                    prop_assert!(count <= burst + (to - from) / period_ns, "{count} from {from} to {to} of {wrong:?}");
+                }
+            }
+        }
     }
 
     #[test]

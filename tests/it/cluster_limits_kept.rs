@@ -111,3 +111,24 @@ async fn guarantee_8_unknown_keys_that_come_while_redis_is_away_leave_nothing_to
 fn seconds_left(redis: &Redis, name: &str) -> i64 {
     redis.ask(&format!("TTL {name}")).trim_start_matches(':').lines().next().unwrap().parse().unwrap()
 }
+
+#[tokio::test]
+async fn guarantee_6_a_secret_that_is_taken_out_and_listed_again_under_another_id_goes_on_where_it_was() {
+    let redis = Redis::start(&[]).await;
+    let url = Postgres::shared().database().await;
+    let gate = limited(&redis, &url).keys_in_file().set("limits.tiers.slow.rate", r#""1/m""#).start().await;
+    let let_in = async || {
+        let mut let_in = 0;
+        while gate.get_points("slow", "7").await.status == 200 {
+            let_in += 1;
+        }
+        let_in
+    };
+    assert_eq!(let_in().await, 10);
+    let keys = String::from_utf8(gate.world().read("keys.toml")).unwrap();
+    gate.world().remove_key("slow");
+    eventually(PATIENCE, "02", || async { gate.get_points("slow", "7").await.code() == Some(2) }).await;
+    gate.world().write("keys.toml", keys.replace("id = \"slow\"", "id = \"another\""));
+    eventually(PATIENCE, "it is back", || async { gate.get_points("slow", "7").await.code() != Some(2) }).await;
+    assert_eq!(let_in().await, 0);
+}

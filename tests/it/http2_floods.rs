@@ -85,6 +85,33 @@ async fn a_caller_whose_bodies_begin_with_empty_frames_is_asked_for_another_conn
 }
 
 #[tokio::test]
+async fn guarantee_8_a_body_that_nobody_waits_for_keeps_no_memory_while_its_answer_waits_for_the_peer() {
+    const UNKNOWN: u8 = 0x55;
+    let gate = gate().start().await;
+    let refused =
+        block(&[(":method", "POST"), (":scheme", "https"), (":authority", "guildgate.test"), (":path", "/getPoints")]);
+    let mut connections = Vec::new();
+    let mut after = Vec::new();
+    for _ in 0..2 {
+        for _ in 0..40 {
+            let mut frames = gate.frames().await;
+            frames.send(frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0])).await; // no window for any answer
+            frames.send(frame(HEADERS, END_HEADERS, 1, &refused)).await;
+            // What follows a byte has the rest of the buffer in which it is read.
+            let piece = [frame(DATA, 0, 1, b"m"), frame(UNKNOWN, 0, 0, &[0; 900])].concat();
+            for _ in 0..20 {
+                frames.send(piece.repeat(20)).await;
+            }
+            assert!(has_read_all(&mut frames).await, "it is no flood");
+            connections.push(frames);
+        }
+        after.push(gate.resident_kib());
+    }
+    // In the first ones the allocator takes what it will use. 400 buffers of a connection would be 600 KiB and more.
+    assert!(after[1] < after[0] + 40 * 200, "resident KiB after every 40 connections: {after:?}");
+}
+
+#[tokio::test]
 async fn requests_that_are_cancelled_with_their_own_write_cost_the_others_nothing() {
     let gate = gate().start().await;
     let header = header(&gate, "/getPoints");

@@ -31,7 +31,7 @@ const FRAMES_PER_ANSWER: u32 = 16;
 const FRAMES_PER_SECOND: u64 = 100;
 
 /// Bytes of answers taken that add one frame: a client may send a WINDOW_UPDATE for the stream and for the connection
-/// each time it takes some bytes, but not for each byte.
+/// each time it takes some bytes, but not for each byte. Bytes of a frame that asks for nothing that cost as much as another.
 const BYTES_PER_FRAME: usize = 1024;
 
 /// Empty DATA frames, but those that end a body, after which the peer is asked to open another connection. The crate ends a
@@ -271,21 +271,21 @@ impl Frames {
             DATA if self.payload_left == 0 && flags & END_STREAM == 0 => self.empty_data += 1,
             _ => {}
         }
-        self.charge();
+        // A frame that asks for nothing costs as much as its bytes do; those that the crate knows are short.
+        let asks_for_something = self.is_data || self.is_header;
+        self.charge(if asks_for_something { 1 } else { 1 + self.payload_left / BYTES_PER_FRAME });
     }
 
-    fn charge(&mut self) {
-        if self.allowed == 0 {
+    fn charge(&mut self, frames: usize) {
+        let frames = u32::try_from(frames).unwrap_or(u32::MAX);
+        if self.allowed < frames {
             let now = Instant::now();
             let earned = now.duration_since(self.allowed_at).as_secs().saturating_mul(FRAMES_PER_SECOND);
-            if earned == 0 {
-                self.flooded = true;
-                return;
-            }
-            self.allowed_at = now;
+            self.allowed_at = if earned == 0 { self.allowed_at } else { now };
             self.allow(u32::try_from(earned).unwrap_or(u32::MAX));
+            self.flooded |= self.allowed < frames;
         }
-        self.allowed -= 1;
+        self.allowed = self.allowed.saturating_sub(frames);
     }
 
     fn allow(&mut self, more: u32) {
@@ -347,6 +347,13 @@ mod tests {
         assert!(!flood.flooded);
         flood.read(&ping);
         assert!(flood.flooded);
+
+        let mut large = frames();
+        let unknown = frame(0x55, 0, 16 * BYTES_PER_FRAME);
+        (0..MAX_FRAMES / 17).for_each(|_| large.read(&unknown));
+        assert!(!large.flooded, "it costs as much as its bytes");
+        large.read(&unknown);
+        assert!(large.flooded);
 
         let mut honest = frames();
         for _ in 0..100_000 {

@@ -26,7 +26,7 @@ use super::request::MAX_FIELDS;
 use super::timed_stream::{DRAIN_TIME, TimedStream};
 use super::transport::Transport;
 use crate::config::Server;
-use frames::{MAX_FRAMES, MonitoredTransport};
+use frames::MonitoredTransport;
 use stream::Finished;
 
 /// Requests at once on one connection, the least that RFC 9113 recommends. Each may hold a body of `max_body` and one
@@ -55,11 +55,6 @@ const MAX_SEND_BUFFER: usize = 64 * 1024;
 /// one, and ends the connection at four times that. So a header that is a little too long is refused by us with 16, and
 /// one that is far too long is never held.
 const HEADER_SLACK: usize = 4;
-
-/// What the crate charges for a DATA frame of one byte that no request has read yet, if another one follows. It ends the
-/// connection when all of them cost more than its budget. So that honest callers never see that, the budget allows
-/// [`MAX_FRAMES`], which bounds them here.
-const SMALL_FRAME_COST: usize = 255;
 
 /// `:method`, `:scheme`, `:authority` and `:path`.
 const PSEUDO_FIELDS: usize = 4;
@@ -130,7 +125,8 @@ fn builder(server: &Server) -> Builder {
         .max_pending_accept_reset_streams(MAX_RESETS_PENDING)
         .max_concurrent_reset_streams(MAX_RESETS_REMEMBERED)
         .max_local_error_reset_streams(Some(MAX_ERRORS))
-        .data_frame_budget(MAX_FRAMES as usize * SMALL_FRAME_COST);
+        // Bodies are read as they come, and `frames` bounds what is not; this would count late frames for ever.
+        .data_frame_budget(usize::MAX);
     builder
 }
 

@@ -2,7 +2,9 @@
 //! `write_timeout`. The header is checked in `header`, the body is read in `body`.
 
 use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -71,27 +73,43 @@ pub(super) async fn answer(
     let Http2Body { stream, malformed, .. } = body;
     drop(fields);
     drop((parts, state));
-    send(respond.into_inner(), header, text, write_timeout).await;
+    let mut rest = RestOfBody { stream, left: MAX_DRAIN };
+    let mut sending = pin!(send(respond.into_inner(), header, text, write_timeout));
+    poll_fn(|cx| {
+        // Meanwhile nothing of it is held: each small frame would keep the buffer in which it was read.
+        let _ = rest.poll_discard(cx);
+        sending.as_mut().poll(cx)
+    })
+    .await;
     if !malformed {
-        drain(stream).await;
+        let discarded = poll_fn(|cx| {
+            let discarded = rest.poll_discard(cx);
+            if rest.left == 0 { Poll::Ready(()) } else { discarded }
+        });
+        let _ = timeout(DRAIN_TIME, discarded).await;
     }
     finished
 }
 
-/// Reads what is left of a body that was answered early, within the bounds of HTTP/1.1: curl loses the answer if the
-/// stream is reset before it has sent the body. What is left then stops with the stream's reset (`NO_ERROR`).
-async fn drain(mut stream: RecvStream) {
-    let read = async {
-        let mut left = MAX_DRAIN;
-        while let Some(Ok(data)) = stream.data().await {
-            let Some(after) = left.checked_sub(data.len() as u64) else { return };
-            left = after;
-            if stream.flow_control().release_capacity(data.len()).is_err() {
-                return;
+/// What is left of a body that was answered early. It is read within the bounds of HTTP/1.1, since curl loses the answer if
+/// the stream is reset before it has sent the body; then the stream is reset (`NO_ERROR`).
+struct RestOfBody {
+    stream: RecvStream,
+    /// Bytes that are still given back to the flow-control window; at 0 the peer can send no more than the window.
+    left: u64,
+}
+
+impl RestOfBody {
+    /// Discards what comes; completes at the body's end.
+    fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while let Some(Ok(data)) = ready!(self.stream.poll_data(cx)) {
+            self.left = self.left.saturating_sub(data.len() as u64);
+            if self.left > 0 {
+                let _ = self.stream.flow_control().release_capacity(data.len()); // the stream may be gone
             }
         }
-    };
-    let _ = timeout(DRAIN_TIME, read).await;
+        Poll::Ready(())
+    }
 }
 
 /// Sends an answer as the peer takes it, each part of it within `write_timeout`.

@@ -1,11 +1,7 @@
 //! When keys are read, and which of two lists is in force last.
 
 use super::*;
-use crate::cache::{EntryKey, Realm};
 use crate::keys::ListedKey;
-use crate::model::MemberId;
-use crate::store::Change;
-use crate::wire::Read;
 
 #[tokio::test]
 async fn a_list_that_was_begun_before_another_is_in_force_before_it() {
@@ -35,24 +31,6 @@ async fn what_was_heard_of_while_keys_were_listed_for_a_reload_is_doubted_until_
         w.gateway.follower.parts().0.expire_keys(w.gateway.core.now()),
         "the reload's list was believed to have the change in it"
     );
-}
-
-#[tokio::test]
-async fn guarantee_2_what_the_keys_of_a_guild_that_is_removed_ask_for_until_they_end_is_not_kept() {
-    let w = TestGateway::new(PLENTY).await;
-    let follower = &w.gateway.follower;
-    let entry_key = EntryKey { realm: Realm(0), member: MemberId::new(7).unwrap(), read: Read::Points };
-    let epoch = || w.gateway.core.cache.epochs().epoch(&entry_key);
-    let older = follower.load_keys(None).await.unwrap();
-    follower.apply_change(Change::Everything);
-    let until_they_end = epoch();
-    follower.apply_keys(older);
-    assert_eq!(epoch(), until_they_end, "they may still be in force");
-    follower.apply_keys(follower.load_keys(None).await.unwrap());
-    assert_ne!(epoch(), until_they_end);
-    let after = epoch();
-    follower.apply_keys(follower.load_keys(None).await.unwrap());
-    assert_eq!(epoch(), after, "it is done once");
 }
 
 #[tokio::test]

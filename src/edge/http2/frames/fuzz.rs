@@ -29,22 +29,23 @@ fn check(input: &[u8]) {
         assert_eq!(read_in_pieces(cut), whole, "in pieces of {cut}");
     }
 
-    let (mut rest, mut count, mut last, mut in_block) = (bytes, 0, None, false);
+    let (mut rest, mut left, mut flooded, mut last, mut in_block) = (bytes, u32::from(*allowed), false, None, false);
     let inside = loop {
         let [a, b, c, kind, flags, _, _, _, _, payload @ ..] = rest else { break (rest.len(), 0) };
-        count += 1;
         last = Some(*kind);
         in_block = if matches!(*kind, 1 | 9) { flags & 4 == 0 } else { in_block };
         let length = usize::from(*a) << 16 | usize::from(*b) << 8 | usize::from(*c);
+        let cost = if matches!(*kind, 0 | 1 | 9) { 1 } else { 1 + length as u32 / 1024 };
+        flooded |= cost > left;
+        left = left.saturating_sub(cost);
         match payload.split_at_checked(length) {
             Some((_, after)) => rest = after,
             None => break (0, length - payload.len()),
         }
     };
-    let (allowed, flooded) = (u32::from(*allowed).saturating_sub(count), count > u32::from(*allowed));
     // The kind is known of an unfinished frame or block only.
     let unfinished = last.filter(|_| inside.1 > 0 || in_block);
     let kind = (unfinished == Some(0), matches!(unfinished, Some(1 | 9)));
-    let model = ((inside.0, inside.1, kind, in_block), allowed, flooded);
+    let model = ((inside.0, inside.1, kind, in_block), left, flooded);
     assert_eq!(whole.0, model);
 }
