@@ -115,18 +115,12 @@ impl Writes {
         }
     }
 
-    /// As [`Epochs::store_later`](crate::cache::Epochs::store_later).
-    fn store_later(&mut self, by: Duration, ttl: Duration, now: Tick) {
-        for until in self.unsettled.values_mut() {
-            *until = until.plus(by).min(now.plus(ttl)).max(*until);
-        }
-    }
-
     /// What a successor is told of them.
-    fn list(&mut self, now: Tick) -> Vec<(u64, MemberId, WriteEvent)> {
+    fn list(&mut self) -> Vec<(u64, MemberId, WriteEvent)> {
         let mut list: Vec<_> =
             self.in_flight.iter().map(|(write, member)| (*write, *member, WriteEvent::Begun)).collect();
-        for (member, _) in self.unsettled.iter().filter(|(_, until)| **until > now) {
+        // Also where this process would keep answers again: the successor may keep them for longer.
+        for member in self.unsettled.keys() {
             self.last += 1;
             list.push((self.last, *member, WriteEvent::Ended { settled: false }));
         }
@@ -150,12 +144,10 @@ impl Handover {
         }
     }
 
-    /// Answers are kept for longer from now on: after a write of unknown outcome none is stored for as much longer, here and
-    /// by a successor.
+    /// Answers are kept for longer from now on: after a write of unknown outcome none is stored for as much longer.
     pub(super) fn store_later(&self, by: Duration, ttl: Duration) {
         let now = self.core.now();
         self.core.cache.epochs().store_later(by, ttl, now);
-        self.writes.lock().store_later(by, ttl, now);
         for until in [&self.predecessor_until, &self.unreported_writes_until] {
             let later = |until| (now.0 < until && until < u64::MAX).then(|| Tick(until).plus(by).0);
             let _ = until.fetch_update(Ordering::SeqCst, Ordering::SeqCst, later); // nothing is waited for
@@ -164,12 +156,12 @@ impl Handover {
 
     /// A successor is about to serve: from now on nothing is answered from memory, and each write is announced. Returns
     /// the writes of which the successor is to be told first: those in flight, and those that ended with an unknown
-    /// outcome and may still take effect.
+    /// outcome.
     pub fn begin(&self, notices: mpsc::Sender<WriteNotice>) -> Vec<(u64, MemberId, WriteEvent)> {
         self.successor.store(Some(Arc::new(Successor { notices })));
         self.core.cache.epochs().invalidate_all();
         // A write that begins meanwhile may be announced twice.
-        self.writes.lock().list(self.core.now())
+        self.writes.lock().list()
     }
 
     /// The successor is gone: this process serves alone, and nothing that it knew before is usable.
@@ -384,5 +376,21 @@ impl Drop for Announcement<'_> {
             // If there is no room, the successor treats the write as in flight until this process ends.
             let _ = successor.notices.try_send(notice);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_successor_is_told_of_each_write_of_unknown_outcome_since_it_may_keep_answers_for_longer() {
+        let (mut writes, member) = (Writes::default(), MemberId::new(7).unwrap());
+        let [unknown, known] = [writes.begin(member), writes.begin(MemberId::new(8).unwrap())];
+        writes.end(unknown, Some(Tick(1)), Tick(0));
+        writes.end(known, None, Tick(0));
+        writes.begin(MemberId::new(9).unwrap());
+        let told: Vec<_> = writes.list().into_iter().map(|(_, member, event)| (member.get(), event)).collect();
+        assert_eq!(told, [(9, WriteEvent::Begun), (7, WriteEvent::Ended { settled: false })]);
     }
 }

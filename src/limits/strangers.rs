@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use crate::clock::Tick;
 use crate::config::Rate;
 
-/// Buckets for all addresses: 1 MiB. Two addresses with the same hash share a bucket.
+/// Buckets for all addresses: 1.5 MiB. Two addresses with the same hash share a bucket.
 const BUCKETS: usize = 1 << 16;
 
 /// The limit for each client address on requests without a valid key: those that end in 01 or 02, and with keys that only
@@ -31,6 +31,8 @@ pub struct Strangers {
 
 struct Table {
     rate: Rate,
+    /// How often it has changed.
+    changes: u64,
     buckets: Box<[Bucket]>,
 }
 
@@ -41,6 +43,8 @@ struct Bucket {
     full_at: u64,
     /// Tokens of requests whose keys may be proven yet.
     held: u32,
+    /// Requests of before the last change of the rate whose tokens a lower burst does not hold: nothing becomes of them.
+    dropped: u32,
     was_used: bool,
 }
 
@@ -50,6 +54,8 @@ pub struct AddressCharge {
     strangers: Arc<Strangers>,
     bucket: usize,
     began: Tick,
+    /// [`Table::changes`] at that time.
+    changes: u64,
     is_refunded: AtomicBool,
 }
 
@@ -72,10 +78,12 @@ impl Bucket {
         }
     }
 
-    /// Spends a token that was held since `began`.
-    fn spend(&mut self, rate: Rate, began: Tick) {
-        self.held -= 1;
-        self.full_at = self.full_at.max(began.0).saturating_add(rate.period_ns);
+    /// Holds the token of a request no more, which came before the last change of the rate or not. Whether it was held.
+    fn release(&mut self, is_of_before: bool) -> bool {
+        let is_dropped = is_of_before && self.dropped > 0;
+        let released = if is_dropped { &mut self.dropped } else { &mut self.held };
+        *released -= 1;
+        !is_dropped
     }
 
     /// Another rate is in force from `now` on. What is available stays available, up to the new burst (guarantee 6); an
@@ -87,8 +95,10 @@ impl Bucket {
         let available = u128::from(whole(before).saturating_sub(self.owed(before, now)));
         let available = available * u128::from(rate.period_ns) / u128::from(before.period_ns.max(1));
         let owed = whole(rate).saturating_sub(u64::try_from(available).unwrap_or(u64::MAX));
-        let spent = owed.saturating_sub(rate.period_ns.saturating_mul(self.held.into()));
-        self.full_at = now.0.saturating_add(spent);
+        let held = u64::from(self.held).min(owed.div_ceil(rate.period_ns.max(1)));
+        self.dropped += self.held - held as u32;
+        self.held = held as u32;
+        self.full_at = now.0.saturating_add(owed.saturating_sub(rate.period_ns.saturating_mul(held)));
     }
 }
 
@@ -99,27 +109,27 @@ fn whole(rate: Rate) -> u64 {
 
 impl Strangers {
     pub fn new(rate: Rate) -> Self {
-        let table = Mutex::new(Table { rate, buckets: vec![Bucket::default(); BUCKETS].into() });
+        let table = Mutex::new(Table { rate, changes: 0, buckets: vec![Bucket::default(); BUCKETS].into() });
         Strangers { table, hasher: RandomState::new(), over: AtomicU64::new(0) }
     }
 
     /// Puts another rate in force; no address gets a request more by that.
     pub fn set_rate(&self, rate: Rate, now: Tick) {
-        let Table { rate: before, buckets } = &mut *self.table.lock();
+        let Table { rate: before, changes, buckets } = &mut *self.table.lock();
         if *before != rate {
             buckets.iter_mut().for_each(|bucket| bucket.change_rate(*before, rate, now));
-            *before = rate;
+            (*before, *changes) = (rate, *changes + 1);
         }
     }
 
     /// Charges one request to an address; the error is the time until the charge would be possible.
     pub fn charge(self: &Arc<Self>, address: IpAddr, now: Tick) -> Result<AddressCharge, Duration> {
         let bucket = self.hasher.hash_one(network(address)) as usize % BUCKETS;
-        let Table { rate, buckets } = &mut *self.table.lock();
+        let Table { rate, changes, buckets } = &mut *self.table.lock();
         match buckets[bucket].hold(*rate, now) {
             Ok(()) => {
-                let strangers = self.clone();
-                Ok(AddressCharge { strangers, bucket, began: now, is_refunded: AtomicBool::new(false) })
+                let (strangers, is_refunded) = (self.clone(), AtomicBool::new(false));
+                Ok(AddressCharge { strangers, bucket, began: now, changes: *changes, is_refunded })
             }
             Err(wait) => {
                 self.over.fetch_add(1, Ordering::Relaxed);
@@ -138,7 +148,16 @@ impl AddressCharge {
     /// Refunds the charge, since the key of the request has been proven.
     pub fn refund(&self) {
         if !self.is_refunded.swap(true, Ordering::Relaxed) {
-            self.strangers.table.lock().buckets[self.bucket].held -= 1;
+            self.release(|_, _| {});
+        }
+    }
+
+    /// Holds the token no more, and does this with its bucket, unless it was dropped.
+    fn release(&self, then: impl FnOnce(&mut Bucket, Rate)) {
+        let Table { rate, changes, buckets } = &mut *self.strangers.table.lock();
+        let bucket = &mut buckets[self.bucket];
+        if bucket.release(self.changes < *changes) {
+            then(bucket, *rate);
         }
     }
 }
@@ -146,8 +165,8 @@ impl AddressCharge {
 impl Drop for AddressCharge {
     fn drop(&mut self) {
         if !*self.is_refunded.get_mut() {
-            let Table { rate, buckets } = &mut *self.strangers.table.lock();
-            buckets[self.bucket].spend(*rate, self.began);
+            let spend = |full_at: u64, rate: Rate| full_at.max(self.began.0).saturating_add(rate.period_ns);
+            self.release(|bucket, rate| bucket.full_at = spend(bucket.full_at, rate));
         }
     }
 }
@@ -289,6 +308,21 @@ mod tests {
         assert_eq!(let_in(&strangers, at(20)), 1);
         drop(charges);
         assert_eq!(let_in(&strangers, at(20)), 0);
+    }
+
+    #[test]
+    fn a_lower_burst_that_can_hold_no_more_drops_what_is_held_and_leaves_what_was_available() {
+        let hour = 3600 * SECOND;
+        for is_proven in [true, false] {
+            let strangers = with(rate(hour, 30));
+            let charges = hold(&strangers, 10, at(0));
+            strangers.set_rate(rate(hour, 5), at(1));
+            assert_eq!(let_in(&strangers, at(1)), 5, "20 were available");
+            charges.iter().filter(|_| is_proven).for_each(AddressCharge::refund);
+            drop(charges);
+            assert_eq!(let_in(&strangers, at(1)), 0);
+            assert_eq!(let_in(&strangers, at(3602)), 1, "no more than the burst is owed");
+        }
     }
 
     #[test]

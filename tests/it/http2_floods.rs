@@ -112,6 +112,32 @@ async fn guarantee_8_a_body_that_nobody_waits_for_keeps_no_memory_while_its_answ
 }
 
 #[tokio::test]
+async fn guarantee_8_trailers_that_nobody_waits_for_keep_no_memory_while_the_answer_waits_for_the_peer() {
+    let gate = gate().start().await;
+    let refused =
+        block(&[(":method", "POST"), (":scheme", "https"), (":authority", "guildgate.test"), (":path", "/getPoints")]);
+    let names: Vec<String> = (0..1500).map(|n| format!("x{n:04}")).collect();
+    let trailers = block(&names.iter().map(|name| (&**name, "")).collect::<Vec<_>>());
+    let mut connections = Vec::new();
+    let mut after = Vec::new();
+    for _ in 0..4 {
+        let mut frames = gate.frames().await;
+        frames.send(frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0])).await; // no window for any answer
+        for stream in (1..200).step_by(2) {
+            frames.send(frame(HEADERS, END_HEADERS, stream, &refused)).await;
+        }
+        for stream in (1..200).step_by(2) {
+            frames.send(frame(HEADERS, END_HEADERS | END_STREAM, stream, &trailers)).await;
+        }
+        assert!(has_read_all(&mut frames).await, "it is no flood");
+        connections.push(frames);
+        after.push(gate.resident_kib());
+    }
+    // With the first one the allocator takes what it will use. The trailers of another would be 30 MB.
+    assert!(after[3] < after[0] + 30 * 1024, "resident KiB after each connection: {after:?}");
+}
+
+#[tokio::test]
 async fn requests_that_are_cancelled_with_their_own_write_cost_the_others_nothing() {
     let gate = gate().start().await;
     let header = header(&gate, "/getPoints");

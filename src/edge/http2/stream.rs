@@ -100,7 +100,7 @@ struct RestOfBody {
 }
 
 impl RestOfBody {
-    /// Discards what comes; completes at the body's end.
+    /// Discards what comes, trailers as well; completes at the body's end.
     fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while let Some(Ok(data)) = ready!(self.stream.poll_data(cx)) {
             self.left = self.left.saturating_sub(data.len() as u64);
@@ -108,7 +108,7 @@ impl RestOfBody {
                 let _ = self.stream.flow_control().release_capacity(data.len()); // the stream may be gone
             }
         }
-        Poll::Ready(())
+        self.stream.poll_trailers(cx).map(drop)
     }
 }
 
