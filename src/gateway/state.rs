@@ -83,7 +83,7 @@ impl State {
         // What an HTTP origin answered to a key is not about the guild that it was listed under before.
         let mut realms = self.key_table.realms_left(&before.key_table);
         if matches!(self.keys, KeySource::Store(_)) {
-            realms.extend(self.key_table.realms_of_new_keys(&before.key_table));
+            realms.extend(self.key_table.realms_of_new_keys());
         }
         realms
     }

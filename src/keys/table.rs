@@ -25,6 +25,7 @@ pub struct KeyTable {
     pub(super) removed: RemovedKeys,
     /// The realms of removed secrets, for [`KeyTable::realms_left`].
     former_realms: HashMap<Digest, Realm, BuildHasherDefault<DigestHasher>>,
+    realms_of_new_keys: HashSet<Realm>,
     /// In ticks; 0: no task follows the source.
     confirmed_at: AtomicU64,
 }
@@ -47,14 +48,19 @@ impl KeyTable {
         let mut table = KeyTable { realms: before.realms.clone(), policies, ..KeyTable::default() };
         table.set_confirmed_at(before.confirmed_at());
         let mut carry_over = CarryOver::new(&before.by_digest, &before.removed, &listed);
+        let (mut new, mut kept) = (HashSet::new(), HashSet::new());
         for key in listed {
             let state = carry_over.state_of(&key, &table.policy_of(&key, limits), now());
             let guild = Guild { realm: table.realm(&key.guild), id: key.guild, departed: key.guild_departed };
             let entry = Key::new(key.id, guild, key.scope, key.expires, key.tier, state);
             // Requests under way keep the table before, and with it the keys that the two do not share.
-            let same = before.by_digest.get(&key.digest).filter(|before| before.is_same(&entry)).cloned();
+            let was = before.by_digest.get(&key.digest);
+            let is_kept = was.is_some_and(|was| was.guild.realm == entry.guild.realm);
+            if is_kept { &mut kept } else { &mut new }.insert(entry.guild.realm);
+            let same = was.filter(|was| was.is_same(&entry)).cloned();
             table.by_digest.insert(key.digest, same.unwrap_or_else(|| Arc::new(entry)));
         }
+        table.realms_of_new_keys = &new - &kept;
         let former = before.former_realms.iter().map(|(secret, realm)| (*secret, *realm));
         let former = former.chain(before.by_digest.iter().map(|(secret, key)| (*secret, key.guild.realm)));
         let former = former.filter(|(secret, _)| !table.by_digest.contains_key(secret));
@@ -80,13 +86,10 @@ impl KeyTable {
         earlier.filter(|(secret, realm)| now(secret) != Some(*realm)).map(|(_, realm)| realm).collect()
     }
 
-    /// The realms of which no key was listed before. Such a guild may be one that was removed and added again under its id.
-    pub fn realms_of_new_keys(&self, before: &KeyTable) -> HashSet<Realm> {
-        let listed = || self.by_digest.iter().map(|(secret, key)| (secret, key.guild.realm));
-        let was_listed = |secret, realm| before.by_digest.get(secret).is_some_and(|key| key.guild.realm == realm);
-        let kept: HashSet<Realm> =
-            listed().filter(|(secret, realm)| was_listed(secret, *realm)).map(|(_, r)| r).collect();
-        listed().map(|(_, realm)| realm).filter(|realm| !kept.contains(realm)).collect()
+    /// The realms of which no key was listed in the table before. Such a guild may be one that was removed and added again
+    /// under its id.
+    pub fn realms_of_new_keys(&self) -> &HashSet<Realm> {
+        &self.realms_of_new_keys
     }
 
     /// The keys as they were listed.
