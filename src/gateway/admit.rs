@@ -53,6 +53,15 @@ pub(super) enum Payer<'h> {
     Address(Option<AddressCharge>),
 }
 
+impl Payer<'_> {
+    /// Refunds the address, since the key has been proven, or is refused for what it has used up itself.
+    pub(super) fn refund(&self) {
+        if let Payer::Address(Some(charge)) = self {
+            charge.refund();
+        }
+    }
+}
+
 /// A request that was not refused for its key or its limits.
 #[derive(Debug)]
 pub(super) enum Admission<'h> {

@@ -11,7 +11,6 @@ use super::{Body, CacheStatus, Gateway, RequestDetails};
 use crate::cache::{FetchError, Joined, Leader};
 use crate::clock::Tick;
 use crate::keys::{KeyStatus, LearnedKey, LearnedKeys, ProofResult};
-use crate::limits::AddressCharge;
 use crate::model::Digest;
 use crate::origin::Permit;
 use crate::wire::{Fault, Operation, Read, Request};
@@ -122,11 +121,6 @@ impl Gateway {
         let (operation, queued) = (details.operation, details.queued);
         let mut own = RequestDetails { operation, queued, ..RequestDetails::new(details.id) };
         let (key, operation) = (learned_key.clone(), request.operation());
-        let refund = || {
-            if let Payer::Address(Some(charge)) = payer {
-                charge.refund();
-            }
-        };
         let _charged = match payer {
             Payer::Key(_) => None,
             Payer::Address(_) => {
@@ -139,7 +133,7 @@ impl Gateway {
                     Ok(admitted) => Some(admitted),
                     Err(fault) => {
                         // The key is known by what it has used up, and refused for that; its address gets a refund.
-                        refund();
+                        payer.refund();
                         own.over_strangers = details.over_strangers;
                         *details = own;
                         return Err(fault);
@@ -170,7 +164,7 @@ impl Gateway {
             // Unless a question under another configuration came first: the key is charged for that one, not for this.
             let usage = &learned_key.key.usage;
             if matches!(&result, ProofResult::Proven(known) if known.key.usage.id == usage.id) {
-                refund();
+                payer.refund();
             }
             own.over_strangers = details.over_strangers;
             own.cache = details.cache;
@@ -221,11 +215,11 @@ impl Gateway {
         details: &mut RequestDetails,
     ) -> Result<Arc<str>, Fault> {
         let state = self.core.state_full();
+        unproven.payer.refund();
         let Unproven { forwarded, payer, in_flight, .. } = unproven;
         let mut admitted = match payer {
             Payer::Key(admitted) => admitted,
-            Payer::Address(charge) => {
-                charge.inspect(AddressCharge::refund);
+            Payer::Address(_) => {
                 let (operation, now) = (request.operation(), self.core.now());
                 let admitted =
                     self.admit_proven(&state, learned_key, forwarded, operation, (in_flight, now), details)?;

@@ -84,19 +84,28 @@ async fn a_caller_whose_bodies_begin_with_empty_frames_is_asked_for_another_conn
     assert!(matches!(frames.ends().await, None | Some(0)), "after {asked}");
 }
 
+/// A connection with so many requests that are refused for their key before their bodies come, and whose answers wait for
+/// the peer's window.
+async fn with_refused_that_wait(gate: &TestGateway, requests: u32) -> Frames {
+    let refused =
+        block(&[(":method", "POST"), (":scheme", "https"), (":authority", "guildgate.test"), (":path", "/getPoints")]);
+    let mut frames = gate.frames().await;
+    frames.send(frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0])).await; // no window for any answer
+    for n in 0..requests {
+        frames.send(frame(HEADERS, END_HEADERS, 2 * n + 1, &refused)).await;
+    }
+    frames
+}
+
 #[tokio::test]
 async fn guarantee_8_a_body_that_nobody_waits_for_keeps_no_memory_while_its_answer_waits_for_the_peer() {
     const UNKNOWN: u8 = 0x55;
     let gate = gate().start().await;
-    let refused =
-        block(&[(":method", "POST"), (":scheme", "https"), (":authority", "guildgate.test"), (":path", "/getPoints")]);
     let mut connections = Vec::new();
     let mut after = Vec::new();
     for _ in 0..2 {
         for _ in 0..40 {
-            let mut frames = gate.frames().await;
-            frames.send(frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0])).await; // no window for any answer
-            frames.send(frame(HEADERS, END_HEADERS, 1, &refused)).await;
+            let mut frames = with_refused_that_wait(&gate, 1).await;
             // What follows a byte has the rest of the buffer in which it is read.
             let piece = [frame(DATA, 0, 1, b"m"), frame(UNKNOWN, 0, 0, &[0; 900])].concat();
             for _ in 0..20 {
@@ -114,18 +123,12 @@ async fn guarantee_8_a_body_that_nobody_waits_for_keeps_no_memory_while_its_answ
 #[tokio::test]
 async fn guarantee_8_trailers_that_nobody_waits_for_keep_no_memory_while_the_answer_waits_for_the_peer() {
     let gate = gate().start().await;
-    let refused =
-        block(&[(":method", "POST"), (":scheme", "https"), (":authority", "guildgate.test"), (":path", "/getPoints")]);
     let names: Vec<String> = (0..1500).map(|n| format!("x{n:04}")).collect();
     let trailers = block(&names.iter().map(|name| (&**name, "")).collect::<Vec<_>>());
     let mut connections = Vec::new();
     let mut after = Vec::new();
     for _ in 0..4 {
-        let mut frames = gate.frames().await;
-        frames.send(frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0])).await; // no window for any answer
-        for stream in (1..200).step_by(2) {
-            frames.send(frame(HEADERS, END_HEADERS, stream, &refused)).await;
-        }
+        let mut frames = with_refused_that_wait(&gate, 100).await;
         for stream in (1..200).step_by(2) {
             frames.send(frame(HEADERS, END_HEADERS | END_STREAM, stream, &trailers)).await;
         }
