@@ -19,6 +19,7 @@ use super::turn_queue::{KeyEscrow, TurnQueue};
 use super::turns::{COMMAND_TIMEOUT, evicts_text};
 use crate::clock::{Clock, Tick};
 use crate::config::{Cluster, Tier, WhenAway};
+use crate::model::KeyId;
 
 /// Failures in a row after which Redis is away, and no request waits for it.
 const FAILURES: u32 = 3;
@@ -41,7 +42,9 @@ pub struct SharedLimits {
     pub redis_clock: Arc<RedisClock>,
     /// Names this process among all that ever had this node's name: 16 hexadecimal digits.
     pub(super) incarnation: String,
-    pub(super) queue: Arc<TurnQueue>,
+    pub(super) queue: TurnQueue,
+    /// For the keys.
+    this: Weak<SharedLimits>,
     /// Keys that have something to say to Redis once it answers again. One that is forgotten meanwhile, as one is that the
     /// origin refuses, has not: strangers may try any number of keys.
     pub(super) stalled: Mutex<Vec<Weak<KeyEscrow>>>,
@@ -124,15 +127,16 @@ impl fmt::Debug for SharedLimits {
 }
 
 impl SharedLimits {
-    pub(super) fn new(config: Cluster, clock: Clock) -> Self {
+    pub(super) fn new(config: Cluster, clock: Clock) -> Arc<Self> {
         let now = clock.now();
         let redis_clock = Arc::new(RedisClock::new(clock.unix_ms().saturating_mul(1000), now));
-        SharedLimits {
+        Arc::new_cyclic(|this| SharedLimits {
             config,
             clock,
             redis_clock,
             incarnation: format!("{:016x}", fastrand::u64(..)),
-            queue: Arc::default(),
+            queue: TurnQueue::default(),
+            this: this.clone(),
             stalled: Mutex::default(),
             counters: Counters::default(),
             keys: Mutex::default(),
@@ -147,13 +151,23 @@ impl SharedLimits {
             is_leaving: AtomicBool::new(false),
             state: Mutex::new((Some(NodeState::Starting), now)),
             state_changed: Notify::new(),
-        }
+        })
+    }
+
+    /// The name in Redis of the key with this id.
+    fn name_of(&self, id: &KeyId) -> String {
+        format!("{}:l:{id}", self.config.prefix)
+    }
+
+    /// Whether this is the escrow of the key with this id.
+    pub fn is_of(&self, key: &KeyEscrow, id: &KeyId) -> bool {
+        *key.name == *self.name_of(id)
     }
 
     /// The escrow of a key. A key that is made again, as one is that the origin has not proven yet, goes on with what it
     /// holds: to Redis, this process is one holder.
-    pub fn key(&self, id: impl fmt::Display, tier: &Arc<Tier>, counts: Box<dyn LocalCounts>) -> Arc<KeyEscrow> {
-        let name: Arc<str> = format!("{}:l:{id}", self.config.prefix).into();
+    pub fn key(&self, id: &KeyId, tier: &Arc<Tier>, counts: Box<dyn LocalCounts>) -> Arc<KeyEscrow> {
+        let name: Arc<str> = self.name_of(id).into();
         let mut keys = self.keys.lock();
         if let Some(key) = keys.get(&name).and_then(Weak::upgrade) {
             key.escrow.add_counts(counts);
@@ -169,7 +183,7 @@ impl SharedLimits {
         let now = self.clock.now();
         let escrow = Escrow::new(tier.clone(), counts, now);
         escrow.set_leaving(self.is_leaving.load(Ordering::SeqCst), now);
-        let key = KeyEscrow::new(name.clone(), escrow, &self.queue, self.clock.clone());
+        let key = KeyEscrow::new(name.clone(), escrow, self.this.clone());
         keys.insert(name, Arc::downgrade(&key));
         key
     }

@@ -8,7 +8,8 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::escrow::{Escrow, NextTurn};
-use crate::clock::{Clock, Tick};
+use super::shared_limits::SharedLimits;
+use crate::clock::Tick;
 
 /// The escrow of one key, with its name in Redis.
 #[derive(Debug)]
@@ -17,9 +18,8 @@ pub struct KeyEscrow {
     pub escrow: Escrow,
     /// A turn has ended.
     pub(super) ended: Notify,
-    /// It has this key while the key is queued.
-    queue: Weak<TurnQueue>,
-    clock: Clock,
+    /// They have this key while it is queued.
+    limits: Weak<SharedLimits>,
 }
 
 /// The keys that are to have a turn.
@@ -64,8 +64,13 @@ impl Ord for Planned {
 }
 
 impl KeyEscrow {
-    pub(super) fn new(name: Arc<str>, escrow: Escrow, queue: &Arc<TurnQueue>, clock: Clock) -> Arc<Self> {
-        Arc::new(KeyEscrow { name, escrow, ended: Notify::new(), queue: Arc::downgrade(queue), clock })
+    pub(super) fn new(name: Arc<str>, escrow: Escrow, limits: Weak<SharedLimits>) -> Arc<Self> {
+        Arc::new(KeyEscrow { name, escrow, ended: Notify::new(), limits })
+    }
+
+    /// The limits of all keys; `None`: nobody takes turns any more.
+    pub fn limits(&self) -> Option<Arc<SharedLimits>> {
+        self.limits.upgrade()
     }
 
     /// Does what [`Escrow`] asks for.
@@ -73,15 +78,15 @@ impl KeyEscrow {
         if next == NextTurn::AsBefore {
             return;
         }
-        let Some(queue) = self.queue.upgrade() else { return }; // nobody takes turns any more
-        let mut keys = queue.keys.lock();
+        let Some(limits) = self.limits() else { return };
+        let mut keys = limits.queue.keys.lock();
         match next {
             NextTurn::AsBefore => {}
             NextTurn::Now => keys.now.push(self.clone()),
             NextTurn::At(at) => keys.later.push(Reverse(Planned { at, key: self.clone() })),
         }
         drop(keys);
-        queue.wake.notify_one();
+        limits.queue.wake.notify_one();
     }
 
     /// The key is known to be valid from now on.
@@ -91,8 +96,17 @@ impl KeyEscrow {
 
     /// A request of this key has ended: if this node is about to end, its place is given back at once.
     pub fn request_ended(self: &Arc<Self>) {
-        if self.escrow.is_leaving() {
-            self.follow(self.escrow.ask_to_give_place_back(self.clock.now()));
+        if self.escrow.is_leaving()
+            && let Some(limits) = self.limits()
+        {
+            self.follow(self.escrow.ask_to_give_place_back(limits.clock.now()));
+        }
+    }
+
+    /// Charges this key with what another one has used up, as far as this node knows it: no more is left than that one has.
+    pub fn charge_as(self: &Arc<Self>, other: &KeyEscrow) {
+        if let Some(limits) = self.limits() {
+            self.follow(self.escrow.charge_as(&other.escrow, limits.clock.now()));
         }
     }
 }

@@ -119,7 +119,7 @@ impl Turns {
                 Err(fault) => return Err(format!("Redis at {} cannot be used: {fault}", config.redis)),
             }
         }
-        let limits = Arc::new(SharedLimits::new(config, clock));
+        let limits = SharedLimits::new(config, clock);
         let scripts = Scripts::new();
         let mut turns = Turns {
             limits: limits.clone(),

@@ -279,14 +279,14 @@ impl Gateway {
         key.usage.touch(now);
         let query = LimitQuery { operation, in_flight: request.others(), now };
         let outcome = match &self.shared_limits {
-            None => key.policy.decide(&key.buckets, &key.usage, query, || self.core.clock.unix()),
+            None => self.decide_alone(key, query),
             Some(limits) => match decide_shared(limits, key, query, true) {
                 SharedDecision::Decided(outcome) => outcome,
                 SharedDecision::Waits(_) => {
                     details.awaits_limits = true;
                     return Ok(request);
                 }
-                SharedDecision::Unavailable => return Err(Fault::Unavailable { retry_after: 1 }),
+                SharedDecision::Unavailable => self.without_redis(state, key, query)?,
             },
         };
         self.take_outcome(state, key, query, outcome, details)?;
@@ -310,17 +310,29 @@ impl Gateway {
             // Those that were in flight before it may have ended.
             let in_flight = request.others().min(key.usage.in_flight().saturating_sub(1));
             let query = LimitQuery { operation, in_flight, now: self.core.now() };
-            match decide_shared(limits, key, query, wait.goes_on()) {
-                SharedDecision::Decided(outcome) => {
-                    return self.take_outcome(&self.core.state_full(), key, query, outcome, details);
-                }
-                SharedDecision::Waits(needs) => {
-                    let escrow = escrow_of(limits, &key.id, &key.policy, &key.usage);
-                    limits.wait_for_turn(escrow, needs, &mut wait).await;
-                }
-                SharedDecision::Unavailable => return Err(Fault::Unavailable { retry_after: 1 }),
+            let decision = decide_shared(limits, key, query, wait.goes_on());
+            if let SharedDecision::Waits(needs) = decision {
+                let escrow = escrow_of(limits, &key.id, &key.policy, &key.usage);
+                limits.wait_for_turn(&escrow, needs, &mut wait).await;
+                continue;
             }
+            let state = self.core.state_full();
+            let outcome = match decision {
+                SharedDecision::Decided(outcome) => outcome,
+                _ => self.without_redis(&state, key, query)?,
+            };
+            return self.take_outcome(&state, key, query, outcome, details);
         }
+    }
+
+    fn decide_alone(&self, key: &Key, query: LimitQuery) -> LimitOutcome {
+        key.policy.decide(&key.buckets, &key.usage, query, || self.core.clock.unix())
+    }
+
+    /// What becomes of a request while Redis is away and `cluster.when_away` is "refuse": in shadow nobody is refused.
+    fn without_redis(&self, state: &State, key: &Key, query: LimitQuery) -> Result<LimitOutcome, Fault> {
+        let is_shadow = state.config.limits.shadow;
+        is_shadow.then(|| self.decide_alone(key, query)).ok_or(Fault::Unavailable { retry_after: 1 })
     }
 
     /// Goes on with what the limits decided: records it, refuses the request (12), or checks its scope (15).
@@ -381,5 +393,5 @@ impl Gateway {
 
 fn decide_shared(limits: &SharedLimits, key: &Key, query: LimitQuery, may_wait: bool) -> SharedDecision {
     let escrow = escrow_of(limits, &key.id, &key.policy, &key.usage);
-    key.policy.decide_shared((limits, escrow), (&key.buckets, &key.usage), query, may_wait)
+    key.policy.decide_shared((limits, &escrow), (&key.buckets, &key.usage), query, may_wait)
 }

@@ -190,7 +190,7 @@ impl Gateway {
             && let Some(key) = details.key.as_ref().filter(|key| key.policy.tier().in_flight.is_some())
             && let Some(escrow) = key.usage.escrow()
         {
-            Box::pin(limits.place_given_back(escrow)).await;
+            Box::pin(limits.place_given_back(&escrow)).await;
         }
         #[cfg(feature = "otlp")]
         {

@@ -61,7 +61,9 @@ impl Gateway {
         let now = self.core.now();
         let recent = key.usage.activity.recent(now);
         let levels = match (&self.shared_limits, key.usage.escrow()) {
-            (Some(limits), Some(escrow)) => key.policy.levels_shared((limits, escrow), (&key.buckets, &key.usage), now),
+            (Some(limits), Some(escrow)) => {
+                key.policy.levels_shared((limits, &escrow), (&key.buckets, &key.usage), now)
+            }
             _ => key.policy.levels(&key.buckets, &key.usage, now, self.core.clock.unix()),
         };
         KeyUsage { key, recent, levels }

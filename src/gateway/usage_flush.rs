@@ -119,7 +119,7 @@ impl UsageFlush {
         usage.day.reset();
         let Some(limits) = &self.shared_limits else { return };
         let escrow = key.map(|key| escrow_of(limits, &key.id, &key.policy, usage)).or_else(|| usage.escrow());
-        escrow.inspect(|key| key.follow(key.escrow.reset_day(self.core.now())));
+        escrow.iter().for_each(|key| key.follow(key.escrow.reset_day(self.core.now())));
     }
 
     /// Writes what was counted of the day since the last time, and adds what other processes counted.

@@ -10,7 +10,7 @@ use super::ListedKey;
 use super::table::KeysByDigest;
 use crate::clock::Tick;
 use crate::config::Limits;
-use crate::limits::{Buckets, DayCount, Policy, Usage};
+use crate::limits::{Buckets, DayCount, Policy, Usage, charge_shared_as};
 use crate::model::{Digest, KeyId};
 
 /// The policy of one key, and what the key has used up, with all of its secrets together.
@@ -38,10 +38,11 @@ impl LimitState {
         Arc::ptr_eq(&self.usage, &other.usage)
     }
 
-    /// Leaves no more available than `other` has.
-    fn charge_as(&self, other: &LimitState, now: Tick) {
+    /// Leaves the key, which has this id from now on, no more available than `other` has.
+    fn charge_as(&self, id: &KeyId, other: &LimitState, now: Tick) {
         self.buckets.charge_as(&self.policy, &other.buckets, &other.policy, now);
         self.usage.day.charge_as(&other.usage.day);
+        charge_shared_as(&self.usage, id, &self.policy, &other.usage);
     }
 
     /// Whether the key's largest burst is refilled at `now`, so that nothing need be remembered.
@@ -134,7 +135,7 @@ impl<'t> CarryOver<'t> {
             own.map_or_else(begins, |own| own.with_policy(policy, now))
         });
         for used_up in of_secret.iter().chain(self.states_before.get(&key.id)) {
-            state.charge_as(used_up, now);
+            state.charge_as(&key.id, used_up, now);
         }
         state.clone()
     }

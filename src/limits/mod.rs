@@ -21,6 +21,6 @@ pub use buckets::Buckets;
 pub use day::{DayCount, DayCounter, day_of};
 pub use over_limit::{OverLimitCounters, OverLimitCounts};
 pub use policy::{BucketLevels, KeyLevels, LimitOutcome, LimitQuery, Policy};
-pub use shared::{SharedDecision, escrow_of};
+pub use shared::{SharedDecision, charge_shared_as, escrow_of};
 pub use strangers::{AddressCharge, Strangers, network};
 pub use usage::{Usage, UsageId};

@@ -7,6 +7,8 @@ use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
+
 use super::bucket::Level;
 use super::day::{DayCount, day_of, until_midnight};
 use super::policy::{BucketLevels, IN_FLIGHT_WAIT};
@@ -19,6 +21,9 @@ use crate::model::{KeyId, Limit};
 
 /// The wait that a caller is told whose limit cannot be divided by the nodes while Redis is away.
 const UNDIVIDED_WAIT: Duration = Duration::from_secs(1);
+
+/// The wait that a caller is told where other nodes hold the rest of the day.
+const HELD_WAIT: Duration = Duration::from_secs(1);
 
 /// The decision on one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,31 +43,58 @@ enum NotDecided {
     Replaced,
 }
 
+/// A key's share of the limits that several nodes have together, under one id.
+#[derive(Debug)]
+pub struct Share {
+    pub(super) escrow: Arc<KeyEscrow>,
+    /// What is counted of the key counts for this escrow while this lives.
+    _in_force: Arc<()>,
+}
+
+impl Share {
+    fn new(shared: &SharedLimits, id: &KeyId, policy: &Policy, usage: &Arc<Usage>) -> Arc<Self> {
+        let in_force = Arc::new(());
+        let counts = CountsOfUsage {
+            usage: Arc::downgrade(usage),
+            is_in_force: Arc::downgrade(&in_force),
+            redis_clock: shared.redis_clock.clone(),
+        };
+        Arc::new(Share { escrow: shared.key(id, policy.tier(), Box::new(counts)), _in_force: in_force })
+    }
+}
+
 /// What a node counts by itself of a key.
 #[derive(Debug)]
 struct CountsOfUsage {
     usage: Weak<Usage>,
+    is_in_force: Weak<()>,
     redis_clock: Arc<RedisClock>,
+}
+
+impl CountsOfUsage {
+    fn usage(&self) -> Option<Arc<Usage>> {
+        self.usage.upgrade().filter(|_| self.is_alive())
+    }
 }
 
 impl LocalCounts for CountsOfUsage {
     fn in_flight(&self) -> u32 {
-        self.usage.upgrade().map_or(0, |usage| usage.in_flight())
+        self.usage().map_or(0, |usage| usage.in_flight())
     }
 
     fn day(&self, now: Tick) -> (i64, u64) {
         let unix = self.redis_clock.unix(now);
         let none = DayCount { day: day_of(unix), count: 0 };
-        let DayCount { day, count } = self.usage.upgrade().map_or(none, |usage| usage.day.count(unix));
+        let DayCount { day, count } = self.usage().map_or(none, |usage| usage.day.count(unix));
         (day, count)
     }
 
     fn is_alive(&self) -> bool {
-        self.usage.strong_count() > 0
+        self.is_in_force.strong_count() > 0
     }
 
     fn is_proven(&self) -> bool {
-        self.usage.upgrade().is_some_and(|usage| usage.is_proven())
+        self.usage().is_some_and(|usage| usage.is_proven())
     }
 }
 
@@ -78,11 +110,24 @@ struct Asking<'a> {
 }
 
 /// The escrow of the key of this usage.
-pub fn escrow_of<'u>(shared: &SharedLimits, id: &KeyId, policy: &Policy, usage: &'u Arc<Usage>) -> &'u Arc<KeyEscrow> {
-    usage.escrow.get_or_init(|| {
-        let counts = CountsOfUsage { usage: Arc::downgrade(usage), redis_clock: shared.redis_clock.clone() };
-        shared.key(id, policy.tier(), Box::new(counts))
-    })
+pub fn escrow_of(shared: &SharedLimits, id: &KeyId, policy: &Policy, usage: &Arc<Usage>) -> Arc<KeyEscrow> {
+    let share = usage.share.get_or_init(|| ArcSwap::new(Share::new(shared, id, policy, usage)));
+    share.load().escrow.clone()
+}
+
+/// The key of this usage has this id from now on, and no more is left of its shared limits than `other` has, which had its
+/// id or one of its secrets before. Whatever that used up, Redis is told at once under the new id.
+pub fn charge_shared_as(usage: &Arc<Usage>, id: &KeyId, policy: &Policy, other: &Usage) {
+    let Some(theirs) = other.escrow() else { return };
+    let Some(shared) = theirs.limits().filter(|shared| !shared.is_of(&theirs, id)) else { return };
+    match usage.escrow().filter(|own| shared.is_of(own, id)) {
+        Some(own) => own.charge_as(&theirs),
+        None => {
+            let share = Share::new(&shared, id, policy, usage);
+            share.escrow.charge_as(&theirs);
+            usage.share.get_or_init(|| ArcSwap::new(share.clone())).store(share);
+        }
+    }
 }
 
 impl Policy {
@@ -126,10 +171,13 @@ impl Policy {
     ) -> KeyLevels {
         let asking = Asking { shared, key, policy: self, since: buckets.since.max(self.since), now, may_wait: false };
         let tier = self.tier();
+        let levels = self.levels(buckets, usage, now, shared.redis_clock.unix(now));
+        let counted = key.escrow.day_told(now).0;
         KeyLevels {
+            daily: levels.daily.map(|(own, max)| (own.max(counted), max)),
             main: asking.level(escrow::Bucket::Main, &buckets.main, tier.main),
             write: tier.write.map(|rate| asking.level(escrow::Bucket::Write, &buckets.write, rate)),
-            ..self.levels(buckets, usage, now, shared.redis_clock.unix(now))
+            ..levels
         }
     }
 }
@@ -221,12 +269,7 @@ impl Asking<'_> {
         let levels = BucketLevels {
             main: self.level(escrow::Bucket::Main, &buckets.main, tier.main),
             write: write.map(|rate| self.level(escrow::Bucket::Write, &buckets.write, rate)),
-            daily: day.map(|(max, unix)| {
-                // This node's own count may lack what others counted, and what was held by a node that died.
-                let is_over = self.lease(escrow::Bucket::Daily).full_at(0) > now;
-                let remaining = if is_over { 0 } else { max.saturating_sub(usage.day.used(unix)) };
-                Level { remaining, next: until_midnight(unix) }
-            }),
+            daily: day.map(|(max, unix)| self.day_level(max, usage.day.used(unix), unix)),
         };
         Ok(SharedDecision::Decided(self.policy.outcome(over, over_candidate, used_today, levels)))
     }
@@ -281,7 +324,11 @@ impl Asking<'_> {
     /// Whether a request with so many others in flight is within what this node holds.
     fn has_slot(&self, max: u32, others: u32) -> Result<bool, NotDecided> {
         let lease = self.lease(escrow::Bucket::InFlight);
-        if others < lease.tokens(self.now) {
+        let part = max / self.shared.nodes();
+        // The others take their parts by now, also of what this node holds beyond its own.
+        let gives_up_rest = self.shared.is_away() && self.shared.when_away() == WhenAway::Share;
+        let held = lease.tokens(self.now);
+        if others < if gives_up_rest { held.min(part) } else { held } {
             return Ok(true);
         }
         if lease.is_denied(self.now) {
@@ -293,7 +340,7 @@ impl Asking<'_> {
         match self.shared.when_away() {
             WhenAway::Refuse => Err(NotDecided::Unavailable),
             WhenAway::Local => Ok(others < max),
-            WhenAway::Share => Ok(others < max / self.shared.nodes()),
+            WhenAway::Share => Ok(others < part),
         }
     }
 
@@ -349,6 +396,17 @@ impl Asking<'_> {
         if candidate {
             self.key.escrow.unspend(escrow::Bucket::Candidate);
         }
+    }
+
+    /// What is left of a day of which this node has counted so many itself.
+    fn day_level(&self, max: u64, own: u64, unix: i64) -> Level {
+        let (counted, held_by_others) = self.key.escrow.day_told(self.now);
+        let left = max.saturating_sub(counted.max(own));
+        let held = u64::from(self.lease(escrow::Bucket::Daily).tokens(self.now));
+        let remaining = left.saturating_sub(held_by_others).max(held);
+        // The others may give back what they hold.
+        let next = if remaining == 0 && left > 0 { HELD_WAIT } else { until_midnight(unix) };
+        Level { remaining, next }
     }
 
     /// What is left of a bucket, as far as this node knows.

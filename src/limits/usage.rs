@@ -7,6 +7,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use arc_swap::ArcSwap;
+
+use super::shared::Share;
 use super::{Activity, DayCount, DayCounter};
 use crate::clock::Tick;
 use crate::cluster::KeyEscrow;
@@ -29,8 +32,9 @@ pub struct Usage {
     pub id: UsageId,
     pub day: DayCounter,
     pub activity: Activity,
-    /// Its share of the limits that several nodes have together; made when it is first needed.
-    pub(super) escrow: OnceLock<Arc<KeyEscrow>>,
+    /// Its share of the limits that several nodes have together; made when it is first needed. Another one replaces it when
+    /// the key gets another id.
+    pub(super) share: OnceLock<ArcSwap<Share>>,
     in_flight: AtomicU32,
     last: AtomicU64,
     /// Nobody has said yet that the key is valid.
@@ -47,7 +51,7 @@ impl Usage {
     /// The key is valid, of which the shared limits are told.
     pub fn prove(&self) {
         if self.is_unproven.swap(false, Ordering::SeqCst)
-            && let Some(escrow) = self.escrow.get()
+            && let Some(escrow) = self.escrow()
         {
             escrow.proven();
         }
@@ -62,9 +66,9 @@ impl Usage {
         Usage { day: DayCounter::from_store(count), ..Usage::default() }
     }
 
-    /// The key's share of the shared limits, if it was needed already.
-    pub fn escrow(&self) -> Option<&Arc<KeyEscrow>> {
-        self.escrow.get()
+    /// The escrow of the key's share of the shared limits, if that was needed already.
+    pub fn escrow(&self) -> Option<Arc<KeyEscrow>> {
+        self.share.get().map(|share| share.load().escrow.clone())
     }
 
     /// Counts a request as in flight until [`Usage::end`]. Returns the number of others in flight.
@@ -80,7 +84,7 @@ impl Usage {
     /// Ends a request in flight.
     pub fn end(&self) {
         self.in_flight.fetch_sub(1, Ordering::SeqCst); // before it is looked whether the node is about to end
-        if let Some(escrow) = self.escrow.get() {
+        if let Some(escrow) = self.escrow() {
             escrow.request_ended();
         }
     }

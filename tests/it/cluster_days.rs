@@ -63,3 +63,43 @@ async fn a_day_is_given_back_to_a_key_that_only_the_origin_knows() {
     eventually(PATIENCE, "the reset", async || gate.run(&["limits", "reset", &id]).code == Some(0)).await;
     has_its_day_back(&gate).await;
 }
+
+/// Nodes that have stores of their own, whose day has room for so many.
+async fn with_own_stores(redis: &Redis, daily: u32) -> [TestGateway; 2] {
+    let here = TestGateway::before_http().keys_in_file().key("bot").points("7", 3);
+    let here = here.set("cluster.redis", &format!("{:?}", redis.url())).set("cluster.timeout", r#""500ms""#);
+    let here = here.set("limits.tiers.standard.daily", &daily.to_string()).start().await;
+    let there = here.node("").await;
+    [here, there]
+}
+
+#[tokio::test]
+async fn a_caller_is_told_what_all_nodes_have_left_of_a_day() {
+    let redis = Redis::start(&[]).await;
+    let [here, there] = with_own_stores(&redis, 40).await;
+    for _ in 0..20 {
+        here.get_points("bot", "7").await.is("3");
+    }
+    let answer = there.get_points("bot", "7").await;
+    let left = answer.header("ratelimit").unwrap().split_once("-daily\";r=").unwrap().1.split(';').next().unwrap();
+    assert!(left.parse::<u32>().unwrap() < 20, "{answer:#?}");
+}
+
+#[tokio::test]
+async fn guarantee_6_a_redis_that_has_lost_everything_is_told_what_other_nodes_counted_of_the_day() {
+    let redis = Redis::start(&[]).await;
+    let nodes = with_own_stores(&redis, 40).await;
+    let mut let_in = 0;
+    for (node, requests) in [(0, 20), (1, 5)] {
+        for _ in 0..requests {
+            let_in += u32::from(nodes[node].get_points("bot", "7").await.status == 200);
+        }
+    }
+    redis.ask("FLUSHALL");
+    for node in [&nodes[1], &nodes[0]] {
+        while node.get_points("bot", "7").await.status == 200 {
+            let_in += 1;
+        }
+    }
+    assert!((35..=40).contains(&let_in), "{let_in} of 40 were let in");
+}

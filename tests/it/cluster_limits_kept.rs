@@ -132,3 +132,28 @@ async fn guarantee_6_a_secret_that_is_taken_out_and_listed_again_under_another_i
     eventually(PATIENCE, "it is back", || async { gate.get_points("slow", "7").await.code() != Some(2) }).await;
     assert_eq!(let_in().await, 0);
 }
+
+#[tokio::test]
+async fn guarantee_6_a_key_that_gets_another_id_has_no_second_burst_at_a_node_that_was_not_asked_before() {
+    let redis = Redis::start(&[]).await;
+    let url = Postgres::shared().database().await;
+    let here = limited(&redis, &url).keys_in_file().set("limits.tiers.slow.rate", r#""1/m""#).start().await;
+    let there = here.node(&url).await;
+    let let_in = async |gate: &TestGateway| {
+        let mut let_in = 0;
+        while gate.get_points("slow", "7").await.status == 200 {
+            let_in += 1;
+        }
+        let_in
+    };
+    assert_eq!(let_in(&here).await, 10);
+    for gate in [&here, &there] {
+        gate.world().edit("keys.toml", "id = \"slow\"", "id = \"another\"");
+        gate.world().remove_key("bot");
+        eventually(PATIENCE, "the file is in force", async || gate.get_points("bot", "7").await.code() == Some(2))
+            .await;
+    }
+    let is_told = async || redis.ask("HGETALL guildgate:l:another").contains("b:main");
+    eventually(PATIENCE, "what the key used up is told under its new id", is_told).await;
+    assert_eq!((let_in(&there).await, let_in(&here).await), (0, 0));
+}

@@ -106,6 +106,7 @@ mod store_restore;
 mod store_verify;
 mod trusted_proxies;
 
+mod cluster_away;
 mod cluster_bad_redis;
 mod cluster_clocks;
 mod cluster_days;

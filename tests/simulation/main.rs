@@ -6,6 +6,7 @@
 
 mod outage;
 mod redis;
+mod rename;
 mod world;
 
 use std::num::NonZeroU32;

@@ -11,7 +11,7 @@ use guildgate::limits::{Bucket as LocalBucket, Verdict};
 
 use crate::redis::Redis;
 use crate::world::excess;
-use crate::{NoCounts, SECOND, tier};
+use crate::{NoCounts, SECOND, admitted, tier};
 
 const LEASE_US: u64 = 2_000_000;
 
@@ -118,6 +118,19 @@ fn no_window_admits_more_than_burst_and_rate_allow_over_outages_in_which_each_no
 
 #[test]
 fn a_script_that_forgets_what_was_admitted_without_it_is_caught() {
-    let forgets = SCRIPT.replace("if owed > 0 then", "if false then");
+    let forgets = SCRIPT.replace("if owed > 0 and is_rate then", "if false then");
     assert!(forgets != SCRIPT && (0..1000).any(|seed| World::new(seed, &forgets).run() > 0.0));
+}
+
+#[test]
+fn what_was_admitted_without_redis_is_charged_under_the_limit_of_then() {
+    let (large, small) = (Arc::new(tier(20, 100)), Arc::new(tier(1, 10)));
+    let escrow = Escrow::new(large.clone(), Box::new(NoCounts { is_proven: true }), Tick(0));
+    let (redis, now) = (Redis::new(SCRIPT), Tick(3600 * SECOND));
+    assert_eq!(admitted(&escrow, &redis, &large, now, 1), 1);
+    // A reload lowers the limit during an outage.
+    escrow.use_tier(&small);
+    let away = now.plus(std::time::Duration::from_secs(20));
+    (0..5).for_each(|_| escrow.owe(Bucket::Main, away.plus(std::time::Duration::from_secs(5)), small.main, small.main));
+    assert_eq!(admitted(&escrow, &redis, &small, away, 20), 5);
 }

@@ -23,8 +23,8 @@ pub struct Lease {
     issued: AtomicU32,
     /// Until when it is known that no token is to be had.
     denied_until: AtomicU64,
-    /// The theoretical arrival time of the bucket if nothing but this lease is spent, for what callers are told. Of a day
-    /// that is used up: its end.
+    /// The theoretical arrival time of the bucket if nothing but this lease is spent, for what callers are told. Of a day:
+    /// its end.
     full_at: AtomicU64,
 }
 

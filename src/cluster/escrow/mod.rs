@@ -3,6 +3,9 @@
 //! allows, whatever they do; the price is that a token which one node holds is not there for another one. Everything here
 //! is pure: turns are made and their answers taken, time is an argument, and `turn.lua` is Redis's side.
 
+mod charge; // with what another key has used up
+mod day;
+mod known;
 mod lease;
 mod leaving; // what a node does that is about to end
 mod owed;
@@ -16,6 +19,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use self::day::DayTold;
+use self::known::Known;
 pub use self::lease::{Lease, MAX_TOKENS};
 use self::leaving::LEAVING_AFTER;
 use self::owed::Owed;
@@ -110,6 +115,7 @@ pub struct Escrow {
     low: AtomicU32,
     /// What this node admitted while Redis was away, for the next turn.
     owed: [Owed; BUCKETS],
+    day_told: DayTold,
     /// The node is about to end.
     is_leaving: AtomicBool,
     node: Mutex<NodeSide>,
@@ -143,7 +149,8 @@ struct NodeSide {
     counted: [u32; BUCKETS],
     demand_at: Tick,
     need: [u32; BUCKETS],
-    known: [(i64, i64); BUCKETS],
+    /// The levels of the rates.
+    known: [Known; BUCKETS],
 }
 
 impl Escrow {
@@ -153,6 +160,7 @@ impl Escrow {
             tier: AtomicPtr::new(Arc::as_ptr(&tier).cast_mut()),
             low: AtomicU32::new(u32::MAX),
             owed: Default::default(),
+            day_told: DayTold::default(),
             is_leaving: AtomicBool::new(false),
             node: Mutex::new(NodeSide {
                 tier,
@@ -172,7 +180,7 @@ impl Escrow {
                 counted: [0; BUCKETS],
                 demand_at: now,
                 need: [0; BUCKETS],
-                known: [(0, 0); BUCKETS],
+                known: [Known::default(); BUCKETS],
             }),
         }
     }
@@ -190,6 +198,13 @@ impl Escrow {
         let mut node = self.node.lock();
         if Bucket::ALL.iter().any(|bucket| capacity(tier, *bucket).0 < capacity(&node.tier, *bucket).0) {
             self.leases.iter().for_each(Lease::end);
+        }
+        for bucket in Bucket::ALL {
+            if capacity(tier, bucket) != capacity(&node.tier, bucket) {
+                // What was known of it is not so any more: the next turn tells.
+                self.lease(bucket).deny_until(Tick(0));
+                self.lease(bucket).set_full_at(Tick(0));
+            }
         }
         node.tier = tier.clone();
         self.tier.store(Arc::as_ptr(tier).cast_mut(), Ordering::Release);
@@ -317,8 +332,14 @@ impl Escrow {
             let owed = self.owed[at].take(now);
             let known = match (bucket, node.resets_day) {
                 (Bucket::Daily, Some(reset)) => (RESET, reset),
-                (Bucket::Daily, None) => (used.saturating_sub(ask.spent).saturating_sub(owed).cast_signed(), day),
-                _ => node.known[at],
+                (Bucket::Daily, None) => {
+                    let own = used.saturating_sub(ask.spent).saturating_sub(owed);
+                    (own.max(self.day_told.used_up(day)).cast_signed(), day)
+                }
+                _ => {
+                    let known = node.known[at].under((capacity, period_ns), now);
+                    (known.level, known.at_us)
+                }
             };
             let age_ns = if owed > 0 { 0 } else { lease.newest_age_ns(now) };
             asks[at] = Ask { capacity, period_ns, owed, age_ns, known, ..ask };
@@ -355,6 +376,8 @@ impl Escrow {
             node.fresh_until = now.plus(LEAVING_AFTER);
         }
         let in_flight = node.in_flight();
+        // It was begun after the key was charged with what another one has used up, if ever it was.
+        let has_said_all = turn.sequence == node.sequence;
         // A limit was lowered during this turn: nothing that it grants is spent.
         let is_lower = |bucket: &Bucket| capacity(&node.tier, *bucket).0 < turn.asks[*bucket as usize].capacity;
         let is_lowered = Bucket::ALL.iter().any(is_lower);
@@ -380,11 +403,18 @@ impl Escrow {
             }
             if bucket == Bucket::Daily {
                 // Nothing of a day comes back before its end.
-                let is_over = ask.capacity > 0 && u64::try_from(grant.level).is_ok_and(|count| count >= ask.capacity);
                 let to_midnight = Duration::from_micros((DAY_US - answer.now_us.rem_euclid(DAY_US)).unsigned_abs());
-                lease.set_full_at(if is_over { now.plus(to_midnight) } else { Tick(0) });
+                lease.set_full_at(now.plus(to_midnight));
+                if has_said_all {
+                    self.day_told.set(answer.now_us.div_euclid(DAY_US), grant.level, held_by_others);
+                }
             } else {
-                node.known[at] = (grant.level, answer.now_us);
+                let (capacity, period_ns) = (ask.capacity, ask.period_ns);
+                let known = Known { level: grant.level, at_us: answer.now_us, at: now, capacity, period_ns };
+                // Of a bucket that is not limited, what was known under its last limit counts if it is limited again.
+                if capacity > 0 {
+                    node.known[at] = if has_said_all { known } else { known.max(node.known[at], now) };
+                }
                 let level = u64::try_from(grant.level).unwrap_or(0);
                 let owed = level.saturating_add(held_by_others.saturating_mul(ask.period_ns));
                 lease.set_full_at(now.plus(Duration::from_nanos(owed)));
@@ -399,7 +429,7 @@ impl Escrow {
         node.due = dues.into_iter().chain([report]).flatten().min();
         // Requests may have ended during this turn.
         let gives_place_back = self.is_leaving() && self.has_free_place(&node, now);
-        let is_told = turn.is_proven || !node.is_proven();
+        let is_told = has_said_all && (turn.is_proven || !node.is_proven());
         if is_lowered || gives_place_back || !is_told || node.resets_day.is_some() || self.owed.iter().any(Owed::is_any)
         {
             return node.queue(); // this turn was begun before that, or before Redis was away
@@ -446,7 +476,9 @@ impl Escrow {
     /// Gives the whole day of `now` back, for all nodes, with the next turn.
     pub fn reset_day(&self, now: Tick) -> NextTurn {
         let mut node = self.node.lock();
-        node.resets_day = Some(node.day(now).0);
+        let day = node.day(now).0;
+        node.resets_day = Some(day);
+        self.day_told.set(day, 0, 0);
         node.queue()
     }
 }

@@ -30,6 +30,15 @@ impl Owed {
         self.requests.fetch_add(1, Ordering::AcqRel);
     }
 
+    /// Adds what another one holds, and so many requests more.
+    pub(super) fn add_all(&self, other: &Owed, requests: u64) {
+        let full_at = other.full_at.load(Ordering::Acquire);
+        if full_at > self.full_at.fetch_max(full_at, Ordering::AcqRel) {
+            self.period_ns.store(other.period_ns.load(Ordering::Acquire), Ordering::Release);
+        }
+        self.requests.fetch_add(requests.saturating_add(other.requests.load(Ordering::Acquire)), Ordering::AcqRel);
+    }
+
     pub(super) fn is_any(&self) -> bool {
         self.full_at.load(Ordering::Acquire) > 0 || self.requests.load(Ordering::Acquire) > 0
     }

@@ -307,3 +307,53 @@ fn a_turn_that_is_taken_again_after_it_got_no_answer_is_queued_until_it_is_begun
     escrow.begin_turn(None, later).unwrap();
     assert_eq!(escrow.turn_state(), TurnState::Begun(later));
 }
+
+#[test]
+fn a_server_that_lost_the_day_is_told_what_all_nodes_counted_of_it() {
+    let escrow = Escrow::new(Arc::new(Tier { daily: Some(40), ..(*tier(40)).clone() }), Box::new(InFlight::of(0)), NOW);
+    let mut answer = grant(1);
+    answer.buckets[Bucket::Daily as usize] = Grant { held: 2, left_us: 10_000_000, level: 20, held_by_all: 5 };
+    escrow.finish_turn(&begin(&escrow), &answer, NOW);
+    assert_eq!(escrow.day_told(NOW), (20, 3));
+    escrow.spend(Bucket::Daily, NOW);
+    assert_eq!(escrow.day_told(NOW), (21, 3));
+    assert_eq!(escrow.day_told(NOW.plus(Duration::from_hours(24))), (0, 0));
+    let told = begin(&escrow).asks[Bucket::Daily as usize];
+    assert_eq!((told.known, told.spent), ((23, 0), 1), "others may have spent what they held");
+    escrow.reset_day(NOW);
+    escrow.finish_turn(&escrow.begin_turn(None, NOW).unwrap(), &grant(1), NOW);
+    escrow.finish_turn(&escrow.begin_turn(None, NOW).unwrap(), &grant(1), NOW);
+    assert_eq!(begin(&escrow).asks[Bucket::Daily as usize].known, (0, 0));
+}
+
+#[test]
+fn a_key_that_gets_another_id_is_charged_there_with_what_it_used_up_and_what_redis_was_not_told_of_yet() {
+    let (rate, before) = (tier(40).main, escrow_with_tokens(&tier(40)));
+    (0..3).for_each(|_| assert!(before.spend(Bucket::Main, NOW).is_some()));
+    let mut answer = grant(5);
+    answer.buckets[Bucket::Main as usize].level = 7_000_000_000;
+    before.finish_turn(&begin(&before), &answer, NOW);
+    (0..2).for_each(|_| assert!(before.spend(Bucket::Main, NOW).is_some()));
+    begin(&before); // which is not answered
+    before.spend(Bucket::Main, NOW);
+    before.owe(Bucket::Main, NOW.plus(Duration::from_secs(60)), rate, rate);
+    let after = Escrow::new(tier(40), Box::new(InFlight::of(0)), NOW);
+    assert_eq!(after.charge_as(&before, NOW), NextTurn::Now);
+    assert!(before.spend(Bucket::Main, NOW).is_none(), "what it held is not spent any more");
+    let told = after.begin_turn(None, NOW).unwrap().asks[Bucket::Main as usize];
+    assert_eq!((told.known, told.owed, told.spent), ((7_000_000_000, 1), 4, 0));
+}
+
+#[test]
+fn a_key_that_is_charged_with_another_one_during_a_turn_tells_it_with_the_next_one() {
+    let (escrow, other) = (escrow_with_tokens(&tier(40)), escrow_with_tokens(&tier(40)));
+    let mut answer = grant(1);
+    answer.buckets[Bucket::Main as usize].level = 7_000_000_000;
+    other.finish_turn(&begin(&other), &answer, NOW);
+    let turn = begin(&escrow);
+    assert_eq!(escrow.charge_as(&other, NOW), NextTurn::AsBefore);
+    assert_eq!(escrow.finish_turn(&turn, &grant(1), NOW), NextTurn::Now);
+    let next = escrow.begin_turn(None, NOW).unwrap();
+    assert!(next.sequence > turn.sequence + 1, "Redis sees that a turn is missing");
+    assert_eq!(next.asks[Bucket::Main as usize].known, (7_000_000_000, 1));
+}

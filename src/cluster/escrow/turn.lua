@@ -24,6 +24,12 @@ local KEY = KEYS[1]
 
 local function text(number) return string.format('%.0f', number) end
 
+-- A level of one rate under another one: what is available stays available, up to the new burst.
+local function under(level, capacity, period, new_capacity, new_period)
+  local available = math.max(0, capacity - math.max(0, level) / period)
+  return math.max(0, math.ceil((new_capacity - available) * new_period))
+end
+
 -- The whole numbers of a field, if there are as many as there must be.
 local function numbers(field, count)
   local list = {}
@@ -140,6 +146,9 @@ for i, name in ipairs(NAMES) do
       spent = held - keep
       if is_rate and known_at > 0 then
         local drained = known - math.max(0, now - known_at) * 1000
+        if capacity ~= new_capacity or period ~= new_period then
+          drained = under(drained, new_capacity, new_period, capacity, period)
+        end
         level = math.max(level, math.min(drained, capacity * period))
       end
     end
@@ -150,10 +159,6 @@ for i, name in ipairs(NAMES) do
     if i == DAILY and known == RESET and known_at == today then level, charged = 0, 0 end
     if is_rate then
       if charged > 0 then level = math.max(level, -age * 1000) + charged * period end
-      -- What was admitted without this server leaves at most an empty bucket.
-      if owed > 0 then
-        level = math.max(level, math.min(math.max(level, 0) + owed * period, capacity * period))
-      end
     elseif i == DAILY then
       level = level + charged + owed
     end
@@ -164,13 +169,15 @@ for i, name in ipairs(NAMES) do
     -- The key is known for as long as the old burst would take to come back: a burst that is lowered and raised again
     -- must not be full.
     kept = math.max(kept, math.max(level, capacity * period) / 1000 + life + REMEMBERED_US)
-    -- Under another rate, what was available stays available, up to the new burst.
-    local available = math.max(0, capacity - math.max(0, level) / period)
+    level = under(level, capacity, period, new_capacity, new_period)
     capacity, period = new_capacity, new_period
-    level = math.max(0, math.ceil((capacity - available) * period))
   end
 
   if not is_repeated then
+    -- What was admitted without this server, under the rate of now, leaves at most an empty bucket.
+    if owed > 0 and is_rate then
+      level = math.max(level, math.min(math.max(level, 0) + owed * period, capacity * period))
+    end
     local free = capacity - held_by_others - held
     if is_rate then
       free = math.floor((capacity * period - math.max(0, level)) / period) - held_by_others - held

@@ -6,7 +6,7 @@ use crate::config::RedisAt;
 
 const TIMEOUT: Duration = Duration::from_millis(20);
 
-fn limits(clock: Clock) -> SharedLimits {
+fn limits(clock: Clock) -> Arc<SharedLimits> {
     let config = Cluster {
         redis: RedisAt::parse("redis://127.0.0.1:1").unwrap(),
         node: "node".to_owned(),
@@ -21,7 +21,7 @@ fn limits(clock: Clock) -> SharedLimits {
 }
 
 fn key(limits: &SharedLimits) -> Arc<KeyEscrow> {
-    limits.key("k", &tier(40), Box::new(InFlight::of(0)))
+    limits.key(&"k".into(), &tier(40), Box::new(InFlight::of(0)))
 }
 
 fn needs() -> Needs {
