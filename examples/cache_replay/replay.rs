@@ -27,8 +27,8 @@ impl Trial for AnswerCache {
         if AnswerCache::get(self, &at).is_some_and(|entry| is_fresh(&entry, now)) {
             return true;
         }
-        if let Role::Leader(leader) = self.join(FlightKey::shared(at)) {
-            let entry = Arc::new(Entry::new((at, leader.epoch()), text.into(), now, freshness, None));
+        if let Role::Leader(leader) = self.join(FlightKey::shared(at), || now) {
+            let entry = Arc::new(Entry::new((at, leader.epoch().of_answer), text.into(), now, freshness, None));
             self.insert(at, &entry, Realms::One(at.realm), now);
             leader.complete(Ok(entry));
         }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::entry::{Entries, Entry, EntryKey, FetchResult, FlightKey, entries};
-use super::epochs::{Epoch, Epochs, Realms, WriteGuard};
+use super::epochs::{Epoch, Epochs, FlightEpoch, Realms, WriteGuard};
 use super::index::Index;
 use super::single_flight::{Joined, Role, SingleFlight};
 use crate::clock::Tick;
@@ -21,7 +21,7 @@ pub struct AnswerCache {
     pub(super) entries: Entries,
     pub(super) index: Arc<Index>,
     pub(super) epochs: Epochs,
-    pub(super) flights: SingleFlight<FlightKey, Epoch, FetchResult>,
+    pub(super) flights: SingleFlight<FlightKey, FlightEpoch, FetchResult>,
     evictions: Arc<AtomicU64>,
 }
 
@@ -69,18 +69,19 @@ impl AnswerCache {
     }
 
     /// Joins the flight for `key`, or begins one.
-    pub fn join(&self, key: FlightKey) -> Role<'_, FlightKey, Epoch, FetchResult> {
-        self.flights.join(key, || self.epoch(&key.entry))
+    pub fn join(&self, key: FlightKey, now: impl Fn() -> Tick) -> Role<'_, FlightKey, FlightEpoch, FetchResult> {
+        self.flights.join(key, || self.epochs.flight_epoch(&key.entry, now()))
     }
 
     /// As [`AnswerCache::join`], once `ready` has brought what a leader needs.
     pub async fn join_when_ready<R, F>(
         &self,
         key: FlightKey,
+        now: impl Fn() -> Tick,
         ready: impl Future<Output = Result<R, F>>,
         is_stored: impl Fn() -> bool,
-    ) -> Result<Joined<'_, FlightKey, Epoch, FetchResult, R>, F> {
-        self.flights.join_when_ready(key, || self.epoch(&key.entry), ready, is_stored).await
+    ) -> Result<Joined<'_, FlightKey, FlightEpoch, FetchResult, R>, F> {
+        self.flights.join_when_ready(key, || self.epochs.flight_epoch(&key.entry, now()), ready, is_stored).await
     }
 
     /// Whether the origin is being asked for `key`.
@@ -102,7 +103,7 @@ impl AnswerCache {
         }
         // With `cache.max_size = "0B"` moka takes no entry.
         let may_take = || self.entries.policy().max_capacity() != Some(0);
-        let is_stored = entry.is_storable() && may_take() && self.epochs.may_store(&key, now);
+        let is_stored = entry.is_storable() && may_take() && self.epochs.may_store(&key, entry.asked);
         if is_stored {
             self.index.insert(entry, &self.entries);
         }

@@ -42,7 +42,7 @@ pub struct Entry {
     pub text: Arc<str>,
     /// The epoch under which the origin was asked. The entry is usable only while this epoch is current.
     pub epoch: Epoch,
-    asked: Tick,
+    pub(super) asked: Tick,
     freshness: Freshness,
     /// The first expiry in the text, in Unix seconds: the entry is unusable from then on (guarantee 4).
     expires: Option<i64>,

@@ -23,8 +23,9 @@ const _: () = assert!(Read::ALL.len() as u64 <= MAX_READS);
 /// Counters for whole realms, by hash: 8 KiB. A collision costs the other realm its answers, when somebody purges one.
 const REALM_SLOTS: usize = 1 << 10;
 
-/// Unsettled writes of members, by hash: 96 KiB. A collision costs a miss as well.
-const UNSETTLED_SLOTS: usize = 1 << 12;
+/// Unsettled writes of members, by hash: 2 MiB. A collision costs a miss as well, for as long as a write is of unknown
+/// outcome: one guild's writes, to which an origin gives no usable answer, are not to cost the others theirs.
+const UNSETTLED_SLOTS: usize = 1 << 16;
 
 /// The epochs of all entries. A reader takes an [`Epoch`] before it asks the origin; the answer is current while the
 /// epoch is. A write advances the epoch of its member's answers, in its [`Realms`].
@@ -42,10 +43,23 @@ pub struct Epochs {
 pub(super) struct UnsettledWrites {
     /// Writes that the origin has not answered yet.
     in_flight: AtomicU64,
-    /// Those of them that another process sends, whose callers do not read from this process's cache.
+    /// Those of them that another process sends, whose callers do not read from this process's cache; in all realms.
     remote_in_flight: AtomicU64,
-    /// The tick until which a write of unknown outcome may still take effect.
+    /// The tick until which a write of unknown outcome may still take effect; in all realms.
     no_store_until: AtomicU64,
+    /// The newest such tick that had come before it was set later; in all realms.
+    settled_at: AtomicU64,
+}
+
+impl UnsettledWrites {
+    /// Stores nothing until then, or until a later tick that was set before.
+    pub(super) fn unsettled_until(&self, until: u64, now: Tick) {
+        let before = self.no_store_until.load(Ordering::SeqCst);
+        if before <= now.0 {
+            self.settled_at.fetch_max(before, Ordering::SeqCst); // first, so that a reader of the later tick sees it
+        }
+        self.no_store_until.fetch_max(until, Ordering::SeqCst);
+    }
 }
 
 /// The realms in which a change invalidates answers about a member.
@@ -62,6 +76,14 @@ pub enum Realms {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Epoch(u64);
 
+/// The epoch under which a flight asks. Where a write is of unknown outcome, what is asked for before the moment at which it
+/// can take effect no more may be older than what is asked for after it, so callers of the two sides share no flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlightEpoch {
+    pub of_answer: Epoch,
+    settled_at: u64,
+}
+
 impl Default for Epochs {
     fn default() -> Self {
         Epochs::with_slots(EPOCH_SLOTS, REALM_SLOTS, UNSETTLED_SLOTS)
@@ -71,8 +93,12 @@ impl Default for Epochs {
 impl Epochs {
     pub(super) fn with_slots(epochs: usize, realms: usize, unsettled: usize) -> Self {
         let counter = || AtomicU64::new(0);
-        let writes =
-            || UnsettledWrites { in_flight: counter(), remote_in_flight: counter(), no_store_until: counter() };
+        let writes = || UnsettledWrites {
+            in_flight: counter(),
+            remote_in_flight: counter(),
+            no_store_until: counter(),
+            settled_at: counter(),
+        };
         Epochs {
             slots: (0..epochs).map(|_| counter()).collect(),
             realms: (0..realms).map(|_| counter()).collect(),
@@ -148,23 +174,33 @@ impl Epochs {
     /// outcome are stored later by as much.
     pub fn store_later(&self, by: Duration, ttl: Duration, now: Tick) {
         for writes in &self.unsettled {
-            let later = |until| (until > 0).then(|| Tick(until).plus(by).min(now.plus(ttl)).0.max(until));
-            let _ = writes.no_store_until.fetch_update(Ordering::SeqCst, Ordering::SeqCst, later); // there was no write
+            let until = writes.no_store_until.load(Ordering::SeqCst);
+            if until > 0 {
+                writes.unsettled_until(Tick(until).plus(by).min(now.plus(ttl)).0.max(until), now);
+            }
         }
     }
 
-    /// Whether answers about this member may be stored at `now`: not while a write of unknown outcome may still take
-    /// effect, and not during a write of another process.
-    pub fn may_store(&self, entry_key: &EntryKey, now: Tick) -> bool {
-        self.unsettled_writes(entry_key).iter().all(|writes| {
-            writes.no_store_until.load(Ordering::SeqCst) <= now.0 && writes.remote_in_flight.load(Ordering::SeqCst) == 0
-        })
+    /// The epoch of a flight that begins or is joined at `now`.
+    pub fn flight_epoch(&self, entry_key: &EntryKey, now: Tick) -> FlightEpoch {
+        let writes = self.unsettled(entry_key.member, Realms::All);
+        let until = writes.no_store_until.load(Ordering::SeqCst);
+        let settled_at = if until <= now.0 { until } else { writes.settled_at.load(Ordering::SeqCst) };
+        FlightEpoch { of_answer: self.epoch(entry_key), settled_at }
+    }
+
+    /// Whether answers about this member may be stored for which the origin was asked at `asked`: not if a write of unknown
+    /// outcome may have taken effect since, and not during a write of another process.
+    pub fn may_store(&self, entry_key: &EntryKey, asked: Tick) -> bool {
+        let writes = self.unsettled(entry_key.member, Realms::All);
+        writes.no_store_until.load(Ordering::SeqCst) <= asked.0 && writes.remote_in_flight.load(Ordering::SeqCst) == 0
     }
 
     /// Whether a write to this member may still take effect, or has taken effect without an answer.
     pub fn is_unsettled(&self, entry_key: &EntryKey, now: Tick) -> bool {
-        self.unsettled_writes(entry_key).iter().any(|writes| writes.in_flight.load(Ordering::SeqCst) > 0)
-            || !self.may_store(entry_key, now)
+        let realms = [Realms::One(entry_key.realm), Realms::All];
+        let is_in_flight = |realms| self.unsettled(entry_key.member, realms).in_flight.load(Ordering::SeqCst) > 0;
+        realms.into_iter().any(is_in_flight) || !self.may_store(entry_key, now)
     }
 
     pub(super) fn advance(&self, member: MemberId, read: Read, realms: Realms) {
@@ -186,11 +222,6 @@ impl Epochs {
 
     pub(super) fn unsettled(&self, member: MemberId, realms: Realms) -> &UnsettledWrites {
         &self.unsettled[realms.hash(member.get()) as usize % self.unsettled.len()]
-    }
-
-    /// The unsettled writes that concern an entry: those of its realm, and those of all realms.
-    fn unsettled_writes(&self, entry_key: &EntryKey) -> [&UnsettledWrites; 2] {
-        [Realms::One(entry_key.realm), Realms::All].map(|realms| self.unsettled(entry_key.member, realms))
     }
 }
 
@@ -257,7 +288,7 @@ impl Drop for WriteGuard<'_> {
             // be listed under another one by now. Set before the epoch advances: a reader that sees the new epoch sees
             // this as well.
             let until = now.plus(self.no_store_for).0;
-            self.epochs.unsettled(self.member, Realms::All).no_store_until.fetch_max(until, Ordering::SeqCst);
+            self.epochs.unsettled(self.member, Realms::All).unsettled_until(until, now);
             self.epochs.advance_each(self.member, &Read::ALL, Realms::All);
         } else {
             self.epochs.advance_each(self.member, self.reads, self.realms);

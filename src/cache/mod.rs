@@ -12,5 +12,5 @@ mod tests;
 
 pub use answer_cache::{AnswerCache, CacheSize};
 pub use entry::{Entry, EntryKey, EntryState, FetchError, FetchResult, FlightKey, Realm};
-pub use epochs::{Epoch, Epochs, Realms, WriteGuard};
+pub use epochs::{Epoch, Epochs, FlightEpoch, Realms, WriteGuard};
 pub use single_flight::{Joined, Leader, Role, SingleFlight};

@@ -10,7 +10,7 @@ use super::admit::Admitted;
 use super::caller::Caller;
 use super::{CacheStatus, Gateway, RequestDetails, State};
 use crate::cache::{
-    Entry, EntryKey, EntryState, Epoch, FetchError, FetchResult, FlightKey, Joined, Leader, Realms, Role,
+    Entry, EntryKey, EntryState, Epoch, FetchError, FetchResult, FlightEpoch, FlightKey, Joined, Leader, Realms, Role,
 };
 use crate::clock::Tick;
 use crate::config::Freshness;
@@ -104,8 +104,10 @@ impl Gateway {
             None => {
                 details.cache = Some(CacheStatus::Forwarded { stale: false, stored: false });
                 let result = self.fetch_alone(&mut caller, read, member, permit, details).await;
-                // It is of no flight: no flight from before may answer later callers.
-                self.core.cache.epochs().invalidate_member(member);
+                if result.is_ok() {
+                    // It is of no flight: no flight from before may answer later callers.
+                    self.core.cache.epochs().invalidate_entry(&caller.entry_key(read, member), Realms::All);
+                }
                 (result, None)
             }
         };
@@ -151,7 +153,7 @@ impl Gateway {
                     *permit = Some(self.acquire_permit(caller, permit.take(), details).await?);
                 }
                 let ready = async { self.acquire_permit(caller, permit.take(), details).await };
-                self.core.cache.join_when_ready(flight_key, ready, is_stored).await
+                self.core.cache.join_when_ready(flight_key, || self.core.now(), ready, is_stored).await
             };
             let joined = joined.await.inspect_err(|_| {
                 details.cache = Some(CacheStatus::Forwarded { stale: purpose.is_stale(), stored: false });
@@ -206,7 +208,7 @@ impl Gateway {
     async fn lead(
         &self,
         state: &State,
-        (leader, permit): (Leader<'_, FlightKey, Epoch, FetchResult>, Permit),
+        (leader, permit): (Leader<'_, FlightKey, FlightEpoch, FetchResult>, Permit),
         caller: &Caller<'_>,
         flight_key: FlightKey,
         purpose: &ReadPurpose,
@@ -217,13 +219,14 @@ impl Gateway {
         // Another flight may have ended between this caller's look-up and its joining.
         if purpose.accepts_cached()
             && self.may_use_cache(caller)
-            && let Some((entry, ttl)) = self.fresh(&entry_key).filter(|(entry, _)| entry.epoch == leader.epoch())
+            && let Some((entry, ttl)) =
+                self.fresh(&entry_key).filter(|(entry, _)| entry.epoch == leader.epoch().of_answer)
         {
             leader.complete(Ok(entry.clone()));
             let age = entry.age(self.core.now());
             return (Ok(entry), CacheStatus::Hit { ttl, age });
         }
-        match self.fetch(state, caller, permit, (entry_key, leader.epoch()), details).await {
+        match self.fetch(state, caller, permit, (entry_key, leader.epoch().of_answer), details).await {
             not_sent @ Err(FetchError::NotSent(_)) => (not_sent, not_stored),
             // A failure of the origin concerns all of them, whatever became of the leader's key.
             Err(error @ FetchError::Fault(fault)) if fault.is_origin_failure() => {
@@ -238,11 +241,11 @@ impl Gateway {
             Ok(entry) => {
                 // Where several flights may ask for one entry, treat each answer as possibly overtaken: invalidate in
                 // all realms.
-                let refusals = &self.core.origin_refusals;
-                let several = flight_key.restricted_to.is_some() || refusals.any();
+                let (refusals, now) = (&self.core.origin_refusals, self.core.now());
+                let has_newer = leader.epoch() != self.core.cache.epochs().flight_epoch(&entry_key, now);
+                let several = flight_key.restricted_to.is_some() || refusals.any() || has_newer;
                 let realms = if several { Realms::All } else { caller.realms(entry_key.realm) };
-                let stored = !self.handover.has_successor()
-                    && self.core.cache.insert(entry_key, &entry, realms, self.core.now());
+                let stored = !self.handover.has_successor() && self.core.cache.insert(entry_key, &entry, realms, now);
                 if flight_key.restricted_to.is_some() {
                     refusals.remove(&caller.digest);
                 }
@@ -338,7 +341,7 @@ impl Gateway {
         let Caller { key, learned_key, digest, forwarded, stranger } = caller;
         let authorization = forwarded.authorization.0.to_vec();
         tokio::spawn(async move {
-            let Role::Leader(leader) = gateway.core.cache.join(flight_key) else { return };
+            let Role::Leader(leader) = gateway.core.cache.join(flight_key, || gateway.core.now()) else { return };
             // No caller waits for it, so that it belongs to no trace.
             let forwarded =
                 ForwardedFields { authorization: Authorization(&authorization), trace: TraceContext::default() };

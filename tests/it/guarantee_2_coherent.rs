@@ -132,6 +132,55 @@ async fn guarantee_2_after_a_write_of_unknown_outcome_a_reload_that_keeps_answer
 }
 
 #[tokio::test]
+async fn guarantee_2_an_answer_asked_for_within_a_ttl_after_a_write_of_unknown_outcome_is_not_kept_however_late_it_comes()
+ {
+    const TTL: std::time::Duration = std::time::Duration::from_secs(4);
+    let gate = gate().set("cache.points.ttl", r#""4s""#).start().await;
+    gate.origin().next("setPoints", Act::Cut(Cut::AfterHeader));
+    gate.set_points("bot", "7", 10).await.is_refused(502, NO_ANSWER);
+    let end = std::time::Instant::now();
+    let hold = Gate::shut();
+    gate.origin().next("getPoints", Act::HoldAnswer(hold.clone()));
+    tokio::time::sleep_until((end + TTL / 2).into()).await;
+    let mut read = gate.connect_and_send(gate.request("getPoints", "bot", "memberID=7")).await;
+    gate.origin().has_been_asked("getPoints", 1).await;
+    assert!(end.elapsed() < TTL, "the machine was too slow");
+    // Only now the lost write takes effect.
+    gate.origin().put_points("7", 20);
+    tokio::time::sleep_until((end + TTL).into()).await;
+    hold.open();
+    read.answer().await.is("10");
+    gate.get_points("bot", "7").await.is("20");
+}
+
+#[tokio::test]
+async fn guarantee_2_a_question_from_within_a_ttl_after_a_write_of_unknown_outcome_is_not_shared_after_it() {
+    const TTL: std::time::Duration = std::time::Duration::from_secs(2);
+    let gate = gate().key("other").keys_at_the_origin().set("cache.points.ttl", r#""2s""#);
+    let gate = gate.set("origin.timeout", r#""60s""#).start().await;
+    for key in ["bot", "other"] {
+        gate.get_points(key, "8").await.is("0");
+    }
+    gate.origin().next("setPoints", Act::Raw(b"garbage\r\n\r\n".to_vec()));
+    assert_eq!(gate.set_points("bot", "7", 10).await.code(), Some(20));
+    let end = std::time::Instant::now();
+    let (hold, asked) = (Gate::shut(), gate.origin().asked("getPoints"));
+    gate.origin().next("getPoints", Act::HoldAnswer(hold.clone()));
+    let mut first = gate.connect_and_send(gate.request("getPoints", "bot", "memberID=7")).await;
+    gate.origin().has_been_asked("getPoints", asked + 1).await;
+    assert!(end.elapsed() < TTL, "the machine was too slow");
+    // Only now the lost write takes effect.
+    gate.origin().put_points("7", 10);
+    tokio::time::sleep_until((end + TTL).into()).await;
+    gate.get_points("other", "7").await.is("10");
+    let mut second = gate.connect_and_send(gate.request("getPoints", "bot", "memberID=7")).await;
+    gate.origin().has_been_asked("getPoints", asked + 3).await;
+    second.answer().await.is("10");
+    hold.open();
+    first.answer().await.is("3");
+}
+
+#[tokio::test]
 async fn guarantee_2_no_stale_answer_stands_in_after_a_write() {
     for outcome in [Act::Normal, Act::Cut(Cut::MidBody), Act::Stall] {
         let mut gate = gate()

@@ -39,8 +39,8 @@ pub fn put_unchecked(cache: &answer_cache::AnswerCache, entry: std::sync::Arc<en
 pub fn join_any<'m>(
     cache: &'m answer_cache::AnswerCache,
     at: entry::EntryKey,
-    first: epochs::Epoch,
-) -> single_flight::Role<'m, entry::FlightKey, epochs::Epoch, entry::FetchResult> {
+    first: epochs::FlightEpoch,
+) -> single_flight::Role<'m, entry::FlightKey, epochs::FlightEpoch, entry::FetchResult> {
     cache.flights.join(entry::FlightKey::shared(at), || first)
 }
 

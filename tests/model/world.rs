@@ -10,7 +10,7 @@ use stateright::semantics::{ConsistencyTester, LinearizabilityTester};
 
 use crate::cache::answer_cache::AnswerCache;
 use crate::cache::entry::{Entry, EntryKey, FetchError, FetchResult, FlightKey, Realm};
-use crate::cache::epochs::{Epoch, Realms};
+use crate::cache::epochs::{Epoch, FlightEpoch, Realms};
 use crate::cache::single_flight::{Joined, Role};
 use crate::cache::{advance_once, join_any, put_unchecked, small_cache};
 use crate::clock::Tick;
@@ -41,7 +41,7 @@ pub struct World {
     points: AtomicI64,
     history: std::sync::Mutex<LinearizabilityTester<usize, Register<i64>>>,
     /// The epoch before everything: what a caller that looks at none takes.
-    first: Epoch,
+    first: FlightEpoch,
     requests: Mutex<u64>,
     permits: Permits,
     way: Way,
@@ -98,7 +98,7 @@ fn entry_key(realm: u64) -> EntryKey {
 impl World {
     pub fn new(way: Way, is_one_guild: bool) -> Arc<World> {
         let cache = small_cache(&[0, 1, 2].map(entry_key));
-        let first = cache.epoch(&entry_key(0));
+        let first = cache.epochs().flight_epoch(&entry_key(0), NOW);
         Arc::new(World {
             cache,
             points: AtomicI64::new(0),
@@ -156,9 +156,12 @@ impl World {
                 },
                 _ => {
                     let permit = async { self.permits.acquire().await.map(Some) };
-                    shuttle::future::block_on(
-                        self.cache.join_when_ready(FlightKey::shared(at), permit, || self.cache.get(&at).is_some()),
-                    )
+                    shuttle::future::block_on(self.cache.join_when_ready(
+                        FlightKey::shared(at),
+                        || NOW,
+                        permit,
+                        || self.cache.get(&at).is_some(),
+                    ))
                     .map_err(FetchError::Fault)?
                 }
             };
@@ -174,11 +177,11 @@ impl World {
                     }
                 }
                 Joined::Leader(leader, permit) => {
-                    if let Some(entry) = self.cache.get(&at).filter(|entry| entry.epoch == leader.epoch()) {
+                    if let Some(entry) = self.cache.get(&at).filter(|entry| entry.epoch == leader.epoch().of_answer) {
                         leader.complete(Ok(entry.clone()));
                         return Ok(entry);
                     }
-                    let entry = self.ask(at, leader.epoch());
+                    let entry = self.ask(at, leader.epoch().of_answer);
                     drop(permit);
                     self.store(at, &entry);
                     leader.complete(Ok(entry.clone()));

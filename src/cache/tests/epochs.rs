@@ -119,6 +119,20 @@ fn after_a_write_of_unknown_outcome_nothing_of_the_member_is_kept_for_one_ttl() 
 }
 
 #[test]
+fn a_flight_is_shared_by_callers_of_one_side_of_the_time_at_which_a_write_of_unknown_outcome_is_over() {
+    let (epochs, end) = (Epochs::default(), Tick(5).plus(TTL));
+    let ends_unsettled = |at| epochs.begin_write(member(7), &[Read::Points], GUILD, TTL, at).end_unsettled(at, TTL);
+    ends_unsettled(Tick(5));
+    let [within, last, first, later] =
+        [Tick(5), Tick(end.0 - 1), end, end.plus(TTL)].map(|now| epochs.flight_epoch(&points(7), now));
+    assert!(within == last && first == later && within != first && within.of_answer == first.of_answer);
+    // Another member's write has its place in the same slot.
+    epochs.unsettled(member(7), Realms::All).unsettled_until(end.plus(3 * TTL).0, end.plus(TTL));
+    let other = epochs.flight_epoch(&points(7), end.plus(2 * TTL));
+    assert!(other != within && other == first);
+}
+
+#[test]
 fn moving_all_moves_each() {
     let epochs = Epochs::default();
     let epoch = epochs.epoch(&at(1, 7, Read::Reviews));
