@@ -1,6 +1,8 @@
 //! Guarantee 8 over HTTP/2: frames that cost the sender less than they cost the gateway come to an
 //! end, and nobody else notices.
 
+use std::time::Duration;
+
 use crate::support::frames::*;
 use crate::support::*;
 
@@ -138,6 +140,30 @@ async fn guarantee_8_trailers_that_nobody_waits_for_keep_no_memory_while_the_ans
     }
     // With the first one the allocator takes what it will use. The trailers of another would be 30 MB.
     assert!(after[3] < after[0] + 30 * 1024, "resident KiB after each connection: {after:?}");
+}
+
+#[tokio::test]
+async fn the_ends_of_refused_bodies_that_come_seconds_after_their_streams_were_reset_cost_the_others_nothing() {
+    const REFUSED: u32 = 90;
+    let gate = gate().start().await;
+    let refused =
+        block(&[(":method", "POST"), (":scheme", "https"), (":authority", "guildgate.test"), (":path", "/getPoints")]);
+    let mut frames = gate.frames().await;
+    for n in 0..REFUSED {
+        frames.send(frame(HEADERS, END_HEADERS, 2 * n + 1, &refused)).await;
+    }
+    for _ in 0..REFUSED {
+        while frames.next().await.unwrap().kind != RST_STREAM {}
+    }
+    tokio::time::sleep(Duration::from_secs(2)).await; // the caller reads late
+    let trailers = block(&[("x-checksum", "1")]);
+    let late = (0..REFUSED).map(|n| frame(HEADERS, END_HEADERS | END_STREAM, 2 * n + 1, &trailers));
+    let good = [
+        frame(HEADERS, END_HEADERS, 2 * REFUSED + 1, &header(&gate, "/getPoints")),
+        frame(DATA, END_STREAM, 2 * REFUSED + 1, b"memberID=7"),
+    ];
+    frames.send(late.chain(good).flatten().collect::<Vec<u8>>()).await;
+    assert_eq!(frames.outcome(2 * REFUSED + 1).await.as_deref(), Ok("3"));
 }
 
 #[tokio::test]

@@ -11,6 +11,7 @@ mod trailers;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -37,8 +38,12 @@ const MAX_STREAMS: usize = 100;
 /// that it has under way.
 const MAX_RESETS_PENDING: usize = MAX_STREAMS;
 
-/// Streams reset by us and still remembered, which is the crate's default.
-const MAX_RESETS_REMEMBERED: usize = 50;
+/// Streams reset by us and still remembered. The ends of bodies may be on their way of as many as there can be at once, and
+/// again of those that came in their place; what comes for a forgotten stream ends the connection.
+const MAX_RESETS_REMEMBERED: usize = 2 * MAX_STREAMS;
+
+/// For how long they are remembered: a caller may read late that its stream was reset.
+const RESETS_REMEMBERED_FOR: Duration = Duration::from_secs(10);
 
 /// Streams that the crate had to reset because of what the peer sent on them, over the life of a connection; more ends
 /// it (CVE-2025-8671).
@@ -124,6 +129,7 @@ fn builder(server: &Server) -> Builder {
         .max_send_buffer_size(MAX_SEND_BUFFER)
         .max_pending_accept_reset_streams(MAX_RESETS_PENDING)
         .max_concurrent_reset_streams(MAX_RESETS_REMEMBERED)
+        .reset_stream_duration(RESETS_REMEMBERED_FOR)
         .max_local_error_reset_streams(Some(MAX_ERRORS))
         // Bodies are read as they come, and `frames` bounds what is not; this would count late frames for ever.
         .data_frame_budget(usize::MAX);
