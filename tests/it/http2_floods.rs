@@ -181,6 +181,22 @@ async fn requests_that_are_cancelled_with_their_own_write_cost_the_others_nothin
 }
 
 #[tokio::test]
+async fn a_write_that_is_cancelled_before_it_has_begun_is_not_performed() {
+    let gate = gate().start().await;
+    let mut frames = gate.frames().await;
+    let write = [
+        frame(HEADERS, END_HEADERS, 1, &header(&gate, "/setPoints")),
+        frame(DATA, END_STREAM, 1, b"memberID=7&amount=99"),
+        frame(RST_STREAM, 0, 1, &[0, 0, 0, 8]),
+        frame(HEADERS, END_HEADERS, 3, &header(&gate, "/getPoints")),
+        frame(DATA, END_STREAM, 3, b"memberID=7"),
+    ];
+    frames.send(write.concat()).await;
+    assert_eq!(frames.outcome(3).await.as_deref(), Ok("3"));
+    gate.get_points("bot", "7").await.is("3");
+}
+
+#[tokio::test]
 async fn pings_settings_and_priorities_without_end_are_ended() {
     let gate = gate().start().await;
     is_ended(&gate, "PING", |_| frame(PING, 0, 0, &[7; 8])).await;

@@ -215,7 +215,10 @@ impl Http2Connection<'_> {
     fn accept(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while self.requests.len() < MAX_STREAMS {
             match self.h2.poll_accept(cx) {
-                Poll::Ready(Some(Ok((request, respond)))) => {
+                Poll::Ready(Some(Ok((request, mut respond)))) => {
+                    if respond.poll_reset(cx).is_ready() {
+                        continue; // its caller has cancelled it before it began, so it is not performed
+                    }
                     let transport = self.transport.clone();
                     self.requests.push(Box::pin(stream::answer(self.edge, self.peer, transport, request, respond)));
                 }
