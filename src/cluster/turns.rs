@@ -174,15 +174,15 @@ impl Turns {
             if is_last_beat && turns.is_empty() && self.connection.is_some() {
                 limits.end();
             }
-            if let Some(connection) = self.connection.clone().filter(|_| !limits.is_away()) {
+            // Nobody waits for the last ones, which may be late.
+            if let Some(connection) = self.connection.clone().filter(|_| is_last_beat || !limits.is_away()) {
                 for (key, turn) in self.due(MAX_TURNS - turns.len(), true) {
                     turns.push(take(limits.clone(), connection.clone(), self.scripts.turn.clone(), key, turn));
                 }
             } else {
                 self.due(usize::MAX, false).iter().for_each(|(key, _)| self.stall(key));
             }
-            let connects_again = self.connection.is_none() || limits.is_away();
-            if is_last_beat && beats.is_empty() && turns.is_empty() && !connects_again {
+            if is_last_beat && beats.is_empty() && turns.is_empty() && self.connection.is_some() {
                 return;
             }
         }

@@ -215,7 +215,7 @@ impl Asking<'_> {
 
     fn decide(&self, buckets: &Buckets, usage: &Usage, query: LimitQuery) -> Result<SharedDecision, NotDecided> {
         let LimitQuery { operation, in_flight, now } = query;
-        self.key.escrow.use_tier(self.policy.tier());
+        self.key.escrow.use_tier(self.policy.tier(), self.since);
         let tier = &**self.policy.tier();
         let write = tier.write.filter(|_| operation.is_write());
         let day = tier.daily.map(|max| (max, self.shared.redis_clock.unix(now)));

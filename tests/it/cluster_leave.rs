@@ -173,6 +173,19 @@ async fn a_connection_to_redis_that_is_cut_at_the_stop_is_made_again() {
 }
 
 #[tokio::test]
+async fn a_node_stops_while_redis_answers_later_than_requests_wait_for_it() {
+    let redis = Redis::start(&[]).await;
+    let proxy = Proxy::to(redis.port()).await;
+    let gate = TestGateway::before_http().key("bot").points("7", 3).set("cluster.timeout", r#""20ms""#);
+    let gate = gate.set("cluster.redis", &format!("\"redis://127.0.0.1:{}\"", proxy.port()));
+    let mut gate = gate.start().await;
+    proxy.hold(Holds::For(Duration::from_millis(60)));
+    gate.has_said("Redis at").await;
+    gate.get_points("bot", "7").await;
+    assert_eq!(gate.stop().await, Some(0));
+}
+
+#[tokio::test]
 async fn what_a_thousand_keys_have_left_of_a_day_is_given_back_however_far_away_redis_is() {
     let redis = Redis::start(&[]).await;
     let keys: Vec<String> = (0..1000).map(|n| format!("bot{n}")).collect();

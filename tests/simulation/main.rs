@@ -56,7 +56,7 @@ impl LocalCounts for NoCounts {
 
 /// How many of so many requests at once are admitted under this tier.
 fn admitted(escrow: &Escrow, redis: &Redis, tier: &Arc<Tier>, now: Tick, requests: usize) -> usize {
-    escrow.use_tier(tier);
+    escrow.use_tier(tier, now);
     let is_admitted = |_: &usize| {
         if escrow.spend(Bucket::Main, now).is_none() {
             escrow.need([Bucket::Main].into_iter());
@@ -312,7 +312,8 @@ fn a_script_that_grants_what_others_hold_is_caught() {
 
 #[test]
 fn a_script_that_forgets_what_a_crashed_node_held_is_caught() {
-    let script = planted("level = math.max(level, (ends - now) * 1000) + held * period", "level = level");
+    let script =
+        planted("level = charge(math.max(level, (ends - now) * 1000), held, capacity, period)", "level = level");
     assert!(is_caught(Faults { crashes: 3, ..Faults::default() }, &script));
 }
 

@@ -129,7 +129,7 @@ fn what_was_admitted_without_redis_is_charged_under_the_limit_of_then() {
     let (redis, now) = (Redis::new(SCRIPT), Tick(3600 * SECOND));
     assert_eq!(admitted(&escrow, &redis, &large, now, 1), 1);
     // A reload lowers the limit during an outage.
-    escrow.use_tier(&small);
+    escrow.use_tier(&small, now);
     let away = now.plus(std::time::Duration::from_secs(20));
     (0..5).for_each(|_| escrow.owe(Bucket::Main, away.plus(std::time::Duration::from_secs(5)), small.main, small.main));
     assert_eq!(admitted(&escrow, &redis, &small, away, 20), 5);

@@ -34,7 +34,7 @@ impl Named {
 
     fn admits(&self, node: usize, now: u64) -> bool {
         let spends = || self.nodes[node].spend(Bucket::Main, Tick(now)).is_some();
-        self.nodes[node].use_tier(&self.tier);
+        self.nodes[node].use_tier(&self.tier, Tick(now));
         if !spends() {
             self.nodes[node].need([Bucket::Main].into_iter());
             self.turn(node, now);

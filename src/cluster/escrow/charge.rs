@@ -17,7 +17,7 @@ impl Escrow {
         let UsedUp { known, untold } = other.used_up();
         let mut node = self.node.lock();
         node.sequence += 1; // a turn is missing: Redis takes what this node knows into account
-        self.day_told.charge_as(&other.day_told);
+        self.day_told.charge_as(&other.day_told, now);
         for bucket in Bucket::ALL {
             let at = bucket as usize;
             node.known[at] = node.known[at].max(known[at], now);

@@ -1,9 +1,13 @@
 //! What Redis told of a key's day: for a Redis that has lost it, and for what callers are told is left.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
 
 use super::{Bucket, Escrow};
 use crate::clock::Tick;
+
+/// For how long what others held may have been spent without this node's knowing. Later it is counted, or was given back.
+const HELD_FOR: Duration = Duration::from_secs(30);
 
 /// What Redis told last. Each number is right by itself; those of two turns may be read as one.
 #[derive(Debug, Default)]
@@ -11,29 +15,37 @@ pub(super) struct DayTold {
     day: AtomicI64,
     count: AtomicU64,
     held_by_others: AtomicU64,
+    /// When, in ticks.
+    at: AtomicU64,
 }
 
 impl DayTold {
-    pub(super) fn set(&self, day: i64, count: i64, held_by_others: u64) {
+    pub(super) fn set(&self, day: i64, count: i64, held_by_others: u64, now: Tick) {
+        self.at.store(now.0, Ordering::Release);
         self.day.store(day, Ordering::Release);
         self.count.store(u64::try_from(count).unwrap_or(0), Ordering::Release);
         self.held_by_others.store(held_by_others, Ordering::Release);
     }
 
     /// The requests of this day, with those that others may have spent since.
-    pub(super) fn used_up(&self, day: i64) -> u64 {
+    pub(super) fn used_up(&self, day: i64, now: Tick) -> u64 {
         if self.day.load(Ordering::Acquire) != day {
             return 0;
         }
-        self.count.load(Ordering::Acquire).saturating_add(self.held_by_others.load(Ordering::Acquire))
+        self.count.load(Ordering::Acquire).saturating_add(self.held_by_others(now))
+    }
+
+    fn held_by_others(&self, now: Tick) -> u64 {
+        let at = Tick(self.at.load(Ordering::Acquire));
+        if now.since(at) < HELD_FOR { self.held_by_others.load(Ordering::Acquire) } else { 0 }
     }
 
     /// Takes over what Redis told of another key, if that is more. What others held of it they tell themselves.
-    pub(super) fn charge_as(&self, other: &DayTold) {
+    pub(super) fn charge_as(&self, other: &DayTold, now: Tick) {
         let [own, theirs] =
             [self, other].map(|told| (told.day.load(Ordering::Acquire), told.count.load(Ordering::Acquire)));
         if theirs > own {
-            self.set(theirs.0, theirs.1.cast_signed(), 0);
+            self.set(theirs.0, theirs.1.cast_signed(), 0, now);
         }
     }
 }
@@ -46,6 +58,6 @@ impl Escrow {
             return (0, 0);
         }
         let count = self.day_told.count.load(Ordering::Acquire).saturating_add(u64::from(lease.spent()));
-        (count, self.day_told.held_by_others.load(Ordering::Acquire))
+        (count, self.day_told.held_by_others(now))
     }
 }

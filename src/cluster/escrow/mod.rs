@@ -189,9 +189,9 @@ impl Escrow {
         &self.leases[bucket as usize]
     }
 
-    /// The tier of the request that is decided next. If it is another one and lowers a limit, no token that was granted
-    /// before is spent any more. No lock is taken if it is the same.
-    pub fn use_tier(&self, tier: &Arc<Tier>) {
+    /// The tier of the request that is decided next, which the key has since `since`. If it is another one and lowers a limit,
+    /// no token that was granted before is spent any more. No lock is taken if it is the same.
+    pub fn use_tier(&self, tier: &Arc<Tier>, since: Tick) {
         if ptr::eq(self.tier.load(Ordering::Acquire), Arc::as_ptr(tier)) {
             return;
         }
@@ -200,8 +200,11 @@ impl Escrow {
             self.leases.iter().for_each(Lease::end);
         }
         for bucket in Bucket::ALL {
-            if capacity(tier, bucket) != capacity(&node.tier, bucket) {
-                // What was known of it is not so any more: the next turn tells.
+            let limit = capacity(tier, bucket);
+            if limit != capacity(&node.tier, bucket) {
+                let known = &mut node.known[bucket as usize];
+                *known = known.under(limit, since);
+                // What else was known of it is not so any more: the next turn tells.
                 self.lease(bucket).deny_until(Tick(0));
                 self.lease(bucket).set_full_at(Tick(0));
             }
@@ -334,7 +337,7 @@ impl Escrow {
                 (Bucket::Daily, Some(reset)) => (RESET, reset),
                 (Bucket::Daily, None) => {
                     let own = used.saturating_sub(ask.spent).saturating_sub(owed);
-                    (own.max(self.day_told.used_up(day)).cast_signed(), day)
+                    (own.max(self.day_told.used_up(day, now)).cast_signed(), day)
                 }
                 _ => {
                     let known = node.known[at].under((capacity, period_ns), now);
@@ -406,7 +409,7 @@ impl Escrow {
                 let to_midnight = Duration::from_micros((DAY_US - answer.now_us.rem_euclid(DAY_US)).unsigned_abs());
                 lease.set_full_at(now.plus(to_midnight));
                 if has_said_all {
-                    self.day_told.set(answer.now_us.div_euclid(DAY_US), grant.level, held_by_others);
+                    self.day_told.set(answer.now_us.div_euclid(DAY_US), grant.level, held_by_others, now);
                 }
             } else {
                 let (capacity, period_ns) = (ask.capacity, ask.period_ns);
@@ -478,7 +481,7 @@ impl Escrow {
         let mut node = self.node.lock();
         let day = node.day(now).0;
         node.resets_day = Some(day);
-        self.day_told.set(day, 0, 0);
+        self.day_told.set(day, 0, 0, now);
         node.queue()
     }
 }

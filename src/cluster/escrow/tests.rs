@@ -56,7 +56,7 @@ fn escrow_with_tokens(tier: &Arc<Tier>) -> Escrow {
 
 /// Whether a request under this tier gets a token.
 fn is_admitted(escrow: &Escrow, tier: &Arc<Tier>) -> bool {
-    escrow.use_tier(tier);
+    escrow.use_tier(tier, NOW);
     escrow.spend(Bucket::Main, NOW).is_some()
 }
 
@@ -356,4 +356,15 @@ fn a_key_that_is_charged_with_another_one_during_a_turn_tells_it_with_the_next_o
     let next = escrow.begin_turn(None, NOW).unwrap();
     assert!(next.sequence > turn.sequence + 1, "Redis sees that a turn is missing");
     assert_eq!(next.asks[Bucket::Main as usize].known, (7_000_000_000, 1));
+}
+
+#[test]
+fn what_came_back_at_a_node_since_its_limit_was_raised_is_not_told_as_used_up() {
+    let at = |seconds| NOW.plus(Duration::from_secs(seconds));
+    let escrow = escrow_with_tokens(&tier(10));
+    // A reload raised the burst after ten seconds; the node is asked again only a minute later.
+    escrow.use_tier(&tier(60), at(10));
+    escrow.need([Bucket::Main].into_iter());
+    let told = escrow.begin_turn(None, at(70)).unwrap().asks[Bucket::Main as usize];
+    assert_eq!(told.known, (50_000_000_000, 10_000_001), "ten are available, and one more each second since");
 }

@@ -30,6 +30,12 @@ local function under(level, capacity, period, new_capacity, new_period)
   return math.max(0, math.ceil((new_capacity - available) * new_period))
 end
 
+-- The level after so many requests more, which leave at most an empty bucket: those of a larger limit that was in force
+-- before, or that were admitted without this server, may be more than it holds.
+local function charge(level, requests, capacity, period)
+  return math.max(level, math.min(level + requests * period, capacity * period))
+end
+
 -- The whole numbers of a field, if there are as many as there must be.
 local function numbers(field, count)
   local list = {}
@@ -127,7 +133,7 @@ for i, name in ipairs(NAMES) do
     if ends > now + lasts then ends = now + lasts end -- the clock was set back
     if held > 0 and ends <= now then
       if is_rate then
-        level = math.max(level, (ends - now) * 1000) + held * period
+        level = charge(math.max(level, (ends - now) * 1000), held, capacity, period)
       elseif i == DAILY and last_day == today then
         level = level + held
       end
@@ -158,7 +164,7 @@ for i, name in ipairs(NAMES) do
     local charged = math.min(spent, held)
     if i == DAILY and known == RESET and known_at == today then level, charged = 0, 0 end
     if is_rate then
-      if charged > 0 then level = math.max(level, -age * 1000) + charged * period end
+      if charged > 0 then level = charge(math.max(level, -age * 1000), charged, capacity, period) end
     elseif i == DAILY then
       level = level + charged + owed
     end
@@ -174,9 +180,9 @@ for i, name in ipairs(NAMES) do
   end
 
   if not is_repeated then
-    -- What was admitted without this server, under the rate of now, leaves at most an empty bucket.
+    -- What was admitted without this server is charged under the rate of now.
     if owed > 0 and is_rate then
-      level = math.max(level, math.min(math.max(level, 0) + owed * period, capacity * period))
+      level = charge(math.max(level, 0), owed, capacity, period)
     end
     local free = capacity - held_by_others - held
     if is_rate then

@@ -313,7 +313,7 @@ impl World {
         }
         let others = here.in_flight.load(Ordering::SeqCst) - 1;
         let tier = here.tier.clone();
-        here.escrow.use_tier(&tier);
+        here.escrow.use_tier(&tier, now);
         let buckets = [
             tier.in_flight.map(|_| Bucket::InFlight),
             tier.daily.map(|_| Bucket::Daily),
