@@ -127,7 +127,10 @@ async fn its_threads_have_a_lower_priority_and_what_writes_to_the_store_has_not(
     let admin = gate.admin().await;
     let at_once = futures_util::future::join_all((0..8).map(|_| admin.get("/api/guilds")));
     at_once.await.iter().for_each(|answer| drop(answer.is(200)));
-    let threads = gate.process().nice();
+    let of_store = |threads: &[(String, i32)]| threads.iter().filter(|(of, _)| of == "store-writer").count();
+    let process = gate.process();
+    eventually(PATIENCE, "both have a thread that writes", async || of_store(&process.nice()) == 2).await;
+    let threads = process.nice();
     let nice_of = |name: &str| {
         let of_name = threads.iter().filter(|(of, _)| of == name);
         of_name.map(|(_, nice)| *nice).collect::<Vec<_>>()
