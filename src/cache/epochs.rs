@@ -1,7 +1,7 @@
 //! Invalidation by epochs: fixed tables of atomic counters, from which the epoch of each entry is summed. An answer may
 //! be used only while the epoch under which the origin was asked is current. A write advances the epoch before the
-//! origin is asked and again after it, whatever came back. While a write of unknown outcome may still take effect, no
-//! answer about its member is stored. Nothing here waits, locks or allocates after the start.
+//! origin is asked and again after it, whatever came back. No answer about a member is stored
+//! for which the origin was asked while a write of unknown outcome might still take effect. Nothing here waits, locks or allocates after the start.
 
 use std::fmt;
 use std::time::Duration;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Bucket, Escrow};
 use crate::clock::Tick;
 
-/// For how long what others held may have been spent without this node's knowing. Later it is counted, or was given back.
+/// For how long what others held counts as spent: with most leases it is counted by then, or was given back.
 const HELD_FOR: Duration = Duration::from_secs(30);
 
 /// What Redis told last. Each number is right by itself; those of two turns may be read as one.

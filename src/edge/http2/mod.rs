@@ -38,8 +38,8 @@ const MAX_STREAMS: usize = 100;
 /// that it has under way.
 const MAX_RESETS_PENDING: usize = MAX_STREAMS;
 
-/// Streams reset by us and still remembered. The ends of bodies may be on their way of as many as there can be at once, and
-/// again of those that came in their place; what comes for a forgotten stream ends the connection.
+/// Streams reset by us and still remembered; while there are so many, none more is. The ends of their bodies may be on their
+/// way: trailers for a stream that is not remembered end the connection, and DATA counts as an error.
 const MAX_RESETS_REMEMBERED: usize = 2 * MAX_STREAMS;
 
 /// For how long they are remembered: a caller may read late that its stream was reset.
@@ -217,7 +217,7 @@ impl Http2Connection<'_> {
             match self.h2.poll_accept(cx) {
                 Poll::Ready(Some(Ok((request, mut respond)))) => {
                     if respond.poll_reset(cx).is_ready() {
-                        continue; // its caller has cancelled it before it began, so it is not performed
+                        continue; // its caller has cancelled it before it began, or the crate has reset it
                     }
                     let transport = self.transport.clone();
                     self.requests.push(Box::pin(stream::answer(self.edge, self.peer, transport, request, respond)));
