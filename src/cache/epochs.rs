@@ -189,6 +189,11 @@ impl Epochs {
         FlightEpoch { of_answer: self.epoch(entry_key), settled_at }
     }
 
+    /// Whether a write of unknown outcome could take effect no more at a moment since a flight of this epoch began.
+    pub fn has_settled_since(&self, epoch: FlightEpoch, entry_key: &EntryKey, now: Tick) -> bool {
+        self.flight_epoch(entry_key, now).settled_at != epoch.settled_at
+    }
+
     /// Whether answers about this member may be stored for which the origin was asked at `asked`: not if a write of unknown
     /// outcome may have taken effect since, and not during a write of another process.
     pub fn may_store(&self, entry_key: &EntryKey, asked: Tick) -> bool {

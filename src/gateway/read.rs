@@ -242,8 +242,12 @@ impl Gateway {
                 // Where several flights may ask for one entry, treat each answer as possibly overtaken: invalidate in
                 // all realms.
                 let (refusals, now) = (&self.core.origin_refusals, self.core.now());
-                let has_newer = leader.epoch() != self.core.cache.epochs().flight_epoch(&entry_key, now);
-                let several = flight_key.restricted_to.is_some() || refusals.any() || has_newer;
+                let epochs = self.core.cache.epochs();
+                if epochs.has_settled_since(leader.epoch(), &entry_key, now) {
+                    // Another flight may ask, or have asked, after that moment, for what is kept.
+                    epochs.invalidate_entry(&entry_key, Realms::All);
+                }
+                let several = flight_key.restricted_to.is_some() || refusals.any();
                 let realms = if several { Realms::All } else { caller.realms(entry_key.realm) };
                 let stored = !self.handover.has_successor() && self.core.cache.insert(entry_key, &entry, realms, now);
                 if flight_key.restricted_to.is_some() {

@@ -12,7 +12,7 @@ use super::{Guild, Key, ListedKey};
 use crate::cache::Realm;
 use crate::clock::Tick;
 use crate::config::{Limits, Tier};
-use crate::limits::{DayCount, Policy, Usage};
+use crate::limits::{DayCount, Policy, Usage, charge_shared_as};
 use crate::model::{Digest, GuildId, KeyId};
 
 /// All keys, by digest.
@@ -90,6 +90,14 @@ impl KeyTable {
     /// under its id.
     pub fn realms_of_new_keys(&self) -> &HashSet<Realm> {
         &self.realms_of_new_keys
+    }
+
+    /// Lets keys that have another id than in the table before count under it where several nodes share the limits, also those
+    /// that were first asked with while this table was made.
+    pub fn charge_renamed(&self, before: &KeyTable) {
+        let is_renamed = |digest, key: &Key| before.by_digest.get(digest).is_some_and(|was| was.id != key.id);
+        let renamed = self.by_digest.iter().filter(|(digest, key)| is_renamed(digest, key));
+        renamed.for_each(|(_, key)| charge_shared_as(&key.usage, &key.id, &key.policy, &key.usage));
     }
 
     /// The keys as they were listed.

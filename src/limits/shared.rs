@@ -241,7 +241,7 @@ impl Asking<'_> {
                 && self.lease(daily).tokens(now) == 0
                 && (self.lease(daily).is_denied(now) || used_today >= max)
             {
-                break 'over Some((Limit::Daily, Duration::ZERO));
+                break 'over Some((Limit::Daily, HELD_WAIT));
             }
             if let Some(rate) = write
                 && let Some(wait) = self.spend(escrow::Bucket::Write, &buckets.write, rate)?
@@ -264,7 +264,7 @@ impl Asking<'_> {
                 self.key.escrow.unspend(escrow::Bucket::Main);
             }
             let is_full = !counted?;
-            is_full.then_some((Limit::Daily, Duration::ZERO))
+            is_full.then_some((Limit::Daily, HELD_WAIT))
         };
         let levels = BucketLevels {
             main: self.level(escrow::Bucket::Main, &buckets.main, tier.main),

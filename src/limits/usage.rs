@@ -84,8 +84,8 @@ impl Usage {
     /// Ends a request in flight.
     pub fn end(&self) {
         self.in_flight.fetch_sub(1, Ordering::SeqCst); // before it is looked whether the node is about to end
-        if let Some(escrow) = self.escrow() {
-            escrow.request_ended();
+        if let Some(share) = self.share.get() {
+            share.load().escrow.request_ended();
         }
     }
 

@@ -6,8 +6,9 @@ use std::time::Duration;
 use super::{Bucket, Escrow};
 use crate::clock::Tick;
 
-/// For how long what others held counts as spent: with most leases it is counted by then, or was given back.
-const HELD_FOR: Duration = Duration::from_secs(30);
+/// For how long what others held may have been spent without this node's knowing: as long as Redis remembers a node that
+/// holds nothing, and no lease is longer by default.
+const HELD_FOR: Duration = Duration::from_secs(60);
 
 /// What Redis told last. Each number is right by itself; those of two turns may be read as one.
 #[derive(Debug, Default)]

@@ -206,7 +206,9 @@ impl Escrow {
                 *known = known.under(limit, since);
                 // What else was known of it is not so any more: the next turn tells.
                 self.lease(bucket).deny_until(Tick(0));
-                self.lease(bucket).set_full_at(Tick(0));
+                if bucket != Bucket::Daily {
+                    self.lease(bucket).set_full_at(Tick(0));
+                }
             }
         }
         node.tier = tier.clone();
@@ -407,10 +409,10 @@ impl Escrow {
             if bucket == Bucket::Daily {
                 // Nothing of a day comes back before its end.
                 let to_midnight = Duration::from_micros((DAY_US - answer.now_us.rem_euclid(DAY_US)).unsigned_abs());
-                lease.set_full_at(now.plus(to_midnight));
                 if has_said_all {
                     self.day_told.set(answer.now_us.div_euclid(DAY_US), grant.level, held_by_others, now);
                 }
+                lease.set_full_at(now.plus(to_midnight));
             } else {
                 let (capacity, period_ns) = (ask.capacity, ask.period_ns);
                 let known = Known { level: grant.level, at_us: answer.now_us, at: now, capacity, period_ns };

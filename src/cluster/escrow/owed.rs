@@ -12,6 +12,17 @@ pub(super) struct Owed {
     full_at: AtomicU64,
     period_ns: AtomicU64,
     requests: AtomicU64,
+    /// Those of which no bucket of this node says when they have come back.
+    of_leases: AtomicU64,
+}
+
+/// What is owed at one moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct OwedNow {
+    full_at: u64,
+    period_ns: u64,
+    requests: u64,
+    pub of_leases: u64,
 }
 
 impl Owed {
@@ -30,29 +41,38 @@ impl Owed {
         self.requests.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Adds what another one holds, and so many requests more.
-    pub(super) fn add_all(&self, other: &Owed, requests: u64) {
-        let full_at = other.full_at.load(Ordering::Acquire);
+    pub(super) fn now(&self) -> OwedNow {
+        let [full_at, period_ns, requests, of_leases] =
+            [&self.full_at, &self.period_ns, &self.requests, &self.of_leases].map(|n| n.load(Ordering::Acquire));
+        OwedNow { full_at, period_ns, requests, of_leases }
+    }
+
+    /// Adds what another one owes.
+    pub(super) fn add_all(&self, other: OwedNow) {
+        let OwedNow { full_at, period_ns, requests, of_leases } = other;
         if full_at > self.full_at.fetch_max(full_at, Ordering::AcqRel) {
-            self.period_ns.store(other.period_ns.load(Ordering::Acquire), Ordering::Release);
+            self.period_ns.store(period_ns, Ordering::Release);
         }
-        self.requests.fetch_add(requests.saturating_add(other.requests.load(Ordering::Acquire)), Ordering::AcqRel);
+        self.requests.fetch_add(requests, Ordering::AcqRel);
+        self.of_leases.fetch_add(of_leases, Ordering::AcqRel);
     }
 
     pub(super) fn is_any(&self) -> bool {
-        self.full_at.load(Ordering::Acquire) > 0 || self.requests.load(Ordering::Acquire) > 0
+        [&self.full_at, &self.requests, &self.of_leases].iter().any(|n| n.load(Ordering::Acquire) > 0)
     }
 
     /// The requests that have not come back at `now`; those of a day never do. The bucket that admitted them began empty, and
     /// that emptiness is none of them.
     pub(super) fn take(&self, now: Tick) -> u64 {
         let requests = self.requests.swap(0, Ordering::AcqRel);
-        match self.full_at.swap(0, Ordering::AcqRel) {
+        let of_leases = self.of_leases.swap(0, Ordering::AcqRel);
+        let of_buckets = match self.full_at.swap(0, Ordering::AcqRel) {
             0 => requests,
             full_at => {
                 let left = full_at.saturating_sub(now.0).div_ceil(self.period_ns.load(Ordering::Acquire).max(1));
                 requests.min(left)
             }
-        }
+        };
+        of_buckets.saturating_add(of_leases)
     }
 }

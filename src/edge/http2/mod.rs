@@ -38,9 +38,9 @@ const MAX_STREAMS: usize = 100;
 /// that it has under way.
 const MAX_RESETS_PENDING: usize = MAX_STREAMS;
 
-/// Streams reset by us and still remembered; while there are so many, none more is. The ends of their bodies may be on their
-/// way: trailers for a stream that is not remembered end the connection, and DATA counts as an error.
-const MAX_RESETS_REMEMBERED: usize = 2 * MAX_STREAMS;
+/// Streams reset by us and still remembered, 50 a second: more are not remembered. The ends of their bodies may be on their
+/// way, and trailers for a stream that is not remembered end the connection; DATA counts as an error.
+const MAX_RESETS_REMEMBERED: usize = 5 * MAX_STREAMS;
 
 /// For how long they are remembered: a caller may read late that its stream was reset.
 const RESETS_REMEMBERED_FOR: Duration = Duration::from_secs(10);
