@@ -181,6 +181,51 @@ async fn guarantee_2_a_question_from_within_a_ttl_after_a_write_of_unknown_outco
 }
 
 #[tokio::test]
+async fn guarantee_2_a_question_that_waited_for_a_place_over_that_ttl_does_not_bring_an_older_value_back() {
+    const TTL: std::time::Duration = std::time::Duration::from_secs(3);
+    let gate = gate().key("other").key("writer").set("cache.points.ttl", r#""3s""#);
+    // Of four places a key takes one while it has none, and no second one.
+    let gate = gate.set("origin.max_in_flight", "4").set("origin.queue_timeout", r#""60s""#);
+    let gate = gate.set("origin.timeout", r#""60s""#).start().await;
+    gate.origin().next("setPoints", Act::Raw(b"garbage\r\n\r\n".to_vec()));
+    assert_eq!(gate.set_points("writer", "7", 9).await.code(), Some(20));
+    let end = std::time::Instant::now();
+    let [hold_place, hold_read, hold_write] = [(); 3].map(|()| Gate::shut());
+    gate.origin().next("getPoints", Act::HoldAnswer(hold_place.clone()));
+    let mut with_place = ask_later(&gate, "getPoints", "memberID=8").await;
+    gate.origin().has_been_asked("getPoints", 1).await;
+    let mut waits = ask_later(&gate, "getPoints", "memberID=7").await;
+    // A write during which answers are kept: it takes effect below, and is answered later.
+    gate.origin().next("setPoints", Act::HoldAll(hold_write.clone()));
+    let mut write = gate.connect_and_send(gate.request("setPoints", "writer", "memberID=7&amount=20")).await;
+    gate.origin().has_been_asked("setPoints", 2).await;
+    assert!(end.elapsed() < TTL, "the machine was too slow");
+    tokio::time::sleep_until((end + TTL).into()).await;
+    gate.origin().next("getPoints", Act::HoldAnswer(hold_read.clone()));
+    hold_place.open();
+    with_place.answer().await.is("0");
+    gate.origin().has_been_asked("getPoints", 2).await; // The origin holds a 3 for the one that waited.
+    gate.origin().put_points("7", 20);
+    // Another key shares that question, or has the newer value, which is not taken back then.
+    let mut other = gate.connect_and_send(gate.request("getPoints", "other", "memberID=7")).await;
+    let mut answer = std::pin::pin!(other.answer());
+    let early = tokio::time::timeout(std::time::Duration::from_secs(1), &mut answer).await;
+    hold_read.open();
+    waits.answer().await.is("3");
+    match early {
+        Ok(newer) => {
+            newer.is("20");
+            gate.get_points("other", "7").await.is("20");
+        }
+        Err(_) => {
+            answer.await.is("3");
+        }
+    }
+    hold_write.open();
+    write.answer().await.is("Successfully set 'Ada' points to '20'");
+}
+
+#[tokio::test]
 async fn guarantee_2_no_stale_answer_stands_in_after_a_write() {
     for outcome in [Act::Normal, Act::Cut(Cut::MidBody), Act::Stall] {
         let mut gate = gate()
