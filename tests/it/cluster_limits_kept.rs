@@ -157,3 +157,43 @@ async fn guarantee_6_a_key_that_gets_another_id_has_no_second_burst_at_a_node_th
     eventually(PATIENCE, "what the key used up is told under its new id", is_told).await;
     assert_eq!((let_in(&there).await, let_in(&here).await), (0, 0));
 }
+
+#[tokio::test]
+async fn guarantee_6_what_a_dead_node_held_of_a_burst_that_is_lowered_leaves_no_less_than_an_empty_bucket() {
+    /// For one request at the lower rate.
+    const COMES_BACK_IN: u64 = 24 * 60 * 60 / 40;
+    let redis = Redis::start(&[]).await;
+    let url = Postgres::shared().database().await;
+    let here = limited(&redis, &url).set("limits.tiers.slow.rate", r#""500/s""#);
+    let here = here.set("limits.tiers.slow.burst", "1000").set("cluster.lease", r#""8s""#).start().await;
+    let there = here.node(&url).await;
+    let key = format!("guildgate:l:{}", here.key_id("slow"));
+    here.get_points("slow", "7").await.is("3");
+    let holds_tokens = async || {
+        for answer in futures_util::future::join_all((0..50).map(|_| there.get_points("slow", "7"))).await {
+            answer.is("3");
+        }
+        held(&redis, &key) >= 50
+    };
+    eventually(PATIENCE, "a node holds more than the lower burst", holds_tokens).await;
+    drop(there); // It is killed.
+    here.reload_with("burst = 1000\nrate = \"500/s\"", "burst = 40\nrate = \"40/d\"");
+    here.has_said("configuration reloaded").await;
+    here.get_points("slow", "7").await;
+    assert!(held(&redis, &key) >= 50, "the machine was too slow");
+    let is_charged = async || {
+        let is_refused = here.get_points("slow", "7").await.code() == Some(12);
+        is_refused && held(&redis, &key) == 0
+    };
+    eventually(PATIENCE, "its tokens are charged at the end of their lease", is_charged).await;
+    let n = here.get_points("slow", "7").await.is_too_many();
+    assert!(n <= COMES_BACK_IN, "{n} s");
+}
+
+/// The tokens of a key that the nodes hold of its rate.
+fn held(redis: &Redis, key: &str) -> u64 {
+    let fields = redis.ask(&format!("HGETALL {key}"));
+    let lines: Vec<_> = fields.lines().collect();
+    let holders = lines.iter().enumerate().filter(|(_, line)| line.starts_with("h:"));
+    holders.map(|(at, _)| lines[at + 2].split(' ').nth(1).unwrap().parse::<u64>().unwrap()).sum()
+}
