@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::escrow::{Escrow, NextTurn};
+use super::escrow::{Escrow, NextTurn, UsedUp};
 use super::shared_limits::SharedLimits;
 use crate::clock::Tick;
 
@@ -103,10 +103,10 @@ impl KeyEscrow {
         }
     }
 
-    /// Charges this key with what another one has used up, as far as this node knows it: no more is left than that one has.
-    pub fn charge_as(self: &Arc<Self>, other: &KeyEscrow) {
+    /// Charges this key with what another one has used up: no more is left than that one has.
+    pub fn charge_as(self: &Arc<Self>, other: &UsedUp) {
         if let Some(limits) = self.limits() {
-            self.follow(self.escrow.charge_as(&other.escrow, limits.clock.now()));
+            self.follow(self.escrow.charge_as(other, limits.clock.now()));
         }
     }
 }

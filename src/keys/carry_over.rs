@@ -10,7 +10,9 @@ use super::ListedKey;
 use super::table::KeysByDigest;
 use crate::clock::Tick;
 use crate::config::Limits;
-use crate::limits::{Buckets, DayCount, Policy, Usage, charge_shared_as};
+use crate::limits::{
+    self, Buckets, DayCount, Policy, SharedUsedUp, Usage, charge_shared_as, is_shared_under_another_id, shared_used_up,
+};
 use crate::model::{Digest, KeyId};
 
 /// The policy of one key, and what the key has used up, with all of its secrets together.
@@ -38,17 +40,33 @@ impl LimitState {
         Arc::ptr_eq(&self.usage, &other.usage)
     }
 
-    /// Leaves the key, which has this id from now on, no more available than `other` has.
-    fn charge_as(&self, id: &KeyId, other: &LimitState, now: Tick) {
-        self.buckets.charge_as(&self.policy, &other.buckets, &other.policy, now);
-        self.usage.day.charge_as(&other.usage.day);
-        charge_shared_as(&self.usage, id, &self.policy, &other.usage);
+    /// What the key has used up until now, for one that has this id from now on.
+    fn used_up(&self, id: &KeyId) -> UsedUp {
+        let shared = shared_used_up(&self.usage, id);
+        UsedUp { buckets: self.buckets.used_up(&self.policy), day: self.usage.day.last(), shared }
+    }
+
+    /// Leaves the key, which has this id from now on, no more available than another one has.
+    fn charge_as(&self, id: &KeyId, other: &UsedUp, now: Tick) {
+        self.buckets.charge_as(&self.policy, &other.buckets, now);
+        self.usage.day.charge_as(other.day);
+        if let Some(shared) = &other.shared {
+            charge_shared_as(&self.usage, id, &self.policy, shared);
+        }
     }
 
     /// Whether the key's largest burst is refilled at `now`, so that nothing need be remembered.
     fn may_be_forgotten(&self, now: Tick) -> bool {
         self.buckets.may_be_forgotten(&self.policy, &self.usage, now)
     }
+}
+
+/// What a key has used up at one moment.
+struct UsedUp {
+    buckets: limits::UsedUp,
+    day: DayCount,
+    /// Of the limits that several nodes share; `None`: nothing, or it is known under the same id.
+    shared: Option<SharedUsedUp>,
 }
 
 /// Removed secrets that are remembered, about 100 bytes each; a key that is rotated for ever has no end of them.
@@ -87,6 +105,8 @@ pub(super) struct CarryOver<'t> {
     taken: HashSet<*const Usage>,
     /// The states made so far for the next table, by the ids that it lists.
     states_made: HashMap<KeyId, LimitState>,
+    /// Which of them are to be charged with what another key has used up.
+    charges: Vec<(KeyId, LimitState)>,
 }
 
 impl<'t> CarryOver<'t> {
@@ -95,7 +115,8 @@ impl<'t> CarryOver<'t> {
         states_before.extend(keys.values().map(|key| (key.id.clone(), key.limit_state())));
         let (continued, taken) = (HashMap::with_capacity(listed.len()), HashSet::with_capacity(listed.len()));
         let states_made = HashMap::with_capacity(listed.len());
-        let mut carry_over = CarryOver { keys, removed, states_before, continued, taken, states_made };
+        let charges = Vec::new();
+        let mut carry_over = CarryOver { keys, removed, states_before, continued, taken, states_made, charges };
         // A key that keeps its id and a secret comes before those that got its other secrets; and a secret takes its
         // requests in flight and its permits along, whatever id it gets.
         carry_over.carry_on(listed, |of_secret, of_id| of_secret.filter(|state| of_id.is_some_and(|of| of.is(state))));
@@ -126,7 +147,7 @@ impl<'t> CarryOver<'t> {
         self.keys.get(secret).map(|key| key.limit_state()).or_else(|| self.removed.secrets.get(secret).cloned())
     }
 
-    /// The state of a listed key under `policy`; to be called for each of its secrets.
+    /// The state of a listed key under `policy`; to be called for each of its secrets, and [`CarryOver::charge`] after them.
     pub(super) fn state_of(&mut self, key: &ListedKey, policy: &Arc<Policy>, now: Tick) -> LimitState {
         let of_secret = self.state_of_secret(&key.digest);
         let state = self.states_made.entry(key.id.clone()).or_insert_with(|| {
@@ -134,10 +155,19 @@ impl<'t> CarryOver<'t> {
             let begins = || LimitState { buckets: Arc::new(Buckets::since(now)), ..LimitState::new(policy.clone()) };
             own.map_or_else(begins, |own| own.with_policy(policy, now))
         });
-        for used_up in of_secret.iter().chain(self.states_before.get(&key.id)) {
-            state.charge_as(&key.id, used_up, now);
-        }
+        let others = of_secret.iter().chain(self.states_before.get(&key.id));
+        let others = others.filter(|other| !other.is(state) || is_shared_under_another_id(&other.usage, &key.id));
+        self.charges.extend(others.map(|other| (key.id.clone(), other.clone())));
         state.clone()
+    }
+
+    /// Charges each key that has its state by now with what others have used up that had its id or one of its secrets. That is
+    /// looked at before any is charged: no key is charged with what such a one is charged with in turn.
+    pub(super) fn charge(&mut self, now: impl Fn() -> Tick) {
+        let used_up = self.charges.drain(..).map(|(id, other)| (other.used_up(&id), id)).collect::<Vec<_>>();
+        for (used_up, id) in used_up {
+            self.states_made[&id].charge_as(&id, &used_up, now());
+        }
     }
 
     /// What is remembered once all listed keys have their states: each key that was removed and not renamed, and each

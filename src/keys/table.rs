@@ -12,7 +12,7 @@ use super::{Guild, Key, ListedKey};
 use crate::cache::Realm;
 use crate::clock::Tick;
 use crate::config::{Limits, Tier};
-use crate::limits::{DayCount, Policy, Usage, charge_shared_as};
+use crate::limits::{DayCount, Policy, Usage, charge_shared_as, shared_used_up};
 use crate::model::{Digest, GuildId, KeyId};
 
 /// All keys, by digest.
@@ -60,6 +60,7 @@ impl KeyTable {
             let same = was.filter(|was| was.is_same(&entry)).cloned();
             table.by_digest.insert(key.digest, same.unwrap_or_else(|| Arc::new(entry)));
         }
+        carry_over.charge(&now);
         table.realms_of_new_keys = &new - &kept;
         let former = before.former_realms.iter().map(|(secret, realm)| (*secret, *realm));
         let former = former.chain(before.by_digest.iter().map(|(secret, key)| (*secret, key.guild.realm)));
@@ -96,8 +97,9 @@ impl KeyTable {
     /// that were first asked with while this table was made.
     pub fn charge_renamed(&self, before: &KeyTable) {
         let is_renamed = |digest, key: &Key| before.by_digest.get(digest).is_some_and(|was| was.id != key.id);
-        let renamed = self.by_digest.iter().filter(|(digest, key)| is_renamed(digest, key));
-        renamed.for_each(|(_, key)| charge_shared_as(&key.usage, &key.id, &key.policy, &key.usage));
+        let renamed = self.by_digest.iter().filter(|(digest, key)| is_renamed(digest, key)).map(|(_, key)| key);
+        let used_up = renamed.filter_map(|key| Some((key, shared_used_up(&key.usage, &key.id)?))).collect::<Vec<_>>();
+        used_up.iter().for_each(|(key, used_up)| charge_shared_as(&key.usage, &key.id, &key.policy, used_up));
     }
 
     /// The keys as they were listed.

@@ -3,7 +3,6 @@
 //! write limit that is removed and added again begins with what was left, and not full (guarantee 6).
 
 use std::ops::RangeInclusive;
-use std::ptr;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -52,6 +51,13 @@ impl EarlierRates {
             largest_bursts: (main.max(other_main), write.max(other_write)),
         }
     }
+}
+
+/// What a key has used up at one moment.
+#[derive(Debug)]
+pub struct UsedUp {
+    policy: Arc<Policy>,
+    buckets: Buckets,
 }
 
 /// A policy, and the buckets of a key under it.
@@ -106,18 +112,23 @@ impl Buckets {
         after
     }
 
-    /// Charges these buckets, under `policy`, with what another key under `other_policy` has used up at `at`: no more is
-    /// left available than that key has.
-    pub fn charge_as(&self, policy: &Policy, other: &Arc<Buckets>, other_policy: &Arc<Policy>, at: Tick) {
-        let (other_policy, other) = other.current(other_policy);
-        if ptr::eq(self, &*other) {
-            return;
-        }
-        let other_rates = other.earlier.lock().and(other_policy.tier());
+    /// What these buckets have let in until now, whatever they let in later.
+    pub fn used_up(self: &Arc<Self>, policy: &Arc<Policy>) -> UsedUp {
+        let (policy, now) = self.current(policy);
+        let [main, write, candidate] =
+            [&now.main, &now.write, &now.candidate].map(|bucket| Bucket::that_is_full_at(bucket.full_at()));
+        let earlier = Mutex::new(*now.earlier.lock());
+        UsedUp { policy, buckets: Buckets { main, write, candidate, earlier, ..Buckets::since(now.since) } }
+    }
+
+    /// Charges these buckets, under `policy`, with what another key has used up at `at`: no more is left available than that
+    /// key has.
+    pub fn charge_as(&self, policy: &Policy, other: &UsedUp, at: Tick) {
+        let other_rates = other.buckets.earlier.lock().and(other.policy.tier());
         let mut earlier = self.earlier.lock();
         *earlier = earlier.merged(other_rates);
         drop(earlier);
-        self.take_over(&other, other_policy.tier(), policy.tier(), at, Bucket::charge_as);
+        self.take_over(&other.buckets, other.policy.tier(), policy.tier(), at, Bucket::charge_as);
     }
 
     /// The buckets that decide in place of these, and their policy: these under `policy` if they were not replaced.

@@ -78,10 +78,14 @@ impl DayCounter {
         (now.count > before).then_some(DayCount { day: now.day, count: now.count - before })
     }
 
-    /// Leaves no more of the day than `other` leaves. The store has that count under the other key's id, so it is not
+    /// The last day on which a request was counted, and its count.
+    pub fn last(&self) -> DayCount {
+        unpack(self.word.load(Ordering::Acquire))
+    }
+
+    /// Leaves no more of the day than `other` leaves, another key's count. The store has that count under the other key's id, so it is not
     /// written under this one's as well.
-    pub fn charge_as(&self, other: &DayCounter) {
-        let other = unpack(other.word.load(Ordering::Acquire));
+    pub fn charge_as(&self, other: DayCount) {
         let mut before = self.word.load(Ordering::Acquire);
         while before < pack(other) {
             match self.word.compare_exchange_weak(before, pack(other), Ordering::AcqRel, Ordering::Acquire) {
@@ -199,16 +203,16 @@ mod tests {
     fn a_count_is_raised_to_that_of_another_key_and_only_what_is_its_own_is_written() {
         let (day, other) = (DayCounter::default(), DayCounter::from_store(DayCount { day: 20_000, count: 5 }));
         assert!(day.admit(9, NOON));
-        day.charge_as(&other);
+        day.charge_as(other.last());
         assert_eq!((day.used(NOON), day.unsaved()), (5, Some(DayCount { day: 20_000, count: 1 })));
         day.saved(day.unsaved().unwrap(), 1);
         assert_eq!((day.used(NOON), day.unsaved()), (5, None));
-        other.charge_as(&day);
-        day.charge_as(&DayCounter::from_store(DayCount { day: 19_999, count: 9 }));
+        other.charge_as(day.last());
+        day.charge_as(DayCount { day: 19_999, count: 9 });
         assert_eq!((day.used(NOON), other.used(NOON), other.unsaved()), (5, 5, None));
         let next = DayCounter::default();
         assert!(next.admit(9, NOON - DAY));
-        next.charge_as(&day);
+        next.charge_as(day.last());
         assert_eq!((next.used(NOON), next.unsaved()), (5, None), "of the day before nothing counts");
     }
 

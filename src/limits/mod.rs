@@ -17,10 +17,12 @@ pub(crate) mod tests;
 
 pub use activity::{Activity, ActivityCounts, RecentActivity};
 pub use bucket::{Bucket, Level, RateChange, Verdict};
-pub use buckets::Buckets;
+pub use buckets::{Buckets, UsedUp};
 pub use day::{DayCount, DayCounter, day_of};
 pub use over_limit::{OverLimitCounters, OverLimitCounts};
 pub use policy::{BucketLevels, KeyLevels, LimitOutcome, LimitQuery, Policy};
-pub use shared::{SharedDecision, charge_shared_as, escrow_of};
+pub use shared::{
+    SharedDecision, SharedUsedUp, charge_shared_as, escrow_of, is_shared_under_another_id, shared_used_up,
+};
 pub use strangers::{AddressCharge, Strangers, network};
 pub use usage::{Usage, UsageId};

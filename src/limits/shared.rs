@@ -115,16 +115,40 @@ pub fn escrow_of(shared: &SharedLimits, id: &KeyId, policy: &Policy, usage: &Arc
     share.load().escrow.clone()
 }
 
-/// The key of this usage has this id from now on, and no more is left of its shared limits than `other` has, which had its
-/// id or one of its secrets before. Whatever that used up, Redis is told at once under the new id.
-pub fn charge_shared_as(usage: &Arc<Usage>, id: &KeyId, policy: &Policy, other: &Usage) {
-    let Some(theirs) = other.escrow() else { return };
-    let Some(shared) = theirs.limits().filter(|shared| !shared.is_of(&theirs, id)) else { return };
-    match usage.escrow().filter(|own| shared.is_of(own, id)) {
-        Some(own) => own.charge_as(&theirs),
+/// What a key has used up of the shared limits at one moment, as far as this node knows.
+#[derive(Debug)]
+pub struct SharedUsedUp {
+    limits: Arc<SharedLimits>,
+    used_up: escrow::UsedUp,
+}
+
+/// The escrow of a key that Redis knows under another id than this one, and whose it is.
+fn under_another_id(usage: &Usage, id: &KeyId) -> Option<(Arc<KeyEscrow>, Arc<SharedLimits>)> {
+    let key = usage.escrow()?;
+    let limits = key.limits().filter(|limits| !limits.is_of(&key, id))?;
+    Some((key, limits))
+}
+
+/// Whether Redis knows the key of this usage under another id than this one.
+pub fn is_shared_under_another_id(usage: &Usage, id: &KeyId) -> bool {
+    under_another_id(usage, id).is_some()
+}
+
+/// What the key of this usage has used up, if Redis knows it under another id than this one. What it held is not spent any
+/// more.
+pub fn shared_used_up(usage: &Usage, id: &KeyId) -> Option<SharedUsedUp> {
+    under_another_id(usage, id).map(|(key, limits)| SharedUsedUp { limits, used_up: key.escrow.used_up() })
+}
+
+/// The key of this usage has this id from now on, and no more is left of its shared limits than another key has, which had
+/// its id or one of its secrets before. Whatever that used up, Redis is told at once under the new id.
+pub fn charge_shared_as(usage: &Arc<Usage>, id: &KeyId, policy: &Policy, other: &SharedUsedUp) {
+    let SharedUsedUp { limits, used_up } = other;
+    match usage.escrow().filter(|own| limits.is_of(own, id)) {
+        Some(own) => own.charge_as(used_up),
         None => {
-            let share = Share::new(&shared, id, policy, usage);
-            share.escrow.charge_as(&theirs);
+            let share = Share::new(limits, id, policy, usage);
+            share.escrow.charge_as(used_up);
             usage.share.get_or_init(|| ArcSwap::new(share.clone())).store(share);
         }
     }

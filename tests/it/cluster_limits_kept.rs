@@ -159,6 +159,33 @@ async fn guarantee_6_a_key_that_gets_another_id_has_no_second_burst_at_a_node_th
 }
 
 #[tokio::test]
+async fn guarantee_6_where_all_ids_of_a_key_file_move_by_one_place_what_a_key_used_up_passes_no_further_than_one() {
+    let redis = Redis::start(&[]).await;
+    let url = Postgres::shared().database().await;
+    let gate = limited(&redis, &url).keys_in_file().set("limits.tiers.slow.rate", r#""1/m""#);
+    let gate = (1..5).fold(gate, |gate, n| gate.key_of_tier(&format!("k{n}"), "slow")).start().await;
+    let let_in = async |key: &str| {
+        let mut let_in = 0;
+        while gate.get_points(key, "7").await.status == 200 {
+            let_in += 1;
+        }
+        let_in
+    };
+    for key in ["k2", "k3", "k4"] {
+        gate.get_points(key, "7").await.is("3");
+    }
+    assert_eq!(let_in("k1").await, 10);
+    let mut moved = gate.world().keys_without("bot");
+    for n in (1..5).rev() {
+        moved = moved.replace(&format!("\"k{n}\""), &format!("\"k{}\"", n + 1));
+    }
+    gate.world().write("keys.toml", moved);
+    eventually(PATIENCE, "the file is in force", async || gate.get_points("bot", "7").await.code() == Some(2)).await;
+    let of_each = [let_in("k1").await, let_in("k2").await, let_in("k3").await, let_in("k4").await];
+    assert_eq!(of_each, [0, 9, 9, 9]);
+}
+
+#[tokio::test]
 async fn guarantee_6_what_a_dead_node_held_of_a_burst_that_is_lowered_leaves_no_less_than_an_empty_bucket() {
     /// For one request at the lower rate.
     const COMES_BACK_IN: u64 = 24 * 60 * 60 / 40;

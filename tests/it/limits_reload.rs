@@ -228,3 +228,25 @@ async fn a_key_that_was_never_asked_with_has_the_burst_that_is_in_force_and_anot
         assert!(old < BURST / 2 || begun.elapsed().as_secs() > 2, "{what}: {old} are left after a burst of 1");
     }
 }
+
+#[tokio::test]
+async fn guarantee_6_where_all_ids_of_a_key_file_move_by_one_place_only_the_key_that_gets_a_used_up_ones_id_is_charged()
+{
+    let standard = [("rate", r#""1/m""#), ("burst", "10"), ("daily", "10")];
+    let set = |gate: Builder, (name, value)| gate.set(&format!("limits.tiers.standard.{name}"), value);
+    let gate = standard.into_iter().fold(TestGateway::on(Kind::Builtin), set);
+    let gate = ["k0", "k1", "k2", "k3"].into_iter().fold(gate.keys_in_file(), Builder::key).start().await;
+    for key in ["k1", "k2", "k3"] {
+        gate.get_points(key, "7").await.is("0");
+    }
+    let mut connection = gate.connect().await;
+    assert_eq!(let_in(&mut connection, &gate.request("getPoints", "k0", "memberID=7"), 12).await, 10);
+    let moved = gate.world().keys_without("k0").replace("\"k1\"", "\"k0\"");
+    gate.world().write("keys.toml", moved.replace("\"k2\"", "\"k1\"").replace("\"k3\"", "\"k2\""));
+    eventually(PATIENCE, "the file is in force", async || gate.get_points("k0", "7").await.code() == Some(2)).await;
+    let mut of_each = Vec::new();
+    for key in ["k1", "k2", "k3"] {
+        of_each.push(let_in(&mut connection, &gate.request("getPoints", key, "memberID=7"), 12).await);
+    }
+    assert_eq!(of_each, [0, 9, 9]);
+}

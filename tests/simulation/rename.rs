@@ -71,7 +71,7 @@ fn run(seed: u64, script: &str) -> f64 {
     (0..asked).filter(|_| asked > 1).for_each(|node| before.turn(node, now));
     let after = Named::new(tier(rates[1], burst), nodes, now, script);
     for (node, escrow) in before.nodes.iter().enumerate().take(asked) {
-        after.nodes[node].charge_as(escrow, Tick(now));
+        after.nodes[node].charge_as(&escrow.used_up(), Tick(now));
         after.turn(node, now);
     }
     requests(&after, nodes, &mut now);

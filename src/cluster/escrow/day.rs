@@ -41,12 +41,15 @@ impl DayTold {
         if now.since(at) < HELD_FOR { self.held_by_others.load(Ordering::Acquire) } else { 0 }
     }
 
+    /// The last day that was told of, and its count.
+    pub(super) fn last(&self) -> (i64, u64) {
+        (self.day.load(Ordering::Acquire), self.count.load(Ordering::Acquire))
+    }
+
     /// Takes over what Redis told of another key, if that is more. What others held of it they tell themselves.
-    pub(super) fn charge_as(&self, other: &DayTold, now: Tick) {
-        let [own, theirs] =
-            [self, other].map(|told| (told.day.load(Ordering::Acquire), told.count.load(Ordering::Acquire)));
-        if theirs > own {
-            self.set(theirs.0, theirs.1.cast_signed(), 0, now);
+    pub(super) fn charge_as(&self, other: (i64, u64), now: Tick) {
+        if other > self.last() {
+            self.set(other.0, other.1.cast_signed(), 0, now);
         }
     }
 }

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+pub use self::charge::UsedUp;
 use self::day::DayTold;
 use self::known::Known;
 pub use self::lease::{Lease, MAX_TOKENS};
@@ -421,7 +422,9 @@ impl Escrow {
                     node.known[at] = if has_said_all { known } else { known.max(node.known[at], now) };
                 }
                 let level = u64::try_from(grant.level).unwrap_or(0);
-                let owed = level.saturating_add(held_by_others.saturating_mul(ask.period_ns));
+                // Others may hold more tokens of a larger limit from before than there are now.
+                let owed = level.saturating_add(held_by_others.saturating_mul(period_ns));
+                let owed = owed.min(level.max(capacity.saturating_mul(period_ns)));
                 lease.set_full_at(now.plus(Duration::from_nanos(owed)));
             }
             let wait = exhausted_for(bucket, ask, grant, held_by_others).filter(|_| ask.capacity > 0);

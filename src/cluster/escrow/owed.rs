@@ -47,14 +47,14 @@ impl Owed {
         OwedNow { full_at, period_ns, requests, of_leases }
     }
 
-    /// Adds what another one owes.
-    pub(super) fn add_all(&self, other: OwedNow) {
+    /// Owes no less than another one does, which goes on to owe it.
+    pub(super) fn charge_as(&self, other: OwedNow) {
         let OwedNow { full_at, period_ns, requests, of_leases } = other;
         if full_at > self.full_at.fetch_max(full_at, Ordering::AcqRel) {
             self.period_ns.store(period_ns, Ordering::Release);
         }
-        self.requests.fetch_add(requests, Ordering::AcqRel);
-        self.of_leases.fetch_add(of_leases, Ordering::AcqRel);
+        self.requests.fetch_max(requests, Ordering::AcqRel);
+        self.of_leases.fetch_max(of_leases, Ordering::AcqRel);
     }
 
     pub(super) fn is_any(&self) -> bool {

@@ -338,7 +338,7 @@ fn a_key_that_gets_another_id_is_charged_there_with_what_it_used_up_and_what_red
     before.spend(Bucket::Main, NOW);
     before.owe(Bucket::Main, NOW.plus(Duration::from_secs(60)), rate, rate);
     let after = Escrow::new(tier(40), Box::new(InFlight::of(0)), NOW);
-    assert_eq!(after.charge_as(&before, NOW), NextTurn::Now);
+    assert_eq!(after.charge_as(&before.used_up(), NOW), NextTurn::Now);
     assert!(before.spend(Bucket::Main, NOW).is_none(), "what it held is not spent any more");
     let told = after.begin_turn(None, NOW).unwrap().asks[Bucket::Main as usize];
     assert_eq!((told.known, told.owed, told.spent), ((7_000_000_000, 1), 4, 0));
@@ -351,7 +351,7 @@ fn a_key_that_is_charged_with_another_one_during_a_turn_tells_it_with_the_next_o
     answer.buckets[Bucket::Main as usize].level = 7_000_000_000;
     other.finish_turn(&begin(&other), &answer, NOW);
     let turn = begin(&escrow);
-    assert_eq!(escrow.charge_as(&other, NOW), NextTurn::AsBefore);
+    assert_eq!(escrow.charge_as(&other.used_up(), NOW), NextTurn::AsBefore);
     assert_eq!(escrow.finish_turn(&turn, &grant(1), NOW), NextTurn::Now);
     let next = escrow.begin_turn(None, NOW).unwrap();
     assert!(next.sequence > turn.sequence + 1, "Redis sees that a turn is missing");

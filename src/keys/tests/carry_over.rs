@@ -177,6 +177,23 @@ fn secrets_that_change_places_or_ids_get_no_second_burst() {
 }
 
 #[test]
+fn where_all_ids_move_by_one_place_what_a_key_used_up_passes_to_the_one_that_gets_its_id_and_no_further() {
+    let used_up = || {
+        let first = first_table(vec![listed("k0", "A"), listed("k1", "B"), listed("k2", "C"), listed("k3", "D")], 4);
+        assert_eq!(let_in(&first, "A", 0), 4);
+        first
+    };
+    let removed = next(vec![listed("k0", "B"), listed("k1", "C"), listed("k2", "D")], &used_up());
+    assert_eq!(["B", "C", "D"].map(|secret| let_in(&removed, secret, 0)), [0, 4, 4]);
+    let new_in_front =
+        vec![listed("k0", "X"), listed("k1", "A"), listed("k2", "B"), listed("k3", "C"), listed("k4", "D")];
+    let added = next(new_in_front, &used_up());
+    assert_eq!(["X", "A", "B", "C", "D"].map(|secret| let_in(&added, secret, 0)), [0, 0, 4, 4, 4]);
+    let in_a_ring = next(vec![listed("k3", "A"), listed("k0", "B"), listed("k1", "C"), listed("k2", "D")], &used_up());
+    assert_eq!(["A", "B", "C", "D"].map(|secret| let_in(&in_a_ring, secret, 0)), [0, 0, 4, 4]);
+}
+
+#[test]
 fn a_new_secret_under_an_id_whose_key_was_renamed_is_a_new_key() {
     let first = first_table(vec![listed("a", "A")], 4);
     assert_eq!(let_in(&first, "A", 0), 4);
