@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
-use super::state::Core;
+use super::state::{Core, State};
 use crate::cache::{EntryKey, Realms, WriteGuard};
 use crate::clock::Tick;
 use crate::config::OriginKind;
@@ -276,11 +276,7 @@ impl Handover {
     /// after any write of unknown outcome, and at least until that process will have answered its caller.
     pub(super) fn remote_no_store_time(&self) -> Duration {
         let state = self.core.state();
-        let write_time = match &state.config.origin.kind {
-            OriginKind::Http(upstreams) => upstreams.timeout,
-            OriginKind::Builtin => STORE_WRITES_WITHIN,
-        };
-        state.config.cache.points.ttl.max(write_time)
+        state.config.cache.points.ttl.max(write_time(&state))
     }
 
     /// Tracks a write of the predecessor as one of this process until `end` yields whether its outcome is known.
@@ -376,6 +372,23 @@ impl Drop for Announcement<'_> {
             // If there is no room, the successor treats the write as in flight until this process ends.
             let _ = successor.notices.try_send(notice);
         }
+    }
+}
+
+/// How long nothing about a member is stored after a write of this process whose outcome is unknown. With a ttl of 0 answers
+/// are shared all the same, and may stand in for failures.
+pub(super) fn no_store_time(state: &State) -> Duration {
+    match state.config.cache.points.ttl {
+        Duration::ZERO => write_time(state),
+        ttl => ttl,
+    }
+}
+
+/// How long a write takes at most until its caller is answered.
+fn write_time(state: &State) -> Duration {
+    match &state.config.origin.kind {
+        OriginKind::Http(upstreams) => upstreams.timeout,
+        OriginKind::Builtin => STORE_WRITES_WITHIN,
     }
 }
 

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::caller::Caller;
+use super::handover::no_store_time;
 use super::{Gateway, RequestDetails};
 use crate::cache::FetchError;
 use crate::cluster::bus::NotConfirmed;
@@ -28,7 +29,7 @@ impl Gateway {
         // it.
         let permit = self.acquire_permit(&caller, permit, details).await?;
         let begun_under = self.recheck(&mut caller, operation)?;
-        let (realms, no_store_for) = (caller.realms(caller.key.guild.realm), begun_under.config.cache.points.ttl);
+        let (realms, no_store_for) = (caller.realms(caller.key.guild.realm), no_store_time(&begun_under));
         let write = self.handover.begin_write(realms, &request, no_store_for).await.map_err(|_| unavailable)?;
         let announced = self.core.announce_to_peers(&begun_under, request.member()).await;
         let rechecked = self.recheck(&mut caller, operation);
