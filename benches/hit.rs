@@ -34,7 +34,9 @@ impl Body for Bytes {
         Ok(self.0)
     }
 
-    async fn flush_answers(&mut self) {}
+    async fn flush_answers(&mut self) -> Result<(), Fault> {
+        Ok(())
+    }
 }
 
 fn listed(n: usize) -> ListedKey {

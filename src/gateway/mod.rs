@@ -99,8 +99,9 @@ pub trait Body: Send {
     /// The whole body; 14, 16 or 17 if it is too large, malformed or too slow.
     fn whole(&mut self) -> impl Future<Output = Result<&[u8], Fault>> + Send;
 
-    /// Sends the answers that are ready on the same connection, since this request is about to wait for the origin.
-    fn flush_answers(&mut self) -> impl Future<Output = ()> + Send;
+    /// Sends the answers that are ready on the same connection, since this request is about to wait for the origin. An error
+    /// if the connection is broken, on which nobody will be answered: the request has not begun.
+    fn flush_answers(&mut self) -> impl Future<Output = Result<(), Fault>> + Send;
 }
 
 impl Gateway {
@@ -233,7 +234,7 @@ impl Gateway {
         let admission = self.admit(state, operation, header, details)?;
         let mut has_waited = details.awaits_limits;
         if has_waited {
-            body.flush_answers().await;
+            body.flush_answers().await?;
             Box::pin(self.charge_after_wait(admission.in_flight(), operation, details)).await?;
         }
         if header.content_encoded || header.content_type.is_some_and(|t| !t.is_empty() && !is_form_type(t)) {
@@ -264,7 +265,7 @@ impl Gateway {
         match (admission, &state.keys) {
             (Admission::Admitted(admitted), _) => self.perform(state, admitted, request, body, details).await,
             (Admission::Unproven(unproven), KeySource::Origin(learned_keys)) => {
-                body.flush_answers().await;
+                body.flush_answers().await?;
                 Box::pin(self.prove(learned_keys, unproven, request, body, details)).await
             }
             // Only learned keys are ever unproven.
@@ -285,14 +286,14 @@ impl Gateway {
             Request::Read { read, member } => match self.look_up(state, &admitted, read, member, details) {
                 CacheLookup::Hit(text) => Ok(text),
                 CacheLookup::Miss(stale) => {
-                    body.flush_answers().await;
+                    body.flush_answers().await?;
                     let purpose = ReadPurpose::Miss(stale);
                     // Boxed, so that the future of a connection with nothing but hits reserves no memory for a miss.
                     Box::pin(self.miss(admitted.caller(), read, member, purpose, None, details)).await
                 }
             },
             Request::SetPoints { .. } => {
-                body.flush_answers().await;
+                body.flush_answers().await?;
                 Box::pin(self.write(admitted.caller(), request, None, details)).await
             }
         }

@@ -234,7 +234,7 @@ impl Gateway {
             return self.perform(&self.core.state_full(), admitted, request, body, details).await;
         }
         // The proof took longer than it is valid, so this request, too, asks the origin.
-        body.flush_answers().await;
+        body.flush_answers().await?;
         match request {
             Request::Read { read, member } => {
                 self.miss(caller, read, member, ReadPurpose::KeyProof, None, details).await

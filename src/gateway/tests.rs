@@ -36,7 +36,9 @@ impl Body for Bytes<'_> {
         Ok(self.0)
     }
 
-    async fn flush_answers(&mut self) {}
+    async fn flush_answers(&mut self) -> Result<(), Fault> {
+        Ok(())
+    }
 }
 
 /// A body that must not be asked for.
@@ -47,7 +49,9 @@ impl Body for Untouched {
         panic!("the body was read")
     }
 
-    async fn flush_answers(&mut self) {}
+    async fn flush_answers(&mut self) -> Result<(), Fault> {
+        Ok(())
+    }
 }
 
 /// A body in which a defect of ours shows.
@@ -59,7 +63,9 @@ impl Body for Broken {
         panic!("a defect that a test put here")
     }
 
-    async fn flush_answers(&mut self) {}
+    async fn flush_answers(&mut self) -> Result<(), Fault> {
+        Ok(())
+    }
 }
 
 /// A whole body, whose connection breaks when the origin is about to be asked.
@@ -70,7 +76,7 @@ impl Body for BreaksOnWaiting<'_> {
         Ok(self.0)
     }
 
-    async fn flush_answers(&mut self) {
+    async fn flush_answers(&mut self) -> Result<(), Fault> {
         panic!("a defect that a test put here")
     }
 }
@@ -85,7 +91,9 @@ impl<F: FnMut() + Send> Body for After<'_, F> {
         Ok(self.0)
     }
 
-    async fn flush_answers(&mut self) {}
+    async fn flush_answers(&mut self) -> Result<(), Fault> {
+        Ok(())
+    }
 }
 
 impl TestGateway {

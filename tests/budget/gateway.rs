@@ -96,7 +96,9 @@ impl Body for Form {
         Ok(self.0.as_bytes())
     }
 
-    async fn flush_answers(&mut self) {}
+    async fn flush_answers(&mut self) -> Result<(), Fault> {
+        Ok(())
+    }
 }
 
 /// A gateway whose next requests take one path.

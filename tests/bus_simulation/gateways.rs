@@ -109,7 +109,9 @@ impl Body for Whole<'_> {
         Ok(self.0)
     }
 
-    async fn flush_answers(&mut self) {}
+    async fn flush_answers(&mut self) -> Result<(), Fault> {
+        Ok(())
+    }
 }
 
 struct TestGateway {

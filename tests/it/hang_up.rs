@@ -282,3 +282,35 @@ async fn a_stop_waits_for_the_writes_of_callers_that_hung_up() {
         eventually(PATIENCE, "the write", || async { gate.origin().points("7") == 9 }).await;
     }
 }
+
+#[tokio::test]
+async fn guarantee_2_a_set_points_behind_answers_that_its_caller_does_not_read_is_not_performed_once_that_one_hangs_up()
+{
+    let gate = TestGateway::on(Kind::Builtin).key("bot").key("other").points("7", 3);
+    let long = (1..16).fold(gate, |gate, id| gate.review("7", id, "Bo", 5, &"x".repeat(8000)));
+    let gate = long.start().await;
+    gate.get_points("bot", "7").await.is("3");
+    let [long, read] =
+        ["getReviews", "getPoints"].map(|operation| gate.request(operation, "bot", "memberID=7").bytes());
+    // The socket takes the long answer, and for some of these numbers not the others that follow it in one write.
+    for number in (30..90).step_by(3) {
+        let member = (1000 + number).to_string();
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        let stream = socket.connect(gate.address()).await.unwrap();
+        stream.set_zero_linger().unwrap();
+        let write = gate.request("setPoints", "bot", &format!("memberID={member}&amount=1")).bytes();
+        let mut caller = Connection::over(stream);
+        caller.send([long.clone(), read.repeat(number), write].concat()).await;
+        // All else that it asked is done by then, or comes later.
+        for _ in 0..20 {
+            gate.get_points("other", &member).await;
+        }
+        let newer = gate.set_points("other", &member, 9).await;
+        assert_eq!(newer.status, 200, "{newer:#?}");
+        drop(caller);
+        for _ in 0..20 {
+            gate.get_points("other", &member).await.is("9");
+        }
+    }
+}

@@ -65,11 +65,13 @@ impl Body for Http1Body<'_> {
         }
     }
 
-    async fn flush_answers(&mut self) {
+    async fn flush_answers(&mut self) -> Result<(), Fault> {
         if self.send_earlier_answers().await.is_err() {
             // A part of them may be sent, and what follows must not be taken for the rest.
             self.state = BodyState::Broken;
+            return Err(Fault::Malformed);
         }
+        Ok(())
     }
 }
 
@@ -118,10 +120,7 @@ impl Http1Body<'_> {
         if self.expect_continue && self.buffered.is_empty() {
             self.out.bytes().extend_from_slice(CONTINUE);
         }
-        if self.send_earlier_answers().await.is_err() {
-            self.state = BodyState::Broken;
-            return Err(Fault::Malformed);
-        }
+        self.flush_answers().await?;
         Ok(Instant::now() + self.timeout)
     }
 

@@ -44,7 +44,9 @@ impl Body for Http2Body<'_> {
     }
 
     /// Earlier answers have streams of their own and wait for nothing.
-    async fn flush_answers(&mut self) {}
+    async fn flush_answers(&mut self) -> Result<(), Fault> {
+        Ok(())
+    }
 }
 
 impl Http2Body<'_> {
