@@ -174,6 +174,20 @@ async fn an_answer_for_which_there_is_no_window_is_dropped_in_time() {
 }
 
 #[tokio::test]
+async fn answers_whose_caller_takes_one_after_the_other_wait_for_each_other() {
+    let gate = gate("write_timeout").start().await;
+    let mut frames = Frames::over(gate.tls(&["h2"]).await);
+    frames.greet(&[0, 4, 0, 0, 0, 0]).await;
+    let streams = [1, 3, 5, 7];
+    frames.send(streams.map(|stream| ask(&gate, stream)).concat()).await;
+    for stream in streams {
+        tokio::time::sleep(Duration::from_millis(500)).await; // the caller's slowness, not a wait
+        frames.send(frame(WINDOW_UPDATE, 0, stream, &[0, 0, 1, 0])).await;
+        assert_eq!(frames.outcome(stream).await, Ok("3".to_owned()));
+    }
+}
+
+#[tokio::test]
 async fn a_peer_that_does_not_read_is_let_go() {
     let text = "x".repeat(2000);
     let gate = (1..=200).fold(gate("write_timeout"), |gate, id| gate.review("7", id, "Bo", 5, &text)).start().await;

@@ -73,6 +73,11 @@ impl MonitoredTransport {
         MonitoredTransport(Arc::new(Mutex::new(monitored)))
     }
 
+    /// The requests under way, each of which has a clone; the connection has two.
+    pub(super) fn requests(&self) -> usize {
+        Arc::strong_count(&self.0).saturating_sub(2)
+    }
+
     /// Records that a well-formed request was answered.
     pub(super) fn answered(&self) {
         self.0.lock().frames.allow(FRAMES_PER_ANSWER);

@@ -70,11 +70,11 @@ pub(super) async fn answer(
     let text = if parts.method == Method::HEAD { Bytes::new() } else { text };
     let write_timeout = server.write_timeout;
     // All else is freed before the peer is waited for, which may take the answer slowly.
-    let Http2Body { stream, malformed, .. } = body;
+    let Http2Body { stream, malformed, transport, .. } = body;
     drop(fields);
     drop((parts, state));
     let mut rest = RestOfBody { stream, left: MAX_DRAIN };
-    let mut sending = pin!(send(respond.into_inner(), header, text, write_timeout));
+    let mut sending = pin!(send(respond.into_inner(), header, text, (write_timeout, &transport)));
     poll_fn(|cx| {
         // Meanwhile nothing of it is held: each small frame would keep the buffer in which it was read.
         let _ = rest.poll_discard(cx);
@@ -112,15 +112,32 @@ impl RestOfBody {
     }
 }
 
-/// Sends an answer as the peer takes it, each part of it within `write_timeout`.
-async fn send(mut respond: SendResponse<Bytes>, header: Response<()>, text: Bytes, write_timeout: Duration) {
+/// Sends an answer as the peer takes it, each part of it within `write_timeout` for each request under way on the connection:
+/// the peer may give windows to one after the other.
+async fn send(
+    mut respond: SendResponse<Bytes>,
+    header: Response<()>,
+    text: Bytes,
+    (write_timeout, transport): (Duration, &MonitoredTransport),
+) {
     // This fails if the stream or the connection is gone.
     let Ok(mut stream) = respond.send_response(header, text.is_empty()) else { return };
     let mut rest = text;
     while !rest.is_empty() {
         let part = rest.split_to(rest.len().min(WRITE_PART));
-        let sending = send_part(&mut stream, part, rest.is_empty());
-        match timeout(write_timeout, sending).await {
+        let sent = {
+            let mut sending = pin!(send_part(&mut stream, part, rest.is_empty()));
+            let (mut times, mut most) = (1, transport.requests());
+            loop {
+                let sent = timeout(write_timeout, sending.as_mut()).await;
+                most = most.max(transport.requests());
+                if sent.is_ok() || times >= most {
+                    break sent;
+                }
+                times += 1;
+            }
+        };
+        match sent {
             Ok(true) => {}
             Ok(false) => return,
             Err(_) => return stream.send_reset(Reason::CANCEL),
