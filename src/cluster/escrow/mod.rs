@@ -3,8 +3,10 @@
 //! allows, whatever they do; the price is that a token which one node holds is not there for another one. Everything here
 //! is pure: turns are made and their answers taken, time is an argument, and `turn.lua` is Redis's side.
 
+mod begin_turn; // what a node tells and asks
 mod charge; // with what another key has used up
 mod day;
+mod finish_turn; // what it takes from the answer
 mod known;
 mod lease;
 mod leaving; // what a node does that is about to end
@@ -14,7 +16,7 @@ mod turn;
 use std::fmt;
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -23,11 +25,10 @@ pub use self::charge::UsedUp;
 use self::day::DayTold;
 use self::known::Known;
 pub use self::lease::{Lease, MAX_TOKENS};
-use self::leaving::LEAVING_AFTER;
 use self::owed::Owed;
+use self::turn::capacity;
 pub use self::turn::{Answer, Grant, SCRIPT, Turn};
-use self::turn::{Ask, capacity};
-use crate::clock::{Tick, nanos};
+use crate::clock::Tick;
 use crate::config::{Rate, Tier};
 
 /// How many buckets a key has.
@@ -38,24 +39,6 @@ const REPORT_AFTER: Duration = Duration::from_millis(250);
 
 /// After how long without a request a node gives back its tokens.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
-
-/// For how long what a key needed counts, in seconds.
-const DEMAND_SECONDS: f64 = 0.5;
-
-/// For how long at least "nothing is free" is remembered.
-const DENIED_AT_LEAST: Duration = Duration::from_millis(50);
-
-/// For how long at most, if other nodes hold tokens, which they may give back.
-const DENIED_WHILE_HELD: Duration = Duration::from_millis(100);
-
-/// For how long at most in any case: a limit may be raised, or a day given back.
-const DENIED_AT_MOST: Duration = Duration::from_secs(1);
-
-/// Microseconds of a UTC day.
-const DAY_US: i64 = 86_400_000_000;
-
-/// What a node that gives a day back tells as the known level of that day.
-const RESET: i64 = -1;
 
 /// The buckets of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -282,169 +265,6 @@ impl Escrow {
         NextTurn::At(due)
     }
 
-    /// The turn to take at `now`: the one that is unanswered, again, or a new one. `planned_for`: the time of
-    /// [`NextTurn::At`]; `None`: it was to be taken at once.
-    pub fn begin_turn(&self, planned_for: Option<Tick>, now: Tick) -> Option<Arc<Turn>> {
-        let mut node = self.node.lock();
-        if let Some(planned_for) = planned_for {
-            // A turn was taken meanwhile, and planned another one.
-            if node.due != Some(planned_for) || node.is_queued {
-                return None;
-            }
-            node.is_queued = true;
-        }
-        node.due = None;
-        node.begun = Some(now);
-        if let Some(unanswered) = &node.unanswered {
-            return Some(unanswered.clone());
-        }
-        let in_flight = node.in_flight();
-        let (day, used) = node.day(now);
-        node.sequence += 1;
-        let faded = (-(now.since(node.demand_at).as_secs_f64()) / DEMAND_SECONDS).exp();
-        node.demand_at = now;
-        let is_idle = node.has_ended || self.lease(Bucket::Main).newest_age_ns(now) >= nanos(self.idle_after());
-        // Others may need each place, which is worth a turn for each request of the last ones.
-        let keeps_no_place = is_idle || self.is_leaving();
-        let waiting = self.waiting(&node);
-        let is_fresh = now < node.fresh_until;
-        let mut asks = [Ask::default(); BUCKETS];
-        for bucket in Bucket::ALL {
-            let (at, lease) = (bucket as usize, self.lease(bucket));
-            let (capacity, period_ns) = capacity(&node.tier, bucket);
-            let need = std::mem::take(&mut node.need[at]);
-            let held_before = lease.tokens(now);
-            let most = u32::try_from(capacity).unwrap_or(MAX_TOKENS).min(MAX_TOKENS);
-            let ask = if bucket == Bucket::InFlight {
-                let most = if capacity > 0 { most } else { 0 };
-                let wanted = in_flight.saturating_add(if keeps_no_place { 0 } else { in_flight.max(1) }).min(most);
-                lease.set_slots(lease.tokens(now).min(wanted), None);
-                // A request that begins during this call either sees the lower number, or it is seen here.
-                fence(Ordering::SeqCst);
-                let keep = lease.held().max(node.in_flight().min(held_before));
-                lease.set_slots(keep, None);
-                let need = in_flight.min(most).saturating_sub(keep);
-                Ask { keep, need, want: wanted.saturating_sub(keep + need), ..Ask::default() }
-            } else {
-                let arrived = lease.spent().saturating_sub(node.counted[at]) + need;
-                node.counted[at] = need;
-                node.demand[at] = node.demand[at] * faded + f64::from(arrived);
-                let wanted = if is_idle { 0 } else { node.wanted(bucket) }.min(most);
-                let most_kept = if is_fresh { MAX_TOKENS } else { wanted.max(waiting) };
-                let (spent, keep) = lease.cut(most_kept.min(most), now);
-                let need = need.saturating_sub(keep).min(most);
-                Ask { spent: u64::from(spent), keep, need, want: wanted.saturating_sub(keep), ..Ask::default() }
-            };
-            let owed = self.owed[at].take(now);
-            let known = match (bucket, node.resets_day) {
-                (Bucket::Daily, Some(reset)) => (RESET, reset),
-                (Bucket::Daily, None) => {
-                    let own = used.saturating_sub(ask.spent).saturating_sub(owed);
-                    (own.max(self.day_told.used_up(day, now)).cast_signed(), day)
-                }
-                _ => {
-                    let known = node.known[at].under((capacity, period_ns), now);
-                    (known.level, known.at_us)
-                }
-            };
-            let age_ns = if owed > 0 { 0 } else { lease.newest_age_ns(now) };
-            asks[at] = Ask { capacity, period_ns, owed, age_ns, known, ..ask };
-        }
-        node.resets_day = None;
-        let turn = Arc::new(Turn { sequence: node.sequence, sent: now, asks, is_proven: node.is_proven() });
-        node.unanswered = Some(turn.clone());
-        Some(turn)
-    }
-
-    /// The requests for which a turn keeps what is held of other buckets than they wait for: they need a token of each.
-    /// None if the last turn found nothing free of a bucket that they wait for, since two nodes might each keep for ever
-    /// what the other one waits for.
-    fn waiting(&self, node: &NodeSide) -> u32 {
-        let needs = || Bucket::ALL.into_iter().zip(node.need).filter(|(_, need)| *need > 0);
-        // The candidate refuses nothing.
-        let was_denied = |bucket| bucket != Bucket::Candidate && self.lease(bucket).denied_until() > Tick(0);
-        let was_denied = needs().any(|(bucket, _)| was_denied(bucket));
-        if was_denied { 0 } else { needs().map(|(_, need)| need).max().unwrap_or(0) }
-    }
-
-    /// Takes the answer to a turn.
-    pub fn finish_turn(&self, turn: &Turn, answer: &Answer, now: Tick) -> NextTurn {
-        let mut node = self.node.lock();
-        if node.unanswered.as_ref().is_none_or(|unanswered| unanswered.sequence != turn.sequence) {
-            return NextTurn::AsBefore; // an answer that came twice
-        }
-        node.unanswered = None;
-        node.begun = None;
-        node.is_queued = false;
-        node.need = [0; BUCKETS];
-        let mut dues = [None, None];
-        if self.is_leaving() {
-            node.fresh_until = now.plus(LEAVING_AFTER);
-        }
-        let in_flight = node.in_flight();
-        // It was begun after the key was charged with what another one has used up, if ever it was.
-        let has_said_all = turn.sequence == node.sequence;
-        // A limit was lowered during this turn: nothing that it grants is spent.
-        let is_lower = |bucket: &Bucket| capacity(&node.tier, *bucket).0 < turn.asks[*bucket as usize].capacity;
-        let is_lowered = Bucket::ALL.iter().any(is_lower);
-        for (bucket, grant) in Bucket::ALL.into_iter().zip(&answer.buckets) {
-            let (at, lease, ask) = (bucket as usize, self.lease(bucket), &turn.asks[bucket as usize]);
-            // 5 % off, since the two clocks need not run at the same speed.
-            let left = Duration::from_micros(grant.left_us) * 19 / 20;
-            let deadline = if is_lowered { Tick(0) } else { turn.sent.plus(left) };
-            let held_by_others = grant.held_by_all.saturating_sub(u64::from(grant.held));
-            if bucket == Bucket::InFlight {
-                lease.set_slots(grant.held, Some(deadline));
-                // The lease is to be renewed, and requests may have ended.
-                if ask.capacity > 0 && in_flight > 0 || grant.held > 0 {
-                    dues[0] = Some(turn.sent.plus(IDLE_AFTER.min(deadline.since(turn.sent) / 3)));
-                }
-                // What lacks a slot while some are free came during this turn, and asks again.
-                let is_denied = in_flight > grant.held && (1..=grant.held_by_all).contains(&ask.capacity);
-                lease.deny_until(if is_denied { now.plus(DENIED_AT_LEAST) } else { Tick(0) });
-                continue;
-            }
-            if lease.set(grant.held, deadline) > 0 {
-                dues[1] = Some(now.plus(self.idle_after()));
-            }
-            if bucket == Bucket::Daily {
-                // Nothing of a day comes back before its end.
-                let to_midnight = Duration::from_micros((DAY_US - answer.now_us.rem_euclid(DAY_US)).unsigned_abs());
-                if has_said_all {
-                    self.day_told.set(answer.now_us.div_euclid(DAY_US), grant.level, held_by_others, now);
-                }
-                lease.set_full_at(now.plus(to_midnight));
-            } else {
-                let (capacity, period_ns) = (ask.capacity, ask.period_ns);
-                let known = Known { level: grant.level, at_us: answer.now_us, at: now, capacity, period_ns };
-                // Of a bucket that is not limited, what was known under its last limit counts if it is limited again.
-                if capacity > 0 {
-                    node.known[at] = if has_said_all { known } else { known.max(node.known[at], now) };
-                }
-                let level = u64::try_from(grant.level).unwrap_or(0);
-                // Others may hold more tokens of a larger limit from before than there are now.
-                let owed = level.saturating_add(held_by_others.saturating_mul(period_ns));
-                let owed = owed.min(level.max(capacity.saturating_mul(period_ns)));
-                lease.set_full_at(now.plus(Duration::from_nanos(owed)));
-            }
-            let wait = exhausted_for(bucket, ask, grant, held_by_others).filter(|_| ask.capacity > 0);
-            lease.deny_until(wait.map_or(Tick(0), |wait| now.plus(wait)));
-        }
-        // From now on a spend plans the turn that reports it; those during this turn are to be reported as well.
-        self.low.store(u32::MAX, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
-        let report = self.has_spent().then(|| now.plus(REPORT_AFTER));
-        node.due = dues.into_iter().chain([report]).flatten().min();
-        // Requests may have ended during this turn.
-        let gives_place_back = self.is_leaving() && self.has_free_place(&node, now);
-        let is_told = has_said_all && (turn.is_proven || !node.is_proven());
-        if is_lowered || gives_place_back || !is_told || node.resets_day.is_some() || self.owed.iter().any(Owed::is_any)
-        {
-            return node.queue(); // this turn was begun before that, or before Redis was away
-        }
-        node.due.map_or(NextTurn::AsBefore, NextTurn::At)
-    }
-
     /// The key is known to be valid from now on. Asks for a turn that tells it, if there was one before: Redis keeps its day.
     pub fn proven(&self) -> NextTurn {
         let mut node = self.node.lock();
@@ -518,27 +338,6 @@ impl NodeSide {
         let demand = self.demand[bucket as usize];
         if demand < 1.5 { 0 } else { (demand.ceil() as u32).min(MAX_TOKENS) }
     }
-}
-
-/// For how long nothing is free, if nothing is.
-fn exhausted_for(bucket: Bucket, ask: &Ask, grant: &Grant, held_by_others: u64) -> Option<Duration> {
-    let level = u64::try_from(grant.level).unwrap_or(0);
-    let unheld = ask.capacity.saturating_sub(grant.held_by_all);
-    let wait = match bucket {
-        Bucket::Daily if level >= ask.capacity => DENIED_AT_MOST,
-        Bucket::Daily => return (unheld <= level).then_some(DENIED_AT_LEAST),
-        Bucket::Main | Bucket::Write | Bucket::Candidate | Bucket::InFlight => {
-            // One request more is free once the level has fallen to this.
-            let wanted = u64::saturating_mul(unheld.saturating_sub(1), ask.period_ns);
-            let wait = level.saturating_sub(wanted);
-            if unheld > 0 && wait == 0 {
-                return None;
-            }
-            Duration::from_nanos(wait)
-        }
-    };
-    let most = if held_by_others > 0 { DENIED_WHILE_HELD } else { DENIED_AT_MOST };
-    Some(wait.clamp(DENIED_AT_LEAST, most))
 }
 
 #[cfg(test)]

@@ -4,6 +4,8 @@
 
 use std::num::NonZeroU32;
 
+use super::begin_turn::RESET;
+use super::leaving::LEAVING_AFTER;
 use super::*;
 
 /// So many requests in flight, which a test may change; no day.
