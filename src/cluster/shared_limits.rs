@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout, timeout_at};
 
-use super::escrow::{Bucket, Escrow, LocalCounts, TurnState};
+use super::escrow::{Bucket, Escrow, LocalCounts, NoCounts, TurnState, UsedUp};
 use super::freshness::MAX_AGE;
 use super::nodes::{self, COMPARED, COUNTS_FOR, ClusterStatus, Node, NodeReport, NodeState, Nodes};
 use super::redis_clock::RedisClock;
@@ -186,6 +186,14 @@ impl SharedLimits {
         let key = KeyEscrow::new(name.clone(), escrow, self.this.clone());
         keys.insert(name, Arc::downgrade(&key));
         key
+    }
+
+    /// The escrow of a key that is not listed any more, of which Redis is asked and told nothing.
+    pub fn unlisted(&self, tier: &Arc<Tier>, used_up: &UsedUp) -> Arc<KeyEscrow> {
+        let now = self.clock.now();
+        let escrow = Escrow::new(tier.clone(), Box::new(NoCounts), now);
+        let _ = escrow.charge_as(used_up, now); // no turn is taken
+        KeyEscrow::new("".into(), escrow, self.this.clone())
     }
 
     /// Ends all leases: this machine slept, and its monotonic clock with it, so they may have ended.

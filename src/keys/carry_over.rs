@@ -11,7 +11,8 @@ use super::table::KeysByDigest;
 use crate::clock::Tick;
 use crate::config::Limits;
 use crate::limits::{
-    self, Buckets, DayCount, Policy, SharedUsedUp, Usage, charge_shared_as, is_shared_under_another_id, shared_used_up,
+    self, Buckets, DayCount, Policy, SharedUsedUp, Usage, charge_shared_as, is_shared_under_another_id,
+    leave_shared_id, shared_used_up,
 };
 use crate::model::{Digest, KeyId};
 
@@ -164,10 +165,18 @@ impl<'t> CarryOver<'t> {
     /// Charges each key that has its state by now with what others have used up that had its id or one of its secrets. That is
     /// looked at before any is charged: no key is charged with what such a one is charged with in turn.
     pub(super) fn charge(&mut self, now: impl Fn() -> Tick) {
-        let used_up = self.charges.drain(..).map(|(id, other)| (other.used_up(&id), id)).collect::<Vec<_>>();
-        for (used_up, id) in used_up {
-            self.states_made[&id].charge_as(&id, &used_up, now());
+        let CarryOver { charges, taken, states_made, .. } = self;
+        let removed = charges.iter().filter(|(_, other)| !taken.contains(&Arc::as_ptr(&other.usage)));
+        let leave = removed.filter_map(|(id, other)| {
+            let LimitState { policy, usage, .. } = &states_made[id];
+            leave_shared_id((&other.usage, other.policy.tier()), id, (usage, policy))
+        });
+        let leave = leave.collect::<Vec<_>>();
+        let used_up: Vec<_> = charges.iter().map(|(id, other)| (id, other.used_up(id))).collect();
+        for (id, used_up) in used_up {
+            states_made[id].charge_as(id, &used_up, now());
         }
+        leave.into_iter().for_each(|leave| leave());
     }
 
     /// What is remembered once all listed keys have their states: each key that was removed and not renamed, and each

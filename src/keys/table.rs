@@ -60,12 +60,12 @@ impl KeyTable {
             let same = was.filter(|was| was.is_same(&entry)).cloned();
             table.by_digest.insert(key.digest, same.unwrap_or_else(|| Arc::new(entry)));
         }
-        carry_over.charge(&now);
         table.realms_of_new_keys = &new - &kept;
         let former = before.former_realms.iter().map(|(secret, realm)| (*secret, *realm));
         let former = former.chain(before.by_digest.iter().map(|(secret, key)| (*secret, key.guild.realm)));
         let former = former.filter(|(secret, _)| !table.by_digest.contains_key(secret));
         table.former_realms = former.take(MAX_FORMER_REALMS).collect();
+        carry_over.charge(&now);
         table.removed = carry_over.into_removed(|secret| table.by_digest.contains_key(secret), now(), unix);
         table
     }

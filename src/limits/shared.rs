@@ -16,7 +16,7 @@ use super::{Bucket, Buckets, KeyLevels, LimitOutcome, LimitQuery, Policy, Usage,
 use crate::clock::Tick;
 use crate::cluster::escrow::{self, LocalCounts};
 use crate::cluster::{KeyEscrow, Needs, RedisClock, SharedLimits};
-use crate::config::{Rate, WhenAway};
+use crate::config::{Rate, Tier, WhenAway};
 use crate::model::{KeyId, Limit};
 
 /// The wait that a caller is told whose limit cannot be divided by the nodes while Redis is away.
@@ -122,11 +122,16 @@ pub struct SharedUsedUp {
     used_up: escrow::UsedUp,
 }
 
-/// The escrow of a key that Redis knows under another id than this one, and whose it is.
-fn under_another_id(usage: &Usage, id: &KeyId) -> Option<(Arc<KeyEscrow>, Arc<SharedLimits>)> {
+/// The escrow of a key that Redis knows, and whose it is.
+fn known_to_redis(usage: &Usage) -> Option<(Arc<KeyEscrow>, Arc<SharedLimits>)> {
     let key = usage.escrow()?;
-    let limits = key.limits().filter(|limits| !limits.is_of(&key, id))?;
+    let limits = key.limits()?;
     Some((key, limits))
+}
+
+/// The same if Redis knows it under another id than this one.
+fn under_another_id(usage: &Usage, id: &KeyId) -> Option<(Arc<KeyEscrow>, Arc<SharedLimits>)> {
+    known_to_redis(usage).filter(|(key, limits)| !limits.is_of(key, id))
 }
 
 /// Whether Redis knows the key of this usage under another id than this one.
@@ -138,6 +143,24 @@ pub fn is_shared_under_another_id(usage: &Usage, id: &KeyId) -> bool {
 /// more.
 pub fn shared_used_up(usage: &Usage, id: &KeyId) -> Option<SharedUsedUp> {
     under_another_id(usage, id).map(|(key, limits)| SharedUsedUp { limits, used_up: key.escrow.used_up() })
+}
+
+/// Another key takes this id of a key that is not listed any more, and with it what Redis knows under it; what this one has
+/// used up stays what it is now. Returns what is to be called once the other key is charged.
+pub fn leave_shared_id<'k>(
+    (usage, tier): (&'k Usage, &'k Arc<Tier>),
+    id: &'k KeyId,
+    (taker, policy): (&'k Arc<Usage>, &'k Policy),
+) -> Option<impl FnOnce() + 'k> {
+    let (key, limits) = known_to_redis(usage).filter(|(key, limits)| limits.is_of(key, id))?;
+    let used_up = key.escrow.used_up();
+    Some(move || {
+        escrow_of(&limits, id, policy, taker); // keeps what this node has not told under the id
+        let (escrow, in_force) = (limits.unlisted(tier, &used_up), Arc::new(()));
+        if let Some(share) = usage.share.get() {
+            share.store(Arc::new(Share { escrow, _in_force: in_force }));
+        }
+    })
 }
 
 /// The key of this usage has this id from now on, and no more is left of its shared limits than another key has, which had

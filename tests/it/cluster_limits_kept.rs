@@ -186,6 +186,33 @@ async fn guarantee_6_where_all_ids_of_a_key_file_move_by_one_place_what_a_key_us
 }
 
 #[tokio::test]
+async fn guarantee_6_what_a_key_uses_up_under_the_id_of_one_that_was_taken_out_is_not_charged_to_that_one_when_it_returns()
+ {
+    let redis = Redis::start(&[]).await;
+    let url = Postgres::shared().database().await;
+    let gate = limited(&redis, &url).keys_in_file().set("limits.tiers.slow.rate", r#""1/m""#);
+    let gate = gate.set("limits.tiers.slow.daily", "10").key_of_tier("taken", "slow").start().await;
+    for key in ["slow", "taken"] {
+        gate.get_points(key, "7").await.is("3");
+    }
+    let listed = gate.world().text("keys.toml");
+    // The key "bot" shows which file is in force.
+    gate.world().write("keys.toml", gate.world().keys_without("slow").replace("\"taken\"", "\"slow\""));
+    gate.world().write("keys.toml", gate.world().keys_without("bot"));
+    eventually(PATIENCE, "it is taken out", async || gate.get_points("bot", "7").await.code() == Some(2)).await;
+    gate.get_points("slow", "7").await.is_refused(401, INCORRECT_KEY);
+    while gate.get_points("taken", "7").await.status == 200 {}
+    let returns = listed.replace("id = \"slow\"", "id = \"third\"").replace("id = \"taken\"", "id = \"slow\"");
+    gate.world().write("keys.toml", returns);
+    eventually(PATIENCE, "it is back", async || gate.get_points("bot", "7").await.status == 200).await;
+    let mut let_in = 0;
+    while gate.get_points("slow", "7").await.status == 200 {
+        let_in += 1;
+    }
+    assert_eq!(let_in, 9);
+}
+
+#[tokio::test]
 async fn guarantee_6_what_a_dead_node_held_of_a_burst_that_is_lowered_leaves_no_less_than_an_empty_bucket() {
     /// For one request at the lower rate.
     const COMES_BACK_IN: u64 = 24 * 60 * 60 / 40;

@@ -71,6 +71,28 @@ pub trait LocalCounts: fmt::Debug + Send + Sync {
     fn is_proven(&self) -> bool;
 }
 
+/// Of a key that is not listed any more.
+#[derive(Debug)]
+pub struct NoCounts;
+
+impl LocalCounts for NoCounts {
+    fn in_flight(&self) -> u32 {
+        0
+    }
+
+    fn day(&self, _now: Tick) -> (i64, u64) {
+        (0, 0)
+    }
+
+    fn is_alive(&self) -> bool {
+        false
+    }
+
+    fn is_proven(&self) -> bool {
+        false
+    }
+}
+
 /// When the next turn is to be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextTurn {
