@@ -25,10 +25,13 @@ pub(super) const NUMBER: &str = "WITH n AS (UPDATE feed SET seq = seq + 1 RETURN
 /// How long a commit may take: the server's disk may be slow.
 pub(super) const COMMIT: Duration = Duration::from_secs(2);
 
-/// Begins a transaction, which waits for its turn for so long. The lock is the single row of `feed`.
+/// Begins a transaction, which waits for its turn for so long. The lock is the single row of `feed`. Under another level, which
+/// may be the default of the server, the database or the role, a transaction that has waited would fail.
 pub(super) fn begin(wait: Duration) -> String {
     let wait = wait.as_millis().max(1);
-    format!("BEGIN; SET LOCAL lock_timeout = {wait}; NOTIFY {CHANNEL}; SELECT FROM feed FOR UPDATE")
+    format!(
+        "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = {wait}; NOTIFY {CHANNEL}; SELECT FROM feed FOR UPDATE"
+    )
 }
 
 /// What a transaction changed, as parameters of [`NUMBER`].

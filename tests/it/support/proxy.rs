@@ -142,7 +142,7 @@ async fn pump(
         if cuts.lock().unwrap().take_if(|word| says(word)).is_some() {
             return cut.notify_one();
         }
-        let commits = says("COMMIT");
+        let commits = says("COMMIT\0");
         let passes = |holds: &Holds| match holds {
             Holds::Nothing | Holds::For(_) => true,
             Holds::ToServer => direction != Direction::ToServer,

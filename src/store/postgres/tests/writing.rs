@@ -152,3 +152,20 @@ async fn a_commit_is_on_the_servers_disk_before_it_is_acknowledged_whatever_the_
     let rows = store.pool.read("SELECT current_setting('synchronous_commit')", &[]).await.unwrap();
     assert_eq!(column::<&str>(&rows[0], 0).unwrap(), "on");
 }
+
+#[tokio::test]
+async fn a_write_waits_for_its_turn_whatever_isolation_the_database_has_by_default() {
+    let test = TestStore::new().await;
+    test.add_guild(&guild("g")).await;
+    let strict = "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = serializable', \
+        current_database()); END $$";
+    connect(&test.url).await.batch_execute(strict).await.unwrap();
+    let (store, here) = (test.open_second().await, guild("g"));
+    let (other, watch) = (hold(&test).await, connect(&test.url).await);
+    other.batch_execute("UPDATE feed SET seq = seq").await.unwrap();
+    let (written, ()) = tokio::join!(store.set_points(&here, member(1), 1), async {
+        until_one_waits(&watch).await;
+        other.batch_execute("COMMIT").await.unwrap();
+    });
+    written.unwrap();
+}
