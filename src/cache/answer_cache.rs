@@ -103,15 +103,8 @@ impl AnswerCache {
         }
         // With `cache.max_size = "0B"` moka takes no entry.
         let may_take = || self.entries.policy().max_capacity() != Some(0);
-        // Keys that the origin has refused ask for themselves, and the one that asks first may be answered last.
-        let has_newer =
-            || self.entries.get(&key).is_some_and(|kept| kept.epoch == entry.epoch && kept.asked > entry.asked);
-        let may_store = || self.epochs.may_store(&key, entry.asked) && !has_newer();
-        let is_stored = entry.is_storable() && may_take() && may_store();
-        if is_stored {
-            self.index.insert(entry, &self.entries);
-        }
-        is_stored
+        let may_store = || self.epochs.may_store(&key, entry.asked);
+        entry.is_storable() && may_take() && may_store() && self.index.insert(entry, &self.entries)
     }
 
     /// To be called before a caller receives an answer that a write overtook. The origin may have read it after that

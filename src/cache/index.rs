@@ -66,12 +66,21 @@ impl Index {
         Some(entry)
     }
 
-    /// Inserts an entry into `entries` and into the table.
-    pub(super) fn insert(&self, entry: &Arc<Entry>, entries: &Entries) {
+    /// Inserts an entry into `entries` and into the table, and returns whether it did: not in place of one of the same epoch that
+    /// the origin was asked for later. Keys that the origin has refused ask for themselves, and the one that asks first may be
+    /// answered last.
+    pub(super) fn insert(&self, entry: &Arc<Entry>, entries: &Entries) -> bool {
         let number = self.number(&entry.key);
         let _lock = self.locks[number % LOCKS].lock();
+        // One that was inserted a moment ago is in the table; a look into moka would count as a hit.
+        let is_newer =
+            |kept: &Arc<Entry>| kept.key == entry.key && kept.epoch == entry.epoch && kept.asked > entry.asked;
+        if self.slots[number].load().as_ref().is_some_and(is_newer) {
+            return false;
+        }
         self.slots[number].store(Some(entry.clone()));
         entries.insert(entry.key, entry.clone());
+        true
     }
 
     /// To be called when moka has removed an entry.
