@@ -30,9 +30,16 @@ const FRAMES_PER_ANSWER: u32 = 16;
 /// Frames that each second adds once the allowance is used up, so that PINGs may keep a connection alive for ever.
 const FRAMES_PER_SECOND: u64 = 100;
 
-/// Bytes of answers taken that add one frame: a client may send a WINDOW_UPDATE for the stream and for the connection
-/// each time it takes some bytes, but not for each byte. Bytes of a frame that asks for nothing that cost as much as another.
+/// Bytes of answers taken that add one frame. Bytes of a frame that asks for nothing that cost as much as another.
 const BYTES_PER_FRAME: usize = 1024;
+
+/// Bytes of answers taken for which a WINDOW_UPDATE may come that takes nothing of the allowance: a client may send one for the
+/// stream and one for the connection with each DATA frame, which are short where a hundred answers share the connection's
+/// window, but not for each byte.
+const BYTES_PER_UPDATE: usize = 128;
+
+/// The most such bytes: more than are on the way to a client whose windows are as large as they begin.
+const MAX_TO_UPDATE: usize = 8 * 1024 * 1024;
 
 /// Empty DATA frames, but those that end a body, after which the peer is asked to open another connection. The crate ends a
 /// connection with the 101st, and 100 requests may be under way.
@@ -44,6 +51,7 @@ const PREFACE: usize = 24;
 const FRAME_HEADER: usize = 9;
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
+const WINDOW_UPDATE: u8 = 8;
 const CONTINUATION: u8 = 9;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
@@ -195,6 +203,8 @@ struct Frames {
     allowed_at: Instant,
     /// Bytes taken that have not added a frame yet.
     taken: usize,
+    /// Bytes taken for which WINDOW_UPDATEs may still come.
+    to_update: usize,
     flooded: bool,
 }
 
@@ -213,12 +223,14 @@ impl Frames {
             allowed: MAX_FRAMES,
             allowed_at: now,
             taken: 0,
+            to_update: 0,
             flooded: false,
         }
     }
 
     /// Records that the peer took `bytes` bytes of answers.
     fn bytes_taken(&mut self, bytes: usize) {
+        self.to_update = self.to_update.saturating_add(bytes).min(MAX_TO_UPDATE);
         self.taken += bytes;
         self.allow(u32::try_from(self.taken / BYTES_PER_FRAME).unwrap_or(u32::MAX));
         self.taken %= BYTES_PER_FRAME;
@@ -275,6 +287,10 @@ impl Frames {
             CONTINUATION => self.trailers.begin_continuation(self.payload_left),
             DATA if self.payload_left == 0 && flags & END_STREAM == 0 => self.empty_data += 1,
             _ => {}
+        }
+        if kind == WINDOW_UPDATE && self.to_update >= BYTES_PER_UPDATE {
+            self.to_update -= BYTES_PER_UPDATE;
+            return;
         }
         // A frame that asks for nothing costs as much as its bytes do; those that the crate knows are short.
         let asks_for_something = self.is_data || self.is_header;
@@ -365,6 +381,12 @@ mod tests {
             [frame(HEADERS, END_HEADERS, 40), frame(DATA, 1, 10), frame(8, 0, 4)].iter().for_each(|f| honest.read(f));
             honest.allow(FRAMES_PER_ANSWER);
         }
+        let (mut gives_back, update) = (frames(), frame(WINDOW_UPDATE, 0, 4));
+        gives_back.bytes_taken(100 * 64 * 1024);
+        (0..20_000).for_each(|_| gives_back.read(&update));
+        assert!(!gives_back.flooded, "each has 128 bytes");
+        (0..50_000).for_each(|_| gives_back.read(&update));
+        assert!(gives_back.flooded);
         let mut slow = frames();
         for _ in 0..10_000 {
             slow.read(&ping);

@@ -70,8 +70,8 @@ pub(super) async fn answer(
     let text = if parts.method == Method::HEAD { Bytes::new() } else { text };
     let write_timeout = server.write_timeout;
     // All else is freed before the peer is waited for, which may take the answer slowly.
-    let Http2Body { stream, malformed, transport, .. } = body;
-    drop(fields);
+    let Http2Body { stream, malformed, transport, whole, .. } = body;
+    drop((fields, whole));
     drop((parts, state));
     let mut rest = RestOfBody { stream, left: MAX_DRAIN };
     let mut sending = pin!(send(respond.into_inner(), header, text, (write_timeout, &transport)));
