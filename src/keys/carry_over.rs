@@ -166,6 +166,8 @@ impl<'t> CarryOver<'t> {
     /// looked at before any is charged: no key is charged with what such a one is charged with in turn.
     pub(super) fn charge(&mut self, now: impl Fn() -> Tick) {
         let CarryOver { charges, taken, states_made, .. } = self;
+        // What this node has not told under an id is told by whichever key has it afterwards.
+        let _escrows: Vec<_> = charges.iter().filter_map(|(_, other)| other.usage.escrow()).collect();
         let removed = charges.iter().filter(|(_, other)| !taken.contains(&Arc::as_ptr(&other.usage)));
         let leave = removed.filter_map(|(id, other)| {
             let LimitState { policy, usage, .. } = &states_made[id];

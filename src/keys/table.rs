@@ -98,7 +98,11 @@ impl KeyTable {
     pub fn charge_renamed(&self, before: &KeyTable) {
         let is_renamed = |digest, key: &Key| before.by_digest.get(digest).is_some_and(|was| was.id != key.id);
         let renamed = self.by_digest.iter().filter(|(digest, key)| is_renamed(digest, key)).map(|(_, key)| key);
-        let used_up = renamed.filter_map(|key| Some((key, shared_used_up(&key.usage, &key.id)?))).collect::<Vec<_>>();
+        let renamed: Vec<_> = renamed.collect();
+        // What this node has not told under an id is told by whichever key has it afterwards.
+        let _escrows: Vec<_> = renamed.iter().filter_map(|key| key.usage.escrow()).collect();
+        let used_up = renamed.iter().filter_map(|key| Some((key, shared_used_up(&key.usage, &key.id)?)));
+        let used_up = used_up.collect::<Vec<_>>();
         used_up.iter().for_each(|(key, used_up)| charge_shared_as(&key.usage, &key.id, &key.policy, used_up));
     }
 
