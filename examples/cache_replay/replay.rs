@@ -28,7 +28,7 @@ impl Trial for AnswerCache {
             return true;
         }
         if let Role::Leader(leader) = self.join(FlightKey::shared(at), || now) {
-            let entry = Arc::new(Entry::new((at, leader.epoch().of_answer), text.into(), now, freshness, None));
+            let entry = Arc::new(Entry::new((at, leader.epoch().of_answer), text.into(), (now, now), freshness, None));
             self.insert(at, &entry, Realms::One(at.realm), now);
             leader.complete(Ok(entry));
         }
@@ -63,7 +63,7 @@ impl Trial for Lru {
         if self.entries.get(&at).is_some_and(|entry| entry.epoch == epoch && is_fresh(entry, now)) {
             return true;
         }
-        let entry = Arc::new(Entry::new((at, epoch), text.into(), now, freshness, None));
+        let entry = Arc::new(Entry::new((at, epoch), text.into(), (now, now), freshness, None));
         let needed = u64::from(entry.weight());
         self.room += self.entries.pop(&at).map_or(0, |old| u64::from(old.weight()));
         while self.room < needed

@@ -104,7 +104,15 @@ impl AnswerCache {
         // With `cache.max_size = "0B"` moka takes no entry.
         let may_take = || self.entries.policy().max_capacity() != Some(0);
         let may_store = || self.epochs.may_store(&key, entry.asked);
-        entry.is_storable() && may_take() && may_store() && self.index.insert(entry, &self.entries)
+        if !entry.is_storable() || !may_take() || !may_store() {
+            return false;
+        }
+        let is_inserted = self.index.insert(entry, &self.entries);
+        if !is_inserted {
+            // Nobody knows which of the two answers is the older one.
+            self.epochs.invalidate_entry(&key, realms);
+        }
+        is_inserted
     }
 
     /// To be called before a caller receives an answer that a write overtook. The origin may have read it after that

@@ -43,6 +43,7 @@ pub struct Entry {
     /// The epoch under which the origin was asked. The entry is usable only while this epoch is current.
     pub epoch: Epoch,
     pub(super) asked: Tick,
+    pub(super) answered: Tick,
     freshness: Freshness,
     /// The first expiry in the text, in Unix seconds: the entry is unusable from then on (guarantee 4).
     expires: Option<i64>,
@@ -99,15 +100,16 @@ pub enum EntryState {
 }
 
 impl Entry {
-    /// `asked` is read before the origin is asked, so that an answer is never older than its age says.
+    /// `asked` is read before the origin is asked, so that an answer is never older than its age says, and `answered` once it
+    /// has answered.
     pub fn new(
         (key, epoch): (EntryKey, Epoch),
         text: Arc<str>,
-        asked: Tick,
+        (asked, answered): (Tick, Tick),
         freshness: Freshness,
         expires: Option<i64>,
     ) -> Self {
-        Entry { key, text, epoch, asked, freshness, expires }
+        Entry { key, text, epoch, asked, answered, freshness, expires }
     }
 
     /// The state at `now`. The wall clock, in milliseconds, is read only if the text contains an expiry.
@@ -133,6 +135,13 @@ impl Entry {
     /// Time since the origin was asked.
     pub fn age(&self, now: Tick) -> Duration {
         now.since(self.asked)
+    }
+
+    /// Whether it says something else than another answer, which the origin may have read before or after this one: it was asked
+    /// for each of them before it had answered the other.
+    pub(super) fn contradicts(&self, other: &Entry) -> bool {
+        let overlap = self.asked < other.answered && other.asked < self.answered;
+        overlap && self.key == other.key && self.epoch == other.epoch && self.text != other.text
     }
 
     /// Whether the configuration lets this answer be used more than once.

@@ -66,16 +66,15 @@ impl Index {
         Some(entry)
     }
 
-    /// Inserts an entry into `entries` and into the table, and returns whether it did: not in place of one of the same epoch that
-    /// the origin was asked for later. Keys that the origin has refused ask for themselves, and the one that asks first may be
-    /// answered last.
+    /// Inserts an entry into `entries` and into the table, and returns whether it did: not in place of one that it
+    /// [contradicts](Entry::contradicts), as it may where keys that the origin has refused ask for themselves.
     pub(super) fn insert(&self, entry: &Arc<Entry>, entries: &Entries) -> bool {
         let number = self.number(&entry.key);
         let _lock = self.locks[number % LOCKS].lock();
-        // One that was inserted a moment ago is in the table; a look into moka would count as a hit.
-        let is_newer =
-            |kept: &Arc<Entry>| kept.key == entry.key && kept.epoch == entry.epoch && kept.asked > entry.asked;
-        if self.slots[number].load().as_ref().is_some_and(is_newer) {
+        let found = self.slots[number].load_full().filter(|kept| kept.key == entry.key);
+        // `get` would count as a hit of one that is not there, too.
+        let kept = found.or_else(|| if entries.contains_key(&entry.key) { entries.get(&entry.key) } else { None });
+        if kept.is_some_and(|kept| kept.contradicts(entry)) {
             return false;
         }
         self.slots[number].store(Some(entry.clone()));

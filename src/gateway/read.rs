@@ -304,14 +304,15 @@ impl Gateway {
         let asked = self.core.now();
         let request = Request::Read { read: entry_key.read, member: entry_key.member };
         let text = self.ask_origin(state, caller, permit, request, None, details).await?;
+        let answered = self.core.now();
         let expires = match entry_key.read {
             Read::Warns => first_expiry(&text, entry_key.member),
             Read::Points | Read::Reviews => None,
         };
         let has_expired = expires.is_some_and(|expires| expires <= self.core.clock.unix());
-        let may_store = self.core.peers(state).is_none_or(|peers| peers.may_store(self.core.now()));
+        let may_store = self.core.peers(state).is_none_or(|peers| peers.may_store(answered));
         let freshness = if has_expired || !may_store { Freshness::NONE } else { freshness(state, entry_key.read) };
-        Ok(Arc::new(Entry::new((entry_key, epoch), text, asked, freshness, expires)))
+        Ok(Arc::new(Entry::new((entry_key, epoch), text, (asked, answered), freshness, expires)))
     }
 
     /// The stale answer that may stand in for a failed origin (RFC 5861), unless a write has passed or the key may not

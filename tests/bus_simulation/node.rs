@@ -136,7 +136,7 @@ impl SimulatedNode {
         let freshness = config::Freshness { ttl, stale_while_revalidate: zero, stale_if_error: zero };
         let key = entry_key(flight.member);
         let text: Arc<str> = version.to_string().into();
-        let entry = Arc::new(Entry::new((key, flight.epoch), text, Tick(flight.asked), freshness, None));
+        let entry = Arc::new(Entry::new((key, flight.epoch), text, (Tick(flight.asked), Tick(now)), freshness, None));
         self.effects.cache.insert(key, &entry, Realms::One(key.realm), Tick(now));
     }
 

@@ -194,7 +194,8 @@ fn guarantee_8_the_cache_takes_no_more_memory_than_it_is_given() {
             let freshness = Freshness { ttl: PATIENCE, stale_while_revalidate: PATIENCE, stale_if_error: PATIENCE };
             for member in 0..200_000 {
                 let at = EntryKey { realm: Realm(1), member: MemberId::new(member).unwrap(), read: Read::Points };
-                let entry = Entry::new((at, cache.epoch(&at)), "x".repeat(length).into(), Tick(0), freshness, None);
+                let entry =
+                    Entry::new((at, cache.epoch(&at)), "x".repeat(length).into(), (Tick(0), Tick(0)), freshness, None);
                 assert!(cache.insert(at, &Arc::new(entry), Realms::One(at.realm), Tick(0)));
             }
         });

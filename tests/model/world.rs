@@ -197,7 +197,7 @@ impl World {
         shuttle::thread::yield_now(); // its answer is on the way
         let z = Duration::ZERO;
         let freshness = Freshness { ttl: HOUR, stale_while_revalidate: z, stale_if_error: z };
-        Arc::new(Entry::new((at, epoch), points.into(), NOW, freshness, None))
+        Arc::new(Entry::new((at, epoch), points.into(), (NOW, NOW), freshness, None))
     }
 
     fn store(&self, at: EntryKey, entry: &Arc<Entry>) {
@@ -206,7 +206,7 @@ impl World {
                 // Stamped with the epoch that stands now, as one would who took it too late.
                 let z = Duration::ZERO;
                 let freshness = Freshness { ttl: HOUR, stale_while_revalidate: z, stale_if_error: z };
-                let late = Entry::new((at, self.cache.epoch(&at)), entry.text.clone(), NOW, freshness, None);
+                let late = Entry::new((at, self.cache.epoch(&at)), entry.text.clone(), (NOW, NOW), freshness, None);
                 put_unchecked(&self.cache, Arc::new(late));
             }
             Way::RealmsTakenAsDisjoint => drop(self.cache.insert(at, entry, Realms::One(at.realm), NOW)),

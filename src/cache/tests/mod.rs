@@ -2,4 +2,5 @@
 
 mod entry;
 mod epochs;
+mod index;
 mod single_flight;

@@ -27,7 +27,7 @@ fn epoch(epochs: &Epochs) -> Epoch {
 fn answer(text: &str, epoch: Epoch) -> FetchResult {
     let z = Duration::ZERO;
     let freshness = Freshness { ttl: z, stale_while_revalidate: z, stale_if_error: z };
-    Ok(Arc::new(Entry::new((key(), epoch), text.into(), Tick(0), freshness, None)))
+    Ok(Arc::new(Entry::new((key(), epoch), text.into(), (Tick(0), Tick(0)), freshness, None)))
 }
 
 fn leader_of(role: Role<'_>) -> Leader<'_> {
