@@ -161,7 +161,12 @@ impl SharedLimits {
 
     /// Whether this is the escrow of the key with this id.
     pub fn is_of(&self, key: &KeyEscrow, id: &KeyId) -> bool {
-        *key.name == *self.name_of(id)
+        key.is_listed && *key.name == *self.name_of(id)
+    }
+
+    /// Whether this is the escrow of a key that is not listed any more and had this id last.
+    pub fn has_left(&self, key: &KeyEscrow, id: &KeyId) -> bool {
+        !key.is_listed && *key.name == *self.name_of(id)
     }
 
     /// The escrow of a key. A key that is made again, as one is that the origin has not proven yet, goes on with what it
@@ -183,17 +188,17 @@ impl SharedLimits {
         let now = self.clock.now();
         let escrow = Escrow::new(tier.clone(), counts, now);
         escrow.set_leaving(self.is_leaving.load(Ordering::SeqCst), now);
-        let key = KeyEscrow::new(name.clone(), escrow, self.this.clone());
+        let key = KeyEscrow::new(name.clone(), true, escrow, self.this.clone());
         keys.insert(name, Arc::downgrade(&key));
         key
     }
 
-    /// The escrow of a key that is not listed any more, of which Redis is asked and told nothing.
-    pub fn unlisted(&self, tier: &Arc<Tier>, used_up: &UsedUp) -> Arc<KeyEscrow> {
+    /// The escrow of a key from now on, which is not listed any more: Redis is asked and told nothing of it.
+    pub fn unlisted(&self, key: &KeyEscrow, tier: &Arc<Tier>, used_up: &UsedUp) -> Arc<KeyEscrow> {
         let now = self.clock.now();
         let escrow = Escrow::new(tier.clone(), Box::new(NoCounts), now);
         let _ = escrow.charge_as(used_up, now); // no turn is taken
-        KeyEscrow::new("".into(), escrow, self.this.clone())
+        KeyEscrow::new(key.name.clone(), false, escrow, self.this.clone())
     }
 
     /// Ends all leases: this machine slept, and its monotonic clock with it, so they may have ended.
@@ -300,6 +305,10 @@ impl SharedLimits {
     /// Asks for a turn, and waits until one of this key has ended. What the turns of other keys take before it does not count
     /// as a wait for Redis.
     pub async fn wait_for_turn(&self, key: &Arc<KeyEscrow>, needs: Needs, wait: &mut Wait) {
+        if !key.is_listed {
+            wait.until = Instant::now(); // no turn comes
+            return;
+        }
         let mut ended = std::pin::pin!(key.ended.notified());
         ended.as_mut().enable();
         self.ask(key, needs);

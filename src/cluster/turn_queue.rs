@@ -15,6 +15,8 @@ use crate::clock::Tick;
 #[derive(Debug)]
 pub struct KeyEscrow {
     pub(super) name: Arc<str>,
+    /// Whether the key has that name still. If not, Redis is asked and told of it under another one.
+    pub(super) is_listed: bool,
     pub escrow: Escrow,
     /// A turn has ended.
     pub(super) ended: Notify,
@@ -64,8 +66,8 @@ impl Ord for Planned {
 }
 
 impl KeyEscrow {
-    pub(super) fn new(name: Arc<str>, escrow: Escrow, limits: Weak<SharedLimits>) -> Arc<Self> {
-        Arc::new(KeyEscrow { name, escrow, ended: Notify::new(), limits })
+    pub(super) fn new(name: Arc<str>, is_listed: bool, escrow: Escrow, limits: Weak<SharedLimits>) -> Arc<Self> {
+        Arc::new(KeyEscrow { name, is_listed, escrow, ended: Notify::new(), limits })
     }
 
     /// The limits of all keys; `None`: nobody takes turns any more.

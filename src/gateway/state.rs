@@ -155,6 +155,7 @@ impl Core {
         self.state.store(state.clone());
         invalidate(); // what was asked for meanwhile
         state.key_table.charge_renamed(&before.key_table); // so were shared limits, under ids of before
+        state.key_table.share_in_flight(self.now());
         if let Some(peers) = self.peers(&state) {
             let changed = state.departed_guilds.symmetric_difference(&before.departed_guilds);
             changed.for_each(|guild| peers.bus.purge(Some(guild.clone()), None));

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use super::{Guild, Key, LimitState, Proof};
 use crate::cache::{Realm, SingleFlight};
 use crate::clock::Tick;
-use crate::limits::{Buckets, DayCount, Policy, Usage};
+use crate::limits::{Buckets, DayCount, Policy, Usage, share_in_flight};
 use crate::model::{Digest, GuildId, KeyId, Scope};
 use crate::wire::Fault;
 
@@ -127,6 +127,7 @@ impl LearnedKeys {
         for (_, known) in &self.known {
             // The key is replaced at its next request; what is left of its limits is fixed now.
             Buckets::with_policy(&known.key.policy, &known.key.buckets, &policy, now());
+            share_in_flight(&known.key.usage, &policy, now());
         }
     }
 

@@ -12,7 +12,7 @@ use super::{Guild, Key, ListedKey};
 use crate::cache::Realm;
 use crate::clock::Tick;
 use crate::config::{Limits, Tier};
-use crate::limits::{DayCount, Policy, Usage, charge_shared_as, shared_used_up};
+use crate::limits::{DayCount, Policy, Usage, charge_shared_as, share_in_flight, shared_used_up};
 use crate::model::{Digest, GuildId, KeyId};
 
 /// All keys, by digest.
@@ -104,6 +104,11 @@ impl KeyTable {
         let used_up = renamed.iter().filter_map(|key| Some((key, shared_used_up(&key.usage, &key.id)?)));
         let used_up = used_up.collect::<Vec<_>>();
         used_up.iter().for_each(|(key, used_up)| charge_shared_as(&key.usage, &key.id, &key.policy, used_up));
+    }
+
+    /// Lets other nodes know of the requests in flight of keys that have other limits than in the table before.
+    pub fn share_in_flight(&self, now: Tick) {
+        self.by_digest.values().for_each(|key| share_in_flight(&key.usage, &key.policy, now));
     }
 
     /// The keys as they were listed.

@@ -23,7 +23,7 @@ pub use over_limit::{OverLimitCounters, OverLimitCounts};
 pub use policy::{BucketLevels, KeyLevels, LimitOutcome, LimitQuery, Policy};
 pub use shared::{
     SharedDecision, SharedUsedUp, charge_shared_as, escrow_of, is_shared_under_another_id, leave_shared_id,
-    shared_used_up,
+    share_in_flight, shared_used_up,
 };
 pub use strangers::{AddressCharge, Strangers, network};
 pub use usage::{Usage, UsageId};

@@ -142,7 +142,11 @@ pub fn is_shared_under_another_id(usage: &Usage, id: &KeyId) -> bool {
 /// What the key of this usage has used up, if Redis knows it under another id than this one. What it held is not spent any
 /// more.
 pub fn shared_used_up(usage: &Usage, id: &KeyId) -> Option<SharedUsedUp> {
-    under_another_id(usage, id).map(|(key, limits)| SharedUsedUp { limits, used_up: key.escrow.used_up() })
+    let (key, limits) = under_another_id(usage, id)?;
+    let used_up = key.escrow.used_up();
+    // Since it left this id, the key that got it has told what it owed.
+    let used_up = if limits.has_left(&key, id) { used_up.told() } else { used_up };
+    Some(SharedUsedUp { limits, used_up })
 }
 
 /// Another key takes this id of a key that is not listed any more, and with it what Redis knows under it; what this one has
@@ -156,7 +160,7 @@ pub fn leave_shared_id<'k>(
     let used_up = key.escrow.used_up();
     Some(move || {
         escrow_of(&limits, id, policy, taker); // keeps what this node has not told under the id
-        let (escrow, in_force) = (limits.unlisted(tier, &used_up), Arc::new(()));
+        let (escrow, in_force) = (limits.unlisted(&key, tier, &used_up), Arc::new(()));
         if let Some(share) = usage.share.get() {
             share.store(Arc::new(Share { escrow, _in_force: in_force }));
         }
@@ -174,6 +178,18 @@ pub fn charge_shared_as(usage: &Arc<Usage>, id: &KeyId, policy: &Policy, other: 
             share.escrow.charge_as(used_up);
             usage.share.get_or_init(|| ArcSwap::new(share.clone())).store(share);
         }
+    }
+}
+
+/// The key of this usage has other limits from `now` on: the other nodes learn at once of its requests in flight, for which no
+/// places are set aside where those are not limited.
+pub fn share_in_flight(usage: &Usage, policy: &Policy, now: Tick) {
+    if usage.in_flight() > 0
+        && policy.tier().in_flight.is_some()
+        && let Some((key, limits)) = known_to_redis(usage)
+        && key.escrow.use_tier(policy.tier(), now)
+    {
+        limits.ask(&key, Needs::default());
     }
 }
 

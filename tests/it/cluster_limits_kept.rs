@@ -213,6 +213,39 @@ async fn guarantee_6_what_a_key_uses_up_under_the_id_of_one_that_was_taken_out_i
 }
 
 #[tokio::test]
+async fn what_a_node_could_not_tell_of_a_key_while_redis_was_away_is_charged_once_to_one_that_is_taken_out_and_returns()
+{
+    let mut redis = Redis::start(&[]).await;
+    let url = Postgres::shared().database().await;
+    let gate = limited(&redis, &url).keys_in_file().set("limits.tiers.slow.rate", r#""1/m""#);
+    let gate = gate.set("limits.tiers.slow.burst", "30").set("cluster.when_away", r#""local""#);
+    let gate = gate.key_of_tier("taken", "slow").start().await;
+    for key in ["slow", "taken"] {
+        gate.get_points(key, "7").await.is("3");
+    }
+    redis.kill_hard();
+    gate.has_said("Redis at").await;
+    for _ in 0..10 {
+        gate.get_points("slow", "7").await.is("3");
+    }
+    let listed = gate.world().text("keys.toml");
+    // The key "bot" shows which file is in force.
+    gate.world().write("keys.toml", gate.world().keys_without("slow").replace("\"taken\"", "\"slow\""));
+    gate.world().write("keys.toml", gate.world().keys_without("bot"));
+    eventually(PATIENCE, "it is taken out", async || gate.get_points("bot", "7").await.code() == Some(2)).await;
+    redis.start_again().await;
+    let is_told = async || redis.ask("HGETALL guildgate:l:slow").contains("b:main");
+    eventually(PATIENCE, "Redis is told", is_told).await;
+    gate.world().write("keys.toml", listed.replace("id = \"taken\"", "id = \"third\""));
+    eventually(PATIENCE, "it is back", async || gate.get_points("bot", "7").await.status == 200).await;
+    let mut let_in = 0;
+    while gate.get_points("slow", "7").await.status == 200 {
+        let_in += 1;
+    }
+    assert!((18..20).contains(&let_in), "{let_in}");
+}
+
+#[tokio::test]
 async fn guarantee_6_what_a_dead_node_held_of_a_burst_that_is_lowered_leaves_no_less_than_an_empty_bucket() {
     /// For one request at the lower rate.
     const COMES_BACK_IN: u64 = 24 * 60 * 60 / 40;

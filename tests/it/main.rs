@@ -113,6 +113,7 @@ mod cluster_days;
 mod cluster_haproxy;
 mod cluster_histories;
 mod cluster_hour;
+mod cluster_in_flight;
 mod cluster_leave;
 mod cluster_limits;
 mod cluster_limits_kept;

@@ -16,6 +16,13 @@ pub struct UsedUp {
     day: (i64, u64),
 }
 
+impl UsedUp {
+    /// The same once Redis has been told of all that was owed.
+    pub fn told(self) -> Self {
+        UsedUp { owed: Default::default(), ..self }
+    }
+}
+
 impl Escrow {
     /// What the key has used up, as far as this node knows. What it held is not spent any more.
     pub fn used_up(&self) -> UsedUp {

@@ -90,6 +90,11 @@ impl Escrow {
         // What lacks a slot while some are free came during this turn, and asks again.
         let is_denied = in_flight > grant.held && (1..=grant.held_by_all).contains(&ask.capacity);
         lease.deny_until(if is_denied { finish.now.plus(DENIED_AT_LEAST) } else { Tick(0) });
+        // Requests that began under another id have places that others still hold under this one, and must get them before new
+        // ones do.
+        if u64::from(in_flight).min(ask.capacity) > u64::from(grant.held) {
+            return Some(finish.now.plus(DENIED_AT_LEAST));
+        }
         // The lease is to be renewed, and requests may have ended.
         let renews = ask.capacity > 0 && in_flight > 0 || grant.held > 0;
         renews.then(|| finish.sent.plus(IDLE_AFTER.min(deadline.since(finish.sent) / 3)))

@@ -196,10 +196,10 @@ impl Escrow {
     }
 
     /// The tier of the request that is decided next, which the key has since `since`. If it is another one and lowers a limit,
-    /// no token that was granted before is spent any more. No lock is taken if it is the same.
-    pub fn use_tier(&self, tier: &Arc<Tier>, since: Tick) {
+    /// no token that was granted before is spent any more. No lock is taken if it is the same; whether it is not.
+    pub fn use_tier(&self, tier: &Arc<Tier>, since: Tick) -> bool {
         if ptr::eq(self.tier.load(Ordering::Acquire), Arc::as_ptr(tier)) {
-            return;
+            return false;
         }
         let mut node = self.node.lock();
         if Bucket::ALL.iter().any(|bucket| capacity(tier, *bucket).0 < capacity(&node.tier, *bucket).0) {
@@ -219,6 +219,7 @@ impl Escrow {
         }
         node.tier = tier.clone();
         self.tier.store(Arc::as_ptr(tier).cast_mut(), Ordering::Release);
+        true
     }
 
     /// The key is made again: what is counted from now on, besides what still is.

@@ -370,3 +370,19 @@ fn what_came_back_at_a_node_since_its_limit_was_raised_is_not_told_as_used_up() 
     let told = escrow.begin_turn(None, at(70)).unwrap().asks[Bucket::Main as usize];
     assert_eq!(told.known, (50_000_000_000, 10_000_001), "ten are available, and one more each second since");
 }
+
+#[test]
+fn a_node_with_more_requests_in_flight_than_places_asks_for_them_again_soon() {
+    let tier = Arc::new(Tier { in_flight: Some(6), ..(*tier(40)).clone() });
+    let due = |in_flight, places| {
+        let escrow = Escrow::new(tier.clone(), Box::new(InFlight::of(in_flight)), NOW);
+        let turn = begin(&escrow);
+        match escrow.finish_turn(&turn, &grant_with_places(0, places), NOW) {
+            NextTurn::At(at) => at.since(NOW),
+            next => panic!("{next:?}"),
+        }
+    };
+    assert!(due(6, 0) < Duration::from_millis(100) && due(6, 5) < Duration::from_millis(100));
+    assert!(due(6, 6) > Duration::from_millis(500));
+    assert!(due(9, 6) > Duration::from_millis(500), "no more are to be had");
+}

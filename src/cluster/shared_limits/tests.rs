@@ -74,3 +74,13 @@ fn the_nodes_of_before_an_outage_count_until_all_had_time_to_tell_of_themselves(
     limits.set_nodes(Nodes::default());
     assert_eq!(limits.nodes(), 1);
 }
+
+#[tokio::test]
+async fn a_request_of_a_key_that_is_not_listed_any_more_waits_for_no_turn() {
+    let limits = limits(Clock::system());
+    let key = key(&limits);
+    let left = limits.unlisted(&key, &tier(40), &key.escrow.used_up());
+    let (begun, mut wait) = (limits.clock.now(), limits.wait());
+    limits.wait_for_turn(&left, needs(), &mut wait).await;
+    assert!(!wait.goes_on() && limits.clock.now().since(begun) < TIMEOUT);
+}
