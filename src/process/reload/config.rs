@@ -13,7 +13,8 @@ use super::{
 };
 use crate::admin::{ConfigText, ReloadOutcome};
 use crate::config::{self, Config, Keys, LoadError, Loaded, OriginKind, Reloaded, Warning};
-use crate::gateway::{KeySource, LoadedKeys, NewKeys};
+use crate::gateway::{KeySource, LoadedKeys, NewKeys, State};
+use crate::keys::read_key_file;
 use crate::origin::{self, HttpOrigin, Origin};
 use crate::process::preflight::Inputs;
 use crate::process::watch::{FileStates, SETTLE_TIME, look_at};
@@ -104,10 +105,16 @@ impl Reloader {
             self.watches.add(states.clone(), &running.config);
             self.are_settled(&states, &mut seen, may_be_empty).await?;
             may_be_empty = false;
+            let key_file = self.key_file_of_other_tiers(&running, config, &mut seen).await;
             let inputs = {
-                files.extend(config_file.clone());
+                files.extend(config_file.iter().chain(&key_file).cloned());
                 let (loaded, config, running) = (loaded.clone(), config.clone(), running.config.clone());
-                let read = move || Ok(Inputs::read(&loaded, &config, Some(&running), Vec::new())?);
+                let read = move || {
+                    let mut inputs = Inputs::read(&loaded, &config, Some(&running), Vec::new())?;
+                    // A key file with faults is told by its own reload.
+                    inputs.keys = inputs.keys.or_else(|| read_key_file(&key_file?).ok());
+                    Ok(inputs)
+                };
                 self.read_whole(&self.watches.config, files, read).await?
             };
             let Some(origin) = self.origin(config, inputs.upstream_tls, &running.origin, &mut made_origin).await?
@@ -116,7 +123,13 @@ impl Reloader {
                 continue;
             };
             let keys = match (&config.keys, inputs.keys, &self.store) {
-                (Keys::File(_), Some(keys), _) => NewKeys::File(self.keys_of_file(keys)),
+                (Keys::File(_), Some(keys), _) => {
+                    let is_changed = !matches!(&running.keys, KeySource::File(file) if *file.keys == *keys);
+                    if config.keys == running.config.keys && is_changed {
+                        reloaded.changed.push(KEY_FILE);
+                    }
+                    NewKeys::File(self.keys_of_file(keys))
+                }
                 // Without a store `reloaded` does not allow it as the source.
                 (Keys::Store, _, Some(store)) if config.keys != running.config.keys => match store_keys.take() {
                     Some(keys) => NewKeys::Store(keys),
@@ -133,6 +146,22 @@ impl Reloader {
             log_warning(inputs.certificate.as_ref());
             return Ok(Prepared { loaded, reloaded, origin, keys, certificate: inputs.certificate });
         }
+    }
+
+    /// The key file, if the tier of one of its keys is gone, and if it has settled: a tier that is renamed in both files is
+    /// taken from both at once, since the burst of the default tier would be the most that is left of its keys' tokens.
+    async fn key_file_of_other_tiers(&self, running: &State, next: &Config, seen: &mut FileStates) -> Option<PathBuf> {
+        let KeySource::File(file) = &running.keys else { return None };
+        let is_tier = |config: &Config, name: &str| config.limits.tiers.iter().any(|tier| tier.name == *name);
+        let is_gone = |name: &str| is_tier(&running.config, name) && !is_tier(next, name);
+        if !file.keys.iter().any(|key| key.tier.as_deref().is_some_and(is_gone)) {
+            return None;
+        }
+        let path = key_file(next)?;
+        seen.extend(self.watches.keys.lock().read());
+        let states = self.look_at_files(vec![path.clone()]).await.ok()?;
+        self.are_settled(&states, seen, false).await.ok()?;
+        Some(path)
     }
 
     async fn load_config(&self, has_file: bool) -> Result<Arc<Loaded>, Rejection> {
