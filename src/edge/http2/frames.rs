@@ -36,7 +36,7 @@ const BYTES_PER_FRAME: usize = 1024;
 /// Bytes of answers taken for which a WINDOW_UPDATE may come that takes nothing of the allowance: a client may send one for the
 /// stream and one for the connection with each DATA frame, which are short where a hundred answers share the connection's
 /// window, but not for each byte.
-const BYTES_PER_UPDATE: usize = 128;
+const BYTES_PER_UPDATE: usize = 32;
 
 /// The most such bytes: more than are on the way to a client whose windows are as large as they begin.
 const MAX_TO_UPDATE: usize = 8 * 1024 * 1024;
@@ -382,10 +382,10 @@ mod tests {
             honest.allow(FRAMES_PER_ANSWER);
         }
         let (mut gives_back, update) = (frames(), frame(WINDOW_UPDATE, 0, 4));
-        gives_back.bytes_taken(100 * 64 * 1024);
+        gives_back.bytes_taken(1024 * 1024);
         (0..20_000).for_each(|_| gives_back.read(&update));
-        assert!(!gives_back.flooded, "each has 128 bytes");
-        (0..50_000).for_each(|_| gives_back.read(&update));
+        assert!(!gives_back.flooded, "each has 52 bytes");
+        (0..20_000).for_each(|_| gives_back.read(&update));
         assert!(gives_back.flooded);
         let mut slow = frames();
         for _ in 0..10_000 {
