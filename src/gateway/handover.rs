@@ -363,7 +363,7 @@ impl Drop for Announcement<'_> {
     fn drop(&mut self) {
         let core = &self.handover.core;
         let now = core.now();
-        let until = (self.settled != Some(true)).then(|| now.plus(core.state().config.cache.points.ttl));
+        let until = (self.settled != Some(true)).then(|| now.plus(no_store_time(&core.state())));
         self.handover.writes.lock().end(self.write, until, now);
         if let (None, Some(successor)) = (self.settled, self.handover.successor.load_full()) {
             let (acknowledged, _) = oneshot::channel();
