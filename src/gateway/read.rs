@@ -239,17 +239,17 @@ impl Gateway {
                 (fetched, not_stored)
             }
             Ok(entry) => {
-                // Where several flights may ask for one entry, treat each answer as possibly overtaken: invalidate in
-                // all realms.
                 let (refusals, now) = (&self.core.origin_refusals, self.core.now());
-                let epochs = self.core.cache.epochs();
-                if epochs.has_settled_since(leader.epoch(), &entry_key, now) {
+                let (cache, realms) = (&self.core.cache, caller.realms(entry_key.realm));
+                if cache.epochs().has_settled_since(leader.epoch(), &entry_key, now) {
                     // Another flight may ask, or have asked, after that moment, for what is kept.
-                    epochs.invalidate_entry(&entry_key, Realms::All);
+                    cache.epochs().invalidate_entry(&entry_key, realms);
                 }
-                let several = flight_key.restricted_to.is_some() || refusals.any();
-                let realms = if several { Realms::All } else { caller.realms(entry_key.realm) };
-                let stored = !self.handover.has_successor() && self.core.cache.insert(entry_key, &entry, realms, now);
+                if flight_key.restricted_to.is_some() || refusals.any() {
+                    // Where several flights may ask for one entry, each answer is possibly overtaken.
+                    cache.invalidate_if_unsettled(&entry_key, realms, now);
+                }
+                let stored = !self.handover.has_successor() && cache.insert(entry_key, &entry, realms, now);
                 if flight_key.restricted_to.is_some() {
                     refusals.remove(&caller.digest);
                 }

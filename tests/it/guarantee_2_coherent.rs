@@ -406,3 +406,21 @@ async fn guarantee_2_a_write_that_is_done_long_after_its_caller_was_told_22_ends
     // Less than the answer's `ttl`.
     eventually(SECOND_AND_SLACK, "the write is seen", async || gate.get_points("bot", "7").await.body == "4").await;
 }
+
+#[tokio::test]
+async fn an_answer_during_a_write_leaves_another_guilds_answers_valid_though_the_origin_once_limited_a_key() {
+    let gate = TestGateway::before_http().key_of_guild("one", "100").key_of_guild("other", "200");
+    let gate = gate.points("7", 3).start().await;
+    gate.origin().next("getPoints", Act::say(429, "slow down"));
+    assert_eq!(gate.get_points("one", "8").await.code(), Some(21));
+    gate.get_points("other", "7").await.is("3");
+    let hold = Gate::shut();
+    gate.origin().next("setPoints", Act::HoldAll(hold.clone()));
+    let mut writer = gate.connect_and_send(gate.request("setPoints", "one", "memberID=7&amount=4").bytes()).await;
+    gate.origin().has_been_asked("setPoints", 1).await;
+    gate.get_points("one", "7").await.is("3");
+    let answer = gate.get_points("other", "7").await;
+    assert!(answer.header("cache-status").unwrap().contains("hit"), "{answer:?}");
+    hold.open();
+    writer.answer().await;
+}
