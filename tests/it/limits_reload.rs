@@ -252,21 +252,26 @@ async fn guarantee_6_where_all_ids_of_a_key_file_move_by_one_place_only_the_key_
 }
 
 #[tokio::test]
-async fn guarantee_6_a_key_keeps_its_tokens_if_its_tier_is_renamed_in_gateway_toml_and_in_the_key_file_at_once() {
-    let gate = TestGateway::on(Kind::Builtin).keys_in_file().key_of_tier("bot", "gold").points("7", 3);
-    let gate = gate.set("limits.tiers.standard.burst", "5").set("limits.tiers.gold.burst", "30");
-    let mut gate = gate.set("limits.tiers.gold.rate", r#""1/m""#).start().await;
-    gate.get_points("bot", "7").await.is("3");
-    for file in ["keys.toml", "gateway.toml"] {
-        gate.world().write(file, gate.world().text(file).replace("gold", "partner"));
+async fn guarantee_6_a_key_keeps_its_tokens_if_tiers_get_other_names_in_gateway_toml_and_in_the_key_file_at_once() {
+    let swapped = |text: String| text.replace("gold", "other").replace("small", "gold").replace("other", "small");
+    let renamed = |text: String| text.replace("gold", "partner");
+    for renames in [&swapped as &dyn Fn(String) -> String, &renamed] {
+        let gate = TestGateway::on(Kind::Builtin).keys_in_file().key_of_tier("bot", "gold").points("7", 3);
+        let gate = gate.set("limits.tiers.standard.burst", "5").set("limits.tiers.small.burst", "5");
+        let gate = gate.set("limits.tiers.gold.burst", "30").set("limits.tiers.gold.rate", r#""1/m""#);
+        let mut gate = gate.set("limits.tiers.small.rate", r#""1/m""#).start().await;
+        gate.get_points("bot", "7").await.is("3");
+        for file in ["keys.toml", "gateway.toml"] {
+            gate.world().write(file, renames(gate.world().text(file)));
+        }
+        gate.process().signal(Signal::SIGHUP);
+        for line in ["configuration reloaded", "key file reloaded"] {
+            gate.has_said(line).await;
+        }
+        let mut let_in = 0;
+        while gate.get_points("bot", "7").await.status == 200 {
+            let_in += 1;
+        }
+        assert_eq!(let_in, 29);
     }
-    gate.process().signal(Signal::SIGHUP);
-    for line in ["configuration reloaded", "key file reloaded"] {
-        gate.has_said(line).await;
-    }
-    let mut let_in = 0;
-    while gate.get_points("bot", "7").await.status == 200 {
-        let_in += 1;
-    }
-    assert_eq!(let_in, 29);
 }

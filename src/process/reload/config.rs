@@ -13,8 +13,8 @@ use super::{
 };
 use crate::admin::{ConfigText, ReloadOutcome};
 use crate::config::{self, Config, Keys, LoadError, Loaded, OriginKind, Reloaded, Warning};
-use crate::gateway::{KeySource, LoadedKeys, NewKeys, State};
-use crate::keys::read_key_file;
+use crate::gateway::{KeySource, LoadedKeys, NewKeys};
+use crate::keys::{ListedKey, read_key_file};
 use crate::origin::{self, HttpOrigin, Origin};
 use crate::process::preflight::Inputs;
 use crate::process::watch::{FileStates, SETTLE_TIME, look_at};
@@ -43,9 +43,11 @@ struct Prepared<'g> {
 /// meanwhile. No other change of `gateway.toml` takes effect before.
 const KEYS_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// How long a reload that changes the tiers waits for the key file, which may hang: the largest one takes a second.
+const KEY_FILE_WITHIN: Duration = Duration::from_millis(1500);
+
 impl Reloader {
-    pub(super) async fn reload_config(&self, requested: bool) -> Option<ReloadOutcome> {
-        let mut in_force = self.in_force.lock().await;
+    pub(super) async fn reload_config(&self, requested: bool, in_force: &mut InForce) -> Option<ReloadOutcome> {
         let path = self.watches.config_file();
         let missing = if in_force.has_file {
             self.missing_lines(&self.watches.config, vec![path.clone()], requested).await
@@ -57,7 +59,7 @@ impl Reloader {
         }
         let file = path.display();
         let (sections, settings) = match self.prepare_config(requested, in_force.has_file).await {
-            Ok(prepared) => self.apply_config(prepared, &mut in_force),
+            Ok(prepared) => self.apply_config(prepared, in_force),
             Err(rejection) => {
                 let outcome = rejection.outcome();
                 if requested || !self.admin.reloads.is_known(CONFIG_FILE, &outcome) {
@@ -105,16 +107,12 @@ impl Reloader {
             self.watches.add(states.clone(), &running.config);
             self.are_settled(&states, &mut seen, may_be_empty).await?;
             may_be_empty = false;
-            let key_file = self.key_file_of_other_tiers(&running, config, &mut seen).await;
+            let other_keys = self.keys_for_other_tiers(&running.config, config, &mut seen);
+            let other_keys = timeout(KEY_FILE_WITHIN, other_keys).await.ok().flatten();
             let inputs = {
-                files.extend(config_file.iter().chain(&key_file).cloned());
+                files.extend(config_file.clone());
                 let (loaded, config, running) = (loaded.clone(), config.clone(), running.config.clone());
-                let read = move || {
-                    let mut inputs = Inputs::read(&loaded, &config, Some(&running), Vec::new())?;
-                    // A key file with faults is told by its own reload.
-                    inputs.keys = inputs.keys.or_else(|| read_key_file(&key_file?).ok());
-                    Ok(inputs)
-                };
+                let read = move || Ok(Inputs::read(&loaded, &config, Some(&running), Vec::new())?);
                 self.read_whole(&self.watches.config, files, read).await?
             };
             let Some(origin) = self.origin(config, inputs.upstream_tls, &running.origin, &mut made_origin).await?
@@ -123,13 +121,17 @@ impl Reloader {
                 continue;
             };
             let keys = match (&config.keys, inputs.keys, &self.store) {
-                (Keys::File(_), Some(keys), _) => {
-                    let is_changed = !matches!(&running.keys, KeySource::File(file) if *file.keys == *keys);
-                    if config.keys == running.config.keys && is_changed {
-                        reloaded.changed.push(KEY_FILE);
+                (Keys::File(_), Some(keys), _) => NewKeys::File(self.keys_of_file(keys)),
+                (Keys::File(_), None, _) => match (other_keys, &running.keys, &self.gateway.state().keys) {
+                    // Its own reload has put no content in force meanwhile, which would be a newer one.
+                    (Some(keys), KeySource::File(before), KeySource::File(now))
+                        if Arc::ptr_eq(&before.keys, &now.keys) =>
+                    {
+                        reloaded.changed.extend((*before.keys != *keys).then_some(KEY_FILE));
+                        NewKeys::File(self.keys_of_file(keys))
                     }
-                    NewKeys::File(self.keys_of_file(keys))
-                }
+                    _ => NewKeys::Unchanged,
+                },
                 // Without a store `reloaded` does not allow it as the source.
                 (Keys::Store, _, Some(store)) if config.keys != running.config.keys => match store_keys.take() {
                     Some(keys) => NewKeys::Store(keys),
@@ -138,7 +140,7 @@ impl Reloader {
                         continue;
                     }
                 },
-                (Keys::Origin { .. } | Keys::File(_) | Keys::Store, ..) => NewKeys::Unchanged,
+                (Keys::Origin { .. } | Keys::Store, ..) => NewKeys::Unchanged,
             };
             if !Arc::ptr_eq(&origin, &running.origin) && !reloaded.changed.contains(&"origin") {
                 reloaded.changed.push("origin.tls");
@@ -148,20 +150,26 @@ impl Reloader {
         }
     }
 
-    /// The key file, if the tier of one of its keys is gone, and if it has settled: a tier that is renamed in both files is
-    /// taken from both at once, since the burst of the default tier would be the most that is left of its keys' tokens.
-    async fn key_file_of_other_tiers(&self, running: &State, next: &Config, seen: &mut FileStates) -> Option<PathBuf> {
-        let KeySource::File(file) = &running.keys else { return None };
-        let is_tier = |config: &Config, name: &str| config.limits.tiers.iter().any(|tier| tier.name == *name);
-        let is_gone = |name: &str| is_tier(&running.config, name) && !is_tier(next, name);
-        if !file.keys.iter().any(|key| key.tier.as_deref().is_some_and(is_gone)) {
-            return None;
-        }
-        let path = key_file(next)?;
+    /// The keys of the key file, if the tiers are others now: a tier that is renamed, or swapped with another one, in both files
+    /// is taken from both at once, since no more than its keys' burst in between would be left of their tokens. `None`, too, if
+    /// the file cannot be used now, which its own reload tells.
+    async fn keys_for_other_tiers(
+        &self,
+        running: &Config,
+        next: &Config,
+        seen: &mut FileStates,
+    ) -> Option<Vec<ListedKey>> {
+        let are_same =
+            (&next.limits.tiers, &next.limits.default_tier) == (&running.limits.tiers, &running.limits.default_tier);
+        let path = key_file(next).filter(|_| !are_same && next.keys == running.keys)?;
         seen.extend(self.watches.keys.lock().read());
         let states = self.look_at_files(vec![path.clone()]).await.ok()?;
         self.are_settled(&states, seen, false).await.ok()?;
-        Some(path)
+        let read = move || {
+            let keys = read_key_file(&path).ok()?;
+            changed_file(&states, &look_at(vec![path])).is_none().then_some(keys)
+        };
+        self.read_files(&self.watches.keys, read).await.ok()?
     }
 
     async fn load_config(&self, has_file: bool) -> Result<Arc<Loaded>, Rejection> {

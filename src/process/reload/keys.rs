@@ -4,18 +4,19 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::watches::key_file;
 use super::{KEY_FILE, Rejection, Reloader};
 use crate::admin::ReloadOutcome;
 use crate::gateway::{KeyFile, KeySource, NewKeys};
 use crate::keys::{KeyFileError, ListedKey, read_key_file};
+use crate::process::watch::SETTLE_TIME;
 
-/// How long the reload of a key file waits for that of gateway.toml where both changed together: the keys may name
-/// tiers that are new there. Resolving the names of upstreams may take seconds, and a revoked key must not wait for
-/// that.
-const CONFIG_FIRST: Duration = Duration::from_millis(200);
+/// How long the reload of a key file waits for that of gateway.toml where both changed together: the keys may name tiers that
+/// are other ones there, and that reload waits until the key file stays the same. Where gateway.toml does not stay the same
+/// yet, [`SETTLE_TIME`] more. Resolving the names of upstreams may take seconds, and a revoked key must not wait for that.
+const CONFIG_FIRST: Duration = Duration::from_millis(350);
 
 impl Reloader {
     /// `None`: there is no key file.
@@ -37,6 +38,9 @@ impl Reloader {
             let files = vec![path.clone()];
             let load = move || read_key_file(&path).map_err(rejection);
             let read = self.read_whole(&self.watches.keys, files, load).await;
+            if self.watches.config.lock().has_unsettled() {
+                sleep(SETTLE_TIME).await;
+            }
             let _ = timeout(CONFIG_FIRST, self.in_force.lock()).await;
             let before = std::mem::replace(&mut state, self.gateway.state().clone());
             match (&before.keys, &state.keys) {

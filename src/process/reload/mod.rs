@@ -62,7 +62,7 @@ pub(super) struct Reloader {
     checks: watch::Sender<()>,
     /// A part was reloaded, or its reload was rejected.
     reloads: watch::Sender<()>,
-    /// Locked while `gateway.toml` is reloaded.
+    /// Locked while `gateway.toml` is reloaded, which begins with its staying the same if it is asked for.
     in_force: tokio::sync::Mutex<InForce>,
     /// Missing files, each of which was logged.
     missing: Mutex<HashSet<PathBuf>>,
@@ -163,6 +163,10 @@ impl Reloader {
             Part::Keys => KEY_FILE,
             Part::Certificate => TLS_PAIR,
         };
+        let mut in_force = match part {
+            Part::Config => Some(self.in_force.lock().await),
+            Part::Keys | Part::Certificate => None,
+        };
         let looked = match requested {
             true => self.look_when_settled(watch).await,
             false => Ok(()), // it was just done
@@ -172,10 +176,11 @@ impl Reloader {
                 tracing::error!(name, "reload rejected: {}", rejection.reason);
                 Some(rejection.outcome())
             }
-            Part::Config => self.reload_config(requested).await,
-            Part::Keys => self.reload_keys(requested).await,
+            _ if let Some(in_force) = &mut in_force => self.reload_config(requested, in_force).await,
             Part::Certificate => self.reload_certificate(requested).await,
+            _ => self.reload_keys(requested).await,
         };
+        drop(in_force);
         self.reloads.send_replace(());
         outcome.map_or_else(ReloadOutcome::default, |mut outcome| {
             if !outcome.faults.is_empty() {
