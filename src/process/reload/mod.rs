@@ -41,7 +41,7 @@ const READ_TIMEOUT: Duration = Duration::from_secs(5);
 const TAKES_TOO_LONG: &str = "reading the files takes too long; is one of them a pipe, or on a file system that hangs?";
 
 /// Pause before files are read again that could not be read. A key that was revoked in one of them counts on it.
-const READ_AGAIN: Duration = Duration::from_millis(500);
+const READ_AGAIN: Duration = Duration::from_millis(250);
 
 /// What is reloaded by itself, for admins: the file, or the setting that names it.
 const CONFIG_FILE: &str = "gateway.toml";
