@@ -8,6 +8,7 @@ mod buckets;
 mod day;
 mod over_limit;
 mod policy;
+mod share;
 mod shared;
 mod strangers;
 mod usage;
@@ -21,9 +22,10 @@ pub use buckets::{Buckets, UsedUp};
 pub use day::{DayCount, DayCounter, day_of};
 pub use over_limit::{OverLimitCounters, OverLimitCounts};
 pub use policy::{BucketLevels, KeyLevels, LimitOutcome, LimitQuery, Policy};
-pub use shared::{
-    SharedDecision, SharedUsedUp, charge_shared_as, escrow_of, is_shared_under_another_id, leave_shared_id,
-    share_in_flight, shared_used_up,
+pub use share::{
+    SharedUsedUp, charge_shared_as, escrow_of, is_shared_under_another_id, leave_shared_id, share_in_flight,
+    shared_used_up,
 };
+pub use shared::SharedDecision;
 pub use strangers::{AddressCharge, Strangers, network};
 pub use usage::{Usage, UsageId};

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 
-use super::shared::Share;
+use super::share::Share;
 use super::{Activity, DayCount, DayCounter};
 use crate::clock::Tick;
 use crate::cluster::KeyEscrow;
