@@ -1,7 +1,8 @@
 //! Contract section 3, the last paragraph, and guarantee 7: `gateway.toml`, the key file and the TLS pair are each
 //! taken up whole or not at all, each by itself, by SIGHUP and by a change of the file alike.
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use crate::support::*;
 
@@ -189,6 +190,26 @@ async fn a_file_that_is_removed_is_told_once_and_taken_up_when_it_is_back() {
         gate.world().remove_key("goes");
         let is_refused = async || kept.ask(&request).await.code() == Some(2);
         eventually(SECOND_AND_SLACK, "the key that was taken out is refused", is_refused).await;
+    }
+}
+
+#[tokio::test]
+async fn guarantee_7_a_key_taken_out_is_refused_though_each_of_many_changes_of_the_key_file_comes_with_a_sighup() {
+    /// Two changes at once, and then one in the time in which a change that was refused for that is looked at again.
+    const PAUSES: [u64; 2] = [100, 750];
+    let gate = two_keys().start().await;
+    gate.get_points("goes", "7").await.is("3");
+    let (kept, process) = (gate.world().keys_without("goes"), Pid::from_raw(gate.process_id().cast_signed()));
+    let changes = async {
+        for n in 0.. {
+            gate.world().write("keys.toml", format!("{kept}# {n}\n"));
+            kill(process, Signal::SIGHUP).unwrap();
+            tokio::time::sleep(std::time::Duration::from_millis(PAUSES[usize::from(n > 0)])).await;
+        }
+    };
+    tokio::select! {
+        () = changes => {}
+        () = is_refused_soon(&gate, "goes") => {}
     }
 }
 

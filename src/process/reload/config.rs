@@ -43,7 +43,8 @@ struct Prepared<'g> {
 /// meanwhile. No other change of `gateway.toml` takes effect before.
 const KEYS_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a reload that changes the tiers waits for the key file, which may hang: the largest one takes a second.
+/// How long a reload that changes the tiers waits for the key file, which may hang, or be written without end: the largest one
+/// takes a second.
 const KEY_FILE_WITHIN: Duration = Duration::from_millis(1500);
 
 impl Reloader {
@@ -162,14 +163,21 @@ impl Reloader {
         let are_same =
             (&next.limits.tiers, &next.limits.default_tier) == (&running.limits.tiers, &running.limits.default_tier);
         let path = key_file(next).filter(|_| !are_same && next.keys == running.keys)?;
-        seen.extend(self.watches.keys.lock().read());
-        let states = self.look_at_files(vec![path.clone()]).await.ok()?;
-        self.are_settled(&states, seen, false).await.ok()?;
-        let read = move || {
-            let keys = read_key_file(&path).ok()?;
-            changed_file(&states, &look_at(vec![path])).is_none().then_some(keys)
-        };
-        self.read_files(&self.watches.keys, read).await.ok()?
+        loop {
+            seen.extend(self.watches.keys.lock().read());
+            let states = self.look_at_files(vec![path.clone()]).await.ok()?;
+            if self.are_settled(&states, seen, false).await.is_err() {
+                continue; // it is being written
+            }
+            let path = path.clone();
+            let read = move || {
+                let keys = read_key_file(&path).ok();
+                changed_file(&states, &look_at(vec![path])).is_none().then_some(keys)
+            };
+            if let Some(keys) = self.read_files(&self.watches.keys, read).await.ok()? {
+                return keys;
+            }
+        }
     }
 
     async fn load_config(&self, has_file: bool) -> Result<Arc<Loaded>, Rejection> {

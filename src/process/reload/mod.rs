@@ -40,6 +40,11 @@ const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
 const TAKES_TOO_LONG: &str = "reading the files takes too long; is one of them a pipe, or on a file system that hangs?";
 
+/// How long a requested reload waits until files that change stay the same, and how often it looks. Whoever asks for one with
+/// each change must not be the reason that none is taken up.
+const SETTLES_WITHIN: Duration = Duration::from_secs(1);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
 /// Pause before files are read again that could not be read. A key that was revoked in one of them counts on it.
 const READ_AGAIN: Duration = Duration::from_millis(250);
 
@@ -247,11 +252,15 @@ impl Reloader {
             looked.map_err(|_| Rejection { reason: TAKES_TOO_LONG.to_owned(), is_unread: true })
         };
         let mut states = look().await?;
-        if changed_file(&watch.lock().read(), &states).is_some() {
-            sleep(SETTLE_TIME).await;
+        let begun = Instant::now();
+        let mut settles = changed_file(&watch.lock().read(), &states).map(|_| begun + SETTLE_TIME);
+        while settles.is_some_and(|settles| Instant::now() < settles) {
+            sleep(LOOK_EVERY).await;
             let before = std::mem::replace(&mut states, look().await?);
-            if let Some(file) = changed_file(&before, &states) {
-                return Err(is_being_written(file));
+            match changed_file(&before, &states) {
+                Some(file) if begun.elapsed() > SETTLES_WITHIN => return Err(is_being_written(file)),
+                Some(_) => settles = Some(Instant::now() + SETTLE_TIME),
+                None => {}
             }
         }
         watch.lock().reset(states);
