@@ -137,11 +137,11 @@ impl Entry {
         now.since(self.asked)
     }
 
-    /// Whether it says something else than another answer, which the origin may have read before or after this one: it was asked
-    /// for each of them before it had answered the other.
-    pub(super) fn contradicts(&self, other: &Entry) -> bool {
-        let overlap = self.asked < other.answered && other.asked < self.answered;
-        overlap && self.key == other.key && self.epoch == other.epoch && self.text != other.text
+    /// Whether it says something else than an answer that is to take its place, and may be the newer one: the origin was asked
+    /// for that before it had given this one.
+    pub(super) fn contradicts(&self, next: &Entry) -> bool {
+        let may_be_newer = next.asked < self.answered;
+        may_be_newer && self.key == next.key && self.epoch == next.epoch && self.text != next.text
     }
 
     /// Whether the configuration lets this answer be used more than once.

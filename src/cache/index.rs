@@ -66,8 +66,8 @@ impl Index {
         Some(entry)
     }
 
-    /// Inserts an entry into `entries` and into the table, and returns whether it did: not in place of one that it
-    /// [contradicts](Entry::contradicts), as it may where keys that the origin has refused ask for themselves.
+    /// Inserts an entry into `entries` and into the table, and returns whether it did: not in place of one that
+    /// [contradicts](Entry::contradicts) it, as it may where keys that the origin has refused ask for themselves.
     pub(super) fn insert(&self, entry: &Arc<Entry>, entries: &Entries) -> bool {
         let number = self.number(&entry.key);
         let _lock = self.locks[number % LOCKS].lock();
