@@ -15,7 +15,7 @@ use crate::clock::Tick;
 #[derive(Debug)]
 pub struct KeyEscrow {
     pub(super) name: Arc<str>,
-    /// Whether the key has that name still. If not, Redis is asked and told of it under another one.
+    /// Whether the key has that name still. If not, it is not listed any more, and Redis is asked and told nothing of it.
     pub(super) is_listed: bool,
     pub escrow: Escrow,
     /// A turn has ended.

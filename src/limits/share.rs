@@ -81,19 +81,19 @@ pub struct SharedUsedUp {
     used_up: escrow::UsedUp,
 }
 
-/// The escrow of a key that Redis knows, and whose it is.
-fn known_to_redis(usage: &Usage) -> Option<(Arc<KeyEscrow>, Arc<SharedLimits>)> {
+/// The escrow of a key whose limits are shared, and whose it is.
+fn shared(usage: &Usage) -> Option<(Arc<KeyEscrow>, Arc<SharedLimits>)> {
     let key = usage.escrow()?;
     let limits = key.limits()?;
     Some((key, limits))
 }
 
-/// The same if Redis knows it under another id than this one.
+/// The same if it is not the one under this id.
 fn under_another_id(usage: &Usage, id: &KeyId) -> Option<(Arc<KeyEscrow>, Arc<SharedLimits>)> {
-    known_to_redis(usage).filter(|(key, limits)| !limits.is_of(key, id))
+    shared(usage).filter(|(key, limits)| !limits.is_of(key, id))
 }
 
-/// Whether Redis knows the key of this usage under another id than this one.
+/// Whether the key of this usage has shared limits, and not under this id.
 pub fn is_shared_under_another_id(usage: &Usage, id: &KeyId) -> bool {
     under_another_id(usage, id).is_some()
 }
@@ -115,7 +115,7 @@ pub fn leave_shared_id<'k>(
     id: &'k KeyId,
     (taker, policy): (&'k Arc<Usage>, &'k Policy),
 ) -> Option<impl FnOnce() + 'k> {
-    let (key, limits) = known_to_redis(usage).filter(|(key, limits)| limits.is_of(key, id))?;
+    let (key, limits) = shared(usage).filter(|(key, limits)| limits.is_of(key, id))?;
     let used_up = key.escrow.used_up();
     Some(move || {
         escrow_of(&limits, id, policy, taker); // keeps what this node has not told under the id
@@ -145,7 +145,7 @@ pub fn charge_shared_as(usage: &Arc<Usage>, id: &KeyId, policy: &Policy, other: 
 pub fn share_in_flight(usage: &Usage, policy: &Policy, now: Tick) {
     if usage.in_flight() > 0
         && policy.tier().in_flight.is_some()
-        && let Some((key, limits)) = known_to_redis(usage)
+        && let Some((key, limits)) = shared(usage)
         && key.escrow.use_tier(policy.tier(), now)
     {
         limits.ask(&key, Needs::default());

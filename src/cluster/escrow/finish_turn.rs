@@ -90,9 +90,10 @@ impl Escrow {
         // What lacks a slot while some are free came during this turn, and asks again.
         let is_denied = in_flight > grant.held && (1..=grant.held_by_all).contains(&ask.capacity);
         lease.deny_until(if is_denied { finish.now.plus(DENIED_AT_LEAST) } else { Tick(0) });
-        // Requests that began under another id have places that others still hold under this one, and must get them before new
-        // ones do.
-        if u64::from(in_flight).min(ask.capacity) > u64::from(grant.held) {
+        // Requests that began under another id, or under no limit, need places that others may still hold under this one, and are
+        // to get them before new ones do. The limit may be newer than this turn.
+        let most = capacity(&node.tier, Bucket::InFlight).0;
+        if u64::from(in_flight).min(most) > u64::from(grant.held) {
             return Some(finish.now.plus(DENIED_AT_LEAST));
         }
         // The lease is to be renewed, and requests may have ended.

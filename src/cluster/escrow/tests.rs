@@ -386,3 +386,14 @@ fn a_node_with_more_requests_in_flight_than_places_asks_for_them_again_soon() {
     assert!(due(6, 6) > Duration::from_millis(500));
     assert!(due(9, 6) > Duration::from_millis(500), "no more are to be had");
 }
+
+#[test]
+fn requests_in_flight_that_are_limited_while_a_turn_is_under_way_ask_for_places_after_it() {
+    let escrow = Escrow::new(tier(40), Box::new(InFlight::of(3)), NOW);
+    let turn = begin(&escrow);
+    escrow.use_tier(&Arc::new(Tier { in_flight: Some(3), ..(*tier(40)).clone() }), NOW);
+    assert_eq!(escrow.need([].into_iter()), NextTurn::AsBefore);
+    assert!(
+        matches!(escrow.finish_turn(&turn, &grant(0), NOW), NextTurn::At(at) if at.since(NOW) < Duration::from_millis(100))
+    );
+}
