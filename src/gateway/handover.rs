@@ -332,7 +332,7 @@ impl AnnouncedWrite<'_> {
             true => guard.end_settled(),
             false => {
                 let core = &announcement.handover.core;
-                guard.end_unsettled(core.now(), core.state().config.cache.points.ttl);
+                guard.end_unsettled(core.now(), no_store_time(&core.state()));
             }
         }
         announcement.end(settled).await;
