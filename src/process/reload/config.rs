@@ -43,8 +43,8 @@ struct Prepared<'g> {
 /// meanwhile. No other change of `gateway.toml` takes effect before.
 const KEYS_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a reload that changes the tiers waits for the key file, which may hang, or be written without end: the largest one
-/// takes a second.
+/// How long a reload that changes the tiers waits for the key file, which may hang, or be written without end: one of 100,000
+/// keys takes a second.
 const KEY_FILE_WITHIN: Duration = Duration::from_millis(1500);
 
 impl Reloader {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::time::{sleep, timeout};
 
@@ -18,10 +18,13 @@ use crate::process::watch::SETTLE_TIME;
 /// yet, [`SETTLE_TIME`] more. Resolving the names of upstreams may take seconds, and a revoked key must not wait for that.
 const CONFIG_FIRST: Duration = Duration::from_millis(350);
 
+/// For how long it does not wait again after it has waited in vain: names are resolved in about that time.
+const CONFIG_TAKES_LONG: Duration = Duration::from_secs(2);
+
 impl Reloader {
     /// `None`: there is no key file.
     pub(super) async fn reload_keys(&self, requested: bool) -> Option<ReloadOutcome> {
-        let _lock = self.keys_lock.lock().await;
+        let mut in_vain = self.keys_lock.lock().await;
         let path = key_file(&self.gateway.state().config)?;
         let missing = self.missing_lines(&self.watches.keys, vec![path.clone()], requested).await;
         if !missing.is_empty() {
@@ -38,10 +41,10 @@ impl Reloader {
             let files = vec![path.clone()];
             let load = move || read_key_file(&path).map_err(rejection);
             let read = self.read_whole(&self.watches.keys, files, load).await;
-            if self.watches.config.lock().has_unsettled() {
-                sleep(SETTLE_TIME).await;
+            if read.is_err() {
+                break read;
             }
-            let _ = timeout(CONFIG_FIRST, self.in_force.lock()).await;
+            self.wait_for_config(&mut in_vain).await;
             let before = std::mem::replace(&mut state, self.gateway.state().clone());
             match (&before.keys, &state.keys) {
                 // The reload of gateway.toml has put a content of a key file in force that may be newer.
@@ -69,6 +72,16 @@ impl Reloader {
         tracing::info!(%file, "key file reloaded");
         log_if_empty(&path, count, &state.keys);
         Some(ReloadOutcome::changed(is_changed.then_some("keys.file")))
+    }
+
+    async fn wait_for_config(&self, in_vain: &mut Option<Instant>) {
+        if in_vain.is_some_and(|at| at.elapsed() < CONFIG_TAKES_LONG) {
+            return;
+        }
+        if self.watches.config.lock().has_unsettled() {
+            sleep(SETTLE_TIME).await;
+        }
+        *in_vain = timeout(CONFIG_FIRST, self.in_force.lock()).await.is_err().then(Instant::now);
     }
 
     pub(super) fn keys_of_file(&self, keys: Vec<ListedKey>) -> KeyFile {

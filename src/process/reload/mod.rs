@@ -71,8 +71,9 @@ pub(super) struct Reloader {
     in_force: tokio::sync::Mutex<InForce>,
     /// Missing files, each of which was logged.
     missing: Mutex<HashSet<PathBuf>>,
-    /// Locked while the key file is reloaded, so that what is read later is put in force later.
-    keys_lock: tokio::sync::Mutex<()>,
+    /// Locked while the key file is reloaded, so that what is read later is put in force later. When that last waited in vain for
+    /// the reload of `gateway.toml`.
+    keys_lock: tokio::sync::Mutex<Option<Instant>>,
     /// Locked while the TLS pair is reloaded, for the same reason.
     certificate_lock: tokio::sync::Mutex<()>,
     /// Shows the configuration in force to admins.
