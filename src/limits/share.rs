@@ -98,8 +98,7 @@ pub fn is_shared_under_another_id(usage: &Usage, id: &KeyId) -> bool {
     under_another_id(usage, id).is_some()
 }
 
-/// What the key of this usage has used up, if Redis knows it under another id than this one. What it held is not spent any
-/// more.
+/// What the key of this usage has used up of shared limits, unless it has this id already. What it held is not spent any more.
 pub fn shared_used_up(usage: &Usage, id: &KeyId) -> Option<SharedUsedUp> {
     let (key, limits) = under_another_id(usage, id)?;
     let used_up = key.escrow.used_up();

@@ -74,6 +74,8 @@ impl Reloader {
         Some(ReloadOutcome::changed(is_changed.then_some("keys.file")))
     }
 
+    /// Waits until the reload of gateway.toml that may have begun, or is about to, has ended: for a moment, and not again soon
+    /// after it has waited `in_vain`.
     async fn wait_for_config(&self, in_vain: &mut Option<Instant>) {
         if in_vain.is_some_and(|at| at.elapsed() < CONFIG_TAKES_LONG) {
             return;
