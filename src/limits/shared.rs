@@ -63,21 +63,21 @@ impl Policy {
         may_wait: bool,
     ) -> SharedDecision {
         let may_wait = may_wait && !shared.is_away();
-        let asking =
-            Asking { shared, key, policy: self, since: buckets.since.max(self.since), now: query.now, may_wait };
-        let mut decided = asking.decide(buckets, usage, query);
+        // A request that has waited for Redis may have other limits by now, and places of the key are set aside by those.
+        let mut current = if buckets.are_replaced() { buckets.successor() } else { None };
         loop {
-            match decided {
+            let (policy, buckets) = match &current {
+                Some((policy, buckets)) => (&**policy, &**buckets),
+                None => (self, buckets),
+            };
+            let since = buckets.since.max(policy.since);
+            let asking = Asking { shared, key, policy, since, now: query.now, may_wait };
+            match asking.decide(buckets, usage, query) {
                 Ok(decided) => return decided,
                 Err(NotDecided::Unavailable) => return SharedDecision::Unavailable,
                 // A token that was there has been spent by another request.
                 Err(NotDecided::Waits) => return SharedDecision::Waits(asking.missing(query)),
-                Err(NotDecided::Replaced) => {
-                    if let Some((policy, buckets)) = buckets.successor() {
-                        decided = Asking { policy: &policy, since: buckets.since.max(policy.since), ..asking }
-                            .decide(&buckets, usage, query);
-                    }
-                }
+                Err(NotDecided::Replaced) => current = buckets.successor(),
             }
         }
     }
