@@ -1,7 +1,8 @@
 //! The reload of the TLS pair of `server.tls`.
 
+use super::files::Rejection;
 use super::watches::certificate_files;
-use super::{Rejection, Reloader, TLS_PAIR, log_warning};
+use super::{Reloader, TLS_PAIR, log_warning};
 use crate::admin::ReloadOutcome;
 use crate::config::SettingFault;
 use crate::tls::Certificate;

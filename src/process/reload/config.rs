@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
+use super::files::{Rejection, changed_file, is_being_written, missing_line};
 use super::keys::log_if_empty;
 use super::watches::{Watches, certificate_files, key_file};
-use super::{
-    CONFIG_FILE, KEY_FILE, Rejection, Reloader, TLS_PAIR, changed_file, is_being_written, log_warning, missing_line,
-};
+use super::{CONFIG_FILE, KEY_FILE, Reloader, TLS_PAIR, log_warning};
 use crate::admin::{ConfigText, ReloadOutcome};
 use crate::config::{self, Config, Keys, LoadError, Loaded, OriginKind, Reloaded, Warning};
 use crate::gateway::{KeySource, LoadedKeys, NewKeys};

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use tokio::time::{sleep, timeout};
 
+use super::files::Rejection;
 use super::watches::key_file;
-use super::{KEY_FILE, Rejection, Reloader};
+use super::{KEY_FILE, Reloader};
 use crate::admin::ReloadOutcome;
 use crate::gateway::{KeyFile, KeySource, NewKeys};
 use crate::keys::{KeyFileError, ListedKey, read_key_file};

@@ -4,46 +4,32 @@
 
 mod certificate; // the TLS pair
 mod config; // gateway.toml
+mod files; // looks at files, and reads them as a whole
 mod keys; // the key file
 mod watches; // which files are watched
 
 use std::collections::HashSet;
 use std::convert::Infallible;
-use std::io;
-use std::path::{Path, PathBuf};
-use std::pin::pin;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tokio::signal::unix::Signal;
 use tokio::sync::{mpsc, watch};
-use tokio::task::spawn_blocking;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
+use self::files::Rejection;
 use super::logs::Logs;
-use super::preflight::UnusableInputs;
-use super::watch::{CHECK_INTERVAL, FileStates, FileWatch, SETTLE_TIME, look_at, tell_when_to_check};
+use super::watch::{CHECK_INTERVAL, FileWatch, tell_when_to_check};
 use crate::admin::{ProcessState, ReloadOutcome, ReloadRequest};
 use crate::edge::Tls;
-use crate::files::FileState;
 use crate::gateway::Gateway;
 use crate::store::AnyStore;
 use crate::tls::Certificate;
 
 pub(super) use config::InForce;
 pub(super) use watches::{Watches, config_file};
-
-/// How long reading files may take. A pipe without a writer, or a file system whose server is away, must not prevent
-/// later reloads. The largest key file takes a second or two.
-const READ_TIMEOUT: Duration = Duration::from_secs(5);
-
-const TAKES_TOO_LONG: &str = "reading the files takes too long; is one of them a pipe, or on a file system that hangs?";
-
-/// How long a requested reload waits until files that change stay the same, and how often it looks. Whoever asks for one with
-/// each change must not be the reason that none is taken up.
-const SETTLES_WITHIN: Duration = Duration::from_secs(1);
-const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Pause before files are read again that could not be read. A key that was revoked in one of them counts on it.
 const READ_AGAIN: Duration = Duration::from_millis(250);
@@ -169,24 +155,10 @@ impl Reloader {
             Part::Keys => KEY_FILE,
             Part::Certificate => TLS_PAIR,
         };
-        let mut in_force = match part {
-            Part::Config => Some(self.in_force.lock().await),
-            Part::Keys | Part::Certificate => None,
-        };
-        let looked = match requested {
-            true => self.look_when_settled(watch).await,
-            false => Ok(()), // it was just done
-        };
-        let outcome = match part {
-            _ if let Err(rejection) = &looked => {
-                tracing::error!(name, "reload rejected: {}", rejection.reason);
-                Some(rejection.outcome())
-            }
-            _ if let Some(in_force) = &mut in_force => self.reload_config(requested, in_force).await,
-            Part::Certificate => self.reload_certificate(requested).await,
-            _ => self.reload_keys(requested).await,
-        };
-        drop(in_force);
+        let outcome = self.reload_part(watch, part, requested).await.unwrap_or_else(|rejection| {
+            tracing::error!(name, "reload rejected: {}", rejection.reason);
+            Some(rejection.outcome())
+        });
         self.reloads.send_replace(());
         outcome.map_or_else(ReloadOutcome::default, |mut outcome| {
             if !outcome.faults.is_empty() {
@@ -195,6 +167,34 @@ impl Reloader {
             self.admin.reloads.record(self.gateway.clock().unix(), name, &outcome);
             outcome
         })
+    }
+
+    /// Reloads a part. If it is `requested`, its files must stay the same first.
+    async fn reload_part(
+        &self,
+        watch: &Mutex<FileWatch>,
+        part: Part,
+        requested: bool,
+    ) -> Result<Option<ReloadOutcome>, Rejection> {
+        let settled = async || match requested {
+            true => self.look_when_settled(watch).await,
+            false => Ok(()), // it was just done
+        };
+        match part {
+            Part::Config => {
+                let mut in_force = self.in_force.lock().await;
+                settled().await?;
+                Ok(self.reload_config(requested, &mut in_force).await)
+            }
+            Part::Keys => {
+                settled().await?;
+                Ok(self.reload_keys(requested).await)
+            }
+            Part::Certificate => {
+                settled().await?;
+                Ok(self.reload_certificate(requested).await)
+            }
+        }
     }
 
     /// Reloads a part when its files change and on each request.
@@ -244,195 +244,6 @@ impl Reloader {
             }
         }
     }
-
-    /// Looks at the files of a part that are to be read, though they may be the same or empty. Those that have changed must
-    /// have stayed the same for a while.
-    async fn look_when_settled(&self, watch: &Mutex<FileWatch>) -> Result<(), Rejection> {
-        let look = async || {
-            let looked = timeout(READ_TIMEOUT, self.look(watch)).await;
-            looked.map_err(|_| Rejection { reason: TAKES_TOO_LONG.to_owned(), is_unread: true })
-        };
-        let mut states = look().await?;
-        let begun = Instant::now();
-        let mut settles = changed_file(&watch.lock().read(), &states).map(|_| begun + SETTLE_TIME);
-        while settles.is_some_and(|settles| Instant::now() < settles) {
-            sleep(LOOK_EVERY).await;
-            let before = std::mem::replace(&mut states, look().await?);
-            match changed_file(&before, &states) {
-                Some(file) if begun.elapsed() > SETTLES_WITHIN => return Err(is_being_written(file)),
-                Some(_) => settles = Some(Instant::now() + SETTLE_TIME),
-                None => {}
-            }
-        }
-        watch.lock().reset(states);
-        Ok(())
-    }
-
-    /// Looks at the files of a part on another thread, because this may take for ever; that delays this part alone. If
-    /// the part has other files meanwhile, it looks at those; and it looks again after a while, since the file that hangs may
-    /// have been replaced.
-    async fn look(&self, watch: &Mutex<FileWatch>) -> FileStates {
-        loop {
-            let (paths, retry_after, reader) = {
-                let watch = watch.lock();
-                (Vec::from_iter(watch.paths()), watch.retry_after(), watch.reader())
-            };
-            if paths.is_empty() {
-                return Vec::new(); // no thread is woken for them
-            }
-            let these = paths.clone();
-            let mut looking = pin!(async {
-                let reader = reader.await;
-                let look = move || {
-                    let _reader = reader;
-                    look_at(these)
-                };
-                spawn_blocking(look).await
-            });
-            let begin = Instant::now();
-            while watch.lock().paths().eq(paths.iter().cloned()) {
-                if let Ok(states) = timeout(SETTLE_TIME, &mut looking).await {
-                    return states.unwrap_or_default();
-                }
-                if begin.elapsed() >= retry_after {
-                    watch.lock().drop_others();
-                    break;
-                }
-            }
-        }
-    }
-
-    /// Reads files of a part on another thread, so that a disk that does not respond delays nothing else. If that takes too
-    /// long, they are read again as soon as it has ended, or after a while, since a key may have been revoked in them.
-    async fn read_files<T: Send + 'static>(
-        &self,
-        watch: &Mutex<FileWatch>,
-        read: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, Rejection> {
-        let reader = watch.lock().reader();
-        let reader = timeout(READ_TIMEOUT, reader).await;
-        let reader = reader.map_err(|_| Rejection { reason: TAKES_TOO_LONG.to_owned(), is_unread: true })?;
-        let mut reading = spawn_blocking(move || {
-            let _reader = reader;
-            read()
-        });
-        match timeout(READ_TIMEOUT, &mut reading).await {
-            Ok(read) => read.map_err(|e| format!("reading the files failed: {e}").into()),
-            Err(_) => {
-                let (retry_after, reads_again) = {
-                    let watch = watch.lock();
-                    (watch.retry_after(), watch.reads_again())
-                };
-                tokio::spawn(async move {
-                    let _ = timeout(retry_after, reading).await; // what it read may be old by now
-                    reads_again.notify_one();
-                });
-                Err(TAKES_TOO_LONG.to_owned().into())
-            }
-        }
-    }
-
-    /// Reads these files as a whole: refuses what was read of them if one changed meanwhile, or since it stayed the same, since
-    /// what is written in place may lack its end. A file that is missing is read once it is back, as `watch` notices.
-    async fn read_whole<T: Send + 'static>(
-        &self,
-        watch: &Mutex<FileWatch>,
-        files: Vec<PathBuf>,
-        read: impl FnOnce() -> Result<T, Rejection> + Send + 'static,
-    ) -> Result<T, Rejection> {
-        let settled = watch.lock().read();
-        let read = move || {
-            let before = look_at(files.clone());
-            if let Some(file) = changed_file(&settled, &before) {
-                return (Err(is_being_written(file)), Vec::new());
-            }
-            let read = read();
-            let after = look_at(files);
-            match changed_file(&before, &after) {
-                None => (read, after),
-                Some(file) => (Err(is_being_written(file)), Vec::new()),
-            }
-        };
-        let (mut read, states) = self.read_files(watch, read).await?;
-        let missing: FileStates = states.into_iter().filter(|(_, state)| state.is_none()).collect();
-        if let (Err(rejection), false) = (&mut read, missing.is_empty()) {
-            rejection.is_unread = false;
-            watch.lock().reset(missing);
-        }
-        read
-    }
-
-    /// A line for each of these files, which `watch` watches, that is missing. Its removal is logged once, until the file is
-    /// back. Where looking takes too long none is missing; the read that follows then tells.
-    async fn missing_lines(&self, watch: &Mutex<FileWatch>, files: Vec<PathBuf>, requested: bool) -> String {
-        let is_missing = |path: &PathBuf| path.metadata().is_err_and(|e| e.kind() == io::ErrorKind::NotFound);
-        let look = move || files.into_iter().map(|path| (is_missing(&path), path)).collect::<Vec<_>>();
-        let looked = self.read_files(watch, look).await.unwrap_or_default();
-        let (mut missing, mut lines) = (self.missing.lock(), String::new());
-        for (is_missing, path) in looked {
-            if !is_missing {
-                missing.remove(&path);
-                continue;
-            }
-            lines += &missing_line(&path);
-            // It may be back at once, the same as before.
-            watch.lock().reset(vec![(path.clone(), None)]);
-            let file = path.display();
-            if missing.insert(path.clone()) {
-                tracing::error!(%file, "a file was removed; what was read from it stays in force until it is back");
-            } else if requested {
-                tracing::info!(%file, "not reloaded: the file is still missing");
-            }
-        }
-        lines
-    }
-}
-
-/// Why a reload was rejected.
-#[derive(Debug)]
-struct Rejection {
-    /// A line for each fault.
-    reason: String,
-    /// A file or the store could not be read, which may pass by itself. The file is read again soon.
-    is_unread: bool,
-}
-
-impl From<UnusableInputs> for Rejection {
-    fn from(UnusableInputs { reason, is_unread }: UnusableInputs) -> Self {
-        Rejection { reason, is_unread }
-    }
-}
-
-impl From<String> for Rejection {
-    fn from(reason: String) -> Self {
-        Rejection { reason, is_unread: false }
-    }
-}
-
-impl Rejection {
-    fn outcome(&self) -> ReloadOutcome {
-        ReloadOutcome { is_unread: self.is_unread, ..ReloadOutcome::rejected(&self.reason) }
-    }
-}
-
-/// The first file that is in another state in `after` than in `before`, of those that are in both.
-fn changed_file<'s>(before: &FileStates, after: &'s FileStates) -> Option<&'s Path> {
-    let is_same = |before: &Option<FileState>, after: &Option<FileState>| match (before, after) {
-        (Some(before), Some(after)) => after.is_as_before(before),
-        (before, after) => before.is_none() && after.is_none(),
-    };
-    let state_before = |path: &Path| before.iter().find(|(of, _)| of == path);
-    let changed = |(path, after): &&(PathBuf, _)| state_before(path).is_some_and(|(_, before)| !is_same(before, after));
-    after.iter().find(changed).map(|(path, _)| &**path)
-}
-
-fn is_being_written(file: &Path) -> Rejection {
-    let reason = format!("{} is still being written; it is read when it stays the same", file.display());
-    Rejection { reason, is_unread: true } // it may soon be in the state that was read last
-}
-
-fn missing_line(path: &Path) -> String {
-    format!("{} is missing; what was read from it stays in force\n", path.display())
 }
 
 fn log_warning(certificate: Option<&Certificate>) {

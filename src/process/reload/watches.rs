@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
 
-use super::changed_file;
+use super::files::changed_file;
 use crate::config::{self, Config, Keys, OriginKind};
 use crate::keys::{ListedKey, read_key_file};
 use crate::process::watch::{FileStates, FileWatch, look_at};
