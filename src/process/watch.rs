@@ -15,9 +15,8 @@ use tokio::time::sleep;
 use crate::clock::{AlignedTimer, Clock};
 use crate::files::{FileEvents, FileState};
 
-/// How often files are checked while one of them has changed, or where the system does not tell of changes. A check costs
-/// two microseconds a file.
-pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// How often files are checked where the system does not tell of changes. A check costs two microseconds a file.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How often files are checked in any case: not everything that changes one is told. With [`SETTLE_TIME`] a key that is
 /// taken out of its file is refused within a second nevertheless (guarantee 7). Each check of a part wakes two threads.
@@ -51,6 +50,14 @@ pub(super) fn look_at(paths: impl IntoIterator<Item = PathBuf>) -> FileStates {
         (path, state)
     };
     paths.into_iter().map(state).collect()
+}
+
+/// Whether it is the same state of a file, as far as can be told.
+pub(super) fn is_same(before: Option<FileState>, after: Option<FileState>) -> bool {
+    match (before, after) {
+        (Some(before), Some(after)) => after.is_as_before(&before),
+        (before, after) => before.is_none() && after.is_none(),
+    }
 }
 
 /// Watches files for changes, removals included.
@@ -200,6 +207,17 @@ impl FileWatch {
         has_changed
     }
 
+    /// When all files that have changed will have stayed the same for long enough, if they stay in these states, in which they
+    /// are at `now`; `None`: none has changed.
+    pub(super) fn settles_at(&self, states: &FileStates, now: Instant) -> Option<Instant> {
+        let state_of = |file: &WatchedFile| states.iter().find(|(path, _)| *path == file.path).map(|(_, state)| *state);
+        let changed_at = |file: &WatchedFile| {
+            let state = state_of(file).filter(|state| !is_same(file.read, *state))?;
+            Some(file.changed.filter(|change| is_same(change.state, state)).map_or(now, |change| change.since))
+        };
+        Some(self.files.iter().filter_map(changed_at).max()? + SETTLE_TIME)
+    }
+
     /// Whether a change waits until its file has stayed the same.
     pub(super) fn has_unsettled(&self) -> bool {
         self.files.iter().any(|file| file.changed.is_some())
@@ -335,6 +353,18 @@ mod tests {
         assert!(!settles(state(3), 500));
         assert!(settles(state(3), 550));
         assert!(!settles(state(3), 900), "it was reported");
+    }
+
+    #[test]
+    fn a_file_whose_change_was_seen_settles_as_long_after_it() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let states = |length| vec![("a".into(), state(1)), ("b".into(), state(length))];
+        let mut watch = FileWatch::of(states(1));
+        assert_eq!(watch.settles_at(&states(1), at(100)), None);
+        assert!(!watch.has_changed(&states(2), at(100)));
+        assert_eq!(watch.settles_at(&states(2), at(200)), Some(at(100) + SETTLE_TIME));
+        assert_eq!(watch.settles_at(&states(3), at(200)), Some(at(200) + SETTLE_TIME), "it changed again");
     }
 
     #[test]

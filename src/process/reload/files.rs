@@ -12,9 +12,8 @@ use tokio::time::{sleep, timeout};
 
 use super::Reloader;
 use crate::admin::ReloadOutcome;
-use crate::files::FileState;
 use crate::process::preflight::UnusableInputs;
-use crate::process::watch::{FileStates, FileWatch, SETTLE_TIME, look_at};
+use crate::process::watch::{FileStates, FileWatch, SETTLE_TIME, is_same, look_at};
 
 /// How long reading files may take. A pipe without a writer, or a file system whose server is away, must not prevent
 /// later reloads. The largest key file takes a second or two.
@@ -22,10 +21,12 @@ const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
 const TAKES_TOO_LONG: &str = "reading the files takes too long; is one of them a pipe, or on a file system that hangs?";
 
-/// How long a requested reload waits until files that change stay the same, and how often it looks. Whoever asks for one with
-/// each change must not be the reason that none is taken up.
+/// How long a requested reload waits until files that change stay the same. Whoever asks for one with each change must not be
+/// the reason that none is taken up.
 const SETTLES_WITHIN: Duration = Duration::from_secs(1);
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// How often files that have changed are looked at until they stay the same.
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 impl Reloader {
     /// Looks at the files of a part that are to be read, though they may be the same or empty. Those that have changed must
@@ -37,7 +38,7 @@ impl Reloader {
         };
         let mut states = look().await?;
         let begun = Instant::now();
-        let mut settles = changed_file(&watch.lock().read(), &states).map(|_| begun + SETTLE_TIME);
+        let mut settles = watch.lock().settles_at(&states, begun);
         while settles.is_some_and(|settles| Instant::now() < settles) {
             sleep(LOOK_EVERY).await;
             let before = std::mem::replace(&mut states, look().await?);
@@ -200,12 +201,9 @@ impl Rejection {
 
 /// The first file that is in another state in `after` than in `before`, of those that are in both.
 pub(super) fn changed_file<'s>(before: &FileStates, after: &'s FileStates) -> Option<&'s Path> {
-    let is_same = |before: &Option<FileState>, after: &Option<FileState>| match (before, after) {
-        (Some(before), Some(after)) => after.is_as_before(before),
-        (before, after) => before.is_none() && after.is_none(),
-    };
     let state_before = |path: &Path| before.iter().find(|(of, _)| of == path);
-    let changed = |(path, after): &&(PathBuf, _)| state_before(path).is_some_and(|(_, before)| !is_same(before, after));
+    let changed =
+        |(path, after): &&(PathBuf, _)| state_before(path).is_some_and(|(_, before)| !is_same(*before, *after));
     after.iter().find(changed).map(|(path, _)| &**path)
 }
 

@@ -19,13 +19,14 @@ use crate::process::watch::SETTLE_TIME;
 /// yet, [`SETTLE_TIME`] more. Resolving the names of upstreams may take seconds, and a revoked key must not wait for that.
 const CONFIG_FIRST: Duration = Duration::from_millis(350);
 
-/// For how long it does not wait again after it has waited in vain: names are resolved in about that time.
-const CONFIG_TAKES_LONG: Duration = Duration::from_secs(2);
+/// For how long it does not wait again after it has waited: a key that was revoked meanwhile has waited once, and its file
+/// has to stay the same yet.
+const WAITS_ONCE_WITHIN: Duration = Duration::from_secs(1);
 
 impl Reloader {
     /// `None`: there is no key file.
     pub(super) async fn reload_keys(&self, requested: bool) -> Option<ReloadOutcome> {
-        let mut in_vain = self.keys_lock.lock().await;
+        let mut waited = self.keys_lock.lock().await;
         let path = key_file(&self.gateway.state().config)?;
         let missing = self.missing_lines(&self.watches.keys, vec![path.clone()], requested).await;
         if !missing.is_empty() {
@@ -45,7 +46,7 @@ impl Reloader {
             if read.is_err() {
                 break read;
             }
-            self.wait_for_config(&mut in_vain).await;
+            self.wait_for_config(&mut waited).await;
             let before = std::mem::replace(&mut state, self.gateway.state().clone());
             match (&before.keys, &state.keys) {
                 // The reload of gateway.toml has put a content of a key file in force that may be newer.
@@ -76,15 +77,19 @@ impl Reloader {
     }
 
     /// Waits until the reload of gateway.toml that may have begun, or is about to, has ended: for a moment, and not again soon
-    /// after it has waited `in_vain`.
-    async fn wait_for_config(&self, in_vain: &mut Option<Instant>) {
-        if in_vain.is_some_and(|at| at.elapsed() < CONFIG_TAKES_LONG) {
+    /// after it has `waited`.
+    async fn wait_for_config(&self, waited: &mut Option<Instant>) {
+        if waited.is_some_and(|at| at.elapsed() < WAITS_ONCE_WITHIN) {
             return;
         }
-        if self.watches.config.lock().has_unsettled() {
+        let is_about_to_begin = self.watches.config.lock().has_unsettled();
+        if is_about_to_begin {
             sleep(SETTLE_TIME).await;
+        } else if self.in_force.try_lock().is_ok() {
+            return;
         }
-        *in_vain = timeout(CONFIG_FIRST, self.in_force.lock()).await.is_err().then(Instant::now);
+        let _ = timeout(CONFIG_FIRST, self.in_force.lock()).await; // a revoked key must not wait for longer
+        *waited = Some(Instant::now());
     }
 
     pub(super) fn keys_of_file(&self, keys: Vec<ListedKey>) -> KeyFile {

@@ -19,9 +19,9 @@ use tokio::signal::unix::Signal;
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 
-use self::files::Rejection;
+use self::files::{LOOK_EVERY, Rejection};
 use super::logs::Logs;
-use super::watch::{CHECK_INTERVAL, FileWatch, tell_when_to_check};
+use super::watch::{FileWatch, tell_when_to_check};
 use crate::admin::{ProcessState, ReloadOutcome, ReloadRequest};
 use crate::edge::Tls;
 use crate::gateway::Gateway;
@@ -57,8 +57,8 @@ pub(super) struct Reloader {
     in_force: tokio::sync::Mutex<InForce>,
     /// Missing files, each of which was logged.
     missing: Mutex<HashSet<PathBuf>>,
-    /// Locked while the key file is reloaded, so that what is read later is put in force later. When that last waited in vain for
-    /// the reload of `gateway.toml`.
+    /// Locked while the key file is reloaded, so that what is read later is put in force later. When that last waited for the
+    /// reload of `gateway.toml`.
     keys_lock: tokio::sync::Mutex<Option<Instant>>,
     /// Locked while the TLS pair is reloaded, for the same reason.
     certificate_lock: tokio::sync::Mutex<()>,
@@ -215,7 +215,7 @@ impl Reloader {
                 tokio::select! {
                     _ = checks.changed() => {} // its sender is in `self`
                     () = reads_again.notified() => watch.lock().forget_read(),
-                    () = sleep(CHECK_INTERVAL), if has_unsettled => {}
+                    () = sleep(LOOK_EVERY), if has_unsettled => {}
                 }
             };
             let looked = async {
