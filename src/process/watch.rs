@@ -213,7 +213,8 @@ impl FileWatch {
         let state_of = |file: &WatchedFile| states.iter().find(|(path, _)| *path == file.path).map(|(_, state)| *state);
         let changed_at = |file: &WatchedFile| {
             let state = state_of(file).filter(|state| !is_same(file.read, *state))?;
-            Some(file.changed.filter(|change| is_same(change.state, state)).map_or(now, |change| change.since))
+            let seen = file.changed.filter(|change| change.state == state && !change.is_empty());
+            Some(seen.map_or(now, |change| change.since))
         };
         Some(self.files.iter().filter_map(changed_at).max()? + SETTLE_TIME)
     }

@@ -20,8 +20,9 @@ use crate::process::watch::SETTLE_TIME;
 const CONFIG_FIRST: Duration = Duration::from_millis(350);
 
 /// For how long it does not wait again after it has waited: a key that was revoked meanwhile has waited once, and its file
-/// has to stay the same yet.
+/// has to stay the same yet. The moment in which a reload finds nothing new, as after most SIGHUPs, is no wait.
 const WAITS_ONCE_WITHIN: Duration = Duration::from_secs(1);
+const NO_WAIT: Duration = Duration::from_millis(100);
 
 impl Reloader {
     /// `None`: there is no key file.
@@ -82,14 +83,14 @@ impl Reloader {
         if waited.is_some_and(|at| at.elapsed() < WAITS_ONCE_WITHIN) {
             return;
         }
-        let is_about_to_begin = self.watches.config.lock().has_unsettled();
-        if is_about_to_begin {
+        let begun = Instant::now();
+        if self.watches.config.lock().has_unsettled() {
             sleep(SETTLE_TIME).await;
-        } else if self.in_force.try_lock().is_ok() {
-            return;
         }
         let _ = timeout(CONFIG_FIRST, self.in_force.lock()).await; // a revoked key must not wait for longer
-        *waited = Some(Instant::now());
+        if begun.elapsed() > NO_WAIT {
+            *waited = Some(Instant::now());
+        }
     }
 
     pub(super) fn keys_of_file(&self, keys: Vec<ListedKey>) -> KeyFile {
