@@ -61,7 +61,7 @@ pub struct UsedUp {
 }
 
 /// A policy, and the buckets of a key under it.
-type Successor = (Arc<Policy>, Arc<Buckets>);
+pub(super) type Successor = (Arc<Policy>, Arc<Buckets>);
 
 impl Buckets {
     /// The full buckets of a key that is listed from `since` on.

@@ -8,6 +8,7 @@ use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 use super::bucket::Level;
+use super::buckets::Successor;
 use super::day::until_midnight;
 use super::policy::{BucketLevels, IN_FLIGHT_WAIT};
 use super::{Bucket, Buckets, KeyLevels, LimitOutcome, LimitQuery, Policy, Usage, Verdict};
@@ -63,8 +64,7 @@ impl Policy {
         may_wait: bool,
     ) -> SharedDecision {
         let may_wait = may_wait && !shared.is_away();
-        // A request that has waited for Redis may have other limits by now, and places of the key are set aside by those.
-        let mut current = if buckets.are_replaced() { buckets.successor() } else { None };
+        let mut current: Option<Successor> = None;
         loop {
             let (policy, buckets) = match &current {
                 Some((policy, buckets)) => (&**policy, &**buckets),
@@ -137,7 +137,11 @@ impl Asking<'_> {
 
     fn decide(&self, buckets: &Buckets, usage: &Usage, query: LimitQuery) -> Result<SharedDecision, NotDecided> {
         let LimitQuery { operation, in_flight, now } = query;
-        self.key.escrow.use_tier(self.policy.tier(), self.since);
+        // A request that has waited for Redis may have other limits by now, and places of the key are set aside by those.
+        let are_replaced = || buckets.are_replaced();
+        if are_replaced() || !self.key.escrow.use_tier_unless(are_replaced, self.policy.tier(), self.since) {
+            return Err(NotDecided::Replaced);
+        }
         let tier = &**self.policy.tier();
         let write = tier.write.filter(|_| operation.is_write());
         let day = tier.daily.map(|max| (max, self.shared.redis_clock.unix(now)));

@@ -19,7 +19,8 @@ use crate::files::{FileEvents, FileState};
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How often files are checked in any case: not everything that changes one is told. With [`SETTLE_TIME`] a key that is
-/// taken out of its file is refused within a second nevertheless (guarantee 7). Each check of a part wakes two threads.
+/// taken out of its file is refused within a second nevertheless (guarantee 7); only where `gateway.toml` changes, too, may
+/// it be `CONFIG_FIRST` later. Each check of a part wakes two threads.
 const MAX_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// How long to wait after an event, so that many in quick succession cause few checks.
@@ -219,9 +220,9 @@ impl FileWatch {
         Some(self.files.iter().filter_map(changed_at).max()? + SETTLE_TIME)
     }
 
-    /// Whether a change waits until its file has stayed the same.
+    /// Whether a change waits until its file has stayed the same. A file that was left empty does not count.
     pub(super) fn has_unsettled(&self) -> bool {
-        self.files.iter().any(|file| file.changed.is_some())
+        self.files.iter().any(|file| file.changed.is_some_and(|change| !change.is_reported))
     }
 
     pub(super) fn paths(&self) -> impl Iterator<Item = PathBuf> {
@@ -366,6 +367,8 @@ mod tests {
         assert!(!watch.has_changed(&states(2), at(100)));
         assert_eq!(watch.settles_at(&states(2), at(200)), Some(at(100) + SETTLE_TIME));
         assert_eq!(watch.settles_at(&states(3), at(200)), Some(at(200) + SETTLE_TIME), "it changed again");
+        assert!(!watch.has_changed(&states(0), at(300)));
+        assert_eq!(watch.settles_at(&states(0), at(400)), Some(at(400) + SETTLE_TIME), "it was emptied");
     }
 
     #[test]

@@ -195,13 +195,36 @@ impl Escrow {
         &self.leases[bucket as usize]
     }
 
-    /// The tier of the request that is decided next, which the key has since `since`. If it is another one and lowers a limit,
-    /// no token that was granted before is spent any more. No lock is taken if it is the same; whether it is not.
+    /// The key has this tier since `since`. Whether it had another one; if not, no lock is taken.
     pub fn use_tier(&self, tier: &Arc<Tier>, since: Tick) -> bool {
-        if ptr::eq(self.tier.load(Ordering::Acquire), Arc::as_ptr(tier)) {
-            return false;
+        let had_another = !self.has_tier(tier);
+        if had_another {
+            self.set_tier(&mut self.node.lock(), tier, since);
+        }
+        had_another
+    }
+
+    /// As [`Escrow::use_tier`], for a request whose key may have got another tier meanwhile: whether it has this one.
+    /// No request
+    /// uses the other one before `is_replaced` says so.
+    pub fn use_tier_unless(&self, is_replaced: impl FnOnce() -> bool, tier: &Arc<Tier>, since: Tick) -> bool {
+        if self.has_tier(tier) {
+            return true;
         }
         let mut node = self.node.lock();
+        let is_in_force = !is_replaced(); // and stays so until the lock is free
+        if is_in_force {
+            self.set_tier(&mut node, tier, since);
+        }
+        is_in_force
+    }
+
+    fn has_tier(&self, tier: &Arc<Tier>) -> bool {
+        ptr::eq(self.tier.load(Ordering::Acquire), Arc::as_ptr(tier))
+    }
+
+    /// If it lowers a limit, no token that was granted before is spent any more.
+    fn set_tier(&self, node: &mut NodeSide, tier: &Arc<Tier>, since: Tick) {
         if Bucket::ALL.iter().any(|bucket| capacity(tier, *bucket).0 < capacity(&node.tier, *bucket).0) {
             self.leases.iter().for_each(Lease::end);
         }
@@ -219,7 +242,6 @@ impl Escrow {
         }
         node.tier = tier.clone();
         self.tier.store(Arc::as_ptr(tier).cast_mut(), Ordering::Release);
-        true
     }
 
     /// The key is made again: what is counted from now on, besides what still is.

@@ -6,18 +6,17 @@ use std::time::{Duration, Instant};
 
 use tokio::time::{sleep, timeout};
 
-use super::files::Rejection;
+use super::files::{LOOK_EVERY, Rejection};
 use super::watches::key_file;
 use super::{KEY_FILE, Reloader};
 use crate::admin::ReloadOutcome;
 use crate::gateway::{KeyFile, KeySource, NewKeys};
 use crate::keys::{KeyFileError, ListedKey, read_key_file};
-use crate::process::watch::SETTLE_TIME;
 
 /// How long the reload of a key file waits for that of gateway.toml where both changed together: the keys may name tiers that
-/// are other ones there, and that reload waits until the key file stays the same. Where gateway.toml does not stay the same
-/// yet, [`SETTLE_TIME`] more. Resolving the names of upstreams may take seconds, and a revoked key must not wait for that.
-const CONFIG_FIRST: Duration = Duration::from_millis(350);
+/// are other ones there, and that reload waits until the key file stays the same. This includes the time in which gateway.toml
+/// has to stay the same yet. Resolving the names of upstreams may take seconds, and a revoked key must not wait for that.
+const CONFIG_FIRST: Duration = Duration::from_millis(400);
 
 /// For how long it does not wait again after it has waited: a key that was revoked meanwhile has waited once, and its file
 /// has to stay the same yet. The moment in which a reload finds nothing new, as after most SIGHUPs, is no wait.
@@ -84,10 +83,13 @@ impl Reloader {
             return;
         }
         let begun = Instant::now();
-        if self.watches.config.lock().has_unsettled() {
-            sleep(SETTLE_TIME).await;
-        }
-        let _ = timeout(CONFIG_FIRST, self.in_force.lock()).await; // a revoked key must not wait for longer
+        let config_reloaded = async {
+            while self.watches.config.lock().has_unsettled() {
+                sleep(LOOK_EVERY).await;
+            }
+            let _ended = self.in_force.lock().await;
+        };
+        let _ = timeout(CONFIG_FIRST, config_reloaded).await;
         if begun.elapsed() > NO_WAIT {
             *waited = Some(Instant::now());
         }
