@@ -219,7 +219,8 @@ impl LearnedKeys {
         if is_under_policy(&known.key) {
             return known;
         }
-        let key = Arc::new(known.key.with_policy(policy, now));
+        // Under the lock: the policy that the caller has may have been replaced meanwhile.
+        let key = Arc::new(known.key.with_policy(&self.rules.load().policy, now));
         let known = Arc::new(LearnedKey { key, digest: known.digest, proof: known.proof.clone() });
         self.known.insert(known.digest, known.clone());
         known

@@ -138,8 +138,7 @@ impl Asking<'_> {
     fn decide(&self, buckets: &Buckets, usage: &Usage, query: LimitQuery) -> Result<SharedDecision, NotDecided> {
         let LimitQuery { operation, in_flight, now } = query;
         // A request that has waited for Redis may have other limits by now, and places of the key are set aside by those.
-        let are_replaced = || buckets.are_replaced();
-        if are_replaced() || !self.key.escrow.use_tier_unless(are_replaced, self.policy.tier(), self.since) {
+        if !self.key.escrow.use_tier_unless(|| buckets.are_replaced(), self.policy.tier(), self.since) {
             return Err(NotDecided::Replaced);
         }
         let tier = &**self.policy.tier();

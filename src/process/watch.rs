@@ -19,8 +19,8 @@ use crate::files::{FileEvents, FileState};
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How often files are checked in any case: not everything that changes one is told. With [`SETTLE_TIME`] a key that is
-/// taken out of its file is refused within a second nevertheless (guarantee 7); only where `gateway.toml` changes, too, may
-/// it be `CONFIG_FIRST` later. Each check of a part wakes two threads.
+/// taken out of its file is refused within a second nevertheless (guarantee 7); only while `gateway.toml` is reloaded or
+/// about to be may it be `CONFIG_FIRST` later. Each check of a part wakes two threads.
 const MAX_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// How long to wait after an event, so that many in quick succession cause few checks.
@@ -183,7 +183,7 @@ impl FileWatch {
         }
     }
 
-    /// What was read of the files counts for nothing: they are read again.
+    /// What was read of the files counts for nothing: they are read again once they have stayed the same for a while.
     pub(super) fn forget_read(&mut self) {
         self.files.iter_mut().for_each(|file| file.is_unread = true);
     }
@@ -220,9 +220,10 @@ impl FileWatch {
         Some(self.files.iter().filter_map(changed_at).max()? + SETTLE_TIME)
     }
 
-    /// Whether a change waits until its file has stayed the same. A file that was left empty does not count.
+    /// Whether a change waits until its file has stayed the same, or a file is to be read again. One that `take_empty` has
+    /// returned does not count.
     pub(super) fn has_unsettled(&self) -> bool {
-        self.files.iter().any(|file| file.changed.is_some_and(|change| !change.is_reported))
+        self.files.iter().any(|file| file.changed.map_or(file.is_unread, |change| !change.is_reported))
     }
 
     pub(super) fn paths(&self) -> impl Iterator<Item = PathBuf> {

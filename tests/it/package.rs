@@ -186,6 +186,21 @@ fn systemd_accepts_the_unit_and_finds_it_confined() {
     assert!(setting(&unit, "ExecReload").contains(setting(&unit, "ExecStart")), "another server, with the same words");
 }
 
+#[test]
+fn the_page_makes_the_user_that_the_unit_names() {
+    let page = fs::read_to_string(project("docs/operating.md")).unwrap();
+    let line = page.lines().find_map(|line| line.strip_prefix("systemd-sysusers ")).unwrap();
+    let world = World::plain();
+    let root = world.path("root");
+    fs::create_dir_all(root.join("etc")).unwrap();
+    let script = format!("systemd-sysusers --root={} {line}", root.display());
+    let made = Command::new("sh").args(["-c", &script]).current_dir(project("")).status().unwrap();
+    assert!(made.success(), "{line}");
+    let unit = fs::read_to_string(project("packaging/guildgate.service")).unwrap();
+    let user = format!("{}:", setting(&unit, "User"));
+    assert!(fs::read_to_string(root.join("etc/passwd")).unwrap().lines().any(|line| line.starts_with(&user)));
+}
+
 #[tokio::test]
 async fn what_is_installed_serves_and_writes_nowhere_but_in_the_services_folders() {
     let world = installed();

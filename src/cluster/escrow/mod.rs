@@ -204,19 +204,18 @@ impl Escrow {
         had_another
     }
 
-    /// As [`Escrow::use_tier`], for a request whose key may have got another tier meanwhile: whether it has this one.
-    /// No request
-    /// uses the other one before `is_replaced` says so.
+    /// As [`Escrow::use_tier`], for a request whose key may have got another tier meanwhile, which `is_replaced` says from
+    /// before the first request that uses the other one. Whether the request may use this one.
     pub fn use_tier_unless(&self, is_replaced: impl FnOnce() -> bool, tier: &Arc<Tier>, since: Tick) -> bool {
         if self.has_tier(tier) {
-            return true;
+            return !is_replaced();
         }
         let mut node = self.node.lock();
-        let is_in_force = !is_replaced(); // and stays so until the lock is free
-        if is_in_force {
+        let may_use = !is_replaced(); // whoever uses the other one has to wait for the lock
+        if may_use {
             self.set_tier(&mut node, tier, since);
         }
-        is_in_force
+        may_use
     }
 
     fn has_tier(&self, tier: &Arc<Tier>) -> bool {

@@ -372,6 +372,17 @@ fn what_came_back_at_a_node_since_its_limit_was_raised_is_not_told_as_used_up() 
 }
 
 #[test]
+fn a_request_whose_limits_were_replaced_meanwhile_leaves_the_tier_of_then_and_its_tokens() {
+    let (before, after) = (tier(40), tier(60));
+    let escrow = escrow_with_tokens(&after);
+    for (is_replaced, may_use) in [(true, false), (false, true)] {
+        assert_eq!(escrow.use_tier_unless(|| is_replaced, &before, NOW), may_use);
+        assert_eq!(escrow.spend(Bucket::Main, NOW).is_some(), !may_use, "a lower limit ends what was granted");
+    }
+    assert!(!escrow.use_tier_unless(|| true, &before, NOW), "though it is the tier of now");
+}
+
+#[test]
 fn a_node_with_more_requests_in_flight_than_places_asks_for_them_again_soon() {
     let tier = Arc::new(Tier { in_flight: Some(6), ..(*tier(40)).clone() });
     let due = |in_flight, places| {

@@ -12,7 +12,7 @@ use std::collections::HashSet;
 use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use parking_lot::Mutex;
 use tokio::signal::unix::Signal;
@@ -30,9 +30,6 @@ use crate::tls::Certificate;
 
 pub(super) use config::InForce;
 pub(super) use watches::{Watches, config_file};
-
-/// Pause before files are read again that could not be read. A key that was revoked in one of them counts on it.
-const READ_AGAIN: Duration = Duration::from_millis(250);
 
 /// What is reloaded by itself, for admins: the file, or the setting that names it.
 const CONFIG_FILE: &str = "gateway.toml";
@@ -239,8 +236,7 @@ impl Reloader {
                 }
             };
             if self.reload(watch, part, requested).await.is_unread {
-                sleep(READ_AGAIN).await;
-                watch.lock().forget_read();
+                watch.lock().forget_read(); // a key may have been revoked in it
             }
         }
     }
