@@ -160,10 +160,11 @@ impl Gateway {
             Ok(_) | Err(_) => ProofResult::Proven(learned_keys.remember(learned_key)),
         };
         let is_proven = matches!(result, ProofResult::Proven(_));
+        let is_in_force = self.is_in_force(&state);
         if is_proven && is_strangers {
             // Unless a question under another configuration came first: the key is charged for that one, not for this.
             let usage = &learned_key.key.usage;
-            if matches!(&result, ProofResult::Proven(known) if known.key.usage.id == usage.id) {
+            if is_in_force && matches!(&result, ProofResult::Proven(known) if known.key.usage.id == usage.id) {
                 payer.refund();
             }
             own.over_strangers = details.over_strangers;
@@ -171,7 +172,7 @@ impl Gateway {
             own.upstream = details.upstream.take();
             *details = own;
         }
-        if self.is_in_force(&state) {
+        if is_in_force {
             leader.complete(result);
         } else {
             // Another origin is in force, which has not answered about the key yet.

@@ -268,6 +268,7 @@ async fn what_cannot_begin_a_request_is_16_at_once() {
         b"EHLO mail.example\r\n",
         b"GET / HTTQ",
         b"GET /\x01",
+        b"POST /\xff",
         b"{\"memberID\":7}",
         b" POST / HTTP/1.1\r\n",
         b"POST / HTTP/1.1\r\nX Y",

@@ -204,7 +204,8 @@ async fn the_source_cannot_cease_to_be_the_origin_while_running() {
 }
 
 #[tokio::test]
-async fn a_key_whose_first_answer_comes_from_an_origin_that_was_replaced_keeps_what_it_used_up() {
+async fn a_key_whose_first_answer_comes_from_an_origin_that_was_replaced_keeps_what_it_used_up_and_its_address_has_paid()
+ {
     let mut gate = gate()
         .set("origin.timeout", r#""5s""#)
         .set("limits.tiers.standard.rate", r#""1/h""#)
@@ -224,6 +225,10 @@ async fn a_key_whose_first_answer_comes_from_an_origin_that_was_replaced_keeps_w
     held.answer().await.is("3");
     gate.get_points("bot", "7").await.is_too_many();
     assert_eq!(gate.origin().asked("getPoints"), 1);
+    // The answer proved nothing to the origin in force, so the address has paid one of its two tokens.
+    let without_key = Request::bare("POST", "/getPoints");
+    assert_eq!(gate.send(&without_key).await.code(), Some(1));
+    gate.send(&without_key).await.is_too_many();
 }
 
 #[tokio::test]

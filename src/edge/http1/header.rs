@@ -133,7 +133,9 @@ fn can_begin(bytes: &[u8]) -> bool {
 
 fn can_begin_target(begin: &[u8]) -> bool {
     let begins = |scheme: &[u8]| scheme.get(..begin.len()).is_some_and(|s| s.eq_ignore_ascii_case(begin));
-    begins(b"http://") || begins(b"https://") || split_target(begin).is_some()
+    // A character may still lack its end.
+    let is_utf8 = str::from_utf8(begin).map_or_else(|error| error.error_len().is_none(), |_| true);
+    is_utf8 && (begins(b"http://") || begins(b"https://") || split_target(begin).is_some())
 }
 
 fn has_bare_lf(bytes: &[u8], searched: usize) -> bool {
@@ -259,15 +261,17 @@ mod tests {
 
     #[test]
     fn an_unfinished_target_is_refused_as_soon_as_it_cannot_become_one() {
-        let is_partial = |text: &str| matches!(parse(text.as_bytes(), 0, MAX, false), Parsed::Partial);
+        let is_partial = |text: &[u8]| matches!(parse(text, 0, MAX, false), Parsed::Partial);
         for text in
             ["POST", "POST ", "\r\nPOST ", "POST /", "POST *", "POST h", "POST HTTPS:", "POST http://", "POST http://a"]
         {
-            assert!(is_partial(text), "{text:?}");
+            assert!(is_partial(text.as_bytes()), "{text:?}");
         }
         for text in ["POST x", "\r\nPOST x", "POST *x", "POST ht/", "POST ftp", "POST http:///", "POST http://:"] {
-            assert!(!is_partial(text), "{text:?}");
+            assert!(!is_partial(text.as_bytes()), "{text:?}");
         }
+        assert!(is_partial("POST /★".as_bytes()) && is_partial(&"POST /★".as_bytes()[..8]));
+        assert!(!is_partial(b"POST /\xff") && !is_partial(b"POST http://a/\xff"));
     }
 
     #[test]
