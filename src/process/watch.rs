@@ -220,10 +220,12 @@ impl FileWatch {
         Some(self.files.iter().filter_map(changed_at).max()? + SETTLE_TIME)
     }
 
-    /// Whether a change waits until its file has stayed the same, or a file is to be read again. One that `take_empty` has
-    /// returned does not count.
+    /// Whether a change waits until its file has stayed the same, or a file is to be read again. An empty file does not
+    /// count if it has been empty for long, or no reload waits for it.
     pub(super) fn has_unsettled(&self) -> bool {
-        self.files.iter().any(|file| file.changed.map_or(file.is_unread, |change| !change.is_reported))
+        let is_left_empty =
+            |file: &WatchedFile, change: Change| change.is_reported || change.is_empty() && !file.delays;
+        self.files.iter().any(|file| file.changed.map_or(file.is_unread, |change| !is_left_empty(file, change)))
     }
 
     pub(super) fn paths(&self) -> impl Iterator<Item = PathBuf> {

@@ -1,8 +1,6 @@
 //! Contract section 3, the last paragraph, and guarantee 7: a reload of `gateway.toml` that waits for the name of an
 //! upstream, or for all keys of a store, puts in force what the files hold after that, however often they change meanwhile.
 
-use std::time::Duration;
-
 use tempfile::TempDir;
 
 use crate::postgres_nodes::has_to_wait;
@@ -68,36 +66,6 @@ async fn guarantee_7_a_key_that_was_taken_out_while_the_reload_waits_does_not_co
     kept.ask(&request).await.is_refused(401, INCORRECT_KEY);
     kept.ask(&no_key()).await.is_refused(401, "01 | No api key provided! Create it using: /first");
     kept.ask(&gate.request("getPoints", "stays", "memberID=7")).await.is("3");
-}
-
-#[tokio::test]
-async fn guarantee_7_keys_taken_out_one_after_another_are_refused_while_gateway_toml_waits_for_a_name_and_changes() {
-    /// In this time `gateway.toml` does stay the same for long enough, but is changed again while it is reloaded.
-    const CHANGES_EVERY: Duration = Duration::from_millis(350);
-    let tools = tempfile::tempdir().unwrap();
-    let (gate, mut kept) = waiting_for_a_name(&tools).await;
-    let config = gate.world().text("gateway.toml");
-    let changes = async {
-        for n in 0.. {
-            gate.world().write("gateway.toml", format!("{config}\n# {n}\n"));
-            tokio::time::sleep(CHANGES_EVERY).await;
-        }
-    };
-    let keys_go = async {
-        for key in ["goes", "stays"] {
-            let kept_keys = gate.world().keys_without(key) + "# one key less\n";
-            gate.world().write("keys.toml", &kept_keys);
-            gate.world().write("other.toml", kept_keys);
-            let request = gate.request("getPoints", key, "memberID=7");
-            let is_refused = async || kept.ask(&request).await.code() == Some(2);
-            eventually(SECOND_AND_SLACK, "the key that was taken out is refused", is_refused).await;
-        }
-    };
-    tokio::select! {
-        () = changes => {}
-        () = keys_go => {}
-    }
-    end_wait(&gate);
 }
 
 #[tokio::test]

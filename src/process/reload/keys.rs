@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::time::{sleep, timeout};
+use tokio::time::{sleep, timeout_at};
 
 use super::files::{LOOK_EVERY, Rejection};
 use super::watches::key_file;
@@ -18,6 +18,9 @@ use crate::keys::{KeyFileError, ListedKey, read_key_file};
 /// has to stay the same yet. Resolving the names of upstreams may take seconds, and a revoked key must not wait for that.
 const CONFIG_FIRST: Duration = Duration::from_millis(400);
 
+/// Nor does it wait when so long ago it began to read the key file: a large one takes half a second.
+const READ_AND_WAIT: Duration = Duration::from_millis(800);
+
 /// For how long it does not wait again after it has waited: a key that was revoked meanwhile has waited once, and its file
 /// has to stay the same yet. The moment in which a reload finds nothing new, as after most SIGHUPs, is no wait.
 const WAITS_ONCE_WITHIN: Duration = Duration::from_secs(1);
@@ -26,6 +29,7 @@ const NO_WAIT: Duration = Duration::from_millis(100);
 impl Reloader {
     /// `None`: there is no key file.
     pub(super) async fn reload_keys(&self, requested: bool) -> Option<ReloadOutcome> {
+        let begun = Instant::now();
         let mut waited = self.keys_lock.lock().await;
         let path = key_file(&self.gateway.state().config)?;
         let missing = self.missing_lines(&self.watches.keys, vec![path.clone()], requested).await;
@@ -46,7 +50,7 @@ impl Reloader {
             if read.is_err() {
                 break read;
             }
-            self.wait_for_config(&mut waited).await;
+            self.wait_for_config(begun, &mut waited).await;
             let before = std::mem::replace(&mut state, self.gateway.state().clone());
             match (&before.keys, &state.keys) {
                 // The reload of gateway.toml has put a content of a key file in force that may be newer.
@@ -78,19 +82,20 @@ impl Reloader {
 
     /// Waits until the reload of gateway.toml that may have begun, or is about to, has ended: for a moment, and not again soon
     /// after it has `waited`.
-    async fn wait_for_config(&self, waited: &mut Option<Instant>) {
+    async fn wait_for_config(&self, begun: Instant, waited: &mut Option<Instant>) {
         if waited.is_some_and(|at| at.elapsed() < WAITS_ONCE_WITHIN) {
             return;
         }
-        let begun = Instant::now();
+        let now = Instant::now();
+        let until = (now + CONFIG_FIRST).min(begun + READ_AND_WAIT);
         let config_reloaded = async {
             while self.watches.config.lock().has_unsettled() {
                 sleep(LOOK_EVERY).await;
             }
             let _ended = self.in_force.lock().await;
         };
-        let _ = timeout(CONFIG_FIRST, config_reloaded).await;
-        if begun.elapsed() > NO_WAIT {
+        let _ = timeout_at(until.into(), config_reloaded).await;
+        if now.elapsed() > NO_WAIT {
             *waited = Some(Instant::now());
         }
     }

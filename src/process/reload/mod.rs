@@ -133,6 +133,7 @@ impl Reloader {
                     self.reload(watch, part, true).await;
                 if is_unread {
                     watch.lock().forget_read();
+                    self.checks.send_replace(());
                 }
                 outcome.changed.extend(changed);
                 outcome.after_restart.extend(after_restart);
