@@ -194,6 +194,32 @@ async fn a_file_that_is_removed_is_told_once_and_taken_up_when_it_is_back() {
 }
 
 #[tokio::test]
+async fn a_file_that_is_removed_is_told_each_time_though_its_reload_waits_for_another_that_is_empty() {
+    for (emptied, removed, back) in
+        [("cert.pem", "key.pem", "TLS certificate reloaded"), ("gateway.toml", "ca.pem", "configuration reloaded")]
+    {
+        let gate = two_keys().tls().start().await;
+        gate.world().write("ca.pem", Identity::new().certificate);
+        gate.reload_with("kind = \"http\"", "kind = \"http\"\ntls = { ca = \"ca.pem\" }");
+        gate.has_said("configuration reloaded").await;
+        let mut kept = Connection::over(gate.tls(&["http/1.1"]).await);
+        let path = gate.world().path(removed);
+        let content = [emptied, removed].map(|name| gate.world().read(name));
+        for times in [1, 2] {
+            gate.world().write(emptied, "");
+            std::fs::remove_file(&path).unwrap();
+            let line = format!("what was read from it stays in force until it is back file={}", path.display());
+            eventually(PATIENCE, &line, async || gate.stderr().matches(&line).count() == times).await;
+            kept.ask(&gate.request("getPoints", "stays", "memberID=7")).await.is("3");
+            let reloads = gate.stderr().matches(back).count();
+            gate.world().write(removed, &content[1]);
+            gate.world().write(emptied, &content[0]);
+            eventually(PATIENCE, back, async || gate.stderr().matches(back).count() > reloads).await;
+        }
+    }
+}
+
+#[tokio::test]
 async fn guarantee_7_a_key_taken_out_is_refused_though_each_of_many_changes_of_the_key_file_comes_with_a_sighup() {
     /// Two changes at once, and then one in the time in which a change that was refused for that is looked at again.
     const PAUSES: [u64; 2] = [100, 750];

@@ -52,10 +52,18 @@ impl Reloader {
         Ok(())
     }
 
+    /// Looks at the files of a part. The removal of those that are there is logged anew.
+    pub(super) async fn look(&self, watch: &Mutex<FileWatch>) -> FileStates {
+        let states = self.states(watch).await;
+        let is_there = |path: &PathBuf| states.iter().any(|(of, state)| of == path && state.is_some());
+        self.missing.lock().retain(|path| !is_there(path));
+        states
+    }
+
     /// Looks at the files of a part on another thread, because this may take for ever; that delays this part alone. If
     /// the part has other files meanwhile, it looks at those; and it looks again after a while, since the file that hangs may
     /// have been replaced.
-    pub(super) async fn look(&self, watch: &Mutex<FileWatch>) -> FileStates {
+    async fn states(&self, watch: &Mutex<FileWatch>) -> FileStates {
         loop {
             let (paths, retry_after, reader) = {
                 let watch = watch.lock();
@@ -147,7 +155,7 @@ impl Reloader {
     }
 
     /// A line for each of these files, which `watch` watches, that is missing. Its removal is logged once, until the file is
-    /// back. Where looking takes too long none is missing; the read that follows then tells.
+    /// back. Where looking takes too long none is missing; the read that follows, if one does, then tells.
     pub(super) async fn missing_lines(&self, watch: &Mutex<FileWatch>, files: Vec<PathBuf>, requested: bool) -> String {
         let is_missing = |path: &PathBuf| path.metadata().is_err_and(|e| e.kind() == io::ErrorKind::NotFound);
         let look = move || files.into_iter().map(|path| (is_missing(&path), path)).collect::<Vec<_>>();
@@ -155,7 +163,6 @@ impl Reloader {
         let (mut missing, mut lines) = (self.missing.lock(), String::new());
         for (is_missing, path) in looked {
             if !is_missing {
-                missing.remove(&path);
                 continue;
             }
             lines += &missing_line(&path);

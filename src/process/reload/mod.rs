@@ -225,12 +225,9 @@ impl Reloader {
                 biased;
                 Ok(()) = requests.changed() => true,
                 states = looked => {
-                    let mut watch = watch.lock();
-                    if !watch.has_changed(&states, Instant::now()) {
-                        if let Some(file) = watch.take_empty(Instant::now()) {
-                            let file = file.display();
-                            tracing::warn!(%file, "reload waits: the file is empty; write it, or send SIGHUP to read it");
-                        }
+                    let has_changed = watch.lock().has_changed(&states, Instant::now());
+                    if !has_changed {
+                        self.tell_what_waits(watch).await;
                         continue;
                     }
                     false
@@ -239,6 +236,21 @@ impl Reloader {
             if self.reload(watch, part, requested).await.is_unread {
                 watch.lock().forget_read(); // a key may have been revoked in it
             }
+        }
+    }
+
+    /// Logs which file is empty, so that a reload waits for it, and which were removed meanwhile.
+    async fn tell_what_waits(&self, watch: &Mutex<FileWatch>) {
+        let (empty, removed) = {
+            let mut watch = watch.lock();
+            (watch.take_empty(Instant::now()), watch.take_removed())
+        };
+        if let Some(file) = empty {
+            let file = file.display();
+            tracing::warn!(%file, "reload waits: the file is empty; write it, or send SIGHUP to read it");
+        }
+        if !removed.is_empty() {
+            self.missing_lines(watch, removed, false).await;
         }
     }
 }

@@ -1,30 +1,20 @@
 //! Notices changes of files while serving: they are checked when the system tells that one may have changed, and twice a
 //! second in any case. A change counts once the file has stayed the same for a while (contract section 3).
 
-use std::cell::Cell;
-use std::convert::Infallible;
-use std::io;
-use std::path::{Path, PathBuf};
+mod checks; // when files are to be checked
+mod file; // one file
+
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
-use tokio::task::spawn_blocking;
-use tokio::time::sleep;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-use crate::clock::{AlignedTimer, Clock};
-use crate::files::{FileEvents, FileState};
+use self::file::{Change, WatchedFile};
+use crate::clock::Clock;
+use crate::files::FileState;
 
-/// How often files are checked where the system does not tell of changes. A check costs two microseconds a file.
-const CHECK_INTERVAL: Duration = Duration::from_millis(100);
-
-/// How often files are checked in any case: not everything that changes one is told. With [`SETTLE_TIME`] a key that is
-/// taken out of its file is refused within a second nevertheless (guarantee 7); only while `gateway.toml` is reloaded or
-/// about to be may it be `CONFIG_FIRST` later. Each check of a part wakes two threads.
-const MAX_CHECK_INTERVAL: Duration = Duration::from_millis(500);
-
-/// How long to wait after an event, so that many in quick succession cause few checks.
-const EVENTS_TAKE: Duration = Duration::from_millis(20);
+pub(super) use checks::tell_when_to_check;
 
 /// How long a changed file must have stayed the same before its change counts (contract section 3).
 pub(super) const SETTLE_TIME: Duration = Duration::from_millis(250);
@@ -79,30 +69,6 @@ impl Default for Readers {
     fn default() -> Self {
         Readers { free: Arc::new(Semaphore::new(MAX_READERS)), reads_again: Arc::default() }
     }
-}
-
-#[derive(Clone, Debug)]
-struct WatchedFile {
-    path: PathBuf,
-    /// The state that was read last; `None`: the file was missing.
-    read: Option<FileState>,
-    /// What was read counts for nothing.
-    is_unread: bool,
-    changed: Option<Change>,
-    /// Whether a reload waits until this file has stayed the same.
-    delays: bool,
-    /// Whether it had stayed the same at the last check.
-    is_settled: bool,
-}
-
-/// A state that differs from the one that was read.
-#[derive(Clone, Copy, Debug)]
-struct Change {
-    state: Option<FileState>,
-    /// Since when it has stayed the same.
-    since: Instant,
-    /// Whether `FileWatch::take_empty` has returned it.
-    is_reported: bool,
 }
 
 impl FileWatch {
@@ -225,104 +191,31 @@ impl FileWatch {
     pub(super) fn has_unsettled(&self) -> bool {
         let is_left_empty =
             |file: &WatchedFile, change: Change| change.is_reported || change.is_empty() && !file.delays;
-        self.files.iter().any(|file| file.changed.map_or(file.is_unread, |change| !is_left_empty(file, change)))
+        let waits = |file: &WatchedFile, change| !file.is_settled && !is_left_empty(file, change);
+        self.files.iter().any(|file| file.changed.map_or(file.is_unread, |change| waits(file, change)))
     }
 
     pub(super) fn paths(&self) -> impl Iterator<Item = PathBuf> {
         self.files.iter().map(|file| file.path.clone())
     }
 
+    /// Files that were removed a while ago, and have not caused a reload, because it waits for others. Each is returned once.
+    pub(super) fn take_removed(&mut self) -> Vec<PathBuf> {
+        let removed = self.files.iter_mut().filter(|file| file.delays && file.is_settled).filter_map(|file| {
+            let change = file.changed.as_mut().filter(|change| change.state.is_none() && !change.is_reported)?;
+            change.is_reported = true;
+            Some(file.path.clone())
+        });
+        removed.collect()
+    }
+
     /// A file that was emptied a while ago, for which a reload waits. Each is returned once.
-    pub(super) fn take_empty(&mut self, now: Instant) -> Option<&Path> {
+    pub(super) fn take_empty(&mut self, now: Instant) -> Option<PathBuf> {
         self.files.iter_mut().filter(|file| file.delays).find_map(|file| {
             let change = file.changed.as_mut().filter(|change| change.is_empty() && !change.is_reported)?;
             change.is_reported = now.duration_since(change.since) >= EMPTY_REPORT;
-            change.is_reported.then_some(&*file.path)
+            change.is_reported.then(|| file.path.clone())
         })
-    }
-}
-
-/// Tells `checks` whenever files are to be checked, for ever. `paths` are those that are watched; `reloads` has a new value
-/// when they may be others, or may lead elsewhere.
-pub(super) async fn tell_when_to_check(
-    checks: &watch::Sender<()>,
-    paths: impl Fn() -> Vec<PathBuf>,
-    reloads: watch::Receiver<()>,
-) -> Infallible {
-    let interval = Cell::new(MAX_CHECK_INTERVAL);
-    let by_the_clock = async {
-        let timer = AlignedTimer::new();
-        loop {
-            timer.next_multiple_of(interval.get()).await;
-            checks.send_replace(());
-        }
-    };
-    let by_events = async {
-        let Err(error) = check_at_events(checks, paths, reloads).await;
-        tracing::warn!(%error, "changes of files cannot be watched (inotify); they are checked ten times a second instead");
-        interval.set(CHECK_INTERVAL);
-    };
-    tokio::join!(by_the_clock, by_events).0
-}
-
-/// Tells `checks` when the system tells that a file may have changed.
-async fn check_at_events(
-    checks: &watch::Sender<()>,
-    paths: impl Fn() -> Vec<PathBuf>,
-    mut reloads: watch::Receiver<()>,
-) -> io::Result<Infallible> {
-    let mut events = FileEvents::new()?;
-    loop {
-        let paths = paths();
-        // May take for ever, as a look may.
-        let watching = spawn_blocking(move || events.watch_paths(&paths).map(|()| events));
-        events = watching.await.map_err(io::Error::other)??;
-        tokio::select! {
-            () = events.next() => {
-                sleep(EVENTS_TAKE).await;
-                checks.send_replace(());
-            }
-            _ = reloads.changed() => {}
-        }
-    }
-}
-
-impl Change {
-    /// An empty file is more likely one that is being written than an intended one.
-    fn is_empty(&self) -> bool {
-        self.state.is_some_and(|state| state.is_empty())
-    }
-}
-
-impl WatchedFile {
-    fn of(path: PathBuf, read: Option<FileState>) -> Self {
-        WatchedFile { path, read, is_unread: false, changed: None, delays: true, is_settled: true }
-    }
-
-    /// Whether the file is unchanged, or has changed to `state` and has stayed so for long enough.
-    fn has_settled(&mut self, state: Option<FileState>, now: Instant) -> bool {
-        if state == self.read && !self.is_unread {
-            self.changed = None;
-            return true;
-        }
-        match self.changed {
-            Some(change) if change.state == state => {
-                now.duration_since(change.since) >= SETTLE_TIME && !change.is_empty()
-            }
-            Some(_) | None => {
-                self.changed = Some(Change { state, since: now, is_reported: false });
-                false
-            }
-        }
-    }
-
-    /// Takes the changed state for the one that is read now. Whether there was a change.
-    fn accept(&mut self) -> bool {
-        let changed = self.changed.take();
-        if let Some(change) = changed {
-            (self.read, self.is_unread) = (change.state, false);
-        }
-        changed.is_some()
     }
 }
 
@@ -334,30 +227,13 @@ mod tests {
 
     use super::*;
 
-    fn state(length: u64) -> Option<FileState> {
+    pub(super) fn state(length: u64) -> Option<FileState> {
         Some(FileState::of_length(length))
     }
 
     fn has_changed(watch: &mut FileWatch, now: Instant) -> bool {
         let states = look_at(watch.paths());
         watch.has_changed(&states, now)
-    }
-
-    fn file_of(length: u64) -> WatchedFile {
-        WatchedFile::of(PathBuf::new(), state(length))
-    }
-
-    #[test]
-    fn a_change_is_reported_once_and_only_when_the_file_stays_the_same() {
-        let mut file = file_of(1);
-        let start = Instant::now();
-        let mut settles = |s, ms| file.has_settled(s, start + Duration::from_millis(ms)) && file.accept();
-        assert!(!settles(state(1), 0), "nothing changed");
-        assert!(!settles(state(2), 100));
-        assert!(!settles(state(3), 300), "it changed again");
-        assert!(!settles(state(3), 500));
-        assert!(settles(state(3), 550));
-        assert!(!settles(state(3), 900), "it was reported");
     }
 
     #[test]
@@ -372,45 +248,6 @@ mod tests {
         assert_eq!(watch.settles_at(&states(3), at(200)), Some(at(200) + SETTLE_TIME), "it changed again");
         assert!(!watch.has_changed(&states(0), at(300)));
         assert_eq!(watch.settles_at(&states(0), at(400)), Some(at(400) + SETTLE_TIME), "it was emptied");
-    }
-
-    #[test]
-    fn a_file_that_became_empty_is_not_reported() {
-        let mut file = file_of(1);
-        let start = Instant::now();
-        for (s, ms) in [(state(0), 0), (state(0), 400), (state(1), 1600), (state(1), 2000)] {
-            assert!(!(file.has_settled(s, start + Duration::from_millis(ms)) && file.accept()));
-        }
-    }
-
-    #[test]
-    fn a_removed_file_is_reported_once_and_again_when_it_is_back() {
-        let mut file = file_of(1);
-        let start = Instant::now();
-        let mut settles = |s, ms| file.has_settled(s, start + Duration::from_millis(ms)) && file.accept();
-        assert!(!settles(None, 0), "this may be a rename");
-        assert!(!settles(state(1), 100));
-        // The state before the file was missing does not count.
-        assert!(!settles(state(2), 2100));
-        assert!(!settles(None, 2200));
-        assert!(!settles(state(2), 2400));
-        assert!(!settles(None, 2500));
-        assert!(settles(None, 2800));
-        assert!(!settles(None, 9000), "it was reported");
-        assert!(!settles(state(1), 9100));
-        assert!(settles(state(1), 9400), "the same file is back");
-    }
-
-    #[test]
-    fn a_file_whose_reading_failed_is_reported_again_as_it_is_or_as_removed() {
-        for then in [state(1), None] {
-            let mut file = file_of(1);
-            let start = Instant::now();
-            file.is_unread = true;
-            assert!(!file.has_settled(then, start));
-            assert!(file.has_settled(then, start + SETTLE_TIME) && file.accept());
-            assert!(!(file.has_settled(then, start + 2 * SETTLE_TIME) && file.accept()), "it was reported");
-        }
     }
 
     #[test]
@@ -459,12 +296,31 @@ mod tests {
         assert!(!has_changed(&mut watch, start));
         assert!(!has_changed(&mut watch, start + 10 * SETTLE_TIME), "the first file is empty");
         assert_eq!(watch.take_empty(start), None, "it may be being written");
-        assert_eq!(watch.take_empty(start + EMPTY_REPORT), Some(&*main));
+        assert_eq!(watch.take_empty(start + EMPTY_REPORT), Some(main.clone()));
         assert_eq!(watch.take_empty(start + EMPTY_REPORT), None, "it was reported");
         fs::write(&main, "22").unwrap();
         assert!(!has_changed(&mut watch, start + 11 * SETTLE_TIME), "it is being written");
         assert!(has_changed(&mut watch, start + 12 * SETTLE_TIME));
         assert!(!has_changed(&mut watch, start + 13 * SETTLE_TIME), "the two are one change");
+    }
+
+    #[test]
+    fn a_removal_that_waits_for_another_file_is_told_once() {
+        let start = Instant::now();
+        let states =
+            |length, removed: bool| vec![("a".into(), state(length)), ("b".into(), state(1).filter(|_| !removed))];
+        for delays in [true, false] {
+            let mut watch = FileWatch::of(states(1, false));
+            if !delays {
+                watch.wait_only_for(&["a".into()]);
+            }
+            assert!(!watch.has_changed(&states(0, true), start));
+            assert!(watch.take_removed().is_empty(), "this may be a rename");
+            assert!(!watch.has_changed(&states(0, true), start + SETTLE_TIME), "the other file is empty");
+            let told: Vec<PathBuf> = if delays { vec!["b".into()] } else { Vec::new() };
+            assert_eq!(watch.take_removed(), told);
+            assert!(watch.take_removed().is_empty());
+        }
     }
 
     #[test]
