@@ -99,6 +99,22 @@ async fn a_new_certificate_is_shown_while_gateway_toml_and_the_key_file_have_fau
 }
 
 #[tokio::test]
+async fn gateway_toml_with_other_tiers_does_not_wait_for_a_key_file_that_stays_empty() {
+    const CHANGES: usize = 3;
+    let gate = two_keys().set("limits.tiers.standard.burst", "100").start().await;
+    gate.world().write("keys.toml", "");
+    let changes = async {
+        for n in 1..=CHANGES {
+            gate.world().edit("gateway.toml", &format!("burst = {}", 99 + n), &format!("burst = {}", 100 + n));
+            reloaded(&gate, n).await;
+        }
+    };
+    // Each takes half a second; it was nearly two while it waited for the key file.
+    tokio::time::timeout(2 * SECOND_AND_SLACK, changes).await.expect("each change is taken up soon");
+    gate.get_points("stays", "7").await.is("3");
+}
+
+#[tokio::test]
 async fn a_gateway_toml_that_names_files_which_cannot_be_used_is_rejected_as_a_whole_until_they_can() {
     for (from, to, good) in [("keys.toml", "other.toml", "keys.toml"), ("cert.pem", "other.pem", "cert.pem")] {
         let gate = two_keys().tls().start().await;

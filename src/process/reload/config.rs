@@ -165,8 +165,10 @@ impl Reloader {
         loop {
             seen.extend(self.watches.keys.lock().read());
             let states = self.look_at_files(vec![path.clone()]).await.ok()?;
-            if self.are_settled(&states, seen, false).await.is_err() {
-                continue; // it is being written
+            match self.are_settled(&states, seen, false).await {
+                Ok(()) => {}
+                Err(rejection) if rejection.is_unread => continue, // it is being written
+                Err(_) => return None,                             // it stays empty, which may be for ever
             }
             let path = path.clone();
             let read = move || {
