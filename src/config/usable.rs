@@ -245,6 +245,15 @@ pub struct Limits {
     pub strangers: Rate,
 }
 
+impl Limits {
+    /// What is said wherever somebody looks while the limits refuse nothing.
+    pub fn shadow_warning(&self) -> Option<&'static str> {
+        const OPEN: &str = "limits.shadow is true: requests over a limit are counted, and none is refused; remove it from \
+            gateway.toml to refuse them";
+        self.shadow.then_some(OPEN)
+    }
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tier {
     pub name: String,

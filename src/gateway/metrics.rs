@@ -29,6 +29,9 @@ impl Collector for Gateway {
             all.map(move |(limit, n)| ([("tier", tier.as_str()), ("limit", limit)], n))
         });
         counters(encoder, "guildgate_over_limit", "Requests over a limit of their tier, refused or in shadow", over)?;
+        let help = "1: limits.shadow is on, and no request is refused for a limit";
+        let shadow = f64::from(u8::from(state.config.limits.shadow));
+        gauge(encoder, "guildgate_limits_shadow", help, shadow)?;
         counter(
             encoder,
             "guildgate_over_address_limit",

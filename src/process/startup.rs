@@ -65,6 +65,7 @@ impl Startup<'_> {
         let watches = Watches::new(config_path, config_watch, &loaded.config);
         let inputs = preflight::check(&loaded)?;
         loaded.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+        loaded.config.limits.shadow_warning().inspect(|warning| tracing::warn!("{warning}"));
         let mut stop_signals = StopSignals::register()?;
         let caller_files = raise_file_limit(&loaded.config)?;
         let tls = inputs.certificate.map(|c| start_tls(c, loaded.config.server.threads)).transpose()?;

@@ -58,6 +58,7 @@ mod guarantee_9_silent;
 mod limits;
 mod limits_daily;
 mod limits_reload;
+mod limits_shadow;
 
 mod keys_changed;
 mod keys_file;

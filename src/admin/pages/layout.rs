@@ -31,6 +31,11 @@ pub(super) fn page(visit: &Visit, title: &str, current: &str, content: Markup) -
             button { "Log out" }
         }
     };
+    let state = visit.shared().gateway.state();
+    let content = html! {
+        @if let Some(warning) = state.config.limits.shadow_warning() { p.alert role="alert" { (warning) } }
+        (content)
+    };
     frame(title, Some(header), content)
 }
 

@@ -247,7 +247,6 @@ fn now(visit: &Visit, limits: &Limits) -> Markup {
     };
     html! {
         h2 { "In force" }
-        @if limits.shadow { p { "limits.shadow is true: requests over a limit are counted, and none is refused." } }
         (layout::table("Tiers, and requests over each limit since the start", &[Text("Tier"), Text("Rate"),
             Number("Over rate"), Number("Over write_rate"), Number("Over daily"), Number("Over in_flight"),
             Text("Candidate"), Number("Over candidate")], rows))

@@ -221,6 +221,8 @@ impl Reloader {
         for warning in loaded.warnings.iter().filter(|warning| !in_force.warnings.contains(warning)) {
             tracing::warn!("{warning}");
         }
+        // At each reload, unlike the warnings: who reads the log from there must see that the gate is open.
+        loaded.config.limits.shadow_warning().inspect(|warning| tracing::warn!("{warning}"));
         *self.admin.config.write() = ConfigText::new(loaded.clone(), &after_restart);
         self.admin.reloads.accept(self.gateway.clock().unix());
         *in_force = InForce { has_file: loaded.path.is_some(), warnings: loaded.warnings.clone() };
