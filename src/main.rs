@@ -8,5 +8,7 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    guildgate::cli::run()
+    // First: until a server listens for them, they would end it.
+    let held = guildgate::process::HeldSignals::hold();
+    guildgate::cli::run(held)
 }

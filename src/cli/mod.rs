@@ -31,7 +31,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::config::{self, Config, Limits, LoadError, Loaded};
 use crate::keys::hide_keys;
-use crate::process::{self, ProcessError};
+use crate::process::{self, HeldSignals, ProcessError};
 use crate::runtime;
 use crate::store::{AnyStore, IfMissing, StoreError};
 use error::CommandError;
@@ -168,14 +168,15 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// Parses the arguments, runs the command and reports an error on stderr.
-pub fn run() -> ExitCode {
+/// Parses the arguments, runs the command and reports an error on stderr. `held`: the signals that are held back since the
+/// process began, which only a server keeps so.
+pub fn run(held: HeldSignals) -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
     if completions::answer_script(&args, &mut io::stdout().lock()) {
         return ExitCode::SUCCESS;
     }
     let result = match Cli::try_parse_from(args) {
-        Ok(cli) => cli.command.run(cli.config.filter(|path| !path.as_os_str().is_empty())),
+        Ok(cli) => cli.command.run(held, cli.config.filter(|path| !path.as_os_str().is_empty())),
         // Help or the version. Clap's own exit does not report an error such as a full disk.
         Err(error) if !error.use_stderr() => error.print().and_then(|()| io::stdout().flush()).map_err(Failure::from),
         Err(error) => return usage_error(&error),
@@ -209,13 +210,14 @@ fn usage_error(error: &clap::Error) -> ExitCode {
 }
 
 impl Command {
-    fn run(self, config_path: Option<PathBuf>) -> Result<(), Failure> {
+    fn run(self, held: HeldSignals, config_path: Option<PathBuf>) -> Result<(), Failure> {
+        let held = Some(held).filter(|_| matches!(self, Command::Serve { .. }));
         let load = || config::load(config_path.as_deref());
         let mut out = io::stdout().lock();
         match self {
             Command::Serve { demo } => {
                 drop(out);
-                Ok(process::run(config_path, demo)?)
+                Ok(process::run(config_path, demo, held)?)
             }
             Command::Check => check::run(&load()?, &mut out),
             Command::Record(RecordCommand::Key(keys::KeyCommand::Hash)) => {

@@ -29,6 +29,7 @@ use crate::store::StoreError;
 use crate::telemetry::{self, CLOSE_TIMEOUT};
 
 pub use loopback::LoopbackGateway;
+pub use signals::HeldSignals;
 
 use demo::Demo;
 use serving::StopReason;
@@ -88,17 +89,18 @@ impl From<StoreError> for ProcessError {
 }
 
 /// Runs the gateway until a signal, a hand-over or a defect ends it. `config_path`: the configuration file that the
-/// command line gives, if it gives one.
+/// command line gives, if it gives one. `held`: the signals that are held back since the process began.
 ///
 /// # Errors
 /// Why it could not start, or had to end.
-pub fn run(config_path: Option<PathBuf>, demo: bool) -> Result<(), ProcessError> {
+pub fn run(config_path: Option<PathBuf>, demo: bool, held: Option<HeldSignals>) -> Result<(), ProcessError> {
     can_open_files()?;
     let runtime =
         runtime::single_threaded().map_err(|e| ProcessError::Failed(format!("cannot start a runtime: {e}")))?;
-    // First, so that a signal during the start does not end the process.
+    // Before all that takes time, and before there are other threads, which would hold the signals back as well.
     let (sighup, sigusr1, _file_too_long) = runtime
         .block_on(async { Ok::<_, ProcessError>((signals::sighup()?, signals::sigusr1()?, signals::sigxfsz()?)) })?;
+    drop(held);
     // Watched before it is read, so that no later change is missed.
     let config_watch = FileWatch::new([reload::config_file(config_path.as_deref())]);
     let mut loaded = config::load(config_path.as_deref())?;

@@ -95,6 +95,7 @@ mod serving_reload_disk;
 mod serving_reload_parts;
 mod serving_reload_unread;
 mod serving_reload_waits;
+mod serving_signals;
 mod slow_clients;
 mod store_access;
 mod store_answers;
