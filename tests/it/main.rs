@@ -75,6 +75,7 @@ mod hang_up;
 mod postgres_cut_off;
 mod postgres_fail_over;
 mod postgres_nodes;
+mod postgres_pooler;
 mod postgres_tls;
 
 mod admin_access;

@@ -20,7 +20,7 @@ use tokio_postgres::{AsyncMessage, CancelToken, Config, Connection, Error, Simpl
 use tokio_postgres_rustls::MakeRustlsConnect;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::error::CallError;
+use super::error::{CallError, lost_settings, transaction_mode};
 use super::transaction::CHANNEL;
 use super::{LIST, LOCK, tls};
 use crate::config::PostgresAt;
@@ -51,12 +51,35 @@ const IDLE_IN_TRANSACTION: Duration = Duration::from_secs(2);
 /// How long a server may take to cancel a statement.
 const CANCEL: Duration = Duration::from_secs(1);
 
+/// How long the test for a pooler in transaction mode may take.
+const PROBE: Duration = Duration::from_millis(500);
+
+/// What each connection asks for as it begins and cannot do without, as the server shows it, times in ms. Under another
+/// `search_path` our tables would be looked for, and made, among those of others.
+fn settings() -> [(&'static str, String); 4] {
+    let ms = |time: Duration| time.as_millis().to_string();
+    [
+        ("search_path", SCHEMA.to_owned()),
+        ("statement_timeout", ms(LIST)),
+        ("lock_timeout", ms(LOCK)),
+        ("idle_in_transaction_session_timeout", ms(IDLE_IN_TRANSACTION)),
+    ]
+}
+
 /// The first statements on each connection. An acknowledged commit is on the server's disk, whatever the
 /// default of the server or the role is; `remote_apply` is stronger, and stays. The last one tells servers behind
-/// one address apart: no two of them started in the same microsecond.
-const FIRST: &str = "SELECT set_config('synchronous_commit', 'on', false) \
-    WHERE current_setting('synchronous_commit') NOT IN ('on', 'remote_apply'); \
-    SELECT extract(epoch FROM pg_postmaster_start_time())::text";
+/// one address apart (no two of them started in the same microsecond), and the server's processes; and it reads back
+/// [`settings`], since a pooler in between may drop them.
+fn first_statements() -> String {
+    let asked = settings().map(|(name, value)| format!("('{name}', '{value}')")).join(", ");
+    format!(
+        "SELECT set_config('synchronous_commit', 'on', false) \
+            WHERE current_setting('synchronous_commit') NOT IN ('on', 'remote_apply'); \
+        SELECT extract(epoch FROM pg_postmaster_start_time())::text, pg_backend_pid()::text, \
+            (SELECT string_agg(format('%s is %s instead of %s', asked.name, setting, value), ', ') \
+            FROM pg_settings JOIN (VALUES {asked}) AS asked (name, value) USING (name) WHERE setting <> value)"
+    )
+}
 
 /// Makes connections.
 pub(super) struct Connector {
@@ -67,6 +90,8 @@ pub(super) struct Connector {
     any_server: bool,
     current: Mutex<Current>,
     pool_must_yield: AtomicBool,
+    /// Whether it is known that no pooler in transaction mode is in between.
+    is_probed: AtomicBool,
     tls: MakeRustlsConnect,
     runtime: Handle,
     location: String,
@@ -85,8 +110,17 @@ struct Current {
 struct Server {
     /// The host by which it is reached, as its index in the URL.
     host: usize,
-    /// See [`FIRST`].
+    /// See [`first_statements`].
     started: String,
+}
+
+/// What a new connection says of itself: see [`first_statements`].
+struct Greeting {
+    server: Server,
+    /// The server's process that answers it.
+    process: Option<String>,
+    /// What was asked for and is not in force.
+    lost: Option<String>,
 }
 
 impl Connector {
@@ -100,6 +134,7 @@ impl Connector {
             any_server: server.get_load_balance_hosts() == LoadBalanceHosts::Random,
             current: Mutex::default(),
             pool_must_yield: AtomicBool::new(false),
+            is_probed: AtomicBool::new(false),
             tls,
             runtime,
             location: at.to_string(),
@@ -156,8 +191,10 @@ impl Connector {
                         return Ok(session);
                     }
                 }
+                // This server takes writes, and cannot be used as it is reached.
+                Ok(Err(error @ CallError::Store(_))) => return Err(error),
                 // A server without a free slot takes writes; the others may not.
-                Ok(Err(error)) if !failed.is_full() => failed = CallError::Server(error),
+                Ok(Err(error)) if !failed.is_full() => failed = error,
                 Ok(Err(_)) => {}
                 Err(_) => silent.push(host_name(&self.hosts[host])),
             }
@@ -165,19 +202,40 @@ impl Connector {
         Err(failed)
     }
 
-    /// Connects to one host and sends the first statements; returns which server it is.
-    async fn try_host(&self, host: usize, notices: Option<Arc<Notify>>) -> Result<(Session, Server), Error> {
+    /// Connects to one host; returns which server it is. Refuses a pooler in between that drops the settings, or that is in
+    /// transaction mode: it would give one caller's locks, prepared statements and notices to another.
+    async fn try_host(&self, host: usize, notices: Option<Arc<Notify>>) -> Result<(Session, Server), CallError> {
+        let (session, greeting) = self.open(host, notices).await.map_err(CallError::Server)?;
+        if !self.is_probed.load(Ordering::Relaxed)
+            && let Ok(Ok((_other, of_other))) = timeout(PROBE, self.open(host, None)).await
+        {
+            // Two connections that are both open have the same process only if each has it for a transaction at a time.
+            if (&of_other.server, &of_other.process) == (&greeting.server, &greeting.process) {
+                return Err(transaction_mode(&self.location).into());
+            }
+            self.is_probed.store(greeting.lost.is_none(), Ordering::Relaxed);
+        }
+        match greeting.lost {
+            Some(lost) => Err(lost_settings(&self.location, &lost).into()),
+            None => Ok((session, greeting.server)),
+        }
+    }
+
+    /// Connects to one host and sends the first statements.
+    async fn open(&self, host: usize, notices: Option<Arc<Notify>>) -> Result<(Session, Greeting), Error> {
         let (client, connection) = self.hosts[host].connect(self.tls.clone()).await?;
-        let first = if notices.is_some() { format!("LISTEN {CHANNEL}; {FIRST}") } else { FIRST.to_owned() };
+        let listen = if notices.is_some() { format!("LISTEN {CHANNEL}; ") } else { String::new() };
         let task = tokio::spawn(drive(connection, notices));
         let ending = task.abort_handle();
         let session = Session { client: Client::new(client, task), ending, ended: false };
-        let mut answers = session.simple_query(&first).await?.into_iter().rev();
-        let started = answers.find_map(|answer| match answer {
-            SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+        let answers = session.simple_query(&format!("{listen}{}", first_statements())).await?;
+        let last = answers.iter().rev().find_map(|answer| match answer {
+            SimpleQueryMessage::Row(row) => Some(row),
             _ => None,
         });
-        Ok((session, Server { host, started: started.unwrap_or_default() }))
+        let column = |at| last.and_then(|row| row.get(at)).map(str::to_owned);
+        let server = Server { host, started: column(0).unwrap_or_default() };
+        Ok((session, Greeting { server, process: column(1), lost: column(2) }))
     }
 
     /// Makes `server` the current one, and closes the connections to the one before: what that answers from
@@ -277,14 +335,9 @@ fn config_of_host(server: &Config, host: usize) -> Config {
     server.get_password().map(|password| config.password(password));
     server.get_dbname().map(|name| config.dbname(name));
     // The last of two settings of one name counts.
-    let options = format!(
-        "{} -c search_path={SCHEMA} -c statement_timeout={} -c lock_timeout={} \
-         -c idle_in_transaction_session_timeout={} -c client_min_messages=warning -c jit=off",
-        server.get_options().unwrap_or_default(),
-        LIST.as_millis(),
-        LOCK.as_millis(),
-        IDLE_IN_TRANSACTION.as_millis(),
-    );
+    let asked: String = settings().iter().map(|(name, value)| format!(" -c {name}={value}")).collect();
+    let options =
+        format!("{}{asked} -c client_min_messages=warning -c jit=off", server.get_options().unwrap_or_default());
     let (idle, interval, retries) = KEEPALIVE;
     config
         .options(options.trim_start())

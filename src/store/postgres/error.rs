@@ -77,6 +77,23 @@ impl CallError {
     }
 }
 
+/// The error where what each connection asks for is not in force.
+pub(super) fn lost_settings(location: &str, lost: &str) -> StoreError {
+    StoreError::Failed(format!(
+        "{location}: what was asked for with the connection is not in force ({lost}); a pooler in between drops it \
+         (PgBouncer: ignore_startup_parameters = options). Name PostgreSQL's own host and port in origin.store, or give \
+         the user these settings there (ALTER ROLE … SET …, in docs/storage.md), with the pooler in session mode"
+    ))
+}
+
+/// The error where a pooler gives a connection to another caller after each transaction.
+pub(super) fn transaction_mode(location: &str) -> StoreError {
+    StoreError::Failed(format!(
+        "{location}: a pooler in between is in transaction mode: two connections to it had one of the server's. Set it to \
+         session mode (PgBouncer: pool_mode = session), or name PostgreSQL's own host and port in origin.store"
+    ))
+}
+
 /// The server's message, or the cause below the client's.
 pub(super) fn line(error: &Error) -> String {
     match (error.as_db_error(), error.source()) {
@@ -109,6 +126,11 @@ fn hint(error: &Error) -> Option<&'static str> {
         Some("make it (createdb), or name another one in origin.store")
     } else if *code == SqlState::INSUFFICIENT_PRIVILEGE {
         Some("let the user make a schema (GRANT CREATE ON DATABASE … TO …), or make the schema guildgate its own")
+    } else if *code == SqlState::PROTOCOL_VIOLATION && line(error).contains("startup parameter") {
+        Some(
+            "a pooler in between does not pass on what is asked for with the connection; name PostgreSQL's own host and \
+             port in origin.store, or see \"Behind a pooler\" in docs/storage.md",
+        )
     } else if *code == SqlState::DISK_FULL {
         Some("make room on the server's disk, then try again")
     } else {
