@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -19,6 +20,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use memchr::memchr;
 use parking_lot::Mutex;
+use rustix::net::sockopt::{set_socket_linger, set_tcp_user_timeout};
 use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, BufReader, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -84,14 +86,33 @@ pub(super) async fn serve(listener: TcpListener, router: Router, tls: Option<Tls
         let Ok(permit) = permits.clone().try_acquire_owned() else { continue }; // closes it
         let (router, tls, stop) = (router.clone(), tls.clone(), stop.clone());
         tokio::spawn(async move {
-            // An error is the caller's: it has gone, or did not speak HTTP.
-            let _ = handshake_and_serve(stream, Peer(peer), router, tls, stop).await;
+            // An error is the caller's: it has gone, did not speak HTTP, or took too long.
+            let _ = serve_and_close(stream, Peer(peer), router, tls, stop).await;
             drop(permit);
         });
     }
     drop(listener);
     // The connections end by themselves.
     let _ = timeout(LAST_REQUEST, permits.acquire_many(MAX_CONNECTIONS as u32)).await;
+}
+
+/// Serves a connection to its end. What its caller does not take stays in the kernel no longer than it would here: the kernel
+/// resets a connection of which nothing was taken for [`IDLE_TIMEOUT`], also after its close, and one that took too long is
+/// reset at once.
+async fn serve_and_close(
+    stream: TcpStream,
+    peer: Peer,
+    router: Router,
+    tls: Option<TlsAcceptor>,
+    stop: CancellationToken,
+) -> io::Result<()> {
+    set_tcp_user_timeout(&stream, IDLE_TIMEOUT.as_millis() as u32)?;
+    let socket = stream.as_fd().try_clone_to_owned()?;
+    let served = handshake_and_serve(stream, peer, router, tls, stop).await;
+    if served.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::TimedOut) {
+        set_socket_linger(&socket, Some(Duration::ZERO))?;
+    }
+    served
 }
 
 async fn handshake_and_serve(
@@ -103,7 +124,7 @@ async fn handshake_and_serve(
 ) -> io::Result<()> {
     stream.set_nodelay(true)?;
     match tls {
-        None => serve_connection(stream, peer, router, stop).await,
+        None => serve_connection(stream, peer, router, stop).await?,
         Some(tls) => {
             let deadline = Instant::now() + HEADER_TIMEOUT;
             let mut first = [0];
@@ -115,22 +136,24 @@ async fn handshake_and_serve(
                     let _ = read_body(request.into_body()).await;
                     (StatusCode::BAD_REQUEST, [(CONNECTION, "close")], PLAIN_HTTP)
                 };
-                serve_connection(stream, peer, Router::new().fallback(refuse), stop).await;
+                serve_connection(stream, peer, Router::new().fallback(refuse), stop).await?;
             } else {
                 let stream = timeout_at(deadline, tls.accept(stream)).await??;
-                serve_connection(stream, peer, router, stop).await;
+                serve_connection(stream, peer, router, stop).await?;
             }
         }
     }
     Ok(())
 }
 
+/// # Errors
+/// `TimedOut` if it has taken too long.
 async fn serve_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     peer: Peer,
     router: Router,
     stop: CancellationToken,
-) {
+) -> io::Result<()> {
     let activity = Arc::new(ConnectionActivity::new());
     let of_requests = activity.clone();
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
@@ -159,14 +182,14 @@ async fn serve_connection(
         }
     };
     tokio::select! {
-        _ = connection.as_mut() => return,
-        () = activity.timed_out() => return,
+        _ = connection.as_mut() => return Ok(()),
+        () = activity.timed_out() => return Err(io::ErrorKind::TimedOut.into()),
         () = ends => connection.as_mut().graceful_shutdown(),
     }
     tokio::select! {
-        _ = connection => {}
-        () = activity.timed_out() => {}
-        () = sleep(LAST_REQUEST) => {}
+        _ = connection => Ok(()),
+        () = activity.timed_out() => Err(io::ErrorKind::TimedOut.into()),
+        () = sleep(LAST_REQUEST) => Err(io::ErrorKind::TimedOut.into()),
     }
 }
 

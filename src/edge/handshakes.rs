@@ -5,11 +5,13 @@
 use std::io;
 
 use tokio::runtime::{Builder, Runtime};
+use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::socket::Socket;
+use super::timed_stream::DRAIN_TIME;
 
 /// The `nice` value of these threads. A serving thread gets a core at once although handshakes occupy all of them;
 /// under full load about a tenth of the cores is left for handshakes, so that new callers still get in.
@@ -30,9 +32,24 @@ impl Handshakes {
         Ok(Handshakes(Some(runtime.build()?)))
     }
 
-    pub(super) async fn accept(&self, acceptor: &TlsAcceptor, socket: Socket) -> io::Result<TlsStream<Socket>> {
+    pub(super) async fn accept(&self, acceptor: &TlsAcceptor, mut socket: Socket) -> io::Result<TlsStream<Socket>> {
         let Some(runtime) = &self.0 else { return Err(io::ErrorKind::NotConnected.into()) };
-        AbortOnDropHandle::new(runtime.spawn(acceptor.accept(socket))).await?
+        socket.set_reset(true); // if it is cancelled
+        let handshake = acceptor.accept(socket).into_fallible();
+        let handshake = async {
+            match handshake.await {
+                Ok(mut stream) => {
+                    stream.get_mut().0.set_reset(false);
+                    Ok(stream)
+                }
+                Err((error, mut socket)) => {
+                    // The alert that says why is on its way.
+                    socket.is_taken_by(Instant::now() + DRAIN_TIME, None).await;
+                    Err(error)
+                }
+            }
+        };
+        AbortOnDropHandle::new(runtime.spawn(handshake)).await?
     }
 }
 

@@ -9,14 +9,12 @@ use std::time::Duration;
 use pingora::protocols::l4::ext::get_tcp_info;
 use tokio::time::{Instant, Sleep};
 
+use super::socket::CLOSED;
 use super::timed_stream::wait_until;
 use super::transport::{self, Transport};
 
 /// How often the kernel is asked. What a caller holds must be free within 100 ms of its reset.
 const INTERVAL: Duration = Duration::from_millis(50);
-
-/// The state of a TCP connection that was reset (`TCP_CLOSE` in the kernel). After a FIN alone it is `TCP_CLOSE_WAIT`.
-const CLOSED: u8 = 7;
 
 /// Watches one connection.
 #[derive(Debug)]

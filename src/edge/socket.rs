@@ -1,22 +1,43 @@
 //! The socket of one connection, over TCP or a Unix socket. A TCP socket is registered with the runtime only when a read
 //! or a write has to wait. So a connection whose request has come already, and which is closed after the answer, is
 //! never registered, which saves two system calls and a wake-up.
+//!
+//! What a peer does not take would stay in the kernel after the close, for minutes and outside every bound. So once a write had
+//! to wait, a close resets the connection, also the one at the end of the process, until the peer has taken everything.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use pingora::protocols::l4::ext::{TCP_INFO, get_tcp_info};
 use rustix::io::ioctl_fionread;
+use rustix::net::sockopt::set_socket_linger;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::coop::poll_proceed;
+use tokio::time::{Instant, sleep};
 use tokio_util::either::Either;
 
+use super::timed_stream::WRITE_PART;
+
+/// How often the kernel is asked what the peer has taken.
+const INTERVAL: Duration = Duration::from_millis(50);
+
+/// The state of a TCP connection that was reset (`TCP_CLOSE` in the kernel). After a FIN alone it is `TCP_CLOSE_WAIT`.
+pub(super) const CLOSED: u8 = 7;
+
 #[derive(Debug)]
-pub(super) enum Socket {
+pub(super) struct Socket {
+    stream: Stream,
+    /// Whether a close resets the connection. Never so of a Unix socket, which has no resets.
+    resets: bool,
+}
+
+#[derive(Debug)]
+enum Stream {
     /// TCP. `None`: it could not be registered, and is closed.
     Unregistered(Option<std::net::TcpStream>),
     Registered(Either<TcpStream, UnixStream>),
@@ -28,10 +49,11 @@ impl Socket {
     /// # Errors
     /// Where a Unix socket cannot be registered.
     pub(super) fn new(socket: OwnedFd, is_unix: bool) -> io::Result<Self> {
-        match is_unix {
-            true => Ok(Socket::Registered(Either::Right(UnixStream::from_std(socket.into())?))),
-            false => Ok(Socket::Unregistered(Some(socket.into()))),
-        }
+        let stream = match is_unix {
+            true => Stream::Registered(Either::Right(UnixStream::from_std(socket.into())?)),
+            false => Stream::Unregistered(Some(socket.into())),
+        };
+        Ok(Socket { stream, resets: false })
     }
 
     /// Waits for the first byte, and leaves it to be read. Only of TCP.
@@ -43,20 +65,58 @@ impl Socket {
         }
     }
 
-    /// Whether the peer's kernel has everything that was sent, and everything that it sent was read, so that a close
-    /// sends no reset. Only of TCP: `false` for a Unix socket.
-    pub(super) fn is_settled(&self) -> bool {
+    /// Whether the peer's kernel has everything that was sent, and everything that it sent was read; a close sends no reset
+    /// then. Only of TCP: `false` for a Unix socket.
+    pub(super) fn is_settled(&mut self) -> bool {
         let Some(socket) = self.tcp() else { return false };
-        let is_sent = |tcp: TCP_INFO| tcp.tcpi_unacked == 0 && tcp.tcpi_notsent_bytes == 0;
-        ioctl_fionread(socket).is_ok_and(|unread| unread == 0) && get_tcp_info(socket.as_raw_fd()).is_ok_and(is_sent)
+        let settled = ioctl_fionread(socket).is_ok_and(|unread| unread == 0)
+            && get_tcp_info(socket.as_raw_fd()).is_ok_and(|tcp| is_taken(&tcp));
+        if settled {
+            self.set_reset(false);
+        }
+        settled
+    }
+
+    /// Makes a close from now on reset the connection, and discard what the peer has not taken; or end it in order.
+    pub(super) fn set_reset(&mut self, resets: bool) {
+        if self.resets != resets
+            && let Some(socket) = self.tcp()
+        {
+            // Fails of no socket that is open.
+            let _ = set_socket_linger(socket, resets.then_some(Duration::ZERO));
+            self.resets = resets;
+        }
+    }
+
+    /// Waits until the peer's kernel has everything that was sent, until `deadline`, which `each` moves with each
+    /// [`WRITE_PART`] that it takes. Whether it has: a close ends the connection in order then, and else resets it.
+    pub(super) async fn is_taken_by(&mut self, mut deadline: Instant, each: Option<Duration>) -> bool {
+        let mut part_ends = None;
+        loop {
+            let Some(tcp) = self.tcp().and_then(|socket| get_tcp_info(socket.as_raw_fd()).ok()) else { return true };
+            if is_taken(&tcp) {
+                self.set_reset(false);
+                return true;
+            }
+            self.set_reset(true);
+            let acknowledged = tcp.tcpi_bytes_acked;
+            if acknowledged >= *part_ends.get_or_insert(acknowledged + WRITE_PART as u64) {
+                part_ends = None;
+                deadline = each.map_or(deadline, |each| Instant::now() + each);
+            }
+            if Instant::now() >= deadline {
+                return false;
+            }
+            sleep(INTERVAL).await;
+        }
     }
 
     /// `None`: a Unix socket, or closed.
     pub(super) fn tcp(&self) -> Option<BorrowedFd<'_>> {
-        match self {
-            Socket::Unregistered(socket) => socket.as_ref().map(|socket| socket.as_fd()),
-            Socket::Registered(Either::Left(socket)) => Some(socket.as_fd()),
-            Socket::Registered(Either::Right(_)) => None,
+        match &self.stream {
+            Stream::Unregistered(socket) => socket.as_ref().map(|socket| socket.as_fd()),
+            Stream::Registered(Either::Left(socket)) => Some(socket.as_fd()),
+            Stream::Registered(Either::Right(_)) => None,
         }
     }
 
@@ -66,7 +126,7 @@ impl Socket {
         cx: &mut Context<'_>,
         operation: impl FnOnce(&mut std::net::TcpStream) -> io::Result<usize>,
     ) -> Poll<Option<io::Result<usize>>> {
-        let Socket::Unregistered(Some(socket)) = self else { return Poll::Ready(None) };
+        let Stream::Unregistered(Some(socket)) = &mut self.stream else { return Poll::Ready(None) };
         let budget = ready!(poll_proceed(cx));
         let done = operation(socket);
         if done.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
@@ -76,17 +136,30 @@ impl Socket {
         Poll::Ready(Some(done))
     }
 
+    /// The outcome of a write. Where it has to wait, a close resets the connection.
+    fn wrote(&mut self, polled: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if polled.is_pending() {
+            self.set_reset(true);
+        }
+        polled
+    }
+
     /// The registered socket; registers it with this thread's runtime if it is not.
     fn registered(&mut self) -> io::Result<Pin<&mut Either<TcpStream, UnixStream>>> {
-        if let Socket::Unregistered(socket) = self {
+        if let Stream::Unregistered(socket) = &mut self.stream {
             let socket = socket.take().ok_or(io::ErrorKind::NotConnected)?;
-            *self = Socket::Registered(Either::Left(TcpStream::from_std(socket)?));
+            self.stream = Stream::Registered(Either::Left(TcpStream::from_std(socket)?));
         }
-        match self {
-            Socket::Registered(socket) => Ok(Pin::new(socket)),
-            Socket::Unregistered(_) => Err(io::ErrorKind::NotConnected.into()),
+        match &mut self.stream {
+            Stream::Registered(socket) => Ok(Pin::new(socket)),
+            Stream::Unregistered(_) => Err(io::ErrorKind::NotConnected.into()),
         }
     }
+}
+
+/// Whether the peer's kernel has everything that was sent, or nobody is there to take it.
+fn is_taken(tcp: &TCP_INFO) -> bool {
+    tcp.tcpi_unacked == 0 && tcp.tcpi_notsent_bytes == 0 || tcp.tcpi_state == CLOSED
 }
 
 impl AsyncRead for Socket {
@@ -102,7 +175,10 @@ impl AsyncWrite for Socket {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match ready!(self.attempt(cx, |socket| socket.write(bytes))) {
             Some(written) => Poll::Ready(written),
-            None => self.registered()?.poll_write(cx, bytes),
+            None => {
+                let polled = self.registered()?.poll_write(cx, bytes);
+                self.wrote(polled)
+            }
         }
     }
 
@@ -113,7 +189,10 @@ impl AsyncWrite for Socket {
     ) -> Poll<io::Result<usize>> {
         match ready!(self.attempt(cx, |socket| socket.write_vectored(slices))) {
             Some(written) => Poll::Ready(written),
-            None => self.registered()?.poll_write_vectored(cx, slices),
+            None => {
+                let polled = self.registered()?.poll_write_vectored(cx, slices);
+                self.wrote(polled)
+            }
         }
     }
 
@@ -126,9 +205,9 @@ impl AsyncWrite for Socket {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut *self {
-            Socket::Unregistered(Some(socket)) => Poll::Ready(socket.shutdown(Shutdown::Write)),
-            Socket::Unregistered(None) | Socket::Registered(_) => self.registered()?.poll_shutdown(cx),
+        match &mut self.stream {
+            Stream::Unregistered(Some(socket)) => Poll::Ready(socket.shutdown(Shutdown::Write)),
+            Stream::Unregistered(None) | Stream::Registered(_) => self.registered()?.poll_shutdown(cx),
         }
     }
 }

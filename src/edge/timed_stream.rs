@@ -1,7 +1,8 @@
 //! Reads and writes on one connection under deadlines, with one timer that is reset instead of being made for each
-//! wait. A write has `write_timeout` for each 64 KiB, so that a slow peer gets a long answer and a peer that takes
-//! nothing is dropped. Closing is half-close and then a bounded drain, since a close with unread bytes sends a reset
-//! that may destroy the last answer. HTTP/2 uses it to close a connection.
+//! wait. A write has `write_timeout` for each 64 KiB, so that a slow peer gets a long answer and the connection of a peer that
+//! takes nothing is reset. Closing is half-close and then a bounded drain, since a close with unread bytes sends a reset
+//! that may destroy the last answer; then what was sent is waited for, within the bounds of a write. HTTP/2 uses it to close a
+//! connection.
 
 use std::future::poll_fn;
 use std::io::{self, Write};
@@ -9,10 +10,10 @@ use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
+use tokio::time::{Instant, Sleep, sleep_until, timeout, timeout_at};
 
 use super::spare_buffers;
-use super::transport::Transport;
+use super::transport::{Transport, socket_mut};
 use super::write_buffer::WriteBuffer;
 
 /// Bytes read and discarded after an early answer, so that the answer arrives instead of a reset (contract section 1,
@@ -36,6 +37,8 @@ pub(super) struct TimedStream {
     /// Made at the first wait.
     timer: Option<Pin<Box<Sleep>>>,
     write_timeout: Duration,
+    /// A write has failed or timed out: nothing more is sent.
+    has_failed: bool,
 }
 
 /// How a wait for bytes ended.
@@ -50,7 +53,7 @@ pub(super) enum ReadResult {
 
 impl TimedStream {
     pub(super) fn new(transport: Transport, write_timeout: Duration) -> Self {
-        TimedStream { transport, timer: None, write_timeout }
+        TimedStream { transport, timer: None, write_timeout, has_failed: false }
     }
 
     /// Reads what has come, at most `limit` bytes and `buffer`'s spare capacity, and waits for it until `deadline`.
@@ -103,7 +106,7 @@ impl TimedStream {
 
     /// Writes and flushes at most [`WRITE_PART`] bytes.
     async fn write_part(&mut self, output: &mut WriteBuffer) -> io::Result<()> {
-        let TimedStream { transport, timer, write_timeout } = self;
+        let TimedStream { transport, timer, write_timeout, has_failed } = self;
         let write = async {
             let mut left = WRITE_PART;
             while left > 0 && !output.is_empty() {
@@ -123,31 +126,57 @@ impl TimedStream {
         let timed_out = async {
             wait_until_with(timer, Instant::now() + *write_timeout).await;
         };
-        tokio::select! {
+        let written = tokio::select! {
             biased;
             written = write => written,
             () = timed_out => Err(io::ErrorKind::TimedOut.into()),
-        }
+        };
+        *has_failed = written.is_err();
+        written
     }
 
-    /// Closes the connection so that the last answer arrives.
-    pub(super) async fn close(mut self) {
-        let deadline = Instant::now() + DRAIN_TIME;
-        if timeout_at(deadline, self.transport.shutdown()).await.is_ok() {
-            self.drain(MAX_DRAIN, deadline).await;
+    /// Closes the connection so that the last answer arrives. `is_early`: it was sent before its request had come whole, or
+    /// because of a bound; it has [`DRAIN_TIME`] then, and else `write_timeout` for each 64 KiB.
+    pub(super) async fn close(mut self, is_early: bool) {
+        if self.has_failed {
+            return;
         }
+        let drained_by = Instant::now() + DRAIN_TIME;
+        let patience = if is_early { DRAIN_TIME } else { self.write_timeout };
+        if !matches!(timeout(patience, self.transport.shutdown()).await, Ok(Ok(()))) {
+            return;
+        }
+        self.drain(MAX_DRAIN, drained_by).await;
+        match is_early {
+            true => socket_mut(&mut self.transport).is_taken_by(drained_by, None).await,
+            false => self.is_taken().await,
+        };
+    }
+
+    /// Waits until the peer has taken everything that was sent, within the bounds of a write; whether it has.
+    async fn is_taken(&mut self) -> bool {
+        let deadline = Instant::now() + self.write_timeout;
+        socket_mut(&mut self.transport).is_taken_by(deadline, Some(self.write_timeout)).await
     }
 
     /// Whether a close now would neither cut what was sent nor reset the connection. Only of a plain TCP connection.
-    pub(super) fn is_settled(&self) -> bool {
-        matches!(&self.transport, Transport::Left(socket) if socket.is_settled())
+    pub(super) fn is_settled(&mut self) -> bool {
+        match &mut self.transport {
+            Transport::Left(socket) => socket.is_settled(),
+            Transport::Right(_) => false,
+        }
     }
 
     /// Closes a connection on which no answer was sent last. Through TLS the peer is sent a close_notify, so that it
     /// can tell the end from a cut (RFC 8446, 6.1).
     pub(super) async fn close_idle(mut self) {
-        if let Transport::Right(_) = self.transport {
-            let _ = timeout_at(Instant::now() + DRAIN_TIME, self.transport.shutdown()).await; // the peer may be gone
+        if !self.has_failed
+            && self.is_taken().await
+            && let Transport::Right(_) = self.transport
+        {
+            let deadline = Instant::now() + DRAIN_TIME;
+            let _ = timeout_at(deadline, self.transport.shutdown()).await; // the peer may be gone
+            socket_mut(&mut self.transport).is_taken_by(deadline, None).await;
         }
     }
 

@@ -22,3 +22,10 @@ pub(super) fn socket(transport: &Transport) -> &Socket {
         Either::Right(stream) => stream.get_ref().0,
     }
 }
+
+pub(super) fn socket_mut(transport: &mut Transport) -> &mut Socket {
+    match transport {
+        Either::Left(socket) => socket,
+        Either::Right(stream) => stream.get_mut().0,
+    }
+}

@@ -108,6 +108,7 @@ mod store_replaced;
 mod store_restore;
 mod store_verify;
 mod trusted_proxies;
+mod unsent;
 
 mod cluster_away;
 mod cluster_bad_redis;

@@ -69,6 +69,8 @@ pub(super) struct Connection<'e> {
     answered: Option<Instant>,
     /// The caller asked for the close with its last request, and nothing was read behind that.
     close_requested: bool,
+    /// The last answer was sent before its request had come whole.
+    answered_early: bool,
 }
 
 /// What follows a request on its connection.
@@ -106,6 +108,7 @@ impl<'e> Connection<'e> {
             arrived: peer.accepted_at,
             answered: None,
             close_requested: false,
+            answered_early: false,
         }
     }
 
@@ -251,6 +254,7 @@ impl Connection<'_> {
         self.header_began = answer.at.moment;
         let may_continue = next != Next::Close && header.keep_alive && !answer.panicked();
         let keep = may_continue && !self.is_last(more_was_read);
+        self.answered_early = next == Next::Close;
         self.close_requested = !header.keep_alive && matches!(next, Next::Request { .. }) && !more_was_read;
         let connection = match (keep, header.is_http_11) {
             (false, _) => ConnectionField::Close,
@@ -273,6 +277,7 @@ impl Connection<'_> {
     fn refuse(&mut self, config: &Config, fault: Fault) {
         let answer = self.edge.refuse(config, fault, self.peer.address, self.arrived);
         answer.write_http1(config, ConnectionField::Close, false, &mut self.out);
+        self.answered_early = true;
     }
 
     /// Refuses a peer that sent no request at all, and closes the connection.
@@ -341,9 +346,9 @@ impl Connection<'_> {
         let sent = !has_answers || self.stream.write_last(&mut self.out).await.is_ok();
         match (sent, has_answers) {
             (true, true) if self.close_requested && self.stream.is_settled() => {}
-            (true, true) => self.stream.close().await,
+            (true, true) => self.stream.close(self.answered_early).await,
             (true, false) => self.stream.close_idle().await,
-            (false, _) => {}
+            (false, _) => {} // the peer has not taken it in time, and the connection is reset
         }
     }
 }

@@ -25,7 +25,7 @@ use super::accept::Peer;
 use super::limiter::ConnectionPermit;
 use super::request::MAX_FIELDS;
 use super::timed_stream::{DRAIN_TIME, TimedStream};
-use super::transport::Transport;
+use super::transport::{Transport, socket_mut};
 use crate::config::Server;
 use frames::MonitoredTransport;
 use stream::Finished;
@@ -86,7 +86,12 @@ pub(super) async fn serve(
         biased;
         done = handshake => match done {
             Ok(Ok(connection)) => connection,
-            Ok(Err(_)) | Err(_) => return,
+            Ok(Err(_)) | Err(_) => {
+                if let Some(transport) = transport.take() {
+                    close(transport, server, true).await;
+                }
+                return;
+            }
         },
         () = &mut over => return,
     };
@@ -100,21 +105,28 @@ pub(super) async fn serve(
         draining: false,
         drained_by: None,
         ends_by: None,
+        ending: Ending::InOrder,
         timer: Box::pin(tokio::time::sleep(server.idle_timeout)),
     };
     poll_fn(|cx| connection.poll(cx, stop.as_mut(), over.as_mut())).await;
-    let Http2Connection { h2, transport, mut requests, .. } = connection;
+    let Http2Connection { h2, transport, mut requests, ending, .. } = connection;
     drop(h2);
     // The requests continue without their caller: others may wait for the same answer from the origin, and a write must
     // not be left half done.
     permit.detach(requests.len());
     let ended = async { while requests.next().await.is_some() {} };
     let closed = async {
-        if let Some(transport) = transport.take() {
-            TimedStream::new(transport, server.write_timeout).close().await;
+        match transport.take() {
+            Some(mut transport) if ending == Ending::Reset => socket_mut(&mut transport).set_reset(true),
+            Some(transport) => close(transport, server, ending == Ending::Fault).await,
+            None => {}
         }
     };
     tokio::join!(ended, closed);
+}
+
+async fn close(transport: Transport, server: &Server, is_early: bool) {
+    TimedStream::new(transport, server.write_timeout).close(is_early).await;
 }
 
 fn builder(server: &Server) -> Builder {
@@ -150,7 +162,18 @@ struct Http2Connection<'e> {
     drained_by: Option<Instant>,
     /// The connection is being ended; if the peer does not take that, it is dropped at this time.
     ends_by: Option<Instant>,
+    ending: Ending,
     timer: Pin<Box<Sleep>>,
+}
+
+/// How a connection ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    InOrder,
+    /// The peer was told of its fault, or that a deadline has passed.
+    Fault,
+    /// The peer takes nothing.
+    Reset,
 }
 
 /// What is done about a connection whose deadline has passed.
@@ -206,7 +229,10 @@ impl Http2Connection<'_> {
             }
             match on_timeout {
                 OnTimeout::GoAway(reason) => self.go_away(reason),
-                OnTimeout::Drop => return Poll::Ready(()),
+                OnTimeout::Drop => {
+                    self.ending = Ending::Reset;
+                    return Poll::Ready(());
+                }
             }
         }
     }
@@ -222,8 +248,11 @@ impl Http2Connection<'_> {
                     let transport = self.transport.clone();
                     self.requests.push(Box::pin(stream::answer(self.edge, self.peer, transport, request, respond)));
                 }
-                // The crate has sent the reason to the peer.
-                Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(()),
+                Poll::Ready(Some(Err(_))) => {
+                    self.ending = Ending::Fault; // the crate has sent the reason to the peer
+                    return Poll::Ready(());
+                }
+                Poll::Ready(None) => return Poll::Ready(()),
                 Poll::Pending => return Poll::Pending,
             }
         }
@@ -287,6 +316,9 @@ impl Http2Connection<'_> {
     /// Ends the connection as soon as the GOAWAY is sent.
     fn go_away(&mut self, reason: Reason) {
         self.ends_by = Some(Instant::now() + DRAIN_TIME);
+        if reason != Reason::NO_ERROR {
+            self.ending = Ending::Fault;
+        }
         self.h2.abrupt_shutdown(reason);
     }
 }

@@ -14,6 +14,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use parking_lot::Mutex;
 use rustix::io::Errno;
+use rustix::net::sockopt::set_socket_linger;
 use rustix::net::{RecvFlags, recv};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -47,6 +48,8 @@ pub(super) struct Connection {
     sent: Option<usize>,
     /// What was read of the answer behind the parts that were used.
     answer: Vec<u8>,
+    /// Whether a request was begun whose answer has not come whole.
+    is_asking: bool,
     /// Whether it may take another request: the last answer came whole and has left nothing behind.
     may_reuse: bool,
 }
@@ -99,7 +102,8 @@ pub(super) async fn connect(
         Ok(connected) => connected.map_err(ConnectError::Failed)?,
         Err(_) => return Err(ConnectError::TimedOut),
     };
-    let mut connection = Connection { stream, request: Vec::new(), sent: None, answer: Vec::new(), may_reuse: false };
+    let (request, answer) = (Vec::new(), Vec::new());
+    let mut connection = Connection { stream, request, sent: None, answer, is_asking: false, may_reuse: false };
     if connection.is_idle() { Ok(connection) } else { Err(ConnectError::Closed) }
 }
 
@@ -112,7 +116,7 @@ impl Connection {
 
     /// Sends the request and reads the header of its answer. From the first poll on, the upstream may have the request.
     pub(super) async fn send(&mut self) -> Result<AnswerHeader, HeaderError> {
-        (self.sent, self.may_reuse) = (Some(0), false);
+        (self.sent, self.is_asking, self.may_reuse) = (Some(0), true, false);
         loop {
             self.read_some().await?;
             while let Some(header) = answer::parse(&self.answer)? {
@@ -147,6 +151,7 @@ impl Connection {
                 0
             }
         };
+        self.is_asking = false;
         self.may_reuse = header.keep_alive && self.sent.is_none() && surplus == 0;
         Ok(&self.answer)
     }
@@ -204,15 +209,19 @@ impl Connection {
         stream.flush().await
     }
 
+    fn socket(&self) -> &TcpStream {
+        match &self.stream {
+            Either::Left(socket) => socket,
+            Either::Right(stream) => stream.get_ref().0,
+        }
+    }
+
     /// Whether it is open and nothing has come on it. What the runtime knows of is read first. The kernel is asked as
     /// well, since the runtime learns of the last moment's events later. What the kernel has of TLS may be no data, but
     /// session tickets for example.
     fn is_idle(&mut self) -> bool {
         let knows_of_nothing = unconstrained(self.stream.read(&mut [0])).now_or_never().is_none();
-        let (socket, is_tls) = match &self.stream {
-            Either::Left(socket) => (socket, false),
-            Either::Right(stream) => (stream.get_ref().0, true),
-        };
+        let (socket, is_tls) = (self.socket(), matches!(self.stream, Either::Right(_)));
         let come = recv(socket, &mut [0u8; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT);
         knows_of_nothing && (matches!(come, Err(Errno::AGAIN)) || is_tls && matches!(come, Ok((1.., _))))
     }
@@ -220,7 +229,11 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        if let Either::Right(_) = self.stream {
+        if self.is_asking {
+            // A time-out has passed, or the answer is not usable. Nothing of the request stays in the kernel, and the
+            // upstream learns that nobody reads its answer. This fails if the connection is broken already.
+            let _ = set_socket_linger(self.socket(), Some(Duration::ZERO));
+        } else if let Either::Right(_) = self.stream {
             // A peer can tell the end from a cut (RFC 8446, 6.1). If this cannot be sent at once, it is not.
             let _ = unconstrained(self.stream.shutdown()).now_or_never();
         }
