@@ -13,6 +13,9 @@ pub use events::FileEvents;
 /// How far the clock of a file system may be behind, in milliseconds: it goes by the system's ticks.
 const CLOCK_LAG: i64 = 100;
 
+/// What some editors put before a text.
+pub const BYTE_ORDER_MARK: char = '\u{feff}';
+
 /// The most seconds that a file system counts as one (FAT).
 const COARSEST: i64 = 2;
 

@@ -10,10 +10,10 @@ use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::server::ResolvesServerCert;
 use tokio_rustls::rustls::sign::CertifiedKey;
 use tokio_rustls::rustls::version::{TLS12, TLS13};
-use tokio_rustls::rustls::{Error, InconsistentKeys, ServerConfig, SupportedCipherSuite};
+use tokio_rustls::rustls::{Error, ServerConfig, SupportedCipherSuite};
 use x509_cert::der::Decode;
 
-use crate::config::{CertificateFiles, PemFile, SettingFault};
+use crate::config::{CertificateFiles, PemFile, SettingFault, pair_fault};
 use crate::files::others_may_read;
 
 /// TLS 1.2 and 1.3 by Mozilla's "intermediate" profile: only suites with forward secrecy and authenticated encryption.
@@ -61,15 +61,8 @@ impl Certificate {
             return Err(certificate_file.fault(why));
         }
         let key_file = PemFile::read(private_key, &files.private_key)?;
-        let key = CertifiedKey::from_der(chain, key_file.private_key()?, &provider()).map_err(|error| match error {
-            Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
-                key_file.fault(format!("is not the key of the certificate in {path}"))
-            }
-            Error::InvalidCertificate(e) => {
-                certificate_file.fault(format!("contains a certificate that cannot be read: {e}"))
-            }
-            error => key_file.fault(format!("contains a private key that cannot be used: {error}")),
-        })?;
+        let key = CertifiedKey::from_der(chain, key_file.private_key()?, &provider())
+            .map_err(|error| pair_fault(&certificate_file, &key_file, &error))?;
         let early = validity
             .filter(|(from, _)| *from > now)
             .map(|(from, _)| format!("{certificate}: {path} is not valid before {from}"));

@@ -2,6 +2,7 @@
 //! connect and each command. The bus sets the deadlines of its own commands. What is said of a failure never holds a
 //! password.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -82,9 +83,20 @@ impl From<RedisError> for RedisFault {
                 fault("its Sentinels know no primary of the name in `?master=`".to_owned(), true, true)
             }
             (ErrorKind::Server(_), code) => fault(format!("it answers {code} {detail}"), true, false),
+            // Its own text repeats the line of the file that is no PEM.
+            _ if is_about_roots(&error) => {
+                fault("this machine's root certificates cannot be read; are they PEM files?".to_owned(), true, true)
+            }
             _ => fault(error.to_string(), true, true),
         }
     }
+}
+
+/// Whether the system's root certificates are at fault.
+fn is_about_roots(error: &RedisError) -> bool {
+    let source = std::error::Error::source(error);
+    let source = source.and_then(|source| source.downcast_ref::<Arc<dyn std::error::Error + Send + Sync>>());
+    source.is_some_and(|source| source.is::<rustls_native_certs::Error>())
 }
 
 impl RedisFault {

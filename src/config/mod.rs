@@ -34,7 +34,7 @@ use self::problem::MAX_PROBLEMS;
 pub use self::check::{MAX_TIERS, is_tier_name};
 pub use self::file::{TierFile, schema};
 pub(crate) use self::leaf::shown;
-pub use self::pem::PemFile;
+pub use self::pem::{PemFile, pair_fault, system_roots};
 pub(crate) use self::problem::instead;
 pub use self::problem::{Problem, Problems, SettingFault};
 pub use self::redis::{HostPort, RedisAt, RedisServers};

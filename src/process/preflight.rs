@@ -14,7 +14,8 @@ use socket2::{Domain, Socket, Type};
 use super::ProcessError;
 use crate::admin::Tokens;
 use crate::config::{
-    Access, AdminListener, Config, Keys, Listen, Loaded, OriginKind, PostgresTls, SettingFault, StoreAt, TokenSource,
+    Access, AdminListener, Config, Keys, Listen, Loaded, OriginKind, PemFile, PostgresTls, SettingFault, StoreAt,
+    TokenSource,
 };
 use crate::edge::NOT_PERMITTED;
 use crate::keys::{KeyFileError, ListedKey, read_key_file};
@@ -115,10 +116,9 @@ pub fn check(loaded: &Loaded) -> Result<Inputs, ProcessError> {
     }
     if let (true, StoreAt::Postgres(at)) = (config.needs_store(), &config.origin.store)
         && let PostgresTls::Verified { roots: Some(roots), .. } = &at.tls
-        && let Err(error) = File::open(roots)
+        && let Err(fault) = PemFile::read("sslrootcert", roots).and_then(|file| file.roots())
     {
-        let why = format!("sslrootcert: {} cannot be read: {error}", roots.display());
-        faults.push(SettingFault::new("origin.store", why));
+        faults.push(SettingFault { setting: "origin.store".to_owned(), message: fault.to_string(), ..fault });
     }
     add_shared_files(loaded, &outputs, &mut faults);
     Inputs::read(loaded, config, None, faults).map_err(|unusable| ProcessError::Unusable(unusable.reason))

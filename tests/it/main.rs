@@ -40,6 +40,7 @@ mod http2_framing;
 mod http2_slow;
 mod tls;
 mod tls_certificates;
+mod tls_pem;
 
 mod cache_stale;
 

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use sha2::{Digest as _, Sha256};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::ServerName;
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use tokio_rustls::{TlsConnector, rustls};
 
-use crate::config::{CertificateFiles, PemFile, SettingFault, Upstreams};
+use crate::config::{CertificateFiles, PemFile, SettingFault, Upstreams, pair_fault, system_roots};
 
 /// The trusted roots and our own certificate, for all upstreams with TLS.
 #[derive(Clone)]
@@ -42,8 +42,10 @@ impl Tls {
         }
         let mut digest = Sha256::new();
         let roots = match &settings.tls.ca {
-            Some(path) => roots_from_file(path, &mut digest)?,
-            None => system_roots(&mut digest)?,
+            // The roots of the file that the operator named, and no others.
+            Some(path) => read("origin.tls.ca", path, &mut digest)?.roots()?,
+            None => system_roots("origin.tls.ca", |certificate| digest.update(certificate))
+                .map_err(|why| SettingFault::new("origin.upstreams", why))?,
         };
         let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions() // TLS 1.2 and 1.3
@@ -92,49 +94,16 @@ impl PartialEq for ServerTls {
     }
 }
 
-/// The roots of the file that the operator named, and no others.
-fn roots_from_file(path: &Path, digest: &mut Sha256) -> Result<RootCertStore, SettingFault> {
-    let mut roots = RootCertStore::empty();
-    let file = read("origin.tls.ca", path, digest)?;
-    for (certificate, number) in file.certificates()?.into_iter().zip(1..) {
-        let unusable = |e| file.fault(format!("has an unusable certificate (number {number}): {e}"));
-        roots.add(certificate).map_err(unusable)?;
-    }
-    Ok(roots)
-}
-
-fn system_roots(digest: &mut Sha256) -> Result<RootCertStore, SettingFault> {
-    let found = rustls_native_certs::load_native_certs();
-    let mut roots = RootCertStore::empty();
-    for certificate in &found.certs {
-        digest.update(certificate);
-    }
-    // A bundle may hold certificates that rustls cannot read; the others are usable without them.
-    roots.add_parsable_certificates(found.certs);
-    if roots.is_empty() {
-        let why = found.errors.first().map(|e| format!(" ({e})")).unwrap_or_default();
-        let text = format!(
-            "this machine has no root certificates{why}; install the package `ca-certificates`, or name a file of \
-             root certificates in origin.tls.ca"
-        );
-        return Err(SettingFault::new("origin.upstreams", text));
-    }
-    Ok(roots)
-}
-
 fn with_identity(
     config: rustls::ConfigBuilder<ClientConfig, rustls::client::WantsClientCert>,
     identity: &CertificateFiles,
     digest: &mut Sha256,
 ) -> Result<ClientConfig, SettingFault> {
-    let chain = read("origin.tls.certificate", &identity.certificate, digest)?.certificates()?;
+    let certificate_file = read("origin.tls.certificate", &identity.certificate, digest)?;
     let key_file = read("origin.tls.private_key", &identity.private_key, digest)?;
-    config.with_client_auth_cert(chain, key_file.private_key()?).map_err(|e| match e {
-        rustls::Error::InconsistentKeys(_) => {
-            key_file.fault(format!("is not the key of the certificate in {}", identity.certificate.display()))
-        }
-        e => key_file.fault(format!("cannot be used: {e}")),
-    })
+    config
+        .with_client_auth_cert(certificate_file.certificates()?, key_file.private_key()?)
+        .map_err(|error| pair_fault(&certificate_file, &key_file, &error))
 }
 
 /// Reads a PEM file into the digest too.

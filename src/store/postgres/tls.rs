@@ -1,19 +1,17 @@
 //! TLS to the server, with rustls and ring, the only provider that is built. `sslmode` means what it means to
 //! libpq (docs/storage.md).
 
-use std::path::Path;
 use std::sync::Arc;
 
 use tokio_postgres_rustls::MakeRustlsConnect;
 use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use tokio_rustls::rustls::client::{WebPkiServerVerifier, verify_server_cert_signed_by_trust_anchor};
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
-use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::rustls::server::ParsedCertificate;
 use tokio_rustls::rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
-use crate::config::PostgresTls;
+use crate::config::{PemFile, PostgresTls, system_roots};
 
 /// Reads the trusted certificates.
 ///
@@ -26,8 +24,10 @@ pub(super) fn connector(tls: &PostgresTls) -> Result<MakeRustlsConnect, String> 
         PostgresTls::Off | PostgresTls::Unverified => Arc::new(AnyName { roots: None, provider: provider.clone() }),
         PostgresTls::Verified { roots, name } => {
             let roots = Arc::new(match roots {
-                Some(path) => roots_of_file(path)?,
-                None => roots_of_system()?,
+                Some(path) => PemFile::read("sslrootcert", path)
+                    .and_then(|file| file.roots())
+                    .map_err(|fault| fault.to_string())?,
+                None => system_roots("sslrootcert=FILE of its URL", |_| {})?,
             });
             if *name {
                 WebPkiServerVerifier::builder_with_provider(roots, provider.clone())
@@ -45,29 +45,6 @@ pub(super) fn connector(tls: &PostgresTls) -> Result<MakeRustlsConnect, String> 
         .with_custom_certificate_verifier(verifier)
         .with_no_client_auth();
     Ok(MakeRustlsConnect::new(config))
-}
-
-fn roots_of_file(path: &Path) -> Result<RootCertStore, String> {
-    let location = format!("sslrootcert: {}", path.display());
-    let found = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    let found = found.map_err(|e| format!("{location} cannot be read: {e}"))?;
-    let mut roots = RootCertStore::empty();
-    for certificate in found {
-        roots.add(certificate).map_err(|e| format!("{location}: a certificate in it cannot be used: {e}"))?;
-    }
-    if roots.is_empty() { Err(format!("{location} holds no certificate")) } else { Ok(roots) }
-}
-
-fn roots_of_system() -> Result<RootCertStore, String> {
-    let mut roots = RootCertStore::empty();
-    // A bundle may hold certificates that cannot be read; the others are enough.
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    if roots.is_empty() {
-        return Err("this machine has no root certificates; install its package `ca-certificates`, or name those to \
-             trust with sslrootcert=FILE in the URL"
-            .to_owned());
-    }
-    Ok(roots)
 }
 
 /// Accepts a certificate for any name.
