@@ -11,14 +11,10 @@ use super::error::CommandError;
 use super::key_changes::{CreateArgs, RotateArgs, SetArgs};
 use super::output::{JsonArg, print_record};
 use crate::clock::Clock;
-use crate::config::Limits;
-use crate::files::read_at_most;
+use crate::config::{Limits, secret};
 use crate::keys::is_mistyped;
 use crate::model::{Digest, GuildId, Scope, date_of};
 use crate::store::{AnyStore, Directory, KeyRecord};
-
-/// The longest key that `key hash` takes; a header has no room for more.
-const MAX_KEY: u64 = 16 * 1024;
 
 #[derive(Debug, Subcommand)]
 pub enum KeyCommand {
@@ -111,16 +107,8 @@ impl KeyCommand {
 
 /// Reads a key and prints its digest, as a key file expects it.
 pub(super) fn hash(input: &mut dyn Read, out: &mut dyn Write) -> Result<(), CommandError> {
-    let several = || CommandError::new("stdin holds more than one key; write one key, on one line");
-    let text = read_at_most(input, MAX_KEY).map_err(|e| CommandError::new(format!("stdin cannot be read: {e}")))?;
-    let text = text.ok_or_else(several)?;
-    let key = text.trim_ascii_end();
-    if key.is_empty() {
-        return Err(CommandError::new("stdin is empty; write the key to it, as in: guildgate key hash < key.txt"));
-    }
-    if key.iter().any(|b| b.is_ascii_control()) {
-        return Err(several());
-    }
+    let key = secret::read("stdin", input).map_err(CommandError::new)?;
+    let key = key.as_bytes();
     if is_mistyped(key) {
         return Err(CommandError::new(
             "the key on stdin begins with gg_ and its checksum is wrong, so every request with it would be refused: \

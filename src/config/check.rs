@@ -23,7 +23,7 @@ use super::file::{AnswerHeader, AnswersFile, ConfigFile, ErrorStatus, LogFile, L
 use super::leaf::{HumanDuration, HumanSize};
 use super::places::Places;
 use super::problem::{MAX_PROBLEMS, Problem};
-use super::secret::{Secret, Source, read_file};
+use super::secret::{self, Secret, Source};
 use super::usable::{Access, AnswerHeaders, Answers, Config, Decisions, Log, Otlp};
 use crate::wire::Wording;
 
@@ -105,10 +105,9 @@ impl Checker<'_> {
     /// The value of a secret, wherever it is.
     fn secret(&mut self, setting: &str, secret: &Secret) -> Result<String, String> {
         match secret.source() {
-            Source::Written(text) => Ok(text.to_owned()),
-            Source::File(name) => read_file(&self.file(setting, name)),
-            Source::Env(name) => (self.env)(name)
-                .ok_or_else(|| format!("the environment variable `{}` is not set or not UTF-8", name.escape_debug())),
+            Source::Written(text) => secret::clean("its value", text),
+            Source::File(name) => secret::read_file(&self.file(setting, name)),
+            Source::Env(name) => secret::of_variable(name, (self.env)(name)),
         }
     }
 

@@ -3,12 +3,13 @@
 
 use std::fmt;
 use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::files::read_at_most;
+use crate::files::{BYTE_ORDER_MARK, read_at_most};
 
 /// Largest file of a secret, in bytes. A URL or a token has some hundred.
 const MAX_VALUE: u64 = 16 << 10;
@@ -47,27 +48,59 @@ impl Secret {
     }
 }
 
-/// Reads a secret from its file: one line, without its end. No message repeats any of it.
+/// The secret in a file.
 ///
 /// # Errors
 /// Why it cannot be used, with the file's name.
 pub fn read_file(path: &Path) -> Result<String, String> {
-    let named = path.display();
-    let bytes = File::open(path).and_then(|file| read_at_most(file, MAX_VALUE));
-    let bytes = bytes.map_err(|e| format!("the file {named} cannot be read: {e}"))?.ok_or_else(|| {
-        format!("the file {named} is larger than {MAX_VALUE} bytes; it must contain only the value, on one line")
-    })?;
-    let text = String::from_utf8(bytes).map_err(|_| format!("the file {named} is not UTF-8 text"))?;
-    let value = text.strip_suffix('\n').map_or(text.as_str(), |line| line.strip_suffix('\r').unwrap_or(line));
-    if value.is_empty() {
-        return Err(format!("the file {named} is empty; it must contain the value"));
+    let named = format!("the file {}", path.display());
+    let file = File::open(path).map_err(|e| format!("{named} cannot be read: {e}"))?;
+    read(&named, file)
+}
+
+/// The secret that this environment variable has.
+///
+/// # Errors
+/// Why it cannot be used, with the variable's name.
+pub fn of_variable(name: &str, value: Option<String>) -> Result<String, String> {
+    let named = format!("the environment variable `{}`", name.escape_debug());
+    let value = value.ok_or_else(|| format!("{named} is not set or not UTF-8"))?;
+    clean(&named, &value)
+}
+
+/// The secret in `source`, which messages call `named`.
+///
+/// # Errors
+/// Why it cannot be used.
+pub fn read(named: &str, source: impl Read) -> Result<String, String> {
+    let bytes = read_at_most(source, MAX_VALUE).map_err(|e| format!("{named} cannot be read: {e}"))?;
+    let bytes =
+        bytes.ok_or_else(|| format!("{named} has more than {MAX_VALUE} bytes; it must hold only the secret"))?;
+    let text = String::from_utf8(bytes).map_err(|_| format!("{named} is not UTF-8 text"))?;
+    clean(named, &text)
+}
+
+/// A secret as it was meant, wherever it comes from: without the byte-order mark and the one line end that editors and
+/// commands add unseen. Nobody could find out why a secret does not fit that has more that cannot be seen: it is refused.
+///
+/// # Errors
+/// What is wrong with it, without any of it.
+pub fn clean(named: &str, text: &str) -> Result<String, String> {
+    let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text);
+    let text = text.strip_suffix('\n').map_or(text, |line| line.strip_suffix('\r').unwrap_or(line));
+    let is_blank = |c: char| c.is_whitespace() || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2060}' | BYTE_ORDER_MARK);
+    if text.is_empty() {
+        return Err(format!("{named} is empty; it must hold the secret"));
     }
-    if value.contains(char::is_control) {
+    if text.contains(char::is_control) {
         return Err(format!(
-            "the file {named} has several lines or control characters; it must contain only the value"
+            "{named} has several lines or control characters; it must hold only the secret, on one line"
         ));
     }
-    Ok(value.to_owned())
+    if text.starts_with(is_blank) || text.ends_with(is_blank) {
+        return Err(format!("{named} begins or ends with blanks; remove them, or make a secret without them"));
+    }
+    Ok(text.to_owned())
 }
 
 impl Serialize for Secret {

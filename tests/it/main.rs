@@ -87,6 +87,7 @@ mod admin_start;
 mod dashboard_access;
 mod dashboard_browser;
 mod dashboard_pages;
+mod secrets;
 mod serving;
 mod serving_drain_delay;
 mod serving_log;

@@ -22,7 +22,6 @@ use super::{Failure, print_message, runtime};
 use crate::config::leaf::HumanDuration;
 use crate::config::secret::{self, Secret, Source};
 use crate::config::{self, Config, OriginKind, Upstreams};
-use crate::files::read_at_most;
 use crate::model::MemberId;
 use crate::origin::Tls;
 use crate::process::LoopbackGateway;
@@ -30,9 +29,6 @@ use crate::telemetry::printable;
 use cases::Case;
 use compare::{Row, Verdict, quoted};
 use exchange::{Answer, Target, is_unsettled};
-
-/// Longest key that is read from stdin.
-const MAX_KEY: u64 = 4096;
 
 /// How much longer the gateway's answer is waited for than the origin's: it waits for the origin itself.
 const GATEWAY_GRACE: Duration = Duration::from_secs(2);
@@ -151,24 +147,17 @@ impl ConformArgs {
     fn key(&self) -> Result<HeaderValue, Failure> {
         let secret = Secret::new(&self.key);
         let key = match secret.source() {
-            Source::Env(name) => std::env::var(name)
-                .map_err(|_| Failure::Unusable(format!("the environment variable {} is not set", printable(name))))?,
-            Source::File(path) => secret::read_file(Path::new(path)).map_err(Failure::Unusable)?,
-            Source::Written("-") => {
-                let bytes = read_at_most(io::stdin().lock(), MAX_KEY)
-                    .map_err(|e| CommandError::new(format!("stdin cannot be read: {e}")))?;
-                let text = bytes.and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default();
-                text.trim_end_matches(['\r', '\n']).to_owned()
-            }
+            Source::Env(name) => secret::of_variable(name, std::env::var(name).ok()),
+            Source::File(path) => secret::read_file(Path::new(path)),
+            Source::Written("-") => secret::read("stdin", io::stdin().lock()),
             Source::Written(_) => {
                 let why = "--key wants env:NAME, file:PATH or -; a key on the command line is visible to other users";
                 return Err(Failure::Unusable(why.to_owned()));
             }
         };
-        let mut value = HeaderValue::from_str(&key)
-            .ok()
-            .filter(|value| !value.is_empty())
-            .ok_or_else(|| Failure::Unusable("--key names no key: it is empty or has control characters".to_owned()))?;
+        let key = key.map_err(|why| Failure::Unusable(format!("--key: {why}")))?;
+        let mut value = HeaderValue::from_bytes(key.as_bytes())
+            .map_err(|_| Failure::Unusable("--key names no key that a header can hold".to_owned()))?;
         value.set_sensitive(true);
         Ok(value)
     }

@@ -36,25 +36,20 @@ impl Checker<'_> {
     /// `is_on`: the listener is on, so that the token is needed.
     fn token(&mut self, path: &str, secret: &Secret, is_on: bool) -> TokenSource {
         match secret.source() {
-            Source::Written("") => self.fault(path, "must not be empty"),
-            Source::Written(text) => return TokenSource::Value(text.to_owned()),
             Source::Env(name) if name.is_empty() || name.contains(['=', '\0']) => {
                 self.fault(path, "the name of an environment variable must follow `env:`");
             }
-            Source::Env(name) => match (self.env)(name) {
-                Some(value) => return TokenSource::Value(value),
-                None if is_on => {
-                    let name = name.escape_debug();
-                    self.fault(path, format!("the environment variable `{name}` is not set or not UTF-8"));
-                }
-                None => {}
-            },
+            Source::Env(_) if !is_on => {}
             Source::File("") => self.fault(path, "a path must follow `file:`"),
             Source::File(name) => {
                 let file = self.file(path, name);
                 self.resolved.push((path.to_owned(), format!("file:{}", file.display())));
                 return TokenSource::File(file);
             }
+            Source::Written(_) | Source::Env(_) => match self.secret(path, secret) {
+                Ok(value) => return TokenSource::Value(value),
+                Err(why) => self.fault(path, why),
+            },
         }
         TokenSource::Value(String::new()) // never seen: there is a fault, or no listener
     }
