@@ -9,6 +9,7 @@ mod fuzz; // floor 0: what the fuzz targets share
 // Floor 0: what every module may use.
 pub mod clock; // the one place that reads time
 pub mod files; // which file a path names, and whether it changed
+pub mod json; // JSON objects from outside
 pub mod model; // guilds, members, keys' digests, warns, reviews
 pub mod runtime; // runtimes for one thread each
 pub mod sync; // the locks and atomics of what is model-checked

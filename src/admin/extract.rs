@@ -15,6 +15,7 @@ use utoipa::ToSchema;
 use super::authorize::InSession;
 use super::problem::Problem;
 use crate::config::expires::{Expires, ExpiresOrNever};
+use crate::json::from_object;
 use crate::model::MemberId;
 
 /// The items of a page where the request names no number.
@@ -67,7 +68,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
         }
         let is_of_form = request.extensions().get::<InSession>().is_some();
         let bytes = Bytes::from_request(request, state).await.map_err(|e| Problem::bad_request(e.body_text()))?;
-        serde_json::from_slice(&bytes).map(JsonBody).map_err(|error| {
+        from_object(&bytes).map(JsonBody).map_err(|error| {
             let detail = format!("the body: {error}");
             // Who filled in a form has seen no body, and no line or column of it.
             let location = format!(" at line {} column {}", error.line(), error.column());

@@ -12,6 +12,7 @@ use utoipa::ToSchema;
 use super::redis::{RedisConnection, RedisFault, ServerInfo};
 use super::turns::{COMMAND_TIMEOUT, evicts_text};
 use crate::config::{Cluster, ConfigHash};
+use crate::json::from_object;
 use crate::model::rough;
 
 /// For how long a node counts after it was heard.
@@ -158,7 +159,7 @@ impl Node {
             let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-_.+".contains(c);
             (1..=MAX_WORD).contains(&text.len()) && text.chars().all(is_allowed)
         };
-        let node: Node = serde_json::from_slice(record).ok()?;
+        let node: Node = from_object(record).ok()?;
         let words = [incarnation, &node.node, &node.version, &node.config_hash];
         let is_record = words.into_iter().chain(node.keys_hash.as_deref()).all(is_word);
         is_record.then(|| Node { incarnation: incarnation.to_owned(), age_ms: age_us / 1000, ..node })

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
 use super::{PeerConnection, PeerSender};
+use crate::json::from_object;
 
 /// The version of these messages. Both processes must have the same one; a change of the messages increases it.
 pub(super) const VERSION: u32 = 1;
@@ -88,7 +89,7 @@ impl PeerConnection {
     /// As [`PeerConnection::message_within`], without a time limit.
     pub(super) async fn message(&mut self) -> io::Result<(Message, Option<OwnedFd>)> {
         let (payload, socket) = self.receive().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
-        let message: Message = serde_json::from_slice(&payload).map_err(io::Error::other)?;
+        let message: Message = from_object(&payload).map_err(io::Error::other)?;
         if let Message::Refused { why } = message {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
         }
