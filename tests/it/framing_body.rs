@@ -40,9 +40,6 @@ async fn a_chunked_body_is_read_in_all_its_forms(kind: Kind) {
         "0014\r\nmemberID=7&amount=10\r\n000\r\n\r\n",
         "9\r\nmemberID=\r\nB\r\n7&amount=10\r\n0\r\n\r\n",
         "9\r\nmemberID=\r\nb\r\n7&amount=10\r\n0\r\n\r\n",
-        "14;name=value\r\nmemberID=7&amount=10\r\n0;last\r\n\r\n",
-        "14 ;name\r\nmemberID=7&amount=10\r\n0\r\n\r\n",
-        "14;a=\"quoted; value\"\r\nmemberID=7&amount=10\r\n0\r\n\r\n",
         "14\r\nmemberID=7&amount=10\r\n0\r\nX-Trailer: a\r\nAuthorization: other\r\nContent-Length: 5\r\n\r\n",
     ]
     .iter()
@@ -81,9 +78,10 @@ async fn a_malformed_chunk_is_refused_and_performs_nothing(kind: Kind) {
         "14\nmemberID=7&amount=10\n0\n\n",
         "14;a\nb\r\nmemberID=7&amount=10\r\n0\r\n\r\n",
         "14;\r\nmemberID=7&amount=10\r\n0\r\n\r\n",
-        "14;a=\"b\r\nmemberID=7&amount=10\r\n0\r\n\r\n",
-        "14;a b\r\nmemberID=7&amount=10\r\n0\r\n\r\n",
-        "14\r\nmemberID=7&amount=10\r\n0;a=\u{e9}\r\n\r\n",
+        "14;name\r\nmemberID=7&amount=10\r\n0\r\n\r\n",
+        "14 ;name=value\r\nmemberID=7&amount=10\r\n0\r\n\r\n",
+        "14;a=\"quoted; value\"\r\nmemberID=7&amount=10\r\n0\r\n\r\n",
+        "14\r\nmemberID=7&amount=10\r\n0;last\r\n\r\n",
         "14\r\nmemberID=7&amount=10\r\n0\r\na(b): c\r\n\r\n",
         "14\r\nmemberID=7&amount=10XX0\r\n\r\n",
         "14\r\nmemberID=7&amount=10000\r\n\r\n",
@@ -118,10 +116,10 @@ async fn a_chunk_size_beyond_any_bound_is_refused(kind: Kind) {
 
 async fn chunks_and_trailers_without_end_are_refused(kind: Kind) {
     let gate = gate(kind).await;
-    let many = "1;xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\r\nx\r\n".repeat(5000);
-    let extension = format!("1;{}", "x".repeat(100_000));
+    let many = "00000000000000000000000000000001\r\nx\r\n".repeat(5000);
+    let size = "0".repeat(100_000);
     let trailers = format!("0\r\n{}", "X-Trailer: xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\r\n".repeat(5000));
-    for (what, body) in [("chunks", many), ("extension", extension), ("trailers", trailers)] {
+    for (what, body) in [("chunks", many), ("size", size), ("trailers", trailers)] {
         let mut connection = gate.connect().await;
         let _ = connection.try_send(set_in_chunks(&gate, &body)).await; // it may stop reading
         if let Some(answer) = connection.answer_or_close().await {

@@ -165,7 +165,7 @@ fn is_whole(bytes: &[u8]) -> bool {
 #[tokio::test]
 async fn an_answer_in_single_bytes_is_whole_and_its_connection_is_kept() {
     let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n\
-                   2\r\n12\r\n2;extension=\"x\"\r\n50\r\n0\r\nTrailer: 666\r\n\r\n";
+                   2\r\n12\r\n02\r\n50\r\n0\r\nTrailer: 666\r\n\r\n";
     let origin = RawOrigin::start([vec![
         Read,
         SendSlowly(ANSWER.into()),
@@ -293,6 +293,20 @@ async fn an_answer_in_very_small_chunks_is_whole() {
     let answer = format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{chunks}0\r\n\r\n");
     let origin = RawOrigin::start([vec![Read, Send(answer), AwaitClose]]).await;
     origin.gateway().await.get_warns("bot", "1").await.is(&map);
+}
+
+#[tokio::test]
+async fn an_answer_whose_chunks_have_extensions_or_blanks_is_20_at_once() {
+    let scripts = ["4;extension", "4;extension=\"x\"", "4 "].map(|size| {
+        let answer = format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{size}\r\n1250\r\n0\r\n\r\n");
+        vec![Read, Send(answer), AwaitClose]
+    });
+    let origin = RawOrigin::start(scripts).await;
+    let gate = origin.gateway_with("3").await;
+    for member in ["1", "2", "3"] {
+        gate.get_points("bot", member).await.is_refused(502, NO_ANSWER);
+    }
+    assert_eq!((origin.connections(), origin.requests()), (3, 3), "none is asked twice");
 }
 
 #[tokio::test]

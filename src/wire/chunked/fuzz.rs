@@ -28,20 +28,6 @@ fn check(input: &[u8]) {
     encoded(text, usize::from(*cut));
 }
 
-/// Each extension of a few characters, of every sort that matters.
-#[test]
-fn extensions() {
-    const SORTS: &[u8] = b";a= \"\\\x7f\xff";
-    const BASE: usize = SORTS.len() + 1; // the last digit is the end
-    for begin in [&b""[..], b";a", b";a=\""] {
-        for n in 0..BASE.pow(5) {
-            let extension = (0..5).map_while(|at| SORTS.get(n / BASE.pow(at) % BASE)).copied();
-            let text: Vec<u8> = b"\x01\xff1".iter().chain(begin).copied().chain(extension).collect();
-            check(&[&text, &b"\r\nx\r\n0\r\n\r\n"[..]].concat());
-        }
-    }
-}
-
 /// Decodes a text that comes in pieces of this size.
 fn decode(text: &[u8], max: usize, cut: usize) -> (Result<Option<usize>, Fault>, Vec<u8>) {
     let (mut decoder, mut body, mut fed) = (Chunked::new(MAX_FRAMING), Vec::new(), 0);
@@ -65,11 +51,7 @@ fn model(text: &[u8]) -> Option<(Vec<u8>, usize, usize)> {
     let (mut data, mut at) = (Vec::new(), 0);
     loop {
         let (line, next) = line_at(at)?;
-        let (size, extensions) = line.split_at(line.iter().position(|b| !b.is_ascii_hexdigit()).unwrap_or(line.len()));
-        if !are_extensions(extensions) {
-            return None;
-        }
-        let digits = std::str::from_utf8(size).ok()?;
+        let digits = std::str::from_utf8(line).ok()?;
         if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_hexdigit()) {
             return None;
         }
@@ -98,58 +80,6 @@ fn model(text: &[u8]) -> Option<(Vec<u8>, usize, usize)> {
     }
 }
 
-/// `*( BWS ";" BWS chunk-ext-name [ BWS "=" BWS chunk-ext-val ] )` (RFC 9112, 7.1.1): the pieces between semicolons that
-/// no quotes surround, each with one equals sign at most outside of them.
-fn are_extensions(text: &[u8]) -> bool {
-    if text.is_empty() {
-        return true;
-    }
-    let [b"", extensions @ ..] = &*split_outside_quotes(trimmed_start(text), b';') else { return false };
-    let (last, others) = extensions.split_last().map_or((None, extensions), |(last, others)| (Some(last), others));
-    let is_extension = |extension: &[u8]| match &*split_outside_quotes(extension, b'=') {
-        [name] => is_token(trimmed(name)),
-        [name, value] => is_token(trimmed(name)) && is_value(trimmed(value)),
-        _ => false,
-    };
-    let ends_in_blank = last.is_some_and(|last| last.last().is_some_and(|b| is_blank(*b)));
-    last.is_some() && !ends_in_blank && others.iter().chain(last).all(|extension| is_extension(extension))
-}
-
-fn is_value(value: &[u8]) -> bool {
-    let [b'"', quoted @ .., b'"'] = value else { return is_token(value) };
-    let (mut is_escaped, mut is_string) = (false, true);
-    for byte in quoted {
-        is_string &= *byte == b'\t' || !byte.is_ascii_control();
-        is_string &= is_escaped || *byte != b'"';
-        is_escaped = !is_escaped && *byte == b'\\';
-    }
-    is_string && !is_escaped
-}
-
-/// The pieces of a text, cut at each `by` that is not between quotes.
-fn split_outside_quotes(text: &[u8], by: u8) -> Vec<&[u8]> {
-    let (mut is_quoted, mut is_escaped) = (false, false);
-    text.split(|byte| {
-        is_quoted ^= !is_escaped && *byte == b'"';
-        is_escaped = is_quoted && !is_escaped && *byte == b'\\';
-        !is_quoted && *byte == by
-    })
-    .collect()
-}
-
-fn is_blank(byte: u8) -> bool {
-    matches!(byte, b' ' | b'\t')
-}
-
-fn trimmed_start(text: &[u8]) -> &[u8] {
-    &text[text.iter().take_while(|b| is_blank(**b)).count()..]
-}
-
-fn trimmed(text: &[u8]) -> &[u8] {
-    let text = trimmed_start(text);
-    &text[..text.len() - text.iter().rev().take_while(|b| is_blank(**b)).count()]
-}
-
 /// RFC 9110, 5.6.2.
 fn is_token(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(b))
@@ -159,8 +89,7 @@ fn is_token(text: &[u8]) -> bool {
 fn encoded(body: &[u8], by: usize) {
     let mut text = String::new().into_bytes();
     for (n, chunk) in body.chunks(by + 1).enumerate() {
-        let size =
-            if n % 2 == 0 { format!("{:x}", chunk.len()) } else { format!("0{:X} ;a=\"b;\\\"\" ; c", chunk.len()) };
+        let size = if n % 2 == 0 { format!("{:x}", chunk.len()) } else { format!("0{:X}", chunk.len()) };
         text.extend([size.as_bytes(), b"\r\n", chunk, b"\r\n"].concat());
     }
     text.extend_from_slice(b"00\r\nTrailer: x\r\n\r\n");
