@@ -21,7 +21,7 @@ use guildgate::model::{Digest, Scope};
 use guildgate::origin::{Builtin, Origin};
 use guildgate::store::{AnyStore, Directory, SqliteStore};
 use guildgate::telemetry::{Decision, DecisionLog, Observer, Outcome};
-use guildgate::wire::{Fault, Form, Operation, Read, RequestId, TraceContext};
+use guildgate::wire::{Fault, Form, Operation, RequestId, TraceContext};
 
 const KEY: &[u8] = b"gg_vmdEUsM0rJngX08Jl4CcfYutJQSEZrqX5Anhtpkdnjs0r0nUY";
 const BODY: &[u8] = b"memberID=190551803669118976";
@@ -162,7 +162,7 @@ fn limits(c: &mut Criterion) {
     let plain =
         Tier { name: "standard".into(), main: rate, write: None, daily: None, in_flight: None, candidate: None };
     let clock = Clock::system();
-    let read = Operation::Read(Read::Points);
+    let read = Operation::GetPoints;
     let tiers = [
         ("rate alone", read, plain.clone()),
         ("with write_rate, a read", read, Tier { write: Some(rate), ..plain.clone() }),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use guildgate::cache::{AnswerCache, Entry, EntryKey, EntryState, Epochs, FlightKey, Realms, Role};
 use guildgate::clock::{Clock, Tick};
 use guildgate::config::{Cache, Freshness};
-use guildgate::wire::Read;
+use guildgate::wire::Operation;
 use lru::LruCache;
 
 use crate::workload::{Ask, By};
@@ -36,7 +36,7 @@ impl Trial for AnswerCache {
     }
 
     fn write(&mut self, at: EntryKey, now: Tick) {
-        self.begin_write(at.member, &[Read::Points], Realms::One(at.realm), Duration::ZERO, now).end_settled();
+        self.begin_write(at.member, &[Operation::GetPoints], Realms::One(at.realm), Duration::ZERO, now).end_settled();
     }
 
     fn held(&self) -> u64 {
@@ -77,7 +77,9 @@ impl Trial for Lru {
     }
 
     fn write(&mut self, at: EntryKey, now: Tick) {
-        self.epochs.begin_write(at.member, &[Read::Points], Realms::One(at.realm), Duration::ZERO, now).end_settled();
+        self.epochs
+            .begin_write(at.member, &[Operation::GetPoints], Realms::One(at.realm), Duration::ZERO, now)
+            .end_settled();
     }
 
     fn held(&self) -> u64 {
@@ -137,11 +139,7 @@ pub fn replay(asks: &[Ask], cache: &Cache, hot: &HashSet<EntryKey>, sweep_for: D
             on.write(ask.entry, now);
             continue;
         }
-        let freshness = match ask.entry.read {
-            Read::Points => cache.points,
-            Read::Warns => cache.warns,
-            Read::Reviews => cache.reviews,
-        };
+        let freshness = cache.of(ask.entry.read);
         let was_hit = on.read(ask.entry, freshness, now, &text(&ask.entry));
         if ask.by == By::Reader && ask.at >= WARM {
             all.add(was_hit);
@@ -178,9 +176,9 @@ impl Count {
 fn text(at: &EntryKey) -> String {
     let chance = at.member.get() % 100;
     match at.read {
-        Read::Points => (at.member.get() % 10_000).to_string(),
-        Read::Warns if chance < 20 => "w".repeat(90 * (1 + chance as usize % 3)),
-        Read::Reviews if chance < 50 => "r".repeat(8000 / (1 + chance as usize)),
-        Read::Warns | Read::Reviews => "{}".to_owned(),
+        Operation::GetPoints => (at.member.get() % 10_000).to_string(),
+        Operation::GetWarns if chance < 20 => "w".repeat(90 * (1 + chance as usize % 3)),
+        Operation::GetReviews if chance < 50 => "r".repeat(8000 / (1 + chance as usize)),
+        _ => "{}".to_owned(),
     }
 }

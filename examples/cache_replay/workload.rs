@@ -5,7 +5,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use guildgate::cache::{EntryKey, Realm};
 use guildgate::model::MemberId;
-use guildgate::wire::Read;
+use guildgate::wire::Operation;
 
 /// How large the service is, and how hard it is swept.
 #[derive(Clone, Copy)]
@@ -73,7 +73,7 @@ pub fn asks(scale: Scale, seed: u64, swept: bool) -> Vec<Ask> {
 fn session(rng: &mut Rng, members: &[u64], now: Duration, asks: &mut Vec<Ask>) -> usize {
     let guild = zipf(rng, members.len() as u64, ZIPF_GUILDS);
     let any = |rng: &mut Rng| zipf(rng, members[guild as usize], ZIPF_MEMBERS);
-    let mut add = |after_ms: u64, by: By, member: u64, read: Read| {
+    let mut add = |after_ms: u64, by: By, member: u64, read: Operation| {
         let entry = EntryKey { realm: Realm(guild), member: id(guild, member), read };
         asks.push(Ask { at: now + Duration::from_millis(after_ms), by, entry });
     };
@@ -83,8 +83,8 @@ fn session(rng: &mut Rng, members: &[u64], now: Duration, asks: &mut Vec<Ask>) -
             let member = any(rng);
             add(0, By::Reader, member, read(rng));
             if rng.u32(0..100) < 40 {
-                add(60, By::Writer, member, Read::Points);
-                add(100, By::Reader, member, Read::Points);
+                add(60, By::Writer, member, Operation::GetPoints);
+                add(100, By::Reader, member, Operation::GetPoints);
                 return 3;
             }
             1
@@ -96,7 +96,7 @@ fn session(rng: &mut Rng, members: &[u64], now: Duration, asks: &mut Vec<Ask>) -
         }
         _ => {
             let count = rng.usize(50..=200);
-            (0..count as u64).for_each(|n| add(n, By::Reader, any(rng), Read::Points));
+            (0..count as u64).for_each(|n| add(n, By::Reader, any(rng), Operation::GetPoints));
             count
         }
     }
@@ -108,16 +108,16 @@ fn sweep(scale: Scale, members: &[u64], hour: u64, asks: &mut Vec<Ask>) {
     let all = guilds.flat_map(|guild| (0..members[guild as usize]).map(move |member| (guild, member)));
     for (n, (guild, member)) in all.enumerate() {
         let at = begin + Duration::from_secs_f64(n as f64 / scale.sweep_rate);
-        let entry = EntryKey { realm: Realm(guild), member: id(guild, member), read: Read::Points };
+        let entry = EntryKey { realm: Realm(guild), member: id(guild, member), read: Operation::GetPoints };
         asks.push(Ask { at, by: By::Sweep, entry });
     }
 }
 
-fn read(rng: &mut Rng) -> Read {
+fn read(rng: &mut Rng) -> Operation {
     match rng.u32(0..100) {
-        0..75 => Read::Points,
-        75..90 => Read::Warns,
-        _ => Read::Reviews,
+        0..75 => Operation::GetPoints,
+        75..90 => Operation::GetWarns,
+        _ => Operation::GetReviews,
     }
 }
 

@@ -13,7 +13,7 @@ use super::index::Index;
 use super::single_flight::{Joined, Role, SingleFlight};
 use crate::clock::Tick;
 use crate::model::MemberId;
-use crate::wire::Read;
+use crate::wire::Operation;
 
 /// The answers in memory with everything that keeps them coherent (guarantees 2 and 3).
 #[derive(Debug)]
@@ -137,7 +137,7 @@ impl AnswerCache {
     pub fn begin_write(
         &self,
         member: MemberId,
-        reads: &'static [Read],
+        reads: &'static [Operation],
         realms: Realms,
         no_store_for: Duration,
         now: Tick,

@@ -15,7 +15,7 @@ use super::index::Index;
 use crate::clock::Tick;
 use crate::config::Freshness;
 use crate::model::{Digest, MemberId};
-use crate::wire::{Fault, Read};
+use crate::wire::{Fault, Operation};
 
 /// Memory of an entry besides its text: key, timestamps, two reference counts and moka's own bookkeeping. The system
 /// allocates about 390 bytes for them, rounded up here, so that `cache.max_size` bounds memory and not only text
@@ -32,7 +32,7 @@ pub struct Realm(pub u64);
 pub struct EntryKey {
     pub realm: Realm,
     pub member: MemberId,
-    pub read: Read,
+    pub read: Operation,
 }
 
 /// One answer of the origin.

@@ -10,15 +10,16 @@ use super::entry::{EntryKey, Realm};
 use crate::clock::Tick;
 use crate::model::MemberId;
 use crate::sync::{AtomicU64, Ordering};
-use crate::wire::Read;
+use crate::wire::Operation;
 
 /// Counters for all realms, members and reads, by hash: 512 KiB. A collision costs one needless miss, never a stale
 /// answer.
 const EPOCH_SLOTS: usize = 1 << 16;
 
-/// The most reads there may be. A member's reads have consecutive numbers, by whose hashes their counters are found.
-const MAX_READS: u64 = 4;
-const _: () = assert!(Read::ALL.len() as u64 <= MAX_READS);
+/// The most operations there may be. Those about a member have consecutive numbers, by whose hashes their counters are
+/// found; the counter of a write is nobody's.
+const MAX_OPERATIONS: u64 = 8;
+const _: () = assert!(Operation::COUNT as u64 <= MAX_OPERATIONS);
 
 /// Counters for whole realms, by hash: 8 KiB. A collision costs the other realm its answers, when somebody purges one.
 const REALM_SLOTS: usize = 1 << 10;
@@ -126,7 +127,7 @@ impl Epochs {
     pub fn begin_write(
         &self,
         member: MemberId,
-        reads: &'static [Read],
+        reads: &'static [Operation],
         realms: Realms,
         no_store_for: Duration,
         now: Tick,
@@ -140,7 +141,7 @@ impl Epochs {
     /// member is stored, since callers of that process may be told a newer one.
     pub fn begin_remote_write(&self, member: MemberId, no_store_for: Duration, now: Tick) -> WriteGuard<'_> {
         self.unsettled(member, Realms::All).remote_in_flight.fetch_add(1, Ordering::SeqCst);
-        let mut write = self.begin_write(member, &Read::ALL, Realms::All, no_store_for, now);
+        let mut write = self.begin_write(member, &Operation::ALL, Realms::All, no_store_for, now);
         write.is_remote = true;
         write
     }
@@ -152,12 +153,12 @@ impl Epochs {
 
     /// Invalidates every answer about a member, in every guild: another process changed something about it.
     pub fn invalidate_member(&self, member: MemberId) {
-        self.advance_each(member, &Read::ALL, Realms::All);
+        self.advance_each(member, &Operation::ALL, Realms::All);
     }
 
     /// Invalidates every answer about a member in one realm.
     pub fn invalidate_member_in(&self, realm: Realm, member: MemberId) {
-        self.advance_each(member, &Read::ALL, Realms::One(realm));
+        self.advance_each(member, &Operation::ALL, Realms::One(realm));
     }
 
     /// Invalidates every answer of a realm.
@@ -208,15 +209,15 @@ impl Epochs {
         realms.into_iter().any(is_in_flight) || !self.may_store(entry_key, now)
     }
 
-    pub(super) fn advance(&self, member: MemberId, read: Read, realms: Realms) {
+    pub(super) fn advance(&self, member: MemberId, read: Operation, realms: Realms) {
         self.slot(member, read, realms).fetch_add(1, Ordering::SeqCst);
     }
 
-    fn advance_each(&self, member: MemberId, reads: &[Read], realms: Realms) {
+    fn advance_each(&self, member: MemberId, reads: &[Operation], realms: Realms) {
         reads.iter().for_each(|read| self.advance(member, *read, realms));
     }
 
-    pub(super) fn slot(&self, member: MemberId, read: Read, realms: Realms) -> &AtomicU64 {
+    pub(super) fn slot(&self, member: MemberId, read: Operation, realms: Realms) -> &AtomicU64 {
         let hash = realms.hash(number(member, read));
         &self.slots[hash as usize % self.slots.len()]
     }
@@ -246,8 +247,8 @@ pub(super) fn hash_of(key: &EntryKey) -> u64 {
 }
 
 /// The number of one read of one member.
-fn number(member: MemberId, read: Read) -> u64 {
-    member.get().wrapping_mul(MAX_READS).wrapping_add(read.index() as u64)
+fn number(member: MemberId, read: Operation) -> u64 {
+    member.get().wrapping_mul(MAX_OPERATIONS).wrapping_add(read.index() as u64)
 }
 
 /// Spreads Discord ids, which begin with a timestamp and whose low bits are much alike, over a table.
@@ -262,7 +263,7 @@ fn hash(value: u64) -> u64 {
 pub struct WriteGuard<'e> {
     epochs: &'e Epochs,
     member: MemberId,
-    reads: &'static [Read],
+    reads: &'static [Operation],
     realms: Realms,
     no_store_for: Duration,
     is_remote: bool,
@@ -294,7 +295,7 @@ impl Drop for WriteGuard<'_> {
             // this as well.
             let until = now.plus(self.no_store_for).0;
             self.epochs.unsettled(self.member, Realms::All).unsettled_until(until, now);
-            self.epochs.advance_each(self.member, &Read::ALL, Realms::All);
+            self.epochs.advance_each(self.member, &Operation::ALL, Realms::All);
         } else {
             self.epochs.advance_each(self.member, self.reads, self.realms);
         }

@@ -15,9 +15,7 @@ use serde_json::Value;
 
 pub use self::cluster::{ClusterFile, WhenAwayFile};
 pub use self::origin::{HealthFile, KeySourceFile, KeysFile, OriginFile, OriginKindFile, UpstreamTlsFile};
-pub use self::traffic::{
-    CacheFile, CandidateFile, LimitsFile, PointsFile, ReviewsFile, StrangersFile, TierFile, WarnsFile,
-};
+pub use self::traffic::{CacheFile, CandidateFile, FreshnessFile, LimitsFile, StrangersFile, TierFile};
 use super::leaf::{HumanDuration, HumanSize};
 use super::secret::Secret;
 use super::usable::LogLevel;

@@ -5,9 +5,9 @@ use std::fmt::Write;
 
 use toml::{Table, Value};
 
-use super::file::{ConfigFile, TierFile};
+use super::file::{ConfigFile, FreshnessFile, TierFile};
 use super::secret::{Secret, Source};
-use super::usable::{Cluster, ConfigHash, Limits, OriginKind, Rate, WhenAway};
+use super::usable::{Cluster, ConfigHash, Limits, OriginKind, Rate, WhenAway, cached_reads};
 use super::{Config, DEFAULT_FILE, Keys, Loaded, StoreAt};
 
 const MINUTE_NS: u64 = 60_000_000_000;
@@ -30,6 +30,10 @@ pub(super) fn in_force(mut file: ConfigFile, config: &Config, resolved: Vec<(Str
     let Ok(Value::Table(mut values)) = Value::try_from(file) else { return (Table::new(), ConfigHash::default()) };
     if let Some(hidden) = values.get_mut("origin").and_then(|origin| origin.get_mut("store")) {
         *hidden = store.into();
+    }
+    if let Some(cache) = values.get_mut("cache").and_then(Value::as_table_mut) {
+        let section = |operation| Value::try_from(FreshnessFile::from(config.cache.of(operation)));
+        cache.extend(cached_reads().filter_map(|(read, name, _)| Some((name.to_owned(), section(read).ok()?))));
     }
     remove_ineffective(&mut values, config, &hidden);
     let mut shared = values.clone();

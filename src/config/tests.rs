@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::*;
+use crate::wire::Operation;
 
 /// Loads text as if from `/etc/gg/gateway.toml`, in an environment of two variables.
 fn loaded(text: &str) -> Result<Loaded, Problems> {
@@ -66,9 +67,9 @@ fn an_empty_file_is_a_valid_config() {
     assert_eq!(*config.limits.default_tier, standard);
     assert_eq!(config.limits.tiers.len(), 1);
     assert_eq!(config.limits.strangers, rate(1_000_000_000, 30));
-    assert_eq!(config.cache.points.stale_if_error, Duration::from_secs(600));
-    assert_eq!(config.cache.warns.stale_if_error, Duration::ZERO);
-    assert_eq!(config.cache.reviews.ttl, Duration::from_secs(300));
+    assert_eq!(config.cache.of(Operation::GetPoints).stale_if_error, Duration::from_secs(600));
+    assert_eq!(config.cache.of(Operation::GetWarns).stale_if_error, Duration::ZERO);
+    assert_eq!(config.cache.of(Operation::GetReviews).ttl, Duration::from_secs(300));
     assert_eq!(
         config.log,
         Log { level: LogLevel::Info, json: false, access: Access::Stderr, decisions: None, audit: None, otlp: None }
@@ -99,7 +100,7 @@ fn each_word_of_the_file_has_its_own_meaning() {
     assert!(config.answers.errors_as_ok && config.answers.headers.age && !config.answers.headers.ratelimit);
     assert_eq!((config.answers.wording.service_name, config.answers.wording.key_command), ("S".into(), "K".into()));
     assert!(config.log.level == LogLevel::Trace && config.log.json);
-    let Freshness { ttl, stale_while_revalidate, stale_if_error } = config.cache.reviews;
+    let Freshness { ttl, stale_while_revalidate, stale_if_error } = config.cache.of(Operation::GetReviews);
     assert_eq!([ttl, stale_while_revalidate, stale_if_error], [1, 2, 3].map(Duration::from_secs));
     let server = config.server;
     let timeouts = [server.header_timeout, server.body_timeout, server.write_timeout, server.idle_timeout];

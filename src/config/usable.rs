@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::redis::RedisAt;
 use super::store::StoreAt;
-use crate::wire::Wording;
+use crate::wire::{Kind, Operation, Wording};
 
 /// Everything `gateway.toml` says (contract section 3), with its defaults filled in.
 #[derive(Clone, Debug, PartialEq)]
@@ -280,9 +280,25 @@ pub struct Rate {
 pub struct Cache {
     /// Bytes.
     pub max_size: u64,
-    pub points: Freshness,
-    pub warns: Freshness,
-    pub reviews: Freshness,
+    /// By [`Operation::index`]; nothing of a write is cached.
+    pub freshness: [Freshness; Operation::COUNT],
+}
+
+impl Cache {
+    /// For how long answers to a read may be used.
+    pub fn of(&self, read: Operation) -> Freshness {
+        self.freshness[read.index()]
+    }
+}
+
+/// The reads, each with the name of its section in `[cache]` and what is in force where that says nothing.
+pub fn cached_reads() -> impl Iterator<Item = (Operation, &'static str, Freshness)> {
+    Operation::ALL.into_iter().filter_map(|operation| match operation.row().kind {
+        Kind::Read { section, ttl, stale_if_error, .. } => {
+            Some((operation, section, Freshness { ttl, stale_if_error, ..Freshness::NONE }))
+        }
+        Kind::Write { .. } => None,
+    })
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,9 +9,9 @@ use super::{Gateway, KeySource, RequestDetails, State};
 use crate::cache::{EntryKey, FetchError, Realm, Realms};
 use crate::cluster::bus::BusWrite;
 use crate::keys::{Key, KeyStatus, LearnedKey};
-use crate::model::{Digest, MemberId};
+use crate::model::Digest;
 use crate::origin::{ForwardedFields, OriginRequest, Owner, Permit};
-use crate::wire::{Fault, Operation, Read, Request};
+use crate::wire::{Fault, Operation, Request};
 
 /// On whose behalf the origin is asked.
 #[derive(Clone, Debug)]
@@ -38,8 +38,8 @@ impl Caller<'_> {
         if self.learned_key.is_some() { Realms::All } else { Realms::One(realm) }
     }
 
-    pub(super) fn entry_key(&self, read: Read, member: MemberId) -> EntryKey {
-        EntryKey { realm: self.key.guild.realm, member, read }
+    pub(super) fn entry_key(&self, request: &Request) -> EntryKey {
+        EntryKey { realm: self.key.guild.realm, member: request.member, read: request.operation }
     }
 }
 
@@ -131,7 +131,7 @@ impl Gateway {
             let may_send = match learned_key {
                 _ if !announced.is_none_or(BusWrite::is_announced) => Err(Fault::Unavailable { retry_after: 1 }),
                 Some(_) => Ok(()),
-                None => self.recheck_guild(state, caller, request.operation()),
+                None => self.recheck_guild(state, caller, request.operation),
             };
             may_send.inspect_err(|_| not_sent.store(true, Ordering::Relaxed))
         };

@@ -18,7 +18,7 @@ use crate::cache::{EntryKey, Realms, WriteGuard};
 use crate::clock::Tick;
 use crate::config::OriginKind;
 use crate::model::MemberId;
-use crate::wire::Request;
+use crate::wire::{Operation, Request};
 
 /// How long a write waits for the other process to acknowledge its notice, which usually takes some ten microseconds.
 /// If it takes longer, the write does not begin.
@@ -247,9 +247,9 @@ impl Handover {
         request: &Request,
         no_store_for: Duration,
     ) -> Result<AnnouncedWrite<'_>, NotAcknowledged> {
-        let (cache, now, member) = (&self.core.cache, self.core.now(), request.member());
+        let (cache, now, member) = (&self.core.cache, self.core.now(), request.member);
         let guard = match self.has_predecessor(now) {
-            false => cache.begin_write(member, request.operation().invalidates(), realms, no_store_for, now),
+            false => cache.begin_write(member, request.operation.invalidates(), realms, no_store_for, now),
             // Callers of the predecessor may see this write's effect before this process has its answer.
             true => cache.begin_remote_write(member, no_store_for, now),
         };
@@ -276,7 +276,7 @@ impl Handover {
     /// after any write of unknown outcome, and at least until that process will have answered its caller.
     pub(super) fn remote_no_store_time(&self) -> Duration {
         let state = self.core.state();
-        state.config.cache.points.ttl.max(write_time(&state))
+        state.config.cache.of(Operation::GetPoints).ttl.max(write_time(&state))
     }
 
     /// Tracks a write of the predecessor as one of this process until `end` yields whether its outcome is known.
@@ -378,7 +378,7 @@ impl Drop for Announcement<'_> {
 /// How long nothing about a member is stored after a write of this process whose outcome is unknown. With a ttl of 0 answers
 /// are shared all the same, and may stand in for failures.
 pub(super) fn no_store_time(state: &State) -> Duration {
-    match state.config.cache.points.ttl {
+    match state.config.cache.of(Operation::GetPoints).ttl {
         Duration::ZERO => write_time(state),
         ttl => ttl,
     }

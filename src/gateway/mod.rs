@@ -34,6 +34,7 @@ use std::time::Instant;
 
 use admit::{Admission, Admitted};
 use arc_swap::Guard;
+use caller::Caller;
 use futures_util::{FutureExt, poll};
 use read::{CacheLookup, ReadPurpose};
 use state::Core;
@@ -42,6 +43,7 @@ use crate::clock::{Clock, Tick};
 use crate::cluster::bus::Bus;
 use crate::cluster::{NodeReport, SharedLimits};
 use crate::keys::InFlightSlot;
+use crate::origin::Permit;
 use crate::telemetry::{Observer, Outcome};
 use crate::wire::{Fault, Form, Operation, Request, RequestId, TraceContext, is_form_type};
 
@@ -282,20 +284,30 @@ impl Gateway {
         body: &mut B,
         details: &mut RequestDetails,
     ) -> Result<Arc<str>, Fault> {
-        match request {
-            Request::Read { read, member } => match self.look_up(state, &admitted, read, member, details) {
-                CacheLookup::Hit(text) => Ok(text),
-                CacheLookup::Miss(stale) => {
-                    body.flush_answers().await?;
-                    let purpose = ReadPurpose::Miss(stale);
-                    // Boxed, so that the future of a connection with nothing but hits reserves no memory for a miss.
-                    Box::pin(self.miss(admitted.caller(), read, member, purpose, None, details)).await
-                }
+        let stale = match request.operation.is_write() {
+            true => None,
+            false => match self.look_up(state, &admitted, &request, details) {
+                CacheLookup::Hit(text) => return Ok(text),
+                CacheLookup::Miss(stale) => stale,
             },
-            Request::SetPoints { .. } => {
-                body.flush_answers().await?;
-                Box::pin(self.write(admitted.caller(), request, None, details)).await
-            }
+        };
+        body.flush_answers().await?;
+        // Boxed, so that the future of a connection with nothing but hits reserves no memory for a miss.
+        Box::pin(self.ask(admitted.caller(), request, ReadPurpose::Miss(stale), None, details)).await
+    }
+
+    /// Asks the origin: a write, or a read for this purpose. `permit` is given if the caller has one already.
+    async fn ask(
+        &self,
+        caller: Caller<'_>,
+        request: Request,
+        purpose: ReadPurpose,
+        permit: Option<Permit>,
+        details: &mut RequestDetails,
+    ) -> Result<Arc<str>, Fault> {
+        match request.operation.is_write() {
+            true => self.write(caller, request, permit, details).await,
+            false => self.miss(caller, &request, purpose, permit, details).await,
         }
     }
 }

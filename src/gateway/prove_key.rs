@@ -13,7 +13,7 @@ use crate::clock::Tick;
 use crate::keys::{KeyStatus, LearnedKey, LearnedKeys, ProofResult};
 use crate::model::Digest;
 use crate::origin::Permit;
-use crate::wire::{Fault, Operation, Read, Request};
+use crate::wire::{Fault, Operation, Request};
 
 /// How long a key that was proven before waits for another request to prove it, before its own request is sent to the
 /// origin: an operation that hangs there delays the others no longer.
@@ -55,7 +55,7 @@ impl Gateway {
             let is_stored = || matches!(find(), KeyStatus::Proven(_) | KeyStatus::Refused);
             let joined = learned_keys.flights().join_when_ready(digest, since, permit, is_stored).await;
             let joined = joined.inspect_err(|_| {
-                if !request.operation().is_write() {
+                if !request.operation.is_write() {
                     details.cache = Some(CacheStatus::Forwarded { stale: false, stored: false });
                 }
             })?;
@@ -65,7 +65,7 @@ impl Gateway {
                 Joined::Follower(follower) if was_proven => {
                     match tokio::time::timeout(FOLLOW_WITHIN, follower.wait()).await {
                         Ok(Some(ProofResult::Failed(_))) | Err(_) => {
-                            return self.ask_as_proof(&unproven, request, None, details).await;
+                            return self.ask(unproven.caller(), request, ReadPurpose::KeyProof, None, details).await;
                         }
                         Ok(result) => result,
                     }
@@ -96,7 +96,7 @@ impl Gateway {
                 }
                 Some(ProofResult::Refused) => return Err(Fault::IncorrectKey),
                 Some(ProofResult::Failed(fault)) => {
-                    if !request.operation().is_write() {
+                    if !request.operation.is_write() {
                         details.cache = Some(CacheStatus::Collapsed);
                     }
                     return Err(fault);
@@ -120,7 +120,7 @@ impl Gateway {
         let is_strangers = matches!(payer, Payer::Address(_));
         let (operation, queued) = (details.operation, details.queued);
         let mut own = RequestDetails { operation, queued, ..RequestDetails::new(details.id) };
-        let (key, operation) = (learned_key.clone(), request.operation());
+        let (key, operation) = (learned_key.clone(), request.operation);
         let _charged = match payer {
             Payer::Key(_) => None,
             Payer::Address(_) => {
@@ -145,14 +145,14 @@ impl Gateway {
         let state = self.core.state_full();
         // A write invalidates the member's answers of every key, so a key that was never proven is not proven by one:
         // the origin is asked for the member's points first.
-        let probe = (is_strangers && operation.is_write())
-            .then_some(Request::Read { read: Read::Points, member: request.member() });
+        let probe =
+            (is_strangers && operation.is_write()).then_some(Request::read(Operation::GetPoints, request.member));
         let answer = match probe {
             Some(probe) => {
                 let answer = self.ask_origin(&state, &unproven.caller(), permit, probe, None, details).await;
                 answer.map_err(FetchError::fault)
             }
-            None => self.ask_as_proof(unproven, request, Some(permit), details).await,
+            None => self.ask(unproven.caller(), request, ReadPurpose::KeyProof, Some(permit), details).await,
         };
         let result = match &answer {
             Err(Fault::IncorrectKey) => ProofResult::Refused,
@@ -189,23 +189,6 @@ impl Gateway {
         answer
     }
 
-    /// Asks the origin whatever the cache has: the answer is to prove the key.
-    async fn ask_as_proof(
-        &self,
-        unproven: &Unproven<'_>,
-        request: Request,
-        permit: Option<Permit>,
-        details: &mut RequestDetails,
-    ) -> Result<Arc<str>, Fault> {
-        let caller = unproven.caller();
-        match request {
-            Request::Read { read, member } => {
-                self.miss(caller, read, member, ReadPurpose::KeyProof, permit, details).await
-            }
-            Request::SetPoints { .. } => self.write(caller, request, permit, details).await,
-        }
-    }
-
     /// Goes on with a key that another request has proven: it is charged to the key, and its address gets a refund.
     async fn perform_proven<B: Body>(
         self: &Arc<Self>,
@@ -221,7 +204,7 @@ impl Gateway {
         let mut admitted = match payer {
             Payer::Key(admitted) => admitted,
             Payer::Address(_) => {
-                let (operation, now) = (request.operation(), self.core.now());
+                let (operation, now) = (request.operation, self.core.now());
                 let admitted =
                     self.admit_proven(&state, learned_key, forwarded, operation, (in_flight, now), details)?;
                 self.charge_if_waiting(&admitted, operation, details).await?;
@@ -236,12 +219,7 @@ impl Gateway {
         }
         // The proof took longer than it is valid, so this request, too, asks the origin.
         body.flush_answers().await?;
-        match request {
-            Request::Read { read, member } => {
-                self.miss(caller, read, member, ReadPurpose::KeyProof, None, details).await
-            }
-            Request::SetPoints { .. } => self.write(caller, request, None, details).await,
-        }
+        self.ask(caller, request, ReadPurpose::KeyProof, None, details).await
     }
 
     /// Waits for the limits that other nodes have a part in, if this node holds no token of them.

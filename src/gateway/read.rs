@@ -14,9 +14,8 @@ use crate::cache::{
 };
 use crate::clock::Tick;
 use crate::config::Freshness;
-use crate::model::MemberId;
 use crate::origin::{Authorization, ForwardedFields, Permit};
-use crate::wire::{Fault, Operation, Read, Request, RequestId, TraceContext, first_expiry};
+use crate::wire::{Answer, Fault, Kind, Request, RequestId, TraceContext, first_expiry};
 
 /// What the cache has for a read.
 pub(super) enum CacheLookup {
@@ -60,11 +59,10 @@ impl Gateway {
         self: &Arc<Self>,
         state: &Arc<State>,
         admitted: &Admitted<'_>,
-        read: Read,
-        member: MemberId,
+        request: &Request,
         details: &mut RequestDetails,
     ) -> CacheLookup {
-        let entry_key = EntryKey { realm: admitted.key().guild.realm, member, read };
+        let entry_key = EntryKey { realm: admitted.key().guild.realm, member: request.member, read: request.operation };
         let now = admitted.checked_at;
         self.invalidate_if_cut_off(state, now);
         let entry = self.core.cache.get(&entry_key);
@@ -92,21 +90,20 @@ impl Gateway {
     pub(super) async fn miss(
         &self,
         mut caller: Caller<'_>,
-        read: Read,
-        member: MemberId,
+        request: &Request,
         purpose: ReadPurpose,
         mut permit: Option<Permit>,
         details: &mut RequestDetails,
     ) -> Result<Arc<str>, Fault> {
-        let shared = self.fetch_shared(&mut caller, read, member, &purpose, &mut permit, details).await;
+        let shared = self.fetch_shared(&mut caller, request, &purpose, &mut permit, details).await;
         let (result, stale_entry) = match shared.transpose() {
             Some(result) => (result, purpose.stale_entry()),
             None => {
                 details.cache = Some(CacheStatus::Forwarded { stale: false, stored: false });
-                let result = self.fetch_alone(&mut caller, read, member, permit, details).await;
+                let result = self.fetch_alone(&mut caller, request, permit, details).await;
                 if result.is_ok() {
                     // It is of no flight: no flight from before may answer later callers.
-                    self.core.cache.epochs().invalidate_entry(&caller.entry_key(read, member), Realms::All);
+                    self.core.cache.epochs().invalidate_entry(&caller.entry_key(request), Realms::All);
                 }
                 (result, None)
             }
@@ -115,7 +112,7 @@ impl Gateway {
             Ok(entry) => Ok(entry.text.clone()),
             Err(fault) if fault.is_origin_failure() => {
                 // The request to the origin may have taken as long as `origin.timeout`.
-                self.recheck(&mut caller, Operation::Read(read))?;
+                self.recheck(&mut caller, request.operation)?;
                 self.stale_if_error(&caller, stale_entry, details).ok_or(fault)
             }
             Err(fault) => Err(fault),
@@ -129,16 +126,14 @@ impl Gateway {
     async fn fetch_shared(
         &self,
         caller: &mut Caller<'_>,
-        read: Read,
-        member: MemberId,
+        request: &Request,
         purpose: &ReadPurpose,
         permit: &mut Option<Permit>,
         details: &mut RequestDetails,
     ) -> Result<Option<Arc<Entry>>, Fault> {
-        let operation = Operation::Read(read);
         let mut own_key_only = false;
         loop {
-            let entry_key = caller.entry_key(read, member);
+            let entry_key = caller.entry_key(request);
             if self.handover.must_fetch_alone(&entry_key) {
                 // The other process may have written since a flight began here, or since an entry was stored.
                 return Ok(None);
@@ -159,7 +154,7 @@ impl Gateway {
                 details.cache = Some(CacheStatus::Forwarded { stale: purpose.is_stale(), stored: false });
             })?;
             details.queued += self.core.now().since(queued);
-            let state = self.recheck(caller, operation)?;
+            let state = self.recheck(caller, request.operation)?;
             match joined {
                 // The key belongs to another guild now; dropping a leader lets others lead.
                 _ if caller.key.guild.realm != entry_key.realm => {}
@@ -175,7 +170,7 @@ impl Gateway {
                     details.cache = Some(CacheStatus::Collapsed);
                     let result = follower.wait().await;
                     // Another key's answer is only for keys that are still valid and of this guild.
-                    self.recheck(caller, operation)?;
+                    self.recheck(caller, request.operation)?;
                     match result {
                         // The next leader's key may be refused as well: from here on callers of one key share a flight.
                         Some(Err(FetchError::KeyRefused(key, _))) if key != caller.digest => own_key_only = true,
@@ -278,14 +273,13 @@ impl Gateway {
     async fn fetch_alone(
         &self,
         caller: &mut Caller<'_>,
-        read: Read,
-        member: MemberId,
+        request: &Request,
         permit: Option<Permit>,
         details: &mut RequestDetails,
     ) -> Result<Arc<Entry>, Fault> {
         let permit = self.acquire_permit(caller, permit, details).await?;
-        let state = self.recheck(caller, Operation::Read(read))?;
-        let entry_key = caller.entry_key(read, member);
+        let state = self.recheck(caller, request.operation)?;
+        let entry_key = caller.entry_key(request);
         let epoch = self.core.cache.epoch(&entry_key);
         self.fetch(&state, caller, permit, (entry_key, epoch), details).await.map_err(FetchError::fault)
     }
@@ -302,16 +296,17 @@ impl Gateway {
         details: &mut RequestDetails,
     ) -> FetchResult {
         let asked = self.core.now();
-        let request = Request::Read { read: entry_key.read, member: entry_key.member };
+        let request = Request::read(entry_key.read, entry_key.member);
         let text = self.ask_origin(state, caller, permit, request, None, details).await?;
         let answered = self.core.now();
-        let expires = match entry_key.read {
-            Read::Warns => first_expiry(&text, entry_key.member),
-            Read::Points | Read::Reviews => None,
+        let row = entry_key.read.row();
+        let expires = match (row.answer, row.kind) {
+            (Answer::Map { expires: true }, Kind::Read { section, .. }) => first_expiry(&text, section, request.member),
+            _ => None,
         };
         let has_expired = expires.is_some_and(|expires| expires <= self.core.clock.unix());
         let may_store = self.core.peers(state).is_none_or(|peers| peers.may_store(answered));
-        let freshness = if has_expired || !may_store { Freshness::NONE } else { freshness(state, entry_key.read) };
+        let freshness = if has_expired || !may_store { Freshness::NONE } else { state.config.cache.of(entry_key.read) };
         Ok(Arc::new(Entry::new((entry_key, epoch), text, (asked, answered), freshness, expires)))
     }
 
@@ -351,21 +346,12 @@ impl Gateway {
             let forwarded =
                 ForwardedFields { authorization: Authorization(&authorization), trace: TraceContext::default() };
             let mut caller = Caller { key, learned_key, digest, forwarded, stranger };
-            let Ok(state) = gateway.recheck(&mut caller, Operation::Read(entry_key.read)) else { return };
+            let Ok(state) = gateway.recheck(&mut caller, entry_key.read) else { return };
             // No caller waits for it: the origin has logged a failure, and the stale answer stays.
             if caller.key.guild.realm == entry_key.realm {
                 let (purpose, mut details) = (ReadPurpose::Revalidation, RequestDetails::new(RequestId::random()));
                 let _ = gateway.lead(&state, (leader, permit), &caller, flight_key, &purpose, &mut details).await;
             }
         });
-    }
-}
-
-fn freshness(state: &State, read: Read) -> Freshness {
-    let cache = &state.config.cache;
-    match read {
-        Read::Points => cache.points,
-        Read::Warns => cache.warns,
-        Read::Reviews => cache.reviews,
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::{Gateway, KeyFile, KeyList, KeySource, LoadedKeys};
 use crate::config::Config;
 use crate::origin::Origin;
+use crate::wire::Operation;
 
 /// The keys that a reload puts in force. The store's keys never come without their list.
 #[derive(Debug)]
@@ -50,7 +51,7 @@ impl Gateway {
                 state.keys.set_rules(state, is_other_origin, &self.core.clock);
                 state.strangers.set_rate(state.config.limits.strangers, self.core.now());
                 let epochs = self.core.cache.epochs();
-                let [ttl_before, ttl] = [before, state].map(|state| state.config.cache.points.ttl);
+                let [ttl_before, ttl] = [before, state].map(|state| state.config.cache.of(Operation::GetPoints).ttl);
                 self.handover.store_later(ttl.saturating_sub(ttl_before), ttl);
                 if is_other_origin || before.config.cache != state.config.cache {
                     epochs.invalidate_all();

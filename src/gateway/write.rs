@@ -20,7 +20,7 @@ impl Gateway {
         permit: Option<Permit>,
         details: &mut RequestDetails,
     ) -> Result<Arc<str>, Fault> {
-        let operation = request.operation();
+        let operation = request.operation;
         let unavailable = Fault::Unavailable { retry_after: 1 };
         if !self.handover.wait_to_write().await {
             return Err(unavailable);
@@ -31,7 +31,7 @@ impl Gateway {
         let begun_under = self.recheck(&mut caller, operation)?;
         let (realms, no_store_for) = (caller.realms(caller.key.guild.realm), no_store_time(&begun_under));
         let write = self.handover.begin_write(realms, &request, no_store_for).await.map_err(|_| unavailable)?;
-        let announced = self.core.announce_to_peers(&begun_under, request.member()).await;
+        let announced = self.core.announce_to_peers(&begun_under, request.member).await;
         let rechecked = self.recheck(&mut caller, operation);
         let (announced, state) = match (announced, rechecked) {
             (Ok(announced), Ok(state)) => (announced, state),
@@ -49,7 +49,7 @@ impl Gateway {
         let answer = asked.await.map_err(FetchError::fault);
         // A reload may have moved the key to another guild meanwhile: the write changes that guild's answers as well.
         if !Arc::ptr_eq(&begun_under, &self.core.state()) {
-            self.core.cache.epochs().invalidate_member(request.member());
+            self.core.cache.epochs().invalidate_member(request.member);
         }
         let settled = !answer.as_ref().is_err_and(|fault| may_have_happened(*fault));
         write.end(settled).await;

@@ -29,7 +29,7 @@ pub struct Key {
 impl Key {
     /// 15 if the key's scope does not cover `operation`.
     pub fn may_use(&self, operation: Operation) -> Result<(), Fault> {
-        match (operation.scope(), self.scope) {
+        match (operation.row().scope, self.scope) {
             (Scope::Write, Scope::Read) => Err(Fault::NotAllowed(operation)),
             (Scope::Read, _) | (_, Scope::Write) => Ok(()),
         }

@@ -252,7 +252,7 @@ mod tests {
     use super::*;
     use crate::config::{Rate, Tier};
     use crate::limits::LimitQuery;
-    use crate::wire::{Operation, Read};
+    use crate::wire::Operation;
 
     const S: u64 = 1_000_000_000;
 
@@ -291,7 +291,7 @@ mod tests {
     }
 
     fn spend(learned_key: &LearnedKey) -> bool {
-        let ask = LimitQuery { operation: Operation::Read(Read::Points), in_flight: 0, now: at(1) };
+        let ask = LimitQuery { operation: Operation::GetPoints, in_flight: 0, now: at(1) };
         learned_key.key.policy.decide(&learned_key.key.buckets, &learned_key.key.usage, ask, || 0).over.is_none()
     }
 
@@ -349,7 +349,7 @@ mod tests {
         let learned_key = learned_keys.accept(&learned_keys.unproven_key(digest()), at(1));
         let let_in = |seconds| {
             let key = &proven(&learned_keys, seconds).key;
-            let ask = LimitQuery { operation: Operation::Read(Read::Points), in_flight: 0, now: at(seconds) };
+            let ask = LimitQuery { operation: Operation::GetPoints, in_flight: 0, now: at(seconds) };
             (0..100).filter(|_| key.policy.decide(&key.buckets, &key.usage, ask, || 0).over.is_none()).count()
         };
         assert!(spend(&learned_key));

@@ -268,7 +268,6 @@ mod tests {
     use std::num::NonZeroU32;
 
     use super::*;
-    use crate::wire::Read;
 
     fn rate(per_second: u64, burst: u32) -> Rate {
         Rate { period_ns: 1_000_000_000 / per_second, burst: NonZeroU32::new(burst).unwrap() }
@@ -306,7 +305,7 @@ mod tests {
         String::from_utf8(out).unwrap()
     }
 
-    const GET: Operation = Operation::Read(Read::Points);
+    const GET: Operation = Operation::GetPoints;
     const SET: Operation = Operation::SetPoints;
 
     #[test]

@@ -10,9 +10,9 @@ use super::*;
 use crate::clock::Tick;
 use crate::config::{Rate, Tier};
 use crate::model::Limit;
-use crate::wire::{Operation, Read};
+use crate::wire::Operation;
 
-const GET: Operation = Operation::Read(Read::Points);
+const GET: Operation = Operation::GetPoints;
 const SET: Operation = Operation::SetPoints;
 const SECOND: u64 = 1_000_000_000;
 

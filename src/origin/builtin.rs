@@ -15,7 +15,7 @@ use crate::clock::Clock;
 use crate::model::MemberId;
 use crate::store::{AnyStore, Cancellation, Store, StoreError};
 use crate::telemetry::metrics::{DescriptorEncoder, Histogram, histograms, latency};
-use crate::wire::{self, Fault, MAX_ORIGIN_ANSWER, Read, Request};
+use crate::wire::{self, Fault, Kind, MAX_ORIGIN_ANSWER, Request, Source};
 
 /// How long a caller waits for a write to the store, so that a disk that stalls does not hold callers for ever. Longer
 /// than the 2 s that a write waits for another process's lock.
@@ -46,11 +46,12 @@ impl Builtin {
     ) -> Result<Arc<str>, Fault> {
         let (store, guild) = (&self.store, origin_request.guild);
         let began = self.clock.now();
-        let answer = match origin_request.request {
-            Request::Read { read: Read::Points, member } => {
+        let Request { operation, member, amount } = origin_request.request;
+        let answer = match operation.row().kind {
+            Kind::Read { source: Source::Points, .. } => {
                 store.points(guild, member).await.map(|points| points.to_string())
             }
-            Request::Read { read: Read::Warns, member } => {
+            Kind::Read { source: Source::Warns, .. } => {
                 let warns = store.warns(guild, member, self.clock.unix()).await;
                 warns.map(|mut warns| {
                     let now = self.clock.unix(); // the read may have waited
@@ -58,23 +59,22 @@ impl Builtin {
                     wire::warns(member, &warns)
                 })
             }
-            Request::Read { read: Read::Reviews, member } => {
+            Kind::Read { source: Source::Reviews, .. } => {
                 store.reviews(guild, member).await.map(|reviews| wire::reviews(member, &reviews))
             }
-            Request::SetPoints { member, amount } => {
+            Kind::Write { .. } => {
+                let amount = amount.ok_or(Fault::NoUsableAnswer)?; // a write has one
                 let written = self.set_points(origin_request, (member, amount), may_send).await?;
                 written.map(|name| wire::set_points_line(&name, amount))
             }
         };
-        let took = if origin_request.request.operation().is_write() { &self.writes } else { &self.reads };
+        let took = if operation.is_write() { &self.writes } else { &self.reads };
         took.observe(self.clock.now().since(began).as_secs_f64());
         let answer = answer.map_err(|error| fault(&error, origin_request))?;
-        if !origin_request.request.operation().is_write() && self.clock.now().since(began) >= RECHECK {
+        if !operation.is_write() && self.clock.now().since(began) >= RECHECK {
             may_send()?; // PostgreSQL may have had no free connection
         }
-        if let Request::Read { member, .. } = origin_request.request
-            && answer.len() > MAX_ORIGIN_ANSWER
-        {
+        if !operation.is_write() && answer.len() > MAX_ORIGIN_ANSWER {
             let bytes = answer.len();
             tracing::error!(
                 request_id = %origin_request.id, guild = guild.as_str(), %member, bytes,

@@ -237,26 +237,12 @@ fn millis(us: u64) -> String {
 fn answer(code: u8, operation: Option<&str>, loaded: Option<&Loaded>) -> Option<String> {
     let operation = Operation::ALL.into_iter().find(|o| Some(o.name()) == operation);
     let fault = match code {
-        1 => Fault::NoKey,
-        2..=5 => Fault::from_origin(code)?,
-        6 => Fault::AmountMissing,
-        7 => Fault::AmountNotInteger,
-        8 if operation.is_some_and(Operation::is_write) => {
+        8 if operation.is_some_and(|operation| operation.row().params.contains(&Param::Amount)) => {
             return Some("08 | Param 'memberID' (or 'amount') is provided more than once!".to_owned());
         }
-        8 => Fault::Repeated(Param::MemberId),
-        10 => Fault::UnknownOperation,
-        11 => Fault::MethodNotPost,
         12 => return Some("12 | Too many requests! Try again in N s.".to_owned()),
-        13 => Fault::NotAForm,
-        14 => Fault::BodyTooLarge,
         15 => Fault::NotAllowed(operation?),
-        16 => Fault::Malformed,
-        17 => Fault::TooSlow,
-        20 => Fault::NoUsableAnswer,
-        21 => Fault::Unavailable { retry_after: 1 },
-        22 => Fault::OriginTimeout,
-        _ => return None,
+        _ => Fault::of_code(code)?,
     };
     let default = || Wording { service_name: "the service".to_owned(), key_command: "…".to_owned() };
     let wording = loaded.map_or_else(default, |loaded| loaded.config.answers.wording.clone());

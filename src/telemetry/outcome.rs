@@ -204,14 +204,13 @@ impl Outcome {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::wire::Read;
 
     /// An outcome whose fields all have a value, but for the use of the cache.
     pub(in crate::telemetry) fn example() -> Outcome {
         Outcome {
             unix_ms: 1_790_000_000_123,
             client: [10, 0, 0, 1].into(),
-            operation: Some(Operation::Read(Read::Points)),
+            operation: Some(Operation::GetPoints),
             status: 429,
             code: Some(12),
             key: Some("k1".into()),

@@ -1,8 +1,5 @@
-//! Every refusal: its code, status, `Retry-After` and line, as in the contract's table (section 1, "Refusals"). Code,
-//! status and line are exhaustive matches, so that a new refusal cannot lack one of them. The lines 01 to 05 are the
-//! service's own, word for word. Pure.
-
-use std::fmt::Write;
+//! Every refusal as one table: its code, status and message, as in the contract (section 1, "Refusals"). The lines 01 to
+//! 05 are the service's own, word for word. Pure.
 
 use super::{Operation, Param};
 
@@ -52,86 +49,91 @@ pub struct Wording {
 /// The highest code. Codes are counted in tables of this size.
 pub const MAX_CODE: u8 = 22;
 
-/// `CODE`, which is compared with [`MAX_CODE`] at compile time.
-const fn checked<const CODE: u8>() -> u8 {
-    const { assert!(CODE <= MAX_CODE, "raise MAX_CODE") };
-    CODE
-}
+/// One fault of each code, whatever it holds.
+const OF_EACH_CODE: [Fault; 19] = [
+    Fault::NoKey,
+    Fault::IncorrectKey,
+    Fault::GuildDeparted,
+    Fault::MemberMissing,
+    Fault::MemberNotInteger,
+    Fault::AmountMissing,
+    Fault::AmountNotInteger,
+    Fault::Repeated(Param::MemberId),
+    Fault::UnknownOperation,
+    Fault::MethodNotPost,
+    Fault::TooManyRequests { retry_after: 1 },
+    Fault::NotAForm,
+    Fault::BodyTooLarge,
+    Fault::NotAllowed(Operation::SetPoints),
+    Fault::Malformed,
+    Fault::TooSlow,
+    Fault::NoUsableAnswer,
+    Fault::Unavailable { retry_after: 1 },
+    Fault::OriginTimeout,
+];
 
 /// What a code means, in a few words for operators.
-pub const fn code_meaning(code: u8) -> &'static str {
-    match code {
-        1 => "no key",
-        2 => "incorrect key",
-        3 => "the bot left the guild",
-        4 => "memberID is missing",
-        5 => "memberID is no integer",
-        6 => "amount is missing",
-        7 => "amount is no integer",
-        8 => "a parameter is repeated",
-        10 => "unknown operation",
-        11 => "the method is not POST",
-        12 => "over a limit",
-        13 => "the body is not a form",
-        14 => "the body is too large",
-        15 => "the key's scope does not cover it",
-        16 => "malformed request",
-        17 => "the request took too long",
-        20 => "no usable answer from the origin",
-        21 => "the service is unavailable",
-        22 => "the origin took too long",
-        _ => "another outcome",
-    }
+pub fn code_meaning(code: u8) -> &'static str {
+    Fault::of_code(code).map_or("another outcome", |fault| fault.row().2)
 }
 
 impl Fault {
+    /// The table: code, status, what the code means to operators, and the message. `{}` is what [`Fault::line`] puts there.
+    const fn row(self) -> (u8, u16, &'static str, &'static str) {
+        match self {
+            Fault::NoKey => (1, 401, "no key", "No api key provided! Create it using: {}"),
+            Fault::IncorrectKey => (2, 401, "incorrect key", "Incorrect API key!"),
+            Fault::GuildDeparted => {
+                let message = "Error while retrieving guild using this API key. Is {} still on guild?";
+                (3, 403, "the bot left the guild", message)
+            }
+            Fault::MemberMissing => (4, 400, "memberID is missing", "Param 'memberID' is not provided!"),
+            Fault::MemberNotInteger => {
+                (5, 400, "memberID is no integer", "Param 'memberID' should contain only integers!")
+            }
+            Fault::AmountMissing => (6, 400, "amount is missing", "Param 'amount' is not provided!"),
+            Fault::AmountNotInteger => (7, 400, "amount is no integer", "Param 'amount' should contain only integers!"),
+            Fault::Repeated(_) => (8, 400, "a parameter is repeated", "Param '{}' is provided more than once!"),
+            Fault::UnknownOperation => (10, 404, "unknown operation", "Unknown operation!"),
+            Fault::MethodNotPost => (11, 405, "the method is not POST", "Method should be POST!"),
+            Fault::TooManyRequests { .. } => (12, 429, "over a limit", "Too many requests! Try again in {} s."),
+            Fault::NotAForm => (13, 415, "the body is not a form", "Body should be application/x-www-form-urlencoded!"),
+            Fault::BodyTooLarge => (14, 413, "the body is too large", "Body is too large!"),
+            Fault::NotAllowed(_) => {
+                (15, 403, "the key's scope does not cover it", "This API key is not allowed to use {}!")
+            }
+            Fault::Malformed => (16, 400, "malformed request", "Malformed request!"),
+            Fault::PlainHttp => {
+                let message = "Malformed request! This port speaks TLS: use https instead of http.";
+                (16, 400, "malformed request", message)
+            }
+            Fault::TooSlow => (17, 408, "the request took too long", "Request took too long!"),
+            Fault::NoUsableAnswer => {
+                let message = "The service gave no usable answer. Try again later.";
+                (20, 502, "no usable answer from the origin", message)
+            }
+            Fault::Unavailable { .. } | Fault::LimitedByOrigin { .. } => {
+                (21, 503, "the service is unavailable", "The service is not available. Try again later.")
+            }
+            Fault::OriginTimeout => {
+                (22, 504, "the origin took too long", "The service took too long to answer. Try again later.")
+            }
+        }
+    }
+
     /// The code, which begins the line with two digits.
     pub const fn code(self) -> u8 {
-        match self {
-            Fault::NoKey => checked::<1>(),
-            Fault::IncorrectKey => checked::<2>(),
-            Fault::GuildDeparted => checked::<3>(),
-            Fault::MemberMissing => checked::<4>(),
-            Fault::MemberNotInteger => checked::<5>(),
-            Fault::AmountMissing => checked::<6>(),
-            Fault::AmountNotInteger => checked::<7>(),
-            Fault::Repeated(_) => checked::<8>(),
-            Fault::UnknownOperation => checked::<10>(),
-            Fault::MethodNotPost => checked::<11>(),
-            Fault::TooManyRequests { .. } => checked::<12>(),
-            Fault::NotAForm => checked::<13>(),
-            Fault::BodyTooLarge => checked::<14>(),
-            Fault::NotAllowed(_) => checked::<15>(),
-            Fault::Malformed | Fault::PlainHttp => checked::<16>(),
-            Fault::TooSlow => checked::<17>(),
-            Fault::NoUsableAnswer => checked::<20>(),
-            Fault::Unavailable { .. } | Fault::LimitedByOrigin { .. } => checked::<21>(),
-            Fault::OriginTimeout => checked::<22>(),
-        }
+        self.row().0
     }
 
     /// The HTTP status, if `answers.error_status` is `http`.
     pub const fn status(self) -> u16 {
-        match self {
-            Fault::NoKey | Fault::IncorrectKey => 401,
-            Fault::GuildDeparted | Fault::NotAllowed(_) => 403,
-            Fault::MemberMissing
-            | Fault::MemberNotInteger
-            | Fault::AmountMissing
-            | Fault::AmountNotInteger
-            | Fault::Repeated(_)
-            | Fault::Malformed
-            | Fault::PlainHttp => 400,
-            Fault::UnknownOperation => 404,
-            Fault::MethodNotPost => 405,
-            Fault::TooManyRequests { .. } => 429,
-            Fault::NotAForm => 415,
-            Fault::BodyTooLarge => 413,
-            Fault::TooSlow => 408,
-            Fault::NoUsableAnswer => 502,
-            Fault::Unavailable { .. } | Fault::LimitedByOrigin { .. } => 503,
-            Fault::OriginTimeout => 504,
-        }
+        self.row().1
+    }
+
+    /// A fault of this code.
+    pub fn of_code(code: u8) -> Option<Fault> {
+        OF_EACH_CODE.into_iter().find(|fault| fault.code() == code)
     }
 
     /// The value of `Retry-After` in seconds, if the table has one.
@@ -159,62 +161,25 @@ impl Fault {
     }
 
     /// The spec's own refusals that an origin may answer with (02 to 05), by code.
-    pub const fn from_origin(code: u8) -> Option<Fault> {
-        match code {
-            2 => Some(Fault::IncorrectKey),
-            3 => Some(Fault::GuildDeparted),
-            4 => Some(Fault::MemberMissing),
-            5 => Some(Fault::MemberNotInteger),
-            _ => None,
-        }
+    pub fn from_origin(code: u8) -> Option<Fault> {
+        Fault::of_code(code).filter(|_| (2..=5).contains(&code))
     }
 
     /// The whole line, `<code> | <message>`.
     pub fn line(self, wording: &Wording) -> String {
-        let mut line = format!("{:02} | ", self.code());
-        let fixed = match self {
-            Fault::NoKey => {
-                line += "No api key provided! Create it using: ";
-                &wording.key_command
-            }
-            Fault::IncorrectKey => "Incorrect API key!",
-            Fault::GuildDeparted => {
-                line += "Error while retrieving guild using this API key. Is ";
-                line += &wording.service_name;
-                " still on guild?"
-            }
-            Fault::MemberMissing => "Param 'memberID' is not provided!",
-            Fault::MemberNotInteger => "Param 'memberID' should contain only integers!",
-            Fault::AmountMissing => "Param 'amount' is not provided!",
-            Fault::AmountNotInteger => "Param 'amount' should contain only integers!",
-            Fault::Repeated(param) => {
-                let _ = write!(line, "Param '{}' is provided ", param.name());
-                "more than once!"
-            }
-            Fault::UnknownOperation => "Unknown operation!",
-            Fault::MethodNotPost => "Method should be POST!",
-            Fault::TooManyRequests { retry_after } => {
-                let _ = write!(line, "Too many requests! Try again in {retry_after}");
-                " s."
-            }
-            Fault::NotAForm => "Body should be application/x-www-form-urlencoded!",
-            Fault::BodyTooLarge => "Body is too large!",
-            Fault::NotAllowed(operation) => {
-                line += "This API key is not allowed to use ";
-                line += operation.name();
-                "!"
-            }
-            Fault::Malformed => "Malformed request!",
-            Fault::PlainHttp => "Malformed request! This port speaks TLS: use https instead of http.",
-            Fault::TooSlow => "Request took too long!",
-            Fault::NoUsableAnswer => "The service gave no usable answer. Try again later.",
-            Fault::Unavailable { .. } | Fault::LimitedByOrigin { .. } => {
-                "The service is not available. Try again later."
-            }
-            Fault::OriginTimeout => "The service took too long to answer. Try again later.",
+        let seconds = self.retry_after().map(|seconds| seconds.to_string());
+        let inserted = match self {
+            Fault::NoKey => &wording.key_command,
+            Fault::GuildDeparted => &wording.service_name,
+            Fault::Repeated(param) => param.name(),
+            Fault::NotAllowed(operation) => operation.name(),
+            _ => seconds.as_deref().unwrap_or_default(),
         };
-        line += fixed;
-        line
+        let (code, _, _, message) = self.row();
+        match message.split_once("{}") {
+            Some((before, after)) => format!("{code:02} | {before}{inserted}{after}"),
+            None => format!("{code:02} | {message}"),
+        }
     }
 }
 
@@ -224,9 +189,10 @@ mod tests {
 
     #[test]
     fn each_code_has_a_meaning_of_its_own() {
-        let meanings: Vec<&str> =
-            (1..=MAX_CODE).map(code_meaning).filter(|meaning| *meaning != "another outcome").collect();
-        let distinct = std::collections::HashSet::<&str>::from_iter(meanings.iter().copied());
-        assert_eq!((meanings.len(), distinct.len()), (19, 19), "{meanings:?}");
+        let codes = OF_EACH_CODE.map(Fault::code);
+        assert!(codes.is_sorted_by(|a, b| a < b) && codes.last() == Some(&MAX_CODE), "{codes:?}");
+        let distinct = std::collections::HashSet::from(codes.map(code_meaning));
+        assert_eq!(distinct.len(), codes.len(), "{distinct:?}");
+        assert_eq!(code_meaning(9), "another outcome");
     }
 }

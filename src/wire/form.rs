@@ -68,14 +68,12 @@ impl<'b> Form<'b> {
     pub fn request(&self, operation: Operation) -> Result<Request, Fault> {
         let member = self.member.get(Param::MemberId, Fault::MemberMissing)?;
         let member: MemberId = member.parse().map_err(|_| Fault::MemberNotInteger)?;
-        match operation {
-            Operation::Read(read) => Ok(Request::Read { read, member }),
-            Operation::SetPoints => {
-                let amount = self.amount.get(Param::Amount, Fault::AmountMissing)?;
-                let amount = signed(amount).ok_or(Fault::AmountNotInteger)?;
-                Ok(Request::SetPoints { member, amount })
-            }
+        let mut request = Request::read(operation, member);
+        if operation.row().params.contains(&Param::Amount) {
+            let amount = self.amount.get(Param::Amount, Fault::AmountMissing)?;
+            request.amount = Some(signed(amount).ok_or(Fault::AmountNotInteger)?);
         }
+        Ok(request)
     }
 }
 
@@ -97,23 +95,15 @@ mod fuzz;
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::Read;
     use super::*;
 
-    const GET: Operation = Operation::Read(Read::Points);
-
     fn get(body: &str) -> Result<u64, Fault> {
-        Form::read(body.as_bytes()).request(GET).map(|r| match r {
-            Request::Read { member, .. } => member.get(),
-            Request::SetPoints { .. } => unreachable!(),
-        })
+        Form::read(body.as_bytes()).request(Operation::GetPoints).map(|request| request.member.get())
     }
 
     fn set(body: &str) -> Result<(u64, i64), Fault> {
-        Form::read(body.as_bytes()).request(Operation::SetPoints).map(|r| match r {
-            Request::SetPoints { member, amount } => (member.get(), amount),
-            Request::Read { .. } => unreachable!(),
-        })
+        let request = Form::read(body.as_bytes()).request(Operation::SetPoints)?;
+        Ok((request.member.get(), request.amount.unwrap()))
     }
 
     #[test]

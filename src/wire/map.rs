@@ -1,5 +1,5 @@
 //! The answers of the built-in backend to getWarns, getReviews and setPoints as text, and the search for the first
-//! expiry in a getWarns answer of any origin. The search may take for an entry what is none, but it misses none: that can
+//! expiry in a map of any origin. The search may take for an entry what is none, but it misses none: that can
 //! only shorten the time for which an answer is kept (guarantee 4). Its time is proportional to the answer's length,
 //! since an origin chooses the text.
 
@@ -41,11 +41,11 @@ pub fn set_points_line(member_name: &str, new_value: i64) -> String {
     format!("Successfully set '{member_name}' points to '{new_value}'")
 }
 
-/// The first expiry in a getWarns answer, past or future, in Unix seconds. An entry tells its expiry in its key and again
-/// at its end, which counts where an id hides that of the key. A reason may contain what looks like a key or the end of an
-/// entry; it is taken for one.
-pub fn first_expiry(answer: &str, member: MemberId) -> Option<i64> {
-    let key = format!("warns_{member}_id_");
+/// The first expiry, past or future, in a map whose keys begin with `section`, in Unix seconds. An entry tells its expiry
+/// in its key and again at its end, which counts where an id hides that of the key. A reason may contain what looks like a
+/// key or the end of an entry; it is taken for one.
+pub fn first_expiry(answer: &str, section: &str, member: MemberId) -> Option<i64> {
+    let key = format!("{section}_{member}_id_");
     // Each byte is read a few times at most, however many keys begin in the answer: keys that end with the same `=` have
     // the same expiry.
     let (before, _) = answer.rsplit_once('=').unwrap_or_default();
@@ -55,7 +55,8 @@ pub fn first_expiry(answer: &str, member: MemberId) -> Option<i64> {
     });
     let at_ends = answer.split("(Expires ").skip(1).filter_map(|piece| {
         let (expiry, after) = piece.split_once(')')?;
-        let is_end = after.starts_with('}') || after.starts_with(", warns_");
+        let is_next = |after: &str| after.strip_prefix(section).is_some_and(|after| after.starts_with('_'));
+        let is_end = after.starts_with('}') || after.strip_prefix(", ").is_some_and(is_next);
         expiry.parse().ok().filter(|_| is_end)
     });
     in_keys.chain(at_ends).min()
@@ -66,6 +67,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    fn first_expiry(answer: &str, member: MemberId) -> Option<i64> {
+        super::first_expiry(answer, "warns", member)
+    }
 
     fn seven() -> MemberId {
         "7".parse().unwrap()

@@ -1,105 +1,134 @@
-//! The operations of the service, as one table: name in the path, least scope of a key, and the reads that it
-//! invalidates. Their parameters are the fields of `Request`. The form body that is sent to an origin is made here, and
-//! contains nothing else of the caller's. Pure.
+//! The operations of the service, as one table: what callers send and get, how long an answer is fresh, and what data it
+//! is about. Every other module asks the table, so another operation is another row. The form body that is sent to an
+//! origin is made here, and contains nothing else of the caller's. Pure.
 
+use std::time::Duration;
+
+use self::Operation::{GetPoints, GetReviews, GetWarns, SetPoints};
 use crate::model::{MemberId, Scope};
 
-/// An operation.
+/// An operation: the number of its row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
-    Read(Read),
+    GetPoints,
     SetPoints,
+    GetWarns,
+    GetReviews,
 }
 
-/// The operations whose answers are cached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Read {
+/// One row of the table.
+#[derive(Debug)]
+pub struct Row {
+    operation: Operation,
+    /// In the path and in answers.
+    name: &'static str,
+    pub params: &'static [Param],
+    /// The least scope that may use it (contract section 1, code 15).
+    pub scope: Scope,
+    pub answer: Answer,
+    pub kind: Kind,
+}
+
+/// What an operation answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// `-?` and digits.
+    Number,
+    /// Entries in braces. Those that expire have their expiry in their keys.
+    Map { expires: bool },
+    /// A sentence that says what was done.
+    Line,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It changes nothing, and its answers are cached.
+    Read {
+        /// The name of its section in `[cache]`, with which each key of a map begins.
+        section: &'static str,
+        /// How long an answer is fresh, and for how long after that it may stand in for a failed origin, by default.
+        ttl: Duration,
+        stale_if_error: Duration,
+        source: Source,
+    },
+    /// It sets a member's points.
+    Write {
+        /// The reads whose cached answers about the member it invalidates.
+        invalidates: &'static [Operation],
+    },
+}
+
+/// What the built-in backend reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
     Points,
     Warns,
     Reviews,
 }
 
-/// One row of the table.
-struct Row {
-    operation: Operation,
-    /// In the path and in answers.
-    name: &'static str,
-    /// The least scope that may use it (contract section 1, code 15).
-    scope: Scope,
-    /// The reads whose cached answers about the member it invalidates; reads have none.
-    invalidates: &'static [Read],
-}
-
 /// The table, in the contract's order. The decision record stores the number of a row, so new rows are added at the
 /// end.
-const TABLE: [Row; 4] = [
-    read(Read::Points, "getPoints"),
-    Row { operation: Operation::SetPoints, name: "setPoints", scope: Scope::Write, invalidates: &[Read::Points] },
-    read(Read::Warns, "getWarns"),
-    read(Read::Reviews, "getReviews"),
+static TABLE: [Row; Operation::COUNT] = [
+    read(GetPoints, "getPoints", Answer::Number, "points", (30, 600), Source::Points),
+    Row {
+        operation: SetPoints,
+        name: "setPoints",
+        params: &[Param::MemberId, Param::Amount],
+        scope: Scope::Write,
+        answer: Answer::Line,
+        kind: Kind::Write { invalidates: &[GetPoints] },
+    },
+    read(GetWarns, "getWarns", Answer::Map { expires: true }, "warns", (60, 0), Source::Warns),
+    read(GetReviews, "getReviews", Answer::Map { expires: false }, "reviews", (300, 0), Source::Reviews),
 ];
 
-const fn read(read: Read, name: &'static str) -> Row {
-    Row { operation: Operation::Read(read), name, scope: Scope::Read, invalidates: &[] }
-}
-
-/// A read that `Read::ALL` lacks would never be invalidated with the others.
-const _: () = {
-    let (mut reads, mut row) = (0, 0);
-    while row < TABLE.len() {
-        reads += matches!(TABLE[row].operation, Operation::Read(_)) as usize;
-        row += 1;
-    }
-    assert!(reads == Read::ALL.len(), "`Read::ALL` has every read of the table");
-};
-
-impl Read {
-    /// All reads, in the order of their [`Read::index`].
-    pub const ALL: [Read; 3] = [Read::Points, Read::Warns, Read::Reviews];
-
-    /// A small number for tables kept per read.
-    pub const fn index(self) -> usize {
-        self as usize
-    }
+/// A read about a member, with `ttl` and `stale_if_error` in seconds.
+const fn read(
+    operation: Operation,
+    name: &'static str,
+    answer: Answer,
+    section: &'static str,
+    (ttl, stale_if_error): (u64, u64),
+    source: Source,
+) -> Row {
+    let (ttl, stale_if_error) = (Duration::from_secs(ttl), Duration::from_secs(stale_if_error));
+    let kind = Kind::Read { section, ttl, stale_if_error, source };
+    Row { operation, name, params: &[Param::MemberId], scope: Scope::Read, answer, kind }
 }
 
 impl Operation {
+    /// How many there are. A number, because in an optimized build the compiler finds a cycle where a length in a type
+    /// comes from the table.
+    pub const COUNT: usize = 4;
+
     /// All operations, in the order of their [`Operation::index`].
-    pub const ALL: [Operation; TABLE.len()] =
-        [TABLE[0].operation, TABLE[1].operation, TABLE[2].operation, TABLE[3].operation];
+    pub const ALL: [Operation; Operation::COUNT] = [GetPoints, SetPoints, GetWarns, GetReviews];
 
     /// The number of its row.
     pub const fn index(self) -> usize {
-        match self {
-            Operation::Read(Read::Points) => 0,
-            Operation::SetPoints => 1,
-            Operation::Read(Read::Warns) => 2,
-            Operation::Read(Read::Reviews) => 3,
-        }
+        self as usize
     }
 
-    const fn row(self) -> &'static Row {
+    pub fn row(self) -> &'static Row {
         &TABLE[self.index()]
     }
 
     /// The name in the path and in the answers.
-    pub const fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         self.row().name
     }
 
-    /// The least scope that may use it.
-    pub const fn scope(self) -> Scope {
-        self.row().scope
-    }
-
-    /// The reads whose cached answers about the member it invalidates.
-    pub const fn invalidates(self) -> &'static [Read] {
-        self.row().invalidates
-    }
-
     /// Whether it changes anything at the origin.
-    pub const fn is_write(self) -> bool {
-        !self.invalidates().is_empty()
+    pub fn is_write(self) -> bool {
+        matches!(self.row().kind, Kind::Write { .. })
+    }
+
+    /// The reads whose cached answers about the member it invalidates; none if it is a read itself.
+    pub fn invalidates(self) -> &'static [Operation] {
+        match self.row().kind {
+            Kind::Write { invalidates } => invalidates,
+            Kind::Read { .. } => &[],
+        }
     }
 
     /// The operation at `path`, compared byte for byte: `base_path`, a slash, the name.
@@ -127,31 +156,23 @@ impl Param {
 
 /// A request whose parameters are valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Request {
-    Read { read: Read, member: MemberId },
-    SetPoints { member: MemberId, amount: i64 },
+pub struct Request {
+    pub operation: Operation,
+    pub member: MemberId,
+    /// Where the operation has this parameter.
+    pub amount: Option<i64>,
 }
 
 impl Request {
+    /// A read about this member.
+    pub const fn read(operation: Operation, member: MemberId) -> Request {
+        Request { operation, member, amount: None }
+    }
+
     /// The canonical body sent to an origin: `memberID=N[&amount=N]`, nothing else of the caller's.
     pub fn canonical_body(&self) -> String {
-        match self {
-            Request::Read { member, .. } => format!("memberID={member}"),
-            Request::SetPoints { member, amount } => format!("memberID={member}&amount={amount}"),
-        }
-    }
-
-    pub fn member(&self) -> MemberId {
-        match self {
-            Request::Read { member, .. } | Request::SetPoints { member, .. } => *member,
-        }
-    }
-
-    pub fn operation(&self) -> Operation {
-        match self {
-            Request::Read { read, .. } => Operation::Read(*read),
-            Request::SetPoints { .. } => Operation::SetPoints,
-        }
+        let Request { member, .. } = self;
+        self.amount.map_or_else(|| format!("memberID={member}"), |amount| format!("memberID={member}&amount={amount}"))
     }
 }
 
@@ -162,7 +183,7 @@ mod tests {
     #[test]
     fn each_operation_is_found_by_its_number_and_by_its_name() {
         for (number, operation) in Operation::ALL.into_iter().enumerate() {
-            assert_eq!(operation.index(), number);
+            assert_eq!((operation.index(), operation.row().operation), (number, operation));
             assert_eq!(Operation::at(format!("/base/{}", operation.name()).as_bytes(), "/base"), Some(operation));
         }
         assert_eq!(Operation::at(b"/base/getpoints", "/base"), None);

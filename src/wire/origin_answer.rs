@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use super::{Fault, Operation, Read};
+use super::{Answer, Fault, Operation};
 
 /// The most of an origin's answer that is read (contract section 1, "Upstream").
 pub const MAX_ORIGIN_ANSWER: usize = 1 << 20;
@@ -64,26 +64,25 @@ pub fn parse_origin_answer(
     if !(200..300).contains(&status) {
         return Err(UnusableAnswer::Status);
     }
-    match operation {
-        Operation::Read(Read::Points) => {
+    let unexpected = |expected, got| Err(UnusableAnswer::Text { expected, got });
+    match operation.row().answer {
+        Answer::Number => {
             let digits = text.strip_prefix('-').unwrap_or(text);
             let other = digits.chars().find(|c| !c.is_ascii_digit());
             if digits.is_empty() || other.is_some() {
-                return Err(UnusableAnswer::Text { expected: "digits", got: other });
+                return unexpected("digits", other);
             }
         }
-        Operation::Read(Read::Warns | Read::Reviews) if !text.starts_with('{') => {
-            return Err(UnusableAnswer::Text { expected: "a map that begins with `{`", got: text.chars().next() });
+        Answer::Map { .. } if !text.starts_with('{') => {
+            return unexpected("a map that begins with `{`", text.chars().next());
         }
-        Operation::Read(Read::Warns | Read::Reviews) if text.len() < 2 || !text.ends_with('}') => {
-            return Err(UnusableAnswer::Text { expected: "a map that ends with `}`", got: None });
+        Answer::Map { .. } if text.len() < 2 || !text.ends_with('}') => {
+            return unexpected("a map that ends with `}`", None);
         }
-        Operation::SetPoints if text.is_empty() => {
-            return Err(UnusableAnswer::Text { expected: "a line that says what was done", got: None });
-        }
+        Answer::Line if text.is_empty() => return unexpected("a line that says what was done", None),
         // A refusal of another code (another gateway's 12, sent with 200) is not a success.
-        Operation::SetPoints if is_refusal(text) => return Err(UnusableAnswer::Refusal),
-        Operation::Read(Read::Warns | Read::Reviews) | Operation::SetPoints => {}
+        Answer::Line if is_refusal(text) => return Err(UnusableAnswer::Refusal),
+        Answer::Map { .. } | Answer::Line => {}
     }
     Ok(Ok(text))
 }
@@ -110,8 +109,8 @@ mod tests {
 
     use super::*;
 
-    const POINTS: Operation = Operation::Read(Read::Points);
-    const WARNS: Operation = Operation::Read(Read::Warns);
+    const POINTS: Operation = Operation::GetPoints;
+    const WARNS: Operation = Operation::GetWarns;
 
     #[test]
     fn a_good_answer_is_passed_on_without_its_newline() {
@@ -187,7 +186,7 @@ mod tests {
                 id: id as i64, author: "Bo".into(), rating: 5, text: crate::model::one_line(text).into_owned(),
             };
             let map = super::super::reviews(member, &texts.iter().enumerate().map(review).collect::<Vec<_>>());
-            prop_assert_eq!(parse_origin_answer(Operation::Read(Read::Reviews), 200, map.as_bytes()), Ok(Ok(map.as_str())));
+            prop_assert_eq!(parse_origin_answer(Operation::GetReviews, 200, map.as_bytes()), Ok(Ok(map.as_str())));
         }
 
         #[test]

@@ -11,7 +11,7 @@ use guildgate::cluster::Freshness;
 use guildgate::cluster::bus::{DropReason, Incarnation, Listener, Node, RemoteWrite};
 use guildgate::config;
 use guildgate::model::{GuildId, MemberId};
-use guildgate::wire::Read;
+use guildgate::wire::Operation;
 
 use crate::world::{Bug, Time};
 
@@ -20,7 +20,7 @@ use crate::world::{Bug, Time};
 pub const TTL: Duration = Duration::from_secs(2);
 
 pub fn entry_key(member: MemberId) -> EntryKey {
-    EntryKey { realm: Realm(1), member, read: Read::Points }
+    EntryKey { realm: Realm(1), member, read: Operation::GetPoints }
 }
 
 /// A write of a caller of this node.
@@ -143,7 +143,7 @@ impl SimulatedNode {
     /// The epoch moves before the write is announced.
     pub fn begin_write(&self, member: MemberId, now: Time) -> WriteGuard<'static> {
         let cache = self.effects.cache;
-        cache.begin_write(member, &[Read::Points], Realms::One(Realm(1)), TTL, Tick(now))
+        cache.begin_write(member, &[Operation::GetPoints], Realms::One(Realm(1)), TTL, Tick(now))
     }
 }
 

@@ -8,7 +8,7 @@ use guildgate::cache::{AnswerCache, Entry, EntryKey, Realm, Realms};
 use guildgate::clock::Tick;
 use guildgate::config::Freshness;
 use guildgate::model::MemberId;
-use guildgate::wire::Read;
+use guildgate::wire::Operation;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpSocket;
 use tokio::time::timeout;
@@ -193,7 +193,8 @@ fn guarantee_8_the_cache_takes_no_more_memory_than_it_is_given() {
             let cache = cache.insert(AnswerCache::new(GIVEN));
             let freshness = Freshness { ttl: PATIENCE, stale_while_revalidate: PATIENCE, stale_if_error: PATIENCE };
             for member in 0..200_000 {
-                let at = EntryKey { realm: Realm(1), member: MemberId::new(member).unwrap(), read: Read::Points };
+                let at =
+                    EntryKey { realm: Realm(1), member: MemberId::new(member).unwrap(), read: Operation::GetPoints };
                 let entry =
                     Entry::new((at, cache.epoch(&at)), "x".repeat(length).into(), (Tick(0), Tick(0)), freshness, None);
                 assert!(cache.insert(at, &Arc::new(entry), Realms::One(at.realm), Tick(0)));

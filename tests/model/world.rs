@@ -16,7 +16,7 @@ use crate::cache::{advance_once, join_any, put_unchecked, small_cache};
 use crate::clock::Tick;
 use crate::config::Freshness;
 use crate::sync::Notify;
-use crate::wire::{Fault, Read};
+use crate::wire::{Fault, Operation};
 
 /// How a reader and a writer go about it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -92,7 +92,7 @@ const PERMITS: usize = 2;
 const HOUR: Duration = Duration::from_secs(3600);
 
 fn entry_key(realm: u64) -> EntryKey {
-    EntryKey { realm: Realm(realm), member: "7".parse().unwrap(), read: Read::Points }
+    EntryKey { realm: Realm(realm), member: "7".parse().unwrap(), read: Operation::GetPoints }
 }
 
 impl World {
@@ -126,7 +126,7 @@ impl World {
         } else {
             let at = entry_key(0);
             let realms = if self.way == Way::WriteOfOneRealm { Realms::One(at.realm) } else { self.realms(&at) };
-            let write = self.cache.begin_write(at.member, &[Read::Points], realms, HOUR, NOW);
+            let write = self.cache.begin_write(at.member, &[Operation::GetPoints], realms, HOUR, NOW);
             self.points.store(points, Ordering::SeqCst);
             // Its answer is on the way: long where much is to happen before it is there.
             (0..self.write_takes).for_each(|_| shuttle::thread::yield_now());

@@ -33,7 +33,7 @@ async fn page(visit: &Visit, is_done: bool, refused: &Refused) -> Markup {
     let (size, totals) = (visit.shared().gateway.cache_size(), visit.shared().gateway.totals());
     let max_size = visit.shared().gateway.state().config.cache.max_size;
     let rows = html! {
-        @for operation in Operation::ALL.into_iter().filter(|operation| matches!(operation, Operation::Read(_))) {
+        @for operation in Operation::ALL.into_iter().filter(|operation| !operation.is_write()) {
             @let by_use = &totals.by_cache[operation.index()];
             @let (hits, misses) = (HITS.map(|of| by_use[of.index()]).iter().sum::<u64>(), MISSES.map(|of| by_use[of.index()]).iter().sum::<u64>());
             tr {

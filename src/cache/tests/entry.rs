@@ -11,7 +11,7 @@ use crate::cache::index::Index;
 use crate::clock::Tick;
 use crate::config::Freshness;
 use crate::model::MemberId;
-use crate::wire::Read;
+use crate::wire::Operation;
 
 fn entry(expires: Option<i64>) -> Entry {
     entry_of("7".parse().unwrap(), expires)
@@ -20,7 +20,7 @@ fn entry(expires: Option<i64>) -> Entry {
 fn entry_of(member: MemberId, expires: Option<i64>) -> Entry {
     let s = Duration::from_secs;
     let freshness = Freshness { ttl: s(10), stale_while_revalidate: s(5), stale_if_error: s(60) };
-    let key = EntryKey { realm: Realm(1), member, read: Read::Points };
+    let key = EntryKey { realm: Realm(1), member, read: Operation::GetPoints };
     Entry::new((key, Epochs::default().epoch(&key)), "3".into(), (Tick(0), Tick(0)), freshness, expires)
 }
 

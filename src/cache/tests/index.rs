@@ -8,12 +8,12 @@ use super::super::index::Index;
 use crate::clock::Tick;
 use crate::config::Freshness;
 use crate::model::MemberId;
-use crate::wire::Read;
+use crate::wire::Operation;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
 fn key(member: u64) -> EntryKey {
-    EntryKey { realm: Realm(1), member: MemberId::new(member).unwrap(), read: Read::Points }
+    EntryKey { realm: Realm(1), member: MemberId::new(member).unwrap(), read: Operation::GetPoints }
 }
 
 /// Inserts an answer that was asked for and came at these times; whether it was stored.

@@ -9,7 +9,7 @@ use crate::cache::{Entry, EntryKey, Epoch, Epochs, FetchError, FetchResult, Real
 use crate::clock::Tick;
 use crate::config::Freshness;
 use crate::model::MemberId;
-use crate::wire::{Fault, Read};
+use crate::wire::{Fault, Operation};
 
 type SingleFlight = single_flight::SingleFlight<EntryKey, Epoch, FetchResult>;
 type Leader<'f> = single_flight::Leader<'f, EntryKey, Epoch, FetchResult>;
@@ -17,7 +17,7 @@ type Follower = single_flight::Follower<Epoch, FetchResult>;
 type Role<'f> = single_flight::Role<'f, EntryKey, Epoch, FetchResult>;
 
 fn key() -> EntryKey {
-    EntryKey { realm: Realm(1), member: MemberId::new(7).unwrap(), read: Read::Points }
+    EntryKey { realm: Realm(1), member: MemberId::new(7).unwrap(), read: Operation::GetPoints }
 }
 
 fn epoch(epochs: &Epochs) -> Epoch {
@@ -90,7 +90,9 @@ async fn followers_of_a_leader_that_panics_join_again() {
 async fn a_read_after_a_write_does_not_join_a_flight_from_before_it() {
     let (flights, epochs) = (SingleFlight::default(), Epochs::default());
     let old = leader_of(flights.join(key(), || epoch(&epochs)));
-    epochs.begin_write(key().member, &[Read::Points], Realms::One(key().realm), Duration::ZERO, Tick(0)).end_settled();
+    epochs
+        .begin_write(key().member, &[Operation::GetPoints], Realms::One(key().realm), Duration::ZERO, Tick(0))
+        .end_settled();
     let new = leader_of(flights.join(key(), || epoch(&epochs)));
     let follower = follower_of(flights.join(key(), || epoch(&epochs)));
     old.complete(answer("old", epoch(&epochs)));

@@ -2,6 +2,7 @@
 //! could write are in a list of their own, which is used with `--writes` only.
 
 use crate::model::MemberId;
+use crate::wire::Operation;
 
 const FORM: &str = "application/x-www-form-urlencoded";
 
@@ -32,7 +33,7 @@ pub(super) enum Expected {
 /// One request.
 #[derive(Clone, Debug)]
 pub(super) struct Case {
-    pub(super) name: &'static str,
+    pub(super) name: String,
     pub(super) method: &'static str,
     /// After the upstream's path and a slash.
     pub(super) target: String,
@@ -46,17 +47,17 @@ pub(super) struct Case {
 }
 
 impl Case {
-    fn new(name: &'static str, operation: &str, body: String) -> Case {
+    fn new(name: impl Into<String>, operation: Operation, body: String) -> Case {
         Case {
-            name,
+            name: name.into(),
             method: "POST",
-            target: operation.to_owned(),
+            target: operation.name().to_owned(),
             key: KeySent::Right,
             content_type: Some(FORM),
             content_encoding: None,
             body,
             expected: Expected::OriginAnswer,
-            may_write: operation == "setPoints",
+            may_write: operation.is_write(),
         }
     }
 
@@ -78,25 +79,27 @@ impl Case {
 
     /// The member's points, asked for as any caller does.
     pub(super) fn get_points(member: MemberId) -> Case {
-        Case::new("getPoints", "getPoints", format!("memberID={member}"))
+        Case::new("getPoints", Operation::GetPoints, format!("memberID={member}"))
     }
 
-    pub(super) fn set_points(name: &'static str, member: MemberId, amount: i64) -> Case {
-        Case::new(name, "setPoints", format!("memberID={member}&amount={amount}"))
+    pub(super) fn set_points(name: &str, member: MemberId, amount: i64) -> Case {
+        Case::new(name, Operation::SetPoints, format!("memberID={member}&amount={amount}"))
     }
 }
 
 /// Requests that change nothing anywhere.
 pub(super) fn reads(member: MemberId) -> Vec<Case> {
     let m = format!("memberID={member}");
-    let read = |name, body: String| Case::new(name, "getPoints", body);
+    let each = || Operation::ALL.into_iter().filter(|operation| !operation.is_write());
+    let read = |name: &str, body: String| Case::new(name, Operation::GetPoints, body);
     let get = |name| read(name, m.clone());
     let at = |name, target: &str| Case { target: target.to_owned(), ..get(name) };
     let encoded: String = member.to_string().bytes().map(|digit| format!("%{digit:x}")).collect();
-    vec![
-        Case::get_points(member),
-        Case::new("getWarns", "getWarns", m.clone()),
-        Case::new("getReviews", "getReviews", m.clone()),
+    let mut cases: Vec<Case> = each().map(|operation| Case::new(operation.name(), operation, m.clone())).collect();
+    cases.extend(
+        each().map(|operation| Case::new(format!("no memberID, {}", operation.name()), operation, String::new())),
+    );
+    cases.extend([
         read("a member that nobody knows", "memberID=1".into()),
         read("leading zeros", format!("memberID=00{member}")),
         read("percent-encoded digits", format!("memberID={encoded}")),
@@ -106,9 +109,6 @@ pub(super) fn reads(member: MemberId) -> Vec<Case> {
         get("Content-Type in capitals").content_type(Some("Application/X-WWW-Form-Urlencoded")),
         get("no Content-Type").content_type(None),
         // Bad input that the spec knows: callers may depend on how it is refused.
-        read("no memberID", String::new()),
-        Case::new("no memberID, getWarns", "getWarns", String::new()),
-        Case::new("no memberID, getReviews", "getReviews", String::new()),
         read("letters as memberID", "memberID=abc".into()),
         get("no key").key(KeySent::None),
         get("a wrong key").key(KeySent::Wrong),
@@ -134,7 +134,8 @@ pub(super) fn reads(member: MemberId) -> Vec<Case> {
             .refused(13),
         Case { content_encoding: Some("gzip"), ..get("Content-Encoding") }.refused(13),
         read("a body over 4 KiB", format!("{m}&pad={}", "x".repeat(TOO_LARGE))).refused(14),
-    ]
+    ]);
+    cases
 }
 
 impl Case {
@@ -150,11 +151,11 @@ pub(super) fn another_amount(points: i64) -> i64 {
 
 /// Requests that write, or that a lenient origin may take for a write. `points` is what the member has.
 pub(super) fn writes(member: MemberId, points: i64) -> Vec<Case> {
-    let set = |name, amount: &str| Case::new(name, "setPoints", format!("memberID={member}{amount}"));
+    let set = |name: &str, amount: &str| Case::new(name, Operation::SetPoints, format!("memberID={member}{amount}"));
     vec![
         Case::set_points("setPoints, the same amount", member, points),
         Case::set_points("setPoints, another amount", member, another_amount(points)),
-        Case { name: "getPoints after it", ..Case::get_points(member) },
+        Case::new("getPoints after it", Operation::GetPoints, format!("memberID={member}")),
         set("no amount", ""),
         set("letters as amount", "&amount=abc"),
         Case { key: KeySent::Wrong, ..Case::set_points("setPoints with a wrong key", member, points) },
@@ -162,7 +163,7 @@ pub(super) fn writes(member: MemberId, points: i64) -> Vec<Case> {
         set("amount twice", &format!("&amount={points}&amount={points}")).refused(8),
         set("an amount with a fraction", &format!("&amount={points}.0")).refused(7),
         set("an amount of 2^63", "&amount=9223372036854775808").refused(7),
-        Case::new("setPoints, no memberID", "setPoints", format!("amount={points}")),
+        Case::new("setPoints, no memberID", Operation::SetPoints, format!("amount={points}")),
     ]
 }
 
@@ -183,7 +184,8 @@ mod tests {
         let member = MemberId::new(7).unwrap();
         assert!(reads(member).iter().all(|case| !case.may_write && !case.target.to_lowercase().contains("set")));
         assert!(writes(member, 3).iter().all(|case| case.may_write == case.target.starts_with("setPoints")));
-        let mut names: Vec<_> = reads(member).iter().chain(&writes(member, i64::MAX)).map(|case| case.name).collect();
+        let mut names: Vec<_> =
+            reads(member).iter().chain(&writes(member, i64::MAX)).map(|case| case.name.clone()).collect();
         let count = names.len();
         names.sort_unstable();
         names.dedup();

@@ -39,7 +39,7 @@ impl Verdict {
 /// One row of the table.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Row {
-    pub(super) case: &'static str,
+    pub(super) case: String,
     pub(super) verdict: Verdict,
     /// A sentence for each part that differs.
     pub(super) differences: Vec<String>,
@@ -56,7 +56,8 @@ impl Row {
         gateway: &Result<Answer, String>,
         key: &[u8],
     ) -> Row {
-        let row = |verdict, differences| Row { case: case.name, verdict, differences, is_status_of_refusal: false };
+        let row =
+            |verdict, differences| Row { case: case.name.clone(), verdict, differences, is_status_of_refusal: false };
         let (origin, gateway) = match (origin, gateway) {
             (Ok(origin), Ok(gateway)) => (origin, gateway),
             (origin, gateway) => {

@@ -165,13 +165,14 @@ impl ConformArgs {
     /// The configuration of the gateway: it asks the origin each time, and limits nothing.
     fn gateway_config(&self, own: Config) -> Result<Config, Failure> {
         let timeout = self.timeout;
-        let fresh = "ttl = \"0s\"\nstale_if_error = \"0s\"\n";
+        let fresh = |name| format!("[cache.{name}]\nttl = \"0s\"\nstale_if_error = \"0s\"\n");
+        let fresh: String = config::cached_reads().map(|(_, name, _)| fresh(name)).collect();
         let plenty = "rate = \"1000000/s\"\nburst = 1000000\n";
         let toml = format!(
             "[server]\nthreads = 1\n[origin]\nkind = \"http\"\nupstreams = [{:?}]\nretries = 0\n\
              timeout = \"{timeout}\"\nconnect_timeout = \"{timeout}\"\n[keys]\nsource = \"origin\"\n\
              [limits.tiers.standard]\n{plenty}[limits.strangers]\n{plenty}\
-             [cache.points]\n{fresh}[cache.warns]\n{fresh}[cache.reviews]\n{fresh}\
+             {fresh}\
              [admin]\nlisten = \"\"\n[log]\naccess = \"\"\n",
             self.origin
         );

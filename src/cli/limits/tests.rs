@@ -16,9 +16,9 @@ use crate::config::{self, Limits};
 use crate::limits::{Buckets, LimitQuery, Policy, Usage};
 use crate::planning::{RecordFiles, Replay};
 use crate::telemetry::decisions::{ClockReading, Counts, Decision, Encoder, MAGIC};
-use crate::wire::{Operation, Read};
+use crate::wire::Operation;
 
-const GET: Operation = Operation::Read(Read::Points);
+const GET: Operation = Operation::GetPoints;
 const SECOND: u64 = 1_000_000_000;
 /// A wall clock at which a UTC day ends in ten seconds.
 const BEFORE_MIDNIGHT_MS: i64 = 20_000 * 86_400_000 - 10_000;

@@ -8,7 +8,8 @@ use crate::config::file::{CacheFile, LimitsFile, TierFile};
 use crate::config::leaf::{HumanDuration, HumanRate, shown};
 use crate::config::places::bare;
 use crate::config::problem::{instead, nearest};
-use crate::config::usable::{Cache, Freshness, Limits, Rate, Tier};
+use crate::config::usable::{Cache, Freshness, Limits, Rate, Tier, cached_reads};
+use crate::wire::Operation;
 
 /// Longest time that an empty bucket may take to refill. Buckets count it in 64 bits of nanoseconds, which is far more.
 const MAX_REFILL_NS: u64 = 365 * 86_400 * 1_000_000_000;
@@ -109,16 +110,16 @@ impl Checker<'_> {
     }
 
     pub(super) fn cache(&mut self, file: &CacheFile) -> Cache {
-        Cache {
-            max_size: self.size("cache.max_size", file.max_size, 0..=MAX_CACHE),
-            points: freshness(file.points.durations()),
-            warns: freshness(file.warns.durations()),
-            reviews: freshness(file.reviews.durations()),
+        let mut freshness = [Freshness::NONE; Operation::COUNT];
+        for (operation, section, default) in cached_reads() {
+            let typed = file.reads.get(section).copied().unwrap_or_default();
+            let or = |typed: Option<HumanDuration>, default| typed.map_or(default, |typed| typed.0);
+            freshness[operation.index()] = Freshness {
+                ttl: or(typed.ttl, default.ttl),
+                stale_while_revalidate: or(typed.stale_while_revalidate, default.stale_while_revalidate),
+                stale_if_error: or(typed.stale_if_error, default.stale_if_error),
+            };
         }
+        Cache { max_size: self.size("cache.max_size", file.max_size, 0..=MAX_CACHE), freshness }
     }
-}
-
-fn freshness(typed: [HumanDuration; 3]) -> Freshness {
-    let [ttl, stale_while_revalidate, stale_if_error] = typed.map(|duration| duration.0);
-    Freshness { ttl, stale_while_revalidate, stale_if_error }
 }

@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64};
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::config::leaf::{HumanDuration, HumanRate, HumanSize};
+use crate::config::usable::{Freshness, cached_reads};
+use crate::wire::{Answer, Operation};
 
 /// Requests at once. More is no limit in practice.
 const MAX_BURST: u32 = 1_000_000_000;
@@ -126,66 +129,66 @@ impl Default for StrangersFile {
 
 /// `[cache]`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
+#[schemars(extend("additionalProperties" = false))]
 pub struct CacheFile {
     /// Memory for answers.
     pub max_size: HumanSize,
-    /// Answers to getPoints.
-    pub points: PointsFile,
-    /// Answers to getWarns; never served past the first expiry they hold.
-    pub warns: WarnsFile,
-    /// Answers to getReviews.
-    pub reviews: ReviewsFile,
+    /// By section. What is in force of them is in `Cache`.
+    #[serde(flatten, skip_serializing)]
+    #[schemars(schema_with = "sections")]
+    pub reads: BTreeMap<String, FreshnessFile>,
 }
 
 impl Default for CacheFile {
     fn default() -> Self {
-        CacheFile {
-            max_size: HumanSize(64 << 20),
-            points: PointsFile::default(),
-            warns: WarnsFile::default(),
-            reviews: ReviewsFile::default(),
-        }
+        CacheFile { max_size: HumanSize(64 << 20), reads: BTreeMap::new() }
     }
 }
 
-// The three sections of `[cache]` differ in two defaults; serde has no const generics that would carry them.
-macro_rules! freshness_file {
-    ($name:ident, $section:literal, ttl: $ttl:literal, stale_if_error: $stale_if_error:literal) => {
-        #[doc = concat!("`[cache.", $section, "]`")]
-        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-        #[serde(default, deny_unknown_fields)]
-        pub struct $name {
-            /// How long an answer is fresh; "0s": it is never fresh.
-            pub ttl: HumanDuration,
-            /// After that: how long it may still be served while a new one is fetched.
-            pub stale_while_revalidate: HumanDuration,
-            /// After that: how long it may still be served while the origin fails.
-            pub stale_if_error: HumanDuration,
+/// The sections of the reads, with the defaults of each.
+fn sections(generator: &mut SchemaGenerator) -> Schema {
+    let section = |(operation, name, default): (Operation, &'static str, Freshness)| {
+        let mut section = FreshnessFile::json_schema(generator);
+        let expires = match operation.row().answer {
+            Answer::Map { expires: true } => "; never served past the first expiry they hold",
+            _ => "",
+        };
+        section.insert("description".to_owned(), format!("Answers to {}{expires}.", operation.name()).into());
+        let defaults = serde_json::to_value(FreshnessFile::from(default)).unwrap_or_default();
+        for (name, setting) in section.get_mut("properties").and_then(Value::as_object_mut).into_iter().flatten() {
+            setting["default"] = defaults[name].clone();
         }
-
-        impl Default for $name {
-            fn default() -> Self {
-                $name {
-                    ttl: HumanDuration::secs($ttl),
-                    stale_while_revalidate: HumanDuration::secs(0),
-                    stale_if_error: HumanDuration::secs($stale_if_error),
-                }
-            }
-        }
-
-        impl $name {
-            /// In the order of the fields.
-            pub(in crate::config) fn durations(&self) -> [HumanDuration; 3] {
-                [self.ttl, self.stale_while_revalidate, self.stale_if_error]
-            }
-        }
+        (name.to_owned(), section.to_value())
     };
+    json_schema!({ "type": "object", "properties": Map::from_iter(cached_reads().map(section)) })
 }
 
-freshness_file!(PointsFile, "points", ttl: 30, stale_if_error: 600);
-freshness_file!(WarnsFile, "warns", ttl: 60, stale_if_error: 0);
-freshness_file!(ReviewsFile, "reviews", ttl: 300, stale_if_error: 0);
+/// `[cache.NAME]`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct FreshnessFile {
+    /// How long an answer is fresh; "0s": it is never fresh.
+    #[schemars(with = "HumanDuration")]
+    pub ttl: Option<HumanDuration>,
+    /// After that: how long it may still be served while a new one is fetched.
+    #[schemars(with = "HumanDuration")]
+    pub stale_while_revalidate: Option<HumanDuration>,
+    /// After that: how long it may still be served while the origin fails.
+    #[schemars(with = "HumanDuration")]
+    pub stale_if_error: Option<HumanDuration>,
+}
+
+impl From<Freshness> for FreshnessFile {
+    fn from(freshness: Freshness) -> Self {
+        let typed = |duration| Some(HumanDuration(duration));
+        FreshnessFile {
+            ttl: typed(freshness.ttl),
+            stale_while_revalidate: typed(freshness.stale_while_revalidate),
+            stale_if_error: typed(freshness.stale_if_error),
+        }
+    }
+}
 
 /// The rates of the defaults, none of which is 0.
 fn per_second(count: u64) -> HumanRate {

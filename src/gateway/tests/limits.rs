@@ -50,7 +50,7 @@ async fn each_decision_on_a_known_key_is_recorded_with_what_it_went_by() {
             in_flight: 0,
             used_today: second,
         };
-        let [get, set, warns, _] = Operation::ALL;
+        let (get, set, warns) = (Operation::GetPoints, Operation::SetPoints, Operation::GetWarns);
         let expected = [decision(0, get, None), decision(1, warns, None), decision(2, set, Some(Limit::Rate))];
         assert_eq!(w.decisions(), expected, "strangers have no decision");
     }

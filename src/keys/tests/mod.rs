@@ -12,7 +12,7 @@ use crate::config::{Limits, Rate, Tier};
 use crate::keys::{KeyTable, ListedKey};
 use crate::limits::LimitQuery;
 use crate::model::{Digest, Scope};
-use crate::wire::{Operation, Read};
+use crate::wire::Operation;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -57,6 +57,6 @@ fn let_in(key_table: &KeyTable, secret: &str, second: u64) -> usize {
 /// The same of so many requests.
 fn let_in_of(key_table: &KeyTable, secret: &str, second: u64, requests: usize) -> usize {
     let key = key_table.find(&Digest::of(secret.as_bytes()), never).unwrap();
-    let ask = LimitQuery { operation: Operation::Read(Read::Points), in_flight: 0, now: Tick(second * SECOND) };
+    let ask = LimitQuery { operation: Operation::GetPoints, in_flight: 0, now: Tick(second * SECOND) };
     (0..requests).filter(|_| key.policy.decide(&key.buckets, &key.usage, ask, || 0).over.is_none()).count()
 }

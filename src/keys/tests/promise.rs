@@ -48,7 +48,7 @@ enum Step {
 fn any_step() -> impl Strategy<Value = Step> {
     let id = || 0..IDS.len();
     let secret = || 0..SECRETS.len();
-    let operation = select(vec![Operation::Read(Read::Points), Operation::SetPoints]);
+    let operation = select(vec![Operation::GetPoints, Operation::SetPoints]);
     let ask = (secret(), operation, select(vec![1u32, 2, 20]));
     prop_oneof![
         6 => ask.prop_map(|(secret, operation, times)| Step::Ask { secret, operation, times }),

@@ -85,7 +85,7 @@ pub(super) async fn attempt(
             return Attempt::NoAnswer(NoAnswer::Closed);
         }
     };
-    let (operation, status) = (origin_request.request.operation(), header.status);
+    let (operation, status) = (origin_request.request.operation, header.status);
     #[cfg(feature = "otlp")]
     if let Some(span) = origin_request.forwarded.trace.span {
         span.answered(status);
@@ -129,9 +129,8 @@ fn judge(operation: Operation, header: &AnswerHeader, body: &[u8]) -> Result<Arc
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::Read;
 
-    const POINTS: Operation = Operation::Read(Read::Points);
+    const POINTS: Operation = Operation::GetPoints;
 
     fn header(status: u16, retry_after: Option<u64>) -> AnswerHeader {
         AnswerHeader { status, framing: None, keep_alive: false, retry_after, length: 0 }

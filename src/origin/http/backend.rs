@@ -55,7 +55,7 @@ impl PreparedUpstream {
 
     /// Writes the request as it is sent to this upstream, whose parent id is `span_id` if it belongs to a trace.
     pub(super) fn write_request(&self, origin_request: &OriginRequest<'_>, span_id: u64, out: &mut Vec<u8>) {
-        let operation = origin_request.request.operation();
+        let operation = origin_request.request.operation;
         let beginning = self.beginnings.iter().find(|(o, _)| *o == operation).map(|(_, beginning)| beginning.as_str());
         let trace = origin_request.forwarded.trace.for_origin(span_id);
         let (parent, state) = trace.as_ref().map_or((None, None), |(parent, state)| (Some(parent.as_bytes()), *state));

@@ -147,7 +147,7 @@ impl HttpOrigin {
             return Err(Fault::IncorrectKey);
         }
         // setPoints is sent at most once (guarantee 5); a read as often as the operator allows.
-        let mut retries = if request.request.operation().is_write() { 0 } else { self.settings.retries };
+        let mut retries = if request.request.operation.is_write() { 0 } else { self.settings.retries };
         let mut tried = Tried::default();
         let mut may_reuse = true;
         let mut fault = Fault::Unavailable { retry_after: RETRY_AFTER };
@@ -231,7 +231,7 @@ impl HttpOrigin {
 #[cfg(feature = "otlp")]
 fn begin_span(request: &OriginRequest<'_>, backend: &Backend, id: u64, began: Tick) {
     if let Some(span) = request.forwarded.trace.span {
-        let (operation, upstream) = (request.request.operation(), backend.name.clone());
+        let (operation, upstream) = (request.request.operation, backend.name.clone());
         let (address, ended, status) = (backend.address, None, None);
         span.begin_attempt(OriginSpan { id, operation, upstream, address, began, ended, status });
     }

@@ -60,18 +60,27 @@ mod first {
 
 /// The bits of a decision's first byte.
 mod bits {
-    /// Two bits: the number of the operation (`Operation::index`).
-    pub(super) const OPERATION: u8 = 0b11;
-    /// Three bits: the limit that was exceeded, 0 for none.
-    pub(super) const OVER_AT: u8 = 2;
-    pub(super) const OVER: u8 = 0b111;
+    /// Five bits: the operation and the limit that was exceeded (`packed`).
+    pub(super) const PACKED: u8 = 0b1_1111;
     pub(super) const REFUSED: u8 = 1 << 5;
     pub(super) const OVER_CANDIDATE: u8 = 1 << 6;
     /// The requests in flight and the count today follow.
     pub(super) const MORE: u8 = 1 << 7;
 }
 
-const _: () = assert!(Operation::ALL.len() <= bits::OPERATION as usize + 1, "an operation does not fit into its bits");
+/// The limits that may have been exceeded, and none.
+const OVER: u8 = Limit::ALL.len() as u8 + 1;
+const _: () = assert!(Operation::COUNT <= (bits::PACKED as usize + 1) / OVER as usize, "an operation does not fit in");
+
+/// The numbers of an operation and of a limit (0 for none) in five bits. The first four operations had two bits and the
+/// limit three, of whose numbers 5 to 7 were free.
+const fn packed(operation: u8, over: u8) -> u8 {
+    if operation < 4 { operation | over << 2 } else { operation * OVER + over }
+}
+
+const fn unpacked(packed: u8) -> (u8, u8) {
+    if packed < 4 * OVER { (packed & 0b11, packed >> 2) } else { (packed / OVER, packed % OVER) }
+}
 
 /// Keys of which an encoder remembers the number, each with some 370 bytes. There may be more before an origin that judges
 /// keys, where strangers' keys have decisions as well: the next block starts over then.
@@ -191,8 +200,7 @@ fn flags(decision: &Decision, more: bool) -> u8 {
     let operation = decision.operation.index() as u8;
     let over = decision.over.map_or(0, |over| 1 + over.index() as u8);
     let set = |flag: bool, bit: u8| if flag { bit } else { 0 };
-    operation
-        | over << bits::OVER_AT
+    packed(operation, over)
         | set(decision.refused, bits::REFUSED)
         | set(decision.over_candidate, bits::OVER_CANDIDATE)
         | set(more, bits::MORE)
@@ -251,7 +259,8 @@ impl Decoder {
         }
         let key = self.keys.get_mut(number)?;
         let flags = take_byte(bytes)?;
-        let over = match flags >> bits::OVER_AT & bits::OVER {
+        let (operation, over) = unpacked(flags & bits::PACKED);
+        let over = match over {
             0 => None,
             over => Some(*Limit::ALL.get(usize::from(over) - 1)?),
         };
@@ -264,7 +273,7 @@ impl Decoder {
             at,
             key: key.id.clone(),
             tier: key.tier.clone(),
-            operation: Operation::ALL[usize::from(flags & bits::OPERATION)],
+            operation: *Operation::ALL.get(usize::from(operation))?,
             over,
             refused: flags & bits::REFUSED != 0,
             over_candidate: flags & bits::OVER_CANDIDATE != 0,
@@ -375,6 +384,15 @@ pub(super) mod tests {
         Encoder::new(7).encode(block.written_at, block.counts, &mut block.decisions.clone(), &mut same);
         assert_eq!(same, old, "what has none is written as before");
         assert_eq!(decoder.decode(&[4, 0, 0, 0, 0, 0]), None, "of a later kind");
+    }
+
+    #[test]
+    fn two_more_operations_fit_in_beside_each_limit() {
+        for (operation, over) in (0..6).flat_map(|operation| (0..OVER).map(move |over| (operation, over))) {
+            let packed = packed(operation, over);
+            assert!(packed <= bits::PACKED);
+            assert_eq!(unpacked(packed), (operation, over));
+        }
     }
 
     #[test]

@@ -13,10 +13,8 @@ use super::encode::{NoLabels, counters};
 use crate::telemetry::{CacheUse, Outcome};
 use crate::wire::{MAX_CODE, Operation};
 
-/// Operations, and requests that name none. A number, because in an optimized build the compiler finds a cycle where
-/// the length in a type comes from the table of operations.
-const OPERATIONS: usize = 5;
-const _: () = assert!(OPERATIONS == Operation::ALL.len() + 1);
+/// Operations, and requests that name none.
+const OPERATIONS: usize = Operation::COUNT + 1;
 
 /// All codes; 0 is success.
 const CODES: usize = MAX_CODE as usize + 1;

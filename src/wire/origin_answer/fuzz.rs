@@ -28,7 +28,7 @@ fn check(input: &[u8]) {
     if let Ok(text) = std::str::from_utf8(body) {
         for member in [7, 0] {
             let member = MemberId::new(member).unwrap();
-            assert_eq!(first_expiry(text, member), expiry_model(text, member));
+            assert_eq!(first_expiry(text, "warns", member), expiry_model(text, member));
         }
     }
 }
@@ -53,14 +53,12 @@ fn model(operation: Operation, status: u16, body: &[u8]) -> Option<Result<String
     if let Some(fault) = refusal {
         return Some(Err(fault));
     }
-    let fits = match (operation, &chars[..]) {
+    let fits = match (operation.row().answer, &chars[..]) {
         (_, []) => false,
-        (Operation::Read(Read::Points), ['-', digits @ ..] | digits) => {
-            !digits.is_empty() && digits.iter().all(char::is_ascii_digit)
-        }
-        (Operation::Read(Read::Warns | Read::Reviews), all) => matches!(all, ['{', .., '}']),
-        (Operation::SetPoints, ['0'..='9', '0'..='9', ' ', '|', ' ', ..]) => false,
-        (Operation::SetPoints, _) => true,
+        (Answer::Number, ['-', digits @ ..] | digits) => !digits.is_empty() && digits.iter().all(char::is_ascii_digit),
+        (Answer::Map { .. }, all) => matches!(all, ['{', .., '}']),
+        (Answer::Line, ['0'..='9', '0'..='9', ' ', '|', ' ', ..]) => false,
+        (Answer::Line, _) => true,
     };
     (status / 100 == 2 && fits).then(|| Ok(chars.into_iter().collect()))
 }
