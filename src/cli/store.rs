@@ -34,11 +34,16 @@ pub enum StoreCommand {
 impl StoreCommand {
     /// Runs the command on the store at `configured`, or on the file that is named.
     pub(super) async fn run(self, configured: &StoreAt, out: &mut dyn Write) -> Result<(), CommandError> {
+        let file = match &self {
+            StoreCommand::Backup { file } | StoreCommand::Restore { file } => Some(file),
+            StoreCommand::Verify { file } => file.as_ref(),
+        };
+        // A URL has a password in it, which no message may repeat.
+        if file.and_then(|file| file.to_str()).is_some_and(PostgresAt::is_meant) {
+            let why = "`store backup`, `store restore` and `store verify` take a file, and not a PostgreSQL server";
+            return Err(CommandError::new(why));
+        }
         if let StoreCommand::Verify { file: Some(file) } = &self {
-            // A URL has a password in it, which no message may repeat.
-            if file.to_str().is_some_and(PostgresAt::is_meant) {
-                return Err(CommandError::new("`store verify` checks a file, and not a PostgreSQL server"));
-            }
             let is_store = matches!(configured, StoreAt::Sqlite(path) if is_same_file(path, file));
             return verify(file, is_store, out);
         }

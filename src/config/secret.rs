@@ -75,7 +75,7 @@ pub fn of_variable(name: &str, value: Option<String>) -> Result<String, String> 
 pub fn read(named: &str, source: impl Read) -> Result<String, String> {
     let bytes = read_at_most(source, MAX_VALUE).map_err(|e| format!("{named} cannot be read: {e}"))?;
     let bytes =
-        bytes.ok_or_else(|| format!("{named} has more than {MAX_VALUE} bytes; it must hold only the secret"))?;
+        bytes.ok_or_else(|| format!("{named} is larger than {MAX_VALUE} bytes; it must hold only the secret"))?;
     let text = String::from_utf8(bytes).map_err(|_| format!("{named} is not UTF-8 text"))?;
     clean(named, &text)
 }

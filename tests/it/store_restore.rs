@@ -137,6 +137,10 @@ fn what_is_no_sound_backup_is_not_restored_and_nothing_is_changed() {
         assert!(world.read("guildgate.db") == good, "{file}: the store was changed");
         assert_eq!(stores(&world).len(), 1, "{file}: {:?}", stores(&world).keys());
     }
+    for command in ["restore", "backup", "verify"] {
+        let said = world.run(&["store", command, "postgres://me:hunter2@host/db"]).failed(1).names(&["take a file"]);
+        assert!(!said.stderr.contains("hunter2"), "{said:?}");
+    }
     world.write("gateway.toml", "[origin]\nstore = \"postgres://me:hunter2@host/db\"\n");
     let said = world.run(&["store", "restore", "b.db"]).failed(1).names(&["pg_restore"]);
     assert!(!said.stderr.contains("hunter2"), "{said:?}");
