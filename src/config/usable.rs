@@ -248,7 +248,7 @@ pub struct Limits {
 impl Limits {
     /// What is said wherever somebody looks while the limits refuse nothing.
     pub fn shadow_warning(&self) -> Option<&'static str> {
-        const OPEN: &str = "limits.shadow is true: requests over a limit are counted, and none is refused; remove it from \
+        const OPEN: &str = "limits.shadow is true: no request is refused for a limit, each is only counted; remove it from \
             gateway.toml to refuse them";
         self.shadow.then_some(OPEN)
     }

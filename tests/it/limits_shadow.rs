@@ -3,7 +3,7 @@
 
 use crate::support::*;
 
-const OPEN: &str = "limits.shadow is true: requests over a limit are counted, and none is refused";
+const OPEN: &str = "limits.shadow is true: no request is refused for a limit, each is only counted";
 
 #[tokio::test]
 async fn shadow_is_told_by_the_log_the_metrics_and_every_page_while_it_is_in_force() {
