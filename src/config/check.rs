@@ -94,8 +94,10 @@ impl Checker<'_> {
 
     /// A file's path, from the config file's folder.
     fn file(&mut self, path: &str, text: &str) -> PathBuf {
-        if text.is_empty() || text.contains('\0') {
-            self.fault(path, "must be a path");
+        // A key that was pasted for its path is shown nowhere.
+        if text.is_empty() || text.contains(char::is_control) {
+            self.fault(path, "must be a path, not what the file contains");
+            return PathBuf::new();
         }
         let file = self.folder.join(text);
         self.resolved.push((path.to_owned(), file.display().to_string()));

@@ -88,10 +88,11 @@ impl Socket {
         }
     }
 
-    /// Waits until the peer's kernel has everything that was sent, until `deadline`, which `each` moves with each
-    /// [`WRITE_PART`] that it takes. Whether it has: a close ends the connection in order then, and else resets it.
+    /// Waits until the peer's kernel has everything that was sent, until `deadline`. `each` moves that whenever the peer
+    /// takes some of it, since a window opens in steps; in sum once for each [`WRITE_PART`] that was left. Whether it has
+    /// everything: a close ends the connection in order then, and else resets it.
     pub(super) async fn is_taken_by(&mut self, mut deadline: Instant, each: Option<Duration>) -> bool {
-        let mut part_ends = None;
+        let (mut taken, mut last) = (None, deadline);
         loop {
             let Some(tcp) = self.tcp().and_then(|socket| get_tcp_info(socket.as_raw_fd()).ok()) else { return true };
             if is_taken(&tcp) {
@@ -99,10 +100,12 @@ impl Socket {
                 return true;
             }
             self.set_reset(true);
-            let acknowledged = tcp.tcpi_bytes_acked;
-            if acknowledged >= *part_ends.get_or_insert(acknowledged + WRITE_PART as u64) {
-                part_ends = None;
-                deadline = each.map_or(deadline, |each| Instant::now() + each);
+            if let Some(each) = each {
+                match taken.replace(tcp.tcpi_bytes_acked) {
+                    None => last += each * left(&tcp).div_ceil(WRITE_PART as u32),
+                    Some(before) if before < tcp.tcpi_bytes_acked => deadline = last.min(Instant::now() + each),
+                    Some(_) => {}
+                }
             }
             if Instant::now() >= deadline {
                 return false;
@@ -160,6 +163,11 @@ impl Socket {
 /// Whether the peer's kernel has everything that was sent, or nobody is there to take it.
 fn is_taken(tcp: &TCP_INFO) -> bool {
     tcp.tcpi_unacked == 0 && tcp.tcpi_notsent_bytes == 0 || tcp.tcpi_state == CLOSED
+}
+
+/// Bytes that the peer's kernel does not have, at most.
+fn left(tcp: &TCP_INFO) -> u32 {
+    tcp.tcpi_notsent_bytes.saturating_add(tcp.tcpi_unacked.saturating_mul(tcp.tcpi_snd_mss))
 }
 
 impl AsyncRead for Socket {

@@ -72,6 +72,16 @@ fn a_private_key_in_one_line_is_shown_by_no_command() {
     }
 }
 
+#[test]
+fn a_private_key_that_was_pasted_for_its_path_is_shown_by_no_command() {
+    let key = Identity::new().private_key;
+    let pasted = in_one_line(&key);
+    for (place, setting) in PLACES.into_iter().filter(|(_, setting)| *setting != "sslrootcert") {
+        let ran = world(place, &pasted, &pasted).run(&["check"]).failed(2).names(&[setting, "must be a path"]);
+        shows_nothing_of(&key, &format!("{}{}", ran.stdout, ran.stderr));
+    }
+}
+
 #[tokio::test]
 async fn a_private_key_in_one_line_is_shown_by_no_reload_and_to_no_token() {
     const READ: &str = "a token that reads 123";

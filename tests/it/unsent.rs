@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::timeout;
 
 use crate::support::frames::{DATA, END_HEADERS, END_STREAM, Frames, HEADERS, WINDOW_UPDATE, frame, header};
 use crate::support::*;
@@ -64,6 +65,24 @@ async fn guarantee_8_what_is_not_taken_within_the_write_timeout_leaves_the_kerne
     // Here all of it is in the kernel at once, and the gateway itself has nothing left to write.
     let short = gate.request("getReviews", "bot", "memberID=8").header("Connection", "close");
     leave_nothing(&gate, callers(&gate, &short.bytes()).await, "a short answer, asked to close").await;
+}
+
+/// Its own system has room again only in steps, each shorter than the deadline.
+#[tokio::test]
+async fn a_caller_that_takes_its_last_answer_at_more_than_the_promised_rate_has_it_whole() {
+    const RATE: f64 = 48_000.0; // of 32,768 bytes a second
+    let gate = (900..924).fold(gate("write_timeout"), |gate, id| gate.review("9", id, "Bo", 5, &"x".repeat(8000)));
+    let gate = gate.start().await;
+    let mut caller = TcpStream::connect(gate.address()).await.unwrap();
+    let request = gate.request("getReviews", "bot", "memberID=9").header("Connection", "close");
+    caller.write_all(&request.bytes()).await.unwrap();
+    let (began, mut taken, mut part) = (Instant::now(), 0, [0; 4096]);
+    while let read @ 1.. = timeout(PATIENCE, caller.read(&mut part)).await.expect("no end came").expect("a reset") {
+        taken += read;
+        let due = Duration::from_secs_f64(taken as f64 / RATE);
+        tokio::time::sleep(due.saturating_sub(began.elapsed())).await;
+    }
+    assert!(taken > 24 * 8000, "{taken} bytes");
 }
 
 #[tokio::test]
