@@ -1,5 +1,4 @@
-//! Temporary files in the folder of the file that they are for: a complete file that then replaces it, and the staging
-//! file of an import.
+//! Temporary files in the folder of the file that they are for: a complete file that then replaces it.
 //! Such a file is removed when it is dropped. What a crash left is removed before the next one for the same target is
 //! made: its name is of that form, and no process has it locked.
 
@@ -11,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::{Builder, NamedTempFile};
 
-use super::sqlite::open::FILE_MODE;
+use super::sqlite::FILE_MODE;
 use crate::files::{folder_of, follow_links, sync_folder_of};
 
 /// Letters and digits in a name that are drawn at random.
@@ -26,9 +25,6 @@ pub struct Kind {
 
 /// Replaces its target once it is whole.
 pub const PART: Kind = Kind { before: ".", after: ".part" };
-
-/// Holds what an import into its target stages.
-pub const STAGED: Kind = Kind { before: ".import-", after: ".tmp" };
 
 /// A temporary file. It is removed when this is dropped, unless it has replaced its target.
 #[derive(Debug)]
