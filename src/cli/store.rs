@@ -41,7 +41,7 @@ impl StoreCommand {
     /// Runs the command on the store at `configured`, or on the file that is named.
     pub(super) async fn run(self, configured: &StoreAt, out: &mut dyn Write) -> Result<(), CommandError> {
         let file = match &self {
-            StoreCommand::Backup { file } | StoreCommand::Restore { file } => Some(file),
+            StoreCommand::Backup { file, .. } | StoreCommand::Restore { file } => Some(file),
             StoreCommand::Verify { file } => file.as_ref(),
         };
         // A URL has a password in it, which no message may repeat.
