@@ -1,17 +1,18 @@
 //! Temporary files in the folder of the file that they are for: a complete file that then replaces it.
-//! Such a file is removed when it is dropped. What a crash left is removed before the next one for the same target is
+//! Such a file is removed when it is dropped, with the journal that SQLite may have put beside it. What a crash left is removed before the next one for the same target is
 //! made: its name is of that form, and no process has it locked.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use tempfile::{Builder, NamedTempFile};
 
 use super::sqlite::FILE_MODE;
-use crate::files::{folder_of, follow_links, sync_folder_of};
+use crate::files::{folder_of, follow_links, sync_folder_of, with_suffix};
 
 /// Letters and digits in a name that are drawn at random.
 const RANDOM: usize = 16;
@@ -26,12 +27,26 @@ pub struct Kind {
 /// Replaces its target once it is whole.
 pub const PART: Kind = Kind { before: ".", after: ".part" };
 
+/// What SQLite keeps beside a file while it writes a backup to it.
+const JOURNAL: &str = "-journal";
+
 /// A temporary file. It is removed when this is dropped, unless it has replaced its target.
 #[derive(Debug)]
 pub struct TempFile {
     file: NamedTempFile,
     /// Links followed: a link is written through, and not replaced.
     target: PathBuf,
+    _journal: Journal,
+}
+
+/// Removes the journal beside a temporary file that was not completed.
+#[derive(Debug)]
+struct Journal(PathBuf);
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0); // usually there is none
+    }
 }
 
 impl TempFile {
@@ -52,7 +67,8 @@ impl TempFile {
                 _ => Ok(file),
             }
         })?;
-        Ok(TempFile { file, target })
+        let journal = Journal(with_suffix(file.path(), JOURNAL));
+        Ok(TempFile { file, target, _journal: journal })
     }
 
     pub fn path(&self) -> &Path {
@@ -66,7 +82,7 @@ impl TempFile {
 
     /// Syncs it and gives it the name of its target, which it replaces; returns its size in bytes.
     pub fn replace_target(self) -> io::Result<u64> {
-        let TempFile { file, target } = self;
+        let TempFile { file, target, .. } = self;
         file.as_file().sync_all()?;
         let file = file.persist(&target).map_err(|e| e.error)?;
         sync_folder_of(&target)?;
@@ -80,15 +96,20 @@ pub(super) fn remove_leftovers(target: &Path, kind: Kind) {
     let prefix = prefix(&target, kind);
     let Ok(entries) = fs::read_dir(folder_of(&target)) else { return };
     for entry in entries.flatten() {
+        let name = entry.file_name();
+        let name = name.as_encoded_bytes();
+        let part = name.strip_suffix(JOURNAL.as_bytes()).unwrap_or(name);
         // Opening a pipe of such a name would block.
-        if !is_named(&entry.file_name(), &prefix, kind) || !entry.file_type().is_ok_and(|kind| kind.is_file()) {
+        if !is_named(part, &prefix, kind) || !entry.file_type().is_ok_and(|kind| kind.is_file()) {
             continue;
         }
-        // Locked until it is removed: a process that has just made it, and finds it locked, makes another.
-        if let Ok(file) = File::open(entry.path())
-            && file.try_lock().is_ok()
-        {
-            let _ = fs::remove_file(entry.path());
+        // Locked until it is removed: a process that has just made it, and finds it locked, makes another. A journal is of
+        // use to nobody without its file.
+        let part = entry.path().with_file_name(OsStr::from_bytes(part));
+        match File::open(&part) {
+            Ok(file) if file.try_lock().is_err() => {}
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {}
+            _ => drop(fs::remove_file(entry.path())),
         }
     }
 }
@@ -99,8 +120,8 @@ fn prefix(target: &Path, kind: Kind) -> OsString {
     name
 }
 
-fn is_named(name: &OsStr, prefix: &OsStr, kind: Kind) -> bool {
-    let random = name.as_encoded_bytes().strip_prefix(prefix.as_encoded_bytes());
+fn is_named(name: &[u8], prefix: &OsStr, kind: Kind) -> bool {
+    let random = name.strip_prefix(prefix.as_encoded_bytes());
     let random = random.and_then(|rest| rest.strip_suffix(kind.after.as_bytes()));
     random.is_some_and(|random| random.len() == RANDOM && random.iter().all(u8::is_ascii_alphanumeric))
 }
@@ -121,7 +142,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let target = folder.path().join("b.db");
         let others = ["b.db.0123456789abcdef.tmp", "b.db.notes.part", "bb.db.0123456789abcdef.part", "b.db"];
-        for name in others.iter().chain(&["b.db.0123456789abcdef.part"]) {
+        let left = ["b.db.0123456789abcdef.part", "b.db.0123456789abcdef.part-journal", "b.db.abcdef0123456789.part-journal"];
+        for name in others.iter().chain(&left) {
             fs::write(folder.path().join(name), "x").unwrap();
         }
         let first = TempFile::new(&target, PART).unwrap();
@@ -130,6 +152,7 @@ mod tests {
         expected.extend([&first, &second].map(|made| made.path().file_name().unwrap().to_str().unwrap().to_owned()));
         expected.sort();
         assert_eq!(names(folder.path()), expected);
+        fs::write(with_suffix(first.path(), JOURNAL), "x").unwrap();
         drop((first, second));
         assert_eq!(names(folder.path()).len(), others.len());
     }
