@@ -131,8 +131,8 @@ fn serve(jobs: &Receiver<Job>, mut slot: Slot) {
 
 impl Slot {
     fn run<T>(&mut self, until: Instant, job: &dyn Fn(&mut dyn Conn) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        let mut is_first = true;
         loop {
-            let was_open = self.conn.is_some();
             let mut conn = match self.conn.take() {
                 Some(conn) => conn,
                 None => self.opener.open(Access::Read)?,
@@ -141,7 +141,7 @@ impl Slot {
             let found = job(&mut *conn);
             if conn.is_usable() {
                 self.conn = Some(conn);
-            } else if found.is_err() && was_open && Instant::now() < until {
+            } else if found.is_err() && std::mem::take(&mut is_first) && Instant::now() < until {
                 // An idle connection is dead after the server restarted or another took its place.
                 continue;
             }
