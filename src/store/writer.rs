@@ -38,6 +38,9 @@ const BEGINS_WITHIN: Duration = Duration::from_secs(1);
 /// Pause before a lock that another process holds is tried again.
 const RETRY: Duration = Duration::from_millis(5);
 
+/// How long a server that ends a wait for a lock may take to say so.
+const ANSWER: Duration = Duration::from_millis(500);
+
 /// How long a commit may take at a server whose disk is slow.
 const COMMIT: Duration = Duration::from_secs(2);
 
@@ -281,7 +284,10 @@ impl Thread {
                     self.take_queued(group);
                     continue;
                 }
-                Err(StoreError::Unreachable(_)) if !std::mem::replace(&mut reconnected, true) => continue,
+                // Once: a server that does not answer has used up the time.
+                Err(StoreError::Unreachable(_)) if Instant::now() < until && !std::mem::replace(&mut reconnected, true) => {
+                    continue;
+                }
                 Err(error) => error,
             };
             if !matches!(error, StoreError::Busy(_)) {
@@ -294,13 +300,13 @@ impl Thread {
         }
     }
 
-    /// One transaction: everything but the commit by `until`. Returns the names of the members whose points were set.
+    /// One transaction, which waits for others' locks until `until`. Returns the names of the members whose points were set.
     fn commit(&mut self, group: &mut [Job], until: Instant) -> Result<Names, StoreError> {
         let mut conn = match self.conn.take() {
             Some(conn) => conn,
             None => self.opener.open(Access::Write)?,
         };
-        conn.set_deadline(until);
+        conn.set_deadline(until + ANSWER);
         if self.must_recover {
             conn.recover()?;
             self.must_recover = false;

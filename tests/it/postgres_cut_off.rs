@@ -62,6 +62,8 @@ async fn a_server_that_swallows_everything_is_21_by_the_deadline_and_nothing_is_
     assert!(start.elapsed() < SILENT, "{:?}", start.elapsed());
     // Cached answers are not given either.
     assert!(is_down(&gate.get_points("bot", "7").await));
+    gate.has_said("cannot be written to: ").await;
+    gate.run(&["guild", "list"]).failed(1).names(&["cannot connect", "did not answer in time; is the server running"]);
     proxy.hold(Holds::Nothing);
     eventually(PATIENCE, "it answers again", async || gate.get_points("bot", "7").await.status == 200).await;
     gate.set_points("bot", "8", 5).await.is("Successfully set '8' points to '5'");

@@ -12,6 +12,9 @@ const TRY_AGAIN: &str = "; try again";
 
 /// An error of a call that was no commit: nothing was written.
 pub(super) fn of(error: &Error, location: &str) -> StoreError {
+    if is_of_pooler(error) {
+        return behind_pooler(location);
+    }
     let line = format!("{location}: {}", line(error));
     match hint(error) {
         Some(hint) => StoreError::Failed(format!("{line}; {hint}")),
@@ -19,6 +22,21 @@ pub(super) fn of(error: &Error, location: &str) -> StoreError {
         None if is_temporary(error) => StoreError::Busy(format!("{line}{TRY_AGAIN}")),
         None => StoreError::Failed(line),
     }
+}
+
+/// Each transaction runs on another connection of the server.
+pub(super) fn behind_pooler(location: &str) -> StoreError {
+    StoreError::Failed(format!(
+        "{location}: it is behind a pooler that shares connections between transactions, where settings and locks of a \
+         session are lost; give Guildgate sessions of its own (pgbouncer: pool_mode = session, with its \
+         server_reset_query), or name the server itself in origin.store"
+    ))
+}
+
+/// Whether the server's session has prepared statements of another client, or lacks those of this one.
+fn is_of_pooler(error: &Error) -> bool {
+    let codes = [&SqlState::DUPLICATE_PSTATEMENT, &SqlState::INVALID_SQL_STATEMENT_NAME];
+    error.code().is_some_and(|code| codes.contains(&code))
 }
 
 pub(super) fn timed_out(location: &str) -> StoreError {

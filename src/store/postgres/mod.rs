@@ -37,8 +37,8 @@ pub(super) const READERS: usize = 16;
 const SCHEMA: &str = "guildgate";
 
 /// How long connecting may take, the first statements included, and how long connecting to one of several hosts unless the
-/// URL says otherwise.
-const CONNECT: Duration = Duration::from_secs(5);
+/// URL says otherwise. The first is less than the 5 s for which a caller waits for a write, which has not begun then.
+const CONNECT: Duration = Duration::from_secs(4);
 const PER_HOST: Duration = Duration::from_millis(1500);
 
 /// For which sent bytes may stay unacknowledged before the kernel closes the connection.
@@ -59,6 +59,10 @@ const BULK: Duration = Duration::from_secs(30 * 60);
 /// million rows take minutes.
 const OPENING: Duration = Duration::from_secs(10 * 60);
 
+/// How long the server may still list a session that its client has ended, and how often that is looked at.
+const SESSION_ENDS: Duration = Duration::from_secs(1);
+const SESSION_POLL: Duration = Duration::from_millis(50);
+
 /// Advisory locks: of a migration, and of the numbering of changes. The first is "Ggat" in ASCII.
 const MIGRATION: i64 = 0x4767_6174;
 const FEED: i64 = MIGRATION + 1;
@@ -70,14 +74,18 @@ const OLDEST: i64 = 13;
 /// store. Blocks.
 pub(super) fn prepare(at: &PostgresAt, if_missing: IfMissing) -> Result<bool, StoreError> {
     let mut conn = connect_first(at)?;
+    refuse_unusable(&mut conn)?;
+    if version(&mut conn)? == newest_version() {
+        return Ok(false);
+    }
     conn.deadline = Instant::now() + OPENING;
     let wait = OPENING.as_millis();
     conn.batch(&format!("SET lock_timeout = {wait}"))?;
     conn.batch(&format!("SET statement_timeout = {wait}"))?;
     conn.rows("SELECT pg_advisory_lock($1)", values![MIGRATION])?;
-    refuse_unusable(&mut conn)?;
-    let (found, newest) = (version(&mut conn)?, newest_version());
-    if found == newest {
+    // Another node may have made or migrated it meanwhile.
+    let found = version(&mut conn)?;
+    if found == newest_version() {
         return Ok(false);
     }
     if found == 0 && if_missing == IfMissing::Refuse {
@@ -114,8 +122,9 @@ pub(super) fn state(at: &PostgresAt) -> Result<StoreState, StoreError> {
 
 /// The first connection. A second one beside it tells a pooler that shares connections, before anything is written.
 fn connect_first(at: &PostgresAt) -> Result<PgConn, StoreError> {
-    let conn = PgConn::connect(at, Access::Write).map_err(error::of_first_connection)?;
+    let mut conn = PgConn::connect(at, Access::Write).map_err(error::of_first_connection)?;
     PgConn::connect(at, Access::Read)?;
+    conn.deadline = Instant::now() + CONNECT;
     Ok(conn)
 }
 
@@ -171,10 +180,17 @@ fn newest_version() -> i64 {
 fn refuse_beside_others(conn: &mut PgConn, at: &PostgresAt) -> Result<(), StoreError> {
     let sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = $1 \
         AND pid <> pg_backend_pid() AND wait_event IS DISTINCT FROM 'advisory'";
-    let others: i64 = conn.rows(sql, values![application_name(at)])?.pop().map_or(Ok(0), |mut row| row.take(0))?;
-    if others == 0 {
-        return Ok(());
-    }
+    let until = Instant::now() + SESSION_ENDS;
+    let others = loop {
+        let others: i64 = conn.rows(sql, values![application_name(at)])?.pop().map_or(Ok(0), |mut row| row.take(0))?;
+        if others == 0 {
+            return Ok(());
+        }
+        if Instant::now() >= until {
+            break others;
+        }
+        std::thread::sleep(SESSION_POLL);
+    };
     Err(StoreError::Failed(format!(
         "{at} was written by an older Guildgate, and {others} connections of other nodes or commands have it open; stop them \
          and try again: the schema is brought up to date then"
@@ -279,12 +295,7 @@ impl PgConn {
         if of_others.is_empty() && is_ours == format!("{SCHEMA} {session}") {
             return Ok(());
         }
-        Err(StoreError::Failed(format!(
-            "{} is behind a pooler that shares connections between transactions, where settings and locks of a session are \
-             lost; give Guildgate sessions of its own (pgbouncer: pool_mode = session, with its server_reset_query), or \
-             name the server itself in origin.store",
-            self.location
-        )))
+        Err(error::behind_pooler(&self.location))
     }
 
     /// What came of a call.
