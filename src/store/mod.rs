@@ -82,7 +82,6 @@ pub struct Store {
     readers: Workers,
     lists: Workers,
     feed: Feed,
-    /// Dropped last: in SQLite the last connection that closes empties the write-ahead log.
     writer: Writer,
     opener: Opener,
     location: String,
@@ -103,8 +102,8 @@ impl Store {
         blocking(move || {
             let (opener, readers, is_new) = match &at {
                 StoreAt::Sqlite(path) => {
-                    let (path, is_new) = sqlite::prepare(path, if_missing)?;
-                    (Opener::new(move |access| sqlite::open(&path, access)), sqlite::READERS, is_new)
+                    let (path, file, is_new) = sqlite::prepare(path, if_missing)?;
+                    (Opener::new(move |access| sqlite::open(&path, file, access)), sqlite::READERS, is_new)
                 }
                 StoreAt::Postgres(at) => {
                     let is_new = postgres::prepare(at, if_missing)?;

@@ -58,8 +58,8 @@ pub(super) enum Role {
 }
 
 /// Makes the file if there is none and `if_missing` says so, checks that it is a store of ours, and brings its schema up to
-/// date. Returns its absolute path, and whether it is new. Blocks.
-pub(super) fn prepare(path: &Path, if_missing: IfMissing) -> Result<(PathBuf, bool), StoreError> {
+/// date. Returns its absolute path, which file it is, and whether it is new. Blocks.
+pub(super) fn prepare(path: &Path, if_missing: IfMissing) -> Result<(PathBuf, FileId, bool), StoreError> {
     // Absolute, so that no name has a special meaning to SQLite, as ":memory:" has.
     let path = std::path::absolute(path)
         .map_err(|e| StoreError::Failed(format!("'{}' is no name for a store: {e}", path.display())))?;
@@ -94,7 +94,8 @@ pub(super) fn prepare(path: &Path, if_missing: IfMissing) -> Result<(PathBuf, bo
             path.display()
         )));
     }
-    Ok((path, found.is_empty))
+    let id = FileId::of(&path).map_err(|e| of_io(&path, &e))?;
+    Ok((path, id, found.is_empty))
 }
 
 /// Brings the schema up to date, beside no other process: one of an older version would not know what it finds.
@@ -267,16 +268,16 @@ fn connect(path: &Path, read_only: bool) -> rusqlite::Result<Connection> {
     Ok(conn)
 }
 
-/// A connection that changes nothing. A file without a log, which nobody has open, is read as it is, so that it may be
-/// where nothing can be written.
+/// A connection that changes no rows. A file without a log, which nobody has open, is read as it is, so that it may be
+/// where nothing can be written. A journal is what a process that was killed left of a change: it is undone first.
 pub(super) fn read_unchanged(path: &Path, role: Role) -> Result<Connection, StoreError> {
     let file = follow_links(path).map_err(|e| of_io(path, &e))?;
     if !fs::metadata(&file).map_err(|e| of_io(path, &e))?.is_file() {
         return Err(StoreError::Failed(format!("{} is not a file", path.display())));
     }
-    let has_log = ["-wal", "-journal"].iter().any(|end| with_suffix(&file, end).exists());
-    let conn = if has_log {
-        connect(&file, true)
+    let [has_log, has_journal] = ["-wal", "-journal"].map(|end| with_suffix(&file, end).exists());
+    let conn = if has_log || has_journal {
+        connect(&file, !has_journal)
     } else {
         let name = percent_encode(file.as_os_str().as_bytes(), NON_ALPHANUMERIC);
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
@@ -295,19 +296,19 @@ struct SqliteConn {
     is_broken: bool,
 }
 
-/// Opens a connection. Blocks.
-pub(super) fn open(path: &Path, access: Access) -> Result<Box<dyn Conn>, StoreError> {
+/// Opens a connection to the store at `path`, which is this `file`. Blocks.
+pub(super) fn open(path: &Path, file: FileId, access: Access) -> Result<Box<dyn Conn>, StoreError> {
     static SERIAL: AtomicU64 = AtomicU64::new(0);
     let failed = |e| line_of(path, &e, Role::Store);
-    let file = FileId::of(path).map_err(|e| match e.kind() {
-        ErrorKind::NotFound => moved(path),
-        _ => of_io(path, &e),
-    })?;
+    refuse_moved(path, file)?;
     if fs::metadata(path).is_ok_and(|file| file.len() == 0) {
         return Err(damaged(path, &"it is empty", Role::Store)); // SQLite would remove the log beside it
     }
-    let conn = connect(path, access == Access::Read).map_err(failed)?;
-    if access != Access::Read {
+    // One that reads is opened for writing too, since only such a one empties the log when it is the last that closes.
+    let conn = connect(path, false).map_err(failed)?;
+    if access == Access::Read {
+        conn.pragma_update(None, "query_only", true).map_err(failed)?;
+    } else {
         // FULL: a commit is synced before it is acknowledged (guarantee 1).
         conn.pragma_update(None, "synchronous", "FULL").map_err(failed)?;
         conn.pragma_update(None, "foreign_keys", true).map_err(failed)?;
@@ -426,12 +427,7 @@ impl Conn for SqliteConn {
 
     /// Refuses if the file was moved away or replaced: what is written would be lost.
     fn check(&mut self) -> Result<(), StoreError> {
-        match FileId::of(&self.path) {
-            Ok(now) if now == self.file => return Ok(()),
-            // A new connection is to the file that is there then.
-            _ => self.is_broken = true,
-        }
-        Err(moved(&self.path))
+        refuse_moved(&self.path, self.file)
     }
 
     /// Empties the log, and the failed commit with it: after a failed sync the kernel may hold its pages in memory only and
@@ -456,11 +452,15 @@ impl Conn for SqliteConn {
     }
 }
 
-fn moved(path: &Path) -> StoreError {
-    StoreError::Failed(format!(
-        "{} was moved away, removed or replaced while it is open; put it back, or stop the server and start it again",
-        path.display()
-    ))
+fn refuse_moved(path: &Path, file: FileId) -> Result<(), StoreError> {
+    match FileId::of(path) {
+        Ok(now) if now == file => Ok(()),
+        Err(e) if e.kind() != ErrorKind::NotFound => Err(of_io(path, &e)),
+        _ => Err(StoreError::Failed(format!(
+            "{} was moved away, removed or replaced while it is open; put it back, or stop the server and start it again",
+            path.display()
+        ))),
+    }
 }
 
 /// Whether another connection's lock is all that is wrong.
