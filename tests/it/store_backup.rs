@@ -96,7 +96,7 @@ fn a_backup_replaces_an_older_one_only_by_force_and_never_a_store_in_use_or_anyt
     assert_eq!(points(&world.path("b.db"), 7), 4);
 
     let open = Sqlite::open(world.path("b.db")).unwrap();
-    open.execute("UPDATE member SET points = 5", []).unwrap();
+    open.execute_batch("PRAGMA journal_mode = WAL; UPDATE member SET points = 5").unwrap();
     fs::create_dir(world.path("there")).unwrap();
     symlink("guildgate.db", world.path("link.db")).unwrap();
     for (file, words) in [
@@ -285,17 +285,16 @@ fn what_is_no_sound_backup_is_refused_without_advice_about_the_store_and_nothing
         ("other.db", "is an SQLite database of another program; it is no backup of a store"),
         ("newer.db", "was written by a newer Guildgate"),
         ("none.db", "none.db"),
-        ("postgres://u:hunter2@localhost/d", ""),
         ("itself.db", "is the store itself"),
     ] {
         for command in ["verify", "restore"] {
-            if [("itself.db", "verify"), ("postgres://u:hunter2@localhost/d", "restore")].contains(&(file, command)) {
+            if (file, command) == ("itself.db", "verify") {
                 continue;
             }
             let Ran { stdout, stderr, .. } = world.run(&["store", command, file]).failed(1);
             let said = format!("{stdout}{stderr}");
             assert!(said.contains(words), "{command} {file}: {said}");
-            for advice in ["store restore", "for the store", "put a backup in its place", "hunter2"] {
+            for advice in ["store restore", "for the store", "put a backup in its place"] {
                 assert!(!said.contains(advice), "{command} {file}: {said}");
             }
         }
