@@ -25,8 +25,7 @@ pub(super) fn run(loaded: &Loaded, out: &mut dyn Write) -> Result<(), Failure> {
         let why = if limits.counts_days() { format!("a tier's `daily` needs the store: {why}") } else { why };
         Failure::Unusable(loaded.faults(&[SettingFault::new("origin.store", why)]).to_string())
     };
-    let state =
-        if loaded.config.needs_store() { runtime.block_on(Store::state(at)) } else { Ok(StoreState::Missing) };
+    let state = if loaded.config.needs_store() { runtime.block_on(Store::state(at)) } else { Ok(StoreState::Missing) };
     let state = state.map_err(|e| unusable(e.to_string()))?;
     let keys = match &loaded.config.keys {
         Keys::Store if state == StoreState::Current => {

@@ -12,11 +12,11 @@ mod key_changes; // key create, key rotate, key set
 mod keys; // key
 mod limits; // limits
 mod member; // member
+mod notes; // warn, review
 mod output; // what commands print
 mod store; // store
 mod table; // aligned columns
 mod transfer; // import, export
-mod notes; // warn, review
 mod why; // why
 
 #[cfg(test)]

@@ -129,7 +129,9 @@ fn verify(path: &Path, is_store: bool, out: &mut dyn Write) -> Result<(), Comman
     lines.extend(report.flaws.iter().map(|flaw| format!("wrong: {flaw}")));
     lines.push(match report.flaws.is_empty() {
         true => "nothing is wrong".to_owned(),
-        false if is_store => "repair: stop the server and put a backup in its place (`guildgate store restore FILE`)".to_owned(),
+        false if is_store => {
+            "repair: stop the server and put a backup in its place (`guildgate store restore FILE`)".to_owned()
+        }
         false => "it cannot be used as a backup; take another one".to_owned(),
     });
     // If the reader closes stdout early, the exit code is still that of the verification.

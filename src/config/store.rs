@@ -12,9 +12,27 @@ const PARAMETERS: &str = "sslmode, sslrootcert, connect_timeout, application_nam
 
 /// Every parameter that its reader knows besides `sslmode` and `sslrootcert`.
 const KNOWN: [&str; 21] = [
-    "application_name", "channel_binding", "connect_timeout", "dbname", "host", "hostaddr", "keepalives", "keepalives_idle",
-    "keepalives_interval", "keepalives_retries", "load_balance_hosts", "options", "password", "port", "replication",
-    "ssl_negotiation", "sslnegotiation", "sslcert", "target_session_attrs", "tcp_user_timeout", "user",
+    "application_name",
+    "channel_binding",
+    "connect_timeout",
+    "dbname",
+    "host",
+    "hostaddr",
+    "keepalives",
+    "keepalives_idle",
+    "keepalives_interval",
+    "keepalives_retries",
+    "load_balance_hosts",
+    "options",
+    "password",
+    "port",
+    "replication",
+    "ssl_negotiation",
+    "sslnegotiation",
+    "sslcert",
+    "target_session_attrs",
+    "tcp_user_timeout",
+    "user",
 ];
 
 const SCHEMES: [&str; 2] = ["postgres://", "postgresql://"];
@@ -100,7 +118,8 @@ impl PostgresAt {
             }));
         }
         // Behind a second @ may be a piece of a password.
-        let names = others.iter().map(|pair| pair.split('=').next().unwrap_or_default()).filter(|_| !rest.contains('@'));
+        let names =
+            others.iter().map(|pair| pair.split('=').next().unwrap_or_default()).filter(|_| !rest.contains('@'));
         if let Some(unknown) = names.into_iter().find(|name| !KNOWN.contains(name)) {
             return Err(format!("has the parameter `{unknown}`, which there is not; names are {PARAMETERS}"));
         }

@@ -126,7 +126,9 @@ impl Row {
     pub(super) fn take<T: Column>(&mut self, at: usize) -> Result<T, StoreError> {
         let value = self.0.get_mut(at).map(|value| std::mem::replace(value, Value::Null));
         value.and_then(T::of).ok_or_else(|| {
-            StoreError::Failed(format!("the store holds a value in column {at} of an answer that Guildgate never writes"))
+            StoreError::Failed(format!(
+                "the store holds a value in column {at} of an answer that Guildgate never writes"
+            ))
         })
     }
 }

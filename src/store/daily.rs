@@ -19,7 +19,8 @@ const COUNT: &str = "INSERT INTO daily (key, day, count) \
 
 /// Yesterday is kept for nodes whose clock has not reached midnight. A thousand rows at a time, so that no writer waits
 /// long.
-const FORGET: &str = "DELETE FROM daily WHERE key IN (SELECT key FROM daily WHERE day < CAST($1 AS bigint) - 1 LIMIT 1000)";
+const FORGET: &str =
+    "DELETE FROM daily WHERE key IN (SELECT key FROM daily WHERE day < CAST($1 AS bigint) - 1 LIMIT 1000)";
 
 const CLEAR: &str = "UPDATE daily SET count = 0 WHERE key IN (SELECT a.value ->> 0 FROM json_each($1) a)";
 

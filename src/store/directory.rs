@@ -55,10 +55,8 @@ impl Store {
         limit: usize,
     ) -> Result<Vec<KeyRecord>, StoreError> {
         let (guild, after) = (guild.cloned(), after.unwrap_or_default().to_owned());
-        self.list(move |conn| {
-            conn.rows(KEYS, values![&*after, guild.as_ref(), limit])?.into_iter().map(key).collect()
-        })
-        .await
+        self.list(move |conn| conn.rows(KEYS, values![&*after, guild.as_ref(), limit])?.into_iter().map(key).collect())
+            .await
     }
 
     /// The key of this id.

@@ -59,9 +59,8 @@ impl Store {
         let (guild, after) = (guild.clone(), after.map_or(-1, MemberId::as_i64));
         self.list(move |conn| {
             let no = guild_number(conn, &guild)?;
-            let member = |mut row: Row| {
-                Ok(MemberRecord { member: row.take(0)?, name: row.take(1)?, points: row.take(2)? })
-            };
+            let member =
+                |mut row: Row| Ok(MemberRecord { member: row.take(0)?, name: row.take(1)?, points: row.take(2)? });
             conn.rows(MEMBERS, values![no, after, limit])?.into_iter().map(member).collect()
         })
         .await

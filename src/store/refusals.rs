@@ -30,7 +30,8 @@ pub(super) fn absent_guild(guild: &GuildId) -> StoreError {
 
 pub(super) fn guild_removed_meanwhile() -> StoreError {
     StoreError::Refused(
-        "a guild was removed while the lines about its members were read; nothing was imported, import the file again".to_owned(),
+        "a guild was removed while the lines about its members were read; nothing was imported, import the file again"
+            .to_owned(),
     )
 }
 
@@ -101,7 +102,8 @@ pub(super) fn answer_too_long(kind: &NoteKind, guild: &GuildId, member: MemberId
 
 /// As [`answer_too_long`], after an import.
 pub(super) fn answers_too_long(kind: &NoteKind, of: &[(GuildId, MemberId)]) -> StoreError {
-    let who = of.iter().map(|(guild, member)| format!("member {member} of guild {guild}")).collect::<Vec<_>>().join(", ");
+    let who =
+        of.iter().map(|(guild, member)| format!("member {member} of guild {guild}")).collect::<Vec<_>>().join(", ");
     let plural = kind.plural;
     StoreError::Refused(format!(
         "the answer of {plural} would be longer than 1 MiB for {who}; nothing was imported. Leave out lines of {plural} about \

@@ -433,10 +433,13 @@ impl Conn for SqliteConn {
     /// Empties the log, and the failed commit with it: after a failed sync the kernel may hold its pages in memory only and
     /// call them written, and a power failure would leave a gap before what is acknowledged later.
     fn recover(&mut self) -> Result<(), StoreError> {
-        let emptied = self.conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0).map(|busy: i64| busy == 0));
+        let emptied =
+            self.conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0).map(|busy: i64| busy == 0));
         match emptied.map_err(|e| self.failed(&e))? {
             true => Ok(()),
-            false => Err(StoreError::Busy(format!("another process is reading from {}; try again", self.path.display()))),
+            false => {
+                Err(StoreError::Busy(format!("another process is reading from {}; try again", self.path.display())))
+            }
         }
     }
 
@@ -471,7 +474,8 @@ pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
 /// Whether the disk or the file failed, and not the statement.
 fn is_file_error(error: &rusqlite::Error) -> bool {
     use ErrorCode::*;
-    let codes = [SystemIoFailure, DiskFull, DatabaseCorrupt, NotADatabase, CannotOpen, ReadOnly, PermissionDenied, OutOfMemory];
+    let codes =
+        [SystemIoFailure, DiskFull, DatabaseCorrupt, NotADatabase, CannotOpen, ReadOnly, PermissionDenied, OutOfMemory];
     error.sqlite_error_code().is_some_and(|code| codes.contains(&code))
 }
 
@@ -484,11 +488,15 @@ pub(super) fn line_of(file: &Path, error: &rusqlite::Error, role: Role) -> Store
         (Some(ErrorCode::NotADatabase), Role::Store) => {
             format!("{path} is not an SQLite file; name another file for the store, or move this one away")
         }
-        (Some(ErrorCode::NotADatabase), Role::Backup) => format!("{path} is not an SQLite file, and so no backup of a store"),
+        (Some(ErrorCode::NotADatabase), Role::Backup) => {
+            format!("{path} is not an SQLite file, and so no backup of a store")
+        }
         (Some(ErrorCode::DatabaseCorrupt), _) => return damaged(file, error, role),
         (Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied), _) => return read_only(file),
         (Some(ErrorCode::CannotOpen), _) => {
-            format!("{path} cannot be opened ({error}); check that the file and its folder belong to this user, and their modes")
+            format!(
+                "{path} cannot be opened ({error}); check that the file and its folder belong to this user, and their modes"
+            )
         }
         (Some(ErrorCode::DiskFull), _) => format!("the disk of {path} is full; make room, then try again"),
         // The first thing that SQLite needs room for, even to read.

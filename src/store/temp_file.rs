@@ -142,7 +142,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let target = folder.path().join("b.db");
         let others = ["b.db.0123456789abcdef.tmp", "b.db.notes.part", "bb.db.0123456789abcdef.part", "b.db"];
-        let left = ["b.db.0123456789abcdef.part", "b.db.0123456789abcdef.part-journal", "b.db.abcdef0123456789.part-journal"];
+        let left =
+            ["b.db.0123456789abcdef.part", "b.db.0123456789abcdef.part-journal", "b.db.abcdef0123456789.part-journal"];
         for name in others.iter().chain(&left) {
             fs::write(folder.path().join(name), "x").unwrap();
         }

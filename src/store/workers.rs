@@ -10,8 +10,8 @@ use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::conn::{Access, Conn};
 use super::StoreError;
+use super::conn::{Access, Conn};
 use crate::clock::becomes_true;
 
 /// Jobs that may wait. A read takes microseconds where the file is in memory.
@@ -27,9 +27,7 @@ pub(super) struct Opener(Arc<Open>);
 type Open = dyn Fn(Access) -> Result<Box<dyn Conn>, StoreError> + Send + Sync;
 
 impl Opener {
-    pub(super) fn new(
-        open: impl Fn(Access) -> Result<Box<dyn Conn>, StoreError> + Send + Sync + 'static,
-    ) -> Self {
+    pub(super) fn new(open: impl Fn(Access) -> Result<Box<dyn Conn>, StoreError> + Send + Sync + 'static) -> Self {
         Opener(Arc::new(open))
     }
 
@@ -106,7 +104,9 @@ impl Workers {
             Ok(answer) => answer.unwrap_or_else(|_| Err(ended())),
             Err(_) => {
                 let location = &self.location;
-                Err(StoreError::Failed(format!("{location} could not be read within {within:?}; check its disk or server")))
+                Err(StoreError::Failed(format!(
+                    "{location} could not be read within {within:?}; check its disk or server"
+                )))
             }
         }
     }
@@ -130,7 +130,11 @@ fn serve(jobs: &Receiver<Job>, mut slot: Slot) {
 }
 
 impl Slot {
-    fn run<T>(&mut self, until: Instant, job: &dyn Fn(&mut dyn Conn) -> Result<T, StoreError>) -> Result<T, StoreError> {
+    fn run<T>(
+        &mut self,
+        until: Instant,
+        job: &dyn Fn(&mut dyn Conn) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
         let mut is_first = true;
         loop {
             let mut conn = match self.conn.take() {

@@ -101,7 +101,12 @@ struct Job {
 
 enum Work {
     /// Those of a group are written by one statement.
-    Points { guild: GuildId, member: MemberId, amount: i64, answer: oneshot::Sender<Result<String, StoreError>> },
+    Points {
+        guild: GuildId,
+        member: MemberId,
+        amount: i64,
+        answer: oneshot::Sender<Result<String, StoreError>>,
+    },
     Other(Box<dyn Other>),
 }
 
@@ -152,7 +157,8 @@ impl<T: Send, F: Fn(&mut dyn Conn) -> Result<(T, Option<Change>), StoreError> + 
 
 impl Writer {
     pub(super) fn start(opener: &Opener, location: &str, feed_kept: i64) -> Result<Self, StoreError> {
-        let node = getrandom::u64().map_err(|e| StoreError::Failed(format!("the system gives no random number: {e}")))?;
+        let node =
+            getrandom::u64().map_err(|e| StoreError::Failed(format!("the system gives no random number: {e}")))?;
         let shared = Arc::new(Shared {
             node: AtomicI64::new(node.cast_signed()),
             fault: Mutex::new(None),
@@ -199,7 +205,10 @@ impl Writer {
         self.queue(|answer| Work::Other(Box::new(Task { work, made: None, answer }))).await
     }
 
-    async fn queue<T>(&self, work: impl FnOnce(oneshot::Sender<Result<T, StoreError>>) -> Work) -> Result<T, StoreError> {
+    async fn queue<T>(
+        &self,
+        work: impl FnOnce(oneshot::Sender<Result<T, StoreError>>) -> Work,
+    ) -> Result<T, StoreError> {
         let (answer, answered) = oneshot::channel();
         let job = Job { queued: Instant::now(), work: work(answer) };
         let stopped = || StoreError::Failed("the store's writer has stopped; start the server again".to_owned());
@@ -265,8 +274,11 @@ impl Thread {
         loop {
             let now = Instant::now();
             for job in group.extract_if(.., |job| job.queued + BEGINS_WITHIN <= now) {
-                let why = format!("{} could not be written to within {BEGINS_WITHIN:?}, because another process or an \
-                     earlier write holds it; nothing was written, try again", self.location);
+                let why = format!(
+                    "{} could not be written to within {BEGINS_WITHIN:?}, because another process or an \
+                     earlier write holds it; nothing was written, try again",
+                    self.location
+                );
                 job.work.answer(Err(StoreError::Busy(why)), &HashMap::new());
             }
             if group.is_empty() && !is_probe {
@@ -285,7 +297,9 @@ impl Thread {
                     continue;
                 }
                 // Once: a server that does not answer has used up the time.
-                Err(StoreError::Unreachable(_)) if Instant::now() < until && !std::mem::replace(&mut reconnected, true) => {
+                Err(StoreError::Unreachable(_))
+                    if Instant::now() < until && !std::mem::replace(&mut reconnected, true) =>
+                {
                     continue;
                 }
                 Err(error) => error,

@@ -17,8 +17,8 @@ use super::output::{print_outcome, print_to_stderr};
 use crate::config::Loaded;
 use crate::files::follow_links;
 use crate::store::temp_file::{PART, TempFile};
-use crate::store::{ImportError, Imported, Mode, UncommittedImport};
 use crate::store::{IfMissing, SQLITE_FILES, SQLITE_MAGIC, Store, blocking};
+use crate::store::{ImportError, Imported, Mode, UncommittedImport};
 use files::{ImportFile, write_buffered};
 use progress::ProgressDisplay;
 

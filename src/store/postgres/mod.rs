@@ -255,20 +255,12 @@ impl PgConn {
             .tcp_user_timeout(UNACKNOWLEDGED);
         let location = at.to_string();
         let connected = runtime.block_on(async { timeout_at(deadline.into(), config.connect(tls)).await });
-        let (client, connection) = connected
-            .map_err(|_| error::timed_out(&location))?
-            .map_err(|e| error::of(&e, &location))?;
+        let (client, connection) =
+            connected.map_err(|_| error::timed_out(&location))?.map_err(|e| error::of(&e, &location))?;
         runtime.spawn(connection);
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        let mut conn = PgConn {
-            client,
-            runtime,
-            statements: HashMap::new(),
-            deadline,
-            location,
-            serial,
-            is_broken: false,
-        };
+        let mut conn =
+            PgConn { client, runtime, statements: HashMap::new(), deadline, location, serial, is_broken: false };
         conn.set_up(access)?;
         Ok(conn)
     }
@@ -413,7 +405,9 @@ fn row_of(row: &tokio_postgres::Row) -> Result<Row, Error> {
             Type::BOOL => row.try_get::<_, Option<bool>>(at)?.into(),
             Type::INT4 => row.try_get::<_, Option<i32>>(at)?.map(i64::from).into(),
             Type::INT8 => row.try_get::<_, Option<i64>>(at)?.into(),
-            Type::BYTEA => row.try_get::<_, Option<Vec<u8>>>(at)?.map_or(Value::Null, |bytes| Value::Blob(bytes.into())),
+            Type::BYTEA => {
+                row.try_get::<_, Option<Vec<u8>>>(at)?.map_or(Value::Null, |bytes| Value::Blob(bytes.into()))
+            }
             Type::VOID => Value::Null,
             _ => row.try_get::<_, Option<String>>(at)?.into(),
         })

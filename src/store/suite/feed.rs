@@ -99,7 +99,8 @@ pub(crate) async fn two_nodes_that_write_at_once_number_their_changes_without_a_
             store.set_points(&guild("g"), member(id), 1).await.unwrap();
         }
     };
-    let (writes, mut found) = (tokio::spawn(async move { tokio::join!(write(first, 0), write(second, 1000)) }), Vec::new());
+    let (writes, mut found) =
+        (tokio::spawn(async move { tokio::join!(write(first, 0), write(second, 1000)) }), Vec::new());
     while !writes.is_finished() {
         found.extend(others_changes(&follower).await);
     }
