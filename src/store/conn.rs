@@ -138,58 +138,26 @@ pub(super) trait Column: Sized {
     fn of(value: Value<'static>) -> Option<Self>;
 }
 
-impl Column for i64 {
-    fn of(value: Value<'static>) -> Option<Self> {
-        if let Value::Int(number) = value { Some(number) } else { None }
-    }
+macro_rules! columns {
+    ($($kind:ty: $value:ident => $found:expr;)*) => { $(
+        impl Column for $kind {
+            fn of($value: Value<'static>) -> Option<Self> {
+                $found
+            }
+        }
+    )* };
 }
 
-impl Column for u64 {
-    fn of(value: Value<'static>) -> Option<Self> {
-        i64::of(value).map(i64::unsigned_abs)
-    }
-}
-
-impl Column for bool {
-    fn of(value: Value<'static>) -> Option<Self> {
-        i64::of(value).map(|number| number != 0)
-    }
-}
-
-impl Column for String {
-    fn of(value: Value<'static>) -> Option<Self> {
-        if let Value::Text(text) = value { Some(text.into_owned()) } else { None }
-    }
-}
-
-impl Column for KeyId {
-    fn of(value: Value<'static>) -> Option<Self> {
-        String::of(value).map(Into::into)
-    }
-}
-
-impl Column for GuildId {
-    fn of(value: Value<'static>) -> Option<Self> {
-        String::of(value)?.parse().ok()
-    }
-}
-
-impl Column for Scope {
-    fn of(value: Value<'static>) -> Option<Self> {
-        String::of(value)?.parse().ok()
-    }
-}
-
-impl Column for MemberId {
-    fn of(value: Value<'static>) -> Option<Self> {
-        MemberId::new(u64::try_from(i64::of(value)?).ok()?)
-    }
-}
-
-impl Column for Digest {
-    fn of(value: Value<'static>) -> Option<Self> {
-        if let Value::Blob(bytes) = value { Some(Digest(bytes.as_ref().try_into().ok()?)) } else { None }
-    }
+columns! {
+    i64: value => if let Value::Int(number) = value { Some(number) } else { None };
+    String: value => if let Value::Text(text) = value { Some(text.into_owned()) } else { None };
+    Digest: value => if let Value::Blob(bytes) = value { Some(Digest(bytes.as_ref().try_into().ok()?)) } else { None };
+    u64: value => i64::of(value)?.try_into().ok();
+    bool: value => Some(i64::of(value)? != 0);
+    MemberId: value => MemberId::new(u64::of(value)?);
+    KeyId: value => String::of(value).map(Into::into);
+    GuildId: value => String::of(value)?.parse().ok();
+    Scope: value => String::of(value)?.parse().ok();
 }
 
 impl<T: Column> Column for Option<T> {
@@ -198,58 +166,26 @@ impl<T: Column> Column for Option<T> {
     }
 }
 
-impl From<i64> for Value<'_> {
-    fn from(number: i64) -> Self {
-        Value::Int(number)
-    }
+macro_rules! from {
+    ($($kind:ty: $given:ident => $value:expr;)*) => { $(
+        impl<'a> From<$kind> for Value<'a> {
+            fn from($given: $kind) -> Self {
+                $value
+            }
+        }
+    )* };
 }
 
-impl From<bool> for Value<'_> {
-    fn from(truth: bool) -> Self {
-        Value::Int(truth.into())
-    }
-}
-
-impl From<usize> for Value<'_> {
-    fn from(number: usize) -> Self {
-        Value::Int(i64::try_from(number).unwrap_or(i64::MAX))
-    }
-}
-
-impl From<MemberId> for Value<'_> {
-    fn from(member: MemberId) -> Self {
-        Value::Int(member.as_i64())
-    }
-}
-
-impl<'a> From<&'a str> for Value<'a> {
-    fn from(text: &'a str) -> Self {
-        Value::Text(text.into())
-    }
-}
-
-impl From<String> for Value<'_> {
-    fn from(text: String) -> Self {
-        Value::Text(text.into())
-    }
-}
-
-impl<'a> From<Cow<'a, str>> for Value<'a> {
-    fn from(text: Cow<'a, str>) -> Self {
-        Value::Text(text)
-    }
-}
-
-impl<'a> From<&'a GuildId> for Value<'a> {
-    fn from(guild: &'a GuildId) -> Self {
-        guild.as_str().into()
-    }
-}
-
-impl<'a> From<&'a Digest> for Value<'a> {
-    fn from(digest: &'a Digest) -> Self {
-        Value::Blob(Cow::Borrowed(&digest.0))
-    }
+from! {
+    i64: number => Value::Int(number);
+    bool: truth => Value::Int(truth.into());
+    usize: number => Value::Int(number.try_into().unwrap_or(i64::MAX));
+    MemberId: member => Value::Int(member.as_i64());
+    &'a str: text => Value::Text(text.into());
+    String: text => Value::Text(text.into());
+    Cow<'a, str>: text => Value::Text(text);
+    &'a GuildId: guild => guild.as_str().into();
+    &'a Digest: digest => Value::Blob(Cow::Borrowed(&digest.0));
 }
 
 impl<'a, T: Into<Value<'a>>> From<Option<T>> for Value<'a> {
