@@ -169,6 +169,33 @@ async fn a_connection_that_dies_under_a_read_or_a_write_costs_nobody_an_answer()
 }
 
 #[tokio::test]
+async fn a_server_that_became_read_only_answers_reads_and_is_named_until_it_takes_writes_again() {
+    let url = Postgres::shared().database().await;
+    let gate = TestGateway::on(Kind::Postgres).store(&url).key("bot").points("7", 3).admin().start().await;
+    let (admin, other) = (gate.admin().await, postgres::connect(&url).await);
+    gate.set_points("bot", "7", 4).await.is("Successfully set 'Ada' points to '4'");
+    let set = async |value: &str| {
+        let set = format!(
+            "DO $$BEGIN EXECUTE format('ALTER DATABASE %I {value}', current_database()); END$$;
+            SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+            WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        );
+        other.batch_execute(&set).await.unwrap();
+    };
+    set("SET default_transaction_read_only = on").await;
+    eventually(PATIENCE, "a read", async || gate.get_points("bot", "7").await.body == "4").await;
+    gate.set_points("bot", "7", 5).await.is_unavailable();
+    gate.get_points("bot", "8").await.is("0");
+    let ready = async || admin.get("/readyz").await;
+    let told = ready().await;
+    assert!(told.status == 200 && told.text.contains("ok; the store cannot be written to: "), "{told:?}");
+    assert!(told.text.contains("the server takes no writes"), "{told:?}");
+    set("RESET default_transaction_read_only").await;
+    eventually(PATIENCE, "it is named no more, although nobody writes", async || ready().await.text == "ok").await;
+    gate.set_points("bot", "7", 5).await.is("Successfully set 'Ada' points to '5'");
+}
+
+#[tokio::test]
 async fn connections_that_are_used_up_are_21_within_the_deadline() {
     let url = Postgres::shared().database().await;
     let gate = TestGateway::on(Kind::Postgres).store(&url).key("bot").points("7", 3).start().await;

@@ -10,6 +10,9 @@ use crate::store::StoreError;
 /// How a message about a server that cannot be reached ends.
 const TRY_AGAIN: &str = "; try again";
 
+pub(super) const READ_ONLY: &str =
+    "the server takes no writes: it is a standby, or default_transaction_read_only is on";
+
 /// An error of a call that was no commit: nothing was written.
 pub(super) fn of(error: &Error, location: &str) -> StoreError {
     if is_of_pooler(error) {
@@ -61,14 +64,20 @@ pub(super) fn line(error: &Error) -> String {
     match (error.as_db_error(), error.source()) {
         (Some(db), _) => db.message().to_owned(),
         (None, Some(_)) if wants_password(error) => "password missing".to_owned(),
+        (None, Some(_)) if is_read_only(error) => READ_ONLY.to_owned(),
         (None, Some(source)) => format!("{error}: {source}"),
         (None, None) => error.to_string(),
     }
 }
 
-/// The client has no kind for either of these.
+/// The client has no kind for this, nor for the next two.
 fn wants_password(error: &Error) -> bool {
     error.source().is_some_and(|source| source.to_string() == "password missing")
+}
+
+/// Whether no server takes writes, of those that could be connected to.
+pub(super) fn is_read_only(error: &Error) -> bool {
+    error.source().is_some_and(|source| source.to_string().contains("database does not allow writes"))
 }
 
 fn wants_tls(error: &Error) -> bool {
@@ -89,10 +98,7 @@ fn hint(error: &Error) -> Option<&'static str> {
             "let the user make a schema (GRANT CREATE ON DATABASE … TO …), or make the schema guildgate its own",
         ),
         (&SqlState::DISK_FULL, "make room on the server's disk, then try again"),
-        (
-            &SqlState::READ_ONLY_SQL_TRANSACTION,
-            "the server takes no writes: it is a standby, or default_transaction_read_only is on",
-        ),
+        (&SqlState::READ_ONLY_SQL_TRANSACTION, READ_ONLY),
     ];
     match error.code() {
         Some(code) => hints.into_iter().find(|(other, _)| *other == code).map(|(_, hint)| hint),

@@ -17,8 +17,9 @@ use bytes::BytesMut;
 use futures_util::TryStreamExt;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{timeout, timeout_at};
+use tokio_postgres::config::TargetSessionAttrs;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
-use tokio_postgres::{Client, Error, Statement};
+use tokio_postgres::{Client, Config, Error, Statement};
 
 use super::conn::{Access, Row};
 use super::*;
@@ -254,7 +255,15 @@ impl PgConn {
             .keepalives_retries(retries)
             .tcp_user_timeout(UNACKNOWLEDGED);
         let location = at.to_string();
-        let connected = runtime.block_on(async { timeout_at(deadline.into(), config.connect(tls)).await });
+        let connect = |config: &Config| {
+            runtime.block_on(async { timeout_at(deadline.into(), config.connect(tls.clone())).await })
+        };
+        let mut connected = connect(&config);
+        // Reads go on at a server that became read-only.
+        let is_read_only = access == Access::Read && matches!(&connected, Ok(Err(e)) if error::is_read_only(e));
+        if is_read_only {
+            connected = connect(config.target_session_attrs(TargetSessionAttrs::Any));
+        }
         let (client, connection) =
             connected.map_err(|_| error::timed_out(&location))?.map_err(|e| error::of(&e, &location))?;
         runtime.spawn(connection);
@@ -262,6 +271,10 @@ impl PgConn {
         let mut conn =
             PgConn { client, runtime, statements: HashMap::new(), deadline, location, serial, is_broken: false };
         conn.set_up(access)?;
+        // A standby may lack commits.
+        if is_read_only && !conn.rows("SELECT 1 WHERE pg_is_in_recovery()", &[])?.is_empty() {
+            return Err(StoreError::Unreachable(format!("{}: {}", conn.location, error::READ_ONLY)));
+        }
         Ok(conn)
     }
 
