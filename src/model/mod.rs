@@ -14,5 +14,5 @@ pub use guild::{BadGuildId, GuildId};
 pub use key::{Digest, KeyId, Scope};
 pub use limit::Limit;
 pub use member::{MAX_MEMBER_NAME, MemberId, one_line};
-pub use note::{NOTE_KINDS, Note, NoteKind, Number, RATINGS, REVIEW, WARN};
+pub use note::*;
 pub use words::{counted, rough, was};
