@@ -30,7 +30,7 @@ pub(super) fn run(loaded: &Loaded, out: &mut dyn Write) -> Result<(), Failure> {
     let keys = match &loaded.config.keys {
         Keys::Store if state == StoreState::Current => {
             let store = runtime.block_on(Store::open(at, IfMissing::Refuse)).map_err(|e| unusable(e.to_string()))?;
-            runtime.block_on(KeySource::Store(store.into()).list()).map_err(unusable)?.keys
+            runtime.block_on(KeySource::Store(store).list()).map_err(unusable)?.keys
         }
         Keys::File(_) | Keys::Store | Keys::Origin { .. } => inputs.keys.unwrap_or_default(),
     };

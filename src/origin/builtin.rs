@@ -1,7 +1,7 @@
 //! The built-in backend: answers each operation from the store, in the contract's words. It keeps nothing in memory;
-//! the gateway caches. An answer over 1 MiB is refused, as one of an HTTP origin would be. A write that has not
-//! begun after a second is answered 21, and one that takes longer than 5 s 22. Errors of the store become faults here; the cause goes to the
-//! process log and never to the caller.
+//! the gateway caches. An answer over 1 MiB is refused, as one of an HTTP origin would be. A write that has not begun
+//! after a second is answered 21, and one that takes longer than 5 s 22. Errors of the store become faults here; the cause
+//! goes to the process log and never to the caller.
 
 use std::fmt;
 use std::sync::Arc;

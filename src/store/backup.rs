@@ -3,9 +3,10 @@
 //! A restore holds the lock that every opener takes, so that nobody opens the store meanwhile, and at no moment is the
 //! store's name beside another file's write-ahead log:
 //! 1. what is in the present log is written into the present file, and the log is removed; that fails if a process has the
-//!    store open;
+//!    store open, or the disk is full;
 //! 2. the backup is copied to a temporary file, which is synced;
-//! 3. the present file gets a second name (a link), and the copy is renamed to the store's name.
+//! 3. the present file gets a second name (a link), what lies beside a damaged one is put aside, and the copy is renamed to
+//!    the store's name.
 //!
 //! Killed at any step, the store's name has the previous store or the restored one, each whole.
 
@@ -16,8 +17,8 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OpenFlags};
 
-use super::sqlite::{self, Role, damaged, inspect, is_busy, line_of, of_io, read_unchanged};
-use super::temp_file::{PART, TempFile};
+use super::sqlite::{self, Role, damaged, inspect, is_busy, is_damage, line_of, of_io, read_unchanged};
+use super::temp_file::TempFile;
 use super::*;
 use crate::files::{FileId, follow_links, sync_folder_of, with_suffix};
 
@@ -64,7 +65,7 @@ pub async fn backup(from: &Path, to: &Path, force: bool) -> Result<TempFile, Sto
     let paths = (from.to_owned(), to.to_owned());
     blocking(move || refuse_target(&paths.0, &paths.1, force)).await?;
     // Not on the other thread, so that a command that is interrupted removes it.
-    let part = TempFile::new(to, PART).map_err(|e| cannot_write(to, &e))?;
+    let part = TempFile::new(to).map_err(|e| cannot_write(to, &e))?;
     let (from, to, copied) = (from.to_owned(), to.to_owned(), part.path().to_owned());
     blocking(move || copy(&from, (&copied, &to), Role::Store)).await?;
     Ok(part)
@@ -115,8 +116,7 @@ pub fn restore(from: &Path, store: &Path) -> Result<Restored, StoreError> {
     if present.is_some() {
         close(&target)?;
     }
-    set_logs_aside(&target, kept.as_deref()).map_err(failed)?;
-    let part = TempFile::new(&target, PART).map_err(failed)?;
+    let part = TempFile::new(&target).map_err(failed)?;
     copy(from, (part.path(), &target), Role::Backup)?;
     if let Some(present) = &present {
         // A restore by root leaves the store to the user of the server.
@@ -125,6 +125,7 @@ pub fn restore(from: &Path, store: &Path) -> Result<Restored, StoreError> {
     if let Some(kept) = &kept {
         fs::hard_link(&target, kept).map_err(failed)?;
     }
+    set_logs_aside(&target, kept.as_deref()).map_err(failed)?;
     let size = part.replace_target().map_err(failed)?;
     Ok(Restored { size, kept })
 }
@@ -137,7 +138,8 @@ fn close(target: &Path) -> Result<(), StoreError> {
             "another process has {} open: a server, or another command; stop it first. Nothing was changed",
             target.display()
         ))),
-        _ => Ok(()),
+        Err(e) if !is_damage(&e) => Err(line_of(target, &e, Role::Store)),
+        Ok(()) | Err(_) => Ok(()),
     }
 }
 
@@ -173,9 +175,9 @@ fn copy(from: &Path, (part, to): (&Path, &Path), role: Role) -> Result<(), Store
     if inspect(&source, from, role)?.is_empty {
         return Err(StoreError::Failed(format!("{} is empty: there is no store in it", from.display())));
     }
-    let name = part.to_string_lossy().into_owned();
+    let name = part.to_str().ok_or_else(|| cannot_write(to, &"its name is not UTF-8"))?;
     // It reads one state of the store, whole, so that a damaged one does not replace a good backup.
-    source.execute("VACUUM INTO ?1", [&name]).map(drop).map_err(|e| match e.sqlite_error_code() {
+    source.execute("VACUUM INTO ?1", [name]).map(drop).map_err(|e| match e.sqlite_error_code() {
         Some(rusqlite::ErrorCode::DiskFull) => cannot_write(to, &"the disk is full"),
         Some(rusqlite::ErrorCode::DatabaseCorrupt) => damaged(from, &e, role),
         _ => line_of(from, &e, role),
@@ -238,4 +240,22 @@ fn count_rows(conn: &Connection, is_current: bool) -> rusqlite::Result<Vec<(&'st
         Ok((*table, count.unsigned_abs()))
     };
     tables.iter().map(count).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn whoever_would_put_the_log_away_waits_for_a_backup() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s.db");
+        drop(Store::open(&StoreAt::Sqlite(path.clone()), IfMissing::Make).await.unwrap());
+        assert!(!with_suffix(&path, "-wal").exists());
+        let reading = read_unchanged(&path, Role::Store).unwrap();
+        let other = Connection::open(&path).unwrap();
+        assert!(is_busy(&sqlite::leave_wal(&other).unwrap_err()));
+        drop(reading);
+        sqlite::leave_wal(&other).unwrap();
+    }
 }

@@ -63,6 +63,11 @@ pub(super) trait Conn: Send {
         Ok(())
     }
 
+    /// What follows a SELECT that locks the row that it finds, for databases with more than one writer at a time.
+    fn for_update(&self) -> &'static str {
+        ""
+    }
+
     /// Refuses if this connection no longer leads to what is under the store's name.
     fn check(&mut self) -> Result<(), StoreError> {
         Ok(())
@@ -112,9 +117,9 @@ macro_rules! values {
 }
 pub(super) use values;
 
-/// Rows as the JSON object that [`JSON_EACH`] reads.
+/// Rows as the JSON object that `json_each` reads.
 pub(super) fn json_rows<R: serde::Serialize>(rows: impl IntoIterator<Item = R>) -> Result<String, StoreError> {
-    let rows = rows.into_iter().enumerate().map(|(n, row)| (n, row));
+    let rows = rows.into_iter().enumerate();
     let mut out = Vec::with_capacity(1024);
     serde::Serializer::collect_map(&mut serde_json::Serializer::new(&mut out), rows)
         .map_err(|e| StoreError::Failed(format!("a list cannot be written as JSON: {e}")))?;

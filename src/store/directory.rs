@@ -90,8 +90,10 @@ impl Store {
     /// of the same id. Refused: one that does not exist.
     pub async fn remove_guild(&self, guild: &GuildId) -> Result<RemovedGuild, StoreError> {
         let guild = guild.clone();
-        self.write(Some(Change::Everything), move |conn| {
-            let no = find_guild(conn, &guild)?.ok_or_else(|| refusals::absent_guild(&guild))?;
+        self.write_long(Change::Everything, move |conn| {
+            // Locked, so that no other node adds a member meanwhile.
+            let sql = format!("SELECT no FROM guild WHERE id = $1{}", conn.for_update());
+            let no = conn.row(&sql, values![&guild])?.ok_or_else(|| refusals::absent_guild(&guild))?.take::<i64>(0)?;
             let mut notes = [0; NOTE_KINDS.len()];
             for (count, kind) in notes.iter_mut().zip(NOTE_KINDS) {
                 *count = conn.execute("DELETE FROM note WHERE guild = $1 AND kind = $2", values![no, kind.code])?;

@@ -139,6 +139,13 @@ pub(super) fn add(
     Ok(())
 }
 
+/// As [`add`], of a transaction that changes what every process must read.
+pub(super) fn add_for_all(conn: &mut dyn Conn, change: Change) -> Result<(), StoreError> {
+    let mut changes = Changes::default();
+    changes.extend([change]);
+    add(conn, [(NOBODY, &changes), (NOBODY, &Changes::default())], FEED_KEPT, 0)
+}
+
 /// Reads the changes that others make.
 #[derive(Debug)]
 pub(super) struct Feed {

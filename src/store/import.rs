@@ -4,10 +4,9 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::io::{self, BufRead};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::conn::{Access, json_rows};
-use super::feed::{self, Changes, NOBODY};
 use super::lines::{Line, Lines, MAX_LINE};
 use super::*;
 use crate::clock::Clock;
@@ -20,14 +19,9 @@ pub const SHOWN: usize = 20;
 /// Lines or rows between two progress reports: rare enough to cost nothing, often enough to be seen.
 pub(super) const PROGRESS_EVERY: u64 = 2000;
 
-/// Records that are written by one statement.
+/// Records that are written by one statement, and the bytes of their lines, which are in memory three times then.
 const BATCH: usize = 1000;
-
-/// How long an import waits for its turn among those who write, such as another import.
-const TURN: Duration = Duration::from_secs(60);
-
-/// How long it may take then.
-const WITHIN: Duration = Duration::from_secs(30 * 60);
+const BATCH_BYTES: u64 = 4 << 20;
 
 /// A file may begin with it. It is not part of the first line.
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
@@ -184,7 +178,7 @@ impl Store {
         let opener = self.opener.clone();
         blocking(move || {
             let mut conn = opener.open(Access::Bulk)?;
-            conn.set_deadline(Instant::now() + WITHIN);
+            conn.set_deadline(Instant::now() + LONG);
             let read = read(&mut *conn, Lines::of(open()?), &mut progress)?;
             let Read { imported, guilds, unknown } = read;
             if imported.bad.total > 0 && mode == Mode::AllOrNothing {
@@ -196,9 +190,7 @@ impl Store {
             conn.begin(TURN)?;
             apply(&mut *conn, Lines::of(open()?), (&unknown, &imported), &mut progress)?;
             refuse_too_long(&mut *conn, &guilds)?;
-            let mut changes = Changes::default();
-            changes.extend([Change::Everything]);
-            feed::add(&mut *conn, [(NOBODY, &changes), (NOBODY, &Changes::default())], FEED_KEPT, 0)?;
+            feed::add_for_all(&mut *conn, Change::Everything)?;
             Ok(UncommittedImport { imported, conn: Some(conn) })
         })
         .await
@@ -285,7 +277,7 @@ fn apply(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(), ImportError> {
     let mut so_far = Progress { phase: Phase::Applying, of: Some(imported.records), ..Progress::default() };
-    let mut batch = Batch::default();
+    let (mut batch, mut written) = (Batch::default(), 0);
     progress(so_far);
     while let Some((number, line)) = lines.next()? {
         if let Ok(Some(record)) = parse(number, line)
@@ -293,7 +285,8 @@ fn apply(
         {
             batch.add(record);
             so_far.records += 1;
-            if so_far.records.is_multiple_of(BATCH as u64) {
+            if so_far.records.is_multiple_of(BATCH as u64) || lines.bytes() > written + BATCH_BYTES {
+                written = lines.bytes();
                 std::mem::take(&mut batch).write(conn)?;
                 progress(so_far);
             }

@@ -27,12 +27,12 @@ mod writer; // the thread that writes
 pub(crate) mod suite;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::config::StoreAt;
 use crate::model::{Digest, GuildId, KeyId, MemberId, Note, NoteKind, Scope};
 
-use conn::{Conn, Value, values};
+use conn::{Access, Conn, Value, values};
 use feed::Feed;
 use workers::{Opener, Workers};
 use writer::Writer;
@@ -51,6 +51,12 @@ const READ: Duration = Duration::from_secs(2);
 
 /// How long a list may take: a million keys are read in a second or two.
 const LIST: Duration = Duration::from_secs(10);
+
+/// How long an import or the removal of a guild waits for its turn among those who write, such as another import.
+const TURN: Duration = Duration::from_secs(60);
+
+/// How long it may take then.
+const LONG: Duration = Duration::from_secs(30 * 60);
 
 /// Changes that are kept for followers; one that is further behind reads [`Change::Everything`]. Each transaction adds one
 /// or two, and followers read four times a second: this is most of a second of the fastest transactions.
@@ -184,6 +190,26 @@ impl Store {
         work: impl Fn(&mut dyn Conn) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         self.writer.run(move |conn| work(conn).map(|made| (made, change.clone()))).await
+    }
+
+    /// As [`Store::write`], on a connection of its own: it may take minutes, in which other writes wait for a second.
+    async fn write_long<T: Send + 'static>(
+        &self,
+        change: Change,
+        work: impl FnOnce(&mut dyn Conn) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (opener, shared) = (self.opener.clone(), self.writer.shared.clone());
+        blocking(move || {
+            let mut conn = opener.open(Access::Bulk)?;
+            conn.set_deadline(Instant::now() + LONG);
+            conn.begin(TURN)?;
+            let made = work(&mut *conn)?;
+            feed::add_for_all(&mut *conn, change)?;
+            conn.commit()?;
+            shared.committed.notify_one();
+            Ok(made)
+        })
+        .await
     }
 }
 

@@ -159,6 +159,9 @@ impl<'de> Deserialize<'de> for Fields {
 
 struct ReadFields;
 
+/// More than any record has.
+const MOST_FIELDS: usize = 8;
+
 impl<'de> Visitor<'de> for ReadFields {
     type Value = Fields;
 
@@ -167,10 +170,13 @@ impl<'de> Visitor<'de> for ReadFields {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
-        let mut fields = Fields(Vec::with_capacity(8));
+        let mut fields = Fields(Vec::with_capacity(MOST_FIELDS));
         while let Some((name, value)) = map.next_entry::<String, Value>()? {
             if fields.has(&name) {
                 return Err(A::Error::custom(format!("'{name}' is given twice")));
+            }
+            if fields.0.len() == MOST_FIELDS {
+                return Err(A::Error::custom("it has more fields than any record"));
             }
             fields.0.push((name, value));
         }

@@ -67,7 +67,7 @@ pub(super) fn prepare(path: &Path, if_missing: IfMissing) -> Result<(PathBuf, Fi
     // SQLite's other files are beside the file itself, and not beside a link to it.
     let file = follow_links(&path).map_err(|e| of_io(&path, &e))?;
     let _lock = lock_folder(&file)?;
-    temp_file::remove_leftovers(&path, temp_file::PART);
+    temp_file::remove_leftovers(&path);
     match if_missing {
         IfMissing::Make => create(&path)?,
         IfMissing::Refuse => must_exist(&path)?,
@@ -268,22 +268,43 @@ fn connect(path: &Path, read_only: bool) -> rusqlite::Result<Connection> {
     Ok(conn)
 }
 
-/// A connection that changes no rows. A file without a log, which nobody has open, is read as it is, so that it may be
-/// where nothing can be written. A journal is what a process that was killed left of a change: it is undone first.
+/// A connection that changes no rows. It holds off those who would put the file or its log away meanwhile; but a file
+/// without a log that may not be written to, or that is a backup, is read as it is. A journal is what a process that was
+/// killed left of a change: it is undone first.
 pub(super) fn read_unchanged(path: &Path, role: Role) -> Result<Connection, StoreError> {
     let file = follow_links(path).map_err(|e| of_io(path, &e))?;
     if !fs::metadata(&file).map_err(|e| of_io(path, &e))?.is_file() {
         return Err(StoreError::Failed(format!("{} is not a file", path.display())));
     }
+    let failed = |e| line_of(path, &e, role);
     let [has_log, has_journal] = ["-wal", "-journal"].map(|end| with_suffix(&file, end).exists());
-    let conn = if has_log || has_journal {
-        connect(&file, !has_journal)
-    } else {
-        let name = percent_encode(file.as_os_str().as_bytes(), NON_ALPHANUMERIC);
-        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
-        Connection::open_with_flags(format!("file:{name}?immutable=1"), flags)
+    if has_log || has_journal {
+        return connect(&file, !has_journal).map_err(failed);
+    }
+    if role == Role::Store
+        && let Some(conn) = read_beside_others(&file).map_err(failed)?
+    {
+        return Ok(conn);
+    }
+    let name = percent_encode(file.as_os_str().as_bytes(), NON_ALPHANUMERIC);
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
+    Connection::open_with_flags(format!("file:{name}?immutable=1"), flags).map_err(failed)
+}
+
+/// A connection that reads, which removes the log that it makes. `None`: the file or its folder may not be written to.
+fn read_beside_others(file: &Path) -> rusqlite::Result<Option<Connection>> {
+    let read = || -> rusqlite::Result<Connection> {
+        let conn = connect(file, false)?;
+        conn.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))?;
+        Ok(conn)
     };
-    conn.map_err(|e| line_of(path, &e, role))
+    match read() {
+        Ok(conn) => Ok((!conn.is_readonly("main")?).then_some(conn)),
+        Err(e) => match e.sqlite_error_code() {
+            Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => Ok(None),
+            _ => Err(e),
+        },
+    }
 }
 
 /// A connection of an open store.
@@ -469,6 +490,11 @@ fn refuse_moved(path: &Path, file: FileId) -> Result<(), StoreError> {
 /// Whether another connection's lock is all that is wrong.
 pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
+}
+
+/// Whether the file is no sound SQLite file.
+pub(super) fn is_damage(error: &rusqlite::Error) -> bool {
+    matches!(error.sqlite_error_code(), Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt))
 }
 
 /// Whether the disk or the file failed, and not the statement.

@@ -1,6 +1,6 @@
 //! Temporary files in the folder of the file that they are for: a complete file that then replaces it.
-//! Such a file is removed when it is dropped, with the journal that SQLite may have put beside it. What a crash left is removed before the next one for the same target is
-//! made: its name is of that form, and no process has it locked.
+//! Such a file is removed when it is dropped, with the journal that SQLite may have put beside it. What a crash left is
+//! removed before the next one for the same target is made: its name is of that form, and no process has it locked.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -17,15 +17,8 @@ use crate::files::{folder_of, follow_links, sync_folder_of, with_suffix};
 /// Letters and digits in a name that are drawn at random.
 const RANDOM: usize = 16;
 
-/// What a temporary file is for, as its name says: the target's name, `before`, random characters, `after`.
-#[derive(Clone, Copy, Debug)]
-pub struct Kind {
-    before: &'static str,
-    after: &'static str,
-}
-
-/// Replaces its target once it is whole.
-pub const PART: Kind = Kind { before: ".", after: ".part" };
+/// Its name is the target's name, a point, random characters and this.
+const PART: &str = ".part";
 
 /// What SQLite keeps beside a file while it writes a backup to it.
 const JOURNAL: &str = "-journal";
@@ -51,12 +44,12 @@ impl Drop for Journal {
 
 impl TempFile {
     /// Makes one in the folder of the file that `target` leads to, and removes those that a crash left there.
-    pub fn new(target: &Path, kind: Kind) -> io::Result<Self> {
-        remove_leftovers(target, kind);
+    pub fn new(target: &Path) -> io::Result<Self> {
+        remove_leftovers(target);
         let target = follow_links(target)?;
-        let prefix = prefix(&target, kind);
+        let prefix = prefix(&target);
         let mut builder = Builder::new();
-        builder.prefix(&prefix).suffix(kind.after).rand_bytes(RANDOM);
+        builder.prefix(&prefix).suffix(PART).rand_bytes(RANDOM);
         let file = builder.make_in(folder_of(&target), |path| {
             let file = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(path)?;
             // Another process may have taken it for a leftover before it was locked; then the next name is tried.
@@ -91,16 +84,16 @@ impl TempFile {
 }
 
 /// Removes what a crash left beside the file that `target` leads to. Files in use are locked, and stay.
-pub(super) fn remove_leftovers(target: &Path, kind: Kind) {
+pub(super) fn remove_leftovers(target: &Path) {
     let Ok(target) = follow_links(target) else { return };
-    let prefix = prefix(&target, kind);
+    let prefix = prefix(&target);
     let Ok(entries) = fs::read_dir(folder_of(&target)) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();
         let name = name.as_encoded_bytes();
         let part = name.strip_suffix(JOURNAL.as_bytes()).unwrap_or(name);
         // Opening a pipe of such a name would block.
-        if !is_named(part, &prefix, kind) || !entry.file_type().is_ok_and(|kind| kind.is_file()) {
+        if !is_named(part, &prefix) || !entry.file_type().is_ok_and(|kind| kind.is_file()) {
             continue;
         }
         // Locked until it is removed: a process that has just made it, and finds it locked, makes another. A journal is of
@@ -114,15 +107,15 @@ pub(super) fn remove_leftovers(target: &Path, kind: Kind) {
     }
 }
 
-fn prefix(target: &Path, kind: Kind) -> OsString {
+fn prefix(target: &Path) -> OsString {
     let mut name = target.file_name().unwrap_or_default().to_owned();
-    name.push(kind.before);
+    name.push(".");
     name
 }
 
-fn is_named(name: &[u8], prefix: &OsStr, kind: Kind) -> bool {
+fn is_named(name: &[u8], prefix: &OsStr) -> bool {
     let random = name.strip_prefix(prefix.as_encoded_bytes());
-    let random = random.and_then(|rest| rest.strip_suffix(kind.after.as_bytes()));
+    let random = random.and_then(|rest| rest.strip_suffix(PART.as_bytes()));
     random.is_some_and(|random| random.len() == RANDOM && random.iter().all(u8::is_ascii_alphanumeric))
 }
 
@@ -147,8 +140,8 @@ mod tests {
         for name in others.iter().chain(&left) {
             fs::write(folder.path().join(name), "x").unwrap();
         }
-        let first = TempFile::new(&target, PART).unwrap();
-        let second = TempFile::new(&target, PART).unwrap();
+        let first = TempFile::new(&target).unwrap();
+        let second = TempFile::new(&target).unwrap();
         let mut expected: Vec<String> = others.map(str::to_owned).to_vec();
         expected.extend([&first, &second].map(|made| made.path().file_name().unwrap().to_str().unwrap().to_owned()));
         expected.sort();
@@ -167,7 +160,7 @@ mod tests {
         std::os::unix::fs::symlink("b.db", there.join("second")).unwrap();
         fs::write(there.join("b.db.0123456789abcdef.part"), "x").unwrap();
         for text in ["made", "replaced"] {
-            let part = TempFile::new(&here.join("link"), PART).unwrap();
+            let part = TempFile::new(&here.join("link")).unwrap();
             assert_eq!(
                 (names(&here), names(&there).len()),
                 (vec!["link".to_owned()], if text == "made" { 2 } else { 3 })

@@ -129,14 +129,16 @@ impl<T: Send, F: Fn(&mut dyn Conn) -> Result<(T, Option<Change>), StoreError> + 
     fn run(&mut self, conn: &mut dyn Conn, changes: &mut Changes) -> Result<(), StoreError> {
         conn.batch("SAVEPOINT job")?;
         let made = (self.work)(conn);
-        if made.is_err() {
-            // If that fails, the connection or the whole transaction did.
-            conn.batch("ROLLBACK TO job").map_err(|error| made.as_ref().err().cloned().unwrap_or(error))?;
+        if let Err(error) = &made {
+            let undone = conn.batch("ROLLBACK TO job");
+            // Where that fails, the connection or the whole transaction did, and not this job alone.
+            match error {
+                StoreError::Busy(_) | StoreError::Unreachable(_) => return Err(error.clone()),
+                StoreError::Failed(_) => undone.map_err(|_| error.clone())?,
+                _ => undone?,
+            }
         }
         conn.batch("RELEASE job")?;
-        if let Err(error @ (StoreError::Busy(_) | StoreError::Unreachable(_) | StoreError::Failed(_))) = made {
-            return Err(error);
-        }
         self.made = Some(made.map(|(made, change)| {
             changes.extend(change);
             made
@@ -342,7 +344,7 @@ impl Thread {
             }
         };
         if let Err(error) = conn.commit() {
-            self.must_recover = true;
+            self.must_recover = matches!(error, StoreError::Unknown(_));
             return Err(error);
         }
         self.conn = Some(conn);

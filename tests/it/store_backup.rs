@@ -159,6 +159,24 @@ async fn a_restore_after_a_crash_puts_the_backup_in_place_and_keeps_what_was_ack
 }
 
 #[tokio::test]
+async fn a_restore_for_which_there_is_no_room_leaves_the_store_and_its_log_as_they_were() {
+    let gate = TestGateway::builder().key("bot").points("7", 3).on_small_disk("small", 4096);
+    let mut gate = gate.set("origin.store", r#""small/guildgate.db""#).set("log.access", r#""""#).start().await;
+    gate.world().run_there(&["store", "backup", "b.db"]).done();
+    let member = |id| format!("{{\"guild\":\"{GUILD}\",\"member\":\"{id}\",\"name\":\"Bo\",\"points\":{id}}}\n");
+    gate.world().write("many.jsonl", (1000..8000).map(member).collect::<String>());
+    gate.world().run_there(&["import", "many.jsonl"]).done();
+    gate.set_points("bot", "7", 5).await.is("Successfully set 'Ada' points to '5'");
+    gate.process().kill_hard();
+    let others = gate.world().disk().fill("others");
+    gate.world().run_there(&["store", "restore", "b.db"]).failed(1).names(&["full"]);
+    fs::remove_file(others).unwrap();
+    gate.restart_after_kill().await;
+    gate.get_points("bot", "7").await.is("5");
+    gate.get_points("bot", "7999").await.is("7999");
+}
+
+#[tokio::test]
 async fn a_restore_is_refused_while_a_server_or_any_program_has_the_store_open() {
     let mut gate = TestGateway::builder().key("bot").points("7", 3).start().await;
     gate.run(&["store", "backup", "b.db"]).done();

@@ -16,7 +16,7 @@ use super::open_store;
 use super::output::{print_outcome, print_to_stderr};
 use crate::config::Loaded;
 use crate::files::follow_links;
-use crate::store::temp_file::{PART, TempFile};
+use crate::store::temp_file::TempFile;
 use crate::store::{IfMissing, SQLITE_FILES, SQLITE_MAGIC, Store, blocking};
 use crate::store::{ImportError, Imported, Mode, UncommittedImport};
 use files::{ImportFile, write_buffered};
@@ -119,7 +119,7 @@ impl ExportArgs {
             let file = blocking(move || OpenOptions::new().write(true).open(path).map_err(cannot_open)).await?;
             return Ok((self.write(store, file, cannot_write).await?, None));
         }
-        let part = TempFile::new(&target, PART).map_err(&cannot_write)?;
+        let part = TempFile::new(&target).map_err(&cannot_write)?;
         let file = part.file().try_clone().map_err(&cannot_write)?;
         Ok((self.write(store, file, cannot_write).await?, Some(part)))
     }

@@ -113,13 +113,14 @@ fn hint(error: &Error) -> Option<&'static str> {
     }
 }
 
-/// Whether trying again helps: another transaction holds a lock.
+/// Whether trying again helps: another transaction holds a lock, or has just removed the guild.
 fn is_temporary(error: &Error) -> bool {
     let temporary = [
         &SqlState::LOCK_NOT_AVAILABLE,
         &SqlState::QUERY_CANCELED,
         &SqlState::T_R_SERIALIZATION_FAILURE,
         &SqlState::T_R_DEADLOCK_DETECTED,
+        &SqlState::FOREIGN_KEY_VIOLATION,
     ];
     error.code().is_some_and(|code| temporary.contains(&code))
 }

@@ -179,11 +179,11 @@ fn newest_version() -> i64 {
 
 /// Refuses to migrate while other nodes have the store open: older ones would not know what they find.
 fn refuse_beside_others(conn: &mut PgConn, at: &PostgresAt) -> Result<(), StoreError> {
-    let sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = $1 \
+    let sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usename = current_user \
         AND pid <> pg_backend_pid() AND wait_event IS DISTINCT FROM 'advisory'";
     let until = Instant::now() + SESSION_ENDS;
     let others = loop {
-        let others: i64 = conn.rows(sql, values![application_name(at)])?.pop().map_or(Ok(0), |mut row| row.take(0))?;
+        let others: i64 = conn.rows(sql, &[])?.pop().map_or(Ok(0), |mut row| row.take(0))?;
         if others == 0 {
             return Ok(());
         }
@@ -381,7 +381,11 @@ impl Conn for PgConn {
     /// Under another level, which may be the default of the server, a transaction that has waited for a lock would fail.
     fn begin(&mut self, wait: Duration) -> Result<(), StoreError> {
         let wait = wait.as_millis().max(1);
-        self.batch(&format!("BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = {wait}"))
+        let idle = IDLE_IN_TRANSACTION.as_millis();
+        self.batch(&format!(
+            "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = {wait}; \
+             SET LOCAL idle_in_transaction_session_timeout = {idle}"
+        ))
     }
 
     fn begin_snapshot(&mut self) -> Result<(), StoreError> {
@@ -397,6 +401,10 @@ impl Conn for PgConn {
 
     fn lock_feed(&mut self) -> Result<(), StoreError> {
         self.rows("SELECT pg_advisory_xact_lock($1)", values![FEED]).map(drop)
+    }
+
+    fn for_update(&self) -> &'static str {
+        " FOR UPDATE"
     }
 
     fn serial(&self) -> u64 {

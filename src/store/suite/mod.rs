@@ -194,6 +194,7 @@ suite! {
         two_nodes_that_write_at_once_number_their_changes_without_a_gap;
     writing: many_writes_at_once_are_all_answered_and_durable a_refused_write_does_not_affect_others_of_its_group
         a_store_held_by_another_is_busy_after_a_second_and_nothing_is_written
+        a_guild_is_removed_while_others_hold_it_for_seconds_and_add_members
         a_caller_who_goes_away_harms_nothing dropping_the_store_finishes_what_is_queued;
     opening: many_may_open_a_new_store_at_once a_newer_schema_is_refused_and_not_changed
         a_store_of_the_first_schema_is_brought_up_to_date_with_all_it_holds

@@ -67,6 +67,7 @@ pub(crate) async fn a_refused_write_does_not_affect_others_of_its_group(kind: Ki
             store.set_points(&none, member(7), 1),
             store.put_note(&WARN, &g, member(8), long),
             store.set_member(&g, member(9), Some("Cy"), None),
+            store.write(None, |conn| conn.batch("SELECT * FROM no_such_table")),
         )
     };
     let (writes, ()) = tokio::join!(writes, async {
@@ -77,6 +78,8 @@ pub(crate) async fn a_refused_write_does_not_affect_others_of_its_group(kind: Ki
     is_departed(writes.1);
     assert!(refused(writes.2).contains("1 MiB"));
     writes.3.unwrap();
+    assert!(matches!(writes.4, Err(StoreError::Failed(_))), "{:?}", writes.4);
+    assert_eq!(store.write_fault(), None, "it is that write's alone");
     let members = store.members(&g, None, usize::MAX).await.unwrap();
     assert_eq!(members.iter().map(|m| (m.member.get(), m.points)).collect::<Vec<_>>(), [(7, 1), (9, 0)]);
 }
@@ -91,6 +94,35 @@ pub(crate) async fn a_store_held_by_another_is_busy_after_a_second_and_nothing_i
     held.release();
     test.store().set_points(&guild("g"), member(8), 6).await.unwrap();
     assert_eq!(test.store().members(&guild("g"), None, usize::MAX).await.unwrap().len(), 1);
+}
+
+pub(crate) async fn a_guild_is_removed_while_others_hold_it_for_seconds_and_add_members(kind: Kind) {
+    let test = TestStore::new(kind).await;
+    let g = guild("g");
+    test.add_guild(&g).await;
+    let other = test.open_second().await;
+    other.set_points(&g, member(1), 1).await.unwrap();
+    let held = hold(&test).await;
+    let (removed, ()) = tokio::join!(test.store().remove_guild(&g), async {
+        tokio::time::sleep(Duration::from_secs(2)).await; // longer than a short write may take
+        held.release();
+    });
+    assert_eq!(removed.unwrap().members, 1);
+    for _ in 0..5 {
+        test.add_guild(&g).await;
+        other.set_points(&g, member(1), 1).await.unwrap();
+        let add = async {
+            for id in 2..200 {
+                match other.set_points(&g, member(id), 1).await {
+                    Ok(_) => {}
+                    error => return is_departed(error),
+                }
+            }
+        };
+        let (removed, ()) = tokio::join!(test.store().remove_guild(&g), add);
+        removed.unwrap();
+        is_departed(test.store().points(&g, member(1)).await);
+    }
 }
 
 pub(crate) async fn a_caller_who_goes_away_harms_nothing(kind: Kind) {
