@@ -175,12 +175,14 @@ fn copy(from: &Path, (part, to): (&Path, &Path), role: Role) -> Result<(), Store
     if inspect(&source, from, role)?.is_empty {
         return Err(StoreError::Failed(format!("{} is empty: there is no store in it", from.display())));
     }
-    let name = part.to_str().ok_or_else(|| cannot_write(to, &"its name is not UTF-8"))?;
     // It reads one state of the store, whole, so that a damaged one does not replace a good backup.
-    source.execute("VACUUM INTO ?1", [name]).map(drop).map_err(|e| match e.sqlite_error_code() {
-        Some(rusqlite::ErrorCode::DiskFull) => cannot_write(to, &"the disk is full"),
-        Some(rusqlite::ErrorCode::DatabaseCorrupt) => damaged(from, &e, role),
-        _ => line_of(from, &e, role),
+    // `mode=rw`: where the command was interrupted, and has removed the file already, it is not made again.
+    source.execute("VACUUM INTO ?1", [sqlite::uri(part, "mode=rw")]).map(drop).map_err(|e| {
+        match e.sqlite_error_code() {
+            Some(rusqlite::ErrorCode::DiskFull) => cannot_write(to, &"the disk is full"),
+            Some(rusqlite::ErrorCode::DatabaseCorrupt) => damaged(from, &e, role),
+            _ => line_of(from, &e, role),
+        }
     })
 }
 

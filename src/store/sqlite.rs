@@ -258,14 +258,18 @@ pub(super) fn is_missing(path: &Path) -> bool {
 
 /// Never CREATE: only [`create`] makes the file, with its mode. No mutex: only one thread uses a connection at a time.
 fn connect(path: &Path, read_only: bool) -> rusqlite::Result<Connection> {
-    let access = if read_only { OpenFlags::SQLITE_OPEN_READ_ONLY } else { OpenFlags::SQLITE_OPEN_READ_WRITE };
-    let conn = Connection::open_with_flags(path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    let conn = connect_as(path, if read_only { "mode=ro" } else { "mode=rw" })?;
     conn.busy_timeout(RECOVERY)?;
     conn.set_prepared_statement_cache_capacity(STATEMENTS);
     // Without it SQLite plans a statement again at each change of a parameter in its WHERE, which takes most of a read's
     // time.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     Ok(conn)
+}
+
+fn connect_as(file: &Path, how: &str) -> rusqlite::Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
+    Connection::open_with_flags(uri(file, how), flags)
 }
 
 /// A connection that changes no rows. It holds off those who would put the file or its log away meanwhile; but a file
@@ -286,9 +290,12 @@ pub(super) fn read_unchanged(path: &Path, role: Role) -> Result<Connection, Stor
     {
         return Ok(conn);
     }
-    let name = percent_encode(file.as_os_str().as_bytes(), NON_ALPHANUMERIC);
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
-    Connection::open_with_flags(format!("file:{name}?immutable=1"), flags).map_err(failed)
+    connect_as(&file, "mode=ro&immutable=1").map_err(failed)
+}
+
+/// A file's name for SQLite, with how it is to be opened.
+pub(super) fn uri(file: &Path, how: &str) -> String {
+    format!("file:{}?{how}", percent_encode(file.as_os_str().as_bytes(), NON_ALPHANUMERIC))
 }
 
 /// A connection that reads, which removes the log that it makes. `None`: the file or its folder may not be written to.
