@@ -2,7 +2,7 @@
 //! or in PostgreSQL. No other module opens a store.
 //!
 //! A store is some threads, each with one connection: readers, one for lists, one that writes (group commit) and one that
-//! reads the change feed. One SQL text serves both kinds of database; [`conn::Conn`] is what they differ in.
+//! reads the change feed. One SQL text serves both kinds of database; `conn::Conn` is what they differ in.
 
 pub mod backup; // backup, restore and verification of an SQLite file
 mod conn; // a connection of either kind
