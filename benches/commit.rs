@@ -24,8 +24,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use guildgate::model::{GuildId, MemberId};
-use guildgate::store::transfer::Mode;
-use guildgate::store::{AnyStore, Store};
+use guildgate::store::{Mode, Store};
 use rusqlite::Connection;
 use support::Postgres;
 use support::postgres::program;
@@ -145,15 +144,15 @@ fn median(mut of: Vec<f64>) -> f64 {
     of[of.len() / 2]
 }
 
-fn filled(runtime: &Runtime, at: &str) -> Arc<AnyStore> {
+fn filled(runtime: &Runtime, at: &str) -> Arc<Store> {
     let member = |id| format!("{{\"guild\":\"1\",\"member\":\"{id}\",\"name\":\"m{id}\",\"points\":{id}}}\n");
     let lines: String =
         std::iter::once("{\"guild\":\"1\",\"name\":\"G\"}\n".to_owned()).chain((0..MEMBERS).map(member)).collect();
     runtime.block_on(async {
         let store = shared::open(at).await;
-        let import = store.import(Cursor::new(lines), Mode::AllOrNothing, |_| {}).await.unwrap();
+        let import = store.import(move || Ok(Cursor::new(lines.clone())), Mode::AllOrNothing, |_| {}).await.unwrap();
         import.commit().await.unwrap();
-        Arc::new(store)
+        store
     })
 }
 
@@ -167,7 +166,7 @@ fn amount() -> i64 {
 }
 
 /// By so many callers at once, each waiting for its own.
-fn writes(runtime: &Runtime, store: &Arc<AnyStore>, callers: usize, each: Duration) -> f64 {
+fn writes(runtime: &Runtime, store: &Arc<Store>, callers: usize, each: Duration) -> f64 {
     runtime.block_on(async {
         let guild: GuildId = "1".parse().unwrap();
         let (mut all, start) = (JoinSet::new(), Instant::now());

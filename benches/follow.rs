@@ -16,24 +16,25 @@ mod shared;
 #[path = "../tests/it/support/mod.rs"]
 mod support;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use guildgate::keys::ApiKey;
 use guildgate::model::GuildId;
-use guildgate::store::{AnyStore, Directory};
+use guildgate::store::Store;
 use support::{Answer, Connection, GUILD, Kind, PATIENCE, Postgres, Request, TestGateway};
 
 /// Between two questions.
 const STEP: Duration = Duration::from_millis(1);
 
 /// The longest that a follower rests between two looks: rounds begin at any moment of that.
-const LOOK: u64 = 150;
+const LOOK: u64 = 250;
 
 /// Two servers on one store, and the store.
 struct Nodes {
     here: TestGateway,
     there: TestGateway,
-    store: AnyStore,
+    store: Arc<Store>,
     guild: GuildId,
     kind: Kind,
     _server: Option<Postgres>,

@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use guildgate::clock::{Clock, Tick};
-use guildgate::config::{self, Limits, Rate, Tier};
+use guildgate::config::{self, Limits, Rate, StoreAt, Tier};
 use guildgate::gateway::{Body, CacheStatus, Gateway, KeyFile, KeyList, KeySource, RequestHeader, State};
 use guildgate::keys::{InFlightSlot, KeyStatus, KeyTable, LearnedKeyRules, LearnedKeys, ListedKey};
 use guildgate::limits::{Bucket, Buckets, LimitQuery, Policy, Usage};
 use guildgate::model::{Digest, Scope};
 use guildgate::origin::{Builtin, Origin};
-use guildgate::store::{AnyStore, Directory, SqliteStore};
+use guildgate::store::{IfMissing, Store};
 use guildgate::telemetry::{Decision, DecisionLog, Observer, Outcome};
 use guildgate::wire::{Fault, Form, Operation, RequestId, TraceContext};
 
@@ -68,8 +68,9 @@ fn now<T>(future: impl Future<Output = T>) -> T {
 fn handle(c: &mut Criterion) {
     let folder = tempfile::tempdir().expect("a folder");
     let config = config::load_str(PLENTY, folder.path(), "bench").expect("a good config").config;
-    let store = Arc::new(AnyStore::from(SqliteStore::open(folder.path().join("bench.db")).expect("a store")));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let at = StoreAt::Sqlite(folder.path().join("bench.db"));
+    let store = runtime.block_on(Store::open(&at, IfMissing::Make)).expect("a store");
     runtime.block_on(store.add_guild(&GUILD.parse().expect("a guild id"), "Bench")).expect("a guild");
     let clock = Clock::system();
     let origin = Arc::new(Origin::Builtin(Builtin::new(store, clock.clone())));

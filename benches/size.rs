@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use guildgate::keys::ApiKey;
-use guildgate::store::{Directory, KeyRecord};
+use guildgate::store::KeyRecord;
 use service::Service;
 use support::{Connection, Postgres, Request, TestGateway, World};
 use tokio::task::JoinSet;
@@ -136,7 +136,7 @@ fn most_memory(child: &Child) -> u64 {
 
 /// Makes keys as `key create` does, but many at once. The secrets, those most asked with first.
 async fn make_keys(service: &Service, store: &str) -> Vec<String> {
-    let store = Arc::new(shared::open(store).await);
+    let store = shared::open(store).await;
     let count = (service.guilds.len() as u64 * KEYS / 100) as usize;
     let keys: Vec<ApiKey> = (0..count).map(|_| ApiKey::generate().unwrap()).collect();
     let secrets = keys.iter().map(|key| key.reveal().to_owned()).collect();

@@ -4,35 +4,51 @@
 #![expect(clippy::unwrap_used, reason = "a bench that cannot go on should say so and stop")]
 
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Write as _};
+use std::io::{BufReader, BufWriter, Cursor, Write as _};
 use std::path::Path;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, SamplingMode, Throughput, criterion_group, criterion_main};
 use futures_util::future::join_all;
-use guildgate::model::{GuildId, MemberId};
-use guildgate::store::transfer::{Mode, Phase};
-use guildgate::store::{SqliteStore, Store};
+use guildgate::config::StoreAt;
+use guildgate::model::{GuildId, MemberId, WARN};
+use guildgate::store::{IfMissing, Mode, Phase, Store};
 use tempfile::TempDir;
+use tokio::runtime::{Builder, Runtime};
 
 /// Members of the guild that is read.
 const MEMBERS: u64 = 100_000;
 
 struct Bench {
     _folder: TempDir,
-    store: SqliteStore,
+    runtime: Runtime,
+    store: Arc<Store>,
     guild: GuildId,
+}
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// A new store in this folder.
+fn make(runtime: &Runtime, folder: &Path) -> Arc<Store> {
+    runtime.block_on(Store::open(&StoreAt::Sqlite(folder.join("store.db")), IfMissing::Make)).unwrap()
 }
 
 impl Bench {
     fn new() -> Self {
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let store = SqliteStore::open(folder.path().join("store.db")).unwrap();
+        let runtime = runtime();
+        let store = make(&runtime, folder.path());
         let member = |id| format!("{{\"guild\":\"1\",\"member\":\"{id}\",\"name\":\"m{id}\",\"points\":{id}}}\n");
         let lines: String =
             std::iter::once("{\"guild\":\"1\",\"name\":\"G\"}\n".to_owned()).chain((0..MEMBERS).map(member)).collect();
-        store.import(lines.as_bytes(), Mode::AllOrNothing, &mut |_| {}).unwrap();
-        Bench { _folder: folder, store, guild: "1".parse().unwrap() }
+        runtime.block_on(async {
+            let lines = move || Ok(Cursor::new(lines.clone()));
+            store.import(lines, Mode::AllOrNothing, |_| {}).await.unwrap().commit().await.unwrap();
+        });
+        Bench { _folder: folder, runtime, store, guild: "1".parse().unwrap() }
     }
 }
 
@@ -44,8 +60,8 @@ fn random() -> MemberId {
 const AT_ONCE: [usize; 2] = [1, 64];
 
 fn reads(c: &mut Criterion) {
-    let (bench, runtime) = (Bench::new(), tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap());
-    let (store, guild) = (&bench.store, &bench.guild);
+    let bench = Bench::new();
+    let Bench { runtime, store, guild, .. } = &bench;
     let mut group = c.benchmark_group("store/read");
     for at_once in AT_ONCE {
         group.throughput(Throughput::Elements(at_once as u64));
@@ -54,7 +70,7 @@ fn reads(c: &mut Criterion) {
             b.iter(|| runtime.block_on(join_all((0..at_once).map(|_| read()))));
         });
         group.bench_function(format!("warns, none, {at_once} at once"), |b| {
-            let read = || async { store.warns(guild, random(), 0).await.unwrap() };
+            let read = || async { store.notes_of(&WARN, guild, random(), 0).await.unwrap() };
             b.iter(|| runtime.block_on(join_all((0..at_once).map(|_| read()))));
         });
     }
@@ -87,17 +103,22 @@ fn import(c: &mut Criterion) {
 
 fn import_once(folder: &Path, file: &Path) -> Duration {
     let home = tempfile::tempdir_in(folder).unwrap();
-    let store = SqliteStore::open(home.path().join("store.db")).unwrap();
-    let (start, mut applying) = (Instant::now(), None);
-    let source = BufReader::with_capacity(1 << 18, File::open(file).unwrap());
-    let told = store.import(source, Mode::AllOrNothing, &mut |p| {
-        if p.phase == Phase::Applying {
-            applying.get_or_insert_with(|| start.elapsed());
-        }
+    let runtime = runtime();
+    let store = make(&runtime, home.path());
+    let (start, applying, file) = (Instant::now(), Arc::new(OnceLock::new()), file.to_owned());
+    let applies = applying.clone();
+    let imported = runtime.block_on(async {
+        let open = move || File::open(&file).map(|file| BufReader::with_capacity(1 << 18, file));
+        let import = store.import(open, Mode::AllOrNothing, move |p| {
+            if p.phase == Phase::Applying {
+                applies.get_or_init(|| start.elapsed());
+            }
+        });
+        import.await.unwrap().commit().await.unwrap()
     });
-    assert_eq!(told.unwrap().records, 1_001_000);
-    let all = start.elapsed();
-    eprintln!("staged in {:?}, applied in {:?}", applying.unwrap(), all - applying.unwrap());
+    assert_eq!(imported.records, 1_001_000);
+    let (all, read) = (start.elapsed(), *applying.get().unwrap());
+    eprintln!("read in {read:?}, applied in {:?}", all - read);
     all
 }
 

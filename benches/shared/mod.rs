@@ -1,12 +1,13 @@
 //! What the benches that run beside the real server or a real store have in common.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use guildgate::config::{PostgresAt, StoreAt};
 use guildgate::keys::ApiKey;
 use guildgate::model::{GuildId, Scope};
-use guildgate::store::{AnyStore, IfMissing, KeyRecord};
+use guildgate::store::{IfMissing, KeyRecord, Store};
 use tokio::runtime::{Builder, Runtime};
 
 /// Whether `cargo bench` runs this. `cargo test` runs it too, to see that it works: nothing is measured then.
@@ -39,12 +40,12 @@ pub fn is_asked(kind: &str) -> bool {
 }
 
 /// The store in this file or at this URL.
-pub async fn open(store: &str) -> AnyStore {
+pub async fn open(store: &str) -> Arc<Store> {
     let at = match store.starts_with("postgres://") {
         true => StoreAt::Postgres(Box::new(PostgresAt::parse(store, Path::new("/")).unwrap())),
         false => StoreAt::Sqlite(store.into()),
     };
-    AnyStore::open(&at, IfMissing::Make).await.unwrap()
+    Store::open(&at, IfMissing::Make).await.unwrap()
 }
 
 /// A key that may write, named by its id.

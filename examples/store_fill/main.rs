@@ -34,9 +34,9 @@ mod tests {
     use std::collections::{HashMap, HashSet};
 
     use super::*;
-    use guildgate::model::MemberId;
-    use guildgate::store::SqliteStore;
-    use guildgate::store::transfer::{Mode, Record};
+    use guildgate::config::StoreAt;
+    use guildgate::model::{MemberId, WARN};
+    use guildgate::store::{IfMissing, Mode, Record, Store};
 
     fn lines(guilds: u64, seed: u64) -> Vec<u8> {
         let mut lines = Vec::new();
@@ -94,9 +94,9 @@ mod tests {
             match record {
                 Record::Guild { .. } => {}
                 Record::Member { .. } => members += 1,
-                Record::Warn { guild, member, .. } => drop(warned.insert((guild, member))),
-                Record::Review { guild, member, text, .. } => {
-                    longest = longest.max(text.len());
+                Record::Note { guild, member, kind, .. } if *kind == WARN => drop(warned.insert((guild, member))),
+                Record::Note { guild, member, note, .. } => {
+                    longest = longest.max(note.text.len());
                     reviewed.insert((guild, member));
                 }
             }
@@ -107,13 +107,14 @@ mod tests {
         assert!((3000..=8000).contains(&longest), "{longest}");
     }
 
-    #[test]
-    fn an_import_of_it_is_exported_byte_for_byte() {
+    #[tokio::test]
+    async fn an_import_of_it_is_exported_byte_for_byte() {
         let folder = tempfile::tempdir().unwrap();
-        let store = SqliteStore::open(folder.path().join("store.db")).unwrap();
+        let store = Store::open(&StoreAt::Sqlite(folder.path().join("store.db")), IfMissing::Make).await.unwrap();
         let (lines, mut exported) = (lines(40, 3), Vec::new());
-        let imported = store.import(&lines[..], Mode::AllOrNothing, &mut |_| {}).unwrap();
-        assert_eq!(imported.records, records(&lines).len() as u64);
+        let file = lines.clone();
+        let import = store.import(move || Ok(io::Cursor::new(file.clone())), Mode::AllOrNothing, |_| {}).await.unwrap();
+        assert_eq!(import.commit().await.unwrap().records, records(&lines).len() as u64);
         store.export(&mut exported, &mut |_| {}).unwrap();
         assert!(exported == lines, "they differ");
     }

@@ -4,8 +4,8 @@
 use std::io::{self, Write};
 
 use fastrand::Rng;
-use guildgate::model::MemberId;
-use guildgate::store::transfer::Record;
+use guildgate::model::{MemberId, Note, REVIEW, WARN};
+use guildgate::store::Record;
 
 /// Members of a guild: log-normal, with this median and shape, so 1,478 on average.
 const MEDIAN_MEMBERS: f64 = 200.0;
@@ -122,15 +122,16 @@ impl Service {
                 warn += 1;
                 let (author, reason) = (name(&mut rng), words(&mut rng, 20..120));
                 let expires = TODAY + rng.i64(-YEAR..YEAR);
-                lines.put(&Record::Warn { guild: guild()?, member, warn, author, reason, expires })?;
+                let note = Note { id: warn, author, text: reason, number: expires };
+                lines.put(&Record::Note { guild: guild()?, member, kind: &WARN, note })?;
             }
             for _ in 0..notes(&mut rng, REVIEWED) {
                 review += 1;
                 let author = name(&mut rng);
                 let length = log_normal(rng.f64(), MEDIAN_REVIEW, REVIEW_SHAPE) as usize;
                 let text = words(&mut rng, length..length + 10);
-                let rating = rng.u8(1..=5);
-                lines.put(&Record::Review { guild: guild()?, member, review, author, rating, text })?;
+                let note = Note { id: review, author, text, number: rng.u8(1..=5).into() };
+                lines.put(&Record::Note { guild: guild()?, member, kind: &REVIEW, note })?;
             }
         }
         Ok(())

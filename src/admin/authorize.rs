@@ -93,7 +93,6 @@ async fn authorize_and_audit(shared: &Arc<Shared>, request: Request, next: Next)
     };
     if is_read {
         permitted?;
-        shared.wait_for_store().await;
         return Ok(run_handler(request, next).await);
     }
     // hyper drops this task when the caller hangs up; the change, in a task of its own, still finishes and its audit
@@ -115,7 +114,6 @@ async fn change(shared: &Shared, role: Role, permitted: Result<(), Problem>, req
     let mut content = Value::Null;
     let answer = async {
         permitted?;
-        shared.wait_for_store().await;
         let body = read_body(body).await?;
         content = without_keys(&body);
         Ok(run_handler(Request::from_parts(parts, Body::from(body)), next).await)

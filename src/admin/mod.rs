@@ -1,7 +1,7 @@
 //! The listener for operators and admins (contract section 4): the API as JSON, its description, metrics,
 //! health and readiness.
-//! It runs on a thread of its own with a bound on everything, so that it can neither slow nor stop the data path, and it
-//! makes its changes through a store of its own, of which the gateway hears as of any other process's.
+//! It runs on a thread of its own with a bound on everything, so that it can neither slow nor stop the data path. The gateway
+//! hears of its changes to the store as of any other process's.
 
 mod api; // the resources under /api/
 mod audit; // log.audit
@@ -18,7 +18,7 @@ mod traffic; // the requests of the last 15 minutes
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -37,10 +37,9 @@ use sessions::Sessions;
 use shared::Shared;
 use traffic::Traffic;
 
-use crate::config::StoreAt;
 use crate::gateway::Gateway;
 use crate::runtime::{ThreadSettings, start_thread};
-use crate::store::AnyStore;
+use crate::store::Store;
 use crate::telemetry::metrics::Metrics;
 use crate::tls::Certificate;
 
@@ -70,8 +69,8 @@ pub struct Admin {
     pub audit: Option<Arc<AuditLog>>,
     /// Where reloads are answered; `None`: there is nothing to reload.
     pub reload: Option<mpsc::Sender<ReloadRequest>>,
-    /// The gateway's store, if it has one, and where that is.
-    pub store: Option<(Arc<AnyStore>, StoreAt)>,
+    /// The gateway's store, if it has one.
+    pub store: Option<Arc<Store>>,
     /// `None`: plain HTTP.
     pub certificate: Option<Certificate>,
     pub metrics: Metrics,
@@ -91,13 +90,11 @@ pub enum Address {
 #[derive(Debug)]
 pub struct AdminThread {
     stop: CancellationToken,
-    /// Cancelled when what writes to the admin listener's own store has ended.
-    writer_ended: CancellationToken,
     thread: JoinHandle<()>,
 }
 
 impl Admin {
-    /// Starts the thread, and opens the store on the runtime that calls this.
+    /// Starts the thread.
     ///
     /// # Errors
     /// Where the thread or its runtime cannot be started, or TLS cannot be set up.
@@ -117,29 +114,14 @@ impl Admin {
             traffic: Traffic::default(),
             replays: Arc::new(Semaphore::new(1)),
             key_scans: Arc::new(Semaphore::new(1)),
-            gateway_store: store,
-            store: OnceLock::new(),
-            store_is_open: Semaphore::new(0),
+            store,
             changes: Arc::new(Semaphore::new(MAX_CHANGES)),
             key_lock: Mutex::default(),
         });
         let stop = CancellationToken::new();
         let stopped = stop.clone();
-        let writer_ended = CancellationToken::new();
-        let tell = writer_ended.clone();
-        // On the runtime that calls this: the thread that writes to the store keeps the priority of callers' threads, since
-        // callers' writes may wait for it.
-        let (opening, stops) = (shared.clone(), stop.clone());
-        tokio::spawn(async move { stops.run_until_cancelled(opening.open_store()).await });
         let run = || async move {
-            let (watched, sampled) = (shared.clone(), shared.clone());
-            tokio::spawn(async move {
-                let _ = watched.store_is_open.acquire().await; // it is closed then
-                if let Some(store) = watched.store.get() {
-                    store.writer_ended().await;
-                    tell.cancel();
-                }
-            });
+            let sampled = shared.clone();
             tokio::spawn(async move { sampled.traffic.sample(&sampled.gateway).await });
             tokio::select! {
                 () = serve(shared, address, hosts, tls, stopped.clone()) => {}
@@ -149,7 +131,7 @@ impl Admin {
         };
         let settings = ThreadSettings { blocking_threads: Some(BLOCKING_THREADS), nice: Some(NICE) };
         let (_, thread) = start_thread("admin", settings, run)?;
-        Ok(AdminThread { stop, writer_ended, thread })
+        Ok(AdminThread { stop, thread })
     }
 }
 
@@ -200,11 +182,6 @@ impl AdminThread {
     /// Closes the listener at once. The requests under way end within a second.
     pub fn close(&self) {
         self.stop.cancel();
-    }
-
-    /// Waits until what writes to the listener's own store has ended, which only a defect causes.
-    pub async fn writer_ended(&self) {
-        self.writer_ended.cancelled().await;
     }
 
     /// Closes the listener and waits for the requests under way.

@@ -1,15 +1,14 @@
 //! What all requests to the admin listener share: the gateway, the store, the tokens, the configuration's text.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use parking_lot::{Mutex, RwLock};
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::spawn_blocking;
-use tokio::time::timeout;
 
 use super::audit::AuditLog;
 use super::authorize::Attempts;
@@ -18,16 +17,10 @@ use super::sessions::Sessions;
 use super::tokens::Tokens;
 use super::traffic::Traffic;
 use crate::cluster::ClusterStatus;
-use crate::config::{Loaded, NO_STORE, StoreAt};
+use crate::config::{Loaded, NO_STORE};
 use crate::gateway::Gateway;
-use crate::store::AnyStore;
+use crate::store::Store;
 use crate::telemetry::metrics::Metrics;
-
-/// How long a request waits for the store, which is opened in the background at the start.
-const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// How long to wait after the store could not be opened.
-const OPEN_RETRY: Duration = Duration::from_secs(1);
 
 /// Reloads that are remembered, each with at most [`MAX_FAULTS`] lines.
 const MAX_RELOADS: usize = 20;
@@ -217,12 +210,8 @@ pub(super) struct Shared {
     pub(super) replays: Arc<Semaphore>,
     /// For one piece of work over all keys at a time.
     pub(super) key_scans: Arc<Semaphore>,
-    /// The gateway's own store, and a second one that is opened in the background: the gateway hears of changes that
-    /// are made through that as of those of any other process.
-    pub(super) gateway_store: Option<(Arc<AnyStore>, StoreAt)>,
-    pub(super) store: OnceLock<AnyStore>,
-    /// No permit is added to it; it is closed once the store is open.
-    pub(super) store_is_open: Semaphore,
+    /// The gateway's store, if it has one. The gateway hears of changes that are made here as of those of any other process.
+    pub(super) store: Option<Arc<Store>>,
     /// A permit for each change under way, which goes on if its caller hangs up.
     pub(super) changes: Arc<Semaphore>,
     /// Held from the check of a key's ETag to its change, so that no other admin changes the key between the two.
@@ -230,27 +219,6 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Opens the store, however long that takes.
-    pub(super) async fn open_store(&self) {
-        let Some((store, at)) = &self.gateway_store else { return };
-        let mut has_failed = false;
-        loop {
-            match store.open_again(at).await {
-                Ok(store) => {
-                    let _ = self.store.set(store); // this is the only caller
-                    self.store_is_open.close();
-                    return;
-                }
-                Err(error) if !has_failed => {
-                    has_failed = true;
-                    tracing::error!(%error, "the admin listener cannot open the store; trying again");
-                }
-                Err(_) => {}
-            }
-            tokio::time::sleep(OPEN_RETRY).await;
-        }
-    }
-
     /// Does work that takes long where there are many keys, on a thread of its own and one at a time: other requests wait
     /// for none of it, and no number of requests takes more than one core.
     pub(super) async fn over_all_keys<T: Send + 'static, W: Future<Output = Result<T, Problem>>>(
@@ -269,29 +237,19 @@ impl Shared {
         work.await.unwrap_or_else(|_| Err(Problem::unavailable(failed, 1)))
     }
 
-    /// Waits for the store to be open, for a while.
-    pub(super) async fn wait_for_store(&self) {
-        if self.gateway_store.is_some() && self.store.get().is_none() {
-            let _ = timeout(OPEN_TIMEOUT, self.store_is_open.acquire()).await; // ends by the closing
-        }
-    }
-
     /// The store, for guilds and the day's counts.
-    pub(super) fn store(&self) -> Result<&AnyStore, Problem> {
-        if self.gateway_store.is_none() {
-            return Err(Problem::conflict(NO_STORE));
-        }
-        self.store.get().ok_or_else(|| Problem::unavailable("the store is not open yet", 1))
+    pub(super) fn store(&self) -> Result<&Store, Problem> {
+        self.store.as_deref().ok_or_else(|| Problem::conflict(NO_STORE))
     }
 
     /// The store, for keys.
-    pub(super) fn key_store(&self) -> Result<&AnyStore, Problem> {
+    pub(super) fn key_store(&self) -> Result<&Store, Problem> {
         self.gateway.state().config.must_store_keys().map_err(Problem::conflict)?;
         self.store()
     }
 
     /// The store, for members, warns and reviews.
-    pub(super) fn member_store(&self) -> Result<&AnyStore, Problem> {
+    pub(super) fn member_store(&self) -> Result<&Store, Problem> {
         self.gateway.state().config.must_store_members().map_err(Problem::conflict)?;
         self.store()
     }

@@ -11,7 +11,7 @@ use crate::config::{self, Keys, Loaded, SettingFault};
 use crate::gateway::KeySource;
 use crate::keys::hide_keys;
 use crate::process::preflight;
-use crate::store::{AnyStore, IfMissing, StoreState};
+use crate::store::{IfMissing, Store, StoreState};
 
 /// Prints the configuration in force, and the keys whose tier does not exist.
 pub(super) fn run(loaded: &Loaded, out: &mut dyn Write) -> Result<(), Failure> {
@@ -25,13 +25,12 @@ pub(super) fn run(loaded: &Loaded, out: &mut dyn Write) -> Result<(), Failure> {
         let why = if limits.counts_days() { format!("a tier's `daily` needs the store: {why}") } else { why };
         Failure::Unusable(loaded.faults(&[SettingFault::new("origin.store", why)]).to_string())
     };
-    let state =
-        if loaded.config.needs_store() { runtime.block_on(AnyStore::state(at)) } else { Ok(StoreState::Missing) };
+    let state = if loaded.config.needs_store() { runtime.block_on(Store::state(at)) } else { Ok(StoreState::Missing) };
     let state = state.map_err(|e| unusable(e.to_string()))?;
     let keys = match &loaded.config.keys {
         Keys::Store if state == StoreState::Current => {
-            let store = runtime.block_on(AnyStore::open(at, IfMissing::Refuse)).map_err(|e| unusable(e.to_string()))?;
-            runtime.block_on(KeySource::Store(store.into()).list()).map_err(unusable)?.keys
+            let store = runtime.block_on(Store::open(at, IfMissing::Refuse)).map_err(|e| unusable(e.to_string()))?;
+            runtime.block_on(KeySource::Store(store).list()).map_err(unusable)?.keys
         }
         Keys::File(_) | Keys::Store | Keys::Origin { .. } => inputs.keys.unwrap_or_default(),
     };

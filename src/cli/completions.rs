@@ -15,7 +15,7 @@ use clap_complete::Shell;
 use super::runtime;
 use crate::config::{self, Keys};
 use crate::keys::read_key_file;
-use crate::store::{AnyStore, Directory, IfMissing, StoreState};
+use crate::store::{IfMissing, Store, StoreState};
 
 /// The first argument of the scripts' own calls.
 const COMPLETE_VALUES: &str = "complete-values";
@@ -118,10 +118,10 @@ fn values(kind: &str, config: Option<PathBuf>) -> Option<Vec<String>> {
         ("keys", Keys::File(path)) => Some(read_key_file(path).ok()?.iter().map(|key| key.id.to_string()).collect()),
         ("keys", Keys::Store | Keys::Origin { .. }) => runtime().ok()?.block_on(async {
             let at = &config.origin.store;
-            if AnyStore::state(at).await.ok()? != StoreState::Current {
+            if Store::state(at).await.ok()? != StoreState::Current {
                 return None;
             }
-            let keys = AnyStore::open(at, IfMissing::Refuse).await.ok()?.keys().await.ok()?;
+            let keys = Store::open(at, IfMissing::Refuse).await.ok()?.keys().await.ok()?;
             Some(keys.iter().map(|key| key.id.to_string()).collect())
         }),
         _ => None,

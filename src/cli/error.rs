@@ -5,7 +5,7 @@ use std::io;
 use crate::keys::IssueError;
 use crate::planning::ReadError;
 use crate::store::StoreError;
-use crate::store::transfer::{ExportError, ImportError};
+use crate::store::{ExportError, ImportError};
 
 /// Why a command failed: one message for stderr.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -57,7 +57,8 @@ impl From<ImportError> for CommandError {
     fn from(error: ImportError) -> Self {
         match error {
             ImportError::Bad(bad) => CommandError::new(format!(
-                "{bad}\nnothing was imported; fix these lines, or import only the valid ones with --partial"
+                "{bad}\nnothing was imported; fix these lines (`guildgate import --help` shows two, such as \
+                 {{\"guild\":\"81384788765712384\",\"name\":\"Night Watch\"}}), or import only the valid ones with --partial"
             )),
             other => CommandError::new(other.to_string()),
         }

@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use super::error::CommandError;
 use super::output::{JsonArg, print_list, print_outcome};
-use crate::model::{GuildId, counted};
-use crate::store::{AnyStore, Directory, RemovedGuild};
+use crate::model::{GuildId, NOTE_KINDS, counted};
+use crate::store::{RemovedGuild, Store};
 
 /// `guildgate guild …`
 #[derive(Clone, Debug, Subcommand)]
@@ -70,7 +70,7 @@ struct GuildRow {
 }
 
 impl GuildCommand {
-    pub(super) async fn run(self, store: &AnyStore, out: &mut dyn Write) -> Result<(), CommandError> {
+    pub(super) async fn run(self, store: &Store, out: &mut dyn Write) -> Result<(), CommandError> {
         match self {
             GuildCommand::Add { id, name } => Ok(store.add_guild(&id, &name).await?),
             GuildCommand::Rename { id, name } => Ok(store.rename_guild(&id, &name).await?),
@@ -78,10 +78,11 @@ impl GuildCommand {
                 if !yes {
                     confirm_removal(store, &id).await?;
                 }
-                let RemovedGuild { members, warns, reviews, keys } = store.remove_guild(&id).await?;
-                let [members, warns] = [counted(members, "member"), counted(warns, "warn")];
-                let [reviews, keys] = [counted(reviews, "review"), counted(keys, "key")];
-                print_outcome(out, &format!("guild {id} was removed, with {members}, {warns}, {reviews} and {keys}"))
+                let RemovedGuild { members, notes, keys } = store.remove_guild(&id).await?;
+                let notes = NOTE_KINDS.iter().zip(notes).map(|(kind, count)| counted(count, kind.name));
+                let with: Vec<String> = std::iter::once(counted(members, "member")).chain(notes).collect();
+                let (with, keys) = (with.join(", "), counted(keys, "key"));
+                print_outcome(out, &format!("guild {id} was removed, with {with} and {keys}"))
             }
             GuildCommand::Leave { id } => Ok(store.set_guild_departed(&id, true).await?),
             GuildCommand::Return { id } => Ok(store.set_guild_departed(&id, false).await?),
@@ -97,7 +98,7 @@ impl GuildCommand {
 }
 
 /// Asks on the terminal whether to remove the guild; returns an error if the answer is not yes.
-async fn confirm_removal(store: &AnyStore, id: &GuildId) -> Result<(), CommandError> {
+async fn confirm_removal(store: &Store, id: &GuildId) -> Result<(), CommandError> {
     let guilds = store.guilds().await?;
     let Some(guild) = guilds.iter().find(|guild| guild.id == *id) else { return Ok(()) }; // the removal reports it
     if !io::stdin().is_terminal() {

@@ -13,7 +13,7 @@ use crate::config::expires::{Expires, ExpiresOrNever};
 use crate::config::leaf::HumanDuration;
 use crate::keys::{NewKey, check_tier, rotate};
 use crate::model::{GuildId, Scope, date_of};
-use crate::store::{AnyStore, Directory, KeyChange};
+use crate::store::{KeyChange, Store};
 
 /// Why `--expires` has to be in the future.
 const EXPIRED: &str = "such a key would be refused at once";
@@ -73,7 +73,7 @@ pub struct SetArgs {
 
 impl CreateArgs {
     /// Makes a key and prints it.
-    pub(super) async fn run(self, store: &AnyStore, limits: &Limits, out: &mut dyn Write) -> Result<(), CommandError> {
+    pub(super) async fn run(self, store: &Store, limits: &Limits, out: &mut dyn Write) -> Result<(), CommandError> {
         let now = Clock::system().unix();
         let expires = self.expires.map(|expires| in_future(expires, now)).transpose()?;
         let CreateArgs { guild, name, tier, scope, json, .. } = self;
@@ -89,7 +89,7 @@ impl CreateArgs {
 
 impl RotateArgs {
     /// Gives a key another secret and prints it.
-    pub(super) async fn run(self, store: &AnyStore, out: &mut dyn Write) -> Result<(), CommandError> {
+    pub(super) async fn run(self, store: &Store, out: &mut dyn Write) -> Result<(), CommandError> {
         let RotateArgs { id, overlap } = self;
         let (key, until) = rotate(store, &id, overlap.0, &Clock::system()).await?;
         let previous = match until {
@@ -107,7 +107,7 @@ impl RotateArgs {
 }
 
 impl SetArgs {
-    pub(super) async fn run(self, store: &AnyStore, limits: &Limits) -> Result<(), CommandError> {
+    pub(super) async fn run(self, store: &Store, limits: &Limits) -> Result<(), CommandError> {
         check_tier(self.tier.as_deref(), limits)?;
         let now = Clock::system().unix();
         let expires = match self.expires {
@@ -145,7 +145,8 @@ mod tests {
     #[tokio::test]
     async fn a_key_that_cannot_be_printed_is_named_by_its_id() {
         let folder = tempfile::tempdir().unwrap();
-        let store: AnyStore = crate::store::SqliteStore::open(folder.path().join("store.db")).unwrap().into();
+        let at = crate::config::StoreAt::Sqlite(folder.path().join("store.db"));
+        let store = Store::open(&at, crate::store::IfMissing::Make).await.unwrap();
         let guild: GuildId = "81".parse().unwrap();
         store.add_guild(&guild, "Night Watch").await.unwrap();
         let loaded = crate::config::load_str("", folder.path(), "test");

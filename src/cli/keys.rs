@@ -14,7 +14,7 @@ use crate::clock::Clock;
 use crate::config::{Limits, secret};
 use crate::keys::is_mistyped;
 use crate::model::{Digest, GuildId, Scope, date_of};
-use crate::store::{AnyStore, Directory, KeyRecord};
+use crate::store::{KeyRecord, Store};
 
 #[derive(Debug, Subcommand)]
 pub enum KeyCommand {
@@ -68,7 +68,7 @@ pub(super) struct KeyRow<'k> {
 }
 
 impl KeyCommand {
-    pub(super) async fn run(self, store: &AnyStore, limits: &Limits, out: &mut dyn Write) -> Result<(), CommandError> {
+    pub(super) async fn run(self, store: &Store, limits: &Limits, out: &mut dyn Write) -> Result<(), CommandError> {
         match self {
             KeyCommand::Create(args) => args.run(store, limits, out).await,
             KeyCommand::List { guild, json: JsonArg { json } } => {

@@ -7,9 +7,9 @@ use clap::{Args, Subcommand};
 
 use super::error::CommandError;
 use super::output::{JsonArg, print_list, print_record};
-use crate::model::{GuildId, MemberId, date_of};
-use crate::store::transfer::Record;
-use crate::store::{AnyStore, MemberRecord, Members};
+use crate::model::{GuildId, MemberId, Note, NoteKind, date_of};
+use crate::store::Record;
+use crate::store::{MemberRecord, Store};
 
 /// `guildgate member …`
 #[derive(Clone, Debug, Subcommand)]
@@ -63,7 +63,7 @@ fn points(text: &str) -> Result<i64, String> {
 }
 
 impl MemberCommand {
-    pub(super) async fn run(self, store: &AnyStore, out: &mut dyn Write) -> Result<(), CommandError> {
+    pub(super) async fn run(self, store: &Store, out: &mut dyn Write) -> Result<(), CommandError> {
         match self {
             MemberCommand::Set { of, name, points } => {
                 Ok(store.set_member(&of.guild, of.member, name.as_deref(), points).await?)
@@ -91,11 +91,9 @@ pub(super) fn line(record: &Record) -> String {
     match record {
         Record::Guild { guild, name } => format!("{guild}\t{name}"),
         Record::Member { member, name, points, .. } => format!("{member}\t{points}\t{name}"),
-        Record::Warn { member, warn, author, reason, expires, .. } => {
-            format!("{member}\t{warn}\t{author}\t{}\t{reason}", date_of(*expires))
-        }
-        Record::Review { member, review, author, rating, text, .. } => {
-            format!("{member}\t{review}\t{author}\t{rating}\t{text}")
+        Record::Note { member, kind, note: Note { id, author, text, number }, .. } => {
+            let number = number_text(kind, *number);
+            format!("{member}\t{id}\t{author}\t{number}\t{text}")
         }
     }
 }
@@ -123,12 +121,19 @@ fn page(record: &Record) -> String {
         Record::Member { guild, member, name, points } => {
             format!("guild    {guild}\nmember   {member}\nname     {name}\npoints   {points}")
         }
-        Record::Warn { guild, member, warn, author, reason, expires } => format!(
-            "guild    {guild}\nmember   {member}\nwarn     {warn}\nauthor   {author}\nexpires  {}\nreason   {reason}",
-            date_of(*expires)
-        ),
-        Record::Review { guild, member, review, author, rating, text } => format!(
-            "guild    {guild}\nmember   {member}\nreview   {review}\nauthor   {author}\nrating   {rating}\ntext     {text}"
-        ),
+        Record::Note { guild, member, kind, note: Note { id, author, text, number } } => {
+            let number = number_text(kind, *number);
+            format!(
+                "guild    {guild}\nmember   {member}\n{:<8} {id}\nauthor   {author}\n{:<8} {number}\n{:<8} {text}",
+                kind.name,
+                kind.number.name(),
+                kind.text
+            )
+        }
     }
+}
+
+/// What the number of a note says.
+fn number_text(kind: &NoteKind, number: i64) -> String {
+    if kind.expires() { date_of(number) } else { number.to_string() }
 }

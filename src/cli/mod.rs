@@ -12,11 +12,11 @@ mod key_changes; // key create, key rotate, key set
 mod keys; // key
 mod limits; // limits
 mod member; // member
+mod notes; // warn, review
 mod output; // what commands print
 mod store; // store
 mod table; // aligned columns
 mod transfer; // import, export
-mod warn_review; // warn, review
 mod why; // why
 
 #[cfg(test)]
@@ -26,6 +26,7 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
@@ -33,7 +34,7 @@ use crate::config::{self, Config, Limits, LoadError, Loaded};
 use crate::keys::hide_keys;
 use crate::process::{self, HeldSignals, ProcessError};
 use crate::runtime;
-use crate::store::{AnyStore, IfMissing, StoreError};
+use crate::store::{IfMissing, Store, StoreError};
 use error::CommandError;
 use output::print_to_stderr;
 
@@ -110,10 +111,10 @@ enum RecordCommand {
     Member(member::MemberCommand),
     /// Warns of members
     #[command(subcommand)]
-    Warn(warn_review::WarnCommand),
+    Warn(notes::WarnCommand),
     /// Reviews of members
     #[command(subcommand)]
-    Review(warn_review::ReviewCommand),
+    Review(notes::ReviewCommand),
 }
 
 /// Why the process does not exit with 0.
@@ -268,7 +269,7 @@ impl RecordCommand {
         }
     }
 
-    async fn run(self, store: &AnyStore, limits: &Limits, out: &mut dyn Write) -> Result<(), CommandError> {
+    async fn run(self, store: &Store, limits: &Limits, out: &mut dyn Write) -> Result<(), CommandError> {
         match self {
             RecordCommand::Guild(command) => command.run(store, out).await,
             RecordCommand::Key(command) => command.run(store, limits, out).await,
@@ -286,8 +287,8 @@ fn write_manual(folder: &Path) -> Result<(), CommandError> {
 }
 
 /// Opens the store that the configuration names, and reports one that it made.
-async fn open_store(loaded: &Loaded, if_missing: IfMissing) -> Result<AnyStore, StoreError> {
-    let store = AnyStore::open(&loaded.config.origin.store, if_missing).await?;
+async fn open_store(loaded: &Loaded, if_missing: IfMissing) -> Result<Arc<Store>, StoreError> {
+    let store = Store::open(&loaded.config.origin.store, if_missing).await?;
     if store.is_new() {
         print_message(&format!("made a new store at {}", store.location()));
     }

@@ -8,16 +8,22 @@ use clap::Subcommand;
 use super::error::CommandError;
 use super::interrupt::Interrupt;
 use super::output::{ignore_broken_pipe, print_outcome};
-use super::transfer::{byte_bar, cannot_write};
+use super::transfer::cannot_write;
 use crate::config::{PostgresAt, StoreAt};
 use crate::files::FileId;
-use crate::store::{Copied, Restored, SqliteStore};
+use crate::store::backup::{self, Restored};
+use crate::store::blocking;
 
 /// `guildgate store …`
 #[derive(Debug, Subcommand)]
 pub enum StoreCommand {
     /// Copies the store to FILE as it is at one moment, while a server may write to it
-    Backup { file: PathBuf },
+    Backup {
+        file: PathBuf,
+        /// Replaces an older backup
+        #[arg(long)]
+        force: bool,
+    },
     /// Replaces the store by a copy of a backup; the previous store is kept under another name. Refused while a
     /// server runs
     Restore {
@@ -35,7 +41,7 @@ impl StoreCommand {
     /// Runs the command on the store at `configured`, or on the file that is named.
     pub(super) async fn run(self, configured: &StoreAt, out: &mut dyn Write) -> Result<(), CommandError> {
         let file = match &self {
-            StoreCommand::Backup { file } | StoreCommand::Restore { file } => Some(file),
+            StoreCommand::Backup { file, .. } | StoreCommand::Restore { file } => Some(file),
             StoreCommand::Verify { file } => file.as_ref(),
         };
         // A URL has a password in it, which no message may repeat.
@@ -54,10 +60,10 @@ impl StoreCommand {
         // Absolute, so that messages name the folder.
         let path = &std::path::absolute(path).unwrap_or_else(|_| path.clone());
         if !matches!(self, StoreCommand::Restore { .. }) {
-            SqliteStore::must_exist(path)?;
+            backup::must_exist(path)?;
         }
         match self {
-            StoreCommand::Backup { file } => backup(path, &file, out).await,
+            StoreCommand::Backup { file, force } => back_up(path, &file, force, out).await,
             StoreCommand::Restore { file } => restore(&file, path, out).await,
             StoreCommand::Verify { .. } => verify(path, true, out),
         }
@@ -82,9 +88,9 @@ impl StoreCommand {
     }
 }
 
-async fn backup(from: &Path, to: &Path, out: &mut dyn Write) -> Result<(), CommandError> {
+async fn back_up(from: &Path, to: &Path, force: bool, out: &mut dyn Write) -> Result<(), CommandError> {
     let message = format!("interrupted; {} is as it was, and there is no new backup", to.display());
-    let copy = Interrupt::listen(message)?.run(SqliteStore::backup(from, to, progress_bar())).await?;
+    let copy = Interrupt::listen(message)?.run(backup::backup(from, to, force)).await?;
     let size = copy.replace_target().map_err(cannot_write(to))?;
     print_outcome(out, &format!("{size} bytes written to {}", to.display()))
 }
@@ -96,25 +102,13 @@ async fn restore(from: &Path, store: &Path, out: &mut dyn Write) -> Result<(), C
             "{store} is a folder, and a store is a file; move it away (mv {store} …)"
         )));
     }
-    let message = "interrupted; the store is as it was";
-    let copy = Interrupt::listen(message)?.run(SqliteStore::restore(from, store, progress_bar())).await?;
-    let Restored { size, kept, finished } = copy.commit()?;
-    let mut lines: Vec<String> = finished.into_iter().collect();
-    lines.push(format!("{} is a copy of {} now, {size} bytes", store.display(), from.display()));
-    match kept.split_first() {
-        None => lines.push("there was no store before".to_owned()),
-        Some((file, wals)) => {
-            lines.push(format!("what was there is {} now", file.display()));
-            lines.extend(wals.iter().map(|wal| format!("and its write-ahead log {}", wal.display())));
-        }
-    }
-    print_outcome(out, &lines.join("\n"))
-}
-
-/// Shows the progress of a copy in a bar, which is cleared when the closure is dropped.
-fn progress_bar() -> impl FnMut(Copied) + Send + 'static {
-    let mut bar = None;
-    move |copied| bar.get_or_insert_with(|| byte_bar(copied.total)).set_position(copied.done)
+    let paths = (from.to_owned(), store.to_owned());
+    let Restored { size, kept } = blocking(move || backup::restore(&paths.0, &paths.1)).await?;
+    let was = match kept {
+        None => "there was no store before".to_owned(),
+        Some(file) => format!("what was there is {} now", file.display()),
+    };
+    print_outcome(out, &format!("{} is a copy of {} now, {size} bytes\n{was}", store.display(), from.display()))
 }
 
 fn is_same_file(a: &Path, b: &Path) -> bool {
@@ -123,7 +117,7 @@ fn is_same_file(a: &Path, b: &Path) -> bool {
 
 /// `is_store`: it is the store of the configuration, and not a backup.
 fn verify(path: &Path, is_store: bool, out: &mut dyn Write) -> Result<(), CommandError> {
-    let report = if is_store { SqliteStore::verify(path)? } else { SqliteStore::verify_backup(path)? };
+    let report = backup::verify(path, is_store)?;
     let (schema, newest) = report.schema;
     let note = match schema.cmp(&newest) {
         std::cmp::Ordering::Less => format!(", brought up to {newest} when it is next opened"),
@@ -135,7 +129,10 @@ fn verify(path: &Path, is_store: bool, out: &mut dyn Write) -> Result<(), Comman
     lines.extend(report.flaws.iter().map(|flaw| format!("wrong: {flaw}")));
     lines.push(match report.flaws.is_empty() {
         true => "nothing is wrong".to_owned(),
-        false => format!("repair: {}", report.repair),
+        false if is_store => {
+            "repair: stop the server and put a backup in its place (`guildgate store restore FILE`)".to_owned()
+        }
+        false => "it cannot be used as a backup; take another one".to_owned(),
     });
     // If the reader closes stdout early, the exit code is still that of the verification.
     ignore_broken_pipe(writeln!(out, "{}", lines.join("\n")).and_then(|()| out.flush()))?;

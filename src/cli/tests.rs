@@ -3,8 +3,9 @@
 use tempfile::TempDir;
 
 use super::*;
-use crate::model::Warn;
-use crate::store::{Members, SqliteStore};
+use crate::config::StoreAt;
+use crate::model::WARN;
+use crate::store::Store;
 
 #[derive(Debug, Parser)]
 struct CommandLine {
@@ -14,15 +15,16 @@ struct CommandLine {
 
 /// An empty store, and the commands run on it.
 struct TestStore {
-    store: AnyStore,
+    store: Arc<Store>,
     limits: Limits,
     _folder: TempDir,
 }
 
 impl TestStore {
-    fn new() -> Self {
+    async fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let store = SqliteStore::open(folder.path().join("store.db")).unwrap().into();
+        let at = StoreAt::Sqlite(folder.path().join("store.db"));
+        let store = Store::open(&at, IfMissing::Make).await.unwrap();
         let loaded = config::load_str("", folder.path(), "test").unwrap_or_else(|faults| panic!("{faults}"));
         TestStore { store, limits: loaded.config.limits, _folder: folder }
     }
@@ -44,7 +46,7 @@ fn usage_error(line: &str) -> String {
 
 #[tokio::test]
 async fn added_records_are_listed_until_they_are_removed() {
-    let store = TestStore::new();
+    let store = TestStore::new().await;
     assert_eq!(store.run("guild list --json").await.unwrap(), "[]\n");
     assert_eq!(store.run("guild add 81 --name Night_Watch").await.unwrap(), "");
     store.run("guild leave 81").await.unwrap();
@@ -84,17 +86,18 @@ async fn added_records_are_listed_until_they_are_removed() {
 
 #[tokio::test]
 async fn a_warn_may_expire_after_a_duration() {
-    let store = TestStore::new();
+    let store = TestStore::new().await;
     store.run("guild add 81 --name G").await.unwrap();
     let before = crate::clock::Clock::system().unix();
     store.run("warn add --guild 81 --member 7 --author Mod --reason spam --expires 30d").await.unwrap();
-    let expires = store.store.notes::<Warn>(&"81".parse().unwrap(), None, None, usize::MAX).await.unwrap()[0].1.expires;
+    let expires = store.store.notes(&WARN, &"81".parse().unwrap(), None, None, usize::MAX).await.unwrap();
+    let expires = expires[0].1.number;
     assert!((0..60).contains(&(expires - before - 30 * 86_400)), "{expires}");
 }
 
 #[tokio::test]
 async fn a_command_that_fails_says_what_to_do() {
-    let store = TestStore::new();
+    let store = TestStore::new().await;
     let message = store.run("member list --guild 81").await.unwrap_err().message;
     assert_eq!(message, "guild 81 is not in the store; `guildgate guild add 81 --name NAME` adds it");
     store.run("guild add 81 --name G").await.unwrap();

@@ -16,7 +16,7 @@ use super::{Failure, print_message, runtime};
 use crate::config::{self, Access, Config, Keys, Loaded};
 use crate::files::folder_of;
 use crate::keys::read_key_file;
-use crate::store::{AnyStore, Directory, IfMissing, StoreState};
+use crate::store::{IfMissing, Store, StoreState};
 use crate::telemetry::{AccessLine, Explanation, KeyLookup, printable};
 
 /// Longest line that is looked at. An access line has some 300 bytes.
@@ -302,12 +302,12 @@ fn in_store(id: &str, config: &Config) -> Result<KeyLookup, String> {
     let runtime = runtime().map_err(|e| e.to_string())?;
     let looked_up = runtime.block_on(async {
         let look_up = async {
-            match AnyStore::state(at).await.map_err(|e| e.to_string())? {
+            match Store::state(at).await.map_err(|e| e.to_string())? {
                 StoreState::Missing => return Err(format!("there is no store at {at}")),
                 StoreState::Older => return Err(format!("{at} is of an older version")),
                 StoreState::Current => {}
             }
-            let store = AnyStore::open(at, IfMissing::Refuse).await.map_err(|e| e.to_string())?;
+            let store = Store::open(at, IfMissing::Refuse).await.map_err(|e| e.to_string())?;
             let key = store.key(id).await.map_err(|e| e.to_string())?;
             let name = |name: String| (!name.is_empty()).then_some(name);
             Ok(key.map_or(KeyLookup::NotListed, |key| KeyLookup::Found {

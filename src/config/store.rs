@@ -10,6 +10,31 @@ use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 const PARAMETERS: &str = "sslmode, sslrootcert, connect_timeout, application_name, options, keepalives, \
     keepalives_idle, tcp_user_timeout, channel_binding, load_balance_hosts, hostaddr";
 
+/// Every parameter that its reader knows besides `sslmode` and `sslrootcert`.
+const KNOWN: [&str; 21] = [
+    "application_name",
+    "channel_binding",
+    "connect_timeout",
+    "dbname",
+    "host",
+    "hostaddr",
+    "keepalives",
+    "keepalives_idle",
+    "keepalives_interval",
+    "keepalives_retries",
+    "load_balance_hosts",
+    "options",
+    "password",
+    "port",
+    "replication",
+    "ssl_negotiation",
+    "sslnegotiation",
+    "sslcert",
+    "target_session_attrs",
+    "tcp_user_timeout",
+    "user",
+];
+
 const SCHEMES: [&str; 2] = ["postgres://", "postgresql://"];
 
 /// How the words of libpq's other form of a connection string begin, by which it is recognised.
@@ -87,7 +112,16 @@ impl PostgresAt {
             )
         };
         if !SCHEMES.iter().any(|scheme| url.starts_with(scheme)) {
-            return Err(unusable());
+            let missing_colon = ["postgres//", "postgresql//"].into_iter().find(|begin| url.starts_with(begin));
+            return Err(missing_colon.map_or_else(unusable, |begin| {
+                format!("begins with {begin} and not with {}; put the colon in", begin.replace("//", "://"))
+            }));
+        }
+        // Behind a second @ may be a piece of a password.
+        let names =
+            others.iter().map(|pair| pair.split('=').next().unwrap_or_default()).filter(|_| !rest.contains('@'));
+        if let Some(unknown) = names.into_iter().find(|name| !KNOWN.contains(name)) {
+            return Err(format!("has the parameter `{unknown}`, which there is not; names are {PARAMETERS}"));
         }
         let url = format!("{user}{place}?{}", others.join("&"));
         let mut server: tokio_postgres::Config = url.parse().map_err(|_| unusable())?;
@@ -186,7 +220,6 @@ mod tests {
         for url in [
             "postgres://me:x@hunter2@host/db",
             "postgres://me:hunter2@host:port/db",
-            "postgres://me@host/db?hunter2=1",
             "postgres://me@host/db?sslmode=hunter2",
             "postgres://me@host/db?sslrootcert=hunter2.pem",
             "postgres://me@host/db?sslmode=verify-full&sslrootcert=",
@@ -196,6 +229,12 @@ mod tests {
             let why = parsed(url).unwrap_err();
             assert!(!why.contains("hunter2"), "{url}: {why}");
         }
+    }
+
+    #[test]
+    fn a_parameter_that_there_is_not_is_named_unless_it_may_be_of_a_password() {
+        assert!(parsed("postgres://me:hunter2@host/db?foo=1").unwrap_err().contains("has the parameter `foo`"));
+        assert!(!parsed("postgres://me:x@host/db?hunter2=1@host").unwrap_err().contains("hunter2"));
     }
 
     #[test]

@@ -9,12 +9,12 @@ use crate::clock::Clock;
 use crate::config::{ConfigHash, Keys};
 use crate::keys::{LearnedKeyRules, LearnedKeys, ListedKey};
 use crate::model::GuildId;
-use crate::store::{AnyStore, Directory, KeyRecord};
+use crate::store::{KeyRecord, Store};
 
 /// Where keys come from.
 #[derive(Clone, Debug)]
 pub enum KeySource {
-    Store(Arc<AnyStore>),
+    Store(Arc<Store>),
     File(KeyFile),
     /// Only the origin knows them.
     Origin(Arc<LearnedKeys>),
@@ -27,11 +27,11 @@ pub struct KeyFile {
     /// The same for the same keys in any order.
     pub(super) hash: ConfigHash,
     /// The store of the built-in backend, which knows the guilds that the bot has left.
-    pub guilds: Option<Arc<AnyStore>>,
+    pub guilds: Option<Arc<Store>>,
 }
 
 impl KeyFile {
-    pub fn new(keys: Vec<ListedKey>, guilds: Option<Arc<AnyStore>>) -> Self {
+    pub fn new(keys: Vec<ListedKey>, guilds: Option<Arc<Store>>) -> Self {
         let text = |key: &ListedKey| {
             let ListedKey { id, digest, guild, guild_departed: _, tier, scope, expires } = key;
             format!("{id} {digest} {guild} {scope} {expires:?} {tier:?}\n")
@@ -111,7 +111,7 @@ fn by_each_secret(key: KeyRecord, guild_departed: bool) -> impl Iterator<Item = 
     std::iter::once(current).chain(previous)
 }
 
-async fn departed_guilds(store: &AnyStore) -> Result<HashSet<GuildId>, String> {
+async fn departed_guilds(store: &Store) -> Result<HashSet<GuildId>, String> {
     let guilds = store.guilds().await.map_err(|e| e.to_string())?;
     Ok(guilds.into_iter().filter(|guild| guild.departed).map(|guild| guild.id).collect())
 }

@@ -1,14 +1,11 @@
 //! Follows the store's change feed for as long as the server runs, so that what another process changed takes effect
 //! here within one second. A changed member is invalidated in the cache; a changed key or guild makes the key table be
 //! loaded again. While the feed cannot be read, no answer that depends on the store is given from memory. Reading the
-//! feed and loading the keys run side by side, so that a list of keys that hangs does not stop the feed. All of this is on
-//! a thread of its own, since a read of a file does not return while its disk does not respond; [`StoreFollower::watch`]
-//! notices that from another one.
+//! feed and loading the keys run side by side, so that a list of keys that hangs does not stop the feed.
 
 use std::fmt;
-use std::future::poll_fn;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{Mutex, MutexGuard, Notify};
@@ -18,18 +15,14 @@ use super::state::{Core, State};
 use super::store_freshness::StoreFreshness;
 use crate::clock::{AlignedTimer, Tick};
 use crate::cluster::Freshness;
-use crate::store::{AnyStore, Change, Store, StoreError};
+use crate::store::{Change, Store, StoreError};
+
+/// How often the feed is read.
+const INTERVAL: Duration = Duration::from_millis(250);
 
 /// Interval at which cached answers are invalidated while the feed cannot be read, and at which a failed read is
 /// repeated.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
-
-/// How long a read of the feed may block its thread before the feed counts as lost.
-const BLOCKED_READ: Duration = Duration::from_millis(400);
-
-/// How often that is looked at. A read begins 250 ms after the last one at most, so it is noticed before a request finds
-/// the keys too old by itself.
-const WATCH_INTERVAL: Duration = Duration::from_millis(250);
 
 /// A read of the feed that takes longer may fail. The keys are loaded meanwhile, so that they are recent when it does.
 const SLOW_READ: Duration = Duration::from_millis(250);
@@ -43,8 +36,6 @@ pub struct StoreFollower {
     reload_keys: Notify,
     /// Held from the begin of a list of keys until that list is in force: an older list must never replace a newer one.
     load_lock: Mutex<()>,
-    /// The tick since which a read of the feed has kept its thread; 0: none does.
-    reading_since: AtomicU64,
     /// The feed could not be read, and was not since.
     is_failing: AtomicBool,
 }
@@ -77,7 +68,6 @@ impl StoreFollower {
             freshness,
             reload_keys: Notify::new(),
             load_lock: Mutex::new(()),
-            reading_since: AtomicU64::new(0),
             is_failing: AtomicBool::new(false),
         }
     }
@@ -146,31 +136,23 @@ impl StoreFollower {
         self.freshness.keys_loaded(loaded.changes, loaded.at, self.core.now());
     }
 
-    /// Follows the change feed until the process ends. Blocks its thread while a file's disk does not respond.
-    pub async fn follow(&self, store: &AnyStore) {
+    /// Follows the change feed until the process ends.
+    pub async fn follow(&self, store: &Store) {
         // The feed begins before the first keys were loaded.
         self.core.state().key_table.set_confirmed_at(self.freshness.start_following());
         tokio::join!(self.follow_feed(store), self.keep_keys_loaded());
     }
 
-    /// Notices that a read of the feed blocks its thread, until the process ends.
-    pub async fn watch(&self) {
+    async fn follow_feed(&self, store: &Store) {
         let timer = AlignedTimer::new();
-        loop {
-            timer.next_multiple_of(WATCH_INTERVAL).await;
-            let since = Tick(self.reading_since.load(Ordering::SeqCst));
-            if since != Tick(0) && self.core.now().since(since) >= BLOCKED_READ {
-                self.feed_failed(&"the read does not end; its disk may not respond");
-            }
-        }
-    }
-
-    async fn follow_feed(&self, store: &AnyStore) {
         loop {
             if self.is_failing.load(Ordering::SeqCst) {
                 tokio::time::sleep(RETRY_AFTER).await;
             } else {
-                store.wait_for_changes().await;
+                tokio::select! {
+                    () = store.committed_here() => {}
+                    () = timer.next_multiple_of(INTERVAL) => {}
+                }
             }
             let asked = self.core.now();
             match self.read_changes(store).await {
@@ -199,19 +181,13 @@ impl StoreFollower {
     }
 
     /// Reads the feed. Cached answers stay invalid meanwhile if the last read failed.
-    async fn read_changes(&self, store: &AnyStore) -> Result<Vec<Change>, StoreError> {
-        let is_failing = self.is_failing.load(Ordering::SeqCst);
+    async fn read_changes(&self, store: &Store) -> Result<Vec<Change>, StoreError> {
         let mut changes = std::pin::pin!(store.changes());
-        let mut read = poll_fn(|cx| {
-            self.reading_since.store(self.core.now().0.max(1), Ordering::SeqCst);
-            let read = changes.as_mut().poll(cx);
-            self.reading_since.store(0, Ordering::SeqCst);
-            read
-        });
+        let is_failing = self.is_failing.load(Ordering::SeqCst);
         loop {
             tokio::select! {
                 biased;
-                read = &mut read => return read,
+                read = &mut changes => return read,
                 () = tokio::time::sleep(if is_failing { RETRY_AFTER } else { SLOW_READ }) => match is_failing {
                     true => self.feed_is_silent(),
                     false => self.load_keys_if_old(),

@@ -12,9 +12,9 @@ use tempfile::TempDir;
 use super::*;
 use crate::clock::Tick;
 use crate::config;
-use crate::model::{Digest, GuildId, Limit, MemberId, Scope, Warn};
+use crate::model::{Digest, GuildId, Limit, MemberId, Scope, WARN};
 use crate::origin::{Builtin, Origin};
-use crate::store::{AnyStore, Directory, KeyChange, KeyRecord, Members, SqliteStore};
+use crate::store::{KeyChange, KeyRecord, Store};
 use crate::telemetry::decisions::{Decision, RecordReader};
 use crate::telemetry::{CLOSE_TIMEOUT, DecisionLog};
 use crate::wire::{Param, RequestId, TraceContext};
@@ -22,7 +22,7 @@ use crate::wire::{Param, RequestId, TraceContext};
 /// A gateway over a store of its own, at Unix second 1000.
 struct TestGateway {
     gateway: Arc<Gateway>,
-    store: Arc<AnyStore>,
+    store: Arc<Store>,
     decisions: Arc<DecisionLog>,
     _folder: TempDir,
 }
@@ -100,7 +100,8 @@ impl TestGateway {
     async fn new(toml: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let config = config::load_str(toml, folder.path(), "test").unwrap().config;
-        let store = Arc::new(AnyStore::from(SqliteStore::open(folder.path().join("test.db")).unwrap()));
+        let at = config::StoreAt::Sqlite(folder.path().join("test.db"));
+        let store = Store::open(&at, crate::store::IfMissing::Make).await.unwrap();
         let guild: GuildId = GUILD.parse().unwrap();
         store.add_guild(&guild, "Night Watch").await.unwrap();
         for (id, scope, expires) in
@@ -264,8 +265,8 @@ async fn a_warn_that_expires_while_its_read_waits_is_not_given() {
     // A read may also end at once.
     for member in 1..=100 {
         let (now, id) = (w.gateway.clock().unix(), MemberId::new(member).unwrap());
-        let warn = Warn { id: 0, author: "Ada".into(), reason: "spam".into(), expires: now + 5 };
-        w.store.add_note(&w.guild(), id, warn).await.unwrap();
+        let warn = crate::store::suite::warn_for("spam", now + 5);
+        w.store.add_note(&WARN, &w.guild(), id, warn).await.unwrap();
         let body = format!("memberID={member}");
         let mut ask = std::pin::pin!(w.ask("getWarns", "k1", &body));
         if poll!(&mut ask).is_pending() {
@@ -290,8 +291,8 @@ async fn a_read_after_a_write_gives_what_was_written() {
 #[tokio::test]
 async fn a_warn_is_never_given_past_its_expiry_even_by_a_wall_clock_that_jumps() {
     let w = TestGateway::new(PLENTY).await;
-    w.store.add_note(&w.guild(), seven(), crate::store::suite::warn_for("spam", 1010)).await.unwrap();
-    w.store.add_note(&w.guild(), seven(), crate::store::suite::warn_for("more", 9999)).await.unwrap();
+    w.store.add_note(&WARN, &w.guild(), seven(), crate::store::suite::warn_for("spam", 1010)).await.unwrap();
+    w.store.add_note(&WARN, &w.guild(), seven(), crate::store::suite::warn_for("more", 9999)).await.unwrap();
     let both = w.ask("getWarns", "k1", "memberID=7").await;
     assert!(text(&both).contains("spam") && text(&both).contains("more"));
     w.advance(9);

@@ -12,7 +12,7 @@ use crate::cluster::SharedLimits;
 use crate::keys::Key;
 use crate::limits::{DayCount, Usage, escrow_of};
 use crate::model::KeyId;
-use crate::store::{AnyStore, Daily, Directory, StoreError};
+use crate::store::{Store, StoreError};
 
 /// Interval at which the day's counts are written. A kill loses at most one second of them, with the time of writing
 /// (contract section 3, `daily`).
@@ -40,7 +40,7 @@ impl UsageFlush {
     }
 
     /// Writes usage until the process ends.
-    pub async fn run(&self, store: &AnyStore) {
+    pub async fn run(&self, store: &Store) {
         let (mut is_failing, mut last_use_is_failing) = (false, false);
         let (mut last_use, timer) = (self.core.now(), AlignedTimer::new());
         loop {
@@ -72,7 +72,7 @@ impl UsageFlush {
     }
 
     /// Writes everything before the process ends, within `limit`: a disk that stalls does not delay the end further.
-    pub async fn finish(&self, store: &AnyStore, limit: Duration) {
+    pub async fn finish(&self, store: &Store, limit: Duration) {
         let write = async {
             self.write_counts(store).await?;
             self.write_last_use(store).await
@@ -86,7 +86,7 @@ impl UsageFlush {
 
     /// Gives keys their whole day back, as the change feed told. Counts from before that were written after it are taken
     /// back as well.
-    async fn reset_days(&self, store: &AnyStore) -> Result<(), String> {
+    async fn reset_days(&self, store: &Store) -> Result<(), String> {
         let keys = std::mem::take(&mut *self.core.day_resets.lock());
         if keys.is_empty() {
             return Ok(());
@@ -123,7 +123,7 @@ impl UsageFlush {
     }
 
     /// Writes what was counted of the day since the last time, and adds what other processes counted.
-    async fn write_counts(&self, store: &AnyStore) -> Result<(), String> {
+    async fn write_counts(&self, store: &Store) -> Result<(), String> {
         let _lock = self.lock.lock().await;
         let mut counts = {
             let state = self.core.state();
@@ -146,7 +146,7 @@ impl UsageFlush {
 
     /// Writes when keys were last used. If that fails they are lost: they are a hint for people, and the next use is
     /// written again.
-    pub(super) async fn write_last_use(&self, store: &AnyStore) -> Result<(), String> {
+    pub(super) async fn write_last_use(&self, store: &Store) -> Result<(), String> {
         let used = self.core.state().key_table.take_last_uses();
         if used.is_empty() {
             return Ok(());
@@ -158,7 +158,7 @@ impl UsageFlush {
     }
 }
 
-async fn write_counts_of_a_day(store: &AnyStore, counts: &[(KeyId, Arc<Usage>, DayCount)]) -> Result<(), String> {
+async fn write_counts_of_a_day(store: &Store, counts: &[(KeyId, Arc<Usage>, DayCount)]) -> Result<(), String> {
     let Some((_, _, DayCount { day, .. })) = counts.first() else { return Ok(()) };
     let added = counts.iter().map(|(id, _, count)| (id.clone(), count.count)).collect();
     let (totals, result) = match store.add_daily(*day, added).await {

@@ -7,7 +7,7 @@ use super::ApiKey;
 use crate::clock::Clock;
 use crate::config::Limits;
 use crate::model::{GuildId, Scope, one_line};
-use crate::store::{AnyStore, Directory, KeyRecord, StoreError};
+use crate::store::{KeyRecord, Store, StoreError};
 
 /// A key that is to be made.
 #[derive(Clone, Debug)]
@@ -37,7 +37,7 @@ impl NewKey {
     ///
     /// # Errors
     /// A tier or a guild that does not exist, or a store that fails.
-    pub async fn issue(self, store: &AnyStore, limits: &Limits, now: i64) -> Result<(KeyRecord, ApiKey), IssueError> {
+    pub async fn issue(self, store: &Store, limits: &Limits, now: i64) -> Result<(KeyRecord, ApiKey), IssueError> {
         check_tier(self.tier.as_deref(), limits)?;
         let key = ApiKey::generate().map_err(IssueError::NoRandomness)?;
         let record = KeyRecord {
@@ -58,7 +58,7 @@ impl NewKey {
 }
 
 /// An id that is not taken: `k_` and 8 letters or digits. It is a name and no secret.
-async fn free_id(store: &AnyStore) -> Result<String, StoreError> {
+async fn free_id(store: &Store) -> Result<String, StoreError> {
     loop {
         let id: String = "k_".chars().chain((0..8).map(|_| fastrand::alphanumeric().to_ascii_lowercase())).collect();
         if store.key(&id).await?.is_none() {
@@ -73,7 +73,7 @@ async fn free_id(store: &AnyStore) -> Result<String, StoreError> {
 /// # Errors
 /// A key that does not exist or has expired, or a store that fails.
 pub async fn rotate(
-    store: &AnyStore,
+    store: &Store,
     id: &str,
     overlap: Duration,
     clock: &Clock,

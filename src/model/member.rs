@@ -1,20 +1,17 @@
-//! A member's id, and the warns and reviews that are stored about a member. An id is a value of at most 2^63-1 from
-//! which leading zeros were dropped, so that one member has one id in answers, cache, store and origin. Text is stored
-//! through `one_line`, so that an answer stays on one line. Pure.
+//! A member's id: a value of at most 2^63-1 from which leading zeros were dropped, so that one member has one id in
+//! answers, cache, store and origin. Text is stored through `one_line`, so that an answer stays on one line. Pure.
 
 use std::borrow::Cow;
 use std::fmt;
-use std::ops::RangeInclusive;
 use std::str::FromStr;
-
-/// The stars that a review may give (contract section 1, "Built-in backend").
-pub const RATINGS: RangeInclusive<u8> = 1..=5;
 
 /// A member's id: 0 to 2^63-1. `007` and `7` are one member (contract section 1, "Parameters").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MemberId(u64);
 
 impl MemberId {
+    pub const ZERO: Self = MemberId(0);
+
     /// The id of this value, if it is within the spec's `long`.
     pub const fn new(value: u64) -> Option<Self> {
         if value <= i64::MAX as u64 { Some(MemberId(value)) } else { None }
@@ -45,28 +42,6 @@ impl fmt::Display for MemberId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.0, f)
     }
-}
-
-/// A warning given to a member.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Warn {
-    /// Unique in its guild.
-    pub id: i64,
-    pub author: String,
-    pub reason: String,
-    /// Unix seconds; from this second on the warn has expired.
-    pub expires: i64,
-}
-
-/// A review of a member.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Review {
-    /// Unique in its guild.
-    pub id: i64,
-    pub author: String,
-    /// 1 to 5.
-    pub rating: u8,
-    pub text: String,
 }
 
 /// The longest name of a member, in bytes. It is part of setPoints' answer, which is at most 1 MiB (contract section 1).

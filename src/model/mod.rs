@@ -6,11 +6,13 @@ mod guild;
 mod key;
 mod limit;
 mod member;
+mod note;
 mod words;
 
 pub use date::{LATEST_DATE, date_of, unix_of};
 pub use guild::{BadGuildId, GuildId};
 pub use key::{Digest, KeyId, Scope};
 pub use limit::Limit;
-pub use member::{MAX_MEMBER_NAME, MemberId, RATINGS, Review, Warn, one_line};
+pub use member::{MAX_MEMBER_NAME, MemberId, one_line};
+pub use note::*;
 pub use words::{counted, rough, was};

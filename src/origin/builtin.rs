@@ -1,10 +1,9 @@
 //! The built-in backend: answers each operation from the store, in the contract's words. It keeps nothing in memory;
-//! the gateway caches. An answer over 1 MiB is refused, as one of an HTTP origin would be. A write that takes longer
-//! than 5 s is answered 22, or 21 if it has not begun. Errors of the store become faults here; the cause goes to the
-//! process log and never to the caller.
+//! the gateway caches. An answer over 1 MiB is refused, as one of an HTTP origin would be. A write that has not begun
+//! after a second is answered 21, and one that takes longer than 5 s 22. Errors of the store become faults here; the cause
+//! goes to the process log and never to the caller.
 
 use std::fmt;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,30 +11,30 @@ use tokio::time::timeout;
 
 use super::{MaySend, OriginRequest};
 use crate::clock::Clock;
-use crate::model::MemberId;
-use crate::store::{AnyStore, Cancellation, Store, StoreError};
+use crate::model::{GuildId, MemberId, NoteKind};
+use crate::store::{Store, StoreError};
 use crate::telemetry::metrics::{DescriptorEncoder, Histogram, histograms, latency};
 use crate::wire::{self, Fault, Kind, MAX_ORIGIN_ANSWER, Request, Source};
 
 /// How long a caller waits for a write to the store, so that a disk that stalls does not hold callers for ever. Longer
-/// than the 2 s that a write waits for another process's lock.
+/// than the second in which a write begins.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a request may wait for the store before its key is looked up again, and how often: a key that is removed
-/// must stop within a second (guarantee 7), most of which the removal may take to be known.
+/// How long a read may take before its caller's key is looked up again: a key that is removed must stop within a second
+/// (guarantee 7), most of which the removal may take to be known.
 const RECHECK: Duration = Duration::from_millis(100);
 
 /// The whole service, over a store.
 #[derive(Debug)]
 pub struct Builtin {
-    store: Arc<AnyStore>,
+    store: Arc<Store>,
     clock: Clock,
     reads: Histogram,
     writes: Histogram,
 }
 
 impl Builtin {
-    pub fn new(store: Arc<AnyStore>, clock: Clock) -> Self {
+    pub fn new(store: Arc<Store>, clock: Clock) -> Self {
         Builtin { store, clock, reads: latency(), writes: latency() }
     }
 
@@ -51,20 +50,10 @@ impl Builtin {
             Kind::Read { source: Source::Points, .. } => {
                 store.points(guild, member).await.map(|points| points.to_string())
             }
-            Kind::Read { source: Source::Warns, .. } => {
-                let warns = store.warns(guild, member, self.clock.unix()).await;
-                warns.map(|mut warns| {
-                    let now = self.clock.unix(); // the read may have waited
-                    warns.retain(|warn| warn.expires > now);
-                    wire::warns(member, &warns)
-                })
-            }
-            Kind::Read { source: Source::Reviews, .. } => {
-                store.reviews(guild, member).await.map(|reviews| wire::reviews(member, &reviews))
-            }
+            Kind::Read { source: Source::Notes(kind), .. } => self.notes(kind, guild, member).await,
             Kind::Write { .. } => {
                 let amount = amount.ok_or(Fault::NoUsableAnswer)?; // a write has one
-                let written = self.set_points(origin_request, (member, amount), may_send).await?;
+                let written = self.set_points(origin_request, (member, amount)).await?;
                 written.map(|name| wire::set_points_line(&name, amount))
             }
         };
@@ -85,28 +74,25 @@ impl Builtin {
         Ok(answer.into())
     }
 
-    /// Sets the points, unless `may_send` refuses it while it waits for its turn among all writers.
+    async fn notes(&self, kind: &'static NoteKind, guild: &GuildId, member: MemberId) -> Result<String, StoreError> {
+        let mut notes = self.store.notes_of(kind, guild, member, self.clock.unix()).await?;
+        let now = self.clock.unix(); // the read may have waited
+        notes.retain(|note| !kind.expires() || note.number > now);
+        Ok(kind.answer(member, &notes))
+    }
+
+    /// Sets the points. A write begins within a second of its caller's check, or not at all.
     async fn set_points(
         &self,
         origin_request: &OriginRequest<'_>,
         (member, amount): (MemberId, i64),
-        may_send: MaySend<'_>,
     ) -> Result<Result<String, StoreError>, Fault> {
-        let (store, guild, began) = (&self.store, origin_request.guild, self.clock.now());
-        let cancellation = Cancellation::default();
-        let mut write = pin!(store.set_points_unless_cancelled(guild, member, amount, &cancellation));
-        loop {
-            if let Ok(written) = timeout(RECHECK, &mut write).await {
-                return Ok(written);
-            }
-            cancellation.cancel_unless(may_send)?;
-            if self.clock.now().since(began) >= WRITE_TIMEOUT {
-                tracing::error!(request_id = %origin_request.id, "the store took longer than 5 s to write; check its disk");
-                cancellation.cancel_unless(|| Err(Fault::Unavailable { retry_after: 1 }))?;
-                store.hear_late_write();
-                return Err(Fault::OriginTimeout);
-            }
-        }
+        let write = self.store.set_points(origin_request.guild, member, amount);
+        timeout(WRITE_TIMEOUT, write).await.map_err(|_| {
+            tracing::error!(request_id = %origin_request.id, "the store took longer than 5 s to write; check its disk");
+            self.store.hear_late_write();
+            Fault::OriginTimeout
+        })
     }
 
     pub(super) fn encode_metrics(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {

@@ -12,7 +12,7 @@ use crate::clock::Clock;
 use crate::config::{AdminListener, Loaded};
 use crate::edge::NOT_PERMITTED;
 use crate::gateway::Gateway;
-use crate::store::AnyStore;
+use crate::store::Store;
 use crate::telemetry::metrics::Metrics;
 use crate::tls::Certificate;
 
@@ -60,21 +60,20 @@ impl AdminStartup {
     pub(super) fn start(
         self,
         gateway: &Arc<Gateway>,
-        store: Option<&Arc<AnyStore>>,
+        store: Option<&Arc<Store>>,
         audit: Option<Arc<AuditLog>>,
         metrics: Metrics,
         is_demo: bool,
     ) -> Result<(Option<AdminThread>, mpsc::Receiver<ReloadRequest>), ProcessError> {
         let (requests, receiver) = mpsc::channel(RELOADS);
         let Some((address, hosts, tokens, certificate)) = self.listener else { return Ok((None, receiver)) };
-        let at = gateway.state().config.origin.store.clone();
         let admin = Admin {
             gateway: gateway.clone(),
             process: self.state,
             tokens,
             audit,
             reload: (!is_demo).then_some(requests),
-            store: store.map(|store| (store.clone(), at)),
+            store: store.cloned(),
             certificate,
             metrics,
             hosts,

@@ -1,20 +1,15 @@
 //! The gateway's background tasks. A process in which one of them has ended cannot go on.
 
-use std::io;
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
 
-use crate::clock::becomes_true;
 use crate::cluster::Turns;
 use crate::cluster::bus::RedisStream;
 use crate::gateway::Gateway;
-use crate::runtime::{self, ThreadSettings};
-use crate::store::AnyStore;
+use crate::store::Store;
 
 /// How long a process that ends waits for Redis to know, and to have back what this process holds: as long as thousands of
 /// keys take at a Redis that is far away.
@@ -22,9 +17,6 @@ const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 
 /// The same where Redis is away: as long as connecting again takes a few times.
 const LEAVE_AWAY_WITHIN: Duration = Duration::from_millis(500);
-
-/// How long it waits for the thread that follows the store, which ends at once unless the store's disk does not respond.
-const FOLLOWER_ENDS_WITHIN: Duration = Duration::from_millis(250);
 
 /// The tasks that need the store, and those that share limits with other nodes and hear of their writes; without a store
 /// or a cluster there are none of them.
@@ -37,53 +29,18 @@ pub(super) struct BackgroundTasks {
 
 #[derive(Debug)]
 struct StoreTasks {
-    store: Arc<AnyStore>,
-    follower: FollowerThread,
-    watch: JoinHandle<()>,
+    store: Arc<Store>,
+    follower: JoinHandle<()>,
     usage_flush: JoinHandle<()>,
-}
-
-/// The thread that follows the store. Dropping it ends the thread.
-#[derive(Debug)]
-struct FollowerThread {
-    stop: CancellationToken,
-    /// Cancelled when the thread has ended, in whatever way.
-    ended: CancellationToken,
-    thread: thread::JoinHandle<()>,
-}
-
-impl FollowerThread {
-    fn start(gateway: &Arc<Gateway>, store: &Arc<AnyStore>) -> io::Result<Self> {
-        let (stop, ended) = (CancellationToken::new(), CancellationToken::new());
-        let (stopped, ends) = (stop.clone(), ended.clone().drop_guard());
-        let (gateway, store) = (gateway.clone(), store.clone());
-        let run = || async move {
-            let _ends = ends;
-            tokio::select! {
-                () = gateway.follower.follow(&store) => {}
-                () = stopped.cancelled() => {}
-            }
-        };
-        let (_, thread) = runtime::start_thread("store-follower", ThreadSettings::default(), run)?;
-        Ok(FollowerThread { stop, ended, thread })
-    }
-}
-
-impl Drop for FollowerThread {
-    fn drop(&mut self) {
-        // The thread has let go of the store then, so that the store is closed by those that wait for it.
-        self.stop.cancel();
-        becomes_true(Instant::now() + FOLLOWER_ENDS_WITHIN, || self.thread.is_finished());
-    }
 }
 
 impl BackgroundTasks {
     pub(super) fn start(
         gateway: &Arc<Gateway>,
-        store: Option<&Arc<AnyStore>>,
+        store: Option<&Arc<Store>>,
         turns: Option<Turns>,
         stream: Option<RedisStream>,
-    ) -> io::Result<Self> {
+    ) -> Self {
         let reports = gateway.clone();
         tokio::spawn(async move { reports.limit_report.run().await });
         let turns = turns.map(|turns| {
@@ -95,29 +52,27 @@ impl BackgroundTasks {
             tokio::spawn(async move { gateway.follow_peers(&stream).await })
         });
         let store = store.map(|store| {
-            let watches = gateway.clone();
+            let (follows, followed) = (gateway.clone(), store.clone());
             let (flushes, flushed) = (gateway.clone(), store.clone());
-            Ok::<_, io::Error>(StoreTasks {
+            StoreTasks {
                 store: store.clone(),
-                follower: FollowerThread::start(gateway, store)?,
-                watch: tokio::spawn(async move { watches.follower.watch().await }),
+                follower: tokio::spawn(async move { follows.follower.follow(&followed).await }),
                 usage_flush: tokio::spawn(async move { flushes.usage_flush.run(&flushed).await }),
-            })
+            }
         });
-        Ok(BackgroundTasks { store: store.transpose()?, turns, peers })
+        BackgroundTasks { store, turns, peers }
     }
 
     /// Waits until one of them has ended, which is a defect; returns which one.
     pub(super) async fn ended(&mut self) -> &'static str {
         let BackgroundTasks { store, turns, peers } = self;
         let of_store = async {
-            let Some(StoreTasks { store, follower, watch, usage_flush }) = store else {
+            let Some(StoreTasks { store, follower, usage_flush }) = store else {
                 return std::future::pending().await;
             };
             tokio::select! {
-                () = store.writer_ended() => "the task that writes to the store has ended",
-                () = follower.ended.cancelled() => "the thread that follows the store's changes has ended",
-                _ = watch => "the task that watches over that thread has ended",
+                () = store.writer_ended() => "the thread that writes to the store has ended",
+                _ = follower => "the task that follows the store's changes has ended",
                 _ = usage_flush => "the task that keeps the counts of keys has ended",
             }
         };

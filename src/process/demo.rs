@@ -12,8 +12,8 @@ use super::ProcessError;
 use crate::clock::Clock;
 use crate::config::{AdminListener, Config, Keys, Listen, Loaded, OriginKind, StoreAt, TokenSource};
 use crate::keys::ApiKey;
-use crate::model::{GuildId, MemberId, Review, Scope, Warn};
-use crate::store::{AnyStore, Directory, KeyRecord, Members};
+use crate::model::{GuildId, MemberId, Note, REVIEW, Scope, WARN};
+use crate::store::{KeyRecord, Store};
 
 /// Where the demo listens if its address is in use.
 pub(super) const ANY_PORT: Listen = Listen::Tcp(SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0));
@@ -68,7 +68,7 @@ impl Demo {
     }
 
     /// Puts one guild, its key, members, warns and reviews into the store.
-    pub(super) async fn fill(&self, store: &AnyStore) -> Result<(), ProcessError> {
+    pub(super) async fn fill(&self, store: &Store) -> Result<(), ProcessError> {
         let (guild, now) = (&self.guild, Clock::system().unix());
         let day = 86_400;
         store.add_guild(guild, "Night Watch").await?;
@@ -93,13 +93,13 @@ impl Demo {
         }
         for (n, reason, days) in [(0, "spam in #general after two reminders", 30), (2, "advertising", 7)] {
             let (author, reason, expires) = ("Mod".to_owned(), reason.to_owned(), now + days * day);
-            store.add_note(guild, member(n)?, Warn { id: 0, author, reason, expires }).await?;
+            store.add_note(&WARN, guild, member(n)?, Note { id: 0, author, text: reason, number: expires }).await?;
         }
         for (author, rating, text) in
             [("Bo", 5, "Quick and kind, solved it in minutes"), ("Cy", 4, "Helpful, if a little late")]
         {
             let (author, text) = (author.to_owned(), text.to_owned());
-            store.add_note(guild, member(0)?, Review { id: 0, author, rating, text }).await?;
+            store.add_note(&REVIEW, guild, member(0)?, Note { id: 0, author, text, number: rating }).await?;
         }
         Ok(())
     }

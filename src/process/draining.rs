@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::ProcessError;
 use super::handover::HandoverTasks;
-use super::serving::{Serving, StopReason, task_ended};
+use super::serving::{Serving, StopReason};
 use crate::telemetry::CLOSE_TIMEOUT;
 
 /// How often a drain checks whether it has ended.
@@ -86,7 +86,7 @@ impl Draining {
     /// Waits until every connection has ended, the deadline has passed, or a signal ends the wait.
     async fn wait(&mut self, mut deadline: Instant) -> Drained {
         let handed_over = self.reason.is_handed_over();
-        let Serving { server, logs, background, handover, stop_signals, admin, .. } = &mut self.process;
+        let Serving { server, logs, background, handover, stop_signals, .. } = &mut self.process;
         let begin = Instant::now();
         let left = deadline.saturating_duration_since(begin);
         // Where another process serves, closing idle connections early gains nothing.
@@ -98,7 +98,7 @@ impl Draining {
         loop {
             tokio::select! {
                 () = tokio::time::sleep(CHECK_INTERVAL) => {}
-                task = task_ended(background, admin.0.as_ref()), if !self.reason.is_defect() => {
+                task = background.ended(), if !self.reason.is_defect() => {
                     self.reason = StopReason::TaskEnded { task };
                     self.reason.log(server.connections());
                     deadline = deadline.min(Instant::now() + AFTER_DEFECT);

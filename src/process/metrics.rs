@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use rustix::param::{clock_ticks_per_second, page_size};
 
 use crate::admin::{ProcessState, Reloads};
+use crate::store::Store;
 use crate::telemetry::metrics::{Collector, DescriptorEncoder, counter, counters, gauge, gauges};
 
 /// Reads what is known of the process.
@@ -16,12 +17,13 @@ use crate::telemetry::metrics::{Collector, DescriptorEncoder, counter, counters,
 pub(super) struct ProcessMetrics {
     started: i64,
     state: Arc<ProcessState>,
+    store: Option<Arc<Store>>,
 }
 
 impl ProcessMetrics {
     /// For a process that was started at `unix`.
-    pub(super) fn new(unix: i64, state: Arc<ProcessState>) -> Self {
-        ProcessMetrics { started: unix, state }
+    pub(super) fn new(unix: i64, state: Arc<ProcessState>, store: Option<Arc<Store>>) -> Self {
+        ProcessMetrics { started: unix, state, store }
     }
 }
 
@@ -44,6 +46,11 @@ impl Collector for ProcessMetrics {
         let help = "Since when the configuration in force is, in Unix seconds";
         let since = since.load(Ordering::Relaxed);
         gauge(encoder, "guildgate_config_in_force_since_timestamp_seconds", help, since as f64)?;
+        if let Some(store) = &self.store {
+            let help = "1: the last write to the store failed, and none has succeeded since";
+            let is_failing = store.write_fault().is_some();
+            gauge(encoder, "guildgate_store_write_failing", help, f64::from(u8::from(is_failing)))?;
+        }
         let help = "When the process started, in Unix seconds";
         gauge(encoder, "process_start_time_seconds", help, self.started as f64)?;
         if let Some(seconds) = cpu_seconds() {

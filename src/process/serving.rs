@@ -118,23 +118,9 @@ impl Serving {
             // A process that has handed over is not taken for one that was stopped.
             biased;
             reason = handed_over => reason,
-            task = task_ended(&mut self.background, self.admin.0.as_ref()) => StopReason::TaskEnded { task },
+            task = self.background.ended() => StopReason::TaskEnded { task },
             () = self.server.failed() => StopReason::TaskEnded { task: "a thread that serves callers has ended" },
             () = self.stop_signals.recv() => StopReason::Signal,
         }
-    }
-}
-
-/// Waits until a task has ended without which the process cannot go on; returns which one.
-pub(super) async fn task_ended(background: &mut BackgroundTasks, admin: Option<&AdminThread>) -> &'static str {
-    let admins_writer_ended = async {
-        match admin {
-            Some(admin) => admin.writer_ended().await,
-            None => pending().await,
-        }
-    };
-    tokio::select! {
-        task = background.ended() => task,
-        () = admins_writer_ended => "the admin listener's task that writes to the store has ended",
     }
 }

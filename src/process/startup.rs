@@ -30,7 +30,7 @@ use crate::keys::{LearnedKeyRules, LearnedKeys, ListedKey};
 use crate::limits::{DayCount, Policy, day_of};
 use crate::model::KeyId;
 use crate::origin::{self, Builtin, HttpOrigin, Origin};
-use crate::store::{AnyStore, Daily, IfMissing};
+use crate::store::{IfMissing, Store};
 use crate::telemetry;
 use crate::telemetry::metrics::Metrics;
 use crate::tls::Certificate;
@@ -92,7 +92,7 @@ impl Startup<'_> {
         let state = State::new(config, origin, keys, key_list, day_counts, &clock);
         let ((limits, turns), (bus, stream)) = (joined.limits.unzip(), joined.bus.unzip());
         let gateway = Arc::new(Gateway::with_bus(clock, state, logs.observer(), bus).sharing(limits));
-        let background = BackgroundTasks::start(&gateway, store.as_ref(), turns, stream).map_err(no_thread)?;
+        let background = BackgroundTasks::start(&gateway, store.as_ref(), turns, stream);
         let Some(()) = stop_signals.unless_stopped(begin_bus(&gateway)).await.transpose()? else { return Ok(None) };
         let config = gateway.state().config.clone();
         let urls: Vec<String> = listeners.iter().map(|listener| listener.url().to_owned()).collect();
@@ -100,7 +100,7 @@ impl Startup<'_> {
         let metrics = Metrics::new(vec![
             Box::new(gateway.clone()),
             Box::new(EdgeMetrics::new(&edge)),
-            Box::new(ProcessMetrics::new(gateway.clock().unix(), admin.state.clone())),
+            Box::new(ProcessMetrics::new(gateway.clock().unix(), admin.state.clone(), store.clone())),
         ]);
         let mut server = Server::start(edge, listeners, config.server.threads).map_err(no_thread)?;
         if !server.is_prepared().await {
@@ -230,12 +230,12 @@ fn raise_file_limit(config: &Config) -> Result<CallerFiles, ProcessError> {
 }
 
 /// Opens the store where it is needed. A tier's `daily` limit needs it too (contract section 3).
-async fn open_store(config: &Config) -> Result<Option<Arc<AnyStore>>, ProcessError> {
+async fn open_store(config: &Config) -> Result<Option<Arc<Store>>, ProcessError> {
     if !config.needs_store() {
         return Ok(None);
     }
-    match AnyStore::open(&config.origin.store, IfMissing::Make).await {
-        Ok(store) => Ok(Some(Arc::new(store))),
+    match Store::open(&config.origin.store, IfMissing::Make).await {
+        Ok(store) => Ok(Some(store)),
         Err(e) if config.limits.counts_days() => {
             Err(ProcessError::Unusable(format!("a tier's `daily` needs the store: {e}")))
         }
@@ -290,7 +290,7 @@ async fn begin_bus(gateway: &Gateway) -> Result<(), ProcessError> {
     })
 }
 
-async fn fill_store(demo: Option<&Demo>, store: Option<&AnyStore>) -> Result<(), ProcessError> {
+async fn fill_store(demo: Option<&Demo>, store: Option<&Store>) -> Result<(), ProcessError> {
     match (demo, store) {
         (Some(demo), Some(store)) => demo.fill(store).await?,
         (None, Some(store)) if store.is_new() => tracing::info!("made a new store at {}", store.location()),
@@ -303,7 +303,7 @@ async fn fill_store(demo: Option<&Demo>, store: Option<&AnyStore>) -> Result<(),
 pub(super) async fn load_keys(
     config: &Config,
     listed: Option<Vec<ListedKey>>,
-    store: Option<&Arc<AnyStore>>,
+    store: Option<&Arc<Store>>,
     clock: &Clock,
 ) -> Result<(KeySource, KeyList, Vec<(KeyId, DayCount)>), ProcessError> {
     let day = day_of(clock.unix());
@@ -328,7 +328,7 @@ pub(super) async fn load_keys(
 }
 
 /// Puts in force what the key file holds now, if it has changed since it was read. Fails if it cannot be used.
-fn apply_changed_keys(watches: &Watches, gateway: &Gateway, store: Option<&Arc<AnyStore>>) -> Result<(), ProcessError> {
+fn apply_changed_keys(watches: &Watches, gateway: &Gateway, store: Option<&Arc<Store>>) -> Result<(), ProcessError> {
     let unusable = |why| ProcessError::Unusable(format!("the key file has changed since this start began: {why}"));
     if let Some(keys) = watches.read_changed_keys().map_err(unusable)? {
         let (state, keys) = (gateway.state().clone(), KeyFile::new(keys, store.cloned()));
@@ -340,7 +340,7 @@ fn apply_changed_keys(watches: &Watches, gateway: &Gateway, store: Option<&Arc<A
 pub(super) async fn start_origin(
     config: &Config,
     tls: Option<origin::Tls>,
-    store: Option<&Arc<AnyStore>>,
+    store: Option<&Arc<Store>>,
     clock: &Clock,
 ) -> Result<Arc<Origin>, ProcessError> {
     Ok(Arc::new(match (&config.origin.kind, store) {

@@ -1,237 +1,224 @@
-//! Guilds, keys and members on disk (contract section 1 "Built-in backend", guarantee 1), in an SQLite
-//! file or in PostgreSQL: one set of traits and one suite of tests for both. No other module opens a store.
+//! Guilds, keys, members and their notes on disk (contract section 1 "Built-in backend", guarantee 1), in an SQLite file
+//! or in PostgreSQL. No other module opens a store.
+//!
+//! A store is some threads, each with one connection: readers, one for lists, one that writes (group commit) and one that
+//! reads the change feed. One SQL text serves both kinds of database; `conn::Conn` is what they differ in.
 
-mod answers; // how long an answer may be
-mod any;
-mod cancellation; // of writes that wait for their turn
-mod change_set;
-mod note; // warns and reviews
+pub mod backup; // backup, restore and verification of an SQLite file
+mod conn; // a connection of either kind
+mod daily; // requests of each key in a day
+mod directory; // guilds and keys
+mod export; // JSON Lines out
+mod feed; // what others changed
+mod import; // JSON Lines in
+mod lines; // a file as lines of bounded length
+mod members; // members and their notes, one record at a time
 mod postgres;
-mod records;
-mod refusals; // messages of both kinds
+mod record; // what a line says
+mod records; // what stores take and give, and their errors
+mod refusals; // messages
+mod requests; // the operations of callers
 mod sqlite;
 pub mod temp_file; // removed when dropped, or by the next command
-pub mod transfer; // import and export: JSON Lines
+mod workers; // threads that read
+mod writer; // the thread that writes
 
 #[cfg(test)]
 pub(crate) mod suite;
 
-use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use crate::model::{Digest, GuildId, KeyId, MemberId, Review, Scope, Warn};
+use crate::config::StoreAt;
+use crate::model::{Digest, GuildId, KeyId, MemberId, Note, NoteKind, Scope};
 
-pub use any::{AnyStore, IfMissing, StoreState};
-pub use cancellation::Cancellation;
-pub use note::{Note, NoteRow};
-pub use postgres::PostgresStore;
+use conn::{Access, Conn, Value, values};
+use feed::Feed;
+use workers::{Opener, Workers};
+use writer::Writer;
+
+pub use export::ExportError;
+pub use import::{BadLine, BadLines, ImportError, Imported, Mode, Phase, Progress, SHOWN, UncommittedImport};
+pub use record::Record;
 pub use records::*;
-pub use sqlite::{Copied, PendingRestore, Report, Restored, Settings, SqliteStore};
-
-/// How every SQLite file begins.
-pub const SQLITE_MAGIC: &[u8; 16] = b"SQLite format 3\0";
+pub use sqlite::MAGIC as SQLITE_MAGIC;
 
 /// The suffixes of the files that SQLite keeps next to a database that it writes to.
 pub const SQLITE_FILES: [&str; 3] = ["-wal", "-shm", "-journal"];
 
-/// The operations of callers' requests. Reads return committed data; an acknowledged write survives kill -9 and power
-/// loss (guarantee 1).
-pub trait Store: Directory + Members + Daily + Send + Sync + 'static {
-    /// A member's points; 0 where the guild does not know the member.
-    fn points(&self, guild: &GuildId, member: MemberId) -> impl Future<Output = Result<i64, StoreError>> + Send;
+/// How long a caller's read may take, with its wait for a thread; then the answer is 21.
+const READ: Duration = Duration::from_secs(2);
 
-    /// A member's warns whose `expires` is after `now` (Unix seconds), in ascending id order.
-    fn warns(
-        &self,
-        guild: &GuildId,
-        member: MemberId,
-        now: i64,
-    ) -> impl Future<Output = Result<Vec<Warn>, StoreError>> + Send;
+/// How long a list may take: a million keys are read in a second or two.
+const LIST: Duration = Duration::from_secs(10);
 
-    /// A member's reviews in ascending id order.
-    fn reviews(
-        &self,
-        guild: &GuildId,
-        member: MemberId,
-    ) -> impl Future<Output = Result<Vec<Review>, StoreError>> + Send;
+/// How long an import or the removal of a guild waits for its turn among those who write, such as another import.
+const TURN: Duration = Duration::from_secs(60);
 
-    /// Sets a member's points, and makes the member (named by its id) if there is none; returns its name.
-    /// Durable when it answers. [`StoreError::Busy`] means that nothing was written.
-    fn set_points(
-        &self,
-        guild: &GuildId,
-        member: MemberId,
-        amount: i64,
-    ) -> impl Future<Output = Result<String, StoreError>> + Send {
-        async move { self.set_points_unless_cancelled(guild, member, amount, &Cancellation::default()).await }
+/// How long it may take then.
+const LONG: Duration = Duration::from_secs(30 * 60);
+
+/// Changes that are kept for followers; one that is further behind reads [`Change::Everything`]. Each transaction adds one
+/// or two, and followers read four times a second: this is most of a second of the fastest transactions.
+const FEED_KEPT: i64 = 8192;
+
+/// What opening a store does if there is none (contract section 2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IfMissing {
+    /// Makes one: `serve`, `import` and `guild add`.
+    Make,
+    /// Fails, and names the location: every other command.
+    Refuse,
+}
+
+/// What is at the location of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreState {
+    /// There is none; `serve`, `import` and `guild add` make it.
+    Missing,
+    /// Its schema is an older version's; the next command that opens it brings it up to date.
+    Older,
+    /// Its schema is this version's.
+    Current,
+}
+
+/// A store. Dropping it finishes the writes that are queued.
+#[derive(Debug)]
+pub struct Store {
+    readers: Workers,
+    lists: Workers,
+    feed: Feed,
+    writer: Writer,
+    opener: Opener,
+    location: String,
+    is_new: bool,
+}
+
+impl Store {
+    /// Opens the store and brings it up to date; makes it if there is none and `if_missing` says so.
+    ///
+    /// # Errors
+    /// Why it cannot be used, and what to do about it.
+    pub async fn open(at: &StoreAt, if_missing: IfMissing) -> Result<Arc<Self>, StoreError> {
+        Self::open_with(at, if_missing, FEED_KEPT).await
     }
 
-    /// As [`Store::set_points`]. Cancelled before its turn among all writers, it writes nothing.
-    fn set_points_unless_cancelled(
+    async fn open_with(at: &StoreAt, if_missing: IfMissing, feed_kept: i64) -> Result<Arc<Self>, StoreError> {
+        let at = at.clone();
+        blocking(move || {
+            let (opener, readers, is_new) = match &at {
+                StoreAt::Sqlite(path) => {
+                    let (path, file, is_new) = sqlite::prepare(path, if_missing)?;
+                    (Opener::new(move |access| sqlite::open(&path, file, access)), sqlite::READERS, is_new)
+                }
+                StoreAt::Postgres(at) => {
+                    let is_new = postgres::prepare(at, if_missing)?;
+                    let at = at.clone();
+                    (Opener::new(move |access| postgres::open(&at, access)), postgres::READERS, is_new)
+                }
+            };
+            let location = location(&at);
+            let writer = Writer::start(&opener, &location, feed_kept)?;
+            let feed = Feed::start(&opener, &location, writer.shared.clone())?;
+            let readers = Workers::start("store-reader", readers, &opener, &location)?;
+            let lists = Workers::start("store-lists", 1, &opener, &location)?;
+            Ok(Arc::new(Store { readers, lists, feed, writer, opener, location, is_new }))
+        })
+        .await
+    }
+
+    /// The state of the store. Nothing is made or changed.
+    ///
+    /// # Errors
+    /// Why it cannot be used, and what to do about it.
+    pub async fn state(at: &StoreAt) -> Result<StoreState, StoreError> {
+        let at = at.clone();
+        blocking(move || match &at {
+            StoreAt::Sqlite(path) => sqlite::state(path),
+            StoreAt::Postgres(at) => postgres::state(at),
+        })
+        .await
+    }
+
+    /// Where it is: an absolute path, or a URL without its password.
+    pub fn location(&self) -> &str {
+        &self.location
+    }
+
+    /// Whether this opening made the store.
+    pub fn is_new(&self) -> bool {
+        self.is_new
+    }
+
+    /// Why the last write failed, if it did and none has succeeded since. Reads may go on.
+    pub fn write_fault(&self) -> Option<String> {
+        self.writer.shared.fault.lock().clone()
+    }
+
+    /// Waits until the thread that writes has ended, which only a defect causes while the store is open. Every write is
+    /// refused from then on.
+    pub async fn writer_ended(&self) {
+        self.writer.ended().await;
+    }
+
+    /// The caller of a write has stopped waiting, and it may still be committed: the change feed tells this process of it
+    /// as well.
+    pub fn hear_late_write(&self) {
+        self.writer.shared.renew_node();
+    }
+
+    /// Reads for a caller. `read` runs a second time if its connection had ended.
+    async fn read<T: Send + 'static>(
         &self,
-        guild: &GuildId,
-        member: MemberId,
-        amount: i64,
-        cancellation: &Cancellation,
-    ) -> impl Future<Output = Result<String, StoreError>> + Send;
+        read: impl Fn(&mut dyn Conn) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.readers.run(READ, read).await
+    }
 
-    /// Returns what others changed since the last call, or since the store was opened: everything committed
-    /// before the call, except changes made through this object. An error means that the feed
-    /// is lost for now. It returns within a fraction of a second, but for a file whose disk does not respond: that blocks
-    /// its thread.
-    fn changes(&self) -> impl Future<Output = Result<Vec<Change>, StoreError>> + Send;
+    /// As [`Store::read`], for a list that may be long.
+    async fn list<T: Send + 'static>(
+        &self,
+        read: impl Fn(&mut dyn Conn) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.lists.run(LIST, read).await
+    }
 
-    /// Waits until there may be changes: a fraction of a second at most.
-    fn wait_for_changes(&self) -> impl Future<Output = ()> + Send;
+    /// Changes what `change` says, or nothing where `work` fails.
+    async fn write<T: Send + 'static>(
+        &self,
+        change: Option<Change>,
+        work: impl Fn(&mut dyn Conn) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.writer.run(move |conn| work(conn).map(|made| (made, change.clone()))).await
+    }
+
+    /// As [`Store::write`], on a connection of its own: it may take minutes, in which other writes wait for a second.
+    async fn write_long<T: Send + 'static>(
+        &self,
+        change: Change,
+        work: impl FnOnce(&mut dyn Conn) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (opener, shared) = (self.opener.clone(), self.writer.shared.clone());
+        blocking(move || {
+            let mut conn = opener.open(Access::Bulk)?;
+            conn.set_deadline(Instant::now() + LONG);
+            conn.begin(TURN)?;
+            let made = work(&mut *conn)?;
+            feed::add_for_all(&mut *conn, change)?;
+            conn.commit()?;
+            shared.committed.notify_one();
+            Ok(made)
+        })
+        .await
+    }
 }
 
-/// Guilds and keys, of which the key table is made.
-pub trait Directory {
-    /// Every guild by id, including departed ones.
-    fn guilds(&self) -> impl Future<Output = Result<Vec<GuildRecord>, StoreError>> + Send;
-
-    /// Every key, by id.
-    fn keys(&self) -> impl Future<Output = Result<Vec<KeyRecord>, StoreError>> + Send;
-
-    /// The keys of a guild, or all, by id: so many after the id `after`.
-    fn keys_page(
-        &self,
-        guild: Option<&GuildId>,
-        after: Option<&str>,
-        limit: usize,
-    ) -> impl Future<Output = Result<Vec<KeyRecord>, StoreError>> + Send;
-
-    /// The key of this id.
-    fn key(&self, id: &str) -> impl Future<Output = Result<Option<KeyRecord>, StoreError>> + Send;
-
-    /// Adds a guild. Refused: one that exists.
-    fn add_guild(&self, guild: &GuildId, name: &str) -> impl Future<Output = Result<(), StoreError>> + Send;
-
-    /// Renames a guild. Refused: one that does not exist.
-    fn rename_guild(&self, guild: &GuildId, name: &str) -> impl Future<Output = Result<(), StoreError>> + Send;
-
-    /// Removes a guild with its members, warns, reviews and keys. If it is added again, it has none of them, and ids
-    /// of warns and reviews begin at 1. Followers read [`Change::Everything`], since answers cached before must not be
-    /// given for a new guild of the same id. Refused: one that does not exist.
-    fn remove_guild(&self, guild: &GuildId) -> impl Future<Output = Result<RemovedGuild, StoreError>> + Send;
-
-    /// Records that a guild has departed (the bot has left it), or is back. Refused: one that does not exist.
-    fn set_guild_departed(
-        &self,
-        guild: &GuildId,
-        departed: bool,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send;
-
-    /// Adds a key. Refused: an id or a digest that is taken, a guild that does not exist.
-    fn create_key(&self, key: KeyRecord) -> impl Future<Output = Result<(), StoreError>> + Send;
-
-    /// Gives a key another secret. The present one works until the Unix second `previous_until`; it ends at
-    /// once if that is `None` or not after `now`. The secret before an earlier rotation ends at once in any
-    /// case: a key has two at most. Refused: a key that does not exist or has expired, a digest that is taken.
-    fn rotate_key(
-        &self,
-        id: &str,
-        digest: Digest,
-        previous_until: Option<i64>,
-        now: i64,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send;
-
-    /// Changes the given fields of a key. Refused: one that does not exist.
-    fn set_key(&self, id: &str, change: KeyChange) -> impl Future<Output = Result<(), StoreError>> + Send;
-
-    /// Removes a key with both its secrets. Refused: one that does not exist.
-    fn revoke_key(&self, id: &str) -> impl Future<Output = Result<(), StoreError>> + Send;
-
-    /// Records when keys were last used (Unix seconds). No answer depends on it, so followers do not read it
-    /// as a change; a key that was removed meanwhile is skipped.
-    fn record_last_use(&self, used: Vec<(KeyId, i64)>) -> impl Future<Output = Result<(), StoreError>> + Send;
-}
-
-/// Members, their warns and reviews, one record at a time. They may be changed while the bot is away from
-/// the guild: only the callers' operations are answered with 03 then.
-pub trait Members {
-    /// Sets the given fields of a member, and makes the member if there is none.
-    fn set_member(
-        &self,
-        guild: &GuildId,
-        member: MemberId,
-        name: Option<&str>,
-        points: Option<i64>,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send;
-
-    /// So many of a guild's members after the id `after`, in ascending id order.
-    fn members(
-        &self,
-        guild: &GuildId,
-        after: Option<MemberId>,
-        limit: usize,
-    ) -> impl Future<Output = Result<Vec<MemberRecord>, StoreError>> + Send;
-
-    /// A member of a guild.
-    fn member(
-        &self,
-        guild: &GuildId,
-        member: MemberId,
-    ) -> impl Future<Output = Result<Option<MemberRecord>, StoreError>> + Send;
-
-    /// Removes a member with its warns and reviews. Refused: one that does not exist.
-    fn remove_member(&self, guild: &GuildId, member: MemberId) -> impl Future<Output = Result<(), StoreError>> + Send;
-
-    /// So many of a guild's warns or reviews, or of one member's, after the id `after`, by id; expired ones too.
-    fn notes<N: Note>(
-        &self,
-        guild: &GuildId,
-        of: Option<MemberId>,
-        after: Option<i64>,
-        limit: usize,
-    ) -> impl Future<Output = Result<Vec<(MemberId, N)>, StoreError>> + Send;
-
-    /// Adds a warn or review, whatever its own id, and the member if there is none; returns the id that it got, the
-    /// guild's highest + 1.
-    fn add_note<N: Note>(
-        &self,
-        guild: &GuildId,
-        member: MemberId,
-        note: N,
-    ) -> impl Future<Output = Result<i64, StoreError>> + Send;
-
-    /// Puts a warn or review under its id, making the member if need be; replaces the member's one of that id.
-    /// Answers whether there was none. Refused: the id of another member's.
-    fn put_note<N: Note>(
-        &self,
-        guild: &GuildId,
-        member: MemberId,
-        note: N,
-    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
-
-    /// Removes a warn or review. Refused: one that does not exist.
-    fn remove_note<N: Note>(&self, guild: &GuildId, id: i64) -> impl Future<Output = Result<(), StoreError>> + Send;
-}
-
-/// How many requests of each key were counted in a UTC day, kept across restarts (contract section 3, `daily`).
-pub trait Daily {
-    /// Adds to each key's count of `day` (days since the Unix epoch, UTC); returns the totals in the same
-    /// order. If the stored day is the next one, adds to that. A key need not be in the store. No answer
-    /// depends on it, so followers do not read it as a change.
-    fn add_daily(
-        &self,
-        day: i64,
-        counts: Vec<(KeyId, u64)>,
-    ) -> impl Future<Output = Result<Vec<(KeyId, u64)>, StoreError>> + Send;
-
-    /// Each key's count of `day`, by the rules of [`Daily::add_daily`]; keys without one are left out.
-    fn daily(&self, day: i64) -> impl Future<Output = Result<Vec<(KeyId, u64)>, StoreError>> + Send;
-
-    /// Gives a key its whole day back; followers are told ([`Change::DayReset`]). Refused: a key that is neither in the
-    /// store nor counted, unless it `is_known`: the store learns of a key of a key file with its first count.
-    fn reset_day(&self, key: &str, is_known: bool) -> impl Future<Output = Result<(), StoreError>> + Send;
-
-    /// Sets the counts of these keys to 0, for a follower that was told of their reset and may have added to them since.
-    fn clear_daily(&self, keys: Vec<KeyId>) -> impl Future<Output = Result<(), StoreError>> + Send;
-}
-
-/// The value of LIMIT; SQL counts up to [`i64::MAX`].
-fn sql_limit(limit: usize) -> i64 {
-    i64::try_from(limit).unwrap_or(i64::MAX)
+/// Where a store is, as messages name it.
+fn location(at: &StoreAt) -> String {
+    match at {
+        StoreAt::Sqlite(path) => std::path::absolute(path).unwrap_or_else(|_| path.clone()).display().to_string(),
+        StoreAt::Postgres(at) => at.to_string(),
+    }
 }
 
 /// Runs `work` on a thread where it may block. If this is dropped, `work` goes on, and its result is dropped.

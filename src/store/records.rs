@@ -1,6 +1,7 @@
 //! The records that stores take and give, and their errors.
 
 use super::*;
+use crate::model::NOTE_KINDS;
 
 /// A guild in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,8 +16,8 @@ pub struct GuildRecord {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RemovedGuild {
     pub members: u64,
-    pub warns: u64,
-    pub reviews: u64,
+    /// By kind, in the order of `NOTE_KINDS`.
+    pub notes: [u64; NOTE_KINDS.len()],
     pub keys: u64,
 }
 
@@ -69,7 +70,7 @@ pub struct KeyChange {
     pub expires: Option<Option<i64>>,
 }
 
-/// A member of a guild, without warns and reviews.
+/// A member of a guild, without notes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberRecord {
     pub member: MemberId,
@@ -82,7 +83,7 @@ pub struct MemberRecord {
 pub enum Change {
     /// Keys or guilds: the key table must be read again.
     Directory,
-    /// Something about one member: points, name, warns or reviews.
+    /// Something about one member: points, name or notes.
     Member(MemberId),
     /// The day's count of this key begins again.
     DayReset(KeyId),
@@ -114,16 +115,4 @@ pub enum StoreError {
     /// It is not known whether the write happened: its commit was sent, and no answer came.
     #[error("{0}")]
     Unknown(String),
-}
-
-impl StoreError {
-    /// The writer took a write and ended by a defect before it answered.
-    pub(super) fn of_lost_writer() -> Self {
-        StoreError::Unknown("the store's writer has stopped; what it was writing may be stored".to_owned())
-    }
-
-    /// A write that was cancelled before it began.
-    pub(super) fn of_cancelled_write() -> Self {
-        StoreError::Busy("the write was cancelled; nothing was written".to_owned())
-    }
 }

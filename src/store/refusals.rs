@@ -1,29 +1,20 @@
-//! The messages of a store that refuses a change, the same for both kinds.
+//! The messages of a store that refuses a change.
 
 use std::fmt::Display;
 
 use super::StoreError;
-use crate::model::{GuildId, MAX_MEMBER_NAME, MemberId, RATINGS};
-
-pub(super) fn refused(why: String) -> StoreError {
-    StoreError::Refused(why)
-}
-
-/// Refuses if a statement found nothing to change.
-pub(super) fn changed(rows: usize, refusal: impl FnOnce() -> StoreError) -> Result<(), StoreError> {
-    if rows > 0 { Ok(()) } else { Err(refusal()) }
-}
+use crate::model::{GuildId, MAX_MEMBER_NAME, MemberId, NoteKind};
 
 /// There is no store at `location`.
 pub(super) fn no_store(location: impl Display) -> StoreError {
-    refused(format!(
+    StoreError::Refused(format!(
         "there is no store at {location}; `guildgate guild add`, `guildgate import` and `guildgate serve` make one there. \
          If it is elsewhere, run this in the folder of its gateway.toml, or name that file with --config"
     ))
 }
 
 pub(super) fn guild_exists(guild: &GuildId) -> StoreError {
-    refused(format!("guild {guild} is in the store already; `guildgate guild list` shows it"))
+    StoreError::Refused(format!("guild {guild} is in the store already; `guildgate guild list` shows it"))
 }
 
 pub(super) fn unknown_guild(guild: &GuildId) -> StoreError {
@@ -37,15 +28,15 @@ pub(super) fn absent_guild(guild: &GuildId) -> StoreError {
     StoreError::NotFound(format!("guild {guild} is not in the store; `guildgate guild list` shows those there are"))
 }
 
-pub(super) fn removed_meanwhile(guild: &str) -> String {
-    format!(
-        "guild {guild} was removed while the lines about it were read; nothing was imported. Add it with \
-         `guildgate guild add {guild} --name NAME`, or give it a line of its own in the file, and import again"
+pub(super) fn guild_removed_meanwhile() -> StoreError {
+    StoreError::Refused(
+        "a guild was removed while the lines about its members were read; nothing was imported, import the file again"
+            .to_owned(),
     )
 }
 
 pub(super) fn key_exists(id: &str) -> StoreError {
-    refused(format!("key {id} is in the store already"))
+    StoreError::Refused(format!("key {id} is in the store already"))
 }
 
 pub(super) fn unknown_key(id: &str) -> StoreError {
@@ -53,14 +44,14 @@ pub(super) fn unknown_key(id: &str) -> StoreError {
 }
 
 pub(super) fn expired_key(id: &str) -> StoreError {
-    refused(format!(
+    StoreError::Refused(format!(
         "key {id} has expired, and its new secret would be refused at once; \
          `guildgate key set {id} --expires 90d` lets it work again"
     ))
 }
 
 pub(super) fn secret_taken(id: &str) -> StoreError {
-    refused(format!("the secret is that of key {id} already; make another one"))
+    StoreError::Refused(format!("the secret is that of key {id} already; make another one"))
 }
 
 /// Refuses a member's name that is too long.
@@ -76,12 +67,12 @@ pub(super) fn unknown_member(guild: &GuildId, member: MemberId) -> StoreError {
     StoreError::NotFound(format!("guild {guild} has no member {member}"))
 }
 
-/// `what` is a warn or a review.
-pub(super) fn unknown_record(guild: &GuildId, what: &str, id: i64) -> StoreError {
+/// `what` is the kind of note.
+pub(super) fn unknown_note(guild: &GuildId, what: &str, id: i64) -> StoreError {
     StoreError::NotFound(format!("guild {guild} has no {what} {id}"))
 }
 
-/// Refuses a warn or a review (`what`) whose id another member has.
+/// Refuses a note (`what` is its kind) whose id another member has.
 pub(super) fn must_be_of(
     member: MemberId,
     owner: Option<MemberId>,
@@ -89,7 +80,7 @@ pub(super) fn must_be_of(
     (what, id): (&str, i64),
 ) -> Result<(), StoreError> {
     match owner {
-        Some(owner) if owner != member => Err(refused(format!(
+        Some(owner) if owner != member => Err(StoreError::Refused(format!(
             "{what} {id} of guild {guild} is member {owner}'s; remove it there first, or use another id"
         ))),
         _ => Ok(()),
@@ -97,12 +88,25 @@ pub(super) fn must_be_of(
 }
 
 pub(super) fn ids_used_up() -> StoreError {
-    refused("the guild's ids are used up".to_owned())
+    StoreError::Refused("the guild's ids are used up".to_owned())
 }
 
-pub(super) fn check_rating(rating: u8) -> Result<(), StoreError> {
-    if RATINGS.contains(&rating) {
-        return Ok(());
-    }
-    Err(refused(format!("a rating is {} to {}", RATINGS.start(), RATINGS.end())))
+/// A note after which the answer about its member would be too long.
+pub(super) fn answer_too_long(kind: &NoteKind, guild: &GuildId, member: MemberId) -> StoreError {
+    let (name, plural) = (kind.name, kind.plural);
+    StoreError::Refused(format!(
+        "with it the answer of {plural} of member {member} in guild {guild} would be longer than 1 MiB; `guildgate {name} list \
+         --guild {guild} --member {member}` shows them, and `guildgate {name} remove` takes one away"
+    ))
+}
+
+/// As [`answer_too_long`], after an import.
+pub(super) fn answers_too_long(kind: &NoteKind, of: &[(GuildId, MemberId)]) -> StoreError {
+    let who =
+        of.iter().map(|(guild, member)| format!("member {member} of guild {guild}")).collect::<Vec<_>>().join(", ");
+    let plural = kind.plural;
+    StoreError::Refused(format!(
+        "the answer of {plural} would be longer than 1 MiB for {who}; nothing was imported. Leave out lines of {plural} about \
+         them, or remove some that the store has"
+    ))
 }

@@ -1,34 +1,27 @@
-//! Temporary files in the folder of the file that they are for: a complete file that then replaces it, and the staging
-//! file of an import.
-//! Such a file is removed when it is dropped. What a crash left is removed before the next one for the same target is
-//! made: its name is of that form, and no process has it locked.
+//! Temporary files in the folder of the file that they are for: a complete file that then replaces it.
+//! Such a file is removed when it is dropped, with the journal that SQLite may have put beside it. What a crash left is
+//! removed before the next one for the same target is made: its name is of that form, and no process has it locked.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use tempfile::{Builder, NamedTempFile};
 
-use super::sqlite::open::FILE_MODE;
-use crate::files::{folder_of, follow_links, sync_folder_of};
+use super::sqlite::FILE_MODE;
+use crate::files::{folder_of, follow_links, sync_folder_of, with_suffix};
 
 /// Letters and digits in a name that are drawn at random.
 const RANDOM: usize = 16;
 
-/// What a temporary file is for, as its name says: the target's name, `before`, random characters, `after`.
-#[derive(Clone, Copy, Debug)]
-pub struct Kind {
-    before: &'static str,
-    after: &'static str,
-}
+/// Its name is the target's name, a point, random characters and this.
+const PART: &str = ".part";
 
-/// Replaces its target once it is whole.
-pub const PART: Kind = Kind { before: ".", after: ".part" };
-
-/// Holds what an import into its target stages.
-pub const STAGED: Kind = Kind { before: ".import-", after: ".tmp" };
+/// What SQLite keeps beside a file while it writes a backup to it.
+const JOURNAL: &str = "-journal";
 
 /// A temporary file. It is removed when this is dropped, unless it has replaced its target.
 #[derive(Debug)]
@@ -36,16 +29,27 @@ pub struct TempFile {
     file: NamedTempFile,
     /// Links followed: a link is written through, and not replaced.
     target: PathBuf,
+    _journal: Journal,
+}
+
+/// Removes the journal beside a temporary file that was not completed.
+#[derive(Debug)]
+struct Journal(PathBuf);
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0); // usually there is none
+    }
 }
 
 impl TempFile {
     /// Makes one in the folder of the file that `target` leads to, and removes those that a crash left there.
-    pub fn new(target: &Path, kind: Kind) -> io::Result<Self> {
-        remove_leftovers(target, kind);
+    pub fn new(target: &Path) -> io::Result<Self> {
+        remove_leftovers(target);
         let target = follow_links(target)?;
-        let prefix = prefix(&target, kind);
+        let prefix = prefix(&target);
         let mut builder = Builder::new();
-        builder.prefix(&prefix).suffix(kind.after).rand_bytes(RANDOM);
+        builder.prefix(&prefix).suffix(PART).rand_bytes(RANDOM);
         let file = builder.make_in(folder_of(&target), |path| {
             let file = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(path)?;
             // Another process may have taken it for a leftover before it was locked; then the next name is tried.
@@ -56,7 +60,8 @@ impl TempFile {
                 _ => Ok(file),
             }
         })?;
-        Ok(TempFile { file, target })
+        let journal = Journal(with_suffix(file.path(), JOURNAL));
+        Ok(TempFile { file, target, _journal: journal })
     }
 
     pub fn path(&self) -> &Path {
@@ -70,7 +75,7 @@ impl TempFile {
 
     /// Syncs it and gives it the name of its target, which it replaces; returns its size in bytes.
     pub fn replace_target(self) -> io::Result<u64> {
-        let TempFile { file, target } = self;
+        let TempFile { file, target, .. } = self;
         file.as_file().sync_all()?;
         let file = file.persist(&target).map_err(|e| e.error)?;
         sync_folder_of(&target)?;
@@ -79,33 +84,38 @@ impl TempFile {
 }
 
 /// Removes what a crash left beside the file that `target` leads to. Files in use are locked, and stay.
-pub(super) fn remove_leftovers(target: &Path, kind: Kind) {
+pub(super) fn remove_leftovers(target: &Path) {
     let Ok(target) = follow_links(target) else { return };
-    let prefix = prefix(&target, kind);
+    let prefix = prefix(&target);
     let Ok(entries) = fs::read_dir(folder_of(&target)) else { return };
     for entry in entries.flatten() {
+        let name = entry.file_name();
+        let name = name.as_encoded_bytes();
+        let part = name.strip_suffix(JOURNAL.as_bytes()).unwrap_or(name);
         // Opening a pipe of such a name would block.
-        if !is_named(&entry.file_name(), &prefix, kind) || !entry.file_type().is_ok_and(|kind| kind.is_file()) {
+        if !is_named(part, &prefix) || !entry.file_type().is_ok_and(|kind| kind.is_file()) {
             continue;
         }
-        // Locked until it is removed: a process that has just made it, and finds it locked, makes another.
-        if let Ok(file) = File::open(entry.path())
-            && file.try_lock().is_ok()
-        {
-            let _ = fs::remove_file(entry.path());
+        // Locked until it is removed: a process that has just made it, and finds it locked, makes another. A journal is of
+        // use to nobody without its file.
+        let part = entry.path().with_file_name(OsStr::from_bytes(part));
+        match File::open(&part) {
+            Ok(file) if file.try_lock().is_err() => {}
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {}
+            _ => drop(fs::remove_file(entry.path())),
         }
     }
 }
 
-fn prefix(target: &Path, kind: Kind) -> OsString {
+fn prefix(target: &Path) -> OsString {
     let mut name = target.file_name().unwrap_or_default().to_owned();
-    name.push(kind.before);
+    name.push(".");
     name
 }
 
-fn is_named(name: &OsStr, prefix: &OsStr, kind: Kind) -> bool {
-    let random = name.as_encoded_bytes().strip_prefix(prefix.as_encoded_bytes());
-    let random = random.and_then(|rest| rest.strip_suffix(kind.after.as_bytes()));
+fn is_named(name: &[u8], prefix: &OsStr) -> bool {
+    let random = name.strip_prefix(prefix.as_encoded_bytes());
+    let random = random.and_then(|rest| rest.strip_suffix(PART.as_bytes()));
     random.is_some_and(|random| random.len() == RANDOM && random.iter().all(u8::is_ascii_alphanumeric))
 }
 
@@ -125,15 +135,18 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let target = folder.path().join("b.db");
         let others = ["b.db.0123456789abcdef.tmp", "b.db.notes.part", "bb.db.0123456789abcdef.part", "b.db"];
-        for name in others.iter().chain(&["b.db.0123456789abcdef.part"]) {
+        let left =
+            ["b.db.0123456789abcdef.part", "b.db.0123456789abcdef.part-journal", "b.db.abcdef0123456789.part-journal"];
+        for name in others.iter().chain(&left) {
             fs::write(folder.path().join(name), "x").unwrap();
         }
-        let first = TempFile::new(&target, PART).unwrap();
-        let second = TempFile::new(&target, PART).unwrap();
+        let first = TempFile::new(&target).unwrap();
+        let second = TempFile::new(&target).unwrap();
         let mut expected: Vec<String> = others.map(str::to_owned).to_vec();
         expected.extend([&first, &second].map(|made| made.path().file_name().unwrap().to_str().unwrap().to_owned()));
         expected.sort();
         assert_eq!(names(folder.path()), expected);
+        fs::write(with_suffix(first.path(), JOURNAL), "x").unwrap();
         drop((first, second));
         assert_eq!(names(folder.path()).len(), others.len());
     }
@@ -147,7 +160,7 @@ mod tests {
         std::os::unix::fs::symlink("b.db", there.join("second")).unwrap();
         fs::write(there.join("b.db.0123456789abcdef.part"), "x").unwrap();
         for text in ["made", "replaced"] {
-            let part = TempFile::new(&here.join("link"), PART).unwrap();
+            let part = TempFile::new(&here.join("link")).unwrap();
             assert_eq!(
                 (names(&here), names(&there).len()),
                 (vec!["link".to_owned()], if text == "made" { 2 } else { 3 })

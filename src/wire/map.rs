@@ -1,40 +1,9 @@
-//! The answers of the built-in backend to getWarns, getReviews and setPoints as text, and the search for the first
-//! expiry in a map of any origin. The search may take for an entry what is none, but it misses none: that can
+//! The answer of the built-in backend to setPoints as text, and the search for the first expiry in a map of any origin
+//! (`model::NoteKind` renders maps). The search may take for an entry what is none, but it misses none: that can
 //! only shorten the time for which an answer is kept (guarantee 4). Its time is proportional to the answer's length,
 //! since an origin chooses the text.
 
-use std::fmt::Write;
-
-use crate::model::{MemberId, Review, Warn};
-
-/// The answer to getWarns: entries in ascending id order. The caller leaves out expired warns.
-pub fn warns(member: MemberId, warns: &[Warn]) -> String {
-    map(warns, |out, w| {
-        let Warn { id, author, reason, expires } = w;
-        write!(out, "warns_{member}_id_{id}_{expires}={author}: {reason} (Expires {expires})")
-    })
-}
-
-/// The answer to getReviews: entries in ascending id order.
-pub fn reviews(member: MemberId, reviews: &[Review]) -> String {
-    map(reviews, |out, r| {
-        let Review { id, author, rating, text } = r;
-        write!(out, "reviews_{member}_id_{id}_{rating}={author} ({rating}★): {text}")
-    })
-}
-
-fn map<T>(entries: &[T], entry: impl Fn(&mut String, &T) -> std::fmt::Result) -> String {
-    let mut out = String::with_capacity(2 + entries.len() * 96);
-    out.push('{');
-    for (i, e) in entries.iter().enumerate() {
-        if i > 0 {
-            out.push_str(", ");
-        }
-        let _ = entry(&mut out, e); // writing to a String cannot fail
-    }
-    out.push('}');
-    out
-}
+use crate::model::MemberId;
 
 /// The answer to setPoints.
 pub fn set_points_line(member_name: &str, new_value: i64) -> String {
@@ -67,6 +36,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::model::{Note, WARN};
 
     fn first_expiry(answer: &str, member: MemberId) -> Option<i64> {
         super::first_expiry(answer, "warns", member)
@@ -76,19 +46,12 @@ mod tests {
         "7".parse().unwrap()
     }
 
-    fn warn(id: i64, expires: i64) -> Warn {
-        Warn { id, author: "Mod".into(), reason: "spam, twice".into(), expires }
+    fn warn(id: i64, expires: i64) -> Note {
+        Note { id, author: "Mod".into(), text: "spam, twice".into(), number: expires }
     }
 
-    #[test]
-    fn maps_read_as_the_contract_shows_them() {
-        assert_eq!(warns(seven(), &[]), "{}");
-        assert_eq!(
-            warns(seven(), &[warn(17, 1990), warn(18, 2000)]),
-            "{warns_7_id_17_1990=Mod: spam, twice (Expires 1990), warns_7_id_18_2000=Mod: spam, twice (Expires 2000)}"
-        );
-        let review = Review { id: 9, author: "Bo".into(), rating: 5, text: "Quick and kind".into() };
-        assert_eq!(reviews(seven(), &[review]), "{reviews_7_id_9_5=Bo (5★): Quick and kind}");
+    fn warns(member: MemberId, warns: &[Note]) -> String {
+        WARN.answer(member, warns)
     }
 
     #[test]
@@ -102,7 +65,7 @@ mod tests {
             first_expiry("{warns_7_id_1_300=Mod: spam, warns_7_id_a=b_200=Mod: spam (Expires 200)}", seven()),
             Some(200)
         );
-        let quoting = warns(seven(), &[Warn { reason: "again: spam (Expires 100)".into(), ..warn(1, 300) }]);
+        let quoting = warns(seven(), &[Note { text: "again: spam (Expires 100)".into(), ..warn(1, 300) }]);
         assert_eq!(first_expiry(&quoting, seven()), Some(300));
     }
 
@@ -119,8 +82,8 @@ mod tests {
         fn rendering_then_reading_gives_back_the_first_expiry(
             expiries in proptest::collection::vec(0i64..1000, 1..20), reason in "\\PC{0,20}",
         ) {
-            let list: Vec<Warn> = expiries.iter().enumerate()
-                .map(|(i, e)| Warn { id: i as i64, author: "A".into(), reason: reason.clone(), expires: *e }).collect();
+            let list: Vec<Note> = expiries.iter().enumerate()
+                .map(|(i, e)| Note { id: i as i64, author: "A".into(), text: reason.clone(), number: *e }).collect();
             prop_assert_eq!(first_expiry(&warns(seven(), &list), seven()), expiries.into_iter().min());
         }
 

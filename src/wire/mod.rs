@@ -17,7 +17,7 @@ pub use chunked::Chunked;
 pub use fault::{Fault, MAX_CODE, Wording, code_meaning};
 pub use form::{Form, is_form_type};
 pub use framing::Framing;
-pub use map::{first_expiry, reviews, set_points_line, warns};
+pub use map::{first_expiry, set_points_line};
 pub use operation::{Answer, Kind, Operation, Param, Request, Source};
 pub use origin_answer::{MAX_ORIGIN_ANSWER, UnusableAnswer, parse_origin_answer};
 pub use request_id::RequestId;

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use self::Operation::{GetPoints, GetReviews, GetWarns, SetPoints};
-use crate::model::{MemberId, Scope};
+use crate::model::{MemberId, NoteKind, REVIEW, Scope, WARN};
 
 /// An operation: the number of its row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -62,8 +62,7 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     Points,
-    Warns,
-    Reviews,
+    Notes(&'static NoteKind),
 }
 
 /// The table, in the contract's order. The decision record stores the number of a row, so new rows are added at the
@@ -78,8 +77,8 @@ static TABLE: [Row; Operation::COUNT] = [
         answer: Answer::Line,
         kind: Kind::Write { invalidates: &[GetPoints] },
     },
-    read(GetWarns, "getWarns", Answer::Map { expires: true }, "warns", (60, 0), Source::Warns),
-    read(GetReviews, "getReviews", Answer::Map { expires: false }, "reviews", (300, 0), Source::Reviews),
+    read(GetWarns, "getWarns", Answer::Map { expires: true }, "warns", (60, 0), Source::Notes(&WARN)),
+    read(GetReviews, "getReviews", Answer::Map { expires: false }, "reviews", (300, 0), Source::Notes(&REVIEW)),
 ];
 
 /// A read about a member, with `ttl` and `stale_if_error` in seconds.

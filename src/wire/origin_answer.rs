@@ -182,10 +182,10 @@ mod tests {
             texts in proptest::collection::vec("\\PC{0,20}", 0..5), member in 0..=i64::MAX as u64,
         ) {
             let member = crate::model::MemberId::new(member).unwrap();
-            let review = |(id, text): (usize, &String)| crate::model::Review {
-                id: id as i64, author: "Bo".into(), rating: 5, text: crate::model::one_line(text).into_owned(),
+            let review = |(id, text): (usize, &String)| crate::model::Note {
+                id: id as i64, author: "Bo".into(), number: 5, text: crate::model::one_line(text).into_owned(),
             };
-            let map = super::super::reviews(member, &texts.iter().enumerate().map(review).collect::<Vec<_>>());
+            let map = crate::model::REVIEW.answer(member, &texts.iter().enumerate().map(review).collect::<Vec<_>>());
             prop_assert_eq!(parse_origin_answer(Operation::GetReviews, 200, map.as_bytes()), Ok(Ok(map.as_str())));
         }
 

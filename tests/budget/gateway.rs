@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use guildgate::clock::Clock;
 use guildgate::cluster::Turns;
-use guildgate::config;
+use guildgate::config::{self, StoreAt};
 use guildgate::gateway::{Body, CacheStatus, Gateway, KeyFile, KeyList, KeySource, Reply, RequestHeader, State};
 use guildgate::keys::{InFlightSlot, ListedKey};
 use guildgate::model::{Digest, Limit, Scope};
 use guildgate::origin::{Builtin, Origin};
-use guildgate::store::{AnyStore, Directory, SqliteStore};
+use guildgate::store::{IfMissing, Store};
 use guildgate::telemetry::{DecisionLog, Observer, Outcome};
 use guildgate::wire::{Fault, RequestId, TraceContext};
 use tempfile::TempDir;
@@ -112,8 +112,9 @@ pub struct Paths {
 impl Paths {
     pub fn new(path: Path) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let store = Arc::new(AnyStore::from(SqliteStore::open(folder.path().join("budget.db")).unwrap()));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let at = StoreAt::Sqlite(folder.path().join("budget.db"));
+        let store = runtime.block_on(Store::open(&at, IfMissing::Make)).unwrap();
         let redis = (path == Path::ClusterHit).then(|| runtime.block_on(RedisServer::start(&[])));
         let cluster = |redis: &RedisServer| {
             format!("{CONFIG}[cluster]\nredis = {:?}\nnodes = 1\ntimeout = \"1s\"\nlease = \"60s\"\n", redis.url())

@@ -1,6 +1,12 @@
-//! Contract section 2: `import`, `export`, and JSON Lines.
+//! Contract section 2: `import`, `export`, and JSON Lines, plain or gzip. What is packed and unpacked is judged by Debian's
+//! gzip. What a line may say and how an import applies it is tested beside the store, on both kinds.
 
-use serde_json::Value;
+use std::fs::File;
+use std::io::Read;
+use std::process::{Command, Stdio};
+
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 
 use crate::support::*;
 
@@ -12,11 +18,13 @@ fn member(id: &str, points: &str) -> String {
     format!(r#"{{"guild":"{GUILD}","member":"{id}","name":"Ada","points":{points}}}"#)
 }
 
-fn export(world: &World) -> Vec<Value> {
-    let out = world.path("out.jsonl");
-    world.run(&["export", out.to_str().unwrap()]).done();
-    let text = world.text("out.jsonl");
-    text.lines().map(|l| serde_json::from_str(l).unwrap_or_else(|e| panic!("{e}: {l}"))).collect()
+/// A guild and so many members.
+fn many(members: u64) -> String {
+    guild() + "\n" + &(1..=members).map(|id| member(&id.to_string(), "1") + "\n").collect::<String>()
+}
+
+fn exported(world: &World) -> String {
+    world.run(&["export", "-"]).done().stdout
 }
 
 /// The four lines that the contract shows.
@@ -27,151 +35,56 @@ fn contract_lines() -> String {
         r#"{"guild":"81384788765712384","member":"190551803669118976","warn":"17","author":"Mod","reason":"spam","expires":1790000000}"#,
         r#"{"guild":"81384788765712384","member":"190551803669118976","review":"9","author":"Bo","rating":5,"text":"Quick and kind"}"#,
     ]
-    .join("\n")
+    .map(|line| format!("{line}\n"))
+    .concat()
 }
 
 #[test]
-fn what_is_imported_is_exported_record_by_record() {
+fn what_is_imported_is_exported_byte_for_byte_and_holds_no_keys() {
     let world = World::plain();
     world.import(&contract_lines()).done();
-    let exported = export(&world);
-    let imported: Vec<Value> = contract_lines().lines().map(|l| serde_json::from_str(l).unwrap()).collect();
-    assert_eq!(exported.len(), 4, "{exported:?}");
-    for record in &imported {
-        assert!(exported.contains(record), "{record} is not in {exported:?}");
-    }
-    // Imported into another store, the export gives the same export.
+    world.run(&["key", "create", "--guild", GUILD, "--name", "canary"]).done();
+    assert_eq!(exported(&world), contract_lines());
+    world.run(&["export", "out.jsonl"]).done();
+    assert_eq!(world.text("out.jsonl"), contract_lines());
+    // Stdin is a file as any other.
     let other = World::plain();
-    let lines: String = exported.iter().map(|r| format!("{r}\n")).collect();
-    other.import(&lines).done();
-    assert_eq!(export(&other), exported);
+    let ran = other.run_with_input(&["import", "-"], &contract_lines()).done();
+    assert_eq!(ran.stdout, "4 records imported\n");
+    assert_eq!(exported(&other), contract_lines());
 }
 
 #[test]
-fn every_text_survives_the_round_trip() {
+fn bad_lines_are_named_by_number_and_nothing_is_imported_or_with_partial_the_others() {
     let world = World::plain();
-    let texts = ["plain", "quote \" and \\ backslash", "★ é 漢字 🎉", "{a=b, c}", "  spaces  ", "'"];
-    let mut lines = guild() + "\n";
-    for (i, text) in texts.iter().enumerate() {
-        let text = Value::from(*text);
-        lines += &format!(
-            "{{\"guild\":\"{GUILD}\",\"member\":\"7\",\"review\":\"{}\",\"author\":{text},\"rating\":3,\"text\":{text}}}\n",
-            i + 1
-        );
-    }
-    world.import(&lines).done();
-    let exported = export(&world);
-    for text in texts {
-        assert!(exported.iter().any(|r| r["text"] == text && r["author"] == text), "{text:?} in {exported:?}");
-    }
-}
-
-#[test]
-fn a_later_line_wins_and_an_import_replaces_what_exists() {
-    let world = World::plain();
-    let points = |id: &str| {
-        let found: Vec<Value> = export(&world).into_iter().filter(|r| r["member"] == id).collect();
-        assert_eq!(found.len(), 1, "{found:?}");
-        found[0]["points"].as_i64().unwrap()
-    };
-    world
-        .import(&[guild(), member("7", "1"), member("8", "5"), member("7", "2"), member("007", "3")].join("\n"))
-        .done();
-    assert_eq!((points("7"), points("8")), (3, 5));
-    world.import(&member("7", "-9223372036854775808")).done();
-    assert_eq!((points("7"), points("8")), (i64::MIN, 5), "what a file does not name stays");
-}
-
-#[test]
-fn a_bad_line_is_named_by_number_and_nothing_is_imported() {
+    let (no_number, long) = (member("9", "\"many\""), member("9", "3").replace("Ada", &"x".repeat(64 * 1024 + 1)));
     let bad = [
-        "not json at all",
-        "{\"guild\":",
-        "[]",
-        "{}",
-        r#"{"guild":"","name":"N"}"#,
-        r#"{"guild":"81384788765712384"}"#,
-        r#"{"guild":"81384788765712384","name":"N","nmae":"N"}"#,
-        r#"{"guild":"81384788765712384","member":"x","name":"Ada","points":1}"#,
-        r#"{"guild":"81384788765712384","member":"-7","name":"Ada","points":1}"#,
-        r#"{"guild":"81384788765712384","member":"7","name":"Ada","points":"many"}"#,
-        r#"{"guild":"81384788765712384","member":"7","name":"Ada","points":1.5}"#,
-        r#"{"guild":"81384788765712384","member":"7","name":"Ada","points":9223372036854775808}"#,
-        r#"{"guild":"81384788765712384","member":"7","warn":"x","author":"M","reason":"r","expires":1}"#,
-        r#"{"guild":"81384788765712384","member":"7","warn":"1","author":"M","reason":"r"}"#,
-        r#"{"guild":"81384788765712384","member":"7","review":"1","author":"B","rating":6,"text":"t"}"#,
-        r#"{"guild":"81384788765712384","member":"7","review":"1","author":"B","rating":0,"text":"t"}"#,
+        (r#"not json at all"#, "not JSON"),
+        (r#"["81384788765712384","Night Watch"]"#, "invalid type: sequence, expected an object"),
+        (r#"{"guild":"81384788765712384","name":"N","name":"M"}"#, "'name' is given twice"),
+        (r#"{"guild":"81384788765712384","name":"N","nmae":"N"}"#, "a guild has no field 'nmae'"),
+        (&*no_number, "'points' is a whole number"),
+        (&*long, "a member's name is at most 65536 bytes long, and this one has 65537"),
+        (r#"{"guild":"404","name":"N","member":"7","points":1}"#, "guild 404 is neither in the file nor in the store"),
     ];
-    for line in bad {
-        let world = World::plain();
-        let file = [&*guild(), &member("7", "1"), line, &member("8", "2")].join("\n");
-        let ran = world.import(&file).failed(1);
-        let after_line = ran.stderr.to_lowercase().split("line").skip(1).any(|rest| {
-            rest.trim_start_matches([' ', ':'])
-                .strip_prefix('3')
-                .is_some_and(|r| !r.starts_with(|c: char| c.is_ascii_digit()))
-        });
-        assert!(after_line || ran.stderr.contains(":3"), "line 3 is not named for {line}: {}", ran.stderr);
-        assert_eq!(export(&world), Vec::<Value>::new(), "{line}: all or nothing");
-    }
+    let lines = bad.iter().map(|(line, _)| *line).collect::<Vec<_>>().join("\n");
+    let file = [&*guild(), &member("7", "1"), &lines, &member("8", "2")].join("\n");
+    let reasons: Vec<String> = bad.iter().zip(3..).map(|((_, why), n)| format!("line {n}: {why}")).collect();
+    let reasons: Vec<&str> = reasons.iter().map(String::as_str).collect();
+    let ran = world.import(&file).failed(1).names(&reasons).names(&["nothing was imported", "--partial"]);
+    assert!(ran.stderr.len() < 3000, "{}", ran.stderr.len());
+    assert_eq!(exported(&world), "");
+    let ran = world.run(&["import", "--partial", "import.jsonl"]).done().names(&reasons);
+    assert_eq!(ran.stdout, "3 records imported, bad lines left out: 7\n");
+    assert_eq!(exported(&world), [guild(), member("7", "1"), member("8", "2"), String::new()].join("\n"));
 }
 
 #[test]
-fn a_record_of_a_guild_that_is_not_there_is_refused() {
+fn a_file_that_is_not_there_is_named() {
     let world = World::plain();
-    world.import(&member("7", "1")).failed(1).names(&[GUILD]);
-    assert!(export(&world).is_empty());
-}
-
-#[test]
-fn partial_takes_the_good_lines_and_names_the_bad() {
-    let world = World::plain();
-    let file = [&*guild(), &member("7", "1"), "not json", &member("8", "2"), "{}"].join("\n");
-    let path = world.write("mixed.jsonl", file);
-    let ran = world.run(&["import", "--partial", path.to_str().unwrap()]);
-    assert!(ran.stderr.contains('3') && ran.stderr.contains('5') && !ran.stderr.contains("panicked"), "{ran:?}");
-    let members: Vec<Value> = export(&world).into_iter().filter(|r| !r["member"].is_null()).collect();
-    assert_eq!(members.len(), 2, "{members:?}");
-}
-
-#[test]
-fn a_line_of_ten_megabytes_is_refused_by_number() {
-    let world = World::plain();
-    let long = member("7", "1").replace("Ada", &"x".repeat(10_000_000));
-    let ran = world.import(&[&*guild(), &long, &member("8", "2")].join("\n")).failed(1);
-    assert!(ran.stderr.contains('2') && ran.stderr.len() < 10_000, "{}", &ran.stderr[..ran.stderr.len().min(2000)]);
-    assert!(export(&world).is_empty());
-    // So is a last line without an end.
-    world.import(&format!("{}\n{}", guild(), "x".repeat(10_000_000))).failed(1);
-}
-
-#[test]
-fn a_members_name_of_more_than_64_kib_is_refused_by_line_and_reason_and_nothing_of_it_is_stored() {
-    const BOUND: usize = 64 * 1024;
-    let lines =
-        |name: &str| [guild(), member("7", "1"), member("8", "2").replace("Ada", name), member("9", "3")].join("\n");
-    let fits = "é".repeat(BOUND / 2); // the bound is in bytes
-    let too_long = lines(&format!("{fits}x"));
-    let why = format!("line 3: a member's name is at most {BOUND} bytes long, and this one has {}", BOUND + 1);
-    let world = World::plain();
-    world.import(&too_long).failed(1).names(&[&why]);
-    assert!(export(&world).is_empty(), "all or nothing");
-    let path = world.write("long.jsonl", too_long);
-    let ran = world.run(&["import", "--partial", path.to_str().unwrap()]).names(&[&why]);
-    assert!(ran.stderr.len() < 1000, "{}", ran.stderr.len());
-    let members = || export(&world).into_iter().filter(|r| !r["member"].is_null()).collect::<Vec<_>>();
-    assert_eq!(members().iter().map(|r| r["member"].as_str().unwrap()).collect::<Vec<_>>(), ["7", "9"]);
-    world.import(&lines(&fits)).done();
-    assert_eq!(members()[1]["name"], fits);
-}
-
-#[test]
-fn empty_lines_and_files_and_a_missing_last_newline_do_no_harm() {
-    let world = World::plain();
-    world.import("").done();
-    world.import(&format!("{}\n{}", guild(), member("7", "1"))).done();
-    world.import(&format!("{}\r\n{}\r\n", guild(), member("8", "1"))).done();
-    assert_eq!(export(&world).len(), 3);
+    world.run(&["import", "nowhere.jsonl"]).failed(1).names(&["nowhere.jsonl"]);
+    world.run(&["guild", "add", GUILD, "--name", "Night Watch"]).done();
+    world.run(&["export", "no/such/folder/out.jsonl"]).failed(1).names(&["out.jsonl"]);
 }
 
 #[test]
@@ -188,27 +101,9 @@ fn a_command_whose_outcome_cannot_be_printed_says_what_it_did() {
         let ran = world.run_by(&to_full_stdout, args).failed(1).names(&[done, "No space left on device"]);
         assert_eq!(ran.stderr.lines().count(), 1, "{ran:?}");
     }
-    assert_eq!(export(&world).len(), 4);
+    assert_eq!(exported(&world).lines().count(), 4);
     assert_eq!(world.text("out.jsonl").lines().count(), 4);
     world.run(&["store", "verify", "b.db"]).done();
-}
-
-#[test]
-fn a_missing_file_is_named() {
-    let world = World::plain();
-    world.run(&["import", "nowhere.jsonl"]).failed(1).names(&["nowhere.jsonl"]);
-    world.run(&["guild", "add", GUILD, "--name", "Night Watch"]).done();
-    world.run(&["export", "no/such/folder/out.jsonl"]).failed(1).names(&["out.jsonl"]);
-}
-
-#[test]
-fn an_export_holds_no_keys() {
-    let world = World::plain();
-    world.import(&contract_lines()).done();
-    let key = world.run(&["key", "create", "--guild", GUILD, "--name", "canary"]).done().stdout;
-    export(&world);
-    let text = world.text("out.jsonl");
-    assert!(!text.contains("canary") && !text.contains(key.trim_end()) && !text.contains("sha256"), "{text}");
 }
 
 #[tokio::test]
@@ -229,3 +124,119 @@ async fn an_import_into_the_store_of_a_running_server_is_seen_whole_within_a_sec
     gate.set_points("bot", "1", 5).await.is("Successfully set 'Ada' points to '5'");
     gate.get_points("bot", "1").await.is("5");
 }
+
+/// What gzip makes of it.
+fn gzip(args: &[&str], input: impl AsRef<[u8]>) -> Vec<u8> {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), input).unwrap();
+    let input = std::fs::File::open(file.path()).unwrap();
+    let ran = Command::new("gzip").args(args).stdin(input).stderr(Stdio::inherit()).output().unwrap();
+    assert!(ran.status.success(), "{args:?}");
+    ran.stdout
+}
+
+#[test]
+fn a_file_that_ends_in_gz_is_packed_and_one_that_does_not_is_plain() {
+    let world = World::plain();
+    world.import(&many(5000)).done();
+    for name in ["out.jsonl.gz", "OUT.GZ"] {
+        let ran = world.run(&["export", name]).done();
+        assert_eq!(ran.stdout, "5001 records exported\n");
+        assert!(world.read(name).len() < many(5000).len() / 5);
+        assert_eq!(String::from_utf8(gzip(&["-dc"], world.read(name))).unwrap(), many(5000));
+        let other = World::plain();
+        std::fs::copy(world.path(name), other.path(name)).unwrap();
+        assert_eq!(other.run(&["import", name]).done().stdout, "5001 records imported\n");
+        assert_eq!(exported(&other), many(5000));
+    }
+    world.run(&["export", "gz"]).done();
+    assert_eq!(world.text("gz"), many(5000));
+    assert_eq!(exported(&world), many(5000), "- is never packed");
+}
+
+#[test]
+fn all_members_of_a_gzip_file_are_read() {
+    let world = World::plain();
+    let text = many(5000);
+    // The cut goes through a line.
+    let (head, tail) = text.split_at(text.len() / 2 + 3);
+    let empty = gzip(&["-c"], "");
+    let padding = vec![0; 512]; // which gzip takes for the end of a tape
+    world.write("in.jsonl.gz", [gzip(&["-1c"], head), empty, gzip(&["-9c"], tail), padding].concat());
+    world.run(&["import", "in.jsonl.gz"]).done();
+    assert_eq!(exported(&world), text);
+}
+
+#[test]
+fn a_gzip_file_that_is_not_whole_and_sound_is_refused_and_nothing_of_it_is_taken() {
+    let world = World::plain();
+    let packed = gzip(&["-c"], many(5000));
+    let mut damaged = packed.clone();
+    damaged[packed.len() / 2] ^= 0x55;
+    let mut sum = packed.clone();
+    sum[packed.len() - 6] ^= 1;
+    let cut = |bytes: usize| packed[..bytes].to_vec();
+    let cases = [
+        (cut(packed.len() - 1), "it is cut off"),
+        (Vec::new(), "it is cut off"),
+        ([&*packed, &packed[..packed.len() / 3]].concat(), "it is cut off"),
+        (many(5000).into_bytes(), "it is not gzip"),
+        ([&*packed, b"and something else, as long as a header"].concat(), "something else follows"),
+        (damaged, "it is damaged"),
+        (sum, "it is damaged"),
+    ];
+    world.import("").done(); // which makes the store, and says so
+    for (at, (bytes, why)) in cases.into_iter().enumerate() {
+        world.write("in.jsonl.gz", bytes);
+        for args in [&["import", "in.jsonl.gz"][..], &["import", "--partial", "in.jsonl.gz"]] {
+            let ran = world.run(args).failed(1).names(&["in.jsonl.gz cannot be read: ", why, "nothing was imported"]);
+            assert_eq!(ran.stderr.lines().count(), 1, "{at}: {ran:?}");
+            assert_eq!(exported(&world), "", "{at}");
+        }
+    }
+}
+
+#[test]
+fn a_gzip_bomb_is_a_long_line_and_takes_no_memory() {
+    let world = World::plain();
+    let bomb = "head -c 1500000000 /dev/zero | tr '\\0' x | gzip -1 > bomb.gz; \
+        printf '\\n{\"guild\":\"7\",\"name\":\"G\"}\\n' | gzip >> bomb.gz; gzip -t bomb.gz";
+    let made = Command::new("sh").args(["-c", bomb]).current_dir(world.path(".")).status().unwrap();
+    assert!(made.success());
+    // In KiB: half of what is in it, and more than it takes to start.
+    let bounded = "ulimit -v 750000 && exec \"$0\" \"$@\"";
+    let import = world.command(&["import", "--partial", "bomb.gz"]);
+    let mut command = Command::new("sh");
+    command.args(["-c", bounded]).arg(import.get_program()).args(import.get_args()).current_dir(world.path("."));
+    let ran = Ran::of(&mut command, "").done().names(&["line 1: longer than 1048576 bytes"]);
+    assert_eq!(ran.stdout, "1 records imported, bad lines left out: 1\n");
+}
+
+async fn an_export_is_of_one_moment_and_holds_nobody_up(kind: Kind) {
+    let gate =
+        TestGateway::on(kind).key("bot").points("7", 0).points("90000", 0).line(many(12_000).trim_end()).start().await;
+    let pipe = gate.world().path("pipe");
+    mkfifo(&pipe, Mode::S_IRWXU).unwrap();
+    let mut export = Process::start(&mut gate.world().command(&["export", "pipe"]));
+    let begun = tokio::task::spawn_blocking(move || {
+        let (mut pipe, mut begin) = (File::open(pipe).unwrap(), vec![0; 1000]);
+        pipe.read_exact(&mut begin).unwrap();
+        (pipe, begin)
+    });
+    let (mut pipe, mut exported) = begun.await.unwrap();
+    // It is midway now, since the rest is more than fits into the pipe and all buffers on the way.
+    for member in ["7", "90000"] {
+        gate.set_points("bot", member, 9).await.is("Successfully set 'Ada' points to '9'");
+    }
+    gate.world().import(&member("90001", "1")).done();
+    let exported = tokio::task::spawn_blocking(move || {
+        pipe.read_to_end(&mut exported).unwrap();
+        String::from_utf8(exported).unwrap()
+    });
+    let exported = exported.await.unwrap();
+    assert_eq!(export.exit().await, Some(0), "{}", export.stderr());
+    assert!(exported.contains(&member("90000", "0")) && !exported.contains("90001"), "{}", exported.len());
+    assert!(!exported.contains("\"points\":9}"), "{}", exported.len());
+}
+
+on_both_stores!(an_export_is_of_one_moment_and_holds_nobody_up);

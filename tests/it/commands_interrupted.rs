@@ -2,12 +2,10 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
-use std::path::Path;
 
 use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
-use rusqlite::Connection as Sqlite;
 
 use crate::support::postgres::connect;
 use crate::support::*;
@@ -33,16 +31,11 @@ fn world() -> World {
     world
 }
 
-/// The temporary files of the world: partly written or staged.
+/// The temporary files of the world: partly written.
 fn temp_files(world: &World) -> Vec<String> {
-    temp_files_in(&world.path("."))
-}
-
-fn temp_files_in(folder: &Path) -> Vec<String> {
     // Only the names are read, since the files may be removed meanwhile.
-    let entries = std::fs::read_dir(folder).unwrap().flatten();
-    let names = entries.map(|entry| entry.file_name().into_string().unwrap());
-    names.filter(|name| name.contains(".part") || name.contains(".import-")).collect()
+    let entries = std::fs::read_dir(world.path(".")).unwrap().flatten();
+    entries.map(|entry| entry.file_name().into_string().unwrap()).filter(|name| name.contains(".part")).collect()
 }
 
 /// Starts the command and sends it this signal while it has a temporary file. Checks that its last argument, the file
@@ -78,7 +71,7 @@ async fn a_signal_to_an_export_or_a_backup_leaves_the_file_as_it_was_and_nothing
     world.run(&["store", "backup", "b.db"]).done();
     world.write("e.jsonl", "as it was");
     for signal in SIGNALS {
-        for args in [&["store", "backup", "b.db"][..], &["export", "e.jsonl"], &["export", "new.jsonl.gz"]] {
+        for args in [&["store", "backup", "--force", "b.db"][..], &["export", "e.jsonl"], &["export", "new.jsonl.gz"]] {
             let process = interrupt_midway(&world, args, signal).await;
             let line = format!("guildgate: interrupted; {} is as it was", args[args.len() - 1]);
             assert!(
@@ -94,7 +87,7 @@ async fn a_signal_to_an_export_or_a_backup_leaves_the_file_as_it_was_and_nothing
 #[tokio::test]
 async fn what_kill_9_left_of_an_export_or_a_backup_is_removed_by_the_next_one() {
     let world = world();
-    for args in [&["store", "backup", "b.db"][..], &["export", "e.jsonl"]] {
+    for args in [&["store", "backup", "--force", "b.db"][..], &["export", "e.jsonl"]] {
         interrupt_midway(&world, args, Signal::SIGKILL).await;
         assert!(!temp_files(&world).is_empty());
         world.run(args).done();
@@ -118,72 +111,50 @@ async fn start_import(world: &World, launcher: &[&str], pipe: &str) -> (Process,
 }
 
 #[tokio::test]
-async fn an_import_that_is_ended_during_a_statement_of_postgresql_gives_the_store_back() {
-    let authority = Authority::new();
-    let (certificate, key) = authority.pem_for("127.0.0.1");
-    let files = [("server.pem", certificate.as_str()), ("server.key", key.as_str())];
-    let settings = ["ssl = on", "ssl_cert_file = 'server.pem'", "ssl_key_file = 'server.key'"];
-    let server = Postgres::start_with(&settings, &files);
-    let url = server.database().await;
-    let world = World::new("");
-    world.write("ours.pem", authority.pem());
-    let (other, mut guilds) = (connect(&url).await, 0);
-    for query in ["sslmode=disable", "sslmode=verify-full&sslrootcert=ours.pem"] {
-        world.write("gateway.toml", format!("[origin]\nstore = \"{url}?{query}\"\n"));
-        world.import(&format!("{{\"guild\":\"{GUILD}\",\"name\":\"Night Watch\"}}\n")).done();
-        for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGKILL] {
-            let line = format!("{{\"guild\":\"{GUILD}\",\"member\":\"7\",\"name\":\"Ada\",\"points\":3}}\n");
-            world.write("in.jsonl", line);
-            // A lock on the table makes the import's statement wait while it holds the lock of all writers.
-            other.batch_execute("BEGIN; LOCK TABLE member IN SHARE ROW EXCLUSIVE MODE").await.unwrap();
-            let mut import = Process::start(&mut world.command(&["import", "in.jsonl"]));
-            let watcher = connect(&url).await;
-            let waits = async || {
-                let sql = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() \
-                    AND wait_event_type = 'Lock' AND query LIKE 'INSERT INTO member%'";
-                watcher.query_opt(sql, &[]).await.unwrap().is_some()
-            };
-            eventually(PATIENCE, "it waits", waits).await;
-            import.signal(signal);
-            let code = import.exit().await;
-            guilds += 1;
-            if signal == Signal::SIGKILL {
-                // The server has to notice by itself that the command was killed.
-                eventually(PATIENCE, "the lock is let go", async || !waits().await).await;
-            } else {
-                assert_eq!(code, Some(1));
-                assert!(
-                    import.stderr().ends_with("guildgate: interrupted; nothing was imported\n"),
-                    "{}",
-                    import.stderr()
-                );
-            }
-            world.run(&["guild", "add", &guilds.to_string(), "--name", "Next"]).done();
-            other.batch_execute("COMMIT").await.unwrap();
+async fn an_import_that_is_ended_during_a_statement_of_postgresql_imports_nothing_and_gives_the_store_back() {
+    let url = Postgres::shared().database().await;
+    let world = World::new(&format!("[origin]\nstore = {url:?}\n"));
+    world.import(&format!("{{\"guild\":\"{GUILD}\",\"name\":\"Night Watch\"}}\n")).done();
+    world.write("in.jsonl", format!("{{\"guild\":\"{GUILD}\",\"member\":\"7\",\"name\":\"Ada\",\"points\":3}}\n"));
+    let (other, watcher) = (connect(&url).await, connect(&url).await);
+    for (guild, signal) in [("1", Signal::SIGINT), ("2", Signal::SIGTERM), ("3", Signal::SIGKILL)] {
+        other.batch_execute("BEGIN; LOCK TABLE member IN SHARE ROW EXCLUSIVE MODE").await.unwrap();
+        let mut import = Process::start(&mut world.command(&["import", "in.jsonl"]));
+        let waits = async || {
+            let sql = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() \
+                AND wait_event_type = 'Lock' AND query LIKE 'INSERT INTO member%'";
+            watcher.query_opt(sql, &[]).await.unwrap().is_some()
+        };
+        eventually(PATIENCE, "it waits", waits).await;
+        import.signal(signal);
+        let code = import.exit().await;
+        if signal != Signal::SIGKILL {
+            assert_eq!((code, import.stderr().as_str()), (Some(1), "guildgate: interrupted; nothing was imported\n"));
         }
-        assert_eq!(other.query("SELECT 1 FROM member", &[]).await.unwrap().len(), 0);
+        world.run(&["guild", "add", guild, "--name", "Next"]).done();
+        other.batch_execute("COMMIT").await.unwrap();
+        eventually(PATIENCE, "its session ends", async || !waits().await).await;
     }
+    assert_eq!(other.query("SELECT 1 FROM member", &[]).await.unwrap().len(), 0);
 }
 
 async fn a_signal_to_an_import_ends_it_with_a_line_and_nothing_is_imported_or_left(kind: Kind) {
     let (world, ..) = TestGateway::on(kind).prepare().await;
-    let before = world.run(&["export", "-"]).done().stdout;
+    let (before, files) = (world.run(&["export", "-"]).done().stdout, world.files().len());
     for signal in SIGNALS {
         let (mut import, _held_open) = start_import(&world, &WITH_HUP, "in.jsonl").await;
-        eventually(PATIENCE, "it is staging", async || !temp_files(&world).is_empty()).await;
         import.signal(signal);
         assert_eq!(import.exit().await, Some(1));
         assert_eq!(import.stderr(), "guildgate: interrupted; nothing was imported\n");
-        assert_eq!(temp_files(&world), Vec::<String>::new());
     }
     assert_eq!(world.run(&["export", "-"]).done().stdout, before);
+    assert_eq!(world.files().len(), files, "something was left");
 }
 
 #[tokio::test]
 async fn a_command_that_ignores_sighup_goes_on() {
     let world = World::plain();
     let (mut import, mut pipe) = start_import(&world, &NOHUP, "in.jsonl").await;
-    eventually(PATIENCE, "it is staging", async || !temp_files(&world).is_empty()).await;
     for guild in 10..20 {
         import.signal(Signal::SIGHUP);
         writeln!(pipe, "{{\"guild\":\"{guild}\",\"name\":\"Theirs\"}}").unwrap();
@@ -194,70 +165,34 @@ async fn a_command_that_ignores_sighup_goes_on() {
 }
 
 #[tokio::test]
-async fn what_kill_9_left_of_an_import_into_a_store_behind_a_link_is_removed_by_the_next_command() {
-    let world = World::plain();
-    std::fs::create_dir(world.path("there")).unwrap();
-    std::os::unix::fs::symlink("there/store.db", world.path("link.db")).unwrap();
-    world.write("gateway.toml", "[origin]\nstore = \"there/store.db\"\n");
-    world.run(&["guild", "add", GUILD, "--name", "Night Watch"]).done();
-    world.write("gateway.toml", "[origin]\nstore = \"link.db\"\n");
-    let (mut import, _held_open) = start_import(&world, &WITH_HUP, "in.jsonl").await;
-    eventually(PATIENCE, "it is staging", async || !temp_files_in(&world.path("there")).is_empty()).await;
-    import.kill_hard();
-    assert_eq!((temp_files(&world).len(), temp_files_in(&world.path("there")).len()), (0, 1));
-    world.run(&["guild", "list"]).done();
-    assert_eq!(temp_files_in(&world.path("there")), Vec::<String>::new());
-}
-
-/// How many records of an import are applied according to its progress bar.
-fn applied_records(screen: &str) -> Option<u64> {
-    let frame = screen.rsplit('\r').find(|frame| frame.contains("applying "))?;
-    let (before, _) = frame.split_once("/60,001 records")?;
-    before.rsplit(' ').next()?.replace(',', "").parse().ok()
-}
-
-#[tokio::test]
 async fn a_signal_to_an_import_that_is_being_applied_leaves_the_store_as_it_was_and_nothing_besides_it() {
     let world = world();
-    let file = world.read("import.jsonl");
-    let others = String::from_utf8(file).unwrap().replace("Ada", "Eve").replace("Night Watch", "Day Watch");
+    let others = world.text("import.jsonl").replace("Ada", "Eve").replace("Night Watch", "Day Watch");
     world.write("others.jsonl", others);
     let before = world.run(&["export", "-"]).done().stdout;
-    // While it waits for its turn, and while it inserts.
-    for (inserts, signal) in [(false, Signal::SIGTERM), (true, Signal::SIGTERM), (true, Signal::SIGHUP)] {
-        let mut ended = false;
-        // While it inserts, the signal comes earlier at each try, until it comes before the commit.
-        for later in (0..TRIES as u64).rev() {
-            let writer = Sqlite::open(world.path("guildgate.db")).unwrap();
-            writer.execute_batch("BEGIN IMMEDIATE").unwrap();
+    for signal in [Signal::SIGTERM, Signal::SIGHUP, Signal::SIGKILL] {
+        let mut code = Some(0);
+        for _ in 0..TRIES {
             let mut import = Process::on_terminal(&mut world.command_by(&WITH_HUP, &["import", "others.jsonl"]));
-            eventually(PATIENCE, "it waits for its turn", async || applied_records(&import.stderr()) == Some(0)).await;
-            if inserts {
-                writer.execute_batch("ROLLBACK").unwrap();
-                tokio::time::sleep(std::time::Duration::from_millis(2 * later)).await; // see above
+            let end = std::time::Instant::now() + PATIENCE;
+            while !import.stderr().contains("applying ") && !import.has_ended() {
+                assert!(std::time::Instant::now() < end, "{}", import.stderr());
+                tokio::task::yield_now().await;
             }
             if !import.has_ended() {
                 import.signal(signal);
             }
-            let code = import.exit().await;
-            if !inserts {
-                writer.execute_batch("ROLLBACK").unwrap();
-            }
-            assert_eq!(temp_files(&world), Vec::<String>::new());
+            code = import.exit().await;
             if code == Some(1) {
-                assert!(
-                    import.stderr().contains("guildgate: interrupted; nothing was imported\r\n"),
-                    "{}",
-                    import.stderr()
-                );
-                ended = true;
+                let line = "guildgate: interrupted; nothing was imported\r\n";
+                assert!(import.stderr().contains(line), "{}", import.stderr());
+            }
+            if code != Some(0) {
                 break;
             }
-            // It was done already, and is done again from where it was.
-            assert_eq!(code, Some(0), "{}", import.stderr());
-            world.run(&["import", "import.jsonl"]).done();
+            world.run(&["import", "import.jsonl"]).done(); // it was done already, and is done again
         }
-        assert!(ended, "it was always done before the signal came");
+        assert_eq!(code, if signal == Signal::SIGKILL { None } else { Some(1) });
         assert!(world.run(&["export", "-"]).done().stdout == before, "half of it was done");
         world.run(&["store", "verify"]).done();
     }

@@ -204,7 +204,7 @@ fn a_planted_violation_is_caught() {
 #[test]
 fn what_is_allowed_is_not_caught() {
     for (path, source) in [
-        ("store/sqlite.rs", "use crate::{clock::Clock, model::{GuildId, Warn}, store::records};"),
+        ("store/sqlite.rs", "use crate::{clock::Clock, model::{GuildId, Note}, store::records};"),
         ("store/sqlite.rs", "use super::records::*; mod tests { use super::*; use super::super::Store; }"),
         ("store/mod.rs", "// crate::edge is not named by a comment\n/* nor crate::cli */ fn f<'a>(x: &'a str) {}"),
         ("wire/fault.rs", "const A: &str = \"crate::store and \\\" pingora\"; const B: char = '\\'';"),

@@ -3,7 +3,6 @@
 
 use std::net::Ipv4Addr;
 
-use rusqlite::Connection as Database;
 use tokio::net::{TcpSocket, TcpStream};
 
 use crate::support::*;
@@ -202,52 +201,4 @@ async fn guarantee_7_a_learned_key_that_is_not_proven_any_more_gets_no_stale_ans
     gate.get_warns("bot", "7").await.is_refused(401, INCORRECT_KEY);
     hold.open();
     waits.answer().await.is_refused(502, NO_ANSWER);
-}
-
-/// A gateway with a key file, on the built-in backend.
-fn on_store(kind: Kind) -> Builder {
-    let gate = TestGateway::on(kind).keys_in_file().key("bot").key("narrowed").key("moved").key("other");
-    gate.key_of_guild("there", "999")
-}
-
-/// While another process has the store's write lock, which `unlock` gives back.
-async fn writes_that_wait_for_the_store_are_refused(gate: TestGateway, unlock: impl FnOnce()) {
-    let mut waiting = Vec::new();
-    for (key, member) in [("bot", 1), ("narrowed", 2), ("moved", 3)] {
-        let body = format!("memberID={member}&amount=666");
-        waiting.push(gate.connect_and_send(gate.request("setPoints", key, &body)).await);
-    }
-    gate.has_read_requests().await;
-    let keys = gate.world().keys_without("bot").replace("id = \"narrowed\"", "scope = \"read\"\nid = \"narrowed\"");
-    let (before, moved) = keys.split_at(keys.find("id = \"moved\"").unwrap());
-    gate.world().write("keys.toml", format!("{before}{}", moved.replacen(GUILD, "999", 1)));
-    for (connection, code) in waiting.iter_mut().zip([2, 15, 21]) {
-        let answer = connection.answer().await;
-        assert_eq!(answer.code(), Some(code), "{answer:#?}");
-    }
-    // Each was refused because of its key, and none because it had waited for too long.
-    assert!(!gate.stderr().contains("the store is busy"), "{}", gate.stderr());
-    unlock();
-    gate.set_points("other", "7", 5).await.is("Successfully set '7' points to '5'");
-    for member in ["1", "2", "3"] {
-        gate.get_points("other", member).await.is("0");
-        gate.get_points("there", member).await.is("0");
-    }
-}
-
-#[tokio::test]
-async fn guarantee_7_a_write_that_waits_for_a_locked_file_is_not_done_for_a_key_taken_away_narrowed_or_moved() {
-    let gate = on_store(Kind::Builtin).start().await;
-    let lock = Database::open(gate.world().path("guildgate.db")).unwrap();
-    lock.execute_batch("BEGIN IMMEDIATE").unwrap();
-    writes_that_wait_for_the_store_are_refused(gate, || drop(lock)).await;
-}
-
-#[tokio::test]
-async fn guarantee_7_a_write_that_waits_for_a_locked_server_is_not_done_for_a_key_taken_away_narrowed_or_moved() {
-    let url = Postgres::shared().database().await;
-    let gate = on_store(Kind::Postgres).store(&url).start().await;
-    let lock = postgres::connect(&url).await;
-    lock.batch_execute("BEGIN; SELECT FROM feed FOR UPDATE").await.unwrap();
-    writes_that_wait_for_the_store_are_refused(gate, || drop(lock)).await;
 }

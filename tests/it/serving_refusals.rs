@@ -71,39 +71,6 @@ async fn a_missing_config_that_was_named_is_exit_2() {
 }
 
 #[tokio::test]
-async fn an_unreadable_store_is_named_and_exit_1() {
-    let whole = World::plain();
-    whole.run(&["guild", "add", "1", "--name", "N"]).done();
-    let good = whole.read("guildgate.db");
-    let noise: Vec<u8> = (0..100_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 11) as u8).collect();
-    let stores: [(&str, Vec<u8>); 3] = [
-        ("random bytes", noise),
-        ("a text", b"this is no database, it is a sentence that goes on for a while".repeat(50)),
-        ("half a header", good[..50].to_vec()),
-    ];
-    for (what, bytes) in stores {
-        let world = config("[server]\nlisten = [\"127.0.0.1:0\"]\n[origin]\nstore = \"broken.db\"");
-        world.write("broken.db", &bytes);
-        let (code, stderr) = ends(&world).await;
-        assert_eq!(code, Some(1), "{what}: {stderr}");
-        assert!(stderr.contains("broken.db"), "{what}: the store is not named: {stderr}");
-        world.run(&["guild", "list"]).failed(1).names(&["broken.db"]);
-        assert_eq!(world.read("broken.db"), bytes, "{what}: the file was changed");
-    }
-}
-
-#[tokio::test]
-async fn a_store_that_is_a_folder_is_exit_1_and_one_in_a_folder_that_is_not_there_exit_2() {
-    let folder = config("[server]\nlisten = [\"127.0.0.1:0\"]\n[origin]\nstore = \"folder\"");
-    std::fs::create_dir(folder.path("folder")).unwrap();
-    let (code, stderr) = ends(&folder).await;
-    assert!(code == Some(1) && stderr.contains("folder"), "{code:?} {stderr}");
-    let nowhere = config("[server]\nlisten = [\"127.0.0.1:0\"]\n[origin]\nstore = \"no/such/place.db\"");
-    let (code, stderr) = ends(&nowhere).await;
-    assert!(code == Some(2) && stderr.contains("origin.store") && stderr.contains("place.db"), "{code:?} {stderr}");
-}
-
-#[tokio::test]
 async fn a_bad_config_names_every_fault_and_is_exit_2() {
     let (code, stderr) =
         ends(&config("[server]\nheader_timeout = \"5 fortnights\"\nmax_bodi = \"4KiB\"\n[cache]\nmax_size = \"many\""))

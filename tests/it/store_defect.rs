@@ -47,13 +47,6 @@ struct Fault {
 }
 
 impl Fault {
-    fn of(kind: Kind) -> Fault {
-        Fault::in_thread(match kind {
-            Kind::Builtin | Kind::Http => "store-writer",
-            Kind::Postgres => "store-postgres",
-        })
-    }
-
     fn in_thread(thread: &str) -> Fault {
         let tools = tempfile::tempdir().unwrap();
         let thread = format!("FAULTY_THREAD={thread}").leak();
@@ -95,12 +88,12 @@ async fn sent_if_possible(address: SocketAddr, request: &Request) -> Option<Conn
 
 fn says_why(log: &str) {
     assert!(log.contains("a defect at "), "{log}");
-    let why = log.lines().find(|line| line.contains("task that writes to the store has ended by a defect"));
+    let why = log.lines().find(|line| line.contains("thread that writes to the store has ended by a defect"));
     assert!(why.is_some_and(|why| why.contains("start the server again")), "{log}");
 }
 
 async fn a_server_whose_writer_has_ended_exits_with_1_within_a_second_and_says_why(kind: Kind) {
-    let fault = Fault::of(kind);
+    let fault = Fault::in_thread("store-writer");
     let mut gate = TestGateway::on(kind).key("bot").points("7", 3).launched_by(fault.launcher).start().await;
     gate.set_points("bot", "7", 5).await.is("Successfully set 'Ada' points to '5'");
     gate.get_points("bot", "7").await.is("5");
@@ -121,7 +114,7 @@ async fn a_server_whose_writer_has_ended_exits_with_1_within_a_second_and_says_w
 }
 
 async fn a_server_whose_writer_ends_while_it_drains_exits_with_1_within_a_second(kind: Kind) {
-    let fault = Fault::of(kind);
+    let fault = Fault::in_thread("store-writer");
     let gate = TestGateway::on(kind).key("bot").points("7", 3).launched_by(fault.launcher);
     let gate = gate.set("server.drain_timeout", r#""60s""#).set("server.body_timeout", r#""60s""#);
     let mut gate = gate.start().await;
@@ -141,7 +134,7 @@ async fn a_server_whose_writer_ends_while_it_drains_exits_with_1_within_a_second
 }
 
 async fn a_server_whose_writer_has_ended_exits_with_1_within_a_second_where_nobody_reads_its_stderr(kind: Kind) {
-    let fault = Fault::of(kind);
+    let fault = Fault::in_thread("store-writer");
     let (world, _, secrets) = TestGateway::on(kind).key("bot").points("7", 3).prepare().await;
     let (mut process, address, _stderr) = Process::unread(&mut world.command_by(fault.launcher, &["serve"]));
     fill_stderr(address, &secrets["bot"]).await;
@@ -151,24 +144,6 @@ async fn a_server_whose_writer_has_ended_exits_with_1_within_a_second_where_nobo
         connections.extend(sent_if_possible(address, &request).await);
     };
     fault.ends(&mut process, write).await;
-}
-
-/// In an SQLite store, whose writing threads do nothing until something is to be written.
-#[tokio::test]
-async fn a_server_whose_writer_for_admins_has_ended_exits_with_1_within_a_second() {
-    let fault = Fault::of(Kind::Builtin);
-    let gate = TestGateway::builder().key("bot").points("7", 3).admin().launched_by(fault.launcher);
-    let mut gate = gate.start().await;
-    let admin = gate.admin().await;
-    let change = |points: i64| {
-        let (admin, change) = (admin.clone(), format!(r#"{{"points":{points}}}"#));
-        async move { admin.json("PUT", &format!("/api/guilds/{GUILD}/members/7"), &change).await }
-    };
-    change(4).await.is(200);
-    // It gets an answer or none.
-    fault.ends(gate.process(), async |_| drop(tokio::spawn(change(5)))).await;
-    says_why(&gate.stderr());
-    assert!(gate.stderr().contains("the admin listener's task"), "{}", gate.stderr());
 }
 
 #[tokio::test]

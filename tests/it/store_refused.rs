@@ -1,8 +1,9 @@
-//! A file that is no usable store is refused by name, with what to do about it, by every command that would use it;
-//! and it is left as it was (contract section 2: exit 1, and 2 of `check`).
+//! What is no usable store is refused by name, with what to do about it, by every command that would use it, and is left
+//! as it was (contract section 2: exit 1, and 2 of `check`). Where there is none, `serve`, `import` and `guild add` make
+//! one and say so; every other command names the place where it looked, and makes nothing.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, chown};
 
 use rusqlite::Connection as Sqlite;
 
@@ -53,22 +54,16 @@ fn is_refused(content: &[u8], one_of: &[&str]) {
 fn a_store_cut_short_is_refused_wherever_it_was_cut() {
     let whole = world().read("guildgate.db");
     assert!(whole.len() > 5 * 4096);
-    // Within the header, the first page, the second, the last, and between two.
-    for kept in [50, 2000, 4096 + 2000, whole.len() - 2000, whole.len() - 4096] {
-        is_refused(&whole[..kept], &["damaged or cut short", "a backup in its place", "is not an SQLite file"]);
+    // Within the header, the first page, the last, and between two.
+    for kept in [50, 2000, whole.len() - 2000, whole.len() - 4096] {
+        is_refused(&whole[..kept], &["damaged or cut short", "is not an SQLite file"]);
     }
 }
 
 #[test]
-fn a_text_file_is_refused() {
-    for text in ["[[key]]\n", &"Dear diary, today nothing happened at all. ".repeat(1000)] {
-        is_refused(text.as_bytes(), &["is not an SQLite file; name another file"]);
-    }
-}
-
-#[test]
-fn another_programs_database_is_refused() {
-    let world = world();
+fn what_another_program_wrote_is_refused() {
+    let (world, text) = (world(), "Dear diary, today nothing happened at all. ".repeat(1000));
+    is_refused(text.as_bytes(), &["is not an SQLite file; name another file"]);
     let theirs = world.path("theirs.db");
     Sqlite::open(&theirs).unwrap().execute_batch("CREATE TABLE bookmark (url TEXT)").unwrap();
     is_refused(&fs::read(theirs).unwrap(), &["is an SQLite database of another program; name another file"]);
@@ -80,14 +75,7 @@ fn a_store_of_a_newer_version_is_refused() {
     let sql = "INSERT INTO refinery_schema_history SELECT version + 1, 'later', applied_on, checksum \
         FROM refinery_schema_history ORDER BY version DESC LIMIT 1";
     Sqlite::open(world.path("guildgate.db")).unwrap().execute_batch(sql).unwrap();
-    for command in COMMANDS.into_iter().filter(|command| *command != ["store", "verify"]) {
-        world
-            .run(command)
-            .failed(code_of(command))
-            .names(&["guildgate.db was written by a newer Guildgate", "run that version"]);
-    }
-    // Whether it is whole can be told all the same.
-    assert!(world.run(&["store", "verify"]).done().stdout.contains("of a newer Guildgate"));
+    refused_by_all(&world, &[], &["guildgate.db was written by a newer Guildgate"]);
 }
 
 #[test]
@@ -104,22 +92,51 @@ fn an_empty_file_becomes_a_store_where_one_is_made_and_is_none_where_one_is_look
 }
 
 #[test]
-fn a_folder_in_the_stores_place_is_refused() {
+fn what_is_no_file_is_named_by_its_path() {
     let world = world();
-    fs::remove_file(world.path("guildgate.db")).unwrap();
-    fs::create_dir(world.path("guildgate.db")).unwrap();
+    let store = world.path("guildgate.db");
+    world.run(&["store", "backup", "b.db"]).done();
+    fs::remove_file(&store).unwrap();
+    fs::create_dir(&store).unwrap();
     refused_by_all(&world, &[], &["is a folder", "is not a file"]);
+    world.run(&["store", "restore", "b.db"]).failed(1).names(&[&format!("{} is a folder", store.display())]);
+    fs::remove_dir(&store).unwrap();
+    std::os::unix::fs::symlink("gone.db", &store).unwrap();
+    refused_by_all(&world, &[], &[&format!("{} is a link to gone.db, which is not there", store.display())]);
+    fs::remove_file(&store).unwrap();
+    world.write("gateway.toml", "[origin]\nstore = \"no/such/place.db\"\n");
+    world.run(&["serve"]).failed(2).names(&["origin.store", "no/such/place.db"]);
 }
 
 #[test]
-fn a_store_that_this_user_may_not_open_is_refused() {
-    let world = world();
-    fs::set_permissions(world.path("guildgate.db"), fs::Permissions::from_mode(0o000)).unwrap();
-    // Root may open anything, unless it gives that up.
+fn a_store_that_this_user_may_not_use_is_refused_with_what_to_look_at() {
     let root = nix::unistd::geteuid().is_root();
+    // Root may open anything, unless it gives that up.
     let as_anybody: &[&str] = if root { &["setpriv", "--bounding-set=-dac_override,-dac_read_search"] } else { &[] };
-    let words = ["is read-only or unreadable for its owner; change its mode (chmod u+rw"];
-    refused_by_all(&world, as_anybody, &words);
+    let one_of = ["check the owners and modes", "belong to this user", "writable for this user"];
+    let world = world();
+    let store = world.path("guildgate.db");
+    fs::set_permissions(&store, fs::Permissions::from_mode(0o000)).unwrap();
+    refused_by_all(&world, as_anybody, &one_of);
+    if !root {
+        return; // nobody else may give files away
+    }
+    let nobody = nix::unistd::User::from_name("nobody").unwrap().unwrap().uid.as_raw();
+    fs::set_permissions(&store, fs::Permissions::from_mode(0o600)).unwrap();
+    chown(&store, Some(nobody), None).unwrap();
+    refused_by_all(&world, as_anybody, &one_of);
+    // Nor is one in another user's folder, in which SQLite makes files.
+    chown(&store, Some(0), None).unwrap();
+    let folder = world.path("there");
+    fs::create_dir(&folder).unwrap();
+    fs::rename(&store, folder.join("guildgate.db")).unwrap();
+    world.write("gateway.toml", "[server]\nlisten = [\"127.0.0.1:0\"]\n[origin]\nstore = \"there/guildgate.db\"\n");
+    chown(&folder, Some(nobody), None).unwrap();
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
+    for command in [&["serve"][..], &["key", "list"], &["guild", "add", "1", "--name", "N"]] {
+        let ran = world.run_by(as_anybody, command).failed(1).names(&["there/guildgate.db"]);
+        assert!(one_of.iter().any(|words| ran.stderr.contains(words)), "{ran:#?}");
+    }
 }
 
 #[test]
@@ -156,4 +173,117 @@ fn a_store_that_another_process_has_to_itself_is_refused() {
             });
         }
     });
+}
+
+/// A world whose store is to be of this kind, and the place as messages name it.
+async fn without_store(kind: Kind) -> (World, String) {
+    let world = World::plain();
+    let (store, place) = match kind {
+        Kind::Postgres => {
+            let url = Postgres::shared().database().await;
+            (url.clone(), url)
+        }
+        Kind::Builtin | Kind::Http => {
+            ("guildgate.db".to_owned(), world.path("guildgate.db").to_str().unwrap().to_owned())
+        }
+    };
+    let config = format!("[server]\nlisten = [\"127.0.0.1:0\"]\n[origin]\nstore = {store:?}\n[admin]\nlisten = \"\"\n");
+    world.write("gateway.toml", config);
+    (world, place)
+}
+
+/// The files of a world, without what the test itself put there.
+fn made(world: &World) -> Vec<String> {
+    let names = world.files().into_iter().map(|(path, _)| path.file_name().unwrap().to_str().unwrap().to_owned());
+    names.filter(|name| !["gateway.toml", "guild.jsonl"].contains(&name.as_str())).collect()
+}
+
+on_both_stores!(
+    a_command_that_needs_a_store_names_where_it_looked_and_makes_none,
+    a_command_that_makes_a_store_says_so_and_only_the_first_time,
+);
+
+async fn a_command_that_needs_a_store_names_where_it_looked_and_makes_none(kind: Kind) {
+    let (world, place) = without_store(kind).await;
+    let of_member = ["--guild", GUILD, "--member", "7"];
+    let warn = ["--author", "Mod", "--reason", "spam", "--expires", "90d"];
+    let commands: [&[&str]; 7] = [
+        &["guild", "list"],
+        &["guild", "leave", GUILD],
+        &["key", "create", "--guild", GUILD],
+        &["key", "revoke", "k_1"],
+        &[&["member", "set", "--points", "3"][..], &of_member].concat(),
+        &[&["warn", "add"][..], &of_member, &warn].concat(),
+        &["export", "-"],
+    ];
+    for command in commands {
+        let ran = world.run(command).failed(1);
+        ran.names(&[&format!("there is no store at {place}"), "`guildgate guild add`", "--config"]);
+        assert_eq!(made(&world), Vec::<String>::new(), "{command:?} made something");
+    }
+    world.run(&["check"]).done();
+    world.run(&["import", "none.jsonl"]).failed(1).names(&["none.jsonl cannot be read"]);
+    if kind.has_store_file() {
+        for command in [&["store", "backup", "b.db"][..], &["store", "verify"]] {
+            world.run(command).failed(1).names(&[&format!("there is no store at {place}")]);
+            // As it is typed in the folder: the message has to say which one that was.
+            Ran::of(&mut world.command(command), "").failed(1).names(&[&format!("there is no store at {place}")]);
+        }
+    }
+    assert_eq!(made(&world), Vec::<String>::new());
+}
+
+async fn a_command_that_makes_a_store_says_so_and_only_the_first_time(kind: Kind) {
+    for command in ["guild add", "import", "serve"] {
+        let (world, place) = without_store(kind).await;
+        world.write("guild.jsonl", format!("{{\"guild\":\"{GUILD}\",\"name\":\"Night Watch\"}}\n"));
+        let says = format!("made a new store at {place}");
+        for first in [true, false] {
+            let id = if first { "1" } else { "2" };
+            let said = match command {
+                "guild add" => world.run(&["guild", "add", id, "--name", "Night Watch"]).done().stderr,
+                "import" => world.run(&["import", "guild.jsonl"]).done().stderr,
+                _ => {
+                    let mut server = world.serve(&[]);
+                    server.ready().await;
+                    server.signal(nix::sys::signal::Signal::SIGTERM);
+                    assert_eq!(server.exit().await, Some(0));
+                    server.stderr()
+                }
+            };
+            assert_eq!(said.contains(&says), first, "{command}: {said}");
+        }
+        world.run(&["guild", "list"]).done();
+    }
+}
+
+#[tokio::test]
+async fn a_demo_says_nothing_of_the_store_that_it_throws_away() {
+    let world = World::plain();
+    let mut server = world.serve(&["--demo"]);
+    server.ready().await;
+    assert!(!server.stderr().contains("made a new store"), "{}", server.stderr());
+    server.signal(nix::sys::signal::Signal::SIGTERM);
+    assert_eq!(server.exit().await, Some(0));
+    // The store ends before its folder is removed.
+    assert!(!server.stderr().contains("ERROR"), "{}", server.stderr());
+}
+
+#[tokio::test]
+async fn a_gateway_before_an_http_origin_makes_the_store_of_its_keys_and_says_so() {
+    let origin = ScriptedOrigin::start(0).await;
+    let config = format!(
+        "[server]\nlisten = [\"127.0.0.1:0\"]\n[origin]\nkind = \"http\"\nupstreams = [{:?}]\n[admin]\nlisten = \"\"\n",
+        origin.url()
+    );
+    let world = World::new(&config);
+    world.run(&["key", "list"]).failed(1).names(&["there is no store at", "guildgate.db"]);
+    let mut server = world.serve(&[]);
+    server.ready().await;
+    assert!(server.stderr().contains("made a new store at"), "{}", server.stderr());
+    // It needs none where the keys are elsewhere.
+    let world = World::new(&format!("{config}[keys]\nsource = \"origin\"\n"));
+    let mut server = world.serve(&[]);
+    server.ready().await;
+    assert_eq!(made(&world), Vec::<String>::new());
 }

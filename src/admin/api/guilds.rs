@@ -1,5 +1,6 @@
 //! Guilds of the store.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Json;
@@ -13,8 +14,8 @@ use utoipa_axum::routes;
 use crate::admin::extract::{Ids, JsonBody, Page, Params, page_limit};
 use crate::admin::problem::Problem;
 use crate::admin::shared::Shared;
-use crate::model::GuildId;
-use crate::store::{AnyStore, Directory, GuildRecord, RemovedGuild};
+use crate::model::{GuildId, NOTE_KINDS};
+use crate::store::{GuildRecord, RemovedGuild, Store};
 
 pub(super) fn routes() -> OpenApiRouter<Arc<Shared>> {
     OpenApiRouter::new().routes(routes!(list, add)).routes(routes!(show, change, remove))
@@ -50,9 +51,10 @@ struct GuildChange {
 #[derive(Debug, Serialize, ToSchema)]
 struct Removed {
     members: u64,
-    warns: u64,
-    reviews: u64,
     keys: u64,
+    /// How many of each kind: `warns`, `reviews`.
+    #[serde(flatten)]
+    notes: BTreeMap<&'static str, u64>,
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -125,11 +127,12 @@ async fn change(
 #[utoipa::path(delete, path = "/api/guilds/{guild}", operation_id = "removeGuild",
     responses((status = 200, body = Removed)))]
 async fn remove(State(shared): State<Arc<Shared>>, Ids(id): Ids<GuildId>) -> Result<Json<Removed>, Problem> {
-    let RemovedGuild { members, warns, reviews, keys } = shared.store()?.remove_guild(&id).await?;
-    Ok(Json(Removed { members, warns, reviews, keys }))
+    let RemovedGuild { members, notes, keys } = shared.store()?.remove_guild(&id).await?;
+    let notes = NOTE_KINDS.iter().map(|kind| kind.plural).zip(notes).collect();
+    Ok(Json(Removed { members, notes, keys }))
 }
 
-pub(super) async fn guild(store: &AnyStore, id: &GuildId) -> Result<Guild, Problem> {
+pub(super) async fn guild(store: &Store, id: &GuildId) -> Result<Guild, Problem> {
     let found = store.guilds().await?.into_iter().find(|guild| guild.id == *id);
     found.map(Guild::from).ok_or_else(|| Problem::not_found(format!("guild {id} is not in the store")))
 }

@@ -24,7 +24,13 @@ async fn metrics(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> impl 
 
 async fn ready(State(shared): State<Arc<Shared>>) -> (StatusCode, String) {
     match shared.faults().as_slice() {
-        [] => (StatusCode::OK, shared.gateway.redis_fault().map_or("ok".to_owned(), |fault| format!("ok; {fault}"))),
+        [] => {
+            // Reads go on.
+            let unwritable = shared.store.as_ref().and_then(|store| store.write_fault());
+            let unwritable = unwritable.map(|why| format!("the store cannot be written to: {why}"));
+            let faults = shared.gateway.redis_fault().map(str::to_owned).into_iter().chain(unwritable);
+            (StatusCode::OK, std::iter::once("ok".to_owned()).chain(faults).collect::<Vec<_>>().join("; "))
+        }
         faults => (StatusCode::SERVICE_UNAVAILABLE, faults.join("\n")),
     }
 }

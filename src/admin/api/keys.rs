@@ -23,7 +23,7 @@ use crate::config::Limits;
 use crate::config::leaf::HumanDuration;
 use crate::keys::{IssueError, NewKey, check_tier, rotate};
 use crate::model::{GuildId, Scope};
-use crate::store::{AnyStore, Daily, Directory, KeyChange, KeyRecord};
+use crate::store::{KeyChange, KeyRecord, Store};
 
 /// How long the secret before works after a rotation, where the request does not say.
 const OVERLAP: HumanDuration = HumanDuration::secs(86_400);
@@ -155,7 +155,7 @@ pub(in crate::admin) fn etag(key: &KeyRecord) -> String {
 }
 
 /// Refuses where the key is not in the state that the request expects. Returns the key.
-async fn expected(store: &AnyStore, id: &str, headers: &HeaderMap) -> Result<KeyRecord, Problem> {
+async fn expected(store: &Store, id: &str, headers: &HeaderMap) -> Result<KeyRecord, Problem> {
     let key = key(store, id).await?;
     let Some(expected) = headers.get(IF_MATCH) else { return Ok(key) };
     let current = etag(&key);
@@ -169,7 +169,7 @@ async fn expected(store: &AnyStore, id: &str, headers: &HeaderMap) -> Result<Key
     }
 }
 
-async fn key(store: &AnyStore, id: &str) -> Result<KeyRecord, Problem> {
+async fn key(store: &Store, id: &str) -> Result<KeyRecord, Problem> {
     store.key(id).await?.ok_or_else(|| Problem::not_found(format!("there is no key {id}")))
 }
 

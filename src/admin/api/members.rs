@@ -14,7 +14,7 @@ use crate::admin::extract::{Ids, JsonBody, Member, Page, Params, page_limit};
 use crate::admin::problem::Problem;
 use crate::admin::shared::Shared;
 use crate::model::{GuildId, MemberId};
-use crate::store::{AnyStore, MemberRecord, Members};
+use crate::store::{MemberRecord, Store};
 
 pub(super) fn routes() -> OpenApiRouter<Arc<Shared>> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(show, put, remove))
@@ -103,7 +103,7 @@ async fn remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-async fn row(store: &AnyStore, guild: &GuildId, member: MemberId) -> Result<MemberRow, Problem> {
+async fn row(store: &Store, guild: &GuildId, member: MemberId) -> Result<MemberRow, Problem> {
     let found = store.member(guild, member).await?;
     found.map(MemberRow::from).ok_or_else(|| Problem::not_found(format!("guild {guild} has no member {member}")))
 }

@@ -1,5 +1,6 @@
-//! Warns and reviews of members. `POST` gives an id, `PUT` takes the caller's and may be repeated.
+//! Notes about members: warns and reviews. `POST` gives an id, `PUT` takes the caller's and may be repeated.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::extract::State;
@@ -7,6 +8,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -15,58 +17,31 @@ use crate::admin::authorize::CreatedId;
 use crate::admin::extract::{EndInput, Ids, JsonBody, Member, NoteId, Page, Params, page_limit};
 use crate::admin::problem::Problem;
 use crate::admin::shared::Shared;
-use crate::model::{GuildId, MemberId, RATINGS, Review, Warn, one_line};
-use crate::store::Members;
+use crate::model::{GuildId, MemberId, NOTE_KINDS, Note, NoteKind, Number};
 
 pub(super) fn routes() -> OpenApiRouter<Arc<Shared>> {
-    OpenApiRouter::new()
-        .routes(routes!(list_warns))
-        .routes(routes!(remove_warn))
-        .routes(routes!(add_warn))
-        .routes(routes!(put_warn))
-        .routes(routes!(list_reviews))
-        .routes(routes!(remove_review))
-        .routes(routes!(add_review))
-        .routes(routes!(put_review))
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(remove)).routes(routes!(add)).routes(routes!(put))
 }
 
-/// A warn of a member.
+/// A warn or a review of a member.
 #[derive(Debug, Serialize, ToSchema)]
-struct WarnRow {
+struct NoteRow {
     id: String,
     member: String,
     author: String,
-    reason: String,
-    /// Unix seconds; from this second on the warn has expired.
-    expires: i64,
+    /// Of a warn: `reason`, and `expires` in Unix seconds, from which on it is in no answer. Of a review: `rating`, 1 to 5,
+    /// and `text`.
+    #[serde(flatten)]
+    fields: BTreeMap<&'static str, Value>,
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-struct WarnInput {
+struct NoteInput {
     author: String,
-    reason: String,
-    expires: EndInput,
-}
-
-/// A review of a member.
-#[derive(Debug, Serialize, ToSchema)]
-struct ReviewRow {
-    id: String,
-    member: String,
-    author: String,
-    /// 1 to 5.
-    rating: u8,
-    text: String,
-}
-
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-struct ReviewInput {
-    author: String,
-    /// 1 to 5.
-    rating: u8,
-    text: String,
+    /// Of a warn: `reason`, and `expires`: Unix seconds, or a text such as `90d` or `2026-12-24`. Of a review: `rating`, 1
+    /// to 5, and `text`.
+    #[serde(flatten)]
+    fields: BTreeMap<String, Value>,
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -83,152 +58,104 @@ struct ListParams {
     after: Option<NoteId>,
 }
 
-impl ListParams {
-    fn member(&self) -> Option<MemberId> {
-        self.member.map(|Member(member)| member)
-    }
-
-    fn after(&self) -> Option<i64> {
-        self.after.map(|NoteId(id)| id)
-    }
-}
-
-impl WarnInput {
-    fn warn(self, id: i64, now: i64) -> Result<Warn, Problem> {
-        let expires = self.expires.unix(now, false)?;
-        let expires = expires.ok_or_else(|| Problem::bad_request("expires is not in the future"))?;
-        Ok(Warn { id, author: self.author, reason: self.reason, expires })
-    }
-}
-
-impl ReviewInput {
-    fn review(self, id: i64) -> Result<Review, Problem> {
-        if !RATINGS.contains(&self.rating) {
-            return Err(Problem::bad_request(format!("a rating is {} to {}", RATINGS.start(), RATINGS.end())));
+impl NoteInput {
+    fn note(mut self, kind: &NoteKind, id: i64, now: i64) -> Result<Note, Problem> {
+        let mut take = |name| {
+            let missing = || Problem::bad_request(format!("the body: missing field `{name}`"));
+            self.fields.remove(name).ok_or_else(missing)
+        };
+        let (text, number) = (take(kind.text)?, take(kind.number.name())?);
+        if let Some((name, _)) = self.fields.first_key_value() {
+            return Err(Problem::bad_request(format!("the body: a {} has no field `{name}`", kind.name)));
         }
-        Ok(Review { id, author: self.author, rating: self.rating, text: self.text })
+        let Value::String(text) = text else {
+            return Err(Problem::bad_request(format!("the body: `{}` is a text", kind.text)));
+        };
+        let number = match kind.number {
+            Number::Expires => {
+                let end: EndInput = serde_json::from_value(number).map_err(|e| Problem::bad_request(e.to_string()))?;
+                end.unix(now, false)?.ok_or_else(|| Problem::bad_request("expires is not in the future"))?
+            }
+            Number::Rating => number.as_i64().ok_or_else(|| Problem::bad_request("a rating is a whole number"))?,
+        };
+        kind.number.check(number).map_err(Problem::bad_request)?;
+        Ok(Note { id, author: self.author, text, number }.one_line())
     }
 }
 
-impl WarnRow {
-    fn new((member, warn): (MemberId, Warn)) -> Self {
-        let (author, reason) = (one_line(&warn.author).into_owned(), one_line(&warn.reason).into_owned());
-        WarnRow { id: warn.id.to_string(), member: member.to_string(), author, reason, expires: warn.expires }
+impl NoteRow {
+    fn new(kind: &NoteKind, member: MemberId, note: Note) -> Self {
+        let fields = BTreeMap::from([(kind.text, note.text.into()), (kind.number.name(), note.number.into())]);
+        NoteRow { id: note.id.to_string(), member: member.to_string(), author: note.author, fields }
     }
 }
 
-impl ReviewRow {
-    fn new((member, review): (MemberId, Review)) -> Self {
-        let (author, text) = (one_line(&review.author).into_owned(), one_line(&review.text).into_owned());
-        ReviewRow { id: review.id.to_string(), member: member.to_string(), author, rating: review.rating, text }
-    }
+/// The kind that a path names, such as `warns`.
+fn kind_of(notes: &str) -> Result<&'static NoteKind, Problem> {
+    let kind = NOTE_KINDS.into_iter().find(|kind| kind.plural == notes);
+    kind.ok_or_else(|| Problem::not_found("there is nothing at this path; /api/openapi.json has all paths"))
 }
 
-/// The answer to a request that created a warn or a review.
-fn created<T: Serialize>(id: i64, row: T) -> Response {
-    (StatusCode::CREATED, Extension(CreatedId(id.to_string())), Json(row)).into_response()
+/// The answer to a request that created a note.
+fn created(row: NoteRow) -> Response {
+    (StatusCode::CREATED, Extension(CreatedId(row.id.clone())), Json(row)).into_response()
 }
 
-/// Lists a guild's warns by id, expired ones too.
-#[utoipa::path(get, path = "/api/guilds/{guild}/warns", operation_id = "listWarns", params(ListParams),
-    responses((status = 200, body = Page<WarnRow>)))]
-async fn list_warns(
+/// Lists a guild's warns or reviews by id, expired ones too.
+#[utoipa::path(get, path = "/api/guilds/{guild}/{notes}", operation_id = "listNotes",
+    params(("notes" = String, Path, description = "`warns` or `reviews`"), ListParams),
+    responses((status = 200, body = Page<NoteRow>)))]
+async fn list(
     State(shared): State<Arc<Shared>>,
-    Ids(guild): Ids<GuildId>,
+    Ids((guild, notes)): Ids<(GuildId, String)>,
     Params(params): Params<ListParams>,
-) -> Result<Json<Page<WarnRow>>, Problem> {
-    let limit = page_limit(params.limit)?;
-    let found = shared.member_store()?.notes(&guild, params.member(), params.after(), limit + 1).await?;
-    Ok(Json(Page::new(found.into_iter().map(WarnRow::new).collect(), limit, |row| row.id.clone())))
+) -> Result<Json<Page<NoteRow>>, Problem> {
+    let (kind, limit) = (kind_of(&notes)?, page_limit(params.limit)?);
+    let (member, after) = (params.member.map(|Member(member)| member), params.after.map(|NoteId(id)| id));
+    let found = shared.member_store()?.notes(kind, &guild, member, after, limit + 1).await?;
+    let rows = found.into_iter().map(|(member, note)| NoteRow::new(kind, member, note)).collect();
+    Ok(Json(Page::new(rows, limit, |row| row.id.clone())))
 }
 
-/// Warns a member, making it if need be.
-#[utoipa::path(post, path = "/api/guilds/{guild}/members/{member}/warns", operation_id = "addWarn",
-    request_body = WarnInput, responses((status = 201, body = WarnRow)))]
-async fn add_warn(
+/// Warns or reviews a member, making it if need be.
+#[utoipa::path(post, path = "/api/guilds/{guild}/members/{member}/{notes}", operation_id = "addNote",
+    params(("notes" = String, Path, description = "`warns` or `reviews`")),
+    request_body = NoteInput, responses((status = 201, body = NoteRow)))]
+async fn add(
     State(shared): State<Arc<Shared>>,
-    Ids((guild, Member(member))): Ids<(GuildId, Member)>,
-    JsonBody(input): JsonBody<WarnInput>,
+    Ids((guild, Member(member), notes)): Ids<(GuildId, Member, String)>,
+    JsonBody(input): JsonBody<NoteInput>,
 ) -> Result<Response, Problem> {
-    let warn = input.warn(0, shared.gateway.clock().unix())?;
-    let id = shared.member_store()?.add_note(&guild, member, warn.clone()).await?;
-    Ok(created(id, WarnRow::new((member, Warn { id, ..warn }))))
+    let kind = kind_of(&notes)?;
+    let note = input.note(kind, 0, shared.gateway.clock().unix())?;
+    let id = shared.member_store()?.add_note(kind, &guild, member, note.clone()).await?;
+    Ok(created(NoteRow::new(kind, member, Note { id, ..note })))
 }
 
-/// Warns a member under an id of the caller's, or replaces the member's warn of that id.
-#[utoipa::path(put, path = "/api/guilds/{guild}/members/{member}/warns/{id}", operation_id = "putWarn",
-    request_body = WarnInput, responses((status = 200, body = WarnRow), (status = 201, body = WarnRow)))]
-async fn put_warn(
+/// Warns or reviews a member under an id of the caller's, or replaces the member's one of that id.
+#[utoipa::path(put, path = "/api/guilds/{guild}/members/{member}/{notes}/{id}", operation_id = "putNote",
+    params(("notes" = String, Path, description = "`warns` or `reviews`")),
+    request_body = NoteInput, responses((status = 200, body = NoteRow), (status = 201, body = NoteRow)))]
+async fn put(
     State(shared): State<Arc<Shared>>,
-    Ids((guild, Member(member), id)): Ids<(GuildId, Member, NoteId)>,
-    JsonBody(input): JsonBody<WarnInput>,
+    Ids((guild, Member(member), notes, id)): Ids<(GuildId, Member, String, NoteId)>,
+    JsonBody(input): JsonBody<NoteInput>,
 ) -> Result<Response, Problem> {
-    let id = id.chosen()?;
-    let warn = input.warn(id, shared.gateway.clock().unix())?;
-    let is_new = shared.member_store()?.put_note(&guild, member, warn.clone()).await?;
-    let row = WarnRow::new((member, warn));
-    Ok(if is_new { created(id, row) } else { Json(row).into_response() })
+    let (kind, id) = (kind_of(&notes)?, id.chosen()?);
+    let note = input.note(kind, id, shared.gateway.clock().unix())?;
+    let is_new = shared.member_store()?.put_note(kind, &guild, member, note.clone()).await?;
+    let row = NoteRow::new(kind, member, note);
+    Ok(if is_new { created(row) } else { Json(row).into_response() })
 }
 
-/// Takes a warn back.
-#[utoipa::path(delete, path = "/api/guilds/{guild}/warns/{id}", operation_id = "removeWarn",
+/// Removes a warn or review.
+#[utoipa::path(delete, path = "/api/guilds/{guild}/{notes}/{id}", operation_id = "removeNote",
+    params(("notes" = String, Path, description = "`warns` or `reviews`")),
     responses((status = 204)))]
-async fn remove_warn(
+async fn remove(
     State(shared): State<Arc<Shared>>,
-    Ids((guild, NoteId(id))): Ids<(GuildId, NoteId)>,
+    Ids((guild, notes, NoteId(id))): Ids<(GuildId, String, NoteId)>,
 ) -> Result<StatusCode, Problem> {
-    shared.member_store()?.remove_note::<Warn>(&guild, id).await?;
-    Ok(StatusCode::NO_CONTENT)
-}
-
-/// Lists a guild's reviews by id.
-#[utoipa::path(get, path = "/api/guilds/{guild}/reviews", operation_id = "listReviews", params(ListParams),
-    responses((status = 200, body = Page<ReviewRow>)))]
-async fn list_reviews(
-    State(shared): State<Arc<Shared>>,
-    Ids(guild): Ids<GuildId>,
-    Params(params): Params<ListParams>,
-) -> Result<Json<Page<ReviewRow>>, Problem> {
-    let limit = page_limit(params.limit)?;
-    let found = shared.member_store()?.notes(&guild, params.member(), params.after(), limit + 1).await?;
-    Ok(Json(Page::new(found.into_iter().map(ReviewRow::new).collect(), limit, |row| row.id.clone())))
-}
-
-/// Reviews a member, making it if need be.
-#[utoipa::path(post, path = "/api/guilds/{guild}/members/{member}/reviews", operation_id = "addReview",
-    request_body = ReviewInput, responses((status = 201, body = ReviewRow)))]
-async fn add_review(
-    State(shared): State<Arc<Shared>>,
-    Ids((guild, Member(member))): Ids<(GuildId, Member)>,
-    JsonBody(input): JsonBody<ReviewInput>,
-) -> Result<Response, Problem> {
-    let review = input.review(0)?;
-    let id = shared.member_store()?.add_note(&guild, member, review.clone()).await?;
-    Ok(created(id, ReviewRow::new((member, Review { id, ..review }))))
-}
-
-/// Reviews a member under an id of the caller's, or replaces the member's review of that id.
-#[utoipa::path(put, path = "/api/guilds/{guild}/members/{member}/reviews/{id}", operation_id = "putReview",
-    request_body = ReviewInput, responses((status = 200, body = ReviewRow), (status = 201, body = ReviewRow)))]
-async fn put_review(
-    State(shared): State<Arc<Shared>>,
-    Ids((guild, Member(member), id)): Ids<(GuildId, Member, NoteId)>,
-    JsonBody(input): JsonBody<ReviewInput>,
-) -> Result<Response, Problem> {
-    let id = id.chosen()?;
-    let review = input.review(id)?;
-    let is_new = shared.member_store()?.put_note(&guild, member, review.clone()).await?;
-    let row = ReviewRow::new((member, review));
-    Ok(if is_new { created(id, row) } else { Json(row).into_response() })
-}
-
-/// Removes a review.
-#[utoipa::path(delete, path = "/api/guilds/{guild}/reviews/{id}", operation_id = "removeReview",
-    responses((status = 204)))]
-async fn remove_review(
-    State(shared): State<Arc<Shared>>,
-    Ids((guild, NoteId(id))): Ids<(GuildId, NoteId)>,
-) -> Result<StatusCode, Problem> {
-    shared.member_store()?.remove_note::<Review>(&guild, id).await?;
+    shared.member_store()?.remove_note(kind_of(&notes)?, &guild, id).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -42,6 +42,8 @@ struct Status {
     reasons: Vec<&'static str>,
     /// Where the store is, without a password; null: there is none.
     store: Option<String>,
+    /// Why the store cannot be written to; reads may go on. null: it can.
+    store_write_fault: Option<String>,
 }
 
 /// The configuration in force.
@@ -158,7 +160,8 @@ async fn status(State(shared): State<Arc<Shared>>) -> Json<Status> {
         config_hash: shared.process.config.read().hash.clone(),
         ready: reasons.is_empty(),
         reasons,
-        store: shared.gateway_store.as_ref().map(|(store, _)| store.location()),
+        store: shared.store.as_ref().map(|store| store.location().to_owned()),
+        store_write_fault: shared.store.as_ref().and_then(|store| store.write_fault()),
     })
 }
 

@@ -15,7 +15,7 @@ use super::layout::Heading::{Number, Text};
 use super::now::{HITS, MISSES, share};
 use super::{Fields, Pages, Refused, Visit, layout};
 use crate::admin::problem::Problem;
-use crate::store::{Directory, GuildRecord};
+use crate::store::GuildRecord;
 use crate::wire::Operation;
 
 /// Guilds to choose from.

@@ -111,7 +111,6 @@ async fn check_and_run(
     }
     match visit {
         Some(visit) => {
-            pages.shared.wait_for_store().await;
             request.extensions_mut().insert(visit);
         }
         None if is_open || is_login => {}

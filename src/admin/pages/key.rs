@@ -18,7 +18,7 @@ use crate::admin::extract::{Ids, Params};
 use crate::admin::problem::Problem;
 use crate::gateway::KeyUsage;
 use crate::model::date_of;
-use crate::store::{Directory, KeyRecord};
+use crate::store::KeyRecord;
 
 pub(super) fn routes() -> Router<Arc<Pages>> {
     Router::new()

@@ -21,7 +21,7 @@ use crate::gateway::KeyUsage;
 use crate::keys::Key;
 use crate::limits::{ActivityCounts, KeyLevels};
 use crate::model::{GuildId, KeyId, Limit, date_of};
-use crate::store::{Directory, GuildRecord, KeyRecord};
+use crate::store::{GuildRecord, KeyRecord};
 
 const HEADINGS: [Heading; 9] = [
     Heading::Text("Key"),

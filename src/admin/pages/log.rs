@@ -16,7 +16,6 @@ use crate::admin::shared::Shared;
 use crate::config::{Keys, Loaded};
 use crate::gateway::KeyUsage;
 use crate::model::{GuildId, KeyId};
-use crate::store::Directory;
 use crate::telemetry::{Explanation, KeyLookup, Outcome};
 use crate::wire::code_meaning;
 

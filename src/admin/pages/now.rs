@@ -76,7 +76,9 @@ fn wrong(shared: &Shared, recent: &Sample, last: &Sample) -> Markup {
         )
     });
     let of_nodes = shared.cluster_status().map(|status| status.warnings).unwrap_or_default();
-    let mut wrong: Vec<String> = faults.chain(of_nodes).chain(upstreams).chain(rejected).collect();
+    let unwritable = shared.store.as_ref().and_then(|store| store.write_fault());
+    let unwritable = unwritable.map(|why| format!("the store cannot be written to, and setPoints is refused: {why}"));
+    let mut wrong: Vec<String> = faults.chain(unwritable).chain(of_nodes).chain(upstreams).chain(rejected).collect();
     if wrong.is_empty() {
         wrong.extend(failing_requests(recent, last));
     }
@@ -106,10 +108,11 @@ fn tiles(shared: &Shared, samples: &[Sample], first: &Sample, last: &Sample) -> 
     let recent = before(samples, last, NOW).unwrap_or(first);
     let ok = |totals: &RequestTotals| totals.by_code[0];
     let refused = |totals: &RequestTotals| totals.by_code[1..].iter().sum();
-    let store = match (&shared.gateway_store, shared.gateway.follower.fault()) {
+    let store = match (&shared.store, shared.gateway.follower.fault()) {
         (None, _) => "none",
-        (Some(_), None) => "ready",
         (Some(_), Some(_)) => "away",
+        (Some(store), None) if store.write_fault().is_some() => "cannot be written",
+        (Some(_), None) => "ready",
     };
     let tiles = [
         ("Answered", per_second(rate(recent, last, ok))),

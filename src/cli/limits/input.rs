@@ -9,7 +9,7 @@ use crate::cli::output::print_to_stderr;
 use crate::cli::{Failure, runtime};
 use crate::config::{self, Config, Keys};
 use crate::model::KeyId;
-use crate::store::{AnyStore, Directory, IfMissing, StoreState};
+use crate::store::{IfMissing, Store, StoreState};
 
 /// The input of `limits plan` and `limits suggest`.
 #[derive(Debug, Default)]
@@ -49,7 +49,7 @@ fn names(config: &Config) -> Result<HashMap<KeyId, String>, CommandError> {
     }
     let at = &config.origin.store;
     runtime()?.block_on(async {
-        match AnyStore::state(at).await? {
+        match Store::state(at).await? {
             StoreState::Missing => return Ok(HashMap::new()),
             StoreState::Older => {
                 let why = format!("{at} is of an older version; the next server brings it up to date");
@@ -57,7 +57,7 @@ fn names(config: &Config) -> Result<HashMap<KeyId, String>, CommandError> {
             }
             StoreState::Current => {}
         }
-        let keys = AnyStore::open(at, IfMissing::Refuse).await?.keys().await?;
+        let keys = Store::open(at, IfMissing::Refuse).await?.keys().await?;
         Ok(keys.into_iter().filter(|key| !key.name.is_empty()).map(|key| (key.id, key.name)).collect())
     })
 }

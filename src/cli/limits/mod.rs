@@ -19,7 +19,7 @@ use super::transfer::byte_bar;
 use super::{Failure, open_store, runtime};
 use crate::config::{self, Keys};
 use crate::keys::read_key_file;
-use crate::store::{Daily, IfMissing};
+use crate::store::IfMissing;
 use input::Input;
 use plan::PlanArgs;
 use suggest::SuggestArgs;

@@ -1,7 +1,7 @@
 //! The files of `import` and `export`: gzip if the name ends in `.gz`, otherwise plain.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, BufWriter, IntoInnerError, Read, Write};
+use std::io::{self, BufRead, BufReader, BufWriter, IntoInnerError, Read, Seek, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,12 +19,13 @@ fn is_gzip(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gz"))
 }
 
-/// A file to import.
+/// A file to import, which is read twice.
 pub(super) struct ImportFile {
-    /// Its content, decompressed.
-    pub(super) lines: Box<dyn BufRead + Send>,
-    /// How much of it has been read; `None` if its size is not known.
-    pub(super) bytes_read: Option<BytesRead>,
+    file: File,
+    is_gzip: bool,
+    /// Bytes read of it, in its present reading.
+    count: Arc<AtomicU64>,
+    size: u64,
 }
 
 /// How many bytes of a file have been read, and its size.
@@ -34,22 +35,41 @@ pub(super) struct BytesRead {
 }
 
 impl ImportFile {
-    pub(super) fn stdin() -> Self {
-        ImportFile { lines: Box::new(BufReader::with_capacity(BUFFER, io::stdin())), bytes_read: None }
+    /// Opens a file (`-`: stdin). What can be read only once is copied to an unnamed file.
+    pub(super) fn prepare(path: &Path) -> io::Result<Self> {
+        let is_standard = path.as_os_str() == "-";
+        let file = if is_standard { None } else { Some(File::open(path)?) };
+        let file = match file {
+            Some(file) if file.metadata()?.is_file() => file,
+            source => {
+                let mut copy = tempfile::tempfile()?;
+                match source {
+                    Some(mut pipe) => io::copy(&mut pipe, &mut copy)?,
+                    None => io::copy(&mut io::stdin().lock(), &mut copy)?,
+                };
+                copy
+            }
+        };
+        let size = file.metadata()?.len();
+        Ok(ImportFile { file, is_gzip: !is_standard && is_gzip(path), count: Arc::default(), size })
     }
 
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
-        let file = File::open(path)?;
-        let metadata = file.metadata()?;
-        let count = Arc::new(AtomicU64::new(0));
-        let mut lines: Box<dyn BufRead + Send> =
-            Box::new(BufReader::with_capacity(BUFFER, CountingReader { file, count: count.clone() }));
-        if is_gzip(path) {
+    pub(super) fn bytes_read(&self) -> Option<BytesRead> {
+        Some(BytesRead { count: self.count.clone(), size: self.size })
+    }
+
+    /// Its content, decompressed, from the beginning.
+    pub(super) fn open(&self) -> io::Result<Box<dyn BufRead + Send>> {
+        let mut file = self.file.try_clone()?;
+        file.rewind()?;
+        self.count.store(0, Ordering::Relaxed);
+        let counted = CountingReader { file, count: self.count.clone() };
+        let mut lines: Box<dyn BufRead + Send> = Box::new(BufReader::with_capacity(BUFFER, counted));
+        if self.is_gzip {
             let decoder = GzipReader { decoder: GzipMembers::new(lines), has_begun: false };
             lines = Box::new(BufReader::with_capacity(BUFFER, decoder));
         }
-        let bytes_read = metadata.is_file().then_some(BytesRead { count, size: metadata.len() });
-        Ok(ImportFile { lines, bytes_read })
+        Ok(lines)
     }
 }
 

@@ -6,9 +6,9 @@ mod progress; // bars and lines on stderr
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::Args;
-use tokio::runtime::Handle;
 
 use super::error::CommandError;
 use super::interrupt::Interrupt;
@@ -16,16 +16,22 @@ use super::open_store;
 use super::output::{print_outcome, print_to_stderr};
 use crate::config::Loaded;
 use crate::files::follow_links;
-use crate::store::temp_file::{PART, TempFile};
-use crate::store::transfer::{ImportError, Imported, Mode, UncommittedImport};
-use crate::store::{AnyStore, IfMissing, SQLITE_FILES, SQLITE_MAGIC, blocking};
+use crate::store::temp_file::TempFile;
+use crate::store::{IfMissing, SQLITE_FILES, SQLITE_MAGIC, Store, blocking};
+use crate::store::{ImportError, Imported, Mode, UncommittedImport};
 use files::{ImportFile, write_buffered};
 use progress::ProgressDisplay;
 
 pub(super) use progress::byte_bar;
 
+/// Lines of a file to import, for those who have none yet.
+const EXAMPLES: &str = r#"Each line is a guild, a member, a warn or a review, such as:
+  {"guild":"81384788765712384","name":"Night Watch"}
+  {"guild":"81384788765712384","member":"190551803669118976","name":"Ada","points":1250}"#;
+
 /// `guildgate import …`
 #[derive(Clone, Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub struct ImportArgs {
     /// The file of JSON Lines, gzip if its name ends in .gz, or - for stdin
     pub file: PathBuf,
@@ -52,24 +58,21 @@ impl ImportArgs {
         let mut interrupt = Interrupt::listen("interrupted; nothing was imported")?;
         let store = interrupt.run(open_store(loaded, IfMissing::Make)).await?;
         let import = interrupt.run(self.import(&store)).await?;
-        if import.has_members() {
+        if import.imported.of_members > 0 {
             let refused = |why| CommandError::new(format!("{why}; nothing was imported"));
             loaded.config.must_store_members().map_err(refused)?;
         }
         self.commit(import, out).await
     }
 
-    async fn import<'s>(&self, store: &'s AnyStore) -> Result<UncommittedImport<'s>, CommandError> {
+    async fn import(&self, store: &Store) -> Result<UncommittedImport, CommandError> {
         let mode = if self.partial { Mode::Partial } else { Mode::AllOrNothing };
         let file = self.file.clone();
-        // Opening a pipe waits for its writer.
-        let open = move || match is_standard(&file) {
-            true => Ok(ImportFile::stdin()),
-            false => ImportFile::open(&file).map_err(|e| cannot_read(&file, &e)),
-        };
-        let ImportFile { lines, bytes_read } = blocking(open).await?;
-        let mut display = ProgressDisplay::new(bytes_read);
-        store.import(lines, mode, move |p| display.show(p)).await.map_err(|error| match error {
+        let prepare = move || ImportFile::prepare(&file).map_err(|e| cannot_read(&file, &e));
+        let file = blocking(prepare).await?;
+        let mut display = ProgressDisplay::new(file.bytes_read());
+        let import = store.import(move || file.open(), mode, move |p| display.show(p));
+        import.await.map_err(|error| match error {
             ImportError::Read(e) => {
                 let name = if is_standard(&self.file) { Path::new("stdin") } else { self.file.as_path() };
                 CommandError::new(format!("{}; nothing was imported", cannot_read(name, &e)))
@@ -78,7 +81,7 @@ impl ImportArgs {
         })
     }
 
-    async fn commit(&self, import: UncommittedImport<'_>, out: &mut dyn Write) -> Result<(), CommandError> {
+    async fn commit(&self, import: UncommittedImport, out: &mut dyn Write) -> Result<(), CommandError> {
         let Imported { records, bad, .. } = import.commit().await?;
         if bad.total == 0 {
             return print_outcome(out, &format!("{records} records imported"));
@@ -101,7 +104,7 @@ impl ExportArgs {
     }
 
     /// Writes the records. Returns how many, and the temporary file that is to replace the target, if there is one.
-    async fn export(&self, store: &AnyStore) -> Result<(u64, Option<TempFile>), CommandError> {
+    async fn export(&self, store: &Arc<Store>) -> Result<(u64, Option<TempFile>), CommandError> {
         if is_standard(&self.file) {
             return Ok((self.write(store, io::stdout(), CommandError::from).await?, None));
         }
@@ -116,7 +119,7 @@ impl ExportArgs {
             let file = blocking(move || OpenOptions::new().write(true).open(path).map_err(cannot_open)).await?;
             return Ok((self.write(store, file, cannot_write).await?, None));
         }
-        let part = TempFile::new(&target, PART).map_err(&cannot_write)?;
+        let part = TempFile::new(&target).map_err(&cannot_write)?;
         let file = part.file().try_clone().map_err(&cannot_write)?;
         Ok((self.write(store, file, cannot_write).await?, Some(part)))
     }
@@ -124,15 +127,15 @@ impl ExportArgs {
     /// Writes the records to `file` on another thread, since that may block.
     async fn write(
         &self,
-        store: &AnyStore,
+        store: &Arc<Store>,
         file: impl Write + Send + 'static,
         cannot_write: impl FnOnce(io::Error) -> CommandError + Send + 'static,
     ) -> Result<u64, CommandError> {
-        let (store, runtime, path) = (store.clone(), Handle::current(), self.file.clone());
+        let (store, path) = (store.clone(), self.file.clone());
         blocking(move || {
             let mut display = ProgressDisplay::new(None);
             let mut show = |p| display.show(p);
-            write_buffered(&path, file, |to| Ok(runtime.block_on(store.export(to, &mut show))?), cannot_write)
+            write_buffered(&path, file, |to| Ok(store.export(to, &mut show)?), cannot_write)
         })
         .await
     }
@@ -180,28 +183,27 @@ fn is_special(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::SqliteStore;
 
     const LINES: &str = "{\"guild\":\"81\",\"name\":\"Night Watch\"}\n";
 
-    fn store() -> (tempfile::TempDir, AnyStore) {
+    async fn store() -> (tempfile::TempDir, Arc<Store>) {
         let folder = tempfile::tempdir().unwrap();
-        let store = SqliteStore::open(folder.path().join("store.db")).unwrap();
-        (folder, store.into())
+        let at = crate::config::StoreAt::Sqlite(folder.path().join("store.db"));
+        (folder, Store::open(&at, IfMissing::Make).await.unwrap())
     }
 
-    async fn import(args: ImportArgs, store: &AnyStore, out: &mut Vec<u8>) -> Result<(), CommandError> {
+    async fn import(args: ImportArgs, store: &Arc<Store>, out: &mut Vec<u8>) -> Result<(), CommandError> {
         args.commit(args.import(store).await?, out).await
     }
 
-    async fn export(file: &Path, store: &AnyStore, out: &mut Vec<u8>) -> Result<(), CommandError> {
+    async fn export(file: &Path, store: &Arc<Store>, out: &mut Vec<u8>) -> Result<(), CommandError> {
         let args = ExportArgs { file: file.to_owned() };
         args.finish(args.export(store).await?, out)
     }
 
     #[tokio::test]
     async fn an_import_and_an_export_say_how_many_and_the_file_is_replaced_whole() {
-        let (folder, store) = store();
+        let (folder, store) = store().await;
         let (from, to) = (folder.path().join("in.jsonl"), folder.path().join("out.jsonl"));
         fs::write(&from, LINES).unwrap();
         fs::write(&to, "older and longer than what is exported now, so that a rest of it would be seen").unwrap();
@@ -219,7 +221,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_export_does_not_take_a_stores_place() {
-        let (folder, store) = store();
+        let (folder, store) = store().await;
         for name in ["store.db", "store.db-wal"] {
             let file = folder.path().join(name);
             let before = fs::read(&file).unwrap();
@@ -231,7 +233,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_export_through_a_link_writes_where_it_leads_and_takes_no_stores_place() {
-        let (folder, store) = store();
+        let (folder, store) = store().await;
         let (link, to) = (folder.path().join("link.jsonl"), folder.path().join("there/out.jsonl"));
         fs::create_dir(folder.path().join("there")).unwrap();
         std::os::unix::fs::symlink("there/out.jsonl", &link).unwrap();
@@ -250,7 +252,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_bad_file_fails_by_its_lines_and_partial_takes_the_rest() {
-        let (folder, store) = store();
+        let (folder, store) = store().await;
         let file = folder.path().join("in.jsonl");
         fs::write(&file, format!("nonsense\n{LINES}")).unwrap();
         let mut out = Vec::new();
@@ -263,7 +265,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_file_that_is_not_there_is_named() {
-        let (folder, store) = store();
+        let (folder, store) = store().await;
         let missing = folder.path().join("none/in.jsonl");
         let read = import(ImportArgs { file: missing.clone(), partial: false }, &store, &mut Vec::new()).await;
         let written = export(&missing, &store, &mut Vec::new()).await;

@@ -8,7 +8,7 @@ use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
 use super::files::BytesRead;
 use crate::cli::output::print_to_stderr;
 use crate::clock::{Clock, Tick};
-use crate::store::transfer::{Phase, Progress};
+use crate::store::{Phase, Progress};
 
 /// Between two lines, so that the log of a long import stays readable.
 const LINE_INTERVAL: Duration = Duration::from_secs(1);
@@ -122,7 +122,6 @@ impl ProgressDisplay {
 fn names(phase: Phase) -> (&'static str, &'static str) {
     match phase {
         Phase::Reading => ("reading", "read"),
-        Phase::Sending => ("sending", "sent"),
         Phase::Applying => ("applying", "applied"),
         Phase::Writing => ("writing", "written"),
     }

@@ -17,7 +17,7 @@ use crate::keys::{ListedKey, read_key_file};
 use crate::origin::{self, HttpOrigin, Origin};
 use crate::process::preflight::Inputs;
 use crate::process::watch::{FileStates, SETTLE_TIME, look_at};
-use crate::store::AnyStore;
+use crate::store::Store;
 use crate::tls::Certificate;
 
 /// What is known of the configuration in force.
@@ -230,7 +230,7 @@ impl Reloader {
     }
 
     /// The keys of the store, which becomes their source.
-    async fn keys_of_store(&self, store: &Arc<AnyStore>) -> Result<LoadedKeys<'_>, Rejection> {
+    async fn keys_of_store(&self, store: &Arc<Store>) -> Result<LoadedKeys<'_>, Rejection> {
         let keys = self.gateway.follower.load_keys(Some(KeySource::Store(store.clone())));
         let keys = timeout(KEYS_TIMEOUT, keys).await.unwrap_or_else(|_| Err("the store takes too long".to_owned()));
         keys.map_err(|error| Rejection {

@@ -25,7 +25,7 @@ use super::watch::{FileWatch, tell_when_to_check};
 use crate::admin::{ProcessState, ReloadOutcome, ReloadRequest};
 use crate::edge::Tls;
 use crate::gateway::Gateway;
-use crate::store::AnyStore;
+use crate::store::Store;
 use crate::tls::Certificate;
 
 pub(super) use config::InForce;
@@ -40,7 +40,7 @@ const TLS_PAIR: &str = "server.tls";
 #[derive(Debug)]
 pub(super) struct Reloader {
     gateway: Arc<Gateway>,
-    store: Option<Arc<AnyStore>>,
+    store: Option<Arc<Store>>,
     tls: Option<Arc<Tls>>,
     logs: Logs,
     watches: Watches,
@@ -77,7 +77,7 @@ impl Reloader {
     /// For a gateway that was just started.
     pub(super) fn new(
         gateway: Arc<Gateway>,
-        store: Option<Arc<AnyStore>>,
+        store: Option<Arc<Store>>,
         tls: Option<Arc<Tls>>,
         logs: Logs,
         in_force: InForce,

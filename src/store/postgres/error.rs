@@ -1,4 +1,4 @@
-//! Errors of calls to PostgreSQL, and the lines for the operator made of them: what failed, and what to do.
+//! Errors of PostgreSQL as lines for the operator: what failed, and what to do.
 
 use std::error::Error as _;
 
@@ -7,157 +7,133 @@ use tokio_postgres::error::SqlState;
 
 use crate::store::StoreError;
 
-/// Why a call failed.
-#[derive(Debug)]
-pub(super) enum CallError {
-    /// The deadline passed without an answer.
-    Timeout,
-    /// The server or the connection failed.
-    Server(Error),
-    Store(StoreError),
-}
+/// How a message about a server that cannot be reached ends.
+const TRY_AGAIN: &str = "; try again";
 
-impl From<StoreError> for CallError {
-    fn from(error: StoreError) -> Self {
-        CallError::Store(error)
+pub(super) const READ_ONLY: &str =
+    "the server takes no writes: it is a standby, or default_transaction_read_only is on";
+
+/// An error of a call that was no commit: nothing was written.
+pub(super) fn of(error: &Error, location: &str) -> StoreError {
+    if is_of_pooler(error) {
+        return behind_pooler(location);
+    }
+    let line = format!("{location}: {}", line(error));
+    match hint(error) {
+        Some(hint) => StoreError::Failed(format!("{line}; {hint}")),
+        None if ends_session(error) => StoreError::Unreachable(format!("{line}{TRY_AGAIN}")),
+        None if is_temporary(error) => StoreError::Busy(format!("{line}{TRY_AGAIN}")),
+        None => StoreError::Failed(line),
     }
 }
 
-impl CallError {
-    /// Whether the lock that another writer holds was not free in time.
-    pub(super) fn is_lock_timeout(&self) -> bool {
-        self.code() == Some(&SqlState::LOCK_NOT_AVAILABLE)
-    }
-
-    /// Whether the server has no free slot for another connection.
-    pub(super) fn is_full(&self) -> bool {
-        self.code() == Some(&SqlState::TOO_MANY_CONNECTIONS)
-    }
-
-    /// Whether the connection ended. A connection is unusable after a timeout too, but that is not a disconnect.
-    pub(super) fn is_disconnect(&self) -> bool {
-        matches!(self, CallError::Server(e) if e.as_db_error().is_none() || ends_session(e))
-    }
-
-    fn code(&self) -> Option<&SqlState> {
-        match self {
-            CallError::Server(error) => error.code(),
-            CallError::Timeout | CallError::Store(_) => None,
-        }
-    }
-
-    /// The error of a call that was no commit: nothing was written.
-    pub(super) fn into_store_error(self, location: &str) -> StoreError {
-        let error = match self {
-            CallError::Timeout => {
-                return StoreError::Unreachable(format!("{location} did not answer in time; try again"));
-            }
-            CallError::Store(error) => return error,
-            CallError::Server(error) => error,
-        };
-        let line = format!("{location}: {}", line(&error));
-        match hint(&error) {
-            Some(hint) => StoreError::Failed(format!("{line}; {hint}")),
-            None if error.code().is_none() || ends_session(&error) => {
-                StoreError::Unreachable(format!("{line}; try again"))
-            }
-            None if is_temporary(&error) => StoreError::Busy(format!("{line}; try again")),
-            None => StoreError::Failed(line),
-        }
-    }
-
-    /// The error of a commit that was sent, and that may have happened.
-    pub(super) fn into_unknown_outcome(self, location: &str) -> StoreError {
-        let why = match self {
-            CallError::Timeout => "no answer in time".to_owned(),
-            CallError::Server(error) => line(&error),
-            CallError::Store(error) => error.to_string(),
-        };
-        StoreError::Unknown(format!("{location}: a commit was sent and not confirmed ({why}); it may have happened"))
-    }
-}
-
-/// The error where what each connection asks for is not in force.
-pub(super) fn lost_settings(location: &str, lost: &str) -> StoreError {
+/// Each transaction runs on another connection of the server.
+pub(super) fn behind_pooler(location: &str) -> StoreError {
     StoreError::Failed(format!(
-        "{location}: what was asked for with the connection is not in force ({lost}); a pooler in between drops it \
-         (PgBouncer: ignore_startup_parameters = options). Name PostgreSQL's own host and port in origin.store, or give \
-         the user these settings there (ALTER ROLE … SET …, in docs/storage.md), with the pooler in session mode"
+        "{location}: it is behind a pooler that shares connections between transactions, where settings and locks of a \
+         session are lost; give Guildgate sessions of its own (pgbouncer: pool_mode = session, with its \
+         server_reset_query), or name the server itself in origin.store"
     ))
 }
 
-/// The error where a pooler gives a connection to another caller after each transaction.
-pub(super) fn transaction_mode(location: &str) -> StoreError {
-    StoreError::Failed(format!(
-        "{location}: a pooler in between is in transaction mode: two connections to it had one of the server's. Set it to \
-         session mode (PgBouncer: pool_mode = session), or name PostgreSQL's own host and port in origin.store"
-    ))
+/// Whether the server's session has prepared statements of another client, or lacks those of this one.
+fn is_of_pooler(error: &Error) -> bool {
+    let codes = [&SqlState::DUPLICATE_PSTATEMENT, &SqlState::INVALID_SQL_STATEMENT_NAME];
+    error.code().is_some_and(|code| codes.contains(&code))
+}
+
+pub(super) fn timed_out(location: &str) -> StoreError {
+    StoreError::Unreachable(format!("{location} did not answer in time{TRY_AGAIN}"))
+}
+
+/// As [`of`], of the first connection: the URL may be wrong.
+pub(super) fn of_first_connection(error: StoreError) -> StoreError {
+    let cannot = "cannot connect to PostgreSQL at";
+    match error {
+        StoreError::Unreachable(line) => StoreError::Unreachable(format!(
+            "{cannot} {}; is the server running, and does origin.store name its host and port?",
+            line.trim_end_matches(TRY_AGAIN)
+        )),
+        StoreError::Busy(line) | StoreError::Failed(line) => StoreError::Failed(format!("{cannot} {line}")),
+        other => other,
+    }
 }
 
 /// The server's message, or the cause below the client's.
 pub(super) fn line(error: &Error) -> String {
     match (error.as_db_error(), error.source()) {
-        (None, Some(_)) if wants_password(error) => PASSWORD_MISSING.to_owned(),
         (Some(db), _) => db.message().to_owned(),
+        (None, Some(_)) if wants_password(error) => "password missing".to_owned(),
+        (None, Some(_)) if is_read_only(error) => READ_ONLY.to_owned(),
         (None, Some(source)) => format!("{error}: {source}"),
         (None, None) => error.to_string(),
     }
 }
 
-/// The client's message where the server asks for a password and the URL has none.
-const PASSWORD_MISSING: &str = "password missing";
-
+/// The client has no kind for this, nor for the next two.
 fn wants_password(error: &Error) -> bool {
-    error.source().is_some_and(|source| source.to_string() == PASSWORD_MISSING)
+    error.source().is_some_and(|source| source.to_string() == "password missing")
 }
 
-/// What the operator can do about an error that is not temporary.
+/// Whether no server takes writes, of those that could be connected to.
+pub(super) fn is_read_only(error: &Error) -> bool {
+    error.source().is_some_and(|source| source.to_string().contains("database does not allow writes"))
+}
+
+fn wants_tls(error: &Error) -> bool {
+    error.source().is_some_and(|source| source.to_string().contains("server does not support TLS"))
+}
+
+/// What the operator can do about an error that does not pass by itself.
 fn hint(error: &Error) -> Option<&'static str> {
-    let Some(code) = error.code() else {
-        return wants_password(error).then_some(
+    let hints = [
+        (&SqlState::INVALID_PASSWORD, "check user and password in origin.store, and the server's pg_hba.conf"),
+        (
+            &SqlState::INVALID_AUTHORIZATION_SPECIFICATION,
+            "check user and password in origin.store, and the server's pg_hba.conf",
+        ),
+        (&SqlState::UNDEFINED_DATABASE, "make it (createdb), or name another one in origin.store"),
+        (
+            &SqlState::INSUFFICIENT_PRIVILEGE,
+            "let the user make a schema (GRANT CREATE ON DATABASE … TO …), or make the schema guildgate its own",
+        ),
+        (&SqlState::DISK_FULL, "make room on the server's disk, then try again"),
+        (&SqlState::READ_ONLY_SQL_TRANSACTION, READ_ONLY),
+    ];
+    match error.code() {
+        Some(code) => hints.into_iter().find(|(other, _)| *other == code).map(|(_, hint)| hint),
+        None if wants_password(error) => Some(
             "the server asks for one, and origin.store has none; write postgres://USER:PASSWORD@HOST/DATABASE, or keep \
              that URL in a file (store = \"file:PATH\")",
-        );
-    };
-    let password = [&SqlState::INVALID_PASSWORD, &SqlState::INVALID_AUTHORIZATION_SPECIFICATION];
-    if password.contains(&code) {
-        Some("check user and password in origin.store, and the server's pg_hba.conf")
-    } else if *code == SqlState::UNDEFINED_DATABASE {
-        Some("make it (createdb), or name another one in origin.store")
-    } else if *code == SqlState::INSUFFICIENT_PRIVILEGE {
-        Some("let the user make a schema (GRANT CREATE ON DATABASE … TO …), or make the schema guildgate its own")
-    } else if *code == SqlState::PROTOCOL_VIOLATION && line(error).contains("startup parameter") {
-        Some(
-            "a pooler in between does not pass on what is asked for with the connection; name PostgreSQL's own host and \
-             port in origin.store, or see \"Behind a pooler\" in docs/storage.md",
-        )
-    } else if *code == SqlState::DISK_FULL {
-        Some("make room on the server's disk, then try again")
-    } else {
-        None
+        ),
+        None if wants_tls(error) => {
+            Some("switch it on there (ssl = on), or do without it (sslmode=prefer in origin.store)")
+        }
+        None => None,
     }
 }
 
-/// Whether trying again helps: another transaction holds a lock, or a standby is about to take over.
+/// Whether trying again helps: another transaction holds a lock, or has just removed the guild.
 fn is_temporary(error: &Error) -> bool {
-    let Some(code) = error.code() else { return false };
     let temporary = [
         &SqlState::LOCK_NOT_AVAILABLE,
         &SqlState::QUERY_CANCELED,
         &SqlState::T_R_SERIALIZATION_FAILURE,
         &SqlState::T_R_DEADLOCK_DETECTED,
-        &SqlState::READ_ONLY_SQL_TRANSACTION, // a standby before it takes over
+        &SqlState::FOREIGN_KEY_VIOLATION,
     ];
-    temporary.contains(&code)
+    error.code().is_some_and(|code| temporary.contains(&code))
 }
 
-fn ends_session(error: &Error) -> bool {
+/// Whether the connection is of no further use: it ended, or the server is about to, or it has become a standby.
+pub(super) fn ends_session(error: &Error) -> bool {
     let ends = [
         &SqlState::ADMIN_SHUTDOWN,
         &SqlState::CRASH_SHUTDOWN,
         &SqlState::CANNOT_CONNECT_NOW,
         &SqlState::TOO_MANY_CONNECTIONS,
         &SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT,
+        &SqlState::READ_ONLY_SQL_TRANSACTION,
     ];
-    error.code().is_some_and(|code| ends.contains(&code))
+    error.code().is_none_or(|code| ends.contains(&code))
 }

@@ -1,240 +1,456 @@
-//! The store in PostgreSQL: a pool of connections for reads and single changes, one writer for setPoints (group
-//! commit), and a numbered feed of changes for other nodes.
+//! A PostgreSQL database as a store, in the schema `guildgate`: opening it, and connections to it. Each connection has a
+//! runtime of its own, which runs only while a call waits; every call has a deadline. What a connection needs is set by
+//! statements, and not by start-up parameters, which poolers drop.
 
-mod bulk; // sessions for import and export
-mod connector;
-mod daily;
-mod dedicated; // the connections that readers cannot use up
-mod directory;
 mod error;
-mod feed;
-mod members;
-mod pool;
-mod runtime;
-mod schema;
-#[cfg(test)]
-mod tests;
 mod tls;
-mod transaction; // a single change
-mod writer; // setPoints
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicI64;
-use std::time::Duration;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::error::Error as StdError;
+use std::ops::Deref;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
-use tokio::sync::Mutex;
-use tokio_postgres::Row;
-use tokio_postgres::types::FromSql;
+use bytes::BytesMut;
+use futures_util::TryStreamExt;
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::{timeout, timeout_at};
+use tokio_postgres::config::TargetSessionAttrs;
+use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
+use tokio_postgres::{Client, Config, Error, Statement};
 
-use super::{Cancellation, Change, IfMissing, Store, StoreError, StoreState, change_set};
+use super::conn::{Access, Row};
+use super::*;
 use crate::config::PostgresAt;
-use crate::model::{GuildId, MemberId, Review, Warn};
-pub(super) use bulk::BulkSession;
-use connector::Connector;
-use dedicated::DedicatedConnection;
-use feed::Feed;
-use pool::Pool;
-use runtime::StoreRuntime;
-use schema::Prepared;
-use writer::Writer;
 
-/// Connections of the pool. The writer, the feed and the lists have another one each. A query takes a fraction of a
-/// millisecond, so that sixteen do tens of thousands a second, and five nodes fit into the hundred connections that
-/// a server usually allows.
-const CONNECTIONS: usize = 16;
-
-/// Those of a store that is opened once more in the same process.
-const FEW_CONNECTIONS: usize = 2;
-
-/// How long a read may take, with the wait for a connection; then the answer is 21.
-const READ: Duration = Duration::from_secs(2);
-
-/// How long a list may take, such as one of a hundred thousand keys. The server ends longer statements.
-const LIST: Duration = Duration::from_secs(4);
-
-/// How long a write waits for the write of another node, such as an import (contract section 2).
-const LOCK: Duration = Duration::from_secs(2);
-
-const POINTS: &str = "SELECT g.gone, m.points FROM guild g \
-    LEFT JOIN member m ON m.guild = g.no AND m.member = $2 WHERE g.id = $1";
-
-// One statement, so that it is one snapshot: a row with a NULL id is a guild whose member has none.
-const WARNS: &str = "SELECT w.id, w.author, w.reason, w.expires FROM guild g \
-    LEFT JOIN warn w ON w.guild = g.no AND w.member = $2 AND w.expires > $3 \
-    WHERE g.id = $1 AND NOT g.gone ORDER BY w.id";
-
-const REVIEWS: &str = "SELECT r.id, r.author, r.rating, r.text FROM guild g \
-    LEFT JOIN review r ON r.guild = g.no AND r.member = $2 \
-    WHERE g.id = $1 AND NOT g.gone ORDER BY r.id";
-
-/// Settings of a store, which only tests change.
-#[derive(Clone, Copy, Debug)]
-struct Settings {
-    connections: usize,
-    /// Changes kept; a node that is further behind gets [`Change::Everything`].
-    feed_kept: i64,
-    /// What opening does where there is no store.
-    if_missing: IfMissing,
+mod embedded {
+    refinery::embed_migrations!("src/store/migrations/postgres");
 }
 
-impl Default for Settings {
-    fn default() -> Self {
-        Settings { connections: CONNECTIONS, feed_kept: change_set::KEPT, if_missing: IfMissing::Make }
+/// Threads that read for callers, each with a connection; lists, the writer and the feed have one more each. A query takes a
+/// fraction of a millisecond, so that sixteen do tens of thousands a second, and five nodes fit into the hundred connections
+/// that a server usually allows.
+pub(super) const READERS: usize = 16;
+
+/// The schema that holds all our tables: the database may be shared with another program.
+const SCHEMA: &str = "guildgate";
+
+/// How long connecting may take, the first statements included, and how long connecting to one of several hosts unless the
+/// URL says otherwise. The first is less than the 5 s for which a caller waits for a write, which has not begun then.
+const CONNECT: Duration = Duration::from_secs(4);
+const PER_HOST: Duration = Duration::from_millis(1500);
+
+/// For which sent bytes may stay unacknowledged before the kernel closes the connection.
+const UNACKNOWLEDGED: Duration = Duration::from_secs(5);
+
+/// TCP keepalive of an idle connection, which a firewall may have forgotten: after this long, then at this interval, so many
+/// times.
+const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(10), Duration::from_secs(3), 3);
+
+/// After so long the server ends a transaction in which it gets no statement: its node was cut off, and it holds locks that
+/// every other writer waits for.
+const IDLE_IN_TRANSACTION: Duration = Duration::from_secs(2);
+
+/// How long one statement of an import or export may take, and its commit.
+const BULK: Duration = Duration::from_secs(30 * 60);
+
+/// How long opening waits for another node that opens or migrates the same store, and how long a migration may take. Ten
+/// million rows take minutes.
+const OPENING: Duration = Duration::from_secs(10 * 60);
+
+/// How long the server may still list a session that its client has ended, and how often that is looked at.
+const SESSION_ENDS: Duration = Duration::from_secs(1);
+const SESSION_POLL: Duration = Duration::from_millis(50);
+
+/// Advisory locks: of a migration, and of the numbering of changes. The first is "Ggat" in ASCII.
+const MIGRATION: i64 = 0x4767_6174;
+const FEED: i64 = MIGRATION + 1;
+
+/// The oldest version for which the tests have passed.
+const OLDEST: i64 = 13;
+
+/// Brings the schema up to date while no other node does, or makes it if `if_missing` says so. Returns whether it made the
+/// store. Blocks.
+pub(super) fn prepare(at: &PostgresAt, if_missing: IfMissing) -> Result<bool, StoreError> {
+    let mut conn = connect_first(at)?;
+    refuse_unusable(&mut conn)?;
+    if version(&mut conn)? == newest_version() {
+        return Ok(false);
     }
+    conn.deadline = Instant::now() + OPENING;
+    let wait = OPENING.as_millis();
+    conn.batch(&format!("SET lock_timeout = {wait}"))?;
+    conn.batch(&format!("SET statement_timeout = {wait}"))?;
+    conn.rows("SELECT pg_advisory_lock($1)", values![MIGRATION])?;
+    // Another node may have made or migrated it meanwhile.
+    let found = version(&mut conn)?;
+    if found == newest_version() {
+        return Ok(false);
+    }
+    if found == 0 && if_missing == IfMissing::Refuse {
+        return Err(refusals::no_store(at));
+    }
+    if found > 0 {
+        refuse_beside_others(&mut conn, at)?;
+    }
+    // Where the schema exists, the user may lack the right to make one.
+    let has_schema = conn.rows("SELECT 1 FROM pg_namespace WHERE nspname = $1", values![SCHEMA])?;
+    if has_schema.is_empty() {
+        conn.batch(&format!("CREATE SCHEMA {SCHEMA}"))?;
+    }
+    let runner = embedded::migrations::runner().set_grouped(true);
+    let PgConn { runtime, client, .. } = &mut conn;
+    runtime.block_on(runner.run_async(client)).map_err(|e| {
+        let server = e.source().and_then(|source| source.downcast_ref::<Error>());
+        let why = server.map_or_else(|| e.to_string(), error::line);
+        StoreError::Failed(format!("{at} could not be brought up to date: {why}"))
+    })?;
+    Ok(found == 0)
 }
 
-/// A store in a PostgreSQL database, in the schema `guildgate`. Dropping it finishes the queued writes.
-#[derive(Debug)]
-pub struct PostgresStore {
-    // Dropped in this order: the end of the queue ends the writer task, for which the runtime waits.
-    writer: Writer,
-    pool: Pool,
-    /// For the lists of keys and guilds.
-    lists: Mutex<DedicatedConnection>,
-    feed: Feed,
-    /// Identifies this node's changes in the feed.
-    node: Arc<AtomicI64>,
-    feed_kept: i64,
-    /// This opening made it.
-    is_new: bool,
-    _runtime: StoreRuntime,
+/// The state of the store. Nothing is made or changed. Blocks.
+pub(super) fn state(at: &PostgresAt) -> Result<StoreState, StoreError> {
+    let mut conn = connect_first(at)?;
+    refuse_unusable(&mut conn)?;
+    Ok(match version(&mut conn)? {
+        0 => StoreState::Missing,
+        version if version < newest_version() => StoreState::Older,
+        _ => StoreState::Current,
+    })
 }
 
-impl PostgresStore {
-    /// Connects, and brings the schema up to date, or makes it if `if_missing` says so.
-    ///
-    /// # Errors
-    /// Why the server cannot be reached or used, and what to do.
-    pub async fn open(at: &PostgresAt, if_missing: IfMissing) -> Result<Self, StoreError> {
-        Self::open_with(at, Settings { if_missing, ..Settings::default() }).await
-    }
-
-    /// Opens a store that this process has open already, for an admin's few requests.
-    ///
-    /// # Errors
-    /// As [`PostgresStore::open`].
-    pub async fn open_again(at: &PostgresAt) -> Result<Self, StoreError> {
-        let settings = Settings { connections: FEW_CONNECTIONS, if_missing: IfMissing::Refuse, ..Settings::default() };
-        Self::open_with(at, settings).await
-    }
-
-    async fn open_with(at: &PostgresAt, settings: Settings) -> Result<Self, StoreError> {
-        let Settings { connections, feed_kept, if_missing } = settings;
-        let node = Arc::new(AtomicI64::new(draw_node()?));
-        let runtime = StoreRuntime::start()?;
-        let connector = Arc::new(Connector::new(at, runtime.handle().clone())?);
-        let notices = Arc::default();
-        let Prepared { session, newest, is_new } =
-            schema::prepare(&connector, Arc::clone(&notices), if_missing).await?;
-        let pool = Pool::new(connector, connections)?;
-        let (writer, task) = Writer::new(&pool, node.clone(), feed_kept);
-        runtime.spawn_to_its_end(task.run());
-        let lists = Mutex::new(DedicatedConnection::new(pool.clone(), None));
-        let feed = Feed::new(&pool, node.clone(), notices, session, newest);
-        Ok(PostgresStore { writer, pool, lists, feed, node, feed_kept, is_new, _runtime: runtime })
-    }
-
-    /// The server as messages name it.
-    pub fn location(&self) -> &str {
-        self.pool.location()
-    }
-
-    /// Whether this opening made the store.
-    pub fn is_new(&self) -> bool {
-        self.is_new
-    }
-
-    /// Waits until the writer task has ended. While the store is open, only a defect ends it.
-    pub async fn writer_ended(&self) {
-        self.writer.ended().await;
-    }
-
-    /// The state of the store. Nothing is made or changed.
-    pub async fn state(at: &PostgresAt) -> Result<StoreState, StoreError> {
-        let runtime = StoreRuntime::start()?;
-        schema::state(&Arc::new(Connector::new(at, runtime.handle().clone())?)).await
-    }
+/// The first connection. A second one beside it tells a pooler that shares connections, before anything is written.
+fn connect_first(at: &PostgresAt) -> Result<PgConn, StoreError> {
+    let mut conn = PgConn::connect(at, Access::Write).map_err(error::of_first_connection)?;
+    PgConn::connect(at, Access::Read)?;
+    conn.deadline = Instant::now() + CONNECT;
+    Ok(conn)
 }
 
-/// A number that identifies a node's changes in the feed.
-fn draw_node() -> Result<i64, StoreError> {
-    let node = getrandom::u64().map_err(|e| StoreError::Failed(format!("cannot get a random number: {e}")))?;
-    Ok(node.cast_signed())
+fn refuse_unusable(conn: &mut PgConn) -> Result<(), StoreError> {
+    let sql = "SELECT current_setting('server_encoding'), current_setting('fsync') = 'on', \
+        CAST(current_setting('server_version_num') AS bigint) / 10000";
+    let Some(mut row) = conn.rows(sql, &[])?.pop() else { return Ok(()) };
+    let (encoding, fsync, version): (String, bool, i64) = (row.take(0)?, row.take(1)?, row.take(2)?);
+    let at = &conn.location;
+    if encoding != "UTF8" {
+        return Err(StoreError::Failed(format!(
+            "{at} has the encoding {encoding}, which not every name fits into; make a database with UTF8 (createdb -E UTF8)"
+        )));
+    }
+    if version < OLDEST {
+        return Err(StoreError::Failed(format!("{at} is PostgreSQL {version}; the oldest that will do is {OLDEST}")));
+    }
+    if !fsync {
+        tracing::warn!(
+            "{at} runs with fsync = off: a power failure there may lose writes that were answered with success"
+        );
+    }
+    Ok(())
 }
 
-/// A column of our tables. Another type or NULL there was written by another program.
-pub(super) fn column<'r, T: FromSql<'r>>(row: &'r Row, column: usize) -> Result<T, StoreError> {
-    row.try_get(column).map_err(|e| StoreError::Failed(format!("the store holds an invalid row: {e}")))
+/// The version of the schema in the database; 0 where there is none. A newer one is refused.
+fn version(conn: &mut PgConn) -> Result<i64, StoreError> {
+    let table = format!("{SCHEMA}.refinery_schema_history");
+    let sql = "SELECT to_regclass($1) IS NOT NULL";
+    let has_table: bool = conn.rows(sql, values![&*table])?.pop().map_or(Ok(false), |mut row| row.take(0))?;
+    if !has_table {
+        return Ok(0);
+    }
+    let sql = format!("SELECT CAST(coalesce(max(version), 0) AS bigint) FROM {table}");
+    let found: i64 = conn.rows(&sql, &[])?.pop().map_or(Ok(0), |mut row| row.take(0))?;
+    let newest = newest_version();
+    if found > newest {
+        return Err(StoreError::Failed(format!(
+            "{} was written by a newer Guildgate (its schema is {found}, this one knows {newest}); run that version or a \
+             later one",
+            conn.location
+        )));
+    }
+    Ok(found)
 }
 
-/// A text column, parsed.
-pub(super) fn parsed<T: std::str::FromStr>(row: &Row, at: usize) -> Result<T, StoreError> {
-    let text: &str = column(row, at)?;
-    text.parse().map_err(|_| StoreError::Failed(format!("the store holds the invalid text '{text}'")))
+/// The version of the schema that this binary knows.
+fn newest_version() -> i64 {
+    embedded::migrations::runner().get_migrations().iter().map(|m| i64::from(m.version())).max().unwrap_or(0)
 }
 
-pub(super) fn member_id(row: &Row, at: usize) -> Result<MemberId, StoreError> {
-    let id: i64 = column(row, at)?;
-    let member = u64::try_from(id).ok().and_then(MemberId::new);
-    member.ok_or_else(|| StoreError::Failed(format!("the store holds the invalid member id {id}")))
-}
-
-impl Store for PostgresStore {
-    async fn points(&self, guild: &GuildId, member: MemberId) -> Result<i64, StoreError> {
-        let rows = self.pool.read(POINTS, &[&guild.as_str(), &member.as_i64()]).await?;
-        match rows.first() {
-            Some(row) if !column::<bool>(row, 0)? => Ok(column::<Option<i64>>(row, 1)?.unwrap_or(0)),
-            _ => Err(StoreError::GuildDeparted(guild.clone())),
+/// Refuses to migrate while other nodes have the store open: older ones would not know what they find.
+fn refuse_beside_others(conn: &mut PgConn, at: &PostgresAt) -> Result<(), StoreError> {
+    let sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usename = current_user \
+        AND pid <> pg_backend_pid() AND wait_event IS DISTINCT FROM 'advisory'";
+    let until = Instant::now() + SESSION_ENDS;
+    let others = loop {
+        let others: i64 = conn.rows(sql, &[])?.pop().map_or(Ok(0), |mut row| row.take(0))?;
+        if others == 0 {
+            return Ok(());
         }
-    }
+        if Instant::now() >= until {
+            break others;
+        }
+        std::thread::sleep(SESSION_POLL);
+    };
+    Err(StoreError::Failed(format!(
+        "{at} was written by an older Guildgate, and {others} connections of other nodes or commands have it open; stop them \
+         and try again: the schema is brought up to date then"
+    )))
+}
 
-    async fn warns(&self, guild: &GuildId, member: MemberId, now: i64) -> Result<Vec<Warn>, StoreError> {
-        let rows = self.pool.read(WARNS, &[&guild.as_str(), &member.as_i64(), &now]).await?;
-        of_member(guild, &rows, |id, row| {
-            Ok(Warn { id, author: column(row, 1)?, reason: column(row, 2)?, expires: column(row, 3)? })
-        })
-    }
+fn application_name(at: &PostgresAt) -> &str {
+    at.server.get_application_name().unwrap_or("guildgate")
+}
 
-    async fn reviews(&self, guild: &GuildId, member: MemberId) -> Result<Vec<Review>, StoreError> {
-        let rows = self.pool.read(REVIEWS, &[&guild.as_str(), &member.as_i64()]).await?;
-        of_member(guild, &rows, |id, row| {
-            Ok(Review { id, author: column(row, 1)?, rating: rating(row, 2)?, text: column(row, 3)? })
-        })
-    }
+/// A connection.
+struct PgConn {
+    client: Client,
+    runtime: ConnRuntime,
+    /// Statements stay prepared.
+    statements: HashMap<String, Statement>,
+    deadline: Instant,
+    location: String,
+    serial: u64,
+    is_broken: bool,
+}
 
-    async fn set_points_unless_cancelled(
-        &self,
-        guild: &GuildId,
-        member: MemberId,
-        amount: i64,
-        cancellation: &Cancellation,
-    ) -> Result<String, StoreError> {
-        self.writer.set_points(guild.clone(), member, amount, cancellation.clone()).await
-    }
+/// The runtime of a connection. It may be dropped where nothing may block.
+struct ConnRuntime(Option<Runtime>);
 
-    async fn changes(&self) -> Result<Vec<Change>, StoreError> {
-        self.feed.changes().await
-    }
+impl Deref for ConnRuntime {
+    type Target = Runtime;
 
-    async fn wait_for_changes(&self) {
-        self.feed.wait_for_changes().await;
+    #[expect(clippy::expect_used, reason = "only dropping takes it out")]
+    fn deref(&self) -> &Runtime {
+        self.0.as_ref().expect("the runtime is there")
     }
 }
 
-/// The values of a member's rows. A row with a NULL id only says that the guild exists.
-fn of_member<T>(
-    guild: &GuildId,
-    rows: &[Row],
-    each: impl Fn(i64, &Row) -> Result<T, StoreError>,
-) -> Result<Vec<T>, StoreError> {
-    if rows.is_empty() {
-        return Err(StoreError::GuildDeparted(guild.clone()));
+impl Drop for ConnRuntime {
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(Runtime::shutdown_background);
     }
-    let found = rows.iter().filter_map(|row| column::<Option<i64>>(row, 0).map(|id| Some((id?, row))).transpose());
-    found.map(|found| found.and_then(|(id, row)| each(id, row))).collect()
 }
 
-fn rating(row: &Row, at: usize) -> Result<u8, StoreError> {
-    let stars: i16 = column(row, at)?;
-    u8::try_from(stars).map_err(|_| StoreError::Failed(format!("the store holds the invalid rating {stars}")))
+/// Opens a connection. Blocks, for [`CONNECT`] at most.
+pub(super) fn open(at: &PostgresAt, access: Access) -> Result<Box<dyn Conn>, StoreError> {
+    Ok(Box::new(PgConn::connect(at, access)?))
+}
+
+impl PgConn {
+    fn connect(at: &PostgresAt, access: Access) -> Result<Self, StoreError> {
+        static SERIAL: AtomicU64 = AtomicU64::new(0);
+        let deadline = Instant::now() + CONNECT;
+        let tls = tls::connector(&at.tls).map_err(|e| StoreError::Failed(format!("origin.store: {e}")))?;
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|e| StoreError::Failed(format!("cannot start a runtime for {at}: {e}")))?;
+        let runtime = ConnRuntime(Some(runtime));
+        let mut config = at.server.clone();
+        let (idle, interval, retries) = KEEPALIVE;
+        config
+            .application_name(application_name(at))
+            .connect_timeout(at.server.get_connect_timeout().copied().unwrap_or(PER_HOST))
+            .keepalives_idle(idle)
+            .keepalives_interval(interval)
+            .keepalives_retries(retries)
+            .tcp_user_timeout(UNACKNOWLEDGED);
+        let location = at.to_string();
+        let connect = |config: &Config| {
+            runtime.block_on(async { timeout_at(deadline.into(), config.connect(tls.clone())).await })
+        };
+        let mut connected = connect(&config);
+        // Reads go on at a server that became read-only.
+        let is_read_only = access == Access::Read && matches!(&connected, Ok(Err(e)) if error::is_read_only(e));
+        if is_read_only {
+            connected = connect(config.target_session_attrs(TargetSessionAttrs::Any));
+        }
+        let (client, connection) =
+            connected.map_err(|_| error::timed_out(&location))?.map_err(|e| error::of(&e, &location))?;
+        runtime.spawn(connection);
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        let mut conn =
+            PgConn { client, runtime, statements: HashMap::new(), deadline, location, serial, is_broken: false };
+        conn.set_up(access)?;
+        // A standby may lack commits.
+        if is_read_only && !conn.rows("SELECT 1 WHERE pg_is_in_recovery()", &[])?.is_empty() {
+            return Err(StoreError::Unreachable(format!("{}: {}", conn.location, error::READ_ONLY)));
+        }
+        Ok(conn)
+    }
+
+    /// The first statements. They are read back: a pooler that gives each transaction another connection of the server would
+    /// put tables into another schema, and lose locks and time limits.
+    fn set_up(&mut self, access: Access) -> Result<(), StoreError> {
+        let of_others = "SELECT coalesce(current_setting('guildgate.session', true), '')";
+        let of_others: String = self.rows(of_others, &[])?.pop().map_or(Ok(String::new()), |mut row| row.take(0))?;
+        let (statement, idle) = if access == Access::Bulk { (BULK, BULK) } else { (LIST, IDLE_IN_TRANSACTION) };
+        let session = format!("{:016x}", fastrand::u64(..));
+        // An acknowledged commit is on the server's disk, whatever the default of the server or the role is; `remote_apply`
+        // is stronger, and stays.
+        self.batch(&format!(
+            "SET search_path = {SCHEMA}; SET statement_timeout = {}; SET idle_in_transaction_session_timeout = {}; \
+             SET client_min_messages = warning; SET jit = off; SET guildgate.session = '{session}'; \
+             SELECT set_config('synchronous_commit', 'on', false) \
+             WHERE current_setting('synchronous_commit') NOT IN ('on', 'remote_apply')",
+            statement.as_millis(),
+            idle.as_millis(),
+        ))?;
+        let sql = "SELECT current_setting('search_path') || ' ' || current_setting('guildgate.session', true)";
+        let is_ours: String = self.rows(sql, &[])?.pop().map_or(Ok(String::new()), |mut row| row.take(0))?;
+        if of_others.is_empty() && is_ours == format!("{SCHEMA} {session}") {
+            return Ok(());
+        }
+        Err(error::behind_pooler(&self.location))
+    }
+
+    /// What came of a call.
+    fn outcome<T>(&mut self, result: Result<Result<T, Error>, tokio::time::error::Elapsed>) -> Result<T, StoreError> {
+        let Ok(result) = result else {
+            self.is_broken = true;
+            return Err(error::timed_out(&self.location));
+        };
+        result.map_err(|e| {
+            self.is_broken |= error::ends_session(&e);
+            error::of(&e, &self.location)
+        })
+    }
+}
+
+/// The statement, prepared once on each connection.
+async fn prepared<'s>(
+    client: &Client,
+    statements: &'s mut HashMap<String, Statement>,
+    sql: &str,
+) -> Result<&'s Statement, Error> {
+    match statements.entry(sql.to_owned()) {
+        Entry::Occupied(statement) => Ok(statement.into_mut()),
+        Entry::Vacant(free) => Ok(free.insert(client.prepare(sql).await?)),
+    }
+}
+
+fn as_params<'v>(values: &'v [Value<'_>]) -> Vec<&'v (dyn ToSql + Sync)> {
+    values.iter().map(|value| value as &(dyn ToSql + Sync)).collect()
+}
+
+impl Conn for PgConn {
+    fn rows(&mut self, sql: &str, params: &[Value<'_>]) -> Result<Vec<Row>, StoreError> {
+        let PgConn { runtime, client, statements, deadline, .. } = self;
+        let found = async {
+            let statement = prepared(client, statements, sql).await?;
+            client.query(statement, &as_params(params)).await
+        };
+        let found = runtime.block_on(async { timeout_at((*deadline).into(), found).await });
+        self.outcome(found)?.iter().map(|row| row_of(row).map_err(|e| error::of(&e, &self.location))).collect()
+    }
+
+    fn execute(&mut self, sql: &str, params: &[Value<'_>]) -> Result<u64, StoreError> {
+        let PgConn { runtime, client, statements, deadline, .. } = self;
+        let done = async {
+            let statement = prepared(client, statements, sql).await?;
+            client.execute(statement, &as_params(params)).await
+        };
+        let done = runtime.block_on(async { timeout_at((*deadline).into(), done).await });
+        self.outcome(done)
+    }
+
+    fn each_row(
+        &mut self,
+        sql: &str,
+        params: &[Value<'_>],
+        each: &mut dyn FnMut(Row) -> Result<(), ExportError>,
+    ) -> Result<(), ExportError> {
+        let PgConn { runtime, client, location, .. } = self;
+        let failed = |e: &Error| error::of(e, location);
+        runtime.block_on(async {
+            let rows = timeout(BULK, client.query_raw(sql, as_params(params))).await;
+            let mut rows = pin!(rows.map_err(|_| error::timed_out(location))?.map_err(|e| failed(&e))?);
+            loop {
+                let next = timeout(CONNECT, rows.try_next()).await.map_err(|_| error::timed_out(location))?;
+                let Some(row) = next.map_err(|e| failed(&e))? else { return Ok(()) };
+                each(row_of(&row).map_err(|e| failed(&e))?)?;
+            }
+        })
+    }
+
+    fn batch(&mut self, sql: &str) -> Result<(), StoreError> {
+        let PgConn { runtime, client, deadline, .. } = self;
+        let done = runtime.block_on(async { timeout_at((*deadline).into(), client.batch_execute(sql)).await });
+        self.outcome(done)
+    }
+
+    /// Under another level, which may be the default of the server, a transaction that has waited for a lock would fail.
+    fn begin(&mut self, wait: Duration) -> Result<(), StoreError> {
+        let wait = wait.as_millis().max(1);
+        let idle = IDLE_IN_TRANSACTION.as_millis();
+        self.batch(&format!(
+            "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = {wait}; \
+             SET LOCAL idle_in_transaction_session_timeout = {idle}"
+        ))
+    }
+
+    fn begin_snapshot(&mut self) -> Result<(), StoreError> {
+        self.batch("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    }
+
+    fn commit(&mut self) -> Result<(), StoreError> {
+        self.batch("COMMIT").map_err(|error| {
+            self.is_broken = true;
+            StoreError::Unknown(format!("a commit was sent and not confirmed, so that it may have happened ({error})"))
+        })
+    }
+
+    fn lock_feed(&mut self) -> Result<(), StoreError> {
+        self.rows("SELECT pg_advisory_xact_lock($1)", values![FEED]).map(drop)
+    }
+
+    fn for_update(&self) -> &'static str {
+        " FOR UPDATE"
+    }
+
+    fn serial(&self) -> u64 {
+        self.serial
+    }
+
+    fn set_deadline(&mut self, until: Instant) {
+        self.deadline = until;
+    }
+
+    fn is_usable(&self) -> bool {
+        !self.is_broken && !self.client.is_closed()
+    }
+}
+
+fn row_of(row: &tokio_postgres::Row) -> Result<Row, Error> {
+    let value = |at: usize, kind: &Type| {
+        Ok(match *kind {
+            Type::BOOL => row.try_get::<_, Option<bool>>(at)?.into(),
+            Type::INT4 => row.try_get::<_, Option<i32>>(at)?.map(i64::from).into(),
+            Type::INT8 => row.try_get::<_, Option<i64>>(at)?.into(),
+            Type::BYTEA => {
+                row.try_get::<_, Option<Vec<u8>>>(at)?.map_or(Value::Null, |bytes| Value::Blob(bytes.into()))
+            }
+            Type::VOID => Value::Null,
+            _ => row.try_get::<_, Option<String>>(at)?.into(),
+        })
+    };
+    row.columns().iter().enumerate().map(|(at, column)| value(at, column.type_())).collect::<Result<_, _>>().map(Row)
+}
+
+impl ToSql for Value<'_> {
+    fn to_sql(&self, kind: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn StdError + Sync + Send>> {
+        match self {
+            Value::Null => return Ok(IsNull::Yes),
+            Value::Int(number) if *kind == Type::INT4 => out.extend_from_slice(&i32::try_from(*number)?.to_be_bytes()),
+            Value::Int(number) => out.extend_from_slice(&number.to_be_bytes()),
+            Value::Text(text) => out.extend_from_slice(text.as_bytes()),
+            Value::Blob(bytes) => out.extend_from_slice(bytes),
+        }
+        Ok(IsNull::No)
+    }
+
+    fn accepts(_: &Type) -> bool {
+        true // the server checks lengths and texts
+    }
+
+    to_sql_checked!();
 }

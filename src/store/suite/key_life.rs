@@ -7,15 +7,15 @@ use crate::model::{Digest, Scope};
 use crate::store::{KeyChange, Previous};
 
 /// A store with the key k1, whose secret is "one".
-pub(crate) async fn with_key<T: TestStore>() -> T {
-    let test = T::new().await;
+pub(crate) async fn with_key(kind: Kind) -> TestStore {
+    let test = TestStore::new(kind).await;
     test.add_guild(&guild("g")).await;
     test.store().create_key(key("k1", b"one")).await.unwrap();
     test
 }
 
-pub(crate) async fn rotate<T: TestStore>(
-    test: &T,
+pub(crate) async fn rotate(
+    test: &TestStore,
     id: &str,
     secret: &[u8],
     until: Option<i64>,
@@ -28,8 +28,8 @@ pub(crate) fn previous(secret: &[u8], until: i64) -> Option<Previous> {
     Some(Previous { digest: Digest::of(secret), until })
 }
 
-pub(crate) async fn a_rotated_key_is_the_same_key_with_two_secrets_and_others_see_it<T: TestStore>() {
-    let test = with_key::<T>().await;
+pub(crate) async fn a_rotated_key_is_the_same_key_with_two_secrets_and_others_see_it(kind: Kind) {
+    let test = with_key(kind).await;
     let second = test.open_second().await;
     rotate(&test, "k1", b"two", Some(200), 100).await.unwrap();
     assert_eq!(others_changes(&second).await, [Change::Directory]);
@@ -37,9 +37,9 @@ pub(crate) async fn a_rotated_key_is_the_same_key_with_two_secrets_and_others_se
     assert_eq!(second.keys().await.unwrap(), [expected]);
 }
 
-pub(crate) async fn without_an_overlap_the_old_secret_is_refused_at_once<T: TestStore>() {
+pub(crate) async fn without_an_overlap_the_old_secret_is_refused_at_once(kind: Kind) {
     for until in [None, Some(100), Some(-1)] {
-        let test = with_key::<T>().await;
+        let test = with_key(kind).await;
         rotate(&test, "k1", b"two", until, 100).await.unwrap();
         assert_eq!(test.store().keys().await.unwrap(), [key("k1", b"two")], "{until:?}");
         rotate(&test, "k1", b"three", Some(200), 100).await.unwrap();
@@ -48,8 +48,8 @@ pub(crate) async fn without_an_overlap_the_old_secret_is_refused_at_once<T: Test
     }
 }
 
-pub(crate) async fn a_key_rotated_again_during_an_overlap_forgets_the_secret_before_the_last<T: TestStore>() {
-    let test = with_key::<T>().await;
+pub(crate) async fn a_key_rotated_again_during_an_overlap_forgets_the_secret_before_the_last(kind: Kind) {
+    let test = with_key(kind).await;
     rotate(&test, "k1", b"two", Some(200), 100).await.unwrap();
     rotate(&test, "k1", b"three", Some(150), 100).await.unwrap();
     let expected = KeyRecord { previous: previous(b"two", 150), ..key("k1", b"three") };
@@ -58,8 +58,8 @@ pub(crate) async fn a_key_rotated_again_during_an_overlap_forgets_the_secret_bef
     test.store().create_key(key("k2", b"one")).await.unwrap();
 }
 
-pub(crate) async fn no_two_keys_and_no_two_secrets_of_a_key_are_equal<T: TestStore>() {
-    let test = with_key::<T>().await;
+pub(crate) async fn no_two_keys_and_no_two_secrets_of_a_key_are_equal(kind: Kind) {
+    let test = with_key(kind).await;
     rotate(&test, "k1", b"two", Some(200), 100).await.unwrap();
     test.store().create_key(key("k2", b"other")).await.unwrap();
     let before = test.store().keys().await.unwrap();
@@ -75,8 +75,8 @@ pub(crate) async fn no_two_keys_and_no_two_secrets_of_a_key_are_equal<T: TestSto
     assert_eq!(others_changes(&second).await, []);
 }
 
-pub(crate) async fn a_missing_or_expired_key_is_not_rotated<T: TestStore>() {
-    let test = with_key::<T>().await;
+pub(crate) async fn a_missing_or_expired_key_is_not_rotated(kind: Kind) {
+    let test = with_key(kind).await;
     assert!(refused(rotate(&test, "k9", b"two", None, 100).await).contains("k9"));
     let expires = KeyChange { expires: Some(Some(100)), ..KeyChange::default() };
     test.store().set_key("k1", expires).await.unwrap();
@@ -86,20 +86,20 @@ pub(crate) async fn a_missing_or_expired_key_is_not_rotated<T: TestStore>() {
     assert_eq!(test.store().keys().await.unwrap()[0].digest, Digest::of(b"two"));
 }
 
-pub(crate) async fn a_previous_secret_ends_with_its_overlap_or_with_the_whole_key<T: TestStore>() {
+pub(crate) async fn a_previous_secret_ends_with_its_overlap_or_with_the_whole_key(kind: Kind) {
     let rotated = KeyRecord { previous: previous(b"old", 200), ..key("k1", b"one") };
     assert_eq!(key("k1", b"one").previous_ends(), None);
     assert_eq!(rotated.previous_ends(), Some(200));
     assert_eq!(KeyRecord { expires: Some(150), ..rotated.clone() }.previous_ends(), Some(150));
     assert_eq!(KeyRecord { expires: Some(250), ..rotated.clone() }.previous_ends(), Some(200));
-    let test = T::new().await;
+    let test = TestStore::new(kind).await;
     test.add_guild(&guild("g")).await;
     test.store().create_key(rotated.clone()).await.unwrap();
     assert_eq!(test.store().keys().await.unwrap(), [rotated]);
 }
 
-pub(crate) async fn a_revoked_key_frees_both_its_secrets<T: TestStore>() {
-    let test = with_key::<T>().await;
+pub(crate) async fn a_revoked_key_frees_both_its_secrets(kind: Kind) {
+    let test = with_key(kind).await;
     rotate(&test, "k1", b"two", Some(200), 100).await.unwrap();
     test.store().revoke_key("k1").await.unwrap();
     assert_eq!(test.store().keys().await.unwrap(), []);
@@ -107,8 +107,8 @@ pub(crate) async fn a_revoked_key_frees_both_its_secrets<T: TestStore>() {
     test.store().create_key(key("k2", b"two")).await.unwrap();
 }
 
-pub(crate) async fn setting_a_key_changes_the_given_fields_and_keeps_its_secrets<T: TestStore>() {
-    let test = with_key::<T>().await;
+pub(crate) async fn setting_a_key_changes_the_given_fields_and_keeps_its_secrets(kind: Kind) {
+    let test = with_key(kind).await;
     rotate(&test, "k1", b"two", Some(200), 100).await.unwrap();
     let second = test.open_second().await;
     let mut expected = KeyRecord { previous: previous(b"one", 200), ..key("k1", b"two") };

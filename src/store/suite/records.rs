@@ -3,7 +3,7 @@
 //! refused.
 
 use super::*;
-use crate::model::{Digest, Review, Scope, Warn};
+use crate::model::{Digest, REVIEW, Scope, WARN};
 
 pub(crate) fn key(id: &str, secret: &[u8]) -> KeyRecord {
     KeyRecord {
@@ -20,8 +20,8 @@ pub(crate) fn key(id: &str, secret: &[u8]) -> KeyRecord {
     }
 }
 
-pub(crate) async fn a_key_with_a_wrong_id_secret_or_guild_is_refused<T: TestStore>() {
-    let test = T::new().await;
+pub(crate) async fn a_key_with_a_wrong_id_secret_or_guild_is_refused(kind: Kind) {
+    let test = TestStore::new(kind).await;
     assert!(refused(test.store().create_key(key("k1", b"one")).await).contains("guild add"));
     test.add_guild(&guild("g")).await;
     test.store().create_key(key("k1", b"one")).await.unwrap();
@@ -33,8 +33,8 @@ pub(crate) async fn a_key_with_a_wrong_id_secret_or_guild_is_refused<T: TestStor
     assert_eq!(test.store().keys().await.unwrap(), []);
 }
 
-pub(crate) async fn a_guild_is_added_once_and_only_an_existing_one_can_depart<T: TestStore>() {
-    let test = T::new().await;
+pub(crate) async fn a_guild_is_added_once_and_only_an_existing_one_can_depart(kind: Kind) {
+    let test = TestStore::new(kind).await;
     test.store().add_guild(&guild("g"), "Night\nWatch").await.unwrap();
     refused(test.store().add_guild(&guild("g"), "Other").await);
     refused(test.store().set_guild_departed(&guild("h"), true).await);
@@ -42,8 +42,8 @@ pub(crate) async fn a_guild_is_added_once_and_only_an_existing_one_can_depart<T:
     assert_eq!(test.store().guilds().await.unwrap(), [expected]);
 }
 
-pub(crate) async fn a_renamed_guild_is_the_same_guild<T: TestStore>() {
-    let test = T::new().await;
+pub(crate) async fn a_renamed_guild_is_the_same_guild(kind: Kind) {
+    let test = TestStore::new(kind).await;
     test.add_guild(&guild("g")).await;
     test.store().set_points(&guild("g"), member(7), 5).await.unwrap();
     test.store().set_guild_departed(&guild("g"), true).await.unwrap();
@@ -57,8 +57,8 @@ pub(crate) async fn a_renamed_guild_is_the_same_guild<T: TestStore>() {
     assert_eq!(others_changes(&second).await, []);
 }
 
-pub(crate) async fn a_guild_is_removed_with_everything_of_it_and_begins_empty_when_added_again<T: TestStore>() {
-    let test = T::new().await;
+pub(crate) async fn a_guild_is_removed_with_everything_of_it_and_begins_empty_when_added_again(kind: Kind) {
+    let test = TestStore::new(kind).await;
     let (store, other) = (test.store(), guild("other"));
     for id in ["g", "other"] {
         test.add_guild(&guild(id)).await;
@@ -69,14 +69,14 @@ pub(crate) async fn a_guild_is_removed_with_everything_of_it_and_begins_empty_wh
         warn(store, member(id), 100).await;
     }
     review(store, member(7), "kind").await;
-    store.add_note(&other, member(7), warn_for("spam", 100)).await.unwrap();
+    store.add_note(&WARN, &other, member(7), warn_for("spam", 100)).await.unwrap();
     store.create_key(key("k1", b"one")).await.unwrap();
     let of_other = KeyRecord { guild: other.clone(), ..key("k2", b"two") };
     store.create_key(of_other.clone()).await.unwrap();
     let second = test.open_second().await;
 
     let removed = store.remove_guild(&guild("g")).await.unwrap();
-    assert_eq!(removed, RemovedGuild { members: 2, warns: 2, reviews: 1, keys: 1 });
+    assert_eq!(removed, RemovedGuild { members: 2, notes: [2, 1], keys: 1 });
     assert_eq!(others_changes(&second).await, [Change::Everything]);
     is_departed(second.points(&guild("g"), member(7)).await);
     is_departed(store.set_points(&guild("g"), member(7), 1).await);
@@ -85,19 +85,19 @@ pub(crate) async fn a_guild_is_removed_with_everything_of_it_and_begins_empty_wh
     assert_eq!(others_changes(&second).await, []);
     assert_eq!(second.keys().await.unwrap(), std::slice::from_ref(&of_other));
     assert_eq!(second.points(&other, member(7)).await.unwrap(), 6);
-    assert_eq!(second.notes::<Warn>(&other, None, None, usize::MAX).await.unwrap().len(), 1);
+    assert_eq!(second.notes(&WARN, &other, None, None, usize::MAX).await.unwrap().len(), 1);
 
     test.add_guild(&guild("g")).await;
     assert_eq!(second.points(&guild("g"), member(7)).await.unwrap(), 0);
     assert_eq!(second.members(&guild("g"), None, usize::MAX).await.unwrap(), []);
-    assert_eq!(second.notes::<Warn>(&guild("g"), None, None, usize::MAX).await.unwrap(), []);
-    assert_eq!(second.notes::<Review>(&guild("g"), None, None, usize::MAX).await.unwrap(), []);
+    assert_eq!(second.notes(&WARN, &guild("g"), None, None, usize::MAX).await.unwrap(), []);
+    assert_eq!(second.notes(&REVIEW, &guild("g"), None, None, usize::MAX).await.unwrap(), []);
     assert_eq!(warn(store, member(7), 100).await, 1, "ids begin at 1 again");
     store.create_key(key("k1", b"one")).await.unwrap();
 }
 
-pub(crate) async fn setting_a_member_changes_the_given_fields<T: TestStore>() {
-    let test = T::new().await;
+pub(crate) async fn setting_a_member_changes_the_given_fields(kind: Kind) {
+    let test = TestStore::new(kind).await;
     test.add_guild(&guild("g")).await;
     let listed = async || {
         let all = test.store().members(&guild("g"), None, usize::MAX).await.unwrap();
@@ -113,8 +113,8 @@ pub(crate) async fn setting_a_member_changes_the_given_fields<T: TestStore>() {
     refused(test.store().members(&guild("h"), None, usize::MAX).await);
 }
 
-pub(crate) async fn a_member_is_removed_with_its_warns_and_reviews<T: TestStore>() {
-    let test = T::new().await;
+pub(crate) async fn a_member_is_removed_with_its_warns_and_reviews(kind: Kind) {
+    let test = TestStore::new(kind).await;
     test.add_guild(&guild("g")).await;
     for id in [7, 8] {
         warn(test.store(), member(id), 100).await;
@@ -124,53 +124,53 @@ pub(crate) async fn a_member_is_removed_with_its_warns_and_reviews<T: TestStore>
     refused(test.store().remove_member(&guild("g"), member(7)).await);
     let owners: Vec<_> = test
         .store()
-        .notes::<Warn>(&guild("g"), None, None, usize::MAX)
+        .notes(&WARN, &guild("g"), None, None, usize::MAX)
         .await
         .unwrap()
         .into_iter()
         .map(|w| w.0)
         .collect();
     assert_eq!(owners, [member(8)]);
-    assert_eq!(test.store().notes::<Review>(&guild("g"), Some(member(7)), None, usize::MAX).await.unwrap(), []);
-    assert_eq!(test.store().notes::<Review>(&guild("g"), Some(member(8)), None, usize::MAX).await.unwrap().len(), 1);
+    assert_eq!(test.store().notes(&REVIEW, &guild("g"), Some(member(7)), None, usize::MAX).await.unwrap(), []);
+    assert_eq!(test.store().notes(&REVIEW, &guild("g"), Some(member(8)), None, usize::MAX).await.unwrap().len(), 1);
 }
 
-pub(crate) async fn a_warn_or_review_is_removed_by_its_id_once<T: TestStore>() {
-    let test = T::new().await;
+pub(crate) async fn a_warn_or_review_is_removed_by_its_id_once(kind: Kind) {
+    let test = TestStore::new(kind).await;
     test.add_guild(&guild("g")).await;
     let warn = warn(test.store(), member(7), 100).await;
     let review = review(test.store(), member(7), "kind").await;
     let second = test.open_second().await;
-    test.store().remove_note::<Warn>(&guild("g"), warn).await.unwrap();
+    test.store().remove_note(&WARN, &guild("g"), warn).await.unwrap();
     assert_eq!(others_changes(&second).await, [Change::Member(member(7))]);
-    test.store().remove_note::<Review>(&guild("g"), review).await.unwrap();
-    refused(test.store().remove_note::<Warn>(&guild("g"), warn).await);
-    refused(test.store().remove_note::<Review>(&guild("g"), review).await);
-    assert_eq!(test.store().notes::<Warn>(&guild("g"), None, None, usize::MAX).await.unwrap(), []);
-    assert_eq!(test.store().notes::<Review>(&guild("g"), None, None, usize::MAX).await.unwrap(), []);
+    test.store().remove_note(&REVIEW, &guild("g"), review).await.unwrap();
+    refused(test.store().remove_note(&WARN, &guild("g"), warn).await);
+    refused(test.store().remove_note(&REVIEW, &guild("g"), review).await);
+    assert_eq!(test.store().notes(&WARN, &guild("g"), None, None, usize::MAX).await.unwrap(), []);
+    assert_eq!(test.store().notes(&REVIEW, &guild("g"), None, None, usize::MAX).await.unwrap(), []);
 }
 
-pub(crate) async fn a_rating_outside_one_to_five_is_refused<T: TestStore>() {
-    let test = T::new().await;
+pub(crate) async fn a_rating_outside_one_to_five_is_refused(kind: Kind) {
+    let test = TestStore::new(kind).await;
     test.add_guild(&guild("g")).await;
     for rating in [0, 6] {
-        let review = Review { id: 0, author: "Bo".into(), rating, text: "kind".into() };
-        refused(test.store().add_note(&guild("g"), member(7), review).await);
+        let review = Note { id: 0, author: "Bo".into(), number: rating, text: "kind".into() };
+        refused(test.store().add_note(&REVIEW, &guild("g"), member(7), review).await);
     }
     assert_eq!(test.store().members(&guild("g"), None, usize::MAX).await.unwrap(), []);
 }
 
-pub(crate) async fn a_page_begins_after_an_id_and_has_so_many_items<T: TestStore>() {
-    let test = T::new().await;
+pub(crate) async fn a_page_begins_after_an_id_and_has_so_many_items(kind: Kind) {
+    let test = TestStore::new(kind).await;
     let (store, g) = (test.store(), guild("g"));
     refused(store.members(&g, None, 2).await);
-    refused(store.notes::<Warn>(&g, None, None, 2).await);
+    refused(store.notes(&WARN, &g, None, None, 2).await);
     refused(store.member(&g, member(1)).await);
     for id in ["g", "other"] {
         test.add_guild(&guild(id)).await;
     }
     assert_eq!(store.members(&g, None, 2).await.unwrap(), []);
-    assert_eq!(store.notes::<Review>(&g, None, None, 2).await.unwrap(), []);
+    assert_eq!(store.notes(&REVIEW, &g, None, None, 2).await.unwrap(), []);
     for id in [5, 0, 3] {
         store.set_points(&g, member(id), 1).await.unwrap();
     }
@@ -183,11 +183,11 @@ pub(crate) async fn a_page_begins_after_an_id_and_has_so_many_items<T: TestStore
         warn(store, member(of), 100).await;
         review(store, member(of), "kind").await;
     }
-    let page = store.notes::<Warn>(&g, None, Some(1), 5).await.unwrap();
+    let page = store.notes(&WARN, &g, None, Some(1), 5).await.unwrap();
     assert_eq!(page.iter().map(|(of, warn)| (of.get(), warn.id)).collect::<Vec<_>>(), [(3, 2), (5, 3)]);
-    let page = store.notes::<Review>(&g, Some(member(5)), None, 5).await.unwrap();
+    let page = store.notes(&REVIEW, &g, Some(member(5)), None, 5).await.unwrap();
     assert_eq!(page.iter().map(|(of, review)| (of.get(), review.id)).collect::<Vec<_>>(), [(5, 1), (5, 3)]);
-    assert_eq!(store.notes::<Review>(&g, Some(member(5)), None, 1).await.unwrap().len(), 1);
+    assert_eq!(store.notes(&REVIEW, &g, Some(member(5)), None, 1).await.unwrap().len(), 1);
     for (id, secret) in [("k2", b"two"), ("k1", b"one"), ("k3", b"thr")] {
         store.create_key(key(id, secret)).await.unwrap();
     }
@@ -201,29 +201,27 @@ pub(crate) async fn a_page_begins_after_an_id_and_has_so_many_items<T: TestStore
     assert_eq!(store.key("k5").await.unwrap(), None);
 }
 
-pub(crate) async fn a_warn_or_review_is_put_under_an_id_again_and_again_and_never_under_another_members<
-    T: TestStore,
->() {
-    let test = T::new().await;
+pub(crate) async fn a_warn_or_review_is_put_under_an_id_again_and_again_and_never_under_another_members(kind: Kind) {
+    let test = TestStore::new(kind).await;
     let (store, g) = (test.store(), guild("g"));
-    let warn = |reason: &str| Warn { id: 17, author: "Mod".into(), reason: reason.into(), expires: 100 };
-    refused(store.put_note(&g, member(7), warn("spam")).await);
+    let warn = |reason: &str| Note { id: 17, author: "Mod".into(), text: reason.into(), number: 100 };
+    refused(store.put_note(&WARN, &g, member(7), warn("spam")).await);
     test.add_guild(&g).await;
     let second = test.open_second().await;
     for (reason, is_new) in [("one\n", true), ("two\n", false), ("two\n", false)] {
-        assert_eq!(store.put_note(&g, member(7), warn(reason)).await.unwrap(), is_new);
+        assert_eq!(store.put_note(&WARN, &g, member(7), warn(reason)).await.unwrap(), is_new);
         assert_eq!(others_changes(&second).await, [Change::Member(member(7))]);
     }
-    assert_eq!(second.notes::<Warn>(&g, None, None, usize::MAX).await.unwrap(), [(member(7), warn("two "))]);
-    assert!(refused(store.put_note(&g, member(8), warn("spam")).await).contains("member 7's"));
+    assert_eq!(second.notes(&WARN, &g, None, None, usize::MAX).await.unwrap(), [(member(7), warn("two "))]);
+    assert!(refused(store.put_note(&WARN, &g, member(8), warn("spam")).await).contains("member 7's"));
     assert_eq!(store.member(&g, member(8)).await.unwrap(), None, "a refused one leaves nothing");
-    let review = |rating| Review { id: 0, author: "Bo".into(), rating, text: "kind".into() };
-    assert!(store.put_note(&g, member(7), review(5)).await.unwrap());
-    assert!(!store.put_note(&g, member(7), review(4)).await.unwrap());
-    refused(store.put_note(&g, member(7), review(6)).await);
-    refused(store.put_note(&g, member(8), review(5)).await);
-    assert_eq!(store.notes::<Review>(&g, None, None, usize::MAX).await.unwrap(), [(member(7), review(4))]);
-    let long = Warn { reason: "x".repeat(1 << 20), expires: 9_999_999_999, ..warn("") };
-    assert!(refused(store.put_note(&g, member(7), long).await).contains("warn remove"));
-    assert_eq!(store.notes::<Warn>(&g, None, None, usize::MAX).await.unwrap(), [(member(7), warn("two "))]);
+    let review = |rating| Note { id: 0, author: "Bo".into(), number: rating, text: "kind".into() };
+    assert!(store.put_note(&REVIEW, &g, member(7), review(5)).await.unwrap());
+    assert!(!store.put_note(&REVIEW, &g, member(7), review(4)).await.unwrap());
+    refused(store.put_note(&REVIEW, &g, member(7), review(6)).await);
+    refused(store.put_note(&REVIEW, &g, member(8), review(5)).await);
+    assert_eq!(store.notes(&REVIEW, &g, None, None, usize::MAX).await.unwrap(), [(member(7), review(4))]);
+    let long = Note { text: "x".repeat(1 << 20), number: 9_999_999_999, ..warn("") };
+    assert!(refused(store.put_note(&WARN, &g, member(7), long).await).contains("warn remove"));
+    assert_eq!(store.notes(&WARN, &g, None, None, usize::MAX).await.unwrap(), [(member(7), warn("two "))]);
 }

@@ -2,27 +2,27 @@
 //! member with nothing, and a guild that is missing or was left with one error for every operation.
 
 use super::*;
-use crate::model::MAX_MEMBER_NAME;
+use crate::model::{MAX_MEMBER_NAME, REVIEW, WARN};
 
-pub(crate) async fn a_member_unknown_to_the_guild_has_nothing<T: TestStore>() {
-    let test = T::new().await;
+pub(crate) async fn a_member_unknown_to_the_guild_has_nothing(kind: Kind) {
+    let test = TestStore::new(kind).await;
     let store = test.store();
     test.add_guild(&guild("g")).await;
     assert_eq!(store.points(&guild("g"), member(7)).await.unwrap(), 0);
-    assert_eq!(store.warns(&guild("g"), member(7), 0).await.unwrap(), []);
-    assert_eq!(store.reviews(&guild("g"), member(7)).await.unwrap(), []);
+    assert_eq!(store.notes_of(&WARN, &guild("g"), member(7), 0).await.unwrap(), []);
+    assert_eq!(store.notes_of(&REVIEW, &guild("g"), member(7), 0).await.unwrap(), []);
 }
 
-pub(crate) async fn set_points_makes_the_member_named_by_its_id<T: TestStore>() {
-    let test = T::new().await;
+pub(crate) async fn set_points_makes_the_member_named_by_its_id(kind: Kind) {
+    let test = TestStore::new(kind).await;
     let store = test.store();
     test.add_guild(&guild("g")).await;
     assert_eq!(store.set_points(&guild("g"), member(7), 5).await.unwrap(), "7");
     assert_eq!(store.points(&guild("g"), member(7)).await.unwrap(), 5);
 }
 
-pub(crate) async fn points_may_be_any_signed_64_bit_number_of_the_largest_member<T: TestStore>() {
-    let test = T::new().await;
+pub(crate) async fn points_may_be_any_signed_64_bit_number_of_the_largest_member(kind: Kind) {
+    let test = TestStore::new(kind).await;
     let store = test.store();
     test.add_guild(&guild("g")).await;
     for amount in [i64::MAX, i64::MIN, -1, 0] {
@@ -31,8 +31,8 @@ pub(crate) async fn points_may_be_any_signed_64_bit_number_of_the_largest_member
     }
 }
 
-pub(crate) async fn a_member_has_separate_records_in_each_guild<T: TestStore>() {
-    let test = T::new().await;
+pub(crate) async fn a_member_has_separate_records_in_each_guild(kind: Kind) {
+    let test = TestStore::new(kind).await;
     let store = test.store();
     test.add_guild(&guild("a")).await;
     test.add_guild(&guild("b")).await;
@@ -42,55 +42,55 @@ pub(crate) async fn a_member_has_separate_records_in_each_guild<T: TestStore>() 
     assert_eq!(store.points(&guild("b"), member(7)).await.unwrap(), 2);
 }
 
-pub(crate) async fn a_guild_that_is_missing_or_departed_is_refused_for_every_operation<T: TestStore>() {
-    let test = T::new().await;
+pub(crate) async fn a_guild_that_is_missing_or_departed_is_refused_for_every_operation(kind: Kind) {
+    let test = TestStore::new(kind).await;
     let store = test.store();
     test.add_guild(&guild("departed")).await;
     store.set_points(&guild("departed"), member(7), 3).await.unwrap();
     store.set_guild_departed(&guild("departed"), true).await.unwrap();
     for id in ["departed", "never"] {
         is_departed(store.points(&guild(id), member(7)).await);
-        is_departed(store.warns(&guild(id), member(7), 0).await);
-        is_departed(store.reviews(&guild(id), member(7)).await);
+        is_departed(store.notes_of(&WARN, &guild(id), member(7), 0).await);
+        is_departed(store.notes_of(&REVIEW, &guild(id), member(7), 0).await);
         is_departed(store.set_points(&guild(id), member(7), 4).await);
     }
     store.set_guild_departed(&guild("departed"), false).await.unwrap();
     assert_eq!(store.points(&guild("departed"), member(7)).await.unwrap(), 3);
 }
 
-pub(crate) async fn warn_and_review_ids_count_up_by_guild_and_are_sorted<T: TestStore>() {
-    let test = T::new().await;
+pub(crate) async fn warn_and_review_ids_count_up_by_guild_and_are_sorted(kind: Kind) {
+    let test = TestStore::new(kind).await;
     let store = test.store();
     test.add_guild(&guild("g")).await;
     for expected in 1..=11 {
         assert_eq!(warn(store, member(expected as u64 % 2), 100).await, expected);
         assert_eq!(review(store, member(expected as u64 % 2), "kind").await, expected);
     }
-    let warns = store.warns(&guild("g"), member(1), 0).await.unwrap();
+    let warns = store.notes_of(&WARN, &guild("g"), member(1), 0).await.unwrap();
     assert_eq!(warns.iter().map(|w| w.id).collect::<Vec<_>>(), [1, 3, 5, 7, 9, 11]);
-    let reviews = store.reviews(&guild("g"), member(0)).await.unwrap();
+    let reviews = store.notes_of(&REVIEW, &guild("g"), member(0), 0).await.unwrap();
     assert_eq!(reviews.iter().map(|r| r.id).collect::<Vec<_>>(), [2, 4, 6, 8, 10]);
 }
 
-pub(crate) async fn a_warn_is_hidden_from_the_second_of_its_expiry<T: TestStore>() {
-    let test = T::new().await;
+pub(crate) async fn a_warn_is_hidden_from_the_second_of_its_expiry(kind: Kind) {
+    let test = TestStore::new(kind).await;
     let store = test.store();
     test.add_guild(&guild("g")).await;
     warn(store, member(7), 100).await;
-    assert_eq!(store.warns(&guild("g"), member(7), 99).await.unwrap().len(), 1);
-    assert_eq!(store.warns(&guild("g"), member(7), 100).await.unwrap(), []);
+    assert_eq!(store.notes_of(&WARN, &guild("g"), member(7), 99).await.unwrap().len(), 1);
+    assert_eq!(store.notes_of(&WARN, &guild("g"), member(7), 100).await.unwrap(), []);
 }
 
-pub(crate) async fn what_is_stored_is_one_line<T: TestStore>() {
-    let test = T::new().await;
+pub(crate) async fn what_is_stored_is_one_line(kind: Kind) {
+    let test = TestStore::new(kind).await;
     let store = test.store();
     test.add_guild(&guild("g")).await;
     review(store, member(7), "two\r\nlines\u{85}").await;
-    assert_eq!(store.reviews(&guild("g"), member(7)).await.unwrap()[0].text, "two  lines ");
+    assert_eq!(store.notes_of(&REVIEW, &guild("g"), member(7), 0).await.unwrap()[0].text, "two  lines ");
 }
 
-pub(crate) async fn a_members_name_is_at_most_64_kib_long<T: TestStore>() {
-    let test = T::new().await;
+pub(crate) async fn a_members_name_is_at_most_64_kib_long(kind: Kind) {
+    let test = TestStore::new(kind).await;
     let store = test.store();
     test.add_guild(&guild("g")).await;
     let name = "é".repeat(MAX_MEMBER_NAME / 2);
@@ -100,8 +100,8 @@ pub(crate) async fn a_members_name_is_at_most_64_kib_long<T: TestStore>() {
     assert_eq!(store.members(&guild("g"), None, usize::MAX).await.unwrap()[0].name, name);
 }
 
-pub(crate) async fn departed_guilds_are_listed_too<T: TestStore>() {
-    let test = T::new().await;
+pub(crate) async fn departed_guilds_are_listed_too(kind: Kind) {
+    let test = TestStore::new(kind).await;
     let store = test.store();
     test.add_guild(&guild("b")).await;
     test.add_guild(&guild("a")).await;
@@ -110,10 +110,15 @@ pub(crate) async fn departed_guilds_are_listed_too<T: TestStore>() {
     assert_eq!(listed.iter().map(|g| (g.id.as_str(), g.departed)).collect::<Vec<_>>(), [("a", false), ("b", true)]);
 }
 
-pub(crate) async fn own_changes_are_not_reported<T: TestStore>() {
-    let test = T::new().await;
+pub(crate) async fn of_own_changes_only_points_are_not_reported(kind: Kind) {
+    let test = TestStore::new(kind).await;
     let store = test.store();
     test.add_guild(&guild("g")).await;
+    assert_eq!(others_changes(store).await, [Change::Directory]);
     store.set_points(&guild("g"), member(7), 5).await.unwrap();
     assert_eq!(others_changes(store).await, []);
+    store.hear_late_write();
+    assert_eq!(others_changes(store).await, [], "what was read before");
+    warn(store, member(7), 100).await;
+    assert_eq!(others_changes(store).await, [Change::Member(member(7))]);
 }

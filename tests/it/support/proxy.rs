@@ -32,8 +32,8 @@ type Cuts = Arc<Mutex<Option<&'static str>>>;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Holds {
     Nothing,
-    /// Connections on which somebody listens for notices.
-    Listeners,
+    /// Connections on which the store's change feed is read.
+    Feed,
     /// Whatever asks for a commit.
     Commits,
     /// What is sent to the server.
@@ -110,11 +110,11 @@ async fn connect(here: TcpStream, mut led: watch::Receiver<u16>, told: watch::Re
     let port = *led.borrow_and_update();
     let Ok(there) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await else { return };
     let ((read, write), (read_back, write_back)) = (here.into_split(), there.into_split());
-    let (listens, cut) = (AtomicBool::new(false), Notify::new());
+    let (is_feed, cut) = (AtomicBool::new(false), Notify::new());
     let both = async {
         tokio::join!(
-            pump(Direction::ToServer, read, write_back, told.clone(), &listens, &cuts, &cut),
-            pump(Direction::FromServer, read_back, write, told.clone(), &listens, &cuts, &cut)
+            pump(Direction::ToServer, read, write_back, told.clone(), &is_feed, &cuts, &cut),
+            pump(Direction::FromServer, read_back, write, told.clone(), &is_feed, &cuts, &cut)
         )
     };
     tokio::select! {
@@ -129,15 +129,15 @@ async fn pump(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
     mut holds: watch::Receiver<Holds>,
-    listens: &AtomicBool,
+    is_feed: &AtomicBool,
     cuts: &Cuts,
     cut: &Notify,
 ) {
     let mut chunk = [0; 16 * 1024];
     while let Ok(read @ 1..) = from.read(&mut chunk).await {
         let says = |word: &str| chunk[..read].windows(word.len()).any(|part| part == word.as_bytes());
-        if says("LISTEN") {
-            listens.store(true, Ordering::SeqCst);
+        if says("FROM change WHERE seq >=") || says("max(seq), 0) FROM change") {
+            is_feed.store(true, Ordering::SeqCst);
         }
         if cuts.lock().unwrap().take_if(|word| says(word)).is_some() {
             return cut.notify_one();
@@ -148,7 +148,7 @@ async fn pump(
             Holds::ToServer => direction != Direction::ToServer,
             Holds::FromServer => direction != Direction::FromServer,
             Holds::Commits => !commits,
-            Holds::Listeners => !listens.load(Ordering::SeqCst),
+            Holds::Feed => !is_feed.load(Ordering::SeqCst),
             Holds::Everything => false,
         };
         let Ok(held) = holds.wait_for(passes).await.map(|holds| *holds) else { return };

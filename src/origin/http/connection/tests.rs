@@ -36,7 +36,7 @@ async fn stops_being_idle(connection: &mut Connection) -> bool {
 #[tokio::test]
 async fn an_answer_that_is_cut_anywhere_is_the_same() {
     let chunked: &[u8] =
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n12\r\n02\r\n50\r\n0\r\nA: b\r\n\r\n";
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n12\r\n2\r\n50\r\n0\r\nA: b\r\n\r\n";
     let interim = [b"HTTP/1.1 103 Early\r\nA: b\r\n\r\n", ANSWER].concat();
     let (mut connection, mut peer) = pair().await;
     for answer in [ANSWER, chunked, &interim] {

@@ -1,0 +1,263 @@
+//! Backup, verification and restore of a store in an SQLite file.
+//!
+//! A restore holds the lock that every opener takes, so that nobody opens the store meanwhile, and at no moment is the
+//! store's name beside another file's write-ahead log:
+//! 1. what is in the present log is written into the present file, and the log is removed; that fails if a process has the
+//!    store open, or the disk is full;
+//! 2. the backup is copied to a temporary file, which is synced;
+//! 3. the present file gets a second name (a link), what lies beside a damaged one is put aside, and the copy is renamed to
+//!    the store's name.
+//!
+//! Killed at any step, the store's name has the previous store or the restored one, each whole.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{MetadataExt, fchown};
+use std::path::{Path, PathBuf};
+
+use rusqlite::{Connection, OpenFlags};
+
+use super::sqlite::{self, Role, damaged, inspect, is_busy, is_damage, line_of, of_io, read_unchanged};
+use super::temp_file::TempFile;
+use super::*;
+use crate::files::{FileId, follow_links, sync_folder_of, with_suffix};
+
+/// How many flaws are reported.
+const MOST_FLAWS: usize = 100;
+
+/// The part of the previous store's name between the store's name and the time of the restore.
+const KEPT: &str = ".before-restore-";
+
+/// What is in a whole store, and what is wrong with it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// The schema of the file, and the one that this version writes.
+    pub schema: (i64, i64),
+    /// The number of rows of each table. Empty where the file is too damaged to count them.
+    pub rows: Vec<(&'static str, u64)>,
+    /// What is wrong, one line for each flaw.
+    pub flaws: Vec<String>,
+}
+
+/// What a restore did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Restored {
+    /// Bytes of the restored store.
+    pub size: u64,
+    /// The name of the previous store; `None`: there was none.
+    pub kept: Option<PathBuf>,
+}
+
+/// Refuses a path at which there is no store.
+///
+/// # Errors
+/// What is there instead, and what to do.
+pub fn must_exist(path: &Path) -> Result<(), StoreError> {
+    sqlite::must_exist(path)
+}
+
+/// Copies the store at `from`, as it is at one moment, while others may go on writing to it. Returns the temporary file that
+/// is ready to replace `to`. An older backup is replaced only with `force`.
+///
+/// # Errors
+/// Why it cannot be copied; `to` is as it was.
+pub async fn backup(from: &Path, to: &Path, force: bool) -> Result<TempFile, StoreError> {
+    let paths = (from.to_owned(), to.to_owned());
+    blocking(move || refuse_target(&paths.0, &paths.1, force)).await?;
+    // Not on the other thread, so that a command that is interrupted removes it.
+    let part = TempFile::new(to).map_err(|e| cannot_write(to, &e))?;
+    let (from, to, copied) = (from.to_owned(), to.to_owned(), part.path().to_owned());
+    blocking(move || copy(&from, (&copied, &to), Role::Store)).await?;
+    Ok(part)
+}
+
+/// Finds what is wrong with the store or backup at `path`, and changes nothing. Blocks, for as long as reading the whole
+/// file takes. `is_store`: it is the store of the configuration.
+///
+/// # Errors
+/// Why it cannot be looked at.
+pub fn verify(path: &Path, is_store: bool) -> Result<Report, StoreError> {
+    let role = if is_store { Role::Store } else { Role::Backup };
+    let conn = read_unchanged(path, role)?;
+    let found = inspect(&conn, path, role)?;
+    if found.is_empty {
+        return Err(StoreError::Failed(format!("{} is empty: there is no store in it", path.display())));
+    }
+    let mut report = Report { schema: (found.schema, sqlite::newest_schema()), ..Report::default() };
+    report.flaws = flaws(&conn).or_else(|e| match line_of(path, &e, role) {
+        busy @ StoreError::Busy(_) => Err(busy),
+        damage => Ok(vec![damage.to_string()]),
+    })?;
+    report.rows = count_rows(&conn, found.schema == sqlite::newest_schema()).unwrap_or_default();
+    Ok(report)
+}
+
+/// Puts a copy of the backup `from` in the place of the store at `store`, whose file is kept under another name. Blocks.
+///
+/// # Errors
+/// Why it was not restored; the store is as it was.
+pub fn restore(from: &Path, store: &Path) -> Result<Restored, StoreError> {
+    let target = follow_links(store).map_err(|e| of_io(store, &e))?;
+    let _lock = sqlite::lock_folder(&target)?;
+    if FileId::of(from).is_ok_and(|from| FileId::of(&target).is_ok_and(|to| from == to)) {
+        return Err(StoreError::Refused(format!("{} is the store itself; name a backup of it", from.display())));
+    }
+    let report = verify(from, false)?;
+    if let Some(flaw) = report.flaws.first() {
+        return Err(StoreError::Failed(format!(
+            "{} is not sound: {flaw}; nothing was changed, take another backup (`guildgate store verify {0}` names all that is \
+             wrong)",
+            from.display()
+        )));
+    }
+    let failed = |e: io::Error| StoreError::Failed(format!("{} cannot be restored: {e}", target.display()));
+    let present = fs::metadata(&target).ok();
+    let kept = present.as_ref().map(|_| kept_name(&target));
+    if present.is_some() {
+        close(&target)?;
+    }
+    let part = TempFile::new(&target).map_err(failed)?;
+    copy(from, (part.path(), &target), Role::Backup)?;
+    if let Some(present) = &present {
+        // A restore by root leaves the store to the user of the server.
+        fchown(part.file(), Some(present.uid()), Some(present.gid())).map_err(failed)?;
+    }
+    if let Some(kept) = &kept {
+        fs::hard_link(&target, kept).map_err(failed)?;
+    }
+    set_logs_aside(&target, kept.as_deref()).map_err(failed)?;
+    let size = part.replace_target().map_err(failed)?;
+    Ok(Restored { size, kept })
+}
+
+/// Writes the log of the present store into it. A file that is no store, or damaged, is left as it is.
+fn close(target: &Path) -> Result<(), StoreError> {
+    let conn = Connection::open_with_flags(target, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX);
+    match conn.and_then(|conn| sqlite::leave_wal(&conn)) {
+        Err(e) if is_busy(&e) => Err(StoreError::Refused(format!(
+            "another process has {} open: a server, or another command; stop it first. Nothing was changed",
+            target.display()
+        ))),
+        Err(e) if !is_damage(&e) => Err(line_of(target, &e, Role::Store)),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// Renames what still lies beside the present file: the log of a damaged file, or of none.
+fn set_logs_aside(target: &Path, kept: Option<&Path>) -> io::Result<()> {
+    let kept = kept.map_or_else(|| kept_name(target), Path::to_owned);
+    for end in SQLITE_FILES {
+        match fs::rename(with_suffix(target, end), with_suffix(&kept, end)) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+    }
+    sync_folder_of(target)
+}
+
+/// A name for the present store that nothing has.
+fn kept_name(target: &Path) -> PathBuf {
+    let now = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ").to_string();
+    let name = |n: u64| match n {
+        1 => with_suffix(target, &format!("{KEPT}{now}")),
+        n => with_suffix(target, &format!("{KEPT}{now}-{n}")),
+    };
+    (1..).map(name).find(|name| fs::symlink_metadata(name).is_err()).unwrap_or_else(|| name(u64::MAX))
+}
+
+fn cannot_write(to: &Path, why: &dyn std::fmt::Display) -> StoreError {
+    StoreError::Failed(format!("{} cannot be written: {why}", to.display()))
+}
+
+/// Copies the store or backup at `from` to the empty file `part`, which is to replace `to`.
+fn copy(from: &Path, (part, to): (&Path, &Path), role: Role) -> Result<(), StoreError> {
+    let source = read_unchanged(from, role)?;
+    if inspect(&source, from, role)?.is_empty {
+        return Err(StoreError::Failed(format!("{} is empty: there is no store in it", from.display())));
+    }
+    // It reads one state of the store, whole, so that a damaged one does not replace a good backup.
+    // `mode=rw`: where the command was interrupted, and has removed the file already, it is not made again.
+    source.execute("VACUUM INTO ?1", [sqlite::uri(part, "mode=rw")]).map(drop).map_err(|e| {
+        match e.sqlite_error_code() {
+            Some(rusqlite::ErrorCode::DiskFull) => cannot_write(to, &"the disk is full"),
+            Some(rusqlite::ErrorCode::DatabaseCorrupt) => damaged(from, &e, role),
+            _ => line_of(from, &e, role),
+        }
+    })
+}
+
+/// Refuses what a backup must not replace: the store itself and the files beside it, a store that is open, any file that is
+/// no backup, and without `force` an older backup.
+fn refuse_target(from: &Path, to: &Path, force: bool) -> Result<(), StoreError> {
+    let refused = |why: &str| Err(StoreError::Refused(format!("{} {why}; name another file", to.display())));
+    let name = to.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    if SQLITE_FILES.iter().any(|end| name.ends_with(end)) {
+        return refused("has a name that SQLite keeps for itself");
+    }
+    let Ok(meta) = fs::metadata(to) else { return Ok(()) };
+    if !meta.is_file() {
+        return refused("is not a file");
+    }
+    if FileId::of(from).is_ok_and(|from| FileId::of(to).is_ok_and(|to| from == to)) {
+        return refused("is the store itself");
+    }
+    let file = follow_links(to).unwrap_or_else(|_| to.to_owned());
+    if let Some(end) = SQLITE_FILES.iter().find(|end| with_suffix(&file, end).exists()) {
+        return refused(&format!("is a store in use (there is a {end} beside it)"));
+    }
+    if meta.len() == 0 {
+        return Ok(());
+    }
+    let is_backup = read_unchanged(to, Role::Backup).and_then(|conn| inspect(&conn, to, Role::Backup));
+    match is_backup {
+        Err(_) => refused("is there, and is no backup of a store"),
+        Ok(_) if force => Ok(()),
+        Ok(_) => Err(StoreError::Refused(format!(
+            "{} is an older backup; --force replaces it, or name another file",
+            to.display()
+        ))),
+    }
+}
+
+/// What SQLite's own checks find.
+fn flaws(conn: &Connection) -> rusqlite::Result<Vec<String>> {
+    let mut integrity = conn.prepare(&format!("PRAGMA integrity_check({MOST_FLAWS})"))?;
+    let lines = integrity.query_map([], |row| row.get::<_, String>(0))?;
+    let mut flaws = lines.collect::<rusqlite::Result<Vec<_>>>()?;
+    flaws.retain(|line| line != "ok");
+    let sql = "SELECT \"table\", parent, count(*) FROM pragma_foreign_key_check GROUP BY 1, 2";
+    let mut references = conn.prepare(sql)?;
+    let lost = references.query_map([], |row| {
+        let (table, parent, count): (String, String, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        Ok(format!("table {table}: {count} rows refer to rows of table {parent} that are missing"))
+    })?;
+    flaws.extend(lost.collect::<rusqlite::Result<Vec<_>>>()?);
+    Ok(flaws)
+}
+
+fn count_rows(conn: &Connection, is_current: bool) -> rusqlite::Result<Vec<(&'static str, u64)>> {
+    let tables: &[&str] = if is_current { &["guild", "member", "note", "key"] } else { &["guild", "member", "key"] };
+    let count = |table: &&'static str| {
+        let count: i64 = conn.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0))?;
+        Ok((*table, count.unsigned_abs()))
+    };
+    tables.iter().map(count).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn whoever_would_put_the_log_away_waits_for_a_backup() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s.db");
+        drop(Store::open(&StoreAt::Sqlite(path.clone()), IfMissing::Make).await.unwrap());
+        assert!(!with_suffix(&path, "-wal").exists());
+        let reading = read_unchanged(&path, Role::Store).unwrap();
+        let other = Connection::open(&path).unwrap();
+        assert!(is_busy(&sqlite::leave_wal(&other).unwrap_err()));
+        drop(reading);
+        sqlite::leave_wal(&other).unwrap();
+    }
+}

@@ -1,0 +1,154 @@
+//! `origin.store` as a `postgres://` URL (contract sections 2 and 3): a server that cannot be had is named with what it
+//! said and what to do, `sslmode` means what it means to libpq, and no message holds a password.
+
+use crate::support::*;
+
+/// Who has a password on the server of [`with_passwords`]: its rules let everybody else in without.
+const RULES: &str = "host all guildgate 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n";
+
+/// A server that asks a user for a password, the URL of a database there, and that user's password.
+async fn with_passwords() -> (Postgres, String, &'static str) {
+    let server = Postgres::start_with(&[], &[("pg_hba.conf", RULES)]);
+    let url = server.database().await;
+    let name = url.rsplit('/').next().unwrap();
+    let admin = postgres::connect(&url).await;
+    admin.batch_execute("CREATE ROLE bot LOGIN PASSWORD 'hunter2'").await.unwrap();
+    admin.batch_execute(&format!("GRANT ALL ON DATABASE {name} TO bot")).await.unwrap();
+    (server, url.replace("guildgate@", "bot@"), "hunter2")
+}
+
+fn config(store: &str) -> String {
+    format!("[server]\nlisten = [\"127.0.0.1:0\"]\n[origin]\nstore = {store:?}\n[admin]\nlisten = \"\"\n")
+}
+
+const COMMANDS: [&[&str]; 4] =
+    [&["serve"], &["guild", "add", GUILD, "--name", "Night Watch"], &["key", "list"], &["check"]];
+
+#[tokio::test]
+async fn a_postgres_server_that_refuses_is_named_with_what_it_said_and_never_the_password() {
+    let (server, url, password) = with_passwords().await;
+    let port = server.port().to_string();
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let with = |password: &str| url.replace("bot@", &format!("bot:{password}@"));
+    for (url, words) in [
+        (url.clone(), ["password missing", "origin.store has none"]),
+        (with("wrong-one"), ["password authentication failed for user \"bot\"", "check user and password"]),
+        (with(password).replace(&port, &closed), ["Connection refused", "is the server running"]),
+        (with(password) + "x", ["does not exist", "createdb"]),
+    ] {
+        let world = World::new(&config(&url));
+        let at = if words[0] == "Connection refused" { &closed } else { &port };
+        let place = format!("cannot connect to PostgreSQL at postgres://bot@127.0.0.1:{at}/");
+        for command in COMMANDS {
+            let code = if command == ["check"] { 2 } else { 1 };
+            let ran = world.run(command).failed(code).names(&[&place, words[0], words[1]]);
+            let said = ran.stdout + &ran.stderr;
+            for other in [password, "wrong-one", "the store is busy"] {
+                assert!(!said.contains(other), "{command:?} says {other}: {said}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_url_with_a_slip_is_named_by_check_without_its_password() {
+    for (url, words) in [
+        (
+            "postgres://me:hunter2@host/db?sslmod=require",
+            "has the parameter `sslmod`, which there is not; names are sslmode",
+        ),
+        ("postgres//me:hunter2@host/db", "begins with postgres// and not with postgres://; put the colon in"),
+        ("postgres://me:hun@ter2@host/db", "%40"),
+        ("postgres://me:hunter2@nowhere.invalid/db", "cannot connect to PostgreSQL at"),
+    ] {
+        let world = World::new(&config(url));
+        let ran = world.run(&["check"]).failed(2).names(&["gateway.toml:4:9: origin.store", words]);
+        assert!(!ran.stderr.contains("ter2") && !ran.stdout.contains("ter2"), "{ran:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_stores_url_is_read_from_a_file_as_every_secret_is() {
+    let (_server, url, password) = with_passwords().await;
+    let world = World::new(&config("file:store.url"));
+    world.run(&["check"]).failed(2).names(&["origin.store", "store.url cannot be read"]);
+    for (content, words) in [
+        ("", "store.url is empty"),
+        ("a.db\nb.db\n", "has several lines"),
+        ("\u{1}", "control characters"),
+        ("postgres://bot:hun@ter2@host/db\n", "%40"),
+    ] {
+        world.write("store.url", content);
+        let ran = world.run(&["check"]).failed(2).names(&["gateway.toml:4:", "origin.store", words]);
+        assert!(!ran.stderr.contains("ter2"), "{ran:?}");
+    }
+    world.write("store.url", b"\xff\xfe");
+    world.run(&["check"]).failed(2).names(&["is not UTF-8 text"]);
+    world.write("store.url", "x".repeat(17 << 10));
+    world.run(&["check"]).failed(2).names(&["is larger than"]);
+    // With or without an end of its line.
+    for end in ["", "\n", "\r\n"] {
+        world.write("store.url", url.replace("bot@", &format!("bot:{password}@")) + end);
+        let ran = world.run(&["check"]).done();
+        assert!(ran.stdout.contains("postgres://bot@") && !ran.stdout.contains(password), "{}", ran.stdout);
+    }
+    world.run(&["guild", "add", GUILD, "--name", "Night Watch"]).done();
+    let mut server = world.serve(&[]);
+    server.ready().await;
+    // A path is as good as a URL, and starts where every path of the configuration does.
+    world.write("store.url", "there.db\n");
+    world.run(&["guild", "add", GUILD, "--name", "Night Watch"]).done();
+    assert!(world.path("there.db").exists());
+}
+
+#[tokio::test]
+async fn sslmode_says_whether_the_server_is_verified() {
+    let (ours, other) = (Authority::new(), Authority::new());
+    let (certificate, key) = ours.pem_for("127.0.0.1");
+    let files = [("server.pem", certificate.as_str()), ("server.key", key.as_str())];
+    let settings = ["ssl = on", "ssl_cert_file = 'server.pem'", "ssl_key_file = 'server.key'"];
+    let server = Postgres::start_with(&settings, &files);
+    let url = server.database().await;
+    let world = World::new("");
+    world.write("ours.pem", ours.pem());
+    world.write("other.pem", other.pem());
+    let with = |query: &str, host: &str| {
+        let url = format!("{}?{query}", url.replace("127.0.0.1", host));
+        world.write("gateway.toml", format!("[origin]\nstore = {url:?}\n"));
+        world.run(&["guild", "list"])
+    };
+    world.write("gateway.toml", format!("[origin]\nstore = {url:?}\n"));
+    world.run(&["guild", "add", GUILD, "--name", "Night Watch"]).done();
+    for query in [
+        "sslmode=disable",
+        "",
+        "sslmode=require",
+        "sslmode=verify-ca&sslrootcert=ours.pem",
+        "sslmode=verify-full&sslrootcert=ours.pem",
+    ] {
+        with(query, "127.0.0.1").done();
+    }
+    for query in [
+        "sslmode=verify-ca&sslrootcert=other.pem",
+        "sslmode=verify-full&sslrootcert=other.pem",
+        "sslmode=verify-full",
+        "sslmode=verify-full&sslrootcert=none.pem",
+    ] {
+        let ran = with(query, "127.0.0.1").failed(1);
+        assert!(ran.stderr.contains("ertificate") || ran.stderr.contains("none.pem"), "{query}: {ran:?}");
+    }
+    // The certificate is for the address, and not for the name.
+    with("sslmode=verify-ca&sslrootcert=ours.pem", "localhost").done();
+    with("sslmode=verify-full&sslrootcert=ours.pem", "localhost").failed(1);
+}
+
+#[tokio::test]
+async fn sslmode_require_does_not_do_without_tls() {
+    let url = Postgres::shared().database().await;
+    let world = World::new(&format!("[origin]\nstore = \"{url}?sslmode=require\"\n"));
+    let ran =
+        world.run(&["guild", "list"]).failed(1).names(&["server does not support TLS", "ssl = on", "sslmode=prefer"]);
+    assert!(!ran.stderr.contains("is the server running"), "{ran:?}");
+    world.write("gateway.toml", format!("[origin]\nstore = \"{url}\"\n"));
+    world.run(&["guild", "add", GUILD, "--name", "Night Watch"]).done();
+}
