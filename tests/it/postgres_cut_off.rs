@@ -41,8 +41,7 @@ async fn a_server_that_is_restarted_is_21_meanwhile_and_nothing_has_to_be_done_a
         }
         gate.run(&["guild", "list"]).failed(1).names(&["127.0.0.1", "is the server running"]);
         server.resume().unwrap();
-        eventually(PATIENCE, "an answer", async || gate.get_points("bot", "7").await.status == 200).await;
-        gate.get_points("bot", "7").await.is("4");
+        eventually(PATIENCE, "an answer", async || gate.get_points("bot", "7").await.body == "4").await;
         gate.set_points("bot", "7", 4).await.is("Successfully set 'Ada' points to '4'");
         let hit = async || format!("{:?}", gate.get_points("bot", "7").await).contains("hit");
         eventually(PATIENCE, "cached answers are given again", hit).await;

@@ -149,6 +149,8 @@ async fn guarantee_1_a_synchronous_standby_that_takes_over_has_every_acknowledge
     for node in [&here, &there] {
         eventually(PATIENCE, "it answers again", async || node.get_points("bot", "7").await.status == 200).await;
         for Written { member, acknowledged, sent } in &written {
+            let answers = async || node.get_points("bot", member).await.status == 200;
+            eventually(PATIENCE, "it answers of each member", answers).await; // a busy machine may lose the feed once more
             let found: i64 = node.get_points("bot", member).await.body.parse().unwrap();
             let outcome = format!("member {member} has {found}; {acknowledged} was acknowledged, {sent} sent");
             assert!((*acknowledged..=*sent).contains(&found), "{outcome}");
