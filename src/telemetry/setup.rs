@@ -31,15 +31,13 @@ pub fn ready_as_json(url: &str, unix_ms: i64) -> String {
 /// Targets of dependencies, and the minimum severity that is logged of each. Callers or a store can cause many of their
 /// lines without end, and the gateway logs itself what an operator needs of those; h2 and tokio_postgres quote what
 /// callers sent. Pingora and refinery log their normal operation at info.
-const DEPENDENCIES: [(&str, LevelFilter); 13] = [
+const DEPENDENCIES: [(&str, LevelFilter); 11] = [
     ("h2", LevelFilter::OFF),
     ("rustls", LevelFilter::ERROR),
     ("tokio_rustls", LevelFilter::ERROR),
     ("hyper", LevelFilter::ERROR),
     ("hyper_util", LevelFilter::ERROR),
     ("tokio_postgres", LevelFilter::ERROR),
-    ("deadpool", LevelFilter::ERROR),
-    ("deadpool_postgres", LevelFilter::ERROR),
     ("pingora_core", LevelFilter::WARN),
     ("pingora_runtime", LevelFilter::WARN),
     ("refinery_core", LevelFilter::WARN),
