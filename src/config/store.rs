@@ -72,6 +72,26 @@ pub enum PostgresTls {
     },
 }
 
+impl PostgresTls {
+    /// What these values of `sslmode` and `sslrootcert` mean. The first is for the client, which knows no certificates.
+    fn of(mode: &str, roots: Option<PathBuf>) -> Result<(SslMode, Self), String> {
+        let has_roots = roots.is_some();
+        let verified = |name| PostgresTls::Verified { roots, name };
+        let (mode, tls) = match mode {
+            "disable" => (SslMode::Disable, PostgresTls::Off),
+            "prefer" => (SslMode::Prefer, PostgresTls::Unverified),
+            "require" => (SslMode::Require, PostgresTls::Unverified),
+            "verify-ca" => (SslMode::Require, verified(false)),
+            "verify-full" => (SslMode::Require, verified(true)),
+            _ => return Err("sslmode is disable, prefer, require, verify-ca or verify-full".into()),
+        };
+        if has_roots && !matches!(tls, PostgresTls::Verified { .. }) {
+            return Err("sslrootcert has an effect with sslmode=verify-ca or verify-full only; add one".into());
+        }
+        Ok((mode, tls))
+    }
+}
+
 impl fmt::Display for StoreAt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -138,17 +158,7 @@ impl PostgresAt {
             return Err("names several hosts, and not as many addresses (hostaddr) or ports".into());
         }
         let roots = roots.filter(|path| path != "system").map(|path| folder.join(path));
-        let (mode, tls) = match mode.unwrap_or("prefer") {
-            "disable" => (SslMode::Disable, PostgresTls::Off),
-            "prefer" => (SslMode::Prefer, PostgresTls::Unverified),
-            "require" => (SslMode::Require, PostgresTls::Unverified),
-            "verify-ca" => (SslMode::Require, PostgresTls::Verified { roots: roots.clone(), name: false }),
-            "verify-full" => (SslMode::Require, PostgresTls::Verified { roots: roots.clone(), name: true }),
-            _ => return Err("sslmode is disable, prefer, require, verify-ca or verify-full".into()),
-        };
-        if roots.is_some() && !matches!(tls, PostgresTls::Verified { .. }) {
-            return Err("sslrootcert has an effect with sslmode=verify-ca or verify-full only; add one".into());
-        }
+        let (mode, tls) = PostgresTls::of(mode.unwrap_or("prefer"), roots)?;
         server.ssl_mode(mode);
         // A standby shows commits late, and takes no writes.
         server.target_session_attrs(TargetSessionAttrs::ReadWrite);

@@ -1,7 +1,7 @@
 //! The files of `import` and `export`: gzip if the name ends in `.gz`, otherwise plain.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, BufWriter, IntoInnerError, Read, Seek, Write};
+use std::io::{self, BufRead, BufReader, BufWriter, ErrorKind, IntoInnerError, Read, Seek, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,11 +42,15 @@ impl ImportFile {
         let file = match file {
             Some(file) if file.metadata()?.is_file() => file,
             source => {
-                let mut copy = tempfile::tempfile()?;
-                match source {
-                    Some(mut pipe) => io::copy(&mut pipe, &mut copy)?,
-                    None => io::copy(&mut io::stdin().lock(), &mut copy)?,
+                let mut copy = tempfile::tempfile().map_err(|e| cannot_copy(&e))?;
+                let copied = match source {
+                    Some(mut pipe) => io::copy(&mut pipe, &mut copy),
+                    None => io::copy(&mut io::stdin().lock(), &mut copy),
                 };
+                copied.map_err(|e| match e.kind() {
+                    ErrorKind::StorageFull | ErrorKind::QuotaExceeded => cannot_copy(&e),
+                    _ => e,
+                })?;
                 copy
             }
         };
@@ -71,6 +75,14 @@ impl ImportFile {
         }
         Ok(lines)
     }
+}
+
+fn cannot_copy(error: &io::Error) -> io::Error {
+    let folder = std::env::temp_dir();
+    io::Error::other(format!(
+        "it is read twice, and its copy in {} cannot be written ({error}); make room there, or name another folder by TMPDIR",
+        folder.display()
+    ))
 }
 
 /// Counts the bytes read from a file.

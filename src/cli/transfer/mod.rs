@@ -17,8 +17,8 @@ use super::output::{print_outcome, print_to_stderr};
 use crate::config::Loaded;
 use crate::files::follow_links;
 use crate::store::temp_file::TempFile;
+use crate::store::{ExportError, ImportError, Imported, Mode, UncommittedImport};
 use crate::store::{IfMissing, SQLITE_FILES, SQLITE_MAGIC, Store, blocking};
-use crate::store::{ImportError, Imported, Mode, UncommittedImport};
 use files::{ImportFile, write_buffered};
 use progress::ProgressDisplay;
 
@@ -73,10 +73,7 @@ impl ImportArgs {
         let mut display = ProgressDisplay::new(file.bytes_read());
         let import = store.import(move || file.open(), mode, move |p| display.show(p));
         import.await.map_err(|error| match error {
-            ImportError::Read(e) => {
-                let name = if is_standard(&self.file) { Path::new("stdin") } else { self.file.as_path() };
-                CommandError::new(format!("{}; nothing was imported", cannot_read(name, &e)))
-            }
+            ImportError::Read(e) => CommandError::new(format!("{}; nothing was imported", cannot_read(&self.file, &e))),
             other => other.into(),
         })
     }
@@ -129,13 +126,19 @@ impl ExportArgs {
         &self,
         store: &Arc<Store>,
         file: impl Write + Send + 'static,
-        cannot_write: impl FnOnce(io::Error) -> CommandError + Send + 'static,
+        cannot_write: impl Fn(io::Error) -> CommandError + Send + 'static,
     ) -> Result<u64, CommandError> {
         let (store, path) = (store.clone(), self.file.clone());
         blocking(move || {
             let mut display = ProgressDisplay::new(None);
             let mut show = |p| display.show(p);
-            write_buffered(&path, file, |to| Ok(store.export(to, &mut show)?), cannot_write)
+            let write = |to: &mut dyn Write| {
+                store.export(to, &mut show).map_err(|error| match error {
+                    ExportError::Write(e) if e.kind() != io::ErrorKind::BrokenPipe => cannot_write(e),
+                    other => other.into(),
+                })
+            };
+            write_buffered(&path, file, write, &cannot_write)
         })
         .await
     }
@@ -149,7 +152,8 @@ impl ExportArgs {
 }
 
 fn cannot_read(file: &Path, error: &io::Error) -> CommandError {
-    CommandError::new(format!("{} cannot be read: {error}", file.display()))
+    let name = if is_standard(file) { Path::new("stdin") } else { file };
+    CommandError::new(format!("{} cannot be read: {error}", name.display()))
 }
 
 pub(super) fn cannot_write(file: &Path) -> impl Fn(io::Error) -> CommandError + Clone + Send + use<> {
