@@ -5,8 +5,7 @@
 //! 1. what is in the present log is written into the present file, and the log is removed; that fails if a process has the
 //!    store open, or the disk is full;
 //! 2. the backup is copied to a temporary file, which is synced;
-//! 3. the present file gets a second name (a link), what lies beside a damaged one is put aside, and the copy is renamed to
-//!    the store's name.
+//! 3. the present file gets a second name (a link), and the copy is renamed to the store's name.
 //!
 //! Killed at any step, the store's name has the previous store or the restored one, each whole.
 
@@ -20,13 +19,13 @@ use rusqlite::{Connection, OpenFlags};
 use super::sqlite::{self, Role, damaged, inspect, is_busy, is_damage, line_of, of_io, read_unchanged};
 use super::temp_file::TempFile;
 use super::*;
-use crate::files::{FileId, follow_links, sync_folder_of, with_suffix};
+use crate::files::{FileId, follow_links, with_suffix};
 
 /// How many flaws are reported.
 const MOST_FLAWS: usize = 100;
 
-/// The part of the previous store's name between the store's name and the time of the restore.
-const KEPT: &str = ".before-restore-";
+/// The end of the previous store's name: the time of the restore.
+const KEPT: &str = ".before-restore-%Y%m%dT%H%M%S%.3fZ";
 
 /// What is in a whole store, and what is wrong with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -88,7 +87,7 @@ pub fn verify(path: &Path, is_store: bool) -> Result<Report, StoreError> {
         busy @ StoreError::Busy(_) => Err(busy),
         damage => Ok(vec![damage.to_string()]),
     })?;
-    report.rows = count_rows(&conn, found.schema == sqlite::newest_schema()).unwrap_or_default();
+    report.rows = count_rows(&conn);
     Ok(report)
 }
 
@@ -112,9 +111,15 @@ pub fn restore(from: &Path, store: &Path) -> Result<Restored, StoreError> {
     }
     let failed = |e: io::Error| StoreError::Failed(format!("{} cannot be restored: {e}", target.display()));
     let present = fs::metadata(&target).ok();
-    let kept = present.as_ref().map(|_| kept_name(&target));
     if present.is_some() {
         close(&target)?;
+    }
+    if let Some(end) = SQLITE_FILES.iter().find(|end| with_suffix(&target, end).exists()) {
+        return Err(StoreError::Refused(format!(
+            "{0}{end} is there, and would be taken for a part of what is restored; move it away, and {0} with it if that is \
+             damaged. Nothing was changed",
+            target.display()
+        )));
     }
     let part = TempFile::new(&target).map_err(failed)?;
     copy(from, (part.path(), &target), Role::Backup)?;
@@ -122,10 +127,10 @@ pub fn restore(from: &Path, store: &Path) -> Result<Restored, StoreError> {
         // A restore by root leaves the store to the user of the server.
         fchown(part.file(), Some(present.uid()), Some(present.gid())).map_err(failed)?;
     }
+    let kept = present.map(|_| with_suffix(&target, &jiff::Timestamp::now().strftime(KEPT).to_string()));
     if let Some(kept) = &kept {
         fs::hard_link(&target, kept).map_err(failed)?;
     }
-    set_logs_aside(&target, kept.as_deref()).map_err(failed)?;
     let size = part.replace_target().map_err(failed)?;
     Ok(Restored { size, kept })
 }
@@ -141,28 +146,6 @@ fn close(target: &Path) -> Result<(), StoreError> {
         Err(e) if !is_damage(&e) => Err(line_of(target, &e, Role::Store)),
         Ok(()) | Err(_) => Ok(()),
     }
-}
-
-/// Renames what still lies beside the present file: the log of a damaged file, or of none.
-fn set_logs_aside(target: &Path, kept: Option<&Path>) -> io::Result<()> {
-    let kept = kept.map_or_else(|| kept_name(target), Path::to_owned);
-    for end in SQLITE_FILES {
-        match fs::rename(with_suffix(target, end), with_suffix(&kept, end)) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-            _ => {}
-        }
-    }
-    sync_folder_of(target)
-}
-
-/// A name for the present store that nothing has.
-fn kept_name(target: &Path) -> PathBuf {
-    let now = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ").to_string();
-    let name = |n: u64| match n {
-        1 => with_suffix(target, &format!("{KEPT}{now}")),
-        n => with_suffix(target, &format!("{KEPT}{now}-{n}")),
-    };
-    (1..).map(name).find(|name| fs::symlink_metadata(name).is_err()).unwrap_or_else(|| name(u64::MAX))
 }
 
 fn cannot_write(to: &Path, why: &dyn std::fmt::Display) -> StoreError {
@@ -190,10 +173,6 @@ fn copy(from: &Path, (part, to): (&Path, &Path), role: Role) -> Result<(), Store
 /// no backup, and without `force` an older backup.
 fn refuse_target(from: &Path, to: &Path, force: bool) -> Result<(), StoreError> {
     let refused = |why: &str| Err(StoreError::Refused(format!("{} {why}; name another file", to.display())));
-    let name = to.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    if SQLITE_FILES.iter().any(|end| name.ends_with(end)) {
-        return refused("has a name that SQLite keeps for itself");
-    }
     let Ok(meta) = fs::metadata(to) else { return Ok(()) };
     if !meta.is_file() {
         return refused("is not a file");
@@ -235,13 +214,11 @@ fn flaws(conn: &Connection) -> rusqlite::Result<Vec<String>> {
     Ok(flaws)
 }
 
-fn count_rows(conn: &Connection, is_current: bool) -> rusqlite::Result<Vec<(&'static str, u64)>> {
-    let tables: &[&str] = if is_current { &["guild", "member", "note", "key"] } else { &["guild", "member", "key"] };
-    let count = |table: &&'static str| {
-        let count: i64 = conn.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0))?;
-        Ok((*table, count.unsigned_abs()))
-    };
-    tables.iter().map(count).collect()
+/// The number of rows of each table that there is and that can be read.
+fn count_rows(conn: &Connection) -> Vec<(&'static str, u64)> {
+    let count = |table| conn.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0));
+    let counted = |table| count(table).ok().map(|rows: i64| (table, rows.unsigned_abs()));
+    ["guild", "member", "note", "key"].into_iter().filter_map(counted).collect()
 }
 
 #[cfg(test)]

@@ -37,13 +37,13 @@ pub(super) trait Conn: Send {
     /// Runs a statement. Returns how many rows it changed.
     fn execute(&mut self, sql: &str, params: &[Value<'_>]) -> Result<u64, StoreError>;
 
-    /// Calls `each` for each row that a statement finds, and holds few of them in memory.
+    /// Calls `each` for each row that a statement finds, until it returns false, and holds few of them in memory.
     fn each_row(
         &mut self,
         sql: &str,
         params: &[Value<'_>],
-        each: &mut dyn FnMut(Row) -> Result<(), ExportError>,
-    ) -> Result<(), ExportError>;
+        each: &mut dyn FnMut(Row) -> bool,
+    ) -> Result<(), StoreError>;
 
     /// Runs statements without parameters.
     fn batch(&mut self, sql: &str) -> Result<(), StoreError>;

@@ -25,6 +25,9 @@ const SET_KEY: &str = "UPDATE key SET name = coalesce($2, name), scope = coalesc
 const NOTE_LAST_USE: &str = "UPDATE key SET last_used = CAST(a.value ->> 1 AS bigint) FROM json_each($1) a \
     WHERE key.id = a.value ->> 0 AND coalesce(key.last_used, -1) < CAST(a.value ->> 1 AS bigint)";
 
+/// Keys whose last use one transaction records, so that other writes wait some 40 ms at most.
+const USES_AT_ONCE: usize = 1000;
+
 const TAKEN: &str = "SELECT id FROM key WHERE digest = $1 UNION ALL SELECT id FROM key WHERE previous = $1 LIMIT 1";
 
 impl Store {
@@ -80,7 +83,7 @@ impl Store {
         let (guild, name) = (guild.clone(), one_line(name).into_owned());
         self.write(Some(Change::Directory), move |conn| {
             let sql = "UPDATE guild SET name = $2 WHERE id = $1";
-            conn.change(sql, values![&guild, &*name], || refusals::absent_guild(&guild))
+            conn.change(sql, values![&guild, &*name], || refusals::unknown_guild(&guild))
         })
         .await
     }
@@ -93,7 +96,7 @@ impl Store {
         self.write_long(Change::Everything, move |conn| {
             // Locked, so that no other node adds a member meanwhile.
             let sql = format!("SELECT no FROM guild WHERE id = $1{}", conn.for_update());
-            let no = conn.row(&sql, values![&guild])?.ok_or_else(|| refusals::absent_guild(&guild))?.take::<i64>(0)?;
+            let no = conn.row(&sql, values![&guild])?.ok_or_else(|| refusals::unknown_guild(&guild))?.take::<i64>(0)?;
             let mut notes = [0; NOTE_KINDS.len()];
             for (count, kind) in notes.iter_mut().zip(NOTE_KINDS) {
                 *count = conn.execute("DELETE FROM note WHERE guild = $1 AND kind = $2", values![no, kind.code])?;
@@ -111,7 +114,7 @@ impl Store {
         let guild = guild.clone();
         self.write(Some(Change::Directory), move |conn| {
             let sql = "UPDATE guild SET gone = $2 WHERE id = $1";
-            conn.change(sql, values![&guild, departed], || refusals::absent_guild(&guild))
+            conn.change(sql, values![&guild, departed], || refusals::unknown_guild(&guild))
         })
         .await
     }
@@ -196,10 +199,11 @@ impl Store {
     /// that was removed meanwhile is skipped.
     pub async fn record_last_use(&self, mut used: Vec<(KeyId, i64)>) -> Result<(), StoreError> {
         used.sort_unstable(); // so that two nodes that do this at once do not deadlock
-        self.write(None, move |conn| {
-            conn.execute(NOTE_LAST_USE, values![json_rows(used.iter().map(|(id, at)| (&**id, at)))?]).map(drop)
-        })
-        .await
+        for some in used.chunks(USES_AT_ONCE) {
+            let some = json_rows(some.iter().map(|(id, at)| (&**id, at)))?;
+            self.write(None, move |conn| conn.execute(NOTE_LAST_USE, values![&*some]).map(drop)).await?;
+        }
+        Ok(())
     }
 
     /// Reads all of a table that key tables are made of. It does not wait for lists of admins.
@@ -213,11 +217,8 @@ impl Store {
 
 /// The number of a guild in its rows, also of a departed one.
 pub(super) fn guild_number(conn: &mut dyn Conn, guild: &GuildId) -> Result<i64, StoreError> {
-    find_guild(conn, guild)?.ok_or_else(|| refusals::unknown_guild(guild))
-}
-
-fn find_guild(conn: &mut dyn Conn, guild: &GuildId) -> Result<Option<i64>, StoreError> {
-    conn.row("SELECT no FROM guild WHERE id = $1", values![guild])?.map(|mut row| row.take(0)).transpose()
+    let found = conn.row("SELECT no FROM guild WHERE id = $1", values![guild])?;
+    found.ok_or_else(|| refusals::unknown_guild(guild))?.take(0)
 }
 
 /// Refuses a digest that a key has, as its secret or as its previous one.

@@ -43,7 +43,7 @@ impl Store {
     /// # Errors
     /// Why the store cannot be read, or the lines not written.
     pub fn export(&self, to: &mut dyn Write, progress: &mut dyn FnMut(Progress)) -> Result<u64, ExportError> {
-        let mut conn = self.opener.open(Access::Bulk)?;
+        let mut conn = (self.opener)(Access::Bulk)?;
         conn.set_deadline(Instant::now() + WITHIN);
         conn.begin_snapshot()?;
         let of: Option<u64> = conn.row(COUNT, &[])?.map(|mut row| row.take(0)).transpose()?;
@@ -60,7 +60,13 @@ impl Store {
                 let (no, guild, name): (i64, GuildId, String) = (row.take(0)?, row.take(1)?, row.take(2)?);
                 last = guild.to_string();
                 writer.write(&Record::Guild { guild: guild.clone(), name })?;
-                conn.each_row(RECORDS, values![no], &mut |row| writer.write(&record(guild.clone(), row)?))?;
+                let mut written = Ok(());
+                conn.each_row(RECORDS, values![no], &mut |row| {
+                    let record = record(guild.clone(), row).map_err(ExportError::from);
+                    written = record.and_then(|record| writer.write(&record));
+                    written.is_ok()
+                })?;
+                written?;
             }
         }
         writer.to.flush()?;

@@ -3,13 +3,10 @@
 //! processes and nodes and this process itself, read them several times a second. The points that this process set are
 //! the only change that it knows of already; they carry its own number.
 
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use parking_lot::Mutex;
-
 use super::conn::Value;
-use super::workers::{Opener, Workers};
 use super::writer::Shared;
 use super::*;
 
@@ -23,8 +20,8 @@ const READ_AT_ONCE: usize = 2048;
 /// Old rows are removed once for so many commits, so that few pay for it.
 const PRUNE_EVERY: i64 = 64;
 
-/// Changed members that are reported one by one. With more, dropping everything is cheaper.
-const MAX_MEMBERS: usize = 100_000;
+/// Changes that are reported one by one. With more, dropping everything is cheaper.
+const MAX_CHANGES: usize = 100_000;
 
 /// The number of no process: everybody reads the row.
 pub(super) const NOBODY: i64 = 0;
@@ -47,73 +44,31 @@ const SINCE: &str = "SELECT seq, node, kind, ids FROM change WHERE seq >= $1 ORD
 const NEWEST: &str = "SELECT coalesce(max(seq), 0) FROM change";
 
 /// What was changed.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Changes {
-    members: Vec<MemberId>,
-    day_resets: Vec<KeyId>,
-    directory: bool,
-    everything: bool,
-    probe: bool,
+pub(super) type Changes = BTreeSet<Change>;
+
+/// The rows: the kind, and the ids of members or keys, a space between two of them.
+fn rows(changes: &Changes) -> BTreeMap<i64, String> {
+    let mut rows: BTreeMap<i64, Vec<String>> = BTreeMap::new();
+    for change in changes {
+        let (kind, id) = match change {
+            Change::Member(member) => (MEMBERS, member.to_string()),
+            Change::Directory => (DIRECTORY, String::new()),
+            Change::Everything => (EVERYTHING, String::new()),
+            Change::DayReset(key) => (DAY_RESETS, key.to_string()),
+        };
+        rows.entry(kind).or_default().push(id);
+    }
+    rows.into_iter().map(|(kind, ids)| (kind, ids.join(" "))).collect()
 }
 
-impl Extend<Change> for Changes {
-    fn extend<I: IntoIterator<Item = Change>>(&mut self, changes: I) {
-        for change in changes {
-            match change {
-                Change::Member(member) => self.members.push(member),
-                Change::DayReset(key) => self.day_resets.push(key),
-                Change::Directory => self.directory = true,
-                Change::Everything => self.everything = true,
-            }
-        }
-    }
-}
-
-impl Changes {
-    /// A row about no member: it is written to see whether the store can be written to.
-    pub(super) fn probe() -> Self {
-        Changes { probe: true, ..Changes::default() }
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.rows().next().is_none()
-    }
-
-    /// The rows: the kind, and the ids of members or keys, a space between two of them.
-    fn rows(&self) -> impl Iterator<Item = (i64, String)> {
-        let joined = |ids: Vec<String>| ids.join(" ");
-        let members = || joined(self.members.iter().map(MemberId::to_string).collect());
-        let keys = || joined(self.day_resets.iter().map(|key| key.to_string()).collect());
-        let everything = self.everything.then(|| (EVERYTHING, String::new()));
-        let directory = (self.directory && !self.everything).then(|| (DIRECTORY, String::new()));
-        let has_members = self.probe || !self.members.is_empty() && !self.everything;
-        let members = has_members.then(|| (MEMBERS, members()));
-        let day_resets = (!self.day_resets.is_empty()).then(|| (DAY_RESETS, keys()));
-        [everything, directory, members, day_resets].into_iter().flatten()
-    }
-
-    /// Adds a row that was read.
-    fn add_row(&mut self, kind: i64, ids: &str) {
-        match kind {
-            MEMBERS => self.members.extend(ids.split_whitespace().filter_map(|id| id.parse::<MemberId>().ok())),
-            DIRECTORY => self.directory = true,
-            DAY_RESETS => self.day_resets.extend(ids.split_whitespace().map(KeyId::from)),
-            _ => self.everything = true,
-        }
-    }
-
-    /// The changes to report; everything if rows were missed (`gap`).
-    fn into_changes(mut self, gap: bool) -> Vec<Change> {
-        self.members.sort_unstable();
-        self.members.dedup();
-        self.day_resets.sort_unstable();
-        self.day_resets.dedup();
-        let day_resets = self.day_resets.into_iter().map(Change::DayReset);
-        if gap || self.everything || self.members.len() > MAX_MEMBERS {
-            return std::iter::once(Change::Everything).chain(day_resets).collect();
-        }
-        let directory = self.directory.then_some(Change::Directory);
-        directory.into_iter().chain(self.members.into_iter().map(Change::Member)).chain(day_resets).collect()
+/// What a row says.
+fn changes(kind: i64, ids: &str) -> Vec<Change> {
+    let ids = ids.split_whitespace();
+    match kind {
+        MEMBERS => ids.filter_map(|id| id.parse().ok()).map(Change::Member).collect(),
+        DIRECTORY => vec![Change::Directory],
+        DAY_RESETS => ids.map(|id| Change::DayReset(id.into())).collect(),
+        _ => vec![Change::Everything],
     }
 }
 
@@ -129,7 +84,7 @@ pub(super) fn add(
     }
     conn.lock_feed()?;
     for (node, changes) in changes {
-        for (kind, ids) in changes.rows() {
+        for (kind, ids) in rows(changes) {
             conn.execute(ADD, values![node, kind, ids])?;
         }
     }
@@ -141,43 +96,17 @@ pub(super) fn add(
 
 /// As [`add`], of a transaction that changes what every process must read.
 pub(super) fn add_for_all(conn: &mut dyn Conn, change: Change) -> Result<(), StoreError> {
-    let mut changes = Changes::default();
-    changes.extend([change]);
-    add(conn, [(NOBODY, &changes), (NOBODY, &Changes::default())], FEED_KEPT, 0)
-}
-
-/// Reads the changes that others make.
-#[derive(Debug)]
-pub(super) struct Feed {
-    thread: Workers,
-    position: Arc<Mutex<Position>>,
-    shared: Arc<Shared>,
+    add(conn, [(NOBODY, &Changes::from([change])), (NOBODY, &Changes::new())], FEED_KEPT, 0)
 }
 
 /// How far the feed was read.
-#[derive(Debug)]
-struct Position {
-    /// The connection on which it was. Another one may lead to another server, such as a standby that took over without the
-    /// last commits and gives their numbers to others.
+#[derive(Debug, Default)]
+pub(super) struct Position {
+    /// The connection on which it was; 0: it was not. Another one may lead to another server, such as a standby that took
+    /// over without the last commits and gives their numbers to others.
     conn: u64,
     /// The newest row that was read; 0 where there was none.
     last: i64,
-}
-
-impl Feed {
-    /// Starts after the newest row there is. Blocks.
-    pub(super) fn start(opener: &Opener, location: &str, shared: Arc<Shared>) -> Result<Self, StoreError> {
-        let mut conn = opener.open(conn::Access::Read)?;
-        conn.set_deadline(std::time::Instant::now() + READ);
-        let position = Arc::new(Mutex::new(Position { conn: conn.serial(), last: newest(&mut *conn)? }));
-        let thread = Workers::start_with("store-feed", vec![Some(conn)], opener, location)?;
-        Ok(Feed { thread, position, shared })
-    }
-
-    async fn changes(&self) -> Result<Vec<Change>, StoreError> {
-        let (position, shared) = (self.position.clone(), self.shared.clone());
-        self.thread.run(ANSWER, move |conn| read(conn, &mut position.lock(), &shared)).await
-    }
 }
 
 impl Store {
@@ -188,7 +117,12 @@ impl Store {
     /// # Errors
     /// Why the feed cannot be read.
     pub async fn changes(&self) -> Result<Vec<Change>, StoreError> {
-        self.feed.changes().await
+        self.changes_within(ANSWER).await
+    }
+
+    pub(super) async fn changes_within(&self, within: Duration) -> Result<Vec<Change>, StoreError> {
+        let (position, shared) = (self.position.clone(), self.writer.shared.clone());
+        self.feed.run(within, move |conn| read(conn, &mut position.lock(), &shared)).await
     }
 
     /// Waits until this process has committed a change that the feed tells it of as well.
@@ -209,13 +143,13 @@ fn read(conn: &mut dyn Conn, position: &mut Position, shared: &Shared) -> Result
         return Ok(vec![Change::Everything]);
     }
     let found = conn.rows(SINCE, &[Value::from(position.last), Value::from(READ_AT_ONCE)])?;
-    let (mut changes, mut oldest, mut last) = (Changes::default(), None, position.last);
+    let (mut read, mut oldest, mut last) = (Changes::new(), None, position.last);
     for mut row in found {
         let (seq, node): (i64, i64) = (row.take(0)?, row.take(1)?);
         oldest = Some(seq);
         last = last.max(seq);
         if seq > position.last && node != shared.node() {
-            changes.add_row(row.take(2)?, &row.take::<String>(3)?);
+            read.extend(changes(row.take(2)?, &row.take::<String>(3)?));
         }
     }
     // Without a last one, number 1 is the first; it is missed only if it was removed.
@@ -228,5 +162,11 @@ fn read(conn: &mut dyn Conn, position: &mut Position, shared: &Shared) -> Result
         last = newest(conn)?; // the store was put back to an earlier state
     }
     position.last = last;
-    Ok(changes.into_changes(!is_complete))
+    if !is_complete || read.len() > MAX_CHANGES {
+        read.insert(Change::Everything);
+    }
+    if read.contains(&Change::Everything) {
+        read.retain(|change| matches!(change, Change::Everything | Change::DayReset(_)));
+    }
+    Ok(read.into_iter().collect())
 }

@@ -194,7 +194,7 @@ fn make_member(conn: &mut dyn Conn, guild: &GuildId, member: MemberId) -> Result
 fn next_id(conn: &mut dyn Conn, kind: &NoteKind, guild: i64) -> Result<i64, StoreError> {
     let sql = "SELECT coalesce(max(id), 0) FROM note WHERE guild = $1 AND kind = $2";
     let highest: i64 = conn.row(sql, values![guild, kind.code])?.map_or(Ok(0), |mut row| row.take(0))?;
-    highest.checked_add(1).ok_or_else(refusals::ids_used_up)
+    highest.checked_add(1).ok_or_else(|| refusals::ids_used_up(kind))
 }
 
 /// Whose note it is.

@@ -29,11 +29,13 @@ pub(crate) mod suite;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
+
 use crate::config::StoreAt;
 use crate::model::{Digest, GuildId, KeyId, MemberId, Note, NoteKind, Scope};
 
 use conn::{Access, Conn, Value, values};
-use feed::Feed;
+use feed::Position;
 use workers::{Opener, Workers};
 use writer::Writer;
 
@@ -83,15 +85,21 @@ pub enum StoreState {
 }
 
 /// A store. Dropping it finishes the writes that are queued.
-#[derive(Debug)]
 pub struct Store {
     readers: Workers,
     lists: Workers,
-    feed: Feed,
+    feed: Workers,
+    position: Arc<Mutex<Position>>,
     writer: Writer,
     opener: Opener,
     location: String,
     is_new: bool,
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Store({})", self.location)
+    }
 }
 
 impl Store {
@@ -105,26 +113,29 @@ impl Store {
 
     async fn open_with(at: &StoreAt, if_missing: IfMissing, feed_kept: i64) -> Result<Arc<Self>, StoreError> {
         let at = at.clone();
-        blocking(move || {
+        let store = blocking(move || {
             let (opener, readers, is_new) = match &at {
                 StoreAt::Sqlite(path) => {
                     let (path, file, is_new) = sqlite::prepare(path, if_missing)?;
-                    (Opener::new(move |access| sqlite::open(&path, file, access)), sqlite::READERS, is_new)
+                    (Arc::new(move |access| sqlite::open(&path, file, access)) as Opener, sqlite::READERS, is_new)
                 }
                 StoreAt::Postgres(at) => {
                     let is_new = postgres::prepare(at, if_missing)?;
                     let at = at.clone();
-                    (Opener::new(move |access| postgres::open(&at, access)), postgres::READERS, is_new)
+                    (Arc::new(move |access| postgres::open(&at, access)) as Opener, postgres::READERS, is_new)
                 }
             };
             let location = location(&at);
             let writer = Writer::start(&opener, &location, feed_kept)?;
-            let feed = Feed::start(&opener, &location, writer.shared.clone())?;
-            let readers = Workers::start("store-reader", readers, &opener, &location)?;
-            let lists = Workers::start("store-lists", 1, &opener, &location)?;
-            Ok(Arc::new(Store { readers, lists, feed, writer, opener, location, is_new }))
-        })
-        .await
+            let start = |name, count| Workers::start(name, count, &opener, &location);
+            let (readers, lists, feed) =
+                (start("store-reader", readers)?, start("store-lists", 1)?, start("store-feed", 1)?);
+            let position = Arc::default();
+            Ok::<_, StoreError>(Arc::new(Store { readers, lists, feed, position, writer, opener, location, is_new }))
+        });
+        let store = store.await?;
+        store.changes_within(LIST).await?; // those from here on are news
+        Ok(store)
     }
 
     /// The state of the store. Nothing is made or changed.
@@ -183,7 +194,7 @@ impl Store {
         self.lists.run(LIST, read).await
     }
 
-    /// Changes what `change` says, or nothing where `work` fails.
+    /// Changes what `change` says, or nothing where `work` fails, or where its caller stops waiting before it begins.
     async fn write<T: Send + 'static>(
         &self,
         change: Option<Change>,
@@ -200,7 +211,7 @@ impl Store {
     ) -> Result<T, StoreError> {
         let (opener, shared) = (self.opener.clone(), self.writer.shared.clone());
         blocking(move || {
-            let mut conn = opener.open(Access::Bulk)?;
+            let mut conn = opener(Access::Bulk)?;
             conn.set_deadline(Instant::now() + LONG);
             conn.begin(TURN)?;
             let made = work(&mut *conn)?;

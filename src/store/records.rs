@@ -79,16 +79,16 @@ pub struct MemberRecord {
 }
 
 /// What another process or connection changed, from the change feed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Change {
+    /// Too much to name, or the feed was lost: anything in the store may have changed.
+    Everything,
     /// Keys or guilds: the key table must be read again.
     Directory,
     /// Something about one member: points, name or notes.
     Member(MemberId),
     /// The day's count of this key begins again.
     DayReset(KeyId),
-    /// Too much to name, or the feed was lost: anything in the store may have changed.
-    Everything,
 }
 
 /// Why the store could not do it. `Display` is for the operator; callers get 20, 21 or 22.

@@ -19,20 +19,17 @@ pub(super) fn guild_exists(guild: &GuildId) -> StoreError {
 
 pub(super) fn unknown_guild(guild: &GuildId) -> StoreError {
     StoreError::NotFound(format!(
-        "guild {guild} is not in the store; `guildgate guild add {guild} --name NAME` adds it"
+        "guild {guild} is not in the store; `guildgate guild list` shows those there are, and `guildgate guild add {guild} \
+         --name NAME` adds it"
     ))
 }
 
-/// As [`unknown_guild`], where it is the guild itself that was to be changed or removed.
-pub(super) fn absent_guild(guild: &GuildId) -> StoreError {
-    StoreError::NotFound(format!("guild {guild} is not in the store; `guildgate guild list` shows those there are"))
-}
-
-pub(super) fn guild_removed_meanwhile() -> StoreError {
-    StoreError::Refused(
-        "a guild was removed while the lines about its members were read; nothing was imported, import the file again"
-            .to_owned(),
-    )
+/// A store of this schema, where `newest` is the newest one that is known.
+pub(super) fn newer(location: impl Display, schema: i64, newest: i64) -> StoreError {
+    StoreError::Failed(format!(
+        "{location} was written by a newer Guildgate (its schema is {schema}, this one knows {newest}); run that version or a \
+         later one"
+    ))
 }
 
 pub(super) fn key_exists(id: &str) -> StoreError {
@@ -87,8 +84,12 @@ pub(super) fn must_be_of(
     }
 }
 
-pub(super) fn ids_used_up() -> StoreError {
-    StoreError::Refused("the guild's ids are used up".to_owned())
+pub(super) fn ids_used_up(kind: &NoteKind) -> StoreError {
+    let (name, highest) = (kind.name, i64::MAX);
+    StoreError::Refused(format!(
+        "there is no id after {highest}, which a {name} of the guild has; remove that one (`guildgate {name} remove`), and add \
+         it again after this one"
+    ))
 }
 
 /// A note after which the answer about its member would be too long.

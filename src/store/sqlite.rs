@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 use rusqlite::config::DbConfig;
 use rusqlite::types::{ToSqlOutput, ValueRef};
-use rusqlite::{Connection, ErrorCode, OpenFlags, ToSql, ffi, params_from_iter};
+use rusqlite::{Connection, ErrorCode, OpenFlags, ToSql, params_from_iter};
 
 use super::conn::{Access, Row};
 use super::*;
@@ -33,12 +33,6 @@ const APPLICATION_ID: i32 = 0x4767_6174;
 
 /// Only the owner may read a store: it holds the digests of keys (contract section 2).
 pub(super) const FILE_MODE: u32 = 0o600;
-
-/// How long opening waits for another process that opens, migrates or restores the same store.
-const OPENING: Duration = Duration::from_secs(60);
-
-/// How often the wait above tries again.
-const OPENING_POLL: Duration = Duration::from_millis(10);
 
 /// How long a read waits while SQLite locks the file for itself (recovery after a crash). In WAL mode nothing else makes a
 /// reader wait.
@@ -63,11 +57,9 @@ pub(super) fn prepare(path: &Path, if_missing: IfMissing) -> Result<(PathBuf, Fi
     // Absolute, so that no name has a special meaning to SQLite, as ":memory:" has.
     let path = std::path::absolute(path)
         .map_err(|e| StoreError::Failed(format!("'{}' is no name for a store: {e}", path.display())))?;
-    refuse_broken_link(&path)?;
     // SQLite's other files are beside the file itself, and not beside a link to it.
     let file = follow_links(&path).map_err(|e| of_io(&path, &e))?;
     let _lock = lock_folder(&file)?;
-    temp_file::remove_leftovers(&path);
     match if_missing {
         IfMissing::Make => create(&path)?,
         IfMissing::Refuse => must_exist(&path)?,
@@ -126,7 +118,6 @@ pub(super) fn leave_wal(conn: &Connection) -> rusqlite::Result<()> {
 /// The state of the store at `path`. Changes nothing.
 pub(super) fn state(path: &Path) -> Result<StoreState, StoreError> {
     let path = &std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    refuse_broken_link(path)?;
     if is_missing(path) {
         return Ok(StoreState::Missing);
     }
@@ -162,10 +153,7 @@ pub(super) fn inspect(conn: &Connection, path: &Path, role: Role) -> Result<Foun
     }
     let (schema, newest) = (schema(conn).map_err(failed)?, newest_schema());
     if schema > newest {
-        return Err(StoreError::Failed(format!(
-            "{shown} was written by a newer Guildgate (its schema is {schema}, this one knows {newest}); run that version or \
-             a later one"
-        )));
+        return Err(refusals::newer(shown, schema, newest));
     }
     Ok(Found { is_empty: objects == 0, schema })
 }
@@ -195,19 +183,8 @@ pub(super) fn lock_folder(file: &Path) -> Result<File, StoreError> {
         )),
         _ => of_io(&folder, &e),
     })?;
-    let (mut locked, deadline) = (handle.try_lock(), Instant::now() + OPENING);
-    while matches!(locked, Err(fs::TryLockError::WouldBlock)) && Instant::now() < deadline {
-        std::thread::sleep(OPENING_POLL);
-        locked = handle.try_lock();
-    }
-    match locked {
-        Ok(()) => Ok(handle),
-        Err(fs::TryLockError::Error(e)) => Err(of_io(&folder, &e)),
-        Err(fs::TryLockError::WouldBlock) => {
-            let file = file.display();
-            Err(StoreError::Busy(format!("another process has been opening or restoring {file} for a minute")))
-        }
-    }
+    handle.lock().map_err(|e| of_io(&folder, &e))?;
+    Ok(handle)
 }
 
 fn create(path: &Path) -> Result<(), StoreError> {
@@ -221,7 +198,6 @@ fn create(path: &Path) -> Result<(), StoreError> {
 
 /// Refuses what is no file, and names what to do where there is nothing.
 pub(super) fn must_exist(path: &Path) -> Result<(), StoreError> {
-    refuse_broken_link(path)?;
     let meta = match fs::metadata(path) {
         Ok(meta) => meta,
         Err(e) if e.kind() == ErrorKind::NotFound => return Err(refusals::no_store(path.display())),
@@ -232,20 +208,6 @@ pub(super) fn must_exist(path: &Path) -> Result<(), StoreError> {
     }
     let what = if meta.is_dir() { "is a folder; name a file in it" } else { "is not a file; name a file" };
     Err(StoreError::Failed(format!("{} {what} for the store", path.display())))
-}
-
-/// Refuses a link that leads to no file: it is unknown which store was meant.
-fn refuse_broken_link(path: &Path) -> Result<(), StoreError> {
-    match fs::read_link(path) {
-        Ok(target) if fs::metadata(path).is_err_and(|e| e.kind() == ErrorKind::NotFound) => {
-            Err(StoreError::Failed(format!(
-                "{} is a link to {}, which is not there; put the store there, or remove the link",
-                path.display(),
-                target.display()
-            )))
-        }
-        _ => Ok(()),
-    }
 }
 
 /// Whether nothing is at `path`, or an empty file: then no store was ever made there.
@@ -326,12 +288,9 @@ struct SqliteConn {
 
 /// Opens a connection to the store at `path`, which is this `file`. Blocks.
 pub(super) fn open(path: &Path, file: FileId, access: Access) -> Result<Box<dyn Conn>, StoreError> {
-    static SERIAL: AtomicU64 = AtomicU64::new(0);
+    static SERIAL: AtomicU64 = AtomicU64::new(1);
     let failed = |e| line_of(path, &e, Role::Store);
     refuse_moved(path, file)?;
-    if fs::metadata(path).is_ok_and(|file| file.len() == 0) {
-        return Err(damaged(path, &"it is empty", Role::Store)); // SQLite would remove the log beside it
-    }
     // One that reads is opened for writing too, since only such a one empties the log when it is the last that closes.
     let conn = connect(path, false).map_err(failed)?;
     if access == Access::Read {
@@ -396,12 +355,10 @@ impl ToSql for Value<'_> {
 impl Conn for SqliteConn {
     fn rows(&mut self, sql: &str, params: &[Value<'_>]) -> Result<Vec<Row>, StoreError> {
         let mut found = Vec::new();
-        let mut keep = |row| {
+        self.each_row(sql, params, &mut |row| {
             found.push(row);
             true
-        };
-        let read = self.read(sql, params, &mut keep);
-        read.map_err(|e| self.failed(&e))?;
+        })?;
         Ok(found)
     }
 
@@ -414,20 +371,13 @@ impl Conn for SqliteConn {
         &mut self,
         sql: &str,
         params: &[Value<'_>],
-        each: &mut dyn FnMut(Row) -> Result<(), ExportError>,
-    ) -> Result<(), ExportError> {
-        let mut result = Ok(());
-        let read = self.read(sql, params, &mut |row| {
-            result = each(row);
-            result.is_ok()
-        });
-        read.map_err(|e| self.failed(&e))?;
-        result
+        each: &mut dyn FnMut(Row) -> bool,
+    ) -> Result<(), StoreError> {
+        self.read(sql, params, each).map_err(|e| self.failed(&e))
     }
 
     fn batch(&mut self, sql: &str) -> Result<(), StoreError> {
-        let run = self.conn.prepare_cached(sql).and_then(|mut statement| statement.execute([]));
-        run.map(drop).map_err(|e| self.failed(&e))
+        self.execute(sql, &[]).map(drop)
     }
 
     fn begin(&mut self, wait: Duration) -> Result<(), StoreError> {
@@ -532,12 +482,6 @@ pub(super) fn line_of(file: &Path, error: &rusqlite::Error, role: Role) -> Store
             )
         }
         (Some(ErrorCode::DiskFull), _) => format!("the disk of {path} is full; make room, then try again"),
-        // The first thing that SQLite needs room for, even to read.
-        (Some(ErrorCode::SystemIoFailure), _)
-            if error.sqlite_error().is_some_and(|e| e.extended_code == ffi::SQLITE_IOERR_SHMSIZE) =>
-        {
-            format!("no -shm can be made beside {path} ({error}); make room on its disk, then try again")
-        }
         _ => format!("{path}: {error}"),
     })
 }

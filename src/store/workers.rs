@@ -20,27 +20,8 @@ const QUEUE: usize = 16_384;
 /// How long closing waits for jobs that have begun, of which only a long list takes more than milliseconds.
 const ENDS_WITHIN: Duration = Duration::from_secs(1);
 
-/// Opens connections to one store.
-#[derive(Clone)]
-pub(super) struct Opener(Arc<Open>);
-
-type Open = dyn Fn(Access) -> Result<Box<dyn Conn>, StoreError> + Send + Sync;
-
-impl Opener {
-    pub(super) fn new(open: impl Fn(Access) -> Result<Box<dyn Conn>, StoreError> + Send + Sync + 'static) -> Self {
-        Opener(Arc::new(open))
-    }
-
-    pub(super) fn open(&self, access: Access) -> Result<Box<dyn Conn>, StoreError> {
-        (self.0)(access)
-    }
-}
-
-impl std::fmt::Debug for Opener {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Opener")
-    }
-}
+/// Opens a connection to the store.
+pub(super) type Opener = Arc<dyn Fn(Access) -> Result<Box<dyn Conn>, StoreError> + Send + Sync>;
 
 /// A job of the queue, which sends its own answer.
 type Job = Box<dyn FnOnce(&mut Slot) + Send>;
@@ -61,22 +42,12 @@ pub(super) struct Workers {
 
 impl Workers {
     pub(super) fn start(name: &str, count: usize, opener: &Opener, location: &str) -> Result<Self, StoreError> {
-        Self::start_with(name, (0..count).map(|_| None).collect(), opener, location)
-    }
-
-    /// Starts a thread for each of these connections; `None`: it opens its own.
-    pub(super) fn start_with(
-        name: &str,
-        conns: Vec<Option<Box<dyn Conn>>>,
-        opener: &Opener,
-        location: &str,
-    ) -> Result<Self, StoreError> {
         let (queue, jobs) = bounded(QUEUE);
-        let start = |conn| {
-            let (jobs, slot) = (jobs.clone(), Slot { opener: opener.clone(), conn });
+        let start = |_| {
+            let (jobs, slot) = (jobs.clone(), Slot { opener: opener.clone(), conn: None });
             thread::Builder::new().name(name.to_owned()).spawn(move || serve(&jobs, slot))
         };
-        let threads = conns.into_iter().map(start).collect::<Result<_, _>>();
+        let threads = (0..count).map(start).collect::<Result<_, _>>();
         let threads = threads.map_err(|e| StoreError::Failed(format!("no thread for the store's reads: {e}")))?;
         Ok(Workers { queue: Some(queue), threads, location: location.to_owned() })
     }
@@ -135,18 +106,16 @@ impl Slot {
         until: Instant,
         job: &dyn Fn(&mut dyn Conn) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let mut is_first = true;
+        // An idle connection is dead after the server restarted or another took its place: then a new one is tried.
+        let mut idle = self.conn.take();
         loop {
-            let mut conn = match self.conn.take() {
-                Some(conn) => conn,
-                None => self.opener.open(Access::Read)?,
-            };
+            let is_first = idle.is_some();
+            let mut conn = idle.take().map_or_else(|| (self.opener)(Access::Read), Ok)?;
             conn.set_deadline(until);
             let found = job(&mut *conn);
             if conn.is_usable() {
                 self.conn = Some(conn);
-            } else if found.is_err() && std::mem::take(&mut is_first) && Instant::now() < until {
-                // An idle connection is dead after the server restarted or another took its place.
+            } else if found.is_err() && is_first && Instant::now() < until {
                 continue;
             }
             return found;

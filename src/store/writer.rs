@@ -4,7 +4,11 @@
 //! Until its commit is sent, a group that failed has written nothing ([`StoreError::Busy`], [`StoreError::Unreachable`],
 //! [`StoreError::Failed`]). A commit that fails may have happened ([`StoreError::Unknown`]): then the connection is opened
 //! anew, and nothing is acknowledged before [`Conn::recover`] has succeeded.
+//!
+//! A caller whose write has not begun in time stops waiting, and the thread begins no write that nobody waits for: both
+//! decide by one channel, so that a write whose caller was told that it is not written is not written.
 
+use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -14,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot, watch};
+use tokio::time::timeout;
 
 use super::conn::{Access, Conn};
 use super::feed::{self, Changes};
@@ -35,6 +40,9 @@ const GROUP: usize = 512;
 /// (guarantee 7).
 const BEGINS_WITHIN: Duration = Duration::from_secs(1);
 
+/// How much longer its caller waits for the thread to say so. It says nothing while the disk or the server hangs.
+const SAYS_SO: Duration = Duration::from_millis(100);
+
 /// Pause before a lock that another process holds is tried again.
 const RETRY: Duration = Duration::from_millis(5);
 
@@ -53,6 +61,7 @@ const ENDS_WITHIN: Duration = Duration::from_secs(5);
 /// What the writer shares with those who read.
 #[derive(Debug)]
 pub(super) struct Shared {
+    location: String,
     /// Marks this store's own points in the change feed; drawn at random.
     node: AtomicI64,
     /// Why the last write failed, if it did and none has succeeded since.
@@ -72,14 +81,22 @@ impl Shared {
     }
 
     /// Records whether the store can be written to, and logs it when that changes.
-    fn set_fault(&self, location: &str, fault: Option<String>) {
-        let mut now = self.fault.lock();
+    fn set_fault(&self, fault: Option<String>) {
+        let (location, mut now) = (&self.location, self.fault.lock());
         match (&*now, &fault) {
             (None, Some(why)) => tracing::error!("{location} cannot be written to: {why}"),
             (Some(_), None) => tracing::info!("{location} can be written to again"),
             _ => {}
         }
         *now = fault;
+    }
+
+    fn not_begun(&self) -> StoreError {
+        StoreError::Busy(format!(
+            "{} could not be written to within {BEGINS_WITHIN:?}, because another process or an earlier write holds it, or \
+             because it does not respond; nothing was written, try again",
+            self.location
+        ))
     }
 }
 
@@ -96,87 +113,41 @@ pub(super) struct Writer {
 /// A write in the queue.
 struct Job {
     queued: Instant,
+    /// Tells its caller that it begins; `None`: it has told.
+    begins: Option<oneshot::Sender<()>>,
     work: Work,
+    /// What came of it in the transaction that is not committed yet.
+    made: Result<Made, StoreError>,
+    answer: oneshot::Sender<Result<Made, StoreError>>,
 }
 
 enum Work {
     /// Those of a group are written by one statement.
-    Points {
-        guild: GuildId,
-        member: MemberId,
-        amount: i64,
-        answer: oneshot::Sender<Result<String, StoreError>>,
-    },
-    Other(Box<dyn Other>),
+    Points { guild: GuildId, member: MemberId, amount: i64 },
+    /// It runs its own statements, and may run again if the transaction was undone.
+    Other(Box<Run>),
 }
 
-/// A write that runs its own statements.
-trait Other: Send {
-    /// Runs it in a transaction that others share, and adds what it changed. It may run again, if that transaction was
-    /// undone.
-    fn run(&mut self, conn: &mut dyn Conn, changes: &mut Changes) -> Result<(), StoreError>;
-    /// Answers the caller: what [`Other::run`] made, or why the group was not committed.
-    fn answer(self: Box<Self>, committed: Result<(), StoreError>);
-}
+/// Returns what its caller gets, and the change for followers.
+type Run = dyn Fn(&mut dyn Conn) -> Result<(Made, Option<Change>), StoreError> + Send;
 
-struct Task<T, F> {
-    work: F,
-    made: Option<Result<T, StoreError>>,
-    answer: oneshot::Sender<Result<T, StoreError>>,
-}
-
-impl<T: Send, F: Fn(&mut dyn Conn) -> Result<(T, Option<Change>), StoreError> + Send> Other for Task<T, F> {
-    fn run(&mut self, conn: &mut dyn Conn, changes: &mut Changes) -> Result<(), StoreError> {
-        conn.batch("SAVEPOINT job")?;
-        let made = (self.work)(conn);
-        if let Err(error) = &made {
-            let undone = conn.batch("ROLLBACK TO job");
-            // Where that fails, the connection or the whole transaction did, and not this job alone.
-            match error {
-                StoreError::Busy(_) | StoreError::Unreachable(_) => return Err(error.clone()),
-                StoreError::Failed(_) => undone.map_err(|_| error.clone())?,
-                _ => undone?,
-            }
-        }
-        conn.batch("RELEASE job")?;
-        self.made = Some(made.map(|(made, change)| {
-            changes.extend(change);
-            made
-        }));
-        Ok(())
-    }
-
-    fn answer(self: Box<Self>, committed: Result<(), StoreError>) {
-        let answer = match (committed, self.made) {
-            // The job's own refusal is answered, whatever happened to the others.
-            (_, Some(Err(refusal))) => Err(refusal),
-            (Err(error), _) => Err(error),
-            (Ok(()), made) => made.unwrap_or_else(|| Err(StoreError::Failed("the job was not run".to_owned()))),
-        };
-        let _ = self.answer.send(answer); // if nobody waits any more, what was written stays
-    }
-}
+/// A value whose type only the caller knows.
+type Made = Box<dyn Any + Send>;
 
 impl Writer {
     pub(super) fn start(opener: &Opener, location: &str, feed_kept: i64) -> Result<Self, StoreError> {
         let node =
             getrandom::u64().map_err(|e| StoreError::Failed(format!("the system gives no random number: {e}")))?;
         let shared = Arc::new(Shared {
+            location: location.to_owned(),
             node: AtomicI64::new(node.cast_signed()),
             fault: Mutex::new(None),
             committed: Notify::new(),
         });
         let (queue, jobs) = mpsc::sync_channel(QUEUE);
-        let mut thread = Thread {
-            jobs,
-            conn: None,
-            must_recover: false,
-            commits: 0,
-            feed_kept,
-            opener: opener.clone(),
-            location: location.to_owned(),
-            shared: shared.clone(),
-        };
+        let (opener, shared_there) = (opener.clone(), shared.clone());
+        let mut thread =
+            Thread { jobs, conn: None, must_recover: false, commits: 0, feed_kept, opener, shared: shared_there };
         let (ends_with_thread, alive) = watch::channel(());
         let run = move || {
             let _alive = ends_with_thread;
@@ -195,31 +166,36 @@ impl Writer {
 
     /// Queues a write of points, and waits until it is committed. Answers the member's name.
     pub(super) async fn set_points(&self, guild: GuildId, member: MemberId, amount: i64) -> Result<String, StoreError> {
-        self.queue(|answer| Work::Points { guild, member, amount, answer }).await
+        self.queue(Work::Points { guild, member, amount }).await
     }
 
     /// Queues `work`, which returns its result and the change for followers, and waits until it is committed. If the caller
-    /// stops waiting, it is done all the same.
+    /// stops waiting before it begins, it is not done; afterwards it is.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         work: impl Fn(&mut dyn Conn) -> Result<(T, Option<Change>), StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.queue(|answer| Work::Other(Box::new(Task { work, made: None, answer }))).await
+        let run = move |conn: &mut dyn Conn| work(conn).map(|(made, change)| (Box::new(made) as Made, change));
+        self.queue(Work::Other(Box::new(run))).await
     }
 
-    async fn queue<T>(
-        &self,
-        work: impl FnOnce(oneshot::Sender<Result<T, StoreError>>) -> Work,
-    ) -> Result<T, StoreError> {
-        let (answer, answered) = oneshot::channel();
-        let job = Job { queued: Instant::now(), work: work(answer) };
+    async fn queue<T: 'static>(&self, work: Work) -> Result<T, StoreError> {
+        let ((begins, mut begun), (answer, answered)) = (oneshot::channel(), oneshot::channel());
+        let made = Err(StoreError::Failed("the job was not run".to_owned()));
+        let job = Job { queued: Instant::now(), begins: Some(begins), work, made, answer };
         let stopped = || StoreError::Failed("the store's writer has stopped; start the server again".to_owned());
         self.queue.as_ref().ok_or_else(stopped)?.try_send(job).map_err(|e| match e {
             TrySendError::Full(_) => StoreError::Busy(format!("{QUEUE} writes wait already")),
             TrySendError::Disconnected(_) => stopped(),
         })?;
+        if timeout(BEGINS_WITHIN + SAYS_SO, &mut begun).await.is_err() {
+            // From here on it cannot begin; if it has begun meanwhile, its message is there.
+            begun.close();
+            begun.try_recv().map_err(|_| self.shared.not_begun())?;
+        }
         let lost = "the store's writer has stopped; what it was writing may be stored";
-        answered.await.unwrap_or_else(|_| Err(StoreError::Unknown(lost.to_owned())))
+        let made = answered.await.unwrap_or_else(|_| Err(StoreError::Unknown(lost.to_owned())))?;
+        made.downcast().map(|made| *made).map_err(|_| StoreError::Unknown("a write made something else".to_owned()))
     }
 }
 
@@ -233,6 +209,17 @@ impl Drop for Writer {
     }
 }
 
+impl Job {
+    /// Tells the caller that it begins. Whether the caller still waits, or was told before.
+    fn begins(&mut self) -> bool {
+        self.begins.take().is_none_or(|begins| begins.send(()).is_ok())
+    }
+
+    fn answer(self, committed: Result<(), StoreError>) {
+        let _ = self.answer.send(committed.and(self.made)); // if nobody waits any more, what was written stays
+    }
+}
+
 /// The state of the thread.
 struct Thread {
     jobs: Receiver<Job>,
@@ -242,7 +229,6 @@ struct Thread {
     commits: i64,
     feed_kept: i64,
     opener: Opener,
-    location: String,
     shared: Arc<Shared>,
 }
 
@@ -251,11 +237,7 @@ impl Thread {
         let mut group = Vec::with_capacity(GROUP);
         loop {
             let is_faulty = self.shared.fault.lock().is_some();
-            let first = match is_faulty {
-                true => self.jobs.recv_timeout(PROBE),
-                false => self.jobs.recv().map_err(RecvTimeoutError::from),
-            };
-            match first {
+            match self.jobs.recv_timeout(if is_faulty { PROBE } else { Duration::MAX }) {
                 Ok(job) => group.push(job),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -272,55 +254,40 @@ impl Thread {
     /// Commits the group, or answers each job why not; leaves it empty. An empty group only tries whether the store can be
     /// written to.
     fn serve(&mut self, group: &mut Vec<Job>) {
-        let (is_probe, mut reconnected) = (group.is_empty(), false);
+        let is_probe = group.is_empty();
         loop {
             let now = Instant::now();
             for job in group.extract_if(.., |job| job.queued + BEGINS_WITHIN <= now) {
-                let why = format!(
-                    "{} could not be written to within {BEGINS_WITHIN:?}, because another process or an \
-                     earlier write holds it; nothing was written, try again",
-                    self.location
-                );
-                job.work.answer(Err(StoreError::Busy(why)), &HashMap::new());
+                job.answer(Err(self.shared.not_begun()));
             }
             if group.is_empty() && !is_probe {
                 return;
             }
-            let until = group.iter().map(|job| job.queued + BEGINS_WITHIN).min().unwrap_or(now + BEGINS_WITHIN);
-            let error = match self.commit(group, until) {
-                Ok(names) => {
-                    self.shared.set_fault(&self.location, None);
-                    return group.drain(..).for_each(|job| job.work.answer(Ok(()), &names));
-                }
+            let until = group.iter().map(|job| job.queued).min().unwrap_or(now) + BEGINS_WITHIN;
+            let committed = self.commit(group, is_probe, until);
+            match &committed {
                 // Jobs that were queued meanwhile wait as well, each until its own deadline.
                 Err(StoreError::Busy(_)) if !is_probe => {
                     thread::sleep(RETRY);
                     self.take_queued(group);
                     continue;
                 }
-                // Once: a server that does not answer has used up the time.
-                Err(StoreError::Unreachable(_))
-                    if Instant::now() < until && !std::mem::replace(&mut reconnected, true) =>
-                {
-                    continue;
-                }
-                Err(error) => error,
-            };
-            if !matches!(error, StoreError::Busy(_)) {
-                self.shared.set_fault(&self.location, Some(error.to_string()));
+                Err(StoreError::Busy(_)) => {}
+                Err(error) => self.shared.set_fault(Some(error.to_string())),
+                Ok(()) => self.shared.set_fault(None),
             }
-            if matches!(error, StoreError::Unknown(_)) {
+            if matches!(committed, Err(StoreError::Unknown(_))) {
                 self.shared.renew_node();
             }
-            return group.drain(..).for_each(|job| job.work.answer(Err(error.clone()), &HashMap::new()));
+            return group.drain(..).for_each(|job| job.answer(committed.clone()));
         }
     }
 
-    /// One transaction, which waits for others' locks until `until`. Returns the names of the members whose points were set.
-    fn commit(&mut self, group: &mut [Job], until: Instant) -> Result<Names, StoreError> {
+    /// One transaction, which waits for others' locks until `until`.
+    fn commit(&mut self, group: &mut Vec<Job>, is_probe: bool, until: Instant) -> Result<(), StoreError> {
         let mut conn = match self.conn.take() {
             Some(conn) => conn,
-            None => self.opener.open(Access::Write)?,
+            None => (self.opener)(Access::Write)?,
         };
         conn.set_deadline(until + ANSWER);
         if self.must_recover {
@@ -331,70 +298,76 @@ impl Thread {
             self.conn = Some(conn).filter(|conn| conn.is_usable());
             return Err(error);
         }
-        let written = self.write(&mut *conn, group);
+        let written = self.write(&mut *conn, group, is_probe);
         conn.set_deadline(Instant::now() + COMMIT);
-        let (names, is_heard) = match written {
-            Ok(written) => written,
-            Err(error) => {
-                // A connection that fails to undo it is dropped, which undoes it as well.
-                if conn.is_usable() && conn.batch("ROLLBACK").is_ok() {
-                    self.conn = Some(conn);
-                }
-                return Err(error);
+        if written.is_err() {
+            // A connection that fails to undo it is dropped, which undoes it as well.
+            if conn.is_usable() && conn.batch("ROLLBACK").is_ok() {
+                self.conn = Some(conn);
             }
-        };
-        if let Err(error) = conn.commit() {
+        } else if let Err(error) = conn.commit() {
             self.must_recover = matches!(error, StoreError::Unknown(_));
             return Err(error);
+        } else {
+            self.conn = Some(conn);
+            self.commits += 1;
         }
-        self.conn = Some(conn);
-        self.commits += 1;
-        if is_heard {
+        if written? {
             self.shared.committed.notify_one();
         }
-        Ok(names)
+        Ok(())
     }
 
-    /// Everything of a transaction but its begin and commit. Returns the members' names too, and whether this process reads
-    /// of what was changed.
-    fn write(&self, conn: &mut dyn Conn, group: &mut [Job]) -> Result<(Names, bool), StoreError> {
+    /// Everything of a transaction but its begin and commit. Returns whether this process reads of what was changed.
+    fn write(&self, conn: &mut dyn Conn, group: &mut Vec<Job>, is_probe: bool) -> Result<bool, StoreError> {
         // Read first, so that `renew_node` counts for all jobs whose callers stop waiting meanwhile.
         let node = self.shared.node();
+        group.retain_mut(Job::begins);
         // Of two writes to one member the later one counts, since they are committed together. Sorted, so that two nodes
         // that write the same members do not deadlock.
-        let mut amounts = BTreeMap::new();
-        let mut others = Changes::default();
-        for job in group.iter_mut() {
-            match &mut job.work {
-                Work::Points { guild, member, amount, .. } => drop(amounts.insert((guild.clone(), *member), *amount)),
-                Work::Other(work) => work.run(conn, &mut others)?,
+        let (mut amounts, mut others) = (BTreeMap::new(), Changes::new());
+        if is_probe {
+            others.insert(Change::Directory); // something has to be written
+        }
+        for job in &mut *group {
+            match &job.work {
+                Work::Points { guild, member, amount } => drop(amounts.insert((guild.clone(), *member), *amount)),
+                Work::Other(work) => job.made = run(conn, work, &mut others)?,
             }
         }
         let names = set_points(conn, &amounts)?;
-        let mut own = Changes::default();
-        names.keys().for_each(|(_, member)| own.extend([Change::Member(*member)]));
-        if amounts.is_empty() && group.is_empty() {
-            own = Changes::probe();
+        for job in group {
+            if let Work::Points { guild, member, .. } = &job.work {
+                let name = names.get(&(guild.clone(), *member)).cloned();
+                let made = name.map(|name| Box::new(name) as Made);
+                job.made = made.ok_or_else(|| StoreError::GuildDeparted(guild.clone()));
+            }
         }
+        let own = names.into_keys().map(|(_, member)| Change::Member(member)).collect();
         feed::add(conn, [(node, &own), (feed::NOBODY, &others)], self.feed_kept, self.commits)?;
-        Ok((names, !others.is_empty()))
+        Ok(!others.is_empty())
     }
+}
+
+/// Runs a job in a transaction that others share, and adds what it changed. Where it is refused, it alone is undone.
+fn run(conn: &mut dyn Conn, work: &Run, changes: &mut Changes) -> Result<Result<Made, StoreError>, StoreError> {
+    conn.batch("SAVEPOINT job")?;
+    let made = work(conn);
+    if let Err(error) = &made {
+        let undone = conn.batch("ROLLBACK TO job");
+        // Where that fails, the connection or the whole transaction did, and not this job alone.
+        match error {
+            StoreError::Busy(_) | StoreError::Unreachable(_) => return Err(error.clone()),
+            StoreError::Failed(_) => undone.map_err(|_| error.clone())?,
+            _ => undone?,
+        }
+    }
+    conn.batch("RELEASE job")?;
+    Ok(made.map(|(made, change)| {
+        changes.extend(change);
+        made
+    }))
 }
 
 /// The members whose points were set, with their names.
 pub(super) type Names = HashMap<(GuildId, MemberId), String>;
-
-impl Work {
-    fn answer(self, committed: Result<(), StoreError>, names: &Names) {
-        match self {
-            Work::Points { guild, member, answer, .. } => {
-                let name = committed.and_then(|()| {
-                    let name = names.get(&(guild.clone(), member)).cloned();
-                    name.ok_or(StoreError::GuildDeparted(guild))
-                });
-                let _ = answer.send(name); // as above
-            }
-            Work::Other(work) => work.answer(committed),
-        }
-    }
-}

@@ -151,7 +151,7 @@ async fn guarantee_2_a_write_whose_commit_was_lost_is_20_and_all_nodes_agree_on_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_connection_that_dies_under_a_read_or_a_write_costs_nobody_an_answer() {
+async fn a_connection_that_dies_under_a_read_costs_no_answer_and_under_a_write_one() {
     let (gate, proxy, _) = behind_proxy().await;
     // Makes the connections, which are idle and seem open when they are cut.
     gate.set_points("bot", "7", 4).await.is("Successfully set 'Ada' points to '4'");
@@ -161,30 +161,30 @@ async fn a_connection_that_dies_under_a_read_or_a_write_costs_nobody_an_answer()
         gate.get_points("bot", member).await.is("0");
         assert!(proxy.has_cut());
         proxy.cut_at(GUILD);
-        gate.set_points("bot", member, 5).await.is(&format!("Successfully set '{member}' points to '5'"));
+        assert!(is_down(&gate.set_points("bot", member, 5).await));
         assert!(proxy.has_cut());
-        gate.get_points("bot", member).await.is("5");
+        gate.set_points("bot", member, 5).await.is(&format!("Successfully set '{member}' points to '5'"));
     }
 }
 
 #[tokio::test]
 async fn a_server_that_became_read_only_answers_reads_and_is_named_until_it_takes_writes_again() {
-    let url = Postgres::shared().database().await;
+    let server = Postgres::start(&[]);
+    let url = server.database().await;
     let gate = TestGateway::on(Kind::Postgres).store(&url).key("bot").points("7", 3).admin().start().await;
     let (admin, other) = (gate.admin().await, postgres::connect(&url).await);
     gate.set_points("bot", "7", 4).await.is("Successfully set 'Ada' points to '4'");
+    other.batch_execute("SET default_transaction_read_only = off").await.unwrap();
     let set = async |value: &str| {
-        let set = format!(
-            "DO $$BEGIN EXECUTE format('ALTER DATABASE %I {value}', current_database()); END$$;
-            SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-            WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        );
-        other.batch_execute(&set).await.unwrap();
+        other.batch_execute(&format!("ALTER SYSTEM {value}")).await.unwrap();
+        other.batch_execute("SELECT pg_reload_conf()").await.unwrap();
     };
     set("SET default_transaction_read_only = on").await;
-    eventually(PATIENCE, "a read", async || gate.get_points("bot", "7").await.body == "4").await;
-    gate.set_points("bot", "7", 5).await.is_unavailable();
-    gate.get_points("bot", "8").await.is("0");
+    let refused = async || is_down(&gate.set_points("bot", "7", 4).await);
+    eventually(PATIENCE, "writes are refused", refused).await;
+    for member in 100..120 {
+        gate.get_points("bot", &member.to_string()).await.is("0");
+    }
     let ready = async || admin.get("/readyz").await;
     let told = ready().await;
     assert!(told.status == 200 && told.text.contains("ok; the store cannot be written to: "), "{told:?}");
@@ -192,6 +192,20 @@ async fn a_server_that_became_read_only_answers_reads_and_is_named_until_it_take
     set("RESET default_transaction_read_only").await;
     eventually(PATIENCE, "it is named no more, although nobody writes", async || ready().await.text == "ok").await;
     gate.set_points("bot", "7", 5).await.is("Successfully set 'Ada' points to '5'");
+}
+
+#[tokio::test]
+async fn connections_that_are_used_up_are_named_and_what_to_do() {
+    let server = Postgres::start(&["max_connections = 8", "superuser_reserved_connections = 0"]);
+    let url = server.database().await;
+    let world = World::new(&format!("[origin]\nstore = {url:?}\n"));
+    let mut others = Vec::new();
+    while let Ok((client, connection)) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await {
+        tokio::spawn(connection);
+        others.push(client);
+    }
+    let ran = world.run(&["guild", "list"]).failed(1).names(&["too many clients already", "raise max_connections"]);
+    assert!(!ran.stderr.contains("is the server running"), "{ran:?}");
 }
 
 #[tokio::test]

@@ -3,8 +3,6 @@
 
 use crate::support::*;
 
-const DEPARTED: &str = "03 | Error while retrieving guild using this API key. Is Guildgate still on guild?";
-
 /// Two nodes on one database, in folders of their own.
 async fn two_nodes() -> (TestGateway, TestGateway) {
     let url = Postgres::shared().database().await;
@@ -70,17 +68,6 @@ async fn guarantee_7_while_the_list_of_keys_does_not_come_a_revoked_key_is_21_an
     gate.get_points("bot", "7").await.is_refused(401, INCORRECT_KEY);
     gate.send(&stranger).await.is_refused(401, INCORRECT_KEY);
     gate.get_points("other", "7").await.is("3");
-}
-
-#[tokio::test]
-async fn guarantee_7_a_guild_departed_at_one_node_answers_03_at_the_other_until_it_returns() {
-    let (here, there) = two_nodes().await;
-    there.get_points("bot", "7").await.is("3");
-    here.run(&["guild", "leave", GUILD]).done();
-    eventually(SECOND_AND_SLACK, "03", async || there.get_points("bot", "7").await.code() == Some(3)).await;
-    there.set_points("bot", "7", 4).await.is_refused(403, DEPARTED);
-    here.run(&["guild", "return", GUILD]).done();
-    eventually(SECOND_AND_SLACK, "3", async || there.get_points("bot", "7").await.body == "3").await;
 }
 
 /// The primary's database, a standby that follows it, and the URL of both.

@@ -161,7 +161,8 @@ async fn a_server_whose_disk_does_not_respond_ends_at_sigterm() {
         disk.stop_responding(hangs);
         let (answer, code) = match hangs {
             Hangs::Reads => (gate.get_points("bot", "8").await, 21),
-            Hangs::Commits | Hangs::Looks => (gate.set_points("bot", "7", 6).await, 22),
+            Hangs::Looks => (gate.set_points("bot", "7", 6).await, 21), // it has not begun
+            Hangs::Commits => (gate.set_points("bot", "7", 6).await, 22),
         };
         assert_eq!(answer.code(), Some(code), "{hangs:?}");
         gate.process().signal(nix::sys::signal::Signal::SIGTERM);

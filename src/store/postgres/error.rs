@@ -10,13 +10,16 @@ use crate::store::StoreError;
 /// How a message about a server that cannot be reached ends.
 const TRY_AGAIN: &str = "; try again";
 
-pub(super) const READ_ONLY: &str =
-    "the server takes no writes: it is a standby, or default_transaction_read_only is on";
+const READ_ONLY: &str = "the server takes no writes: it is a standby, or default_transaction_read_only is on";
 
 /// An error of a call that was no commit: nothing was written.
 pub(super) fn of(error: &Error, location: &str) -> StoreError {
-    if is_of_pooler(error) {
-        return behind_pooler(location);
+    if is_one_of(error, &[SqlState::DUPLICATE_PSTATEMENT, SqlState::INVALID_SQL_STATEMENT_NAME]) {
+        return behind_pooler(location); // the session has prepared statements of others, or lacks those of this one
+    }
+    // What is stored is one line; so an id was looked for.
+    if is_one_of(error, &[SqlState::CHARACTER_NOT_IN_REPERTOIRE, SqlState::UNTRANSLATABLE_CHARACTER]) {
+        return StoreError::NotFound("there is nothing in the store whose id has a NUL character".to_owned());
     }
     let line = format!("{location}: {}", line(error));
     match hint(error) {
@@ -36,10 +39,8 @@ pub(super) fn behind_pooler(location: &str) -> StoreError {
     ))
 }
 
-/// Whether the server's session has prepared statements of another client, or lacks those of this one.
-fn is_of_pooler(error: &Error) -> bool {
-    let codes = [&SqlState::DUPLICATE_PSTATEMENT, &SqlState::INVALID_SQL_STATEMENT_NAME];
-    error.code().is_some_and(|code| codes.contains(&code))
+fn is_one_of(error: &Error, codes: &[SqlState]) -> bool {
+    error.code().is_some_and(|code| codes.contains(code))
 }
 
 pub(super) fn timed_out(location: &str) -> StoreError {
@@ -63,77 +64,72 @@ pub(super) fn of_first_connection(error: StoreError) -> StoreError {
 pub(super) fn line(error: &Error) -> String {
     match (error.as_db_error(), error.source()) {
         (Some(db), _) => db.message().to_owned(),
-        (None, Some(_)) if wants_password(error) => "password missing".to_owned(),
-        (None, Some(_)) if is_read_only(error) => READ_ONLY.to_owned(),
+        (None, Some(source)) if says(error, "password missing") => source.to_string(),
+        (None, Some(_)) if says(error, "database does not allow writes") => READ_ONLY.to_owned(),
         (None, Some(source)) => format!("{error}: {source}"),
         (None, None) => error.to_string(),
     }
 }
 
-/// The client has no kind for this, nor for the next two.
-fn wants_password(error: &Error) -> bool {
-    error.source().is_some_and(|source| source.to_string() == "password missing")
+/// What the client says of its own errors, for which it has no kinds, and what to do.
+const OF_CLIENT: [(&str, &str); 2] = [
+    (
+        "password missing",
+        "the server asks for one, and origin.store has none; write postgres://USER:PASSWORD@HOST/DATABASE, or keep that URL \
+         in a file (store = \"file:PATH\")",
+    ),
+    ("server does not support TLS", "switch it on there (ssl = on), or do without it (sslmode=prefer in origin.store)"),
+];
+
+fn says(error: &Error, words: &str) -> bool {
+    error.source().is_some_and(|source| source.to_string().contains(words))
 }
 
-/// Whether no server takes writes, of those that could be connected to.
-pub(super) fn is_read_only(error: &Error) -> bool {
-    error.source().is_some_and(|source| source.to_string().contains("database does not allow writes"))
-}
-
-fn wants_tls(error: &Error) -> bool {
-    error.source().is_some_and(|source| source.to_string().contains("server does not support TLS"))
-}
+const PASSWORD: &str = "check user and password in origin.store, and the server's pg_hba.conf";
 
 /// What the operator can do about an error that does not pass by itself.
 fn hint(error: &Error) -> Option<&'static str> {
     let hints = [
-        (&SqlState::INVALID_PASSWORD, "check user and password in origin.store, and the server's pg_hba.conf"),
-        (
-            &SqlState::INVALID_AUTHORIZATION_SPECIFICATION,
-            "check user and password in origin.store, and the server's pg_hba.conf",
-        ),
+        (&SqlState::INVALID_PASSWORD, PASSWORD),
+        (&SqlState::INVALID_AUTHORIZATION_SPECIFICATION, PASSWORD),
         (&SqlState::UNDEFINED_DATABASE, "make it (createdb), or name another one in origin.store"),
         (
             &SqlState::INSUFFICIENT_PRIVILEGE,
             "let the user make a schema (GRANT CREATE ON DATABASE … TO …), or make the schema guildgate its own",
         ),
         (&SqlState::DISK_FULL, "make room on the server's disk, then try again"),
+        (
+            &SqlState::TOO_MANY_CONNECTIONS,
+            "each server process needs 19 and a command a few; raise max_connections there, or stop what else uses it",
+        ),
         (&SqlState::READ_ONLY_SQL_TRANSACTION, READ_ONLY),
     ];
     match error.code() {
         Some(code) => hints.into_iter().find(|(other, _)| *other == code).map(|(_, hint)| hint),
-        None if wants_password(error) => Some(
-            "the server asks for one, and origin.store has none; write postgres://USER:PASSWORD@HOST/DATABASE, or keep \
-             that URL in a file (store = \"file:PATH\")",
-        ),
-        None if wants_tls(error) => {
-            Some("switch it on there (ssl = on), or do without it (sslmode=prefer in origin.store)")
-        }
-        None => None,
+        None => OF_CLIENT.into_iter().find(|(words, _)| says(error, words)).map(|(_, hint)| hint),
     }
 }
 
 /// Whether trying again helps: another transaction holds a lock, or has just removed the guild.
 fn is_temporary(error: &Error) -> bool {
     let temporary = [
-        &SqlState::LOCK_NOT_AVAILABLE,
-        &SqlState::QUERY_CANCELED,
-        &SqlState::T_R_SERIALIZATION_FAILURE,
-        &SqlState::T_R_DEADLOCK_DETECTED,
-        &SqlState::FOREIGN_KEY_VIOLATION,
+        SqlState::LOCK_NOT_AVAILABLE,
+        SqlState::QUERY_CANCELED,
+        SqlState::T_R_SERIALIZATION_FAILURE,
+        SqlState::T_R_DEADLOCK_DETECTED,
+        SqlState::FOREIGN_KEY_VIOLATION,
     ];
-    error.code().is_some_and(|code| temporary.contains(&code))
+    is_one_of(error, &temporary)
 }
 
 /// Whether the connection is of no further use: it ended, or the server is about to, or it has become a standby.
 pub(super) fn ends_session(error: &Error) -> bool {
     let ends = [
-        &SqlState::ADMIN_SHUTDOWN,
-        &SqlState::CRASH_SHUTDOWN,
-        &SqlState::CANNOT_CONNECT_NOW,
-        &SqlState::TOO_MANY_CONNECTIONS,
-        &SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT,
-        &SqlState::READ_ONLY_SQL_TRANSACTION,
+        SqlState::ADMIN_SHUTDOWN,
+        SqlState::CRASH_SHUTDOWN,
+        SqlState::CANNOT_CONNECT_NOW,
+        SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT,
+        SqlState::READ_ONLY_SQL_TRANSACTION,
     ];
-    error.code().is_none_or(|code| ends.contains(&code))
+    error.code().is_none() || is_one_of(error, &ends)
 }

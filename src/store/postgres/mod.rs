@@ -17,9 +17,8 @@ use bytes::BytesMut;
 use futures_util::TryStreamExt;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{timeout, timeout_at};
-use tokio_postgres::config::TargetSessionAttrs;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
-use tokio_postgres::{Client, Config, Error, Statement};
+use tokio_postgres::{Client, Error, Statement};
 
 use super::conn::{Access, Row};
 use super::*;
@@ -38,7 +37,7 @@ pub(super) const READERS: usize = 16;
 const SCHEMA: &str = "guildgate";
 
 /// How long connecting may take, the first statements included, and how long connecting to one of several hosts unless the
-/// URL says otherwise. The first is less than the 5 s for which a caller waits for a write, which has not begun then.
+/// URL says otherwise.
 const CONNECT: Duration = Duration::from_secs(4);
 const PER_HOST: Duration = Duration::from_millis(1500);
 
@@ -60,23 +59,15 @@ const BULK: Duration = Duration::from_secs(30 * 60);
 /// million rows take minutes.
 const OPENING: Duration = Duration::from_secs(10 * 60);
 
-/// How long the server may still list a session that its client has ended, and how often that is looked at.
-const SESSION_ENDS: Duration = Duration::from_secs(1);
-const SESSION_POLL: Duration = Duration::from_millis(50);
-
 /// Advisory locks: of a migration, and of the numbering of changes. The first is "Ggat" in ASCII.
 const MIGRATION: i64 = 0x4767_6174;
 const FEED: i64 = MIGRATION + 1;
-
-/// The oldest version for which the tests have passed.
-const OLDEST: i64 = 13;
 
 /// Brings the schema up to date while no other node does, or makes it if `if_missing` says so. Returns whether it made the
 /// store. Blocks.
 pub(super) fn prepare(at: &PostgresAt, if_missing: IfMissing) -> Result<bool, StoreError> {
     let mut conn = connect_first(at)?;
-    refuse_unusable(&mut conn)?;
-    if version(&mut conn)? == newest_version() {
+    if version(&mut conn, at)? == newest_version() {
         return Ok(false);
     }
     conn.deadline = Instant::now() + OPENING;
@@ -85,15 +76,12 @@ pub(super) fn prepare(at: &PostgresAt, if_missing: IfMissing) -> Result<bool, St
     conn.batch(&format!("SET statement_timeout = {wait}"))?;
     conn.rows("SELECT pg_advisory_lock($1)", values![MIGRATION])?;
     // Another node may have made or migrated it meanwhile.
-    let found = version(&mut conn)?;
+    let found = version(&mut conn, at)?;
     if found == newest_version() {
         return Ok(false);
     }
     if found == 0 && if_missing == IfMissing::Refuse {
         return Err(refusals::no_store(at));
-    }
-    if found > 0 {
-        refuse_beside_others(&mut conn, at)?;
     }
     // Where the schema exists, the user may lack the right to make one.
     let has_schema = conn.rows("SELECT 1 FROM pg_namespace WHERE nspname = $1", values![SCHEMA])?;
@@ -113,8 +101,7 @@ pub(super) fn prepare(at: &PostgresAt, if_missing: IfMissing) -> Result<bool, St
 /// The state of the store. Nothing is made or changed. Blocks.
 pub(super) fn state(at: &PostgresAt) -> Result<StoreState, StoreError> {
     let mut conn = connect_first(at)?;
-    refuse_unusable(&mut conn)?;
-    Ok(match version(&mut conn)? {
+    Ok(match version(&mut conn, at)? {
         0 => StoreState::Missing,
         version if version < newest_version() => StoreState::Older,
         _ => StoreState::Current,
@@ -126,80 +113,30 @@ fn connect_first(at: &PostgresAt) -> Result<PgConn, StoreError> {
     let mut conn = PgConn::connect(at, Access::Write).map_err(error::of_first_connection)?;
     PgConn::connect(at, Access::Read)?;
     conn.deadline = Instant::now() + CONNECT;
-    Ok(conn)
-}
-
-fn refuse_unusable(conn: &mut PgConn) -> Result<(), StoreError> {
-    let sql = "SELECT current_setting('server_encoding'), current_setting('fsync') = 'on', \
-        CAST(current_setting('server_version_num') AS bigint) / 10000";
-    let Some(mut row) = conn.rows(sql, &[])?.pop() else { return Ok(()) };
-    let (encoding, fsync, version): (String, bool, i64) = (row.take(0)?, row.take(1)?, row.take(2)?);
-    let at = &conn.location;
-    if encoding != "UTF8" {
-        return Err(StoreError::Failed(format!(
-            "{at} has the encoding {encoding}, which not every name fits into; make a database with UTF8 (createdb -E UTF8)"
-        )));
+    match conn.text("SELECT current_setting('server_encoding')")? {
+        utf8 if utf8 == "UTF8" => Ok(conn),
+        other => Err(StoreError::Failed(format!(
+            "{at} has the encoding {other}, which not every name fits into; make a database with UTF8 (createdb -E UTF8)"
+        ))),
     }
-    if version < OLDEST {
-        return Err(StoreError::Failed(format!("{at} is PostgreSQL {version}; the oldest that will do is {OLDEST}")));
-    }
-    if !fsync {
-        tracing::warn!(
-            "{at} runs with fsync = off: a power failure there may lose writes that were answered with success"
-        );
-    }
-    Ok(())
 }
 
 /// The version of the schema in the database; 0 where there is none. A newer one is refused.
-fn version(conn: &mut PgConn) -> Result<i64, StoreError> {
+fn version(conn: &mut PgConn, at: &PostgresAt) -> Result<i64, StoreError> {
     let table = format!("{SCHEMA}.refinery_schema_history");
-    let sql = "SELECT to_regclass($1) IS NOT NULL";
-    let has_table: bool = conn.rows(sql, values![&*table])?.pop().map_or(Ok(false), |mut row| row.take(0))?;
-    if !has_table {
+    let conn: &mut dyn Conn = conn;
+    let (has_table, newest) = (conn.row("SELECT to_regclass($1) IS NOT NULL", values![&*table])?, newest_version());
+    if !has_table.map_or(Ok(false), |mut row| row.take(0))? {
         return Ok(0);
     }
-    let sql = format!("SELECT CAST(coalesce(max(version), 0) AS bigint) FROM {table}");
-    let found: i64 = conn.rows(&sql, &[])?.pop().map_or(Ok(0), |mut row| row.take(0))?;
-    let newest = newest_version();
-    if found > newest {
-        return Err(StoreError::Failed(format!(
-            "{} was written by a newer Guildgate (its schema is {found}, this one knows {newest}); run that version or a \
-             later one",
-            conn.location
-        )));
-    }
-    Ok(found)
+    let found = conn.row(&format!("SELECT CAST(max(version) AS bigint) FROM {table}"), &[])?;
+    let found = found.map_or(Ok(None), |mut row| row.take(0))?.unwrap_or(0);
+    if found > newest { Err(refusals::newer(at, found, newest)) } else { Ok(found) }
 }
 
 /// The version of the schema that this binary knows.
 fn newest_version() -> i64 {
     embedded::migrations::runner().get_migrations().iter().map(|m| i64::from(m.version())).max().unwrap_or(0)
-}
-
-/// Refuses to migrate while other nodes have the store open: older ones would not know what they find.
-fn refuse_beside_others(conn: &mut PgConn, at: &PostgresAt) -> Result<(), StoreError> {
-    let sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usename = current_user \
-        AND pid <> pg_backend_pid() AND wait_event IS DISTINCT FROM 'advisory'";
-    let until = Instant::now() + SESSION_ENDS;
-    let others = loop {
-        let others: i64 = conn.rows(sql, &[])?.pop().map_or(Ok(0), |mut row| row.take(0))?;
-        if others == 0 {
-            return Ok(());
-        }
-        if Instant::now() >= until {
-            break others;
-        }
-        std::thread::sleep(SESSION_POLL);
-    };
-    Err(StoreError::Failed(format!(
-        "{at} was written by an older Guildgate, and {others} connections of other nodes or commands have it open; stop them \
-         and try again: the schema is brought up to date then"
-    )))
-}
-
-fn application_name(at: &PostgresAt) -> &str {
-    at.server.get_application_name().unwrap_or("guildgate")
 }
 
 /// A connection.
@@ -239,7 +176,7 @@ pub(super) fn open(at: &PostgresAt, access: Access) -> Result<Box<dyn Conn>, Sto
 
 impl PgConn {
     fn connect(at: &PostgresAt, access: Access) -> Result<Self, StoreError> {
-        static SERIAL: AtomicU64 = AtomicU64::new(0);
+        static SERIAL: AtomicU64 = AtomicU64::new(1);
         let deadline = Instant::now() + CONNECT;
         let tls = tls::connector(&at.tls).map_err(|e| StoreError::Failed(format!("origin.store: {e}")))?;
         let runtime = Builder::new_current_thread().enable_all().build();
@@ -248,22 +185,14 @@ impl PgConn {
         let mut config = at.server.clone();
         let (idle, interval, retries) = KEEPALIVE;
         config
-            .application_name(application_name(at))
+            .application_name(at.server.get_application_name().unwrap_or("guildgate"))
             .connect_timeout(at.server.get_connect_timeout().copied().unwrap_or(PER_HOST))
             .keepalives_idle(idle)
             .keepalives_interval(interval)
             .keepalives_retries(retries)
             .tcp_user_timeout(UNACKNOWLEDGED);
         let location = at.to_string();
-        let connect = |config: &Config| {
-            runtime.block_on(async { timeout_at(deadline.into(), config.connect(tls.clone())).await })
-        };
-        let mut connected = connect(&config);
-        // Reads go on at a server that became read-only.
-        let is_read_only = access == Access::Read && matches!(&connected, Ok(Err(e)) if error::is_read_only(e));
-        if is_read_only {
-            connected = connect(config.target_session_attrs(TargetSessionAttrs::Any));
-        }
+        let connected = runtime.block_on(async { timeout_at(deadline.into(), config.connect(tls)).await });
         let (client, connection) =
             connected.map_err(|_| error::timed_out(&location))?.map_err(|e| error::of(&e, &location))?;
         runtime.spawn(connection);
@@ -271,10 +200,6 @@ impl PgConn {
         let mut conn =
             PgConn { client, runtime, statements: HashMap::new(), deadline, location, serial, is_broken: false };
         conn.set_up(access)?;
-        // A standby may lack commits.
-        if is_read_only && !conn.rows("SELECT 1 WHERE pg_is_in_recovery()", &[])?.is_empty() {
-            return Err(StoreError::Unreachable(format!("{}: {}", conn.location, error::READ_ONLY)));
-        }
         Ok(conn)
     }
 
@@ -282,7 +207,7 @@ impl PgConn {
     /// put tables into another schema, and lose locks and time limits.
     fn set_up(&mut self, access: Access) -> Result<(), StoreError> {
         let of_others = "SELECT coalesce(current_setting('guildgate.session', true), '')";
-        let of_others: String = self.rows(of_others, &[])?.pop().map_or(Ok(String::new()), |mut row| row.take(0))?;
+        let of_others = self.text(of_others)?;
         let (statement, idle) = if access == Access::Bulk { (BULK, BULK) } else { (LIST, IDLE_IN_TRANSACTION) };
         let session = format!("{:016x}", fastrand::u64(..));
         // An acknowledged commit is on the server's disk, whatever the default of the server or the role is; `remote_apply`
@@ -296,20 +221,29 @@ impl PgConn {
             idle.as_millis(),
         ))?;
         let sql = "SELECT current_setting('search_path') || ' ' || current_setting('guildgate.session', true)";
-        let is_ours: String = self.rows(sql, &[])?.pop().map_or(Ok(String::new()), |mut row| row.take(0))?;
-        if of_others.is_empty() && is_ours == format!("{SCHEMA} {session}") {
+        if of_others.is_empty() && self.text(sql)? == format!("{SCHEMA} {session}") {
             return Ok(());
         }
         Err(error::behind_pooler(&self.location))
     }
 
-    /// What came of a call.
-    fn outcome<T>(&mut self, result: Result<Result<T, Error>, tokio::time::error::Elapsed>) -> Result<T, StoreError> {
-        let Ok(result) = result else {
+    /// The text that a statement finds.
+    fn text(&mut self, sql: &str) -> Result<String, StoreError> {
+        self.rows(sql, &[])?.pop().map_or_else(|| Ok(String::new()), |mut row| row.take(0))
+    }
+
+    /// Waits for a call to the server, until the deadline.
+    fn call<T>(
+        &mut self,
+        call: impl AsyncFnOnce(&Client, &mut HashMap<String, Statement>) -> Result<T, Error>,
+    ) -> Result<T, StoreError> {
+        let PgConn { runtime, client, statements, deadline, .. } = self;
+        let called = runtime.block_on(async { timeout_at((*deadline).into(), call(client, statements)).await });
+        let Ok(called) = called else {
             self.is_broken = true;
             return Err(error::timed_out(&self.location));
         };
-        result.map_err(|e| {
+        called.map_err(|e| {
             self.is_broken |= error::ends_session(&e);
             error::of(&e, &self.location)
         })
@@ -334,31 +268,24 @@ fn as_params<'v>(values: &'v [Value<'_>]) -> Vec<&'v (dyn ToSql + Sync)> {
 
 impl Conn for PgConn {
     fn rows(&mut self, sql: &str, params: &[Value<'_>]) -> Result<Vec<Row>, StoreError> {
-        let PgConn { runtime, client, statements, deadline, .. } = self;
-        let found = async {
-            let statement = prepared(client, statements, sql).await?;
-            client.query(statement, &as_params(params)).await
-        };
-        let found = runtime.block_on(async { timeout_at((*deadline).into(), found).await });
-        self.outcome(found)?.iter().map(|row| row_of(row).map_err(|e| error::of(&e, &self.location))).collect()
+        self.call(async |client, statements| {
+            let found = client.query(prepared(client, statements, sql).await?, &as_params(params)).await?;
+            found.iter().map(row_of).collect()
+        })
     }
 
     fn execute(&mut self, sql: &str, params: &[Value<'_>]) -> Result<u64, StoreError> {
-        let PgConn { runtime, client, statements, deadline, .. } = self;
-        let done = async {
-            let statement = prepared(client, statements, sql).await?;
-            client.execute(statement, &as_params(params)).await
-        };
-        let done = runtime.block_on(async { timeout_at((*deadline).into(), done).await });
-        self.outcome(done)
+        self.call(async |client, statements| {
+            client.execute(prepared(client, statements, sql).await?, &as_params(params)).await
+        })
     }
 
     fn each_row(
         &mut self,
         sql: &str,
         params: &[Value<'_>],
-        each: &mut dyn FnMut(Row) -> Result<(), ExportError>,
-    ) -> Result<(), ExportError> {
+        each: &mut dyn FnMut(Row) -> bool,
+    ) -> Result<(), StoreError> {
         let PgConn { runtime, client, location, .. } = self;
         let failed = |e: &Error| error::of(e, location);
         runtime.block_on(async {
@@ -366,16 +293,16 @@ impl Conn for PgConn {
             let mut rows = pin!(rows.map_err(|_| error::timed_out(location))?.map_err(|e| failed(&e))?);
             loop {
                 let next = timeout(CONNECT, rows.try_next()).await.map_err(|_| error::timed_out(location))?;
-                let Some(row) = next.map_err(|e| failed(&e))? else { return Ok(()) };
-                each(row_of(&row).map_err(|e| failed(&e))?)?;
+                match next.map_err(|e| failed(&e))? {
+                    Some(row) if each(row_of(&row).map_err(|e| failed(&e))?) => {}
+                    _ => return Ok(()),
+                }
             }
         })
     }
 
     fn batch(&mut self, sql: &str) -> Result<(), StoreError> {
-        let PgConn { runtime, client, deadline, .. } = self;
-        let done = runtime.block_on(async { timeout_at((*deadline).into(), client.batch_execute(sql)).await });
-        self.outcome(done)
+        self.call(async |client, _| client.batch_execute(sql).await)
     }
 
     /// Under another level, which may be the default of the server, a transaction that has waited for a lock would fail.

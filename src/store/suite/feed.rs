@@ -2,7 +2,6 @@
 //! reads which of it changed.
 
 use super::*;
-use crate::model::{Digest, Scope};
 
 pub(crate) async fn two_openings_of_a_store_see_each_others_data_and_changes(kind: Kind) {
     let test = TestStore::new(kind).await;
@@ -26,18 +25,7 @@ pub(crate) async fn two_openings_of_a_store_see_each_others_data_and_changes(kin
 pub(crate) async fn changes_of_guilds_and_keys_are_changes_of_the_directory(kind: Kind) {
     let test = TestStore::new(kind).await;
     let second = test.open_second().await;
-    let key = KeyRecord {
-        id: "k1".into(),
-        name: "Bot".into(),
-        guild: guild("g"),
-        digest: Digest::of(b"secret"),
-        tier: None,
-        scope: Scope::Read,
-        created: 1,
-        expires: Some(2),
-        last_used: None,
-        previous: None,
-    };
+    let key = super::records::key("k1", b"secret");
     test.add_guild(&guild("g")).await;
     assert_eq!(others_changes(&second).await, [Change::Directory]);
     test.store().create_key(key.clone()).await.unwrap();
@@ -47,14 +35,6 @@ pub(crate) async fn changes_of_guilds_and_keys_are_changes_of_the_directory(kind
     test.store().set_guild_departed(&guild("g"), true).await.unwrap();
     assert_eq!(others_changes(&second).await, [Change::Directory]);
     assert_eq!(second.keys().await.unwrap(), []);
-}
-
-pub(crate) async fn a_refused_write_is_not_a_change(kind: Kind) {
-    let test = TestStore::new(kind).await;
-    let second = test.open_second().await;
-    refused(test.store().revoke_key("none").await);
-    is_departed(test.store().set_points(&guild("none"), member(7), 1).await);
-    assert_eq!(others_changes(&second).await, []);
 }
 
 pub(crate) async fn a_follower_of_a_new_store_misses_no_pruned_change(kind: Kind) {

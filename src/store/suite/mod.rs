@@ -168,14 +168,15 @@ suite! {
         points_may_be_any_signed_64_bit_number_of_the_largest_member a_member_has_separate_records_in_each_guild
         a_guild_that_is_missing_or_departed_is_refused_for_every_operation
         warn_and_review_ids_count_up_by_guild_and_are_sorted a_warn_is_hidden_from_the_second_of_its_expiry
-        what_is_stored_is_one_line a_members_name_is_at_most_64_kib_long departed_guilds_are_listed_too
+        what_is_stored_is_one_line a_members_name_is_at_most_64_kib_long
         of_own_changes_only_points_are_not_reported;
-    records: a_key_with_a_wrong_id_secret_or_guild_is_refused a_guild_is_added_once_and_only_an_existing_one_can_depart
+    records: a_key_whose_id_has_a_nul_is_unknown the_last_uses_of_many_keys_are_recorded a_key_with_a_wrong_id_secret_or_guild_is_refused a_guild_is_added_once_and_only_an_existing_one_can_depart
         a_renamed_guild_is_the_same_guild a_guild_is_removed_with_everything_of_it_and_begins_empty_when_added_again
         setting_a_member_changes_the_given_fields a_member_is_removed_with_its_warns_and_reviews
-        a_warn_or_review_is_removed_by_its_id_once a_rating_outside_one_to_five_is_refused
+        a_warn_or_review_is_removed_by_its_id_once
         a_page_begins_after_an_id_and_has_so_many_items
-        a_warn_or_review_is_put_under_an_id_again_and_again_and_never_under_another_members;
+        a_warn_or_review_is_put_under_an_id_again_and_again_and_never_under_another_members
+        a_warn_or_review_that_makes_an_answer_longer_than_a_mebibyte_is_refused;
     daily: counts_add_up_within_a_day_and_restart_with_the_next
         a_node_before_midnight_adds_to_the_new_day_and_removes_no_count counts_of_a_day_further_ahead_are_dropped
         a_count_stops_at_the_largest_number_that_is_kept counts_survive_restarts_are_seen_by_others_and_are_no_change
@@ -188,17 +189,17 @@ suite! {
         a_previous_secret_ends_with_its_overlap_or_with_the_whole_key a_revoked_key_frees_both_its_secrets
         setting_a_key_changes_the_given_fields_and_keeps_its_secrets;
     feed: two_openings_of_a_store_see_each_others_data_and_changes
-        changes_of_guilds_and_keys_are_changes_of_the_directory a_refused_write_is_not_a_change
+        changes_of_guilds_and_keys_are_changes_of_the_directory
         a_follower_of_a_new_store_misses_no_pruned_change a_follower_that_is_too_far_behind_reads_everything_once
         a_store_restored_to_an_earlier_state_reads_as_everything
         two_nodes_that_write_at_once_number_their_changes_without_a_gap;
     writing: many_writes_at_once_are_all_answered_and_durable a_refused_write_does_not_affect_others_of_its_group
         a_store_held_by_another_is_busy_after_a_second_and_nothing_is_written
         a_guild_is_removed_while_others_hold_it_for_seconds_and_add_members
-        a_caller_who_goes_away_harms_nothing dropping_the_store_finishes_what_is_queued;
+        a_write_that_cannot_begin_while_the_store_hangs_is_refused_after_a_second_and_never_written
+        a_write_whose_caller_has_gone_before_it_begins_is_not_written;
     opening: many_may_open_a_new_store_at_once a_newer_schema_is_refused_and_not_changed
-        a_store_of_the_first_schema_is_brought_up_to_date_with_all_it_holds
-        a_store_of_an_older_schema_that_another_process_has_open_is_not_brought_up_to_date;
+        a_store_of_the_first_schema_is_brought_up_to_date_with_all_it_holds;
     transfer: an_import_is_exported_byte_for_byte_and_read_back
         what_exists_is_replaced_and_within_a_file_the_later_line_wins a_warn_or_review_whose_id_another_member_has_moves
         a_warn_for_an_unknown_member_makes_it_named_by_its_id

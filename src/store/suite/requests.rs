@@ -100,16 +100,6 @@ pub(crate) async fn a_members_name_is_at_most_64_kib_long(kind: Kind) {
     assert_eq!(store.members(&guild("g"), None, usize::MAX).await.unwrap()[0].name, name);
 }
 
-pub(crate) async fn departed_guilds_are_listed_too(kind: Kind) {
-    let test = TestStore::new(kind).await;
-    let store = test.store();
-    test.add_guild(&guild("b")).await;
-    test.add_guild(&guild("a")).await;
-    store.set_guild_departed(&guild("b"), true).await.unwrap();
-    let listed = store.guilds().await.unwrap();
-    assert_eq!(listed.iter().map(|g| (g.id.as_str(), g.departed)).collect::<Vec<_>>(), [("a", false), ("b", true)]);
-}
-
 pub(crate) async fn of_own_changes_only_points_are_not_reported(kind: Kind) {
     let test = TestStore::new(kind).await;
     let store = test.store();

@@ -108,13 +108,12 @@ pub(crate) async fn a_bad_line_is_reported_by_number_and_reason_and_nothing_is_i
     let cases = [
         ("not json", "1: not JSON"),
         (r#"{"guild":"g","name":"G"} {"#, "1: not JSON: trailing characters at column 26"),
-        ("[]", "1: invalid type: sequence, expected an object"),
+        ("[]", "1: invalid type: sequence, expected a map"),
         (r#"{"name":"G"}"#, "1: 'guild' is missing"),
         (r#"{"guild":1,"name":"G"}"#, "1: 'guild' is a text in quotes"),
         (r#"{"guild":"a b","name":"G"}"#, "1: 'guild': a guild id is"),
         (r#"{"guild":"g"}"#, "1: 'name' is missing"),
         (r#"{"guild":"g","name":"G","colour":1}"#, "1: a guild has no field 'colour'"),
-        (r#"{"guild":"g","name":"G","name":"H"}"#, "1: 'name' is given twice"),
         (r#"{"guild":"g","name":"G","points":1}"#, "1: a guild has no field 'points'"),
         (r#"{"guild":"g","member":"7","name":"G"}"#, "1: 'points' is missing"),
         (r#"{"guild":"g","member":"-7","name":"G","points":1}"#, "1: 'member': a member id is digits"),
@@ -133,6 +132,10 @@ pub(crate) async fn a_bad_line_is_reported_by_number_and_reason_and_nothing_is_i
         assert!(found.len() == 1 && found[0].starts_with(expected), "{line}: {found:?}");
         assert_eq!(export(&test).await, "");
     }
+    let long = SAMPLE.lines().nth(1).unwrap().replace("Ada", &"x".repeat(64 * 1024 + 1));
+    assert!(
+        reasons(import(&test, long, Mode::AllOrNothing).await)[0].starts_with("1: a member's name is at most 65536")
+    );
     let latin1 = b"{\"guild\":\"g\",\"name\":\"\xE9\"}";
     assert_eq!(reasons(import(&test, latin1, Mode::AllOrNothing).await).len(), 1);
 }

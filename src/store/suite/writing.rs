@@ -125,29 +125,40 @@ pub(crate) async fn a_guild_is_removed_while_others_hold_it_for_seconds_and_add_
     }
 }
 
-pub(crate) async fn a_caller_who_goes_away_harms_nothing(kind: Kind) {
+pub(crate) async fn a_write_that_cannot_begin_while_the_store_hangs_is_refused_after_a_second_and_never_written(
+    kind: Kind,
+) {
     let test = TestStore::new(kind).await;
     test.add_guild(&guild("g")).await;
-    for id in 0..20 {
-        let (store, g) = (test.store().clone(), guild("g"));
-        let write = tokio::spawn(async move { store.set_points(&g, member(id), 1).await });
-        tokio::task::yield_now().await;
-        write.abort();
-    }
-    test.store().set_points(&guild("g"), member(99), 2).await.unwrap();
-    assert_eq!(test.store().points(&guild("g"), member(99)).await.unwrap(), 2);
+    let (goes_on, hangs) = std::sync::mpsc::channel::<()>();
+    let (opener, hangs) = (test.store().opener.clone(), Mutex::new(hangs));
+    let hanging: Opener = Arc::new(move |access| {
+        let _ = hangs.lock().recv(); // until the other end is dropped
+        opener(access)
+    });
+    let (writer, start) = (Writer::start(&hanging, "here", FEED_KEPT).unwrap(), Instant::now());
+    let (g, name) =
+        (guild("g"), |conn: &mut dyn Conn| conn.batch("UPDATE guild SET name = 'late'").map(|()| ((), None)));
+    let (points, other) = tokio::join!(writer.set_points(g.clone(), member(7), 5), writer.run(name));
+    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+    assert!(matches!((&points, &other), (Err(StoreError::Busy(_)), Err(StoreError::Busy(_)))), "{points:?} {other:?}");
+    drop(goes_on);
+    assert_eq!(writer.set_points(g.clone(), member(8), 6).await.unwrap(), "8", "it goes on");
+    assert_eq!(test.store().members(&g, None, usize::MAX).await.unwrap().len(), 1);
+    assert_eq!(test.store().guilds().await.unwrap()[0].name, "A guild");
 }
 
-pub(crate) async fn dropping_the_store_finishes_what_is_queued(kind: Kind) {
+pub(crate) async fn a_write_whose_caller_has_gone_before_it_begins_is_not_written(kind: Kind) {
     let test = TestStore::new(kind).await;
-    test.add_guild(&guild("g")).await;
-    let g = guild("g");
-    {
-        let mut writes: Vec<_> = (0..50).map(|id| Box::pin(test.store().set_points(&g, member(id), 1))).collect();
-        for write in &mut writes {
-            assert!(futures_util::poll!(write).is_pending());
-        }
+    let (store, g) = (test.store(), guild("g"));
+    test.add_guild(&g).await;
+    let held = hold(&test).await;
+    for id in 0..20 {
+        let mut write = Box::pin(store.set_points(&g, member(id), 1));
+        assert!(futures_util::poll!(&mut write).is_pending());
     }
-    let test = test.reopen().await;
-    assert_eq!(test.store().members(&g, None, usize::MAX).await.unwrap().len(), 50);
+    held.release();
+    store.set_points(&g, member(99), 2).await.unwrap();
+    let members = store.members(&g, None, usize::MAX).await.unwrap();
+    assert_eq!(members.iter().map(|member| member.member.get()).collect::<Vec<_>>(), [99]);
 }
