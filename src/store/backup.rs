@@ -21,6 +21,8 @@ use super::temp_file::TempFile;
 use super::*;
 use crate::files::{FileId, follow_links, with_suffix};
 
+pub use super::sqlite::must_exist;
+
 /// How many flaws are reported.
 const MOST_FLAWS: usize = 100;
 
@@ -45,14 +47,6 @@ pub struct Restored {
     pub size: u64,
     /// The name of the previous store; `None`: there was none.
     pub kept: Option<PathBuf>,
-}
-
-/// Refuses a path at which there is no store.
-///
-/// # Errors
-/// What is there instead, and what to do.
-pub fn must_exist(path: &Path) -> Result<(), StoreError> {
-    sqlite::must_exist(path)
 }
 
 /// Copies the store at `from`, as it is at one moment, while others may go on writing to it. Returns the temporary file that

@@ -224,6 +224,11 @@ impl Store {
     }
 }
 
+/// The number of the newest of these migrations.
+fn newest_version(migrations: &refinery::Runner) -> i64 {
+    migrations.get_migrations().iter().map(|m| i64::from(m.version())).max().unwrap_or(0)
+}
+
 /// Where a store is, as messages name it.
 fn location(at: &StoreAt) -> String {
     match at {

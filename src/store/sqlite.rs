@@ -141,8 +141,7 @@ pub(super) fn inspect(conn: &Connection, path: &Path, role: Role) -> Result<Foun
     let objects: i64 = conn.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(failed)?;
     let shown = path.display();
     if id != APPLICATION_ID && (id, objects) != (0, 0) {
-        let next = if role == Role::Store { "name another file for the store" } else { "it is no backup of a store" };
-        return Err(StoreError::Failed(format!("{shown} is an SQLite database of another program; {next}")));
+        return Err(StoreError::Failed(format!("{shown} is an SQLite database of another program; name another file")));
     }
     // SQLite does not notice that a file's last page is cut. If there is a log, a crash may have cut it, and that repairs it.
     let log = follow_links(path).map(|file| with_suffix(&file, "-wal"));
@@ -168,7 +167,7 @@ fn schema(conn: &Connection) -> rusqlite::Result<i64> {
 
 /// The number of the schema that this version writes.
 pub(super) fn newest_schema() -> i64 {
-    embedded::migrations::runner().get_migrations().iter().map(|m| i64::from(m.version())).max().unwrap_or(0)
+    newest_version(&embedded::migrations::runner())
 }
 
 /// Makes processes that open, migrate or restore one store take turns. The folder is locked and not the file: closing a
@@ -196,10 +195,20 @@ fn create(path: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// Refuses what is no file, and names what to do where there is nothing.
-pub(super) fn must_exist(path: &Path) -> Result<(), StoreError> {
+/// Refuses a path at which there is no store, and names what to do.
+///
+/// # Errors
+/// What is there instead, if anything.
+pub fn must_exist(path: &Path) -> Result<(), StoreError> {
     let meta = match fs::metadata(path) {
         Ok(meta) => meta,
+        // It is unknown which store was meant.
+        Err(e) if e.kind() == ErrorKind::NotFound && path.is_symlink() => {
+            let shown = path.display();
+            return Err(StoreError::Failed(format!(
+                "{shown} is a link to what is not there; put the store there, or remove it"
+            )));
+        }
         Err(e) if e.kind() == ErrorKind::NotFound => return Err(refusals::no_store(path.display())),
         Err(e) => return Err(of_io(path, &e)),
     };
@@ -214,7 +223,7 @@ pub(super) fn must_exist(path: &Path) -> Result<(), StoreError> {
 pub(super) fn is_missing(path: &Path) -> bool {
     match fs::metadata(path) {
         Ok(meta) => meta.is_file() && meta.len() == 0,
-        Err(e) => e.kind() == ErrorKind::NotFound,
+        Err(e) => e.kind() == ErrorKind::NotFound && !path.is_symlink(),
     }
 }
 
@@ -466,22 +475,19 @@ fn is_file_error(error: &rusqlite::Error) -> bool {
 /// before it writes anything.
 pub(super) fn line_of(file: &Path, error: &rusqlite::Error, role: Role) -> StoreError {
     let path = file.display();
-    StoreError::Failed(match (error.sqlite_error_code(), role) {
+    StoreError::Failed(match error.sqlite_error_code() {
         _ if is_busy(error) => return StoreError::Busy(format!("another process is writing to {path}; try again")),
-        (Some(ErrorCode::NotADatabase), Role::Store) => {
-            format!("{path} is not an SQLite file; name another file for the store, or move this one away")
+        Some(ErrorCode::NotADatabase) => {
+            format!("{path} is not an SQLite file; name another file, or move this one away")
         }
-        (Some(ErrorCode::NotADatabase), Role::Backup) => {
-            format!("{path} is not an SQLite file, and so no backup of a store")
-        }
-        (Some(ErrorCode::DatabaseCorrupt), _) => return damaged(file, error, role),
-        (Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied), _) => return read_only(file),
-        (Some(ErrorCode::CannotOpen), _) => {
+        Some(ErrorCode::DatabaseCorrupt) => return damaged(file, error, role),
+        Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => return read_only(file),
+        Some(ErrorCode::CannotOpen) => {
             format!(
                 "{path} cannot be opened ({error}); check that the file and its folder belong to this user, and their modes"
             )
         }
-        (Some(ErrorCode::DiskFull), _) => format!("the disk of {path} is full; make room, then try again"),
+        Some(ErrorCode::DiskFull) => format!("the disk of {path} is full; make room, then try again"),
         _ => format!("{path}: {error}"),
     })
 }

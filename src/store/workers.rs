@@ -106,16 +106,15 @@ impl Slot {
         until: Instant,
         job: &dyn Fn(&mut dyn Conn) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        // An idle connection is dead after the server restarted or another took its place: then a new one is tried.
-        let mut idle = self.conn.take();
+        let mut is_first = true;
         loop {
-            let is_first = idle.is_some();
-            let mut conn = idle.take().map_or_else(|| (self.opener)(Access::Read), Ok)?;
+            let mut conn = self.conn.take().map_or_else(|| (self.opener)(Access::Read), Ok)?;
             conn.set_deadline(until);
             let found = job(&mut *conn);
             if conn.is_usable() {
                 self.conn = Some(conn);
-            } else if found.is_err() && is_first && Instant::now() < until {
+            } else if found.is_err() && std::mem::take(&mut is_first) && Instant::now() < until {
+                // An idle connection is dead after the server restarted or another took its place.
                 continue;
             }
             return found;

@@ -326,9 +326,6 @@ impl Thread {
         // Of two writes to one member the later one counts, since they are committed together. Sorted, so that two nodes
         // that write the same members do not deadlock.
         let (mut amounts, mut others) = (BTreeMap::new(), Changes::new());
-        if is_probe {
-            others.insert(Change::Directory); // something has to be written
-        }
         for job in &mut *group {
             match &job.work {
                 Work::Points { guild, member, amount } => drop(amounts.insert((guild.clone(), *member), *amount)),
@@ -343,7 +340,10 @@ impl Thread {
                 job.made = made.ok_or_else(|| StoreError::GuildDeparted(guild.clone()));
             }
         }
-        let own = names.into_keys().map(|(_, member)| Change::Member(member)).collect();
+        let mut own: Changes = names.into_keys().map(|(_, member)| Change::Member(member)).collect();
+        if is_probe {
+            own.insert(Change::Member(MemberId::ZERO)); // something has to be written, that costs others next to nothing
+        }
         feed::add(conn, [(node, &own), (feed::NOBODY, &others)], self.feed_kept, self.commits)?;
         Ok(!others.is_empty())
     }

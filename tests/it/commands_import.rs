@@ -104,6 +104,7 @@ fn a_command_whose_outcome_cannot_be_printed_says_what_it_did() {
 async fn a_full_disk_under_an_export_or_under_the_copy_of_stdin_is_named() {
     let mut world = World::plain();
     world.import(&many(5000)).done();
+    std::fs::create_dir(world.path("small")).unwrap();
     world.put_on_small_disk("small", 64).await;
     let full = "small/out.jsonl cannot be written: No space left on device";
     world.run_there(&["export", "small/out.jsonl"]).failed(1).names(&[full]);

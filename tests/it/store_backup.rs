@@ -206,10 +206,10 @@ fn a_backup_is_restored_where_there_is_no_store_and_over_one_that_is_damaged() {
     world.run(&["store", "restore", "b.db"]).done();
     assert_eq!(world.read(&kept_stores(&world)[0]), b"something else");
     // A log of another file would be applied to what is restored.
+    fs::remove_file(world.path("guildgate.db")).unwrap();
     world.write("guildgate.db-wal", "of another file");
-    world.write("guildgate.db", "something else");
     world.run(&["store", "restore", "b.db"]).failed(1).names(&["guildgate.db-wal is there", "Nothing was changed"]);
-    assert_eq!(world.read("guildgate.db"), b"something else");
+    assert_eq!(world.read("guildgate.db-wal"), b"of another file");
     fs::remove_file(world.path("guildgate.db-wal")).unwrap();
     world.run(&["store", "restore", "b.db"]).done();
     assert_eq!(world.run(&["guild", "list", "--json"]).done().list().len(), 1);
@@ -305,9 +305,9 @@ fn what_is_no_sound_backup_is_refused_without_advice_about_the_store_and_nothing
         ("damaged.db", "take another one"),
         ("scribbled.db", "take another"),
         ("cut.db", "take another one"),
-        ("foreign.txt", "foreign.txt is not an SQLite file, and so no backup of a store"),
+        ("foreign.txt", "foreign.txt is not an SQLite file; name another file"),
         ("empty.db", "empty.db is empty: there is no store in it"),
-        ("other.db", "is an SQLite database of another program; it is no backup of a store"),
+        ("other.db", "is an SQLite database of another program; name another file"),
         ("newer.db", "was written by a newer Guildgate"),
         ("none.db", "none.db"),
         ("itself.db", "is the store itself"),

@@ -10,7 +10,8 @@ use crate::store::StoreError;
 /// How a message about a server that cannot be reached ends.
 const TRY_AGAIN: &str = "; try again";
 
-const READ_ONLY: &str = "the server takes no writes: it is a standby, or default_transaction_read_only is on";
+pub(super) const READ_ONLY: &str =
+    "the server takes no writes: it is a standby, or default_transaction_read_only is on";
 
 /// An error of a call that was no commit: nothing was written.
 pub(super) fn of(error: &Error, location: &str) -> StoreError {
@@ -65,7 +66,7 @@ pub(super) fn line(error: &Error) -> String {
     match (error.as_db_error(), error.source()) {
         (Some(db), _) => db.message().to_owned(),
         (None, Some(source)) if says(error, "password missing") => source.to_string(),
-        (None, Some(_)) if says(error, "database does not allow writes") => READ_ONLY.to_owned(),
+        (None, Some(_)) if is_read_only(error) => READ_ONLY.to_owned(),
         (None, Some(source)) => format!("{error}: {source}"),
         (None, None) => error.to_string(),
     }
@@ -83,6 +84,11 @@ const OF_CLIENT: [(&str, &str); 2] = [
 
 fn says(error: &Error, words: &str) -> bool {
     error.source().is_some_and(|source| source.to_string().contains(words))
+}
+
+/// Whether no server takes writes, of those that could be connected to.
+pub(super) fn is_read_only(error: &Error) -> bool {
+    says(error, "database does not allow writes")
 }
 
 const PASSWORD: &str = "check user and password in origin.store, and the server's pg_hba.conf";

@@ -17,8 +17,9 @@ use bytes::BytesMut;
 use futures_util::TryStreamExt;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{timeout, timeout_at};
+use tokio_postgres::config::TargetSessionAttrs;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
-use tokio_postgres::{Client, Error, Statement};
+use tokio_postgres::{Client, Config, Error, Statement};
 
 use super::conn::{Access, Row};
 use super::*;
@@ -67,7 +68,7 @@ const FEED: i64 = MIGRATION + 1;
 /// store. Blocks.
 pub(super) fn prepare(at: &PostgresAt, if_missing: IfMissing) -> Result<bool, StoreError> {
     let mut conn = connect_first(at)?;
-    if version(&mut conn, at)? == newest_version() {
+    if version(&mut conn, at)? == newest() {
         return Ok(false);
     }
     conn.deadline = Instant::now() + OPENING;
@@ -77,7 +78,7 @@ pub(super) fn prepare(at: &PostgresAt, if_missing: IfMissing) -> Result<bool, St
     conn.rows("SELECT pg_advisory_lock($1)", values![MIGRATION])?;
     // Another node may have made or migrated it meanwhile.
     let found = version(&mut conn, at)?;
-    if found == newest_version() {
+    if found == newest() {
         return Ok(false);
     }
     if found == 0 && if_missing == IfMissing::Refuse {
@@ -103,7 +104,7 @@ pub(super) fn state(at: &PostgresAt) -> Result<StoreState, StoreError> {
     let mut conn = connect_first(at)?;
     Ok(match version(&mut conn, at)? {
         0 => StoreState::Missing,
-        version if version < newest_version() => StoreState::Older,
+        version if version < newest() => StoreState::Older,
         _ => StoreState::Current,
     })
 }
@@ -125,7 +126,7 @@ fn connect_first(at: &PostgresAt) -> Result<PgConn, StoreError> {
 fn version(conn: &mut PgConn, at: &PostgresAt) -> Result<i64, StoreError> {
     let table = format!("{SCHEMA}.refinery_schema_history");
     let conn: &mut dyn Conn = conn;
-    let (has_table, newest) = (conn.row("SELECT to_regclass($1) IS NOT NULL", values![&*table])?, newest_version());
+    let (has_table, newest) = (conn.row("SELECT to_regclass($1) IS NOT NULL", values![&*table])?, newest());
     if !has_table.map_or(Ok(false), |mut row| row.take(0))? {
         return Ok(0);
     }
@@ -135,8 +136,8 @@ fn version(conn: &mut PgConn, at: &PostgresAt) -> Result<i64, StoreError> {
 }
 
 /// The version of the schema that this binary knows.
-fn newest_version() -> i64 {
-    embedded::migrations::runner().get_migrations().iter().map(|m| i64::from(m.version())).max().unwrap_or(0)
+fn newest() -> i64 {
+    newest_version(&embedded::migrations::runner())
 }
 
 /// A connection.
@@ -192,7 +193,15 @@ impl PgConn {
             .keepalives_retries(retries)
             .tcp_user_timeout(UNACKNOWLEDGED);
         let location = at.to_string();
-        let connected = runtime.block_on(async { timeout_at(deadline.into(), config.connect(tls)).await });
+        let connect = |config: &Config| {
+            runtime.block_on(async { timeout_at(deadline.into(), config.connect(tls.clone())).await })
+        };
+        let mut connected = connect(&config);
+        // Reads go on at a server that became read-only.
+        let is_read_only = access == Access::Read && matches!(&connected, Ok(Err(e)) if error::is_read_only(e));
+        if is_read_only {
+            connected = connect(config.target_session_attrs(TargetSessionAttrs::Any));
+        }
         let (client, connection) =
             connected.map_err(|_| error::timed_out(&location))?.map_err(|e| error::of(&e, &location))?;
         runtime.spawn(connection);
@@ -200,6 +209,10 @@ impl PgConn {
         let mut conn =
             PgConn { client, runtime, statements: HashMap::new(), deadline, location, serial, is_broken: false };
         conn.set_up(access)?;
+        // A standby may lack commits.
+        if is_read_only && !conn.rows("SELECT 1 WHERE pg_is_in_recovery()", &[])?.is_empty() {
+            return Err(StoreError::Unreachable(format!("{}: {}", conn.location, error::READ_ONLY)));
+        }
         Ok(conn)
     }
 
