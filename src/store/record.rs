@@ -1,8 +1,11 @@
 //! One line of an import or export (contract section 2, "JSON Lines"). Its fields decide the kind of record.
 
+use std::fmt;
+
+use serde::de::{Error as _, MapAccess, Visitor};
 use serde::ser::SerializeMap;
-use serde::{Deserialize, Serialize, Serializer};
-use serde_json::{Map, Value};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
 
 use super::*;
 use crate::model::{NOTE_KINDS, Number, one_line};
@@ -86,19 +89,18 @@ fn reason(error: &serde_json::Error) -> String {
     }
 }
 
-/// The fields of a line that are not read yet. Of a field that is given twice the later one counts.
-#[derive(Deserialize)]
-struct Fields(Map<String, Value>);
+/// The fields of a line that are not read yet. No two have one name.
+struct Fields(Vec<(String, Value)>);
 
 impl Fields {
     fn record(mut self) -> Result<Record, String> {
         let guild: GuildId = self.text("guild")?.parse().map_err(|e| format!("'guild': {e}"))?;
-        if !self.0.contains_key("member") {
+        if !self.has("member") {
             let name = self.line("name")?;
             return self.whole("a guild", Record::Guild { guild, name });
         }
         let member: MemberId = self.text("member")?.parse().map_err(|e| format!("'member': {e}"))?;
-        if let Some(kind) = NOTE_KINDS.into_iter().find(|kind| self.0.contains_key(kind.name)) {
+        if let Some(kind) = NOTE_KINDS.into_iter().find(|kind| self.has(kind.name)) {
             let id = self.text(kind.name)?.parse().map(MemberId::as_i64);
             let id = id.map_err(|_: &str| format!("'{}' is digits, at most {}", kind.name, i64::MAX))?;
             let (author, text) = (self.line("author")?, self.line(kind.text)?);
@@ -113,8 +115,13 @@ impl Fields {
         self.whole("a member", Record::Member { guild, member, name, points })
     }
 
+    fn has(&self, field: &str) -> bool {
+        self.0.iter().any(|(name, _)| name == field)
+    }
+
     fn take(&mut self, field: &str) -> Result<Value, String> {
-        self.0.remove(field).ok_or_else(|| format!("'{field}' is missing"))
+        let at = self.0.iter().position(|(name, _)| name == field);
+        at.map(|at| self.0.swap_remove(at).1).ok_or_else(|| format!("'{field}' is missing"))
     }
 
     fn text(&mut self, field: &str) -> Result<String, String> {
@@ -137,10 +144,43 @@ impl Fields {
 
     /// A field of another kind of record, or of none, is a mistake and is not ignored.
     fn whole(self, kind: &str, record: Record) -> Result<Record, String> {
-        match self.0.keys().next() {
-            Some(field) => Err(format!("{kind} has no field '{field}'")),
+        match self.0.first() {
+            Some((field, _)) => Err(format!("{kind} has no field '{field}'")),
             None => Ok(record),
         }
+    }
+}
+
+impl<'de> Deserialize<'de> for Fields {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_map(ReadFields)
+    }
+}
+
+struct ReadFields;
+
+/// More than any record has.
+const MOST_FIELDS: usize = 8;
+
+impl<'de> Visitor<'de> for ReadFields {
+    type Value = Fields;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object such as {\"guild\":\"81384788765712384\",\"name\":\"Night Watch\"}")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
+        let mut fields = Fields(Vec::with_capacity(MOST_FIELDS));
+        while let Some((name, value)) = map.next_entry::<String, Value>()? {
+            if fields.has(&name) {
+                return Err(A::Error::custom(format!("'{name}' is given twice")));
+            }
+            if fields.0.len() == MOST_FIELDS {
+                return Err(A::Error::custom("it has more fields than any record"));
+            }
+            fields.0.push((name, value));
+        }
+        Ok(fields)
     }
 }
 

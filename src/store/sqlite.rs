@@ -34,6 +34,12 @@ const APPLICATION_ID: i32 = 0x4767_6174;
 /// Only the owner may read a store: it holds the digests of keys (contract section 2).
 pub(super) const FILE_MODE: u32 = 0o600;
 
+/// How long opening waits for another process that opens, migrates or restores the same store.
+const OPENING: Duration = Duration::from_secs(60);
+
+/// How often the wait above tries again.
+const OPENING_POLL: Duration = Duration::from_millis(10);
+
 /// How long a read waits while SQLite locks the file for itself (recovery after a crash). In WAL mode nothing else makes a
 /// reader wait.
 const RECOVERY: Duration = Duration::from_secs(1);
@@ -182,8 +188,19 @@ pub(super) fn lock_folder(file: &Path) -> Result<File, StoreError> {
         )),
         _ => of_io(&folder, &e),
     })?;
-    handle.lock().map_err(|e| of_io(&folder, &e))?;
-    Ok(handle)
+    let (mut locked, deadline) = (handle.try_lock(), Instant::now() + OPENING);
+    while matches!(locked, Err(fs::TryLockError::WouldBlock)) && Instant::now() < deadline {
+        std::thread::sleep(OPENING_POLL);
+        locked = handle.try_lock();
+    }
+    match locked {
+        Ok(()) => Ok(handle),
+        Err(fs::TryLockError::Error(e)) => Err(of_io(&folder, &e)),
+        Err(fs::TryLockError::WouldBlock) => {
+            let file = file.display();
+            Err(StoreError::Busy(format!("another process has been opening or restoring {file} for a minute")))
+        }
+    }
 }
 
 fn create(path: &Path) -> Result<(), StoreError> {

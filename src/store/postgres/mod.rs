@@ -60,9 +60,16 @@ const BULK: Duration = Duration::from_secs(30 * 60);
 /// million rows take minutes.
 const OPENING: Duration = Duration::from_secs(10 * 60);
 
+/// How long the server may still list a session that its client has ended, and how often that is looked at.
+const SESSION_ENDS: Duration = Duration::from_secs(1);
+const SESSION_POLL: Duration = Duration::from_millis(50);
+
 /// Advisory locks: of a migration, and of the numbering of changes. The first is "Ggat" in ASCII.
 const MIGRATION: i64 = 0x4767_6174;
 const FEED: i64 = MIGRATION + 1;
+
+/// The oldest version for which the tests have passed.
+const OLDEST: i64 = 13;
 
 /// Brings the schema up to date while no other node does, or makes it if `if_missing` says so. Returns whether it made the
 /// store. Blocks.
@@ -83,6 +90,9 @@ pub(super) fn prepare(at: &PostgresAt, if_missing: IfMissing) -> Result<bool, St
     }
     if found == 0 && if_missing == IfMissing::Refuse {
         return Err(refusals::no_store(at));
+    }
+    if found > 0 {
+        refuse_beside_others(&mut conn, at)?;
     }
     // Where the schema exists, the user may lack the right to make one.
     let has_schema = conn.rows("SELECT 1 FROM pg_namespace WHERE nspname = $1", values![SCHEMA])?;
@@ -114,12 +124,30 @@ fn connect_first(at: &PostgresAt) -> Result<PgConn, StoreError> {
     let mut conn = PgConn::connect(at, Access::Write).map_err(error::of_first_connection)?;
     PgConn::connect(at, Access::Read)?;
     conn.deadline = Instant::now() + CONNECT;
-    match conn.text("SELECT current_setting('server_encoding')")? {
-        utf8 if utf8 == "UTF8" => Ok(conn),
-        other => Err(StoreError::Failed(format!(
-            "{at} has the encoding {other}, which not every name fits into; make a database with UTF8 (createdb -E UTF8)"
-        ))),
+    refuse_unusable(&mut conn)?;
+    Ok(conn)
+}
+
+fn refuse_unusable(conn: &mut PgConn) -> Result<(), StoreError> {
+    let sql = "SELECT current_setting('server_encoding'), current_setting('fsync') = 'on', \
+        CAST(current_setting('server_version_num') AS bigint) / 10000";
+    let Some(mut row) = conn.rows(sql, &[])?.pop() else { return Ok(()) };
+    let (encoding, fsync, version): (String, bool, i64) = (row.take(0)?, row.take(1)?, row.take(2)?);
+    let at = &conn.location;
+    if encoding != "UTF8" {
+        return Err(StoreError::Failed(format!(
+            "{at} has the encoding {encoding}, which not every name fits into; make a database with UTF8 (createdb -E UTF8)"
+        )));
     }
+    if version < OLDEST {
+        return Err(StoreError::Failed(format!("{at} is PostgreSQL {version}; the oldest that will do is {OLDEST}")));
+    }
+    if !fsync {
+        tracing::warn!(
+            "{at} runs with fsync = off: a power failure there may lose writes that were answered with success"
+        );
+    }
+    Ok(())
 }
 
 /// The version of the schema in the database; 0 where there is none. A newer one is refused.
@@ -133,6 +161,27 @@ fn version(conn: &mut PgConn, at: &PostgresAt) -> Result<i64, StoreError> {
     let found = conn.row(&format!("SELECT CAST(max(version) AS bigint) FROM {table}"), &[])?;
     let found = found.map_or(Ok(None), |mut row| row.take(0))?.unwrap_or(0);
     if found > newest { Err(refusals::newer(at, found, newest)) } else { Ok(found) }
+}
+
+/// Refuses to migrate while other nodes have the store open: older ones would not know what they find.
+fn refuse_beside_others(conn: &mut PgConn, at: &PostgresAt) -> Result<(), StoreError> {
+    let sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usename = current_user \
+        AND pid <> pg_backend_pid() AND wait_event IS DISTINCT FROM 'advisory'";
+    let until = Instant::now() + SESSION_ENDS;
+    let others = loop {
+        let others: i64 = conn.rows(sql, &[])?.pop().map_or(Ok(0), |mut row| row.take(0))?;
+        if others == 0 {
+            return Ok(());
+        }
+        if Instant::now() >= until {
+            break others;
+        }
+        std::thread::sleep(SESSION_POLL);
+    };
+    Err(StoreError::Failed(format!(
+        "{at} was written by an older Guildgate, and {others} connections of other nodes or commands have it open; stop them \
+         and try again: the schema is brought up to date then"
+    )))
 }
 
 /// The version of the schema that this binary knows.

@@ -199,6 +199,7 @@ suite! {
         a_write_that_cannot_begin_while_the_store_hangs_is_refused_after_a_second_and_never_written
         a_write_whose_caller_has_gone_before_it_begins_is_not_written;
     opening: many_may_open_a_new_store_at_once a_newer_schema_is_refused_and_not_changed
+        a_store_of_an_older_schema_that_another_process_has_open_is_not_brought_up_to_date
         a_store_of_the_first_schema_is_brought_up_to_date_with_all_it_holds;
     transfer: an_import_is_exported_byte_for_byte_and_read_back
         what_exists_is_replaced_and_within_a_file_the_later_line_wins a_warn_or_review_whose_id_another_member_has_moves
