@@ -5,18 +5,17 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use super::caller::Caller;
+use super::caller::{Caller, CallerHeader};
 use super::{CacheStatus, Gateway, KeySource, RequestDetails, RequestHeader, State};
 use crate::clock::{Tick, seconds_up};
 use crate::cluster::SharedLimits;
 use crate::keys::{InFlightGuard, InFlightSlot, Key, KeyStatus, LearnedKey, LearnedKeys, is_mistyped};
-use crate::limits::{AddressCharge, LimitOutcome, LimitQuery, SharedDecision, escrow_of};
+use crate::limits::{AddressCharge, DecidedBy, LimitOutcome, LimitQuery};
 use crate::model::Digest;
 use crate::origin::{Authorization, ForwardedFields};
 use crate::telemetry::Decision;
-use crate::wire::{Fault, Operation};
+use crate::wire::{Fault, Operation, RequestId};
 
 /// A request that may use the cache and the origin.
 #[derive(Debug)]
@@ -78,9 +77,22 @@ impl<'h> Admitted<'h> {
         &self.request
     }
 
-    pub(super) fn caller(&self) -> Caller<'h> {
+    pub(super) fn secret(&self) -> Digest {
+        self.digest
+    }
+
+    pub(super) fn caller(&self, id: RequestId) -> Caller {
+        self.caller_with(id, self.forwarded.into())
+    }
+
+    /// For a question that no caller waits for, so that it belongs to no trace.
+    pub(super) fn caller_without_trace(&self) -> Caller {
+        self.caller_with(RequestId::random(), CallerHeader::without_trace(self.forwarded))
+    }
+
+    fn caller_with(&self, id: RequestId, header: CallerHeader) -> Caller {
         let (key, learned_key) = (self.key().clone(), self.learned_key.clone());
-        Caller { key, learned_key, digest: self.digest, forwarded: self.forwarded, stranger: None }
+        Caller { id, secret: self.digest, key, learned_key, header, stranger: None }
     }
 }
 
@@ -187,7 +199,7 @@ impl Gateway {
                         Ok(Admission::Admitted(Admitted { rechecked_key, learned_key, checked_at: now, ..admitted }))
                     }
                     // The request is within the key's limits; only the proof of the key has lapsed.
-                    KeyStatus::Lapsed(_) | KeyStatus::Unknown(_) => {
+                    KeyStatus::Lapsed(_) | KeyStatus::Unknown => {
                         let learned_key = admitted.learned_key.clone().ok_or(Fault::IncorrectKey)?;
                         let forwarded = admitted.forwarded;
                         Ok(Admission::unproven(learned_key, forwarded, Payer::Key(admitted), header))
@@ -198,7 +210,7 @@ impl Gateway {
                 match learned_keys.find(&unproven.learned_key.digest(), now) {
                     KeyStatus::Refused => Err(Fault::IncorrectKey),
                     // If it is proven by now, the look-up before the request to the origin finds that.
-                    KeyStatus::Proven(_) | KeyStatus::Lapsed(_) | KeyStatus::Unknown(_) => {
+                    KeyStatus::Proven(_) | KeyStatus::Lapsed(_) | KeyStatus::Unknown => {
                         Ok(Admission::Unproven(unproven))
                     }
                 }
@@ -236,10 +248,10 @@ impl Gateway {
                     self.admit_proven(state, key, forwarded, operation, (header.in_flight, header.began), details)?;
                 Ok(Admission::unproven(learned_key, forwarded, Payer::Key(admitted), header))
             }
-            KeyStatus::Unknown(known) => {
+            KeyStatus::Unknown => {
                 let charge = self.charge_address(state, header, details)?;
                 details.cache = Some(CacheStatus::before(operation));
-                let learned_key = known.unwrap_or_else(|| learned_keys.unproven_key(digest));
+                let learned_key = learned_keys.unproven_key(digest);
                 Ok(Admission::unproven(learned_key, forwarded, Payer::Address(charge), header))
             }
             KeyStatus::Refused => {
@@ -276,25 +288,26 @@ impl Gateway {
     ) -> Result<InFlightGuard<'h>, Fault> {
         details.key = Some(key.clone());
         let request = in_flight.take(key);
-        key.usage.touch(now);
+        key.budget.touch(now);
         let query = LimitQuery { operation, in_flight: request.others(), now };
         let outcome = match &self.shared_limits {
-            None => self.decide_alone(key, query),
-            Some(limits) => match decide_shared(limits, key, query, true) {
-                SharedDecision::Decided(outcome) => outcome,
-                SharedDecision::Waits(_) => {
+            None => self.decide(key, query, DecidedBy::ALONE),
+            Some(limits) if query.is_over_in_flight(key.policy.tier()) => self.decide(key, query, limits.by(None)),
+            Some(limits) => match limits.refusal(key, operation.is_write(), now) {
+                Some(told) => self.decide(key, query, limits.by(Some(told))),
+                None if limits.is_away() => self.without_redis(state, limits, key, query)?,
+                None => {
                     details.awaits_limits = true;
                     return Ok(request);
                 }
-                SharedDecision::Unavailable => self.without_redis(state, key, query)?,
             },
         };
         self.take_outcome(state, key, query, outcome, details)?;
         Ok(request)
     }
 
-    /// Charges a request for which this node held no token of its key's limits: it waits until Redis has answered, and
-    /// at most `cluster.timeout`.
+    /// Charges a request whose limits other nodes have a part in: Redis decides, or `cluster.when_away` where it does not
+    /// answer within `cluster.timeout`.
     pub(super) async fn charge_after_wait(
         &self,
         request: Option<&InFlightGuard<'_>>,
@@ -304,35 +317,36 @@ impl Gateway {
         let (Some(request), Some(limits)) = (request, &self.shared_limits) else { return Ok(()) };
         let key = request.key();
         details.awaits_limits = false;
-        limits.counters.waited.fetch_add(1, Ordering::Relaxed);
-        let mut wait = limits.wait();
-        loop {
-            // Those that were in flight before it may have ended.
-            let in_flight = request.others().min(key.usage.in_flight().saturating_sub(1));
-            let query = LimitQuery { operation, in_flight, now: self.core.now() };
-            let decision = decide_shared(limits, key, query, wait.goes_on());
-            if let SharedDecision::Waits(needs) = decision {
-                let escrow = escrow_of(limits, &key.id, &key.policy, &key.usage);
-                limits.wait_for_turn(&escrow, needs, &mut wait).await;
-                continue;
-            }
-            let state = self.core.state_full();
-            let outcome = match decision {
-                SharedDecision::Decided(outcome) => outcome,
-                _ => self.without_redis(&state, key, query)?,
-            };
-            return self.take_outcome(&state, key, query, outcome, details);
+        let told = limits.ask(key, operation.is_write()).await;
+        // Those that were in flight before it may have ended.
+        let in_flight = request.others().min(key.budget.in_flight().saturating_sub(1));
+        let query = LimitQuery { operation, in_flight, now: self.core.now() };
+        let state = self.core.state_full();
+        let outcome = match told {
+            Some(told) => self.decide(key, query, limits.by(Some(told))),
+            None => self.without_redis(&state, limits, key, query)?,
+        };
+        self.take_outcome(&state, key, query, outcome, details)
+    }
+
+    fn decide(&self, key: &Key, query: LimitQuery, by: DecidedBy) -> LimitOutcome {
+        key.budget.decide(&key.policy, query, by, || self.core.clock.unix())
+    }
+
+    /// What becomes of a request that Redis does not decide. With `cluster.when_away` "refuse" it is 21, but in shadow,
+    /// where nobody is refused.
+    fn without_redis(
+        &self,
+        state: &State,
+        limits: &SharedLimits,
+        key: &Key,
+        query: LimitQuery,
+    ) -> Result<LimitOutcome, Fault> {
+        if limits.refuses_alone() && !state.config.limits.shadow {
+            return Err(Fault::Unavailable { retry_after: 1 });
         }
-    }
-
-    fn decide_alone(&self, key: &Key, query: LimitQuery) -> LimitOutcome {
-        key.policy.decide(&key.buckets, &key.usage, query, || self.core.clock.unix())
-    }
-
-    /// What becomes of a request while Redis is away and `cluster.when_away` is "refuse": in shadow nobody is refused.
-    fn without_redis(&self, state: &State, key: &Key, query: LimitQuery) -> Result<LimitOutcome, Fault> {
-        let is_shadow = state.config.limits.shadow;
-        is_shadow.then(|| self.decide_alone(key, query)).ok_or(Fault::Unavailable { retry_after: 1 })
+        limits.count_decided_away();
+        Ok(self.decide(key, query, limits.by(None)))
     }
 
     /// Goes on with what the limits decided: records it, refuses the request (12), or checks its scope (15).
@@ -389,9 +403,4 @@ impl Gateway {
             }
         }
     }
-}
-
-fn decide_shared(limits: &SharedLimits, key: &Key, query: LimitQuery, may_wait: bool) -> SharedDecision {
-    let escrow = escrow_of(limits, &key.id, &key.policy, &key.usage);
-    key.policy.decide_shared((limits, &escrow), (&key.buckets, &key.usage), query, may_wait)
 }

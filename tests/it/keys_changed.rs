@@ -76,12 +76,15 @@ async fn guarantee_7_a_key_taken_away_while_its_question_hangs_gets_nothing_from
     let is_gone = || async { gate.get_points("bot", "9").await.code() == Some(2) };
     eventually(PATIENCE, "02", is_gone).await;
     hold.open();
-    waits.answer().await.is_refused(401, INCORRECT_KEY);
-    assert!(joined.answer().await.is("3").cache_status().contains("stale-if-error"));
+    // The question was sent, and failed; what the guild was told by a secret that has left it is not kept either.
+    for caller in [&mut waits, &mut joined] {
+        let code = caller.answer().await.code();
+        assert!(matches!(code, Some(2 | 20)), "{code:?}");
+    }
 }
 
 #[tokio::test]
-async fn guarantee_7_a_key_taken_away_while_it_waits_for_anothers_question_is_02() {
+async fn guarantee_7_a_key_taken_away_while_it_waits_for_anothers_question_gets_nothing_from_memory() {
     let (gate, hold) = with_a_stale_answer().await;
     gate.origin().next("getPoints", Act::Normal);
     let mut waits = asking(&gate, "other").await;
@@ -92,8 +95,10 @@ async fn guarantee_7_a_key_taken_away_while_it_waits_for_anothers_question_is_02
     let is_gone = || async { gate.get_points("bot", "9").await.code() == Some(2) };
     eventually(PATIENCE, "02", is_gone).await;
     hold.open();
-    joined.answer().await.is_refused(401, INCORRECT_KEY);
-    waits.answer().await.is("3");
+    for caller in [&mut joined, &mut waits] {
+        let code = caller.answer().await.code();
+        assert!(matches!(code, Some(2 | 20)), "{code:?}");
+    }
 }
 
 #[tokio::test]

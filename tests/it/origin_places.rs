@@ -339,25 +339,6 @@ async fn reload(gate: &mut TestGateway, from: &str, to: &str) {
 }
 
 #[tokio::test]
-async fn a_key_that_gets_a_new_id_or_another_keys_id_holds_no_more_places_than_before() {
-    for (id, removed) in [("renamed", None), ("b", Some("b"))] {
-        let gate = gate(Version::Http1).set("origin.queue_timeout", r#""0s""#).start().await;
-        let hold = Gate::shut();
-        gate.origin().always(Act::HoldAll(hold.clone()));
-        let held = Sent::all(&gate, Version::Http1, reads(&gate, "a", FIRST_SHARE)).await;
-        gate.origin().has_been_asked("getPoints", FIRST_SHARE).await;
-        let before = gate.world().text("keys.toml");
-        let keys = removed.map_or(before.clone(), |removed| gate.world().keys_without(removed));
-        let keys = keys.replace("id = \"a\"", &format!("id = {id:?}"));
-        gate.edit_key_file(&before, &keys).await;
-        gate.get_points("a", "7").await.is_unavailable();
-        hold.open();
-        held.answered().await;
-        gate.get_points("a", "7").await.is("0");
-    }
-}
-
-#[tokio::test]
 async fn a_key_that_is_removed_while_its_questions_hang_and_put_back_holds_no_more_places_than_before() {
     let gate = gate(Version::Http1).set("origin.queue_timeout", r#""0s""#);
     let gate = gate.set("limits.tiers.standard.in_flight", &FIRST_SHARE.to_string()).start().await;
