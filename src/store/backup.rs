@@ -5,7 +5,8 @@
 //! 1. what is in the present log is written into the present file, and the log is removed; that fails if a process has the
 //!    store open, or the disk is full;
 //! 2. the backup is copied to a temporary file, which is synced;
-//! 3. the present file gets a second name (a link), and the copy is renamed to the store's name.
+//! 3. the present file gets a second name (a link), what still lies beside it (the log of a damaged file, or of none) is put
+//!    aside, and the copy is renamed to the store's name.
 //!
 //! Killed at any step, the store's name has the previous store or the restored one, each whole.
 
@@ -19,7 +20,7 @@ use rusqlite::{Connection, OpenFlags};
 use super::sqlite::{self, Role, damaged, inspect, is_busy, is_damage, line_of, of_io, read_unchanged};
 use super::temp_file::TempFile;
 use super::*;
-use crate::files::{FileId, follow_links, with_suffix};
+use crate::files::{FileId, follow_links, sync_folder_of, with_suffix};
 
 pub use super::sqlite::must_exist;
 
@@ -108,25 +109,22 @@ pub fn restore(from: &Path, store: &Path) -> Result<Restored, StoreError> {
     if present.is_some() {
         close(&target)?;
     }
-    if let Some(end) = SQLITE_FILES.iter().find(|end| with_suffix(&target, end).exists()) {
-        return Err(StoreError::Refused(format!(
-            "{0}{end} is there, and would be taken for a part of what is restored; move it away, and {0} with it if that is \
-             damaged. Nothing was changed",
-            target.display()
-        )));
-    }
     let part = TempFile::new(&target).map_err(failed)?;
     copy(from, (part.path(), &target), Role::Backup)?;
     if let Some(present) = &present {
         // A restore by root leaves the store to the user of the server.
         fchown(part.file(), Some(present.uid()), Some(present.gid())).map_err(failed)?;
     }
-    let kept = present.map(|_| with_suffix(&target, &jiff::Timestamp::now().strftime(KEPT).to_string()));
-    if let Some(kept) = &kept {
-        fs::hard_link(&target, kept).map_err(failed)?;
+    let kept = with_suffix(&target, &jiff::Timestamp::now().strftime(KEPT).to_string());
+    if present.is_some() {
+        fs::hard_link(&target, &kept).map_err(failed)?;
     }
+    for end in SQLITE_FILES.into_iter().filter(|end| with_suffix(&target, end).exists()) {
+        fs::rename(with_suffix(&target, end), with_suffix(&kept, end)).map_err(failed)?;
+    }
+    sync_folder_of(&target).map_err(failed)?;
     let size = part.replace_target().map_err(failed)?;
-    Ok(Restored { size, kept })
+    Ok(Restored { size, kept: present.map(|_| kept) })
 }
 
 /// Writes the log of the present store into it. A file that is no store, or damaged, is left as it is.

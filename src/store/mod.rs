@@ -19,7 +19,7 @@ mod records; // what stores take and give, and their errors
 mod refusals; // messages
 mod requests; // the operations of callers
 mod sqlite;
-pub mod temp_file; // removed when dropped, or by the next command
+pub mod temp_file; // a file that replaces another one whole
 mod workers; // threads that read
 mod writer; // the thread that writes
 
