@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 use rusqlite::config::DbConfig;
 use rusqlite::types::{ToSqlOutput, ValueRef};
-use rusqlite::{Connection, ErrorCode, OpenFlags, ToSql, params_from_iter};
+use rusqlite::{Connection, ErrorCode, OpenFlags, ToSql, ffi, params_from_iter};
 
 use super::conn::{Access, Row};
 use super::*;
@@ -147,7 +147,8 @@ pub(super) fn inspect(conn: &Connection, path: &Path, role: Role) -> Result<Foun
     let objects: i64 = conn.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(failed)?;
     let shown = path.display();
     if id != APPLICATION_ID && (id, objects) != (0, 0) {
-        return Err(StoreError::Failed(format!("{shown} is an SQLite database of another program; name another file")));
+        let next = if role == Role::Store { "name another file for the store" } else { "it is no backup of a store" };
+        return Err(StoreError::Failed(format!("{shown} is an SQLite database of another program; {next}")));
     }
     // SQLite does not notice that a file's last page is cut. If there is a log, a crash may have cut it, and that repairs it.
     let log = follow_links(path).map(|file| with_suffix(&file, "-wal"));
@@ -492,19 +493,28 @@ fn is_file_error(error: &rusqlite::Error) -> bool {
 /// before it writes anything.
 pub(super) fn line_of(file: &Path, error: &rusqlite::Error, role: Role) -> StoreError {
     let path = file.display();
-    StoreError::Failed(match error.sqlite_error_code() {
+    StoreError::Failed(match (error.sqlite_error_code(), role) {
         _ if is_busy(error) => return StoreError::Busy(format!("another process is writing to {path}; try again")),
-        Some(ErrorCode::NotADatabase) => {
-            format!("{path} is not an SQLite file; name another file, or move this one away")
+        (Some(ErrorCode::NotADatabase), Role::Store) => {
+            format!("{path} is not an SQLite file; name another file for the store, or move this one away")
         }
-        Some(ErrorCode::DatabaseCorrupt) => return damaged(file, error, role),
-        Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => return read_only(file),
-        Some(ErrorCode::CannotOpen) => {
+        (Some(ErrorCode::NotADatabase), Role::Backup) => {
+            format!("{path} is not an SQLite file, and so no backup of a store")
+        }
+        (Some(ErrorCode::DatabaseCorrupt), _) => return damaged(file, error, role),
+        (Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied), _) => return read_only(file),
+        (Some(ErrorCode::CannotOpen), _) => {
             format!(
                 "{path} cannot be opened ({error}); check that the file and its folder belong to this user, and their modes"
             )
         }
-        Some(ErrorCode::DiskFull) => format!("the disk of {path} is full; make room, then try again"),
+        (Some(ErrorCode::DiskFull), _) => format!("the disk of {path} is full; make room, then try again"),
+        // The first thing that SQLite needs room for, even to read.
+        (Some(ErrorCode::SystemIoFailure), _)
+            if error.sqlite_error().is_some_and(|e| e.extended_code == ffi::SQLITE_IOERR_SHMSIZE) =>
+        {
+            format!("no -shm can be made beside {path} ({error}); make room on its disk, then try again")
+        }
         _ => format!("{path}: {error}"),
     })
 }
